@@ -1,0 +1,3 @@
+"""netdoctor: a doctor for GPU clusters."""
+
+__version__ = "0.1.0"

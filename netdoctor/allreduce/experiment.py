@@ -1,0 +1,113 @@
+"""The all-reduce as values: what is tried (`AllReduce`) and what happened (`Run`).  Equal experiments are one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from netdoctor.model import Unavailable
+
+DEFAULT_SIZES: Final = (1 << 12, 1 << 20, 1 << 26)  # bytes: latency, middle, bandwidth
+
+# The phases that every rank reports as it enters them, in order.
+PHASES: Final = ("spawn", "import", "rendezvous", "device", "init", "first", "timed", "verify", "done")
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """One experiment.  `env` are changes to the job's environment, None removes a variable."""
+
+    backend: str  # "nccl" | "gloo"
+    ranks: int
+    device: str = "cpu"  # "cuda" | "cpu"
+    sizes: tuple[int, ...] = DEFAULT_SIZES  # bytes, float32 elements
+    env: tuple[tuple[str, str | None], ...] = ()
+    rank_env: tuple[tuple[tuple[str, str | None], ...], ...] = ()  # per rank, after `env` (NCCL_HOSTID)
+    binding: tuple[tuple[int, ...], ...] = ()  # CPUs per rank; () leaves the mask as it is
+    path: str = "default"  # "default" | "inter-node" | "inter-node mlx5_0:1"
+    gpus: tuple[int, ...] = ()  # ordinal per rank
+    fresh_import: bool = False  # what is changed is read at load time (LD_PRELOAD, OMP_*)
+    repeats: int = 0  # timed repetitions per size; 0: by size
+
+
+@dataclass(frozen=True)
+class Cure:
+    """A change that should help: the engine tries it against `baseline` in interleaved pairs, within the budget."""
+
+    change: AllReduce
+    baseline: AllReduce
+    label: str  # "NCCL_SOCKET_IFNAME=ib0"
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What one rank reported."""
+
+    rank: int
+    phase: str  # the last phase it entered
+    error: str = ""  # last line of its exception
+    exit: int | None = None  # exit status, negative for a signal; None: it had to be killed, or was abandoned
+    wrong: int = 0  # elements that differ from the exact sum
+    seconds: Mapping[int, float] = field(default_factory=dict)  # median per size
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    system_cpu: float = 0.0  # seconds in the timed loops
+    user_cpu: float = 0.0
+    bytes_moved: int = 0
+    mapped: tuple[str, ...] = ()  # libnccl files in /proc/self/maps
+    affinity: tuple[int, ...] = ()  # CPUs after import
+    thread_affinity: tuple[int, ...] = ()  # CPUs of a thread that was started after import
+
+
+@dataclass(frozen=True)
+class Run:
+    """What happened.  `state` says how far it came:
+
+    finished    all ranks done (data may still be wrong: see `verified`)
+    failed      a rank raised or died; `missing` and `blamed` name it
+    hung        all ranks past init, at least one missing in a collective at the deadline
+    unfinished  still progressing at the deadline: partial numbers
+    not started not past import, no torch, GPU busy, lock not got: `reason` says why
+    """
+
+    experiment: AllReduce
+    state: str
+    reason: str = ""
+    verified: bool | None = None  # None: nothing was compared
+    ranks: tuple[RankResult, ...] = ()
+    blamed: tuple[int, ...] = ()  # ranks that died first or never arrived
+    busbw: Mapping[int, float] = field(default_factory=dict)  # bytes -> GB/s, nccl-tests' formula, slowest rank's median
+    latency: Mapping[int, float] = field(default_factory=dict)  # bytes -> seconds
+    import_seconds: float | None = None
+    seconds: float = 0.0  # wall time of the whole run
+    log: Any = None  # netdoctor.nccl.log.LogFacts of the ranks' NCCL output; None: NCCL did not run
+    log_text: str = ""  # bounded
+    backends: Mapping[str, str] = field(default_factory=dict)  # device type -> backend that carries it, if the job passes none
+    backends_nccl: Mapping[str, str] = field(default_factory=dict)  # the same if the job passes "nccl"
+    torch_version: str = ""
+    nccl_version: str = ""  # torch.cuda.nccl.version()
+    cuda_available: bool | None = None
+    mapped: tuple[str, ...] = ()  # libnccl files mapped by any rank
+    system_cpu_per_gb: float | None = None  # system CPU seconds per GB moved
+    changes: tuple[tuple[str, str | None], ...] = ()  # environment as run against the job's
+    abandoned: tuple[int, ...] = ()  # pids stuck in the kernel
+
+    @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The all-reduce as the job would run it on this node."""
+
+    run: Run
+    python: str
+    nccl_ran: bool  # False: two Gloo ranks, "NCCL did not run"
+
+
+@dataclass(frozen=True)
+class PathRun:
+    """The inter-node path, proven on one node: P2P and SHM off (or HOSTID), one HCA port at a time."""
+
+    runs: tuple[Run, ...] | Unavailable

@@ -1,0 +1,176 @@
+"""The only module that a check may import: facts, findings and how to make them.  A test pins its names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from netdoctor.allreduce.experiment import AllReduce, Baseline, Cure, PathRun, RankResult, Run
+from netdoctor.causes import CAUSES
+from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
+from netdoctor.model import Finding, Fix, Quantity, Severity, Status, Unavailable
+from netdoctor.probes.container import Container
+from netdoctor.probes.cpu import Cpu, Node
+from netdoctor.probes.environ import Environ, Launcher, Setting
+from netdoctor.probes.gpu import Gpu, Gpus, VisibleGpu
+from netdoctor.probes.job import Expected, JobShape
+from netdoctor.probes.kernel import UNLIMITED, Kernel, Limit, Module
+from netdoctor.probes.libraries import JobPython, Libraries, NcclLibrary, Plugin, Torch
+from netdoctor.probes.nccl import NcclChoice
+from netdoctor.probes.net import Address, Link, LocalPorts, Net, Peer, Route
+from netdoctor.probes.pci import Pci, PciDevice, PciLink
+from netdoctor.probes.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
+from netdoctor.probes.vantage import Vantage
+
+Judge = Callable[..., Iterable[Finding]]
+J = TypeVar("J", bound=Judge)
+
+
+@dataclass(frozen=True)
+class CheckSpec:
+    """What `check` hangs on a judge function as ``__netdoctor_check__``."""
+
+    id: str
+    title: str  # the healthy statement
+    cause: str
+    judge: Judge
+    requires: tuple[str, ...] = ()  # ids whose profile gates name it
+
+
+def check(*, id: str, title: str, cause: str) -> Callable[[J], J]:
+    """Declare a check.  `id` is ``area.name``, `title` says what is true on a healthy node, `cause` is of the vocabulary.
+
+    The function's parameters are its needs, by type: ``net: Net`` must be there, else the engine says unknown with the
+    reason; ``net: Net | Unavailable`` may be missing.  Raises ValueError for a cause that is not in the vocabulary.
+    """
+    if cause not in CAUSES:
+        raise ValueError(f"check {id}: no such cause: {cause}")
+
+    def mark(judge: J) -> J:
+        judge.__netdoctor_check__ = CheckSpec(id, title, cause, judge)  # type: ignore[attr-defined]
+        return judge
+
+    return mark
+
+
+def ok(
+    message: str,
+    *,
+    subject: str = "node",
+    measured: Mapping[str, Any] | None = None,
+    notes: Iterable[str] = (),
+    **evidence: Any,
+) -> Finding:
+    """A pass.  `notes` carry advice; keyword arguments are stable evidence."""
+    return Finding(Status.PASS, message, subject, evidence=evidence, measured=measured or {}, notes=tuple(notes))
+
+
+def skip(message: str, *, subject: str = "node", **evidence: Any) -> Finding:
+    """Does not apply; `message` is the positive evidence that it does not."""
+    return Finding(Status.SKIP, message, subject, evidence=evidence)
+
+
+def unknown(
+    message: str,
+    *,
+    subject: str = "node",
+    how: str | None = None,
+    measured: Mapping[str, Any] | None = None,
+    **evidence: Any,
+) -> Finding:
+    """Applies, but could not tell; `how` says how to find out."""
+    return Finding(Status.UNKNOWN, message, subject, evidence=evidence, measured=measured or {}, how=how)
+
+
+def fail(
+    message: str,
+    *,
+    subject: str = "node",
+    severity: Severity | None = None,
+    cause: str | None = None,
+    expected: str | None = None,
+    fix: Fix | None = None,
+    why: str | None = None,
+    how: str | None = None,
+    cure: Cure | None = None,
+    measured: Mapping[str, Any] | None = None,
+    **evidence: Any,
+) -> Finding:
+    """Something is wrong.  Severity and cause default to the check's cause; `cure` is tried by the engine."""
+    return Finding(
+        Status.FAIL,
+        message,
+        subject,
+        severity,
+        cause,
+        expected,
+        evidence,
+        measured or {},
+        how=how,
+        why=why,
+        fix=fix,
+        cure=cure,
+    )
+
+
+__all__ = [
+    "UNLIMITED",
+    "Address",
+    "AllReduce",
+    "Baseline",
+    "Container",
+    "Cpu",
+    "Cure",
+    "Environ",
+    "Expected",
+    "Finding",
+    "Fix",
+    "Gid",
+    "Gpu",
+    "Gpus",
+    "JobPython",
+    "JobShape",
+    "Kernel",
+    "Launcher",
+    "Libraries",
+    "Limit",
+    "Link",
+    "LocalPorts",
+    "Module",
+    "NcclChoice",
+    "NcclLibrary",
+    "Net",
+    "Node",
+    "PathRun",
+    "Pci",
+    "PciDevice",
+    "PciLink",
+    "Peer",
+    "Plugin",
+    "Provider",
+    "Quantity",
+    "RankResult",
+    "Rdma",
+    "RdmaDevice",
+    "RdmaPort",
+    "Route",
+    "Run",
+    "Setting",
+    "Severity",
+    "Status",
+    "Torch",
+    "Unavailable",
+    "Uverbs",
+    "Vantage",
+    "VisibleGpu",
+    "check",
+    "fail",
+    "fix_container",
+    "fix_environment",
+    "fix_module",
+    "fix_sysctl",
+    "ok",
+    "skip",
+    "unknown",
+]

@@ -1,0 +1,210 @@
+"""The vocabulary of causes: one table that checks, log rules, environment rules and fleet rules all speak."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from netdoctor.model import Severity
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A reason why distributed jobs are slow or hang."""
+
+    name: str
+    title: str
+    severity: Severity
+    costs: str  # what it costs, as far as it is known before it is measured
+    look: tuple[str, ...] = ()  # checks (ids) that look at it on a machine
+    references: tuple[str, ...] = ()  # public sources: NCCL source files, kernel documentation
+
+
+_C, _W, _I = Severity.CRITICAL, Severity.WARNING, Severity.INFO
+
+_ROWS: Final = (
+    Cause(
+        "transport_fallback_tcp",
+        "NCCL fell back from RDMA to TCP sockets",
+        _C,
+        "tens of GB/s become a few Gb/s; the CPU copies every byte",
+        ("rdma.dev_infiniband", "allreduce.bandwidth"),
+    ),
+    Cause(
+        "gdr_disabled",
+        "GPUDirect RDMA is not in use",
+        _W,
+        "every message is staged through host memory: typically half of the RDMA bandwidth",
+        ("rdma.gpudirect",),
+    ),
+    Cause(
+        "dev_infiniband_missing",
+        "/dev/infiniband is missing or not usable where the job runs",
+        _C,
+        "NCCL silently takes TCP sockets instead of RDMA",
+        ("rdma.dev_infiniband",),
+    ),
+    Cause(
+        "socket_ifname",
+        "NCCL or Gloo takes the wrong network interface",
+        _C,
+        "hangs at start, or traffic crosses a slow network",
+        ("net.socket_ifname",),
+    ),
+    Cause(
+        "bootstrap_ports",
+        "Not enough ports to connect all ranks",
+        _C,
+        "handshakes stall or fail: `Address already in use`",
+        ("net.port_range",),
+    ),
+    Cause(
+        "firewall_connect",
+        "Ranks cannot reach each other's ports",
+        _C,
+        "the job hangs until a timeout of minutes to hours",
+        ("net.socket_ifname", "allreduce.run"),
+    ),
+    Cause(
+        "memlock",
+        "The locked-memory limit is too low for RDMA",
+        _C,
+        "memory registration fails with ENOMEM, or NCCL falls back",
+        ("rdma.dev_infiniband",),
+    ),
+    Cause(
+        "version_mismatch",
+        "Two NCCL versions meet",
+        _C,
+        "refused from NCCL 2.23.4, before that hangs or corrupt handshakes",
+        ("nccl.version",),
+    ),
+    Cause(
+        "gloo_backend",
+        "Gloo carries CUDA tensors instead of NCCL",
+        _C,
+        "up to two orders of magnitude slower",
+        ("torch.backend",),
+    ),
+    Cause(
+        "p2p_disabled",
+        "GPU peer-to-peer is off",
+        _W,
+        "copies are staged through host memory instead of NVLink or PCIe",
+        ("nccl.environment",),
+    ),
+    Cause(
+        "shm_disabled_or_small",
+        "Shared memory is off or too small",
+        _C,
+        "NCCL fails at init (`No space left on device`) or sends local traffic over the network",
+        (),
+    ),
+    Cause("duplicate_gpu", "Two ranks took the same GPU", _C, "the job ends at init", ("allreduce.run",)),
+    Cause(
+        "ib_timeout",
+        "RDMA requests time out (completion status 12)",
+        _C,
+        "the job stops after retries of about 30 s",
+        ("rdma.dev_infiniband",),
+    ),
+    Cause(
+        "roce_gid",
+        "The RoCE GID is wrong, empty or of another kind",
+        _C,
+        "queue pairs cannot be connected",
+        ("rdma.dev_infiniband",),
+    ),
+    Cause(
+        "plugin_mismatch",
+        "A network plugin is not loaded, too old or not the right one",
+        _C,
+        "NCCL takes its built-in network: often TCP",
+        ("nccl.version",),
+    ),
+    Cause(
+        "acs_iommu",
+        "PCIe ACS or the IOMMU stands between GPU and NIC",
+        _W,
+        "peer-to-peer traffic detours through the root complex, or hangs",
+        (),
+    ),
+    Cause(
+        "numa_affinity",
+        "Ranks run on the wrong NUMA node or are squeezed onto one core",
+        _W,
+        "proxy threads and copies cross the socket link",
+        ("cpu.numa_affinity",),
+    ),
+    Cause(
+        "env_misuse",
+        "An environment variable harms, or does not do what it says",
+        _W,
+        "settings are ignored, or a feature stays off",
+        ("nccl.environment",),
+    ),
+    Cause(
+        "cuda_driver_mismatch",
+        "CUDA, driver and library do not fit together",
+        _C,
+        "the GPU cannot be used at all",
+        ("torch.backend",),
+    ),
+    Cause("nvls_failure", "NVLink SHARP (NVLS) could not be set up", _C, "init fails, or reductions are slower", ()),
+    Cause(
+        "tcp_tuning",
+        "TCP buffers or congestion control limit the sockets",
+        _W,
+        "one stream cannot fill the link",
+        ("net.tcp_buffers",),
+    ),
+    Cause("mtu", "MTU differs along the path", _C, "small messages pass, full-size packets vanish", ("net.socket_ifname",)),
+    Cause(
+        "link_degraded",
+        "A link runs below its capability or flaps",
+        _W,
+        "everybody waits for the slowest link",
+        ("allreduce.bandwidth",),
+    ),
+    Cause(
+        "inventory",
+        "Hardware is missing, or the layers disagree about it",
+        _C,
+        "the job runs on less than was bought, or does not start",
+        ("rdma.dev_infiniband",),
+    ),
+    Cause("straggler", "One rank is slower than the others", _W, "everybody waits for it", ("allreduce.run",)),
+    Cause("hang", "A collective does not finish", _C, "GPU hours burn until a watchdog ends the job", ("allreduce.run",)),
+    Cause("wrong_data", "A collective gave wrong numbers", _C, "training diverges silently", ("allreduce.run",)),
+    Cause(
+        "low_bandwidth",
+        "Bandwidth is far below what the path can carry",
+        _W,
+        "steps take longer than they must",
+        ("allreduce.bandwidth",),
+    ),
+    Cause("rank_died", "A rank died; the others are its victims", _C, "the job ends or hangs", ("allreduce.run",)),
+    Cause(
+        "device_mapping",
+        "Ranks and GPUs are mapped wrongly",
+        _C,
+        "ranks share a GPU, or none is visible",
+        ("torch.backend",),
+    ),
+    Cause(
+        "fabric_manager",
+        "NVSwitch Fabric Manager is not running or stuck",
+        _C,
+        "CUDA init fails with error 802, or NVLS fails",
+        (),
+    ),
+    Cause("imex", "IMEX is not set up for multi-node NVLink", _C, "the rack's NVLink is not used, or init fails", ()),
+    Cause("other", "Another cause", _W, "unknown", ()),
+)
+
+CAUSES: Final[dict[str, Cause]] = {row.name: row for row in _ROWS}
+
+
+def cause(name: str) -> Cause:
+    """The row of `name`; KeyError for a name that is not in the vocabulary."""
+    return CAUSES[name]

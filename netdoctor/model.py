@@ -1,0 +1,219 @@
+"""What netdoctor says: statuses, findings and reports.  Data only; nothing here touches a machine.
+
+The stable part of a finding (check, status, severity, cause, subject, message, expected, evidence, fingerprint) is what two
+reports of one state share.  What was measured (busbw, times, ports, PIDs) lives in `measured` and in `cost`; the JSON report
+puts both under ``volatile`` so that two reports of one state diff clean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final
+
+REPORT_SCHEMA: Final = "netdoctor.report/1"
+
+Json = None | bool | int | float | str | list[Any] | dict[str, Any]
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Status(str, Enum):
+    """What a check can say about one subject.
+
+    ``skip`` needs positive evidence that the check does not apply; ``unknown`` applies but could not tell; ``error`` is a
+    defect of netdoctor or of a plugin.
+    """
+
+    PASS = "pass"
+    FAIL = "fail"
+    SKIP = "skip"
+    UNKNOWN = "unknown"
+    ERROR = "error"
+
+
+# The worst first: the status of a check is the first of these that one of its findings has.
+STATUS_ORDER: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN, Status.PASS, Status.SKIP)
+
+
+class Severity(str, Enum):
+    """How bad a fail is.  What blocks a job is policy, not severity."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+    @property
+    def rank(self) -> int:
+        return ("info", "warning", "critical").index(self.value)
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """Why something could not be read.  Absent is not denied is not empty is not timed out is not unrecorded.
+
+    ``kind`` is one of `KINDS`; ``detail`` is free text for people (an errno text, a deadline).
+    """
+
+    kind: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}" if self.detail else self.kind
+
+    def __bool__(self) -> bool:
+        """Never true, so that ``if fact.field`` cannot take missing evidence for content."""
+        return False
+
+
+KINDS: Final = frozenset(
+    {
+        "absent",  # looked for and not there (ENOENT, no such library)
+        "denied",  # EACCES, EPERM
+        "empty",  # there, but without the content that must be there (a masked path)
+        "timed out",
+        "malformed",  # read, but not what it should be
+        "crashed",  # the helper died
+        "unsupported",  # the kernel, driver or library has no such thing
+        "failed",  # any other error, named in detail
+        "not recorded",  # a replay has no such answer
+        "no budget",
+        "another root",  # belongs to this process, while a mounted root is looked at
+        "refused",  # netdoctor itself did not do it (safety rule)
+        "not read",  # evidence this one hangs on was itself unavailable
+    }
+)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A measured number with its unit, e.g. ``Quantity(11.2, "GB/s")``."""
+
+    value: float
+    unit: str = ""
+
+    def __str__(self) -> str:
+        number = f"{self.value:.3g}" if abs(self.value) < 1000 else f"{self.value:,.0f}"
+        return f"{number} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True)
+class Fix:
+    """What mends it: one sentence, the commands now, and what makes it last (sysctl.d, limits.d, pod spec)."""
+
+    summary: str
+    commands: tuple[str, ...] = ()
+    persistent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a fail costs, measured by running the same all-reduce with and without its cure."""
+
+    summary: str
+    before: Quantity | None = None
+    after: Quantity | None = None
+    ratio: float | None = None
+    significant: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One judgement about one subject (a GPU-HCA pair, an interface, the node)."""
+
+    status: Status
+    message: str
+    subject: str = "node"
+    severity: Severity | None = None  # of a fail; None: the default of its cause
+    cause: str | None = None  # None: the cause of its check
+    expected: str | None = None
+    evidence: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # stable: equal on every run of one state
+    measured: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # volatile: numbers, Quantity, PIDs, ports
+    how: str | None = None  # how to find out (of an unknown), or what to look at next
+    why: str | None = None  # why it matters here; None: the cause's text
+    notes: tuple[str, ...] = ()  # advice that does not change the verdict
+    fix: Fix | None = None
+    cure: Any = None  # an allreduce.experiment.Cure: the engine tries it and attaches the cost
+    cost: Cost | None = None
+    check: str = ""  # filled by the engine
+    waived: str | None = None  # reason, while a waiver holds
+    blocking: bool = True  # False: kept out of the exit code by policy (see policy.py)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names this judgement across runs: check, subject, status and cause, not its words or numbers."""
+        parts = "\0".join((self.check, self.subject, self.status.value, self.cause or ""))
+        return hashlib.sha256(parts.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """All findings of one check."""
+
+    id: str
+    title: str
+    cause: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def status(self) -> Status:
+        have = {f.status for f in self.findings}
+        return next((s for s in STATUS_ORDER if s in have), Status.ERROR)
+
+    @property
+    def severity(self) -> Severity | None:
+        worst = [f.severity for f in self.findings if f.status is Status.FAIL and f.severity]
+        return max(worst, key=lambda s: s.rank) if worst else None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The last line: healthy, unhealthy or inconclusive, and the exit code that policy gives it."""
+
+    status: str  # "healthy" | "unhealthy" | "inconclusive"
+    exit_code: int
+    text: str
+    causes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything a renderer may use."""
+
+    tool_version: str
+    identity: Mapping[str, Any]  # host name, kernel, machine id: who this is about
+    vantage: Mapping[str, Any]  # who looked, from where
+    profile: str
+    checks: tuple[CheckResult, ...]
+    verdict: Verdict
+    runs: tuple[Mapping[str, Any], ...] = ()  # the all-reduces that were run, without their numbers
+    volatile: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # time, durations, figures of the runs
+    partial: str | None = None  # why the report is not whole (interrupted)
+    schema: str = REPORT_SCHEMA
+
+    def findings(self, *statuses: Status) -> tuple[Finding, ...]:
+        return tuple(f for c in self.checks for f in c.findings if not statuses or f.status in statuses)
+
+
+def plain(value: Any) -> Json:
+    """`value` as JSON data: enums by value, quantities and unavailables as small objects, sets sorted, tuples as lists."""
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Quantity):
+        return {"value": value.value, "unit": value.unit}
+    if isinstance(value, Unavailable):
+        return {"unavailable": value.kind, "detail": value.detail}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted((plain(v) for v in value), key=lambda v: json.dumps(v, sort_keys=True))
+    if isinstance(value, tuple | list):
+        return [plain(v) for v in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    return str(value)
