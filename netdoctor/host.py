@@ -263,15 +263,20 @@ _IN_PROCESS: Final[dict[str, Callable[[str, str | None], Answer]]] = {
 
 
 class RecordingHost:
-    """Asks another host and keeps every answer: nothing is asked twice, and the answers are the snapshot."""
+    """Asks another host and keeps every answer: nothing is asked twice, and the answers are the snapshot.
 
-    def __init__(self, host: Host) -> None:
+    `redact` sees every answer before anybody else does, so that a report and its snapshot rest on the same.
+    """
+
+    def __init__(self, host: Host, redact: Callable[[str, Answer], Answer] | None = None) -> None:
         self._host = host
+        self._redact = redact
         self.answers: dict[str, Answer] = {}
 
     def ask(self, question: str) -> Answer:
         if question not in self.answers:
-            self.answers[question] = self._host.ask(question)
+            got = self._host.ask(question)
+            self.answers[question] = self._redact(question, got) if self._redact else got
         return self.answers[question]
 
     def prefetch(self, questions: Iterable[str]) -> None:

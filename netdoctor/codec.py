@@ -1,0 +1,86 @@
+"""Dataclasses from plain JSON data, by their type hints: the inverse of `model.plain` for the shapes that runs use."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from netdoctor.model import Unavailable
+
+T = TypeVar("T")
+
+
+class MalformedError(ValueError):
+    """Data that does not have the shape of the dataclass."""
+
+
+def build(kind: type[T], data: Any) -> T:
+    """An instance of the dataclass `kind` from `data`.  Unknown keys are ignored; raises MalformedError for a wrong shape."""
+    got = _value(kind, data, kind.__name__)
+    assert isinstance(got, kind)
+    return got
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _value(hint: Any, data: Any, where: str) -> Any:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _union(typing.get_args(hint), data, where)
+    if hint is Any:
+        return data
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _dataclass(hint, data, where)
+    if origin in (tuple, frozenset):
+        if not isinstance(data, list):
+            raise MalformedError(f"{where}: expected a list")
+        args = typing.get_args(hint)
+        if origin is tuple and Ellipsis not in args:
+            if len(args) != len(data):
+                raise MalformedError(f"{where}: expected {len(args)} items")
+            return tuple(_value(a, d, where) for a, d in zip(args, data, strict=True))
+        return origin(_value(args[0], d, where) for d in data)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(data, dict):
+            raise MalformedError(f"{where}: expected an object")
+        key, value = typing.get_args(hint)
+        return {(int(k) if key is int else k): _value(value, v, where) for k, v in data.items()}
+    if hint is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if isinstance(hint, type) and isinstance(data, hint) and not (hint is int and isinstance(data, bool)):
+        return data
+    raise MalformedError(f"{where}: expected {getattr(hint, '__name__', hint)}, found {type(data).__name__}")
+
+
+def _union(options: tuple[Any, ...], data: Any, where: str) -> Any:
+    if data is None and type(None) in options:
+        return None
+    if Unavailable in options and isinstance(data, dict) and "unavailable" in data:
+        return Unavailable(str(data["unavailable"]), str(data.get("detail", "")))
+    error: MalformedError | None = None
+    for option in options:
+        if option not in (type(None), Unavailable):
+            try:
+                return _value(option, data, where)
+            except MalformedError as problem:
+                error = problem
+    raise error or MalformedError(f"{where}: no such value")
+
+
+def _dataclass(kind: type, data: Any, where: str) -> Any:
+    if not isinstance(data, dict):
+        raise MalformedError(f"{where}: expected an object")
+    hints = _hints(kind)
+    known = {f.name: f for f in dataclasses.fields(kind)}
+    values = {n: _value(hints[n], data[n], f"{where}.{n}") for n in known if n in data}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise MalformedError(f"{where}: {error}") from None

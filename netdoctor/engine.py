@@ -1,0 +1,205 @@
+"""Collect, run, judge, cure.  `diagnose` is pure: answers and runs in, report out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from netdoctor import __version__, facts
+from netdoctor.causes import CAUSES
+from netdoctor.host import Host, ReplayHost
+from netdoctor.model import CheckResult, Finding, Report, Severity, Status, Unavailable, Verdict, plain
+
+if TYPE_CHECKING:
+    from netdoctor.api import CheckSpec
+    from netdoctor.plugins import Need
+    from netdoctor.snapshot import Snapshot
+
+Progress = Callable[[str], None]
+Decide = Callable[[tuple[CheckResult, ...], Mapping[str, Any]], tuple[tuple[CheckResult, ...], Verdict]]
+
+
+@dataclass
+class Work:
+    """What a run has so far; a report can be made of it at any moment."""
+
+    host: Host
+    specs: Sequence[CheckSpec]
+    extra: tuple[CheckResult, ...] = ()  # results that are not a check's: refused and broken plugins
+    facts: dict[str, Any] = field(default_factory=dict)
+    findings: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    started: float = field(default_factory=time.time)
+    selected: tuple[str, ...] = ()
+
+
+def wanted(specs: Iterable[CheckSpec]) -> tuple[str, ...]:
+    """Names of the facts that these checks are made of, and those that every report shows."""
+    from netdoctor.plugins import needs
+
+    names = {need.type.__name__ for spec in specs for need in needs(spec)}
+    return tuple(sorted(names | {"Vantage", "Kernel"}))
+
+
+def collect(work: Work, names: Iterable[str]) -> None:
+    """Make the facts (not the runs) that are not there yet."""
+    for name in facts.closure(names):
+        if name not in work.facts:
+            begin = time.perf_counter()
+            work.facts[name] = facts.make(work.host, name, work.facts)
+            work.seconds[f"probe {name}"] = time.perf_counter() - begin
+
+
+def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """The findings of one check on these facts.  Never raises: a check that crashes or says nothing is `error`."""
+    from netdoctor.plugins import needs
+
+    values: dict[str, Any] = {}
+    for need in needs(spec):
+        value = have.get(need.type.__name__, Unavailable("not read", f"no {need.type.__name__}"))
+        if isinstance(value, Unavailable) and not need.optional:
+            return (_complete(spec, _missing(need, value)),)
+        values[need.parameter] = value
+    try:
+        found = tuple(spec.judge(**values))
+        wrong = next((f for f in found if not isinstance(f, Finding)), None)
+    except Exception as error:  # the border: a check's defect costs this check, not the report
+        return (_complete(spec, Finding(Status.ERROR, f"the check crashed: {type(error).__name__}: {error}")),)
+    if wrong is not None:
+        return (_complete(spec, Finding(Status.ERROR, f"the check yielded a {type(wrong).__name__}, not a finding")),)
+    if not found:
+        return (_complete(spec, Finding(Status.ERROR, "the check said nothing")),)
+    return tuple(_complete(spec, f) for f in found)
+
+
+def _missing(need: Need, value: Unavailable) -> Finding:
+    return Finding(Status.UNKNOWN, f"{need.type.__name__} could not be had: {value}", evidence={"missing": need.type.__name__})
+
+
+def _complete(spec: CheckSpec, finding: Finding) -> Finding:
+    """Fill in what a check may leave to its declaration."""
+    cause = finding.cause or spec.cause
+    severity = finding.severity
+    if finding.status is Status.FAIL and severity is None:
+        severity = CAUSES[cause].severity if cause in CAUSES else Severity.WARNING
+    return replace(finding, check=spec.id, cause=cause, severity=severity if finding.status is Status.FAIL else None)
+
+
+def judge_all(work: Work) -> None:
+    """Judge every check that was not judged yet."""
+    for spec in work.specs:
+        if spec.id not in work.findings:
+            begin = time.perf_counter()
+            work.findings[spec.id] = judge(spec, work.facts)
+            work.seconds[f"check {spec.id}"] = time.perf_counter() - begin
+
+
+def results(work: Work, partial: str | None = None) -> tuple[CheckResult, ...]:
+    """One result a check, in order; a check that was not judged (interrupted) is unknown."""
+    out = []
+    for spec in work.specs:
+        found = work.findings.get(spec.id)
+        if found is None:
+            found = (_complete(spec, Finding(Status.UNKNOWN, f"not judged: {partial or 'not reached'}")),)
+        out.append(CheckResult(spec.id, spec.title, spec.cause, found))
+    return (*out, *work.extra)
+
+
+def report(work: Work, decide: Decide, profile: str, partial: str | None = None) -> Report:
+    """The report of what is there."""
+    checked, verdict = decide(results(work, partial), work.facts)
+    return Report(
+        tool_version=__version__,
+        identity=identity(work),
+        vantage=_vantage(work.facts.get("Vantage", Unavailable("not read"))),
+        profile=profile,
+        checks=checked,
+        verdict=verdict,
+        runs=tuple(_run_stable(run) for run in runs(work.facts)),
+        volatile={
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(work.started)),
+            "seconds": {k: round(v, 6) for k, v in work.seconds.items()},
+            "runs": [_run_figures(run) for run in runs(work.facts)],
+        },
+        partial=partial,
+        **_inventory(work.facts),
+    )
+
+
+def _inventory(have: Mapping[str, Any]) -> dict[str, Any]:
+    from netdoctor.inventory import inventory
+
+    return {"inventory": inventory(have)}
+
+
+def identity(work: Work) -> dict[str, Any]:
+    """Who the report is about."""
+    from netdoctor.host import read
+
+    hostname = read(work.host, "/proc/sys/kernel/hostname")
+    kernel = work.facts.get("Kernel", Unavailable("not read"))
+    release = kernel if isinstance(kernel, Unavailable) else kernel.release
+    return {"host": plain(hostname), "kernel": plain(release)}
+
+
+def _vantage(vantage: Any) -> dict[str, Any]:
+    """Where from, without what differs from run to run (namespace numbers, cgroup names)."""
+    if isinstance(vantage, Unavailable):
+        return {"unavailable": str(vantage)}
+    data = plain(vantage)
+    assert isinstance(data, dict)
+    return {k: v for k, v in data.items() if k not in ("namespaces", "cgroup")}
+
+
+def runs(have: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Every run among the facts: baseline first."""
+    from netdoctor.allreduce.experiment import Baseline, PathRun
+
+    out: list[Any] = []
+    baseline, path = have.get("Baseline"), have.get("PathRun")
+    if isinstance(baseline, Baseline):
+        out.append(baseline.run)
+    if isinstance(path, PathRun) and not isinstance(path.runs, Unavailable):
+        out += path.runs
+    return tuple(out)
+
+
+def _run_stable(run: Any) -> dict[str, Any]:
+    experiment = run.experiment
+    return {
+        "backend": experiment.backend,
+        "device": experiment.device,
+        "ranks": experiment.ranks,
+        "path": experiment.path,
+        "sizes": list(experiment.sizes),
+        "state": run.state,
+        "verified": run.verified,
+        "torch": run.torch_version,
+        "nccl": run.nccl_version,
+        "environment_changes": [[name, value] for name, value in run.changes],
+    }
+
+
+def _run_figures(run: Any) -> dict[str, Any]:
+    return {
+        "path": run.experiment.path,
+        "reason": run.reason,
+        "seconds": run.seconds,
+        "import_seconds": run.import_seconds,
+        "busbw_gb_s": {str(k): v for k, v in run.busbw.items()},
+        "latency_s": {str(k): v for k, v in run.latency.items()},
+        "system_cpu_per_gb": run.system_cpu_per_gb,
+        "ranks": plain(run.ranks),
+    }
+
+
+def diagnose(snapshot: Snapshot, specs: Sequence[CheckSpec], decide: Decide, profile: str,
+             extra: tuple[CheckResult, ...] = ()) -> Report:  # fmt: skip
+    """The report of a snapshot: the same as was given where it was taken, but for `volatile`."""
+    chosen = [s for s in specs if not snapshot.selected or s.id in snapshot.selected]
+    work = Work(ReplayHost(snapshot.answers), chosen, extra, dict(snapshot.runs))
+    collect(work, wanted(chosen))
+    judge_all(work)
+    return report(work, decide, profile, snapshot.partial)

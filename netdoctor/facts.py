@@ -1,0 +1,74 @@
+"""Which probe makes which fact.  Modules are named, not imported: a run imports what its checks need."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netdoctor.host import Host
+from netdoctor.model import Unavailable
+
+
+@dataclass(frozen=True)
+class Source:
+    """How a fact is made: ``module.function(host, *facts of these types)``."""
+
+    module: str
+    function: str = "probe"
+    after: tuple[str, ...] = ()  # names of the facts that the function takes after the host
+
+
+SOURCES: Final[dict[str, Source]] = {
+    "Vantage": Source("netdoctor.probes.vantage"),
+    "Kernel": Source("netdoctor.probes.kernel"),
+    "Net": Source("netdoctor.probes.net"),
+    "LocalPorts": Source("netdoctor.probes.net", "probe_ports"),
+    "Rdma": Source("netdoctor.probes.rdma"),
+    "Pci": Source("netdoctor.probes.pci"),
+    "Gpus": Source("netdoctor.probes.gpu"),
+    "Cpu": Source("netdoctor.probes.cpu"),
+    "Container": Source("netdoctor.probes.container"),
+    "Environ": Source("netdoctor.probes.environ"),
+    "Libraries": Source("netdoctor.probes.libraries"),
+    "NcclChoice": Source("netdoctor.probes.nccl", after=("Libraries",)),
+    "JobShape": Source("netdoctor.probes.job", "probe_job"),
+    "Expected": Source("netdoctor.probes.job", "probe_expected"),
+}
+
+# Facts that are runs: the engine makes them, or a snapshot brings them.
+RUNS: Final = ("Baseline", "PathRun")
+
+Fact = Any
+Facts = Mapping[str, Any]  # by the fact's class name
+
+
+def prefetch(host: Host, names: Iterable[str]) -> None:
+    """Start every question that the probes of these facts are known to ask, all at once."""
+    asks: list[str] = []
+    for name in names:
+        module = importlib.import_module(SOURCES[name].module)
+        asks += [q for q in getattr(module, "ASKS", ()) if q not in asks]
+    host.prefetch(asks)
+
+
+def closure(names: Iterable[str]) -> tuple[str, ...]:
+    """`names` and what they are made from, in the order of `SOURCES`."""
+    todo, seen = [n for n in names if n in SOURCES], set[str]()
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += SOURCES[name].after
+    return tuple(n for n in SOURCES if n in seen)
+
+
+def make(host: Host, name: str, have: Facts) -> Fact | Unavailable:
+    """One fact.  A probe that raises is a defect of ours: it costs this fact, not the run."""
+    source = SOURCES[name]
+    function: Callable[..., Any] = getattr(importlib.import_module(source.module), source.function)
+    try:
+        return function(host, *(have.get(n, Unavailable("not read", n)) for n in source.after))
+    except Exception as error:  # the border: whatever a probe did not foresee becomes one missing fact
+        return Unavailable("crashed", f"probe {name}: {type(error).__name__}: {error}")

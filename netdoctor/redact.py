@@ -1,0 +1,113 @@
+"""What a recording may keep.  Applied to every answer as it comes in, so that report and snapshot see the same.
+
+The environment and the kernel command line are kept by allow-list, everything else is scrubbed of what looks like a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from netdoctor.host import Answer
+from netdoctor.model import Json, Unavailable
+
+GONE: Final = "<redacted>"
+
+_ENV_PREFIXES: Final = (
+    "NCCL_", "TORCH_", "PYTORCH_", "GLOO_", "UCX_", "FI_", "OFI_NCCL_", "RDMAV_", "MLX5_", "CUDA_", "OMP_", "KMP_", "GOMP_",
+    "LOCAL_", "GROUP_", "ROLE_", "OMPI_COMM_WORLD_", "OMPI_MCA_", "PMI_", "PMIX_", "MPI_LOCAL", "MV2_COMM_WORLD_", "SHARP_",
+    "APPTAINER_", "SINGULARITY_", "ENROOT_", "PALS_", "FLUX_TASK_", "RCCL_", "HSA_", "NEURON_", "HABANA_", "NETDOCTOR_",
+)  # fmt: skip
+_ENV_NAMES: Final = frozenset({
+    "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "HOME", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_USE_AGENT_STORE", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "MELLANOX_VISIBLE_DEVICES",
+    "KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX", "SLURM_JOB_ID", "SLURM_JOB_UID", "SLURM_JOB_NUM_NODES",
+    "SLURM_NNODES", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID",
+    "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME", "SLURM_SCRIPT_CONTEXT", "SLURM_CPU_BIND",
+    "SLURM_GPUS_ON_NODE", "container", "HYDRA_HOST_FILE", "MKL_NUM_THREADS", "NCCL_CONF_FILE", "XDG_RUNTIME_DIR",
+    "LWS_LEADER_ADDRESS", "LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "VC_TASK_INDEX", "RAY_ADDRESS",
+})  # fmt: skip
+_SECRET_NAME: Final = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE|ACCESS_KEY|COOKIE|AUTH(?!OR)", re.IGNORECASE)
+
+# Kernel parameters that say something about NUMA, IOMMU, PCI, huge pages, cgroups; the values of others are dropped.
+_KERNEL_PARAMETER: Final = re.compile(
+    r"^(iommu|intel_iommu|amd_iommu|pci|pcie_[a-z_]+|numa[a-z_]*|hugepages[a-z]*|default_hugepagesz|transparent_hugepage|"
+    r"isolcpus|nohz[a-z_]*|rcu_nocbs|mitigations|nosmt|ipv6\.disable|cgroup[a-z_]*|systemd\.unified_cgroup_hierarchy|"
+    r"nvidia[-_a-z.]*|nvme[a-z_.]*|selinux|apparmor|security|lsm|processor\.[a-z_]+|intel_idle\.[a-z_]+|intel_pstate|ro|rw|quiet)(=|$)"
+)
+
+_SCRUB: Final = (
+    (re.compile(r"(?<=//)[^/\s@]+(?=@)"), GONE),  # user:password@ of a URL
+    (
+        re.compile(
+            r"(?i)\b([a-z0-9_.-]*(?:token|secret|passw(?:or)?d|passwd|credential|api[_-]?key|access[_-]?key|authorization)"
+            r"[a-z0-9_.-]*)(\s*[=:]\s*)(?!set\b)(\"[^\"]*\"|'[^']*'|(?:bearer\s+|basic\s+)?[^\s\"',;&]+)"
+        ),
+        rf"\1\2{GONE}",
+    ),
+    (re.compile(r"(?i)\bbearer\s+[a-z0-9._~+/=-]{8,}"), f"Bearer {GONE}"),
+    (
+        re.compile(
+            r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|hf_[A-Za-z0-9]{16,}|AKIA[A-Z0-9]{12,}|eyJ[\w-]{8,}\.[\w.-]+"
+            r"|sk-[\w-]{16,}|xox[a-z]-[\w-]{8,})"
+        ),
+        GONE,
+    ),
+)  # fmt: skip
+_HINT: Final = re.compile(
+    r"(?i)//[^/\s]*@|token|secret|passw|credential|key|authorization|bearer|gh[pousr]_|hf_|AKIA|eyJ|sk-|xox"
+)
+
+
+def scrub(text: str) -> str:
+    """`text` without what looks like a password, token or key."""
+    if not _HINT.search(text):
+        return text
+    for pattern, replacement in _SCRUB:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def redact(question: str, answer: Answer) -> Answer:
+    """The answer as it may be kept."""
+    if isinstance(answer, Unavailable):
+        return Unavailable(answer.kind, scrub(answer.detail))
+    if question == "env:" and isinstance(answer, dict):
+        return environment({str(k): str(v) for k, v in answer.items()})
+    if question == "file:/proc/cmdline" and isinstance(answer, str):
+        return _command_line(answer)
+    if question.startswith("file:") and question.endswith("nccl.conf") and isinstance(answer, str):
+        return "\n".join(_conf_line(line) for line in answer.split("\n"))
+    if question.startswith(("file:/sys/", "dir:/sys/", "link:/sys/", "stat:", "statvfs:", "open:")):
+        return answer  # written by the kernel
+    return _deep(answer)
+
+
+def environment(variables: dict[str, str]) -> Json:
+    """Variables by allow-list; values of names that sound secret are dropped, others are scrubbed."""
+    kept = {n: v for n, v in variables.items() if n in _ENV_NAMES or n.startswith(_ENV_PREFIXES)}
+    return {n: GONE if _SECRET_NAME.search(n) else scrub(v) for n, v in sorted(kept.items())}
+
+
+def _command_line(text: str) -> str:
+    words = text.split()
+    return " ".join(w if _KERNEL_PARAMETER.match(w) else w.partition("=")[0] + (f"={GONE}" if "=" in w else "") for w in words)
+
+
+def _conf_line(line: str) -> str:
+    name, equals, value = line.partition("=")
+    if not equals or not name.lstrip().startswith("NCCL_"):
+        return "" if not line.startswith("#") else "#"
+    return f"{name}={GONE if _SECRET_NAME.search(name) else scrub(value)}"
+
+
+def _deep(value: Json) -> Json:
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, list):
+        return [_deep(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _deep(v) for k, v in value.items()}
+    return value
