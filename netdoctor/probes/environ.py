@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from netdoctor.host import Host, mapping, read
+from netdoctor.launchers import Launcher, detect
 from netdoctor.model import Unavailable
+
+__all__ = ["ConfFile", "Environ", "Launcher", "Setting", "effective", "entries", "probe"]
 
 
 @dataclass(frozen=True)
@@ -14,6 +20,7 @@ class ConfFile:
 
     path: str
     entries: tuple[tuple[str, str, int], ...] | Unavailable  # name, value, line number
+    role: str = ""  # "NCCL_CONF_FILE" (read from 2.23.4 on), "home" (else) or "system"
 
 
 @dataclass(frozen=True)
@@ -26,29 +33,116 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Launcher:
-    """What a launcher set: torchrun, srun, mpirun, Kubernetes operators."""
-
-    name: str | None  # "torchrun" "slurm" "openmpi" "mpich" …; None: none found
-    rank: int | None
-    world: int | None
-    local_rank: int | None
-    local_world: int | None
-
-
-@dataclass(frozen=True)
 class Environ:
     """The variables of the job."""
 
     variables: Mapping[str, str] | Unavailable  # the process environment, as far as these programs read it
-    conf_files: tuple[ConfFile, ...]  # in NCCL's order
+    conf_files: tuple[ConfFile, ...]  # in NCCL's order; absent ones stay, as Unavailable("absent")
     nccl: Mapping[str, Setting] | Unavailable  # effective NCCL_*: environment, then conf files, first writer wins
     launcher: Launcher
 
     def get(self, name: str) -> str | None | Unavailable:
-        """A variable's value; None where it is not set."""
+        """A variable's value; None where it is not set; Unavailable where that cannot be told."""
         if isinstance(self.variables, Unavailable):
             return self.variables
-        if name.startswith("NCCL_") and not isinstance(self.nccl, Unavailable) and name in self.nccl:
-            return self.nccl[name].value
-        return self.variables.get(name)
+        if name in self.variables or not name.startswith("NCCL_"):
+            return self.variables.get(name)
+        if isinstance(self.nccl, Unavailable):
+            return self.nccl
+        return self.nccl[name].value if name in self.nccl else None
+
+
+# What enters the fact, and so a snapshot: an allow-list.  A prefix is here only if the program behind it reads it and no
+# credential is passed that way; launchers put tokens beside their ranks (SLURM_JWT, PMIX_SERVER_URI, PMI_FD), so theirs are
+# single names.
+_PREFIXES: Final = (
+    "NCCL_ RCCL_ TORCH_NCCL_ TORCH_FR_ TORCH_GLOO_ TORCH_DISTRIBUTED_ TORCH_SHOW_CPP_ TORCHELASTIC_ GLOO_ TP_ UCX_ UCC_ FI_ "
+    "OFI_NCCL_ RDMAV_ IBV_ MLX5_ MLX4_ CUDA_ NVIDIA_ MELLANOX_ HSA_ HIP_ ROCR_ OMP_ GOMP_ KMP_ SHARP_ NVSHMEM_ NIXL_ PET_ "
+    "LWS_ JOBSET_ OMPI_COMM_WORLD_ OMPI_MCA_btl OMPI_MCA_pml OMPI_MCA_osc OMPI_MCA_mtl"
+)
+_NAMES: Final = (
+    "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE NODE_RANK NNODES "
+    "MASTER_ADDR MASTER_PORT PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS PMIX_RANK "
+    "SLURM_JOB_ID SLURM_JOBID SLURM_STEP_ID SLURM_STEPID SLURM_PROCID SLURM_NTASKS SLURM_NPROCS SLURM_LOCALID SLURM_NODEID "
+    "SLURM_NNODES SLURM_JOB_NUM_NODES SLURM_STEP_NUM_TASKS SLURM_STEP_NUM_NODES SLURM_TASKS_PER_NODE "
+    "SLURM_STEP_TASKS_PER_NODE SLURM_NTASKS_PER_NODE SLURM_JOB_UID SLURM_CPU_BIND SLURM_GPUS_ON_NODE SLURM_GPU_BIND "
+    "KUBERNETES_SERVICE_HOST JOB_COMPLETION_INDEX K_MPI_JOB_ROLE VC_TASK_INDEX VK_TASK_INDEX RAY_CLUSTER_NAME "
+    "RAY_CLUSTER_NAMESPACE FLUX_TASK_RANK FLUX_JOB_SIZE FLUX_TASK_LOCAL_ID "
+    "LD_LIBRARY_PATH LD_PRELOAD MKL_NUM_THREADS OPENBLAS_NUM_THREADS VLLM_NCCL_SO_PATH VLLM_HOST_IP GDRCOPY_ENABLE_LOGGING"
+)
+_WANTED: Final = re.compile(rf"(?:{'|'.join(_PREFIXES.split())})|(?:{'|'.join(_NAMES.split())})\Z")
+_VOLCANO_COUNT: Final = re.compile(r"VC_[A-Z0-9_]{1,64}_NUM\Z")
+
+
+def entries(text: str) -> tuple[tuple[str, str, int], ...]:
+    """The ``(name, value, line)`` of a conf file as NCCL reads it.
+
+    Source: NCCL src/misc/param.cc (setEnvFile): one ``NAME=value`` a line, nothing is trimmed or unquoted, ``#`` is a comment
+    only in column 1, a line without ``=`` is passed over, name and value are cut at 1023 bytes, an empty name is refused by
+    setenv(3).
+    """
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        name, equals, value = line.partition("=")
+        if equals and name and not line.startswith("#"):
+            found.append((name[:1023], value[:1023], number))
+    return tuple(found)
+
+
+def effective(variables: Mapping[str, str], files: Iterable[ConfFile]) -> dict[str, Setting] | Unavailable:
+    """NCCL_* in effect: setenv(3) without overwrite, environment first, then the files in NCCL's order.
+
+    A file that is absent or that may not be opened sets nothing, as NCCL passes over what fopen(3) refuses; one that could
+    not be read for another reason makes the whole unknown.
+    """
+    nccl = {name: Setting(name, value, "environment") for name, value in variables.items() if name.startswith("NCCL_")}
+    for file in files:
+        if isinstance(file.entries, Unavailable):
+            if file.entries.kind not in ("absent", "denied"):
+                return Unavailable("not read", f"{file.path}: {file.entries}")
+            continue
+        for name, value, line in file.entries:
+            if name.startswith("NCCL_"):
+                nccl.setdefault(name, Setting(name, value, f"{file.path}:{line}"))
+    return nccl
+
+
+def probe(host: Host) -> Environ | Unavailable:
+    """The variables of this process, the conf files that NCCL would read here, and the launcher."""
+    found = mapping(host, "env:")
+    if isinstance(found, Unavailable):
+        files = _conf_files(host, {})
+        return Environ(found, files, found, Launcher(None, None, None, None, None))
+    everything = {str(name): str(value) for name, value in found.items()}
+    variables = {n: v for n, v in sorted(everything.items()) if _WANTED.match(n) or _VOLCANO_COUNT.match(n)}
+    files = _conf_files(host, everything)
+    return Environ(variables, files, effective(variables, files), detect(variables))
+
+
+def _conf_files(host: Host, variables: Mapping[str, str]) -> tuple[ConfFile, ...]:
+    """NCCL src/misc/param.cc (initEnv): NCCL_CONF_FILE where it is set, else ~/.nccl.conf; then /etc/nccl.conf."""
+    named = variables.get("NCCL_CONF_FILE")
+    if named:
+        first = [_conf_file(host, named, "NCCL_CONF_FILE")]
+    else:
+        first = [_conf_file(host, f"{home.rstrip('/')}/.nccl.conf", "home") for home in _homes(host, variables)]
+    return (*first, _conf_file(host, "/etc/nccl.conf", "system"))
+
+
+def _conf_file(host: Host, path: str, role: str) -> ConfFile:
+    if not path.startswith("/"):  # relative to the job's working directory, which is not known here
+        return ConfFile(path, Unavailable("not read", "a relative path"), role)
+    text = read(host, path)
+    return ConfFile(path, text if isinstance(text, Unavailable) else entries(text), role)
+
+
+def _homes(host: Host, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Home by $HOME (newest NCCL) and by the password database (getpwuid, NCCL <= 2.27); usually one and the same."""
+    homes = [variables.get("HOME", "")]
+    status = read(host, "/proc/self/status")
+    uid = None if isinstance(status, Unavailable) else re.search(r"^Uid:\s+(\d+)", status, re.MULTILINE)
+    users = read(host, "/etc/passwd") if uid else ""
+    if uid and not isinstance(users, Unavailable):
+        rows = (line.split(":") for line in users.split("\n"))
+        homes += [row[5] for row in rows if len(row) > 6 and row[2] == uid.group(1)][:1]
+    return tuple(dict.fromkeys(home for home in homes if home.startswith("/")))
