@@ -1,0 +1,66 @@
+# netdoctor: `make preflight` sets up and runs the doctor, `make test` runs every test that can run here.
+#
+# Overridable:
+#   PYTHON  the interpreter that .venv is made from (>= 3.10)
+#   TORCH   what is installed where no Python of yours has a torch.  Plain torch may fetch gigabytes of CUDA packages;
+#           for a CPU build say where it is: make preflight TORCH='torch==2.13.0 --index-url URL'.  Empty: none.
+#   ARGS    options of `netdoctor preflight`
+PYTHON ?= python3
+TORCH  ?= torch==2.13.0 numpy
+ARGS   ?=
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+SHELL := /bin/sh
+
+.PHONY: help preflight check test lab bench golden mutants fuzz-log libnccl gpu-proof clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+preflight: $(VENV)/.run $(VENV)/.torch  ## set up, look at this machine, run an all-reduce, write build/report.json
+	@mkdir -p build
+	@$(BIN)/netdoctor preflight --output build/report.json $(ARGS)
+
+# One line where Python is too old or Debian split venv off, instead of a traceback.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+	  { echo "netdoctor needs Python >= 3.10; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true). Name another: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "this Python has no venv module: install it (Debian, Ubuntu: apt install python3-venv), then run make again" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml | $(BIN)/python
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.run
+
+# The all-reduce goes through the torch of the job.  Only where no Python of the user has one, one is installed here; the
+# marker .netdoctor-torch keeps it from being judged as the job's.
+$(VENV)/.torch: | $(BIN)/python
+	@if found=$$($(BIN)/python tools/find_torch.py); then echo "using the torch of $$found" >&2; \
+	 elif [ -n "$(strip $(TORCH))" ]; then echo "no Python here has a torch: installing $(TORCH) into $(VENV)" >&2; \
+	   $(PIP) $(TORCH) && touch $(VENV)/.netdoctor-torch; fi
+	@touch $@
+
+check: $(VENV)/.dev  ## lint, types and unit tests
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest -q tests/unit
+
+test: check $(VENV)/.torch  ## check, and what runs live on this machine
+	@$(BIN)/pytest -q tests/live
+
+libnccl: | $(BIN)/python  ## fetch two real libnccl for the tests that ask NCCL itself (about 600 MB)
+	@PYTHON=$(BIN)/python sh tests/support/fetch_libnccl.sh
+
+bench: $(VENV)/.dev $(VENV)/.torch  ## measure; ratios within one run, build/bench.json
+	@$(BIN)/python -m bench $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
