@@ -1,0 +1,43 @@
+"""Other people's strings, made harmless before they reach a terminal, a file name or a label.
+
+Log lines, host names and reports of other machines are hostile: an escape sequence can retitle a terminal or paint over a
+verdict, a bidirectional override can reorder what a person reads (Unicode TR 36, CVE-2021-42574), U+2028 starts a line.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# ECMA-48: CSI … final byte; OSC, DCS, SOS, PM, APC … up to ST or BEL; nF and two-byte escapes.  The strings of OSC and its like
+# may not cross a line here, so that an unterminated one cannot swallow evidence: then only its introducer goes.
+_ESCAPES: Final = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]+[0-~]"
+    r"|\x1b[0-Z\\^-~]"
+)
+# C0 and C1 controls, DEL, soft bidi marks, embeddings, overrides and isolates, zero-width and byte-order marks, tags,
+# lone surrogates (they cannot be encoded) and noncharacters (XML 1.0 refuses them).
+_UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff\U000e0000-\U000e007f]"
+)
+_BREAKS: Final = re.compile("\r\n|[\t\n\x0b\x0c\r\x85\u2028\u2029]")
+_SAFE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
+
+
+def clean(text: str, *, lines: bool = False) -> str:
+    """`text` without control characters, escape sequences and bidirectional overrides.
+
+    Line breaks and tabs become one space each; with `lines` they stay line breaks (as ``\\n``) and tabs.
+    Idempotent, and never longer than `text`.
+    """
+    text = _ESCAPES.sub("", text)
+    text = _BREAKS.sub(lambda found: ("\t" if found[0] == "\t" else "\n") if lines else " ", text)
+    return _UNSAFE.sub("", text)
+
+
+def safe_name(text: str) -> bool:
+    """Whether `text` may be a file, node or label name as it is: ``^[A-Za-z0-9._-]{1,253}$``, and not ``.`` or ``..``."""
+    return _SAFE_NAME.fullmatch(text) is not None and text not in {".", ".."}
