@@ -199,6 +199,19 @@ _ROWS: Final = (
         (),
     ),
     Cause("imex", "IMEX is not set up for multi-node NVLink", _C, "the rack's NVLink is not used, or init fails", ()),
+    Cause(
+        "drift",
+        "A node differs from most nodes of its kind",
+        _W,
+        "one node behaves unlike the others: the hardest faults to find by hand",
+    ),
+    Cause(
+        "duplicate_address",
+        "Two nodes claim the same address or the same name",
+        _C,
+        "connections reach the wrong node: hangs and resets that move around",
+    ),
+    Cause("missing_node", "An expected node gave no report", _C, "the job starts without it, or waits for it"),
     Cause("other", "Another cause", _W, "unknown", ()),
 )
 

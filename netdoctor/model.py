@@ -193,6 +193,7 @@ class Report:
     volatile: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # time, durations, figures of the runs
     partial: str | None = None  # why the report is not whole (interrupted)
     schema: str = REPORT_SCHEMA
+    inventory: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # what the node has, see netdoctor.inventory
 
     def findings(self, *statuses: Status) -> tuple[Finding, ...]:
         return tuple(f for c in self.checks for f in c.findings if not statuses or f.status in statuses)
