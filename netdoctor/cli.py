@@ -1,0 +1,180 @@
+"""The command line: parse, import the work lazily, map to exit codes.
+
+Exit codes: 0 healthy, 1 netdoctor itself broke, 2 bad usage, configuration or plugin, 3 unhealthy, 4 inconclusive,
+130 and 143 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from netdoctor import __version__
+
+app = typer.Typer(
+    name="netdoctor",
+    help="Finds what silently slows or hangs distributed GPU jobs, before the job starts.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Texts = list[str] | None
+Text = str | None
+
+OnlyOption = Annotated[Texts, typer.Option("--only", metavar="ID", help="Run these checks only (repeat, or a,b).")]
+ConfigOption = Annotated[Text, typer.Option("--config", metavar="FILE", help="Configuration (YAML).")]
+ProfileOption = Annotated[Text, typer.Option(help="default, gate, audit, prolog or strict: what must be able to tell.")]
+FailOnOption = Annotated[Text, typer.Option(help="Lowest severity that makes the node unhealthy: info, warning, critical.")]
+FormatOption = Annotated[Text, typer.Option("--format", "-f", help="text, json, junit, brief or html.")]
+OutputOption = Annotated[Text, typer.Option("--output", "-o", metavar="FILE", help="Also write the JSON report here.")]
+BriefOption = Annotated[bool, typer.Option("--brief", help="One line of at most 200 characters.")]
+ChecksDirOption = Annotated[Text, typer.Option(metavar="DIR", help="Drop-in checks, besides /etc/netdoctor/checks.d.")]
+PythonOption = Annotated[Text, typer.Option(metavar="PATH", help="The job's Python.")]
+UserOption = Annotated[Text, typer.Option(metavar="NAME", help="Look and run as this user (root only).")]
+VantageOption = Annotated[Text, typer.Option(help="job: this is the job's own context; node: it is not.")]
+RootOption = Annotated[Text, typer.Option("--host-root", metavar="DIR", help="A mounted host of the same kernel.")]
+NoAllreduceOption = Annotated[bool, typer.Option("--no-allreduce", help="Look only; run nothing.")]
+BudgetOption = Annotated[float | None, typer.Option("--budget", metavar="SECONDS", help="For the all-reduces, in all.")]
+ExitStyleOption = Annotated[Text, typer.Option(help="nagios or npd: translate the exit code at the very end.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"netdoctor {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def preflight(
+    only: OnlyOption = None,
+    config: ConfigOption = None,
+    profile: ProfileOption = None,
+    fail_on: FailOnOption = None,
+    format: FormatOption = None,
+    output: OutputOption = None,
+    brief: BriefOption = False,
+    checks_dir: ChecksDirOption = None,
+    python: PythonOption = None,
+    user: UserOption = None,
+    vantage: VantageOption = None,
+    host_root: RootOption = None,
+    no_allreduce: NoAllreduceOption = False,
+    budget: BudgetOption = None,
+    exit_style: ExitStyleOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Look at this node, run a short all-reduce, say what is wrong and what mends it."""
+    from netdoctor.commands import preflight as command
+
+    given = command.Given(
+        config, profile, fail_on, "brief" if brief else format, output, checks_dir, python, user, vantage, budget, exit_style
+    )
+    raise typer.Exit(command.run(given, _ids(only), host_root, allreduce=not no_allreduce, quiet=quiet))
+
+
+@app.command()
+def snapshot(
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it (mode 0600).")],
+    only: OnlyOption = None,
+    config: ConfigOption = None,
+    checks_dir: ChecksDirOption = None,
+    python: PythonOption = None,
+    user: UserOption = None,
+    vantage: VantageOption = None,
+    host_root: RootOption = None,
+    no_allreduce: NoAllreduceOption = False,
+    budget: BudgetOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Record every answer and run, redacted, to be judged anywhere by `diagnose`."""
+    from netdoctor.commands import preflight as command
+
+    given = command.Given(config, checks_dir=checks_dir, python=python, user=user, vantage=vantage, budget=budget)
+    raise typer.Exit(command.run(given, _ids(only), host_root, allreduce=not no_allreduce, quiet=quiet, snapshot_to=output))
+
+
+@app.command()
+def diagnose(
+    file: Annotated[str, typer.Argument(metavar="SNAPSHOT", help="A file that `netdoctor snapshot` wrote, - for stdin.")],
+    only: OnlyOption = None,
+    profile: ProfileOption = None,
+    fail_on: FailOnOption = None,
+    format: FormatOption = None,
+    output: OutputOption = None,
+    brief: BriefOption = False,
+    checks_dir: ChecksDirOption = None,
+    exit_style: ExitStyleOption = None,
+) -> None:
+    """Judge a snapshot: the report that was given where it was taken."""
+    from netdoctor.commands import diagnose as command
+
+    raise typer.Exit(
+        command.run(file, _ids(only), profile, fail_on, "brief" if brief else format, output, checks_dir, exit_style)
+    )
+
+
+@app.command(name="list")
+def list_checks(checks_dir: ChecksDirOption = None, config: ConfigOption = None) -> None:
+    """List the checks: id and what is true on a healthy node."""
+    from netdoctor.commands import catalog as command
+
+    raise typer.Exit(command.list_checks(config, checks_dir))
+
+
+@app.command()
+def explain(
+    id: Annotated[str, typer.Argument(metavar="ID", help="A check, or a cause.")],
+    checks_dir: ChecksDirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """What a check looks at, why, what it costs and what mends it."""
+    from netdoctor.commands import catalog as command
+
+    raise typer.Exit(command.explain(id, config, checks_dir))
+
+
+@app.command()
+def schema(name: Annotated[str, typer.Argument(help="report, snapshot, log, env or fleet.")] = "report") -> None:
+    """Print the JSON Schema of an output."""
+    from netdoctor.commands import catalog as command
+
+    raise typer.Exit(command.schema(name))
+
+
+def _ids(only: Texts) -> tuple[str, ...]:
+    return tuple(part.strip() for text in only or () for part in text.split(",") if part.strip())
+
+
+def main() -> None:
+    """The console script: typer's exit codes, and 1 with one line where netdoctor itself broke."""
+    try:
+        app()
+    except BrokenPipeError:  # the reader went away: nothing more to say to it
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except Exception as error:
+        import os
+
+        if os.environ.get("NETDOCTOR_DEBUG"):
+            raise
+        print(f"netdoctor: a defect of netdoctor: {type(error).__name__}: {error}", file=sys.stderr)
+        print("netdoctor: set NETDOCTOR_DEBUG=1 for the traceback, and please report it", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

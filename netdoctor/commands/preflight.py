@@ -1,0 +1,82 @@
+"""``netdoctor preflight`` and ``netdoctor snapshot``: one live run, told as a report or kept as a snapshot."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+from netdoctor import __version__, engine, live
+from netdoctor.commands import common
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the command line said; None: nothing."""
+
+    config: str | None = None
+    profile: str | None = None
+    fail_on: str | None = None
+    format: str | None = None
+    output: str | None = None
+    checks_dir: str | None = None
+    python: str | None = None
+    user: str | None = None
+    vantage: str | None = None
+    budget: float | None = None
+    exit_style: str | None = None
+
+
+def run(
+    given: Given,
+    only: tuple[str, ...],
+    host_root: str | None,
+    *,
+    allreduce: bool,
+    quiet: bool = False,
+    snapshot_to: str | None = None,
+) -> int:
+    """The exit code; the report has been printed, or the snapshot written."""
+    try:
+        config = common.configuration(given.config, asdict(given))
+        common.known_format(given.format)
+        common.become(config)
+        specs, extra = common.load_checks(config, only)
+    except common.UsageError as error:
+        print(f"netdoctor: {error}", file=sys.stderr)
+        return 2
+    progress = _silent if quiet else _say
+    outcome = live.run(config, specs, extra, host_root=host_root, allreduce=allreduce, progress=progress)
+    if snapshot_to is not None:
+        return _keep(outcome, config, only, snapshot_to)
+    report = engine.report(outcome.work, common.decider(config), config.profile, outcome.partial)
+    code = common.deliver(report, given.format, given.output, given.exit_style)
+    return 128 + outcome.signal if outcome.signal else code
+
+
+def _keep(outcome: live.Outcome, config: common.Config, only: tuple[str, ...], path: str) -> int:
+    from netdoctor import facts, snapshot
+
+    text = snapshot.dumps(
+        snapshot.Snapshot(
+            outcome.host.answers,
+            {n: outcome.work.facts[n] for n in facts.RUNS if n in outcome.work.facts},
+            common.policy_data(config),
+            only,
+            __version__,
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(outcome.work.started)),
+            outcome.partial,
+        )
+    )
+    written = common.write(path, text, 0o600)
+    return 128 + outcome.signal if outcome.signal else written
+
+
+def _say(text: str) -> None:
+    print(f"netdoctor: {text}", file=sys.stderr, flush=True)
+
+
+def _silent(text: str) -> None:
+    pass
+
+

@@ -1,0 +1,154 @@
+"""A live run: probe this machine, run the all-reduces beside it, judge, try cures.  Always ends with a report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from netdoctor import engine, facts
+from netdoctor.host import LiveHost, RecordingHost
+from netdoctor.model import CheckResult, Finding, Status, Unavailable
+from netdoctor.redact import redact
+
+if TYPE_CHECKING:
+    from netdoctor.allreduce.runner import Session
+    from netdoctor.api import CheckSpec
+    from netdoctor.config import Config
+
+# For all all-reduces of one preflight.  `import torch` alone takes minutes on a cold network file system; NCCL's own
+# retries of a refused connection take about 60 s (src/misc/socket.cc).
+DEFAULT_BUDGET: Final = 300.0
+
+
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM: finish with what is there."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn the first SIGINT or SIGTERM into `Interrupted`; later ones wait for the (bounded) cleaning up."""
+
+    def raise_once(number: int, frame: FrameType | None) -> None:
+        for other in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(other, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, raise_once) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass
+class Outcome:
+    """What a live run leaves: enough for a report and for a snapshot."""
+
+    work: engine.Work
+    host: RecordingHost
+    partial: str | None = None
+    signal: int | None = None
+
+
+def run(
+    config: Config,
+    specs: Sequence[CheckSpec],
+    extra: tuple[CheckResult, ...],
+    *,
+    host_root: str | None,
+    allreduce: bool,
+    progress: engine.Progress,
+) -> Outcome:
+    """Look, run, judge.  Never raises for what a machine may do; an interruption gives a partial outcome."""
+    live = LiveHost(host_root, config.as_answer())
+    host = RecordingHost(live, redact)
+    work = engine.Work(host, specs, extra)
+    outcome = Outcome(work, host)
+    session: Session | None = None
+    try:
+        with interruptible():
+            try:
+                names = engine.wanted(specs)
+                if allreduce and host_root is None and set(names) & set(facts.RUNS):
+                    session = _begin(work, config, progress)
+                else:
+                    why = "a mounted root is looked at" if host_root else "--no-allreduce"
+                    work.facts.update({n: Unavailable("refused", why) for n in facts.RUNS})
+                progress("looking at the node")
+                facts.prefetch(host, facts.closure(names))
+                engine.collect(work, names)
+                if session is not None:
+                    _all_reduces(work, session, names, config, progress)
+                engine.judge_all(work)
+                if session is not None:
+                    _cures(work, session, config, progress)
+            except Interrupted as stop:
+                outcome.partial, outcome.signal = f"interrupted by {stop}", stop.number
+                work.facts.update({n: Unavailable("no budget", outcome.partial) for n in facts.RUNS if n not in work.facts})
+    finally:
+        if session is not None:
+            session.close()
+        live.close()
+    return outcome
+
+
+def _begin(work: engine.Work, config: Config, progress: engine.Progress) -> Session | None:
+    """Start the job's Python, so that its import of torch runs beside the probes; None where that cannot be."""
+    from netdoctor.allreduce.runner import Session
+    from netdoctor.probes.libraries import find_python
+
+    python = find_python(work.host)
+    if isinstance(python, Unavailable):
+        work.facts.update({n: python for n in facts.RUNS})
+        return None
+    progress(f"starting {python.path} ({python.why})")
+    session = Session(python.path, dict(os.environ), user=config.user)
+    session.start()
+    return session
+
+
+def _all_reduces(
+    work: engine.Work, session: Session, names: Sequence[str], config: Config, progress: engine.Progress
+) -> None:
+    from netdoctor.allreduce import plan
+    from netdoctor.snapshot import with_logs
+
+    engine.collect(work, plan.NEEDS)
+    deadline = time.monotonic() + (config.budget_s or DEFAULT_BUDGET)
+    for name, make in (("Baseline", plan.baseline), ("PathRun", plan.path_run)):
+        if name in names:
+            progress("all-reduce" if name == "Baseline" else "all-reduce over the network path")
+            begin = time.perf_counter()
+            work.facts[name] = with_logs(make(session, work.facts, deadline))
+            work.seconds[name] = time.perf_counter() - begin
+
+
+def _cures(work: engine.Work, session: Session, config: Config, progress: engine.Progress) -> None:
+    """Try what should mend a fail, in interleaved pairs, and attach what it gained."""
+    from dataclasses import replace
+
+    from netdoctor.allreduce import busbw
+
+    deadline = time.monotonic() + min(60.0, (config.budget_s or DEFAULT_BUDGET) / 2)
+    for id, found in work.findings.items():
+        if not any(f.cure for f in found if f.status is Status.FAIL):
+            continue
+        cured: list[Finding] = []
+        for finding in found:
+            if finding.status is Status.FAIL and finding.cure is not None:
+                progress(f"trying the cure of {id}: {finding.cure.label}")
+                finding = replace(finding, cost=busbw.compare(session, finding.cure, deadline))
+            cured.append(finding)
+        work.findings[id] = tuple(cured)
+
