@@ -1,0 +1,166 @@
+"""What a NCCL log says, as data: `LogFacts` is the contract between the log parser, the rules, preflight and the renderers.
+
+Two kinds of nothing are told apart.  A field that is None (or empty) and *not* named in `LogFacts.absent`: the log was written
+at the level and subsystem that print it, and it did not appear.  A field named in `absent`: the log cannot show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class NetDevice:
+    """One device of ``NET/IB : Using [0]mlx5_0:1/IB``."""
+
+    name: str
+    port: int
+    link: str  # "IB" | "RoCE" | "IB/SHARP" as NCCL prints it
+
+
+@dataclass(frozen=True)
+class Address:
+    """An interface with its address, of the bootstrap, the out-of-band channel of NET/IB, or NET/Socket."""
+
+    ifname: str
+    address: str
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class Via:
+    """Connections of one kind between two ranks: ``Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA``."""
+
+    src: int
+    dst: int
+    direction: str  # "send" | "receive" | "" (P2P and SHM lines have none)
+    transport: str  # "P2P" | "SHM" | "NET" | "COLLNET"
+    detail: str  # "CUMEM/read", "direct/direct", of NET the network's name: "IB", "Libfabric"
+    device: int | None = None  # NET: index of the device
+    gdrdma: bool | None = None  # NET: whether the line ends in /GDRDMA; None for P2P and SHM
+    host: str = ""  # who printed it
+    count: int = 1  # lines, that is channels
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that went wrong (or may have), with the line that shows it."""
+
+    kind: str  # a name of netdoctor.nccl.events
+    file: str
+    line: int  # of the first such line
+    text: str  # cleaned and bounded
+    host: str = ""
+    pid: int | None = None
+    rank: int | None = None
+    at: str = ""  # time stamp of the line, where it has one
+    count: int = 1
+    source: str = ""  # NCCL source file that printed it: "misc/socket.cc:58"
+    data: Mapping[str, str] = field(default_factory=lambda: NOTHING)  # what the pattern caught: peer, errno, status …
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """One process.  `ranks` has several entries where one process drives several GPUs."""
+
+    host: str
+    pid: int | None
+    ranks: tuple[int, ...] = ()
+    cuda_devs: tuple[int, ...] = ()
+    nranks: int | None = None
+    nodes: int | None = None
+    nccl_version: str | None = None
+    bootstrap: Address | None = None
+    network: str | None = None
+    devices: tuple[NetDevice, ...] = ()
+    comms_started: int = 0
+    comms_complete: int = 0
+    comm_ids: tuple[str, ...] = ()
+    init_seconds: float | None = None
+    env: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    affinity: Mapping[int, str] = field(default_factory=dict)  # CUDA device -> mask or ranges as printed
+    net_lines: int = 0  # "via NET" lines, and how many of them with GDRDMA
+    net_gdr_lines: int = 0
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """All that was read from one or several logs of one job."""
+
+    library: str | None = None  # "NCCL" | "RCCL" | "Neuron"
+    nccl_version: str | None = None  # "2.21.5", the one that most processes printed
+    nccl_versions: Mapping[str, int] = field(default_factory=dict)  # version -> lines
+    cuda_version: str | None = None  # that NCCL was built for
+    cuda_driver_version: str | None = None  # "12.4"
+    torch_version: str | None = None
+    bootstrap_ifname: str | None = None
+    bootstrap_address: str | None = None
+    bootstraps: tuple[Address, ...] = ()  # one a process, distinct
+    network: str | None = None  # "IB", "Socket", "AWS Libfabric", "IBext_v8", as printed
+    net: str | None = None  # the family: IB, Socket, Libfabric …
+    networks: Mapping[str, int] = field(default_factory=dict)  # as printed -> processes
+    net_inferred: str | None = None  # what `network` was read from where no "Using network" line is there
+    plugin: str | None = None  # name of the net plugin that was loaded
+    plugin_error: str | None = None
+    libibverbs_missing: bool = False
+    devices: tuple[NetDevice, ...] = ()
+    no_ib_device: bool = False  # "NET/IB : No device found." and no list of devices
+    oob: Address | None = None
+    socket_interfaces: tuple[Address, ...] = ()
+    vias: tuple[Via, ...] = ()
+    transports: Mapping[str, int] = field(default_factory=dict)  # "P2P/CUMEM/read" -> lines
+    gdrdma: bool | str | None = None  # True, False, "mixed"; None: no connection crossed the network, or not shown
+    gdr_hca: Mapping[str, bool] = field(default_factory=dict)  # HCA -> "GPU Direct RDMA Enabled"
+    gdr_distance: Mapping[str, int] = field(default_factory=dict)  # "enabled"/"disabled" by distance -> GPU-HCA pairs
+    gdr_reason: str | None = None  # "hca" | "topology"
+    dmabuf: bool | None = None
+    nvls: bool | None = None
+    mnnvl: bool | None = None
+    sharp: bool | None = None
+    collnet: bool | None = None
+    channels: Mapping[str, int] = field(default_factory=dict)  # coll, collnet, nvls, p2p, p2p_per_peer
+    algorithms: Mapping[str, int] = field(default_factory=dict)  # "AllReduce RING/SIMPLE" -> lines
+    affinity: tuple[str, ...] = ()  # distinct "GPU 0: ffff" lines
+    nodes: int | None = None
+    nranks: int | None = None
+    hosts: tuple[str, ...] = ()
+    ranks: tuple[RankFacts, ...] = ()
+    comms_started: int = 0
+    comms_complete: int = 0
+    init_seconds: float | None = None  # the longest
+    env: Mapping[str, str] = field(default_factory=dict)
+    env_differs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> the values of different processes
+    busbw: float | None = None  # GB/s, nccl-tests' average
+    gpus: tuple[str, ...] = ()  # GPU names, where a header of nccl-tests shows them
+    diagnostics: tuple[str, ...] = ()  # NCCL DIAG lines (NCCL >= 2.31)
+    levels: frozenset[str] = frozenset()  # INFO, WARN, TRACE …
+    subsystems: frozenset[str] = frozenset()  # those that left lines: INIT, ENV, BOOTSTRAP, NET, GRAPH, TUNING, NVLS, P2P
+    absent: frozenset[str] = frozenset()  # names of fields that this log cannot show
+    unseen: tuple[tuple[str, str], ...] = ()  # (what is not in this log, the variable that would show it)
+    events: tuple[Event, ...] = ()
+    files: tuple[str, ...] = ()
+    lines: int = 0
+    nccl_lines: int = 0
+    bytes_read: int = 0
+
+    def of(self, *kinds: str) -> tuple[Event, ...]:
+        """The events of these kinds, in the order of the log."""
+        return tuple(e for e in self.events if e.kind in kinds)
+
+    @property
+    def single_node(self) -> bool | None:
+        """Whether the whole job ran on one node; None where the log does not tell."""
+        if self.nodes is not None:
+            return self.nodes == 1
+        if len(self.hosts) > 1:
+            return False
+        return True if self.nranks == 1 else None
