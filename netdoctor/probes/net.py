@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
+from netdoctor.host import Host, link, mapping, names, read, read_int
 from netdoctor.model import Unavailable
+from netdoctor.probes.peers import Peer, Route, configured, meet, resolve, resolving, route
+
+__all__ = ["ASKS", "Address", "Link", "LocalPorts", "Net", "Peer", "Route", "probe", "probe_ports"]
+
+ASKS: Final[tuple[str, ...]] = ("ask:netlink",)
 
 
 @dataclass(frozen=True)
@@ -17,6 +24,7 @@ class Address:
     family: int  # 4 or 6
     scope: str  # "global" "link" "host"
     flags: frozenset[str] = frozenset()  # "tentative" "dadfailed" "deprecated" "temporary"
+    label: str | None = None  # of an IPv4 address: getifaddrs(3), and so NCCL, names it by this ("eth0:1")
 
     @property
     def usable(self) -> bool:
@@ -44,28 +52,6 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Route:
-    """What the kernel answers to RTM_GETROUTE for one destination."""
-
-    destination: str
-    interface: str
-    source: str | None
-    gateway: str | None
-    kind: str = "unicast"  # "local" for an own address, "unreachable", …
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A name that ranks must reach (MASTER_ADDR, a configured peer) with its addresses and routes."""
-
-    name: str
-    addresses: tuple[str, ...] | Unavailable
-    routes: Mapping[str, Route | Unavailable] = field(default_factory=dict)  # by address
-    rtt_ms: float | Unavailable = Unavailable("not read")  # TCP_INFO of a connection, only where measured
-    local: bool | Unavailable = Unavailable("not read")  # one of its addresses is this node's
-
-
-@dataclass(frozen=True)
 class LocalPorts:
     """The ports that bind(0) and connect() may take in this network namespace."""
 
@@ -74,6 +60,7 @@ class LocalPorts:
     reserved: frozenset[int] | Unavailable  # ip_local_reserved_ports, all of them
     listening: frozenset[int] | Unavailable  # TCP ports with a listener in this namespace (v4 and v6)
     unprivileged_start: int | Unavailable  # ip_unprivileged_port_start
+    owners: Mapping[int, frozenset[int]] = field(default_factory=dict)  # user ids of the listeners, by port
 
 
 @dataclass(frozen=True)
@@ -91,3 +78,197 @@ class Net:
 
     def link(self, name: str) -> Link | None:
         return next((one for one in self.links if one.name == name), None)
+
+
+# How the facts are made
+
+IFF_UP, IFF_LOOPBACK, IFF_RUNNING = 0x1, 0x8, 0x40  # include/uapi/linux/if.h
+ARPHRD_INFINIBAND = 32  # include/uapi/linux/if_arp.h
+ELSEWHERE: Final = Unavailable("not read", "sysfs of another network namespace")
+# Interfaces whose speed is that of the hardware below; a veth says 10000 and a tun 10 whatever they carry.
+_REAL_SPEED: Final = (None, "bond", "team", "vlan", "macvlan", "ipvlan", "bridge", "ipoib")
+
+
+def probe(host: Host) -> Net | Unavailable:
+    """Interfaces, addresses, routes; who MASTER_ADDR and the configured peers are and how they are reached."""
+    told = mapping(host, "ask:netlink")
+    if isinstance(told, Unavailable):
+        return told
+    bare = _links(told)
+    if isinstance(bare, Unavailable):
+        return bare
+    agrees = _sysfs_agrees(host, told)
+    links = tuple(_with_sysfs(host, one, agrees) for one in bare)
+    own = frozenset(address.ip for one in links for address in one.addresses)
+
+    hostname = _text(read(host, "/proc/sys/kernel/hostname"))
+    master_name, master_port = _master(mapping(host, "env:"))
+    people = configured(host)
+    if isinstance(master_name, str):
+        people.append((master_name, master_port if isinstance(master_port, int) else None))
+    host.prefetch(resolving(name for name in (hostname, *(name for name, _ in people)) if isinstance(name, str)))
+    peers = meet(host, people, own)
+    master = peers.pop() if isinstance(master_name, str) else master_name
+    return Net(
+        links=links,
+        sysfs_agrees=agrees,
+        hostname=hostname,
+        hostname_addresses=resolve(host, hostname) if isinstance(hostname, str) else hostname,
+        master=master,
+        master_port=master_port,
+        peers=tuple(peers),
+        default_route=_default(told),
+    )
+
+
+def probe_ports(host: Host) -> LocalPorts | Unavailable:
+    """The ports of this network namespace."""
+    span = read(host, "/proc/sys/net/ipv4/ip_local_port_range")
+    low, high = _span(span)
+    reserved = read(host, "/proc/sys/net/ipv4/ip_local_reserved_ports")
+    told = mapping(host, "ask:netlink")
+    listening: frozenset[int] | Unavailable
+    owners: dict[int, frozenset[int]] = {}
+    rows = told if isinstance(told, Unavailable) else told.get("listening")
+    if isinstance(rows, list):
+        try:
+            for port, uid in rows:
+                owners[int(port)] = owners.get(int(port), frozenset()) | {int(uid)}
+            listening = frozenset(owners)
+        except (TypeError, ValueError):
+            listening, owners = Unavailable("malformed", "ask:netlink: listening"), {}
+    elif isinstance(rows, dict) and "unavailable" in rows:
+        listening = Unavailable(str(rows["unavailable"]), str(rows.get("detail", "")))
+    else:
+        listening = rows if isinstance(rows, Unavailable) else Unavailable("malformed", "ask:netlink: listening")
+    return LocalPorts(
+        low,
+        high,
+        reserved if isinstance(reserved, Unavailable) else _port_list(reserved),
+        listening,
+        read_int(host, "/proc/sys/net/ipv4/ip_unprivileged_port_start"),
+        owners,
+    )
+
+
+def _links(told: Mapping[str, Any]) -> tuple[Link, ...] | Unavailable:
+    try:
+        held: dict[int, list[Address]] = {}
+        for row in told["addresses"]:
+            label = row.get("label")
+            address = Address(row["ip"], row["prefix"], row["family"], row["scope"], frozenset(row["flags"]), label)
+            held.setdefault(row["index"], []).append(address)
+        return tuple(_link(row, tuple(held.get(row["index"], ()))) for row in told["links"])
+    except (KeyError, TypeError, AttributeError) as error:
+        return Unavailable("malformed", f"ask:netlink: {error!r}")
+
+
+def _link(row: Mapping[str, Any], addresses: tuple[Address, ...]) -> Link:
+    flags = int(row["flags"])
+    return Link(
+        name=str(row["name"]),
+        index=int(row["index"]),
+        up=bool(flags & IFF_UP),
+        running=bool(flags & IFF_RUNNING),
+        loopback=bool(flags & IFF_LOOPBACK),
+        kind=row["kind"],
+        mtu=int(row["mtu"]),
+        controller=row["controller"],
+        addresses=addresses,
+        speed_mbps=ELSEWHERE,
+        vendor=ELSEWHERE,
+        driver=ELSEWHERE,
+        numa_node=ELSEWHERE,
+        infiniband=row["type"] == ARPHRD_INFINIBAND,
+    )
+
+
+def _sysfs_agrees(host: Host, told: Mapping[str, Any]) -> bool | Unavailable:
+    """Whether /sys/class/net shows this namespace: same names, indexes and hardware addresses (lo and eth0 are everywhere)."""
+    listed = names(host, "/sys/class/net")
+    if isinstance(listed, Unavailable):
+        return listed
+    rows = {row["name"]: row for row in told["links"]}
+    if {name for name in listed if name != "bonding_masters"} != set(rows):
+        return False
+    for name, row in rows.items():
+        if name == "lo":
+            continue
+        index, address = read_int(host, f"/sys/class/net/{name}/ifindex"), read(host, f"/sys/class/net/{name}/address")
+        if isinstance(index, Unavailable) or isinstance(address, Unavailable):
+            return index if isinstance(index, Unavailable) else Unavailable("not read", f"{name}: {address}")
+        if index != row["index"] or address.strip() != row["address"]:
+            return False
+    return True
+
+
+def _with_sysfs(host: Host, one: Link, agrees: bool | Unavailable) -> Link:
+    if agrees is not True:
+        why = ELSEWHERE if agrees is False else agrees
+        return replace(one, speed_mbps=why, vendor=why, driver=why, numa_node=why)
+    none = Unavailable("absent", "no hardware of its own")
+    if one.loopback:
+        return replace(one, speed_mbps=none, vendor=none, driver=none, numa_node=none)
+    base = f"/sys/class/net/{one.name}"
+    speed = read_int(host, f"{base}/speed") if one.kind in _REAL_SPEED else Unavailable("absent", f"a {one.kind} has no speed")
+    if isinstance(speed, int) and speed <= 0:
+        speed = Unavailable("unsupported", f"speed {speed}: the driver does not say")
+    if one.kind is not None:
+        return replace(one, speed_mbps=speed, vendor=none, driver=none, numa_node=none)
+    driver = link(host, f"{base}/device/driver")
+    return replace(
+        one,
+        speed_mbps=speed,
+        vendor=_text(read(host, f"{base}/device/vendor")),
+        driver=driver if isinstance(driver, Unavailable) else driver.rpartition("/")[2],
+        numa_node=read_int(host, f"{base}/device/numa_node"),
+    )
+
+
+def _text(got: str | Unavailable) -> str | Unavailable:
+    return got if isinstance(got, Unavailable) or got.strip() else Unavailable("empty")
+
+
+def _master(environment: Mapping[str, Any] | Unavailable) -> tuple[str | None | Unavailable, int | None | Unavailable]:
+    if isinstance(environment, Unavailable):
+        return environment, environment
+    name, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    number: int | None | Unavailable = None
+    if port:
+        valid = str(port).isascii() and str(port).isdigit() and 0 < int(port) < 65536
+        number = int(port) if valid else Unavailable("malformed", f"MASTER_PORT={str(port)[:20]!r}")
+    return (str(name) if name else None), number
+
+
+def _default(told: Mapping[str, Any]) -> Route | None | Unavailable:
+    rows = told.get("default")
+    if not isinstance(rows, dict):
+        return Unavailable("malformed", "ask:netlink: default")
+    for family in ("4", "6"):
+        found = route("default", rows.get(family))
+        if isinstance(found, Route) and found.kind == "unicast":
+            return found
+    return None
+
+
+def _span(text: str | Unavailable) -> tuple[int | Unavailable, int | Unavailable]:
+    if isinstance(text, Unavailable):
+        return text, text
+    fields = text.split()
+    if len(fields) == 2 and all(f.isdigit() for f in fields):
+        return int(fields[0]), int(fields[1])
+    bad = Unavailable("malformed" if text.strip() else "empty", f"ip_local_port_range: {text[:40]!r}")
+    return bad, bad
+
+
+def _port_list(text: str) -> frozenset[int] | Unavailable:
+    """``8080,9000-9010`` of ip_local_reserved_ports (Documentation/networking/ip-sysctl.rst)."""
+    found: set[int] = set()
+    for item in text.replace("\n", ",").split(","):
+        first, _, last = item.strip().partition("-")
+        if not first:
+            continue
+        if not first.isdigit() or (last and not last.isdigit()) or int(last or first) > 65535:
+            return Unavailable("malformed", f"ip_local_reserved_ports: {text[:40]!r}")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)

@@ -1,0 +1,265 @@
+"""Helper program: this network namespace as the kernel's netlink sockets tell it (rtnetlink(7), sock_diag(7)).
+
+Parameters (all strings): ``routes`` = comma-separated IP addresses; with it only routes are answered.  Answers::
+
+    {"links": [{"name", "index", "flags", "type", "mtu", "kind", "controller", "address"}],      dump order
+     "addresses": [{"index", "label", "family", "ip", "prefix", "scope", "flags"}],              dump order: IPv4, then IPv6
+     "default": {"4": ROUTE, "6": ROUTE},                      to an address that no network has (RFC 5737, RFC 3849)
+     "listening": [[port, uid]] or {"unavailable": kind, "detail": text}}
+    {"routes": {IP: {"main": ROUTE, "via": {INTERFACE: ROUTE}}}}
+
+where ROUTE is {"oif", "source", "gateway", "kind"} or {"error": errno name}.  ``via`` asks with the interface given (RTA_OIF);
+it holds only interfaces that have a route of their own: the kernel takes any destination for on-link where it has none
+(net/ipv4/route.c ip_route_output_key_hash_rcu), so an answer counts with a gateway or where the address lies in a prefix.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+NETLINK_ROUTE, NETLINK_SOCK_DIAG = 0, 4
+RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, SOCK_DIAG_BY_FAMILY = 18, 22, 26, 20
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+REQUEST, ACK, DUMP, DUMP_INTR = 0x1, 0x4, 0x300, 0x10
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO, IFLA_INFO_KIND = 1, 3, 4, 10, 18, 1
+IFA_ADDRESS, IFA_LOCAL, IFA_LABEL, IFA_FLAGS = 1, 2, 3, 8
+RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PREFSRC, RTA_VIA = 1, 4, 5, 7, 18
+IFF_UP = 0x1
+SCOPES = {0: "global", 200: "site", 253: "link", 254: "host", 255: "nowhere"}
+ADDRESS_FLAGS = ((0x08, "dadfailed"), (0x20, "deprecated"), (0x40, "tentative"))
+TEMPORARY = 0x01  # of an IPv6 address; the same bit says "secondary" of an IPv4 one
+ROUTE_KINDS = {1: "unicast", 2: "local", 3: "broadcast", 5: "multicast", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
+TCP_LISTEN = 10
+ELSEWHERE = {"4": "198.51.100.1", "6": "2001:db8::1"}  # documentation networks: only a default route leads there
+MAX_VIA = 64  # interfaces asked for a route of their own
+
+
+class Netlink:
+    """One netlink socket; `ask` yields the payloads of the answers."""
+
+    def __init__(self, protocol: int) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        self._socket.settimeout(5)
+        self._socket.bind((0, 0))
+        self._sequence = 0
+        self._interrupted = False
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def ask(self, kind: int, payload: bytes, dump: bool) -> list[bytes]:
+        """The payloads; OSError for the kernel's error.  An interrupted dump is asked again (NLM_F_DUMP_INTR)."""
+        for _ in range(5):
+            answers = list(self._once(kind, payload, dump))
+            if not self._interrupted:
+                return answers
+        raise OSError(errno.EINTR, "the dump kept changing")
+
+    def _once(self, kind: int, payload: bytes, dump: bool) -> Iterator[bytes]:
+        self._sequence += 1
+        flags = REQUEST | (DUMP if dump else ACK)
+        self._socket.send(struct.pack("=IHHII", 16 + len(payload), kind, flags, self._sequence, 0) + payload)
+        self._interrupted = False
+        while True:
+            data = self._socket.recv(1 << 18)
+            offset = 0
+            while offset + 16 <= len(data):
+                length, got, flags, sequence, _ = struct.unpack_from("=IHHII", data, offset)
+                body = data[offset + 16 : offset + length]
+                offset += max(16, (length + 3) & ~3)
+                if sequence != self._sequence:
+                    continue
+                self._interrupted |= bool(flags & DUMP_INTR)
+                if got == NLMSG_ERROR:
+                    code = -struct.unpack_from("=i", body)[0]
+                    if code:
+                        raise OSError(code, os.strerror(code))
+                    return
+                if got == NLMSG_DONE:
+                    return
+                yield body
+
+
+def attributes(data: bytes) -> dict[int, bytes]:
+    """A run of rtattr; nested and byte-order bits of the type are dropped."""
+    out = {}
+    offset = 0
+    while offset + 4 <= len(data):
+        length, kind = struct.unpack_from("=HH", data, offset)
+        if length < 4:
+            break
+        out[kind & 0x3FFF] = data[offset + 4 : offset + length]
+        offset += (length + 3) & ~3
+    return out
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
+
+
+def text(value: bytes | None) -> str | None:
+    return None if value is None else value.rstrip(b"\0").decode("utf-8", "backslashreplace")
+
+
+def number(value: bytes | None) -> int | None:
+    return None if value is None or len(value) != 4 else int(struct.unpack("=I", value)[0])
+
+
+def ip(value: bytes | None) -> str | None:
+    return str(ip_address(value)) if value is not None and len(value) in (4, 16) else None
+
+
+def links(route: Netlink) -> list[dict[str, Any]]:
+    out = []
+    for body in route.ask(RTM_GETLINK, struct.pack("=BBHiII", 0, 0, 0, 0, 0, 0), dump=True):
+        _, _, kind, index, flags, _ = struct.unpack_from("=BBHiII", body)
+        have = attributes(body[16:])
+        info = attributes(have.get(IFLA_LINKINFO, b""))
+        out.append(
+            {
+                "name": text(have.get(IFLA_IFNAME)),
+                "index": index,
+                "flags": flags,
+                "type": kind,
+                "mtu": number(have.get(IFLA_MTU)) or 0,
+                "kind": text(info.get(IFLA_INFO_KIND)),
+                "controller": number(have.get(IFLA_MASTER)),
+                "address": have.get(IFLA_ADDRESS, b"").hex(":"),
+            }
+        )
+    return out
+
+
+def addresses(route: Netlink) -> list[dict[str, Any]]:
+    out = []
+    for body in route.ask(RTM_GETADDR, struct.pack("=BBBBi", 0, 0, 0, 0, 0), dump=True):
+        family, prefix, short, scope, index = struct.unpack_from("=BBBBi", body)
+        have = attributes(body[8:])
+        address = ip(have.get(IFA_LOCAL) or have.get(IFA_ADDRESS))  # IFA_ADDRESS is the peer's on a point-to-point link
+        if family not in (socket.AF_INET, socket.AF_INET6) or address is None:
+            continue
+        flags = number(have.get(IFA_FLAGS))
+        flags = short if flags is None else flags
+        out.append(
+            {
+                "index": index,
+                "label": text(have.get(IFA_LABEL)),
+                "family": 4 if family == socket.AF_INET else 6,
+                "ip": address,
+                "prefix": prefix,
+                "scope": SCOPES.get(scope, str(scope)),
+                "flags": [name for bit, name in ADDRESS_FLAGS if flags & bit]
+                + ["temporary"] * (family == socket.AF_INET6 and bool(flags & TEMPORARY)),
+            }
+        )
+    return out
+
+
+def one_route(route: Netlink, destination: str, names: dict[int, str], oif: int | None = None) -> dict[str, Any]:
+    where = ip_address(destination.partition("%")[0])
+    family, bits = (socket.AF_INET, 32) if where.version == 4 else (socket.AF_INET6, 128)
+    payload = struct.pack("=BBBBBBBBI", family, bits, 0, 0, 0, 0, 0, 0, 0) + attribute(RTA_DST, where.packed)
+    if oif is not None:
+        payload += attribute(RTA_OIF, struct.pack("=I", oif))
+    try:
+        answers = route.ask(RTM_GETROUTE, payload, dump=False)
+    except OSError as error:
+        return {"error": errno.errorcode.get(error.errno or 0, str(error.errno))}
+    for body in answers:
+        have = attributes(body[12:])
+        through = have.get(RTA_VIA, b"")[2:]  # rtvia: family, address (RFC 5549 routes)
+        return {
+            "oif": names.get(number(have.get(RTA_OIF)) or 0),
+            "source": ip(have.get(RTA_PREFSRC)),
+            "gateway": ip(have.get(RTA_GATEWAY) or through),
+            "kind": ROUTE_KINDS.get(body[7], str(body[7])),
+        }
+    return {"error": "ENOENT"}
+
+
+def routes(route: Netlink, wanted: list[str]) -> dict[str, Any]:
+    every = links(route)
+    names = {one["index"]: one["name"] for one in every}
+    prefixes: dict[int, list[Any]] = {}
+    for one in addresses(route):
+        prefixes.setdefault(one["index"], []).append(ip_network(f"{one['ip']}/{one['prefix']}", strict=False))
+    up = [one["index"] for one in every if one["flags"] & IFF_UP and one["index"] in prefixes][:MAX_VIA]
+    out: dict[str, Any] = {}
+    for destination in wanted:
+        try:
+            where = ip_address(destination.partition("%")[0])
+        except ValueError:
+            out[destination] = {"main": {"error": "EINVAL"}, "via": {}}
+            continue
+        via = {}
+        for index in up:
+            if not any(net.version == where.version for net in prefixes[index]):
+                continue
+            got = one_route(route, destination, names, index)
+            on_link = any(where in net for net in prefixes[index] if net.version == where.version)
+            if got.get("kind") == "unicast" and got.get("oif") == names[index] and (got["gateway"] or on_link):
+                via[names[index]] = got
+        out[destination] = {"main": one_route(route, destination, names), "via": via}
+    return out
+
+
+def listening() -> list[list[int]]:
+    """[port, uid] of every TCP listener of this namespace."""
+    diag = Netlink(NETLINK_SOCK_DIAG)
+    found = set()
+    try:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            request = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, 1 << TCP_LISTEN) + b"\0" * 48
+            for body in diag.ask(SOCK_DIAG_BY_FAMILY, request, dump=True):
+                (port,) = struct.unpack_from("!H", body, 4)
+                (uid,) = struct.unpack_from("=I", body, 64)
+                found.add((port, uid))
+    finally:
+        diag.close()
+    return [list(one) for one in sorted(found)]
+
+
+def listening_proc() -> list[list[int]]:
+    """The same from /proc/self/net/tcp and tcp6, where sock_diag is not built in or is filtered."""
+    found = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/self/net/{name}", encoding="ascii") as file:
+                rows = file.read().splitlines()[1:]
+        except FileNotFoundError:
+            if name == "tcp":
+                raise
+            continue  # no IPv6
+        for row in rows:
+            fields = row.split()
+            if int(fields[3], 16) == TCP_LISTEN:
+                found.add((int(fields[1].rpartition(":")[2], 16), int(fields[7])))
+    return [list(one) for one in sorted(found)]
+
+
+def answer(parameters: dict[str, str]) -> object:
+    """See the module's text.  OSError where the kernel gives no rtnetlink socket."""
+    route = Netlink(NETLINK_ROUTE)
+    try:
+        if "routes" in parameters:
+            return {"routes": routes(route, [one for one in parameters["routes"].split(",") if one])}
+        out: dict[str, Any] = {"links": links(route), "addresses": addresses(route)}
+        names = {one["index"]: one["name"] for one in out["links"]}
+        out["default"] = {family: one_route(route, where, names) for family, where in ELSEWHERE.items()}
+    finally:
+        route.close()
+    try:
+        out["listening"] = listening()
+    except OSError:
+        try:
+            out["listening"] = listening_proc()
+        except OSError as error:
+            kind = "denied" if error.errno in (errno.EACCES, errno.EPERM) else "failed"
+            out["listening"] = {"unavailable": kind, "detail": str(error)}
+    return out
