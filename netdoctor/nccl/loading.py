@@ -1,0 +1,134 @@
+"""Which file the dynamic loader takes for a library name, as a pure function of what it would look at.
+
+Source: ld.so(8), glibc elf/dl-load.c (_dl_map_object): a library with that soname that is already loaded (LD_PRELOAD) serves;
+then DT_RPATH of the requesting object and of the objects that loaded it, unless the requesting object has a DT_RUNPATH;
+LD_LIBRARY_PATH; DT_RUNPATH of the requesting object alone; /etc/ld.so.cache; the default directories.  An object that has both
+a DT_RPATH and a DT_RUNPATH has no DT_RPATH (get-dynamic-info.h).  A file of another architecture is passed over, a file that
+is no ELF file ends the search with an error (open_verify).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from netdoctor.model import Unavailable
+
+# What distributions compile in as last directories: Debian's multiarch triplet first, then lib64 and lib.
+DEFAULT_DIRS: Final = ("/lib/{triplet}", "/usr/lib/{triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+TRIPLETS: Final = {62: "x86_64-linux-gnu", 183: "aarch64-linux-gnu", 21: "powerpc64le-linux-gnu", 243: "riscv64-linux-gnu"}
+
+
+@dataclass(frozen=True)
+class Object:
+    """What the loader reads in one ELF file."""
+
+    path: str
+    needed: tuple[str, ...] = ()
+    soname: str | None = None
+    rpath: str | None = None
+    runpath: str | None = None
+    default_dirs: bool = True  # False: DF_1_NODEFLIB
+    machine: int = 62  # e_machine
+
+    @property
+    def path_kind(self) -> str:
+        return "RUNPATH" if self.runpath is not None else "RPATH" if self.rpath is not None else "none"
+
+
+@dataclass(frozen=True)
+class Search:
+    """What the loader is given from outside."""
+
+    preload: tuple[Object, ...] = ()  # LD_PRELOAD and /etc/ld.so.preload, as loaded
+    library_path: str | None = None  # LD_LIBRARY_PATH
+    cache: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # soname -> paths, in the cache's order
+    default: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The file that the loader takes."""
+
+    path: str
+    by: str  # "LD_PRELOAD" "DT_RPATH of FILE" "LD_LIBRARY_PATH" "DT_RUNPATH of FILE" "loader cache" "default directory"
+    broken: str = ""  # why loading it fails, if it does
+
+
+def default_dirs(machine: int) -> tuple[str, ...]:
+    """The default directories for an ELF machine number."""
+    triplet = TRIPLETS.get(machine)
+    return tuple(d.format(triplet=triplet) for d in DEFAULT_DIRS if triplet or "{" not in d)
+
+
+def split_path(text: str) -> tuple[str, ...]:
+    """The elements of LD_LIBRARY_PATH; both : and ; separate, an empty one is the working directory."""
+    return tuple(text.replace(";", ":").split(":")) if text else ()
+
+
+def expand(directory: str, origin: str, machine: int = 62) -> str:
+    """`directory` with $ORIGIN, $LIB and $PLATFORM put in, without resolving `..` (the kernel does that)."""
+    names = {"ORIGIN": origin, "LIB": f"lib/{TRIPLETS[machine]}" if machine in TRIPLETS else "lib64", "PLATFORM": "x86_64"}
+    for name, value in names.items():
+        directory = directory.replace("${" + name + "}", value).replace("$" + name, value)
+    return directory
+
+
+def _own_dirs(one: Object, text: str) -> Iterator[str]:
+    origin = one.path.rpartition("/")[0]
+    for part in text.split(":"):
+        if part:
+            yield expand(part, origin, one.machine)
+
+
+def candidates(name: str, requester: Object, loaders: Iterable[Object], search: Search) -> Iterator[tuple[str, str]]:
+    """(path, why) in the order in which the loader tries them; `loaders` go from the requester's loader up to the program."""
+    if "/" in name:
+        yield expand(name, requester.path.rpartition("/")[0], requester.machine), "its path is in DT_NEEDED"
+        return
+    for one in search.preload:
+        if one.soname == name:
+            yield one.path, "LD_PRELOAD"
+    if requester.runpath is None:
+        for one in (requester, *loaders):
+            if one.runpath is None and one.rpath is not None:
+                for directory in _own_dirs(one, one.rpath):
+                    yield f"{directory}/{name}", f"DT_RPATH of {one.path}"
+    for directory in split_path(search.library_path or ""):
+        yield f"{expand(directory, '', requester.machine) or '.'}/{name}", "LD_LIBRARY_PATH"
+    if requester.runpath is not None:
+        for directory in _own_dirs(requester, requester.runpath):
+            yield f"{directory}/{name}", f"DT_RUNPATH of {requester.path}"
+    default = search.default or default_dirs(requester.machine)
+    for path in search.cache.get(name, ()):
+        if requester.default_dirs or path.rpartition("/")[0] not in default:
+            yield path, "loader cache"
+    if requester.default_dirs:
+        for directory in default:
+            yield f"{directory}/{name}", "default directory"
+
+
+def takes(
+    name: str,
+    requester: Object,
+    loaders: Iterable[Object],
+    search: Search,
+    look: Callable[[str], Object | Unavailable],
+) -> Taken | None | Unavailable:
+    """The file that is loaded for `name`; None where the loader finds none.
+
+    `look` gives what lies at a path: an Object, or Unavailable: "absent" and "denied" send the loader on (open() fails),
+    "malformed" ends the search there.  Anything else could not be looked at, and then nobody knows who wins.
+    """
+    for path, why in candidates(name, requester, loaders, search):
+        found = look(path)
+        if isinstance(found, Object):
+            if found.machine != requester.machine:
+                continue
+            return Taken(path, why)
+        if found.kind == "malformed":
+            return Taken(path, why, str(found))
+        if found.kind not in ("absent", "denied"):
+            return found
+    return None
