@@ -1,0 +1,228 @@
+"""Waivers, profiles, verdicts and exit codes."""
+
+import datetime
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from netdoctor.model import CheckResult, Finding, Severity, Status, Verdict
+from netdoctor.policy import (
+    FAIL_ON_ORDER,
+    PROFILE_ORDER,
+    Seen,
+    Waiver,
+    decide,
+    exit_code,
+    required,
+    strictest,
+    unmatched,
+)
+
+TODAY = datetime.date(2026, 6, 15)
+GPU = Seen(gpu=True, torch=True, rdma=True)
+PLAIN = Seen(gpu=False, torch=False, rdma=False)
+PASS, FAIL, SKIP, UNKNOWN, ERROR = Status.PASS, Status.FAIL, Status.SKIP, Status.UNKNOWN, Status.ERROR
+
+
+def result(
+    id: str, *statuses: Status, cause: str = "mtu", severity: Severity | None = None, subject: str = "node"
+) -> CheckResult:
+    findings = tuple(
+        Finding(s, f"{id} is {s.value}", subject if n == 0 else f"{subject}{n}", severity=severity)
+        for n, s in enumerate(statuses)
+    )
+    return CheckResult(id, id, cause, findings)
+
+
+def verdict(*checks: CheckResult, profile: str = "default", seen: Seen = PLAIN, **more: object) -> Verdict:
+    return decide(checks, profile, today=TODAY, seen=seen, **more)[1]  # type: ignore[arg-type]
+
+
+RUN, DEV = "allreduce.run", "rdma.dev_infiniband"
+
+
+@pytest.mark.parametrize(
+    ("profile", "seen", "statuses", "code"),
+    [
+        # default: allreduce.run where a GPU and a torch were found
+        ("default", GPU, {RUN: PASS, DEV: UNKNOWN}, 0),
+        ("default", GPU, {RUN: UNKNOWN, DEV: PASS}, 4),
+        ("default", GPU, {RUN: ERROR, DEV: PASS}, 4),
+        ("default", GPU, {RUN: SKIP, DEV: PASS}, 0),
+        ("default", GPU, {DEV: PASS}, 4),  # required and did not run
+        ("default", PLAIN, {RUN: UNKNOWN, DEV: PASS}, 0),
+        ("default", Seen(gpu=True, torch=False), {RUN: UNKNOWN, DEV: PASS}, 0),
+        ("default", Seen(gpu=None, torch=True), {RUN: UNKNOWN, DEV: PASS}, 4),  # lost evidence does not lower what is required
+        ("default", Seen(), {RUN: UNKNOWN, DEV: PASS}, 4),
+        # gate: also rdma.dev_infiniband where PCI shows RDMA hardware
+        ("gate", GPU, {RUN: PASS, DEV: UNKNOWN}, 4),
+        ("gate", GPU, {RUN: PASS, DEV: PASS}, 0),
+        ("gate", replace(GPU, rdma=False), {RUN: PASS, DEV: UNKNOWN}, 0),
+        ("gate", replace(GPU, rdma=None), {RUN: PASS, DEV: UNKNOWN}, 4),
+        # audit and prolog require nothing
+        ("audit", GPU, {RUN: UNKNOWN, DEV: PASS}, 0),
+        ("audit", GPU, {RUN: UNKNOWN, DEV: ERROR}, 0),
+        ("audit", GPU, {}, 4),
+        ("prolog", GPU, {RUN: UNKNOWN, DEV: PASS}, 0),
+        # strict: all that do not skip
+        ("strict", PLAIN, {"x.y": UNKNOWN, RUN: PASS}, 4),
+        ("strict", PLAIN, {"x.y": ERROR, RUN: PASS}, 4),
+        ("strict", PLAIN, {"x.y": SKIP, RUN: PASS}, 0),
+        # a fail comes before what is unknown, in every profile
+        ("default", GPU, {RUN: UNKNOWN, DEV: FAIL}, 3),
+        ("audit", GPU, {RUN: FAIL, DEV: UNKNOWN}, 3),
+        ("strict", GPU, {RUN: FAIL, DEV: ERROR}, 3),
+        ("default", PLAIN, {}, 4),
+        ("default", PLAIN, {"x.y": UNKNOWN}, 4),  # nothing could be told at all
+    ],
+)
+def test_exit_codes(profile: str, seen: Seen, statuses: dict[str, Status], code: int) -> None:
+    got = verdict(*(result(id, status) for id, status in statuses.items()), profile=profile, seen=seen)
+    assert got.exit_code == code
+    assert got.status == {3: "unhealthy", 4: "inconclusive"}.get(code, got.status)
+
+
+def test_audit_that_saw_nothing_is_not_called_healthy() -> None:
+    got = verdict(result(RUN, UNKNOWN), result(DEV, ERROR), profile="audit", seen=GPU)
+    assert (got.status, got.exit_code) == ("inconclusive", 0)
+    assert exit_code(got.exit_code, "nagios", got) == 3
+    assert exit_code(got.exit_code, "npd", got) == 2
+
+
+@pytest.mark.parametrize(
+    ("severity", "fail_on", "code"),
+    [
+        (Severity.CRITICAL, "critical", 3),
+        (Severity.WARNING, "critical", 0),
+        (Severity.WARNING, "warning", 3),
+        (Severity.INFO, "warning", 0),
+        (Severity.INFO, "info", 3),
+        (None, "critical", 3),  # the cause's own: mtu is critical
+    ],
+)
+def test_fail_on(severity: Severity | None, fail_on: str, code: int) -> None:
+    out, got = decide([result("a.b", FAIL, severity=severity), result("c.d", PASS)], fail_on=fail_on, seen=PLAIN)
+    assert got.exit_code == code
+    assert out[0].findings[0].blocking is (code == 3)
+    assert got.causes == ("mtu",)
+    if code == 0:
+        assert "a.b" in got.text, "a fail below the threshold is still named"
+
+
+def test_findings_are_completed_from_check_and_cause() -> None:
+    out, _ = decide([result("a.b", FAIL, PASS)], seen=PLAIN)
+    bad, good = out[0].findings
+    assert (bad.check, bad.cause, bad.severity) == ("a.b", "mtu", Severity.CRITICAL)
+    assert (good.check, good.severity, good.blocking) == ("a.b", None, False)
+
+
+@pytest.mark.parametrize(
+    ("waiver", "waived"),
+    [
+        (Waiver("a.b", "known", TODAY), True),
+        (Waiver("a.b", "known", TODAY - datetime.timedelta(days=1)), False),
+        (Waiver("a.c", "known", TODAY), False),
+        (Waiver("a.b", "known", TODAY, "gpu0"), True),
+        (Waiver("a.b", "known", TODAY, "gpu1"), False),
+        (Waiver("a.b", "known", TODAY, "gpu*"), True),
+        (Waiver("a.b", "known", TODAY, "gpu?"), False),
+        (Waiver("a.b", "known", TODAY, "gpu[0]"), False),
+    ],
+)
+def test_waivers(waiver: Waiver, waived: bool) -> None:
+    checks = [result("a.b", FAIL, subject="gpu0"), result("c.d", PASS)]
+    out, got = decide(checks, waivers=[waiver], today=TODAY, seen=PLAIN)
+    finding = out[0].findings[0]
+    assert finding.status is FAIL, "a waived fail stays a fail"
+    assert bool(finding.waived) is waived
+    assert got.exit_code == (0 if waived else 3)
+    if waived:
+        assert finding.waived == "known (until 2026-06-15)"
+        assert "1 waived" in got.text
+        assert got.causes == ()
+
+
+def test_an_ended_waiver_is_told_and_the_longest_one_counts() -> None:
+    old, new = Waiver("a.b", "old", datetime.date(2025, 1, 1)), Waiver("a.b", "new", datetime.date(2027, 1, 1))
+    ended = decide([result("a.b", FAIL)], waivers=[old], today=TODAY)[0][0].findings[0]
+    assert ended.notes == ("the waiver ended on 2025-01-01: old",)
+    assert decide([result("a.b", FAIL)], waivers=[new, old], today=TODAY)[0][0].findings[0].waived == "new (until 2027-01-01)"
+
+
+def test_a_waiver_covers_fails_only() -> None:
+    waiver = Waiver(RUN, "we know", TODAY)
+    out, got = decide([result(RUN, UNKNOWN), result("c.d", PASS)], waivers=[waiver], today=TODAY, seen=GPU)
+    assert out[0].findings[0].waived is None
+    assert got.exit_code == 4
+
+
+def test_a_waived_fail_does_not_hide_what_is_unknown_beside_it() -> None:
+    got = verdict(result(RUN, FAIL, UNKNOWN), waivers=[Waiver(RUN, "r", TODAY, "node")], seen=GPU)
+    assert got.exit_code == 4
+
+
+def test_a_disabled_check_is_neither_pass_nor_skip_nor_required() -> None:
+    out, got = decide([result(RUN, FAIL), result("c.d", PASS)], disabled=[RUN], seen=GPU, today=TODAY)
+    assert [f.status for f in out[0].findings] == [UNKNOWN]
+    assert "disabled by the configuration" in out[0].findings[0].message
+    assert got.exit_code == 0
+
+
+def test_what_was_not_selected_is_not_required() -> None:
+    assert verdict(result("net.mtu", PASS), seen=GPU, selected=["net.mtu"]).exit_code == 0
+    assert verdict(result(RUN, UNKNOWN), result("a.b", PASS), seen=GPU, selected=[RUN]).exit_code == 4
+
+
+def test_a_partial_run_is_never_healthy() -> None:
+    got = verdict(result("a.b", PASS), partial="interrupted by SIGINT")
+    assert (got.status, got.exit_code) == ("inconclusive", 4)
+    assert "interrupted by SIGINT" in got.text
+    assert verdict(result("a.b", FAIL), partial="interrupted").exit_code == 3
+
+
+def test_the_verdict_names_what_could_not_be_told() -> None:
+    got = verdict(result("a.b", PASS), result("c.d", UNKNOWN), result("e.f", SKIP), profile="audit")
+    assert got.text == "healthy: 1 passed, 1 skipped; could not tell: c.d"
+
+
+def test_the_verdict_of_an_unhealthy_node() -> None:
+    got = verdict(result("a.b", FAIL, cause="gdr_disabled"), result("c.d", FAIL, cause="mtu"), result("e.f", PASS), seen=PLAIN)
+    assert got.text == "unhealthy: 1 critical, 1 warning: c.d"
+    assert got.causes == ("mtu", "gdr_disabled")
+
+
+def test_strictest() -> None:
+    assert strictest(PROFILE_ORDER, "gate", "audit", "strict", "default") == "strict"
+    assert strictest(PROFILE_ORDER, "audit", "prolog") == "audit"
+    assert strictest(PROFILE_ORDER, "prolog", "audit") == "prolog"
+    assert strictest(FAIL_ON_ORDER, "critical", "info", "warning") == "info"
+
+
+def test_a_stricter_profile_requires_at_least_as_much() -> None:
+    for seen in (GPU, PLAIN, Seen()):
+        needs = [required(p, seen) for p in PROFILE_ORDER]
+        assert all(a <= b for a, b in itertools.pairwise(needs))
+
+
+def test_unmatched_names() -> None:
+    assert unmatched([Waiver("a.b", "r", TODAY), Waiver("x.y", "r", TODAY)], ["c.d", "x.y"], ["a.b"]) == ("x.y", "c.d")
+
+
+def test_an_unknown_profile_is_refused() -> None:
+    with pytest.raises(ValueError, match="no such profile"):
+        decide([], "gates")
+
+
+@pytest.mark.parametrize(
+    ("code", "nagios", "npd"), [(0, 0, 0), (3, 2, 1), (4, 3, 2), (1, 3, 2), (2, 3, 2), (130, 3, 2), (143, 3, 2)]
+)
+def test_exit_styles(code: int, nagios: int, npd: int) -> None:
+    assert exit_code(code) == code
+    assert exit_code(code, "nagios") == nagios
+    assert exit_code(code, "npd") == npd
+
+
+def test_nagios_knows_warnings() -> None:
+    assert exit_code(3, "nagios", worst=Severity.WARNING) == 1
+    assert exit_code(3, "nagios", worst=Severity.CRITICAL) == 2
