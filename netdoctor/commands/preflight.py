@@ -49,7 +49,7 @@ def run(
     outcome = live.run(config, specs, extra, host_root=host_root, allreduce=allreduce, progress=progress)
     if snapshot_to is not None:
         return _keep(outcome, config, only, snapshot_to)
-    report = engine.report(outcome.work, common.decider(config), config.profile, outcome.partial)
+    report = engine.report(outcome.work, common.decider(config, only, outcome.partial), config.profile, outcome.partial)
     code = common.deliver(report, given.format, given.output, given.exit_style)
     return 128 + outcome.signal if outcome.signal else code
 
@@ -78,5 +78,3 @@ def _say(text: str) -> None:
 
 def _silent(text: str) -> None:
     pass
-
-

@@ -1,0 +1,31 @@
+"""Becoming the job's user: the whole process, before anything of that user is read, loaded or run, and without a way back."""
+
+from __future__ import annotations
+
+import os
+
+
+class UserError(ValueError):
+    """No such user, or the kernel refused."""
+
+
+def become(name: str) -> None:
+    """Be `name` (a login name or a uid): its groups, gid and uid, and PR_SET_NO_NEW_PRIVS.  Raises UserError."""
+    import ctypes
+    import pwd
+
+    try:
+        entry = pwd.getpwuid(int(name)) if name.isdigit() else pwd.getpwnam(name)
+    except KeyError:
+        raise UserError(f"no such user: {name}") from None
+    if entry.pw_uid == 0:
+        return
+    try:
+        os.setgroups(os.getgrouplist(entry.pw_name, entry.pw_gid))
+        os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+        os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
+    except OSError as error:
+        raise UserError(f"cannot become {name}: {error.strerror}") from None
+    if ctypes.CDLL(None, use_errno=True).prctl(38, 1, 0, 0, 0) != 0:  # PR_SET_NO_NEW_PRIVS
+        raise UserError(f"cannot become {name}: no_new_privs was refused")
+    os.environ.update({"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name})
