@@ -1,0 +1,116 @@
+"""libibverbs: the devices it lists, whether a context can be had, and NCCL's own test for DMA-BUF.
+
+Parameter ``device`` looks at one device only; the caller uses it, one child per device, where a provider crashed.
+Answer: {"library", "warnings": [what libibverbs printed], "devices": {NAME: {"context", "error", "pd", "dmabuf"}}}; `error`,
+`pd` and `dmabuf` are errno names, "" for success.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from typing import Any
+
+
+def answer(parameters: dict[str, str]) -> object:
+    try:
+        ibv = ctypes.CDLL("libibverbs.so.1", use_errno=True)
+    except OSError as error:
+        text = str(error)
+        missing = "libibverbs.so.1: cannot open shared object file: No such file" in text
+        return {"unavailable": "absent" if missing else "failed", "detail": text}
+    try:
+        return ask(ibv, parameters.get("device"))
+    except AttributeError as error:  # a function that this library lacks
+        return {"unavailable": "unsupported", "detail": str(error)}
+
+
+def ask(ibv: Any, only: str | None) -> dict[str, Any]:
+    ibv.ibv_get_device_list.restype = ctypes.POINTER(ctypes.c_void_p)
+    ibv.ibv_get_device_name.restype = ctypes.c_char_p
+    ibv.ibv_get_device_name.argtypes = (ctypes.c_void_p,)
+    number = ctypes.c_int(0)
+    said = Printed()
+    ctypes.set_errno(0)
+    listed = ibv.ibv_get_device_list(ctypes.byref(number))
+    code = ctypes.get_errno()
+    out: dict[str, Any] = {"library": path_of("libibverbs.so"), "warnings": said.lines()}
+    if not listed:
+        # ENOSYS: the kernel has no RDMA at all (ibv_get_device_list(3))
+        kinds = {errno.ENOSYS: "unsupported", errno.EPERM: "denied", errno.EACCES: "denied"}
+        out["devices"] = {"unavailable": kinds.get(code, "failed"), "detail": f"ibv_get_device_list: {name_of(code)}"}
+        return out
+    devices: dict[str, Any] = {}
+    for index in range(number.value):
+        name = (ibv.ibv_get_device_name(listed[index]) or b"").decode("utf-8", "replace")
+        if only in (None, name):
+            devices[name] = look(ibv, listed[index])
+    return {**out, "devices": devices}
+
+
+def look(ibv: Any, device: int) -> dict[str, Any]:
+    """A context, a protection domain, and ibv_reg_dmabuf_mr with a bad descriptor (ncclIbDmaBufSupport in NCCL's net_ib)."""
+    ibv.ibv_open_device.restype = ibv.ibv_alloc_pd.restype = ctypes.c_void_p
+    for function in (ibv.ibv_open_device, ibv.ibv_alloc_pd, ibv.ibv_dealloc_pd, ibv.ibv_close_device):
+        function.argtypes = (ctypes.c_void_p,)
+    ctypes.set_errno(0)
+    context = ibv.ibv_open_device(device)
+    if not context:
+        return {"context": False, "error": name_of(ctypes.get_errno()), "pd": "", "dmabuf": unasked("no context")}
+    out: dict[str, Any] = {"context": True, "error": ""}
+    ctypes.set_errno(0)
+    domain = ibv.ibv_alloc_pd(context)
+    if domain:
+        out["pd"], out["dmabuf"] = "", dmabuf(ibv, domain)
+        ibv.ibv_dealloc_pd(domain)
+    else:
+        out["pd"] = name_of(ctypes.get_errno())
+        out["dmabuf"] = unasked(f"ibv_alloc_pd: {out['pd']}")
+    ibv.ibv_close_device(context)
+    return out
+
+
+def dmabuf(ibv: Any, domain: int) -> Any:
+    register = getattr(ibv, "ibv_reg_dmabuf_mr", None)
+    if register is None:
+        return {"unavailable": "unsupported", "detail": "this libibverbs has no ibv_reg_dmabuf_mr (IBVERBS_1.12)"}
+    register.restype = ctypes.c_void_p
+    register.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
+    ctypes.set_errno(0)
+    return "" if register(domain, 0, 0, 0, -1, 0) else name_of(ctypes.get_errno())
+
+
+def unasked(detail: str) -> dict[str, Any]:
+    return {"unavailable": "not read", "detail": detail}
+
+
+def name_of(code: int) -> str:
+    return errno.errorcode.get(code, str(code))
+
+
+def path_of(prefix: str) -> str:
+    """Where a loaded library was mapped from."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            paths = (line.split(None, 5)[-1].strip() for line in file if prefix in line)
+            return next(paths, prefix)
+    except OSError:
+        return prefix
+
+
+class Printed:
+    """What a library writes to stderr between the making of this object and `lines`."""
+
+    def __init__(self) -> None:
+        self.stderr = os.dup(2)
+        self.file = os.memfd_create("printed")
+        os.dup2(self.file, 2)
+
+    def lines(self) -> list[str]:
+        os.dup2(self.stderr, 2)
+        os.lseek(self.file, 0, os.SEEK_SET)
+        data = os.read(self.file, 1 << 14)
+        os.close(self.file)
+        os.close(self.stderr)
+        return [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()][:40]

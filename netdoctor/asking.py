@@ -1,0 +1,330 @@
+"""Runs helper programs (`netdoctor/ask/NAME.py`) in children: concurrently, bounded, and never for longer than allowed.
+
+No threads: the caller of `Asking.answer` turns the event loop.  A child has its own session, dies with us, is ended with TERM
+and then KILL, and a child that does not even die of KILL (stuck in a driver) is left behind and named in the answer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from netdoctor.helpers import environment, program, site
+from netdoctor.host import split_question
+from netdoctor.model import KINDS, Unavailable
+
+if TYPE_CHECKING:
+    from netdoctor.host import Answer
+
+AT_ONCE: Final = 5  # children alive at the same time; more gain nothing on a busy node
+MAX_ANSWER: Final = 4 << 20  # bytes
+DEADLINE: Final = 5.0  # seconds a helper may take
+# nvmlInit and cuInit bring up every GPU, which takes seconds per node without persistence mode
+# (https://docs.nvidia.com/deploy/driver-persistence/).
+DEADLINES: Final[Mapping[str, float]] = {"nvml": 10.0, "cuda": 12.0, "ibverbs": 8.0, "nccl": 8.0, "elf": 10.0}
+PATIENCE: Final = 40.0  # seconds that all answers together may keep the caller waiting
+GRACE: Final = 0.3  # seconds between TERM and KILL, and after an answer until KILL
+LEAVE: Final = 1.0  # seconds after KILL until a child is left behind
+TAIL: Final = 4096  # bytes kept of what a library prints
+
+
+class _Child:
+    """One helper that runs, or is on its way out."""
+
+    def __init__(self, question: str, pid: int, answer_fd: int, print_fd: int, deadline: float) -> None:
+        self.question = question
+        self.pid = pid
+        self.fds = {answer_fd: bytearray(), print_fd: bytearray()}
+        self.answer_fd = answer_fd
+        self.print_fd = print_fd
+        self.deadline = deadline  # of the present stage
+        self.stage = "running"  # "leaving" (its answer is whole or it closed the descriptor) "termed" "killed"
+        self.verdict: Answer | None = None  # why it was ended, or its answer
+
+    @property
+    def answer(self) -> bytearray:
+        return self.fds[self.answer_fd]
+
+
+class Asking:
+    """Answers ``ask:`` questions; see the module."""
+
+    def __init__(self, at_once: int = AT_ONCE, patience: float = PATIENCE, deadlines: Mapping[str, float] = DEADLINES) -> None:
+        self._at_once = at_once
+        self._patience = patience
+        self._deadlines = deadlines
+        self._queue: deque[str] = deque()
+        self._children: dict[str, _Child] = {}
+        self._answers: dict[str, Answer] = {}
+        self._variables: dict[str, str] | None = None
+        self._withheld: list[str] = []
+        self._closed = False
+
+    def start(self, questions: Iterable[str]) -> None:
+        """Begin answering `questions`; at most `at_once` children at a time, the rest in this order."""
+        for question in questions:
+            if question not in self._answers and question not in self._children and question not in self._queue:
+                self._queue.append(question)
+        self._fill()
+
+    def answer(self, question: str) -> Answer:
+        """The answer to `question`, begun earlier or now; waits, within its deadline and the common patience."""
+        began = time.monotonic()
+        if question not in self._answers and question not in self._children:
+            if question in self._queue:
+                self._queue.remove(question)
+            self._queue.appendleft(question)
+        try:
+            while question not in self._answers:
+                if time.monotonic() - began > self._patience:
+                    self._give_up(question)
+                    break
+                self._step()
+        finally:
+            self._patience -= time.monotonic() - began
+        return self._answers[question]
+
+    def close(self) -> None:
+        """End every child; bounded by `GRACE` + `LEAVE` seconds."""
+        self._closed = True
+        self._queue.clear()
+        for child in self._children.values():
+            self._end(child, Unavailable("no budget", "ended early"), signal.SIGKILL)
+        while self._children:
+            self._step()
+
+    # The event loop.
+
+    def _fill(self) -> None:
+        while self._queue and len(self._children) < self._at_once and not self._closed:
+            self._spawn(self._queue.popleft())
+
+    def _give_up(self, question: str) -> None:
+        text = "netdoctor waited long enough for its helper programs"
+        if child := self._children.get(question):
+            self._end(child, Unavailable("no budget", text), signal.SIGKILL)
+        if question in self._queue:
+            self._queue.remove(question)
+        self._answers[question] = Unavailable("no budget", text)
+
+    def _step(self) -> None:
+        """Wait for one event: output, an exit or a deadline."""
+        self._fill()
+        now = time.monotonic()
+        poll = select.poll()
+        owner: dict[int, _Child] = {}
+        for child in self._children.values():
+            for fd in child.fds:
+                if fd >= 0:
+                    poll.register(fd, select.POLLIN)
+                    owner[fd] = child
+        wait = min((c.deadline - now for c in self._children.values()), default=0.0)
+        if any(c.stage != "running" for c in self._children.values()):
+            wait = min(wait, 0.002)  # an exit is not an event of poll; it follows the closed descriptor at once
+        for fd, _ in poll.poll(max(0, wait) * 1000):
+            self._receive(owner[fd], fd)
+        for child in list(self._children.values()):
+            if child.stage != "running":
+                self._reap(child)
+            if child.question in self._children and time.monotonic() >= child.deadline:
+                self._overdue(child)
+        self._fill()
+
+    def _receive(self, child: _Child, fd: int) -> None:
+        try:
+            data = os.read(fd, 1 << 20)
+        except OSError:
+            data = b""
+        kept = child.fds[fd]
+        kept += data
+        if fd == child.print_fd:
+            del kept[:-TAIL]
+        elif len(kept) > MAX_ANSWER:
+            self._end(child, Unavailable("malformed", f"the answer is larger than {MAX_ANSWER >> 20} MiB"), signal.SIGKILL)
+            return
+        if data:
+            child.deadline = max(child.deadline, time.monotonic() + 0.2)  # it speaks: let it finish the sentence
+            return
+        os.close(fd)
+        if fd == child.answer_fd:
+            child.fds[-1] = child.fds.pop(fd)
+            child.answer_fd = -1
+            if child.stage == "running":
+                child.stage, child.deadline = "leaving", time.monotonic() + GRACE
+                if (reply := _decoded(kept)) is not None:
+                    self._say(child, reply)
+        else:
+            child.fds[-2] = child.fds.pop(fd)
+            child.print_fd = -2
+
+    def _say(self, child: _Child, reply: Answer) -> None:
+        if isinstance(reply, Unavailable) and reply.kind == "absent" and self._withheld:
+            # Not there in what root may load; the job may well find it in what was withheld.
+            reply = Unavailable("refused", "; ".join(self._withheld))
+        child.verdict = reply
+        self._answers.setdefault(child.question, reply)
+
+    def _end(self, child: _Child, why: Unavailable, number: int) -> None:
+        child.verdict = child.verdict if child.verdict is not None else why
+        child.stage = "killed" if number == signal.SIGKILL else "termed"
+        child.deadline = time.monotonic() + (LEAVE if number == signal.SIGKILL else GRACE)
+        try:
+            os.killpg(child.pid, number)  # its own session, and not yet reaped: the number is still its own
+        except OSError:
+            pass
+
+    def _overdue(self, child: _Child) -> None:
+        if child.stage == "running":
+            limit = self._deadlines.get(split_question(child.question)[0], DEADLINE)
+            self._end(child, Unavailable("timed out", f"no answer within {limit:g} s"), signal.SIGTERM)
+        elif child.stage in ("leaving", "termed"):
+            self._end(child, Unavailable("crashed", "closed its answer and went on running"), signal.SIGKILL)
+        else:
+            why = child.verdict if isinstance(child.verdict, Unavailable) else Unavailable("timed out")
+            detail = f"{why.detail}; PID {child.pid} is stuck in the kernel (state {_state(child.pid)}) and was left behind"
+            self._answers.setdefault(child.question, Unavailable(why.kind, detail.removeprefix("; ")))
+            self._forget(child)
+
+    def _reap(self, child: _Child) -> None:
+        """Collect the exit of `child`, if it has ended; what is left of its group goes first."""
+        try:
+            if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return
+            try:
+                os.killpg(child.pid, signal.SIGKILL)
+            except OSError:
+                pass
+            status: int | None = os.waitpid(child.pid, 0)[1]
+        except ChildProcessError:  # SIGCHLD is ignored, or somebody else reaped it
+            status = None
+        self._receive_rest(child)
+        self._answers.setdefault(child.question, child.verdict if child.verdict is not None else _post_mortem(child, status))
+        self._forget(child)
+
+    def _receive_rest(self, child: _Child) -> None:
+        if child.print_fd >= 0:
+            try:
+                child.fds[child.print_fd] += os.read(child.print_fd, 1 << 16)
+            except OSError:
+                pass
+
+    def _forget(self, child: _Child) -> None:
+        for fd in child.fds:
+            if fd >= 0:
+                os.close(fd)
+        del self._children[child.question]
+
+    # Starting a child.
+
+    def _spawn(self, question: str) -> None:
+        name, parameters = split_question(question)
+        user = parameters.pop("user", None)
+        text = program(name)
+        refused = self._refusal(parameters, user)
+        if text is None or refused is not None:
+            self._answers[question] = refused or Unavailable("malformed", f"no such question: {question}")
+            return
+        plan = {"parameters": parameters, "path": site(), "user": user, "parent": os.getpid()}
+        argv = [sys.executable, "-I", "-S", "-B", "-c", text, json.dumps(plan)]
+        ends: list[int] = []
+        try:
+            answer_fd, answer_end = _pipe(ends)
+            print_fd, print_end = _pipe(ends)
+            pid = os.posix_spawn(
+                sys.executable,
+                argv,
+                self._environment(user),
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, print_end, 1),
+                    (os.POSIX_SPAWN_DUP2, print_end, 2),
+                    (os.POSIX_SPAWN_DUP2, answer_end, 3),
+                ],
+                setsid=True,
+                setsigmask=(),
+                setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD),
+            )
+        except (OSError, ValueError, TypeError) as error:
+            for fd in ends:
+                os.close(fd)
+            self._answers[question] = Unavailable("failed", f"cannot start {sys.executable or 'python'}: {error}")
+            return
+        os.close(answer_end)
+        os.close(print_end)
+        limit = self._deadlines.get(name, DEADLINE)
+        self._children[question] = _Child(question, pid, answer_fd, print_fd, time.monotonic() + limit)
+
+    def _refusal(self, parameters: Mapping[str, str], user: str | None) -> Unavailable | None:
+        if user is not None and os.geteuid() != 0:
+            return Unavailable("refused", f"only root can become {user}")
+        if user is None and os.geteuid() == 0 and "path" in parameters:
+            from netdoctor.trust import trusted
+
+            if reason := trusted(parameters["path"]):
+                return Unavailable("refused", f"root does not load {parameters['path']}: {reason}")
+        return None
+
+    def _environment(self, user: str | None) -> dict[str, str]:
+        if user is not None:
+            return environment(user)[0]
+        if self._variables is None:
+            self._variables, self._withheld = environment(None)
+        return self._variables
+
+
+def _pipe(ends: list[int]) -> tuple[int, int]:
+    """A pipe whose descriptors are above those that the child uses (0 to 3); both are added to `ends`."""
+    pair: list[int] = []
+    for fd in os.pipe():
+        pair.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10))
+        ends.append(pair[-1])
+        os.close(fd)
+    os.set_blocking(pair[0], False)
+    return pair[0], pair[1]
+
+
+def _decoded(data: bytearray) -> Answer | None:
+    """A helper's answer; None where there is no whole JSON value."""
+    try:
+        got = json.loads(data)
+    except ValueError:  # includes UnicodeDecodeError
+        return None
+    if isinstance(got, dict) and isinstance(got.get("unavailable"), str):
+        kind = got["unavailable"]
+        return Unavailable(kind if kind in KINDS else "failed", _line(str(got.get("detail", ""))))
+    return Unavailable("malformed", "the answer is null") if got is None else got
+
+
+def _post_mortem(child: _Child, status: int | None) -> Unavailable:
+    lines = bytes(child.fds[child.print_fd]).decode("utf-8", "replace").strip().splitlines()
+    said = f": {_line(lines[-1])}" if lines else ""
+    if status is None:
+        return Unavailable("crashed", f"gone, exit status lost{said}")
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in signal.valid_signals() and number < signal.SIGRTMIN else str(number)
+        return Unavailable("crashed", f"{name}{said}")
+    if code := os.WEXITSTATUS(status):
+        return Unavailable("crashed", f"exit status {code}{said}")
+    return Unavailable("malformed" if child.answer else "crashed", f"ended without a whole answer{said}")
+
+
+def _line(text: str) -> str:
+    """Other people's text for one line: no control characters, bounded."""
+    return "".join(c if c.isprintable() else " " for c in text)[:300]
+
+
+def _state(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        return "unknown"

@@ -1,0 +1,141 @@
+"""What a helper program is made of: its text, what runs before and after it, and the environment it gets."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Final
+
+# Variables by which libraries write files or load tools, which a look at the machine must not do.  NCCL: NCCL_DEBUG_FILE …
+# (env docs); NVML: __NVML_DBG_FILE; rdma-core: VERBS_LOG_FILE (libibverbs.7), MLX5_DEBUG_FILE (mlx5dv.7); CUDA: coredumps,
+# log and injection (CUDA C++ programming guide, environment variables); glibc: ld.so(8), mtrace(3).
+_WRITERS: Final = """NCCL_DEBUG_FILE NCCL_TOPO_DUMP_FILE NCCL_GRAPH_DUMP_FILE NCCL_COMM_ID NCCL_PROFILER_PLUGIN UCX_LOG_FILE
+__NVML_DBG_FILE __NVML_DBG_LVL __NVML_DBG_APPEND VERBS_LOG_FILE MLX5_DEBUG_FILE MLX4_DEBUG_FILE
+CUDA_LOG_FILE CUDA_COREDUMP_FILE CUDA_ENABLE_COREDUMP_ON_EXCEPTION CUDA_ENABLE_USER_TRIGGERED_COREDUMP
+CUDA_COREDUMP_PIPE CUDA_INJECTION64_PATH CUDA_INJECTION32_PATH NVTX_INJECTION64_PATH
+LD_DEBUG LD_DEBUG_OUTPUT LD_PROFILE LD_PROFILE_OUTPUT MALLOC_TRACE GMON_OUT_PREFIX LLVM_PROFILE_FILE
+ASAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS UBSAN_OPTIONS"""
+WRITERS: Final = frozenset(_WRITERS.split())
+# Lists of files and folders that the dynamic loader takes code from (ld.so(8)).
+LOADER_PATHS: Final = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT")
+
+_FUTURE: Final = "from __future__ import annotations\n"  # must be the first line of a program, so it is taken out of helpers
+
+# What runs before a helper's own text.  It keeps names of its own out of the helper's way.
+_BOOT: Final = (
+    _FUTURE
+    + """
+def _netdoctor_boot():
+    import json, os, sys
+    plan = json.loads(sys.argv[1])
+    os.closerange(4, 1 << 20)
+    os.set_inheritable(3, False)
+    import ctypes, resource
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    # 1 ends a core dump even where core_pattern is a pipe (core(5), fs/coredump.c)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard if 0 <= hard < 1 else 1, hard))
+    def bye(reply):
+        data = memoryview(json.dumps(reply).encode())
+        while data:
+            data = data[os.write(3, data):]
+        os.close(3)
+        os._exit(0)
+    if plan["user"] is not None:
+        try:
+            import pwd
+            who, _, group = plan["user"].partition(":")
+            if who.isdigit():
+                uid = int(who)
+                entry = None if group else pwd.getpwuid(uid)
+            else:
+                entry = pwd.getpwnam(who)
+                uid = entry.pw_uid
+            gid = int(group) if group else entry.pw_gid
+            os.setgroups(os.getgrouplist(entry.pw_name, gid) if entry else [gid])
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+        except (KeyError, ValueError, OSError) as error:
+            bye({"unavailable": "refused", "detail": "cannot become user %s: %s" % (plan["user"], error)})
+        prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+    prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL; after setuid, which clears it (prctl(2))
+    if os.getppid() != plan["parent"]:
+        os._exit(0)
+    sys.path[:0] = plan["path"]
+    return plan["parameters"], bye
+_netdoctor_parameters, _netdoctor_bye = _netdoctor_boot()
+"""
+)
+_RUN: Final = """
+try:
+    _netdoctor_reply = answer(_netdoctor_parameters)
+except BaseException as error:
+    _netdoctor_reply = {"unavailable": "crashed", "detail": "%s: %s" % (type(error).__name__, error)}
+_netdoctor_bye(_netdoctor_reply)
+"""
+
+
+def program(name: str) -> str | None:
+    """The whole text that a child runs for ``ask:NAME``; None where there is no such helper."""
+    source = helper_source(name)
+    return None if source is None else _BOOT + source + _RUN
+
+
+def environment(user: str | None) -> tuple[dict[str, str], list[str]]:
+    """The job's environment without `WRITERS`, and what root does not let the loader take from it.
+
+    A child that becomes `user` first runs that user's code as that user, so nothing is withheld from it.
+    """
+    variables = {k: v for k, v in os.environ.items() if k not in WRITERS}
+    return variables, withhold(variables) if user is None and os.geteuid() == 0 else []
+
+
+def withhold(environment: dict[str, str]) -> list[str]:
+    """Take out of `environment` what the loader must not take code from with euid 0; what was taken and why."""
+    from netdoctor.trust import trusted
+
+    said: list[str] = []
+    for name in LOADER_PATHS:
+        if name not in environment:
+            continue
+        kept: list[str] = []
+        # ld.so(8): LD_LIBRARY_PATH is split at colons and semicolons, the others at spaces and colons; "" means ".".
+        for part in environment[name].replace(";", ":").replace(" ", ":").split(":"):
+            if not part.startswith("/"):
+                if part:
+                    said.append(f"{name} {part}: not an absolute path")
+            elif os.path.exists(part) and (reason := trusted(part)):
+                said.append(f"{name} {part}: {reason}")
+            else:
+                kept.append(part)
+        if kept:
+            environment[name] = ":".join(kept)
+        else:
+            del environment[name]
+    return said
+
+
+_SOURCES: Final[dict[str, str | None]] = {}
+
+
+def helper_source(name: str) -> str | None:
+    """The text of a helper program, from a folder or a zip file; None where there is no such helper."""
+    if name not in _SOURCES:
+        _SOURCES[name] = _load(name) if name.isidentifier() else None
+    return _SOURCES[name]
+
+
+def _load(name: str) -> str | None:
+    import netdoctor.ask as package
+
+    loader: Any = package.__spec__.loader if package.__spec__ else None
+    try:
+        data: bytes = loader.get_data(os.path.join(os.path.dirname(str(package.__file__)), f"{name}.py"))
+    except (OSError, AttributeError):
+        return None
+    return data.decode().replace(_FUTURE, "")
+
+
+def site() -> list[str]:
+    """The folders that third-party modules of this process come from, in its order."""
+    return [p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages") or p.endswith((".pyz", ".zip"))]
