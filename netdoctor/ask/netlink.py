@@ -244,7 +244,14 @@ def listening_proc() -> list[list[int]]:
 
 
 def answer(parameters: dict[str, str]) -> object:
-    """See the module's text.  OSError where the kernel gives no rtnetlink socket."""
+    """See the module's text."""
+    try:
+        return look(parameters)
+    except OSError as error:  # no such socket family, or a filter (seccomp) refuses it
+        return refusal(error)
+
+
+def look(parameters: dict[str, str]) -> object:
     route = Netlink(NETLINK_ROUTE)
     try:
         if "routes" in parameters:
@@ -260,6 +267,15 @@ def answer(parameters: dict[str, str]) -> object:
         try:
             out["listening"] = listening_proc()
         except OSError as error:
-            kind = "denied" if error.errno in (errno.EACCES, errno.EPERM) else "failed"
-            out["listening"] = {"unavailable": kind, "detail": str(error)}
+            out["listening"] = refusal(error)
     return out
+
+
+def refusal(error: OSError) -> dict[str, str]:
+    kinds = {
+        errno.EACCES: "denied",
+        errno.EPERM: "denied",
+        errno.EAFNOSUPPORT: "unsupported",
+        errno.EPROTONOSUPPORT: "unsupported",
+    }
+    return {"unavailable": kinds.get(error.errno or 0, "failed"), "detail": f"netlink: {error}"}

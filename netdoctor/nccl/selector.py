@@ -20,7 +20,8 @@ class Selector:
 
     def takes(self, name: str, port: int = -1) -> bool:
         """Whether NCCL would take this interface (or HCA port)."""
-        hit = any(self._matches(want, wanted_port, name, port) for want, wanted_port in self.names)
+        # matchIfList takes everything where the list names nothing ("^," or "=,").
+        hit = not self.names or any(self._matches(want, wanted_port, name, port) for want, wanted_port in self.names)
         return hit != self.exclude
 
     def _matches(self, want: str, wanted_port: int, name: str, port: int) -> bool:
@@ -38,9 +39,9 @@ def parse(value: str) -> Selector | None:
     rest = rest[1:] if exact else rest
     entries = []
     for item in rest.split(","):
-        if not item:
-            continue
         name, _, port = item.partition(":")
+        if not name:
+            continue
         digits = port.partition(":")[0]  # NCCL >= 2.30 knows name:port:rail:plane
         entries.append((name, int(digits) if digits.isdigit() else -1))
     return Selector(exclude, exact, tuple(entries))

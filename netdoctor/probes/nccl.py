@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from netdoctor.host import Host, mapping, question
 from netdoctor.model import Unavailable
+from netdoctor.probes.libraries import Libraries
 
 
 @dataclass(frozen=True)
@@ -18,3 +20,41 @@ class NcclChoice:
     code: int  # ncclResult_t of ncclGetUniqueId
     error: str  # its last error or WARN line
     log: tuple[str, ...]  # NCCL's lines
+
+
+def probe(host: Host, libraries: Libraries | Unavailable) -> NcclChoice | Unavailable:
+    """What the libnccl of the job's torch takes; where the job has no torch, the first one that the loader finds."""
+    path = wanted(libraries)
+    if isinstance(path, Unavailable):
+        return path
+    told = mapping(host, question("nccl", path=path))
+    if isinstance(told, Unavailable):
+        return told
+    try:
+        major, minor, patch = (int(one) for one in told["version"])
+        interface, address = told["interface"], told["address"]
+        code, log = int(told["code"]), tuple(str(line) for line in told["log"])
+    except (KeyError, TypeError, ValueError) as error:
+        return Unavailable("malformed", f"ask:nccl: {error!r}")
+    return NcclChoice(path, (major, minor, patch), interface, address, code, str(told.get("error", "")), log)
+
+
+def wanted(libraries: Libraries | Unavailable) -> str | Unavailable:
+    """The library to ask."""
+    if isinstance(libraries, Unavailable):
+        return Unavailable("not read", f"the job's libraries: {libraries}")
+    torch = libraries.torch
+    if isinstance(torch, Unavailable):
+        if torch.kind != "absent":
+            return Unavailable("not read", f"the job's torch: {torch}")
+        found = libraries.nccl
+        if isinstance(found, Unavailable):
+            return Unavailable("not read", f"NCCL libraries: {found}")
+        return found[0].path if found else Unavailable("absent", "no torch and no libnccl")
+    if isinstance(torch.nccl_path, str):
+        return torch.nccl_path
+    if isinstance(torch.nccl_path, Unavailable):
+        return Unavailable("not read", f"the libnccl of the job's torch: {torch.nccl_path}")
+    if torch.nccl_linkage == "static":
+        return Unavailable("unsupported", "NCCL is linked into torch: there is no library to ask")
+    return Unavailable("absent", "the job's torch has no NCCL")
