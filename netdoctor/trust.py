@@ -28,8 +28,14 @@ def trusted(path: str) -> str | None:
     return reason
 
 
-def open_trusted(path: str) -> tuple[int | None, str | None]:
-    """(a read-only descriptor, None) of a file or folder that is `trusted`, or (None, reason)."""
+ROOT: Final = frozenset({0})
+
+
+def open_trusted(path: str, owners: frozenset[int] = ROOT) -> tuple[int | None, str | None]:
+    """(a read-only descriptor, None) of a file or folder that is `trusted`, or (None, reason).
+
+    `owners` are the uids that everything on the way may belong to: for a user's own files root and the user.
+    """
     if not path.startswith("/"):
         return None, "not an absolute path"
     here = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -38,7 +44,7 @@ def open_trusted(path: str) -> tuple[int | None, str | None]:
     seen = "/"
     links = 0
     try:
-        if reason := _changeable(here):
+        if reason := _changeable(here, owners):
             return None, f"/ {reason}"
         while todo:
             part = todo.pop()
@@ -51,7 +57,7 @@ def open_trusted(path: str) -> tuple[int | None, str | None]:
             facts = os.stat(part, dir_fd=here, follow_symlinks=False)
             if stat.S_ISLNK(facts.st_mode):
                 links += 1
-                if facts.st_uid != 0:
+                if facts.st_uid not in owners:
                     return None, f"the link {part} belongs to uid {facts.st_uid}"
                 if links > _MAX_LINKS:
                     return None, "too many links"
@@ -67,7 +73,7 @@ def open_trusted(path: str) -> tuple[int | None, str | None]:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_DIRECTORY if todo else 0)
             parents.append(here)
             here = os.open(part, flags, dir_fd=here)
-            if reason := _changeable(here):
+            if reason := _changeable(here, owners):
                 return None, f"{part} {reason}"
         fd, here = here, -1
         return fd, None
@@ -79,10 +85,10 @@ def open_trusted(path: str) -> tuple[int | None, str | None]:
                 os.close(one)
 
 
-def _changeable(fd: int) -> str | None:
-    """Who besides root can change what `fd` is; None: nobody."""
+def _changeable(fd: int, owners: frozenset[int]) -> str | None:
+    """Who besides `owners` can change what `fd` is; None: nobody."""
     facts = os.fstat(fd)
-    if facts.st_uid != 0:
+    if facts.st_uid not in owners:
         return f"belongs to uid {facts.st_uid}"
     if writer := _acl_writer(fd):
         return f"is writable by {writer} (POSIX ACL)"
