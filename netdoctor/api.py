@@ -10,6 +10,10 @@ from netdoctor.allreduce.experiment import AllReduce, Baseline, Cure, PathRun, R
 from netdoctor.causes import CAUSES
 from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
 from netdoctor.model import Finding, Fix, Quantity, Severity, Status, Unavailable
+from netdoctor.nccl import gpudirect
+from netdoctor.nccl.facts import LogFacts
+from netdoctor.nccl.selector import Selector
+from netdoctor.nccl.selector import parse as parse_selector
 from netdoctor.probes.container import Container
 from netdoctor.probes.cpu import Cpu, Node
 from netdoctor.probes.environ import Environ, Launcher, Setting
@@ -137,6 +141,7 @@ __all__ = [
     "Limit",
     "Link",
     "LocalPorts",
+    "LogFacts",
     "Module",
     "NcclChoice",
     "NcclLibrary",
@@ -156,6 +161,7 @@ __all__ = [
     "RdmaPort",
     "Route",
     "Run",
+    "Selector",
     "Setting",
     "Severity",
     "Status",
@@ -170,7 +176,9 @@ __all__ = [
     "fix_environment",
     "fix_module",
     "fix_sysctl",
+    "gpudirect",
     "ok",
+    "parse_selector",
     "skip",
     "unknown",
 ]

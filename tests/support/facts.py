@@ -11,11 +11,11 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 from netdoctor.allreduce.experiment import AllReduce, Baseline, PathRun, RankResult, Run
 from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.nccl.facts import LogFacts, Via
 from netdoctor.probes.container import Container
 from netdoctor.probes.cpu import Cpu, Node
 from netdoctor.probes.environ import Environ, Launcher, Setting
@@ -503,9 +503,22 @@ def gloo_run(**changes: Any) -> Run:
     )
 
 
-def log(**fields: Any) -> Any:
+def log(**fields: Any) -> LogFacts:
     """A parsed NCCL log."""
-    return SimpleNamespace(**fields)
+    return LogFacts(**{"library": "NCCL", "nccl_version": "2.27.5", **fields})
+
+
+def via(src: int = 0, dst: int = 1, direction: str = "send", gdrdma: bool = True, **changes: Any) -> Via:
+    """``Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA``"""
+    return replace(Via(src, dst, direction, "NET", "IB", 0, gdrdma), **changes)
+
+
+def hca_run(gpu: int = 0, peer: int = 1, hca: str = "mlx5_0:1", gdrdma: bool = True, **changes: Any) -> Run:
+    """The inter-node path through one HCA port: two ranks on two GPUs."""
+    both = tuple(via(s, d, way, gdrdma) for s, d in ((0, 1), (1, 0)) for way in ("send", "receive"))
+    experiment = AllReduce("nccl", 2, "cuda", path=f"inter-node {hca}", gpus=(gpu, peer))
+    fields = {"experiment": experiment, "log": log(net="IB", network="IB", vias=both, gdrdma=gdrdma)}
+    return replace(run(2), **{**fields, **changes})
 
 
 def baseline(one: Run | None = None, **changes: Any) -> Baseline:

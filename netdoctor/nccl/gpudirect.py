@@ -1,0 +1,195 @@
+"""When NCCL registers GPU memory with an HCA (GPUDirect RDMA), as pure functions of the version and of what it looks at.
+
+Sources (NCCL): src/transport/net_ib/gdr.cc (ncclIbGdrSupport, ncclIbDmaBufSupport; before 2.28 src/transport/net_ib.cc),
+src/init.cc (dmaBufSupported), src/graph/paths.cc (ncclTopoCheckGdr, ncclGetLevel), src/graph/xml.cc (ncclTopoGetXmlFromSys).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from netdoctor.model import Unavailable
+from netdoctor.probes.pci import PciDevice
+
+Version = tuple[int, int, int]
+
+# Nearest first (topo.h, PATH_*; P2C came with 2.26: its place decides nothing for the versions without it).
+LEVELS: Final = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
+FAR: Final = "PHB or SYS"  # through the CPU, and firmware does not say whether through one or two
+_LEGACY: Final = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")  # paths.cc, levelsOldToNew
+
+_PEERS: Final = "/sys/kernel/mm/memory_peers/"
+MODULE: Final = "/sys/module/nvidia_peermem/version"
+# (first version, files of which one must exist); the newest row at or below a version holds.
+MODULE_FILES: Final[tuple[tuple[Version, tuple[str, ...]], ...]] = (
+    ((0, 0, 0), (f"{_PEERS}nv_mem/version",)),  # net_ib.cc of 2.4 to 2.9.6
+    ((2, 9, 8), (f"{_PEERS}nv_mem/version", f"{_PEERS}nvidia-peermem/version")),  # net_ib.cc of 2.9.8 to 2.21.5
+    ((2, 22, 3), (f"{_PEERS}nv_mem/version", f"{_PEERS}nv_mem_nc/version")),  # net_ib.cc of 2.22.3
+    ((2, 23, 4), (f"{_PEERS}nv_mem/version", f"{_PEERS}nv_mem_nc/version", MODULE)),  # net_ib.cc, gdr.cc since 2.23.4
+)
+DMABUF_SINCE: Final[Version] = (2, 13, 4)  # init.cc, dmaBufSupported
+DMABUF_DRIVER: Final = 11070  # init.cc: cudaDriverVersion < 11070 is no
+NO_DMABUF: Final = frozenset({"EOPNOTSUPP", "EPROTONOSUPPORT"})  # every other errno is yes (ncclIbDmaBufSupport)
+C2C_NAMES: Final = ("GH200", "GB200", "GB300")  # GPU and CPU share NVLink-C2C
+NO_PLATFORM: Final = ("GB10",)  # DGX Spark: no GPUDirect RDMA by design of the platform
+CONSUMER: Final = ("GeForce", "TITAN")  # the driver offers no GPUDirect RDMA on these
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Yes, no, or not known, and why."""
+
+    yes: bool | None
+    why: str
+
+
+def module_files(version: Version) -> tuple[str, ...]:
+    """The files whose existence tells this NCCL version that a peer-memory module is loaded."""
+    return next(files for since, files in reversed(MODULE_FILES) if version >= since)
+
+
+def present(path: str, modules: Mapping[str, object], peers: Mapping[str, str | Unavailable]) -> bool | Unavailable:
+    """Whether one of those files is there, by what was read of /sys/module and /sys/kernel/mm/memory_peers."""
+    if path == MODULE:
+        found = modules.get("nvidia_peermem", Unavailable("not read", MODULE))
+        if isinstance(found, Unavailable):
+            return False if found.kind == "absent" else found
+        return getattr(found, "version", None) is not None
+    got = peers.get(path.removeprefix(_PEERS).partition("/")[0], Unavailable("absent"))
+    if isinstance(got, Unavailable):
+        return False if got.kind == "absent" else got
+    return True
+
+
+def peermem(version: Version, modules: Mapping[str, object], peers: Mapping[str, str | Unavailable]) -> Answer:
+    """Whether this version sees a peer-memory module."""
+    unread: list[str] = []
+    for path in module_files(version):
+        found = present(path, modules, peers)
+        if found is True:
+            return Answer(True, path)
+        if isinstance(found, Unavailable):
+            unread.append(f"{path}: {found}")
+    if unread:
+        return Answer(None, "; ".join(unread))
+    if present(MODULE, modules, peers) is True:
+        return Answer(False, f"nvidia_peermem is loaded, but NCCL {text(version)} does not look at {MODULE}")
+    return Answer(False, f"none of {', '.join(module_files(version))}")
+
+
+def dmabuf(
+    version: Version,
+    cuda_driver: int | Unavailable,
+    attribute: bool | Unavailable,
+    errno: str | Unavailable,
+    enable: str | None,
+) -> Answer:
+    """Whether this version would use DMA-BUF; `errno` is that of ibv_reg_dmabuf_mr(fd=-1), `enable` NCCL_DMABUF_ENABLE."""
+    if version < DMABUF_SINCE:
+        return Answer(False, f"NCCL {text(version)} is older than {text(DMABUF_SINCE)}")
+    if enable is not None and integer(enable) == 0:
+        return Answer(False, f"NCCL_DMABUF_ENABLE={enable}")
+    if attribute is False:
+        return Answer(False, "the driver offers no DMA-BUF for this GPU (attribute 124 is 0): open kernel modules would")
+    if isinstance(errno, str) and errno in NO_DMABUF:
+        return Answer(False, f"ibv_reg_dmabuf_mr answers {errno}")
+    if isinstance(errno, Unavailable) and errno.kind == "unsupported":
+        return Answer(False, "this libibverbs has no ibv_reg_dmabuf_mr (IBVERBS_1.12)")
+    if isinstance(cuda_driver, int) and cuda_driver < DMABUF_DRIVER:
+        return Answer(False, f"the driver is for CUDA {cuda_driver // 1000}.{cuda_driver % 1000 // 10}, DMA-BUF needs 11.7")
+    for name, got in (("attribute 124", attribute), ("ibv_reg_dmabuf_mr", errno), ("CUDA driver version", cuda_driver)):
+        if isinstance(got, Unavailable):
+            return Answer(None, f"{name}: {got}")
+    return Answer(True, f"attribute 124 is 1, ibv_reg_dmabuf_mr(fd=-1) answers {errno}")
+
+
+def integer(value: str) -> int:
+    """A variable as strtoll(base 0) reads it: digits as far as they go, 0 without any (NCCL src/misc/param.cc)."""
+    body = value.strip()
+    sign = -1 if body.startswith("-") else 1
+    body = body.lstrip("+-").lower()
+    base = 16 if body.startswith("0x") else 8 if body.startswith("0") and len(body) > 1 else 10
+    digits = ""
+    for letter in body.removeprefix("0x") if base == 16 else body:
+        if letter not in "0123456789abcdef"[:base]:
+            break
+        digits += letter
+    return sign * int(digits or "0", base)
+
+
+def switches(device: PciDevice) -> tuple[str, ...]:
+    """The PCIe switches above a device as NCCL counts them: every second component of its path, nearest first."""
+    return tuple(reversed(device.path))[1::2]
+
+
+def distance(gpu: PciDevice, nic: PciDevice, c2c: bool = False) -> str:
+    """The path type between a GPU and a NIC: one of `LEVELS`, or `FAR`."""
+    mine, theirs = switches(gpu), switches(nic)
+    if mine and theirs and mine[0] == theirs[0]:
+        return "PIX"
+    if set(mine) & set(theirs):
+        return "PXB"
+    nodes = (gpu.numa_node, nic.numa_node)
+    known = [n for n in nodes if isinstance(n, int) and n >= 0]
+    if len(known) < 2:
+        return "PHB" if gpu.root == nic.root else FAR
+    if known[0] != known[1]:
+        return "SYS"
+    return "P2C" if c2c else "PHB"
+
+
+def rank(kind: str) -> int:
+    """Order of a distance; `FAR` counts as the farther of the two."""
+    return LEVELS.index("SYS" if kind == FAR else kind)
+
+
+def level(version: Version, setting: str | None, c2c_setting: str | None = None) -> tuple[str, bool]:
+    """(the farthest distance at which NCCL uses GPUDirect RDMA, whether NCCL_NET_GDR_LEVEL says so).
+
+    Names are case-sensitive, digits are the old numbering, anything else is ignored (paths.cc, ncclGetLevel).  Defaults: PHB
+    up to 2.5, PXB up to 2.27.1, then P2C where NCCL_NET_GDR_C2C is on, its default since 2.27.3 (paths.cc, ncclTopoCheckGdr).
+    """
+    if setting in LEVELS:
+        return str(setting), True
+    if setting and setting[0] in "0123456789":
+        return _LEGACY[min(integer(setting), len(_LEGACY) - 1)], True
+    if version < (2, 6, 0):
+        return "PHB", False
+    c2c = integer(c2c_setting) != 0 if c2c_setting is not None else version >= (2, 27, 3)
+    return ("P2C" if c2c and version >= (2, 26, 2) else "PXB"), False
+
+
+def within(kind: str, limit: str) -> bool | None:
+    """Whether a distance is near enough; None where the firmware does not say how far it is."""
+    if kind == FAR:
+        return True if limit == "SYS" else None if limit == "PHB" else False
+    return LEVELS.index(kind) <= LEVELS.index(limit)
+
+
+def reads(capability: tuple[int, int] | Unavailable, nvlink: bool | Unavailable, gpus: int, setting: str | None) -> Answer:
+    """Whether sends (reads by the NIC) use GPUDirect: off before Ampere without NVLink (paths.cc, NCCL_NET_GDR_READ)."""
+    value = integer(setting) if setting is not None else -2
+    if value == 0:
+        return Answer(False, f"NCCL_NET_GDR_READ={setting}")
+    if value > 0:
+        return Answer(True, f"NCCL_NET_GDR_READ={setting}")
+    if isinstance(capability, Unavailable):
+        return Answer(None, f"compute capability: {capability}")
+    if capability >= (8, 0) or gpus == 1:
+        return Answer(True, "the default")
+    if isinstance(nvlink, Unavailable):
+        return Answer(None, f"NVLink: {nvlink}")
+    return Answer(nvlink, "the default with NVLink" if nvlink else "off by default before Ampere without NVLink")
+
+
+def text(version: Version) -> str:
+    return ".".join(map(str, version))
+
+
+def parse_version(words: str) -> Version | None:
+    """``2.27.5+cuda12.9`` → (2, 27, 5)"""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", words)
+    return (int(found.group(1)), int(found.group(2)), int(found.group(3))) if found else None
