@@ -92,8 +92,12 @@ def environment(variables: dict[str, str]) -> Json:
 
 
 def _command_line(text: str) -> str:
-    words = text.split()
-    return " ".join(w if _KERNEL_PARAMETER.match(w) else w.partition("=")[0] + (f"={GONE}" if "=" in w else "") for w in words)
+    return " ".join(w if _KERNEL_PARAMETER.match(w) else _nameless(w) for w in text.split())
+
+
+def _nameless(word: str) -> str:
+    name, equals, _ = word.partition("=")
+    return f"{name}={GONE}" if equals else GONE
 
 
 def _conf_line(line: str) -> str:

@@ -1,0 +1,98 @@
+"""The house rules that a reader relies on: arrows go one way, probes and checks touch nothing."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGE = ROOT / "netdoctor"
+TOUCHING = {"os", "subprocess", "socket", "ctypes", "shutil", "pathlib", "io", "glob", "multiprocessing", "threading"}
+
+
+def imports(path: pathlib.Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def calls(path: pathlib.Path) -> set[str]:
+    return {
+        node.func.id
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+
+
+def files(folder: str) -> list[pathlib.Path]:
+    found = sorted(p for p in (ROOT / folder).glob("*.py") if p.name != "__init__.py")
+    assert found, folder
+    return found
+
+
+@pytest.mark.parametrize("path", files("checks") + files("netdoctor/probes"), ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_probes_and_checks_touch_nothing(path: pathlib.Path) -> None:
+    assert not {name.partition(".")[0] for name in imports(path)} & TOUCHING
+    assert not calls(path) & {"open", "exec", "eval", "__import__", "compile"}
+
+
+@pytest.mark.parametrize("path", files("checks"), ids=lambda p: p.name)
+def test_checks_import_the_api_only(path: pathlib.Path) -> None:
+    ours = {name for name in imports(path) if name.partition(".")[0] in ("netdoctor", "checks", "tests")}
+    assert all(name == "netdoctor.api" or name.startswith("netdoctor.api.") for name in ours), ours
+
+
+FORBIDDEN = {
+    # layer: what it must not import
+    "netdoctor/probes": ("engine", "live", "cli", "commands", "render", "policy", "plugins", "allreduce", "checks", "api", "fleet"),
+    "netdoctor/render": ("engine", "live", "cli", "commands", "policy", "plugins", "allreduce", "checks", "api", "host", "probes"),
+    "netdoctor/fleet": ("engine", "live", "cli", "commands", "policy", "plugins", "allreduce", "checks", "api", "host", "probes"),
+    "netdoctor/nccl": ("engine", "live", "cli", "commands", "render", "policy", "plugins", "checks", "fleet"),
+    "netdoctor/allreduce": ("engine", "live", "cli", "commands", "render", "policy", "plugins", "checks", "fleet"),
+    "netdoctor/ask": ("",),  # helper programs stand alone
+}
+
+
+@pytest.mark.parametrize("layer", FORBIDDEN)
+def test_arrows_go_one_way(layer: str) -> None:
+    for path in files(layer):
+        for name in imports(path):
+            if name.startswith("netdoctor."):
+                part = name.split(".")[1]
+                assert part not in FORBIDDEN[layer] and FORBIDDEN[layer] != ("",), f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("module", ["host", "model", "causes"])
+def test_the_ground_imports_nothing_above(module: str) -> None:
+    allowed = {"host": {"model", "asking", "rooted"}, "model": set(), "causes": {"model"}}[module]
+    used = {n.split(".")[1] for n in imports(PACKAGE / f"{module}.py") if n.startswith("netdoctor.")}
+    assert used <= allowed
+
+
+def test_version_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; sys.argv = ['netdoctor', '--version']\n"
+        "from netdoctor import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        "print(*sorted(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    heavy = {"torch", "rich", "pydantic", "pynvml", "yaml", "psutil", "pyudev", "importlib.metadata", "netdoctor.engine"}
+    assert "typer" in loaded
+    assert not loaded & heavy
+
+
+def test_no_file_is_too_long_to_hold_in_the_head() -> None:
+    long = {str(p.relative_to(ROOT)): n for folder in ("netdoctor", "checks") for p in (ROOT / folder).rglob("*.py")
+            if (n := len(p.read_text().splitlines())) > 400}  # fmt: skip
+    assert not long

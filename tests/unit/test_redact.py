@@ -1,0 +1,74 @@
+"""Planted secrets never get past the door."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from netdoctor.host import RecordingHost, ReplayHost
+from netdoctor.redact import GONE, redact, scrub
+
+SECRET = "hunter2-Zq9"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"https://user:{SECRET}@pypi.example/simple",
+        f"--token={SECRET} --x",
+        f"AUTH_TOKEN: {SECRET}",
+        f'api_key="{SECRET}"',
+        f"password = '{SECRET} with spaces'",
+        f"Authorization: Bearer {SECRET}abc",
+        "hf_abcdefghijklmnopqrstuvwx",
+        "ghp_abcdefghijklmnop1234567890",
+        "AKIAABCDEFGHIJKLMNOP",
+    ],
+)
+def test_scrub(text: str) -> None:
+    got = scrub(text)
+    assert GONE in got
+    for part in (SECRET, "hf_abc", "ghp_abc", "AKIAABC"):
+        assert part not in got
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NCCL INFO Bootstrap: Using eth0:10.0.0.2<0>",
+        "NCCL_IB_HCA set by environment to mlx5_0",
+        "https://docs.nvidia.com/deeplearning/nccl",
+        "0 keys in key table 7",
+        "/usr/lib/x86_64-linux-gnu/libnccl.so.2",
+    ],
+)
+def test_ordinary_text_stays(text: str) -> None:
+    assert scrub(text) == text
+
+
+def test_the_environment_is_kept_by_allow_list() -> None:
+    host = RecordingHost(
+        ReplayHost(
+            {
+                "env:": {
+                    "AWS_SECRET_ACCESS_KEY": SECRET,
+                    "MY_APP": SECRET,
+                    "NCCL_AUTH_TOKEN": SECRET,
+                    "NCCL_DEBUG": "INFO",
+                    "MASTER_ADDR": f"tcp://me:{SECRET}@node1",
+                },
+                "file:/proc/cmdline": f"root=/dev/x iommu=pt luks.key={SECRET} quiet secret_{SECRET}",
+                "file:/etc/nccl.conf": f"NCCL_DEBUG=WARN\n# {SECRET}\n{SECRET}\nNCCL_X_PASSWORD={SECRET}",
+                "ask:nvml": {"driver": "580", "note": f"https://a:{SECRET}@b/"},
+            }
+        ),
+        redact,
+    )
+    for question in ("env:", "file:/proc/cmdline", "file:/etc/nccl.conf", "ask:nvml"):
+        host.ask(question)
+    kept = json.dumps(host.answers)
+    assert SECRET not in kept
+    assert host.answers["env:"]["NCCL_DEBUG"] == "INFO"  # type: ignore[index, call-overload]
+    assert "iommu=pt" in str(host.answers["file:/proc/cmdline"])
+    assert str(host.answers["file:/etc/nccl.conf"]).startswith("NCCL_DEBUG=WARN\n#\n")
