@@ -1,0 +1,202 @@
+"""Writing a file of ours where the user said: whole or not at all, and nothing else touched.
+
+Onto a regular path: a new file beside it (O_EXCL|O_NOFOLLOW), synced, renamed over it.  In place: a mount point (rename says
+EBUSY; a pod's /dev/termination-log is one), a device, a pipe, or a file in a directory that takes no new files.
+Links are followed only where nobody but this user (or root) could have put them: as in proc(5), fs.protected_symlinks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from typing import Final
+
+REPORT_MODE: Final = 0o644
+SNAPSHOT_MODE: Final = 0o600  # addresses, host names and settings of the site
+_MAX_LINKS: Final = 40  # the kernel's own limit (path_resolution(7))
+_DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Where a new file beside the target is not possible but the target itself may be.
+_NO_NEW_FILE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+class OutputError(Exception):
+    """The file could not be written; what was there before is still there.  ``errno`` is 0 for a refusal of ours."""
+
+    def __init__(self, path: str, reason: str, number: int = 0) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path, self.reason, self.errno = path, reason, number
+
+
+def write(path: str, text: str | bytes, *, mode: int = REPORT_MODE) -> str:
+    """Write `text` (as UTF-8) and return how: "renamed", "in place" or "stream".  Raises OutputError.
+
+    `mode` is a new file's, less the umask.  A file written in place keeps its own, so a mode without read permission for others
+    (a snapshot) is refused where the file in place grants it.
+    """
+    data = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    try:
+        stream = _stream(path)
+        if stream is not None:
+            _write_all(stream, data)
+            return "stream"
+        with _resolved(path) as (folder, name):
+            return _write(folder, name, path, data, mode)
+    except OSError as error:
+        raise OutputError(path, f"not written: {_reason(error)}", error.errno or 0) from None
+    except ValueError as error:  # a NUL byte in the path
+        raise OutputError(path, f"not written: {error}") from None
+
+
+def _reason(error: OSError) -> str:
+    return f"{os.strerror(error.errno)} ({errno.errorcode.get(error.errno, '?')})" if error.errno else str(error)
+
+
+def _stream(path: str) -> int | None:
+    """The descriptor that /dev/stdout and its like name: opening them again would truncate a redirected file."""
+    named = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}.get(path)
+    if named is not None:
+        return named
+    for prefix in ("/dev/fd/", "/proc/self/fd/"):
+        number = path.removeprefix(prefix)
+        if number != path and number.isascii() and number.isdigit():
+            return int(number)
+    return None
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+@contextlib.contextmanager
+def _resolved(path: str) -> Iterator[tuple[int, str]]:
+    """(descriptor of the directory, last name), every link on the way, and a link in the last place, judged and followed."""
+    here = os.open("/" if path.startswith("/") else ".", _DIRECTORY)
+    todo = [p for p in reversed(path.split("/")) if p not in ("", ".")]
+    if not todo or path.endswith("/") or todo[0] == "..":
+        os.close(here)
+        raise IsADirectoryError(errno.EISDIR, "is a directory")
+    links = 0
+    try:
+        while True:
+            part = todo.pop()
+            try:
+                target = os.readlink(part, dir_fd=here)
+            except OSError as error:
+                if error.errno not in {errno.EINVAL, errno.ENOENT} or (error.errno == errno.ENOENT and todo):
+                    raise
+                if not todo:
+                    break
+                below = os.open(part, _DIRECTORY, dir_fd=here)
+                os.close(here)
+                here = below
+                continue
+            links += 1
+            if reason := _foreign(here):
+                raise OutputError(path, f"not written: {part} is a symbolic link in a folder that {reason}")
+            if links > _MAX_LINKS:
+                raise OSError(errno.ELOOP, "too many links")
+            if target.startswith("/"):
+                root = os.open("/", _DIRECTORY)
+                os.close(here)
+                here = root
+            todo += [p for p in reversed(target.split("/")) if p not in ("", ".")]
+            if not todo:
+                raise IsADirectoryError(errno.EISDIR, "is a directory")
+        if part == "..":
+            raise IsADirectoryError(errno.EISDIR, "is a directory")
+        yield here, part
+    finally:
+        os.close(here)
+
+
+def _foreign(folder: int) -> str | None:
+    """Who else could have put a link into this folder."""
+    facts = os.fstat(folder)
+    if facts.st_uid not in {0, os.geteuid()}:
+        return f"belongs to uid {facts.st_uid}"
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "others may write to"
+    return None
+
+
+def _write(folder: int, name: str, path: str, data: bytes, mode: int) -> str:
+    try:
+        there: os.stat_result | None = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        there = None
+    if there is not None and not stat.S_ISREG(there.st_mode):
+        return _to_device(folder, name, path, there, data)
+    try:
+        temporary, fd = _new_beside(folder, name, mode)
+    except OSError as error:
+        if there is None or error.errno not in _NO_NEW_FILE:
+            raise
+        return _in_place(folder, name, path, there, data, mode)
+    try:
+        with open(fd, "wb", buffering=0) as stream:
+            _write_all(fd, data)
+            os.fsync(stream.fileno())
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        temporary = ""
+        return "renamed"
+    except OSError as error:
+        if there is None or error.errno != errno.EBUSY:
+            raise
+    finally:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+    return _in_place(folder, name, path, there, data, mode)
+
+
+def _new_beside(folder: int, name: str, mode: int) -> tuple[str, int]:
+    temporary = f".{name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return temporary, os.open(temporary, flags, mode, dir_fd=folder)
+
+
+def _to_device(folder: int, name: str, path: str, there: os.stat_result, data: bytes) -> str:
+    """A character device (/dev/null, a terminal) or a pipe that somebody reads."""
+    if stat.S_ISDIR(there.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "is a directory")
+    if not stat.S_ISCHR(there.st_mode) and not stat.S_ISFIFO(there.st_mode):
+        raise OutputError(path, "not written: neither a file nor a pipe nor a character device")
+    # O_NONBLOCK: a pipe without a reader is ENXIO instead of a wait for ever (fifo(7)).
+    fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.set_blocking(fd, True)
+        _write_all(fd, data)
+    finally:
+        os.close(fd)
+    return "in place"
+
+
+def _in_place(folder: int, name: str, path: str, there: os.stat_result, data: bytes, mode: int) -> str:
+    """Over the content of a file.  Room for all of it is taken first, so that a full disk leaves the old content as it was."""
+    fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+    try:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode) or (facts.st_dev, facts.st_ino) != (there.st_dev, there.st_ino):
+            raise OutputError(path, "not written: it changed while it was looked at")
+        if facts.st_nlink > 1 and facts.st_uid != os.geteuid():
+            raise OutputError(path, "not written: another name leads to the same file, which is not yours")
+        if facts.st_mode & 0o044 & ~mode:
+            raise OutputError(path, f"not written: others may read it (mode {stat.S_IMODE(facts.st_mode):o}, wanted {mode:o})")
+        if data:
+            try:
+                os.posix_fallocate(fd, 0, len(data))
+            except OSError as error:
+                if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
+                    os.ftruncate(fd, facts.st_size)
+                    raise
+        _write_all(fd, data)
+        os.ftruncate(fd, len(data))
+    finally:
+        os.close(fd)
+    return "in place"
