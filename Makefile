@@ -21,7 +21,7 @@ help:
 
 preflight: $(VENV)/.run $(VENV)/.torch  ## set up, look at this machine, run an all-reduce, write build/report.json
 	@mkdir -p build
-	@$(BIN)/netdoctor preflight --output build/report.json $(ARGS)
+	@$(BIN)/netdoctor preflight --output build/report.json $$(test -e $(VENV)/.netdoctor-torch && echo --python $(CURDIR)/$(BIN)/python) $(ARGS)
 
 # One line where Python is too old or Debian split venv off, instead of a traceback.
 $(BIN)/python:

@@ -84,7 +84,7 @@ def run(
                     session = _begin(work, config, progress)
                 else:
                     why = "a mounted root is looked at" if host_root else "--no-allreduce"
-                    work.facts.update({n: Unavailable("refused", why) for n in facts.RUNS})
+                    work.facts.update(dict.fromkeys(facts.RUNS, Unavailable("refused", why)))
                 progress("looking at the node")
                 facts.prefetch(host, facts.closure(names))
                 engine.collect(work, names)
@@ -106,11 +106,13 @@ def run(
 def _begin(work: engine.Work, config: Config, progress: engine.Progress) -> Session | None:
     """Start the job's Python, so that its import of torch runs beside the probes; None where that cannot be."""
     from netdoctor.allreduce.runner import Session
-    from netdoctor.probes.libraries import find_python
+    from netdoctor.host import mapping
+    from netdoctor.probes.libraries import job_python
 
-    python = find_python(work.host)
+    variables = mapping(work.host, "env:")
+    python = variables if isinstance(variables, Unavailable) else job_python(work.host, variables, config.python)
     if isinstance(python, Unavailable):
-        work.facts.update({n: python for n in facts.RUNS})
+        work.facts.update(dict.fromkeys(facts.RUNS, python))
         return None
     progress(f"starting {python.path} ({python.why})")
     session = Session(python.path, dict(os.environ), user=config.user)
@@ -118,9 +120,7 @@ def _begin(work: engine.Work, config: Config, progress: engine.Progress) -> Sess
     return session
 
 
-def _all_reduces(
-    work: engine.Work, session: Session, names: Sequence[str], config: Config, progress: engine.Progress
-) -> None:
+def _all_reduces(work: engine.Work, session: Session, names: Sequence[str], config: Config, progress: engine.Progress) -> None:
     from netdoctor.allreduce import plan
     from netdoctor.snapshot import with_logs
 
@@ -151,4 +151,3 @@ def _cures(work: engine.Work, session: Session, config: Config, progress: engine
                 finding = replace(finding, cost=busbw.compare(session, finding.cure, deadline))
             cured.append(finding)
         work.findings[id] = tuple(cured)
-

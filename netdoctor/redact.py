@@ -43,9 +43,13 @@ _SCRUB: Final = (
     (
         re.compile(
             r"(?i)\b([a-z0-9_.-]*(?:token|secret|passw(?:or)?d|passwd|credential|api[_-]?key|access[_-]?key|authorization)"
-            r"[a-z0-9_.-]*)(\s*[=:]\s*)(?!set\b)(\"[^\"]*\"|'[^']*'|(?:bearer\s+|basic\s+)?[^\s\"',;&]+)"
+            r"[a-z0-9_.-]*)(\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|(?:bearer\s+|basic\s+)?[^\s\"',;&]+)"
         ),
         rf"\1\2{GONE}",
+    ),
+    (  # as NCCL echoes variables
+        re.compile(r"(?i)\b([a-z0-9_]*(?:token|secret|passw|credential|api_?key|access_?key)[a-z0-9_]* set (?:by environment )?to )\S+"),
+        rf"\1{GONE}",
     ),
     (re.compile(r"(?i)\bbearer\s+[a-z0-9._~+/=-]{8,}"), f"Bearer {GONE}"),
     (

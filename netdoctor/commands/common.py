@@ -29,6 +29,8 @@ def configuration(path: str | None, given: Mapping[str, Any]) -> Config:
 
     keys = ("profile", "fail_on", "checks_dir", "python", "user", "vantage")
     overrides = {key: given.get(key) for key in keys} | {"budget_s": given.get("budget")}
+    if isinstance(overrides["python"], str) and "/" in overrides["python"]:
+        overrides["python"] = os.path.abspath(overrides["python"])
     try:
         loaded = config.load(path, overrides=overrides)
     except ConfigError as error:

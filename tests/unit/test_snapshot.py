@@ -1,0 +1,81 @@
+"""Snapshots: what goes in comes out; what is cut, newer or no snapshot is said in one line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from netdoctor import snapshot
+from netdoctor.allreduce.experiment import AllReduce, Baseline, PathRun, RankResult, Run
+from netdoctor.model import Unavailable
+from netdoctor.snapshot import Snapshot, SnapshotError, dumps, loads
+
+RUN = Run(
+    AllReduce("nccl", 2, "cuda", (4096,), (("NCCL_X", None),), gpus=(0, 1)),
+    "finished",
+    verified=True,
+    ranks=(RankResult(0, "done", exit=0, seconds={4096: 1e-3}, affinity=(0, 1)), RankResult(1, "timed", exit=None)),
+    busbw={4096: 1.5},
+    changes=(("RANK", None), ("NCCL_RAS_ENABLE", "0")),
+    log_text="n1:1:1 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n",
+    system_cpu_per_gb=0.25,
+)
+WHOLE = Snapshot(
+    {"file:/a": "x\n", "file:/b": Unavailable("denied", "EACCES"), "ask:nvml": {"devices": []}},
+    {"Baseline": Baseline(RUN, "/usr/bin/python3", True), "PathRun": PathRun(Unavailable("no budget"))},
+    {"profile": "gate", "fail_on": "critical", "disabled": [], "waivers": []},
+    ("a.b",),
+    "0.1.0",
+    "2026-01-01T00:00:00Z",
+)
+
+
+def test_round_trip() -> None:
+    got = loads(dumps(WHOLE))
+    assert got.answers == WHOLE.answers and got.policy == WHOLE.policy and got.selected == WHOLE.selected
+    baseline = got.runs["Baseline"]
+    assert isinstance(baseline, Baseline) and baseline.run.ranks == RUN.ranks and baseline.run.experiment == RUN.experiment
+    assert baseline.run.changes == RUN.changes and baseline.run.busbw == RUN.busbw
+    assert baseline.run.log is not None  # made again from the text
+    assert got.runs["PathRun"] == WHOLE.runs["PathRun"]
+    assert dumps(got) == dumps(WHOLE)
+
+
+def test_secrets_in_a_log_stay_out_of_facts_and_file() -> None:
+    run = Run(AllReduce("nccl", 1), "finished", log_text="x NCCL INFO NCCL_FOO_TOKEN set by environment to hunter2\n")
+    fact = snapshot.with_logs(Baseline(run, "p", True))
+    assert "hunter2" not in fact.run.log_text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "cut short"),
+        (dumps(WHOLE)[: len(dumps(WHOLE)) // 2], "cut short"),
+        ("[]", "not a netdoctor snapshot"),
+        ('{"a": 1}', "not a netdoctor snapshot"),
+        ('{"schema": "netdoctor.snapshot/2"}', "newer"),
+        ('{"schema": "other/1"}', "other/1"),
+        ('{"schema": "netdoctor.snapshot/1"}', "incomplete"),
+        ('{"schema": "netdoctor.snapshot/1", "answers": [], "runs": {}, "policy": {}}', "incomplete"),
+    ],
+)
+def test_what_is_no_snapshot(text: str, says: str) -> None:
+    with pytest.raises(SnapshotError, match=says):
+        loads(text)
+
+
+@pytest.mark.parametrize("run", [1, {}, {"run": 5}, {"run": {"experiment": {"backend": 1}}}, []])
+def test_a_run_of_another_shape_is_unavailable(run: object) -> None:
+    data = json.loads(dumps(WHOLE))
+    data["runs"]["Baseline"] = run
+    got = loads(json.dumps(data)).runs["Baseline"]
+    assert isinstance(got, Unavailable) and got.kind == "malformed"
+
+
+def test_an_answer_of_another_shape_is_unavailable() -> None:
+    data = json.loads(dumps(WHOLE))
+    data["answers"]["file:/a"] = {"okay": 1}
+    got = loads(json.dumps(data)).answers["file:/a"]
+    assert isinstance(got, Unavailable) and got.kind == "malformed"
