@@ -65,7 +65,7 @@ class Run:
 
     finished    all ranks done (data may still be wrong: see `verified`)
     failed      a rank raised or died; `missing` and `blamed` name it
-    hung        all ranks past init, at least one missing in a collective at the deadline
+    hung        no progress in init or in a collective for the phase's whole deadline; `blamed` are the ranks that never arrived
     unfinished  still progressing at the deadline: partial numbers
     not started not past import, no torch, GPU busy, lock not got: `reason` says why
     """
@@ -91,6 +91,9 @@ class Run:
     system_cpu_per_gb: float | None = None  # system CPU seconds per GB moved
     changes: tuple[tuple[str, str | None], ...] = ()  # environment as run against the job's
     abandoned: tuple[int, ...] = ()  # pids stuck in the kernel
+    torch: TorchFacts | None = None  # all that torch answered; None: it answered nothing
+    output: str = ""  # the end of what the ranks printed, bounded
+    notes: tuple[str, ...] = ()  # what was done differently ("no lock: …", "as user alice")
 
     @property
     def finished(self) -> bool:
@@ -111,3 +114,23 @@ class PathRun:
     """The inter-node path, proven on one node: P2P and SHM off (or HOSTID), one HCA port at a time."""
 
     runs: tuple[Run, ...] | Unavailable
+
+
+@dataclass(frozen=True)
+class TorchFacts:
+    """What the job's torch answered in a child of its own; a field that was not reached keeps its default."""
+
+    version: str = ""
+    path: str = ""  # folder of the package
+    cuda: str | None = None  # what it was built with, "12.8"; None: a CPU build
+    hip: str | None = None  # a ROCm build
+    nccl_built: bool | None = None  # torch.distributed.is_nccl_available()
+    cuda_available: bool | None = None  # None: not answered
+    cuda_warning: str = ""  # why CUDA cannot be used, in torch's words
+    device_count: int | None = None
+    nccl: str = ""  # torch.cuda.nccl.version()
+    backends: Mapping[str, str] = field(default_factory=dict)  # if the job passes none
+    backends_error: str = ""
+    backends_nccl: Mapping[str, str] = field(default_factory=dict)  # if the job passes "nccl"
+    backends_nccl_error: str = ""
+    error: str = ""  # what ended the questions early

@@ -1,0 +1,170 @@
+"""The environment of the rank program: the job's, minus what would write, dial out or confuse; each change is recorded."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from netdoctor.model import Unavailable
+
+# What a launcher sets for its own ranks.  torch reads the first line even where a store is given; MPI and PMI variables make
+# UCX and libfabric plugins look for a process manager.
+_LAUNCHER: Final = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_*", "NODE_RANK"),
+    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*", "TORCH_ELASTIC_*", "PET_*"),
+    *("OMPI_COMM_*", "OMPI_UNIVERSE_*", "PMI_*", "PMIX_*", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "MV2_COMM_*"),
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_RESV_PORTS"),
+)
+# Paths that a library would write, and tools that it would load to write.  NCCL: src/graph/xml.cc, src/graph/topo.cc,
+# plugins/profiler (Inspector); torch: ProcessGroupNCCL.hpp, FlightRecorder.hpp, torch/_logging; UCX: ucx_info -f; CUDA: C++
+# programming guide, environment variables; glibc: ld.so(8), mtrace(3), gprof; compilers' run-times; coverage.py.
+_WRITERS: Final = (
+    *("NCCL_DEBUG_FILE", "NCCL_*DUMP_FILE", "NCCL_*DUMP_DIR", "NCCL_INSPECTOR_*", "NCCL_PROFILER_PLUGIN", "NCCL_PROFILE_*"),
+    *("NCCL_PROXY_DUMP_SIGNAL", "NCCL_COLLTRACE*", "NCCL_CTRAN_TRACE*"),
+    *(
+        "TORCH_NCCL_DEBUG_INFO_*",
+        "TORCH_FR_*",
+        "TORCH_TRACE",
+        "TORCH_LOGS_OUT",
+        "TORCH_COMPILE_DEBUG",
+        "TORCH_NCCL_EXTRA_DUMP*",
+    ),
+    *("TORCH_NCCL_DUMP_ON_TIMEOUT", "KINETO_*", "KINETO_CONFIG", "TENSORBOARD_*"),
+    *("UCX_LOG_FILE", "UCX_LOG_FILE_*", "UCX_STATS_DEST", "UCX_STATS_TRIGGER", "UCX_PROFILE_*", "UCX_VFS_*"),
+    *("FI_LOG_FILE", "OFI_NCCL_TRACE*", "VERBS_LOG_FILE", "MLX5_DEBUG_FILE", "MLX4_DEBUG_FILE", "SHARP_COLL_LOG_FILE"),
+    *("CUDA_LOG_FILE", "CUDA_COREDUMP_*", "CUDA_ENABLE_COREDUMP_*", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP"),
+    *("CUDA_INJECTION*_PATH", "NVTX_INJECTION*_PATH", "__NVML_DBG_*", "NSYS_*", "COMPUTE_PROFILE*"),
+    *("LD_DEBUG", "LD_DEBUG_OUTPUT", "LD_PROFILE", "LD_PROFILE_OUTPUT", "MALLOC_TRACE", "GMON_OUT_PREFIX"),
+    *("LLVM_PROFILE_FILE", "GCOV_PREFIX*", "ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"),
+    *("CPUPROFILE*", "HEAPPROFILE*", "HEAPCHECK*", "GLOG_log_dir", "GLOG_LOG_DIR", "COVERAGE_PROCESS_START", "COV_CORE_*"),
+    *("PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONBREAKPOINT", "PYTHONPYCACHEPREFIX", "PYTHONSTARTUP"),
+    *("PYTHON_PERF_JIT_SUPPORT", "PYTHONPERFSUPPORT", "ONEDNN_JIT_DUMP", "OMP_TOOL_LIBRARIES", "MKL_VERBOSE_OUTPUT_FILE"),
+)
+# Would make the ranks dial another job's root, or restrict or divert the log that is read.
+_OTHERS: Final = ("NCCL_COMM_ID", "NCCL_DEBUG_LEVELS", "NCCL_RUN_DIAGNOSTICS", "NCCL_RUN_RAS_DIAGNOSTICS")
+
+# Set in every run.  NCCL ignores a subsystem that it does not know (src/debug.cc), so the list serves every version.
+_SET: Final = {
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,ENV,BOOTSTRAP,NET,GRAPH,TUNING,NVLS",
+    "NCCL_DEBUG_FILE": "/dev/null",  # each rank has a memfd of its own instead
+    "NCCL_RAS_ENABLE": "0",  # RAS would listen on a port (src/ras/ras.cc)
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+# Where these are in an nccl.conf, taking them out of the environment is not enough: there the environment wins.
+_CONF_WRITERS: Final = ("NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE")
+
+# What names code that the loader, Python, NCCL, libibverbs or libfabric would load (as root: from trusted paths only).
+_CODE_LISTS: Final = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "PYTHONPATH", "PYTHONHOME", "FI_PROVIDER_PATH")
+_CODE_FILES: Final = (
+    *("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_ENV_PLUGIN", "NCCL_GIN_PLUGIN", "NCCL_RMA_PLUGIN", "NCCL_CONF_FILE"),
+    *("NCCL_LIBRARY_PATH", "UCX_MODULE_DIR", "IBV_DRIVERS", "OMP_TOOL_LIBRARIES", "GCONV_PATH"),
+)
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """An environment, and what was changed in it against the job's."""
+
+    environment: Mapping[str, str]
+    changes: tuple[tuple[str, str | None], ...]  # sorted by name; None: removed
+
+    def with_changes(self, more: Mapping[str, str | None]) -> Sandbox:
+        """The same with `more` on top (None removes)."""
+        environment, changes = dict(self.environment), dict(self.changes)
+        for name, value in more.items():
+            changes[name] = value
+            if value is None:
+                environment.pop(name, None)
+            else:
+                environment[name] = value
+        return replace(self, environment=environment, changes=tuple(sorted(changes.items())))
+
+
+def sandbox(job: Mapping[str, str], conf: Collection[str] = ()) -> Sandbox:
+    """The job's environment made harmless.  `conf` are the names that nccl.conf files set."""
+    wanted: dict[str, str | None] = {n: None for n in job if _matches(n, (*_LAUNCHER, *_WRITERS, *_OTHERS))}
+    wanted.update(_SET)
+    wanted.update({n: "/dev/null" for n in _CONF_WRITERS if n in conf})
+    changes = {n: v for n, v in wanted.items() if job.get(n) != v}
+    clean = {n: v for n, v in job.items() if "\0" not in n + v and n and "=" not in n}
+    return Sandbox(clean, ()).with_changes(changes)
+
+
+def _matches(name: str, patterns: Collection[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def untrusted_code(python: str, environment: Mapping[str, str]) -> str | None:
+    """Why root must not run `python` with this environment; None: root alone can change all that it would load.
+
+    Looks at the interpreter, its site-packages and torch, and every variable that names code.  A path that is not there
+    is judged by the nearest folder that is: who may write that could put it there.
+    """
+    from netdoctor.trust import trusted
+
+    for path in _code_of(python):
+        if reason := trusted(path):
+            return f"{path}: {reason}"
+    for name in (*_CODE_LISTS, *_CODE_FILES):
+        value = environment.get(name, "")
+        parts = value.replace(";", ":").replace(" ", ":").split(":") if name in _CODE_LISTS else [value]
+        for part in filter(None, parts):
+            if "/" not in part and name in (*_CODE_FILES, "LD_PRELOAD", "LD_AUDIT"):
+                continue  # a bare name is looked up in the loader's own folders
+            path = part
+            while path.startswith("/") and not os.path.lexists(path):
+                path = os.path.dirname(path)
+            if reason := trusted(path):
+                return f"{name}={part}: {reason}"
+    return None
+
+
+def _code_of(python: str) -> list[str]:
+    """The interpreter and the folders that its torch would come from."""
+    from pathlib import Path
+
+    roots = {os.path.dirname(os.path.dirname(p)) for p in (os.path.abspath(python), os.path.realpath(python))}
+    found = [os.path.abspath(python)]
+    for root in sorted(roots):
+        for pattern in ("lib*/python3*/site-packages", "lib*/python3*/dist-packages", "local/lib/python3*/dist-packages"):
+            folders = sorted(str(p) for p in Path(root).glob(pattern))
+            found += folders + [f"{f}/torch" for f in folders if os.path.isdir(f"{f}/torch")]
+    if os.path.isdir("/usr/lib/python3/dist-packages") and any(r in ("/usr", "/") for r in roots):
+        found.append("/usr/lib/python3/dist-packages")
+    return found
+
+
+@dataclass(frozen=True)
+class User:
+    """Who the job's Python runs as."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+
+def find_user(text: str) -> User | Unavailable:
+    """``name``, ``uid`` or ``uid:gid`` as a user; a uid without an account has its own number as group and no home."""
+    import pwd
+
+    who, _, group = text.partition(":")
+    try:
+        entry = pwd.getpwuid(int(who)) if who.isdigit() else pwd.getpwnam(who)
+    except KeyError:
+        if not who.isdigit():
+            return Unavailable("absent", f"no user {who}")
+        entry = None
+    try:
+        gid = int(group) if group else entry.pw_gid if entry else int(who)
+    except ValueError:
+        return Unavailable("malformed", f"{text}: not USER or UID:GID")
+    if entry is None:
+        return User(who, int(who), gid, (gid,), "/")
+    return User(entry.pw_name, entry.pw_uid, gid, tuple(os.getgrouplist(entry.pw_name, gid)), entry.pw_dir)

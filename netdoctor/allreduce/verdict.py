@@ -1,0 +1,247 @@
+"""What happened, made of the events that zygote and ranks sent: pure, so that recorded lines can be judged again."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from netdoctor.allreduce.busbw import busbw
+from netdoctor.allreduce.experiment import PHASES, AllReduce, RankResult, Run, TorchFacts
+
+Event = Mapping[str, Any]
+
+# What a rank says when it lost a peer: it is a victim.  Gloo: transport/tcp/{pair,buffer,unbound_buffer}.cc; torch: TCPStore,
+# FileStore; NCCL: ncclRemoteError, misc/socket.cc, "completion with status 5" (flushed) of net_ib.
+_VICTIM: Final = (
+    *("connection reset by peer", "connection closed by peer", "broken pipe", "connection refused", "socket closed"),
+    *("closed by remote peer", "remote process exited", "remote peer", "ncclremoteerror", "connectfullmesh failed"),
+    *("wait timeout", "timed out", "timeout", "so_error", "connection was closed", "work flushed", "status=5"),
+)
+# The kernel closes the sockets of a dying process before its parent can reap it, so a victim's cry comes first.
+_ABRUPT_LEAD: Final = 1.0  # seconds
+_TEARDOWN: Final = "done"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Why the runner ended the run before its ranks did."""
+
+    kind: str  # "stalled" "deadline" "failure" (others had failed) "lost" (the zygote died) "interrupted"
+    time: float  # time.monotonic
+    seconds: float = 0.0  # that nothing moved
+    entered: tuple[int, ...] = ()  # collectives entered per rank, from the progress page
+    stopped: tuple[int, ...] = ()  # ranks that /proc shows stopped (T) or in an uninterruptible wait (D)
+    text: str = ""
+
+
+@dataclass
+class Rank:
+    """What is known of one rank."""
+
+    rank: int
+    pid: int = 0
+    phases: dict[str, float] = field(default_factory=dict)
+    error: str = ""
+    error_time: float | None = None
+    exit: int | None = None
+    exit_time: float | None = None
+    sizes: dict[int, float] = field(default_factory=dict)
+    verified: dict[int, int] = field(default_factory=dict)
+    result: Mapping[str, Any] = field(default_factory=dict)
+    affinity: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def phase(self) -> str:
+        return max(self.phases, key=PHASES.index, default="spawn")
+
+    @property
+    def order(self) -> int:
+        return PHASES.index(self.phase)
+
+    @property
+    def done(self) -> bool:
+        return self.phase == _TEARDOWN
+
+
+def ranks_of(count: int, events: Iterable[Event]) -> list[Rank]:
+    """The ranks of one run.  Events of an unknown shape are left out: ranks are other people's code."""
+    ranks = [Rank(n) for n in range(count)]
+    for event in events:
+        number, kind = event.get("rank"), event.get("event")
+        if not isinstance(number, int) or not 0 <= number < count:
+            continue
+        try:
+            _tell(ranks[number], str(kind), event)
+        except (KeyError, TypeError, ValueError):
+            continue
+    return ranks
+
+
+def _tell(rank: Rank, kind: str, event: Event) -> None:
+    if kind == "forked":
+        rank.pid = int(event["pid"])
+        rank.phases["spawn"] = min(float(event["t"]), *rank.phases.values(), float(event["t"]))
+    elif kind == "phase" and event["phase"] in PHASES:
+        rank.phases.setdefault(event["phase"], float(event["t"]))
+    elif kind == "error":
+        rank.error, rank.error_time = str(event["error"]), float(event["t"])
+    elif kind == "exit":
+        rank.exit, rank.exit_time = int(event["status"]), float(event["t"])
+    elif kind == "size":
+        rank.sizes[int(event["bytes"])] = float(event["seconds"])
+    elif kind == "verified":
+        rank.verified[int(event["bytes"])] = int(event["wrong"])
+    elif kind == "result":
+        rank.result = event
+    elif kind == "affinity":
+        rank.affinity = event
+
+
+def first_failing(ranks: Sequence[Rank], before: float | None = None) -> Rank | None:
+    """The rank that failed by itself first; victims of another only where nobody failed by itself."""
+    failed: list[tuple[bool, float, int, Rank]] = []
+    for rank in ranks:
+        time = rank.error_time if rank.error_time is not None else None if rank.done else rank.exit_time
+        if time is None or (before is not None and time > before):
+            continue
+        if rank.error_time is not None:
+            victim, lead = any(text in rank.error.lower() for text in _VICTIM), 0.0
+        else:
+            # SIGABRT is how torch's watchdog ends a rank that lost its peers (ProcessGroupNCCL.cpp): no lead for it.
+            victim, lead = False, 0.0 if rank.exit == -signal.SIGABRT else _ABRUPT_LEAD
+        failed.append((victim, time - lead, rank.rank, rank))
+    return min(failed, key=lambda f: f[:3])[3] if failed else None
+
+
+def build(
+    experiment: AllReduce,
+    events: Sequence[Event],
+    cut: Cut | None,
+    *,
+    facts: TorchFacts | None = None,
+    import_seconds: float | None = None,
+) -> Run:
+    """The run that these events tell of.  `cut` is None where every rank ended by itself."""
+    ranks = ranks_of(experiment.ranks, events)
+    before = cut.time if cut else None
+    state, reason, blamed = _state(ranks, cut, first_failing(ranks, before))
+    every = [r.sizes for r in ranks]
+    latency = {s: max(t[s] for t in every) for s in experiment.sizes if all(s in t for t in every)}
+    checked = [wrong for r in ranks for wrong in r.verified.values()]
+    moved = sum(int(r.result.get("moved", 0)) for r in ranks)
+    results = tuple(_result(r, before) for r in ranks)
+    known = facts or TorchFacts()
+    return Run(
+        experiment,
+        state,
+        reason,
+        verified=(not any(checked) if state == "finished" or any(checked) else None) if checked else None,
+        ranks=results,
+        blamed=blamed,
+        busbw={s: busbw(s, t, experiment.ranks) for s, t in latency.items()},
+        latency=latency,
+        import_seconds=import_seconds,
+        backends=known.backends,
+        backends_nccl=known.backends_nccl,
+        torch_version=known.version,
+        nccl_version=known.nccl,
+        cuda_available=known.cuda_available,
+        torch=facts,
+        mapped=tuple(sorted({path for r in results for path in r.mapped})),
+        system_cpu_per_gb=sum(r.system_cpu for r in results) / (moved / 1e9) if moved and state == "finished" else None,
+    )
+
+
+def not_started(experiment: AllReduce, reason: str, **more: Any) -> Run:
+    """A run of which no rank came past import."""
+    return Run(experiment, "not started", reason, **more)
+
+
+def _state(ranks: Sequence[Rank], cut: Cut | None, culprit: Rank | None) -> tuple[str, str, tuple[int, ...]]:
+    if culprit is not None:
+        return "failed", _why(culprit), (culprit.rank,)
+    if cut is None or all(r.done for r in ranks):
+        late = [r for r in ranks if r.exit not in (0, None)]
+        return "finished", "; ".join(f"{_end(r)} after its work was done" for r in late if cut is None), ()
+    slowest = min(ranks, key=lambda r: r.order)
+    where = f"rank {slowest.rank} in phase {slowest.phase}"
+    if slowest.order <= PHASES.index("import"):
+        return "not started", cut.text or f"{where} when the time was over", ()
+    if cut.kind != "stalled" or slowest.phase == "device":
+        return "unfinished", cut.text or f"{where} when the time was over", ()
+    blamed = _missing(ranks, cut)
+    named = ", ".join(f"rank {n}" for n in blamed)
+    what = {"rendezvous": "the rendezvous", "init": "initialisation"}.get(slowest.phase, "a collective")
+    text = f"no progress in {what} for {cut.seconds:.0f} s"
+    return "hung", f"{text}: {named} never arrived" if named else f"{text}: all ranks are inside", blamed
+
+
+def _missing(ranks: Sequence[Rank], cut: Cut) -> tuple[int, ...]:
+    """Ranks that the others wait for: behind in phase, else in collectives entered, else stopped; () when all are inside."""
+    phases = {r.rank: r.order for r in ranks if not r.done}
+    entered = {n: cut.entered[n] if n < len(cut.entered) else 0 for n in phases}
+    for place in (phases, entered):
+        behind = [n for n, at in place.items() if at == min(place.values())]
+        if 0 < len(behind) < len(place):
+            return tuple(behind)
+    return cut.stopped
+
+
+def _why(rank: Rank) -> str:
+    return f"rank {rank.rank} in phase {rank.phase}: {rank.error}" if rank.error else f"{_end(rank)} in phase {rank.phase}"
+
+
+def _end(rank: Rank) -> str:
+    if rank.exit is not None and rank.exit < 0:
+        try:
+            return f"rank {rank.rank} was ended by {signal.Signals(-rank.exit).name}"
+        except ValueError:
+            return f"rank {rank.rank} was ended by signal {-rank.exit}"
+    return f"rank {rank.rank} exited with status {rank.exit}"
+
+
+def _result(rank: Rank, before: float | None) -> RankResult:
+    ours = before is not None and rank.exit_time is not None and rank.exit_time > before  # we ended it
+    times: list[tuple[str, float]] = [(p, rank.phases[p]) for p in PHASES if p in rank.phases]
+    spans = {p: round(end - begin, 6) for (p, begin), (_, end) in pairwise(times)}
+    result = rank.result
+    return RankResult(
+        rank.rank,
+        rank.phase,
+        error=rank.error,
+        exit=None if ours and rank.exit != 0 else rank.exit,
+        wrong=sum(rank.verified.values()),
+        seconds=dict(rank.sizes),
+        phase_seconds=spans,
+        system_cpu=float(result.get("system_cpu", 0.0)),
+        user_cpu=float(result.get("user_cpu", 0.0)),
+        bytes_moved=int(result.get("moved", 0)),
+        mapped=tuple(str(p) for p in result.get("mapped", ())),
+        affinity=tuple(rank.affinity.get("main", ())),
+        thread_affinity=tuple(rank.affinity.get("thread", ())),
+    )
+
+
+_FACTS: Final = {
+    "torch": "version", "torch_path": "path", "torch_cuda": "cuda", "torch_hip": "hip", "nccl": "nccl",
+    "nccl_built": "nccl_built", "cuda_available": "cuda_available", "cuda_warning": "cuda_warning",
+    "device_count": "device_count", "backends": "backends", "backends_error": "backends_error",
+    "backends_nccl": "backends_nccl", "backends_nccl_error": "backends_nccl_error", "error": "error",
+}  # fmt: skip
+
+
+def facts_of(events: Iterable[Event]) -> TorchFacts:
+    """What torch answered; what it did not reach keeps its default, and `error` says that something ended it."""
+    got: dict[str, Any] = {}
+    ended: int | None = None
+    for event in events:
+        if event.get("event") == "fact":
+            got.update({_FACTS[k]: v for k, v in event.items() if k in _FACTS})
+        elif event.get("event") == "facts":
+            ended = event.get("status")
+    if ended and not got.get("error"):
+        got["error"] = f"the child that asks torch ended with status {ended}"
+    return TorchFacts(**got)

@@ -1,0 +1,244 @@
+"""One job's Python with its keeper: started, listened to, and ended without a trace.
+
+A thread of our own starts the keeper and lives as long as it (PR_SET_PDEATHSIG follows the thread that forked, prctl(2)),
+reads everything that comes, and keeps the end of what the libraries print.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import pkgutil
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from netdoctor.allreduce.sandbox import User
+
+PROTOCOL: Final = 1  # of rank.py
+MAX_PACKET: Final = 1 << 20
+OUTPUT_TAIL: Final = 1 << 16
+CLOSE_SECONDS: Final = 6.0  # the keeper's own limits (TERM 0.3 s, KILL 3 s) and some slack
+
+# Reads programs (apart by NUL) from a descriptor and runs them as one __main__.  ``python -c`` puts the working directory first
+# in sys.path: taken out, a torch.py lying there is not the job's torch.  argv[2] are trusted folders of a PYTHONPATH that -I
+# ignores.
+_BOOT: Final = """\
+import os,sys
+if sys.path and sys.path[0]=='':del sys.path[0]
+n=int(sys.argv.pop(1));sys.path[:0]=[p for p in sys.argv.pop(1).split(':') if p]
+s=os.pread(n,os.fstat(n).st_size,0);os.close(n)
+for t in s.split(b'\\0'):exec(compile(t,'<netdoctor>','exec',0,True))
+"""
+
+Event = dict[str, Any]
+
+
+class Worker:
+    """A zygote (rank.py in the job's Python) and its keeper."""
+
+    def __init__(
+        self, python: str, environment: Mapping[str, str], user: User | None, isolated: bool, path: Sequence[str] = ()
+    ) -> None:
+        self.events: list[Event] = []
+        self.started = time.monotonic()
+        self.keeper = 0
+        self.zygote = 0  # pid, 0 before it was started
+        self.gone = False  # the keeper has ended, and all below it
+        self.ended: str | None = None  # how the zygote ended
+        self.abandoned: tuple[int, ...] = ()
+        self.changed = threading.Condition()
+        self._output = bytearray()
+        self._printed = 0
+        self._python, self._environment, self._user = python, environment, user
+        self._flags = ["-B", "-I"] if isolated else ["-B"]
+        self._path = ":".join(path)
+        self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._life, self._life_write = os.pipe()
+        self._thread = threading.Thread(target=self._live, name="netdoctor-allreduce", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> bool:
+        """Send a command with descriptors; False where nobody listens any more."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        try:
+            self._control.sendmsg([json.dumps(message).encode()], rights, socket.MSG_NOSIGNAL)
+        except OSError:
+            return False
+        return True
+
+    def first(self, *kinds: str) -> Event | None:
+        """The first event of one of these kinds that has come."""
+        return next((e for e in list(self.events) if e.get("event") in kinds), None)
+
+    def wait(self, until: Callable[[], bool], deadline: float) -> bool:
+        """Wait until `until()` or the end of the zygote or `deadline` (time.monotonic); whether `until()` holds."""
+        with self.changed:
+            while not until():
+                left = deadline - time.monotonic()
+                if left <= 0 or self.gone:
+                    return until()
+                self.changed.wait(min(left, 1.0))
+        return True
+
+    def output(self, since: int = 0) -> str:
+        """The end of what was printed after `mark()` gave `since`."""
+        kept = min(len(self._output), max(0, self._printed - since))
+        return bytes(self._output[len(self._output) - kept :]).decode("utf-8", "backslashreplace") if kept else ""
+
+    def mark(self) -> int:
+        return self._printed
+
+    def kill(self) -> None:
+        """Let the keeper end everything; returns at once."""
+        if self._life_write >= 0:
+            os.close(self._life_write)
+            self._life_write = -1
+
+    def close(self) -> None:
+        """End everything and wait for it, but not for what hangs in the kernel."""
+        self.kill()
+        self._control.close()
+        if self._thread.ident is not None:
+            self._thread.join(CLOSE_SECONDS)
+        else:
+            for descriptor in (self._life, self._theirs.detach()):
+                os.close(descriptor)
+
+    # The thread
+
+    def _live(self) -> None:
+        output, output_write = os.pipe()
+        status, status_write = os.pipe()
+        try:
+            process = self._spawn(output_write, status_write)
+        except OSError as error:
+            with self.changed:
+                self.ended, self.gone = f"could not start: {error}", True
+                self.changed.notify_all()
+            process = None
+        for descriptor in (output_write, status_write, self._life, self._theirs.detach()):
+            os.close(descriptor)
+        if process is not None:
+            self.keeper = process.pid
+            self._listen(output, status)
+            try:
+                process.wait(CLOSE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        for descriptor in (output, status):
+            os.close(descriptor)
+        with self.changed:
+            self.gone = True
+            self.changed.notify_all()
+
+    def _spawn(self, output: int, status: int) -> subprocess.Popen[bytes]:
+        theirs = self._theirs.fileno()
+        program = _memfd("rank", b"\0".join(_source(name) for name in ("rank.py", "zygote.py")))
+        keeper = _memfd("keeper", _source("keeper.py"))
+        order = {
+            "parent": os.getpid(),
+            "life": self._life,
+            "status": status,
+            "output": output,
+            "keep": [theirs, program],
+            "argv": [self._python, *self._flags, "-c", _BOOT, str(program), self._path, str(theirs)],
+            "env": dict(self._environment),
+            "user": [self._user.uid, self._user.gid, list(self._user.groups)] if self._user else None,
+        }
+        orders = _memfd("order", json.dumps(order).encode())
+        passed = [theirs, program, keeper, orders, self._life, status, output]
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", "-c", _BOOT, str(keeper), "", str(orders)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=passed,
+                start_new_session=True,
+                env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+            )
+        finally:
+            for descriptor in (program, keeper, orders):
+                os.close(descriptor)
+
+    def _listen(self, output: int, status: int) -> None:
+        """Read until the keeper closes its end of `status`."""
+        poll = select.poll()
+        control = self._control.fileno()
+        for descriptor in (output, status, control):
+            poll.register(descriptor, select.POLLIN)
+        line = bytearray()
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == control:
+                    if not self._receive():
+                        poll.unregister(control)
+                    continue
+                data = os.read(descriptor, 1 << 16)
+                if descriptor == output:
+                    self._print(data)
+                    if not data:
+                        poll.unregister(output)
+                    continue
+                line += data
+                while b"\n" in line:
+                    first, _, line = line.partition(b"\n")
+                    self._keeper_says(json.loads(first))
+                if not data:
+                    return
+
+    def _receive(self) -> bool:
+        try:
+            data = self._control.recv(MAX_PACKET)
+        except OSError:  # closed by close()
+            return False
+        if not data:
+            return False
+        try:
+            event = json.loads(data)
+        except ValueError:
+            return True  # ranks share the socket with other people's code
+        if isinstance(event, dict) and event.get("p") == PROTOCOL:
+            with self.changed:
+                self.events.append(event)
+                self.changed.notify_all()
+        return True
+
+    def _print(self, data: bytes) -> None:
+        self._printed += len(data)
+        self._output += data
+        if len(self._output) > 2 * OUTPUT_TAIL:
+            del self._output[:-OUTPUT_TAIL]
+
+    def _keeper_says(self, event: Event) -> None:
+        with self.changed:
+            if event["event"] == "started":
+                self.zygote = event["pid"]
+            elif event["event"] == "not started":
+                self.ended = event["error"]
+            elif event["event"] == "ended" and self.ended is None:
+                self.ended = f"ended with status {event['status']}"
+            elif event["event"] == "gone":
+                self.abandoned = tuple(event["abandoned"])
+                self.gone = True
+            self.changed.notify_all()
+
+
+def _memfd(name: str, content: bytes) -> int:
+    number = os.memfd_create(f"netdoctor-{name}")
+    os.write(number, content)
+    return number
+
+
+def _source(name: str) -> bytes:
+    """The text of a program beside this file (also inside a zipapp)."""
+    return pkgutil.get_data("netdoctor.allreduce", name) or b""
