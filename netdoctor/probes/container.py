@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from netdoctor.host import Host, mapping, read
 from netdoctor.model import Unavailable
+from netdoctor.probes.vantage import runtime_of, uid_map
 
 
 @dataclass(frozen=True)
@@ -16,3 +18,36 @@ class Container:
     shm_size: int | Unavailable  # bytes of /dev/shm
     shm_free: int | Unavailable
     devices_from_host: bool | Unavailable  # /dev is a devtmpfs (the host's) rather than a container's tmpfs
+
+
+def probe(host: Host) -> Container:
+    """What this process was given, read where it stands."""
+    size, free = _shared_memory(host)
+    return Container(runtime_of(host), uid_map(host), size, free, _devices_from_host(host))
+
+
+def _shared_memory(host: Host) -> tuple[int | Unavailable, int | Unavailable]:
+    facts = mapping(host, "statvfs:/dev/shm")
+    if isinstance(facts, Unavailable):
+        return facts, facts
+    size, free = facts.get("size"), facts.get("free")
+    if type(size) is int and type(free) is int:
+        return size, free
+    why = Unavailable("malformed", "statvfs of /dev/shm")
+    return why, why
+
+
+def _devices_from_host(host: Host) -> bool | Unavailable:
+    """Whether /dev is the kernel's own devtmpfs; the last mount on a path is the one that is seen (proc_pid_mountinfo(5))."""
+    text = read(host, "/proc/self/mountinfo")
+    if isinstance(text, Unavailable):
+        return text
+    kinds = {}
+    for line in text.splitlines():
+        left, dash, right = line.partition(" - ")
+        fields = left.split()
+        if dash and len(fields) > 4 and right:
+            kinds[fields[4]] = right.split()[0]
+    if "/" not in kinds:
+        return Unavailable("malformed" if text.strip() else "empty", "/proc/self/mountinfo")
+    return kinds.get("/dev") == "devtmpfs"

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from netdoctor.host import Host, names, read
 from netdoctor.model import Unavailable
+
+MAX_CPUS: Final = 1 << 16  # more than any machine has: a list with more is rubbish
+_NODES: Final = "/sys/devices/system/node"
 
 
 @dataclass(frozen=True)
@@ -29,3 +35,65 @@ class Cpu:
     def node_of(self, cpu: int) -> Node | None:
         nodes = () if isinstance(self.nodes, Unavailable) else self.nodes
         return next((n for n in nodes if cpu in n.cpus), None)
+
+
+def probe(host: Host) -> Cpu:
+    """NUMA nodes from sysfs, what this process may use from /proc/self/status."""
+    status = read(host, "/proc/self/status")
+    online = cpu_list(read(host, "/sys/devices/system/cpu/online"), "/sys/devices/system/cpu/online")
+    return Cpu(_nodes(host, online), _mask(status, "Cpus_allowed_list"), _mask(status, "Mems_allowed_list"), online)
+
+
+def cpu_list(text: str | Unavailable, what: str) -> frozenset[int] | Unavailable:
+    """ "0-3,8" as numbers; the empty list of a node without CPUs is the empty set."""
+    if isinstance(text, Unavailable):
+        return text
+    found: set[int] = set()
+    for part in text.strip().split(",") if text.strip() else ():
+        range_of = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), re.ASCII)
+        if range_of is None:
+            return Unavailable("malformed", f"{what}: {text[:60]!r}")
+        low, high = int(range_of.group(1)), int(range_of.group(2) or range_of.group(1))
+        if not low <= high < MAX_CPUS:
+            return Unavailable("malformed", f"{what}: {text[:60]!r}")
+        found.update(range(low, high + 1))
+    return frozenset(found)
+
+
+def _mask(status: str | Unavailable, name: str) -> frozenset[int] | Unavailable:
+    if isinstance(status, Unavailable):
+        return status
+    line = re.search(rf"^{name}:[ \t]*(\S+)[ \t]*$", status, re.MULTILINE)
+    if line is None:
+        return Unavailable("malformed", f"/proc/self/status has no {name}")
+    return cpu_list(line.group(1), name)
+
+
+def _nodes(host: Host, online: frozenset[int] | Unavailable) -> tuple[Node, ...] | Unavailable:
+    listed = names(host, _NODES)
+    if isinstance(listed, Unavailable):
+        above = names(host, "/sys/devices/system") if listed.kind == "absent" else listed
+        if isinstance(above, Unavailable) or "cpu" not in above or isinstance(online, Unavailable):
+            return listed
+        return (Node(0, online, {0: 10}),)  # a kernel built without NUMA: one node, and it says so by having no such folder
+    ids = sorted(int(name[4:]) for name in listed if re.fullmatch(r"node\d{1,5}", name, re.ASCII))
+    if not ids:
+        return Unavailable("empty", f"{_NODES} shows no node")
+    found = []
+    for number in ids:
+        cpus = cpu_list(read(host, f"{_NODES}/node{number}/cpulist"), f"node{number}/cpulist")
+        if isinstance(cpus, Unavailable):
+            return cpus
+        found.append(Node(number, cpus, _distances(host, number, ids)))
+    return tuple(found)
+
+
+def _distances(host: Host, number: int, ids: list[int]) -> Mapping[int, int] | Unavailable:
+    """One number per online node, in their order (Documentation/ABI/stable/sysfs-devices-node)."""
+    text = read(host, f"{_NODES}/node{number}/distance")
+    if isinstance(text, Unavailable):
+        return text
+    values = text.split()
+    if len(values) != len(ids) or not all(re.fullmatch(r"\d{1,3}", v, re.ASCII) for v in values):
+        return Unavailable("malformed", f"node{number}/distance: {text[:60]!r}")
+    return dict(zip(ids, map(int, values), strict=True))

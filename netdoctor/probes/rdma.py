@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Any, Final
 
-from netdoctor.model import Unavailable
+from netdoctor.host import Host, link, mapping, names, question, read
+from netdoctor.model import KINDS, Unavailable
+from netdoctor.probes.pci import ADDRESS, is_virtual, numa_node, read_function
+
+ASKS: Final[tuple[str, ...]] = ("ask:ibverbs",)
+_CLASS: Final = "/sys/class/infiniband"
+_VERBS: Final = "/sys/class/infiniband_verbs"
+# A RoCE port has up to 256 GID entries and fills them from the front; reading stops after this many empty ones in a row.
+_EMPTY_GIDS: Final = 16
+_NO_GID: Final = frozenset({"0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000"})
 
 
 @dataclass(frozen=True)
@@ -78,3 +89,217 @@ class Rdma:
     nodes: tuple[str, ...] | Unavailable  # entries of /dev/infiniband; () read empty; Unavailable("absent") none
     libibverbs: str | Unavailable  # path or soname of the library that was opened
     verbs_devices: tuple[str, ...] | Unavailable  # names that ibv_get_device_list gives
+    warnings: tuple[str, ...] = ()  # what libibverbs printed: a provider library that does not load
+
+
+def probe(host: Host) -> Rdma:
+    """Every device of sysfs with its ports and node, beside what libibverbs makes of it."""
+    verbs = mapping(host, "ask:ibverbs")
+    found = _device_names(host)
+    library = verbs if isinstance(verbs, Unavailable) else _text(verbs.get("library"), "library")
+    listed = verbs if isinstance(verbs, Unavailable) else _listing(verbs.get("devices"))
+    said = [] if isinstance(verbs, Unavailable) else verbs.get("warnings")
+    if isinstance(found, Unavailable):
+        devices: tuple[RdmaDevice, ...] | Unavailable = found
+    else:
+        # One provider that crashes takes the answer about all: then each device is asked for in a child of its own.
+        alone = found if isinstance(verbs, Unavailable) and verbs.kind in ("crashed", "timed out") else ()
+        host.prefetch(question("ibverbs", device=name) for name in alone)
+        nodes = _uverbs_names(host) if found else {}
+        devices = tuple(_device(host, name, nodes, _provider(host, name, listed, bool(alone))) for name in found)
+    return Rdma(
+        devices=devices,
+        nodes=names(host, "/dev/infiniband"),
+        libibverbs=library,
+        verbs_devices=listed if isinstance(listed, Unavailable) else tuple(listed),
+        warnings=tuple(str(line)[:300] for line in said) if isinstance(said, list) else (),
+    )
+
+
+def _device_names(host: Host) -> tuple[str, ...] | Unavailable:
+    found = names(host, _CLASS)
+    if not isinstance(found, Unavailable) or found.kind != "absent":
+        return found
+    classes = names(host, "/sys/class")
+    if isinstance(classes, Unavailable):
+        return classes
+    # Every kernel has classes; a real sysfs without this one has no RDMA core.
+    return () if classes and "infiniband" not in classes else Unavailable("empty", "/sys/class is empty")
+
+
+def _text(got: object, what: str) -> str | Unavailable:
+    if isinstance(got, str):
+        return got
+    if isinstance(got, dict) and isinstance(got.get("unavailable"), str):
+        return Unavailable(got["unavailable"] if got["unavailable"] in KINDS else "failed", str(got.get("detail", "")))
+    return Unavailable("malformed", what)
+
+
+def _listing(got: object) -> dict[str, Any] | Unavailable:
+    if isinstance(got, dict) and not isinstance(got.get("unavailable"), str):
+        return {str(k): v for k, v in got.items()}
+    why = _text(got, "devices of libibverbs")
+    return why if isinstance(why, Unavailable) else Unavailable("malformed", "devices of libibverbs")
+
+
+def _provider(host: Host, name: str, listed: dict[str, Any] | Unavailable, alone: bool) -> Provider | Unavailable:
+    if alone:
+        answer = mapping(host, question("ibverbs", device=name))
+        listed = answer if isinstance(answer, Unavailable) else _listing(answer.get("devices"))
+    if isinstance(listed, Unavailable):
+        return listed
+    if name not in listed:
+        return Unavailable("absent", "libibverbs does not list it")
+    one = listed[name]
+    if not isinstance(one, dict) or not isinstance(one.get("context"), bool):
+        return Unavailable("malformed", f"libibverbs on {name}")
+    return Provider(one["context"], str(one.get("error", "")), _text(one.get("dmabuf"), "ibv_reg_dmabuf_mr"))
+
+
+def _uverbs_names(host: Host) -> dict[str, str] | Unavailable:
+    """uverbsN by RDMA device."""
+    listed = names(host, _VERBS)
+    if isinstance(listed, Unavailable):
+        return listed
+    pairs = [(read(host, f"{_VERBS}/{n}/ibdev"), n) for n in listed if n.startswith("uverbs")]
+    return {ibdev.strip(): n for ibdev, n in pairs if isinstance(ibdev, str)}
+
+
+def _device(host: Host, name: str, nodes: dict[str, str] | Unavailable, provider: Provider | Unavailable) -> RdmaDevice:
+    where = f"{_CLASS}/{name}"
+    target = link(host, where)
+    pci: str | None | Unavailable
+    if isinstance(target, Unavailable):
+        pci = target
+    else:
+        steps = [step for step in target.split("/") if ADDRESS.fullmatch(step)]
+        # Software devices lie under devices/virtual; sub-functions and auxiliary devices under their PCI function.
+        pci = steps[-1] if steps else None if "/virtual/" in target else Unavailable("malformed", f"{where} -> {target[:80]}")
+    driver: str | Unavailable
+    if isinstance(pci, str):
+        function = read_function(host, pci)
+        driver = function if isinstance(function, Unavailable) else _text(function.driver or None, "no driver is bound")
+        vendor = function if isinstance(function, Unavailable) else f"0x{function.vendor:04x}"
+        node, virtual = numa_node(host, pci), is_virtual(host, pci)
+    else:
+        why = pci if isinstance(pci, Unavailable) else Unavailable("unsupported", "a software device")
+        driver = vendor = node = why
+        virtual = False if pci is None else why
+    firmware = read(host, f"{where}/fw_ver")
+    return RdmaDevice(
+        name=name,
+        pci=pci,
+        driver=driver,
+        vendor=vendor,
+        numa_node=node,
+        virtual_function=virtual,
+        firmware=firmware if isinstance(firmware, Unavailable) else firmware.strip(),
+        ports=_ports(host, f"{where}/ports"),
+        uverbs=_uverbs(host, name, nodes),
+        provider=provider,
+    )
+
+
+def _ports(host: Host, where: str) -> tuple[RdmaPort, ...] | Unavailable:
+    listed = names(host, where)
+    if isinstance(listed, Unavailable):
+        return listed
+    numbers = sorted(int(n) for n in listed if re.fullmatch(r"\d{1,3}", n, re.ASCII))
+    if not numbers:
+        return Unavailable("empty", where)
+    return tuple(_port(host, f"{where}/{n}", n) for n in numbers)
+
+
+def _port(host: Host, where: str, number: int) -> RdmaPort:
+    layer = read(host, f"{where}/link_layer")
+    return RdmaPort(
+        number=number,
+        state=_after_number(host, f"{where}/state"),
+        physical=_after_number(host, f"{where}/phys_state"),
+        link_layer=layer if isinstance(layer, Unavailable) else layer.strip() or Unavailable("empty", f"{where}/link_layer"),
+        rate_gbps=_rate(host, f"{where}/rate"),
+        gids=_gids(host, where),
+    )
+
+
+def _after_number(host: Host, path: str) -> str | Unavailable:
+    """ "4: ACTIVE" as "ACTIVE"."""
+    text = read(host, path)
+    if isinstance(text, Unavailable):
+        return text
+    number, colon, word = text.partition(":")
+    if colon and number.strip().isdigit() and word.strip():
+        return word.strip()
+    return Unavailable("malformed" if text.strip() else "empty", f"{path}: {text[:40]!r}")
+
+
+def _rate(host: Host, path: str) -> float | Unavailable:
+    """ "400 Gb/sec (4X NDR)" as 400.0."""
+    text = read(host, path)
+    if isinstance(text, Unavailable):
+        return text
+    found = re.match(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec", text, re.ASCII)
+    return float(found.group(1)) if found else Unavailable("malformed", f"{path}: {text[:40]!r}")
+
+
+def _gids(host: Host, where: str) -> tuple[Gid, ...] | Unavailable:
+    listed = names(host, f"{where}/gids")
+    if isinstance(listed, Unavailable):
+        return listed
+    found: list[Gid] = []
+    empty = 0
+    for index in sorted(int(n) for n in listed if re.fullmatch(r"\d{1,4}", n, re.ASCII)):
+        value = read(host, f"{where}/gids/{index}")
+        if isinstance(value, Unavailable):
+            if value.kind == "failed":  # EAGAIN and EINVAL are an entry that is being changed or not valid
+                continue
+            return value
+        if value.strip() in _NO_GID or not value.strip():
+            empty += 1
+            if empty >= _EMPTY_GIDS:
+                break
+            continue
+        empty = 0
+        kind, netdev = (read(host, f"{where}/gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
+        found.append(Gid(index, value.strip(), _stripped(kind), _stripped(netdev)))
+    return tuple(found)
+
+
+def _stripped(text: str | Unavailable) -> str | Unavailable:
+    return text if isinstance(text, Unavailable) else text.strip()
+
+
+def _uverbs(host: Host, name: str, nodes: dict[str, str] | Unavailable) -> Uverbs | Unavailable:
+    if isinstance(nodes, Unavailable):
+        return nodes
+    if name not in nodes:
+        return Unavailable("absent", f"no uverbs of {name}: the module ib_uverbs has not taken it")
+    own = nodes[name]
+    node = f"/dev/infiniband/{own}"
+    facts = mapping(host, f"stat:{node}")
+    numbers = owner = facts if isinstance(facts, Unavailable) else Unavailable("malformed", node)
+    pair: tuple[int, int] | Unavailable = numbers
+    access: tuple[int, int, int] | Unavailable = owner
+    if not isinstance(facts, Unavailable):
+        got = [facts.get(key) for key in ("major", "minor", "mode", "uid", "gid")]
+        if all(type(v) is int for v in got):
+            major, minor, mode, uid, gid = (int(v or 0) for v in got)
+            pair = (major, minor) if facts.get("type") == "char" else Unavailable("malformed", f"{node} is no character device")
+            access = (mode, uid, gid)
+    opened = mapping(host, f"open:{node}:rw")
+    return Uverbs(
+        name=own,
+        node=node,
+        numbers=_numbers(host, f"{_VERBS}/{own}/dev"),
+        node_numbers=pair,
+        open_errno=opened if isinstance(opened, Unavailable) else _text(opened.get("name"), f"open of {node}"),
+        owner=access,
+    )
+
+
+def _numbers(host: Host, path: str) -> tuple[int, int] | Unavailable:
+    text = read(host, path)
+    if isinstance(text, Unavailable):
+        return text
+    found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text.strip(), re.ASCII)
+    return (int(found.group(1)), int(found.group(2))) if found else Unavailable("malformed", f"{path}: {text[:40]!r}")
