@@ -107,7 +107,7 @@ def _begin(work: engine.Work, config: Config, progress: engine.Progress) -> Sess
     """Start the job's Python, so that its import of torch runs beside the probes; None where that cannot be."""
     from netdoctor.allreduce.runner import Session
     from netdoctor.host import mapping
-    from netdoctor.probes.libraries import job_python
+    from netdoctor.probes._libraries_find import job_python
 
     variables = mapping(work.host, "env:")
     python = variables if isinstance(variables, Unavailable) else job_python(work.host, variables, config.python)

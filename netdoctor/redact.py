@@ -48,7 +48,10 @@ _SCRUB: Final = (
         rf"\1\2{GONE}",
     ),
     (  # as NCCL echoes variables
-        re.compile(r"(?i)\b([a-z0-9_]*(?:token|secret|passw|credential|api_?key|access_?key)[a-z0-9_]* set (?:by environment )?to )\S+"),
+        re.compile(
+            r"(?i)\b([a-z0-9_]*(?:token|secret|passw|credential|api_?key|access_?key)[a-z0-9_]*"
+            r" set (?:by environment )?to )\S+"
+        ),
         rf"\1{GONE}",
     ),
     (re.compile(r"(?i)\bbearer\s+[a-z0-9._~+/=-]{8,}"), f"Bearer {GONE}"),
