@@ -90,6 +90,8 @@ class RankFacts:
     affinity: Mapping[int, str] = field(default_factory=dict)  # CUDA device -> mask or ranges as printed
     net_lines: int = 0  # "via NET" lines, and how many of them with GDRDMA
     net_gdr_lines: int = 0
+    cpu_conflict: Mapping[int, tuple[str, str]] = field(default_factory=dict)  # GPU -> (its CPUs, the process's): disjoint
+    plugin_env: frozenset[str] = frozenset()  # variables that a network plugin says it set itself
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,116 @@
+# ruff: noqa: E501  (patterns)
+"""From a line of a log to who printed it: NCCL's own prefix is looked for behind whatever launchers put in front.
+
+NCCL writes ``host:pid:tid [cudaDev] NCCL INFO msg`` and ``host:pid:tid [cudaDev] file.cc:line NCCL WARN msg`` (src/debug.cc;
+with ``(function)`` after the line number from 2.30.7, with ``[time] `` in front from 2.26.2).  mpirun, srun, torchrun, Ray, vLLM,
+Kubernetes and CloudWatch put their own marks before that, sometimes twice, so the prefix is searched from the right.  The Neuron
+collectives library is a fork: ``time pid:tid [dev] file:line CCOM WARN msg``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+MAX_LINE: Final = 16384  # bytes of a line that are looked at; NCCL itself cuts a message at 2 KiB (src/debug.cc)
+_HEAD: Final = 700  # bytes before "NCCL" that are looked at: bounds the backtracking of the patterns below
+
+_WHO: Final = re.compile(
+    rb"(?P<host>[A-Za-z0-9_][\w.\-]*):(?P<pid>\d{1,10}):(?P<tid>\d{1,10})(?: \[(?P<dev>-?\d{1,10})\])? *"
+    rb"(?P<source>[^\[\]]{1,400}:\d{1,6}(?: \(\w{1,100}\))?)? *$"
+)
+_WHO_SHORT: Final = (
+    re.compile(
+        rb"(?:^| )(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) \[(?P<dev>-?\d{1,10})\] *(?P<source>\S{1,200}:\d{1,6})? *$"
+    ),  # Neuron
+    re.compile(
+        rb"(?P<host>[A-Za-z][\w.\-]{0,252}):(?P<pid>\d{1,10}) \[(?P<dev>-?\d{1,10})\] *(?P<source>\S{1,200}:\d{1,6}(?: \(\w+\))?)? *$"
+    ),
+    re.compile(
+        rb"(?P<host>[A-Za-z0-9_][\w.\-]{0,252}) \[(?P<dev>-?\d{1,10})\] *(?P<source>\S{1,200}:\d{1,6}(?: \(\w+\))?)? *$"
+    ),
+    re.compile(rb"(?:^|[\s:>|])\[(?P<dev>-?\d{1,10})\] *(?P<source>\S{1,200}:\d{1,6}(?: \(\w+\))?)? *$"),
+    re.compile(rb"(?:^|[\s:>|])(?P<source>[\w./]{1,200}\.(?:cc|h|cu|c|cpp):\d{1,6}(?: \(\w+\))?) *$"),
+    re.compile(rb"(?:^|[\s>|])(?P<host>[A-Za-z][\w.\-]{0,252}):(?P<pid>\d{1,10}) *$"),  # NCCL DIAG
+)
+_TIME: Final = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
+# mpirun --tag-output "[1,3]<stdout>:", torch's "[rank3]:", srun --label "3: ", "[Rank 3]"
+_RANK: Final = re.compile(rb"\[\d{1,6},(\d{1,7})\]<|\[[Rr]ank ?(\d{1,7})\]|^ {0,8}(\d{1,7}): ")
+# A second record on one line: a writer whose newline another writer's text has overtaken.
+GLUED: Final = re.compile(
+    rb"[A-Za-z0-9_][\w.\-]{0,252}:\d{1,10}:\d{1,10} \[-?\d{1,10}\] (?:[\w./]{1,100}:\d{1,6} (?:\(\w{1,100}\) )?)?NCCL (?:INFO|WARN) "
+)
+
+
+class Head(NamedTuple):
+    """Who printed a line; all that a head says is kept, what it does not say is empty."""
+
+    host: str
+    pid: int  # -1: not said
+    dev: int  # -1: not said, or garbage before the first cudaSetDevice
+    source: str  # "misc/socket.cc:58"
+    at: str
+    rank: int  # -1: the launcher did not say
+
+
+def head(text: bytes) -> Head:
+    """Parse what stands before ``NCCL INFO``; never fails."""
+    text = text[-_HEAD:]
+    found = _WHO.search(text)
+    if found is None:
+        for pattern in _WHO_SHORT:
+            found = pattern.search(text)
+            if found is not None:
+                break
+    at = _TIME.search(text)
+    groups = found.groupdict() if found else {}
+    dev = int(groups.get("dev") or -1)
+    return Head(
+        (groups.get("host") or b"").decode("ascii", "replace"),
+        int(groups.get("pid") or -1),
+        dev if 0 <= dev < 1024 else -1,
+        (groups.get("source") or b"").decode("ascii", "replace").strip(),
+        at[0].decode() if at else "",
+        rank(text),
+    )
+
+
+def bare(line: bytes) -> Head:
+    """What a line without NCCL's prefix says about its writer: at most a time and a launcher's rank."""
+    at = _TIME.search(line[:_HEAD])
+    return Head("", -1, -1, "", at[0].decode() if at else "", rank(line))
+
+
+def rank(text: bytes) -> int:
+    """The global rank that a launcher's mark names, or -1."""
+    found = _RANK.search(text[:_HEAD])
+    return int(next(g for g in found.groups() if g is not None)) if found else -1
+
+
+def split_level(line: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """(head, level, message) of a line that carries NCCL's tag (or Neuron's), None for any other line."""
+    at = line.find(b"NCCL ")
+    while at >= 0:
+        rest = line[at + 5 : at + 10]
+        level = _LEVELS.get(rest)
+        if level is not None:
+            return line[:at], level, line[at + 5 + len(level) :].lstrip(b" ")
+        at = line.find(b"NCCL ", at + 5)
+    at = line.find(b"CCOM WARN ")
+    if at >= 0:
+        return line[:at], b"WARN", line[at + 10 :]
+    return _old(line)
+
+
+_LEVELS: Final = {level + b" " * (5 - len(level)): level for level in (b"INFO", b"WARN", b"ATTN", b"DIAG", b"TRACE", b"ABORT")}
+# NCCL up to 2.2 had no "NCCL" tag: "host:pid:tid [0] INFO NET : Using interface eth0:10.0.0.1<0>"
+_OLD: Final = re.compile(
+    rb"(?P<head>[\w.\-]{1,253}:\d{1,10}:\d{1,10} \[-?\d{1,10}\] (?:\S{1,100}:\d{1,6} )?)(?P<level>INFO|WARN) "
+)
+
+
+def _old(line: bytes) -> tuple[bytes, bytes, bytes] | None:
+    if b"] INFO " not in line and b" WARN " not in line:
+        return None
+    found = _OLD.search(line[:1024])
+    return (line[: found.end("head")], found["level"], line[found.end() :]) if found else None

@@ -1,0 +1,119 @@
+"""What the parser remembers while bytes stream by.  It grows with ranks and pairs of ranks, never with bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+MAX_PROCESSES: Final = 65536
+MAX_EVENTS: Final = 20000  # one a kind, key and process; beyond that they are counted only
+MAX_COMM_IDS: Final = 64  # a process; a job that makes one a step has thousands
+
+
+@dataclass(slots=True)
+class Process:
+    """What one process (host and pid) said."""
+
+    host: str
+    pid: int
+    rank_hint: int = -1
+    ranks: dict[int, int] = field(default_factory=dict)  # CUDA device -> rank in its largest communicator
+    nranks: dict[int, int] = field(default_factory=dict)  # CUDA device -> size of that communicator
+    nodes: int = 0
+    version: str = ""
+    bootstrap: tuple[str, str] | None = None
+    network: str = ""
+    devices: tuple[tuple[str, int, str], ...] = ()
+    started: int = 0
+    complete: int = 0
+    comm_ids: dict[str, int] = field(default_factory=dict)  # -> nranks
+    init_seconds: float = 0.0
+    env: dict[str, str] = field(default_factory=dict)
+    plugin_env: set[str] = field(default_factory=set)  # variables that a network plugin set itself
+    affinity: dict[int, str] = field(default_factory=dict)
+    cpu_conflict: dict[int, tuple[str, str]] = field(default_factory=dict)  # GPU -> (GPU's CPUs, process's CPUs)
+    net_lines: int = 0
+    net_gdr: int = 0
+    no_ib: bool = False
+    verbs_missing: bool = False
+
+    def rank(self, dev: int) -> int:
+        """The rank of this process (of its device, where it drives several), or -1."""
+        if len(self.ranks) == 1:
+            return next(iter(self.ranks.values()))
+        return self.ranks.get(dev, self.rank_hint)
+
+
+@dataclass(slots=True)
+class Seen:
+    """An event while it is collected."""
+
+    kind: str
+    file: int
+    line: int
+    text: bytes
+    process: int
+    dev: int
+    rank: int
+    at: str
+    source: str
+    data: dict[str, str]
+    count: int = 1
+
+
+@dataclass(slots=True)
+class State:
+    """Everything that the facts are made of."""
+
+    files: list[str] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
+    index: dict[tuple[str, int], int] = field(default_factory=dict)
+    events: dict[tuple[object, ...], Seen] = field(default_factory=dict)
+    vias: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    versions: Counter[str] = field(default_factory=Counter)
+    cuda_versions: Counter[str] = field(default_factory=Counter)
+    driver_version: str = ""
+    torch_version: str = ""
+    library: str = ""
+    networks_inferred: Counter[str] = field(default_factory=Counter)
+    plugin: str = ""
+    plugin_wanted: str = ""
+    plugin_error: str = ""
+    ib_used: bool = False  # a "NET/IB : Using" line with at least one device
+    oob: tuple[str, str, str] | None = None
+    socket_ifs: dict[tuple[str, str, str], None] = field(default_factory=dict)
+    gdr_hca: dict[str, bool] = field(default_factory=dict)
+    gdr_distance: Counter[str] = field(default_factory=Counter)
+    rings_gdr: int = -1
+    dmabuf: bool | None = None
+    nvls: bool | None = None
+    mnnvl: bool | None = None
+    sharp: bool | None = None
+    collnet: bool | None = None
+    channels: dict[str, int] = field(default_factory=dict)
+    algorithms: Counter[str] = field(default_factory=Counter)
+    nodes: int = 0
+    nranks: int = 0
+    ring_ranks: int = 0  # from "Channel 00/08 : 0 1 2 3", where no communicator line is there
+    header_hosts: dict[str, None] = field(default_factory=dict)  # nccl-tests' "Rank 0 Pid 1 on HOST"
+    gpus: dict[str, None] = field(default_factory=dict)
+    busbw: float | None = None
+    diagnostics: dict[str, None] = field(default_factory=dict)
+    levels: set[str] = field(default_factory=set)
+    subsystems: set[str] = field(default_factory=set)
+    transports: Counter[str] = field(default_factory=Counter)
+    lines: int = 0
+    nccl_lines: int = 0
+    bytes_read: int = 0
+
+    def process(self, host: str, pid: int) -> int:
+        """The index of this process, made where it is new."""
+        key = (host, pid)
+        at = self.index.get(key)
+        if at is None:
+            if len(self.processes) >= MAX_PROCESSES:
+                return 0
+            at = self.index[key] = len(self.processes)
+            self.processes.append(Process(host, pid))
+        return at
