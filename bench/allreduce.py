@@ -1,0 +1,92 @@
+"""What the all-reduce costs: start to verdict against torchrun, a further experiment, and busbw against a bare loop."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+from bench import Row, at_most, interleaved, row, seconds
+
+ROOT = pathlib.Path(__file__).parents[1]
+SIZE = 64 << 20
+PYTHON = sys.executable  # of .venv: its torch is the reference's and the doctor's
+
+
+def rows() -> Iterator[Row]:
+    yield from _whole()
+    yield from _experiments()
+
+
+def _preflight() -> dict[str, float]:
+    """One whole preflight: wall time, import of torch, time inside collectives."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "report.json")
+        command = [PYTHON, "-m", "netdoctor.cli", "preflight", "--python", PYTHON, "--format", "json", "-o", out, "--quiet"]
+        wall = seconds(command, cwd=ROOT)
+        report = json.loads(pathlib.Path(out).read_text())
+    (run, *_) = report["volatile"]["runs"]
+    state = {c["id"]: c["status"] for c in report["checks"]}
+    if state["allreduce.run"] != "pass":
+        raise RuntimeError(f"the all-reduce did not pass: {state}")
+    inside = max(sum(r["phase_seconds"].get(p, 0.0) for p in ("first", "timed")) for r in run["ranks"])
+    return {"wall": wall, "import": run["import_seconds"], "collectives": inside}
+
+
+def _whole() -> Iterator[Row]:
+    torchrun = [
+        PYTHON,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "bench/torch_script.py",
+        str(SIZE),
+        "1",
+    ]
+    runs: list[dict[str, float]] = []
+
+    def ours() -> float:
+        runs.append(_preflight())
+        return runs[-1]["wall"]
+
+    ours()  # a first run warms the page cache for both
+    runs.clear()
+    mine, theirs = interleaved(5, ours, lambda: seconds(torchrun, cwd=ROOT))
+    yield at_most("allreduce.preflight", mine, "s", theirs, 0.6)
+    rest = statistics.median(r["wall"] - r["import"] - r["collectives"] for r in runs)
+    yield row("allreduce.overhead", rest, "s", None, "<= 0.6 s beside import torch and the collectives", rest <= 0.6)
+
+
+def _experiments() -> Iterator[Row]:
+    """In one process that imported torch once: a further experiment, and busbw, each against a bare forked loop."""
+    done = subprocess.run(
+        [PYTHON, "-m", "bench.bare_loop", str(SIZE), "30"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr[-2000:])
+    data = json.loads(done.stdout)
+    yield at_most("allreduce.further_experiment", data["ours_seconds"], "s", data["bare_seconds"], 2.0)
+    ratios = [a / b for a, b in zip(data["ours_busbw"], data["bare_busbw"], strict=True)]
+    middle = statistics.median(ratios)
+    yield row(
+        "allreduce.busbw_64MiB",
+        statistics.median(data["ours_busbw"]),
+        "GB/s",
+        statistics.median(data["bare_busbw"]),
+        f"median of {len(ratios)} paired ratios {middle:.3f} within 0.95-1.05",
+        0.95 <= middle <= 1.05,
+    )
+
+
+if __name__ == "__main__":
+    begin = time.perf_counter()
+    for one in rows():
+        print(one)
+    print(f"{time.perf_counter() - begin:.1f} s")
