@@ -10,8 +10,10 @@ from netdoctor.allreduce.experiment import AllReduce, Baseline, Cure, PathRun, R
 from netdoctor.causes import CAUSES
 from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
 from netdoctor.model import Finding, Fix, Quantity, Severity, Status, Unavailable
-from netdoctor.nccl import gpudirect
+from netdoctor.nccl import carrier, gpudirect, hcas, ifname
+from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.facts import LogFacts
+from netdoctor.nccl.proof import GdrProof, gdr_proof
 from netdoctor.nccl.selector import Selector
 from netdoctor.nccl.selector import parse as parse_selector
 from netdoctor.probes.container import Container
@@ -130,6 +132,7 @@ __all__ = [
     "Expected",
     "Finding",
     "Fix",
+    "GdrProof",
     "Gid",
     "Gpu",
     "Gpus",
@@ -170,13 +173,18 @@ __all__ = [
     "Uverbs",
     "Vantage",
     "VisibleGpu",
+    "carrier",
     "check",
     "fail",
     "fix_container",
     "fix_environment",
     "fix_module",
     "fix_sysctl",
+    "gdr_proof",
     "gpudirect",
+    "hcas",
+    "ifname",
+    "nccl_ports",
     "ok",
     "parse_selector",
     "skip",

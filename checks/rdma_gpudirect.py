@@ -1,0 +1,368 @@
+"""RDMA reaches GPU memory directly, pair by pair, where NCCL would use it.
+
+Either mechanism serves: a peer-memory module that this NCCL version looks at, or DMA-BUF.  The path run's log is the proof
+(``/GDRDMA`` on a connection); what is able but unused is told apart from what is not able.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from netdoctor.api import (
+    Baseline,
+    Cure,
+    Environ,
+    Finding,
+    Fix,
+    GdrProof,
+    Gpus,
+    JobShape,
+    Kernel,
+    Libraries,
+    PathRun,
+    Pci,
+    Rdma,
+    RdmaDevice,
+    Run,
+    Severity,
+    Unavailable,
+    Vantage,
+    check,
+    fail,
+    fix_environment,
+    fix_module,
+    gdr_proof,
+    gpudirect,
+    hcas,
+    ok,
+    parse_selector,
+    skip,
+    unknown,
+)
+
+HOW = "run an all-reduce over two nodes with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH and look for /GDRDMA"
+# Instances whose EFA does GPUDirect RDMA carry these GPUs (AWS EFA documentation, supported instance types).
+EFA_GPUS = ("A100", "H100", "H200", "B200", "B300", "GB200", "GB300")
+
+
+@dataclass(frozen=True)
+class Node:
+    """The facts that all pairs of a node share."""
+
+    version: tuple[int, int, int] | Unavailable
+    kernel: Kernel
+    gpus: Gpus
+    environ: Environ
+    vantage: Vantage
+    runs: tuple[Run, ...]
+    why_no_run: str
+    single: bool
+    count: int
+
+    def setting(self, name: str) -> str | None:
+        got = self.environ.get(name)
+        return got if isinstance(got, str) else None
+
+    @property
+    def settings_unread(self) -> Unavailable | None:
+        return self.environ.nccl if isinstance(self.environ.nccl, Unavailable) else None
+
+
+@check(id="rdma.gpudirect", title="RDMA reaches GPU memory directly (GPUDirect) where NCCL uses it", cause="gdr_disabled")
+def gpudirect_rdma(
+    rdma: Rdma,
+    pci: Pci | Unavailable,
+    gpus: Gpus,
+    kernel: Kernel,
+    environ: Environ,
+    libraries: Libraries | Unavailable,
+    vantage: Vantage,
+    job: JobShape,
+    baseline: Baseline | Unavailable,
+    path: PathRun | Unavailable,
+) -> Iterator[Finding]:
+    gate = _does_not_apply(rdma, pci, gpus)
+    if gate is not None:
+        yield gate
+        return
+    places = hcas.places(gpus, pci)
+    devices = rdma.devices
+    if isinstance(places, Unavailable) or isinstance(devices, Unavailable) or not places:
+        yield unknown(f"GPUs or RDMA devices could not be read: {places if isinstance(places, Unavailable) else devices}")
+        return
+    runs = path.runs if isinstance(path, PathRun) and not isinstance(path.runs, Unavailable) else ()
+    why = str(path if isinstance(path, Unavailable) else path.runs) if not runs else ""
+    node = Node(
+        nccl_version(libraries, baseline),
+        kernel,
+        gpus,
+        environ,
+        vantage,
+        runs,
+        why,
+        job.stated and job.nodes == 1,
+        len(places),
+    )
+    choice = parse_selector(node.setting("NCCL_IB_HCA") or "")
+    candidates = hcas.selected(devices, choice) if choice else devices
+    if not candidates:
+        yield unknown("NCCL_IB_HCA selects none of the RDMA devices", how="netdoctor preflight --only rdma.dev_infiniband")
+        return
+    taken: dict[str, int] = {}
+    for gpu in places:
+        kind, near = hcas.nearest(gpu, candidates, pci)
+        device = min(near, key=lambda d: (taken.get(d.name, 0), near.index(d)))
+        taken[device.name] = taken.get(device.name, 0) + 1
+        yield _pair(gpu, device, kind, node)
+
+
+def _does_not_apply(rdma: Rdma, pci: Pci | Unavailable, gpus: Gpus) -> Finding | None:
+    """Skip on positive evidence only; unknown where the layers do not agree."""
+    if isinstance(pci, Pci):
+        foreign = pci.foreign_accelerators
+        if not pci.gpus and not isinstance(foreign, Unavailable) and foreign:
+            return unknown(f"accelerators that netdoctor does not judge: {', '.join(foreign)}")
+        if not pci.gpus and gpus.visible == () and foreign == ():
+            return skip("no GPU: PCI was read and shows none, and libcuda shows the job none")
+        if not pci.rdma and rdma.devices == ():
+            return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
+        if pci.rdma and rdma.devices == ():
+            return unknown("PCI shows RDMA hardware, /sys/class/infiniband shows none", how="see rdma.dev_infiniband")
+    elif rdma.devices == ():
+        return unknown(f"no RDMA device in sysfs, but PCI could not be read: {pci}")
+    if gpus.visible == ():
+        return unknown("libcuda shows the job no GPU, PCI does", how="nvidia-smi; CUDA_VISIBLE_DEVICES")
+    return None
+
+
+def nccl_version(libraries: Libraries | Unavailable, baseline: Baseline | Unavailable) -> tuple[int, int, int] | Unavailable:
+    """The version that the job uses: what the run loaded, else what its torch takes."""
+    if isinstance(baseline, Baseline) and baseline.nccl_ran:
+        found = gpudirect.parse_version(baseline.run.nccl_version)
+        if found:
+            return found
+    if isinstance(libraries, Unavailable):
+        return libraries
+    if isinstance(libraries.torch, Unavailable) or isinstance(libraries.nccl, Unavailable):
+        return libraries.torch if isinstance(libraries.torch, Unavailable) else Unavailable("not read", str(libraries.nccl))
+    if isinstance(libraries.python, Unavailable) or libraries.python.ours:
+        return Unavailable("not read", "the job's own Python is not known")
+    path = libraries.torch.nccl_path
+    used = next((one for one in libraries.nccl if path in (one.path, one.real_path)), None)
+    return used.version if used else Unavailable("not read", "which NCCL the job uses is not known")
+
+
+def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Finding:
+    subject = f"{gpu.label}–{device.name}"
+    proof = gdr_proof(node.runs, gpu.ordinal, device.name)
+    own = _own_rules(gpu, device, proof, subject)
+    if own is not None:
+        return own
+    if node.setting("NCCL_TOPO_FILE"):
+        kind = ""  # NCCL takes distances from that file
+    if isinstance(node.version, Unavailable):
+        if proof.send and proof.receive:
+            return _passed(subject, node, "NCCL's log shows /GDRDMA both ways", kind)
+        return unknown(f"the job's NCCL version is not known: {node.version}", subject=subject, how="give --python")
+    limit, by_user = gpudirect.level(node.version, node.setting("NCCL_NET_GDR_LEVEL"), node.setting("NCCL_NET_GDR_C2C"))
+    near = gpudirect.within(kind, limit) if kind else None
+    able, reasons = _able(gpu, device, node)
+    evidence: dict[str, Any] = {
+        "nccl": gpudirect.text(node.version),
+        "distance": kind or "not known",
+        "level": limit,
+        **reasons,
+    }
+    if proof.send and proof.receive:
+        return _passed(subject, node, "NCCL's log shows /GDRDMA both ways", kind, able, **evidence)
+    if node.settings_unread is not None:
+        return unknown(f"NCCL's settings could not be read: {node.settings_unread}", subject=subject, **evidence)
+    if near is False and not proof.receive:
+        return _too_far(subject, node, kind, limit, by_user, proof, evidence)
+    if proof.shown:
+        return _shown(subject, gpu, device, node, proof, able, near, evidence)
+    return _static(subject, gpu, node, able, near, evidence)
+
+
+def _own_rules(gpu: hcas.GpuPlace, device: RdmaDevice, proof: GdrProof, subject: str) -> Finding | None:
+    """Platforms with rules of their own: no GPUDirect at all, or another library that decides."""
+    seen = gpu.visible
+    if any(word in gpu.name for word in gpudirect.NO_PLATFORM):
+        return skip(
+            f"{gpu.name} has no GPUDirect RDMA by design: NCCL stages through memory that CPU and GPU share", subject=subject
+        )
+    if seen is not None and seen.gpudirect_rdma is False and seen.dmabuf is False and not proof.receive:
+        if seen.integrated is True or any(word in gpu.name for word in gpudirect.CONSUMER):
+            return skip(f"the driver offers no GPUDirect RDMA on {gpu.name} (attributes 116 and 124 are 0)", subject=subject)
+        return unknown(
+            f"the driver offers no GPUDirect RDMA on {gpu.name} (attributes 116 and 124 are 0): usual on a vGPU, in a VM "
+            "without peer-to-peer, and on workstation models",
+            subject=subject,
+            how="ask the platform's owner whether this machine type offers GPUDirect RDMA",
+        )
+    if device.driver != "efa":
+        return None
+    if proof.send and proof.receive:
+        return ok(f"EFA: the log shows /GDRDMA both ways (NET/{proof.network})", subject=subject)
+    if proof.shown and any(word in gpu.name for word in EFA_GPUS):
+        return fail(
+            f"EFA without GPUDirect: NET/{proof.network} staged through host memory on {gpu.name}",
+            subject=subject,
+            expected="/GDRDMA on NET lines",
+            why="aws-ofi-nccl turns it off where libfabric or the efa module lacks peer-to-peer",
+            fix=Fix("update the EFA installer (efa module, libfabric, aws-ofi-nccl)", ("fi_info -p efa -c FI_HMEM",)),
+        )
+    return unknown(
+        "EFA: libfabric and aws-ofi-nccl decide about GPUDirect, NCCL's own rules do not apply", subject=subject, how=HOW
+    )
+
+
+def _able(gpu: hcas.GpuPlace, device: RdmaDevice, node: Node) -> tuple[bool | None, dict[str, str]]:
+    """Whether one of the two mechanisms would serve this pair, and why."""
+    assert not isinstance(node.version, Unavailable)
+    missing = Unavailable("not read", "libcuda")
+    errno = device.provider if isinstance(device.provider, Unavailable) else device.provider.dmabuf_errno
+    peer = gpudirect.peermem(node.version, node.kernel.modules, node.kernel.memory_peers)
+    dmabuf = gpudirect.dmabuf(
+        node.version,
+        node.gpus.cuda_driver,
+        gpu.visible.dmabuf if gpu.visible else missing,
+        errno,
+        node.setting("NCCL_DMABUF_ENABLE"),
+    )
+    gpu_side = gpu.visible.gpudirect_rdma if gpu.visible else missing
+    peer_yes = peer.yes if not peer.yes or gpu_side is True else (False if gpu_side is False else None)
+    reasons = {"peermem": peer.why, "dmabuf": dmabuf.why}
+    if dmabuf.yes or peer_yes:
+        return True, reasons
+    if peer_yes is False and dmabuf.yes is False:
+        return False, reasons
+    return None, reasons
+
+
+def _passed(subject: str, node: Node, text: str, kind: str, able: bool | None = None, **evidence: Any) -> Finding:
+    notes = ("the files that NCCL looks at say no, the run says yes: the run counts",) if able is False else ()
+    if not node.vantage.job_environment:
+        elsewhere = node.vantage.why_not or "seen outside the job"
+        return unknown(f"{text}, {elsewhere}", subject=subject, how="netdoctor run -- …", **evidence)
+    return ok(f"{text}{f' ({kind})' if kind else ''}", subject=subject, notes=notes, **evidence)
+
+
+def _too_far(
+    subject: str, node: Node, kind: str, limit: str, by_user: bool, proof: GdrProof, evidence: dict[str, Any]
+) -> Finding:
+    assert not isinstance(node.version, Unavailable)
+    default = gpudirect.level(node.version, None, node.setting("NCCL_NET_GDR_C2C"))[0]
+    if by_user and gpudirect.within(kind, default):
+        cure = None
+        if proof.run is not None:
+            base = proof.run.experiment
+            change = replace(base, env=(*base.env, ("NCCL_NET_GDR_LEVEL", None)))
+            cure = Cure(change, base, "without NCCL_NET_GDR_LEVEL")
+        return fail(
+            f"NCCL_NET_GDR_LEVEL={limit} keeps GPUDirect off at distance {kind}; NCCL's default is {default}",
+            subject=subject,
+            fix=fix_environment(node.vantage, "NCCL_NET_GDR_LEVEL", unset=True),
+            cure=cure,
+            **evidence,
+        )
+    return skip(
+        f"their path is {kind}, farther than {limit}: NCCL stages through host memory by design",
+        subject=subject,
+        **evidence,
+    )
+
+
+def _shown(
+    subject: str,
+    gpu: hcas.GpuPlace,
+    device: RdmaDevice,
+    node: Node,
+    proof: GdrProof,
+    able: bool | None,
+    near: bool | None,
+    evidence: dict[str, Any],
+) -> Finding:
+    """The run's log shows this pair without GPUDirect on at least one side."""
+    gpu_fact = gpu.gpu
+    links = Unavailable("not read") if gpu_fact is None else gpu_fact.nvlinks
+    nvlink = links if isinstance(links, Unavailable) else any(links)
+    capability = Unavailable("not read") if gpu_fact is None else gpu_fact.capability
+    read = gpudirect.reads(capability, nvlink, node.count, node.setting("NCCL_NET_GDR_READ"))
+    if proof.receive and read.yes is False:
+        return ok(f"GPUDirect on receive; sends stage through host memory: {read.why}", subject=subject, **evidence)
+    if proof.receive and (proof.send is None or read.yes is None):
+        return unknown(
+            f"GPUDirect on receive, sends not shown or not decided: {read.why}", subject=subject, how=HOW, **evidence
+        )
+    if proof.send and proof.receive is None:
+        return unknown("GPUDirect on send, receives not shown", subject=subject, how=HOW, **evidence)
+    if near is None:
+        return unknown(
+            "the run staged through host memory, and how far GPU and HCA are apart for NCCL is not known",
+            subject=subject,
+            **evidence,
+        )
+    side = "one side only: " + ("receive" if proof.receive else "send") if proof.receive or proof.send else "neither side"
+    if able is False:
+        return _unable(subject, node, evidence, f"the run's log shows GPUDirect on {side}")
+    return fail(
+        f"able to use GPUDirect, but the run's log shows it on {side}",
+        subject=subject,
+        severity=Severity.INFO if node.single else None,
+        expected="/GDRDMA on sends and receives",
+        how="dmesg | grep -i -e peermem -e ib_core; NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH names the distance and the HCA's support",
+        **evidence,
+    )
+
+
+def _static(
+    subject: str, gpu: hcas.GpuPlace, node: Node, able: bool | None, near: bool | None, evidence: dict[str, Any]
+) -> Finding:
+    """No run showed this pair: only what NCCL would ask."""
+    if able is False:
+        return _unable(subject, node, evidence, "")
+    later = f"no run showed this pair ({node.why_no_run or 'the path run did not use it'})"
+    if able is None or near is None:
+        why = "; ".join(f"{k}: {v}" for k, v in evidence.items() if k in ("peermem", "dmabuf"))
+        missing = "how far GPU and HCA are apart for NCCL is not known" if able and near is None else why
+        return unknown(f"{missing}; {later}", subject=subject, how=HOW, **evidence)
+    if not evidence["dmabuf"].startswith("attribute 124 is 1"):
+        # A module built against another ib_core is there and fails at registration (EINVAL): only a run can tell.
+        return unknown(f"a peer-memory module is loaded; {later}", subject=subject, how=HOW, **evidence)
+    return _passed(subject, node, f"everything that NCCL asks says DMA-BUF; {later}", evidence["distance"], able, **evidence)
+
+
+def _unable(subject: str, node: Node, evidence: dict[str, Any], shown: str) -> Finding:
+    """Neither mechanism: the mend that can help here, and no modprobe where it cannot."""
+    assert not isinstance(node.version, Unavailable)
+    dmabuf, peer = evidence["dmabuf"], evidence["peermem"]
+    if dmabuf.startswith("NCCL_DMABUF_ENABLE"):
+        fix = fix_environment(node.vantage, "NCCL_DMABUF_ENABLE", unset=True)
+    elif peer.startswith("nvidia_peermem is loaded"):
+        fix = Fix(
+            "use NCCL 2.23.4 or newer, which looks at /sys/module/nvidia_peermem", ("pip install 'nvidia-nccl-cu12>=2.23.4'",)
+        )
+    elif "open kernel modules" in dmabuf and node.version >= gpudirect.DMABUF_SINCE:
+        fix = Fix(
+            "install the driver's open kernel modules (DMA-BUF), or load nvidia_peermem where ib_core has the peer-memory API",
+            ("cat /proc/driver/nvidia/version   # says 'Open Kernel Module' where they are in use", "modprobe nvidia-peermem"),
+            ("echo nvidia-peermem > /etc/modules-load.d/nvidia-peermem.conf",),
+        )
+    elif "IBVERBS_1.12" in dmabuf:
+        fix = Fix("install rdma-core 34 or newer where the job runs", ("apt-get install libibverbs1 ibverbs-providers",))
+    elif node.version < gpudirect.DMABUF_SINCE or not node.kernel.memory_peers:
+        fix = Fix("use an NCCL with DMA-BUF (2.13.4 or newer) and a kernel and HCA driver that support it")
+    else:
+        fix = fix_module("nvidia-peermem")
+    return fail(
+        f"no GPUDirect: {shown + '; ' if shown else ''}no peer-memory module that NCCL looks at, and no DMA-BUF",
+        subject=subject,
+        severity=Severity.INFO if node.single else None,
+        expected="a peer-memory module or DMA-BUF",
+        why=f"peer memory: {peer}. DMA-BUF: {dmabuf}.",
+        fix=fix,
+        **evidence,
+    )

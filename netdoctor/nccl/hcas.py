@@ -1,0 +1,126 @@
+"""Which RDMA devices the job will use: the ones nearest to its GPUs, or those that NCCL_IB_HCA selects.
+
+Source: NCCL src/graph/topo.cc (ncclTopoGetLocalNet: nearest path type, highest bandwidth), src/transport/net_ib/init.cc
+(NCCL_IB_HCA; ports that are not ACTIVE or of another link layer than InfiniBand and Ethernet are passed over).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from netdoctor.model import Unavailable
+from netdoctor.nccl.gpudirect import C2C_NAMES, distance, rank
+from netdoctor.nccl.selector import Selector
+from netdoctor.probes.gpu import Gpu, Gpus, VisibleGpu
+from netdoctor.probes.pci import Pci, PciDevice
+from netdoctor.probes.rdma import RdmaDevice, RdmaPort
+
+
+@dataclass(frozen=True)
+class GpuPlace:
+    """A GPU of the job and where it sits."""
+
+    label: str  # "GPU0", by the job's ordinal where libcuda answered, else by PCI address
+    ordinal: int | None
+    device: PciDevice | Unavailable
+    visible: VisibleGpu | None
+    gpu: Gpu | None
+
+    @property
+    def name(self) -> str:
+        for one in (self.visible, self.gpu):
+            if one is not None and isinstance(one.name, str):
+                return one.name
+        return ""
+
+    @property
+    def c2c(self) -> bool:
+        return any(word in self.name for word in C2C_NAMES)
+
+
+def places(gpus: Gpus | Unavailable, pci: Pci | Unavailable) -> tuple[GpuPlace, ...] | Unavailable:
+    """The job's GPUs (what libcuda shows it), else those of PCI.  () only where both were read and show none."""
+    jobs = gpus if isinstance(gpus, Unavailable) else gpus.of_the_job
+    if isinstance(jobs, Unavailable) or not jobs:
+        if isinstance(pci, Unavailable):
+            return pci
+        return tuple(GpuPlace(f"GPU {d.address}", None, d, None, _by_address(gpus, d.address)) for d in pci.gpus)
+    out = []
+    for seen, gpu in jobs:
+        where: PciDevice | Unavailable = Unavailable("not read", "NVML does not say where it sits")
+        if gpu is not None and isinstance(gpu.pci, str) and not isinstance(pci, Unavailable):
+            where = pci.at(gpu.pci) or Unavailable("absent", f"no {gpu.pci} on PCI")
+        elif isinstance(pci, Unavailable):
+            where = pci
+        out.append(GpuPlace(f"GPU{seen.ordinal}", seen.ordinal, where, seen, gpu))
+    return tuple(out)
+
+
+def _by_address(gpus: Gpus | Unavailable, address: str) -> Gpu | None:
+    known = () if isinstance(gpus, Unavailable) or isinstance(gpus.all, Unavailable) else gpus.all
+    return next((g for g in known if g.pci == address), None)
+
+
+def active(port: RdmaPort) -> bool:
+    """Whether NCCL's own IB transport would take this port."""
+    return port.state == "ACTIVE" and port.link_layer in ("InfiniBand", "Ethernet")
+
+
+def active_ports(device: RdmaDevice) -> tuple[RdmaPort, ...]:
+    return () if isinstance(device.ports, Unavailable) else tuple(p for p in device.ports if active(p))
+
+
+def rate(device: RdmaDevice) -> float:
+    return max((p.rate_gbps for p in active_ports(device) if isinstance(p.rate_gbps, float | int)), default=0.0)
+
+
+def selected(devices: Iterable[RdmaDevice], choice: Selector) -> tuple[RdmaDevice, ...]:
+    """The devices of which NCCL_IB_HCA takes a port."""
+    return tuple(
+        d
+        for d in devices
+        if any(choice.takes(d.name, n) for n in ([p.number for p in d.ports] if not isinstance(d.ports, Unavailable) else [1]))
+    )
+
+
+def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci | Unavailable) -> tuple[str, tuple[RdmaDevice, ...]]:
+    """(distance, the devices at that distance); ("", all of them) where it cannot be told.
+
+    Among equals a device with an ACTIVE port wins over one without (the second port of a card), and one of at least half
+    the highest rate over slower ones (a management port beside the fabric).
+    """
+    every = tuple(devices)
+    if isinstance(pci, Unavailable) or isinstance(gpu.device, Unavailable):
+        return "", every
+    ranked: dict[str, list[RdmaDevice]] = {}
+    for device in every:
+        where = pci.at(device.pci) if isinstance(device.pci, str) else None
+        if where is not None:
+            ranked.setdefault(distance(gpu.device, where, gpu.c2c), []).append(device)
+    if not ranked:
+        return "", every
+    kind = min(ranked, key=rank)
+    return kind, prefer(ranked[kind])
+
+
+def prefer(devices: list[RdmaDevice]) -> tuple[RdmaDevice, ...]:
+    live = [d for d in devices if active_ports(d)] or devices
+    best = max(rate(d) for d in live)
+    return tuple(d for d in live if rate(d) >= best / 2)
+
+
+def subjects(
+    devices: tuple[RdmaDevice, ...], gpus: tuple[GpuPlace, ...] | Unavailable, pci: Pci | Unavailable, choice: Selector | None
+) -> tuple[tuple[RdmaDevice, str], ...]:
+    """(device, why it is the job's) for every device that the job will use."""
+    if choice is not None:
+        return tuple((d, "NCCL_IB_HCA selects it") for d in selected(devices, choice))
+    if isinstance(gpus, Unavailable) or not gpus:
+        return tuple((d, "no GPU to measure the distance from") for d in prefer(list(devices))) if devices else ()
+    why: dict[str, list[str]] = {}
+    for gpu in gpus:
+        kind, near = nearest(gpu, devices, pci)
+        for device in near:
+            why.setdefault(device.name, []).append(f"{gpu.label} ({kind})" if kind else gpu.label)
+    return tuple((d, "nearest to " + ", ".join(why[d.name])) for d in devices if d.name in why)
