@@ -1,0 +1,84 @@
+"""Whether plain TCP sockets carry the data between nodes, and what shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from netdoctor.allreduce.experiment import Baseline, PathRun, Run
+from netdoctor.model import Unavailable
+from netdoctor.probes.environ import Environ
+from netdoctor.probes.libraries import Libraries
+from netdoctor.probes.rdma import Rdma, RdmaDevice
+
+
+class Carrier(NamedTuple):
+    """`sockets` is None where nothing shows it; `why` is the evidence, or what is missing."""
+
+    sockets: bool | None
+    why: str
+
+
+def data_by_sockets(
+    rdma: Rdma | Unavailable,
+    environ: Environ | Unavailable,
+    libraries: Libraries | Unavailable,
+    baseline: Baseline | Unavailable,
+    paths: PathRun | Unavailable,
+) -> Carrier:
+    """What a run's log says counts most; then what the environment forces; then the hardware that NCCL would find.
+
+    NCCL takes a plugin's network before its own, NET/IB before NET/Socket, and NET/Socket where the others find no device
+    (src/plugin/net.cc).
+    """
+    logged = {str(net) for run in _runs(baseline, paths) if (net := getattr(run.log, "net", None))}
+    if logged:
+        names = ", ".join(sorted(logged))
+        return Carrier("Socket" in logged, f"NCCL's log of the all-reduce says network {names}")
+    if isinstance(environ, Unavailable):
+        return Carrier(None, f"the job's variables: {environ}")
+    forced, ib_off = environ.get("NCCL_NET"), environ.get("NCCL_IB_DISABLE")
+    if isinstance(forced, Unavailable) or isinstance(ib_off, Unavailable):
+        return Carrier(None, f"the job's variables: {forced if isinstance(forced, Unavailable) else ib_off}")
+    if forced and forced.lower() == "socket":
+        return Carrier(True, f"NCCL_NET={forced}")
+    plugins = libraries if isinstance(libraries, Unavailable) else libraries.plugins
+    if isinstance(plugins, Unavailable):
+        return Carrier(None, f"network plugins: {plugins}")
+    if plugins:
+        return Carrier(None, f"a network plugin is installed ({plugins[0].name}), and no log says whether it carries the data")
+    if ib_off is not None and _integer(ib_off):
+        return Carrier(True, f"NCCL_IB_DISABLE={ib_off}, and no network plugin is installed")
+    devices = rdma if isinstance(rdma, Unavailable) else rdma.devices
+    if isinstance(devices, Unavailable):
+        return Carrier(None, f"RDMA devices: {devices}")
+    if not devices:
+        return Carrier(True, "no RDMA device and no network plugin")
+    if usable := [one.name for one in devices if _usable(one)]:
+        return Carrier(False, f"RDMA device {usable[0]} is there, opens and has an active port")
+    return Carrier(None, "RDMA devices are there, and none is known to be usable")
+
+
+def _runs(baseline: Baseline | Unavailable, paths: PathRun | Unavailable) -> Iterator[Run]:
+    if not isinstance(baseline, Unavailable):
+        yield baseline.run
+    if not isinstance(paths, Unavailable) and not isinstance(paths.runs, Unavailable):
+        yield from paths.runs
+
+
+def _integer(text: str) -> int:
+    """strtoll with base 0, as NCCL reads it (src/misc/param.cc): no number is 0."""
+    found = re.match(r"\s*[+-]?(0[xX][0-9a-fA-F]+|\d+)", text)
+    if not found:
+        return 0
+    digits = found.group(1)
+    base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") and digits.strip("01234567") == "" else 10
+    return int(digits, base)
+
+
+def _usable(device: RdmaDevice) -> bool:
+    uverbs, ports = device.uverbs, device.ports
+    if isinstance(uverbs, Unavailable) or isinstance(ports, Unavailable) or uverbs.open_errno != "":
+        return False
+    return any(port.state == "ACTIVE" for port in ports)
