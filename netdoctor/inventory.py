@@ -31,7 +31,7 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
     gpus                    [{index, name, uuid, pci, numa_node, memory_total, nvlinks_up, nvlinks}]
     nics                    [{name, pci, driver, firmware, numa_node, virtual_function, ports: [{number, state,
                             link_layer, rate_gbps, gids: [{index, kind, value}]}]}]
-    pci                     [{address, kind, numa_node, root, path, link: {speed, width, max_speed, max_width}}]
+    pci                     [{address, kind, id, numa_node, root, path, link: {speed, width, max_speed, max_width}}]
     ======================= ==========================================================================================
     """
     have = {key if isinstance(key, str) else getattr(key, "__name__", str(key)): value for key, value in facts.items()}
@@ -187,6 +187,7 @@ def _pci(one: Any) -> dict[str, Json]:
     return {
         "address": one.address,
         "kind": "gpu" if one.is_gpu else "nic",
+        "id": f"{one.vendor:04x}:{one.device:04x}",
         "numa_node": plain(one.numa_node),
         "root": one.root,
         "path": list(one.path),

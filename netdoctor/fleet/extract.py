@@ -1,0 +1,273 @@
+"""From a report's JSON to what is kept of it.  Every value is another machine's word: checked, cleaned and bounded."""
+
+from __future__ import annotations
+
+import calendar
+import ipaddress
+import math
+import re
+import time
+from collections.abc import Hashable, Iterable
+from typing import Any, Final, TypeVar
+
+from netdoctor.fleet.nodes import Item, NodeRun, Shape, clean
+from netdoctor.fleet.traits import traits
+
+H = TypeVar("H", bound=Hashable)
+MAX_ITEMS: Final = 40  # findings kept per node
+MAX_LIST: Final = 4096  # entries looked at in any list of a report
+
+LETTER: Final = {"pass": "p", "fail": "f", "skip": "s", "unknown": "u", "error": "e"}
+_VERDICTS: Final = frozenset({"healthy", "unhealthy", "inconclusive"})
+_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|\+00:00)")
+
+# Kinds of interfaces whose address is a node's own only where a physical member stands behind them (docker0, virbr0 and
+# cni0 carry the same address on every node), or that carry addresses of services (kube-ipvs0 is a dummy).
+_SHARED_KINDS: Final = frozenset({"bridge", "dummy", "tun", "tap", "wireguard", "vxlan", "geneve", "ipip", "sit", "gre"})
+_SHARED_NAMES: Final = ("tmfifo_net", "docker", "virbr", "lxcbr", "lxdbr", "cni", "kube-", "nodelocaldns", "usb", "enx")
+
+
+class MalformedReportError(ValueError):
+    """Says that it is a node report, but has not what a node report has."""
+
+
+class Extract:
+    """Makes `NodeRun`s; equal values of different nodes become one object."""
+
+    def __init__(self) -> None:
+        self._pool: dict[Any, Any] = {}
+        self._traits: dict[Any, dict[str, str]] = {}
+
+    def shared(self, value: H) -> H:
+        return self._pool.setdefault(value, value)  # type: ignore[no-any-return]
+
+    def run(self, doc: dict[str, Any], file: str, modified: float) -> NodeRun:
+        """The run that `doc` (with schema netdoctor.report/1) tells of; raises MalformedReportError."""
+        identity, verdict, checks = doc.get("identity"), doc.get("verdict"), doc.get("checks")
+        if not isinstance(identity, dict) or not isinstance(host := identity.get("host"), str) or not clean(host):
+            raise MalformedReportError("no host name in it")
+        if not isinstance(verdict, dict) or verdict.get("status") not in _VERDICTS:
+            raise MalformedReportError("no verdict in it")
+        if not isinstance(checks, list) or not checks:
+            raise MalformedReportError("no checks in it")
+        inventory = _dict(doc.get("inventory"))
+        volatile = _dict(doc.get("volatile"))
+        ids, statuses, items, omitted = self._checks(checks)
+        found, env_read = traits(inventory, _text(doc.get("tool_version")))
+        key = tuple(found.items())
+        kept = self._traits.get(key)
+        if kept is None:
+            kept = self._traits[key] = found
+        partial = doc.get("partial")
+        return NodeRun(
+            host=clean(host, 253),
+            file=file,
+            time=_seconds(volatile.get("time")),
+            modified=modified,
+            verdict=self.shared(str(verdict["status"])),
+            verdict_text=self.shared(clean(verdict.get("text", ""))),
+            partial=clean(partial) if isinstance(partial, str) and partial else "the report is partial" if partial else "",
+            tool=self.shared(clean(doc.get("tool_version", ""), 60)),
+            profile=self.shared(clean(doc.get("profile", ""), 60)),
+            checks=ids,
+            statuses=statuses,
+            items=items,
+            omitted=omitted,
+            shape=self.shared(_shape(inventory, _dict(doc.get("vantage")))),
+            traits=kept,
+            env_read=env_read,
+            metrics=self._metrics(_list(doc.get("runs")), _list(volatile.get("runs"))),
+            ids=frozenset(_ids(inventory)),
+            addresses=tuple((ip, self.shared(name)) for ip, name in _addresses(inventory)),
+            nccl_if=_nccl_interface(inventory),
+            gids=self.shared(tuple(_gids(inventory))),
+        )
+
+    def _checks(self, checks: list[Any]) -> tuple[tuple[str, ...], str, tuple[Item, ...], int]:
+        ids: list[str] = []
+        letters: list[str] = []
+        items: list[Item] = []
+        omitted = 0
+        for check in checks[:MAX_LIST]:
+            if not isinstance(check, dict) or not isinstance(name := check.get("id"), str):
+                raise MalformedReportError("a check without an id in it")
+            ids.append(clean(name, 100))
+            letters.append(LETTER.get(check.get("status", ""), "e") if isinstance(check.get("status"), str) else "e")
+            if letters[-1] in "ps":
+                continue
+            for finding in _list(check.get("findings")):
+                if not isinstance(finding, dict) or (status := finding.get("status")) not in ("fail", "unknown", "error"):
+                    continue
+                if len(items) >= MAX_ITEMS:
+                    omitted += 1
+                    continue
+                items.append(
+                    self.shared(
+                        Item(
+                            check=ids[-1],
+                            subject=clean(finding.get("subject", "node"), 100),
+                            status=str(status),
+                            severity=clean(finding.get("severity") or "", 20),
+                            cause=clean(finding.get("cause") or check.get("cause") or "", 60),
+                            message=clean(finding.get("message", ""), 300),
+                            waived=bool(finding.get("waived")),
+                        )
+                    )
+                )
+        return self.shared(tuple(ids)), self.shared("".join(letters)), tuple(items), omitted
+
+    def _metrics(self, runs: list[Any], figures: list[Any]) -> dict[str, float]:
+        """Numbers that nodes are compared by, from runs that finished with right data: ``busbw_gb_s NCCL ×8 64 MiB``…"""
+        out: dict[str, float] = {}
+        for run, figure in zip(runs, figures, strict=False):
+            if not isinstance(run, dict) or not isinstance(figure, dict):
+                continue
+            if run.get("state") != "finished" or run.get("verified") is False:
+                continue
+            path = _text(run.get("path"))
+            what = f"{_text(run.get('backend'))} {_text(run.get('device'))} ×{_text(run.get('ranks'))}"
+            what += "" if path in ("", "default") else f" {path}"
+            busbw, latency = _numbers(figure.get("busbw_gb_s")), _numbers(figure.get("latency_s"))
+            if busbw:
+                out[self.shared(f"busbw|{what}, {size_text(max(busbw))}")] = busbw[max(busbw)]
+            if latency:
+                out[self.shared(f"latency|{what}, {size_text(min(latency))}")] = latency[min(latency)]
+            begins = [_dict(_dict(rank).get("phase_seconds")).get("init") for rank in _list(figure.get("ranks"))]
+            init = [float(v) for v in begins if v is not None and _is_number(v)]
+            if init:
+                out[self.shared(f"init|{what}")] = max(init)
+        return out
+
+
+def size_text(size: int) -> str:
+    """``64 MiB``."""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << power:
+            return f"{size / (1 << power):g} {unit}"
+    return f"{size} B"
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value[:MAX_LIST] if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return clean(value, 100) if isinstance(value, str | int | float) else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+def _numbers(value: Any) -> dict[int, float]:
+    """{size: number} from JSON's {"4096": 1.5}; what is no number is left out."""
+    return {
+        int(k): float(v) for k, v in _dict(value).items() if len(k) < 16 and k.isascii() and k.isdigit() and _is_number(v)
+    }
+
+
+def _seconds(value: Any) -> float | None:
+    match = _TIME.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return None
+    try:
+        return float(calendar.timegm(time.strptime(match[1], "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        return None
+
+
+def _shape(inventory: dict[str, Any], vantage: dict[str, Any]) -> Shape:
+    pci, gpus, nics = inventory.get("pci"), inventory.get("gpus"), inventory.get("nics")
+    gpu_ids = None
+    if isinstance(pci, list):
+        gpu_ids = _distinct(d.get("id") for d in pci[:MAX_LIST] if isinstance(d, dict) and d.get("kind") == "gpu")
+    own = own_nics(nics) if isinstance(nics, list) else None
+    return Shape(
+        gpu_ids=gpu_ids,
+        gpu_names=_distinct(_dict(g).get("name") for g in gpus[:MAX_LIST]) if isinstance(gpus, list) else None,
+        gpus=len(gpus) if isinstance(gpus, list) else None,
+        nics=None if own is None else _distinct(n.get("driver") for n in own),
+        nic_count=None if own is None else len(own),
+        vantage=_text(vantage.get("kind")),
+    )
+
+
+def own_nics(nics: list[Any]) -> list[dict[str, Any]]:
+    """RDMA devices without virtual functions, unless there are only those (a virtual machine)."""
+    every = [n for n in nics[:MAX_LIST] if isinstance(n, dict)]
+    return [n for n in every if n.get("virtual_function") is not True] or every
+
+
+def _distinct(values: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(sorted({clean(v, 100) for v in values if isinstance(v, str)}))
+
+
+def _ids(inventory: dict[str, Any]) -> Iterable[str]:
+    for gpu in _list(inventory.get("gpus")):
+        if isinstance(uuid := _dict(gpu).get("uuid"), str):
+            yield clean(uuid, 80)
+
+
+def _addresses(inventory: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    """Addresses that no other node may have."""
+    for link in _list(inventory.get("links")):
+        link = _dict(link)
+        name, kind = _text(link.get("name")), link.get("kind")
+        if link.get("loopback") or not link.get("up", True) or name.startswith(_SHARED_NAMES):
+            continue
+        if kind in _SHARED_KINDS and not link.get("carries_physical"):
+            continue
+        given = [a.partition("/") for a in _list(link.get("addresses")) if isinstance(a, str)]
+        wider = any(prefix not in ("32", "128") for _, _, prefix in given)
+        for ip, _, prefix in given:
+            if wider and prefix in ("32", "128"):
+                continue  # a second, single address: one that moves between nodes (keepalived, MetalLB)
+            try:
+                parsed = ipaddress.ip_address(ip)
+            except ValueError:
+                continue
+            if not (parsed.is_loopback or parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified):
+                yield str(parsed), name
+
+
+def _nccl_interface(inventory: dict[str, Any]) -> tuple[str, str, int | None, int | None] | None:
+    taken = _dict(inventory.get("nccl_interface"))
+    name, ip, prefix, mtu = (taken.get(k) for k in ("name", "address", "prefix", "mtu"))
+    if not isinstance(name, str) or not isinstance(ip, str):
+        return None
+    return (
+        clean(name, 40),
+        clean(ip.partition("<")[0].strip(), 60),
+        prefix if isinstance(prefix, int) and 0 <= prefix <= 128 else None,
+        mtu if isinstance(mtu, int) and 0 < mtu < 1 << 31 else None,
+    )
+
+
+def _gids(inventory: dict[str, Any]) -> Iterable[tuple[str, tuple[tuple[int, str], ...]]]:
+    """The GID table of every active Ethernet port as (index, kind and family)."""
+    nics = inventory.get("nics")
+    for nic in own_nics(nics) if isinstance(nics, list) else ():
+        for port in _list(nic.get("ports")):
+            port = _dict(port)
+            table = port.get("gids")
+            if port.get("link_layer") != "Ethernet" or port.get("state") != "ACTIVE" or not isinstance(table, list):
+                continue
+            entries = [
+                (int(g["index"]), f"{_text(g.get('kind'))} {_family(g.get('value'))}")
+                for g in map(_dict, table[:MAX_LIST])
+                if isinstance(g.get("index"), int) and isinstance(g.get("kind"), str)
+            ]
+            yield f"{_text(nic.get('name'))}:{_text(port.get('number'))}", tuple(sorted(entries))
+
+
+def _family(value: Any) -> str:
+    """Of a GID's text: an IPv4 address is mapped (::ffff:a.b.c.d), fe80 is the link's own."""
+    if not isinstance(value, str):
+        return ""
+    return "IPv4" if value.startswith(("0000:0000:0000:0000:0000:ffff:", "::ffff:")) else (
+        "link-local" if value.lower().startswith("fe80") else "IPv6"
+    )  # fmt: skip

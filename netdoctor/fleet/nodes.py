@@ -1,0 +1,130 @@
+"""What is kept of a node report, and how other machines' strings are made harmless."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # a name that is safe in lists, labels and arguments
+
+GOOD, BAD, FLAKY, UNKNOWN, MISSING = "good", "bad", "flaky", "unknown", "missing"
+STATES: Final = (GOOD, BAD, FLAKY, UNKNOWN, MISSING)
+
+
+def clean(value: Any, limit: int = 300) -> str:
+    """`value` on one line without control, formatting and surrogate characters (terminal escapes, bidirectional overrides)."""
+    text: str = value if isinstance(value, str) else str(value)
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else " " for c in text).strip()
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def safe_name(name: str) -> bool:
+    """Whether `name` may stand in a list of nodes that other programs read."""
+    return NODE_NAME.fullmatch(name) is not None
+
+
+def shown(names: list[str] | tuple[str, ...], most: int = 8) -> str:
+    """Names for people: the first few, and how many more."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def count(number: int, what: str) -> str:
+    """``1 node``, ``2,000 nodes``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One finding of a node that is not a pass or skip."""
+
+    check: str
+    subject: str
+    status: str
+    severity: str  # "" for what is no fail
+    cause: str
+    message: str
+    waived: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Hardware, as far as groups are made by it."""
+
+    gpu_ids: tuple[str, ...] | None  # distinct PCI ids of the GPUs; None: PCI was not read
+    gpu_names: tuple[str, ...] | None  # distinct names; None: NVML did not answer
+    gpus: int | None
+    nics: tuple[str, ...] | None  # distinct drivers of RDMA devices
+    nic_count: int | None
+    vantage: str  # "host", "pod", …: what is seen from a pod is not compared with what is seen from a host
+
+
+@dataclass(slots=True)
+class NodeRun:
+    """One readable report.  Equal values are shared between nodes, so that 10,000 fit into memory."""
+
+    host: str
+    file: str
+    time: float | None  # seconds since the epoch, as the node's clock had it
+    modified: float  # of the file
+    verdict: str  # "healthy" "unhealthy" "inconclusive"
+    verdict_text: str
+    partial: str  # why the report is not whole; "" it is
+    tool: str
+    profile: str
+    checks: tuple[str, ...]
+    statuses: str  # one letter per check: p f s u e
+    items: tuple[Item, ...]
+    omitted: int  # findings beyond those in `items`
+    shape: Shape
+    traits: Mapping[str, str]
+    env_read: bool
+    metrics: Mapping[str, float]
+    ids: frozenset[str]  # of this very machine: GPU UUIDs, hardware GIDs
+    addresses: tuple[tuple[str, str], ...]  # (address, interface) that should be this node's alone
+    nccl_if: tuple[str, str, int | None, int | None] | None  # name, address, prefix, MTU
+    gids: tuple[tuple[str, tuple[tuple[int, str], ...]], ...]  # ("mlx5_0:1", ((index, "RoCE v2 IPv4"), …)) of Ethernet ports
+
+    @property
+    def skewed(self) -> float:
+        """Seconds by which the report claims to be newer than the file that holds it; 0 where it does not."""
+        return max(0.0, self.time - self.modified) if self.time is not None else 0.0
+
+
+@dataclass(slots=True)
+class Problem:
+    """A file that is no usable node report, or that is one with a peculiarity."""
+
+    file: str
+    kind: str  # see `read.KINDS`
+    detail: str
+    name: str = ""  # the node that it seems to be about
+    counts: bool = True  # it stands for a node that nothing else is known of
+
+
+@dataclass(slots=True)
+class Reading:
+    """Everything that was given."""
+
+    runs: list[NodeRun] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    files: int = 0  # looked at
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class Node:
+    """One machine, or a name that nothing is known of."""
+
+    name: str
+    state: str = UNKNOWN
+    run: NodeRun | None = None  # the newest, which counts
+    older: tuple[NodeRun, ...] = ()
+    group: int | None = None  # index into the groups
+    expected: bool | None = None  # None: no list was given
+    reasons: list[str] = field(default_factory=list)  # why it is not good
+    notes: list[str] = field(default_factory=list)
+    blamed: list[tuple[str, str]] = field(default_factory=list)  # (severity, words) by the comparison of nodes

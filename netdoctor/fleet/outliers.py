@@ -1,0 +1,106 @@
+"""Slow nodes: robust statistics within one group and one experiment, with a minimal effect."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Final
+
+from netdoctor.fleet.groups import Group
+
+SIGMAS: Final = 5.0  # of 30,000 values (10,000 nodes × 3 metrics) of a normal distribution 0.01 lie beyond
+MAD_TO_SIGMA: Final = 1.4826  # for a normal distribution: 1 / Φ⁻¹(3/4)
+FEWEST: Final = 3  # with two nodes nobody can say which one is wrong
+# A small sample's MAD is far too small by chance: the demand grows as 1 + 3/n.
+SMALL: Final = 3.0
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How nodes are compared by one figure."""
+
+    title: str
+    unit: str
+    scale: float  # from the report's unit
+    more_is_better: bool
+    least: float  # minimal effect, as a share of the median
+    floor: float  # the least spread that is believed, as a share of the median
+    cause: str
+
+
+METRICS: Final = {
+    # Run-to-run spread of an all-reduce on one node is 1 to 3 %; 10 % is also where an A/B pair counts as different.
+    "busbw": Metric("bus bandwidth", "GB/s", 1.0, True, 0.10, 0.02, "low_bandwidth"),
+    # Small messages are scheduler-bound: the spread is several times that of the bandwidth.
+    "latency": Metric("latency", "µs", 1e6, False, 0.50, 0.05, "straggler"),
+    # NCCL's initialisation reads files and probes the topology: caches make it vary by tens of per cent.
+    "init": Metric("init time", "s", 1.0, False, 1.00, 0.10, "straggler"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    node: str
+    value: float
+    of_median: float  # value / median
+    of_best: float  # how much of the best node's speed: ≤ 1
+    sigmas: float  # distance from the median in robust standard deviations
+
+
+@dataclass(slots=True)
+class Distribution:
+    """One figure over one group."""
+
+    group: int
+    metric: str  # key into METRICS
+    what: str  # "nccl cuda ×8, 64 MiB"
+    values: list[tuple[float, str]]  # (value, node), ascending
+    median: float
+    mad: float
+    best: float
+    outliers: list[Outlier]
+    judged: bool  # False: too few nodes
+    missing: int  # nodes of the group without this figure
+
+
+def distributions(groups: list[Group]) -> list[Distribution]:
+    """Every figure of every group, with its outliers."""
+    out = []
+    for index, group in enumerate(groups):
+        have: dict[str, list[tuple[float, str]]] = defaultdict(list)
+        for node in group.members:
+            if node.run is not None:
+                for key, value in node.run.metrics.items():
+                    have[key].append((value, node.name))
+        for key in sorted(have):
+            metric, _, what = key.partition("|")
+            values = sorted(have[key])
+            out.append(_judge(index, metric, what, values, len(group.members) - len(values)))
+    return out
+
+
+def _judge(index: int, name: str, what: str, values: list[tuple[float, str]], missing: int) -> Distribution:
+    metric = METRICS[name]
+    numbers = [v for v, _ in values]
+    median = statistics.median(numbers)
+    mad = statistics.median(sorted(abs(v - median) for v in numbers))
+    best = _best(numbers, metric.more_is_better)
+    judged = len(values) >= FEWEST
+    sigma = max(MAD_TO_SIGMA * mad, metric.floor * median)
+    bound = max(metric.least * median, SIGMAS * sigma * (1 + SMALL / len(values)))
+    found = []
+    if judged:
+        for value, node in values:
+            worse = median - value if metric.more_is_better else value - median
+            if worse > bound:
+                of_best = value / best if metric.more_is_better else best / value
+                found.append(Outlier(node, value, value / median, min(1.0, of_best), worse / sigma))
+    found.sort(key=lambda o: (-o.sigmas, o.node))
+    return Distribution(index, name, what, values, median, mad, best, found, judged, missing)
+
+
+def _best(ascending: list[float], more_is_better: bool) -> float:
+    """The best value that one in twenty nodes reaches (of fewer than twenty: the best): a single wild value is not the mark."""
+    skip = len(ascending) // 20
+    return ascending[-1 - skip] if more_is_better else ascending[skip]

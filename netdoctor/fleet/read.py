@@ -1,0 +1,136 @@
+"""Read node reports, whatever is in the directory: nothing is dropped without a word."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from netdoctor.fleet.extract import Extract, MalformedReportError
+from netdoctor.fleet.nodes import Problem, Reading, clean
+from netdoctor.model import REPORT_SCHEMA
+
+MAX_BYTES: Final = 5_000_000  # a report of a 16-GPU node with all runs is below 300 KB
+
+KINDS: Final = {
+    "unreadable": "could not be read",
+    "too large": f"larger than {MAX_BYTES // 1_000_000} MB",
+    "not JSON": "cut short, or not JSON",
+    "not ours": "not a netdoctor report",
+    "other schema": f"another version than {REPORT_SCHEMA}",
+    "malformed": "a netdoctor report that is not whole",
+    "another document": "a netdoctor document of another kind",
+    "skipped": "not a .json file",
+}
+
+
+def read(paths: Iterable[str], on_progress: Callable[[int], None] | None = None) -> Reading:
+    """Every report in `paths` (files, or directories with ``*.json`` at any depth).  Raises FileNotFoundError for a path
+    that does not exist; what is wrong with a file becomes a `Problem`."""
+    got = Reading()
+    extract = Extract()
+    seen: set[tuple[int, int]] = set()
+    collecting = gc.isenabled()
+    gc.disable()  # parsed JSON has no cycles: the collector would walk through 10,000 reports for nothing
+    try:
+        for path, named in _files(paths, got):
+            _one(path, named, got, extract, seen)
+            if on_progress and got.files % 1000 == 0:
+                on_progress(got.files)
+    finally:
+        if collecting:
+            gc.enable()
+    return got
+
+
+def _files(paths: Iterable[str], got: Reading) -> Iterator[tuple[str, bool]]:
+    """(path, whether it was named itself), in a fixed order."""
+    for path in paths:
+        if not os.path.lexists(path):
+            raise FileNotFoundError(path)
+        if not os.path.isdir(path):
+            yield path, True
+            continue
+
+        def unreadable(error: OSError) -> None:
+            got.problems.append(Problem(clean(str(error.filename)), "unreadable", clean(error.strerror or ""), counts=False))
+
+        for folder, folders, names in os.walk(path, onerror=unreadable):
+            folders.sort()
+            for name in sorted(names):
+                yield os.path.join(folder, name), False
+
+
+def _one(path: str, named: bool, got: Reading, extract: Extract, seen: set[tuple[int, int]]) -> None:
+    got.files += 1
+    stem = clean(os.path.basename(path).removesuffix(".json"), 253)
+
+    def problem(kind: str, detail: str, name: str = "", counts: bool = True) -> None:
+        got.problems.append(Problem(clean(path, 1000), kind, clean(detail), name or stem, counts))
+
+    if not named and not path.endswith(".json"):
+        return problem("skipped", "", counts=False)
+    try:
+        data, modified, inode = _bytes(path)
+    except OSError as error:
+        return problem("unreadable", error.strerror or str(error))
+    if inode in seen:
+        return problem("skipped", "the same file was given twice", counts=False)
+    seen.add(inode)
+    got.bytes += len(data)
+    if len(data) > MAX_BYTES:
+        return problem("too large", f"more than {MAX_BYTES:,} bytes")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        return problem("not JSON", "empty" if not data.strip() else str(error))
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if not isinstance(schema, str) or not schema.startswith("netdoctor."):
+        return problem("not ours", "no netdoctor schema in it")
+    if schema != REPORT_SCHEMA:
+        if schema.startswith("netdoctor.report/"):
+            return problem("other schema", f"{schema}; this netdoctor reads {REPORT_SCHEMA}", _host_of(document))
+        return problem("another document", schema, counts=False)
+    try:
+        got.runs.append(extract.run(document, clean(path, 1000), modified))
+    except MalformedReportError as error:
+        return problem("malformed", str(error), _host_of(document))
+    except RecursionError:
+        return problem("malformed", "nested too deeply", _host_of(document))
+    return None
+
+
+def _host_of(document: Any) -> str:
+    identity = document.get("identity")
+    host = identity.get("host") if isinstance(identity, dict) else None
+    return clean(host, 253) if isinstance(host, str) else ""
+
+
+def _bytes(path: str) -> tuple[bytes, float, tuple[int, int]]:
+    """(content up to one byte beyond the limit, modification time, identity) of a regular file; never waits on a pipe."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, "not a regular file")
+        parts: list[bytes] = []
+        left = MAX_BYTES + 1
+        while left and (block := os.read(fd, min(left, max(status.st_size + 1, 1 << 16)))):
+            parts.append(block)
+            left -= len(block)
+        return b"".join(parts), status.st_mtime, (status.st_dev, status.st_ino)
+    finally:
+        os.close(fd)
+
+
+def expected_names(path: str) -> list[str]:
+    """Node names of a hosts file: one a line, ``#`` starts a comment, repeated names count once.  OSError, ValueError."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"{path}: larger than {MAX_BYTES:,} bytes")
+    lines = (clean(line.partition("#")[0].strip(), 253) for line in text.splitlines())
+    return list(dict.fromkeys(line for line in lines if line))

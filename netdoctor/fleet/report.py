@@ -1,0 +1,328 @@
+"""The fleet's report: every name that was given, in exactly one state, and why."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from netdoctor.fleet.across import Fault, across
+from netdoctor.fleet.drift import Drift, drift
+from netdoctor.fleet.groups import Group, group
+from netdoctor.fleet.nodes import BAD, FLAKY, GOOD, MISSING, STATES, UNKNOWN, Node, NodeRun, Problem, Reading, count, shown
+from netdoctor.fleet.outliers import METRICS, Distribution, distributions
+from netdoctor.fleet.read import KINDS
+from netdoctor.model import Finding, Severity, Status
+
+FLEET_SCHEMA: Final = "netdoctor.fleet/1"
+CLOCK_SKEW: Final = 300.0  # seconds; Kerberos' usual bound: beyond it clocks are not synchronised (RFC 4120, 5 minutes)
+STALE: Final = 7 * 86400.0  # a report this much older than the newest one is of another week
+
+
+@dataclass(slots=True)
+class Fleet:
+    """Everything a fleet renderer may use."""
+
+    nodes: list[Node]
+    groups: list[Group]
+    drift: list[Drift]
+    distributions: list[Distribution]
+    faults: list[Fault]
+    problems: list[Problem]
+    files: int
+    reports: int
+    bytes: int
+    expected: int | None
+    notes: list[str] = field(default_factory=list)
+    checks: tuple[str, ...] = ()
+    fail_on: Severity = Severity.WARNING
+
+    @property
+    def accounting(self) -> dict[str, int]:
+        """{given, good, bad, flaky, unknown, missing}; the first is the sum of the others."""
+        states = Counter(n.state for n in self.nodes)
+        return {"given": len(self.nodes)} | {state: states[state] for state in STATES}
+
+    @property
+    def status(self) -> str:
+        """As a node's verdict: unhealthy where a node is bad or missing, or nodes do not fit together."""
+        have = self.accounting
+        if have[BAD] or have[MISSING] or any(f.severity and f.severity.rank >= self.fail_on.rank for f, _ in self.faults):
+            return "unhealthy"
+        return "inconclusive" if have[UNKNOWN] or have[FLAKY] or not have["given"] else "healthy"
+
+    @property
+    def exit_code(self) -> int:
+        return {"healthy": 0, "unhealthy": 3, "inconclusive": 4}[self.status]
+
+    @property
+    def text(self) -> str:
+        """The last line."""
+        have = self.accounting
+        parts = ", ".join(f"{have[state]:,} {state}" for state in STATES)
+        if not have["given"]:
+            return "INCONCLUSIVE: no node report was given"
+        return f"{self.status.upper()}: {count(have['given'], 'node')} given = {parts}"
+
+
+def examine(reading: Reading, expected: Sequence[str] | None = None, fail_on: Severity = Severity.WARNING) -> Fleet:
+    """Judge what was read.  `expected` are the names that must be there; a node that the comparison blames with at least
+    `fail_on` is bad."""
+    nodes = _nodes(reading.runs)
+    by_name = _place(nodes, reading.problems)
+    names = _expect(nodes, by_name, expected)
+    _unique(nodes)
+    live = [n for n in nodes if n.run is not None]
+    groups = group(live)
+    fleet = Fleet(nodes, groups, drift(groups), distributions(groups), across(groups, live), reading.problems, reading.files,
+                  len(reading.runs), reading.bytes, names, fail_on=fail_on)  # fmt: skip
+    for node in nodes:
+        _judge_own(node)
+    _same_name(fleet)
+    _blame(fleet)
+    for node in nodes:
+        _state(node, fail_on)
+    nodes.sort(key=lambda n: n.name)
+    fleet.checks = _checks(live)
+    fleet.notes += _notes(fleet)
+    return fleet
+
+
+def _nodes(runs: Iterable[NodeRun]) -> list[Node]:
+    """One node per machine: runs of one name are one node, unless their GPUs show that they are different machines."""
+    by_host: dict[str, list[NodeRun]] = defaultdict(list)
+    for run in runs:
+        by_host[run.host].append(run)
+    nodes = []
+    for host, having in by_host.items():
+        machines = _machines(having)
+        for number, several in enumerate(machines, 1):
+            newest, *older = sorted(several, key=_age, reverse=True)
+            node = Node(host if len(machines) == 1 else f"{host} (machine {number})", run=newest, older=tuple(older))
+            nodes.append(node)
+    return nodes
+
+
+def _machines(runs: list[NodeRun]) -> list[list[NodeRun]]:
+    """Runs by machine: those that share a GPU, or that show none, are one."""
+    machines: list[tuple[set[str], list[NodeRun]]] = []
+    unnamed = []
+    for run in sorted(runs, key=lambda r: r.file):
+        if not run.ids:
+            unnamed.append(run)
+            continue
+        same = [m for m in machines if m[0] & run.ids]
+        merged = (set(run.ids).union(*(m[0] for m in same)), [r for m in same for r in m[1]] + [run])
+        machines = [m for m in machines if m not in same] + [merged]
+    out = [several for _, several in machines]
+    if unnamed and len(out) == 1:
+        out[0] += unnamed
+    elif unnamed:
+        out.append(unnamed)
+    return out
+
+
+def _age(run: NodeRun) -> tuple[float, float, str]:
+    """Newer is greater.  A clock that runs ahead of the file's time is not believed."""
+    when = run.modified if run.time is None or run.skewed > CLOCK_SKEW else run.time
+    return when, run.modified, run.file
+
+
+def _place(nodes: list[Node], problems: list[Problem]) -> dict[str, Node]:
+    """Unusable files: a note on the node that they name, else a node of which nothing is known."""
+    by_name = {n.name: n for n in nodes}
+    for problem in problems:
+        if not problem.counts:
+            continue
+        words = f"{problem.file}: {KINDS[problem.kind]}" + (f" ({problem.detail})" if problem.detail else "")
+        node = by_name.get(problem.name)
+        if node is None:
+            node = by_name[problem.name] = Node(problem.name)
+            nodes.append(node)
+        (node.reasons if node.run is None else node.notes).append(words)
+    return by_name
+
+
+def _expect(nodes: list[Node], by_name: dict[str, Node], expected: Sequence[str] | None) -> int | None:
+    """Mark who was expected, add who is missing.  A short name finds its full one where that is unambiguous."""
+    if expected is None:
+        return None
+    short: dict[str, set[str]] = defaultdict(set)
+    for node in nodes:
+        node.expected = False
+        short[_key(node).partition(".")[0]].add(_key(node))
+    wanted_short = Counter(name.casefold().partition(".")[0] for name in expected)
+    by_key: dict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        by_key[_key(node)].append(node)
+    for name in expected:
+        key = name.casefold()
+        found = by_key.get(key)
+        head = key.partition(".")[0]
+        if found is None and wanted_short[head] == 1 and len(short.get(head, ())) == 1 and _either_is_short(key, short[head]):
+            found = by_key[next(iter(short[head]))]
+        if found is None:
+            missing = Node(name, MISSING, expected=True, reasons=["no report was given"])
+            nodes.append(missing)
+            by_name[name] = missing
+            continue
+        for node in found:
+            node.expected = True
+            if len(found) == 1 and node.name != name:
+                node.notes.append(f"calls itself {node.name}")
+                node.name = name
+    return len(expected)
+
+
+def _unique(nodes: list[Node]) -> None:
+    """A name stands for one node, also where a node calls itself like one that was numbered here."""
+    taken: set[str] = set()
+    for node in nodes:
+        name, number = node.name, 2
+        while node.name in taken:
+            node.name, number = f"{name} #{number}", number + 1
+        taken.add(node.name)
+
+
+def _key(node: Node) -> str:
+    return (node.run.host if node.run else node.name).casefold()
+
+
+def _either_is_short(key: str, others: set[str]) -> bool:
+    """``n1`` and ``n1.cluster`` are one name; ``n1.a`` and ``n1.b`` are two."""
+    other = next(iter(others))
+    return "." not in key or "." not in other
+
+
+def _judge_own(node: Node) -> None:
+    """What the node's own report says, its older ones, its clock."""
+    run = node.run
+    if run is None:
+        return
+    if run.verdict == "unhealthy":
+        node.state = BAD
+    elif run.verdict == "inconclusive" or run.partial or set(run.statuses) <= {"s", "u", "e"}:
+        node.state = UNKNOWN
+    else:
+        node.state = GOOD
+    if run.partial:
+        node.reasons.append(f"its report is not whole: {run.partial}")
+    if node.state is not GOOD:
+        fails = [i for i in run.items if i.status == "fail" and not i.waived]
+        shown_items = fails or [i for i in run.items if i.status != "fail"]
+        node.reasons += [f"{i.check}: {i.message}" for i in shown_items[:5]] or [run.verdict_text or run.verdict]
+    if node.older:
+        verdicts = [r.verdict for r in (run, *node.older)]
+        node.notes.append(
+            f"{count(len(verdicts), 'report')} of this node; {run.file} is the newest and counts, older: "
+            + shown([f"{r.file} ({r.verdict})" for r in node.older], 3)
+        )
+        if node.state is GOOD and _to_and_fro(run, node.older):
+            node.state = FLAKY
+            node.reasons.append("its reports change between healthy and unhealthy: " + ", ".join(reversed(verdicts)))
+    if run.skewed > CLOCK_SKEW:
+        node.notes.append(f"its clock is ahead by {_duration(run.skewed)}: the report is newer than its file")
+
+
+def _to_and_fro(newest: NodeRun, older: tuple[NodeRun, ...]) -> bool:
+    """Bad, then good is a repair; good, bad, good is not, nor are two verdicts at the same moment."""
+    told = [(r.verdict, _age(r)[0]) for r in (newest, *older) if r.verdict != "inconclusive"]
+    changes = [(a, b) for a, b in pairwise(told) if a[0] != b[0]]
+    return len(changes) > 1 or any(a[1] == b[1] for a, b in changes)
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("years", 31_557_600), ("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def _same_name(fleet: Fleet) -> None:
+    """Different machines that call themselves alike."""
+    by_host: dict[str, list[Node]] = defaultdict(list)
+    for node in fleet.nodes:
+        if node.run is not None:
+            by_host[node.run.host].append(node)
+    for host, same in sorted(by_host.items()):
+        if len(same) > 1:
+            files = [n.run.file for n in same if n.run]
+            finding = Finding(
+                Status.FAIL,
+                f"{len(same)} different machines (no GPU in common) call themselves {host}: {shown(files, 4)}",
+                host,
+                Severity.CRITICAL,
+                "duplicate_address",
+                how="give each its own host name; jobs and lists name nodes by it",
+                check="fleet.host_name",
+            )
+            fleet.faults.insert(0, (finding, tuple(n.name for n in same)))
+
+
+def _blame(fleet: Fleet) -> None:
+    """Hand the verdicts of the comparison to the nodes."""
+    by_name = {n.name: n for n in fleet.nodes}
+    for finding, names in fleet.faults:
+        for name in names:
+            by_name[name].blamed.append((finding.severity.value if finding.severity else "info", finding.message))
+    for row in fleet.drift:
+        for name, value in row.blamed:
+            words = f"{row.title}: {value}; {row.agreeing:,} of its kind have {row.majority}"
+            by_name[name].blamed.append((row.severity.value, words))
+    for dist in fleet.distributions:
+        metric = METRICS[dist.metric]
+        for one in dist.outliers:
+            speed, usual = one.value * metric.scale, dist.median * metric.scale
+            words = f"{metric.title} ({dist.what}): {speed:.3g} {metric.unit}, {one.of_best:.0%} of best, median {usual:.3g}"
+            by_name[one.node].blamed.append((Severity.WARNING.value, words))
+
+
+def _state(node: Node, fail_on: Severity) -> None:
+    node.blamed.sort(key=lambda b: -Severity(b[0]).rank)
+    hard = [words for severity, words in node.blamed if Severity(severity).rank >= fail_on.rank]
+    if hard:
+        node.state = BAD
+        node.reasons += hard
+    node.notes += [words for severity, words in node.blamed if Severity(severity).rank < fail_on.rank]
+
+
+def _checks(nodes: list[Node]) -> tuple[str, ...]:
+    """Every check of any node, in the order that most reports have."""
+    counted = Counter(n.run.checks for n in nodes if n.run)
+    seen: dict[str, None] = {}
+    for checks, _ in counted.most_common():
+        seen.update(dict.fromkeys(checks))
+    return tuple(seen)
+
+
+def _notes(fleet: Fleet) -> list[str]:
+    notes = []
+    extra = [n.name for n in fleet.nodes if n.expected is False]
+    if extra:
+        notes.append(f"{count(len(extra), 'node')} not on the list of expected nodes: {shown(extra)}")
+    single = [g.name for g in fleet.groups if len(g.members) == 1]
+    if single:
+        notes.append(f"alone of their kind, so compared with nobody: {shown(single, 4)}")
+    blind = sum(n.run is not None and n.run.shape.gpus is None for n in fleet.nodes)
+    if blind:
+        notes.append(f"{count(blind, 'node')} could not tell their GPUs")
+    versions: dict[str, list[str]] = defaultdict(list)
+    for one in fleet.groups:
+        have = Counter(n.run.traits["nccl"] for n in one.members if n.run and n.run.traits.get("nccl"))
+        if have:
+            versions[have.most_common(1)[0][0]].append(one.name)
+    if len(versions) > 1:
+        notes.append("kinds have different NCCL versions, a job across them is refused: "
+                     + "; ".join(f"{v} ({shown(g, 2)})" for v, g in sorted(versions.items())))  # fmt: skip
+    times = [n.run.time for n in fleet.nodes if n.run and n.run.time is not None and n.run.skewed <= CLOCK_SKEW]
+    newest = max(times, default=0.0)
+    if old := sum(t < newest - STALE for t in times):
+        notes.append(f"{count(old, 'report')} more than a week older than the newest")
+    for dist in fleet.distributions:
+        good = dist.median / dist.best if METRICS[dist.metric].more_is_better else dist.best / dist.median
+        if dist.judged and dist.metric == "busbw" and good < 0.8:
+            name = fleet.groups[dist.group].name
+            notes.append(f"{name}: half of the nodes reach at most {good:.0%} of the best bus bandwidth")
+    return notes
