@@ -17,6 +17,7 @@ from netdoctor.allreduce.lock import Lock
 from netdoctor.allreduce.sandbox import Sandbox, User, find_user, sandbox, untrusted_code
 from netdoctor.allreduce.worker import Worker
 from netdoctor.model import Unavailable
+from netdoctor.redact import scrub
 
 # Seconds without any progress after which a phase counts as stalled.  A healthy node needs 3 s for the import (minutes on a
 # cold network file system: then the answer is unknown, and the whole is bounded by the caller's deadline), below 10 s for the
@@ -38,6 +39,7 @@ GRACE: Final = 0.5  # seconds after a failure for the others to tell what they s
 END_SECONDS: Final = 3.0  # after TERM and KILL, for a rank to be reaped
 POLL: Final = 0.25  # seconds between looks at the progress page
 MAX_LOG: Final = 4 << 20  # bytes kept of NCCL's log, all ranks together
+MAX_OUTPUT: Final = 4000  # characters kept of what the ranks of a run that went wrong printed
 _SLOT: Final = 64  # of rank.py
 
 
@@ -164,7 +166,7 @@ class Session:
         try:
             facts = self._begin(worker, deadline)
             if isinstance(facts, str):
-                return verdict.not_started(experiment, facts, output=worker.output(), **more)
+                return verdict.not_started(experiment, facts, output=scrub(worker.output()[-MAX_OUTPUT:]), **more)
             if self._lock is not None:
                 reason = self._lock.take(_sooner(deadline, time.monotonic() + 3600))
                 if reason is not None:
@@ -200,7 +202,7 @@ class Session:
             if not worker.wait(lambda wanted=wanted: worker.first(*wanted) is not None, _sooner(deadline, end)):  # type: ignore[misc]
                 what = f"{self.python} did not start" if phase == "spawn" else "import torch was not done"
                 if worker.ended or worker.gone:
-                    said = _last_line(worker.output())
+                    said = scrub(_last_line(worker.output()))
                     return f"{self.python} {worker.ended or 'ended'} before torch was imported{': ' + said if said else ''}"
                 return f"{what} after {time.monotonic() - begin:.0f} s"
         refused = worker.first("no torch")
@@ -224,8 +226,9 @@ class Session:
             abandoned = self._end(worker, watch, cut)
             imported = worker.first("imported") or {}
             run = verdict.build(experiment, watch.events(), cut, facts=facts, import_seconds=imported.get("seconds"))
-            text, log = _read_logs(logs), worker.output(printed)
-            return replace(run, log_text=text + _nccl_lines(log), output=log, abandoned=abandoned, **more)
+            text, printed_text = _read_logs(logs), worker.output(printed)
+            output = "" if run.finished else scrub(printed_text[-MAX_OUTPUT:])
+            return replace(run, log_text=text + _nccl_lines(printed_text), output=output, abandoned=abandoned, **more)
         finally:
             for descriptor in (page, store, *logs):
                 os.close(descriptor)

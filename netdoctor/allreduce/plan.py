@@ -1,0 +1,182 @@
+"""Which all-reduces this node gets: the baseline as the job would run it, and the inter-node path, one HCA port at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from netdoctor.allreduce.experiment import AllReduce, Baseline, PathRun, Run, TorchFacts
+from netdoctor.allreduce.verdict import not_started
+from netdoctor.model import Unavailable
+from netdoctor.nccl import hcas, selector
+from netdoctor.probes.environ import Environ
+from netdoctor.probes.gpu import Gpu, Gpus
+from netdoctor.probes.job import Expected, JobShape
+from netdoctor.probes.pci import Pci
+from netdoctor.probes.rdma import Rdma
+
+if TYPE_CHECKING:
+    from netdoctor.allreduce.runner import Session
+
+# Facts that the plan is made from (names as the engine keeps them).
+NEEDS: Final = ("Gpus", "Rdma", "Pci", "JobShape", "Environ", "Expected")
+
+MIB: Final = 1 << 20
+# NVLink needs about 256 MiB to come near its limit (nccl-tests' own curves on 8 GPUs); a NIC does at 64 MiB.
+CUDA_SIZES: Final = (1 << 12, MIB, 64 * MIB, 256 * MIB)
+PATH_SIZES: Final = (MIB, 64 * MIB)
+# Two ranks on one GPU take turns in time slices: they prove the path and the data, not the bandwidth.
+SHARED_GPU_SIZES: Final = (1 << 12, MIB)
+MAX_RANKS: Final = 16  # GPUs of the largest single node (DGX-2, HGX with 16)
+
+# A CUDA context alone takes 300 to 600 MiB, an idle GPU less than 100 MiB (memory v2: without what the driver reserves).
+BUSY_MEMORY: Final = 256 * MIB
+BUSY_PERCENT: Final = 5
+LEAST_SECONDS: Final = 5.0  # a run of the path needs that much to be worth its start
+
+# Off: everything by which ranks of one node reach each other without the network (NCCL docs, environment variables).
+NETWORK_ONLY: Final = (
+    ("NCCL_P2P_DISABLE", "1"),
+    ("NCCL_SHM_DISABLE", "1"),
+    ("NCCL_NVLS_ENABLE", "0"),
+    ("NCCL_MNNVL_ENABLE", "0"),
+    ("NCCL_COLLNET_ENABLE", "0"),
+)
+# Two ranks on one GPU are refused, unless NCCL takes them for two hosts (src/init.cc: hostHash of NCCL_HOSTID).
+TWO_HOSTS: Final = ((("NCCL_HOSTID", "netdoctor-0"),), (("NCCL_HOSTID", "netdoctor-1"),))
+ONE_GPU_ENV: Final = (("NCCL_MAX_CTAS", "1"), ("NCCL_MNNVL_ENABLE", "0"), ("NCCL_NVLS_ENABLE", "0"))
+
+GLOO: Final = AllReduce("gloo", 2, "cpu")
+
+
+def baseline(session: Session, facts: Mapping[str, Any], deadline: float) -> Baseline | Unavailable:
+    """The all-reduce as the job would run it on this node: a rank a GPU, else two Gloo ranks."""
+    experiment = first_experiment(session.facts(deadline), _of(facts, "JobShape", JobShape))
+    run = _run(session, experiment, facts, deadline)
+    return Baseline(run, session.python, experiment.backend == "nccl" and run.state != "not started")
+
+
+def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> PathRun | Unavailable:
+    """The path that leaves the node, proven without leaving it.  Unavailable where NCCL cannot run here at all."""
+    torch = session.facts(deadline)
+    if isinstance(torch, Unavailable):
+        return torch
+    count = _gpus_of(torch)
+    if count == 0:
+        return Unavailable("unsupported", "the job's torch sees no CUDA device, so NCCL has no path to prove")
+    runs = []
+    for experiment in path_experiments(count, facts):
+        if time.monotonic() + LEAST_SECONDS > deadline and not (busy(facts, experiment)):
+            runs.append(not_started(experiment, "no time left for this path", torch=torch))
+        else:
+            runs.append(_run(session, experiment, facts, deadline))
+    return PathRun(tuple(runs))
+
+
+def first_experiment(torch: TorchFacts | Unavailable, job: JobShape | Unavailable) -> AllReduce:
+    """The baseline for what the job's torch sees."""
+    count = 0 if isinstance(torch, Unavailable) else _gpus_of(torch)
+    if count == 0:
+        return GLOO
+    if count == 1:
+        return _shared_gpu()
+    wanted = count if isinstance(job, Unavailable) or not job.ranks_per_node else min(count, job.ranks_per_node)
+    ranks = max(2, min(wanted, MAX_RANKS))
+    return AllReduce("nccl", ranks, "cuda", CUDA_SIZES, gpus=tuple(range(ranks)))
+
+
+def path_experiments(count: int, facts: Mapping[str, Any]) -> tuple[AllReduce, ...]:
+    """One run a port of the HCAs that the job uses; one over all ports where the site says that its rails are routed, and
+    where NCCL's own InfiniBand transport is not what would carry the data."""
+    two_gpus = AllReduce("nccl", 2, "cuda", PATH_SIZES, NETWORK_ONLY, path="inter-node", gpus=(0, 1))
+    base = _shared_gpu() if count == 1 else two_gpus
+    ports = _ports(facts)
+    expected = _of(facts, "Expected", Expected)
+    routed = not isinstance(expected, Unavailable) and expected.rails_routed
+    one_by_one = tuple(
+        replace(
+            base,
+            env=(*base.env, ("NCCL_IB_HCA", f"={device}:{port}")),
+            path=f"inter-node {device}:{port}",
+            gpus=(0, 0) if count == 1 else near,
+        )
+        for device, port, near in ports
+    )
+    return (*one_by_one, base) if routed or not one_by_one else one_by_one
+
+
+def _shared_gpu() -> AllReduce:
+    return AllReduce("nccl", 2, "cuda", SHARED_GPU_SIZES, ONE_GPU_ENV, TWO_HOSTS, path="inter-node", gpus=(0, 0))
+
+
+def _ports(facts: Mapping[str, Any]) -> list[tuple[str, int, tuple[int, int]]]:
+    """(HCA, port, two GPUs near it) of every active port that the job's NCCL would take."""
+    rdma, gpus, pci = (_of(facts, n, k) for n, k in (("Rdma", Rdma), ("Gpus", Gpus), ("Pci", Pci)))
+    environ = _of(facts, "Environ", Environ)
+    if isinstance(rdma, Unavailable) or isinstance(rdma.devices, Unavailable):
+        return []
+    setting: Any = None if isinstance(environ, Unavailable) else environ.get("NCCL_IB_HCA")
+    network: Any = None if isinstance(environ, Unavailable) else environ.get("NCCL_NET")
+    if isinstance(network, str) and network.lower() != "ib":
+        return []
+    choice = selector.parse(setting) if isinstance(setting, str) else None
+    places = hcas.places(gpus, pci)
+    known = () if isinstance(places, Unavailable) else places
+    out = []
+    for device, _ in hcas.subjects(rdma.devices, places, pci, choice):
+        near = [p.ordinal for p in known if p.ordinal is not None and device in hcas.nearest(p, rdma.devices, pci)[1]]
+        others = [n for n in range(2) if n not in near]
+        pair = (*near, *others)[:2]
+        for port in hcas.active_ports(device):
+            if choice is None or choice.takes(device.name, port.number):
+                out.append((device.name, port.number, (pair[0], pair[1])))
+    return out
+
+
+def _run(session: Session, experiment: AllReduce, facts: Mapping[str, Any], deadline: float) -> Run:
+    if reason := busy(facts, experiment):
+        return session.busy(experiment, reason, deadline)
+    return session.run(experiment, deadline)
+
+
+def busy(facts: Mapping[str, Any], experiment: AllReduce) -> str | None:
+    """Why the GPUs are left alone; None where they are free.  NVML is blind for processes of other PID namespaces, so memory
+    and utilisation count as well."""
+    if experiment.device != "cuda":
+        return None
+    gpus = _of(facts, "Gpus", Gpus)
+    pairs = gpus if isinstance(gpus, Unavailable) else gpus.of_the_job
+    if isinstance(pairs, Unavailable):
+        return f"whether the GPUs are in use could not be read ({pairs})"
+    known = {seen.ordinal: gpu for seen, gpu in pairs}
+    for ordinal in sorted(set(experiment.gpus)):
+        if reason := _in_use(known.get(ordinal)):
+            return f"GPU {ordinal} {reason}"
+    return None
+
+
+def _in_use(gpu: Gpu | None) -> str | None:
+    if gpu is None:
+        return "is not known to NVML: whether it is in use could not be read"
+    if isinstance(gpu.processes, int) and gpu.processes:
+        return f"is in use by {gpu.processes} process{'es' if gpu.processes > 1 else ''}"
+    if isinstance(gpu.memory_used, int) and gpu.memory_used > BUSY_MEMORY:
+        return f"is in use: {gpu.memory_used // MIB} MiB of its memory"
+    if isinstance(gpu.utilization, int) and gpu.utilization > BUSY_PERCENT:
+        return f"is in use: {gpu.utilization} % busy"
+    if isinstance(gpu.memory_used, Unavailable) and isinstance(gpu.processes, Unavailable):
+        return f"does not tell whether it is in use ({gpu.memory_used})"
+    return None
+
+
+def _gpus_of(torch: TorchFacts) -> int:
+    """CUDA devices that NCCL could use; a ROCm torch calls its devices cuda too, and RCCL is not judged."""
+    return (torch.device_count or 0) if torch.cuda_available and torch.nccl_built and not torch.hip else 0
+
+
+def _of(facts: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
+    """A fact by name, or Unavailable."""
+    got = facts.get(name)
+    return got if isinstance(got, kind | Unavailable) else Unavailable("not read", name)
