@@ -13,7 +13,7 @@ from typing import Any, Final
 from netdoctor.configfile import ConfigError, Path, parse
 from netdoctor.policy import FAIL_ON_ORDER, PROFILE_ORDER, Waiver, strictest
 
-VANTAGES: Final = ("host", "container", "pod-init", "pod", "prolog", "wrapper", "host-root")
+VANTAGES: Final = ("job", "node", "host", "container", "pod-init", "pod", "prolog", "wrapper", "host-root")
 WAIVER_KEYS: Final = ("check", "subject", "reason", "until")
 
 
