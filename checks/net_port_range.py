@@ -1,0 +1,313 @@
+"""Every listener that NCCL and torch must bind at once finds a port, and none of them takes a port that a service needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from netdoctor.api import (
+    Environ,
+    Finding,
+    Fix,
+    Gpus,
+    JobShape,
+    LocalPorts,
+    NcclChoice,
+    Net,
+    Severity,
+    Unavailable,
+    Vantage,
+    check,
+    fail,
+    fix_sysctl,
+    nccl_ports,
+    ok,
+    unknown,
+)
+
+RANGE, RESERVED = "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports"
+# Wider ranges, the narrowest first; begin and end of unlike parity, for connect(2) and bind(0) each begin with one parity
+# (net/ipv4/inet_connection_sock.c).  The second leaves 28028 and 29500 alone.
+WIDER = (nccl_ports.DEFAULT_RANGE, (30000, 65535), (10240, 65535))
+MANY_RANKS = 256  # more than any node has GPUs or a Gloo job has ranks per node; for where the number is not known
+HERE = "look from the job's own network namespace (netdoctor run -- …): a new one starts at 32768 60999, whatever the node has"
+OWN_NETWORK = ("veth", "macvlan", "ipvlan", "netkit")  # what a container of its own network namespace has as its interface
+
+
+@check(id="net.port_range", title="There are ports for every listener of the job", cause="bootstrap_ports")
+def port_range(
+    ports: LocalPorts,
+    vantage: Vantage,
+    job: JobShape | Unavailable,
+    net: Net | Unavailable,
+    environ: Environ | Unavailable,
+    gpus: Gpus | Unavailable,
+    nccl: NcclChoice | Unavailable,
+) -> Iterator[Finding]:
+    if isinstance(ports.low, Unavailable) or isinstance(ports.high, Unavailable):
+        yield unknown(f"{RANGE} could not be read: {ports.low}", subject="listeners")
+        return
+    lost = job if isinstance(job, Unavailable) else None
+    if isinstance(job, Unavailable):
+        job = JobShape()
+    span = (ports.low, ports.high)
+    version = None if isinstance(nccl, Unavailable) else nccl.version
+    yield from _listeners(span, ports, vantage, job, _ranks(job, environ, gpus), version, lost)
+    yield from _connections(span, ports, vantage, job, environ, _ranks(job, environ, gpus), version)
+    yield from _service_ports(span, ports, vantage, net, environ, version)
+    yield from _master_port(span, ports, vantage, net)
+
+
+def _ranks(job: JobShape, environ: Environ | Unavailable, gpus: Gpus | Unavailable) -> int | None:
+    """Ranks on this node: as configured, as the launcher says, or one per visible GPU."""
+    if job.ranks_per_node:
+        return job.ranks_per_node
+    if isinstance(environ, Unavailable):
+        return None
+    if environ.launcher.local_world:
+        return environ.launcher.local_world
+    for seen in () if isinstance(gpus, Unavailable) else (gpus.visible, gpus.all):
+        if not isinstance(seen, Unavailable) and seen:
+            return len(seen)
+    return None
+
+
+def _nodes(job: JobShape, environ: Environ | Unavailable) -> int:
+    if job.stated or isinstance(environ, Unavailable):
+        return job.nodes
+    launcher = environ.launcher
+    if launcher.nodes:
+        return launcher.nodes
+    return -(-launcher.world // launcher.local_world) if launcher.world and launcher.local_world else job.nodes
+
+
+def _taken(ports: LocalPorts) -> frozenset[int]:
+    """What is known to be taken; missing lists count as empty, and then nothing passes."""
+    reserved, listening = ports.reserved, ports.listening
+    none: frozenset[int] = frozenset()
+    return (none if isinstance(reserved, Unavailable) else reserved) | (
+        none if isinstance(listening, Unavailable) else listening
+    )
+
+
+def _listeners(
+    span: tuple[int, int],
+    ports: LocalPorts,
+    vantage: Vantage,
+    job: JobShape,
+    ranks: int | None,
+    version: tuple[int, int, int] | None,
+    lost: Unavailable | None,
+) -> Iterator[Finding]:
+    free = nccl_ports.sure(*span, _taken(ports))
+    need = nccl_ports.listeners(ranks or MANY_RANKS, job.communicators, job.gloo_groups, version)
+    evidence: dict[str, Any] = {
+        "range": f"{span[0]} {span[1]}",
+        "reserved": "unread" if isinstance(ports.reserved, Unavailable) else _inside(span, ports.reserved),
+        "ranks": ranks,
+        "listeners": need.total,
+    }
+    measured = {
+        "usable": free,
+        "listening": None if isinstance(ports.listening, Unavailable) else _inside(span, ports.listening),
+    }
+    if free < need.total and ranks is not None:
+        yield fail(
+            f"{free} ports can be bound, and {need.total} listeners must bind at once ({_words(need)})",
+            subject="listeners",
+            expected=f"at least {need.total} ports in {RANGE} that are neither reserved nor taken",
+            fix=_widen(vantage, ports, need.total),
+            measured=measured,
+            **evidence,
+        )
+        return
+    missing = next((one for one in (ports.reserved, ports.listening) if isinstance(one, Unavailable)), None)
+    if missing is not None:
+        yield unknown(f"which ports are taken could not be read: {missing}", subject="listeners", measured=measured, **evidence)
+    elif lost is not None:
+        yield unknown(f"{free} ports can be bound; the job's shape: {lost}", subject="listeners", measured=measured, **evidence)
+    elif not vantage.job_network:
+        yield unknown(
+            f"{free} ports can be bound here, {_place(vantage)}", subject="listeners", how=HERE, measured=measured, **evidence
+        )
+    elif ranks is None and free < need.total:
+        yield unknown(
+            f"{free} ports can be bound; how many ranks run on this node is not known",
+            subject="listeners",
+            how="job: {ranks_per_node: …} in the configuration",
+            measured=measured,
+            **evidence,
+        )
+    else:
+        who = f"{need.total} listeners of {ranks} ranks" if ranks else f"{need.total} listeners of up to {MANY_RANKS} ranks"
+        notes = []
+        if span[1] - span[0] < nccl_ports.DEFAULT_RANGE[1] - nccl_ports.DEFAULT_RANGE[0]:
+            notes.append(f"{RANGE} is narrower than the kernel's default (32768 60999); every other program shares it")
+        yield ok(f"there are ports for the {who}", subject="listeners", notes=notes, measured=measured, **evidence)
+
+
+def _connections(
+    span: tuple[int, int],
+    ports: LocalPorts,
+    vantage: Vantage,
+    job: JobShape,
+    environ: Environ | Unavailable,
+    ranks: int | None,
+    version: tuple[int, int, int] | None,
+) -> Iterator[Finding]:
+    """Only a fail says something of its own: an estimate that fits is part of the finding about listeners."""
+    if isinstance(environ, Unavailable) and (job.all_to_all or not job.stated):
+        yield unknown(f"how many nodes, and whether PXN is off: the job's variables: {environ}", subject="connections")
+        return
+    nodes = _nodes(job, environ)
+    if nodes < 2 or ranks is None:
+        return
+    no_pxn = None if isinstance(environ, Unavailable) else environ.get("NCCL_PXN_DISABLE")
+    pxn = not (isinstance(no_pxn, str) and no_pxn.strip() == "1")
+    kept = nccl_ports.kept_by_connections(ranks, ranks * nodes, job.communicators, all_to_all=job.all_to_all, pxn=pxn)
+    need = nccl_ports.listeners(ranks, job.communicators, job.gloo_groups, version).total
+    free = nccl_ports.sure(*span, _taken(ports))
+    if need <= free < need + kept:
+        how = (
+            "all-to-all without PXN: a connection from every remote rank to every local one"
+            if job.all_to_all and not pxn
+            else None
+        )
+        yield fail(
+            f"about {kept} connections from other nodes keep a port each, beside {need} listeners; {free} ports can be bound",
+            subject="connections",
+            severity=Severity.WARNING,
+            fix=_widen(vantage, ports, need + kept),
+            how=how,
+            why="`bind: Address already in use` while connections are set up",
+            measured={"usable": free},
+            nodes=nodes,
+            ranks=ranks,
+            estimate=kept,
+            all_to_all=job.all_to_all,
+        )
+
+
+def _service_ports(
+    span: tuple[int, int],
+    ports: LocalPorts,
+    vantage: Vantage,
+    net: Net | Unavailable,
+    environ: Environ | Unavailable,
+    version: tuple[int, int, int] | None,
+) -> Iterator[Finding]:
+    """A range whose floor was lowered: any outbound connection may sit on a port that a service binds later."""
+    if isinstance(ports.reserved, Unavailable) or span[0] >= nccl_ports.DEFAULT_RANGE[0]:
+        return
+    services = {}
+    ras = environ if isinstance(environ, Unavailable) else environ.get("NCCL_RAS_ENABLE")
+    if isinstance(ras, Unavailable):
+        yield unknown(f"whether NCCL RAS is on: the job's variables: {ras}", subject="service ports")
+        return
+    if ras != "0" and (version is None or version >= nccl_ports.RAS_FROM):
+        services[nccl_ports.RAS_PORT] = "NCCL RAS"
+    if not isinstance(net, Unavailable) and net.master_port is None:
+        services[nccl_ports.STORE_PORT] = "torch's store (default MASTER_PORT)"
+    open_to_all = {port: name for port, name in services.items() if span[0] <= port <= span[1] and port not in ports.reserved}
+    if open_to_all:
+        listed = ", ".join(f"{port} ({name})" for port, name in sorted(open_to_all.items()))
+        keep = ",".join(str(port) for port in sorted(open_to_all))
+        yield fail(
+            f"the port range begins at {span[0]} and holds {listed}: any connection may be given these ports",
+            subject="service ports",
+            severity=Severity.WARNING,
+            expected=f"{RESERVED} holds {keep}",
+            fix=fix_sysctl(vantage, RESERVED, keep),
+            why="now and then a job does not start: its service port is taken by somebody's outbound connection",
+            range=f"{span[0]} {span[1]}",
+            ports=sorted(open_to_all),
+        )
+
+
+def _master_port(span: tuple[int, int], ports: LocalPorts, vantage: Vantage, net: Net | Unavailable) -> Iterator[Finding]:
+    if isinstance(net, Unavailable):
+        yield unknown(f"MASTER_ADDR and MASTER_PORT: {net}", subject="MASTER_PORT")
+        return
+    port, master = net.master_port, net.master
+    if port is None:
+        return
+    if isinstance(port, Unavailable):
+        if port.kind == "malformed":
+            yield fail(f"MASTER_PORT is not a port: {port.detail}", subject="MASTER_PORT")
+        else:
+            yield unknown(f"MASTER_PORT: {port}", subject="MASTER_PORT")
+        return
+    if isinstance(master, Unavailable) or (master is not None and isinstance(master.local, Unavailable)):
+        why = master if isinstance(master, Unavailable) else master.local
+        yield unknown(f"whether MASTER_ADDR is this node could not be told: {why}", subject="MASTER_PORT", port=port)
+        return
+    if master is not None and not master.local:
+        return  # judged on the node that owns it
+    listening, reserved = ports.listening, ports.reserved
+    if isinstance(listening, Unavailable) or isinstance(reserved, Unavailable):
+        gone = listening if isinstance(listening, Unavailable) else reserved
+        yield unknown(f"whether MASTER_PORT {port} is free could not be read: {gone}", subject="MASTER_PORT", port=port)
+    elif port in listening:
+        yield _taken_master(port, ports.owners.get(port, frozenset()), vantage)
+    elif not vantage.job_network:
+        yield unknown(f"MASTER_PORT {port} is free here, {_place(vantage)}", subject="MASTER_PORT", how=HERE, port=port)
+    elif span[0] <= port <= span[1] and port not in reserved and not _own_network(vantage, net):
+        yield fail(
+            f"MASTER_PORT {port} lies inside {RANGE} ({span[0]} {span[1]}): any connection of this node may be given it",
+            subject="MASTER_PORT",
+            severity=Severity.WARNING,
+            expected=f"a port outside {span[0]}–{span[1]}, or one in {RESERVED}",
+            fix=Fix("take a port below the range", (f"export MASTER_PORT={nccl_ports.STORE_PORT}",)),
+            why="now and then the job does not start: `Address already in use`",
+            port=port,
+        )
+    else:
+        yield ok(f"MASTER_PORT {port} is free", subject="MASTER_PORT", port=port)
+
+
+def _taken_master(port: int, owners: frozenset[int], vantage: Vantage) -> Finding:
+    if vantage.job_user and owners and vantage.euid not in owners:
+        users = ", ".join(str(uid) for uid in sorted(owners))
+        return fail(
+            f"MASTER_PORT {port} is taken by a process of user id {users}",
+            subject="MASTER_PORT",
+            fix=Fix("take another port", ("export MASTER_PORT=…",)),
+            measured={"owners": sorted(owners)},
+            port=port,
+        )
+    return unknown(
+        f"something listens on MASTER_PORT {port}: the job's own store, or another job's",
+        subject="MASTER_PORT",
+        how=f"ss -ltnp 'sport = :{port}'",
+        measured={"owners": sorted(owners)},
+        port=port,
+    )
+
+
+def _own_network(vantage: Vantage, net: Net) -> bool:
+    """Whether this is a container's own network namespace, where only the job itself can take its port."""
+    route = net.default_route
+    if not vantage.in_container or isinstance(route, Unavailable) or route is None:
+        return False
+    link = net.link(route.interface)
+    return link is not None and link.kind in OWN_NETWORK
+
+
+def _widen(vantage: Vantage, ports: LocalPorts, need: int) -> Fix:
+    """The narrowest of `WIDER` that is enough; where reserved ports are what is missing, this says so by itself."""
+    taken = _taken(ports)
+    low, high = next((one for one in WIDER if nccl_ports.sure(*one, taken) >= need), WIDER[-1])
+    return fix_sysctl(vantage, RANGE, f"{low} {high}")
+
+
+def _inside(span: tuple[int, int], some: frozenset[int]) -> int:
+    return sum(1 for port in some if span[0] <= port <= span[1])
+
+
+def _words(need: nccl_ports.Listeners) -> str:
+    parts = (("NCCL bootstrap and proxy", need.bootstrap + need.root), ("NCCL RAS", need.ras), ("Gloo", need.gloo))
+    return ", ".join(f"{name} {count}" for name, count in parts if count)
+
+
+def _place(vantage: Vantage) -> str:
+    return vantage.why_not or "seen outside the job's network namespace"
