@@ -66,7 +66,7 @@ def loads(text: str) -> Snapshot:
     if not isinstance(answers, dict) or not isinstance(runs, dict) or not isinstance(policy, dict):
         raise SnapshotError("incomplete: answers, runs or policy missing")
     selected = data.get("selected")
-    partial = data.get("partial")
+    partial, extra = data.get("partial"), data.get("extra")
     return Snapshot(
         decode(answers),
         {str(name): _run_fact(str(name), entry) for name, entry in runs.items()},
@@ -75,7 +75,7 @@ def loads(text: str) -> Snapshot:
         str(data.get("tool_version", "")),
         str(data.get("taken", "")),
         partial if isinstance(partial, str) else None,
-        data.get("extra") if isinstance(data.get("extra"), dict) else {},
+        extra if isinstance(extra, dict) else {},
     )
 
 

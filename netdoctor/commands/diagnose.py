@@ -8,6 +8,7 @@ from typing import Any
 
 from netdoctor import engine
 from netdoctor.commands import common
+from netdoctor.config import Config
 from netdoctor.snapshot import Snapshot, SnapshotError, loads
 
 
@@ -52,7 +53,7 @@ def _given(policy: Mapping[str, Any], profile: str | None, fail_on: str | None, 
     }
 
 
-def _with_policy(config: common.Config, policy: Mapping[str, Any]) -> common.Config:
+def _with_policy(config: Config, policy: Mapping[str, Any]) -> Config:
     """Waivers and disabled checks of the place where the snapshot was taken."""
     from dataclasses import replace
     from datetime import date

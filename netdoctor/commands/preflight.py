@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 from netdoctor import __version__, engine, live
 from netdoctor.commands import common
+from netdoctor.config import Config
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def run(
     return 128 + outcome.signal if outcome.signal else code
 
 
-def _keep(outcome: live.Outcome, config: common.Config, only: tuple[str, ...], path: str) -> int:
+def _keep(outcome: live.Outcome, config: Config, only: tuple[str, ...], path: str) -> int:
     from netdoctor import facts, snapshot
 
     text = snapshot.dumps(
