@@ -120,7 +120,7 @@ def _disabled(result: CheckResult) -> CheckResult:
 
 def _completed(finding: Finding, result: CheckResult) -> Finding:
     cause = finding.cause or result.cause
-    severity = finding.severity
+    severity = finding.severity if finding.status is Status.FAIL else None
     if finding.status is Status.FAIL and severity is None:
         severity = CAUSES[cause].severity if cause in CAUSES else Severity.WARNING
     return replace(finding, check=finding.check or result.id, cause=cause, severity=severity)
@@ -153,7 +153,7 @@ def _verdict(
     told = any(f.status in {Status.PASS, Status.SKIP, Status.FAIL} for f in findings)
     tail = f" ({partial})" if partial else ""
     if bad:
-        return Verdict("unhealthy", UNHEALTHY, f"unhealthy: {_counted(fails)}: {_ids(bad)}{tail}", causes)
+        return Verdict("unhealthy", UNHEALTHY, f"unhealthy: {_counted(fails)}: {_ids(bad + fails)}{tail}", causes)
     if partial:
         return Verdict("inconclusive", INCONCLUSIVE, f"inconclusive: the run is not whole: {partial}{_but(fails)}", causes)
     if in_the_way:
@@ -195,7 +195,8 @@ def _but(fails: Sequence[Finding]) -> str:
 def _counted(fails: Sequence[Finding]) -> str:
     """``2 critical, 1 warning``."""
     have = [f.severity for f in fails]
-    return ", ".join(f"{have.count(s)} {s.value}" for s in (Severity.CRITICAL, Severity.WARNING, Severity.INFO) if s in have)
+    counts = [(s, have.count(s)) for s in (Severity.CRITICAL, Severity.WARNING, Severity.INFO) if s in have]
+    return ", ".join(f"{n} {s.value}{'s' if s is Severity.WARNING and n > 1 else ''}" for s, n in counts)
 
 
 def unmatched(waivers: Iterable[Waiver], disabled: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:

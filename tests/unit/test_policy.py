@@ -188,7 +188,7 @@ def test_the_verdict_names_what_could_not_be_told() -> None:
 
 def test_the_verdict_of_an_unhealthy_node() -> None:
     got = verdict(result("a.b", FAIL, cause="gdr_disabled"), result("c.d", FAIL, cause="mtu"), result("e.f", PASS), seen=PLAIN)
-    assert got.text == "unhealthy: 1 critical, 1 warning: c.d"
+    assert got.text == "unhealthy: 1 critical, 1 warning: c.d, a.b"
     assert got.causes == ("mtu", "gdr_disabled")
 
 

@@ -1,0 +1,97 @@
+"""JUnit: every check a case, never green where the exit code is not 0."""
+
+import xml.etree.ElementTree as Xml
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from netdoctor.model import Report
+from netdoctor.policy import Seen
+from netdoctor.render.junit import render, setup_failed
+from tests.support.reports import EVERY, PASS, report, reports
+
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=60)
+
+
+def suite_of(text: str) -> Xml.Element:
+    root = Xml.fromstring(text.encode("utf-8"))
+    (suite,) = root
+    cases = suite.findall("testcase")
+    assert suite.get("tests") == str(len(cases))
+    for attribute, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        assert suite.get(attribute) == str(len([c for c in cases if c.find(kind) is not None]))
+    return suite
+
+
+def outcomes(one: Report) -> dict[str, str]:
+    out = {}
+    for case in suite_of(render(one)).findall("testcase"):
+        kind = next((child.tag for child in case if child.tag != "system-out"), "passed")
+        out[f"{case.get('classname')}.{case.get('name')}".removeprefix("netdoctor.")] = kind
+    return out
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("healthy", {"net.port_range": "passed", "net.tcp_buffers": "passed", "cpu.numa_affinity": "skipped"}),
+        ("healthy with unknowns", {"net.port_range": "passed", "allreduce.run": "skipped"}),
+        ("below the threshold", {"net.port_range": "passed", "rdma.gpudirect": "failure"}),
+        ("waived", {"net.port_range": "passed", "net.socket_ifname": "skipped"}),
+        (
+            "unhealthy",
+            {
+                "net.port_range": "passed",
+                "net.socket_ifname": "failure",
+                "rdma.gpudirect": "failure",
+                "cpu.numa_affinity": "skipped",
+                "allreduce.run": "skipped",
+                "site.own": "error",
+            },
+        ),
+        ("inconclusive", {"net.port_range": "passed", "allreduce.run": "error"}),
+        ("a check broke", {"net.port_range": "passed", "site.own": "error"}),
+        ("audit that saw nothing", {"allreduce.run": "skipped"}),
+        ("interrupted", {"net.port_range": "passed", "allreduce.run": "skipped", "run": "failure"}),
+        ("interrupted and unhealthy", {"net.socket_ifname": "failure", "allreduce.run": "skipped", "run": "failure"}),
+        ("nothing ran", {"run": "failure"}),
+        ("a check without findings", {"net.port_range": "passed", "a.b": "error"}),
+    ],
+)
+def test_every_verdict(name: str, expected: dict[str, str]) -> None:
+    assert outcomes(EVERY[name]) == expected
+
+
+def test_every_verdict_is_covered() -> None:
+    marks = test_every_verdict.pytestmark  # type: ignore[attr-defined]
+    assert {row[0] for row in marks[0].args[1]} == set(EVERY)
+
+
+def test_reasons_are_there() -> None:
+    text = render(EVERY["waived"])
+    assert "waived: docker0 is the data network here (until 2026-12-31)" in text
+    assert "unknown: no torch that is the job" in render(EVERY["healthy with unknowns"])
+    assert "one NUMA node with CPUs: /sys was read" in render(EVERY["healthy"])
+    assert "with NCCL_SOCKET_IFNAME=ib0 11.2 GB/s: 4.1 times" in render(EVERY["unhealthy"])
+
+
+def test_a_required_check_that_did_not_run_is_red() -> None:
+    assert outcomes(report(PASS, seen=Seen(True, True, False)))["run"] == "failure"
+
+
+def test_a_run_that_died_in_set_up_is_a_failed_case() -> None:
+    suite = suite_of(setup_failed("config.yaml:3: unknown key\x1b[2J & <more>"))
+    (case,) = suite.findall("testcase")
+    failure = case.find("failure")
+    assert failure is not None
+    assert failure.get("message") == "config.yaml:3: unknown key & <more>"
+
+
+@SLOW
+@given(reports())
+def test_hostile_strings_are_well_formed_and_never_green(one: Report) -> None:
+    suite = suite_of(render(one))
+    names = [c.get("name") for c in suite.findall("testcase")]
+    assert names[: len(one.checks)] == [c.id.rpartition(".")[2] for c in one.checks]
+    if one.verdict.exit_code != 0:
+        assert int(suite.get("failures", "0")) + int(suite.get("errors", "0")) > 0

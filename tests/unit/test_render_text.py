@@ -1,0 +1,219 @@
+"""The report for people: one line a check, details where something is wrong, the verdict last."""
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from netdoctor.model import Finding, Report, Status
+from netdoctor.render import terminal
+from netdoctor.render.brief import nagios, npd, termination
+from netdoctor.render.brief import render as brief
+from netdoctor.render.common import cut, shown
+from netdoctor.render.json import loads
+from netdoctor.render.json import render as as_json
+from netdoctor.render.text import render
+from tests.support.reports import EVERY, FAIL, PAIRS, PASS, check, report, reports
+
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=60)
+WORDS = ("pass ", "FAIL ", "skip ", "UNKNOWN ", "ERROR ", "WAIVED ")
+CSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_one_line_a_check_and_the_verdict_last(name: str) -> None:
+    one = EVERY[name]
+    lines = render(one).splitlines()
+    assert [line.split()[1] for line in lines if line.startswith(WORDS)] == [c.id for c in one.checks]
+    assert lines[-1] == one.verdict.text
+    if one.partial:
+        assert one.partial in lines[-2]
+
+
+def test_what_is_wrong_is_expanded() -> None:
+    text = render(EVERY["unhealthy"])
+    for part in (
+        "[critical] NCCL takes docker0",
+        "expected  ib0",
+        "evidence  chosen: docker0; candidates: docker0, ib0; route: unavailable (denied: EACCES)",
+        "why       NCCL or Gloo takes the wrong network interface: hangs at start",
+        "measured  busbw: 2.7 GB/s; pid: 4711",
+        "cost      2.7 GB/s; with NCCL_SOCKET_IFNAME=ib0 11.2 GB/s: 4.1 times",
+        "mend      set NCCL_SOCKET_IFNAME=ib0 in the job's environment\n" + " " * 19 + "export NCCL_SOCKET_IFNAME=ib0",
+        "to last   echo NCCL_SOCKET_IFNAME=ib0 >> /etc/nccl.conf",
+        "next      NCCL_DEBUG=INFO shows",
+        "note      eth0 would do as well",
+        "[warning] 2 of 4: gpu1-mlx5_1: neither",
+        "- FAIL [warning] gpu1-mlx5_1, gpu2-mlx5_2: neither peermem nor DMA-BUF",
+        "- UNKNOWN gpu3-mlx5_3: mlx5_3 does not open: EACCES",
+        "find out  look as the job's user",
+    ):
+        assert part in text
+
+
+def test_a_pass_is_not_expanded_but_its_advice_is_told() -> None:
+    text = render(EVERY["healthy"])
+    assert "usable:" not in text
+    assert "note      bbr is set, but not in the kernel" in text
+
+
+def test_a_waived_fail_stays_visible() -> None:
+    text = render(EVERY["waived"])
+    assert "WAIVED   net.socket_ifname  NCCL takes docker0" in text
+    assert "waived    docker0 is the data network here (until 2026-12-31)" in text
+    assert "FAIL" not in text
+
+
+def test_it_says_that_nccl_did_not_run() -> None:
+    assert "all-reduce: Gloo, 2 ranks on cpu: finished, data right, 1.234 GB/s bus bandwidth at 64 MiB" in render(
+        EVERY["healthy"]
+    )
+    assert "NCCL did not run" in render(EVERY["healthy"])
+    ran = replace(
+        EVERY["healthy"], runs=({"backend": "nccl", "ranks": 8, "device": "cuda", "state": "hung", "verified": False},)
+    )
+    assert "NCCL did not run" not in render(ran)
+    assert "all-reduce: NCCL, 8 ranks on cuda: hung, DATA WRONG" in render(ran)
+    assert "NCCL did not run" not in render(EVERY["nothing ran"])
+
+
+def test_where_it_was_seen_from() -> None:
+    one = report(PASS, vantage={"kind": "prolog", "runtime": None, "user": "root", "why_not": "seen as root outside the job"})
+    text = render(one)
+    assert "seen from: prolog, as root; profile default" in text
+    assert "not the job's own view: seen as root outside the job" in text
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_prose_is_wrapped_and_commands_are_not(name: str, width: int) -> None:
+    verdict = EVERY[name].verdict.text
+    for line in render(EVERY[name], width=width).splitlines():
+        command = "NCCL_SOCKET_IFNAME=ib0" in line or "--python" in line
+        assert len(line) <= width or command or line == verdict or line.startswith(("netdoctor ", "seen from")), line
+
+
+def test_a_tiny_terminal_does_not_wrap() -> None:
+    assert render(EVERY["unhealthy"], width=10) == render(EVERY["unhealthy"])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_colour_adds_nothing_but_colour(name: str) -> None:
+    plain, coloured = render(EVERY[name], width=90), render(EVERY[name], width=90, colour=True)
+    assert "\x1b" not in plain
+    assert CSI.sub("", coloured) == plain
+    assert coloured != plain
+
+
+@SLOW
+@given(reports())
+def test_hostile_strings_cannot_forge_lines_or_move_the_cursor(one: Report) -> None:
+    text = render(one, width=80)
+    lines = text.split("\n")
+    assert len([line for line in lines if line.startswith(WORDS)]) == len(one.checks)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]", text)
+    assert lines[-1] == ""
+    assert sum(line.startswith(("healthy:", "unhealthy:", "inconclusive:", "nothing failed")) for line in lines) == 1
+    text.encode("utf-8")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_report_that_was_read_back_looks_the_same(name: str) -> None:
+    assert render(loads(as_json(EVERY[name]))) == render(EVERY[name])
+
+
+# One line
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_brief_is_one_line_with_the_verdict(name: str) -> None:
+    line = brief(EVERY[name])
+    assert len(line) <= len(line.encode()) <= 200
+    assert line.startswith(f"{EVERY[name].verdict.status}: ")
+    assert "\n" not in line
+
+
+def test_brief_names_causes() -> None:
+    assert brief(EVERY["unhealthy"]) == "unhealthy: socket_ifname (net.socket_ifname), gdr_disabled (rdma.gpudirect)"
+    assert "interrupted by SIGTERM" in brief(EVERY["interrupted and unhealthy"])
+
+
+def test_brief_says_how_many_more() -> None:
+    many = [check(f"site.check{n}", Finding(Status.FAIL, "m"), cause="mtu") for n in range(40)]
+    line = brief(report(*many))
+    assert len(line.encode()) <= 200
+    assert re.search(r", \+\d\d more$", line)
+    shown_ids = len(re.findall(r"site\.check", line))
+    assert f"+{40 - shown_ids} more" in line
+
+
+@SLOW
+@given(reports())
+def test_every_one_line_form_keeps_its_width(one: Report) -> None:
+    for line, limit in (
+        (brief(one), 200),
+        (npd(one), 80),
+        (nagios(one, 2), 200),
+        (termination(one, width=100, prefix="node check: "), 100),
+    ):
+        assert len(line.encode("utf-8")) <= limit
+        assert not re.search(r"[\x00-\x1f\x7f-\x9f\u202e\u2028]", line)
+    assert "|" not in nagios(one, 0)
+    assert termination(one).startswith("netdoctor: ")
+
+
+@pytest.mark.parametrize(("code", "word"), [(0, "OK"), (1, "WARNING"), (2, "CRITICAL"), (3, "UNKNOWN"), (9, "UNKNOWN")])
+def test_nagios_says_its_word(code: int, word: str) -> None:
+    assert nagios(EVERY["unhealthy"], code).startswith(f"NETDOCTOR {word} - unhealthy: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "out"), [("abc", 3, "abc"), ("abcdef", 5, "ab…"), ("ééé", 5, "é…"), ("abc", 2, "ab"), ("é", 1, "")]
+)
+def test_cut_counts_bytes(text: str, limit: int, out: str) -> None:
+    assert cut(text, limit) == out
+
+
+def test_values_are_shown_short() -> None:
+    assert shown({"a": [1, 2], "b": {"c": None}, "d": True, "e": 0.123456}) == "a: [1, 2], b: (c: none), d: yes, e: 0.1235"
+    assert shown(frozenset({"y", "x"})) == "x, y"
+    assert shown([]) == "none"
+    assert len(shown("x" * 1000).encode()) == 400
+
+
+# Terminals
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "environ", "expected"),
+    [
+        (Screen(), {}, True),
+        (Screen(), {"NO_COLOR": ""}, True),
+        (Screen(), {"NO_COLOR": "1"}, False),
+        (Screen(), {"TERM": "dumb"}, False),
+        (io.StringIO(), {}, False),
+    ],
+)
+def test_colour_only_where_it_is_seen_and_wanted(stream: io.StringIO, environ: dict[str, str], expected: bool) -> None:
+    assert terminal.colour(stream, environ) is expected
+
+
+def test_width_of_what_is_no_terminal() -> None:
+    assert terminal.width(io.StringIO(), {"COLUMNS": "80"}) is None
+    assert terminal.width(Screen(), {"COLUMNS": "72"}) == 72
+    assert terminal.width(Screen(), {"COLUMNS": "many"}) is None  # no descriptor behind it
+    closed = Screen()
+    closed.close()
+    assert terminal.width(closed, {}) is None
+
+
+def test_checks_with_pairs_are_grouped_by_what_they_say() -> None:
+    assert render(report(PAIRS)).count("neither peermem nor DMA-BUF") == 2  # the headline and one group
+    assert FAIL.findings[0].subject not in render(report(FAIL)).split("profile default")[1].split("all-reduce")[0].split()
