@@ -10,12 +10,13 @@ from netdoctor.allreduce.experiment import AllReduce, Baseline, Cure, PathRun, R
 from netdoctor.causes import CAUSES
 from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
 from netdoctor.model import Finding, Fix, Quantity, Severity, Status, Unavailable
-from netdoctor.nccl import carrier, gpudirect, hcas, ifname
+from netdoctor.nccl import carrier, gpudirect, hcas, ifname, reach
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.facts import LogFacts
 from netdoctor.nccl.proof import GdrProof, gdr_proof
 from netdoctor.nccl.selector import Selector
 from netdoctor.nccl.selector import parse as parse_selector
+from netdoctor.nccl.usable import Usable, usable
 from netdoctor.probes.container import Container
 from netdoctor.probes.cpu import Cpu, Node
 from netdoctor.probes.environ import Environ, Launcher, Setting
@@ -170,6 +171,7 @@ __all__ = [
     "Status",
     "Torch",
     "Unavailable",
+    "Usable",
     "Uverbs",
     "Vantage",
     "VisibleGpu",
@@ -187,6 +189,8 @@ __all__ = [
     "nccl_ports",
     "ok",
     "parse_selector",
+    "reach",
     "skip",
     "unknown",
+    "usable",
 ]

@@ -12,12 +12,16 @@ from typing import Final, NamedTuple
 
 from netdoctor.model import Unavailable
 from netdoctor.nccl.selector import Selector, parse
+from netdoctor.probes.libraries import Libraries
+from netdoctor.probes.nccl import NcclChoice
 from netdoctor.probes.net import Link
 
 MAX_IFS: Final = 16  # src/include/socket.h
 RUNNING_FROM: Final = (2, 28, 0)  # only IFF_RUNNING interfaces, and virbr passed over
 # matchSubnet compares the wrong way round for IPv4: the first interface outside the subnet is taken (src/os/linux.cc).
 SUBNET_INVERTED: Final = ((2, 29, 2), (2, 29, 7))
+# Both ways to choose, for where the version is not known.
+EITHER: Final = ((2, 27, 7), (2, 28, 9))
 VARIABLES: Final = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID")
 
 Version = tuple[int, int, int]
@@ -129,3 +133,17 @@ def comm_id_address(comm_id: str) -> str | Unavailable:
             return Unavailable("not read", f"NCCL_COMM_ID names the host {text}")
         return Unavailable("malformed", f"NCCL_COMM_ID={comm_id!r}")
     return text
+
+
+def versions(nccl: NcclChoice | Unavailable, libraries: Libraries | Unavailable) -> tuple[Version, ...]:
+    """The version of the job's NCCL, or one of each kind."""
+    if not isinstance(nccl, Unavailable):
+        return (nccl.version,)
+    torch = libraries if isinstance(libraries, Unavailable) else libraries.torch
+    if isinstance(libraries, Unavailable) or isinstance(torch, Unavailable):
+        return EITHER
+    found = () if isinstance(libraries.nccl, Unavailable) else libraries.nccl
+    mapped = [one.version for one in found if one.path == torch.nccl_path and not isinstance(one.version, Unavailable)]
+    if not mapped and torch.nccl_linkage == "static" and isinstance(torch.nccl_compiled, tuple):
+        mapped = [torch.nccl_compiled]
+    return tuple(mapped[:1]) or EITHER

@@ -1,0 +1,67 @@
+"""Which interfaces lead to other nodes, by address and route; names matter only where another interface has the route."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Final
+
+from netdoctor.model import Unavailable
+from netdoctor.probes.net import Link, Net, Peer
+
+# Networks inside a node, by name and by kind.
+INSIDE_NAMES: Final = (
+    *("docker", "podman", "lxc", "cni", "flannel", "cali", "kube-", "veth"),  # containers
+    *("br-", "virbr", "tailscale", "wg", "tun", "tap"),  # Docker networks, libvirt, tunnels
+)
+INSIDE_KINDS: Final = ("tun", "wireguard", "vxlan", "geneve", "dummy")
+
+
+def others(net: Net) -> tuple[Peer, ...]:
+    """The peers that are other nodes, MASTER_ADDR first."""
+    master = () if net.master is None or isinstance(net.master, Unavailable) else (net.master,)
+    return tuple(one for one in (*master, *net.peers) if one.local is False)
+
+
+def leading_out(net: Net) -> frozenset[str]:
+    """Interfaces that lead to another node, or out of this one by the default route."""
+    route = net.default_route
+    default = frozenset[str]() if route is None or isinstance(route, Unavailable) else frozenset({route.interface})
+    return default.union(*(one.reached_by() for one in others(net)))
+
+
+def candidates(net: Net, besides: str = "") -> tuple[str, ...]:
+    """Interfaces to take instead of `besides`: up, with an address, and leading out."""
+    leading = leading_out(net)
+    return tuple(
+        link.name
+        for link in net.links
+        if link.name in leading and link.name != besides and link.up and not link.loopback and link.addresses
+    )
+
+
+def inside_node(net: Net, link: Link) -> bool:
+    """A network of this node alone: by name or kind, unless hardware is part of it (a bridge over a NIC)."""
+    if link.kind == "bridge":
+        return not any(one.controller == link.index and one.kind in (None, "bond", "team", "vlan") for one in net.links)
+    return link.kind in INSIDE_KINDS or link.name.startswith(INSIDE_NAMES)
+
+
+def named(net: Net, name: str) -> Link | None:
+    """By name, or by the label of one of its addresses."""
+    return net.link(name) or next((one for one in net.links if any(a.label == name for a in one.addresses)), None)
+
+
+def is_loopback(text: str) -> bool:
+    """An address of the loopback, or ``localhost``."""
+    try:
+        return ip_address(text.partition("%")[0]).is_loopback
+    except ValueError:
+        return text == "localhost"
+
+
+def is_link_local6(text: str) -> bool:
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return address.version == 6 and address.is_link_local
