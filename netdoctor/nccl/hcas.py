@@ -110,17 +110,34 @@ def prefer(devices: list[RdmaDevice]) -> tuple[RdmaDevice, ...]:
     return tuple(d for d in live if rate(d) >= best / 2)
 
 
+@dataclass(frozen=True)
+class Subject:
+    """An RDMA device that the job will use, and why it is thought so."""
+
+    device: RdmaDevice
+    why: str
+    certain: bool  # False: what would tell the job's devices from others could not be read
+
+
 def subjects(
     devices: tuple[RdmaDevice, ...], gpus: tuple[GpuPlace, ...] | Unavailable, pci: Pci | Unavailable, choice: Selector | None
-) -> tuple[tuple[RdmaDevice, str], ...]:
-    """(device, why it is the job's) for every device that the job will use."""
+) -> tuple[Subject, ...]:
+    """The devices that NCCL_IB_HCA selects, else those nearest to the job's GPUs, else (no GPU) all that could carry it."""
     if choice is not None:
-        return tuple((d, "NCCL_IB_HCA selects it") for d in selected(devices, choice))
-    if isinstance(gpus, Unavailable) or not gpus:
-        return tuple((d, "no GPU to measure the distance from") for d in prefer(list(devices))) if devices else ()
+        return tuple(Subject(d, "NCCL_IB_HCA selects it", True) for d in selected(devices, choice))
+    if isinstance(gpus, Unavailable):
+        return tuple(Subject(d, f"the job's GPUs could not be read ({gpus})", False) for d in devices)
+    if not gpus:
+        return tuple(Subject(d, "no GPU to measure the distance from", True) for d in prefer(list(devices)))
     why: dict[str, list[str]] = {}
+    certain: dict[str, bool] = {}
     for gpu in gpus:
         kind, near = nearest(gpu, devices, pci)
         for device in near:
             why.setdefault(device.name, []).append(f"{gpu.label} ({kind})" if kind else gpu.label)
-    return tuple((d, "nearest to " + ", ".join(why[d.name])) for d in devices if d.name in why)
+            certain[device.name] = certain.get(device.name, False) or bool(kind)
+    return tuple(
+        Subject(d, ("nearest to " if certain[d.name] else "perhaps the HCA of ") + ", ".join(why[d.name]), certain[d.name])
+        for d in devices
+        if d.name in why
+    )

@@ -1,0 +1,298 @@
+"""The RDMA devices that the job will use can be used where it runs: node, library, context, port, GID, locked memory.
+
+Devices that are not the job's (virtual functions of others, storage and management ports) say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from netdoctor.api import (
+    UNLIMITED,
+    Container,
+    Environ,
+    Expected,
+    Finding,
+    Fix,
+    Gpus,
+    Kernel,
+    Limit,
+    Net,
+    PathRun,
+    Pci,
+    Rdma,
+    RdmaDevice,
+    Run,
+    Severity,
+    Unavailable,
+    Usable,
+    Vantage,
+    check,
+    fail,
+    fix_container,
+    fix_environment,
+    fix_module,
+    hcas,
+    ok,
+    parse_selector,
+    skip,
+    unknown,
+    usable,
+)
+
+# NCCL's host buffers per connection: 4 MiB Simple + 4.7 MiB LL128 + 0.5 MiB LL (src/include/device.h, src/init.cc), on 2 to
+# 32 channels, a few peers and two directions: a rank that stages needs tens of MiB at least, and up to some GiB.
+MEMLOCK_LEAST = 64 << 20
+MEMLOCK_PLENTY = 4 << 30
+# What is true for the node whoever looks; the rest (rights, mapping, libraries) is the job's own affair.
+OF_THE_NODE = frozenset({"no-uverbs", "ENXIO", "port"})
+
+
+@dataclass(frozen=True)
+class Here:
+    """What all devices share."""
+
+    rdma: Rdma
+    net: Net | Unavailable
+    vantage: Vantage
+    settings_unread: Unavailable | None
+
+    @property
+    def elsewhere(self) -> str:
+        return self.vantage.why_not or "seen outside the job"
+
+
+@check(
+    id="rdma.dev_infiniband",
+    title="The RDMA devices of the job can be used where it runs",
+    cause="dev_infiniband_missing",
+)
+def dev_infiniband(
+    rdma: Rdma,
+    pci: Pci | Unavailable,
+    gpus: Gpus | Unavailable,
+    net: Net | Unavailable,
+    environ: Environ | Unavailable,
+    kernel: Kernel | Unavailable,
+    container: Container | Unavailable,
+    vantage: Vantage,
+    expected: Expected | Unavailable,
+    path: PathRun | Unavailable,
+) -> Iterator[Finding]:
+    if isinstance(rdma.devices, Unavailable):
+        yield unknown(f"/sys/class/infiniband could not be read: {rdma.devices}")
+        return
+    if not rdma.devices:
+        yield _nothing(pci, vantage)
+        return
+    setting = environ.get("NCCL_IB_HCA") if isinstance(environ, Environ) else environ
+    unread = environ.nccl if isinstance(environ, Environ) else environ
+    here = Here(rdma, net, vantage, unread if isinstance(unread, Unavailable) else None)
+    choice = parse_selector(setting) if isinstance(setting, str) else None
+    chosen = hcas.subjects(rdma.devices, hcas.places(gpus, pci), pci, choice)
+    if not chosen:
+        yield fail(
+            f"NCCL_IB_HCA={setting} selects none of {', '.join(d.name for d in rdma.devices)}",
+            severity=Severity.CRITICAL,
+            cause="env_misuse",
+            why="NCCL says 'NET/IB : No device found.' and takes TCP sockets",
+            fix=fix_environment(vantage, "NCCL_IB_HCA", unset=True),
+        )
+        return
+    states = [(one, usable(one.device, rdma, net)) for one in chosen]
+    yield from _devices(states, here, gpus)
+    if isinstance(expected, Expected) and expected.hcas is not None:
+        yield _count(rdma, here, expected.hcas)
+    if any(state.yes is not False for _, state in states):
+        yield _memlock(kernel, container, vantage, path)
+
+
+def _nothing(pci: Pci | Unavailable, vantage: Vantage) -> Finding:
+    if isinstance(pci, Unavailable):
+        return unknown(f"/sys/class/infiniband is empty, and PCI could not be read to compare: {pci}")
+    if not pci.rdma:
+        return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
+    have = ", ".join(f"{d.address} ({d.driver or 'no driver'})" for d in pci.rdma)
+    return unknown(
+        f"PCI shows RDMA hardware ({have}), /sys/class/infiniband shows no device",
+        how="on the node: rdma link; rdma system (an exclusive namespace mode hides devices); lsmod | grep -e mlx5_ib -e _ib",
+    )
+
+
+def _devices(states: list[tuple[hcas.Subject, Usable]], here: Here, gpus: Gpus | Unavailable) -> Iterator[Finding]:
+    working = sum(state.yes is True for _, state in states)
+    seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
+    needed = len(states) if isinstance(seen, Unavailable) else min(len(seen), len(states))
+    for one, state in states:
+        if state.yes is None:
+            yield unknown(f"{state.text}; {one.why}", subject=one.device.name, how="netdoctor preflight as the job's user")
+        elif state.yes:
+            yield _usable(one.device, one.why, here)
+        elif not one.certain:
+            yield unknown(f"{state.text}; {one.why}", subject=one.device.name, how="is it a device of the job?")
+        elif not working or working < needed:
+            yield _refused(one.device, one.why, state, here, Severity.WARNING if working else Severity.CRITICAL)
+        # else: as many work as there are GPUs; this one is another's, or a spare
+
+
+def _usable(device: RdmaDevice, why: str, here: Here) -> Finding:
+    port = next(iter(hcas.active_ports(device)), None)
+    evidence = {} if port is None else {"link_layer": str(port.link_layer), "port": port.number}
+    if not (here.vantage.job_user and here.vantage.job_network):
+        return unknown(f"usable, {here.elsewhere}", subject=device.name, how="netdoctor run -- …", measured=None, **evidence)
+    if here.settings_unread is not None:
+        return unknown(f"usable, but NCCL_IB_HCA could not be read: {here.settings_unread}", subject=device.name)
+    notes = []
+    if port is not None and port.link_layer == "Ethernet" and not isinstance(port.gids, Unavailable):
+        kinds = {g.kind for g in port.gids}
+        if "RoCE v2" not in kinds and not any(isinstance(k, Unavailable) for k in kinds):
+            notes.append("its GIDs are RoCE v1 only: not routable")
+    return ok(f"opens, has a context and an ACTIVE port; {why}", subject=device.name, notes=notes, measured=None, **evidence)
+
+
+def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, severity: Severity) -> Finding:
+    mine = here.vantage.job_user and here.vantage.job_network and here.vantage.job_environment
+    if not mine and state.step not in OF_THE_NODE:
+        return unknown(f"{state.text}, {here.elsewhere}", subject=device.name, how="netdoctor run -- …")
+    cause = {"port": "link_degraded", "gid": "roce_gid"}.get(state.step)
+    return fail(
+        f"{state.text}; {why}",
+        subject=device.name,
+        severity=severity,
+        cause=cause,
+        expected="its node opens, libibverbs gets a context, a port is ACTIVE, on Ethernet with a GID of this namespace",
+        fix=_fix(state, here.vantage, device),
+        step=state.step,
+    )
+
+
+def _fix(state: Usable, vantage: Vantage, device: RdmaDevice) -> Fix:
+    """Each errno has its own mend, said for where netdoctor looks from."""
+    inside = vantage.in_container
+    if state.step == "not-mapped":
+        return fix_container(vantage, "devices") if inside else fix_module("ib_uverbs")
+    if state.step == "EPERM":
+        if inside:
+            return fix_container(vantage, "devices")
+        return Fix(
+            "let the job's cgroup use the device",
+            ("scontrol show config | grep -i constraindevices   # Slurm: cgroup.conf ConstrainDevices, gres.conf",),
+        )
+    if state.step == "EACCES":
+        if inside:
+            return Fix(
+                "give the container the host's group of the device (or a mode that lets it in), and /dev without nodev",
+                ("docker run --group-add $(stat -c %g /dev/infiniband/uverbs0) …", "podman run --group-add keep-groups …"),
+                ("securityContext: {supplementalGroups: [GID of the device on the node]}",),
+            )
+        return Fix(
+            "let the job's user open the device: rdma-core's udev rules give mode 0666",
+            ("udevadm trigger --subsystem-match=infiniband_verbs",),
+            ("apt-get install rdma-core   # ships the udev rules",),
+        )
+    if state.step in ("ENXIO", "stale"):
+        again = "start the container again: its nodes are from before a driver reload" if inside else "load the driver again"
+        return Fix(again, () if inside else (f"modprobe {_module(device)} ib_uverbs", "udevadm trigger"))
+    if state.step == "no-uverbs":
+        return fix_module("ib_uverbs")
+    if state.step in ("no-library", "no-provider", "context"):
+        return Fix(
+            "install rdma-core's libraries where the job runs (in its image)",
+            ("apt-get install libibverbs1 ibverbs-providers   # or: dnf install libibverbs rdma-core",),
+        )
+    if state.step == "gid":
+        return Fix(
+            "give the job the network namespace of the interface, or the interface to its namespace",
+            ("docker run --network=host …", "rdma system set netns exclusive; rdma dev set DEV netns NS"),
+            ("hostNetwork: true, or an SR-IOV network whose RDMA device moves with its interface",),
+        )
+    if state.step == "port":
+        return Fix("bring the port up: cable, switch port, subnet manager", (f"ibstat {device.name}", "sminfo"))
+    return Fix("see why the node does not open", (f"strace -f -e openat ibv_devinfo -d {device.name}",))
+
+
+def _module(device: RdmaDevice) -> str:
+    return device.driver if isinstance(device.driver, str) else "the HCA's driver"
+
+
+def _count(rdma: Rdma, here: Here, expected: int) -> Finding:
+    assert not isinstance(rdma.devices, Unavailable)
+    states = [usable(d, rdma, here.net) for d in rdma.devices]
+    working, unclear = sum(s.yes is True for s in states), sum(s.yes is None for s in states)
+    if working >= expected:
+        if here.vantage.job_user:
+            return ok(f"{working} usable RDMA devices, {expected} expected", subject="count")
+        return unknown(f"{working} usable RDMA devices, {here.elsewhere}", subject="count", how="netdoctor run -- …")
+    if working + unclear >= expected or not here.vantage.job_user:
+        return unknown(f"{working} usable RDMA devices, {unclear} not known, {expected} expected", subject="count")
+    return fail(
+        f"{working} usable RDMA devices, {expected} expected",
+        subject="count",
+        severity=Severity.WARNING,
+        cause="inventory",
+        expected=str(expected),
+    )
+
+
+def _memlock(
+    kernel: Kernel | Unavailable, container: Container | Unavailable, vantage: Vantage, path: PathRun | Unavailable
+) -> Finding:
+    """Registered memory counts against RLIMIT_MEMLOCK (drivers/infiniband/core/umem.c) unless CAP_IPC_LOCK is held in the
+    initial user namespace: capable(), not ns_capable()."""
+    limit: Limit | Unavailable = (
+        kernel if isinstance(kernel, Unavailable) else kernel.limits.get("memlock", Unavailable("not read"))
+    )
+    if not vantage.job_user:
+        return unknown(f"the job's own locked-memory limit is not seen from here: {vantage.why_not}", subject="memlock")
+    if isinstance(limit, Unavailable):
+        return unknown(f"the locked-memory limit could not be read: {limit}", subject="memlock", how="ulimit -l in the job")
+    if limit.soft == UNLIMITED:
+        return ok("locked memory is unlimited", subject="memlock")
+    if isinstance(vantage.capabilities, Unavailable) or "CAP_IPC_LOCK" in vantage.capabilities:
+        identity = vantage.root_is_root if isinstance(container, Unavailable) else _identity(container, vantage)
+        if isinstance(vantage.capabilities, Unavailable) or isinstance(identity, Unavailable):
+            return unknown("whether CAP_IPC_LOCK of the initial user namespace is held could not be read", subject="memlock")
+        if identity:
+            return ok("CAP_IPC_LOCK lifts the locked-memory limit", subject="memlock", limit=limit.soft)
+    size = f"{limit.soft >> 20} MiB" if limit.soft >= 1 << 20 else f"{limit.soft >> 10} KiB"
+    if limit.soft >= MEMLOCK_PLENTY:
+        return ok(f"locked memory is limited to {size}, which is plenty", subject="memlock", limit=limit.soft)
+    if any(_carried(run) for run in _runs(path)):
+        note = f"the limit is {size}: more channels or peers may need more"
+        return ok(
+            "the path run registered its memory and finished over RDMA", subject="memlock", notes=(note,), limit=limit.soft
+        )
+    if limit.soft >= MEMLOCK_LEAST:
+        return unknown(
+            f"locked memory is limited to {size}: enough for some jobs", subject="memlock", how="ulimit -l unlimited"
+        )
+    fix = fix_container(vantage, "memlock")
+    if not vantage.in_container:
+        fix = Fix(
+            "lift the locked-memory limit of the job",
+            ("ulimit -l unlimited",),
+            ("'* - memlock unlimited' in /etc/security/limits.d/rdma.conf", "LimitMEMLOCK=infinity in slurmd's systemd unit"),
+        )
+    return fail(
+        f"locked memory is limited to {size}: NCCL cannot register its buffers",
+        subject="memlock",
+        cause="memlock",
+        expected="unlimited",
+        fix=fix,
+        limit=limit.soft,
+    )
+
+
+def _identity(container: Container, vantage: Vantage) -> bool | Unavailable:
+    if isinstance(container.uid_map, Unavailable):
+        return vantage.root_is_root
+    return container.uid_map == ((0, 0, 4294967295),)
+
+
+def _runs(path: PathRun | Unavailable) -> tuple[Run, ...]:
+    return () if isinstance(path, Unavailable) or isinstance(path.runs, Unavailable) else path.runs
+
+
+def _carried(run: Run) -> bool:
+    return run.finished and run.log is not None and run.log.net == "IB"
