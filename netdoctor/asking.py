@@ -48,6 +48,10 @@ class _Child:
         self.deadline = deadline  # of the present stage
         self.stage = "running"  # "leaving" (its answer is whole or it closed the descriptor) "termed" "killed"
         self.verdict: Answer | None = None  # why it was ended, or its answer
+        try:
+            self.exit_fd = os.pidfd_open(pid)  # readable once it has ended
+        except OSError:  # before Linux 5.3, or forbidden by a seccomp profile: its closed descriptor tells as well
+            self.exit_fd = -1
 
     @property
     def answer(self) -> bytearray:
@@ -84,10 +88,9 @@ class Asking:
             self._queue.appendleft(question)
         try:
             while question not in self._answers:
-                if time.monotonic() - began > self._patience:
+                self._step(began + self._patience)
+                if question not in self._answers and time.monotonic() - began >= self._patience:
                     self._give_up(question)
-                    break
-                self._step()
         finally:
             self._patience -= time.monotonic() - began
         return self._answers[question]
@@ -99,7 +102,7 @@ class Asking:
         for child in self._children.values():
             self._end(child, Unavailable("no budget", "ended early"), signal.SIGKILL)
         while self._children:
-            self._step()
+            self._step(time.monotonic() + LEAVE)
 
     # The event loop.
 
@@ -115,24 +118,30 @@ class Asking:
             self._queue.remove(question)
         self._answers[question] = Unavailable("no budget", text)
 
-    def _step(self) -> None:
-        """Wait for one event: output, an exit or a deadline."""
+    def _step(self, until: float) -> None:
+        """Wait for one event: output, an exit or a deadline; at `until` at the latest (time.monotonic)."""
         self._fill()
         now = time.monotonic()
         poll = select.poll()
         owner: dict[int, _Child] = {}
         for child in self._children.values():
-            for fd in child.fds:
+            for fd in (*child.fds, child.exit_fd):
                 if fd >= 0:
                     poll.register(fd, select.POLLIN)
                     owner[fd] = child
         wait = min((c.deadline - now for c in self._children.values()), default=0.0)
-        if any(c.stage != "running" for c in self._children.values()):
-            wait = min(wait, 0.002)  # an exit is not an event of poll; it follows the closed descriptor at once
-        for fd, _ in poll.poll(max(0, wait) * 1000):
-            self._receive(owner[fd], fd)
+        wait = min(wait, until - now)
+        if any(c.stage != "running" and c.exit_fd < 0 for c in self._children.values()):
+            wait = min(wait, 0.002)  # the exit follows the closed descriptor at once
+        ready = [fd for fd, _ in poll.poll(max(0, wait) * 1000)]
+        ended = {owner[fd].question for fd in ready if fd == owner[fd].exit_fd}
+        for fd in ready:
+            if fd != owner[fd].exit_fd and fd in owner[fd].fds:
+                self._receive(owner[fd], fd)
         for child in list(self._children.values()):
-            if child.stage != "running":
+            if child.question in ended:
+                self._drain(child)
+            if child.question in ended or child.stage != "running":
                 self._reap(child)
             if child.question in self._children and time.monotonic() >= child.deadline:
                 self._overdue(child)
@@ -164,6 +173,14 @@ class Asking:
         else:
             child.fds[-2] = child.fds.pop(fd)
             child.print_fd = -2
+
+    def _drain(self, child: _Child) -> None:
+        """Read what an ended child has written; something that it started may still hold the descriptors open."""
+        for fd in [fd for fd in child.fds if fd >= 0]:
+            while fd in child.fds and child.stage != "killed" and select.select([fd], [], [], 0)[0]:
+                self._receive(child, fd)
+        if child.stage == "running" and (reply := _decoded(child.answer)) is not None:
+            self._say(child, reply)
 
     def _say(self, child: _Child, reply: Answer) -> None:
         if isinstance(reply, Unavailable) and reply.kind == "absent" and self._withheld:
@@ -205,19 +222,11 @@ class Asking:
             status: int | None = os.waitpid(child.pid, 0)[1]
         except ChildProcessError:  # SIGCHLD is ignored, or somebody else reaped it
             status = None
-        self._receive_rest(child)
         self._answers.setdefault(child.question, child.verdict if child.verdict is not None else _post_mortem(child, status))
         self._forget(child)
 
-    def _receive_rest(self, child: _Child) -> None:
-        if child.print_fd >= 0:
-            try:
-                child.fds[child.print_fd] += os.read(child.print_fd, 1 << 16)
-            except OSError:
-                pass
-
     def _forget(self, child: _Child) -> None:
-        for fd in child.fds:
+        for fd in (*child.fds, child.exit_fd):
             if fd >= 0:
                 os.close(fd)
         del self._children[child.question]
@@ -230,7 +239,7 @@ class Asking:
         text = program(name)
         refused = self._refusal(parameters, user)
         if text is None or refused is not None:
-            self._answers[question] = refused or Unavailable("malformed", f"no such question: {question}")
+            self._answers[question] = Unavailable("malformed", f"no such question: {question}") if refused is None else refused
             return
         plan = {"parameters": parameters, "path": site(), "user": user, "parent": os.getpid()}
         argv = [sys.executable, "-I", "-S", "-B", "-c", text, json.dumps(plan)]

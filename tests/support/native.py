@@ -46,3 +46,8 @@ def nvml() -> pathlib.Path:
 def cuda() -> pathlib.Path:
     """The folder of the fake libcuda.so.1."""
     return shared_library("fake_cuda.c", "libcuda.so.1").parent
+
+
+def ibverbs() -> pathlib.Path:
+    """The folder of the fake libibverbs.so.1."""
+    return shared_library("fake_ibverbs.c", "libibverbs.so.1").parent

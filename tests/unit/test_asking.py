@@ -1,0 +1,278 @@
+"""Helper programs in children: whatever a library does, it costs one answer, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+
+import pytest
+
+from netdoctor import helpers
+from netdoctor.asking import MAX_ANSWER, Asking
+from netdoctor.model import Unavailable
+
+LIMITS = {"hang": 0.3, "stubborn": 0.3, "grandchild": 0.5}
+HELPERS = {
+    "echo": "def answer(p):\n    return p",
+    "pid": "import os\ndef answer(p):\n    return [os.getpid(), os.getsid(0), os.getppid()]",
+    "fds": "import os\ndef answer(p):\n    return sorted(os.listdir('/proc/self/fd'))",
+    "env": "import os\ndef answer(p):\n    return dict(os.environ)",
+    "path": "import sys\ndef answer(p):\n    return [sys.path, sys.flags.isolated, sys.flags.no_site]",
+    "who": (
+        "import os\ndef answer(p):\n    text = open('/proc/self/status').read()\n"
+        "    return [os.getresuid(), os.getresgid(), os.getgroups(), text]"
+    ),
+    "prints": "def answer(p):\n    import os\n    os.write(1, b'x' * 300000); os.write(2, b'y')\n    return 'spoke'",
+    "segv": "import os, signal\ndef answer(p):\n    "
+    "os.write(2, b'first\\nlast \\x1b[31mwords\\n')\n    os.kill(os.getpid(), signal.SIGSEGV)",
+    "exits": "import os\ndef answer(p):\n    os._exit(3)",
+    "raises": "def answer(p):\n    raise RuntimeError('no such thing')",
+    "unserialisable": "def answer(p):\n    return {1j: object()}",
+    "half": "import os\ndef answer(p):\n    os.write(3, b'[1, 2'); os._exit(0)",
+    "rubbish": "import os\ndef answer(p):\n    os.write(3, b'\\xff\\xfe not json'); os._exit(0)",
+    "large": "def answer(p):\n    return 'x' * int(p['n'])",
+    "unavailable": "def answer(p):\n    return {'unavailable': p['kind'], 'detail': 'said\\x07so'}",
+    "null": "def answer(p):\n    return None",
+    "hang": "import signal\ndef answer(p):\n    signal.pause()",
+    "stubborn": "import signal\ndef answer(p):\n    signal.signal(15, signal.SIG_IGN)\n    while True: signal.pause()",
+    "lingers": "import os, signal\ndef answer(p):\n    os.write(3, b'42'); os.close(3); "
+    "signal.signal(15, signal.SIG_IGN); signal.pause()",
+    "grandchild": (
+        "import os, signal\ndef answer(p):\n    r, w = os.pipe()\n    child = os.fork()\n    if not child:\n"
+        "        signal.pause()\n    return child"
+    ),
+    "meet": (  # writes one byte and waits until it may go on: counts how many run at once
+        "import os\ndef answer(p):\n    w = os.open(p['in'], os.O_WRONLY)\n    os.write(w, b'.')\n"
+        "    r = os.open(p['out'], os.O_RDONLY)\n    os.read(r, 1)\n    return 'met'"
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, source in HELPERS.items():
+        monkeypatch.setitem(helpers._SOURCES, name, source + "\n")
+
+
+@pytest.fixture
+def asking() -> Iterator[Asking]:
+    one = Asking(deadlines=LIMITS)
+    yield one
+    one.close()
+    assert not one._children
+    with pytest.raises(ChildProcessError):  # nothing is left to reap
+        os.waitpid(-1, os.WNOHANG)
+
+
+def gone(pid: int) -> bool:
+    """Whether `pid` ends, waited for by its own descriptor."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([fd], [], [], 5)[0])
+    finally:
+        os.close(fd)
+
+
+def test_parameters_go_in_and_json_comes_out(asking: Asking) -> None:
+    assert asking.answer("ask:echo?a=1&b=x%20y%26") == {"a": "1", "b": "x y&"}
+
+
+def test_a_child_is_alone(asking: Asking) -> None:
+    pid, session, parent = asking.answer("ask:pid")  # type: ignore[misc, str-unpack]
+    assert pid == session and parent == os.getpid()
+    listed = asking.answer("ask:fds")
+    assert isinstance(listed, list) and set(listed) - {"0", "1", "2", "3"} <= {"4"}  # 4 is the listing itself
+
+
+def test_a_child_is_isolated_and_has_our_modules(asking: Asking) -> None:
+    path, isolated, no_site = asking.answer("ask:path")  # type: ignore[misc, str-unpack]
+    assert isolated and no_site and path[: len(helpers.site())] == helpers.site()
+
+
+def test_variables_that_write_files_are_taken_away(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG_FILE", "/x")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    seen = asking.answer("ask:env")
+    assert isinstance(seen, dict) and seen["CUDA_VISIBLE_DEVICES"] == "3,1" and "NCCL_DEBUG_FILE" not in seen
+
+
+def test_what_libraries_print_disturbs_nothing(asking: Asking) -> None:
+    assert asking.answer("ask:prints") == "spoke"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("segv", "crashed", "SIGSEGV: last  [31mwords"),
+        ("exits", "crashed", "exit status 3"),
+        ("raises", "crashed", "RuntimeError: no such thing"),
+        ("unserialisable", "crashed", "exit status 1: TypeError"),
+        ("half", "malformed", "without a whole answer"),
+        ("rubbish", "malformed", "without a whole answer"),
+        ("null", "malformed", "null"),
+        ("hang", "timed out", "no answer within 0.3 s"),
+        ("stubborn", "timed out", "no answer within 0.3 s"),
+        ("unavailable?kind=denied", "denied", "said so"),
+        ("unavailable?kind=whatever", "failed", "said so"),
+        ("large?n=5000000", "malformed", "larger than 4 MiB"),
+        ("nosuchhelper", "malformed", "no such question"),
+        ("..%2Fhost", "malformed", "no such question"),
+    ],
+)
+def test_what_goes_wrong_is_said(asking: Asking, name: str, kind: str, words: str) -> None:
+    got = asking.answer(f"ask:{name}")
+    assert isinstance(got, Unavailable) and got.kind == kind and words in got.detail, got
+
+
+def test_a_large_answer_comes_whole(asking: Asking) -> None:
+    assert asking.answer(f"ask:large?n={MAX_ANSWER - 10}") == "x" * (MAX_ANSWER - 10)
+
+
+def test_an_answer_counts_even_if_its_child_lingers(asking: Asking) -> None:
+    assert asking.answer("ask:lingers") == 42
+
+
+def test_what_a_helper_leaves_running_ends_with_it(asking: Asking) -> None:
+    child = asking.answer("ask:grandchild")
+    assert isinstance(child, int)
+    asking.close()
+    assert gone(child)
+
+
+def test_at_most_five_at_once(asking: Asking, tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "in")
+    os.mkfifo(tmp_path / "out")
+    arrivals = os.open(tmp_path / "in", os.O_RDWR)
+    leave = os.open(tmp_path / "out", os.O_RDWR)
+    questions = [f"ask:meet?in={tmp_path}/in&n={n}&out={tmp_path}/out" for n in range(7)]
+    asking.start(questions)
+    came = b""
+    while len(came) < 5:
+        assert select.select([arrivals], [], [], 20)[0]
+        came += os.read(arrivals, 10)
+    assert len(came) == 5 and len(asking._children) == 5
+    os.write(leave, b"go go go")
+    assert [asking.answer(q) for q in questions] == ["met"] * 7
+    os.close(arrivals)
+    os.close(leave)
+
+
+def test_a_question_runs_once(asking: Asking) -> None:
+    asking.start(["ask:pid", "ask:pid"])
+    assert asking.answer("ask:pid") == asking.answer("ask:pid")
+
+
+def test_patience_is_common() -> None:
+    one = Asking(patience=0.2, deadlines={"hang": 60.0})
+    try:
+        got = one.answer("ask:hang")
+        assert isinstance(got, Unavailable) and got.kind == "no budget"
+        again = one.answer("ask:hang?again=1")
+        assert isinstance(again, Unavailable) and again.kind == "no budget"
+    finally:
+        one.close()
+    assert not one._children
+
+
+def test_close_ends_what_still_runs(tmp_path: pathlib.Path) -> None:
+    one = Asking(deadlines={"hang": 60.0, "stubborn": 60.0})
+    one.start(["ask:hang", "ask:stubborn"])
+    pids = [child.pid for child in one._children.values()]
+    one.close()
+    assert len(pids) == 2 and all(gone(pid) for pid in pids)
+
+
+def test_a_child_dies_with_us() -> None:
+    code = (
+        "import sys, time\nfrom netdoctor import helpers\nfrom netdoctor.asking import Asking\n"
+        f"helpers._SOURCES['pid'] = {HELPERS['pid']!r} + '\\n'\nhelpers._SOURCES['hang'] = {HELPERS['hang']!r} + '\\n'\n"
+        "one = Asking(deadlines={'hang': 60.0})\none.answer('ask:pid')\none.start(['ask:hang'])\n"
+        "print(one._children['ask:hang'].pid, flush=True)\ntime.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGKILL)
+    assert gone(child)
+
+
+def test_ignored_sigchld_costs_nothing(asking: Asking) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert asking.answer("ask:echo?x=1") == {"x": "1"}
+        got = asking.answer("ask:exits")
+        assert isinstance(got, Unavailable) and got.kind == "crashed"
+    finally:
+        asking.close()
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_helpers_come_out_of_a_zip_file(tmp_path: pathlib.Path) -> None:
+    package = pathlib.Path(helpers.__file__).parent
+    archive = tmp_path / "netdoctor.pyz"
+    with zipfile.ZipFile(archive, "w") as out:
+        for file in (*package.glob("*.py"), *(package / "ask").glob("*.py")):
+            out.write(file, f"netdoctor/{file.relative_to(package)}")
+    code = (
+        "from netdoctor.helpers import helper_source; print('def answer' in (helper_source('nvml') or ''), helper_source('x'))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(archive)}
+    got = subprocess.run([sys.executable, "-c", code], env=env, cwd="/", capture_output=True, text=True, check=True)
+    assert got.stdout == "True None\n"
+
+
+def test_another_user_is_only_for_root(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    got = asking.answer("ask:who?user=nobody")
+    assert isinstance(got, Unavailable) and got.kind == "refused"
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("user", ["nobody", "65534", "65534:65534"])
+def test_a_child_becomes_the_user_for_good(asking: Asking, user: str) -> None:
+    uids, gids, groups, status = asking.answer(f"ask:who?user={user.replace(':', '%3A')}")  # type: ignore[misc, str-unpack]
+    assert uids == [65534] * 3 and gids == [65534] * 3 and 0 not in groups
+    assert "NoNewPrivs:\t1" in status and "CapEff:\t0000000000000000" in status
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("user", ["no-such-user", "4294967290", "x:y", ""])
+def test_no_such_user_is_refused(asking: Asking, user: str) -> None:
+    got = asking.answer(f"ask:who?user={user.replace(':', '%3A')}")
+    assert isinstance(got, Unavailable) and got.kind == "refused", got
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_loads_nothing_that_others_can_change(
+    asking: Asking, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "libnccl.so.2"
+    library.write_bytes(b"")
+    got = asking.answer(f"ask:echo?path={library}")
+    assert isinstance(got, Unavailable) and got.kind == "refused" and "writable by everybody" in got.detail
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/usr/lib:{tmp_path}:relative")
+    seen = asking.answer("ask:env")
+    assert isinstance(seen, dict) and seen["LD_LIBRARY_PATH"] == "/usr/lib"
+    # What root did not look at is not absent.
+    got = asking.answer("ask:unavailable?kind=absent")
+    assert isinstance(got, Unavailable) and got.kind == "refused" and str(tmp_path) in got.detail
+
+
+def test_time_is_bounded_by_the_deadline(asking: Asking) -> None:
+    began = time.monotonic()
+    asking.start([f"ask:stubborn?n={n}" for n in range(5)])
+    assert all(isinstance(asking.answer(f"ask:stubborn?n={n}"), Unavailable) for n in range(5))
+    assert time.monotonic() - began < 30  # five side by side, TERM ignored; far below any single default deadline times five
