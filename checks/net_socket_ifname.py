@@ -1,0 +1,387 @@
+"""NCCL and Gloo take interfaces that reach the other nodes.
+
+Judged by address and route.  A name (docker0, br-…, virbr0) matters only where another interface has the route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from netdoctor.api import (
+    Baseline,
+    Environ,
+    Finding,
+    JobShape,
+    Libraries,
+    Link,
+    NcclChoice,
+    Net,
+    PathRun,
+    Peer,
+    Rdma,
+    Severity,
+    Unavailable,
+    Vantage,
+    carrier,
+    check,
+    fail,
+    fix_environment,
+    ifname,
+    ok,
+    reach,
+    unknown,
+)
+
+PEERS = "expected: {peers: [HOST:PORT, …]} in the configuration, with the address that another node uses"
+JOB = "look from the job itself: netdoctor run -- …"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the judgements share."""
+
+    net: Net
+    vantage: Vantage
+    several: bool  # the job runs on more than this node, as far as anything says so
+    lost: Unavailable | None = None  # why it may run on several all the same
+
+    def good(self, message: str, subject: str, notes: Iterable[str] = (), **evidence: Any) -> Finding:
+        """A pass, where what is seen is the job's own."""
+        if self.lost is not None:
+            return unknown(f"{message}; how many nodes the job has: {self.lost}", subject=subject, **evidence)
+        if self.vantage.job_network and self.vantage.job_environment:
+            return ok(message, subject=subject, notes=notes, **evidence)
+        where = self.vantage.why_not or "seen outside the job"
+        return unknown(f"{message}; {where}", subject=subject, how=JOB, **evidence)
+
+
+@check(id="net.socket_ifname", title="NCCL and Gloo take interfaces that reach the other nodes", cause="socket_ifname")
+def socket_ifname(
+    net: Net,
+    vantage: Vantage,
+    environ: Environ | Unavailable,
+    nccl: NcclChoice | Unavailable,
+    job: JobShape | Unavailable,
+    rdma: Rdma | Unavailable,
+    libraries: Libraries | Unavailable,
+    baseline: Baseline | Unavailable,
+    paths: PathRun | Unavailable,
+) -> Iterator[Finding]:
+    several = _several(net, environ, job)
+    seen = Seen(net, vantage, several, job if isinstance(job, Unavailable) and not several else None)
+    yield from _master(seen)
+    if isinstance(environ, Unavailable):
+        yield unknown(f"the job's variables could not be read: {environ}", subject="NCCL")
+        return
+    variables = {name: environ.get(name) for name in ifname.VARIABLES}
+    lost = next((value for value in variables.values() if isinstance(value, Unavailable)), None)
+    if lost is not None:
+        yield unknown(f"the job's NCCL variables could not be read: {lost}", subject="NCCL")
+    else:
+        settings = {name: value for name, value in variables.items() if isinstance(value, str)}
+        versions = ifname.versions(nccl, libraries)
+        yield from _nccl(seen, settings, nccl, baseline, versions)
+        data = carrier.data_by_sockets(rdma, environ, libraries, baseline, paths)
+        if data.sockets:
+            yield from _sockets(seen, settings, versions[-1], data.why)
+    groups = None if isinstance(job, Unavailable) else job.gloo_groups
+    if groups != 0:
+        yield from _gloo(seen, environ.get("GLOO_SOCKET_IFNAME"))
+
+
+def _several(net: Net, environ: Environ | Unavailable, job: JobShape | Unavailable) -> bool:
+    if not isinstance(job, Unavailable) and job.stated:
+        return job.nodes > 1
+    if any(one.local is False for one in reach.others(net)):
+        return True
+    if isinstance(environ, Unavailable):
+        return False
+    launcher = environ.launcher
+    return (launcher.nodes or 1) > 1 or (launcher.world or 1) > (launcher.local_world or launcher.world or 1)
+
+
+def _master(seen: Seen) -> Iterator[Finding]:
+    """Only what is wrong or open: a MASTER_ADDR that is reached is part of the finding about NCCL."""
+    master = seen.net.master
+    if master is None:
+        return
+    if isinstance(master, Unavailable):
+        yield unknown(f"MASTER_ADDR could not be read: {master}", subject="MASTER_ADDR")
+    elif isinstance(master.addresses, Unavailable):
+        yield unknown(
+            f"MASTER_ADDR={master.name} does not resolve here (yet): {master.addresses}",
+            subject="MASTER_ADDR",
+            how=f"getent hosts {master.name}",
+        )
+    elif seen.several and reach.is_loopback(master.name):
+        yield fail(
+            f"MASTER_ADDR={master.name} is every node's own loopback: no other node reaches rank 0",
+            subject="MASTER_ADDR",
+            expected="a name or address of rank 0's node that the other nodes reach",
+            how="export MASTER_ADDR=… of the node of rank 0",
+        )
+    elif master.routes and all(isinstance(one, Unavailable) and one.kind == "absent" for one in master.routes.values()):
+        yield fail(f"there is no route to MASTER_ADDR={master.name}", subject="MASTER_ADDR", addresses=list(master.addresses))
+    elif any(isinstance(one, Unavailable) for one in master.routes.values()):
+        yield unknown(f"the route to MASTER_ADDR={master.name} could not be read", subject="MASTER_ADDR")
+
+
+def _nccl(
+    seen: Seen,
+    settings: dict[str, str],
+    nccl: NcclChoice | Unavailable,
+    baseline: Baseline | Unavailable,
+    versions: tuple[ifname.Version, ...],
+) -> Iterator[Finding]:
+    """The interface of NCCL's bootstrap and of NET/IB's out-of-band traffic."""
+    picks = [ifname.choose(seen.net.links, version, settings) for version in versions]
+    bare = {name: value for name, value in settings.items() if name != "NCCL_COMM_ID"}
+    rules = [ifname.choose(seen.net.links, version, bare) for version in versions]  # what a library was asked with
+    evidence: dict[str, Any] = {"settings": settings, "emulated": [_text(one) for one in rules]}
+    answer = _answer(nccl, baseline)
+    if answer is not None:
+        evidence["nccl"] = _text(answer)
+        if all(_text(one) != _text(answer) for one in rules):
+            yield unknown(
+                f"NCCL takes {_text(answer)}, and by the rules of its source it would take {_text(rules[0])}",
+                subject="emulation",
+                how="tell the authors of netdoctor: `ip -json addr`, NCCL_SOCKET_IFNAME and the version",
+                **evidence,
+            )
+        if "NCCL_COMM_ID" not in settings:
+            picks = [answer]
+    if not isinstance(nccl, Unavailable) and nccl.code and "NCCL_COMM_ID" not in settings:
+        yield _refused(seen, settings, nccl, evidence)
+        return
+    judged = [_judge(seen, settings, pick, evidence) for pick in dict.fromkeys(picks)]
+    if len(judged) > 1 and judged[0].status is not judged[1].status:
+        yield unknown(
+            f"it hangs on the NCCL version: before 2.28 {_text(picks[0])}, from 2.28 on {_text(picks[1])}",
+            subject="NCCL",
+            how="give the job's Python with --python",
+            **evidence,
+        )
+    else:
+        yield judged[0]
+
+
+def _answer(nccl: NcclChoice | Unavailable, baseline: Baseline | Unavailable) -> tuple[ifname.Pick, ...] | None:
+    """What NCCL itself took: in the all-reduce, or when asked."""
+    log = None if isinstance(baseline, Unavailable) else baseline.run.log
+    name, address = getattr(log, "bootstrap_ifname", None), getattr(log, "bootstrap_address", None)
+    if name and address:
+        return (ifname.Pick(name, str(address).partition("%")[0]),)
+    if isinstance(nccl, Unavailable) or isinstance(nccl.interface, Unavailable) or isinstance(nccl.address, Unavailable):
+        return None
+    if nccl.interface is None:
+        return () if nccl.code else None
+    return (ifname.Pick(nccl.interface, nccl.address or ""),)
+
+
+def _refused(seen: Seen, settings: dict[str, str], nccl: NcclChoice, evidence: dict[str, Any]) -> Finding:
+    said = nccl.error or f"ncclResult_t {nccl.code}"
+    named = settings.get("NCCL_SOCKET_IFNAME", "")
+    if len(named) > 1 and nccl.interface is None:
+        return _none(seen, named, evidence)
+    return fail(f"NCCL cannot start its bootstrap on {nccl.interface or 'any interface'}: {said}", subject="NCCL", **evidence)
+
+
+def _none(seen: Seen, named: str, evidence: dict[str, Any]) -> Finding:
+    fine = reach.candidates(seen.net)
+    hint = " (spaces belong to a name)" if " " in named else " (`=` asks for the whole name)" if "=" in named else ""
+    change = f"NCCL_SOCKET_IFNAME=={fine[0]}" if fine else "NCCL_SOCKET_IFNAME"
+    return fail(
+        f"NCCL_SOCKET_IFNAME={named} matches no interface that NCCL can use{hint}: NCCL stops with `no socket interface found`",
+        subject="NCCL",
+        expected=f"one of {', '.join(link.name for link in seen.net.links if link.addresses)}",
+        fix=fix_environment(seen.vantage, change, unset=not fine),
+        **evidence,
+    )
+
+
+def _judge(
+    seen: Seen, settings: dict[str, str], pick: tuple[ifname.Pick, ...] | Unavailable, evidence: dict[str, Any]
+) -> Finding:
+    if isinstance(pick, Unavailable):
+        if pick.kind == "malformed":
+            return fail(f"NCCL refuses {pick.detail}", subject="NCCL", cause="env_misuse", **evidence)
+        return unknown(f"the interface hangs on {pick.detail}", subject="NCCL", **evidence)
+    if not pick:
+        return (
+            _none(seen, settings["NCCL_SOCKET_IFNAME"], evidence) if settings.get("NCCL_SOCKET_IFNAME") else _nothing(evidence)
+        )
+    name, ip = pick[0]
+    link = reach.named(seen.net, name)
+    if link is None:
+        return unknown(f"NCCL takes {name}, which is not among this namespace's interfaces", subject="NCCL", **evidence)
+    evidence = {**evidence, "interface": name, "address": ip}
+    better = reach.candidates(seen.net, besides=link.name)
+    wrong = _fault(seen, link, ip, better)
+    if wrong:
+        sure = seen.several or "IPv6" in wrong or not link.up
+        return fail(
+            f"NCCL takes {name} ({ip}), {wrong}",
+            subject="NCCL",
+            severity=Severity.CRITICAL if sure else Severity.WARNING,
+            expected=f"an interface that reaches the other nodes{': ' + ', '.join(better) if better else ''}",
+            fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={better[0]}") if better else None,
+            **evidence,
+        )
+    return _reach(seen, link, name, ip, evidence)
+
+
+def _nothing(evidence: dict[str, Any]) -> Finding:
+    return fail("there is no interface with an address that NCCL can use", subject="NCCL", **evidence)
+
+
+def _fault(seen: Seen, link: Link, ip: str, better: tuple[str, ...]) -> str | None:
+    """What is wrong with this interface wherever the other nodes are."""
+    address = next((one for one in link.addresses if one.ip == ip), None)
+    if not link.up:
+        return "which is down"
+    if address is not None and not address.usable:
+        return "an IPv6 address that is not usable yet (tentative, or its duplicate was found)"
+    if reach.is_link_local6(ip):
+        return "an IPv6 link-local address, which NCCL cannot bind or hand to another node"
+    if link.loopback:
+        return "the loopback, which no other node reaches" if seen.several else None
+    if better and reach.inside_node(seen.net, link) and link.name not in reach.leading_out(seen.net):
+        return f"a network inside this node; the route to other nodes leads through {better[0]}"
+    if not link.running and better:
+        return "which has no carrier"
+    return None
+
+
+def _reach(seen: Seen, link: Link, name: str, ip: str, evidence: dict[str, Any]) -> Finding:
+    what = f"NCCL takes {name} ({ip})"
+    if not seen.several:
+        notes = [f"{name} serves jobs on this node alone; with other nodes NCCL would hang"] if link.loopback else []
+        return seen.good(f"{what}; the job is on this node", "NCCL", notes, **evidence)
+    far = reach.others(seen.net)
+    if any(link.name in one.reached_by() for one in far):
+        reached = next(one.name for one in far if link.name in one.reached_by())
+        return seen.good(f"{what}, which leads to {reached}", "NCCL", **evidence)
+    master = seen.net.master
+    here = master.addresses if isinstance(master, Peer) and master.local is True else ()
+    if not isinstance(here, Unavailable) and ip in here:
+        return seen.good(f"{what}, the address of MASTER_ADDR, which the other nodes use", "NCCL", **evidence)
+    via = sorted(frozenset[str]().union(*(one.reached_by() for one in far)))
+    return unknown(
+        f"{what}; nothing here shows that it reaches the other nodes"
+        + (f" ({far[0].name} is reached by {', '.join(via)})" if via else ""),
+        subject="NCCL",
+        how=PEERS,
+        **evidence,
+    )
+
+
+def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why: str) -> Iterator[Finding]:
+    """NET/Socket spreads its channels evenly over all interfaces that it takes."""
+    picks = ifname.choose(seen.net.links, version, settings, "socket")
+    if isinstance(picks, Unavailable) or len(picks) < 2:
+        return
+    links = [link for pick in picks if (link := reach.named(seen.net, pick.interface))]
+    reaching = reach.leading_out(seen.net)
+    stray = [link.name for link in links if reach.inside_node(seen.net, link) and link.name not in reaching]
+    outer = [link for link in links if link.name not in stray]
+    speeds = {link.name: link.speed_mbps for link in outer if isinstance(link.speed_mbps, int)}
+    fast = max(speeds.values(), default=0)
+    best = [name for name, speed in speeds.items() if speed == fast]
+    evidence: dict[str, Any] = {"interfaces": [link.name for link in links], "carrier": why}
+    if stray and outer and seen.several:
+        yield fail(
+            f"NET/Socket also takes {', '.join(stray)}, inside this node: other nodes cannot connect to it",
+            subject="NET/Socket",
+            expected=f"only {', '.join(link.name for link in outer)}",
+            fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(link.name for link in outer)}"),
+            **evidence,
+        )
+    elif len(speeds) == len(outer) and min(speeds.values()) * len(speeds) < fast * len(best) and seen.several:
+        yield fail(
+            f"NET/Socket spreads over {', '.join(f'{name} ({speed} Mb/s)' for name, speed in speeds.items())}: "
+            f"slower than {', '.join(best)} alone",
+            subject="NET/Socket",
+            severity=Severity.WARNING,
+            cause="low_bandwidth",
+            expected=f"only {', '.join(best)}",
+            fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(best)}"),
+            speeds=speeds,
+            **evidence,
+        )
+    elif len(speeds) < len(outer) and seen.several:
+        blind = ", ".join(link.name for link in outer if link.name not in speeds)
+        yield unknown(
+            f"NET/Socket spreads over {len(links)} interfaces, and the speed of {blind} is not known",
+            subject="NET/Socket",
+            **evidence,
+        )
+    else:
+        notes = [] if seen.several or not stray else [f"with several nodes, NET/Socket would also take {', '.join(stray)}"]
+        yield seen.good(f"NET/Socket takes {', '.join(link.name for link in links)}", "NET/Socket", notes, **evidence)
+
+
+def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
+    """Gloo: exact names; without them the address that the host name has (torch: ProcessGroupGloo::createDefaultDevice)."""
+    if isinstance(named, Unavailable):
+        yield unknown(f"GLOO_SOCKET_IFNAME could not be read: {named}", subject="Gloo")
+        return
+    if named is not None and len(named) > 1:  # shorter values are ignored
+        yield _gloo_named(seen, named)
+        return
+    addresses = seen.net.hostname_addresses
+    if isinstance(addresses, Unavailable) and addresses.kind != "absent":
+        yield unknown(f"what the host name resolves to could not be told: {addresses}", subject="Gloo")
+        return
+    own = {address.ip for link in seen.net.links for address in link.addresses}
+    usable = [] if isinstance(addresses, Unavailable) else [ip for ip in addresses if ip in own or reach.is_loopback(ip)]
+    taken = usable[0] if usable else "127.0.0.1"  # torch falls back to the loopback
+    evidence: dict[str, Any] = {
+        "hostname_addresses": [] if isinstance(addresses, Unavailable) else list(addresses),
+        "address": taken,
+    }
+    where = f"Gloo takes {taken}, " + (
+        "the address of this host's name" if usable else "for this host's name has no address here"
+    )
+    fine = reach.candidates(seen.net)
+    if not reach.is_loopback(taken):
+        yield seen.good(where, "Gloo", **evidence)
+    elif seen.several:
+        yield fail(
+            f"{where}: Gloo groups of several nodes do not connect",
+            subject="Gloo",
+            severity=Severity.WARNING,  # jobs that use NCCL alone never ask
+            expected="the host name resolves to an address that the other nodes reach, or GLOO_SOCKET_IFNAME is set",
+            fix=fix_environment(seen.vantage, f"GLOO_SOCKET_IFNAME={fine[0]}") if fine else None,
+            **evidence,
+        )
+    else:
+        yield seen.good(where, "Gloo", ["this serves jobs on this node alone: /etc/hosts maps the host name to it"], **evidence)
+
+
+def _gloo_named(seen: Seen, named: str) -> Finding:
+    labels = {one.label for link in seen.net.links for one in link.addresses} | {x.name for x in seen.net.links if x.addresses}
+    missing = [name for name in named.split(",") if name not in labels]
+    fine = reach.candidates(seen.net)
+    if missing:
+        syntax = named.startswith(("^", "=")) or any(label and label.startswith(missing[0]) for label in labels)
+        return fail(
+            f"GLOO_SOCKET_IFNAME={named}: there is no interface {missing[0]!r} with an address"
+            + ("; Gloo takes whole names, not NCCL's prefixes, ^ and =" if syntax else ""),
+            subject="Gloo",
+            expected=f"names among {', '.join(sorted(label for label in labels if label))}",
+            fix=fix_environment(seen.vantage, f"GLOO_SOCKET_IFNAME={fine[0]}") if fine else None,
+            why="torch stops with `Unable to find address for`",
+            value=named,
+        )
+    loops = [name for name in named.split(",") if (link := reach.named(seen.net, name)) and link.loopback]
+    if loops and seen.several:
+        return fail(f"GLOO_SOCKET_IFNAME={named}: no other node reaches the loopback", subject="Gloo", value=named)
+    return seen.good(f"Gloo takes {named}", "Gloo", value=named)
+
+
+def _text(pick: tuple[ifname.Pick, ...] | Unavailable) -> str:
+    if isinstance(pick, Unavailable):
+        return str(pick)
+    return ", ".join(f"{one.interface} {one.address}" for one in pick) or "none"

@@ -1,0 +1,270 @@
+"""net.socket_ifname: facts to findings."""
+
+from typing import Any
+
+import pytest
+
+from checks.net_socket_ifname import socket_ifname
+from netdoctor.allreduce.experiment import Baseline
+from netdoctor.model import Finding, Severity, Status, Unavailable
+from netdoctor.nccl.facts import LogFacts
+from netdoctor.probes.environ import Environ, Launcher
+from netdoctor.probes.job import JobShape
+from netdoctor.probes.libraries import Libraries
+from netdoctor.probes.nccl import NcclChoice
+from netdoctor.probes.net import Link, Net, Peer, Route
+from netdoctor.probes.rdma import Rdma
+from netdoctor.probes.vantage import Vantage
+from tests.support.facts import (
+    address,
+    baseline,
+    environ,
+    job,
+    judge,
+    libraries,
+    machine,
+    nccl_choice,
+    net,
+    netlink_link,
+    no_rdma,
+    outside,
+    run,
+)
+
+PASS, FAIL, UNKNOWN, SKIP = Status.PASS, Status.FAIL, Status.UNKNOWN, Status.SKIP
+C, W = Severity.CRITICAL, Severity.WARNING
+LOST = Unavailable("denied")
+OLD, NEW = (2, 27, 7), (2, 28, 9)
+
+LO = netlink_link("lo", 1, "127.0.0.1")
+ETH0 = netlink_link("eth0", 2, "10.0.0.7")
+ETH1 = netlink_link("eth1", 3, "10.1.0.7", speed_mbps=100000)
+SLOW = netlink_link("eth0", 2, "10.0.0.7", speed_mbps=1000)
+DOCKER0 = netlink_link("docker0", 4, "172.17.0.1", kind="bridge")
+BR = netlink_link("br-1a2b", 2, "172.18.0.1", kind="bridge")
+NIC_IN_BR = netlink_link("ens1", 3, controller=2)
+DEFAULT = Route("default", "eth0", "10.0.0.7", "10.0.0.1")
+SEVERAL = job(nodes=2, stated=True)
+KINDS: dict[str, type] = {
+    "net": Net,
+    "vantage": Vantage,
+    "environ": Environ,
+    "nccl": NcclChoice,
+    "job": JobShape,
+    "rdma": Rdma,
+    "libraries": Libraries,
+    "baseline": Baseline,
+}
+
+
+def far(*interfaces: str, name: str = "10.0.0.1") -> Peer:
+    """Another node, reached by the first interface; the others have a route of their own."""
+    routes = {name: Route(name, interfaces[0], None, None)} if interfaces else {name: Unavailable("absent", "ENETUNREACH")}
+    return Peer(name, (name,), routes, local=False, via={name: interfaces})
+
+
+def seen(*links: Link, **changes: Any) -> Net:
+    return net(*(links or (LO, ETH0)), **{"default_route": DEFAULT, "hostname_addresses": ("10.0.0.7",), **changes})
+
+
+def findings(**facts: Any) -> dict[str, Finding]:
+    """Without an answer of NCCL's own, unless a test gives one."""
+    given = {"nccl": Unavailable("absent"), **facts}
+    return {f.subject: f for f in judge(socket_ifname, machine({KINDS[name]: value for name, value in given.items()}))}
+
+
+def found(**facts: Any) -> dict[str, tuple[Status, Severity | None]]:
+    return {subject: (f.status, f.severity) for subject, f in findings(**facts).items()}
+
+
+def test_a_healthy_machine_passes() -> None:
+    assert {f.subject: f.status for f in judge(socket_ifname, machine())} == {"NCCL": PASS, "Gloo": PASS}
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        # one node
+        ({"net": seen()}, (PASS, None)),
+        ({"net": seen(LO, default_route=None)}, (PASS, None)),
+        ({"net": seen(LO, ETH0, DOCKER0)}, (PASS, None)),
+        ({"net": seen(LO, BR, netlink_link("eth0", 5, "10.0.0.7"))}, (FAIL, W)),
+        ({"net": seen(LO, BR, NIC_IN_BR, default_route=Route("default", "br-1a2b", None, None))}, (PASS, None)),
+        ({"net": seen(LO, BR, default_route=None)}, (PASS, None)),
+        ({"net": seen(), "environ": environ({"NCCL_SOCKET_IFNAME": "lo"})}, (PASS, None)),
+        ({"net": seen(), "environ": environ({"NCCL_SOCKET_IFNAME": "eth1"})}, (FAIL, None)),
+        ({"net": seen(), "environ": environ({"NCCL_SOCKET_IFNAME": "=eth"})}, (FAIL, None)),
+        ({"net": seen(), "environ": environ({"NCCL_SOCKET_IFNAME": "eth"})}, (PASS, None)),
+        # several nodes: by route
+        ({"net": seen(master=far("eth0"))}, (PASS, None)),
+        ({"net": seen(LO, ETH1, master=far("eth1"))}, (PASS, None)),
+        ({"net": seen(LO, ETH0, ETH1, master=far("eth1"))}, (UNKNOWN, None)),
+        ({"net": seen(LO, ETH0, ETH1, master=far("eth1", "eth0"))}, (PASS, None)),
+        ({"net": seen(LO, ETH0, ETH1, master=far("eth1"), peers=(far("eth0", name="10.0.0.9"),))}, (PASS, None)),
+        ({"net": seen(LO, BR, netlink_link("eth0", 5, "10.0.0.7"), master=far("eth0"))}, (FAIL, C)),
+        ({"net": seen(LO, BR, master=far("br-1a2b"), default_route=None)}, (PASS, None)),
+        ({"net": seen(LO, DOCKER0, default_route=None, master=far("docker0"))}, (PASS, None)),
+        ({"net": seen(), "job": SEVERAL}, (UNKNOWN, None)),
+        ({"net": seen(LO, default_route=None), "job": SEVERAL}, (FAIL, C)),
+        ({"net": seen(master=far("eth0")), "environ": environ({"NCCL_SOCKET_IFNAME": "^docker"})}, (FAIL, C)),
+        ({"net": seen(), "environ": environ(launcher=Launcher("torchrun", 8, 16, 0, 8))}, (UNKNOWN, None)),
+        ({"net": seen(), "job": SEVERAL, "net_": None}, (UNKNOWN, None)),
+        # addresses
+        ({"net": seen(LO, netlink_link("eth0", 2, "fe80::7"))}, (FAIL, C)),
+        (
+            {"net": seen(LO, netlink_link("eth0", 2, addresses=(address("fd00::7", flags=frozenset({"tentative"})),)))},
+            (FAIL, C),
+        ),
+        ({"net": seen(LO, netlink_link("eth0", 2, "fd00::7"), master=far("eth0", name="fd00::1"))}, (PASS, None)),
+        ({"net": seen(LO, netlink_link("eth0", 2, "10.0.0.7", up=False, running=False))}, (FAIL, C)),  # before 2.28
+        # what cannot be told
+        ({"net": seen(), "vantage": outside()}, (UNKNOWN, None)),
+        ({"net": seen(LO, BR, netlink_link("eth0", 5, "10.0.0.7")), "vantage": outside()}, (FAIL, W)),
+        ({"net": seen(), "environ": LOST}, (UNKNOWN, None)),
+        ({"net": seen(), "environ": environ(nccl=LOST)}, (UNKNOWN, None)),
+        ({"net": seen(), "job": LOST}, (UNKNOWN, None)),
+        ({"net": seen(), "environ": environ({"NCCL_COMM_ID": "node0:4000"})}, (UNKNOWN, None)),
+        ({"net": seen(), "environ": environ({"NCCL_COMM_ID": "bad"})}, (FAIL, None)),
+    ],
+)
+def test_nccl(facts: dict[str, Any], status: Any) -> None:
+    facts.pop("net_", None)
+    assert found(**facts)["NCCL"] == status
+
+
+def test_no_interface_at_all() -> None:
+    assert found(net=seen(netlink_link("lo", 1), default_route=None, hostname_addresses=()))["NCCL"] == (FAIL, None)
+
+
+def test_master_on_this_node_passes_by_its_address() -> None:
+    here = Peer("10.0.0.7", ("10.0.0.7",), {}, local=True)
+    assert found(net=seen(master=here), job=SEVERAL)["NCCL"] == (PASS, None)
+    assert found(net=seen(LO, ETH1, ETH0, master=here), job=SEVERAL)["NCCL"] == (UNKNOWN, None)
+
+
+def test_the_loopback_on_one_node_is_noted() -> None:
+    finding = findings(net=seen(), environ=environ({"NCCL_SOCKET_IFNAME": "lo"}))["NCCL"]
+    assert "on this node alone" in finding.notes[0]
+
+
+def test_the_version_decides_about_virbr() -> None:
+    links = (LO, netlink_link("virbr0", 2, "192.168.122.1", kind="bridge"), netlink_link("eth0", 3, "10.0.0.7"))
+    unsettled = libraries(torch=LOST)
+    assert found(net=seen(*links), libraries=unsettled)["NCCL"] == (UNKNOWN, None)
+    asked = nccl_choice(version=NEW, interface="eth0", address="10.0.0.7")
+    assert found(net=seen(*links), nccl=asked)["NCCL"] == (PASS, None)
+    asked = nccl_choice(version=OLD, interface="virbr0", address="192.168.122.1")
+    assert found(net=seen(*links), nccl=asked)["NCCL"] == (FAIL, W)
+    assert found(net=seen(*links), libraries=libraries())["NCCL"] == (FAIL, W)  # the job's torch has 2.27.5
+
+
+def test_the_fix_names_an_interface_with_the_route() -> None:
+    fix = findings(net=seen(LO, BR, netlink_link("eth0", 5, "10.0.0.7"), master=far("eth0")))["NCCL"].fix
+    assert fix and "export NCCL_SOCKET_IFNAME==eth0" in fix.commands
+
+
+def test_ncclis_own_answer_that_differs_is_a_finding_of_its_own() -> None:
+    other = nccl_choice(interface="eth1", address="10.1.0.7")
+    got = found(net=seen(LO, ETH0, ETH1), nccl=other)
+    assert got["emulation"] == (UNKNOWN, None)
+    same = found(net=seen(LO, ETH0, ETH1), nccl=nccl_choice(interface="eth0", address="10.0.0.7"))
+    assert "emulation" not in same
+
+
+def test_the_all_reduce_is_nccls_own_answer_too() -> None:
+    log = LogFacts(bootstrap_ifname="eth1", bootstrap_address="10.1.0.7")
+    got = findings(net=seen(LO, ETH0, ETH1), baseline=baseline(run(log=log)))
+    assert got["emulation"].status is UNKNOWN and got["NCCL"].evidence["interface"] == "eth1"
+
+
+def test_nccl_that_refuses_is_a_fail_in_its_words() -> None:
+    refused = nccl_choice(interface="eth0", address=None, code=2, error="Call to bind failed: Cannot assign requested address")
+    finding = findings(net=seen(), nccl=refused)["NCCL"]
+    assert finding.status is FAIL and "Cannot assign" in finding.message
+    nothing = nccl_choice(interface=None, address=None, code=5, error="Bootstrap : no socket interface found")
+    finding = findings(net=seen(), nccl=nothing, environ=environ({"NCCL_SOCKET_IFNAME": "eth1"}))["NCCL"]
+    assert finding.status is FAIL and "matches no interface" in finding.message
+
+
+NO_NET_LOG = baseline(run(log=LogFacts(net="IB")))
+SOCKET_LOG = baseline(run(log=LogFacts(net="Socket")))
+FAST = netlink_link("eth1", 3, "10.1.0.7", speed_mbps=100000)
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        ({"net": seen(LO, SLOW, FAST, master=far("eth0", "eth1")), "baseline": SOCKET_LOG}, (FAIL, W)),
+        ({"net": seen(LO, SLOW, FAST, master=far("eth0", "eth1")), "baseline": NO_NET_LOG}, None),
+        ({"net": seen(LO, SLOW, FAST), "baseline": SOCKET_LOG}, (PASS, None)),
+        (
+            {"net": seen(LO, ETH0, netlink_link("eth1", 3, "10.1.0.7"), master=far("eth0")), "baseline": SOCKET_LOG},
+            (PASS, None),
+        ),
+        ({"net": seen(LO, SLOW, master=far("eth0")), "baseline": SOCKET_LOG}, None),
+        ({"net": seen(LO, ETH0, BR, master=far("eth0")), "baseline": SOCKET_LOG}, (FAIL, None)),
+        ({"net": seen(LO, ETH0, BR), "baseline": SOCKET_LOG}, (PASS, None)),
+        (
+            {
+                "net": seen(LO, ETH0, netlink_link("eth1", 3, "10.1.0.7", speed_mbps=LOST), master=far("eth0")),
+                "baseline": SOCKET_LOG,
+            },
+            (UNKNOWN, None),
+        ),
+        ({"net": seen(LO, SLOW, FAST, master=far("eth0", "eth1")), "rdma": no_rdma(), "baseline": LOST}, (FAIL, W)),
+        ({"net": seen(LO, SLOW, FAST, master=far("eth0", "eth1")), "baseline": LOST}, None),
+        (
+            {
+                "net": seen(LO, SLOW, FAST, master=far("eth1")),
+                "baseline": SOCKET_LOG,
+                "environ": environ({"NCCL_SOCKET_IFNAME": "=eth1"}),
+            },
+            None,
+        ),
+    ],
+)
+def test_sockets_that_carry_the_data(facts: dict[str, Any], status: Any) -> None:
+    assert found(**facts).get("NET/Socket") == status
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        ({"net": seen(hostname_addresses=("127.0.1.1",))}, (PASS, None)),
+        ({"net": seen(hostname_addresses=("127.0.1.1",)), "job": SEVERAL}, (FAIL, W)),
+        ({"net": seen(hostname_addresses=("192.0.2.99",)), "job": SEVERAL}, (FAIL, W)),
+        ({"net": seen(hostname_addresses=Unavailable("absent")), "job": SEVERAL}, (FAIL, W)),
+        ({"net": seen(hostname_addresses=Unavailable("timed out"))}, (UNKNOWN, None)),
+        ({"net": seen(), "job": SEVERAL}, (PASS, None)),
+        ({"net": seen(hostname_addresses=("127.0.1.1",)), "job": job(nodes=2, gloo_groups=0, stated=True)}, None),
+        ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "eth0"})}, (PASS, None)),
+        ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "eth"})}, (FAIL, None)),
+        ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "^docker0"})}, (FAIL, None)),
+        ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "eth0,nope"})}, (FAIL, None)),
+        ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "lo"})}, (PASS, None)),
+        ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "lo"}), "job": SEVERAL}, (FAIL, None)),
+        ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "x"})}, (PASS, None)),
+        ({"net": seen(), "vantage": outside()}, (UNKNOWN, None)),
+    ],
+)
+def test_gloo(facts: dict[str, Any], status: Any) -> None:
+    assert found(**facts).get("Gloo") == status
+
+
+LOOP = Peer("localhost", ("127.0.0.1",), {}, local=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        ({"net": seen(master=far("eth0"))}, None),
+        ({"net": seen(master=far())}, (FAIL, None)),
+        ({"net": seen(master=LOOP)}, None),
+        ({"net": seen(master=LOOP), "job": SEVERAL}, (FAIL, None)),
+        ({"net": seen(master=Peer("nosuch", Unavailable("absent"), {}, local=LOST))}, (UNKNOWN, None)),
+        ({"net": seen(master=LOST)}, (UNKNOWN, None)),
+        ({"net": seen(master=Peer("10.0.0.1", ("10.0.0.1",), {"10.0.0.1": LOST}, local=False))}, (UNKNOWN, None)),
+    ],
+)
+def test_master_addr(facts: dict[str, Any], status: Any) -> None:
+    assert found(**facts).get("MASTER_ADDR") == status
