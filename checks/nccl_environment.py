@@ -1,0 +1,72 @@
+"""Every variable that NCCL, torch and their plugins read does what it says with the NCCL that the job has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from netdoctor.api import (
+    Environ,
+    Finding,
+    JobShape,
+    Libraries,
+    Rdma,
+    Status,
+    Unavailable,
+    Vantage,
+    check,
+    nccl_environment,
+    ok,
+    unknown,
+)
+
+HOW = "look from inside the job: netdoctor run -- …, or netdoctor env --file JOBSCRIPT"
+
+
+@check(id="nccl.environment", title="Every NCCL variable is read and does what it says", cause="env_misuse")
+def environment(
+    environ: Environ,
+    vantage: Vantage,
+    libraries: Libraries | Unavailable,
+    rdma: Rdma | Unavailable,
+    job: JobShape | Unavailable,
+) -> Iterator[Finding]:
+    if isinstance(environ.variables, Unavailable):
+        yield unknown(f"the environment could not be read: {environ.variables}", how=HOW)
+        return
+    version = nccl_environment.job_version(libraries)
+    devices = Unavailable("not read") if isinstance(rdma, Unavailable) else rdma.devices
+    found = nccl_environment.judge_fact(
+        environ,
+        version,
+        plugin=_plugin(libraries),
+        hcas=None if isinstance(devices, Unavailable) else tuple(one.name for one in devices),
+        nodes=job.nodes if not isinstance(job, Unavailable) and job.stated else None,
+    )
+    if not vantage.job_environment:  # of another environment only the node's own nccl.conf says something about the job
+        found = [one for one in found if str(one.evidence.get("source", "")).startswith("/etc/nccl.conf")]
+    yield from (one for one in found if one.status is not Status.PASS)
+    if not vantage.job_environment:
+        yield unknown(f"{vantage.why_not or 'not the environment of the job'}: its variables are not seen", how=HOW)
+        return
+    if isinstance(environ.nccl, Unavailable):
+        yield unknown(
+            f"not all conf files could be read: {environ.nccl}", subject="nccl.conf", how="read them as the job's user"
+        )
+        return
+    passed = [one for one in found if one.status is Status.PASS]
+    notes = tuple(dict.fromkeys(f"{one.subject}: {note}" for one in passed for note in one.notes))
+    names = sorted({one.subject for one in passed})
+    if names:
+        yield ok(f"{len(names)} variables are read as they are written", notes=notes, variables=names)
+    elif not found:
+        yield ok("no variable of NCCL, torch, Gloo, UCX or libfabric is set: the defaults hold")
+
+
+def _plugin(libraries: Libraries | Unavailable) -> str | None:
+    """A network plugin that the loader finds by NCCL's default name or that carries its maker's."""
+    if isinstance(libraries, Unavailable) or isinstance(libraries.plugins, Unavailable):
+        return None
+    paths = [one.path.lower() for one in libraries.plugins]
+    if any("ofi" in path for path in paths):
+        return "aws-ofi-nccl"
+    return "gcp" if any(word in path for path in paths for word in ("fastrak", "tcpx", "gib")) else None

@@ -1,0 +1,226 @@
+"""``netdoctor env``: every NCCL, torch, Gloo, UCX and libfabric variable judged, of this shell or of a file.
+
+Exit codes: 0 nothing failed, 3 something failed (at `fail_on` or above), 4 something could not be told, 2 bad usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from netdoctor.model import Finding, Fix, Severity, Status
+
+if TYPE_CHECKING:
+    from netdoctor.envfiles import Parsed
+    from netdoctor.nccl.catalogue import Variable, Version
+
+SCHEMA: Final = "netdoctor.env/1"
+FORMATS: Final = ("text", "json", "junit")
+OK, USAGE, UNHEALTHY, INCONCLUSIVE = 0, 2, 3, 4
+
+
+def run(
+    files: Sequence[str] = (),
+    version: str | None = None,
+    explain: str | None = None,
+    format: str = "text",
+    *,
+    fail_on: str = "warning",
+    color: bool = False,
+) -> int:
+    """Judge the variables of `files` ("-" is stdin), or of this process and its nccl.conf; print; return the exit code."""
+    from netdoctor.nccl import catalogue
+
+    nccl = catalogue.parse_version(version) if version else None
+    if version and nccl is None:
+        return _usage(f"--nccl: not a version: {version!r} (2.27.5 is one)")
+    if format not in FORMATS:
+        return _usage(f"--format: must be one of {', '.join(FORMATS)}, not {format!r}")
+    if fail_on not in [one.value for one in Severity]:
+        return _usage("--fail-on: must be info, warning or critical")
+    if explain is not None:
+        return _explain(explain, nccl)
+    findings: list[Finding] = []
+    if files:
+        for path in files:
+            text = _read(path)
+            if isinstance(text, OSError):
+                return _usage(f"{path}: {text.strerror or text}")
+            findings += judge_file(path, text, nccl)
+    else:
+        found, nccl = judge_here(nccl)
+        findings += found
+    from netdoctor.commands.env_output import render
+
+    code = exit_code(findings, Severity(fail_on))
+    sys.stdout.write(render(findings, files, nccl, code, format, color))
+    return code
+
+
+def exit_code(findings: Iterable[Finding], fail_on: Severity) -> int:
+    """3 before 4 before 0: a fail is the greater news."""
+    code = OK
+    for one in findings:
+        if one.status is Status.FAIL and (one.severity or Severity.WARNING).rank >= fail_on.rank:
+            return UNHEALTHY
+        if one.status in (Status.UNKNOWN, Status.ERROR) and one.blocking:
+            code = INCONCLUSIVE
+    return code
+
+
+def judge_file(path: str, text: str, version: Version | None) -> list[Finding]:
+    """Every assignment of one file, each with its line."""
+    from netdoctor import envfiles
+    from netdoctor.nccl import environ
+    from netdoctor.probes.environ import Setting
+
+    parsed = envfiles.parse(path, text)
+    known = [one for one in parsed.found if one.value is not None]
+    settings = [Setting(one.name.strip() if parsed.kind != "conf" else one.name, one.value or "", one.source) for one in known]
+    findings = [] if parsed.kind == "conf" else environ.judge(settings, version)
+    if parsed.kind == "conf":
+        findings = environ.judge_conf(settings, {})
+        findings += environ.judge([s for s in settings if s.name == s.name.strip()], version)
+    else:
+        findings += _repeats(parsed)
+    return findings + _written(parsed) + _unknown(parsed)
+
+
+def _repeats(parsed: Parsed) -> list[Finding]:
+    from netdoctor import envfiles
+    from netdoctor.nccl import environ
+    from netdoctor.probes.environ import Setting
+
+    pairs = envfiles.repeated(parsed.found)
+    return [
+        finding
+        for before, after in pairs
+        for finding in environ.judge_repeats([Setting(one.name, one.value or "", one.source) for one in (before, after)])
+    ]
+
+
+def _written(parsed: Parsed) -> list[Finding]:
+    """Ways of writing that keep a value from arriving as it stands there."""
+    found = []
+    for one in parsed.found:
+        rule, _, sentence = one.problem.partition(": ")
+        if not rule:
+            continue
+        evidence = {"variable": one.name, "value": one.value, "source": one.source, "rule": rule, "row": None}
+        if rule == "env-quotes":  # depends on who reads the file
+            found.append(Finding(Status.PASS, f"{one.name}: see the note", one.name, evidence=evidence, notes=(sentence,)))
+            continue
+        severity = Severity.CRITICAL if rule == "yaml-type" else Severity.WARNING
+        message = f"{one.name}: {sentence}"
+        fix = Fix(f"correct {one.source}")
+        found.append(Finding(Status.FAIL, message, one.name, severity, "env_misuse", evidence=evidence, fix=fix))
+    return found
+
+
+def _unknown(parsed: Parsed) -> list[Finding]:
+    how = "run netdoctor env inside the job: there the values are what they are"
+    found = [
+        Finding(
+            Status.UNKNOWN,
+            f"{one.name}: {one.why}",
+            one.name,
+            evidence={"variable": one.name, "value": None, "source": one.source, "rule": "not-evaluated", "row": None},
+            how=how,
+        )
+        for one in parsed.found
+        if one.value is None
+    ]
+    return found + [
+        Finding(
+            Status.UNKNOWN,
+            f"{one.source}: {one.why}",
+            one.source,
+            evidence={"variable": None, "value": None, "source": one.source, "rule": "not-evaluated", "row": None},
+            how=how,
+        )
+        for one in parsed.unread
+    ]
+
+
+def judge_here(version: Version | None) -> tuple[list[Finding], Version | None]:
+    """This process's variables and the conf files that NCCL would read here, for the NCCL that the job's torch loads."""
+    from netdoctor.host import LiveHost
+    from netdoctor.model import Unavailable
+    from netdoctor.nccl import environ
+    from netdoctor.probes import environ as probe
+    from netdoctor.probes import libraries
+
+    host = LiveHost()
+    try:
+        fact = probe.probe(host)
+        version = version or environ.job_version(libraries.probe(host))
+        links, hcas = _names(host, "/sys/class/net"), _names(host, "/sys/class/infiniband")
+    finally:
+        host.close()
+    if isinstance(fact, Unavailable):
+        return [Finding(Status.UNKNOWN, f"the environment could not be read: {fact}")], version
+    return environ.judge_fact(fact, version, links=links, hcas=hcas), version
+
+
+def _names(host: Any, path: str) -> tuple[str, ...] | None:
+    """Entries of a directory of /sys; an absent one is empty only where /sys itself is a sysfs."""
+    from netdoctor.host import names
+    from netdoctor.model import Unavailable
+
+    found = names(host, path)
+    if not isinstance(found, Unavailable):
+        return found
+    there = names(host, "/sys/class")
+    return () if found.kind == "absent" and not isinstance(there, Unavailable) and "net" in there else None
+
+
+def _read(path: str) -> str | OSError:
+    from netdoctor.envfiles import MAX_TEXT
+
+    try:
+        if path == "-":
+            return sys.stdin.read(MAX_TEXT)
+        with open(path, encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            return file.read(MAX_TEXT)
+    except OSError as error:
+        return error
+
+
+def _explain(name: str, version: Version | None) -> int:
+    from netdoctor.commands.env_output import explained
+    from netdoctor.nccl import catalogue
+
+    row: Variable | None = catalogue.lookup(name) or catalogue.lookup(name.upper())
+    if row is None:
+        near = catalogue.closest(name.upper())
+        return _usage(f"--explain: {name!r} is not in the catalogue" + (f"; did you mean {near}?" if near else ""))
+    sys.stdout.write(explained(row, version))
+    return OK
+
+
+def _usage(message: str) -> int:
+    from netdoctor.textsafe import clean
+
+    print(f"netdoctor: {clean(message)}", file=sys.stderr)
+    return USAGE
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``python -m netdoctor.commands.env``: the same options as ``netdoctor env``."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="netdoctor env", description="Judge NCCL's variables.")
+    parser.add_argument(
+        "--file", action="append", default=[], metavar="FILE", help="a script, .env, YAML or nccl.conf; - is stdin"
+    )
+    parser.add_argument("--nccl", metavar="VERSION", help="the NCCL that the job has")
+    parser.add_argument("--explain", metavar="NAME", help="say what one variable is")
+    parser.add_argument("--format", default="text", choices=FORMATS)
+    parser.add_argument("--fail-on", default="warning", choices=[one.value for one in Severity])
+    given = parser.parse_args(arguments)
+    return run(given.file, given.nccl, given.explain, given.format, fail_on=given.fail_on)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

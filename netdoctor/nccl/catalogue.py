@@ -1,0 +1,179 @@
+"""The variables that NCCL and the programs around it read: one table, ``catalogue.tsv``, read when it is first asked for.
+
+Columns: name, program (nccl, torch, gloo, ucx, libfabric, …; ``none``: in no release), first and last release that reads it
+(NCCL only), default in the newest release, default history (``version:default;…``), what it accepts, section of NVIDIA's user
+guide (``system`` or ``debugging``), note.  ``tools/refresh_catalogue.py`` brings the table up to a newer libnccl.
+
+What ``accepts`` says: ``flag`` 0 or 1 · ``one`` acts for exactly 1 · ``int`` any integer · ``A..B`` and ``V|A..B`` integers ·
+``X|Y`` one of these words · ``level algo proto ifname hca debug subsys commid cidr path bool alias text`` a grammar of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+Version = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One row."""
+
+    name: str
+    program: str
+    first: Version | None
+    last: Version | None
+    default: str
+    history: tuple[tuple[Version, str], ...]
+    accepts: str
+    section: str
+    note: str
+
+    @property
+    def row(self) -> str:
+        """The row as it is cited."""
+        parts = [self.name, self.program]
+        if self.first and self.last:
+            parts.append(f"{text(self.first)}–{'' if self.last == newest() else text(self.last)}")
+        if self.default:
+            parts.append(f"default {self.default}")
+        if self.section == "debugging":
+            parts.append("for debugging")
+        return " · ".join(parts)
+
+    def default_in(self, version: Version | None) -> str:
+        """The default in `version` ("undef": left to the communicator's configuration; "": a string that is not set)."""
+        known = [value for since, value in self.history if version and since <= version]
+        newest_known = not version or version >= newest()
+        return self.default if newest_known or not known else known[-1]
+
+
+# Names that plugins and frameworks take, by prefix.
+# Sources: aws-ofi-nccl, Google's gIB/FasTrak/TCPX guides, nccl-tests, ext-tuner/ext-profiler of NCCL, Meta's NCCLX.
+PREFIXES: Final = (
+    ("NCCL_FASTRAK_", "gcp"),
+    ("NCCL_GPUDIRECTTCPX", "gcp"),
+    ("NCCL_SHIM", "gcp"),
+    ("NCCL_GIB_", "gcp"),
+    ("NCCL_TUNER_CONFIG_", "a tuner plugin"),
+    ("NCCL_INSPECTOR_", "the inspector plugin"),
+    ("NCCL_PROFILE_", "a profiler plugin"),
+    ("NCCL_PROFILER_", "a profiler plugin"),
+    ("NCCL_TESTS_", "nccl-tests"),
+    ("NCCL_EP_", "NCCL EP"),
+    ("NCCL_CTRAN_", "NCCLX"),
+    ("NCCL_UCX_", "nccl-rdma-sharp-plugin"),
+    ("NCCL_OFI_", "aws-ofi-nccl"),
+    ("OFI_NCCL_", "aws-ofi-nccl"),
+    ("TORCH_NCCL_", "torch"),
+    ("TORCH_FR_", "torch"),
+    ("TORCH_GLOO_", "torch"),
+    ("TORCH_DISTRIBUTED_", "torch"),
+    ("GLOO_", "gloo"),
+    ("UCX_", "ucx"),
+    ("FI_", "libfabric"),
+    ("RCCL_", "rccl"),
+    ("NCCL_", "nccl"),
+)
+# Programs whose names are all in the table: a name that is missing there is unknown to them.
+COMPLETE: Final = frozenset({"nccl", "torch", "gloo"})
+
+
+def program_of(name: str) -> str | None:
+    """Whose variable this is, by its prefix; None where netdoctor does not judge it."""
+    return next((program for prefix, program in PREFIXES if name.startswith(prefix)), None)
+
+
+def parse_version(version: str) -> Version | None:
+    """``2.27``, ``2.27.5``, ``v2.27.5-1``, ``2.27.5+cuda12.9`` or NCCL's own number (22705, 2804)."""
+    match = re.fullmatch(r"v?(\d{1,2})\.(\d{1,3})(?:\.(\d{1,3}))?(?:[-+].*)?", version.strip())
+    if match:
+        return int(match.group(1)), int(match.group(2)), int(match.group(3) or 0)
+    if re.fullmatch(r"\d{4,5}", version.strip()):  # nccl.h: X.Y.Z is X*1000+Y*100+Z up to 2.8, then X*10000+Y*100+Z
+        number = int(version)
+        scale = 1000 if number < 10000 else 10000
+        return number // scale, number % scale // 100, number % 100
+    return None
+
+
+def text(version: Version) -> str:
+    return ".".join(map(str, version))
+
+
+@lru_cache(maxsize=1)
+def table() -> dict[str, Variable]:
+    """Every row by name."""
+    from importlib.resources import files
+
+    lines = files("netdoctor.nccl").joinpath("catalogue.tsv").read_text("utf-8").splitlines()[1:]
+    rows = (_row(line.split("\t")) for line in lines)
+    return {row.name: row for row in rows}
+
+
+def _row(cells: list[str]) -> Variable:
+    name, program, first, last, default, history, accepts, section, note = cells
+    past = []
+    for entry in filter(None, history.split(";")):
+        since, _, value = entry.partition(":")
+        if version := parse_version(since):
+            past.append((version, value))
+    nccl = program == "nccl"
+    return Variable(
+        name,
+        program,
+        parse_version(first) if nccl else None,
+        parse_version(last) if nccl else None,
+        default,
+        tuple(past),
+        accepts,
+        section,
+        note,
+    )
+
+
+@lru_cache(maxsize=1)
+def newest() -> Version:
+    """The newest release that the table knows."""
+    return max(row.last for row in table().values() if row.last)
+
+
+def lookup(name: str) -> Variable | None:
+    return table().get(name)
+
+
+def closest(name: str, version: Version | None = None) -> str | None:
+    """The real name that was probably meant: by spelling, or the same words in another order."""
+    words = sorted(name.split("_"))
+    best: tuple[int, str] | None = None
+    for row in table().values():
+        if row.program == "none" or row.accepts == "alias" or (version and row.last and row.last < version):
+            continue
+        if sorted(row.name.split("_")) == words:
+            return row.name
+        limit = 1 if len(name) < 10 else 3 if len(name) > 20 else 2
+        distance = _distance(name, row.name, limit)
+        if distance <= limit and (best is None or distance < best[0]):
+            best = distance, row.name
+    return best[1] if best else None
+
+
+def _distance(a: str, b: str, limit: int) -> int:
+    """Edit distance with swaps of neighbours (optimal string alignment), or limit + 1 where it is larger."""
+    if abs(len(a) - len(b)) > limit:
+        return limit + 1
+    before: list[int] = []
+    last = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        row = [i]
+        for j, y in enumerate(b, 1):
+            cost = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (x != y))
+            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
+                cost = min(cost, before[j - 2] + 1)
+            row.append(cost)
+        if min(row) > limit:
+            return limit + 1
+        before, last = last, row
+    return last[-1]
