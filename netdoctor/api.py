@@ -11,6 +11,7 @@ from netdoctor.causes import CAUSES
 from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
 from netdoctor.model import Finding, Fix, Quantity, Severity, Status, Unavailable
 from netdoctor.nccl import carrier, gpudirect, hcas, ifname, reach
+from netdoctor.nccl import environ as nccl_environment
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.facts import LogFacts
 from netdoctor.nccl.proof import GdrProof, gdr_proof
@@ -186,6 +187,7 @@ __all__ = [
     "gpudirect",
     "hcas",
     "ifname",
+    "nccl_environment",
     "nccl_ports",
     "ok",
     "parse_selector",
