@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import operator
 import os
 import re
+import stat
 import sys
 import types
 import typing
@@ -120,14 +122,14 @@ class _Taking:
 
     def entry_point(self, point: EntryPoint) -> None:
         if self._as_root and (reason := _trusted(point.origin, self._owners) or _untrusted_module(point.module, self._owners)):
-            return self._refuse(f"{point.name} ({point.origin})", reason)
+            return self._refuse(point.name, f"{point.origin}: {reason}")
 
         def bring() -> types.ModuleType:
             module = importlib.import_module(point.module)
             if not point.attribute:
                 return module
             holder = types.ModuleType(point.module)
-            holder.__dict__["check"] = getattr(module, point.attribute)
+            holder.__dict__["check"] = operator.attrgetter(point.attribute)(module)
             return holder
 
         return self.module(f"entry point {point.name} of {point.package}", point.name, bring, own=False)
@@ -153,6 +155,9 @@ class _Taking:
         fd, reason = _open(path, self._owners)
         if fd is None:
             return self._refuse(path, reason)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            return self._refuse(path, "not a file")
         with open(fd, "rb") as stream:
             code = stream.read(MAX_FILE + 1)
         if len(code) > MAX_FILE:
