@@ -21,7 +21,10 @@ def main() -> int:
             reference = "" if one["reference"] is None else f"{one['reference']:.4g} {one['unit']}"
             ratio = "" if one["ratio"] is None else f"{one['ratio']:.3f}"
             sign = "holds" if one["holds"] else "MISSED"
-            print(f"{one['name']:44} {one['value']:>10.4g} {one['unit']:6} {reference:>16} {ratio:>8}  {sign:7} {one['goal']}", flush=True)
+            print(
+                f"{one['name']:44} {one['value']:>10.4g} {one['unit']:6} {reference:>16} {ratio:>8}  {sign:7} {one['goal']}",
+                flush=True,
+            )
     out = pathlib.Path("build/bench.json")
     out.parent.mkdir(exist_ok=True)
     kept = [r for r in _earlier(out) if r["name"].split(".")[0] not in {r["name"].split(".")[0] for r in rows}]

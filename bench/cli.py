@@ -1,0 +1,123 @@
+"""Start-up and a look at an 8-GPU machine: a DGX H100 tree laid over /sys in a mount namespace of its own (root), fake NVML,
+one libnccl where the loader finds it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from bench import Row, at_most, interleaved, row, seconds
+
+ROOT = pathlib.Path(__file__).parents[1]
+NETDOCTOR = [str(pathlib.Path(sys.executable).parent / "netdoctor")]
+LOOK = [*NETDOCTOR, "preflight", "--no-allreduce", "--format", "json", "--quiet"]
+
+
+def rows() -> Iterator[Row]:
+    version, typer = interleaved(
+        15, lambda: seconds([*NETDOCTOR, "--version"]), lambda: seconds([sys.executable, "-c", "import typer"])
+    )
+    yield at_most("cli.version", version, "s", typer, 1.5)
+    yield from _dgx()
+    yield from _size()
+    yield from _diagnose()
+
+
+def _dgx() -> Iterator[Row]:
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        print("cli.preflight_dgx and its companions: not run (needs root and unshare)", file=sys.stderr)
+        return
+    sys.path.insert(0, str(ROOT))
+    from tests.support import native, trees
+
+    with tempfile.TemporaryDirectory() as folder:
+        sysfs = trees.dgx_h100(pathlib.Path(folder) / "sys")
+        libraries = [str(native.nvml())]
+        libraries += [str(p.parent) for p in sorted((ROOT / "build" / "nccl").rglob("libnccl.so.2"))[:1]]
+        script = f"mount --make-rprivate / && mount -t overlay ov -o lowerdir={sysfs}:/sys /sys && exec {sys.executable} -m bench.cli"
+        environment = os.environ | {"LD_LIBRARY_PATH": ":".join(libraries)}
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr[-2000:])
+    yield from json.loads(done.stdout)
+
+
+def inside() -> list[Row]:
+    """The rows that are measured where the tree lies over /sys."""
+    from bench import trace
+
+    report = json.loads(subprocess.run(LOOK, capture_output=True, text=True, check=False).stdout)
+    gpus = report["inventory"]["gpus"]
+    if len(gpus) != 8:
+        raise RuntimeError(f"the doctor sees {len(gpus)} GPUs, not 8: {gpus}")
+    look, version = interleaved(11, lambda: seconds(LOOK), lambda: seconds([*NETDOCTOR, "--version"]))
+    out = [at_most("cli.preflight_dgx", look, "s", version, 5.0)]
+    seen = trace.look(LOOK)
+    out.append(row("cli.children_at_once", seen.children, "", None, "<= 5 alive at once", seen.children <= 5))
+    out.append(
+        row("cli.opened_twice", len(seen.twice), "paths", None, f"no path opened twice {seen.twice[:5]}", not seen.twice)
+    )
+    memory = trace.peak_memory(LOOK) / 1e6
+    out.append(row("cli.memory", memory, "MB", None, "main process <= 60 MB", memory <= 60))
+    return out
+
+
+def _size() -> Iterator[Row]:
+    """What netdoctor adds to a bare environment, and which of its packages are compiled."""
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = {}
+        for name, install in (("bare", []), ("netdoctor", [str(ROOT)])):
+            venv = pathlib.Path(folder) / name
+            subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+            if install:
+                pip = [venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *install]
+                subprocess.run(pip, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            sizes[name] = sum(f.stat().st_size for f in venv.rglob("*") if f.is_file() and not f.is_symlink())
+        packages = next((pathlib.Path(folder) / "netdoctor").rglob("site-packages"))
+        compiled = sorted({f.relative_to(packages).parts[0] for f in packages.rglob("*.so")} - {"pip", "setuptools"})
+    added = (sizes["netdoctor"] - sizes["bare"]) / 1e6
+    yield row("cli.environment", added, "MB", None, f"<= 30 MB above a bare one; compiled: {', '.join(compiled)}", added <= 30)
+
+
+def _diagnose() -> Iterator[Row]:
+    """The pure part on the largest recorded machine."""
+    import time
+
+    from netdoctor import engine, snapshot
+    from netdoctor.commands import common
+    from netdoctor.config import Config
+
+    recorded = sorted((ROOT / "fixtures" / "hosts").rglob("*.json"), key=lambda p: p.stat().st_size)
+    if not recorded:
+        print("cli.diagnose: not run (no recorded machine)", file=sys.stderr)
+        return
+    config = Config()
+    specs, extra = common.load_checks(config, ())
+    taken = snapshot.loads(recorded[-1].read_text())
+    times = []
+    for _ in range(21):
+        begin = time.perf_counter()
+        engine.diagnose(taken, specs, common.decider(config), config.profile, extra)
+        times.append(time.perf_counter() - begin)
+    middle = sorted(times)[10]
+    yield row(
+        "cli.diagnose",
+        middle * 1e3,
+        "ms",
+        None,
+        f"<= 10 ms on {recorded[-1].parent.name or recorded[-1].name}",
+        middle <= 0.010,
+    )
+
+
+if __name__ == "__main__":
+    print(json.dumps(inside()))

@@ -1,0 +1,120 @@
+"""The engine: what is missing is unknown, what breaks is an error, and a snapshot gives the report again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from netdoctor import engine, snapshot
+from netdoctor.api import CheckSpec, Finding, JobShape, Kernel, Vantage, check, fail, ok
+from netdoctor.commands import common
+from netdoctor.config import Config
+from netdoctor.host import RecordingHost, ReplayHost
+from netdoctor.model import Severity, Status, Unavailable
+from netdoctor.render import json as as_json
+from tests.support import facts
+
+
+@check(id="t.needs", title="Needs the kernel", cause="other")
+def needs_kernel(kernel: Kernel) -> Iterator[Finding]:
+    yield ok("seen", release=kernel.release)
+
+
+@check(id="t.may", title="May do without", cause="other")
+def may_lack(kernel: Kernel | Unavailable, job: JobShape) -> Iterator[Finding]:
+    yield ok("seen") if isinstance(kernel, Kernel) else fail("lacking", nodes=job.nodes)
+
+
+@check(id="t.crash", title="Crashes", cause="other")
+def crashes(kernel: Kernel) -> Iterator[Finding]:
+    yield ok("first")
+    raise RuntimeError("boom")
+
+
+@check(id="t.silent", title="Says nothing", cause="other")
+def silent(kernel: Kernel) -> Iterator[Finding]:
+    yield from ()
+
+
+@check(id="t.odd", title="Yields rubbish", cause="other")
+def odd(kernel: Kernel) -> Iterator[Finding]:
+    yield "fine"  # type: ignore[misc]
+
+
+def spec(function: Any) -> CheckSpec:
+    found: CheckSpec = function.__netdoctor_check__
+    return found
+
+
+HAVE = {"Kernel": facts.kernel(), "JobShape": JobShape(), "Vantage": facts.vantage()}
+
+
+@pytest.mark.parametrize(
+    ("function", "have", "status"),
+    [
+        (needs_kernel, HAVE, Status.PASS),
+        (needs_kernel, {}, Status.UNKNOWN),
+        (needs_kernel, {"Kernel": Unavailable("denied")}, Status.UNKNOWN),
+        (may_lack, HAVE, Status.PASS),
+        (may_lack, HAVE | {"Kernel": Unavailable("denied")}, Status.FAIL),
+        (may_lack, {}, Status.UNKNOWN),
+        (crashes, HAVE, Status.ERROR),
+        (silent, HAVE, Status.ERROR),
+        (odd, HAVE, Status.ERROR),
+    ],
+)
+def test_judge(function: Any, have: dict[str, Any], status: Status) -> None:
+    found = engine.judge(spec(function), have)
+    assert [f.status for f in found] == [status]
+    assert all(f.check == spec(function).id and f.cause == "other" for f in found)
+
+
+def test_a_fail_takes_severity_from_its_cause() -> None:
+    found = engine.judge(spec(may_lack), HAVE | {"Kernel": Unavailable("denied")})
+    assert found[0].severity is Severity.WARNING
+
+
+def test_a_check_that_was_not_reached_is_unknown() -> None:
+    work = engine.Work(ReplayHost({}), [spec(needs_kernel)])
+    (result,) = engine.results(work, "interrupted by SIGTERM")
+    assert result.status is Status.UNKNOWN and "SIGTERM" in result.findings[0].message
+
+
+def test_a_probe_that_raises_costs_one_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+    from netdoctor.probes import kernel
+
+    def raising(host: Any) -> Kernel:
+        raise ZeroDivisionError("odd kernel")
+
+    monkeypatch.setattr(kernel, "probe", raising)
+    work = engine.Work(ReplayHost({"config:": {}}), [])
+    engine.collect(work, ["Kernel", "JobShape"])
+    assert isinstance(work.facts["Kernel"], Unavailable) and work.facts["Kernel"].kind == "crashed"
+    assert isinstance(work.facts["JobShape"], JobShape)
+
+
+def test_diagnose_says_what_the_live_run_said() -> None:
+    """On a host of few answers; the whole of it on real ones is in tests/live."""
+    config = Config()
+    host = RecordingHost(ReplayHost({"file:/proc/sys/kernel/hostname": "n1\n", "config:": config.as_answer(), "env:": {}}))
+    specs, extra = common.load_checks(config, ())
+    work = engine.Work(host, specs, extra, {"Baseline": Unavailable("refused", "x"), "PathRun": Unavailable("refused", "x")})
+    engine.collect(work, engine.wanted(specs))
+    engine.judge_all(work)
+    decide = common.decider(config)
+    live = json.loads(as_json.render(engine.report(work, decide, config.profile)))
+    text = snapshot.dumps(
+        snapshot.Snapshot(host.answers, {n: work.facts[n] for n in ("Baseline", "PathRun")}, common.policy_data(config))
+    )
+    again = json.loads(as_json.render(engine.diagnose(snapshot.loads(text), specs, decide, config.profile, extra)))
+    live.pop("volatile"), again.pop("volatile")
+    assert again == live
+    assert not [c for c in live["checks"] if c["status"] in ("pass", "error")]  # nothing was read: nothing is known, nothing broke
+
+
+def test_vantage_is_always_looked_at() -> None:
+    assert {"Vantage", "Kernel"} <= set(engine.wanted([]))
+    assert isinstance(HAVE["Vantage"], Vantage)
