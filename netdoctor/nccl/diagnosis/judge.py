@@ -1,0 +1,145 @@
+"""From hypotheses to findings: one a cause, the likeliest first, with the lines that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from netdoctor.causes import CAUSES
+from netdoctor.model import Finding, Status
+from netdoctor.nccl.diagnosis import ends, gpu, links, network, software, verbs
+from netdoctor.nccl.diagnosis.scene import EFFECT, Guess, Rule, Scene, who
+from netdoctor.nccl.facts import Event, LogFacts
+
+RULES: Final[tuple[Rule, ...]] = (*gpu.RULES, *links.RULES, *verbs.RULES, *network.RULES, *software.RULES, *ends.RULES)
+_LINES: Final = 6  # lines of evidence a finding
+_MAX: Final = 6  # findings that fail
+
+
+def diagnose(facts: LogFacts) -> tuple[Finding, ...]:
+    """The findings of a log: fails (likeliest first), what the log cannot tell, or a pass where it shows a healthy job."""
+    scene = Scene(facts)
+    guesses = _merged(g for rule in RULES for g in rule(scene))
+    if guesses:
+        # A consequence is worth a finding of its own only where no cause is known.
+        top = guesses[0].weight
+        kept = [g for g in guesses if g.weight > EFFECT + 12 or top <= EFFECT + 12][:_MAX]
+        return tuple(_finding(scene, g, guesses[0]) for g in kept)
+    return (_quiet(scene),)
+
+
+def _merged(guesses: Iterable[Guess]) -> list[Guess]:
+    """One guess a cause: the likeliest, with the evidence of all that are as likely."""
+    best: dict[str, Guess] = {}
+    for g in guesses:
+        have = best.get(g.cause)
+        if have is None:
+            best[g.cause] = g
+        elif g.weight > have.weight:
+            best[g.cause] = replace(g, events=_union(g.events, have.events))
+        else:
+            best[g.cause] = replace(have, events=_union(have.events, g.events))
+    return sorted(best.values(), key=lambda g: (-g.weight, min((_order(e) for e in g.events), default=("~", "", 0))))
+
+
+def _union(a: tuple[Event, ...], b: tuple[Event, ...]) -> tuple[Event, ...]:
+    return tuple({id(e): e for e in (*a, *b)}.values())
+
+
+def _order(e: Event) -> tuple[str, str, int]:
+    return e.at or "~", e.file, e.line
+
+
+def _finding(scene: Scene, guess: Guess, top: Guess) -> Finding:
+    cause = CAUSES[guess.cause]
+    events = sorted(guess.events, key=_order)
+    evidence: dict[str, Any] = {
+        "confidence": guess.confidence,
+        "lines": [
+            f"{e.where}: {e.text[:300]}" + (f" (and {e.count - 1} more like it)" if e.count > 1 else "")
+            for e in _spread(events)
+        ],
+    }
+    if guess.shown:
+        evidence["shown"] = list(guess.shown)
+    if events:
+        evidence |= _people(events)
+    if guess is not top:
+        evidence["alternative"] = True
+    look = guess.how or (f"netdoctor preflight --only {','.join(cause.look)}" if cause.look else None)
+    if guess.how and cause.look:
+        look = f"{guess.how}; netdoctor preflight --only {','.join(cause.look)}"
+    return Finding(
+        Status.FAIL,
+        guess.message,
+        guess.subject or (who(events) if events else "job"),
+        guess.severity or cause.severity,
+        guess.cause,
+        evidence=evidence,
+        how=look,
+        why=cause.costs,
+        notes=guess.notes,
+        fix=guess.fix,
+        check="log",
+    )
+
+
+def _spread(events: list[Event]) -> list[Event]:
+    """The first line of every kind, then further ones, in the order of the log."""
+    firsts = {e.kind: e for e in reversed(events)}
+    chosen = [*firsts.values(), *(e for e in events if e is not firsts[e.kind])][:_LINES]
+    return sorted(chosen, key=lambda e: (e.file, e.line))
+
+
+def _people(events: list[Event]) -> Mapping[str, Any]:
+    """Who failed first, and how many more say the same."""
+    out: dict[str, Any] = {}
+    first = events[0]
+    if first.rank is not None:
+        out["rank"] = first.rank
+    if first.host:
+        out["host"] = first.host
+    if first.at:
+        out["first_at"] = first.at
+    ranks = {e.rank for e in events if e.rank is not None}
+    hosts = {e.host for e in events if e.host}
+    if len(ranks) > 1:
+        out["ranks"] = sorted(ranks)[:64]
+    if len(hosts) > 1:
+        out["hosts"] = sorted(hosts)[:64]
+    return out
+
+
+def _quiet(scene: Scene) -> Finding:
+    """No rule speaks.  Then the log shows a job that came up, or it does not show enough."""
+    f = scene.facts
+    failed = scene.loud("generic")
+    if failed:
+        return Finding(
+            Status.UNKNOWN,
+            "NCCL failed, and the lines that say why are not in this log",
+            who(failed),
+            evidence={"lines": [f"{e.where}: {e.text[:300]}" for e in failed[:_LINES]]},
+            how="run it again with NCCL_DEBUG=INFO and keep the output of every rank (NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log)",
+            check="log",
+        )
+    if not f.nccl_lines:
+        return Finding(Status.UNKNOWN, "there is no line of NCCL in this log", how="NCCL_DEBUG=INFO", check="log")
+    if "INFO" not in f.levels:
+        return Finding(Status.UNKNOWN, "the log is too terse to tell: it has no INFO line", how="NCCL_DEBUG=INFO", check="log")
+    if f.comms_started > f.comms_complete:
+        text = (
+            f"{f.comms_started - f.comms_complete} communicators of {f.comms_started} were started and not finished in this log"
+        )
+        return Finding(Status.UNKNOWN, text, how="the logs of the other ranks; netdoctor ras while the job hangs", check="log")
+    if not scene.came_up and "Connected all" not in f.transports:
+        return Finding(
+            Status.UNKNOWN,
+            "the log ends before a communicator is set up",
+            how="the rest of the log, with NCCL_DEBUG=INFO",
+            check="log",
+        )
+    kinds = sorted({t.split("/")[0] + ("/" + t.split("/")[1] if t.startswith("NET") else "") for t in f.transports})
+    text = "communicators were set up and nothing failed" + (f"; transports: {', '.join(kinds)}" if kinds else "")
+    return Finding(Status.PASS, text, evidence={"transports": dict(f.transports)} if f.transports else {}, check="log")
