@@ -11,6 +11,7 @@ from netdoctor.allreduce.experiment import AllReduce, Baseline, PathRun, Run, To
 from netdoctor.allreduce.verdict import not_started
 from netdoctor.model import Unavailable
 from netdoctor.nccl import hcas, selector
+from netdoctor.nccl.gpudirect import integer
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpu, Gpus
 from netdoctor.probes.job import Expected, JobShape
@@ -119,19 +120,19 @@ def _ports(facts: Mapping[str, Any]) -> list[tuple[str, int, tuple[int, int]]]:
         return []
     setting: Any = None if isinstance(environ, Unavailable) else environ.get("NCCL_IB_HCA")
     network: Any = None if isinstance(environ, Unavailable) else environ.get("NCCL_NET")
-    if isinstance(network, str) and network.lower() != "ib":
-        return []
+    off: Any = None if isinstance(environ, Unavailable) else environ.get("NCCL_IB_DISABLE")
+    if (isinstance(network, str) and network.lower() != "ib") or (isinstance(off, str) and integer(off)):
+        return []  # the job's choice: then one run over whatever carries its data
     choice = selector.parse(setting) if isinstance(setting, str) else None
     places = hcas.places(gpus, pci)
     known = () if isinstance(places, Unavailable) else places
     out = []
-    for device, _ in hcas.subjects(rdma.devices, places, pci, choice):
+    for device in (one.device for one in hcas.subjects(rdma.devices, places, pci, choice)):
         near = [p.ordinal for p in known if p.ordinal is not None and device in hcas.nearest(p, rdma.devices, pci)[1]]
         others = [n for n in range(2) if n not in near]
         pair = (*near, *others)[:2]
-        for port in hcas.active_ports(device):
-            if choice is None or choice.takes(device.name, port.number):
-                out.append((device.name, port.number, (pair[0], pair[1])))
+        numbers = [p.number for p in hcas.active_ports(device) if choice is None or choice.takes(device.name, p.number)]
+        out += [(device.name, number, (pair[0], pair[1])) for number in numbers]
     return out
 
 

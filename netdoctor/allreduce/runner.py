@@ -83,8 +83,6 @@ class Session:
         """End everything.  Bounded: a process that hangs in the kernel is left behind (see Run.abandoned)."""
         if self._worker is not None:
             self._worker.close()
-        if self._lock is not None:
-            self._lock.release()
 
     def _decide_user(self, given: str, environment: Mapping[str, str]) -> None:
         """As root: become the job's user, or run only what root alone can change, or refuse."""
@@ -175,13 +173,16 @@ class Session:
                     more["notes"] = (*self.notes, self._lock.note)
             return self._conduct(worker, experiment, facts, deadline, more)
         finally:
+            if self._lock is not None:
+                self._lock.release()  # another netdoctor may have its turn between two runs
             if experiment.fresh_import:
                 worker.close()
 
     def _fit_worker(self) -> Worker:
         """The worker, or a new one where the old one broke down."""
-        if self._worker is not None and (self._worker.gone or self._worker.ended) and self._worker.first("imported"):
-            self._worker.close()
+        worker = self._worker
+        if worker is not None and worker.first("imported") and (worker.gone or worker.ended or not worker.send({"do": "ping"})):
+            worker.close()
             self._worker = None
         self.start()
         assert self._worker is not None

@@ -93,7 +93,8 @@ def _tell(rank: Rank, kind: str, event: Event) -> None:
     elif kind == "size":
         rank.sizes[int(event["bytes"])] = float(event["seconds"])
     elif kind == "verified":
-        rank.verified[int(event["bytes"])] = int(event["wrong"])
+        size = int(event["bytes"])
+        rank.verified[size] = rank.verified.get(size, 0) + int(event["wrong"])
     elif kind == "result":
         rank.result = event
     elif kind == "affinity":

@@ -1,0 +1,388 @@
+"""Real all-reduces by Gloo in this Python's torch, with faults planted at each phase, and what is left behind afterwards."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netdoctor.allreduce.experiment import AllReduce, TorchFacts
+from netdoctor.allreduce.runner import Session
+from netdoctor.model import Unavailable
+
+pytestmark = pytest.mark.live
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("no torch in this Python", allow_module_level=True)
+
+FAKES = Path(__file__).parent.parent / "fakes"
+SMALL = AllReduce("gloo", 2, sizes=(4096, 1 << 20))
+MARK = "NETDOCTOR_TEST_MARK"
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment with a mark by which what is left behind is found."""
+    return {**os.environ, MARK: uuid.uuid4().hex, **more}
+
+
+def marked(mark: str) -> list[int]:
+    """Processes whose environment has the mark, this one left out."""
+    return [int(n) for n in os.listdir("/proc") if n.isdigit() and int(n) != os.getpid() and mark.encode() in environ_of(n)]
+
+
+def environ_of(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def all_gone(mark: str, *pids: int, seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not marked(mark) and not any(os.path.exists(f"/proc/{pid}") for pid in pids):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A copy of the fakes that root alone can change, where root runs the tests."""
+    with tempfile.TemporaryDirectory(dir="/run" if os.geteuid() == 0 else None) as made:
+        os.chmod(made, 0o755)
+        shutil.copytree(FAKES, made, dirs_exist_ok=True)
+        for path in (Path(made), *Path(made).rglob("*")):
+            path.chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with_mark = environment()
+    made = Session(sys.executable, with_mark)
+    made.start()
+    yield made
+    made.close()
+    assert made._worker is not None
+    assert all_gone(with_mark[MARK], made._worker.keeper)
+
+
+@pytest.fixture(scope="module", params=[{}])
+def faulty(folder: Path, request: pytest.FixtureRequest) -> Iterator[Session]:
+    """A torch with faults; the parameter is the session's limits."""
+    with_mark = environment(PYTHONPATH=str(folder / "faulty_torch"))
+    made = Session(sys.executable, with_mark, limits=request.param)
+    made.start()
+    yield made
+    made.close()
+    assert made._worker is not None
+    assert all_gone(with_mark[MARK], made._worker.keeper)
+
+
+def planted(fault: str, rank: int = 1) -> AllReduce:
+    return replace(SMALL, rank_env=tuple((("FAULT", fault),) if r == rank else () for r in range(2)))
+
+
+# Healthy
+
+
+def test_two_ranks_finish_and_their_data_is_right(session: Session) -> None:
+    run = session.run(AllReduce("gloo", 2))
+    assert (run.state, run.verified, run.blamed) == ("finished", True, ())
+    assert set(run.busbw) == {4096, 1 << 20, 1 << 26}
+    assert all(rate > 0 for rate in run.busbw.values())
+    assert [r.phase for r in run.ranks] == ["done", "done"]
+    assert all(r.affinity and r.thread_affinity and r.exit == 0 for r in run.ranks)
+    assert run.import_seconds is not None
+    assert run.system_cpu_per_gb is not None and run.system_cpu_per_gb > 0
+
+
+def test_torch_tells_its_backends(session: Session) -> None:
+    import torch
+
+    facts = session.facts()
+    assert isinstance(facts, TorchFacts)
+    assert facts.version == torch.__version__
+    assert facts.cuda_available is torch.cuda.is_available()
+    if torch.version.cuda is None:
+        assert facts.backends == {"cpu": "gloo"}
+        assert "NCCL" in facts.backends_nccl_error
+
+
+def test_equal_experiments_are_one_run(session: Session) -> None:
+    first = session.run(SMALL)
+    assert session.run(SMALL) is first
+    assert session.run(SMALL, again=True) is not first
+
+
+def test_three_ranks_and_odd_sizes(session: Session) -> None:
+    run = session.run(AllReduce("gloo", 3, sizes=(4, 4100, 123456)))
+    assert (run.state, run.verified) == ("finished", True)
+
+
+def test_ranks_are_bound(session: Session) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    run = session.run(replace(SMALL, binding=((cpu,), (cpu,))))
+    assert [r.affinity for r in run.ranks] == [(cpu,), (cpu,)]
+
+
+def test_a_fresh_import_gets_the_variables_at_start(folder: Path) -> None:
+    made = Session(sys.executable, environment(PYTHONPATH=str(folder / "faulty_torch")))
+    try:
+        run = made.run(replace(SMALL, env=(("OMP_NUM_THREADS", "1"), ("FAULT", "")), fresh_import=True))
+        assert run.state == "finished"
+        assert ("OMP_NUM_THREADS", "1") in run.changes
+        assert made._worker is None
+    finally:
+        made.close()
+
+
+# Faults
+
+
+@pytest.mark.parametrize("phase", ["rendezvous", "init", "first", "timed"])
+@pytest.mark.parametrize(
+    ("action", "text"),
+    [
+        ("kill", "ended by SIGKILL"),
+        ("segv", "ended by SIGSEGV"),
+        ("0", "exited with status 0"),
+        ("3", "exited with status 3"),
+        ("raise", "RuntimeError: planted failure / with a second line"),
+        ("quit", "SystemExit: 3"),
+    ],
+)
+def test_the_rank_that_dies_is_named_and_not_its_victim(faulty: Session, phase: str, action: str, text: str) -> None:
+    run = faulty.run(planted(f"{phase}:{action}"))
+    assert (run.state, run.blamed) == ("failed", (1,)), run
+    assert text in run.reason
+    assert f"phase {phase}" in run.reason
+    assert "file.cpp" not in run.reason
+    assert run.abandoned == ()
+
+
+@pytest.mark.parametrize("faulty", [dict.fromkeys(("rendezvous", "init", "first", "timed"), 1.5)], indirect=True, ids=["1.5s"])
+@pytest.mark.parametrize(
+    ("phase", "rank"), [("rendezvous", 1), ("init", 1), ("first", 1), ("timed", 1), ("init", 0), ("timed", 0)]
+)
+def test_a_stopped_rank_is_a_hang_that_names_it(faulty: Session, phase: str, rank: int) -> None:
+    run = faulty.run(planted(f"{phase}:stop", rank))
+    assert (run.state, run.blamed) == ("hung", (rank,)), run
+    assert f"rank {rank} never arrived" in run.reason
+    assert all(r.exit is None for r in run.ranks)
+
+
+def test_the_deadline_of_the_whole_is_no_hang(faulty: Session) -> None:
+    run = faulty.run(planted("timed:stop"), time.monotonic() + 2, again=True)
+    assert run.state == "unfinished"
+    assert 4096 in run.ranks[0].seconds or run.ranks[0].phase == "timed"
+
+
+@pytest.mark.parametrize("phase", ["rendezvous", "init", "first", "timed"])
+@pytest.mark.parametrize("action", ["rubbish", "flood"])
+def test_what_ranks_print_disturbs_nothing(faulty: Session, phase: str, action: str) -> None:
+    run = faulty.run(planted(f"{phase}:{action}"))
+    assert (run.state, run.verified) == ("finished", True)
+
+
+def test_wrong_data_is_seen(faulty: Session) -> None:
+    run = faulty.run(planted("first:wrong"))
+    assert (run.state, run.verified) == ("finished", False)
+    assert [r.wrong for r in run.ranks] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("absent", "No module named 'torch'"),
+        ("raise", "libcudart.so.12"),
+        ("crash", "ended with status -11"),
+        ("quit", "SystemExit"),
+        ("flood", "after the flood"),
+        ("hang", "import torch was not done after"),
+    ],
+)
+def test_a_torch_that_cannot_be_imported_is_not_started(folder: Path, how: str, text: str) -> None:
+    with_mark = environment(PYTHONPATH=str(folder / "broken_torch"), BROKEN=how)
+    made = Session(sys.executable, with_mark, limits={"import": 2.0 if how == "hang" else 60.0})
+    made.start()
+    try:
+        run = made.run(SMALL)
+        assert run.state == "not started"
+        assert text in run.reason
+        assert run.verified is None
+        assert isinstance(made.facts(), Unavailable)
+    finally:
+        made.close()
+    assert all_gone(with_mark[MARK])
+
+
+@pytest.mark.parametrize("python", ["/nonexistent/python3", "/etc/passwd", "/bin/true"])
+def test_a_python_that_is_none_is_not_started(python: str) -> None:
+    made = Session(python, environment(), limits={"spawn": 20.0})
+    try:
+        run = made.run(SMALL)
+        assert run.state == "not started"
+        assert run.reason
+    finally:
+        made.close()
+
+
+# What is left behind
+
+
+def test_planted_paths_are_not_written(folder: Path) -> None:
+    target = folder / "written"
+    target.mkdir()
+    nccl = ["NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE"]
+    torch = ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_TRACE"]
+    names = [*nccl, *torch, "UCX_LOG_FILE", "LD_DEBUG_OUTPUT", "CUDA_LOG_FILE", "MALLOC_TRACE", "COVERAGE_PROCESS_START"]
+    planted_paths = {name: str(target / name) for name in names}
+    others = {"LD_DEBUG": "libs", "RANK": "7", "WORLD_SIZE": "64", "MASTER_ADDR": "192.0.2.1", "NCCL_COMM_ID": "192.0.2.1:9"}
+    made = Session(sys.executable, environment(**planted_paths, **others))
+    try:
+        run = made.run(SMALL)
+    finally:
+        made.close()
+    assert run.state == "finished", run
+    assert list(target.iterdir()) == []
+    changed = dict(run.changes)
+    assert all(name in changed for name in (*names, *others))
+    assert changed["NCCL_COMM_ID"] is None
+
+
+KILLED = """
+import os, sys, time
+from netdoctor.allreduce.experiment import AllReduce
+from netdoctor.allreduce.runner import Session
+session = Session(sys.executable, dict(os.environ), lock=False)
+session.start()
+stop = sys.argv[1]
+if stop != "import":
+    import threading
+    fault = () if stop == "run" else (("FAULT", stop),)
+    experiment = AllReduce("gloo", 2, sizes=(4096, 1 << 22), rank_env=((), fault), repeats=100000)
+    threading.Thread(target=session.run, args=(experiment,), daemon=True).start()
+while True:
+    events = {e.get("phase") or e["event"] for e in session._worker.events}
+    if ("hello" if stop == "import" else "timed" if stop == "run" else stop.split(":")[0]) in events:
+        print(session._worker.keeper, flush=True)
+        time.sleep(3600)
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("stop", ["import", "run", "init:stop", "first:stop"])
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_survives_netdoctor(folder: Path, stop: str, sign: int) -> None:
+    with_mark = environment(PYTHONPATH=str(folder / "faulty_torch"))
+    process = subprocess.Popen([sys.executable, "-c", KILLED, stop], env=with_mark, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    keeper = int(process.stdout.readline())
+    assert len(marked(with_mark[MARK])) >= 2
+    process.send_signal(sign)
+    process.wait()
+    process.stdout.close()
+    assert all_gone(with_mark[MARK], keeper)
+
+
+def test_a_killed_keeper_takes_the_ranks_along(folder: Path) -> None:
+    with_mark = environment(PYTHONPATH=str(folder / "faulty_torch"))
+    made = Session(sys.executable, with_mark)
+    try:
+        assert isinstance(made.facts(), TorchFacts)
+        assert made._worker is not None
+        os.kill(made._worker.keeper, signal.SIGKILL)
+        assert all_gone(with_mark[MARK])
+        assert made.run(SMALL).state == "finished"  # by a new one
+    finally:
+        made.close()
+
+
+def test_a_killed_zygote_is_told_and_replaced(folder: Path) -> None:
+    made = Session(sys.executable, environment(PYTHONPATH=str(folder / "faulty_torch")))
+    try:
+        assert isinstance(made.facts(), TorchFacts)
+        assert made._worker is not None
+        os.kill(made._worker.zygote, signal.SIGKILL)
+        made._worker.wait(lambda: made._worker is not None and made._worker.ended is not None, time.monotonic() + 20)
+        assert made._worker.ended == "ended with status -9"
+        assert made.run(SMALL).state == "finished"
+    finally:
+        made.close()
+
+
+# Root, users, locks
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_refuses_what_others_can_change() -> None:
+    with tempfile.TemporaryDirectory() as shared:  # /tmp is writable by everybody
+        made = Session(sys.executable, environment(PYTHONPATH=shared))
+        run = made.run(SMALL)
+        made.close()
+    assert run.state == "not started"
+    assert "refused" in run.reason
+    assert made._worker is None
+
+
+def closed_to_others(path: str) -> bool:
+    real = Path(path).resolve()
+    return not real.exists() or not all(p.stat().st_mode & 0o001 for p in real.parents)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_becomes_the_user() -> None:
+    python, more = sys.executable, {}
+    if closed_to_others(python):  # the system's own Python of the same version can use this torch as well
+        python = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+        spec = importlib.util.find_spec("torch")
+        assert spec is not None and spec.origin is not None
+        more["PYTHONPATH"] = str(Path(spec.origin).parent.parent)
+        for path in (python, spec.origin):
+            if closed_to_others(path):
+                pytest.skip(f"other users may not use {path}")
+    made = Session(python, environment(**more), user="nobody")
+    try:
+        run = made.run(SMALL)
+        assert run.state == "finished", run
+        assert "as user nobody" in run.notes
+        assert made._worker is not None
+        status = Path(f"/proc/{made._worker.zygote}/status").read_text()
+    finally:
+        made.close()
+    import pwd
+
+    uid = pwd.getpwnam("nobody").pw_uid
+    assert f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}" in status
+    assert "NoNewPrivs:\t1" in status
+
+
+def test_a_lock_that_is_held_is_waited_for_and_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from netdoctor.allreduce import lock
+
+    monkeypatch.setattr(lock, "ROOT_FOLDER", str(tmp_path))
+    other = lock.Lock({"XDG_RUNTIME_DIR": str(tmp_path)})
+    tmp_path.chmod(0o700)
+    assert other.take(time.monotonic()) is None
+    assert other.note == ""
+    made = Session(sys.executable, environment(XDG_RUNTIME_DIR=str(tmp_path)))
+    try:
+        assert isinstance(made.facts(), TorchFacts)
+        run = made.run(SMALL, time.monotonic() + 0.3)
+        assert (run.state, run.reason) == ("not started", "another netdoctor holds the lock of this node")
+        other.release()
+        assert made.run(SMALL, again=True).state == "finished"
+    finally:
+        made.close()
