@@ -1,0 +1,276 @@
+"""TCP windows are wide enough to fill the links, where sockets carry the data.
+
+NCCL leaves the buffers to the kernel's autotuning (src/misc/socket.cc; NCCL_SOCKET_SNDBUF and NCCL_SOCKET_RCVBUF from 2.27.3 on
+set them), so the maxima of tcp_rmem and tcp_wmem bound what is in flight: about half of each, for buffers count the memory that
+packets occupy (Documentation/networking/ip-sysctl.rst tcp_adv_win_scale; net/ipv4/tcp_input.c tcp_sndbuf_expand).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from netdoctor.api import (
+    Baseline,
+    Environ,
+    Expected,
+    Finding,
+    JobShape,
+    Kernel,
+    Libraries,
+    Link,
+    NcclChoice,
+    Net,
+    PathRun,
+    Quantity,
+    Rdma,
+    Severity,
+    Unavailable,
+    Vantage,
+    carrier,
+    check,
+    fail,
+    fix_sysctl,
+    ifname,
+    nccl_ports,
+    ok,
+    reach,
+    skip,
+    unknown,
+)
+
+CHANNELS = 2  # at least: rings across nodes are doubled (NCCL src/graph/connect.cc ncclTopoPostset)
+WIDE_MS = 1.0  # enough up to this round trip: any network inside one site
+NEAR_MS = 0.02  # no kernel TCP round trip between two hosts is shorter (a switch hop, two stacks, interrupts)
+FASTEST_MBPS = 400_000  # of an Ethernet port that one might meet where the driver does not tell the speed
+EXPLICIT_FROM = (2, 27, 3)
+UNSCALED = 65535  # the largest window without tcp_window_scaling (RFC 7323)
+MEASURE = "set MASTER_ADDR and MASTER_PORT, or expected: {peers: [HOST:PORT]} or {rtt_ms: …} in the configuration"
+
+
+@dataclass(frozen=True)
+class Window:
+    """What one socket can have in flight, and which setting bounds it."""
+
+    bytes: int
+    setting: str
+    why: str = ""
+
+
+@check(id="net.tcp_buffers", title="TCP windows fill the links, where sockets carry the data", cause="tcp_tuning")
+def tcp_buffers(
+    kernel: Kernel,
+    net: Net,
+    vantage: Vantage,
+    environ: Environ | Unavailable,
+    nccl: NcclChoice | Unavailable,
+    job: JobShape | Unavailable,
+    expected: Expected | Unavailable,
+    rdma: Rdma | Unavailable,
+    libraries: Libraries | Unavailable,
+    baseline: Baseline | Unavailable,
+    paths: PathRun | Unavailable,
+) -> Iterator[Finding]:
+    if not isinstance(job, Unavailable) and job.stated and job.nodes == 1:
+        yield skip("the configuration says that the job has one node: no data crosses the network", nodes=1)
+        return
+    data = carrier.data_by_sockets(rdma, environ, libraries, baseline, paths)
+    if data.sockets is False:
+        yield skip(f"sockets do not carry the data: {data.why}")
+        return
+    if data.sockets is None:
+        yield unknown(
+            f"whether sockets carry the data could not be told: {data.why}", how="run the all-reduce, or set NCCL_NET"
+        )
+        return
+    if isinstance(environ, Unavailable):  # with a log, what carries the data is known without it
+        yield unknown(f"the job's variables could not be read: {environ}")
+        return
+    yield from _congestion(kernel)
+    version = ifname.versions(nccl, libraries)[-1]
+    window = _window(kernel, environ, version)
+    if isinstance(window, Unavailable):
+        yield unknown(f"the TCP buffers could not be read: {window}", carrier=data.why)
+        return
+    trip = _round_trip(net, expected)
+    missing = None if trip else _unmeasured(net, expected)
+    for link in _links(net, environ, version):
+        if isinstance(link, Finding):
+            yield link
+        else:
+            yield _judge(link, window, _streams(link, environ), trip, missing, vantage, data.why)
+
+
+def _congestion(kernel: Kernel) -> Iterator[Finding]:
+    """A name that the kernel does not offer; only a fail speaks of its own."""
+    chosen = kernel.sysctls.get("net.ipv4.tcp_congestion_control", Unavailable("not read"))
+    offered = kernel.sysctls.get("net.ipv4.tcp_available_congestion_control", Unavailable("not read"))
+    if isinstance(chosen, Unavailable) or isinstance(offered, Unavailable):
+        return
+    if chosen.strip() not in offered.split():
+        yield fail(
+            f"tcp_congestion_control is {chosen.strip()}, which this kernel does not offer ({offered.strip()})",
+            subject="congestion control",
+            expected=f"one of {offered.strip()}",
+            fix=None,
+            chosen=chosen.strip(),
+            offered=sorted(offered.split()),
+        )
+
+
+def _window(kernel: Kernel, environ: Environ, version: ifname.Version) -> Window | Unavailable:
+    """The narrower of the two ends of a socket; the peer is taken to be set up alike."""
+    ends = []
+    for direction, letter, variable in (("rmem", "r", "NCCL_SOCKET_RCVBUF"), ("wmem", "w", "NCCL_SOCKET_SNDBUF")):
+        explicit = environ.get(variable) if version >= EXPLICIT_FROM else None
+        if isinstance(explicit, Unavailable):
+            return explicit
+        if explicit is not None and explicit.strip().isdigit():
+            ceiling = kernel.sysctl_ints(f"net.core.{letter}mem_max")
+            if isinstance(ceiling, Unavailable):
+                return ceiling
+            ends.append(Window(min(int(explicit), ceiling[0]), f"{variable}={explicit}", "set by the job"))
+            continue
+        values = kernel.sysctl_ints(f"net.ipv4.tcp_{direction}")
+        if isinstance(values, Unavailable):
+            return values
+        if len(values) != 3:
+            return Unavailable("malformed", f"tcp_{direction}: {values}")
+        ends.append(Window(values[2] // 2, f"net.ipv4.tcp_{direction}"))
+        if direction == "rmem":
+            moderate = kernel.sysctl_ints("net.ipv4.tcp_moderate_rcvbuf")
+            scaling = kernel.sysctls.get("net.ipv4.tcp_window_scaling", "1")
+            if isinstance(moderate, Unavailable):
+                return moderate
+            if moderate[0] == 0:
+                ends[-1] = Window(values[1] // 2, "net.ipv4.tcp_moderate_rcvbuf", "is 0: receive buffers stay at their default")
+            if not isinstance(scaling, Unavailable) and scaling.strip() == "0":
+                ends.append(Window(UNSCALED, "net.ipv4.tcp_window_scaling", "is 0"))
+    return min(ends, key=lambda one: one.bytes)
+
+
+def _links(net: Net, environ: Environ, version: ifname.Version) -> Iterator[Link | Finding]:
+    """The interfaces that NET/Socket takes."""
+    settings = {name: environ.get(name) for name in ifname.VARIABLES}
+    known = {name: value for name, value in settings.items() if isinstance(value, str)}
+    lost = next((value for value in settings.values() if isinstance(value, Unavailable)), None)
+    picks = lost if lost is not None else ifname.choose(net.links, version, known, "socket")
+    if isinstance(picks, Unavailable):
+        yield unknown(f"which interfaces carry the data could not be told: {picks}")
+        return
+    if not picks:
+        yield unknown("NCCL finds no interface for its sockets", how="see net.socket_ifname")
+    for pick in picks:
+        link = reach.named(net, pick.interface)
+        if link is None:
+            yield unknown(f"{pick.interface} is not among the interfaces", subject=pick.interface)
+        elif link.loopback:
+            yield skip("NCCL's sockets take the loopback: no data crosses the network", subject=link.name)
+        elif not reach.inside_node(net, link):
+            yield link
+
+
+def _streams(link: Link, environ: Environ) -> int:
+    """Sockets that share the link, at least."""
+    vendor = None if isinstance(link.vendor, Unavailable) else link.vendor
+    numbers = []
+    for name in ("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"):
+        value = environ.get(name)
+        numbers.append(int(value) if isinstance(value, str) and value.strip().isdigit() else None)
+    return CHANNELS * nccl_ports.sockets_per_connection(vendor, numbers[0], numbers[1])
+
+
+def _round_trip(net: Net, expected: Expected | Unavailable) -> tuple[float, str] | None:
+    """Milliseconds and where they come from: the longest that was measured, else what the site says."""
+    measured = [(one.rtt_ms, one.name) for one in reach.others(net) if isinstance(one.rtt_ms, int | float)]
+    if measured:
+        rtt, name = max(measured)
+        return rtt, f"measured to {name}"
+    if not isinstance(expected, Unavailable) and expected.rtt_ms:
+        return expected.rtt_ms, "as configured"
+    return None
+
+
+def _unmeasured(net: Net, expected: Expected | Unavailable) -> str | None:
+    """Why a round trip that there is could not be had; None where nobody named another node."""
+    people = (net.master, *net.peers)
+    if far := [one for one in people if one is not None and (isinstance(one, Unavailable) or one.local is not True)]:
+        first = far[0]
+        return str(first) if isinstance(first, Unavailable) else f"the round trip to {first.name}: {first.rtt_ms}"
+    return str(expected) if isinstance(expected, Unavailable) else None
+
+
+def _judge(
+    link: Link,
+    window: Window,
+    streams: int,
+    trip: tuple[float, str] | None,
+    missing: str | None,
+    vantage: Vantage,
+    why: str,
+) -> Finding:
+    evidence: dict[str, Any] = {
+        "window": window.bytes,
+        "bounded_by": window.setting,
+        "sockets": streams,
+        "speed_mbps": None if isinstance(link.speed_mbps, Unavailable) else link.speed_mbps,
+        "carrier": why,
+    }
+    have = window.bytes * streams
+    speed = FASTEST_MBPS if isinstance(link.speed_mbps, Unavailable) else link.speed_mbps
+    enough = have * 8 / (speed * 1e6) * 1e3  # ms
+    if trip is None:
+        needed, measured = WIDE_MS, {"enough_up_to": Quantity(enough, "ms")}
+        at = (
+            f"{window.setting} {window.why}".strip()
+            + f": {streams} sockets fill the link up to a round trip of {enough:.2g} ms"
+        )
+    else:
+        needed, measured = trip[0], {"enough_up_to": Quantity(enough, "ms"), "round_trip": Quantity(trip[0], "ms")}
+        rate = have * 8 / (trip[0] / 1e3) / 1e9
+        at = f"{streams} sockets carry at most {rate:.3g} Gb/s at the round trip {trip[1]}"
+    if isinstance(link.speed_mbps, Unavailable) and enough < needed:
+        return unknown(
+            f"the speed of {link.name} is not known ({link.speed_mbps}); {at}" + ("" if trip else " at 400 Gb/s"),
+            subject=link.name,
+            how=f"ethtool {link.name}, or ask the cloud provider",
+            measured=measured,
+            **evidence,
+        )
+    if enough < (needed if trip else NEAR_MS):
+        return fail(
+            f"{at}; {link.name} has {speed / 1000:g} Gb/s",
+            subject=link.name,
+            severity=Severity.WARNING,
+            expected=f"{window.setting}: at least {_wanted(speed, needed if trip else WIDE_MS, streams)} bytes",
+            fix=_fix(vantage, window, _wanted(speed, needed if trip else WIDE_MS, streams)),
+            how=None if trip else MEASURE,
+            measured=measured,
+            **evidence,
+        )
+    if trip is None and missing is not None and enough < WIDE_MS:
+        return unknown(f"{at}; {missing}", subject=link.name, how=MEASURE, measured=measured, **evidence)
+    if not vantage.job_network:
+        where = vantage.why_not or "seen outside the job's network namespace"
+        return unknown(f"{at}; {where}", subject=link.name, how="netdoctor run -- …", measured=measured, **evidence)
+    notes = (
+        [f"farther nodes need more; to have the round trip measured: {MEASURE}"] if trip is None and enough < WIDE_MS else []
+    )
+    return ok(at, subject=link.name, notes=notes, measured=measured, **evidence)
+
+
+def _wanted(speed_mbps: int, rtt_ms: float, streams: int) -> int:
+    """A maximum, twice the window that each socket needs, rounded up to a power of two."""
+    need = 2 * speed_mbps * 1e6 / 8 * rtt_ms / 1e3 / streams
+    return 1 << math.ceil(math.log2(max(need, 1 << 16)))
+
+
+def _fix(vantage: Vantage, window: Window, wanted: int) -> Any:
+    if window.setting.startswith("NCCL_"):
+        return None
+    if window.why:
+        return fix_sysctl(vantage, window.setting, "1")
+    default = {"net.ipv4.tcp_rmem": "4096 131072", "net.ipv4.tcp_wmem": "4096 16384"}[window.setting]
+    return fix_sysctl(vantage, window.setting, f"{default} {wanted}")
