@@ -71,8 +71,9 @@ def open_trusted(path: str, owners: frozenset[int] = ROOT) -> tuple[int | None, 
             if not stat.S_ISDIR(facts.st_mode) and not stat.S_ISREG(facts.st_mode):
                 return None, f"{part} is neither a file nor a folder"
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_DIRECTORY if todo else 0)
+            inside = os.open(part, flags, dir_fd=here)
             parents.append(here)
-            here = os.open(part, flags, dir_fd=here)
+            here = inside
             if reason := _changeable(here, owners):
                 return None, f"{part} {reason}"
         fd, here = here, -1
