@@ -83,7 +83,7 @@ def socket_ifname(
         settings = {name: value for name, value in variables.items() if isinstance(value, str)}
         versions = ifname.versions(nccl, libraries)
         yield from _nccl(seen, settings, nccl, baseline, versions)
-        data = carrier.data_by_sockets(rdma, environ, libraries, baseline, paths)
+        data = carrier.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
         if data.sockets:
             yield from _sockets(seen, settings, versions[-1], data.why)
     groups = None if isinstance(job, Unavailable) else job.gloo_groups

@@ -76,7 +76,7 @@ def tcp_buffers(
     if not isinstance(job, Unavailable) and job.stated and job.nodes == 1:
         yield skip("the configuration says that the job has one node: no data crosses the network", nodes=1)
         return
-    data = carrier.data_by_sockets(rdma, environ, libraries, baseline, paths)
+    data = carrier.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
     if data.sockets is False:
         yield skip(f"sockets do not carry the data: {data.why}")
         return
@@ -160,8 +160,8 @@ def _links(net: Net, environ: Environ, version: ifname.Version) -> Iterator[Link
     if isinstance(picks, Unavailable):
         yield unknown(f"which interfaces carry the data could not be told: {picks}")
         return
-    if not picks:
-        yield unknown("NCCL finds no interface for its sockets", how="see net.socket_ifname")
+    if all(link is not None and reach.inside_node(net, link) for link in (reach.named(net, pick.interface) for pick in picks)):
+        yield unknown("NCCL finds no interface that leaves this node for its sockets", how="see net.socket_ifname")
     for pick in picks:
         link = reach.named(net, pick.interface)
         if link is None:

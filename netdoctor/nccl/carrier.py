@@ -8,9 +8,13 @@ from typing import NamedTuple
 
 from netdoctor.allreduce.experiment import Baseline, PathRun, Run
 from netdoctor.model import Unavailable
+from netdoctor.nccl.hcas import selected
+from netdoctor.nccl.selector import parse
+from netdoctor.nccl.usable import usable
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.libraries import Libraries
-from netdoctor.probes.rdma import Rdma, RdmaDevice
+from netdoctor.probes.net import Net
+from netdoctor.probes.rdma import Rdma
 
 
 class Carrier(NamedTuple):
@@ -26,6 +30,7 @@ def data_by_sockets(
     libraries: Libraries | Unavailable,
     baseline: Baseline | Unavailable,
     paths: PathRun | Unavailable,
+    net: Net | Unavailable,
 ) -> Carrier:
     """What a run's log says counts most; then what the environment forces; then the hardware that NCCL would find.
 
@@ -55,9 +60,18 @@ def data_by_sockets(
         return Carrier(None, f"RDMA devices: {devices}")
     if not devices:
         return Carrier(True, "no RDMA device and no network plugin")
-    if usable := [one.name for one in devices if _usable(one)]:
-        return Carrier(False, f"RDMA device {usable[0]} is there, opens and has an active port")
-    return Carrier(None, "RDMA devices are there, and none is known to be usable")
+    wanted = environ.get("NCCL_IB_HCA")
+    if isinstance(wanted, Unavailable):
+        return Carrier(None, f"the job's variables: {wanted}")
+    choice = parse(wanted or "")
+    chosen = devices if choice is None else selected(devices, choice)
+    steps = [(one, usable(one, rdma, net)) for one in chosen] if not isinstance(rdma, Unavailable) else []
+    if good := next((one.name for one, step in steps if step.yes), None):
+        return Carrier(False, f"RDMA device {good} opens, has a context and an active port")
+    if all(step.yes is False for _, step in steps):
+        reason = f"{steps[0][0].name}: {steps[0][1].text}" if steps else f"NCCL_IB_HCA={wanted} selects none"
+        return Carrier(True, f"no RDMA device can be used ({reason}), and no network plugin is installed")
+    return Carrier(None, "whether the RDMA devices can be used could not be told")
 
 
 def _runs(baseline: Baseline | Unavailable, paths: PathRun | Unavailable) -> Iterator[Run]:
@@ -75,10 +89,3 @@ def _integer(text: str) -> int:
     digits = found.group(1)
     base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") and digits.strip("01234567") == "" else 10
     return int(digits, base)
-
-
-def _usable(device: RdmaDevice) -> bool:
-    uverbs, ports = device.uverbs, device.ports
-    if isinstance(uverbs, Unavailable) or isinstance(ports, Unavailable) or uverbs.open_errno != "":
-        return False
-    return any(port.state == "ACTIVE" for port in ports)

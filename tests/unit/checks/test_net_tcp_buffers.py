@@ -20,6 +20,7 @@ from tests.support.facts import (
     baseline,
     environ,
     expected,
+    hca,
     job,
     judge,
     kernel,
@@ -31,6 +32,8 @@ from tests.support.facts import (
     no_rdma,
     outside,
     plugin,
+    port,
+    rdma,
     run,
 )
 
@@ -92,6 +95,7 @@ def test_a_healthy_machine_skips_for_rdma_carries_the_data() -> None:
         ({"baseline": LOST, "rdma": no_rdma(), "libraries": LOST}, UNKNOWN),
         ({"baseline": LOST, "environ": LOST}, UNKNOWN),
         ({"environ": LOST}, UNKNOWN),
+        ({"baseline": LOST, "rdma": rdma(verbs_devices=(), devices=(hca(0, uverbs=LOST),))}, UNKNOWN),
         ({"job": job(nodes=1, stated=True)}, SKIP),
     ],
 )
@@ -102,6 +106,12 @@ def test_only_where_sockets_carry_the_data(facts: dict[str, Any], status: Status
 @pytest.mark.parametrize("variables", [{"NCCL_NET": "socket"}, {"NCCL_IB_DISABLE": "1"}])
 def test_what_forces_sockets(variables: dict[str, str]) -> None:
     assert findings(baseline=LOST, environ=environ(variables))["eth0"].status is PASS
+
+
+def test_rdma_devices_that_cannot_be_used_leave_the_sockets() -> None:
+    down = rdma(devices=(hca(0, ports=(port(state="DOWN"),)),))
+    assert findings(baseline=LOST, rdma=down)["eth0"].status is PASS
+    assert findings(baseline=LOST, environ=environ({"NCCL_IB_HCA": "nosuch"}))["eth0"].status is PASS
 
 
 def test_a_true_that_is_no_number_does_not_force_sockets() -> None:
@@ -179,6 +189,8 @@ def test_the_loopback_carries_nothing_across_the_network() -> None:
     only = net(netlink_link("lo", 1, "127.0.0.1"))
     assert findings(net=only)["lo"].status is SKIP
     assert findings(net=net(netlink_link("lo", 1)))["node"].status is UNKNOWN
+    bridge = netlink_link("docker0", 2, "172.17.0.1", kind="bridge")
+    assert findings(net=net(bridge))["node"].status is UNKNOWN
 
 
 def test_every_interface_that_sockets_take_is_judged() -> None:
