@@ -138,6 +138,7 @@ class LogFacts:
     ranks: tuple[RankFacts, ...] = ()
     comms_started: int = 0
     comms_complete: int = 0
+    rings: int = 0  # "Connected all rings" lines: the first collective has made its connections
     init_seconds: float | None = None  # the longest
     env: Mapping[str, str] = field(default_factory=dict)
     env_differs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> the values of different processes

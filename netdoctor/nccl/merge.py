@@ -73,6 +73,7 @@ def merge(state: State) -> LogFacts:
         ranks=tuple(_rank(p) for p in processes),
         comms_started=sum(p.started for p in processes),
         comms_complete=sum(p.complete for p in processes),
+        rings=state.rings,
         init_seconds=max((p.init_seconds for p in processes), default=0.0) or None,
         env=_env(processes),
         env_differs=_env_differs(processes),

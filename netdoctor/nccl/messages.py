@@ -337,10 +337,8 @@ def algorithm(state: State, process: Process, dev: int, msg: bytes) -> None:
 
 
 def rings(state: State, process: Process, dev: int, msg: bytes) -> None:
-    """``Connected all rings, use ring PXN 0 GDR 1``: GDR is 1 as well where no connection crosses the network."""
-    found = re.search(rb"use ring PXN \d GDR (\d)", msg)
-    if found:
-        state.rings_gdr = int(found[1]) if state.rings_gdr < 0 else min(state.rings_gdr, int(found[1]))
+    """``Connected all rings[, use ring PXN 0 GDR 1]``; GDR is 1 as well where no connection crosses the network."""
+    state.rings += b"rings" in msg
 
 
 def verbs_missing(state: State, process: Process, dev: int, msg: bytes) -> None:

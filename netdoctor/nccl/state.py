@@ -85,7 +85,7 @@ class State:
     socket_ifs: dict[tuple[str, str, str], None] = field(default_factory=dict)
     gdr_hca: dict[str, bool] = field(default_factory=dict)
     gdr_distance: Counter[str] = field(default_factory=Counter)
-    rings_gdr: int = -1
+    rings: int = 0
     dmabuf: bool | None = None
     nvls: bool | None = None
     mnnvl: bool | None = None

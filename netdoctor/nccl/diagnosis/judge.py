@@ -70,11 +70,14 @@ def _finding(scene: Scene, guess: Guess, top: Guess) -> Finding:
     look = guess.how or (f"netdoctor preflight --only {','.join(cause.look)}" if cause.look else None)
     if guess.how and cause.look:
         look = f"{guess.how}; netdoctor preflight --only {','.join(cause.look)}"
+    severity = guess.severity or cause.severity
+    if guess is not top:  # another reading of what the first finding shows is no worse than it
+        severity = min(severity, top.severity or CAUSES[top.cause].severity, key=lambda s: s.rank)
     return Finding(
         Status.FAIL,
         guess.message,
         guess.subject or (who(events) if events else "job"),
-        guess.severity or cause.severity,
+        severity,
         guess.cause,
         evidence=evidence,
         how=look,
@@ -128,12 +131,12 @@ def _quiet(scene: Scene) -> Finding:
         return Finding(Status.UNKNOWN, "there is no line of NCCL in this log", how="NCCL_DEBUG=INFO", check="log")
     if "INFO" not in f.levels:
         return Finding(Status.UNKNOWN, "the log is too terse to tell: it has no INFO line", how="NCCL_DEBUG=INFO", check="log")
-    if f.comms_started > f.comms_complete:
+    if f.comms_started > f.comms_complete and not f.rings:
         text = (
             f"{f.comms_started - f.comms_complete} communicators of {f.comms_started} were started and not finished in this log"
         )
         return Finding(Status.UNKNOWN, text, how="the logs of the other ranks; netdoctor ras while the job hangs", check="log")
-    if not scene.came_up and "Connected all" not in f.transports:
+    if not scene.came_up:
         return Finding(
             Status.UNKNOWN,
             "the log ends before a communicator is set up",

@@ -1,4 +1,4 @@
-"""What the rules look at, and what they say: `Scene` is the facts with the questions that several rules ask, `Guess` one answer."""
+"""What the rules look at, and what they say: `Scene` is the facts with the questions that rules ask, `Guess` one answer."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Scene:
         self._by_kind: dict[str, list[Event]] = {}
         for event in facts.events:
             if "ras/" in event.source or "ras/" in event.text[:200]:
-                continue  # NCCL's RAS listens on one port a node: the second job's bind fails, harmlessly (src/ras/client_support.cc)
+                continue  # RAS listens on one port a node: a second job's bind fails, harmlessly (src/ras/client_support.cc)
             self._by_kind.setdefault(event.kind, []).append(event)
 
     def of(self, *kinds: str) -> tuple[Event, ...]:
@@ -114,7 +114,7 @@ class Scene:
     def came_up(self) -> bool:
         """Whether at least one communicator was set up."""
         f = self.facts
-        return f.comms_complete > 0 or bool(f.vias)
+        return f.comms_complete > 0 or f.rings > 0 or bool(f.vias)
 
     @cached_property
     def link_layers(self) -> set[str]:
