@@ -11,7 +11,6 @@ from netdoctor.fleet.nodes import Node
 from netdoctor.fleet.traits import NOT_SET, family, title
 from netdoctor.model import Severity
 
-
 # Of an upgrade that is half done, 48 against 47 nodes, the 47 are not at fault; three of five are a majority.
 CLEAR: Final = 0.6
 

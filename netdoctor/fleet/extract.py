@@ -165,9 +165,7 @@ def _is_number(value: Any) -> bool:
 
 def _numbers(value: Any) -> dict[int, float]:
     """{size: number} from JSON's {"4096": 1.5}; what is no number is left out."""
-    return {
-        int(k): float(v) for k, v in _dict(value).items() if len(k) < 16 and k.isascii() and k.isdigit() and _is_number(v)
-    }
+    return {int(k): float(v) for k, v in _dict(value).items() if len(k) < 16 and k.isascii() and k.isdigit() and _is_number(v)}
 
 
 def _seconds(value: Any) -> float | None:

@@ -14,7 +14,7 @@ from netdoctor.model import plain
 STATUS: Final = {letter: status for status, letter in LETTER.items()}
 
 
-def dumps(fleet: Fleet) -> str:
+def render(fleet: Fleet) -> str:
     """JSON text, one node a line so that two reports can be compared line by line."""
     doc = document(fleet)
     nodes = doc.pop("nodes")

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from netdoctor import textsafe
+
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # a name that is safe in lists, labels and arguments
 
 GOOD, BAD, FLAKY, UNKNOWN, MISSING = "good", "bad", "flaky", "unknown", "missing"
@@ -14,10 +16,10 @@ STATES: Final = (GOOD, BAD, FLAKY, UNKNOWN, MISSING)
 
 
 def clean(value: Any, limit: int = 300) -> str:
-    """`value` on one line without control, formatting and surrogate characters (terminal escapes, bidirectional overrides)."""
+    """`value` as one bounded line without control characters, escape sequences and bidirectional overrides."""
     text: str = value if isinstance(value, str) else str(value)
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else " " for c in text).strip()
+    if not text.isprintable():  # most are: the fast way out
+        text = textsafe.clean(text).strip()
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

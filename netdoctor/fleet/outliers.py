@@ -12,6 +12,8 @@ from netdoctor.fleet.groups import Group
 SIGMAS: Final = 5.0  # of 30,000 values (10,000 nodes × 3 metrics) of a normal distribution 0.01 lie beyond
 MAD_TO_SIGMA: Final = 1.4826  # for a normal distribution: 1 / Φ⁻¹(3/4)
 FEWEST: Final = 3  # with two nodes nobody can say which one is wrong
+ENOUGH: Final = 8  # fewer: see `_slow_of_few`
+RANGES: Final = 3.0  # times the range of the others
 # A small sample's MAD is far too small by chance: the demand grows as 1 + 3/n.
 SMALL: Final = 3.0
 
@@ -86,18 +88,45 @@ def _judge(index: int, name: str, what: str, values: list[tuple[float, str]], mi
     median = statistics.median(numbers)
     mad = statistics.median(sorted(abs(v - median) for v in numbers))
     best = _best(numbers, metric.more_is_better)
-    judged = len(values) >= FEWEST
     sigma = max(MAD_TO_SIGMA * mad, metric.floor * median)
-    bound = max(metric.least * median, SIGMAS * sigma * (1 + SMALL / len(values)))
-    found = []
-    if judged:
-        for value, node in values:
-            worse = median - value if metric.more_is_better else value - median
-            if worse > bound:
-                of_best = value / best if metric.more_is_better else best / value
-                found.append(Outlier(node, value, value / median, min(1.0, of_best), worse / sigma))
+    bound = max(metric.least, SIGMAS * sigma / median * (1 + SMALL / len(values)))
+    slow: list[tuple[float, str]] = []
+    if len(values) >= ENOUGH:
+        slow = [(v, node) for v, node in values if _worse(metric, v, median) > bound]
+    elif len(values) >= FEWEST:
+        slow = _slow_of_few(metric, values)
+        rest = [v for v, node in values if (v, node) not in slow]
+        sigma = max(rest[-1] - rest[0], metric.floor * median) if rest else sigma
+    found = [
+        Outlier(
+            node,
+            value,
+            value / median,
+            min(1.0, value / best if metric.more_is_better else best / value),
+            abs(value - median) / sigma,
+        )
+        for value, node in slow
+    ]
     found.sort(key=lambda o: (-o.sigmas, o.node))
-    return Distribution(index, name, what, values, median, mad, best, found, judged, missing)
+    return Distribution(index, name, what, values, median, mad, best, found, len(values) >= FEWEST, missing)
+
+
+def _worse(metric: Metric, value: float, than: float) -> float:
+    """By how much of `than` it is worse; negative where it is better."""
+    return (than - value if metric.more_is_better else value - than) / than
+
+
+def _slow_of_few(metric: Metric, values: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    """In a handful the MAD is made by the outlier itself: there a minority is slow that lies far outside the others' range."""
+    ordered = values if metric.more_is_better else values[::-1]  # the worst first
+    for number in range((len(values) - 1) // 2, 0, -1):
+        rest = sorted(v for v, _ in ordered[number:])
+        middle = statistics.median(rest)
+        spread = (rest[-1] - rest[0]) / middle
+        bound = max(metric.least, SIGMAS * metric.floor * (1 + SMALL / len(values)), RANGES * spread)
+        if all(_worse(metric, v, middle) > bound for v, _ in ordered[:number]):
+            return list(ordered[:number])
+    return []
 
 
 def _best(ascending: list[float], more_is_better: bool) -> float:

@@ -18,7 +18,7 @@ MARK: Final = {"good": "✓", "bad": "✗", "flaky": "~", "unknown": "?", "missi
 _COLOUR: Final = {"good": "32", "bad": "31", "flaky": "35", "unknown": "33", "missing": "31"}
 
 
-def text(fleet: Fleet, colour: bool = False) -> str:
+def render(fleet: Fleet, colour: bool = False) -> str:
     """The whole report; every string of other machines was cleaned when it was read."""
     return "\n".join(_lines(fleet, colour)) + "\n"
 

@@ -1,0 +1,80 @@
+"""The fleet's report as a Prometheus text file, for node_exporter's textfile collector.  Needs the extra ``prometheus``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from netdoctor.fleet.nodes import GOOD, STATES, safe_name
+from netdoctor.fleet.outliers import METRICS
+from netdoctor.fleet.report import Fleet
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+
+class MissingExtraError(RuntimeError):
+    """prometheus-client is not installed."""
+
+
+def render(fleet: Fleet) -> str:
+    """Text exposition format.  Raises MissingExtraError."""
+    try:
+        from prometheus_client import CollectorRegistry, generate_latest
+    except ImportError:
+        raise MissingExtraError("needs prometheus-client: pip install 'cluster-netdoctor[prometheus]'") from None
+    registry = CollectorRegistry()
+    registry.register(_Collector(fleet))
+    return generate_latest(registry).decode()
+
+
+class _Collector:
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def collect(self) -> Iterable[Metric]:
+        yield from _families(self._fleet)
+
+
+def _families(fleet: Fleet) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    def family(name: str, words: str, labels: tuple[str, ...]) -> Any:
+        return GaugeMetricFamily(f"netdoctor_fleet_{name}", words, labels=labels)
+
+    nodes = family("nodes", "Nodes by state; given is the sum of all.", ("state",))
+    for state in STATES:
+        nodes.add_metric((state,), fleet.accounting[state])
+    yield nodes
+    good = family("node_good", "1 where the node is good, 0 where it is not.", ("node", "state"))
+    unnamed = 0
+    for node in fleet.nodes:
+        if safe_name(node.name):
+            good.add_metric((node.name, node.state), float(node.state == GOOD))
+        else:
+            unnamed += 1
+    yield good
+    left = family("nodes_unnamed", "Nodes left out above: their names are no host names.", ())
+    left.add_metric((), unnamed)
+    yield left
+    across = family("faults", "Faults between nodes, by cause.", ("cause",))
+    for cause, number in sorted(Counter(f.cause or "other" for f, _ in fleet.faults).items()):
+        across.add_metric((cause,), number)
+    yield across
+    drift = family("drift_nodes", "Nodes that differ from the majority of their kind.", ("group", "trait"))
+    for row in fleet.drift:
+        if row.majority is not None:
+            drift.add_metric((fleet.groups[row.group].name, row.trait), len(row.blamed))
+    yield drift
+    median = family("median", "Median over the nodes of one kind.", ("group", "metric", "what", "unit"))
+    slow = family("outliers", "Nodes that are outliers.", ("group", "metric", "what"))
+    for dist in fleet.distributions:
+        name, metric = fleet.groups[dist.group].name, METRICS[dist.metric]
+        median.add_metric((name, dist.metric, dist.what, metric.unit), dist.median * metric.scale)
+        slow.add_metric((name, dist.metric, dist.what), len(dist.outliers))
+    yield from (median, slow)
+    files = family("files", "Files that are no usable report, by kind.", ("kind",))
+    for kind, number in sorted(Counter(p.kind for p in fleet.problems).items()):
+        files.add_metric((kind,), number)
+    yield files

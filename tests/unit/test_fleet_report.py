@@ -1,0 +1,338 @@
+"""Many reports become one: planted faults are found, nobody else is blamed, and every name is in exactly one state."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+
+from netdoctor.commands import fleet as command
+from netdoctor.fleet import jsondoc, text
+from netdoctor.fleet.nodes import STATES
+from netdoctor.fleet.read import read
+from netdoctor.fleet.report import Fleet, examine
+from netdoctor.model import Severity
+from tests.support import fleets as reports
+from tests.support.fleets import KINDS
+
+Doc = dict[str, Any]
+SCHEMA = json.loads((pathlib.Path(jsondoc.__file__).parents[1] / "schemas" / "fleet-1.json").read_text())
+
+
+@pytest.fixture
+def fleet_of(tmp_path: pathlib.Path) -> Callable[..., Fleet]:
+    """Write reports as files and examine them."""
+
+    def make(*docs: Doc, expected: list[str] | None = None, fail_on: Severity = Severity.WARNING) -> Fleet:
+        folder = tmp_path / "reports"
+        folder.mkdir(exist_ok=True)
+        for number, doc in enumerate(docs):
+            (folder / f"{number:03d}.json").write_text(json.dumps(doc))
+        fleet = examine(read([str(folder)]), expected, fail_on)
+        check_sums(fleet)
+        return fleet
+
+    return make
+
+
+def check_sums(fleet: Fleet) -> None:
+    have = fleet.accounting
+    assert have["given"] == sum(have[state] for state in STATES) == len(fleet.nodes)
+    jsonschema.validate(json.loads(jsondoc.render(fleet)), SCHEMA)
+    assert fleet.text in text.render(fleet)
+
+
+def states(fleet: Fleet) -> dict[str, str]:
+    return {n.name: n.state for n in fleet.nodes}
+
+
+def nodes(count: int, **changes: Any) -> list[Doc]:
+    return [reports.report(f"n{i}", number=i + 1, **changes) for i in range(count)]
+
+
+def test_a_healthy_fleet_blames_nobody(fleet_of: Callable[..., Fleet]) -> None:
+    fleet = fleet_of(*nodes(40), *[reports.report(f"a{i}", KINDS[1], i + 1) for i in range(20)])
+    assert fleet.status == "healthy" and fleet.exit_code == 0
+    assert [len(g.members) for g in fleet.groups] == [40, 20]
+    assert not fleet.faults and not fleet.drift and not any(d.outliers for d in fleet.distributions)
+
+
+@pytest.mark.parametrize("fault", sorted(reports.FAULTS))
+def test_every_planted_fault_is_found_and_nothing_else(fault: str, fleet_of: Callable[..., Fleet]) -> None:
+    kind_name, plant, says = reports.FAULTS[fault]
+    kind = next(k for k in KINDS if k.name == kind_name)
+    docs = [reports.report(f"n{i}", kind, i + 1) for i in range(12)]
+    plant(docs[5])
+    fleet = fleet_of(*docs)
+    assert states(fleet) == {f"n{i}": "bad" if i == 5 else "good" for i in range(12)}
+    bad = next(n for n in fleet.nodes if n.name == "n5")
+    assert any(says in reason for reason in bad.reasons), bad.reasons
+    assert fleet.exit_code == 3
+
+
+def test_a_fleet_of_every_kind_with_everything_planted(tmp_path: pathlib.Path) -> None:
+    planted = reports.Fleet()
+    for one in reports.fleet(600, 63, seed=3, into=planted):
+        if one.text:
+            (tmp_path / f"{one.name}.json").write_text(one.text)
+    fleet = examine(read([str(tmp_path)]), planted.expected)
+    check_sums(fleet)
+    wrong = {n.name: (n.state, n.reasons) for n in fleet.nodes if n.state != (
+        planted.planted[n.name].state if n.name in planted.planted else "good")}  # fmt: skip
+    assert wrong == {}
+    for name, one in planted.planted.items():
+        assert any(one.says in r for n in fleet.nodes if n.name == name for r in n.reasons), (name, one.fault)
+
+
+# Majorities
+
+
+def drifted(count: int, differ: int) -> list[Doc]:
+    docs = nodes(count)
+    for doc in docs[:differ]:
+        doc["inventory"]["driver"] = "570.86.10"
+    return docs
+
+
+@pytest.mark.parametrize(
+    ("count", "differ", "bad"),
+    [(3, 1, 1), (5, 2, 2), (4, 2, 0), (2, 1, 0), (95, 47, 0), (20, 1, 1)],
+)
+def test_a_clear_majority_or_nobody(count: int, differ: int, bad: int, fleet_of: Callable[..., Fleet]) -> None:
+    fleet = fleet_of(*drifted(count, differ))
+    assert fleet.accounting["bad"] == bad
+    (row,) = [r for r in fleet.drift if r.trait == "driver"]
+    assert (row.majority is None) == (bad == 0)
+    assert ("Differs without a majority" in text.render(fleet)) == (bad == 0)
+
+
+def test_nodes_that_could_not_tell_are_no_majority(fleet_of: Callable[..., Fleet]) -> None:
+    docs = drifted(9, 1)
+    for doc in docs[3:]:
+        doc["inventory"]["driver"] = {"unavailable": "timed out", "detail": ""}
+    fleet = fleet_of(*docs)  # two agree, one differs, six are silent: any of the two may be the usual one
+    (row,) = [r for r in fleet.drift if r.trait == "driver"]
+    assert row.majority is None and row.unknown == 6
+    assert fleet.accounting["bad"] == 0
+
+
+def test_a_value_that_could_not_be_read_is_no_difference(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(8)
+    docs[0]["inventory"] = {key: {"unavailable": "denied", "detail": ""} for key in docs[0]["inventory"]}
+    docs[1]["inventory"] = {}
+    fleet = fleet_of(*docs)
+    assert fleet.accounting["bad"] == 0 and not fleet.drift
+
+
+def test_a_variable_that_one_node_lacks_is_a_difference(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(6)
+    for doc in docs[1:]:
+        doc["inventory"]["nccl_variables"]["NCCL_IB_HCA"] = "mlx5"
+    fleet = fleet_of(*docs)
+    (row,) = fleet.drift
+    assert row.majority == "mlx5" and row.values == [("(not set)", ["n0"])]
+
+
+def test_a_lesser_severity_can_be_let_pass(fleet_of: Callable[..., Fleet]) -> None:
+    fleet = fleet_of(*drifted(6, 1), fail_on=Severity.CRITICAL)
+    assert fleet.accounting["bad"] == 0 and fleet.exit_code == 0
+    assert "NVIDIA driver: 570.86.10" in fleet.nodes[0].notes[0]
+
+
+# Groups
+
+
+def test_only_like_is_compared_with_like(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(5) + [reports.report(f"l{i}", KINDS[3], i + 1) for i in range(5)]
+    for doc in docs[5:]:
+        doc["inventory"]["driver"] = "550.1"
+        doc["vantage"]["kind"] = "host"
+    alone = reports.report("gb", reports.ALONE)
+    alone["inventory"]["driver"] = "600.1"
+    fleet = fleet_of(*docs, alone)
+    assert len(fleet.groups) == 3 and not fleet.drift and fleet.exit_code == 0
+    assert any("alone of their kind" in note for note in fleet.notes)
+
+
+def test_a_node_without_its_gpus_stays_one_of_its_kind(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(6)
+    docs[2]["inventory"]["gpus"] = []
+    docs[2]["inventory"]["pci"] = [d for d in docs[2]["inventory"]["pci"] if d["kind"] == "nic"]
+    fleet = fleet_of(*docs)
+    assert len(fleet.groups) == 1
+    assert [n.name for n in fleet.nodes if n.state == "bad"] == ["n2"]
+
+
+def test_another_number_of_gpus_on_many_nodes_is_a_kind_of_its_own(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(10)
+    for doc in docs[:4]:
+        doc["inventory"]["gpus"] = doc["inventory"]["gpus"][:4]
+    fleet = fleet_of(*docs)
+    assert [len(g.members) for g in fleet.groups] == [6, 4] and fleet.accounting["bad"] == 0
+
+
+def test_what_is_seen_from_a_pod_is_not_compared_with_a_host(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(6)
+    docs[0]["vantage"]["kind"] = "pod"
+    docs[0]["inventory"]["sysctls"]["net.core.somaxconn"] = "128"
+    assert fleet_of(*docs).accounting["bad"] == 0
+
+
+# Between nodes
+
+
+def test_an_address_on_two_nodes(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(6)
+    docs[4]["inventory"]["links"][2]["addresses"] = docs[1]["inventory"]["links"][2]["addresses"]
+    fleet = fleet_of(*docs)
+    assert [n.name for n in fleet.nodes if n.state == "bad"] == ["n1", "n4"]
+    assert fleet.faults[0][0].cause == "duplicate_address"
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        {"name": "docker0", "kind": "bridge", "up": True, "mtu": 1500, "addresses": ["172.17.0.1/16"]},
+        {"name": "kube-ipvs0", "kind": "dummy", "up": True, "mtu": 1500, "addresses": ["10.96.0.1/32"]},
+        {"name": "tmfifo_net0", "kind": None, "up": True, "mtu": 1500, "addresses": ["192.168.100.1/30"]},
+        {"name": "usb0", "kind": None, "up": True, "mtu": 1500, "addresses": ["169.254.3.1/24"]},
+        {"name": "eth9", "kind": None, "up": True, "mtu": 1500, "addresses": ["10.9.0.1/24"]},
+    ],
+)
+def test_addresses_that_every_node_has_are_no_conflict(link: Doc, fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(6)
+    for doc in docs:
+        doc["inventory"]["links"].append(link)
+    assert not fleet_of(*docs).faults
+
+
+def test_an_address_that_moves_between_nodes_is_no_conflict(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(6)
+    for doc in docs[:2]:
+        doc["inventory"]["links"][1]["addresses"].append("10.1.9.9/32")
+    assert not fleet_of(*docs).faults
+
+
+def test_two_pods_of_one_machine_share_its_addresses(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(4)
+    twin = json.loads(json.dumps(docs[0]))
+    twin["identity"]["host"] = "twin"
+    assert not fleet_of(*docs, twin).faults
+
+
+def test_racks_with_subnets_of_their_own_are_not_blamed(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(8)
+    for number, doc in enumerate(docs):
+        ip = f"10.{number // 4}.0.{number + 1}"
+        doc["inventory"]["nccl_interface"] |= {"address": ip, "prefix": 24}
+        doc["inventory"]["links"][1]["addresses"] = [f"{ip}/24"]
+    fleet = fleet_of(*docs)
+    assert fleet.exit_code == 0
+    assert [(f.status.value, blamed) for f, blamed in fleet.faults] == [("unknown", ())]
+
+
+def test_two_nccl_versions_without_a_majority_fail_but_blame_nobody(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(4)
+    for doc in docs[:2]:
+        doc["inventory"]["nccl"]["version"] = "2.21.5"
+    fleet = fleet_of(*docs)
+    assert fleet.exit_code == 3 and fleet.accounting["good"] == 4
+    assert fleet.faults[0][0].cause == "version_mismatch" and fleet.faults[0][1] == ()
+
+
+def test_a_fixed_gid_index_must_mean_the_same_everywhere(fleet_of: Callable[..., Fleet]) -> None:
+    docs = [reports.report(f"n{i}", KINDS[1], i + 1) for i in range(6)]
+    for doc in docs:
+        doc["inventory"]["nccl_variables"]["NCCL_IB_GID_INDEX"] = "3"
+    table = docs[0]["inventory"]["nics"][0]["ports"][0]["gids"]
+    table[3]["index"] = 5  # an address came later: the entry moved
+    fleet = fleet_of(*docs)
+    assert [n.name for n in fleet.nodes if n.state == "bad"] == ["n0"]
+    assert "index 3: nothing, most have RoCE v2 IPv4" in fleet.faults[0][0].message
+    for doc in docs:
+        del doc["inventory"]["nccl_variables"]["NCCL_IB_GID_INDEX"]
+    assert fleet_of(*docs).exit_code == 0  # NCCL picks it by itself
+
+
+# Outliers
+
+
+def test_noise_is_no_outlier_and_a_fast_node_neither(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(60)
+    reports.slow(docs[0], 1.4)
+    fleet = fleet_of(*docs)
+    assert fleet.accounting["bad"] == 0
+
+
+def test_noise_in_small_groups_blames_nobody(fleet_of: Callable[..., Fleet]) -> None:
+    kinds = [replace(KINDS[0], gpu=f"GPU {size}-{n}", gpu_id=1000 * size + n, name=f"{size}-{n}")
+             for size in range(3, 8) for n in range(6)]  # fmt: skip
+    docs = [reports.report(f"{k.name}-{i}", k, i + 1, random.Random(f"{k.name}{i}"))
+            for k in kinds for i in range(int(k.name[0]))]  # fmt: skip
+    for doc in docs:
+        doc["inventory"] = {k: v for k, v in doc["inventory"].items() if k not in ("links", "nccl_interface")}
+    fleet = fleet_of(*docs)
+    assert len(fleet.groups) == len(kinds) and fleet.accounting["bad"] == 0
+
+
+def test_a_slow_node_among_three_is_found(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(3)
+    reports.slow(docs[0], 0.5)
+    assert states(fleet_of(*docs)) == {"n0": "bad", "n1": "good", "n2": "good"}
+
+
+def test_two_nodes_are_too_few_to_blame_one(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(2)
+    reports.slow(docs[0], 0.5)
+    fleet = fleet_of(*docs)
+    assert fleet.accounting["bad"] == 0 and not any(d.judged for d in fleet.distributions)
+
+
+def test_figures_of_a_run_with_wrong_data_do_not_count(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(5)
+    docs[0]["runs"][0]["verified"] = False
+    (busbw,) = [d for d in fleet_of(*docs).distributions if d.metric == "busbw"]
+    assert len(busbw.values) == 4 and busbw.missing == 1
+
+
+# Formats and exit codes
+
+
+@pytest.mark.parametrize("format", command.FORMATS)
+@pytest.mark.parametrize("verdict", ["healthy", "unhealthy", "inconclusive"])
+def test_every_format_gives_the_same_exit_code(format: str, verdict: str, tmp_path: pathlib.Path) -> None:
+    docs = nodes(3)
+    if verdict == "unhealthy":
+        reports.own_fail(docs[0])
+    if verdict == "inconclusive":
+        docs[0]["verdict"]["status"] = "inconclusive"
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    for doc in docs:
+        (folder / f"{doc['identity']['host']}.json").write_text(json.dumps(doc))
+    out = tmp_path / "out"
+    code = command.run([str(folder)], format=format, out=str(out), lists=str(tmp_path), quiet=True)
+    assert code == {"healthy": 0, "unhealthy": 3, "inconclusive": 4}[verdict]
+    assert out.stat().st_size > 100
+    assert (tmp_path / "passing_nodes.txt").read_text() == "".join(f"n{i}\n" for i in range(verdict != "healthy", 3))
+    assert (tmp_path / "failing_nodes.txt").read_text() == ("n0\n" if verdict == "unhealthy" else "")
+
+
+def test_bad_usage_is_exit_2(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.run([str(tmp_path / "none")]) == 2
+    assert command.run([]) == 2
+    assert command.run([str(tmp_path)], format="yaml") == 2
+    assert command.run([str(tmp_path)], fail_on="bad") == 2
+    assert command.run([str(tmp_path)], expected=str(tmp_path / "none")) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_no_report_is_inconclusive(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.run([str(tmp_path)]) == 4
+    assert "INCONCLUSIVE: no node report was given" in capsys.readouterr().out
