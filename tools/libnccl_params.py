@@ -47,9 +47,9 @@ def symbols(path: str) -> dict[str, int]:
 
 
 def strings(path: str) -> list[str]:
-    """Every whole string NCCL_… of the file."""
+    """Every NCCL_… that ends a string of the file; what stands before the first letter may be data that is none."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-        return sorted({m.group(1).decode() for m in re.finditer(rb"\0(NCCL_[A-Z0-9_]{2,80})(?=\0)", data)})
+        return sorted({m.group(1).decode() for m in re.finditer(rb"(NCCL_[A-Z0-9_]{2,80})\0", data)})
 
 
 class Library:
