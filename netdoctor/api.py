@@ -6,7 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from netdoctor.allreduce.experiment import AllReduce, Baseline, Cure, PathRun, RankResult, Run
+from netdoctor.allreduce.accelerator import Accelerator, accelerator
+from netdoctor.allreduce.cause import cause_of, out_of_memory
+from netdoctor.allreduce.experiment import AllReduce, Baseline, Cure, PathRun, RankResult, Run, TorchFacts
+from netdoctor.allreduce.limits import Limit as PathLimit
+from netdoctor.allreduce.limits import path_limit
 from netdoctor.causes import CAUSES
 from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
 from netdoctor.model import Finding, Fix, Quantity, Severity, Status, Unavailable
@@ -19,7 +23,7 @@ from netdoctor.nccl.selector import Selector
 from netdoctor.nccl.selector import parse as parse_selector
 from netdoctor.nccl.usable import Usable, usable
 from netdoctor.probes.container import Container
-from netdoctor.probes.cpu import Cpu, Node
+from netdoctor.probes.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.probes.environ import Environ, Launcher, Setting
 from netdoctor.probes.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.probes.job import Expected, JobShape
@@ -124,6 +128,7 @@ def fail(
 
 __all__ = [
     "UNLIMITED",
+    "Accelerator",
     "Address",
     "AllReduce",
     "Baseline",
@@ -147,11 +152,13 @@ __all__ = [
     "Link",
     "LocalPorts",
     "LogFacts",
+    "MemoryPolicy",
     "Module",
     "NcclChoice",
     "NcclLibrary",
     "Net",
     "Node",
+    "PathLimit",
     "PathRun",
     "Pci",
     "PciDevice",
@@ -171,12 +178,15 @@ __all__ = [
     "Severity",
     "Status",
     "Torch",
+    "TorchFacts",
     "Unavailable",
     "Usable",
     "Uverbs",
     "Vantage",
     "VisibleGpu",
+    "accelerator",
     "carrier",
+    "cause_of",
     "check",
     "fail",
     "fix_container",
@@ -190,7 +200,9 @@ __all__ = [
     "nccl_environment",
     "nccl_ports",
     "ok",
+    "out_of_memory",
     "parse_selector",
+    "path_limit",
     "reach",
     "skip",
     "unknown",

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.host import Host, names, read
+from netdoctor.host import Host, mapping, names, read
 from netdoctor.model import Unavailable
 
 MAX_CPUS: Final = 1 << 16  # more than any machine has: a list with more is rubbish
 _NODES: Final = "/sys/devices/system/node"
+ASKS: Final = ("ask:mempolicy",)
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,14 @@ class Node:
 
 
 @dataclass(frozen=True)
+class MemoryPolicy:
+    """The memory policy that ranks inherit (numactl)."""
+
+    mode: str  # "default" "preferred" "bind" "interleave" "local" …
+    nodes: frozenset[int]
+
+
+@dataclass(frozen=True)
 class Cpu:
     """CPUs and memory nodes."""
 
@@ -31,6 +40,7 @@ class Cpu:
     allowed: frozenset[int] | Unavailable  # Cpus_allowed_list of this process: cpusets of v1 and v2 included
     memory_allowed: frozenset[int] | Unavailable  # Mems_allowed_list
     online: frozenset[int] | Unavailable
+    memory_policy: MemoryPolicy | Unavailable = Unavailable("not read")
 
     def node_of(self, cpu: int) -> Node | None:
         nodes = () if isinstance(self.nodes, Unavailable) else self.nodes
@@ -41,7 +51,19 @@ def probe(host: Host) -> Cpu:
     """NUMA nodes from sysfs, what this process may use from /proc/self/status."""
     status = read(host, "/proc/self/status")
     online = cpu_list(read(host, "/sys/devices/system/cpu/online"), "/sys/devices/system/cpu/online")
-    return Cpu(_nodes(host, online), _mask(status, "Cpus_allowed_list"), _mask(status, "Mems_allowed_list"), online)
+    return Cpu(
+        _nodes(host, online), _mask(status, "Cpus_allowed_list"), _mask(status, "Mems_allowed_list"), online, _policy(host)
+    )
+
+
+def _policy(host: Host) -> MemoryPolicy | Unavailable:
+    got = mapping(host, ASKS[0])
+    if isinstance(got, Unavailable):
+        return got
+    mode, nodes = got.get("mode"), got.get("nodes")
+    if not isinstance(mode, str) or not isinstance(nodes, list) or not all(type(n) is int for n in nodes):
+        return Unavailable("malformed", ASKS[0])
+    return MemoryPolicy(mode, frozenset(nodes))
 
 
 def cpu_list(text: str | Unavailable, what: str) -> frozenset[int] | Unavailable:

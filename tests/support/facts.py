@@ -17,7 +17,7 @@ from netdoctor.allreduce.experiment import AllReduce, Baseline, PathRun, RankRes
 from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.nccl.facts import LogFacts, Via
 from netdoctor.probes.container import Container
-from netdoctor.probes.cpu import Cpu, Node
+from netdoctor.probes.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.probes.environ import Environ, Launcher, Setting
 from netdoctor.probes.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.probes.job import Expected, JobShape
@@ -171,6 +171,7 @@ def cpu(**changes: Any) -> Cpu:
         allowed=frozenset(range(224)),
         memory_allowed=frozenset({0, 1}),
         online=frozenset(range(224)),
+        memory_policy=MemoryPolicy("default", frozenset()),
     )
     return replace(base, **changes)
 
@@ -462,13 +463,13 @@ def rank(number: int, **changes: Any) -> RankResult:
     return replace(base, **changes)
 
 
-def run(ranks: int = 8, **changes: Any) -> Run:
+def run(count: int = 8, /, **changes: Any) -> Run:
     """A finished NCCL all-reduce with one rank per GPU."""
     base = Run(
-        experiment=AllReduce("nccl", ranks, "cuda", gpus=tuple(range(ranks))),
+        experiment=AllReduce("nccl", count, "cuda", gpus=tuple(range(count))),
         state="finished",
         verified=True,
-        ranks=tuple(rank(i) for i in range(ranks)),
+        ranks=tuple(rank(i) for i in range(count)),
         busbw={1 << 26: 360.0},
         latency={1 << 12: 25e-6},
         log=log(),

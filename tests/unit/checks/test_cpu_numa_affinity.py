@@ -1,0 +1,176 @@
+"""cpu.numa_affinity: pass, fail, skip and unknown each for a true reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from netdoctor.allreduce.experiment import Baseline
+from netdoctor.checks.cpu_numa_affinity import near_nodes, numa_affinity
+from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.nccl.facts import RankFacts
+from netdoctor.probes.cpu import Cpu, MemoryPolicy
+from netdoctor.probes.environ import Environ, Launcher
+from netdoctor.probes.gpu import Gpus
+from netdoctor.probes.pci import Pci
+from netdoctor.probes.rdma import Rdma
+from netdoctor.probes.vantage import Vantage
+from tests.support import facts as f
+
+LOST = Unavailable("not recorded")
+Changes = dict[type, object]
+FIRST, SECOND = tuple(range(56)), tuple(range(56, 112))  # one socket each
+
+
+def judged(changes: Changes) -> dict[str, Finding]:
+    found = f.judge(numa_affinity, f.machine(changes))
+    assert len({x.subject for x in found}) == len(found)
+    return {x.subject: x for x in found}
+
+
+def ranks(mask: Iterable[int], threads: Iterable[int] | None = None, **changes: Any) -> Baseline:
+    """A run whose ranks all had this mask."""
+    cpus = tuple(mask)
+    thread = cpus if threads is None else tuple(threads)
+    return f.baseline(f.run(ranks=tuple(f.rank(i, affinity=cpus, thread_affinity=thread) for i in range(8)), **changes))
+
+
+def nps4() -> Cpu:
+    """Two sockets of AMD with four nodes each: 12 inside the socket, 32 to the other."""
+    near = [[10 if a == b else 12 if a // 4 == b // 4 else 32 for b in range(8)] for a in range(8)]
+    nodes = tuple(f.node(n, range(8 * n, 8 * n + 8), dict(enumerate(near[n]))) for n in range(8))
+    return f.cpu(nodes=nodes, allowed=frozenset(range(64)), online=frozenset(range(64)), memory_allowed=frozenset(range(8)))
+
+
+PASSES: dict[str, Changes] = {
+    "each rank on its socket": {},
+    "whole machine, no run": {Baseline: LOST},
+    "one NUMA node": {Cpu: f.cpu(nodes=(f.node(0, range(224), {0: 10}),))},
+    "neighbour node in one socket": {Cpu: nps4(), Baseline: ranks(range(8, 64))},
+    "memory-only nodes do not count": {
+        Cpu: f.cpu(nodes=(f.node(0, range(224), {0: 10, 1: 80}), f.node(1, (), {0: 80, 1: 10}))),
+        Gpus: f.gpus(all=tuple(f.gpu(i, numa_node=0) for i in range(8))),
+    },
+    "distances lost, but the mask has the very node": {
+        Cpu: f.cpu(nodes=(f.node(0, FIRST, LOST), f.node(1, SECOND, LOST))),
+    },
+    "NCCL ignores the mask": {Environ: f.environ({"NCCL_IGNORE_CPU_AFFINITY": "1"}), Baseline: ranks(SECOND)},
+    "inside one rank of a launcher": {
+        Baseline: LOST,
+        Cpu: f.cpu(allowed=frozenset(SECOND)),
+        Environ: f.environ(launcher=Launcher("slurm", 5, 16, 5, 8)),
+    },
+    "OMP_PROC_BIND=false binds nothing": {Baseline: LOST, Environ: f.environ({"OMP_PROC_BIND": "false"})},
+}
+
+
+@pytest.mark.parametrize("changes", PASSES.values(), ids=PASSES)
+def test_pass(changes: Changes) -> None:
+    assert {x.status for x in judged(changes).values()} == {Status.PASS}
+
+
+FAILS: dict[str, tuple[Changes, str, str]] = {
+    "other socket": ({Baseline: ranks(SECOND)}, "GPU0", "may run only on node 1"),
+    "other socket, AMD": ({Cpu: nps4(), Baseline: ranks(range(32, 64))}, "GPU0", "may run only on node 4, 5, 6, 7"),
+    "one CPU by the launcher": ({Cpu: f.cpu(allowed=frozenset({3})), Baseline: LOST}, "GPU0", "CPU 3 only"),
+    "one CPU after import": (
+        {Baseline: ranks((5,)), Environ: f.environ({"OMP_PROC_BIND": "true"})},
+        "GPU0",
+        "OMP_PROC_BIND=true",
+    ),
+    "threads squeezed": ({Baseline: ranks(FIRST, (7,)), Environ: f.environ({"KMP_AFFINITY": "compact"})}, "GPU0", "KMP"),
+    "memory by cpuset": ({Cpu: f.cpu(memory_allowed=frozenset({0}))}, "memory", "cpuset"),
+    "memory by numactl": ({Cpu: f.cpu(memory_policy=MemoryPolicy("bind", frozenset({1})))}, "memory", "memory policy"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "subject", "words"), FAILS.values(), ids=FAILS)
+def test_fail(changes: Changes, subject: str, words: str) -> None:
+    found = judged(changes)[subject]
+    assert found.status is Status.FAIL, found
+    assert words in found.message
+    assert found.fix is not None
+
+
+def test_the_other_socket_is_wrong_for_its_gpus_only() -> None:
+    found = judged({Baseline: ranks(SECOND)})
+    assert [found[f"GPU{i}"].status for i in range(8)] == [Status.FAIL] * 4 + [Status.PASS] * 4
+
+
+def test_the_variable_that_squeezes_is_tried_without() -> None:
+    found = judged({Baseline: ranks((5,)), Environ: f.environ({"OMP_PROC_BIND": "true"})})["GPU0"]
+    assert found.cure is not None
+    assert ("OMP_PROC_BIND", None) in found.cure.change.env
+    assert found.cure.change.fresh_import
+
+
+def nccl_says(mask: str | None, version: str = "2.28.3") -> Baseline:
+    """NCCL's affinity lines: of GPU 0 this one (None: no line), of the others a usual one."""
+    lines = dict.fromkeys(range(1, 8), "0-55") | ({} if mask is None else {0: mask})
+    log = f.log(ranks=(RankFacts("dgx1", 1, affinity=lines),), affinity=("GPU 1: 0-55",))
+    return f.baseline(f.run(log=log, nccl_version=version))
+
+
+NO_NODE = f.gpus(all=tuple(f.gpu(i, numa_node=-1) for i in range(8)))
+
+
+@pytest.mark.parametrize(
+    ("says", "status"),
+    [
+        (nccl_says("empty, ignoring"), Status.FAIL),
+        (nccl_says(None, "2.27.7"), Status.FAIL),  # silence of an old version
+        (nccl_says(None), Status.UNKNOWN),  # silence of a version that would say "empty"
+        (nccl_says("0-55"), Status.UNKNOWN),
+    ],
+)
+def test_nccl_is_heard_where_the_firmware_names_no_node(says: Baseline, status: Status) -> None:
+    assert judged({Gpus: NO_NODE, Baseline: says})["GPU0"].status is status
+
+
+def test_skip_without_accelerator() -> None:
+    assert judged({Pci: f.pci(0, 0), Gpus: f.gpus(0)})["node"].status is Status.SKIP
+
+
+UNKNOWNS: dict[str, Changes] = {
+    "AMD": {Pci: f.pci(0, 8, foreign_accelerators=("AMD (0000:c1:00.0)",)), Gpus: f.gpus(0)},
+    "PCI and GPUs lost": {Pci: LOST, Gpus: LOST},
+    "accelerators of others lost": {Pci: f.pci(0, 0, foreign_accelerators=LOST), Gpus: f.gpus(0)},
+    "nodes lost": {Cpu: f.cpu(nodes=LOST)},
+    "mask lost, no run": {Cpu: f.cpu(allowed=LOST), Baseline: LOST},
+    "outside the job": {Vantage: f.outside()},
+    "OpenMP binds, and no run showed what": {Baseline: LOST, Environ: f.environ({"OMP_PROC_BIND": "close"})},
+    "environment lost, no run": {Baseline: LOST, Environ: LOST},
+    "the firmware names no node": {Gpus: NO_NODE},
+    "distances lost, mask on another node": {
+        Cpu: f.cpu(nodes=(f.node(0, FIRST, LOST), f.node(1, SECOND, LOST))),
+        Baseline: ranks(SECOND),
+    },
+}
+
+
+@pytest.mark.parametrize("changes", UNKNOWNS.values(), ids=UNKNOWNS)
+def test_unknown(changes: Changes) -> None:
+    found = judged(changes)
+    assert found.get("GPU0", found.get("node")).status is Status.UNKNOWN  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("lost", [f.cpu(memory_allowed=LOST), f.cpu(memory_policy=LOST)])
+def test_memory_unknown(lost: Cpu) -> None:
+    assert judged({Cpu: lost})["memory"].status is Status.UNKNOWN
+
+
+def test_an_hca_on_the_other_socket_is_a_note() -> None:
+    far = f.rdma(devices=(f.hca(7),))
+    found = judged({Rdma: far, Pci: f.pci(devices=(*(f.gpu_device(i) for i in range(8)), f.hca_device(7)))})["GPU0"]
+    assert found.status is Status.PASS and any("HCA" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("distances", "near"),
+    [({0: 10, 1: 21}, {0}), ({0: 10, 1: 12, 2: 32, 3: 32}, {0, 1}), ({0: 10, 1: 11}, {0, 1}), ({0: 10, 1: 20, 2: 40}, {0, 1})],
+)
+def test_near_is_by_distance(distances: dict[int, int], near: set[int]) -> None:
+    nodes = [f.node(n, (n,), distances if n == 0 else {}) for n in distances]
+    assert near_nodes(0, nodes, nodes) == frozenset(near)
