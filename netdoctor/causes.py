@@ -29,6 +29,10 @@ _ROWS: Final = (
         _C,
         "tens of GB/s become a few Gb/s; the CPU copies every byte",
         ("rdma.dev_infiniband", "allreduce.bandwidth"),
+        (
+            "NCCL src/plugin/net.cc and src/transport/net_ib (which network is taken)",
+            "NCCL user guide: Environment Variables, NCCL_NET, NCCL_IB_DISABLE",
+        ),
     ),
     Cause(
         "gdr_disabled",
@@ -36,6 +40,11 @@ _ROWS: Final = (
         _W,
         "every message is staged through host memory: typically half of the RDMA bandwidth",
         ("rdma.gpudirect",),
+        (
+            "NCCL src/graph/paths.cc, ncclTopoCheckGdr",
+            "NCCL src/transport/net_ib (ncclIbGdrSupport, ncclIbDmaBufSupport)",
+            "NVIDIA GPUDirect RDMA documentation: nvidia-peermem and DMA-BUF",
+        ),
     ),
     Cause(
         "dev_infiniband_missing",
@@ -43,6 +52,10 @@ _ROWS: Final = (
         _C,
         "NCCL silently takes TCP sockets instead of RDMA",
         ("rdma.dev_infiniband",),
+        (
+            "NCCL src/transport/net_ib (ncclIbInitDevices)",
+            "Linux Documentation/infiniband/user_verbs.rst",
+        ),
     ),
     Cause(
         "socket_ifname",
@@ -50,6 +63,10 @@ _ROWS: Final = (
         _C,
         "hangs at start, or traffic crosses a slow network",
         ("net.socket_ifname",),
+        (
+            "NCCL src/misc/socket.cc, ncclFindInterfaces",
+            "NCCL user guide: Environment Variables, NCCL_SOCKET_IFNAME",
+        ),
     ),
     Cause(
         "bootstrap_ports",
@@ -57,6 +74,11 @@ _ROWS: Final = (
         _C,
         "handshakes stall or fail: `Address already in use`",
         ("net.port_range",),
+        (
+            "NCCL src/bootstrap.cc and src/misc/socket.cc (what is bound)",
+            "Linux Documentation/networking/ip-sysctl.rst, ip_local_port_range",
+            "NVIDIA/nccl issue 1882",
+        ),
     ),
     Cause(
         "firewall_connect",
@@ -64,6 +86,10 @@ _ROWS: Final = (
         _C,
         "the job hangs until a timeout of minutes to hours",
         ("net.socket_ifname", "allreduce.run"),
+        (
+            "NCCL src/misc/socket.cc (connect and its retries)",
+            "NCCL user guide: Troubleshooting, Networking issues",
+        ),
     ),
     Cause(
         "memlock",
@@ -71,6 +97,10 @@ _ROWS: Final = (
         _C,
         "memory registration fails with ENOMEM, or NCCL falls back",
         ("rdma.dev_infiniband",),
+        (
+            "Linux drivers/infiniband/core/umem.c, ib_umem_get (RLIMIT_MEMLOCK, CAP_IPC_LOCK)",
+            "Linux Documentation/infiniband/user_verbs.rst, Memory pinning",
+        ),
     ),
     Cause(
         "version_mismatch",
@@ -78,6 +108,7 @@ _ROWS: Final = (
         _C,
         "refused from NCCL 2.23.4, before that hangs or corrupt handshakes",
         ("nccl.version",),
+        ("NCCL src/bootstrap.cc and src/init.cc (versions are compared at init)",),
     ),
     Cause(
         "gloo_backend",
@@ -85,6 +116,7 @@ _ROWS: Final = (
         _C,
         "up to two orders of magnitude slower",
         ("torch.backend",),
+        ("PyTorch torch/distributed/distributed_c10d.py, BackendConfig",),
     ),
     Cause(
         "p2p_disabled",
@@ -92,6 +124,10 @@ _ROWS: Final = (
         _W,
         "copies are staged through host memory instead of NVLink or PCIe",
         ("nccl.environment",),
+        (
+            "NCCL src/graph/paths.cc, ncclTopoCheckP2p",
+            "NCCL user guide: Environment Variables, NCCL_P2P_DISABLE, NCCL_P2P_LEVEL",
+        ),
     ),
     Cause(
         "shm_disabled_or_small",
@@ -99,14 +135,29 @@ _ROWS: Final = (
         _C,
         "NCCL fails at init (`No space left on device`) or sends local traffic over the network",
         (),
+        (
+            "NCCL src/misc/shmutils.cc and src/transport/shm.cc",
+            "NCCL user guide: Troubleshooting, Sharing Data",
+        ),
     ),
-    Cause("duplicate_gpu", "Two ranks took the same GPU", _C, "the job ends at init", ("allreduce.run",)),
+    Cause(
+        "duplicate_gpu",
+        "Two ranks took the same GPU",
+        _C,
+        "the job ends at init",
+        ("allreduce.run",),
+        ("NCCL src/init.cc (Duplicate GPU detected)",),
+    ),
     Cause(
         "ib_timeout",
         "RDMA requests time out (completion status 12)",
         _C,
         "the job stops after retries of about 30 s",
         ("rdma.dev_infiniband",),
+        (
+            "NCCL src/transport/net_ib (completion status)",
+            "NCCL user guide: Environment Variables, NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT",
+        ),
     ),
     Cause(
         "roce_gid",
@@ -114,6 +165,10 @@ _ROWS: Final = (
         _C,
         "queue pairs cannot be connected",
         ("rdma.dev_infiniband",),
+        (
+            "NCCL src/transport/net_ib (ncclIbGetGidIndex)",
+            "NCCL user guide: Environment Variables, NCCL_IB_GID_INDEX, NCCL_IB_ROCE_VERSION_NUM",
+        ),
     ),
     Cause(
         "plugin_mismatch",
@@ -121,6 +176,10 @@ _ROWS: Final = (
         _C,
         "NCCL takes its built-in network: often TCP",
         ("nccl.version",),
+        (
+            "NCCL src/plugin/net.cc",
+            "NCCL user guide: Environment Variables, NCCL_NET_PLUGIN",
+        ),
     ),
     Cause(
         "acs_iommu",
@@ -128,6 +187,10 @@ _ROWS: Final = (
         _W,
         "peer-to-peer traffic detours through the root complex, or hangs",
         (),
+        (
+            "NCCL user guide: Troubleshooting, PCI Access Control Services (ACS)",
+            "Linux Documentation/admin-guide/kernel-parameters.txt, iommu=",
+        ),
     ),
     Cause(
         "numa_affinity",
@@ -135,6 +198,10 @@ _ROWS: Final = (
         _W,
         "proxy threads and copies cross the socket link",
         ("cpu.numa_affinity",),
+        (
+            "NCCL src/init.cc and src/graph/topo.cc, ncclTopoGetCpuAffinity",
+            "Linux Documentation/admin-guide/mm/numa_memory_policy.rst",
+        ),
     ),
     Cause(
         "env_misuse",
@@ -142,6 +209,10 @@ _ROWS: Final = (
         _W,
         "settings are ignored, or a feature stays off",
         ("nccl.environment",),
+        (
+            "NCCL src/misc/param.cc",
+            "NCCL user guide: Environment Variables",
+        ),
     ),
     Cause(
         "cuda_driver_mismatch",
@@ -149,22 +220,49 @@ _ROWS: Final = (
         _C,
         "the GPU cannot be used at all",
         ("torch.backend",),
+        ("NVIDIA CUDA Compatibility documentation",),
     ),
-    Cause("nvls_failure", "NVLink SHARP (NVLS) could not be set up", _C, "init fails, or reductions are slower", ()),
+    Cause(
+        "nvls_failure",
+        "NVLink SHARP (NVLS) could not be set up",
+        _C,
+        "init fails, or reductions are slower",
+        (),
+        (
+            "NCCL src/transport/nvls.cc",
+            "NCCL user guide: Environment Variables, NCCL_NVLS_ENABLE",
+        ),
+    ),
     Cause(
         "tcp_tuning",
         "TCP buffers or congestion control limit the sockets",
         _W,
         "one stream cannot fill the link",
         ("net.tcp_buffers",),
+        (
+            "Linux Documentation/networking/ip-sysctl.rst, tcp_rmem, tcp_wmem",
+            "NCCL src/transport/net_socket.cc",
+            "NCCL user guide: Environment Variables, NCCL_NSOCKS_PERTHREAD",
+        ),
     ),
-    Cause("mtu", "MTU differs along the path", _C, "small messages pass, full-size packets vanish", ("net.socket_ifname",)),
+    Cause(
+        "mtu",
+        "MTU differs along the path",
+        _C,
+        "small messages pass, full-size packets vanish",
+        ("net.socket_ifname",),
+        ("RFC 1191 (Path MTU discovery) and RFC 2923 (its black holes)",),
+    ),
     Cause(
         "link_degraded",
         "A link runs below its capability or flaps",
         _W,
         "everybody waits for the slowest link",
         ("allreduce.bandwidth",),
+        (
+            "Linux Documentation/ABI/testing/sysfs-bus-pci, current_link_speed",
+            "Linux Documentation/ABI/stable/sysfs-class-infiniband",
+        ),
     ),
     Cause(
         "inventory",
@@ -172,24 +270,67 @@ _ROWS: Final = (
         _C,
         "the job runs on less than was bought, or does not start",
         ("rdma.dev_infiniband",),
+        (
+            "Linux Documentation/ABI/testing/sysfs-bus-pci",
+            "NVIDIA NVML API reference, nvmlDeviceGetCount",
+        ),
     ),
-    Cause("straggler", "One rank is slower than the others", _W, "everybody waits for it", ("allreduce.run",)),
-    Cause("hang", "A collective does not finish", _C, "GPU hours burn until a watchdog ends the job", ("allreduce.run",)),
-    Cause("wrong_data", "A collective gave wrong numbers", _C, "training diverges silently", ("allreduce.run",)),
+    Cause(
+        "straggler",
+        "One rank is slower than the others",
+        _W,
+        "everybody waits for it",
+        ("allreduce.run",),
+        ("NCCL user guide: Troubleshooting, RAS",),
+    ),
+    Cause(
+        "hang",
+        "A collective does not finish",
+        _C,
+        "GPU hours burn until a watchdog ends the job",
+        ("allreduce.run",),
+        (
+            "NCCL user guide: Troubleshooting, RAS",
+            "PyTorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (watchdog)",
+        ),
+    ),
+    Cause(
+        "wrong_data",
+        "A collective gave wrong numbers",
+        _C,
+        "training diverges silently",
+        ("allreduce.run",),
+        ("nccl-tests doc/PERFORMANCE.md and src/verifiable",),
+    ),
     Cause(
         "low_bandwidth",
         "Bandwidth is far below what the path can carry",
         _W,
         "steps take longer than they must",
         ("allreduce.bandwidth",),
+        (
+            "nccl-tests doc/PERFORMANCE.md (bus bandwidth)",
+            "NCCL src/graph/tuning.cc",
+        ),
     ),
-    Cause("rank_died", "A rank died; the others are its victims", _C, "the job ends or hangs", ("allreduce.run",)),
+    Cause(
+        "rank_died",
+        "A rank died; the others are its victims",
+        _C,
+        "the job ends or hangs",
+        ("allreduce.run",),
+        (
+            "PyTorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp",
+            "PyTorch torch/distributed/elastic",
+        ),
+    ),
     Cause(
         "device_mapping",
         "Ranks and GPUs are mapped wrongly",
         _C,
         "ranks share a GPU, or none is visible",
         ("torch.backend",),
+        ("CUDA C++ Programming Guide: CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER",),
     ),
     Cause(
         "fabric_manager",
@@ -197,8 +338,19 @@ _ROWS: Final = (
         _C,
         "CUDA init fails with error 802, or NVLS fails",
         (),
+        ("NVIDIA Fabric Manager User Guide",),
     ),
-    Cause("imex", "IMEX is not set up for multi-node NVLink", _C, "the rack's NVLink is not used, or init fails", ()),
+    Cause(
+        "imex",
+        "IMEX is not set up for multi-node NVLink",
+        _C,
+        "the rack's NVLink is not used, or init fails",
+        (),
+        (
+            "NVIDIA IMEX Service for NVLink Networks guide",
+            "NCCL src/mnnvl.cc",
+        ),
+    ),
     Cause(
         "drift",
         "A node differs from most nodes of its kind",
@@ -210,6 +362,8 @@ _ROWS: Final = (
         "Two nodes claim the same address or the same name",
         _C,
         "connections reach the wrong node: hangs and resets that move around",
+        (),
+        ("RFC 5227 (IPv4 address conflict detection)",),
     ),
     Cause("missing_node", "An expected node gave no report", _C, "the job starts without it, or waits for it"),
     Cause("other", "Another cause", _W, "unknown", ()),

@@ -1,41 +1,69 @@
-"""Mends, said for the place that netdoctor looks from, with what makes them last."""
+"""Mends, said for the place that netdoctor looks from, with what makes them last.
+
+Containers of Docker, Podman and Kubernetes have a network namespace of their own; those of Enroot and Apptainer share the
+host's network, /dev and limits (NVIDIA enroot doc/standard-hooks.md; apptainer.org "Bind Paths and Mounts").
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from typing import Final
 
 from netdoctor.model import Fix
 from netdoctor.probes.vantage import Vantage
 
-# Per network namespace: a container may carry its own value.  (Documentation/networking/ip-sysctl.rst, namespaced in net/ipv4.)
-_NETWORK_NAMESPACE = ("net.ipv4.", "net.ipv6.", "net.core.somaxconn")
+# Per network namespace (net/ipv4/sysctl_net_ipv4.c, ipv4_net_table; net/core/sysctl_net_core.c, netns_core_table); two are not.
+_NETWORK_NAMESPACE: Final = ("net.ipv4.", "net.ipv6.", "net.core.somaxconn")
+_WHOLE_NODE: Final = frozenset({"net.ipv4.tcp_mem", "net.ipv4.udp_mem"})
+_SHARES_THE_HOSTS_NETWORK: Final = frozenset({"enroot", "apptainer"})
+# kubernetes/pkg/kubelet/sysctl/safe_sysctls.go; the second set grew with releases 1.27, 1.29 and 1.32.
+_SAFE_IN_A_POD: Final = frozenset({"net.ipv4.ip_local_port_range", "net.ipv4.ip_unprivileged_port_start"})
+_SAFE_LATER: Final = {
+    "net.ipv4.ip_local_reserved_ports": "1.27",
+    "net.ipv4.tcp_rmem": "1.32",
+    "net.ipv4.tcp_wmem": "1.32",
+}
+SYSCTL_FILE: Final = "/etc/sysctl.d/90-netdoctor.conf"
 
 
 def fix_sysctl(vantage: Vantage, name: str, value: str) -> Fix:
     """Set a sysctl where the job will see it."""
-    node = (f"sysctl -w {name}={shlex.quote(value)}",)
-    lasting = (f"echo {shlex.quote(f'{name} = {value}')} > /etc/sysctl.d/90-netdoctor.conf",)
-    if not vantage.in_container or not name.startswith(_NETWORK_NAMESPACE):
+    own = name.startswith(_NETWORK_NAMESPACE) and name not in _WHOLE_NODE
+    if not vantage.in_container or not own or vantage.runtime in _SHARES_THE_HOSTS_NETWORK:
         where = "on the node" if vantage.in_container else "here"
-        return Fix(f"set {name} to {value} {where}", node, lasting)
+        return Fix(
+            f"set {name} to {value} {where}",
+            (f"sysctl -w {name}={shlex.quote(value)}",),
+            (f"echo {shlex.quote(f'{name} = {value}')} >> {SYSCTL_FILE}",),
+        )
     if vantage.runtime == "kubernetes":
         return Fix(
-            f"set {name} in the pod: its network namespace starts at the kernel's default (not with hostNetwork)",
+            f"set {name} to {value} in the pod's own network namespace (with hostNetwork: on the node)",
             (),
-            (
-                f'securityContext: {{sysctls: [{{name: {name}, value: "{value}"}}]}}',
-                f"kubelet --allowed-unsafe-sysctls={name}   # unless the sysctl is in Kubernetes' safe set",
-            ),
+            (f'securityContext: {{sysctls: [{{name: {name}, value: "{value}"}}]}}   # of the pod', *_allow(name)),
         )
+    runs = {
+        "docker": f"docker run --sysctl {name}={shlex.quote(value)} …",
+        "podman": f"podman run --sysctl {name}={shlex.quote(value)} …",
+    }
+    chosen = runs.get(vantage.runtime or "")
     return Fix(
-        f"give the container {name}={value}",
-        (f"docker run --sysctl {name}={shlex.quote(value)} …", f"podman run --sysctl {name}={shlex.quote(value)} …"),
+        f"set {name} to {value} in the container's own network namespace (with --network=host: on the node)",
+        (chosen,) if chosen else tuple(runs.values()),
     )
 
 
+def _allow(name: str) -> tuple[str, ...]:
+    """Kubernetes lets a pod set only what its kubelet calls safe, or was told to allow."""
+    if name in _SAFE_IN_A_POD:
+        return ()
+    since = f" before Kubernetes {_SAFE_LATER[name]}" if name in _SAFE_LATER else ""
+    return (f"kubelet --allowed-unsafe-sysctls={name}   # needed{since}: not in the safe set",)
+
+
 def fix_module(name: str) -> Fix:
-    """Load a kernel module now and at boot."""
+    """Load a kernel module now and at boot (modules-load.d(5))."""
     return Fix(
         f"load the kernel module {name} on the node",
         (f"modprobe {name}",),
@@ -45,64 +73,181 @@ def fix_module(name: str) -> Fix:
 
 def fix_environment(vantage: Vantage, change: str, *, unset: bool = False) -> Fix:
     """Set ``NAME=VALUE`` (or unset ``NAME``) where the job gets its environment."""
-    name = change.partition("=")[0]
-    verb = f"unset {name}" if unset else f"export {change}"
-    where = {"kubernetes": ("in the container's env: list of the pod spec",), "slurm": ("in the sbatch script",)}
-    return Fix(
-        f"{'remove' if unset else 'set'} {change if not unset else name} in the job's environment",
-        (verb,),
-        where.get(vantage.runtime or "", ("in the job script, or /etc/nccl.conf for every job of the node",)),
-    )
+    name, _, value = change.partition("=")
+    verb = f"unset {name}" if unset else f"export {name}={shlex.quote(value)}"
+    lasting = {
+        "kubernetes": f"take {name} out of env: of the container in the pod spec"
+        if unset
+        else f'env: [{{name: {name}, value: "{value}"}}]   # of the container in the pod spec',
+        "docker": f"docker run without -e {name} …" if unset else f"docker run -e {name}={shlex.quote(value)} …",
+        "podman": f"podman run without -e {name} …" if unset else f"podman run -e {name}={shlex.quote(value)} …",
+    }.get(vantage.runtime or "")
+    if lasting is None:
+        # nccl.conf is read where the variable is not set (NCCL src/misc/param.cc, setEnvFile).
+        conf = ", or /etc/nccl.conf for every job of the node" if name.startswith("NCCL_") and not unset else ""
+        lasting = f"in the job script{conf}"
+        if unset:
+            lasting = f"take {name} out of the job script, of what it sources and of /etc/nccl.conf"
+    what = f"remove {name} from" if unset else f"set {change} in"
+    return Fix(f"{what} the job's environment", (verb,), (lasting,))
 
 
 def fix_container(vantage: Vantage, need: str) -> Fix:
-    """Container flags for a need: ``devices`` (/dev/infiniband), ``memlock``, ``ipc_lock``, ``shm``, ``numa`` (SYS_NICE)."""
-    flags = _FLAGS[need]
-    chosen = [text for runtime, text in flags.items() if runtime == vantage.runtime]
-    return Fix(_SUMMARY[need], tuple(chosen or _every(flags)), ())
+    """What a container needs: ``devices`` (/dev/infiniband), ``memlock``, ``ipc_lock``, ``shm``, ``numa`` (bind memory).
+
+    On a host: what mends it there, where there is such a thing, else the flags of every runtime.
+    """
+    flags = CONTAINER_FLAGS[need]
+    chosen = flags.get(vantage.runtime or "")
+    if chosen is not None:
+        return Fix(_SUMMARY[need], (chosen,))
+    if vantage.runtime is None and need in _HOST:
+        return _HOST[need]
+    return Fix(_SUMMARY[need], tuple(_every(flags)))
 
 
 def _every(flags: dict[str, str]) -> Iterable[str]:
     return (f"{runtime}: {text}" for runtime, text in flags.items())
 
 
-_SUMMARY = {
+def _place(runtime: str | None) -> Vantage:
+    """A place to say a mend for, where nobody looks from."""
+    kind = "container" if runtime else "host"
+    return Vantage(kind, runtime, 0, "", True, frozenset(), {}, "", job_user=True, job_network=True, job_environment=True)
+
+
+RUNTIMES: Final = (None, "docker", "podman", "enroot", "apptainer", "kubernetes")
+
+
+def mends(cause: str) -> tuple[tuple[tuple[str, ...], Fix], ...]:
+    """Every mend of a cause that can be said without looking: (places, what), a place being one of `RUNTIMES` or "host".
+
+    Placeholders are in capitals.  () where the mend hangs on what is found.
+    """
+    out: dict[str, tuple[list[str], Fix]] = {}
+    for runtime in RUNTIMES:
+        for fix in _for_cause(cause, _place(runtime)):
+            out.setdefault(repr(fix), ([], fix))[0].append(runtime or "host")
+    return tuple((tuple(places), fix) for places, fix in out.values())
+
+
+def _for_cause(cause: str, vantage: Vantage) -> tuple[Fix, ...]:
+    if needs := _NEEDS.get(cause):
+        known = [
+            need for need in needs if (vantage.runtime or "host") in (*CONTAINER_FLAGS[need], *(["host"] * (need in _HOST)))
+        ]
+        return tuple(fix_container(vantage, need) for need in known)
+    if sysctls := _SYSCTLS.get(cause):
+        return tuple(fix_sysctl(vantage, name, value) for name, value in sysctls)
+    plain = _PLAIN.get(cause, ()) if vantage.runtime is None else ()
+    return (*plain, *(fix_environment(vantage, change) for change in _VARIABLES.get(cause, ())))
+
+
+_SUMMARY: Final = {
     "devices": "map the RDMA devices into the container",
     "memlock": "lift the locked-memory limit of the container",
     "ipc_lock": "give the container CAP_IPC_LOCK",
     "shm": "give the container a larger /dev/shm",
     "numa": "let the container bind memory to NUMA nodes",
 }
-_FLAGS: dict[str, dict[str, str]] = {
+CONTAINER_FLAGS: Final[dict[str, dict[str, str]]] = {
     "devices": {
+        # docs.docker.com, "docker container run": a directory of --device adds every device in it.
         "docker": "docker run --device=/dev/infiniband …",
-        "podman": "podman run --device=/dev/infiniband … (or CDI: --device nvidia.com/…)",
-        "kubernetes": "resources.limits: {rdma/hca: 1} of the cluster's RDMA device plugin",
-        "enroot": "export MELLANOX_VISIBLE_DEVICES=all before srun --container-image",
-        "apptainer": "apptainer exec --nv binds /dev as a whole; add --bind /dev/infiniband where it is contained",
+        "podman": "podman run --device=/dev/infiniband …",
+        "kubernetes": "resources: {limits: {rdma/hca: 1}}   # the device plugin's name: kubectl describe node | grep rdma/",
+        # enroot doc/standard-hooks.md: 10-devices.sh takes /dev away if ENROOT_RESTRICT_DEV is set, 99-mellanox.sh brings HCAs.
+        "enroot": "export MELLANOX_VISIBLE_DEVICES=all   # before srun; needed where ENROOT_RESTRICT_DEV is set",
+        # apptainer.org, "Apptainer Configuration Files": mount dev = yes | minimal | no; --contain makes it minimal.
+        "apptainer": "apptainer exec --bind /dev/infiniband …   # with --contain; without, /dev is the host's",
     },
     "memlock": {
         "docker": "docker run --ulimit memlock=-1:-1 …",
-        "podman": "podman run --ulimit memlock=-1:-1 …",
-        "kubernetes": "LimitMEMLOCK=infinity in containerd's systemd unit (a pod spec cannot set ulimits), or add IPC_LOCK",
+        "podman": "podman run --ulimit memlock=-1:-1 …   # rootless: not above the user's own hard limit",
+        "kubernetes": "LimitMEMLOCK=infinity in containerd's systemd unit (a pod spec has no ulimits), or add IPC_LOCK",
+        # slurm.conf(5), PropagateResourceLimitsExcept; systemd.exec(5), LimitMEMLOCK.
         "enroot": "LimitMEMLOCK=infinity in slurmd's systemd unit, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
-        "apptainer": "ulimit -l unlimited in the job (limits.d: '* - memlock unlimited')",
+        "apptainer": "ulimit -l unlimited in the job   # the limits are the host's: limits.d, or slurmd's LimitMEMLOCK",
     },
     "ipc_lock": {
         "docker": "docker run --cap-add=IPC_LOCK …",
-        "podman": "podman run --cap-add=IPC_LOCK …",
-        "kubernetes": 'securityContext: {capabilities: {add: ["IPC_LOCK"]}}',
+        "podman": "podman run --cap-add=IPC_LOCK …   # rootful: it counts in the initial user namespace only",
+        "kubernetes": 'securityContext: {capabilities: {add: ["IPC_LOCK"]}}   # effective for a process that runs as root',
     },
     "shm": {
-        "docker": "docker run --shm-size=8g … (or --ipc=host)",
-        "podman": "podman run --shm-size=8g …",
-        "kubernetes": "volumes: [{name: shm, emptyDir: {medium: Memory}}] mounted at /dev/shm",
+        "docker": "docker run --shm-size=8g …   # or --ipc=host",
+        "podman": "podman run --shm-size=8g …   # or --ipc=host",
+        "kubernetes": "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}] with mountPath: /dev/shm",
         "enroot": "/dev/shm is the host's; enlarge it there: mount -o remount,size=50% /dev/shm",
         "apptainer": "/dev/shm is the host's; enlarge it there: mount -o remount,size=50% /dev/shm",
     },
+    # moby profiles/seccomp/default.json allows mbind and set_mempolicy only with CAP_SYS_NICE; so do podman, containerd.
     "numa": {
         "docker": "docker run --cap-add=SYS_NICE …",
         "podman": "podman run --cap-add=SYS_NICE …",
         "kubernetes": 'securityContext: {capabilities: {add: ["SYS_NICE"]}}',
     },
 }
+_HOST: Final = {
+    "memlock": Fix(
+        "lift the locked-memory limit of the job",
+        ("ulimit -l unlimited",),
+        (
+            "echo '* - memlock unlimited' > /etc/security/limits.d/90-netdoctor.conf   # login sessions (pam_limits)",
+            "LimitMEMLOCK=infinity in slurmd's systemd unit, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
+        ),
+    ),
+    "shm": Fix(
+        "enlarge /dev/shm",
+        ("mount -o remount,size=50% /dev/shm",),
+        ("tmpfs /dev/shm tmpfs defaults,size=50% 0 0   # in /etc/fstab",),
+    ),
+    "devices": fix_module("ib_uverbs"),
+}
+
+# What can be said of a cause before anything was looked at.
+_NEEDS: Final = {
+    "dev_infiniband_missing": ("devices",),
+    "memlock": ("memlock", "ipc_lock"),
+    "shm_disabled_or_small": ("shm",),
+}
+_SYSCTLS: Final = {
+    "bootstrap_ports": (("net.ipv4.ip_local_port_range", "LOW HIGH"),),
+    "tcp_tuning": (("net.ipv4.tcp_rmem", "MIN DEFAULT MAX"), ("net.ipv4.tcp_wmem", "MIN DEFAULT MAX")),
+}
+_VARIABLES: Final = {
+    "socket_ifname": ("NCCL_SOCKET_IFNAME==INTERFACE",),
+    "roce_gid": ("NCCL_IB_GID_INDEX=INDEX",),
+}
+_PLAIN: Final = {
+    "gdr_disabled": (
+        fix_module("nvidia-peermem"),
+        Fix("or use DMA-BUF: open GPU kernel modules, Linux 5.12 or newer, NCCL 2.13 or newer", ("modinfo -F license nvidia",)),
+    ),
+    "numa_affinity": (
+        Fix(
+            "bind each rank to the CPUs near its GPU, and leave each more than one core",
+            ("srun --cpu-bind=verbose,ldoms …", "numactl --cpunodebind=NODE --membind=NODE python …"),
+            ("take OMP_PROC_BIND, KMP_AFFINITY and GOMP_CPU_AFFINITY out of the job script",),
+        ),
+    ),
+    "gloo_backend": (
+        Fix(
+            "name the backend, and use a torch that was built with CUDA and NCCL",
+            ('torch.distributed.init_process_group(backend="cpu:gloo,cuda:nccl")',),
+        ),
+    ),
+    "version_mismatch": (
+        Fix(
+            "let every rank load one libnccl: the one that torch was installed with",
+            ("python -c 'import torch; print(torch.cuda.nccl.version())'   # on every node",),
+            ("take other copies of libnccl out of LD_LIBRARY_PATH and LD_PRELOAD",),
+        ),
+    ),
+    "acs_iommu": (Fix("turn ACS redirection off on the PCIe switches (bare metal), or set the IOMMU to passthrough", (),
+                      ("iommu=pt   # kernel command line",)),),
+    "fabric_manager": (Fix("start the Fabric Manager of the driver's version", ("systemctl status nvidia-fabricmanager",),
+                           ("systemctl enable --now nvidia-fabricmanager",)),),
+    "imex": (Fix("start IMEX with the addresses of all nodes of the NVLink domain", ("systemctl status nvidia-imex",),
+                 ("/etc/nvidia-imex/nodes_config.cfg", "systemctl enable --now nvidia-imex")),),
+}  # fmt: skip

@@ -1,0 +1,126 @@
+"""What ``netdoctor list`` and ``netdoctor explain ID`` print: what a check looks at, why, what it costs and what mends it."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Final
+
+from netdoctor.api import CheckSpec
+from netdoctor.causes import CAUSES, Cause
+from netdoctor.fixes import mends
+from netdoctor.model import Fix
+from netdoctor.plugins import Loaded, needs
+from netdoctor.textsafe import clean
+
+WIDTH: Final = 100
+_PLACES: Final = {
+    "host": "on the node",
+    "docker": "in Docker",
+    "podman": "in Podman",
+    "enroot": "in Enroot (Pyxis)",
+    "apptainer": "in Apptainer",
+    "kubernetes": "in Kubernetes",
+}
+
+
+def listing(loaded: Loaded) -> str:
+    """One line a check: id and what is true on a healthy node; where it is from, if it is not built in."""
+    column = max((len(spec.id) for spec in loaded.specs), default=0)
+    lines = []
+    for spec in sorted(loaded.specs, key=lambda s: s.id):
+        source = loaded.sources.get(spec.id, "")
+        where = "" if source in {"", "built in"} else f"  ({source})"
+        lines.append(clean(f"{spec.id:<{column}}  {spec.title}{where}"))
+    for result in loaded.results:
+        lines += [clean(f"{result.id}: {f.subject}: {f.message}") for f in result.findings]
+    return "\n".join(lines) + "\n" if lines else "no checks\n"
+
+
+def explain(loaded: Loaded, id: str) -> str:
+    """All about one check or one cause.  Raises LookupError with the nearest name."""
+    spec = next((s for s in loaded.specs if s.id == id), None)
+    if spec is not None:
+        return _text(_check(spec, loaded.sources.get(id, "")))
+    if id in CAUSES:
+        return _text(_cause(CAUSES[id]))
+    known = [*(s.id for s in loaded.specs), *CAUSES]
+    close = difflib.get_close_matches(id, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]}?" if close else "; netdoctor list names the checks"
+    raise LookupError(f"no check and no cause {clean(id)!r}{hint}")
+
+
+def _text(lines: Iterator[str]) -> str:
+    return "\n".join(clean(line) for line in lines) + "\n"
+
+
+def _check(spec: CheckSpec, source: str) -> Iterator[str]:
+    yield f"{spec.id}: {spec.title}"
+    if source and source != "built in":
+        yield f"from {source}"
+    document = getattr(sys.modules.get(spec.judge.__module__), "__doc__", None) or spec.judge.__globals__.get("__doc__")
+    if document:
+        yield ""
+        yield from inspect.cleandoc(str(document)).splitlines()
+    yield ""
+    yield "looks at"
+    for need in needs(spec):
+        about = (inspect.getdoc(need.type) or "").partition("\n")[0]
+        missing = "  (judges without it, too)" if need.optional else ""
+        yield from _wrapped(f"{need.type.__name__}: {about}{missing}")
+    if spec.requires:
+        yield from _wrapped(f"required by: {', '.join(spec.requires)}")
+    row = CAUSES.get(spec.cause)
+    if row is not None:
+        yield ""
+        yield from _about(row)
+    others = [name for name, other in CAUSES.items() if spec.id in other.look and name != spec.cause]
+    if others:
+        yield ""
+        yield from _wrapped(f"it may also find (netdoctor explain NAME): {', '.join(others)}")
+
+
+def _cause(row: Cause) -> Iterator[str]:
+    yield f"{row.name}: {row.title}"
+    yield ""
+    yield from _about(row)
+    if row.look:
+        yield ""
+        yield f"looked at by {', '.join(row.look)}"
+
+
+def _about(row: Cause) -> Iterator[str]:
+    yield "when it fails"
+    yield from _wrapped(f"{row.title} (cause {row.name}, {row.severity.value} unless the check says otherwise)")
+    yield from _wrapped(f"cost: {row.costs}")
+    before: tuple[str, ...] = ()
+    for places, fix in mends(row.name):
+        if places != before:
+            yield ""
+            yield f"to mend it {', '.join(_PLACES[place] for place in places)}"
+        before = places
+        yield from _fix(fix)
+    if row.references:
+        yield ""
+        yield "read more"
+        for reference in row.references:
+            yield from _wrapped(reference)
+
+
+def _fix(fix: Fix) -> Iterator[str]:
+    yield from _wrapped(fix.summary)
+    for command in fix.commands:
+        yield f"    {command}"
+    if fix.persistent:
+        yield "  to make it last"
+        for command in fix.persistent:
+            yield f"    {command}"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )

@@ -1,0 +1,82 @@
+"""`netdoctor list` and `netdoctor explain`: every check and every cause can be explained."""
+
+import pytest
+
+from netdoctor.api import Net, Unavailable, Vantage, check, ok
+from netdoctor.causes import CAUSES
+from netdoctor.explain import explain, listing
+from netdoctor.model import CheckResult, Finding, Status
+from netdoctor.plugins import Loaded, load
+
+
+def loaded() -> Loaded:
+    @check(id="site.mtu\x1b[2J", title="MTUs agree", cause="tcp_tuning")
+    def judge(net: Net, vantage: Vantage | Unavailable) -> list[Finding]:
+        return [ok("x")]
+
+    spec = judge.__netdoctor_check__  # type: ignore[attr-defined]
+    broken = CheckResult("plugin.broken", "t", "other", (Finding(Status.ERROR, "cannot be imported", "bad.py"),))
+    return Loaded((spec,), (broken,), {spec.id: "file /etc/netdoctor/checks.d/mtu.py"})
+
+
+def test_the_list_names_checks_sources_and_what_could_not_be_loaded() -> None:
+    assert listing(loaded()) == (
+        "site.mtu  MTUs agree  (file /etc/netdoctor/checks.d/mtu.py)\nplugin.broken: bad.py: cannot be imported\n"
+    )
+    assert listing(Loaded()) == "no checks\n"
+
+
+def test_a_check_is_explained() -> None:
+    text = explain(loaded(), "site.mtu\x1b[2J")
+    assert "\x1b" not in text
+    for part in (
+        "site.mtu: MTUs agree\nfrom file /etc/netdoctor/checks.d/mtu.py",
+        "`netdoctor list` and `netdoctor explain`: every check",  # the docstring of its module
+        "  Net: ",
+        "  Vantage: The place that netdoctor looks from.  (judges without it, too)",
+        "TCP buffers or congestion control limit the sockets (cause tcp_tuning, warning unless",
+        "cost: one stream cannot fill the link",
+        "to mend it on the node\n  set net.ipv4.tcp_rmem to MIN DEFAULT MAX here\n    sysctl -w net.ipv4.tcp_rmem=",
+        "  to make it last\n    echo 'net.ipv4.tcp_rmem = MIN DEFAULT MAX' >> /etc/sysctl.d/90-netdoctor.conf",
+        "to mend it in Enroot (Pyxis), in Apptainer",
+        "to mend it in Kubernetes",
+        "read more\n  Linux Documentation/networking/ip-sysctl.rst",
+    ):
+        assert part in text
+
+
+def test_runtimes_are_explained_with_their_flags() -> None:
+    text = explain(Loaded(), "dev_infiniband_missing")
+    for part in (
+        "docker run --device=/dev/infiniband",
+        "podman run --device=/dev/infiniband",
+        "MELLANOX_VISIBLE_DEVICES=all",
+        "apptainer exec --bind /dev/infiniband",
+        "rdma/hca: 1",
+        "modprobe ib_uverbs",
+        "/etc/modules-load.d/ib_uverbs.conf",
+        "looked at by rdma.dev_infiniband",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_every_cause_can_be_explained(name: str) -> None:
+    assert explain(Loaded(), name).startswith(f"{name}: {CAUSES[name].title}\n")
+
+
+def test_every_check_can_be_explained() -> None:
+    got = load(dropin_dir="/nonexistent", search=[])
+    for spec in got.specs:
+        text = explain(got, spec.id)
+        assert text.startswith(f"{spec.id}: {spec.title}\n")
+        assert "looks at\n" in text
+        assert max(map(len, text.splitlines())) <= 140
+
+
+@pytest.mark.parametrize(
+    ("id", "said"), [("gdr_disable", "did you mean gdr_disabled"), ("zzzzzz", "netdoctor list names"), ("\x1b]0;x\x07", "''")]
+)
+def test_an_unknown_name_is_answered_with_the_nearest(id: str, said: str) -> None:
+    with pytest.raises(LookupError, match=said):
+        explain(loaded(), id)
