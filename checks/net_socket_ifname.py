@@ -220,7 +220,7 @@ def _judge(
     better = reach.candidates(seen.net, besides=link.name)
     wrong = _fault(seen, link, ip, better)
     if wrong:
-        sure = seen.several or "IPv6" in wrong or not link.up
+        sure = seen.several or "duplicate" in wrong or not link.up
         return fail(
             f"NCCL takes {name} ({ip}), {wrong}",
             subject="NCCL",
@@ -229,6 +229,9 @@ def _judge(
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={better[0]}") if better else None,
             **evidence,
         )
+    if any(one.ip == ip and "tentative" in one.flags for one in link.addresses):
+        text = f"NCCL takes {name} ({ip}), whose address is tentative: bind fails until the kernel has looked for its duplicate"
+        return unknown(text, subject="NCCL", how="look again in some seconds", **evidence)
     return _reach(seen, link, name, ip, evidence)
 
 
@@ -241,10 +244,10 @@ def _fault(seen: Seen, link: Link, ip: str, better: tuple[str, ...]) -> str | No
     address = next((one for one in link.addresses if one.ip == ip), None)
     if not link.up:
         return "which is down"
-    if address is not None and not address.usable:
-        return "an IPv6 address that is not usable yet (tentative, or its duplicate was found)"
-    if reach.is_link_local6(ip):
-        return "an IPv6 link-local address, which NCCL cannot bind or hand to another node"
+    if address is not None and "dadfailed" in address.flags:
+        return "an IPv6 address that another host has too (duplicate address detection failed)"
+    if reach.is_link_local6(ip) and seen.several:
+        return "an IPv6 link-local address, whose scope is an interface number of this node: it leads nowhere on another"
     if link.loopback:
         return "the loopback, which no other node reaches" if seen.several else None
     if better and reach.inside_node(seen.net, link) and link.name not in reach.leading_out(seen.net):
@@ -257,7 +260,8 @@ def _fault(seen: Seen, link: Link, ip: str, better: tuple[str, ...]) -> str | No
 def _reach(seen: Seen, link: Link, name: str, ip: str, evidence: dict[str, Any]) -> Finding:
     what = f"NCCL takes {name} ({ip})"
     if not seen.several:
-        notes = [f"{name} serves jobs on this node alone; with other nodes NCCL would hang"] if link.loopback else []
+        narrow = link.loopback or reach.is_link_local6(ip)
+        notes = [f"{name} ({ip}) serves jobs on this node alone; with other nodes NCCL would hang"] if narrow else []
         return seen.good(f"{what}; the job is on this node", "NCCL", notes, **evidence)
     far = reach.others(seen.net)
     if any(link.name in one.reached_by() for one in far):

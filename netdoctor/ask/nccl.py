@@ -49,9 +49,11 @@ def answer(parameters: dict[str, str]) -> object:
         said = (library.ncclGetLastError(None) or b"").decode("utf-8", "backslashreplace")
     lines = os.pread(log, MAX_LOG, 0).decode("utf-8", "backslashreplace").splitlines()
     warned = [line.partition("NCCL WARN ")[2] for line in lines if "NCCL WARN " in line]
-    address = None if code else address_of(unique.raw)
+    interface, address = taken(lines)
+    if address is None and not code:
+        address = address_of(unique.raw)
     out: dict[str, Any] = {"version": version(number.value), "code": code, "log": lines[:200]}
-    out.update(interface=interface_of(lines), address=address, error=said or (warned[-1] if warned and code else ""))
+    out.update(interface=interface, address=address, error=said or (warned[-1] if warned and code else ""))
     return out
 
 
@@ -61,19 +63,19 @@ def version(number: int) -> list[int]:
     return [number // base, number % base // 100, number % 100]
 
 
-def interface_of(lines: list[str]) -> str | None:
-    """``Bootstrap : Using eth0:10.0.0.7<0>`` (a space before the colon up to 2.26); an alias has a colon in its name."""
+def taken(lines: list[str]) -> tuple[str | None, str | None]:
+    """``Bootstrap : Using eth0:10.0.0.7<0>`` (the space before the colon went with 2.24); an alias has a colon in its name."""
     for line in lines:
         found = re.search(r"Bootstrap ?: Using (\S+)<\d+>", line)
-        if found:
-            pieces = found.group(1).split(":")
-            for cut in range(1, len(pieces)):  # the shortest name that leaves an address
-                try:
-                    ip_address(":".join(pieces[cut:]).partition("%")[0])
-                except ValueError:
-                    continue
-                return ":".join(pieces[:cut])
-    return None
+        pieces = found.group(1).split(":") if found else []
+        for cut in range(1, len(pieces)):  # the shortest name that leaves an address
+            address = ":".join(pieces[cut:]).partition("%")[0]
+            try:
+                ip_address(address)
+            except ValueError:
+                continue
+            return ":".join(pieces[:cut]), address
+    return None, None
 
 
 def address_of(unique: bytes) -> str | None:

@@ -37,7 +37,7 @@ def data_by_sockets(
     NCCL takes a plugin's network before its own, NET/IB before NET/Socket, and NET/Socket where the others find no device
     (src/plugin/net.cc).
     """
-    logged = {str(net) for run in _runs(baseline, paths) if (net := getattr(run.log, "net", None))}
+    logged = {str(seen) for run in _runs(baseline, paths) if (seen := getattr(run.log, "net", None))}
     if logged:
         names = ", ".join(sorted(logged))
         return Carrier("Socket" in logged, f"NCCL's log of the all-reduce says network {names}")

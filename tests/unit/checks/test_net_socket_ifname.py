@@ -110,7 +110,12 @@ def test_a_healthy_machine_passes() -> None:
         ({"net": seen(), "environ": environ(launcher=Launcher("torchrun", 8, 16, 0, 8))}, (UNKNOWN, None)),
         ({"net": seen(), "job": SEVERAL, "net_": None}, (UNKNOWN, None)),
         # addresses
-        ({"net": seen(LO, netlink_link("eth0", 2, "fe80::7"))}, (FAIL, C)),
+        ({"net": seen(LO, netlink_link("eth0", 2, "fe80::7"))}, (PASS, None)),
+        ({"net": seen(LO, netlink_link("eth0", 2, "fe80::7")), "job": SEVERAL}, (FAIL, C)),
+        (
+            {"net": seen(LO, netlink_link("eth0", 2, addresses=(address("fd00::7", flags=frozenset({"dadfailed"})),)))},
+            (FAIL, C),
+        ),
         (
             {"net": seen(LO, netlink_link("eth0", 2, addresses=(address("fd00::7", flags=frozenset({"tentative"})),)))},
             (FAIL, C),
