@@ -25,22 +25,40 @@ app = typer.Typer(
 Texts = list[str] | None
 Text = str | None
 
-OnlyOption = Annotated[Texts, typer.Option("--only", metavar="ID", help="Run these checks only (repeat, or a,b).")]
+OnlyOption = Annotated[
+    Texts, typer.Option("--only", metavar="ID", envvar="NETDOCTOR_ONLY", help="Run these checks only (repeat, or a,b).")
+]
 ConfigOption = Annotated[Text, typer.Option("--config", metavar="FILE", help="Configuration (YAML).")]
 ProfileOption = Annotated[Text, typer.Option(help="default, gate, audit, prolog or strict: what must be able to tell.")]
-FailOnOption = Annotated[Text, typer.Option(help="Lowest severity that makes the node unhealthy: info, warning, critical.")]
-FormatOption = Annotated[Text, typer.Option("--format", "-f", help="text, json, junit, brief or html.")]
-OutputOption = Annotated[Text, typer.Option("--output", "-o", metavar="FILE", help="Also write the JSON report here.")]
-BriefOption = Annotated[bool, typer.Option("--brief", help="One line of at most 200 characters.")]
+FailOnOption = Annotated[Text, typer.Option(help="Lowest severity that counts as unhealthy: info, warning, critical.")]
+FormatOption = Annotated[
+    Text, typer.Option("--format", "-f", envvar="NETDOCTOR_FORMAT", help="text, json, junit, brief or html.")
+]
+PlainFormatOption = Annotated[Text, typer.Option("--format", "-f", help="text, json or junit.")]
+FleetFormatOption = Annotated[Text, typer.Option("--format", "-f", help="text, json, junit, html or prometheus.")]
+OutputOption = Annotated[
+    Text,
+    typer.Option(
+        "--output", "-o", metavar="FILE", envvar="NETDOCTOR_OUTPUT", help="Also write the report here, by suffix (else JSON)."
+    ),
+]
+BriefOption = Annotated[bool, typer.Option("--brief", envvar="NETDOCTOR_BRIEF", help="One line of at most 200 characters.")]
 ChecksDirOption = Annotated[Text, typer.Option(metavar="DIR", help="Drop-in checks, besides /etc/netdoctor/checks.d.")]
 PythonOption = Annotated[Text, typer.Option(metavar="PATH", help="The job's Python.")]
 UserOption = Annotated[Text, typer.Option(metavar="NAME", help="Look and run as this user (root only).")]
 VantageOption = Annotated[Text, typer.Option(help="job: this is the job's own context; node: it is not.")]
-RootOption = Annotated[Text, typer.Option("--host-root", metavar="DIR", help="A mounted host of the same kernel.")]
-NoAllreduceOption = Annotated[bool, typer.Option("--no-allreduce", help="Look only; run nothing.")]
+RootOption = Annotated[
+    Text,
+    typer.Option("--host-root", metavar="DIR", envvar="NETDOCTOR_HOST_ROOT", help="A mounted host of the same kernel."),
+]
+NoAllreduceOption = Annotated[
+    bool, typer.Option("--no-allreduce", envvar="NETDOCTOR_NO_ALLREDUCE", help="Look only; run nothing.")
+]
 BudgetOption = Annotated[float | None, typer.Option("--budget", metavar="SECONDS", help="For the all-reduces, in all.")]
-ExitStyleOption = Annotated[Text, typer.Option(help="nagios or npd: translate the exit code at the very end.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+ExitStyleOption = Annotated[
+    Text, typer.Option(envvar="NETDOCTOR_EXIT_STYLE", help="nagios or npd: translate the exit code at the very end.")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", envvar="NETDOCTOR_QUIET", help="No progress on stderr.")]
 
 
 def _version(wanted: bool) -> None:
@@ -151,6 +169,60 @@ def schema(name: Annotated[str, typer.Argument(help="report, snapshot, log, env 
     from netdoctor.commands import catalog as command
 
     raise typer.Exit(command.schema(name))
+
+
+@app.command()
+def log(
+    files: Annotated[list[str], typer.Argument(metavar="FILE|DIR|-", help="Logs of one job; gzip too.")],
+    format: PlainFormatOption = None,
+    fail_on: FailOnOption = None,
+) -> None:
+    """Root cause from NCCL, torch and Gloo output: what happened first, who is a victim, what mends it."""
+    from netdoctor.commands import log as command
+
+    raise typer.Exit(command.run(files, format or "text", fail_on=fail_on or "critical", color=_colour()))
+
+
+@app.command()
+def env(
+    file: Annotated[
+        Texts, typer.Option("--file", metavar="FILE", help="Job script, .env, YAML, nccl.conf; parsed, never run.")
+    ] = None,
+    nccl: Annotated[Text, typer.Option(metavar="VERSION", help="NCCL that the job has (default: any).")] = None,
+    explain: Annotated[Text, typer.Option(metavar="NAME", help="What a variable is, since when, default, range.")] = None,
+    format: PlainFormatOption = None,
+    fail_on: FailOnOption = None,
+) -> None:
+    """Judge NCCL, torch, Gloo, UCX and libfabric variables: of this shell, or of files."""
+    from netdoctor.commands import env as command
+
+    raise typer.Exit(command.run(file or (), nccl, explain, format or "text", fail_on=fail_on or "warning", color=_colour()))
+
+
+fleet = typer.Typer(name="fleet", help="Many nodes at once.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(fleet)
+
+
+@fleet.command("report")
+def fleet_report(
+    reports: Annotated[list[str], typer.Argument(metavar="DIR|FILE", help="Node reports (JSON).")],
+    expected: Annotated[Text, typer.Option(metavar="FILE", help="Names that must be there, one a line.")] = None,
+    format: FleetFormatOption = None,
+    output: Annotated[Text, typer.Option("--output", "-o", metavar="FILE", help="Write it here; format by suffix.")] = None,
+    lists: Annotated[Text, typer.Option(metavar="DIR", help="Write passing_nodes.txt and failing_nodes.txt here.")] = None,
+    fail_on: FailOnOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Missing nodes, drift, outliers, and faults that no node can see alone."""
+    from netdoctor.commands import fleet as command
+
+    raise typer.Exit(command.run(reports, expected, format, output, lists, fail_on, quiet))
+
+
+def _colour() -> bool:
+    import os
+
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _ids(only: Texts) -> tuple[str, ...]:
