@@ -25,7 +25,7 @@ _WORDS: Final = (
     b"NCCL", b"nccl", b"rror", b"ailed", b"killed", b"Killed", b"exited on signal", b"Exited with exit code",
     b"Segmentation fault", b"out of memory", b"ACSCtl:", b"CCOM WARN", b"libibverbs", b"via NET/", b"via P2P/",
     b"nvidia_peermem", b"locked memory", b"GPUs in the partition", b"NVRM: Xid", b"Using network ", b"Avg bus bandwidth",
-    b"Out of bounds values", b"  Rank ", b"NET/IB", b"timed out", b"Connection ",
+    b"Out of bounds values", b"  Rank ", b"NET/IB", b"timed out", b"Connection ", b"NET : Using", b"Root Cause (",
 )  # fmt: skip
 _ANY_WORD: Final = re.compile(b"|".join(re.escape(w) for w in _WORDS))
 _DIGITS: Final = b"0123456789abcdef"

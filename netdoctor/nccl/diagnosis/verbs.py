@@ -263,7 +263,7 @@ def async_event(s: Scene) -> Iterator[Guess]:
         elif "gid" in text or "unknown event type" in text:
             yield Guess(
                 "roce_gid",
-                LIKELY if failing else QUIET - 3,
+                LIKELY + 7 if failing else QUIET - 3,
                 f"the GID table of {dev} changed while the job ran: connections made before keep the old GID",
                 (e,),
                 _GID,
