@@ -91,11 +91,11 @@ def numa_affinity(
 
 
 def _no_gpu(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> Finding:
-    if isinstance(pci, Unavailable) or isinstance(pci.foreign_accelerators, Unavailable):
-        return unknown("whether there is an accelerator could not be read")
-    if pci.foreign_accelerators:
+    if hcas.no_accelerator(pci, gpus):
+        return skip("no accelerator: PCI was read and shows none, libcuda shows none")
+    if isinstance(pci, Pci) and isinstance(pci.foreign_accelerators, tuple) and pci.foreign_accelerators:
         return unknown(f"accelerators that netdoctor does not judge: {', '.join(pci.foreign_accelerators)}")
-    return skip("no accelerator: PCI was read and shows none")
+    return unknown("whether there is an accelerator could not be read")
 
 
 def _binders(environ: Environ | Unavailable) -> tuple[tuple[str, ...], bool]:

@@ -40,6 +40,7 @@ from netdoctor.api import (
     parse_selector,
     skip,
     unknown,
+    used_nccl,
 )
 
 HOW = "run an all-reduce over two nodes with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH and look for /GDRDMA"
@@ -95,7 +96,7 @@ def gpudirect_rdma(
     runs = path.runs if isinstance(path, PathRun) and not isinstance(path.runs, Unavailable) else ()
     why = str(path if isinstance(path, Unavailable) else path.runs) if not runs else ""
     node = Node(
-        nccl_version(libraries, baseline),
+        used_nccl(libraries, baseline),
         kernel,
         gpus,
         environ,
@@ -124,7 +125,7 @@ def _does_not_apply(rdma: Rdma, pci: Pci | Unavailable, gpus: Gpus) -> Finding |
         foreign = pci.foreign_accelerators
         if not pci.gpus and not isinstance(foreign, Unavailable) and foreign:
             return unknown(f"accelerators that netdoctor does not judge: {', '.join(foreign)}")
-        if not pci.gpus and gpus.visible == () and foreign == ():
+        if hcas.no_accelerator(pci, gpus):
             return skip("no GPU: PCI was read and shows none, and libcuda shows the job none")
         if not pci.rdma and rdma.devices == ():
             return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
@@ -137,27 +138,10 @@ def _does_not_apply(rdma: Rdma, pci: Pci | Unavailable, gpus: Gpus) -> Finding |
     return None
 
 
-def nccl_version(libraries: Libraries | Unavailable, baseline: Baseline | Unavailable) -> tuple[int, int, int] | Unavailable:
-    """The version that the job uses: what the run loaded, else what its torch takes."""
-    if isinstance(baseline, Baseline) and baseline.nccl_ran:
-        found = gpudirect.parse_version(baseline.run.nccl_version)
-        if found:
-            return found
-    if isinstance(libraries, Unavailable):
-        return libraries
-    if isinstance(libraries.torch, Unavailable) or isinstance(libraries.nccl, Unavailable):
-        return libraries.torch if isinstance(libraries.torch, Unavailable) else Unavailable("not read", str(libraries.nccl))
-    if isinstance(libraries.python, Unavailable) or libraries.python.ours:
-        return Unavailable("not read", "the job's own Python is not known")
-    path = libraries.torch.nccl_path
-    used = next((one for one in libraries.nccl if path in (one.path, one.real_path)), None)
-    return used.version if used else Unavailable("not read", "which NCCL the job uses is not known")
-
-
 def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Finding:
     subject = f"{gpu.label}–{device.name}"
     proof = gdr_proof(node.runs, gpu.ordinal, device.name)
-    own = _own_rules(gpu, device, proof, subject)
+    own = _own_rules(gpu, device, node, proof, subject)
     if own is not None:
         return own
     if node.setting("NCCL_TOPO_FILE"):
@@ -186,7 +170,7 @@ def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Find
     return _static(subject, gpu, node, able, near, evidence)
 
 
-def _own_rules(gpu: hcas.GpuPlace, device: RdmaDevice, proof: GdrProof, subject: str) -> Finding | None:
+def _own_rules(gpu: hcas.GpuPlace, device: RdmaDevice, node: Node, proof: GdrProof, subject: str) -> Finding | None:
     """Platforms with rules of their own: no GPUDirect at all, or another library that decides."""
     seen = gpu.visible
     if any(word in gpu.name for word in gpudirect.NO_PLATFORM):
@@ -205,7 +189,7 @@ def _own_rules(gpu: hcas.GpuPlace, device: RdmaDevice, proof: GdrProof, subject:
     if device.driver != "efa":
         return None
     if proof.send and proof.receive:
-        return ok(f"EFA: the log shows /GDRDMA both ways (NET/{proof.network})", subject=subject)
+        return _passed(subject, node, f"EFA: the log shows /GDRDMA both ways (NET/{proof.network})", "")
     if proof.shown and any(word in gpu.name for word in EFA_GPUS):
         return fail(
             f"EFA without GPUDirect: NET/{proof.network} staged through host memory on {gpu.name}",

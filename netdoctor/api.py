@@ -22,6 +22,7 @@ from netdoctor.nccl.proof import GdrProof, gdr_proof
 from netdoctor.nccl.selector import Selector
 from netdoctor.nccl.selector import parse as parse_selector
 from netdoctor.nccl.usable import Usable, usable
+from netdoctor.nccl.used import library_at, plugin_interfaces, used_nccl
 from netdoctor.probes.container import Container
 from netdoctor.probes.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.probes.environ import Environ, Launcher, Setting
@@ -197,14 +198,17 @@ __all__ = [
     "gpudirect",
     "hcas",
     "ifname",
+    "library_at",
     "nccl_environment",
     "nccl_ports",
     "ok",
     "out_of_memory",
     "parse_selector",
     "path_limit",
+    "plugin_interfaces",
     "reach",
     "skip",
     "unknown",
     "usable",
+    "used_nccl",
 ]

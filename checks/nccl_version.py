@@ -1,0 +1,295 @@
+"""One NCCL serves the job: the one that its torch loads, no other beside it, and its plugin fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from netdoctor.api import (
+    Baseline,
+    Environ,
+    Finding,
+    Fix,
+    Gpus,
+    JobShape,
+    Libraries,
+    Pci,
+    Plugin,
+    Rdma,
+    Run,
+    Severity,
+    Torch,
+    Unavailable,
+    Vantage,
+    check,
+    fail,
+    gpudirect,
+    hcas,
+    library_at,
+    ok,
+    plugin_interfaces,
+    skip,
+    unknown,
+    used_nccl,
+)
+
+Version = tuple[int, int, int]
+# Interfaces that NCCL knows itself; any other name is a plugin's.
+BUILT_IN = frozenset({"IB", "Socket"})
+text = gpudirect.text
+
+
+@check(id="nccl.version", title="One NCCL serves the job, and its plugin fits", cause="version_mismatch")
+def nccl_version(
+    libraries: Libraries,
+    baseline: Baseline | Unavailable,
+    environ: Environ | Unavailable,
+    rdma: Rdma | Unavailable,
+    pci: Pci | Unavailable,
+    gpus: Gpus | Unavailable,
+    job: JobShape,
+    vantage: Vantage,
+) -> Iterator[Finding]:
+    gate = _does_not_apply(libraries, pci, gpus)
+    if gate is not None:
+        yield gate
+        return
+    run = baseline.run if isinstance(baseline, Baseline) and baseline.nccl_ran else None
+    torch = libraries.torch
+    found = _of_the_run(run, libraries) if run is not None else None
+    if found is None:
+        found = torch if isinstance(torch, Finding) else _by_the_rules(libraries, torch)
+    yield _ours(_with_others(found, libraries, job), vantage)
+    yield _ours(_plugin(libraries, environ, rdma, run, used_nccl(libraries, baseline)), vantage)
+
+
+def _does_not_apply(libraries: Libraries, pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> Finding | None:
+    if hcas.no_accelerator(pci, gpus):
+        return skip("no accelerator: PCI was read and shows none, libcuda shows none; NCCL has nothing to do")
+    python, torch = libraries.python, libraries.torch
+    if not isinstance(python, Unavailable) and python.ours:
+        return unknown("this is netdoctor's own torch, not the job's", how="give --python")
+    if isinstance(torch, Unavailable):
+        where = "" if isinstance(python, Unavailable) else f" of {python.path} ({python.why})"
+        return unknown(f"the job's torch{where} could not be read: {torch}", how="give --python")
+    if isinstance(torch.version, str) and "rocm" in torch.version:
+        return unknown(f"torch {torch.version} uses RCCL, which netdoctor does not judge")
+    if torch.cuda is None and torch.nccl_linkage == "none":
+        return skip(f"torch {torch.version} is a CPU build without NCCL", path=torch.path)
+    return None
+
+
+def _ours(finding: Finding, vantage: Vantage) -> Finding:
+    """A pass seen from outside the job's environment is none."""
+    if finding.status.value != "pass" or vantage.job_environment:
+        return finding
+    elsewhere = vantage.why_not or "seen outside the job"
+    return unknown(f"{finding.message}, {elsewhere}", subject=finding.subject, how="netdoctor run -- …")
+
+
+def _of_the_run(run: Run, libraries: Libraries) -> Finding | None:
+    """What the ranks of the run had mapped; None where no rank said."""
+    said = gpudirect.parse_version(run.nccl_version)
+    every = tuple(dict.fromkeys((*run.mapped, *(p for r in run.ranks for p in r.mapped))))
+    if not every:
+        if said is None:
+            return None
+        return ok(f"NCCL {text(said)}, linked into torch (no libnccl is mapped)", subject="loaded", nccl=text(said))
+    versions = {path: _version(path, libraries) for path in every}
+    known = {v for v in versions.values() if not isinstance(v, Unavailable)} | ({said} if said else set())
+    listed = ", ".join(f"{p} ({v if isinstance(v, Unavailable) else text(v)})" for p, v in versions.items())
+    if len(known) > 1:
+        return fail(
+            f"different NCCL versions meet in the run: {listed}" + (f"; torch says {text(said)}" if said else ""),
+            subject="loaded",
+            expected="one version, mapped once",
+            why="which of the two a call reaches depends on load order; ranks that differ refuse each other from 2.23.4",
+            fix=Fix(
+                "leave one of them: LD_PRELOAD, LD_LIBRARY_PATH, VLLM_NCCL_SO_PATH, a second nvidia-nccl wheel",
+                ("grep libnccl /proc/PID/maps", "pip list | grep -i nccl"),
+            ),
+            mapped=sorted(every),
+        )
+    unread = [p for p, v in versions.items() if isinstance(v, Unavailable)]
+    if len(every) > 1 and unread:
+        return unknown(f"several libnccl are mapped, and not every version could be read: {listed}", subject="loaded")
+    version = next(iter(known), None)
+    if version is None:
+        return unknown(f"the version of {every[0]} could not be read: {versions[every[0]]}", subject="loaded")
+    if isinstance(libraries.torch, Torch) and (older := _older(version, libraries.torch)) is not None:
+        return older
+    notes = [f"the same version is mapped from {len(every)} paths: {', '.join(every)}"] if len(every) > 1 else []
+    notes += _expectation(every, libraries)
+    return ok(f"NCCL {text(version)} from {every[0]}", subject="loaded", notes=notes, nccl=text(version), mapped=sorted(every))
+
+
+def _version(path: str, libraries: Libraries) -> Version | Unavailable:
+    found = library_at(path, libraries)
+    return found.version if found else Unavailable("not read", "not among the libraries that were looked at")
+
+
+def _older(version: Version, torch: Torch) -> Finding | None:
+    """An older NCCL than torch was built against lacks functions; a newer one has them all."""
+    compiled = torch.nccl_compiled
+    if compiled is None or isinstance(compiled, Unavailable) or version >= compiled:
+        return None
+    return fail(
+        f"torch was built against NCCL {text(compiled)}, {text(version)} is loaded",
+        subject="loaded",
+        expected=f"{text(compiled)} or newer",
+        why="an older library lacks functions that torch calls, or behaves as other ranks do not",
+        fix=Fix(
+            "let torch load its own NCCL",
+            ("env | grep -e LD_LIBRARY_PATH -e LD_PRELOAD", f"pip install nvidia-nccl-cu12=={text(compiled)}"),
+        ),
+        nccl=text(version),
+        compiled=text(compiled),
+    )
+
+
+def _expectation(mapped: tuple[str, ...], libraries: Libraries) -> list[str]:
+    """A note where the run mapped another file than the loader's rules say."""
+    torch = libraries.torch
+    if isinstance(torch, Unavailable) or not isinstance(torch.nccl_path, str):
+        return []
+    expected = library_at(torch.nccl_path, libraries)
+    names = {torch.nccl_path} | ({expected.path, expected.real_path} if expected else set())
+    same = names & set(mapped)
+    return [] if same else [f"by the loader's rules it would be {torch.nccl_path} ({torch.nccl_why})"]
+
+
+def _by_the_rules(libraries: Libraries, torch: Torch | Unavailable) -> Finding:
+    """No run: what the loader takes, by its rules."""
+    if isinstance(torch, Unavailable):
+        return unknown(f"the job's torch could not be read: {torch}", subject="loaded")
+    if torch.nccl_linkage == "static":
+        return unknown(
+            "NCCL is linked into torch; only a run tells its version", subject="loaded", how="torch.cuda.nccl.version()"
+        )
+    path = torch.nccl_path
+    if isinstance(torch.nccl_linkage, Unavailable) or isinstance(path, Unavailable):
+        why = torch.nccl_linkage if isinstance(torch.nccl_linkage, Unavailable) else path
+        return unknown(f"which libnccl torch loads could not be told: {why}", subject="loaded")
+    if torch.nccl_linkage == "none":
+        return unknown(f"torch {torch.version} for CUDA {torch.cuda} names no NCCL", subject="loaded")
+    if path is None:
+        return unknown("the loader's rules find no libnccl for torch; torch then looks in its own packages", subject="loaded")
+    version = _version(path, libraries)
+    if isinstance(version, Unavailable):
+        if version.kind == "malformed":
+            return fail(
+                f"torch loads {path} ({torch.nccl_why}), which is no library: {version.detail}",
+                subject="loaded",
+                why="importing torch fails",
+                fix=Fix("remove or replace that file", (f"file {path}",)),
+            )
+        return unknown(f"the version of {path} could not be read: {version}", subject="loaded")
+    if (older := _older(version, torch)) is not None:
+        return older
+    message = f"torch loads NCCL {text(version)} from {path} ({torch.nccl_why}); no run showed it"
+    return ok(message, subject="loaded", nccl=text(version), path=path)
+
+
+def _with_others(finding: Finding, libraries: Libraries, job: JobShape) -> Finding:
+    """Notes of a pass: libraries beside it, and what one node cannot show."""
+    if finding.status.value != "pass":
+        return finding
+    mine = str(finding.evidence.get("nccl", ""))
+    notes = list(finding.notes)
+    notes += (
+        f"{one.path} is {text(one.version)} ({', '.join(one.found_by)}): it did not win"
+        for one in (() if isinstance(libraries.nccl, Unavailable) else libraries.nccl)
+        if not isinstance(one.version, Unavailable) and text(one.version) != mine
+    )
+    if libraries.incomplete:
+        notes.append(f"not everything could be searched: {'; '.join(libraries.incomplete)}")
+    if job.nodes > 1:
+        notes.append("other nodes were not seen from here: netdoctor fleet report compares them")
+    return ok(finding.message, subject=finding.subject, notes=notes, measured=None, **dict(finding.evidence))
+
+
+def _plugin(
+    libraries: Libraries,
+    environ: Environ | Unavailable,
+    rdma: Rdma | Unavailable,
+    run: Run | None,
+    version: Version | Unavailable,
+) -> Finding:
+    """The network plugin: loaded where there is one, and there where EFA needs one."""
+    named = environ.get("NCCL_NET_PLUGIN") if isinstance(environ, Environ) else environ
+    if isinstance(named, Unavailable):
+        return unknown(f"NCCL_NET_PLUGIN could not be read: {named}", subject="plugin")
+    log = run.log if run is not None else None
+    network = log.network if log is not None else None
+    if network is not None and network not in BUILT_IN:
+        return ok(f"the run used the plugin's network {network}", subject="plugin", network=network)
+    if isinstance(libraries.plugins, Unavailable):
+        return unknown(f"plugins could not be looked for: {libraries.plugins}", subject="plugin")
+    reachable = [p for p in libraries.plugins if _is_named(p, named)]
+    devices = rdma.devices if isinstance(rdma, Rdma) and not isinstance(rdma.devices, Unavailable) else ()
+    efa = [d.name for d in devices if d.driver == "efa"]
+    if not reachable:
+        return _no_plugin(libraries, rdma, efa, named, network)
+    plugin = reachable[0]
+    if isinstance(plugin.symbols, Unavailable) or isinstance(version, Unavailable):
+        why = plugin.symbols if isinstance(plugin.symbols, Unavailable) else version
+        return unknown(f"whether {plugin.path} fits could not be told: {why}", subject="plugin")
+    have = sorted({int(s.rpartition("_v")[2]) for s in plugin.symbols if s.rpartition("_v")[2].isdigit()})
+    low, high = plugin_interfaces(version)
+    if not any(low <= n <= high for n in have):
+        offers = ", ".join(f"v{n}" for n in have) or "no interface"
+        return fail(
+            f"{plugin.path} offers {offers}; NCCL {text(version)} looks for v{low} to v{high}",
+            subject="plugin",
+            severity=Severity.CRITICAL if efa else Severity.WARNING,
+            cause="plugin_mismatch",
+            fix=Fix("install the plugin that fits this NCCL", ("NCCL_DEBUG=INFO … | grep NET/Plugin",)),
+            interfaces=have,
+        )
+    if network is not None and (efa or (log is not None and log.plugin_error)):
+        return fail(
+            f"{plugin.path} is there, and the run used NCCL's own {network}",
+            subject="plugin",
+            severity=Severity.CRITICAL if efa else Severity.WARNING,
+            cause="plugin_mismatch",
+            why=str(log.plugin_error) if log is not None and log.plugin_error else None,
+            fix=Fix("see why it does not load", (f"ldd {plugin.path}", "NCCL_DEBUG=INFO … | grep NET/Plugin")),
+        )
+    return ok(f"{plugin.path} fits NCCL {text(version)}", subject="plugin", interfaces=have)
+
+
+def _is_named(plugin: Plugin, named: str | None) -> bool:
+    """Whether dlopen finds it under the name that NCCL asks for (src/plugin/plugin_open.cc)."""
+    if named in (None, ""):
+        return plugin.name == "libnccl-net.so" and set(plugin.found_by) != {"site-packages"}
+    return named in (plugin.path, plugin.name) or plugin.name == f"libnccl-net-{named}.so"
+
+
+def _no_plugin(
+    libraries: Libraries, rdma: Rdma | Unavailable, efa: list[str], named: str | None, network: str | None
+) -> Finding:
+    if isinstance(rdma, Unavailable) or isinstance(rdma.devices, Unavailable):
+        return unknown("no plugin was found, and whether one is needed (EFA) could not be read", subject="plugin")
+    if efa and named != "none":
+        if libraries.incomplete and network is None:
+            return unknown(f"no plugin was found, but {'; '.join(libraries.incomplete)}", subject="plugin")
+        return fail(
+            f"{', '.join(efa)}: EFA needs aws-ofi-nccl, and no libnccl-net.so is where NCCL looks",
+            subject="plugin",
+            severity=Severity.CRITICAL,
+            cause="plugin_mismatch",
+            why="without it NCCL takes TCP sockets",
+            fix=Fix(
+                "install aws-ofi-nccl and put it on the loader's path",
+                ("export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:$LD_LIBRARY_PATH",),
+            ),
+        )
+    if named not in (None, "", "none") and network is not None:
+        return fail(
+            f"NCCL_NET_PLUGIN={named} names no plugin that NCCL finds; the run used NCCL's own {network}",
+            subject="plugin",
+            severity=Severity.WARNING,
+            cause="plugin_mismatch",
+        )
+    if named not in (None, "", "none"):
+        return unknown(f"no file was found for NCCL_NET_PLUGIN={named}", subject="plugin")
+    return skip("no network plugin is installed, and no device needs one", subject="plugin")
