@@ -48,6 +48,10 @@ HELPERS = {
         "import os, signal\ndef answer(p):\n    r, w = os.pipe()\n    child = os.fork()\n    if not child:\n"
         "        signal.pause()\n    return child"
     ),
+    "waits": (
+        "import os, signal\ndef answer(p):\n    w = os.open(p['in'], os.O_WRONLY)\n    os.write(w, b'.')\n"
+        "    os.close(w)\n    signal.pause()"
+    ),
     "meet": (  # writes one byte and waits until it may go on: counts how many run at once
         "import os\ndef answer(p):\n    w = os.open(p['in'], os.O_WRONLY)\n    os.write(w, b'.')\n"
         "    r = os.open(p['out'], os.O_RDONLY)\n    os.read(r, 1)\n    return 'met'"
@@ -192,17 +196,21 @@ def test_close_ends_what_still_runs(tmp_path: pathlib.Path) -> None:
     assert len(pids) == 2 and all(gone(pid) for pid in pids)
 
 
-def test_a_child_dies_with_us() -> None:
+def test_a_child_dies_with_us(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "in")
+    arrivals = os.open(tmp_path / "in", os.O_RDWR)
     code = (
-        "import sys, time\nfrom netdoctor import helpers\nfrom netdoctor.asking import Asking\n"
-        f"helpers._SOURCES['pid'] = {HELPERS['pid']!r} + '\\n'\nhelpers._SOURCES['hang'] = {HELPERS['hang']!r} + '\\n'\n"
-        "one = Asking(deadlines={'hang': 60.0})\none.answer('ask:pid')\none.start(['ask:hang'])\n"
-        "print(one._children['ask:hang'].pid, flush=True)\ntime.sleep(60)\n"
+        "import sys\nfrom netdoctor import helpers\nfrom netdoctor.asking import Asking\n"
+        f"helpers._SOURCES['waits'] = {HELPERS['waits']!r} + '\\n'\n"
+        f"one = Asking(deadlines={{'waits': 60.0}})\none.start(['ask:waits?in={tmp_path}/in'])\n"
+        "print(next(iter(one._children.values())).pid, flush=True)\nsys.stdin.read()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
+        assert select.select([arrivals], [], [], 20)[0]  # it is past its start
         parent.send_signal(signal.SIGKILL)
+    os.close(arrivals)
     assert gone(child)
 
 
@@ -241,8 +249,13 @@ def test_another_user_is_only_for_root(asking: Asking, monkeypatch: pytest.Monke
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("user", ["nobody", "65534", "65534:65534"])
 def test_a_child_becomes_the_user_for_good(asking: Asking, user: str) -> None:
-    uids, gids, groups, status = asking.answer(f"ask:who?user={user.replace(':', '%3A')}")  # type: ignore[misc, str-unpack]
-    assert uids == [65534] * 3 and gids == [65534] * 3 and 0 not in groups
+    before = os.getgroups()
+    os.setgroups([0, 4242])
+    try:
+        uids, gids, groups, status = asking.answer(f"ask:who?user={user.replace(':', '%3A')}")  # type: ignore[misc, str-unpack]
+    finally:
+        os.setgroups(before)
+    assert uids == [65534] * 3 and gids == [65534] * 3 and not {0, 4242} & set(groups)
     assert "NoNewPrivs:\t1" in status and "CapEff:\t0000000000000000" in status
 
 

@@ -1,0 +1,470 @@
+"""Probes of the hardware on a tree of files: what they find, and that absent, denied, empty and unread stay apart."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from typing import Any
+
+import pytest
+
+from netdoctor.host import Answer, LiveHost, RecordingHost, ReplayHost
+from netdoctor.model import Unavailable
+from netdoctor.probes import cpu, gpu, kernel, pci, rdma
+from tests.support.trees import GPU_BUSES, HCA_BUSES, Extra, dgx_h100
+
+DEV = {"dir:/dev": ["full", "null", "nvidia0", "nvidiactl", "zero"]}
+VERBS: dict[str, Any] = {
+    "library": "/usr/lib/libibverbs.so.1",
+    "warnings": [],
+    "devices": {f"mlx5_{n}": {"context": True, "error": "", "pd": "", "dmabuf": "EBADF"} for n in range(8)},
+}
+
+
+def answers(root: pathlib.Path, **faults: Any) -> dict[str, Answer]:
+    """What a host with this tree answers to the probes of this file."""
+    dgx_h100(root / "sys", **faults)
+    host = RecordingHost(LiveHost(str(root)))
+    for probe in (pci.probe, rdma.probe, cpu.probe, kernel.probe):
+        probe(host)
+    minors = {n: f"/dev/infiniband/uverbs{n}" for n in range(8)}
+    devices: dict[str, Answer] = {}
+    for n, node in minors.items():
+        devices[f"stat:{node}"] = {"mode": 0o666, "uid": 0, "gid": 0, "type": "char", "major": 231, "minor": 192 + n, "dev": 5}
+        devices[f"open:{node}:rw"] = {"errno": 0, "name": ""}
+    devices["dir:/dev/infiniband"] = [f"uverbs{n}" for n in range(8)]
+    return host.answers | devices | DEV | {"ask:ibverbs": VERBS}
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
+    return answers(tmp_path_factory.mktemp("healthy"))
+
+
+def the_pci(given: dict[str, Answer]) -> pci.Pci:
+    got = pci.probe(ReplayHost(given))
+    assert isinstance(got, pci.Pci), got
+    return got
+
+
+def the_rdma(given: dict[str, Answer]) -> rdma.Rdma:
+    return rdma.probe(ReplayHost(given))
+
+
+def devices(fact: rdma.Rdma) -> tuple[rdma.RdmaDevice, ...]:
+    assert not isinstance(fact.devices, Unavailable), fact.devices
+    return fact.devices
+
+
+# PCI
+
+
+def test_a_dgx(healthy: dict[str, Answer]) -> None:
+    fact = the_pci(healthy)
+    assert [d.address for d in fact.gpus] == [f"0000:{b:02x}:00.0" for b in GPU_BUSES]
+    assert [d.address for d in fact.rdma] == [f"0000:{b:02x}:00.0" for b in HCA_BUSES]
+    assert all(d.rdma_only and d.driver == "mlx5_core" for d in fact.rdma)
+    assert [d.numa_node for d in fact.gpus] == [0] * 4 + [1] * 4
+    assert fact.foreign_accelerators == () and fact.unread == ()
+    first = fact.at("0000:1b:00.0")
+    assert first is not None and first.root == "pci0000:15" and first.link == pci.PciLink(32.0, 16, 32.0, 16)
+    assert first.path == ("0000:15:01.0", "0000:16:00.0", "0000:17:01.0")
+    assert all(fact.at(bridge) is not None for bridge in first.path)
+    # GPU and HCA of one switch share all but the last downstream port
+    hca = fact.at("0000:18:00.0")
+    assert hca is not None and hca.path[:2] == first.path[:2] and hca.path != first.path
+
+
+def test_a_narrow_link(tmp_path: pathlib.Path) -> None:
+    fact = the_pci(answers(tmp_path, gpu_width={4: 8}))
+    assert [d.link.width for d in fact.gpus if isinstance(d.link, pci.PciLink)] == [16] * 4 + [8] + [16] * 3
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device", "klass", "driver", "rdma_family", "only"),
+    [
+        (0x15B3, 0x1021, 0x020000, "mlx5_core", True, True),
+        (0x15B3, 0x1021, 0x020000, "", True, True),
+        (0x15B3, 0x1021, 0x020000, "vfio-pci", True, True),
+        (0x15B3, 0xCF6C, 0x020000, "mlxsw_spectrum2", False, False),  # a switch
+        (0x1D0F, 0xEFA1, 0x020000, "efa", True, True),
+        (0x1D0F, 0xEC20, 0x020000, "ena", False, False),
+        (0x1D0F, 0xEC20, 0x020000, "", False, False),
+        (0x14E4, 0x1750, 0x020000, "bnxt_en", True, False),
+        (0x14E4, 0x165F, 0x020000, "tg3", False, False),
+        (0x14E4, 0x165F, 0x020000, "", False, False),
+        (0x8086, 0x1592, 0x020000, "ice", True, False),
+        (0x8086, 0x100E, 0x020000, "e1000", False, False),
+        (0x8086, 0x1563, 0x020000, "ixgbe", False, False),
+        (0x1414, 0x00BA, 0x020000, "mana", True, False),
+        (0x1AE0, 0x0042, 0x020000, "gve", False, False),
+        (0x1AF4, 0x1041, 0x020000, "virtio-pci", False, False),
+        (0x1077, 0x1656, 0x020000, "qede", True, False),
+        (0x15B3, 0x1003, 0x028000, "mlx4_core", True, True),
+        (0x144D, 0xA80A, 0x010802, "nvme", None, None),  # not of these checks at all
+    ],
+)
+def test_which_network_controllers_do_rdma(
+    tmp_path: pathlib.Path, vendor: int, device: int, klass: int, driver: str, rdma_family: bool | None, only: bool | None
+) -> None:
+    fact = the_pci(answers(tmp_path, gpus=0, hcas=0, extra=[Extra(0x21, vendor, device, klass, driver)]))
+    one = fact.at("0000:21:00.0")
+    assert (one is None) == (rdma_family is None)
+    if one is not None:
+        assert (one.rdma, one.rdma_only) == (rdma_family, only)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device", "klass", "words"),
+    [
+        (0x1002, 0x74A1, 0x120000, "AMD (0000:21:00.0)"),
+        (0x1002, 0x740F, 0x038000, "AMD (0000:21:00.0)"),
+        (0x1DA3, 0x1060, 0x120000, "Intel Gaudi (Habana) (0000:21:00.0)"),
+        (0x1D0F, 0x7164, 0x088000, "AWS Neuron (0000:21:00.0)"),
+        (0x8086, 0x0BD5, 0x038000, "Intel (0000:21:00.0)"),
+        (0x1AE0, 0x0063, 0x120000, "Google TPU (0000:21:00.0)"),
+        (0xABCD, 0x0001, 0x120000, "vendor abcd (0000:21:00.0)"),
+        (0x10DE, 0x2330, 0x030200, None),
+        (0x1A03, 0x2000, 0x030000, None),  # the graphics of a service processor
+        (0x1002, 0x13C0, 0x030000, None),  # a processor's own graphics
+        (0x10EE, 0x5020, 0x120000, None),  # an FPGA
+        (0x1D0F, 0xEFA1, 0x020000, None),
+    ],
+)
+def test_accelerators_that_are_not_judged(
+    tmp_path: pathlib.Path, vendor: int, device: int, klass: int, words: str | None
+) -> None:
+    fact = the_pci(answers(tmp_path, gpus=0, hcas=0, extra=[Extra(0x21, vendor, device, klass)]))
+    assert fact.foreign_accelerators == ((words,) if words else ())
+
+
+@pytest.mark.parametrize("node", ["kfd", "dxg", "neuron0", "davinci3"])
+def test_accelerators_by_their_device_nodes(healthy: dict[str, Answer], node: str) -> None:
+    assert the_pci(healthy | {"dir:/dev": ["null", node]}).foreign_accelerators == (f"/dev/{node}",)
+
+
+def test_without_dev_nobody_says_that_there_is_no_other_accelerator(healthy: dict[str, Answer]) -> None:
+    nothing: list[Answer] = [Unavailable("denied"), []]
+    for answer in nothing:
+        assert isinstance(the_pci(healthy | {"dir:/dev": answer}).foreign_accelerators, Unavailable)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"dir:/sys/bus/pci/devices": Unavailable("denied")}, "denied"),
+        ({"dir:/sys/bus/pci/devices": Unavailable("absent"), "dir:/sys/bus": []}, "empty"),
+        ({"dir:/sys/bus/pci/devices": Unavailable("absent"), "dir:/sys/bus": Unavailable("absent")}, "absent"),
+        ({"dir:/sys/bus/pci/devices": Unavailable("absent"), "dir:/sys/bus": ["cpu", "pci"]}, "empty"),
+        ({"dir:/sys/bus/pci/devices": []}, "empty"),  # not recorded: /sys/devices
+        ({"dir:/sys/bus/pci/devices": [], "dir:/sys/bus/pci": [], "dir:/sys/devices": ["system"]}, "empty"),
+        ({"dir:/sys/bus/pci/devices": [], "dir:/sys/bus/pci": ["devices", "drivers"], "dir:/sys/devices": []}, "empty"),
+        (
+            {"dir:/sys/bus/pci/devices": [], "dir:/sys/bus/pci": ["drivers"], "dir:/sys/devices": ["pci0000:00", "system"]},
+            "empty",
+        ),
+        ({"dir:/sys/bus/pci/devices": {"not": "a list"}}, "malformed"),
+    ],
+)
+def test_a_masked_bus_is_not_an_empty_one(healthy: dict[str, Answer], change: dict[str, Answer], kind: str) -> None:
+    got = pci.probe(ReplayHost(healthy | change))
+    assert isinstance(got, Unavailable) and got.kind == kind
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dir:/sys/bus/pci/devices": Unavailable("absent"), "dir:/sys/bus": ["cpu", "virtio"]},
+        {"dir:/sys/bus/pci/devices": [], "dir:/sys/bus/pci": ["devices", "drivers"], "dir:/sys/devices": ["system"]},
+    ],
+)
+def test_a_machine_without_pci(healthy: dict[str, Answer], change: dict[str, Answer]) -> None:
+    assert the_pci(healthy | change).devices == ()
+
+
+def test_a_function_that_cannot_be_read_is_named(healthy: dict[str, Answer]) -> None:
+    where = "file:/sys/bus/pci/devices/0000:18:00.0/uevent"
+    for answer in (Unavailable("denied"), "", "PCI_ID=zz\n"):
+        fact = the_pci(healthy | {where: answer})
+        assert fact.unread == ("0000:18:00.0",) and len(fact.rdma) == 7
+    everything = {q: Unavailable("denied") for q in healthy if q.endswith("/uevent")}
+    assert isinstance(pci.probe(ReplayHost(healthy | everything)), Unavailable)
+
+
+# RDMA
+
+
+def test_eight_hcas(healthy: dict[str, Answer]) -> None:
+    fact = the_rdma(healthy)
+    assert [d.name for d in devices(fact)] == [f"mlx5_{n}" for n in range(8)]
+    one = devices(fact)[5]
+    assert (one.pci, one.driver, one.vendor, one.numa_node) == ("0000:c0:00.0", "mlx5_core", "0x15b3", 1)
+    assert (one.firmware, one.virtual_function) == ("28.39.1002", False)
+    assert one.uverbs == rdma.Uverbs("uverbs5", "/dev/infiniband/uverbs5", (231, 197), (231, 197), "", (0o666, 0, 0))
+    assert one.provider == rdma.Provider(True, "", "EBADF")
+    assert not isinstance(one.ports, Unavailable)
+    port = one.ports[0]
+    assert (port.number, port.state, port.physical, port.link_layer, port.rate_gbps) == (
+        1,
+        "ACTIVE",
+        "LinkUp",
+        "InfiniBand",
+        400.0,
+    )
+    assert not isinstance(port.gids, Unavailable) and [g.index for g in port.gids] == [0]
+    assert fact.libibverbs == "/usr/lib/libibverbs.so.1" and fact.verbs_devices == tuple(VERBS["devices"])
+
+
+def test_roce_reads_the_filled_gids_and_their_interfaces(tmp_path: pathlib.Path) -> None:
+    one = devices(the_rdma(answers(tmp_path, roce=True, gids=4)))[2]
+    assert not isinstance(one.ports, Unavailable) and not isinstance(one.ports[0].gids, Unavailable)
+    assert [(g.index, g.kind, g.netdev) for g in one.ports[0].gids] == [
+        (0, "IB/RoCE v1", "eth3"),
+        (1, "RoCE v2", "eth3"),
+        (2, "IB/RoCE v1", "eth3"),
+        (3, "RoCE v2", "eth3"),
+    ]
+
+
+def test_a_gid_whose_interface_is_elsewhere(tmp_path: pathlib.Path) -> None:
+    given = answers(tmp_path, roce=True, gids=2)
+    where = "file:/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/1"
+    assert where in given
+    one = devices(the_rdma(given | {where: Unavailable("failed", "EINVAL Invalid argument")}))[0]
+    assert not isinstance(one.ports, Unavailable) and not isinstance(one.ports[0].gids, Unavailable)
+    assert isinstance(one.ports[0].gids[1].netdev, Unavailable) and one.ports[0].gids[0].netdev == "eth1"
+
+
+def test_holes_in_the_gid_table(tmp_path: pathlib.Path) -> None:
+    given = answers(tmp_path, roce=True, gids=4)
+    zero = "0000:0000:0000:0000:0000:0000:0000:0000\n"
+    given |= {f"file:/sys/class/infiniband/mlx5_0/ports/1/gids/{n}": zero for n in (1, 2)}
+    one = devices(the_rdma(given))[0]
+    assert not isinstance(one.ports, Unavailable) and not isinstance(one.ports[0].gids, Unavailable)
+    assert [g.index for g in one.ports[0].gids] == [0, 3]
+
+
+def test_a_stale_node_shows_in_its_numbers(tmp_path: pathlib.Path) -> None:
+    one = devices(the_rdma(answers(tmp_path, stale_uverbs={3})))[3].uverbs
+    assert isinstance(one, rdma.Uverbs) and one.numbers == (231, 259) and one.node_numbers == (231, 195)
+
+
+@pytest.mark.parametrize("name", ["EPERM", "EACCES", "ENXIO", "ENOENT"])
+def test_the_errno_of_a_refused_open_is_kept(healthy: dict[str, Answer], name: str) -> None:
+    one = devices(the_rdma(healthy | {"open:/dev/infiniband/uverbs0:rw": {"errno": 1, "name": name}}))[0].uverbs
+    assert isinstance(one, rdma.Uverbs) and one.open_errno == name
+
+
+def test_a_device_without_uverbs(tmp_path: pathlib.Path) -> None:
+    got = devices(the_rdma(answers(tmp_path, without_uverbs={1})))
+    assert isinstance(got[1].uverbs, Unavailable) and got[1].uverbs.kind == "absent"
+    assert isinstance(got[0].uverbs, rdma.Uverbs)
+
+
+def test_software_devices_and_auxiliary_ones(healthy: dict[str, Answer]) -> None:
+    given = healthy | {
+        "dir:/sys/class/infiniband": ["mana_0", "rxe0"],
+        "link:/sys/class/infiniband/rxe0": "../../devices/virtual/infiniband/rxe0",
+        "link:/sys/class/infiniband/mana_0": "../../devices/pci0000:00/0000:00:02.0/mana.rdma.0/infiniband/mana_0",
+    }
+    assert [d.pci for d in devices(the_rdma(given))] == ["0000:00:02.0", None]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"dir:/sys/class/infiniband": []}, ()),
+        ({"dir:/sys/class/infiniband": Unavailable("absent"), "dir:/sys/class": ["net", "tty"]}, ()),
+        ({"dir:/sys/class/infiniband": Unavailable("absent"), "dir:/sys/class": []}, "empty"),
+        ({"dir:/sys/class/infiniband": Unavailable("absent"), "dir:/sys/class": Unavailable("absent")}, "absent"),
+        ({"dir:/sys/class/infiniband": Unavailable("denied")}, "denied"),
+        ({"dir:/sys/class/infiniband": "text"}, "malformed"),
+    ],
+)
+def test_no_rdma_device_needs_a_real_sysfs(
+    healthy: dict[str, Answer], change: dict[str, Answer], expected: tuple[()] | str
+) -> None:
+    got = the_rdma(healthy | change).devices
+    assert got == expected if isinstance(expected, tuple) else isinstance(got, Unavailable) and got.kind == expected
+
+
+def test_a_provider_that_crashes_takes_only_its_own_device(healthy: dict[str, Answer]) -> None:
+    alone: dict[str, Answer] = {
+        f"ask:ibverbs?device=mlx5_{n}": {
+            "library": "x",
+            "warnings": [],
+            "devices": {f"mlx5_{n}": VERBS["devices"][f"mlx5_{n}"]},
+        }
+        for n in range(8)
+    }
+    alone["ask:ibverbs?device=mlx5_2"] = Unavailable("crashed", "SIGSEGV")
+    got = devices(the_rdma(healthy | {"ask:ibverbs": Unavailable("crashed", "SIGSEGV")} | alone))
+    assert got[2].provider == Unavailable("crashed", "SIGSEGV")
+    assert all(isinstance(d.provider, rdma.Provider) for n, d in enumerate(got) if n != 2)
+
+
+def test_what_libibverbs_does_not_list_is_absent(healthy: dict[str, Answer]) -> None:
+    fact = the_rdma(healthy | {"ask:ibverbs": {"library": "x", "warnings": ["couldn't load driver"], "devices": {}}})
+    assert all(isinstance(d.provider, Unavailable) and d.provider.kind == "absent" for d in devices(fact))
+    assert fact.verbs_devices == () and fact.warnings == ("couldn't load driver",)
+    none = {"library": "x", "warnings": [], "devices": {"unavailable": "unsupported", "detail": "ENOSYS"}}
+    assert the_rdma(healthy | {"ask:ibverbs": none}).verbs_devices == Unavailable("unsupported", "ENOSYS")
+
+
+# GPUs
+
+NVML_GPU = {
+    "index": 0,
+    "uuid": "GPU-fa4e0000-0000-4000-8000-000000000000",
+    "name": "NVIDIA H100 80GB HBM3",
+    "pci": "00000000:1B:00.0",
+    "memory_total": 80 << 30,
+    "memory_used": 4 << 20,
+    "utilization": 0,
+    "processes": 0,
+    "nvlinks": [True, False],
+    "mig": False,
+    "mig_uuids": [],
+    "capability": [9, 0],
+}
+NVML: dict[str, Any] = {"driver": "580.95.05", "cuda": 13000, "devices": [NVML_GPU]}
+CUDA_GPU: dict[str, Any] = {
+    "ordinal": 0,
+    "name": "NVIDIA H100 80GB HBM3",
+    "uuid": "fa4e0000000040008000000000000000",
+    "attributes": {"18": 0, "33": 0x1B, "34": 0, "50": 0, "116": 1, "124": {"unavailable": "unsupported", "detail": "old"}},
+}
+CUDA: dict[str, Any] = {"driver_version": 12090, "init": 0, "error": "", "devices": [CUDA_GPU]}
+
+
+def the_gpus(**given: Answer) -> gpu.Gpus:
+    return gpu.probe(
+        ReplayHost({f"ask:{k}": v for k, v in given.items()} | {"file:/sys/bus/pci/devices/0000:1b:00.0/numa_node": "1\n"})
+    )
+
+
+def test_both_sides_of_a_gpu() -> None:
+    fact = the_gpus(nvml=NVML, cuda=CUDA)
+    assert (fact.driver, fact.cuda_driver) == ("580.95.05", 12090)
+    assert not isinstance(fact.all, Unavailable) and not isinstance(fact.visible, Unavailable)
+    one, seen = fact.all[0], fact.visible[0]
+    assert (one.pci, one.numa_node, one.nvlinks, one.capability) == ("0000:1b:00.0", 1, (True, False), (9, 0))
+    assert (seen.uuid, seen.gpudirect_rdma, seen.dmabuf, seen.integrated) == (
+        one.uuid,
+        True,
+        Unavailable("unsupported", "old"),
+        False,
+    )
+    assert seen.pci == "0000:1b:00.0"
+    assert fact.of_the_job == ((seen, one),)
+
+
+def test_a_mig_instance_joins_its_gpu() -> None:
+    mig = NVML_GPU | {"mig": True, "mig_uuids": ["MIG-11111111-2222-3333-4444-555555555555"]}
+    fact = the_gpus(
+        nvml=NVML | {"devices": [mig]}, cuda=CUDA | {"devices": [CUDA_GPU | {"uuid": "1111111122223333" + "4444555555555555"}]}
+    )
+    assert not isinstance(fact.visible, Unavailable) and not isinstance(fact.all, Unavailable)
+    assert fact.visible[0].uuid == "MIG-11111111-2222-3333-4444-555555555555"
+    assert fact.of_the_job == ((fact.visible[0], fact.all[0]),)
+
+
+def test_a_gpu_that_fell_off_the_bus_stays_counted() -> None:
+    lost = {"index": 1, "unavailable": "failed", "detail": "NVML: GPU is lost", "code": 15}
+    fact = the_gpus(nvml=NVML | {"devices": [NVML_GPU, lost]}, cuda=CUDA)
+    assert not isinstance(fact.all, Unavailable) and len(fact.all) == 2
+    assert fact.all[1].index == 1 and fact.all[1].uuid == Unavailable("failed", "NVML: GPU is lost") == fact.all[1].pci
+
+
+def test_none_visible_is_an_answer_and_a_failed_init_is_not() -> None:
+    assert the_gpus(nvml=NVML, cuda=CUDA | {"init": 100, "devices": []}).visible == ()
+    failed = {"unavailable": "failed", "detail": "cuInit: CUDA_ERROR_SYSTEM_NOT_READY (802)", "code": 802}
+    fact = the_gpus(nvml=NVML, cuda=CUDA | {"init": 802, "devices": failed})
+    assert isinstance(fact.visible, Unavailable) and "802" in fact.visible.detail and fact.of_the_job == fact.visible
+    assert isinstance(the_gpus(nvml=NVML, cuda=CUDA | {"devices": [CUDA_GPU, failed]}).visible, Unavailable)
+    assert the_gpus(nvml=NVML | {"devices": []}, cuda=Unavailable("absent")).all == ()
+    assert the_gpus(nvml=Unavailable("timed out"), cuda=CUDA).all == Unavailable("timed out")
+
+
+# CPU and kernel
+
+
+def test_nodes_of_a_dgx(healthy: dict[str, Answer]) -> None:
+    status = "Uid:\t0\t0\t0\t0\nCpus_allowed_list:\t0-3,8\nMems_allowed_list:\t0-1\n"
+    fact = cpu.probe(ReplayHost(healthy | {"file:/proc/self/status": status}))
+    assert not isinstance(fact.nodes, Unavailable)
+    assert [n.distances for n in fact.nodes] == [{0: 10, 1: 21}, {0: 21, 1: 10}]
+    assert fact.nodes[1].cpus == frozenset(range(56, 112)) and fact.node_of(60) is fact.nodes[1]
+    assert fact.allowed == frozenset({0, 1, 2, 3, 8}) and fact.memory_allowed == frozenset({0, 1})
+
+
+def test_nodes_without_cpus_and_kernels_without_numa(healthy: dict[str, Answer]) -> None:
+    given = healthy | {"file:/sys/devices/system/node/node1/cpulist": "\n"}
+    fact = cpu.probe(ReplayHost(given))
+    assert not isinstance(fact.nodes, Unavailable) and fact.nodes[1].cpus == frozenset()
+    flat: dict[str, Answer] = {"dir:/sys/devices/system/node": Unavailable("absent"), "dir:/sys/devices/system": ["cpu"]}
+    fact = cpu.probe(ReplayHost(healthy | flat))
+    assert not isinstance(fact.nodes, Unavailable) and len(fact.nodes) == 1
+    nothing: list[Answer] = [Unavailable("absent"), []]
+    for answer in nothing:
+        assert isinstance(cpu.probe(ReplayHost(healthy | flat | {"dir:/sys/devices/system": answer})).nodes, Unavailable)
+
+
+@pytest.mark.parametrize("text", ["0-", "5-2", "a", "0-99999999", "1,,2", "-1", "٣"])
+def test_rubbish_is_no_cpu_list(text: str) -> None:
+    assert isinstance(cpu.cpu_list(text, "x"), Unavailable)
+
+
+def test_modules_are_absent_only_where_there_are_modules(healthy: dict[str, Answer]) -> None:
+    fact = kernel.probe(ReplayHost(healthy))
+    assert fact.modules["nvidia_peermem"] == kernel.Module("nvidia_peermem", "580.95.05", "live")
+    assert fact.modules["ib_core"] == kernel.Module("ib_core", None, "live")
+    assert fact.modules["efa"] == Unavailable("absent")
+    missing: list[tuple[Answer, str]] = [([], "empty"), (Unavailable("absent"), "not read"), (Unavailable("denied"), "denied")]
+    for answer, kind in missing:
+        got = kernel.probe(ReplayHost(healthy | {"dir:/sys/module": answer})).modules["nvidia_peermem"]
+        assert isinstance(got, Unavailable) and got.kind == kind
+
+
+def test_memory_peers(tmp_path: pathlib.Path, healthy: dict[str, Answer]) -> None:
+    assert kernel.probe(ReplayHost(healthy)).memory_peers["nv_mem"] == Unavailable("absent", "ENOENT No such file or directory")
+    fact = kernel.probe(ReplayHost(answers(tmp_path, memory_peers=["nv_mem"])))
+    assert fact.memory_peers["nv_mem"] == "1.1"
+    nothing: list[Answer] = [Unavailable("denied"), []]
+    for answer in nothing:
+        got = kernel.probe(ReplayHost(healthy | {"dir:/sys/kernel/mm": answer})).memory_peers["nv_mem"]
+        assert isinstance(got, Unavailable) and got.kind == "not read"
+
+
+LIMITS = """Limit                     Soft Limit           Hard Limit           Units
+Max stack size            8388608              unlimited            bytes
+Max processes             96365                96365                processes
+Max open files            20000                20000                files
+Max locked memory         65536                unlimited            bytes
+"""
+
+
+def test_limits() -> None:
+    fact = kernel.probe(ReplayHost({"file:/proc/self/limits": LIMITS}))
+    assert fact.limits["memlock"] == kernel.Limit(65536, kernel.UNLIMITED)
+    assert fact.limits["nofile"] == kernel.Limit(20000, 20000)
+    cut = kernel.probe(ReplayHost({"file:/proc/self/limits": LIMITS[:100]}))
+    assert isinstance(cut.limits["memlock"], Unavailable)
+
+
+# The tree itself
+
+
+def test_the_tree_is_one_that_tools_can_walk(tmp_path: pathlib.Path) -> None:
+    root = dgx_h100(tmp_path / "sys")
+    for one in root.rglob("*"):
+        assert one.exists(), one  # no link leads nowhere
+    assert (root / "bus/pci/devices/0000:1b:00.0/config").read_bytes()[:4] == bytes([0xDE, 0x10, 0x30, 0x23])
+    shutil.rmtree(root)
+
+
+def test_a_virtual_function(tmp_path: pathlib.Path) -> None:
+    given = answers(tmp_path, virtual_functions={0})
+    assert [d.virtual_function for d in devices(the_rdma(given))] == [True] + [False] * 7
+    one = the_pci(given).at("0000:18:00.0")
+    assert one is not None and one.physical_function == "0000:18:00.1"
