@@ -1,0 +1,164 @@
+"""A short all-reduce through the library that the job will use: it finishes, its data is right, and no rank is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from netdoctor.api import (
+    Accelerator,
+    Baseline,
+    Finding,
+    Gpus,
+    PathRun,
+    Pci,
+    Run,
+    Unavailable,
+    accelerator,
+    cause_of,
+    check,
+    fail,
+    ok,
+    out_of_memory,
+    unknown,
+)
+
+AGAIN = "netdoctor allreduce"
+
+
+@check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
+def allreduce_run(
+    baseline: Baseline | Unavailable, paths: PathRun | Unavailable, pci: Pci | Unavailable, gpus: Gpus | Unavailable
+) -> Iterator[Finding]:
+    if isinstance(baseline, Unavailable):
+        yield unknown(f"no all-reduce was run: {baseline}", how=AGAIN)
+    else:
+        yield _judge(baseline.run, "node", accelerator(pci, gpus))
+    runs = () if isinstance(paths, Unavailable) else paths.runs
+    if isinstance(runs, Unavailable):
+        yield unknown(f"the inter-node path was not tried: {runs}", subject="inter-node")
+        return
+    for run in runs:
+        yield _judge(run, run.experiment.path, None)
+
+
+def _judge(run: Run, subject: str, there: Accelerator | Unavailable | None) -> Finding:
+    measured: dict[str, object] = {"seconds": round(run.seconds, 3)}
+    if run.reason:
+        measured["reason"] = run.reason
+    if run.state == "finished":
+        return _finished(run, subject, there, measured)
+    if run.state in ("failed", "hung"):
+        return _broken(run, subject, measured)
+    what = {"not started": "did not start", "unfinished": "was not done in time"}.get(run.state, run.state)
+    return unknown(f"the all-reduce {what}: {run.reason}", subject=subject, how=_how(run), measured=measured, state=run.state)
+
+
+def _finished(run: Run, subject: str, there: Accelerator | Unavailable | None, measured: dict[str, object]) -> Finding:
+    wrong = [r.rank for r in run.ranks if r.wrong]
+    if run.verified is False or wrong:
+        return fail(
+            f"the sums are wrong on rank{'s' if len(wrong) > 1 else ''} {_list(wrong)}",
+            subject=subject,
+            cause="wrong_data",
+            expected="exact sums: the values are integers that float32 adds without rounding",
+            measured={**measured, "wrong_elements": {r.rank: r.wrong for r in run.ranks if r.wrong}},
+            how="run it again on this node alone; check ECC errors, PCIe errors (dmesg) and NCCL_* settings",
+        )
+    if run.verified is None:
+        return unknown("the all-reduce finished, but its data was not compared", subject=subject)
+    if took := _fell_back(run):
+        return fail(
+            f"NCCL took plain sockets instead of {took}",
+            subject=subject,
+            cause="transport_fallback_tcp",
+            expected=f"NET/IB on {took}",
+            measured=measured,
+            how="rdma.dev_infiniband tells what NCCL cannot open or use",
+        )
+    sizes = f"{_size(min(run.experiment.sizes))} to {_size(max(run.experiment.sizes))}"
+    notes = (run.reason,) if run.reason else ()
+    if run.experiment.backend == "nccl":
+        where = (
+            "on one GPU, as if on two hosts" if len(set(run.experiment.gpus)) == 1 else f"on {len(run.experiment.gpus)} GPUs"
+        )
+        text = f"NCCL {run.nccl_version}, {run.experiment.ranks} ranks {where}: {sizes}, every sum exact"
+        return ok(text, subject=subject, measured=measured, notes=notes, backend="nccl", ranks=run.experiment.ranks)
+    return _gloo(run, subject, there, sizes, measured, notes)
+
+
+def _gloo(
+    run: Run,
+    subject: str,
+    there: Accelerator | Unavailable | None,
+    sizes: str,
+    measured: dict[str, object],
+    notes: tuple[str, ...],
+) -> Finding:
+    text = f"two Gloo ranks on the CPU: {sizes}, every sum exact; NCCL did not run"
+    if isinstance(there, Accelerator) and there.none:
+        return ok(f"{text}: there is no accelerator", subject=subject, measured=measured, notes=notes, backend="gloo")
+    if isinstance(there, Accelerator):
+        what = there.nvidia or ", ".join(there.foreign)
+        why = "the job's torch does not use it" if there.nvidia else "netdoctor does not judge it"
+        return unknown(f"{text}: there is {what}, but {why}", subject=subject, how="see torch.backend", measured=measured)
+    return unknown(f"{text}: whether there is an accelerator could not be read ({there})", subject=subject, measured=measured)
+
+
+def _broken(run: Run, subject: str, measured: dict[str, object]) -> Finding:
+    named = f"rank{'s' if len(run.blamed) > 1 else ''} {_list(run.blamed)}"
+    measured = {**measured, "errors": {r.rank: r.error for r in run.ranks if r.error}}
+    phase = next((r.phase for r in run.ranks if r.rank in run.blamed), "")
+    shared = len(set(run.experiment.gpus)) < len(run.experiment.gpus)
+    if run.state == "hung":
+        if shared:  # both kernels must be on the GPU at once; time slices may keep them apart
+            text = "two ranks on one GPU did not finish: they may wait for each other's time slice"
+            return unknown(text, subject=subject, how="two GPUs or two nodes", measured=measured)
+        text = f"{named} never arrived" if run.blamed else "all ranks are in it, and none comes out"
+        return fail(
+            f"the all-reduce hangs: {text}",
+            subject=subject,
+            cause=cause_of(run) or "hang",
+            how="py-spy dump --pid of the rank; NCCL_DEBUG=INFO; dmesg for Xid and PCIe errors",
+            measured=measured,
+            ranks=list(run.blamed),
+            phase=phase,
+        )
+    if out_of_memory(run):
+        text = "a GPU had no free memory for the buffers"
+        return unknown(f"the all-reduce did not run: {text}", subject=subject, how="nvidia-smi: who uses it", measured=measured)
+    return fail(
+        f"{named} failed in phase {phase}; the others are its victims",
+        subject=subject,
+        cause=cause_of(run) or "rank_died",
+        how="the rank's own error, and its NCCL log",
+        measured=measured,
+        ranks=list(run.blamed),
+        phase=phase,
+    )
+
+
+def _fell_back(run: Run) -> str | None:
+    """The HCA port that this run was pinned to, where NCCL carried the data by sockets instead."""
+    port = run.experiment.path.removeprefix("inter-node").strip()
+    return port if port and run.log is not None and run.log.net == "Socket" else None
+
+
+def _how(run: Run) -> str:
+    if "in use" in run.reason or "lock" in run.reason:
+        return "run it when the GPUs are free"
+    if "refused" in run.reason:
+        return "run it as the job's user, or with --user NAME"
+    if "torch" in run.reason:
+        return "give the job's interpreter with --python"
+    return "more time: allreduce budget in the configuration"
+
+
+def _list(ranks: tuple[int, ...] | list[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _size(size: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:g} {name}"
+    return f"{size} B"

@@ -1,0 +1,134 @@
+"""Which backend the job's torch gives CUDA tensors, if the job passes none or "nccl".
+
+What the job itself passes to init_process_group decides in the end; only the job, its log or `netdoctor inspect` can tell that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from netdoctor.api import (
+    Accelerator,
+    Baseline,
+    Finding,
+    Gpus,
+    JobPython,
+    Libraries,
+    Pci,
+    Run,
+    Torch,
+    TorchFacts,
+    Unavailable,
+    Vantage,
+    accelerator,
+    check,
+    fail,
+    ok,
+    skip,
+    unknown,
+)
+
+GIVE = "give the job's interpreter with --python"
+
+
+@check(id="torch.backend", title="CUDA tensors would go by NCCL if the job passes no backend or nccl", cause="gloo_backend")
+def torch_backend(
+    vantage: Vantage,
+    baseline: Baseline | Unavailable,
+    libraries: Libraries | Unavailable,
+    pci: Pci | Unavailable,
+    gpus: Gpus | Unavailable,
+) -> Iterator[Finding]:
+    there = accelerator(pci, gpus)
+    if isinstance(there, Unavailable):
+        yield unknown(f"whether there is an accelerator could not be read: {there}")
+    elif there.none:
+        yield skip("no accelerator: PCI was read and shows none, and NVML shows none")
+    elif not there.nvidia:
+        yield unknown(f"accelerators that netdoctor does not judge: {', '.join(there.foreign)}")
+    else:
+        yield _nvidia(there, vantage, baseline, libraries)
+
+
+def _nvidia(
+    there: Accelerator, vantage: Vantage, baseline: Baseline | Unavailable, libraries: Libraries | Unavailable
+) -> Finding:
+    if isinstance(libraries, Unavailable):
+        return unknown(f"the job's Python could not be read: {libraries}")
+    python, torch = libraries.python, libraries.torch
+    if isinstance(python, Unavailable):
+        return unknown(f"the job's Python is not known: {python}", how=GIVE)
+    if python.ours:
+        return unknown("this is netdoctor's torch, not the job's", how=GIVE)
+    if isinstance(torch, Unavailable) and torch.kind == "absent":
+        return unknown(f"{python.path} has no torch", how=GIVE)
+    if not vantage.job_environment and python.why != "--python":
+        return unknown(f"{vantage.why_not or 'seen outside the job'}: {python.path} need not be the job's Python", how=GIVE)
+    if there.hidden:
+        return unknown("libcuda shows this process no GPU (CUDA_VISIBLE_DEVICES, or none was given to the container)")
+    if not there.visible:
+        return unknown(f"there is {there.nvidia}, but no driver library shows it here: was it meant for this process?")
+    return _static(torch) or _asked(python, baseline)
+
+
+def _static(torch: Torch | Unavailable) -> Finding | None:
+    """A CPU build can be told from its files alone."""
+    if isinstance(torch, Unavailable) or torch.cuda is not None or isinstance(torch.version, Unavailable):
+        return None
+    return fail(
+        "the job's torch is a CPU build: CUDA tensors cannot be made, and everything goes by Gloo",
+        expected="a CUDA build of torch, with NCCL",
+        how="pip install torch from the CUDA index that fits the driver (https://pytorch.org/get-started/locally/)",
+        torch=torch.version,
+    )
+
+
+def _asked(python: JobPython, baseline: Baseline | Unavailable) -> Finding:
+    """What torch itself answered in a child process."""
+    if isinstance(baseline, Unavailable):
+        return unknown(f"torch was not asked: {baseline}", how="netdoctor allreduce")
+    run = baseline.run
+    facts = run.torch or TorchFacts()
+    if run.cuda_available is None:
+        why = facts.error or run.reason or "it did not answer"
+        return unknown(f"torch in {python.path} did not say whether it can use CUDA: {why}")
+    if not run.cuda_available:
+        return fail(
+            "torch cannot use the GPUs that are here: without them it falls back to Gloo, silently from torch 2.6 on",
+            cause="cuda_driver_mismatch",
+            expected="torch.cuda.is_available() is True",
+            measured={"torch_says": facts.cuda_warning} if facts.cuda_warning else None,
+            how="driver and CUDA versions; Fabric Manager on NVSwitch nodes; /dev/nvidia* in the container",
+            torch=run.torch_version,
+        )
+    if facts.nccl_built is False:
+        return fail("this torch was built without NCCL: CUDA tensors go by Gloo, over TCP", torch=run.torch_version)
+    return _backends(run, facts)
+
+
+def _backends(run: Run, facts: TorchFacts) -> Finding:
+    for given, found, error in (
+        ("no backend", run.backends, facts.backends_error),
+        ('"nccl"', run.backends_nccl, facts.backends_nccl_error),
+    ):
+        carrier = found.get("cuda")
+        if carrier is None:
+            why = error or ("no backend for CUDA tensors" if found else "it did not answer")
+            return unknown(f"which backend carries CUDA tensors if the job passes {given} is not known: {why}")
+        if carrier != "nccl":
+            return fail(
+                f"CUDA tensors go by {carrier} if the job passes {given}",
+                expected="nccl",
+                torch=run.torch_version,
+                backends=dict(found),
+            )
+    notes = (
+        () if "cpu" in run.backends else ("without a backend given, this torch has none for CPU tensors (torch 2.6 and up)",)
+    )
+    return ok(
+        f"torch {run.torch_version} takes NCCL for CUDA tensors",
+        notes=notes,
+        torch=run.torch_version,
+        nccl=run.nccl_version,
+        backends=dict(run.backends),
+    )

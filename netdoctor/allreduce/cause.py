@@ -1,0 +1,33 @@
+"""Why an all-reduce failed, as far as NCCL's log and the ranks' own errors tell."""
+
+from __future__ import annotations
+
+from netdoctor.allreduce.experiment import Run
+from netdoctor.model import Status
+from netdoctor.nccl.diagnosis import diagnose
+from netdoctor.nccl.log import parse_text
+
+# These say that it failed, not why.
+_NO_REASON = ("other", "rank_died", "hang", "straggler")
+_PORTS = ("bind: address already in use", "cannot assign requested address")
+_MEMORY = ("out of memory", "outofmemory")
+
+
+def cause_of(run: Run) -> str | None:
+    """The likeliest cause by name, or None where nothing tells more than that it failed."""
+    first = [r for r in run.ranks if r.rank in run.blamed] + [r for r in run.ranks if r.rank not in run.blamed]
+    said = "".join(f"[rank{r.rank}]: {r.error}\n" for r in first if r.error)
+    if any(text in said.lower() for text in _PORTS):
+        return "bootstrap_ports"
+    # Gloo's own failure points at Gloo in a job's log; here it was asked for.
+    passed = (*_NO_REASON, "gloo_backend") if run.experiment.backend == "gloo" else _NO_REASON
+    for facts in (run.log, parse_text(said) if said else None):
+        for finding in diagnose(facts) if facts is not None else ():
+            if finding.status is Status.FAIL and finding.cause not in passed:
+                return finding.cause
+    return None
+
+
+def out_of_memory(run: Run) -> bool:
+    """Whether a GPU had no room for the buffers: somebody else's memory, no fault of the node."""
+    return any(text in r.error.lower() for r in run.ranks for text in _MEMORY)

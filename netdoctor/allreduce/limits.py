@@ -1,0 +1,113 @@
+"""What the path of an all-reduce can carry at most, where that is known for sure.
+
+NCCL's own model (src/graph/topo.h, "per NVLink" and PCIe): GB/s in one direction after protocol overhead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from netdoctor.allreduce.experiment import Run
+from netdoctor.model import Unavailable
+from netdoctor.probes.gpu import Gpu, Gpus
+from netdoctor.probes.pci import Pci
+from netdoctor.probes.rdma import Rdma
+
+# GB/s of one NVLink by compute capability (src/graph/topo.h: SM60_NVLINK_BW … SM100_NVLINK_BW).
+NVLINK: Final = {(6, 0): 18.0, (7, 0): 20.0, (8, 0): 20.0, (8, 6): 12.0, (9, 0): 20.6, (10, 0): 40.1, (10, 3): 40.1}
+# Boards whose NVLinks go in pairs, or not to every GPU: the ring crosses PCIe there.
+_BRIDGED: Final = ("PCIe", " NVL", "A40", "RTX", "A6000", "A5500", "A5000", "A4500", "A30", "Quadro", "TITAN")
+# Share of the raw PCIe rate that NCCL counts on: width × speed / 80 in GB/s (src/graph/topo.cc: Gen5 x16 is 48 instead of 63).
+_PCIE: Final = {2.5: 1.5, 5.0: 3.0, 8.0: 6.0, 16.0: 12.0, 32.0: 24.0, 64.0: 48.0}  # GB/s of 8 lanes
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Bus bandwidth in GB/s that the path cannot pass, and why."""
+
+    rate: float
+    why: str
+
+
+def path_limit(run: Run, gpus: Gpus | Unavailable, pci: Pci | Unavailable, rdma: Rdma | Unavailable) -> Limit | Unavailable:
+    """The limit of the path that the run's log shows; Unavailable where it depends on what cannot be read here."""
+    experiment = run.experiment
+    if len(set(experiment.gpus)) < len(experiment.gpus):
+        return Unavailable("unsupported", "the ranks share one GPU and take turns")
+    kinds = {via.transport for via in run.log.vias} if run.log is not None else set()
+    if not kinds:
+        return Unavailable("not read", "NCCL's log does not show the transport")
+    if kinds == {"NET"}:
+        return _port(experiment.path, run, rdma)
+    if kinds == {"P2P"}:
+        return _between_gpus(experiment.gpus, gpus, pci)
+    return Unavailable("unsupported", f"the data goes by {' and '.join(sorted(kinds))}, whose limit is not known here")
+
+
+def _port(path: str, run: Run, rdma: Rdma | Unavailable) -> Limit | Unavailable:
+    """One HCA port that both ranks share: each sends through it what the other receives."""
+    name, _, port = path.removeprefix("inter-node").strip().partition(":")
+    if run.log.net == "Socket":
+        return Unavailable("unsupported", "sockets of one node do not cross the network")
+    if not name or isinstance(rdma, Unavailable) or isinstance(rdma.devices, Unavailable):
+        return Unavailable("not read", "which port carried the data" if not name else str(rdma))
+    for device in rdma.devices:
+        for one in () if isinstance(device.ports, Unavailable) else device.ports:
+            if device.name == name and str(one.number) == port and isinstance(one.rate_gbps, float | int):
+                return Limit(one.rate_gbps / 8 / 2, f"half of {one.rate_gbps:g} Gb/s: both ranks share the port {name}:{port}")
+    return Unavailable("not read", f"the rate of {name}:{port}")
+
+
+def _between_gpus(ordinals: tuple[int, ...], gpus: Gpus | Unavailable, pci: Pci | Unavailable) -> Limit | Unavailable:
+    pairs = gpus if isinstance(gpus, Unavailable) else gpus.of_the_job
+    if isinstance(pairs, Unavailable):
+        return Unavailable("not read", f"GPUs: {pairs}")
+    mine = [gpu for seen, gpu in pairs if seen.ordinal in ordinals]
+    known = [gpu for gpu in mine if gpu is not None]
+    if len(known) < len(ordinals):
+        return Unavailable("not read", "not every GPU is known to NVML")
+    rates = [_nvlink(gpu) for gpu in known]
+    if any(isinstance(rate, Unavailable) for rate in rates):
+        return next(rate for rate in rates if isinstance(rate, Unavailable))
+    speeds = [rate for rate in rates if isinstance(rate, float)]
+    if not any(speeds):
+        return _pcie(known, pci)
+    if not all(speeds) or (len(pairs) > 2 and any(_bridged(gpu) for gpu in known)):
+        return Unavailable("unsupported", "NVLink does not join every pair of these GPUs")
+    rate = max(speeds)  # a GPU with fewer links than its like is a fault, no lower limit
+    return Limit(rate, f"NVLink of each GPU: {rate:.0f} GB/s in NCCL's model")
+
+
+def _nvlink(gpu: Gpu) -> float | Unavailable:
+    """GB/s of all active NVLinks; 0 without."""
+    if isinstance(gpu.nvlinks, Unavailable):
+        return Unavailable("not read", f"NVLinks of GPU {gpu.index}: {gpu.nvlinks}")
+    if not any(gpu.nvlinks):
+        return 0.0
+    if isinstance(gpu.capability, Unavailable) or gpu.capability not in NVLINK:
+        return Unavailable("unsupported", f"no figure for the NVLinks of compute capability {gpu.capability}")
+    return NVLINK[gpu.capability] * sum(gpu.nvlinks)
+
+
+def _bridged(gpu: Gpu) -> bool:
+    # V100 of 8 GPUs without NVSwitch: a mesh in which rings of fewer GPUs have fewer links.
+    return not isinstance(gpu.name, str) or gpu.capability in ((6, 0), (7, 0)) or any(word in gpu.name for word in _BRIDGED)
+
+
+def _pcie(gpus: list[Gpu], pci: Pci | Unavailable) -> Limit | Unavailable:
+    """Peer to peer below one root: the slowest link.  Across roots or sockets the CPU decides, which no figure covers."""
+    if isinstance(pci, Unavailable):
+        return Unavailable("not read", f"PCI: {pci}")
+    devices = [pci.at(gpu.pci) if isinstance(gpu.pci, str) else None for gpu in gpus]
+    found = [device for device in devices if device is not None]
+    # Root port first, then switches: two components above a device at least mean that a switch stands over it.
+    if len(found) < len(gpus) or len({d.root for d in found}) > 1 or len({d.path[:1] for d in found}) > 1:
+        return Unavailable("unsupported", "the data crosses the CPU between PCIe roots, whose limit is not known here")
+    rates = []
+    for device in found:
+        if isinstance(device.link, Unavailable) or device.link.max_speed not in _PCIE:
+            return Unavailable("not read", f"the PCIe link of {device.address}")
+        rates.append(_PCIE[device.link.max_speed] * device.link.max_width / 8)
+    rate = min(rates)
+    return Limit(rate, f"the PCIe link of the slowest GPU: {rate:.0f} GB/s in NCCL's model")

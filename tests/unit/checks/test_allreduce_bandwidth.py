@@ -1,0 +1,123 @@
+"""allreduce.bandwidth: against the limit of the path, and the site's floor."""
+
+from dataclasses import replace
+
+import pytest
+
+from netdoctor.allreduce.experiment import AllReduce, Baseline, PathRun, Run
+from netdoctor.allreduce.limits import Limit, path_limit
+from netdoctor.checks.allreduce_bandwidth import allreduce_bandwidth
+from netdoctor.model import Severity, Status, Unavailable
+from netdoctor.nccl.facts import Via
+from netdoctor.probes.gpu import Gpus
+from netdoctor.probes.job import Expected
+from netdoctor.probes.pci import Pci
+from tests.support.facts import (
+    baseline,
+    expected,
+    gloo_run,
+    gpu,
+    gpu_device,
+    gpus,
+    hca_run,
+    judge,
+    log,
+    machine,
+    only,
+    path_run,
+    pci,
+    rdma,
+    run,
+)
+
+P2P = log(vias=(Via(0, 1, "", "P2P", "CUMEM"),))
+SHM = log(vias=(Via(0, 1, "", "SHM", "direct"),))
+SIZE = 1 << 28
+A100 = {"nvlinks": (True,) * 12, "capability": (8, 0), "name": "NVIDIA A100-SXM4-80GB"}
+NO_GPU = {Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("absent"), visible=Unavailable("absent"))}
+
+
+def nvlink(rate: float, **changes: object) -> Run:
+    return run(**{"busbw": {SIZE: rate}, "log": P2P, **changes})
+
+
+@pytest.mark.parametrize(
+    ("given", "floor", "status", "severity"),
+    [
+        (nvlink(360.0), {}, Status.PASS, None),
+        (nvlink(475.0), {}, Status.PASS, None),
+        (nvlink(230.0), {}, Status.PASS, None),
+        (nvlink(220.0), {}, Status.FAIL, None),
+        (nvlink(360.0), {SIZE: 400.0}, Status.FAIL, Severity.CRITICAL),
+        (nvlink(360.0), {SIZE: 350.0}, Status.PASS, None),
+        (nvlink(360.0), {SIZE * 2: 400.0}, Status.PASS, None),  # no such size ran
+        (nvlink(20.0, log=SHM), {}, Status.UNKNOWN, None),
+        (nvlink(20.0, log=SHM), {4096: 10.0}, Status.PASS, None),
+        (nvlink(360.0, log=log()), {}, Status.UNKNOWN, None),
+        (nvlink(1.0, busbw={1 << 20: 1.0}), {}, Status.UNKNOWN, None),  # latency decides there
+        (nvlink(1.0, busbw={}), {}, Status.UNKNOWN, None),
+        (nvlink(360.0, state="hung"), {}, Status.UNKNOWN, None),
+        (nvlink(360.0, experiment=AllReduce("nccl", 2, "cuda", gpus=(0, 0))), {}, Status.UNKNOWN, None),
+    ],
+)
+def test_rates(given: Run, floor: dict[int, float], status: Status, severity: Severity | None) -> None:
+    given = replace(given, experiment=replace(given.experiment, sizes=(4096, SIZE)))
+    facts = {Baseline: baseline(given), Expected: expected(busbw_floor=floor)}
+    found = only(judge(allreduce_bandwidth, machine() | facts))
+    assert (found.status, found.severity) == (status, severity)
+
+
+def test_a_rate_worth_a_look_is_a_note() -> None:
+    found = only(judge(allreduce_bandwidth, machine() | {Baseline: baseline(nvlink(250.0))}))
+    assert found.status is Status.PASS
+    assert found.notes
+
+
+def test_without_an_accelerator_only_a_floor_counts() -> None:
+    cpu = machine() | NO_GPU | {Baseline: baseline(gloo_run(), nccl_ran=False)}
+    assert only(judge(allreduce_bandwidth, cpu)).status is Status.SKIP
+    for facts in ({Pci: Unavailable("denied")}, {Expected: Unavailable("malformed")}, {Pci: pci(), Gpus: gpus()}):
+        assert only(judge(allreduce_bandwidth, cpu | facts)).status is Status.UNKNOWN
+    assert only(judge(allreduce_bandwidth, cpu | {Expected: expected(busbw_floor={1 << 20: 1.0})})).status is Status.PASS
+    assert only(judge(allreduce_bandwidth, cpu | {Expected: expected(busbw_floor={1 << 20: 9.0})})).status is Status.FAIL
+
+
+def test_no_run_is_unknown() -> None:
+    assert only(judge(allreduce_bandwidth, machine() | {Baseline: Unavailable("refused")})).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(("rate", "status"), [(20.0, Status.PASS), (5.0, Status.UNKNOWN)])
+def test_a_port_in_loopback_never_fails(rate: float, status: Status) -> None:
+    given = hca_run(busbw={1 << 26: rate})
+    found = judge(allreduce_bandwidth, machine() | {PathRun: path_run(given)})
+    assert (found[1].subject, found[1].status) == ("inter-node mlx5_0:1", status)
+
+
+@pytest.mark.parametrize(
+    ("given", "devices", "limit"),
+    [
+        (nvlink(1.0), gpus(), 370.8),
+        (nvlink(1.0), gpus(all=tuple(gpu(i, **A100) for i in range(8))), 240.0),
+        (nvlink(1.0), gpus(all=tuple(gpu(i, name="NVIDIA H100 NVL") for i in range(8))), None),
+        (nvlink(1.0), gpus(all=tuple(gpu(i, capability=(12, 0)) for i in range(8))), None),
+        (nvlink(1.0), gpus(all=tuple(gpu(i, nvlinks=Unavailable("unsupported")) for i in range(8))), None),
+        (nvlink(1.0), gpus(all=tuple(gpu(i, nvlinks=(True,) * (18 if i != 3 else 16)) for i in range(8))), 370.8),
+        (nvlink(1.0), gpus(all=tuple(gpu(i, nvlinks=()) for i in range(8))), None),  # PCIe across roots
+        (nvlink(1.0), gpus(7), None),
+        (hca_run(), gpus(), 25.0),
+        (hca_run(hca="mlx5_9:1"), gpus(), None),
+    ],
+)  # fmt: skip
+def test_limits(given: Run, devices: Gpus, limit: float | None) -> None:
+    found = path_limit(given, devices, pci(), rdma())
+    assert (round(found.rate, 1) if isinstance(found, Limit) else None) == limit
+
+
+def test_gpus_below_one_root_have_the_limit_of_their_links() -> None:
+    same = {"path": gpu_device(0).path, "root": gpu_device(0).root}
+    two = pci(0, 0, devices=(gpu_device(0), gpu_device(1, **same)))
+    given = nvlink(1.0, experiment=AllReduce("nccl", 2, "cuda", gpus=(0, 1)))
+    without = gpus(2, all=tuple(gpu(i, nvlinks=()) for i in range(2)))
+    found = path_limit(given, without, two, rdma())
+    assert isinstance(found, Limit)
+    assert found.rate == 48.0

@@ -1,0 +1,93 @@
+"""allreduce.run: each state of a run to its true status."""
+
+from dataclasses import replace
+
+import pytest
+
+from netdoctor.allreduce.experiment import AllReduce, Baseline, PathRun, Run
+from netdoctor.checks.allreduce_run import allreduce_run
+from netdoctor.model import Status, Unavailable
+from netdoctor.probes.gpu import Gpus
+from netdoctor.probes.pci import Pci
+from tests.support.facts import baseline, gloo_run, gpus, hca_run, judge, log, machine, only, path_run, pci, rank, run
+
+NO_GPU = {Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("absent"), visible=Unavailable("absent"))}
+
+
+def one(given: Run, **facts: object) -> tuple[Status, str | None]:
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)} | facts))
+    return found.status, found.cause
+
+
+def test_a_healthy_node_passes() -> None:
+    found = only(judge(allreduce_run, machine()))
+    assert found.status is Status.PASS
+    assert "8 ranks on 8 GPUs" in found.message
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "cause"),
+    [
+        (run(state="not started", verified=None, reason="GPU 3 is in use: 70000 MiB"), Status.UNKNOWN, None),
+        (run(state="not started", verified=None, reason="no torch: ModuleNotFoundError"), Status.UNKNOWN, None),
+        (run(state="unfinished", verified=None, reason="rank 0 in phase timed"), Status.UNKNOWN, None),
+        (run(verified=None), Status.UNKNOWN, None),
+        (run(state="hung", verified=None, blamed=(3,)), Status.FAIL, "hang"),
+        (run(state="hung", verified=None, blamed=()), Status.FAIL, "hang"),
+        (run(state="failed", verified=None, blamed=(1,)), Status.FAIL, "rank_died"),
+        (run(verified=False, ranks=(rank(0), rank(1, wrong=5))), Status.FAIL, "wrong_data"),
+        (run(2, state="hung", verified=None, experiment=AllReduce("nccl", 2, "cuda", gpus=(0, 0))), Status.UNKNOWN, None),
+    ],
+)
+def test_states(given: Run, status: Status, cause: str | None) -> None:
+    assert one(given) == (status, cause)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("RuntimeError: ifa != nullptr. Unable to find address for: nosuch0", "socket_ifname"),
+        ("RuntimeError: rv != -1. -1 vs -1. bind: Address already in use", "bootstrap_ports"),
+        ("DistBackendError: NCCL error / Last error: / Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000",
+         "duplicate_gpu"),
+        ("RuntimeError: planted", "rank_died"),
+    ],
+)  # fmt: skip
+def test_the_error_of_the_rank_that_failed_gives_the_cause(error: str, cause: str) -> None:
+    given = gloo_run(state="failed", verified=None, blamed=(1,), ranks=(rank(0), rank(1, phase="init", error=error)))
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)}))
+    assert (found.status, found.cause) == (Status.FAIL, cause)
+    assert "rank 1 failed in phase init" in found.message
+    assert found.measured["errors"] == {1: error}
+
+
+def test_no_memory_on_a_gpu_that_others_use_is_no_fault() -> None:
+    ranks = (rank(0), rank(1, phase="first", error="OutOfMemoryError: CUDA out of memory. Tried to allocate 256 MiB"))
+    assert one(run(2, state="failed", verified=None, blamed=(1,), ranks=ranks)) == (Status.UNKNOWN, None)
+
+
+def test_gloo_is_a_pass_only_where_there_is_no_accelerator() -> None:
+    given = baseline(gloo_run(), nccl_ran=False)
+    found = only(judge(allreduce_run, machine() | {Baseline: given, **NO_GPU}))
+    assert found.status is Status.PASS
+    assert "NCCL did not run" in found.message
+    for facts in ({}, {**NO_GPU, Pci: Unavailable("denied")}, {**NO_GPU, Pci: pci(0, 0, foreign_accelerators=("AMD",))}):
+        assert only(judge(allreduce_run, machine() | {Baseline: given} | facts)).status is Status.UNKNOWN
+
+
+def test_no_run_is_unknown() -> None:
+    assert only(judge(allreduce_run, machine() | {Baseline: Unavailable("refused", "--no-allreduce")})).status is Status.UNKNOWN
+
+
+def test_each_path_is_judged() -> None:
+    stuck = hca_run(hca="mlx5_1:1", state="hung", verified=None, blamed=(1,))
+    late = hca_run(hca="mlx5_2:1", state="not started", verified=None, reason="no time left for this path")
+    sockets = hca_run(hca="mlx5_3:1")
+    sockets = replace(sockets, log=log(net="Socket", network="Socket"))
+    found = judge(allreduce_run, machine() | {PathRun: path_run(hca_run(), stuck, late, sockets)})
+    assert [(f.subject, f.status, f.cause) for f in found[1:]] == [
+        ("inter-node mlx5_0:1", Status.PASS, None),
+        ("inter-node mlx5_1:1", Status.FAIL, "hang"),
+        ("inter-node mlx5_2:1", Status.UNKNOWN, None),
+        ("inter-node mlx5_3:1", Status.FAIL, "transport_fallback_tcp"),
+    ]

@@ -1,0 +1,80 @@
+"""torch.backend: who carries CUDA tensors, and when that cannot be told."""
+
+from dataclasses import replace
+
+import pytest
+
+from netdoctor.allreduce.experiment import Baseline, TorchFacts
+from netdoctor.checks.torch_backend import torch_backend
+from netdoctor.model import Status, Unavailable
+from netdoctor.probes.gpu import Gpus
+from netdoctor.probes.libraries import JobPython, Libraries
+from netdoctor.probes.pci import Pci
+from netdoctor.probes.vantage import Vantage
+from tests.support.facts import baseline, gloo_run, gpus, judge, libraries, machine, only, outside, pci, run, torch
+
+NONE = Unavailable("absent")
+CPU_ONLY = {"backends": {"cpu": "gloo"}, "backends_nccl": {}, "cuda_available": False}
+OURS = JobPython("/x/.venv/bin/python", "VIRTUAL_ENV", True)
+GIVEN = JobPython("/x/bin/python", "--python", False)
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "cause"),
+    [
+        ({}, Status.PASS, None),
+        # what carries CUDA tensors
+        ({Baseline: baseline(run(backends={"cpu": "gloo", "cuda": "gloo"}))}, Status.FAIL, None),
+        ({Baseline: baseline(run(backends_nccl={"cuda": "ucc"}))}, Status.FAIL, None),
+        ({Baseline: baseline(run(backends={"cpu": "gloo"}))}, Status.UNKNOWN, None),
+        ({Baseline: baseline(run(backends={}))}, Status.UNKNOWN, None),
+        ({Baseline: baseline(run(torch=TorchFacts(nccl_built=False)))}, Status.FAIL, None),
+        # CUDA cannot be used
+        ({Baseline: baseline(run(**CPU_ONLY))}, Status.FAIL, "cuda_driver_mismatch"),
+        ({Baseline: baseline(run(cuda_available=None))}, Status.UNKNOWN, None),
+        ({Baseline: Unavailable("refused")}, Status.UNKNOWN, None),
+        # a CPU build
+        ({Libraries: libraries(torch=torch(version="2.13.0+cpu", cuda=None))}, Status.FAIL, None),
+        ({Libraries: libraries(torch=torch(cuda=None)), Baseline: Unavailable("refused")}, Status.FAIL, None),
+        ({Libraries: libraries(torch=torch(cuda=NONE))}, Status.PASS, None),
+        # whose torch
+        ({Libraries: libraries(python=OURS, torch=torch(cuda=None))}, Status.UNKNOWN, None),
+        ({Libraries: libraries(torch=NONE)}, Status.UNKNOWN, None),
+        ({Libraries: libraries(python=NONE)}, Status.UNKNOWN, None),
+        ({Libraries: NONE}, Status.UNKNOWN, None),
+        ({Vantage: outside()}, Status.UNKNOWN, None),
+        ({Vantage: outside(), Libraries: libraries(torch=torch(cuda=None))}, Status.UNKNOWN, None),
+        ({Vantage: outside(), Libraries: libraries(python=GIVEN)}, Status.PASS, None),
+        # accelerators
+        ({Pci: pci(0, 0), Gpus: gpus(0, all=NONE, visible=NONE)}, Status.SKIP, None),
+        ({Pci: pci(0, 0), Gpus: gpus(0)}, Status.SKIP, None),
+        ({Pci: Unavailable("denied"), Gpus: gpus(0, all=NONE, visible=NONE)}, Status.UNKNOWN, None),
+        ({Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("crashed"), visible=NONE)}, Status.UNKNOWN, None),
+        ({Pci: pci(0, 0, unread=("0000:01:00.0",)), Gpus: gpus(0, all=NONE, visible=NONE)}, Status.UNKNOWN, None),
+        ({Pci: pci(0, 0, foreign_accelerators=("AMD (0000:c1:00.0)",)), Gpus: gpus(0, all=NONE)}, Status.UNKNOWN, None),
+        ({Pci: pci(0, 0, foreign_accelerators=NONE), Gpus: gpus(0, all=NONE)}, Status.UNKNOWN, None),
+        ({Gpus: gpus(visible=())}, Status.UNKNOWN, None),  # hidden by CUDA_VISIBLE_DEVICES
+        ({Gpus: gpus(0, all=NONE, visible=NONE)}, Status.UNKNOWN, None),  # a container without GPUs on a node with them
+        ({Gpus: gpus(visible=NONE), Baseline: baseline(run(**CPU_ONLY))}, Status.FAIL, "cuda_driver_mismatch"),
+    ],
+)  # fmt: skip
+def test_table(facts: dict[type, object], status: Status, cause: str | None) -> None:
+    found = only(judge(torch_backend, machine() | facts))
+    assert (found.status, found.cause) == (status, cause), found
+
+
+def test_torchs_own_words_are_shown() -> None:
+    said = TorchFacts(cuda_warning="UserWarning: CUDA initialization: driver too old")
+    found = only(judge(torch_backend, machine() | {Baseline: baseline(run(**CPU_ONLY, torch=said))}))
+    assert found.measured == {"torch_says": said.cuda_warning}
+
+
+def test_a_torch_without_cpu_backend_passes_with_a_note() -> None:
+    assert only(judge(torch_backend, machine())).notes
+    both = {"cpu": "gloo", "cuda": "nccl"}
+    assert not only(judge(torch_backend, machine() | {Baseline: baseline(run(backends=both))})).notes
+
+
+def test_a_gloo_run_of_a_cuda_torch_that_was_not_asked_is_unknown() -> None:
+    given = replace(gloo_run(), cuda_available=None)
+    assert only(judge(torch_backend, machine() | {Baseline: baseline(given)})).status is Status.UNKNOWN
