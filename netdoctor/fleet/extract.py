@@ -46,7 +46,7 @@ class Extract:
         identity, verdict, checks = doc.get("identity"), doc.get("verdict"), doc.get("checks")
         if not isinstance(identity, dict) or not isinstance(host := identity.get("host"), str) or not clean(host):
             raise MalformedReportError("no host name in it")
-        if not isinstance(verdict, dict) or verdict.get("status") not in _VERDICTS:
+        if not isinstance(verdict, dict) or _text(verdict.get("status")) not in _VERDICTS:
             raise MalformedReportError("no verdict in it")
         if not isinstance(checks, list) or not checks:
             raise MalformedReportError("no checks in it")
@@ -214,7 +214,7 @@ def _addresses(inventory: dict[str, Any]) -> Iterable[tuple[str, str]]:
     """Addresses that no other node may have."""
     for link in _list(inventory.get("links")):
         link = _dict(link)
-        name, kind = _text(link.get("name")), link.get("kind")
+        name, kind = _text(link.get("name")), _text(link.get("kind"))
         if link.get("loopback") or not link.get("up", True) or name.startswith(_SHARED_NAMES):
             continue
         if kind in _SHARED_KINDS and not link.get("carries_physical"):

@@ -11,7 +11,21 @@ from typing import Final
 from netdoctor.fleet.across import Fault, across
 from netdoctor.fleet.drift import Drift, drift
 from netdoctor.fleet.groups import Group, group
-from netdoctor.fleet.nodes import BAD, FLAKY, GOOD, MISSING, STATES, UNKNOWN, Node, NodeRun, Problem, Reading, count, shown
+from netdoctor.fleet.nodes import (
+    BAD,
+    FLAKY,
+    GOOD,
+    MISSING,
+    STATES,
+    UNKNOWN,
+    Node,
+    NodeRun,
+    Problem,
+    Reading,
+    clean,
+    count,
+    shown,
+)
 from netdoctor.fleet.outliers import METRICS, Distribution, distributions
 from netdoctor.fleet.read import KINDS
 from netdoctor.model import Finding, Severity, Status
@@ -72,7 +86,9 @@ def examine(reading: Reading, expected: Sequence[str] | None = None, fail_on: Se
     `fail_on` is bad."""
     nodes = _nodes(reading.runs)
     by_name = _place(nodes, reading.problems)
-    names = _expect(nodes, by_name, expected)
+    names = _expect(
+        nodes, by_name, None if expected is None else [clean(name, 253) or clean(repr(name), 253) for name in expected]
+    )
     _unique(nodes)
     live = [n for n in nodes if n.run is not None]
     groups = group(live)
@@ -161,7 +177,13 @@ def _expect(nodes: list[Node], by_name: dict[str, Node], expected: Sequence[str]
         key = name.casefold()
         found = by_key.get(key)
         head = key.partition(".")[0]
-        if found is None and wanted_short[head] == 1 and len(short.get(head, ())) == 1 and _either_is_short(key, short[head]):
+        if (
+            found is None
+            and head
+            and wanted_short[head] == 1
+            and len(short.get(head, ())) == 1
+            and _either_is_short(key, short[head])
+        ):
             found = by_key[next(iter(short[head]))]
         if found is None:
             missing = Node(name, MISSING, expected=True, reasons=["no report was given"])

@@ -1,0 +1,355 @@
+"""Whatever lies in the directory is named and counted, and other machines' strings stay harmless in every format."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netdoctor.commands import fleet as command
+from netdoctor.fleet import html, jsondoc, junit, lists, prometheus, text
+from netdoctor.fleet.extract import Extract, MalformedReportError
+from netdoctor.fleet.nodes import clean
+from netdoctor.fleet.read import DEFECT, MAX_BYTES, expected_names, read
+from netdoctor.fleet.report import Fleet, examine
+from netdoctor.render import json as node_json
+from tests.support import fleets
+
+Doc = dict[str, Any]
+HOSTILE = (
+    '"><script>alert(1)</script>',
+    "../../x",
+    "$(id)",
+    "\x1b]0;owned\x07\x1b[31mred",
+    "a\u202eb",
+    "-rf",
+    "n\n1 good",
+    "x" * 5000,
+)
+
+
+def put(folder: pathlib.Path, name: str, content: Doc | str | bytes) -> pathlib.Path:
+    path = folder / name
+    data = content if isinstance(content, bytes) else (content if isinstance(content, str) else json.dumps(content)).encode()
+    path.write_bytes(data)
+    return path
+
+
+def look(folder: pathlib.Path, expected: list[str] | None = None) -> Fleet:
+    fleet = examine(read([str(folder)]), expected)
+    have = fleet.accounting
+    assert have["given"] == have["good"] + have["bad"] + have["flaky"] + have["unknown"] + have["missing"]
+    return fleet
+
+
+def state(fleet: Fleet, name: str) -> tuple[str, str]:
+    (node,) = [n for n in fleet.nodes if n.name == name]
+    return node.state, "; ".join((*node.reasons, *node.notes))
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (json.dumps(fleets.report("n9"))[:9000], "not JSON"),
+        ("", "not JSON"),
+        (b"\xff\xfe\x00broken", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ('{"schema": ' + "9" * 5000 + "}", "not JSON"),
+        ("[1, 2]", "not ours"),
+        ("null", "not ours"),
+        ('{"schema": "other/1"}', "not ours"),
+        ('{"schema": 7}', "not ours"),
+        ('{"schema": "netdoctor.report/2", "identity": {"host": "n9"}}', "other schema"),
+        ('{"schema": "netdoctor.report/1"}', "malformed"),
+        (json.dumps({**fleets.report("n9"), "checks": []}), "malformed"),
+        (json.dumps({**fleets.report("n9"), "verdict": {"status": "splendid"}}), "malformed"),
+        (json.dumps({**fleets.report("n9"), "identity": {"host": {"unavailable": "denied"}}}), "malformed"),
+        (json.dumps(fleets.report("n9")) + " " * MAX_BYTES, "too large"),
+    ],
+)
+def test_a_file_that_is_no_report_stands_for_an_unknown_node(content: str | bytes, kind: str, tmp_path: pathlib.Path) -> None:
+    put(tmp_path, "n9.json", content)
+    put(tmp_path, "n1.json", fleets.report("n1"))
+    fleet = look(tmp_path)
+    assert [p.kind for p in fleet.problems] == [kind]
+    assert state(fleet, "n9")[0] == "unknown" and "n9.json" in state(fleet, "n9")[1]
+    assert fleet.exit_code == 4
+    for format in command.FORMATS:
+        assert command.render(fleet, format)
+
+
+def test_an_expected_node_with_a_broken_report_is_unknown_not_missing(tmp_path: pathlib.Path) -> None:
+    put(tmp_path, "n1.json", '{"schema"')
+    fleet = look(tmp_path, ["n1", "n2"])
+    assert state(fleet, "n1")[0] == "unknown"
+    assert state(fleet, "n2") == ("missing", "no report was given")
+    assert fleet.exit_code == 3
+
+
+def test_other_things_in_the_directory_are_named(tmp_path: pathlib.Path) -> None:
+    put(tmp_path, "n1.json", fleets.report("n1"))
+    put(tmp_path, "notes.txt", "hello")
+    put(tmp_path, "log.json", {"schema": "netdoctor.log/1"})
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "twice.json").hardlink_to(tmp_path / "n1.json")
+    (tmp_path / "below").mkdir()
+    put(tmp_path / "below", "n2.json", fleets.report("n2", number=2))
+    fleet = look(tmp_path)
+    assert sorted((pathlib.Path(p.file).name, p.kind) for p in fleet.problems) == [
+        ("gone.json", "unreadable"), ("log.json", "another document"), ("notes.txt", "skipped"), ("pipe.json", "unreadable"),
+        ("twice.json", "skipped"),
+    ]  # fmt: skip
+    assert fleet.reports == 2 and fleet.files == 7
+    out = text.render(fleet)
+    assert all(name in out for name in ("gone.json", "log.json", "notes.txt", "pipe.json", "twice.json"))
+
+
+# Several reports of one name
+
+
+def at(doc: Doc, time: str, verdict: str = "healthy") -> Doc:
+    doc = copy.deepcopy(doc)
+    doc["volatile"]["time"] = time
+    doc["verdict"]["status"] = verdict
+    return doc
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (("unhealthy", "healthy"), "good"),  # mended
+        (("healthy", "unhealthy"), "bad"),
+        (("healthy", "unhealthy", "healthy"), "flaky"),
+        (("healthy", "inconclusive"), "unknown"),
+        (("healthy", "healthy"), "good"),
+    ],
+)
+def test_the_newest_of_several_reports_counts(verdicts: tuple[str, ...], expected: str, tmp_path: pathlib.Path) -> None:
+    doc = fleets.report("n1")
+    for day, verdict in enumerate(verdicts, 1):
+        put(tmp_path, f"{9 - day}.json", at(doc, f"2026-03-{day:02d}T08:00:00Z", verdict))
+    fleet = look(tmp_path)
+    got, words = state(fleet, "n1")
+    assert got == expected and fleet.accounting["given"] == 1
+    assert all(f"{9 - day}.json" in words for day in range(1, len(verdicts) + 1))
+
+
+def test_two_verdicts_at_the_same_moment_are_flaky(tmp_path: pathlib.Path) -> None:
+    doc = fleets.report("n1")
+    put(tmp_path, "a.json", at(doc, fleets.TIME, "unhealthy"))
+    put(tmp_path, "b.json", at(doc, fleets.TIME))
+    for name in ("a.json", "b.json"):
+        os.utime(tmp_path / name, (2e9, 2e9 if name == "b.json" else 1.9e9))
+    assert state(look(tmp_path), "n1")[0] == "flaky"
+
+
+def test_a_clock_that_runs_ahead_is_named_and_not_believed(tmp_path: pathlib.Path) -> None:
+    doc = fleets.report("n1")
+    os.utime(put(tmp_path, "old.json", at(doc, "2031-01-01T00:00:00Z", "unhealthy")), (1_772_000_000,) * 2)
+    os.utime(put(tmp_path, "new.json", at(doc, "2026-03-01T08:00:00Z")), (1_772_400_000,) * 2)
+    got, words = state(look(tmp_path), "n1")
+    assert got == "good" and "new.json is the newest" in words
+    put(tmp_path, "new.json", at(doc, "2099-01-01T00:00:00Z"))
+    assert "its clock is ahead by" in state(look(tmp_path), "n1")[1]
+
+
+def test_two_machines_of_one_name_are_two_nodes_and_both_bad(tmp_path: pathlib.Path) -> None:
+    put(tmp_path, "a.json", fleets.report("localhost", number=1))
+    put(tmp_path, "b.json", fleets.report("localhost", number=2))
+    fleet = look(tmp_path)
+    assert [(n.name, n.state) for n in fleet.nodes] == [("localhost (machine 1)", "bad"), ("localhost (machine 2)", "bad")]
+    assert fleet.faults[0][0].check == "fleet.host_name"
+    assert lists.lists(fleet)[0]["passing_nodes.txt"] == ""
+
+
+def test_a_node_that_has_one_new_gpu_is_the_same_node(tmp_path: pathlib.Path) -> None:
+    doc = fleets.report("n1")
+    put(tmp_path, "a.json", at(doc, "2026-03-01T08:00:00Z"))
+    doc["inventory"]["gpus"][3]["uuid"] = "GPU-new"
+    put(tmp_path, "b.json", at(doc, "2026-03-02T08:00:00Z"))
+    assert look(tmp_path).accounting["given"] == 1
+
+
+# Evidence
+
+
+@pytest.mark.parametrize("lose", ["checks", "partial", "nothing passed"])
+def test_a_report_that_lost_evidence_does_not_pass(lose: str, tmp_path: pathlib.Path) -> None:
+    doc = fleets.report("n1")
+    if lose == "checks":
+        doc["checks"] = [{**c, "status": "unknown"} for c in doc["checks"]]
+    if lose == "partial":
+        doc["partial"] = "interrupted by SIGTERM"
+    if lose == "nothing passed":
+        doc["checks"] = [{**c, "status": "skip"} for c in doc["checks"]]
+    put(tmp_path, "n1.json", doc)
+    assert state(look(tmp_path), "n1")[0] == "unknown"
+
+
+# Expected nodes
+
+
+def test_short_and_full_names_meet_where_that_is_unambiguous(tmp_path: pathlib.Path) -> None:
+    for number, name in enumerate(("n1.cluster.example", "N2", "n3.a", "n3.b"), 1):
+        put(tmp_path, f"{number}.json", fleets.report(name, number=number))
+    fleet = look(tmp_path, ["n1", "n2.cluster.example", "n3"])
+    assert {n.name: (n.state, n.expected) for n in fleet.nodes} == {
+        "n1": ("good", True), "n2.cluster.example": ("good", True), "n3": ("missing", True),
+        "n3.a": ("good", False), "n3.b": ("good", False),
+    }  # fmt: skip
+    assert lists.lists(fleet)[0] == {"passing_nodes.txt": "n1\nn2.cluster.example\n", "failing_nodes.txt": "n3\n"}
+
+
+def test_the_hosts_file(tmp_path: pathlib.Path) -> None:
+    path = put(tmp_path, "hosts.txt", "# all\nn1\n\nn2  # rack 2\nn1\n\x1b[31mn3\n")
+    assert expected_names(str(path)) == ["n1", "n2", "n3"]
+
+
+# Hostile strings
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    folder = tmp_path_factory.mktemp("hostile")
+    for number, name in enumerate(HOSTILE, 1):
+        doc = fleets.report(name, number=number)
+        fleets.own_fail(doc, message=f"{name} </script><!--<script> {name}")
+        doc["verdict"]["text"] = name
+        doc["checks"][3]["id"] = name[:50]
+        doc["checks"][3]["status"] = name[:50]
+        doc["inventory"]["driver"] = name
+        doc["inventory"]["sysctls"][name] = name
+        doc["inventory"]["nccl_variables"][name] = name
+        doc["inventory"]["links"][1]["name"] = name
+        doc["inventory"]["gpus"][0]["name"] = name
+        doc["runs"][0]["backend"] = name
+        put(folder, f"{number}.json", doc)
+    put(folder, 'a"><script>alert(2)</script>.json'.replace("/", "_"), "{")
+    return look(folder, ["n1", '"><img src=x>', "\x1b[2J"])
+
+
+def test_hostile_strings_in_text(hostile: Fleet) -> None:
+    out = text.render(hostile)
+    assert not set(out) & set(map(chr, [*range(10), *range(11, 32), *range(127, 160), 0x202E]))
+
+
+def test_hostile_strings_in_json(hostile: Fleet) -> None:
+    out = jsondoc.render(hostile)
+    assert "\\u001b" not in out and len(json.loads(out)["nodes"]) == len(hostile.nodes)
+
+
+def test_hostile_strings_in_html(hostile: Fleet) -> None:
+    out = html.render(hostile)
+    assert out.lower().count("<script") == 2 == out.lower().count("</script")  # the data and the page's own
+    assert "<img" not in out and "<!--" not in out and "\x1b" not in out
+    assert "default-src 'none'" in out and "unsafe" not in out
+
+
+def test_hostile_strings_in_junit(hostile: Fleet) -> None:
+    root = ElementTree.fromstring(junit.render(hostile))
+    cases = root.findall("testsuite/testcase")
+    assert len([c for c in cases if c.get("classname", "").startswith("netdoctor.fleet.")]) == len(hostile.nodes)
+
+
+def test_hostile_strings_in_prometheus(hostile: Fleet) -> None:
+    parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus-client")
+    families = {f.name: f for f in parser.text_string_to_metric_families(prometheus.render(hostile))}
+    assert {s.labels["node"] for s in families["netdoctor_fleet_node_good"].samples} <= {n.name for n in hostile.nodes}
+    assert families["netdoctor_fleet_nodes_unnamed"].samples[0].value >= 6
+    states = {s.labels["state"]: s.value for s in families["netdoctor_fleet_nodes"].samples}
+    assert sum(states.values()) == hostile.accounting["given"]
+
+
+def test_hostile_names_are_on_no_list(hostile: Fleet) -> None:
+    files, left_out = lists.lists(hostile)
+    assert files == {"passing_nodes.txt": "", "failing_nodes.txt": "n1\n"}
+    assert "$(id)" in left_out and "../../x" in left_out
+
+
+def test_names_that_look_like_options_are_on_no_list(tmp_path: pathlib.Path) -> None:
+    put(tmp_path, "a.json", fleets.report("-rf"))
+    put(tmp_path, "b.json", fleets.report("..", number=2))
+    put(tmp_path, "c.json", fleets.report("ok", number=3))
+    assert lists.lists(look(tmp_path))[0]["passing_nodes.txt"] == "ok\n"
+
+
+# Anything at all
+
+
+def _mutate(value: Any, draw: random.Random) -> Any:
+    """`value` with one place replaced by something of another kind."""
+    here = [None, True, -1, 1e308, float("nan"), "", "\x1b[0m", [], {}, [[]], {"unavailable": "x"}, "9" * 400, {"a": {}}]
+    if draw.random() < 0.12 or not isinstance(value, dict | list) or not value:
+        return draw.choice(here)
+    if isinstance(value, dict):
+        key = draw.choice(sorted(value))
+        return {**value, key: _mutate(value[key], draw)}
+    place = draw.randrange(len(value))
+    return [*value[:place], _mutate(value[place], draw), *value[place + 1 :]]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), changes=st.integers(1, 12))
+def test_no_report_breaks_the_fleets_report(seed: int, changes: int, tmp_path: pathlib.Path) -> None:
+    draw = random.Random(seed)
+    docs = [fleets.report(f"n{i}", number=i + 1) for i in range(3)]
+    for _ in range(changes):
+        place = draw.randrange(3)
+        changed = _mutate(docs[place], draw)
+        docs[place] = {**changed, "schema": "netdoctor.report/1"} if isinstance(changed, dict) else docs[place]
+    for number, doc in enumerate(docs):
+        put(tmp_path, f"n{number}.json", json.dumps(doc))
+    fleet = look(tmp_path)
+    assert not [p.detail for p in fleet.problems if DEFECT in p.detail]
+    for format in command.FORMATS:
+        assert command.render(fleet, format)
+
+
+def test_the_real_report_is_what_is_read(tmp_path: pathlib.Path) -> None:
+    """A report as the engine's renderer writes it, not as a test imagines it."""
+    from netdoctor.inventory import inventory
+    from netdoctor.model import CheckResult, Finding, Report, Status, Verdict
+    from tests.support import facts
+
+    finding = Finding(Status.FAIL, "3 usable ports", check="net.port_range", cause="bootstrap_ports")
+    report = Report(
+        "0.1.0", {"host": "real", "kernel": "6.8"}, {"kind": "host"}, "audit",
+        (CheckResult("net.port_range", "wide enough", "bootstrap_ports", (finding,)),),
+        Verdict("unhealthy", 3, "UNHEALTHY"),
+        runs=({"backend": "nccl", "device": "cuda", "ranks": 8, "path": "default", "state": "finished", "verified": True},),
+        volatile={"time": fleets.TIME, "runs": [{"busbw_gb_s": {"67108864": 360.0}, "latency_s": {"4096": 25e-6},
+                                                 "ranks": [{"phase_seconds": {"init": 1.5}}]}]},
+        inventory=inventory(facts.machine()),
+    )  # fmt: skip
+    run = Extract().run(json.loads(node_json.render(report)), "f", 0.0)
+    assert (run.host, run.verdict, run.statuses, run.items[0].message) == ("real", "unhealthy", "f", "3 usable ports")
+    assert run.metrics == {
+        "busbw|nccl cuda ×8, 64 MiB": 360.0, "latency|nccl cuda ×8, 4 KiB": 25e-6, "init|nccl cuda ×8": 1.5,
+    }  # fmt: skip
+    assert run.traits["gpus"] == "8 × NVIDIA H100 80GB HBM3" and run.traits["nccl"] == "2.27.5"
+    assert run.nccl_if == ("ib0", "10.1.0.7", 24, 2044) and run.time == 1772352000.0
+    with pytest.raises(MalformedReportError):
+        Extract().run({}, "f", 0.0)
+
+
+def test_cleaning_keeps_what_is_harmless() -> None:
+    assert clean("NVIDIA H100 80GB – ok ✓") == "NVIDIA H100 80GB – ok ✓"
+    assert clean("a" * 400, 10) == "a" * 9 + "…"
+    assert clean("a\x00b\tc") == "ab c"
+
+
+def test_the_command_line_does_not_load_what_it_does_not_need() -> None:
+    code = "import sys, netdoctor.fleet.html, netdoctor.commands.fleet; print(sorted({'torch', 'yaml'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
