@@ -6,11 +6,11 @@ Parameters (all strings): ``routes`` = comma-separated IP addresses; with it onl
      "addresses": [{"index", "label", "family", "ip", "prefix", "scope", "flags"}],              dump order: IPv4, then IPv6
      "default": {"4": ROUTE, "6": ROUTE},                      to an address that no network has (RFC 5737, RFC 3849)
      "listening": [[port, uid]] or {"unavailable": kind, "detail": text}}
-    {"routes": {IP: {"main": ROUTE, "via": {INTERFACE: ROUTE}}}}
+    {"routes": {IP: {"main": ROUTE, "via": [INTERFACE, …]}}}
 
-where ROUTE is {"oif", "source", "gateway", "kind"} or {"error": errno name}.  ``via`` asks with the interface given (RTA_OIF);
-it holds only interfaces that have a route of their own: the kernel takes any destination for on-link where it has none
-(net/ipv4/route.c ip_route_output_key_hash_rcu), so an answer counts with a gateway or where the address lies in a prefix.
+where ROUTE is {"oif", "source", "gateway", "kind"} or {"error": errno name}.  ``via`` asks with each interface given (RTA_OIF)
+for the matching entry of the routing table (RTM_F_FIB_MATCH) and holds the interfaces that have one longer than the default
+route: without that flag the kernel takes every destination for on-link (net/ipv4/route.c ip_route_output_key_hash_rcu).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from typing import Any
 
 NETLINK_ROUTE, NETLINK_SOCK_DIAG = 0, 4
@@ -29,11 +29,13 @@ NLMSG_ERROR, NLMSG_DONE = 2, 3
 REQUEST, ACK, DUMP, DUMP_INTR = 0x1, 0x4, 0x300, 0x10
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO, IFLA_INFO_KIND = 1, 3, 4, 10, 18, 1
 IFA_ADDRESS, IFA_LOCAL, IFA_LABEL, IFA_FLAGS = 1, 2, 3, 8
+RTM_F_FIB_MATCH = 0x2000
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PREFSRC, RTA_VIA = 1, 4, 5, 7, 18
 IFF_UP = 0x1
 SCOPES = {0: "global", 200: "site", 253: "link", 254: "host", 255: "nowhere"}
 ADDRESS_FLAGS = ((0x08, "dadfailed"), (0x20, "deprecated"), (0x40, "tentative"))
 TEMPORARY = 0x01  # of an IPv6 address; the same bit says "secondary" of an IPv4 one
+UNICAST = 1
 ROUTE_KINDS = {1: "unicast", 2: "local", 3: "broadcast", 5: "multicast", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
 TCP_LISTEN = 10
 ELSEWHERE = {"4": "198.51.100.1", "6": "2001:db8::1"}  # documentation networks: only a default route leads there
@@ -161,50 +163,54 @@ def addresses(route: Netlink) -> list[dict[str, Any]]:
     return out
 
 
-def one_route(route: Netlink, destination: str, names: dict[int, str], oif: int | None = None) -> dict[str, Any]:
+def look_up(route: Netlink, destination: str, oif: int | None = None, flags: int = 0) -> tuple[bytes, dict[int, bytes]]:
+    """The rtmsg and the attributes of the answer to RTM_GETROUTE; OSError where there is no route."""
     where = ip_address(destination.partition("%")[0])
     family, bits = (socket.AF_INET, 32) if where.version == 4 else (socket.AF_INET6, 128)
-    payload = struct.pack("=BBBBBBBBI", family, bits, 0, 0, 0, 0, 0, 0, 0) + attribute(RTA_DST, where.packed)
+    payload = struct.pack("=BBBBBBBBI", family, bits, 0, 0, 0, 0, 0, 0, flags) + attribute(RTA_DST, where.packed)
     if oif is not None:
         payload += attribute(RTA_OIF, struct.pack("=I", oif))
+    for body in route.ask(RTM_GETROUTE, payload, dump=False):
+        return body, attributes(body[12:])
+    raise OSError(errno.ENOENT, "no answer")
+
+
+def one_route(route: Netlink, destination: str, names: dict[int, str]) -> dict[str, Any]:
     try:
-        answers = route.ask(RTM_GETROUTE, payload, dump=False)
+        body, have = look_up(route, destination)
     except OSError as error:
         return {"error": errno.errorcode.get(error.errno or 0, str(error.errno))}
-    for body in answers:
-        have = attributes(body[12:])
-        through = have.get(RTA_VIA, b"")[2:]  # rtvia: family, address (RFC 5549 routes)
-        return {
-            "oif": names.get(number(have.get(RTA_OIF)) or 0),
-            "source": ip(have.get(RTA_PREFSRC)),
-            "gateway": ip(have.get(RTA_GATEWAY) or through),
-            "kind": ROUTE_KINDS.get(body[7], str(body[7])),
-        }
-    return {"error": "ENOENT"}
+    through = have.get(RTA_VIA, b"")[2:]  # rtvia: family, address (RFC 5549 routes)
+    return {
+        "oif": names.get(number(have.get(RTA_OIF)) or 0),
+        "source": ip(have.get(RTA_PREFSRC)),
+        "gateway": ip(have.get(RTA_GATEWAY) or through),
+        "kind": ROUTE_KINDS.get(body[7], str(body[7])),
+    }
+
+
+def own_route(route: Netlink, destination: str, oif: int) -> bool:
+    """Whether the routing table has an entry through `oif` that is longer than the default route."""
+    try:
+        body, have = look_up(route, destination, oif, RTM_F_FIB_MATCH)
+    except OSError:
+        return False
+    return body[1] > 0 and body[7] == UNICAST and number(have.get(RTA_OIF)) in (oif, None)  # None: one of several next hops
 
 
 def routes(route: Netlink, wanted: list[str]) -> dict[str, Any]:
     every = links(route)
     names = {one["index"]: one["name"] for one in every}
-    prefixes: dict[int, list[Any]] = {}
-    for one in addresses(route):
-        prefixes.setdefault(one["index"], []).append(ip_network(f"{one['ip']}/{one['prefix']}", strict=False))
-    up = [one["index"] for one in every if one["flags"] & IFF_UP and one["index"] in prefixes][:MAX_VIA]
+    held = {one["index"] for one in addresses(route)}
+    up = [one["index"] for one in every if one["flags"] & IFF_UP and one["index"] in held][:MAX_VIA]
     out: dict[str, Any] = {}
     for destination in wanted:
         try:
-            where = ip_address(destination.partition("%")[0])
+            ip_address(destination.partition("%")[0])
         except ValueError:
-            out[destination] = {"main": {"error": "EINVAL"}, "via": {}}
+            out[destination] = {"main": {"error": "EINVAL"}, "via": []}
             continue
-        via = {}
-        for index in up:
-            if not any(net.version == where.version for net in prefixes[index]):
-                continue
-            got = one_route(route, destination, names, index)
-            on_link = any(where in net for net in prefixes[index] if net.version == where.version)
-            if got.get("kind") == "unicast" and got.get("oif") == names[index] and (got["gateway"] or on_link):
-                via[names[index]] = got
+        via = [names[index] for index in up if own_route(route, destination, index)]
         out[destination] = {"main": one_route(route, destination, names), "via": via}
     return out
 

@@ -32,7 +32,9 @@ class Peer:
     rtt_ms: float | Unavailable = Unavailable("not read")  # TCP_INFO of a connection, only where measured
     local: bool | Unavailable = Unavailable("not read")  # one of its addresses is this node's
     port: int | None = None
-    via: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by address: interfaces with a route of their own to it
+    via: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # by address: interfaces with a route longer than the default
 
     def reached_by(self) -> frozenset[str]:
         """Interfaces that lead to one of its addresses: the kernel's choice, and those with a route of their own."""

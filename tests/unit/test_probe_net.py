@@ -114,9 +114,7 @@ def test_master_is_resolved_routed_and_its_round_trip_measured() -> None:
         **{
             "env:": {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"},
             question("resolve", name="node0"): {"addresses": ["10.0.0.1"]},
-            question("netlink", routes="10.0.0.1"): {
-                "routes": {"10.0.0.1": {"main": hop("eth0"), "via": {"eth0": hop("eth0"), "ib0": hop("ib0", "10.1.0.1")}}}
-            },
+            question("netlink", routes="10.0.0.1"): {"routes": {"10.0.0.1": {"main": hop("eth0"), "via": ["eth0", "ib0"]}}},
             question("rtt", host="10.0.0.1", port=29500, seconds=1): {"rtt_us": 250, "var_us": 10},
         }
     )
@@ -132,7 +130,7 @@ def test_this_node_is_known_as_master_and_nothing_connects_to_it() -> None:
 
 
 def _routes(ip: str, main: dict[str, Any]) -> dict[str, Any]:
-    return {question("netlink", routes=ip): {"routes": {ip: {"main": main, "via": {}}}}}
+    return {question("netlink", routes=ip): {"routes": {ip: {"main": main, "via": []}}}}
 
 
 def test_a_master_that_does_not_resolve_is_kept_with_the_reason() -> None:

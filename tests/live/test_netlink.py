@@ -1,0 +1,153 @@
+"""ask/netlink against iproute2 in namespaces, and the probe through the real helper."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import netlab
+
+pytestmark = [pytest.mark.live, pytest.mark.root]
+
+LAYOUT = """
+sh('ip link set lo up')
+veth('eth0', '10.0.0.7/24', '10.5.0.7/24 label eth0:1', 'fd00::7/64', 'fe80::7/64')
+veth('eth1', '10.1.0.7/24', '192.168.0.7/24')
+veth('eth2', '10.2.0.7/24', up=False)
+bridge('br0', '172.18.0.1/16')
+sh('ip link set eth2p master br0')
+sh('ip route add default via 10.0.0.1', 'ip -6 route add default via fd00::1', 'ip route add 203.0.113.0/24 via 10.1.0.1',
+   'ip route add unreachable 198.18.0.0/15', 'ip route add default via 10.1.0.1 table 77',
+   'ip rule add from 10.1.0.7 lookup 77')
+"""
+
+AGAINST_IP = (
+    LAYOUT
+    + """
+def ip(*words):
+    return json.loads(subprocess.run(["ip", "-j", "-d", *words], capture_output=True, check=True).stdout or "[]")
+from netdoctor.ask.netlink import answer
+told = answer({})
+indexes = {one["index"]: one["name"] for one in told["links"]}
+theirs, mine = {}, {}
+for one in ip("addr"):
+    theirs[one["ifname"]] = {
+        "index": one["ifindex"], "mtu": one["mtu"], "up": "UP" in one["flags"], "lower": one.get("address"),
+        "kind": one.get("linkinfo", {}).get("info_kind"), "master": one.get("master"),
+        "addresses": [[a["local"], a["prefixlen"], a["scope"], a.get("label")] for a in one["addr_info"]],
+    }
+for one in told["links"]:
+    mine[one["name"]] = {
+        "index": one["index"], "mtu": one["mtu"], "up": bool(one["flags"] & 1), "lower": one["address"],
+        "kind": one["kind"], "master": indexes.get(one["controller"]),
+        "addresses": [[a["ip"], a["prefix"], a["scope"], a["label"]] for a in told["addresses"] if a["index"] == one["index"]],
+    }
+wanted = ["203.0.113.9", "10.0.0.9", "10.0.0.7", "198.51.100.9", "198.18.0.1", "fd00::9", "2001:db8::9"]
+got = answer({"routes": ",".join(wanted)})["routes"]
+hops = {}
+for one in wanted:
+    done = subprocess.run(["ip", "-j", "route", "get", one], capture_output=True)
+    hop = json.loads(done.stdout)[0] if done.stdout.strip() else {}
+    hops[one] = [hop.get("dev"), hop.get("gateway"), hop.get("prefsrc")] if done.returncode == 0 else None
+say([theirs, mine, hops, got, told["default"]])
+"""
+)
+
+
+def test_links_and_addresses_are_those_of_iproute2() -> None:
+    theirs, mine, _, _, _ = netlab.run(AGAINST_IP)
+    assert {"lo", "eth0", "eth1", "eth2", "br0"} <= set(mine)
+    assert mine == theirs
+    assert mine["eth0"]["addresses"][1] == ["10.5.0.7", 24, "global", "eth0:1"]
+    assert (mine["br0"]["kind"], mine["eth2p"]["master"]) == ("bridge", "br0")
+
+
+def test_routes_are_those_of_iproute2() -> None:
+    _, _, theirs, mine, default = netlab.run(AGAINST_IP)
+    for destination, hop in theirs.items():
+        main = mine[destination]["main"]
+        if hop is None:
+            assert "error" in main or main["kind"] == "unreachable", destination
+        else:
+            assert [main["oif"], main["gateway"], main["source"]] == hop, destination
+    assert mine["10.0.0.7"]["main"]["kind"] == "local"
+    assert theirs["198.18.0.1"] is None
+    assert (default["4"]["oif"], default["6"]["oif"]) == ("eth0", "eth0")
+    # a route of its own: an entry longer than the default route, which leads everywhere and so shows nothing
+    assert mine["203.0.113.9"]["via"] == ["eth1"]
+    assert mine["10.0.0.9"]["via"] == ["eth0"]
+    assert mine["fd00::9"]["via"] == ["eth0"]
+    assert mine["198.51.100.9"]["via"] == mine["2001:db8::9"]["via"] == []
+
+
+LISTENERS = """
+import socket
+from netdoctor.ask import netlink
+from netdoctor.ask.netlink import listening, listening_proc
+sh('ip link set lo up')
+held = [socket.create_server(("127.0.0.1", 41001)), socket.create_server(("::", 41002), family=socket.AF_INET6)]
+bound = socket.socket(); bound.bind(("127.0.0.1", 41003))
+client = socket.create_connection(("127.0.0.1", 41001))
+pid = os.fork()
+if not pid:
+    os.setuid(65534)
+    mine = socket.create_server(("127.0.0.1", 41004))
+    import signal
+    signal.pause()
+while not any(port == 41004 for port, _ in listening()):
+    os.sched_yield()
+say([listening(), listening_proc()])
+os.kill(pid, 9); os.waitpid(pid, 0)
+"""
+
+
+def test_listeners_by_sock_diag_and_by_proc() -> None:
+    diag, proc = netlab.run(LISTENERS)
+    assert diag == [[41001, 0], [41002, 0], [41004, 65534]]
+    assert proc == diag
+
+
+PROBE = (
+    LAYOUT
+    + """
+import socket
+os.environ.update(MASTER_ADDR="10.1.0.9", MASTER_PORT="29500")
+from netdoctor.host import LiveHost
+from netdoctor.probes.net import probe, probe_ports
+host = LiveHost(config={"expected": {"peers": ["10.0.0.7:41001", "10.2.0.9"]}})
+held = socket.create_server(("127.0.0.1", 41001))
+net, ports = probe(host), probe_ports(host)
+host.close()
+from netdoctor.model import plain
+say([plain(net), plain(ports)])
+"""
+)
+
+
+def test_the_probe_through_the_helper() -> None:
+    net, ports = netlab.run(PROBE)
+    assert net["sysfs_agrees"] is False  # sysfs is that of the mount, not of this namespace
+    eth0 = next(link for link in net["links"] if link["name"] == "eth0")
+    assert eth0["speed_mbps"] == {"unavailable": "not read", "detail": "sysfs of another network namespace"}
+    master = net["master"]
+    assert (master["local"], master["routes"]["10.1.0.9"]["interface"], master["via"]["10.1.0.9"]) == (False, "eth1", ["eth1"])
+    assert master["rtt_ms"]["unavailable"] in ("failed", "timed out")  # nobody answers there
+    here, down = net["peers"]
+    assert (here["local"], down["local"]) == (True, False)
+    assert (ports["low"], ports["high"], ports["listening"]) == (32768, 60999, [41001])
+
+
+RTT = """
+import socket
+from netdoctor.ask.rtt import answer
+sh('ip link set lo up')
+server = socket.create_server(("127.0.0.1", 41001))
+say([answer({"host": "127.0.0.1", "port": "41001"}), answer({"host": "127.0.0.1", "port": "9"}),
+     answer({"host": "10.9.9.9", "port": "9"})])
+"""
+
+
+def test_round_trip_of_a_connection() -> None:
+    good, refused, away = netlab.run(RTT)
+    assert 0 < good["rtt_us"] < 1_000_000
+    assert refused == {"error": "ECONNREFUSED"}
+    assert away == {"error": "ENETUNREACH"}
