@@ -135,6 +135,26 @@ def test_entry_points_of_another_users_site_packages(folder: Path) -> None:
     assert "nd_evil_plugin" not in sys.modules
 
 
+def test_a_trusted_entry_point_that_names_another_users_module(folder: Path) -> None:
+    """As an editable install leaves it: the metadata is root's, the code is not."""
+    site, code = folder.parent / "site", folder.parent / "code"
+    info = site / "editable-1.0.dist-info"
+    info.mkdir(parents=True)
+    code.mkdir()
+    for path in (site, info, code):
+        path.chmod(0o755)
+    (info / "entry_points.txt").write_text("[netdoctor.plugins]\nevil = nd_evil_editable\n")
+    (code / "nd_evil_editable.py").write_text("raise RuntimeError('it ran as root')")
+    os.chown(code / "nd_evil_editable.py", NOBODY, NOBODY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(code))
+        got = load(dropin_dir="/nonexistent", search=[str(site)])
+    (result,) = got.results
+    assert result.id == "plugin.refused"
+    assert "nd_evil_editable.py belongs to uid 65534" in result.findings[0].message
+    assert "nd_evil_editable" not in sys.modules
+
+
 def test_a_user_runs_the_users_own_files_but_not_a_strangers(folder: Path) -> None:
     """As uid 65534: own files pass, files of uid 65533 do not."""
     base = folder.parent

@@ -298,9 +298,10 @@ def test_a_locked_site_cannot_be_loosened(tmp_path: Path) -> None:
 def test_a_locked_site_can_be_tightened(tmp_path: Path) -> None:
     got = load(
         environ={"NETDOCTOR_PROFILE": "strict", "NETDOCTOR_FAIL_ON": "info", "NETDOCTOR_JOB_NODES": "64"},
-        overrides={"expected.gpus": 16},
-        site=write(tmp_path, LOCKED),
+        overrides={"expected.gpus": 16, "expected.peers": "b,c", "expected.rtt_ms": None, "profile": None},
+        site=write(tmp_path, LOCKED.replace("gpus: 8", "gpus: 8, peers: [a, b]")),
     )
+    assert (got.expected.peers, got.expected.rtt_ms) == (("a", "b", "c"), 0.5)
     assert (got.profile, got.fail_on, got.job.nodes, got.expected.gpus, got.notes) == ("strict", "info", 64, 16, ())
 
 

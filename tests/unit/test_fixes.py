@@ -15,6 +15,7 @@ from netdoctor.fixes import (
     mends,
 )
 from netdoctor.model import Fix
+from netdoctor.plugins import load
 from netdoctor.probes.vantage import Vantage
 
 
@@ -143,3 +144,8 @@ def test_causes_have_references_and_costs() -> None:
         assert row.title and row.costs
         assert row.references or name in {"other", "drift", "missing_node"}  # nothing to read about those
         assert not row.title.endswith(".")
+
+
+def test_causes_name_checks_that_there_are() -> None:
+    ids = {spec.id for spec in load(dropin_dir="/nonexistent", search=[]).specs}
+    assert {name for row in CAUSES.values() for name in row.look} <= ids

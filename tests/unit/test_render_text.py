@@ -53,6 +53,12 @@ def test_what_is_wrong_is_expanded() -> None:
         assert part in text
 
 
+def test_the_only_finding_of_a_check_is_not_said_twice() -> None:
+    text = render(EVERY["unhealthy"])
+    assert text.count("NCCL takes docker0") == 1
+    assert text.count("no torch that is the job's") == 1
+
+
 def test_a_pass_is_not_expanded_but_its_advice_is_told() -> None:
     text = render(EVERY["healthy"])
     assert "usable:" not in text
