@@ -137,9 +137,22 @@ def _subsys(name: str, value: str, context: Context) -> list[Issue]:
 
 
 def _commid(name: str, value: str, context: Context) -> list[Issue]:
-    if re.fullmatch(r"\[[0-9A-Fa-f:.%\w]+\]:\d{1,5}|[^:\s\[\]]+:\d{1,5}", value):
-        return []
-    return [Issue("grammar", "NCCL refuses to start", _CRIT, expected="<ipv4>:<port>, [<ipv6>]:<port> or <host>:<port>")]
+    """src/misc/socket.cc (ncclSocketGetAddrFromString): a missing or wordy port is not refused, it is just not set."""
+    expected = "<ipv4>:<port>, [<ipv6>]:<port> or <host>:<port>"
+    match = re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", value)
+    if not match or not match.group(1):
+        return [Issue("grammar", "NCCL refuses to start", _CRIT, expected=expected)]
+    port = match.group(2) or ""
+    if not port.isdigit() or not 0 < int(port) < 65536:
+        return [
+            Issue("no-port", "no port that NCCL could use, and it does not say so: ranks do not meet", _CRIT, expected=expected)
+        ]
+    if (2, 29, 2) <= context.version <= (2, 29, 7) and not value.startswith("["):
+        message = (
+            "NCCL 2.29.2 to 2.29.7 takes an interface outside the subnet of this address (matchSubnet is inverted for IPv4)"
+        )
+        return [Issue("known-bug", message)]
+    return []
 
 
 def _cidr(name: str, value: str, context: Context) -> list[Issue]:

@@ -143,6 +143,8 @@ def _distance(name: str, value: str, context: Context) -> list[Issue]:
     if level == "SYS" and name == "NCCL_NET_GDR_LEVEL":
         message = "lets GPUDirect RDMA cross CPU sockets: often slower than staging; measure it"
         return [] if context.plugin else [Issue("gdr-far", message)]
+    if name == "NCCL_P2P_LEVEL":
+        return [Issue("debugging", "pins which GPU pairs may talk directly; NCCL decides by the platform where it is not set")]
     return []
 
 

@@ -1,0 +1,200 @@
+"""The table of verdicts, the healthy set-ups, and what looks at more than one variable."""
+
+from __future__ import annotations
+
+import pytest
+
+from netdoctor.model import Finding, Severity, Status
+from netdoctor.nccl import catalogue
+from netdoctor.nccl.environ import judge, judge_conf, judge_repeats
+from netdoctor.probes.environ import Setting
+from tests.support.env_table import HEALTHY, NEW, OLD, ROWS
+
+
+def verdict(name: str, value: str, version: str, **known: object) -> list[Finding]:
+    return judge([Setting(name, value, "environment")], catalogue.parse_version(version), **known)  # type: ignore[arg-type]
+
+
+def together(values: dict[str, str], version: str | None = NEW, **known: object) -> dict[str, tuple[str, str]]:
+    """{variable: (status, rule)} of variables that are set together."""
+    settings = [Setting(n, v, "environment") for n, v in values.items()]
+    parsed = catalogue.parse_version(version) if version else None
+    found = judge(settings, parsed, **known)  # type: ignore[arg-type]
+    return {f.subject: (f.status.value, f.evidence["rule"]) for f in reversed(found)}
+
+
+def test_the_table_is_large_enough() -> None:
+    assert len(ROWS) >= 120
+    assert len(set(ROWS)) == len(ROWS)
+
+
+@pytest.mark.parametrize(("name", "value", "version", "status", "rule"), ROWS)
+def test_verdict(name: str, value: str, version: str, status: str, rule: str) -> None:
+    found = verdict(name, value, version)
+    assert [(f.status.value, f.evidence["rule"]) for f in found] == [(status, rule)]
+    row = catalogue.lookup(name)
+    assert found[0].evidence["row"] == (row.row if row else None)
+    assert found[0].status is not Status.FAIL or (found[0].severity and found[0].fix)
+
+
+@pytest.mark.parametrize("name", sorted(HEALTHY))
+def test_healthy_setups_have_no_fail(name: str) -> None:
+    version, values = HEALTHY[name]
+    found = judge([Setting(n, v, "environment") for n, v in values.items()], catalogue.parse_version(version))
+    assert [f.message for f in found if f.status is Status.FAIL] == []
+    assert [f.message for f in found if f.status is Status.UNKNOWN and f.blocking] == []
+    assert len(found) == len(values)
+
+
+@pytest.mark.parametrize("name", sorted(HEALTHY))
+def test_healthy_setups_have_no_fail_where_the_version_is_not_known(name: str) -> None:
+    found = judge([Setting(n, v, "environment") for n, v in HEALTHY[name][1].items()], None)
+    assert [f.message for f in found if f.status is Status.FAIL] == []
+
+
+@pytest.mark.parametrize(
+    ("threads", "each", "expected"),
+    [
+        ("8", "8", ("pass", "sockets-tuned")),
+        ("8", "9", ("fail", "socket-product")),
+        ("16", "8", ("fail", "socket-product")),
+        ("0", "8", ("fail", "no-effect")),
+        ("0", "1", ("pass", "sockets-tuned")),
+        ("1", "64", ("pass", "sockets-tuned")),
+    ],
+)
+def test_socket_product(threads: str, each: str, expected: tuple[str, str]) -> None:
+    found = together({"NCCL_SOCKET_NTHREADS": threads, "NCCL_NSOCKS_PERTHREAD": each})
+    assert found["NCCL_NSOCKS_PERTHREAD"] == expected
+
+
+HCAS = [f"mlx5_{i}" for i in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("mlx5_1", ("fail", "prefix")),
+        ("=mlx5_1", ("pass", "ok")),
+        ("mlx5_1,mlx5_10,mlx5_11", ("pass", "ok")),
+        ("mlx5_0,mlx5_3", ("pass", "ok")),
+        ("mlx5", ("pass", "ok")),
+        ("mlx5_", ("pass", "ok")),
+        ("^mlx5_1", ("pass", "ok")),
+        ("mlx5_20", ("fail", "no-match")),
+        ("mlx4_0", ("fail", "no-match")),
+        ("mlx5_2:1", ("pass", "ok")),
+    ],
+)
+def test_hcas_of_a_known_node(value: str, expected: tuple[str, str]) -> None:
+    assert together({"NCCL_IB_HCA": value}, hcas=HCAS)["NCCL_IB_HCA"] == expected
+
+
+LINKS = ["lo", "eth0", "eth1", "eth10", "docker0", "virbr0"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("eth0", ("pass", "ok")),
+        ("eth1", ("fail", "prefix")),
+        ("=eth1", ("pass", "ok")),
+        ("eth", ("pass", "ok")),
+        ("ens", ("fail", "no-match")),
+        ("=eth", ("fail", "no-match")),
+        ("^lo", ("fail", "readmits-bridge")),
+        ("^docker,lo", ("fail", "readmits-bridge")),
+        ("^docker,lo,virbr", ("pass", "ok")),
+        ("^lo,eth,docker,virbr", ("fail", "no-match")),
+        ("^docker", ("fail", "readmits-lo")),
+    ],
+)
+def test_interfaces_of_a_known_node(value: str, expected: tuple[str, str]) -> None:
+    assert together({"NCCL_SOCKET_IFNAME": value}, links=LINKS)["NCCL_SOCKET_IFNAME"] == expected
+
+
+@pytest.mark.parametrize(("value", "rule"), [("eth0", "ok"), ("eth", "no-match"), ("eth0,ens1", "no-match"), ("lo", "ok")])
+def test_gloo_takes_exact_names(value: str, rule: str) -> None:
+    assert together({"GLOO_SOCKET_IFNAME": value}, links=LINKS)["GLOO_SOCKET_IFNAME"][1] == rule
+
+
+def test_lo_is_critical_only_where_several_nodes_are_known() -> None:
+    assert verdict("NCCL_SOCKET_IFNAME", "^docker", NEW)[0].severity is Severity.WARNING
+    assert verdict("NCCL_SOCKET_IFNAME", "^docker", NEW, nodes=2)[0].severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize(
+    "known", [{"hcas": ()}, {"nodes": 1}, {"plugin": "aws-ofi-nccl"}], ids=["no RDMA device", "one node", "a plugin"]
+)
+def test_infiniband_off_is_no_fault_where_it_is_not_used(known: dict[str, object]) -> None:
+    assert verdict("NCCL_IB_DISABLE", "1", NEW, **known)[0].status is Status.PASS
+    assert verdict("NCCL_IB_DISABLE", "1", NEW)[0].status is Status.FAIL
+
+
+def test_what_a_plugin_sets_is_nobodys_fault() -> None:
+    plain = verdict("NCCL_BUFFSIZE", "8388608", NEW)[0]
+    with_plugin = verdict("NCCL_BUFFSIZE", "8388608", NEW, plugin="aws-ofi-nccl")[0]
+    assert plain.notes and not with_plugin.notes
+
+
+def test_debug_variables_are_judged_with_each_other() -> None:
+    found = together({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "NET", "NCCL_DEBUG_FILE": "/tmp/nccl.log"})
+    assert found["NCCL_DEBUG_SUBSYS"] == ("pass", "ok")
+    assert found["NCCL_DEBUG_FILE"] == ("pass", "one-file")
+    assert together({"NCCL_DEBUG_FILE": "/tmp/%h.%p"})["NCCL_DEBUG_FILE"] == ("pass", "no-effect")
+    assert together({"NCCL_MIN_NCHANNELS": "16", "NCCL_MAX_NCHANNELS": "8"})["NCCL_MIN_NCHANNELS"] == ("fail", "min-above-max")
+
+
+def test_a_version_that_is_not_known_is_not_guessed() -> None:
+    assert together({"NCCL_SOCKET_RCVBUF": "1"}, None)["NCCL_SOCKET_RCVBUF"] == ("unknown", "version-unknown")
+    assert together({"NCCL_IB_DISABLE": "true"}, None)["NCCL_IB_DISABLE"] == ("fail", "read-as-zero")
+    assert together({"NCCL_ALGO": "Ring"}, None)["NCCL_ALGO"] == ("pass", "pinned")
+
+
+def test_conf_file_against_environment() -> None:
+    entries = [
+        Setting("NCCL_DEBUG", "INFO", "/home/a/.nccl.conf:1"),
+        Setting("NCCL_ALGO", "Ring", "/home/a/.nccl.conf:2"),
+        Setting("NCCL_ALGO", "Tree", "/etc/nccl.conf:1"),
+        Setting("export NCCL_PROTO", "LL", "/etc/nccl.conf:2"),
+        Setting("NCCL_NTHREADS ", " 256", "/etc/nccl.conf:3"),
+        Setting("PATH", "/x", "/etc/nccl.conf:4"),
+    ]
+    found = judge_conf(entries, {"NCCL_DEBUG": "WARN"})
+    assert [(f.subject, f.status.value, f.evidence["rule"]) for f in found] == [
+        ("NCCL_DEBUG", "pass", "conf-shadowed"),
+        ("NCCL_ALGO", "pass", "conf-shadowed"),
+        ("NCCL_PROTO", "fail", "conf-name"),
+        ("NCCL_NTHREADS", "fail", "conf-name"),
+    ]
+    assert "the environment says WARN" in found[0].notes[0]
+    assert "/home/a/.nccl.conf:2 says Ring" in found[1].notes[0]
+
+
+def test_the_same_variable_twice() -> None:
+    settings = [Setting("NCCL_DEBUG", "INFO", "j:1"), Setting("NCCL_ALGO", "Ring", "j:2"), Setting("NCCL_DEBUG", "WARN", "j:3")]
+    (found,) = judge_repeats(settings)
+    assert (found.status, found.evidence["source"]) == (Status.FAIL, "j:3")
+    assert "INFO (j:1)" in found.message
+    assert judge_repeats([settings[0], Setting("NCCL_DEBUG", "INFO", "j:9")]) == []
+
+
+def test_explained_suggestions_are_real_names() -> None:
+    for name, value, version, _, rule in ROWS:
+        if rule == "unknown-name" and (expected := verdict(name, value, version)[0].expected):
+            assert catalogue.lookup(expected), name
+    assert verdict("NCCL_SOCKET_IFNAM", "x", NEW)[0].expected == "NCCL_SOCKET_IFNAME"
+    assert verdict("NCCL_DISABLE_P2P", "1", OLD)[0].expected == "NCCL_P2P_DISABLE"
+
+
+def test_catalogue_rows_are_whole() -> None:
+    from netdoctor.nccl.grammar import GRAMMARS
+    from netdoctor.nccl.integers import ranges
+
+    for row in catalogue.table().values():
+        assert (row.first is None) == (row.program != "nccl"), row.name
+        assert row.first is None or row.last is None or row.first <= row.last, row.name
+        plain = row.accepts in ("", "flag", "one", "int", "path", "text", "alias") or row.accepts in GRAMMARS
+        assert plain or ranges(row.accepts) or "|" in row.accepts, row.name
+        assert row.program != "none" or row.note, row.name
+        assert [since for since, _ in row.history] == sorted(since for since, _ in row.history), row.name
