@@ -142,7 +142,7 @@ def _merge(layers: list[tuple[str, dict[str, Any]]], locked: bool, notes: list[s
                 continue
             tightest = KEYS[key].stricter(merged.get(key, KEYS[key].default), value)
             if tightest != value:
-                notes.append(f"{key} from the {source} is not followed: the site's configuration is locked")
+                notes.append(f"{key} from the {source} counts only where it is stricter: the site's configuration is locked")
             merged[key] = tightest
     return merged
 
