@@ -131,7 +131,8 @@ def build(
     state, reason, blamed = _state(ranks, cut, first_failing(ranks, before))
     every = [r.sizes for r in ranks]
     latency = {s: max(t[s] for t in every) for s in experiment.sizes if all(s in t for t in every)}
-    checked = [wrong for r in ranks for wrong in r.verified.values()]
+    wrong = any(count for r in ranks for count in r.verified.values())
+    compared = all(size in r.verified for r in ranks for size in experiment.sizes)
     moved = sum(int(r.result.get("moved", 0)) for r in ranks)
     results = tuple(_result(r, before) for r in ranks)
     known = facts or TorchFacts()
@@ -139,7 +140,7 @@ def build(
         experiment,
         state,
         reason,
-        verified=(not any(checked) if state == "finished" or any(checked) else None) if checked else None,
+        verified=False if wrong else True if compared and state == "finished" else None,
         ranks=results,
         blamed=blamed,
         busbw={s: busbw(s, t, experiment.ranks) for s, t in latency.items()},
@@ -164,9 +165,10 @@ def not_started(experiment: AllReduce, reason: str, **more: Any) -> Run:
 def _state(ranks: Sequence[Rank], cut: Cut | None, culprit: Rank | None) -> tuple[str, str, tuple[int, ...]]:
     if culprit is not None:
         return "failed", _why(culprit), (culprit.rank,)
-    if cut is None or all(r.done for r in ranks):
+    if all(r.done for r in ranks):
         late = [r for r in ranks if r.exit not in (0, None)]
         return "finished", "; ".join(f"{_end(r)} after its work was done" for r in late if cut is None), ()
+    cut = cut or Cut("lost", 0.0, text="the ranks ended without a word")
     slowest = min(ranks, key=lambda r: r.order)
     where = f"rank {slowest.rank} in phase {slowest.phase}"
     if slowest.order <= PHASES.index("import"):

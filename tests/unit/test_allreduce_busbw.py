@@ -1,0 +1,111 @@
+"""The formula, and when a difference between interleaved runs counts."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from netdoctor.allreduce.busbw import busbw, compare, cost, order, significant
+from netdoctor.allreduce.experiment import AllReduce, Cure, Run
+
+BASE = AllReduce("gloo", 2, sizes=(4096, 1 << 20))
+CURE = Cure(replace(BASE, env=(("GLOO_SOCKET_IFNAME", "eth1"),)), BASE, "GLOO_SOCKET_IFNAME=eth1")
+LATER = 1e18  # a deadline that does not come
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds", "ranks", "expected"),
+    [(1 << 30, 1.0, 2, 1.073741824), (10**9, 1.0, 8, 1.75), (10**9, 0.5, 4, 3.0), (10**9, 1.0, 1, 0.0), (1, 0.0, 2, 0.0)],
+)
+def test_formula_of_nccl_tests(size: int, seconds: float, ranks: int, expected: float) -> None:
+    assert busbw(size, seconds, ranks) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([1, 1, 1, 1, 1], [1.2, 1.3, 1.2, 1.15, 1.2], True),
+        ([1, 1, 1, 1, 1], [0.8, 0.7, 0.8, 0.8, 0.8], True),
+        ([1, 1, 1, 1, 1], [1.2, 1.3, 1.2, 0.99, 1.2], False),  # one pair disagrees
+        ([1, 1, 1, 1, 1], [1.05, 1.09, 1.08, 1.2, 1.01], False),  # median within 10 %
+        ([1, 1, 1, 1], [2, 2, 2, 2], False),  # too few
+        ([1, 1, 1, 1, 0], [2, 2, 2, 2, 2], False),
+    ],
+)
+def test_significance(before: list[float], after: list[float], expected: bool) -> None:
+    assert significant(before, after) is expected
+
+
+def test_equal_runs_hardly_ever_differ_and_a_fifth_is_found() -> None:
+    """Six percent spread, as measured for Gloo over many runs."""
+    dice = random.Random(1)
+
+    def sample(factor: float) -> tuple[Sequence[float], Sequence[float]]:
+        return [dice.gauss(1, 0.06) for _ in range(5)], [dice.gauss(factor, 0.06 * factor) for _ in range(5)]
+
+    assert sum(significant(*sample(1.0)) for _ in range(4000)) < 40
+    assert sum(significant(*sample(1.2)) for _ in range(4000)) > 3600
+
+
+def test_the_order_is_balanced() -> None:
+    assert order(3) == (False, True, True, False, False, True)
+
+
+class Replay:
+    """A session that gives recorded bandwidths, in order, for the experiments it is asked for."""
+
+    def __init__(self, rates: dict[AllReduce, list[float | str]]) -> None:
+        self.rates = rates
+        self.asked: list[bool] = []
+
+    def run(self, experiment: AllReduce, deadline: float, *, again: bool = False) -> Run:
+        assert again
+        self.asked.append(bool(experiment.env))
+        rate = self.rates[replace(experiment, sizes=BASE.sizes)].pop(0)
+        if isinstance(rate, str):
+            return Run(experiment, rate, "a reason")
+        return Run(experiment, "finished", verified=rate > 0, busbw={1 << 20: abs(rate)})
+
+
+def replay(before: list[float | str], after: list[float | str]) -> Replay:
+    return Replay({CURE.baseline: before, CURE.change: after})
+
+
+def test_a_cure_that_helps() -> None:
+    session = replay([1.0, 1.1, 1.0, 0.9, 1.0], [4.0, 4.1, 4.2, 4.0, 4.0])
+    found = compare(session, CURE, LATER)  # type: ignore[arg-type]
+    assert (found.significant, found.ratio) == (True, pytest.approx(4.0))
+    assert found.summary == "1 GB/s; with GLOO_SOCKET_IFNAME=eth1 4 GB/s: 4.0 times"
+    assert session.asked == list(order(5))
+
+
+def test_a_cure_that_does_nothing_or_harm() -> None:
+    assert not compare(replay([1.0] * 5, [1.01, 0.99, 1.0, 1.0, 1.0]), CURE, LATER).significant  # type: ignore[arg-type]
+    harm = compare(replay([2.0] * 5, [1.0] * 5), CURE, LATER)  # type: ignore[arg-type]
+    assert harm.significant
+    assert harm.summary.endswith("2.0 times slower")
+
+
+def test_a_run_that_finishes_only_with_the_cure() -> None:
+    found = compare(replay(["failed"], [3.0, 3.0]), CURE, LATER)  # type: ignore[arg-type]
+    assert (found.significant, found.ratio) == (True, None)
+    assert "does not finish (a reason)" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(["failed"], [3.0, "failed"]), (["not started"], []), ([1.0], ["hung"]), (["unfinished"], []), ([-1.0], [])],
+)
+def test_nothing_is_claimed_of_what_was_not_measured(before: list[float | str], after: list[float | str]) -> None:
+    assert not compare(replay(before, after), CURE, LATER).significant  # type: ignore[arg-type]
+
+
+def test_no_time() -> None:
+    found = compare(replay([1.0], []), CURE, 0.0)  # type: ignore[arg-type]
+    assert not found.significant
+    assert "no time" in found.summary
+
+
+def test_the_sentence_where_nothing_stands_out() -> None:
+    assert cost("X=1", 1.0, 1.0, 1.0, False).summary == "1 GB/s; with X=1 1 GB/s: no difference that stands out"
