@@ -5,14 +5,23 @@ Each HCA shares a PCIe switch with its GPU: root port, upstream port, one downst
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
-from collections.abc import Collection, Mapping
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 GPU_BUSES = (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)
 HCA_BUSES = (0x18, 0x40, 0x4F, 0x5E, 0x9A, 0xC0, 0xCE, 0xDC)
 DRIVER = "580.95.05"
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[pathlib.Path]:
+    """A folder for trees, in memory where there is /dev/shm: a thousand small files take seconds on a slow disk."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as name:
+        yield pathlib.Path(name)
 
 
 @dataclass(frozen=True)
@@ -119,7 +128,7 @@ def _hca(tree: _Tree, shape: Shape, n: int, base: str, numa: int) -> None:
     tree.write(f"{port}/counters", **dict.fromkeys(f"{zero} excessive_buffer_overrun_errors port_xmit_wait".split(), "0"))
     zero = "out_of_sequence packet_seq_err local_ack_timeout_err rnr_nak_retry_err"
     tree.write(f"{port}/hw_counters", **dict.fromkeys(zero.split(), "0"))
-    for index in range(256 if shape.roce else max(shape.gids, 1)):
+    for index in range(max(shape.gids, 32 if shape.roce else 1)):
         filled = index < shape.gids
         mapped = f"0000:0000:0000:0000:0000:ffff:0a00:{n:02x}{index:02x}"
         value = mapped if shape.roce and index else f"fe80:0000:0000:0000:{guid}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from netdoctor.host import Answer, LiveHost, RecordingHost, ReplayHost
 from netdoctor.model import Unavailable
 from netdoctor.probes import cpu, gpu, kernel, pci, rdma
-from tests.support.trees import GPU_BUSES, HCA_BUSES, Extra, dgx_h100
+from tests.support.trees import GPU_BUSES, HCA_BUSES, Extra, dgx_h100, scratch
 
 DEV = {"dir:/dev": ["full", "null", "nvidia0", "nvidiactl", "zero"]}
 VERBS: dict[str, Any] = {
@@ -36,9 +36,16 @@ def answers(root: pathlib.Path, **faults: Any) -> dict[str, Answer]:
     return host.answers | devices | DEV | {"ask:ibverbs": VERBS}
 
 
+@pytest.fixture
+def root() -> Iterator[pathlib.Path]:
+    with scratch() as folder:
+        yield folder
+
+
 @pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
-    return answers(tmp_path_factory.mktemp("healthy"))
+def healthy() -> dict[str, Answer]:
+    with scratch() as folder:
+        return answers(folder)
 
 
 def the_pci(given: dict[str, Answer]) -> pci.Pci:
@@ -75,8 +82,8 @@ def test_a_dgx(healthy: dict[str, Answer]) -> None:
     assert hca is not None and hca.path[:2] == first.path[:2] and hca.path != first.path
 
 
-def test_a_narrow_link(tmp_path: pathlib.Path) -> None:
-    fact = the_pci(answers(tmp_path, gpu_width={4: 8}))
+def test_a_narrow_link(root: pathlib.Path) -> None:
+    fact = the_pci(answers(root, gpu_width={4: 8}))
     assert [d.link.width for d in fact.gpus if isinstance(d.link, pci.PciLink)] == [16] * 4 + [8] + [16] * 3
 
 
@@ -105,9 +112,9 @@ def test_a_narrow_link(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_which_network_controllers_do_rdma(
-    tmp_path: pathlib.Path, vendor: int, device: int, klass: int, driver: str, rdma_family: bool | None, only: bool | None
+    root: pathlib.Path, vendor: int, device: int, klass: int, driver: str, rdma_family: bool | None, only: bool | None
 ) -> None:
-    fact = the_pci(answers(tmp_path, gpus=0, hcas=0, extra=[Extra(0x21, vendor, device, klass, driver)]))
+    fact = the_pci(answers(root, gpus=0, hcas=0, extra=[Extra(0x21, vendor, device, klass, driver)]))
     one = fact.at("0000:21:00.0")
     assert (one is None) == (rdma_family is None)
     if one is not None:
@@ -131,10 +138,8 @@ def test_which_network_controllers_do_rdma(
         (0x1D0F, 0xEFA1, 0x020000, None),
     ],
 )
-def test_accelerators_that_are_not_judged(
-    tmp_path: pathlib.Path, vendor: int, device: int, klass: int, words: str | None
-) -> None:
-    fact = the_pci(answers(tmp_path, gpus=0, hcas=0, extra=[Extra(0x21, vendor, device, klass)]))
+def test_accelerators_that_are_not_judged(root: pathlib.Path, vendor: int, device: int, klass: int, words: str | None) -> None:
+    fact = the_pci(answers(root, gpus=0, hcas=0, extra=[Extra(0x21, vendor, device, klass)]))
     assert fact.foreign_accelerators == ((words,) if words else ())
 
 
@@ -215,8 +220,8 @@ def test_eight_hcas(healthy: dict[str, Answer]) -> None:
     assert fact.libibverbs == "/usr/lib/libibverbs.so.1" and fact.verbs_devices == tuple(VERBS["devices"])
 
 
-def test_roce_reads_the_filled_gids_and_their_interfaces(tmp_path: pathlib.Path) -> None:
-    one = devices(the_rdma(answers(tmp_path, roce=True, gids=4)))[2]
+def test_roce_reads_the_filled_gids_and_their_interfaces(root: pathlib.Path) -> None:
+    one = devices(the_rdma(answers(root, roce=True, gids=4)))[2]
     assert not isinstance(one.ports, Unavailable) and not isinstance(one.ports[0].gids, Unavailable)
     assert [(g.index, g.kind, g.netdev) for g in one.ports[0].gids] == [
         (0, "IB/RoCE v1", "eth3"),
@@ -226,8 +231,8 @@ def test_roce_reads_the_filled_gids_and_their_interfaces(tmp_path: pathlib.Path)
     ]
 
 
-def test_a_gid_whose_interface_is_elsewhere(tmp_path: pathlib.Path) -> None:
-    given = answers(tmp_path, roce=True, gids=2)
+def test_a_gid_whose_interface_is_elsewhere(root: pathlib.Path) -> None:
+    given = answers(root, roce=True, gids=2)
     where = "file:/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/1"
     assert where in given
     one = devices(the_rdma(given | {where: Unavailable("failed", "EINVAL Invalid argument")}))[0]
@@ -235,8 +240,8 @@ def test_a_gid_whose_interface_is_elsewhere(tmp_path: pathlib.Path) -> None:
     assert isinstance(one.ports[0].gids[1].netdev, Unavailable) and one.ports[0].gids[0].netdev == "eth1"
 
 
-def test_holes_in_the_gid_table(tmp_path: pathlib.Path) -> None:
-    given = answers(tmp_path, roce=True, gids=4)
+def test_holes_in_the_gid_table(root: pathlib.Path) -> None:
+    given = answers(root, roce=True, gids=4)
     zero = "0000:0000:0000:0000:0000:0000:0000:0000\n"
     given |= {f"file:/sys/class/infiniband/mlx5_0/ports/1/gids/{n}": zero for n in (1, 2)}
     one = devices(the_rdma(given))[0]
@@ -244,8 +249,8 @@ def test_holes_in_the_gid_table(tmp_path: pathlib.Path) -> None:
     assert [g.index for g in one.ports[0].gids] == [0, 3]
 
 
-def test_a_stale_node_shows_in_its_numbers(tmp_path: pathlib.Path) -> None:
-    one = devices(the_rdma(answers(tmp_path, stale_uverbs={3})))[3].uverbs
+def test_a_stale_node_shows_in_its_numbers(root: pathlib.Path) -> None:
+    one = devices(the_rdma(answers(root, stale_uverbs={3})))[3].uverbs
     assert isinstance(one, rdma.Uverbs) and one.numbers == (231, 259) and one.node_numbers == (231, 195)
 
 
@@ -255,8 +260,8 @@ def test_the_errno_of_a_refused_open_is_kept(healthy: dict[str, Answer], name: s
     assert isinstance(one, rdma.Uverbs) and one.open_errno == name
 
 
-def test_a_device_without_uverbs(tmp_path: pathlib.Path) -> None:
-    got = devices(the_rdma(answers(tmp_path, without_uverbs={1})))
+def test_a_device_without_uverbs(root: pathlib.Path) -> None:
+    got = devices(the_rdma(answers(root, without_uverbs={1})))
     assert isinstance(got[1].uverbs, Unavailable) and got[1].uverbs.kind == "absent"
     assert isinstance(got[0].uverbs, rdma.Uverbs)
 
@@ -426,9 +431,9 @@ def test_modules_are_absent_only_where_there_are_modules(healthy: dict[str, Answ
         assert isinstance(got, Unavailable) and got.kind == kind
 
 
-def test_memory_peers(tmp_path: pathlib.Path, healthy: dict[str, Answer]) -> None:
+def test_memory_peers(root: pathlib.Path, healthy: dict[str, Answer]) -> None:
     assert kernel.probe(ReplayHost(healthy)).memory_peers["nv_mem"] == Unavailable("absent", "ENOENT No such file or directory")
-    fact = kernel.probe(ReplayHost(answers(tmp_path, memory_peers=["nv_mem"])))
+    fact = kernel.probe(ReplayHost(answers(root, memory_peers=["nv_mem"])))
     assert fact.memory_peers["nv_mem"] == "1.1"
     nothing: list[Answer] = [Unavailable("denied"), []]
     for answer in nothing:
@@ -455,16 +460,15 @@ def test_limits() -> None:
 # The tree itself
 
 
-def test_the_tree_is_one_that_tools_can_walk(tmp_path: pathlib.Path) -> None:
-    root = dgx_h100(tmp_path / "sys")
-    for one in root.rglob("*"):
+def test_the_tree_is_one_that_tools_can_walk(root: pathlib.Path) -> None:
+    tree = dgx_h100(root / "sys")
+    for one in tree.rglob("*"):
         assert one.exists(), one  # no link leads nowhere
-    assert (root / "bus/pci/devices/0000:1b:00.0/config").read_bytes()[:4] == bytes([0xDE, 0x10, 0x30, 0x23])
-    shutil.rmtree(root)
+    assert (tree / "bus/pci/devices/0000:1b:00.0/config").read_bytes()[:4] == bytes([0xDE, 0x10, 0x30, 0x23])
 
 
-def test_a_virtual_function(tmp_path: pathlib.Path) -> None:
-    given = answers(tmp_path, virtual_functions={0})
+def test_a_virtual_function(root: pathlib.Path) -> None:
+    given = answers(root, virtual_functions={0})
     assert [d.virtual_function for d in devices(the_rdma(given))] == [True] + [False] * 7
     one = the_pci(given).at("0000:18:00.0")
     assert one is not None and one.physical_function == "0000:18:00.1"

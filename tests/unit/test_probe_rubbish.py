@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from netdoctor.host import Answer, LiveHost, RecordingHost, ReplayHost
 from netdoctor.model import KINDS, Unavailable
 from netdoctor.probes import container, cpu, gpu, kernel, pci, rdma, vantage
-from tests.support.trees import Extra, dgx_h100
+from tests.support.trees import Extra, dgx_h100, scratch
 from tests.unit.test_hardware_probes import CUDA, CUDA_GPU, DEV, NVML, NVML_GPU, VERBS
 from tests.unit.test_place_probes import place
 
@@ -47,14 +46,14 @@ odd_texts = st.sampled_from(
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
+def machine() -> dict[str, Answer]:
     """Every question that the probes ask on a small machine, answered well."""
-    root = tmp_path_factory.mktemp("machine")
-    dgx_h100(root / "sys", gpus=2, hcas=2, roce=True, gids=2, extra=[Extra(0x21, 0x1D0F, 0xEFA1, 0x020000, "efa")])
-    live = RecordingHost(LiveHost(str(root)))
     everything = place() | DEV | {"ask:nvml": NVML, "ask:cuda": CUDA, "ask:ibverbs": VERBS, "ask:udev": {"pci": {}}}
-    for probe in PROBES.values():
-        probe(live)
+    with scratch() as root:
+        dgx_h100(root / "sys", gpus=2, hcas=2, roce=True, gids=2, extra=[Extra(0x21, 0x1D0F, 0xEFA1, 0x020000, "efa")])
+        live = RecordingHost(LiveHost(str(root)))
+        for probe in PROBES.values():
+            probe(live)
     answers = live.answers | everything
     asked = RecordingHost(ReplayHost(answers))
     for probe in PROBES.values():
@@ -119,7 +118,7 @@ def test_nothing_at_all(name: str) -> None:
     PROBES[name](ReplayHost({}))
 
 
-def test_losing_an_answer_never_makes_a_machine_look_bare(machine: dict[str, Answer], tmp_path: pathlib.Path) -> None:
+def test_losing_an_answer_never_makes_a_machine_look_bare(machine: dict[str, Answer]) -> None:
     """Whichever single answer is lost: RDMA hardware never becomes "there is none"."""
     kinds = [Unavailable(kind) for kind in ("denied", "timed out", "failed", "not recorded", "empty", "malformed")]
     for question in machine:
