@@ -139,8 +139,8 @@ def _broken(run: Run, subject: str, measured: dict[str, object]) -> Finding:
 
 def _fell_back(run: Run) -> str | None:
     """The HCA port that this run was pinned to, where NCCL carried the data by sockets instead."""
-    port = run.experiment.path.removeprefix("inter-node").strip()
-    return port if port and run.log is not None and run.log.net == "Socket" else None
+    way, _, port = run.experiment.path.partition(" ")
+    return port if way == "inter-node" and port and run.log is not None and run.log.net == "Socket" else None
 
 
 def _how(run: Run) -> str:

@@ -1,0 +1,38 @@
+"""No false alarm: every check on every healthy machine, zero fails; and no check needs a fact that a machine lacks."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from netdoctor.model import Finding, Status
+from tests.support import facts as f
+from tests.support.machines import HEALTHY
+
+Judge = Callable[..., Iterable[Finding]]
+
+
+def every_check() -> dict[str, Judge]:
+    """All built-in checks by id."""
+    folder = Path(__file__).parents[3] / "checks"
+    modules = (importlib.import_module(f"netdoctor.checks.{p.stem}") for p in sorted(folder.glob("[a-z]*.py")))
+    specs = (getattr(one, "__netdoctor_check__", None) for module in modules for one in vars(module).values())
+    return {spec.id: spec.judge for spec in specs if spec is not None}
+
+
+CHECKS = every_check()
+
+
+def test_there_are_checks() -> None:
+    assert {"rdma.gpudirect", "rdma.dev_infiniband", "cpu.numa_affinity", "nccl.version", "hardware.accelerator"} <= set(CHECKS)
+
+
+@pytest.mark.parametrize("machine", HEALTHY)
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_healthy_machine_has_no_fail(check: str, machine: str) -> None:
+    found = f.judge(CHECKS[check], HEALTHY[machine]())
+    assert found, "a check says something about every machine"
+    assert not [x for x in found if x.status in (Status.FAIL, Status.ERROR)]
