@@ -251,7 +251,7 @@ def _fault(seen: Seen, link: Link, ip: str, better: tuple[str, ...]) -> str | No
     if link.loopback:
         return "the loopback, which no other node reaches" if seen.several else None
     if better and reach.inside_node(seen.net, link) and link.name not in reach.leading_out(seen.net):
-        return f"a network inside this node; the route to other nodes leads through {better[0]}"
+        return f"a container or tunnel network; the route to other nodes leads through {better[0]}"
     if not link.running and better:
         return "which has no carrier"
     return None
@@ -296,10 +296,18 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
     evidence: dict[str, Any] = {"interfaces": [link.name for link in links], "carrier": why}
     if stray and outer and seen.several:
         yield fail(
-            f"NET/Socket also takes {', '.join(stray)}, inside this node: other nodes cannot connect to it",
+            f"NET/Socket also takes {', '.join(stray)}: a container or tunnel network, not one that leads to the other nodes",
             subject="NET/Socket",
             expected=f"only {', '.join(link.name for link in outer)}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(link.name for link in outer)}"),
+            **evidence,
+        )
+    elif seen.several and (scoped := [pick.interface for pick in picks if reach.is_link_local6(pick.address)]):
+        yield unknown(
+            f"NET/Socket also takes {', '.join(scoped)} by an IPv6 link-local address, which another node reaches only where its "
+            "interface has the same number",
+            subject="NET/Socket",
+            how=f"NCCL_SOCKET_IFNAME=={','.join(link.name for link in outer if link.name not in scoped)} leaves it out",
             **evidence,
         )
     elif len(speeds) == len(outer) and min(speeds.values()) * len(speeds) < fast * len(best) and seen.several:

@@ -8,7 +8,7 @@ from typing import Final
 from netdoctor.model import Unavailable
 from netdoctor.probes.net import Link, Net, Peer
 
-# Networks inside a node, by name and by kind.
+# Networks of containers, and tunnels, by name and by kind.
 INSIDE_NAMES: Final = (
     *("docker", "podman", "lxc", "cni", "flannel", "cali", "kube-", "veth"),  # containers
     *("br-", "virbr", "tailscale", "wg", "tun", "tap"),  # Docker networks, libvirt, tunnels
@@ -40,7 +40,7 @@ def candidates(net: Net, besides: str = "") -> tuple[str, ...]:
 
 
 def inside_node(net: Net, link: Link) -> bool:
-    """A network of this node alone: by name or kind, unless hardware is part of it (a bridge over a NIC)."""
+    """A network of containers or a tunnel, by name or kind, unless hardware is part of it (a bridge over a NIC)."""
     if link.kind == "bridge":
         return not any(one.controller == link.index and one.kind in (None, "bond", "team", "vlan") for one in net.links)
     return link.kind in INSIDE_KINDS or link.name.startswith(INSIDE_NAMES)

@@ -210,6 +210,10 @@ FAST = netlink_link("eth1", 3, "10.1.0.7", speed_mbps=100000)
         ({"net": seen(LO, ETH0, BR, master=far("eth0")), "baseline": SOCKET_LOG}, (FAIL, None)),
         ({"net": seen(LO, ETH0, BR), "baseline": SOCKET_LOG}, (PASS, None)),
         (
+            {"net": seen(LO, ETH0, netlink_link("eth1", 3, "fe80::9"), master=far("eth0")), "baseline": SOCKET_LOG},
+            (UNKNOWN, None),
+        ),
+        (
             {
                 "net": seen(LO, ETH0, netlink_link("eth1", 3, "10.1.0.7", speed_mbps=LOST), master=far("eth0")),
                 "baseline": SOCKET_LOG,
