@@ -304,8 +304,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
         )
     elif seen.several and (scoped := [pick.interface for pick in picks if reach.is_link_local6(pick.address)]):
         yield unknown(
-            f"NET/Socket also takes {', '.join(scoped)} by an IPv6 link-local address, which another node reaches only where its "
-            "interface has the same number",
+            f"NET/Socket also takes {', '.join(scoped)} by link-local addresses: reached only where interfaces are numbered alike",
             subject="NET/Socket",
             how=f"NCCL_SOCKET_IFNAME=={','.join(link.name for link in outer if link.name not in scoped)} leaves it out",
             **evidence,
