@@ -86,6 +86,8 @@ def unasked(detail: str) -> dict[str, Any]:
 
 
 def name_of(code: int) -> str:
+    if code == errno.EOPNOTSUPP:  # the same number as ENOTSUP on Linux, which errno.errorcode gives
+        return "EOPNOTSUPP"
     return errno.errorcode.get(code, str(code))
 
 

@@ -76,11 +76,11 @@ static int fault(int gpu, const char *fn)
 }
 
 /* Bytes of a UUID like GPU-fa4e0000-0000-4000-8000-000000000003. */
-static void uuid_text(int gpu, char *out, size_t size)
+__attribute__((unused)) static void uuid_text(int gpu, char *out, size_t size)
 {
     char fallback[64];
     snprintf(fallback, sizeof fallback, "GPU-fa4e0000-0000-4000-8000-%012x", gpu);
     snprintf(out, size, "%s", text(gpu, "uuid", fallback));
 }
 
-static const unsigned BUS[8] = {0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf}; /* a DGX H100 */
+__attribute__((unused)) static const unsigned BUS[8] = {0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf}; /* a DGX H100 */
