@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from netdoctor.allreduce.experiment import AllReduce, Cure, Run
     from netdoctor.allreduce.runner import Session
 
-# Five pairs agree in sign by chance once in 16; the median beyond 10 % keeps that out.  With a spread of 6 % between runs (Gloo on
-# a busy machine of two cores) fewer than 1 in 100 comparisons of equal runs pass both, and a true factor of 1.2 passes more than
-# 9 times in 10 (a test simulates it).
+# Five pairs agree in sign by chance once in 16; the median beyond 10 % keeps that out.  With a spread of 6 % between runs (Gloo
+# on a busy machine of two cores) fewer than 1 in 100 comparisons of equal runs pass both, and a true factor of 1.2 passes more
+# than 9 times in 10 (a test simulates it).
 PAIRS: Final = 5
 BEYOND: Final = 1.10
 

@@ -57,6 +57,7 @@ class RankResult:
     mapped: tuple[str, ...] = ()  # libnccl files in /proc/self/maps
     affinity: tuple[int, ...] = ()  # CPUs after import
     thread_affinity: tuple[int, ...] = ()  # CPUs of a thread that was started after import
+    collective_seconds: float = 0.0  # in all collectives, warm-up and verification included
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,8 @@ class Rank:
         self.cuda = plan["device"] == "cuda"
         self.device = torch.device("cuda", plan["gpus"][rank]) if self.cuda else torch.device("cpu")
         self.phase = "spawn"
+        self.begin = 0.0
+        self.inside = 0.0  # seconds in collectives, all of them
 
     def enter(self, phase: str) -> None:
         self.phase = phase
@@ -163,7 +165,7 @@ class Rank:
             count = self.verify(buffer[: size // 4], table, exact)
             wrong += count
             self.say("verified", bytes=size, wrong=count)
-        self.say("result", wrong=wrong, system_cpu=cpu[1], user_cpu=cpu[0], moved=moved, mapped=libraries())
+        self.say("result", wrong=wrong, system_cpu=cpu[1], user_cpu=cpu[0], moved=moved, mapped=libraries(), inside=self.inside)
         self.enter("done")
         self.progress.done(self.ranks, 5.0)
 
@@ -178,12 +180,15 @@ class Rank:
         self.dist.init_process_group(self.plan["backend"], store=store, rank=self.rank, world_size=self.ranks, **options)
 
     def all_reduce(self, tensor: Any) -> None:
+        """One collective (on CUDA only its start); `finish` ends it."""
         self.progress.enter()
+        self.begin = time.perf_counter()
         self.dist.all_reduce(tensor)
 
     def finish(self) -> None:
         if self.cuda:
             self.torch.cuda.synchronize(self.device)
+        self.inside += time.perf_counter() - self.begin
         self.progress.leave()
 
     # The data: rank r holds ((i mod P) * (2 r + 1) + 31 r) mod 251 at index i, P = PERIOD.  Every sum is an integer far
@@ -227,6 +232,7 @@ class Rank:
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu[0] += after.ru_utime - before.ru_utime
         cpu[1] += after.ru_stime - before.ru_stime
+        self.inside += sum(seconds)
         seconds.sort()
         middle = len(seconds) // 2
         median = seconds[middle] if len(seconds) % 2 else (seconds[middle - 1] + seconds[middle]) / 2

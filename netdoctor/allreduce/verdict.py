@@ -225,6 +225,7 @@ def _result(rank: Rank, before: float | None) -> RankResult:
         mapped=tuple(str(p) for p in result.get("mapped", ())),
         affinity=tuple(rank.affinity.get("main", ())),
         thread_affinity=tuple(rank.affinity.get("thread", ())),
+        collective_seconds=float(result.get("inside", 0.0)),
     )
 
 
