@@ -69,7 +69,7 @@ def socket_ifname(
     baseline: Baseline | Unavailable,
     paths: PathRun | Unavailable,
 ) -> Iterator[Finding]:
-    several = _several(net, environ, job)
+    several = reach.several(net, environ, job)
     seen = Seen(net, vantage, several, job if isinstance(job, Unavailable) and not several else None)
     yield from _master(seen)
     if isinstance(environ, Unavailable):
@@ -89,17 +89,6 @@ def socket_ifname(
     groups = None if isinstance(job, Unavailable) else job.gloo_groups
     if groups != 0:
         yield from _gloo(seen, environ.get("GLOO_SOCKET_IFNAME"))
-
-
-def _several(net: Net, environ: Environ | Unavailable, job: JobShape | Unavailable) -> bool:
-    if not isinstance(job, Unavailable) and job.stated:
-        return job.nodes > 1
-    if any(one.local is False for one in reach.others(net)):
-        return True
-    if isinstance(environ, Unavailable):
-        return False
-    launcher = environ.launcher
-    return (launcher.nodes or 1) > 1 or (launcher.world or 1) > (launcher.local_world or launcher.world or 1)
 
 
 def _master(seen: Seen) -> Iterator[Finding]:
@@ -304,7 +293,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
         )
     elif seen.several and (scoped := [pick.interface for pick in picks if reach.is_link_local6(pick.address)]):
         yield unknown(
-            f"NET/Socket also takes {', '.join(scoped)} by link-local addresses: reached only where interfaces are numbered alike",
+            f"NET/Socket also takes {', '.join(scoped)} by link-local addresses: which reach only an interface of like number",
             subject="NET/Socket",
             how=f"NCCL_SOCKET_IFNAME=={','.join(link.name for link in outer if link.name not in scoped)} leaves it out",
             **evidence,

@@ -6,6 +6,8 @@ from ipaddress import ip_address
 from typing import Final
 
 from netdoctor.model import Unavailable
+from netdoctor.probes.environ import Environ
+from netdoctor.probes.job import JobShape
 from netdoctor.probes.net import Link, Net, Peer
 
 # Networks of containers, and tunnels, by name and by kind.
@@ -20,6 +22,18 @@ def others(net: Net) -> tuple[Peer, ...]:
     """The peers that are other nodes, MASTER_ADDR first."""
     master = () if net.master is None or isinstance(net.master, Unavailable) else (net.master,)
     return tuple(one for one in (*master, *net.peers) if one.local is False)
+
+
+def several(net: Net, environ: Environ | Unavailable, job: JobShape | Unavailable) -> bool:
+    """Whether the job runs on more than this node, as far as anything says so; the configuration's word counts most."""
+    if not isinstance(job, Unavailable) and job.stated:
+        return job.nodes > 1
+    if any(one.local is False for one in others(net)):
+        return True
+    if isinstance(environ, Unavailable):
+        return False
+    launcher = environ.launcher
+    return (launcher.nodes or 1) > 1 or (launcher.world or 1) > (launcher.local_world or launcher.world or 1)
 
 
 def leading_out(net: Net) -> frozenset[str]:
