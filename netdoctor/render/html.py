@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from netdoctor.causes import CAUSES
-from netdoctor.model import CheckResult, Finding, Quantity, Report, Status
+from netdoctor.model import STATUS_ORDER, CheckResult, Finding, Quantity, Report, Status
 from netdoctor.render.common import WRONG, groups, headline, shown
 from netdoctor.render.page import esc, page
 from netdoctor.render.svg import boxes, curve, size_text
@@ -73,12 +73,17 @@ def _check(check: CheckResult) -> str:
     severity = check.severity
     tags = _tag("waived" if waived else check.status.value)
     tags += f" {_tag(severity.value)}" if severity and not waived and check.status is Status.FAIL else ""
-    told = "".join(_finding(check, f, subjects) for f, subjects in groups(check.findings))
+    told = "".join(_finding(check, f, subjects) for f, subjects in groups(sorted(check.findings, key=_order)))
     opened = " open" if wrong else ""
     return (
         f'<details class="check card {check.status.value}"{opened}><summary><span class="id">{esc(check.id)}</span> {tags} '
         f"{esc(headline(check))}</summary>{told}</details>\n"
     )
+
+
+def _order(finding: Finding) -> int:
+    """What is wrong first, as `STATUS_ORDER` has it."""
+    return STATUS_ORDER.index(finding.status)
 
 
 def _finding(check: CheckResult, finding: Finding, subjects: list[str]) -> str:

@@ -61,7 +61,7 @@ class _Bins:
 def histogram(values: Sequence[float], outliers: Sequence[tuple[float, str]], median: float, unit: str, label: str) -> str:
     """How many nodes have which value.  Bars of outliers are red and named (the first few), the median is a dashed line."""
     ticks = nice(min(values), max(values))
-    height, base, bins = 170, 140.0, 60
+    height, base, bins = 170, 140.0, 60 if len(values) >= 200 else 30
     scale = _Bins(ticks[0], ticks[-1] if ticks[-1] > ticks[0] else ticks[0] + 1, bins, [0] * bins, base)
     bad = [0] * bins
     for value in values:
