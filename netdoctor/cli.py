@@ -222,7 +222,9 @@ def fleet_report(
 def _colour() -> bool:
     import os
 
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    from netdoctor.render import terminal
+
+    return terminal.colour(sys.stdout, os.environ)
 
 
 def _ids(only: Texts) -> tuple[str, ...]:
@@ -231,6 +233,9 @@ def _ids(only: Texts) -> tuple[str, ...]:
 
 def main() -> None:
     """The console script: typer's exit codes, and 1 with one line where netdoctor itself broke."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a locale without UTF-8 must not end a report in a traceback
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except BrokenPipeError:  # the reader went away: nothing more to say to it

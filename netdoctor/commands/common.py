@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from netdoctor.config import Config, ConfigError
 from netdoctor.model import CheckResult, Json, Report, Status, Unavailable, plain
@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("text", "json", "junit", "brief", "html")
 BROKEN: Final = 1  # a report that could not be written
+
+
+def refuse(error: Exception, format: str | None, output: str | None) -> int:
+    """Say why nothing was looked at: exit 2.  Whoever collects JUnit files gets one that failed, not none."""
+    print(f"netdoctor: {error}", file=sys.stderr)
+    if "junit" in (format, output and _BY_SUFFIX.get(os.path.splitext(output)[1].lower())):
+        from netdoctor.render import junit
+
+        text = junit.setup_failed(str(error))
+        if output is not None:
+            write(output, text, 0o644)
+        if format == "junit":
+            print(text)
+    return 2
 
 
 class UsageError(ValueError):
@@ -141,8 +155,7 @@ def deliver(report: Report, format: str | None, output: str | None, exit_style: 
     failed = 0
     if output is not None:
         failed = write(output, render(report, _format_of(output, format)), 0o644)
-    name = format or "text"
-    text = render(report, name, colour=name == "text" and _colour())
+    text = render(report, format or "text", on=sys.stdout)
     try:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
@@ -168,17 +181,17 @@ def _format_of(path: str, format: str | None) -> str:
     return _BY_SUFFIX.get(os.path.splitext(path)[1].lower(), format or "json")
 
 
-def render(report: Report, format: str, *, colour: bool = False) -> str:
-    """The report in one format."""
+def render(report: Report, format: str, *, on: TextIO | None = None) -> str:
+    """The report in one format; text is made to the measure of the terminal that it goes to."""
     import importlib
 
     module = importlib.import_module(f"netdoctor.render.{format}")
     function: Callable[..., str] = module.render
-    return function(report, colour=colour) if format == "text" else function(report)
+    if format != "text" or on is None:
+        return function(report)
+    from netdoctor.render import terminal
 
-
-def _colour() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return function(report, width=terminal.width(on, os.environ), colour=terminal.colour(on, os.environ))
 
 
 def write(path: str, text: str, mode: int) -> int:

@@ -44,8 +44,7 @@ def run(
         common.become(config)
         specs, extra = common.load_checks(config, only)
     except common.UsageError as error:
-        print(f"netdoctor: {error}", file=sys.stderr)
-        return 2
+        return common.refuse(error, given.format, given.output)
     progress = _silent if quiet else _say
     outcome = live.run(config, specs, extra, host_root=host_root, allreduce=allreduce, progress=progress)
     if snapshot_to is not None:
