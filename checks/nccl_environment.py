@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from netdoctor.api import (
@@ -66,7 +67,7 @@ def _plugin(libraries: Libraries | Unavailable) -> str | None:
     """A network plugin that the loader finds by NCCL's default name or that carries its maker's."""
     if isinstance(libraries, Unavailable) or isinstance(libraries.plugins, Unavailable):
         return None
-    paths = [one.path.lower() for one in libraries.plugins]
-    if any("ofi" in path for path in paths):
+    paths = "\n".join(one.path.lower() for one in libraries.plugins)
+    if re.search(r"[/._-]ofi[/._-]", paths):
         return "aws-ofi-nccl"
-    return "gcp" if any(word in path for path in paths for word in ("fastrak", "tcpx", "gib")) else None
+    return "gcp" if re.search(r"[/._-](fastrak|tcpxo?|gib)[/._-]", paths) else None

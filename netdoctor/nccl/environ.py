@@ -17,8 +17,8 @@ from netdoctor.nccl.catalogue import Variable, Version, text
 from netdoctor.probes.environ import Environ, Setting
 from netdoctor.probes.libraries import Libraries
 
-# Releases that today's torch wheels ship (torch 2.5 to 2.15), judged where the job's version is not known.
-USUAL: Final[tuple[Version, ...]] = ((2, 21, 5), (2, 27, 5), (2, 29, 7))
+# Releases on both sides of what changed since 2.18.1 (torch 2.1), tried where the job's version is not known; and the newest.
+USUAL: Final[tuple[Version, ...]] = ((2, 18, 1), (2, 21, 5), (2, 24, 3), (2, 27, 5), (2, 29, 7))
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def judge(
     given = list(settings)
     values = {one.name: one.value for one in given}
     plugin = plugin or plugin_of(values)
-    versions = (version,) if version else USUAL
+    versions = (version,) if version else (*USUAL, catalogue.newest())
     tried = [
         [_judge_one(one, Context(v, {**values, one.name: one.value}, plugin, links, hcas, nodes)) for one in given]
         for v in versions
@@ -211,6 +211,8 @@ def job_version(libraries: Libraries | Unavailable) -> Version | None:
     """The NCCL that the job's torch takes, or the only one there is without a torch; None where that is not known."""
     if isinstance(libraries, Unavailable) or isinstance(libraries.nccl, Unavailable):
         return None
+    if not isinstance(libraries.python, Unavailable) and libraries.python.ours:
+        return None  # netdoctor's own torch says nothing about the job's
     if isinstance(libraries.torch, Unavailable):
         versions = {one.version for one in libraries.nccl} if libraries.torch.kind == "absent" else set()
     else:

@@ -8,6 +8,7 @@ in a child), the rest of ncclGetUniqueId with NCCL_DEBUG=INFO.  What only a comm
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import re
 import subprocess
@@ -90,11 +91,10 @@ def read_names(version: str) -> frozenset[str]:
 @functools.cache
 def symbol_of(version: str) -> dict[str, str]:
     """{name: the function that reads it}, as tools/refresh_catalogue.py finds it."""
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        import refresh_catalogue
-    finally:
-        sys.path.pop(0)
+    spec = importlib.util.spec_from_file_location("refresh_catalogue", ROOT / "tools/refresh_catalogue.py")
+    assert spec and spec.loader
+    refresh_catalogue = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(refresh_catalogue)
     names = sorted(n for n in read_names(version) if n not in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"))
     return {name: symbol for symbol, name in refresh_catalogue.readers(library(version), names).items()}
 
@@ -105,9 +105,9 @@ def defaults(version: str) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("row", PROVEN, ids=lambda row: "-".join(row))
+@pytest.mark.parametrize("row", PROVEN, ids="-".join)
 def test_the_library_agrees(row: Row) -> None:
-    name, value, version, status, rule = row
+    name, value, version, _, rule = row
     kind = kind_of(row)
     if kind == "name":
         assert name not in read_names(version)
@@ -164,7 +164,7 @@ def _list(kind: str, value: str, version: str, rule: str) -> None:
     if version == NEW:
         assert (got["code"] != 0) == (rule == "grammar")
         return
-    words = [word for word in value.lower().removeprefix("^").split(",")]
+    words = value.lower().removeprefix("^").split(",")
     on = [element.lower() for element, enabled in zip(got["elements"], got["list"], strict=True) if enabled]
     assert got["code"] == 0
     assert (sorted(on) == sorted(words)) == (rule != "grammar")
@@ -217,6 +217,7 @@ def test_the_catalogue_names_what_the_library_reads(version: str) -> None:
         capture_output=True,
         text=True,
         timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

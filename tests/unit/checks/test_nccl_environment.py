@@ -1,0 +1,104 @@
+"""nccl.environment: facts to findings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from checks.nccl_environment import environment
+from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.probes.environ import ConfFile, Environ, Setting
+from netdoctor.probes.job import JobShape
+from netdoctor.probes.libraries import Libraries
+from netdoctor.probes.rdma import Rdma
+from netdoctor.probes.vantage import Vantage
+from tests.support.env_table import HEALTHY
+from tests.support.facts import environ, job, judge, libraries, library, machine, no_rdma, outside, plugin, rdma
+
+PASS, FAIL, UNKNOWN = Status.PASS, Status.FAIL, Status.UNKNOWN
+
+
+def found(variables: dict[str, str], **facts: Any) -> list[Finding]:
+    kinds = {"environ": Environ, "libraries": Libraries, "rdma": Rdma, "job": JobShape, "vantage": Vantage}
+    return judge(environment, machine({Environ: environ(variables), **{kinds[k]: v for k, v in facts.items()}}))
+
+
+def short(findings: list[Finding]) -> list[tuple[str, Status]]:
+    return [(f.subject, f.status) for f in findings]
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, [("node", PASS)]),
+        ({"NCCL_DEBUG": "WARN", "NCCL_IB_TIMEOUT": "22"}, [("node", PASS)]),
+        ({"NCCL_IB_DISABLE": "true"}, [("NCCL_IB_DISABLE", FAIL)]),
+        ({"NCCL_IB_DISABLE": "true", "NCCL_DEBUG": "WARN"}, [("NCCL_IB_DISABLE", FAIL), ("node", PASS)]),
+        ({"NCCL_P2P_DISABLE": "1"}, [("NCCL_P2P_DISABLE", FAIL)]),
+        ({"NCCL_IB_HCA": "mlx9"}, [("NCCL_IB_HCA", FAIL)]),
+        ({"NCCL_RUN_DIAGNOSTICS": "1"}, [("NCCL_RUN_DIAGNOSTICS", FAIL)]),
+        ({"UCX_NOT_KNOWN": "1"}, [("UCX_NOT_KNOWN", UNKNOWN)]),
+        ({"RANK": "0", "LD_LIBRARY_PATH": "/x"}, [("node", PASS)]),
+    ],
+)
+def test_variables_of_the_job(variables: dict[str, str], expected: list[tuple[str, Status]]) -> None:
+    assert short(found(variables)) == expected
+
+
+@pytest.mark.parametrize("name", sorted(HEALTHY))
+def test_healthy_setups(name: str) -> None:
+    version, values = HEALTHY[name]
+    here = libraries(nccl=(library(version=tuple(int(n) for n in version.split("."))),))  # type: ignore[arg-type]
+    devices = rdma() if "dgx" not in name else Unavailable("denied")
+    statuses = {f.status for f in found(values, libraries=here, rdma=devices) if f.blocking}
+    assert statuses == {PASS}
+
+
+def test_the_version_is_the_one_that_the_jobs_torch_takes() -> None:
+    old = libraries(nccl=(library(version=(2, 18, 1)),))
+    assert short(found({"NCCL_RAS_ENABLE": "1"}, libraries=old)) == [("NCCL_RAS_ENABLE", FAIL)]
+    assert short(found({"NCCL_RAS_ENABLE": "1"})) == [("node", PASS)]
+
+
+@pytest.mark.parametrize("lost", ["not recorded", "denied", "timed out"])
+def test_a_version_that_is_not_known_makes_no_pass_of_a_fail(lost: str) -> None:
+    for variables in ({"NCCL_RAS_ENABLE": "1"}, {"NCCL_P2P_LEVEL": "P2C"}, {"NCCL_WORK_FIFO_DEPTH": "1"}):
+        (first, *_) = found(variables, libraries=Unavailable(lost))
+        assert first.status is UNKNOWN and "depends on the NCCL version" in first.message
+
+
+def test_infiniband_off() -> None:
+    variables = {"NCCL_IB_DISABLE": "1"}
+    assert short(found(variables)) == [("NCCL_IB_DISABLE", FAIL)]
+    assert short(found(variables, rdma=no_rdma())) == [("node", PASS)]
+    assert short(found(variables, rdma=Unavailable("denied"))) == [("NCCL_IB_DISABLE", FAIL)]
+    assert short(found(variables, libraries=libraries(plugins=(plugin(),)))) == [("node", PASS)]
+    assert short(found(variables, job=job(nodes=1, stated=True))) == [("node", PASS)]
+    assert short(found(variables, job=job(nodes=2, stated=True))) == [("NCCL_IB_DISABLE", FAIL)]
+
+
+def test_another_environment_says_nothing_but_what_the_node_sets_for_all() -> None:
+    entries = (("NCCL_IB_DISABLE", "true", 1), ("NCCL_ALGO", "Ring", 2))
+    conf = ConfFile("/etc/nccl.conf", entries, "system")
+    effective = {n: Setting(n, v, f"/etc/nccl.conf:{i}") for n, v, i in entries}
+    fact = environ({"NCCL_SHM_DISABLE": "1"}, conf_files=(conf,))
+    fact = environ({"NCCL_SHM_DISABLE": "1"}, conf_files=(conf,), nccl={**fact.nccl, **effective})  # type: ignore[dict-item]
+    assert short(found({}, environ=fact)) == [("NCCL_SHM_DISABLE", FAIL), ("NCCL_IB_DISABLE", FAIL), ("node", PASS)]
+    assert short(found({}, environ=fact, vantage=outside())) == [("NCCL_IB_DISABLE", FAIL), ("node", UNKNOWN)]
+    assert short(found({}, vantage=outside())) == [("node", UNKNOWN)]
+
+
+def test_what_could_not_be_read_is_unknown() -> None:
+    lost = Unavailable("not recorded")
+    assert short(found({}, environ=environ(variables=lost, nccl=lost))) == [("node", UNKNOWN)]
+    conf = ConfFile("/etc/nccl.conf", lost, "system")
+    got = found({}, environ=environ({"NCCL_P2P_DISABLE": "1"}, conf_files=(conf,), nccl=Unavailable("not read")))
+    assert short(got) == [("NCCL_P2P_DISABLE", FAIL), ("/etc/nccl.conf", UNKNOWN), ("nccl.conf", UNKNOWN)]
+
+
+def test_conf_lines_that_do_not_arrive_are_told() -> None:
+    conf = ConfFile("/etc/nccl.conf", (("NCCL_ALGO ", "Ring", 3), ("NCCL_DEBUG", "INFO", 4)), "system")
+    got = found({}, environ=environ({"NCCL_DEBUG": "WARN"}, conf_files=(conf,)))
+    assert short(got) == [("NCCL_ALGO", FAIL), ("node", PASS)]
+    assert any("the environment says WARN and wins" in note for note in got[-1].notes)

@@ -1,0 +1,342 @@
+"""Variables found in files without running them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netdoctor.envfiles import Parsed, kind_of, parse, repeated
+
+Seen = list[tuple[str, str | None, int]]
+
+
+def seen(parsed: Parsed) -> Seen:
+    return [(one.name, one.value, int(one.source.rpartition(":")[2])) for one in parsed.found]
+
+
+def problems(parsed: Parsed) -> list[tuple[str, str]]:
+    return [(one.name, one.problem.partition(":")[0]) for one in parsed.found if one.problem]
+
+
+def unread(parsed: Parsed) -> list[int]:
+    return [int(one.source.rpartition(":")[2]) for one in parsed.unread]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("export NCCL_DEBUG=INFO", [("NCCL_DEBUG", "INFO", 1)]),
+        ("export NCCL_DEBUG=INFO NCCL_ALGO=Ring", [("NCCL_DEBUG", "INFO", 1), ("NCCL_ALGO", "Ring", 1)]),
+        ("export NCCL_DEBUG='IN FO' # NCCL_X=1", [("NCCL_DEBUG", "IN FO", 1)]),
+        ('export NCCL_DEBUG="WARN"', [("NCCL_DEBUG", "WARN", 1)]),
+        ('export NCCL_A="x\\"y"', [("NCCL_A", 'x"y', 1)]),
+        ("export NCCL_A=x\\ y", [("NCCL_A", "x y", 1)]),
+        ("export NCCL_A=", [("NCCL_A", "", 1)]),
+        ("declare -x NCCL_A=1", [("NCCL_A", "1", 1)]),
+        ("setenv NCCL_A 1", [("NCCL_A", "1", 1)]),
+        ("NCCL_A=1 python train.py", [("NCCL_A", "1", 1)]),
+        ("NCCL_A=1 NCCL_B=2 python train.py NCCL_C=3", [("NCCL_A", "1", 1), ("NCCL_B", "2", 1)]),
+        ("env NCCL_A=1 -u NCCL_B python NCCL_C=1", [("NCCL_A", "1", 1)]),
+        ("nohup env NCCL_A=1 ./a &", [("NCCL_A", "1", 1)]),
+        ("mpirun -np 8 \\\n  -x NCCL_A=1 \\\n  -x LD_LIBRARY_PATH -x NCCL_B ./a", [("NCCL_A", "1", 2)]),
+        ("mpiexec -genv NCCL_A 1 -n 2 ./a", [("NCCL_A", "1", 1)]),
+        ("srun --export=ALL,NCCL_A=1,NCCL_B=2 ./a", [("NCCL_A", "1", 1), ("NCCL_B", "2", 1)]),
+        ("sbatch --export NCCL_A=1 job.sh", [("NCCL_A", "1", 1)]),
+        ("#!/bin/sh\n#SBATCH --nodes=2\n#SBATCH --export=NCCL_A=1\n", [("NCCL_A", "1", 3)]),
+        (
+            "docker run -e NCCL_A=1 --env NCCL_B=2 --env=NCCL_C=3 image",
+            [("NCCL_A", "1", 1), ("NCCL_B", "2", 1), ("NCCL_C", "3", 1)],
+        ),
+        ("apptainer exec --env NCCL_A=1,NCCL_B=2 x.sif a", [("NCCL_A", "1", 1), ("NCCL_B", "2", 1)]),
+        ("srun bash -c 'export NCCL_A=1; ./a'", [("NCCL_A", "1", 1)]),
+        ("true\nsrun bash -c '\nexport NCCL_A=1\n'", [("NCCL_A", "1", 3)]),
+        ("if x; then export NCCL_A=1; fi", [("NCCL_A", "1", 1)]),
+        ("x && export NCCL_A=1 || export NCCL_A=2", [("NCCL_A", "1", 1), ("NCCL_A", "2", 1)]),
+        ("f() { export NCCL_A=1; }", [("NCCL_A", "1", 1)]),
+        ("echo export NCCL_A=1", []),
+        ("# export NCCL_A=1", []),
+        ("export PATH=/x:$PATH MY_NCCL_A=1", []),
+        ("export NCCL_A=$(hostname)", [("NCCL_A", None, 1)]),
+        ("export NCCL_A=`hostname`", [("NCCL_A", None, 1)]),
+        ("export NCCL_A=${X:-eth0}", [("NCCL_A", None, 1)]),
+        ('export NCCL_A="eth$N"', [("NCCL_A", None, 1)]),
+        ("export NCCL_A='eth$N'", [("NCCL_A", "eth$N", 1)]),
+        ("export NCCL_A+=,x", [("NCCL_A", None, 1)]),
+        ("export NCCL_A=a#b", [("NCCL_A", "a#b", 1)]),
+        ("set -a\nNCCL_A=1\n", [("NCCL_A", "1", 2)]),
+        ("export NCCL_A=1\r\nexport NCCL_B=2\r\n", [("NCCL_A", "1", 1), ("NCCL_B", "2", 2)]),
+        ("export X=$(cat <<'E'\nNCCL_A=1\nE\n)\nexport NCCL_B=1", [("NCCL_B", "1", 5)]),
+    ],
+)
+def test_shell(script: str, expected: Seen) -> None:
+    parsed = parse("job.sh", script)
+    assert seen(parsed) == expected
+    assert problems(parsed) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "lines"),
+    [
+        ("source ~/.bashrc", [1]),
+        ("x\n. ./env.sh\n", [2]),
+        ("eval $(tool)", [1]),
+        ("cat <<EOF > x\nexport NCCL_A=1\nEOF\n", [2]),
+        ("cat <<-'EOF'\n\tNCCL_A=1\n\tEOF\nexport NCCL_B=1", [2]),
+        ("cat <<EOF\nnothing here\nEOF\n", []),
+        ("module load cuda/12", []),
+        ("module load aws-ofi-nccl", [1]),
+        ("python - <<< 'NCCL_A=1'", []),
+    ],
+)
+def test_what_cannot_be_seen_is_said(script: str, lines: list[int]) -> None:
+    assert unread(parse("job.sh", script)) == lines
+
+
+def test_a_here_document_is_not_the_script() -> None:
+    assert seen(parse("job.sh", "cat <<A <<B\nexport NCCL_A=1\nA\nexport NCCL_B=1\nB\nexport NCCL_C=1\n")) == [
+        ("NCCL_C", "1", 6)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("NCCL_A=1\npython x", [("NCCL_A", "not-exported")]),
+        ("NCCL_A=1\nexport NCCL_A", []),
+        ("export NCCL_A=1\nNCCL_A=2", []),
+        ("NCCL_A=1\nunset NCCL_A", []),
+        ("srun --export=ALL,NCCL_IB_HCA=mlx5_0,mlx5_1 a", [("NCCL_IB_HCA", "export-comma")]),
+        ("srun --export=NCCL_A=1,PATH,ALL a", []),
+    ],
+)
+def test_ways_of_writing_that_go_wrong(script: str, expected: list[tuple[str, str]]) -> None:
+    assert problems(parse("job.sh", script)) == expected
+
+
+def twice(parsed: Parsed) -> list[tuple[str | None, str | None]]:
+    return [(before.value, after.value) for before, after in repeated(parsed.found)]
+
+
+def test_repeats_count_in_one_scope_only() -> None:
+    assert twice(parse("j.sh", "export NCCL_A=1\nexport NCCL_A=2\n")) == [("1", "2")]
+    assert twice(parse("j.sh", "export NCCL_A=1\nexport NCCL_A=1\n")) == []
+    assert twice(parse("j.sh", "if a\nthen\nexport NCCL_A=1\nelse\nexport NCCL_A=2\nfi\n")) == []
+    assert twice(parse("j.sh", "NCCL_A=1 ./a\nNCCL_A=2 ./b\n")) == []
+    assert twice(parse("j.sh", "mpirun -x NCCL_A=1 -x NCCL_A=2 ./b\n")) == [("1", "2")]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected", "problem"),
+    [
+        ("NCCL_A=1", "1", ""),
+        ("export NCCL_A=1", "1", ""),
+        ('NCCL_A="1"', "1", "env-quotes"),
+        ("NCCL_A=1 # one", "1", ""),
+        ("NCCL_A=a#b", "a#b", ""),
+        ("NCCL_A=", "", ""),
+        ("NCCL_A=${X}", None, ""),
+        ("NCCL_A='${X}'", "${X}", "env-quotes"),
+        ("NCCL_A=1\r", "1", ""),
+    ],
+)
+def test_env_files(line: str, expected: str | None, problem: str) -> None:
+    parsed = parse("job.env", f"# NCCL_B=1\n{line}\nOTHER=1\n")
+    assert seen(parsed) == [("NCCL_A", expected, 2)]
+    assert parsed.found[0].problem.partition(":")[0] == problem
+
+
+def test_nccl_conf_keeps_what_nccl_keeps() -> None:
+    assert seen(parse("/etc/nccl.conf", "NCCL_A=1\n#NCCL_B=1\nNCCL_C = 2\n")) == [("NCCL_A", "1", 1), ("NCCL_C ", " 2", 3)]
+
+
+POD = """\
+apiVersion: v1
+kind: Pod
+spec:
+  initContainers:
+  - name: init
+    env: [{name: NCCL_DEBUG, value: WARN}]
+  containers:
+  - name: train
+    env:
+    - name: NCCL_DEBUG
+      value: "INFO"
+    - name: NCCL_DEBUG
+      value: "TRACE"
+    - name: NCCL_IB_DISABLE
+      value: 1
+    - name: NCCL_IB_HCA
+      valueFrom: {configMapKeyRef: {name: c, key: k}}
+    - name: NCCL_SOCKET_IFNAME
+      value: $(IFNAME)
+    - name: OTHER
+      value: x
+    command: [bash, -c, "export NCCL_ALGO=Ring; exec train"]
+    args: ["-x", "NCCL_PROTO=LL"]
+---
+apiVersion: v1
+kind: ConfigMap
+data:
+  NCCL_NTHREADS: "256"
+  nccl.conf: |
+    # nothing
+    NCCL_NET=IB
+  run.sh: |
+    #!/bin/sh
+    export NCCL_CROSS_NIC=1
+  text: nothing about variables
+"""
+
+
+def test_kubernetes() -> None:
+    parsed = parse("pod.yaml", POD)
+    assert seen(parsed) == [
+        ("NCCL_DEBUG", "WARN", 6),
+        ("NCCL_DEBUG", "INFO", 11),
+        ("NCCL_DEBUG", "TRACE", 13),
+        ("NCCL_IB_DISABLE", "1", 15),
+        ("NCCL_IB_HCA", None, 16),
+        ("NCCL_SOCKET_IFNAME", None, 19),
+        ("NCCL_ALGO", "Ring", 22),
+        ("NCCL_PROTO", "LL", 23),
+        ("NCCL_NTHREADS", "256", 28),
+        ("NCCL_NET", "IB", 31),
+        ("NCCL_CROSS_NIC", "1", 34),
+    ]
+    assert problems(parsed) == [("NCCL_IB_DISABLE", "yaml-type")]
+    assert twice(parsed) == [("INFO", "TRACE")]
+
+
+PLAY = """\
+- hosts: gpus
+  environment:
+    NCCL_IB_DISABLE: true
+    NCCL_IB_TIMEOUT: 22
+    NCCL_DEBUG: "{{ level }}"
+    NCCL_IB_HCA: !vault |
+      $ANSIBLE_VAULT;1.1;AES256
+      6230
+    NCCL_ALGO: !Ref Algo
+  tasks:
+  - name: run with NCCL_FOO=1
+    shell: |
+      cd /x
+      NCCL_PROTO=LL mpirun -x NCCL_NET=IB ./a
+  - shell: ./a
+    environment: &e
+      NCCL_P2P_LEVEL: NVL
+  - shell: ./b
+    environment:
+      <<: *e
+"""
+
+
+def test_ansible_with_tags_that_are_not_known() -> None:
+    parsed = parse("play.yml", PLAY)
+    assert seen(parsed) == [
+        ("NCCL_IB_DISABLE", "True", 3),
+        ("NCCL_IB_TIMEOUT", "22", 4),
+        ("NCCL_DEBUG", None, 5),
+        ("NCCL_IB_HCA", None, 6),
+        ("NCCL_ALGO", None, 9),
+        ("NCCL_PROTO", "LL", 14),
+        ("NCCL_NET", "IB", 14),
+        ("NCCL_P2P_LEVEL", "NVL", 17),
+        ("NCCL_P2P_LEVEL", "NVL", 17),
+    ]
+    assert [one.why for one in parsed.found if one.name == "NCCL_ALGO"] == ["tag !Ref: its value is not known here"]
+
+
+def test_compose() -> None:
+    first = "services:\n  a:\n    environment:\n    - NCCL_A=1\n    - NCCL_B\n"
+    text = first + "  b:\n    environment:\n      NCCL_C: 2\n      NCCL_D:\n"
+    assert seen(parse("compose.yaml", text)) == [("NCCL_A", "1", 4), ("NCCL_C", "2", 8), ("NCCL_D", None, 9)]
+
+
+def test_a_template_is_unknown_from_where_it_breaks() -> None:
+    parsed = parse("pod.yaml", "a: {name: NCCL_A, value: x}\nb: {{ .Values.x }}\nc: [\n")
+    assert len(parsed.unread) == 1 and "template" in parsed.unread[0].why
+
+
+def test_aliases_cannot_blow_up() -> None:
+    levels = (f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
+    bomb = "a0: &a0 [NCCL_A=1, NCCL_A=1]\n" + "".join(levels)
+    parsed = parse("x.yaml", bomb)
+    assert len(parsed.found) < 1_000_000
+    assert any("too many" in one.why for one in parsed.unread)
+    assert seen(parse("x.yaml", "a: &a\n  b: *a\n  NCCL_A: 1\n")) == [("NCCL_A", "1", 3)]
+    assert parse("x.yaml", "[" * 5000).unread
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "kind"),
+    [
+        ("a/job.sh", "", "shell"),
+        ("job.sbatch", "", "shell"),
+        ("job", "#!/bin/bash\n", "shell"),
+        (".env", "", "env"),
+        ("prod.env", "", "env"),
+        ("values.yaml", "", "yaml"),
+        ("/etc/nccl.conf", "", "conf"),
+        ("-", "apiVersion: v1\n", "yaml"),
+        ("-", "NCCL_A=1\nB=2\n", "env"),
+        ("-", "export NCCL_A=1\n", "shell"),
+        ("-", "mpirun -x NCCL_A=1 ./a\n", "shell"),
+    ],
+)
+def test_kinds(path: str, text: str, kind: str) -> None:
+    assert kind_of(path, text) == kind
+
+
+SHELL = (
+    "NCCL_A=1",
+    "export ",
+    "NCCL_IB_HCA=",
+    "$(",
+    ")",
+    "`",
+    "${X}",
+    "'",
+    '"',
+    "\\",
+    "\n",
+    " ",
+    "<<E",
+    "E",
+    ";",
+    "&&",
+    "{",
+    "}",
+    "#",
+)
+YAML = (
+    "- ",
+    ": ",
+    "env:\n",
+    "name: NCCL_A",
+    "value: ",
+    "*a",
+    "&a ",
+    "!x ",
+    "|\n",
+    "  ",
+    "-x ",
+    "--export=ALL,",
+    "bash -c ",
+    "if ",
+    "fi",
+)
+PIECES = st.sampled_from((*SHELL, *YAML))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(PIECES | st.text(max_size=8), max_size=40).map("".join), st.sampled_from(["shell", "env", "conf", "yaml"]))
+def test_no_text_raises(text: str, kind: str) -> None:
+    parsed = parse("f", text, kind)
+    lines = text.count("\n") + 1
+    for source in [one.source for one in parsed.found] + [one.source for one in parsed.unread]:
+        path, _, line = source.rpartition(":")
+        assert path == "f" and 1 <= int(line) <= lines + 1
+    for found in parsed.found:
+        assert found.value is not None or found.why
