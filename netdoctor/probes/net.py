@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_interface
 from typing import Any, Final
 
 from netdoctor.host import Host, link, mapping, names, read, read_int
@@ -135,7 +136,7 @@ def probe_ports(host: Host) -> LocalPorts | Unavailable:
             for port, uid in rows:
                 owners[int(port)] = owners.get(int(port), frozenset()) | {int(uid)}
             listening = frozenset(owners)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             listening, owners = Unavailable("malformed", "ask:netlink: listening"), {}
     elif isinstance(rows, dict) and "unavailable" in rows:
         listening = Unavailable(str(rows["unavailable"]), str(rows.get("detail", "")))
@@ -155,12 +156,19 @@ def _links(told: Mapping[str, Any]) -> tuple[Link, ...] | Unavailable:
     try:
         held: dict[int, list[Address]] = {}
         for row in told["addresses"]:
-            label = row.get("label")
-            address = Address(row["ip"], row["prefix"], row["family"], row["scope"], frozenset(row["flags"]), label)
-            held.setdefault(row["index"], []).append(address)
-        return tuple(_link(row, tuple(held.get(row["index"], ()))) for row in told["links"])
-    except (KeyError, TypeError, AttributeError) as error:
+            held.setdefault(int(row["index"]), []).append(_address(row))
+        return tuple(_link(row, tuple(held.get(int(row["index"]), ()))) for row in told["links"])
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         return Unavailable("malformed", f"ask:netlink: {error!r}")
+
+
+def _address(row: Mapping[str, Any]) -> Address:
+    net = ip_interface(f"{row['ip']}/{int(row['prefix'])}")
+    label = row.get("label")
+    flags = frozenset(str(one) for one in row["flags"])
+    return Address(
+        str(net.ip), net.network.prefixlen, net.version, str(row["scope"]), flags, None if label is None else str(label)
+    )
 
 
 def _link(row: Mapping[str, Any], addresses: tuple[Address, ...]) -> Link:
@@ -171,9 +179,9 @@ def _link(row: Mapping[str, Any], addresses: tuple[Address, ...]) -> Link:
         up=bool(flags & IFF_UP),
         running=bool(flags & IFF_RUNNING),
         loopback=bool(flags & IFF_LOOPBACK),
-        kind=row["kind"],
+        kind=None if row["kind"] is None else str(row["kind"]),
         mtu=int(row["mtu"]),
-        controller=row["controller"],
+        controller=None if row["controller"] is None else int(row["controller"]),
         addresses=addresses,
         speed_mbps=ELSEWHERE,
         vendor=ELSEWHERE,
@@ -188,7 +196,7 @@ def _sysfs_agrees(host: Host, told: Mapping[str, Any]) -> bool | Unavailable:
     listed = names(host, "/sys/class/net")
     if isinstance(listed, Unavailable):
         return listed
-    rows = {row["name"]: row for row in told["links"]}
+    rows = {str(row["name"]): row for row in told["links"]}
     if {name for name in listed if name != "bonding_masters"} != set(rows):
         return False
     for name, row in rows.items():
@@ -197,7 +205,7 @@ def _sysfs_agrees(host: Host, told: Mapping[str, Any]) -> bool | Unavailable:
         index, address = read_int(host, f"/sys/class/net/{name}/ifindex"), read(host, f"/sys/class/net/{name}/address")
         if isinstance(index, Unavailable) or isinstance(address, Unavailable):
             return index if isinstance(index, Unavailable) else Unavailable("not read", f"{name}: {address}")
-        if index != row["index"] or address.strip() != row["address"]:
+        if index != row["index"] or address.strip() != row.get("address"):
             return False
     return True
 

@@ -88,8 +88,10 @@ def resolve(host: Host, name: str) -> tuple[str, ...] | Unavailable:
     got = mapping(host, question("resolve", name=name))
     if isinstance(got, Unavailable):
         return got
-    if isinstance(found := got.get("addresses"), list) and found:
-        return tuple(str(ip) for ip in found)
+    found = got.get("addresses")
+    if isinstance(found, list) and found:
+        every = tuple(str(ip) for ip in found)
+        return every if all(is_ip(ip) for ip in every) else Unavailable("malformed", f"addresses of {name}")
     kind = "absent" if got.get("error") in ("EAI_NONAME", "EAI_NODATA") else "failed"
     return Unavailable(kind, f"{name}: {got.get('error', 'no address')} {got.get('detail', '')}".rstrip())
 
@@ -110,7 +112,14 @@ def route(destination: str, row: Any) -> Route | Unavailable:
         )
     if not isinstance(row, dict) or not row.get("oif"):
         return Unavailable("malformed", f"route to {destination}")
-    return Route(destination, str(row["oif"]), row.get("source"), row.get("gateway"), str(row.get("kind", "unicast")))
+    source, gateway = row.get("source"), row.get("gateway")
+    return Route(
+        destination,
+        str(row["oif"]),
+        source if isinstance(source, str) else None,
+        gateway if isinstance(gateway, str) else None,
+        str(row.get("kind", "unicast")),
+    )
 
 
 def _peer(
@@ -127,13 +136,17 @@ def _peer(
     for ip in addresses:
         row = reach.get(ip)
         if isinstance(row, dict):
-            routes[ip], via[ip] = route(ip, row.get("main")), tuple(row.get("via") or ())
+            routes[ip], via[ip] = route(ip, row.get("main")), _names(row.get("via"))
         else:
             routes[ip] = row if isinstance(row, Unavailable) else Unavailable("not read", "no answer")
     here = any(ip.partition("%")[0] in own for ip in addresses) or any(
         isinstance(one, Route) and one.kind == "local" for one in routes.values()
     )
     return Peer(name, addresses, routes, local=here, port=port, via=via)
+
+
+def _names(some: Any) -> tuple[str, ...]:
+    return tuple(one for one in some if isinstance(one, str)) if isinstance(some, list) else ()
 
 
 def _rtt_question(peer: Peer) -> tuple[str, ...]:
