@@ -73,7 +73,7 @@ def _ranks(job: JobShape, environ: Environ | Unavailable, gpus: Gpus | Unavailab
 
 
 def _nodes(job: JobShape, environ: Environ | Unavailable) -> int:
-    if job.stated or isinstance(environ, Unavailable):
+    if job.nodes_stated or job.nodes > 1 or isinstance(environ, Unavailable):
         return job.nodes
     launcher = environ.launcher
     if launcher.nodes:
@@ -156,7 +156,7 @@ def _connections(
     version: tuple[int, int, int] | None,
 ) -> Iterator[Finding]:
     """Only a fail says something of its own: an estimate that fits is part of the finding about listeners."""
-    if isinstance(environ, Unavailable) and (job.all_to_all or not job.stated):
+    if isinstance(environ, Unavailable) and (job.all_to_all or not (job.nodes_stated or job.nodes > 1)):
         yield unknown(f"how many nodes, and whether PXN is off: the job's variables: {environ}", subject="connections")
         return
     nodes = _nodes(job, environ)

@@ -73,7 +73,7 @@ def tcp_buffers(
     baseline: Baseline | Unavailable,
     paths: PathRun | Unavailable,
 ) -> Iterator[Finding]:
-    if not isinstance(job, Unavailable) and job.stated and job.nodes == 1:
+    if not isinstance(job, Unavailable) and job.nodes_stated and job.nodes == 1:
         yield skip("the configuration says that the job has one node: no data crosses the network", nodes=1)
         return
     data = carrier.data_by_sockets(rdma, environ, libraries, baseline, paths, net)

@@ -26,7 +26,7 @@ def others(net: Net) -> tuple[Peer, ...]:
 
 def several(net: Net, environ: Environ | Unavailable, job: JobShape | Unavailable) -> bool:
     """Whether the job runs on more than this node, as far as anything says so; the configuration's word counts most."""
-    if not isinstance(job, Unavailable) and job.stated:
+    if not isinstance(job, Unavailable) and (job.nodes_stated or job.nodes > 1):
         return job.nodes > 1
     if any(one.local is False for one in others(net)):
         return True

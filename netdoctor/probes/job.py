@@ -19,7 +19,8 @@ class JobShape:
     communicators: int = 1  # NCCL communicators alive at once per rank
     gloo_groups: int = 1
     all_to_all: bool = False
-    stated: bool = False  # the configuration (or launcher) said it; else defaults
+    stated: bool = False  # the configuration said something of it; else defaults
+    nodes_stated: bool = False  # it said how many nodes
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def probe_job(host: Host) -> JobShape | Unavailable:
     if isinstance(given, Unavailable):
         return given
     known = _known(JobShape, given)
-    return JobShape(**{"stated": bool(known), **known})
+    return JobShape(**{**known, "stated": bool(known), "nodes_stated": "nodes" in known})
 
 
 def probe_expected(host: Host) -> Expected | Unavailable:

@@ -205,6 +205,7 @@ def test_job_and_expectations_come_from_the_configuration() -> None:
     job, expected = probe_job(host), probe_expected(host)
     assert not isinstance(job, Unavailable) and not isinstance(expected, Unavailable)
     assert (job.nodes, job.all_to_all, job.gloo_groups, job.stated) == (4, True, 1, True)
+    assert job.nodes_stated
     assert (expected.gpus, expected.busbw_floor, expected.peers) == (8, {1024: 2.0}, ())
 
 
@@ -212,6 +213,8 @@ def test_without_configuration_the_job_is_not_stated() -> None:
     host = ReplayHost({"config:": {}})
     job = probe_job(host)
     assert not isinstance(job, Unavailable) and (job.nodes, job.stated) == (1, False)
+    some = probe_job(ReplayHost({"config:": {"job": {"communicators": 2}}}))
+    assert not isinstance(some, Unavailable) and (some.stated, some.nodes_stated) == (True, False)
     assert probe_job(ReplayHost({})) == Unavailable("not recorded")
     broken = probe_expected(ReplayHost({"config:": {"expected": {"busbw_floor": {"x": 1}}}}))
     assert isinstance(broken, Unavailable) and broken.kind == "malformed"

@@ -109,6 +109,14 @@ def test_a_healthy_machine_passes() -> None:
         ({"net": seen(master=far("eth0")), "environ": environ({"NCCL_SOCKET_IFNAME": "^docker"})}, (FAIL, C)),
         ({"net": seen(), "environ": environ(launcher=Launcher("torchrun", 8, 16, 0, 8))}, (UNKNOWN, None)),
         ({"net": seen(), "job": SEVERAL, "net_": None}, (UNKNOWN, None)),
+        (
+            {"net": seen(LO, ETH0), "job": job(stated=True), "environ": environ(launcher=Launcher("x", 0, 2, 0, 1))},
+            (UNKNOWN, None),
+        ),
+        (
+            {"net": seen(LO, ETH0), "job": job(nodes_stated=True), "environ": environ(launcher=Launcher("x", 0, 2, 0, 1))},
+            (PASS, None),
+        ),
         # addresses
         ({"net": seen(LO, netlink_link("eth0", 2, "fe80::7"))}, (PASS, None)),
         ({"net": seen(LO, netlink_link("eth0", 2, "fe80::7")), "job": SEVERAL}, (FAIL, C)),

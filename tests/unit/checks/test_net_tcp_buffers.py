@@ -96,7 +96,7 @@ def test_a_healthy_machine_skips_for_rdma_carries_the_data() -> None:
         ({"baseline": LOST, "environ": LOST}, UNKNOWN),
         ({"environ": LOST}, UNKNOWN),
         ({"baseline": LOST, "rdma": rdma(verbs_devices=(), devices=(hca(0, uverbs=LOST),))}, UNKNOWN),
-        ({"job": job(nodes=1, stated=True)}, SKIP),
+        ({"job": job(nodes=1, nodes_stated=True)}, SKIP),
     ],
 )
 def test_only_where_sockets_carry_the_data(facts: dict[str, Any], status: Status) -> None:
@@ -165,6 +165,10 @@ def test_windows(facts: dict[str, Any], status: Status) -> None:
 def test_what_cannot_be_read_is_unknown(name: str) -> None:
     assert findings(kernel=tuned(**{name: LOST}))["node"].status is UNKNOWN
     assert findings(kernel=tuned(**{name: ""}))["node"].status is UNKNOWN
+
+
+def test_a_configuration_that_says_nothing_of_nodes_is_no_single_node() -> None:
+    assert findings(job=job(communicators=2, stated=True))["eth0"].status is PASS
 
 
 def test_without_a_round_trip_the_bound_is_said() -> None:
