@@ -102,6 +102,37 @@ def preflight(
     raise typer.Exit(command.run(given, _ids(only), host_root, allreduce=not no_allreduce, quiet=quiet))
 
 
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD", help="The job: torchrun …, python train.py")],
+    gate: Annotated[bool, typer.Option("--gate", help="Do not start the job unless the verdict is healthy.")] = False,
+    config: ConfigOption = None,
+    profile: ProfileOption = None,
+    fail_on: FailOnOption = None,
+    format: FormatOption = None,
+    output: OutputOption = None,
+    brief: BriefOption = False,
+    python: PythonOption = None,
+    budget: BudgetOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Look from the job's own context, then become the job."""
+    from netdoctor.commands import preflight as command_of_preflight
+    from netdoctor.commands import run as wrapper
+
+    given = command_of_preflight.Given(
+        config,
+        profile or ("gate" if gate else None),
+        fail_on,
+        "brief" if brief else format,
+        output,
+        None,
+        python,
+        budget=budget,
+    )
+    raise typer.Exit(wrapper.run(given, command, gate=gate, quiet=quiet))
+
+
 @app.command()
 def snapshot(
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it (mode 0600).")],

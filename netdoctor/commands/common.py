@@ -148,17 +148,18 @@ def policy_data(config: Config) -> dict[str, Json]:
     return data
 
 
-def deliver(report: Report, format: str | None, output: str | None, exit_style: str | None) -> int:
-    """Print the report, write it where asked, and return the exit code."""
+def deliver(report: Report, format: str | None, output: str | None, exit_style: str | None, to: TextIO | None = None) -> int:
+    """Print the report (on stdout, or `to`), write it where asked, and return the exit code."""
+    stream = to or sys.stdout
     from netdoctor import policy
 
     failed = 0
     if output is not None:
         failed = write(output, render(report, _format_of(output, format)), 0o644)
-    text = render(report, format or "text", on=sys.stdout)
+    text = render(report, format or "text", on=stream)
     try:
-        sys.stdout.write(text if text.endswith("\n") else text + "\n")
-        sys.stdout.flush()
+        stream.write(text if text.endswith("\n") else text + "\n")
+        stream.flush()
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise

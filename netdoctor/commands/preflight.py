@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from netdoctor import __version__, engine, live
 from netdoctor.commands import common
@@ -36,11 +36,14 @@ def run(
     allreduce: bool,
     quiet: bool = False,
     snapshot_to: str | None = None,
+    in_job: bool = False,
 ) -> int:
-    """The exit code; the report has been printed, or the snapshot written."""
+    """The exit code; the report has been printed, or the snapshot written.  `in_job`: this is the job's own process."""
     try:
         config = common.configuration(given.config, asdict(given))
         common.known_format(given.format)
+        if in_job:
+            config = replace(config, vantage="wrapper")
         common.become(config)
         specs, extra = common.load_checks(config, only)
     except common.UsageError as error:
@@ -50,7 +53,8 @@ def run(
     if snapshot_to is not None:
         return _keep(outcome, config, only, snapshot_to)
     report = engine.report(outcome.work, common.decider(config, only, outcome.partial), config.profile, outcome.partial)
-    code = common.deliver(report, given.format, given.output, given.exit_style)
+    # What the job prints is the job's: there the report goes to stderr.
+    code = common.deliver(report, given.format, given.output, given.exit_style, sys.stderr if in_job else sys.stdout)
     return 128 + outcome.signal if outcome.signal else code
 
 

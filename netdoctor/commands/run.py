@@ -1,0 +1,125 @@
+"""``netdoctor run [--gate] -- CMD``: the doctor in the job's own process context, then the job.
+
+It is the one place where environment, cgroup, limits, namespaces, interpreter and user are the job's.  Put before a launcher
+(``netdoctor run -- torchrun …``) it looks once; put before every rank (``srun netdoctor run -- python train.py``) the rank
+that is local rank 0 looks, and the others of its node wait for the verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from netdoctor.commands import preflight
+from netdoctor.launchers import detect
+
+WAIT: Final = 900.0  # seconds that a rank waits for its node's doctor: its own budget and a cold import of torch
+SERVE: Final = 120.0  # seconds after the verdict until the last rank must have asked
+# Together these name one start of one job on one node; whichever are there.
+_NAMES: Final = (
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "PMIX_NAMESPACE",
+    "PMI_FD",
+    "FLUX_JOB_ID",
+)
+
+
+def run(given: preflight.Given, command: Sequence[str], *, gate: bool, quiet: bool) -> int:
+    """Does not return where the job is started: this process becomes it, environment and all."""
+    if not command:
+        print("netdoctor: run: give the command after --", file=sys.stderr)
+        return 2
+    launcher = detect(os.environ)
+    others = (launcher.local_world or 1) - 1
+    if launcher.local_rank:
+        code = _ask(_address(os.environ))
+    else:
+        code = preflight.run(given, (), None, allreduce=True, quiet=quiet, in_job=True)
+        if launcher.local_rank == 0 and others > 0:
+            _serve(_address(os.environ), code, others)
+    if code in (2, 130, 143):
+        return code
+    if gate and code != 0:
+        print(f"netdoctor: the job was not started (exit {code})", file=sys.stderr)
+        return code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvp(command[0], list(command))
+    except OSError as error:
+        print(f"netdoctor: {command[0]}: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def _address(variables: Mapping[str, str]) -> bytes:
+    """A name in the abstract namespace of Unix sockets (unix(7)): no file, and gone with its process."""
+    said = [f"{name}={variables[name]}" for name in _NAMES if name in variables] or [f"parent={os.getppid()}"]
+    return b"\0netdoctor-run-" + hashlib.sha256("\0".join([str(os.getuid()), *said]).encode()).hexdigest()[:32].encode()
+
+
+def _ask(address: bytes) -> int:
+    """The code of this node's doctor; 4 where none answers in time."""
+    end = time.monotonic() + WAIT
+    while time.monotonic() < end:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            line.settimeout(max(0.1, end - time.monotonic()))
+            try:
+                line.connect(address)
+                if _peer(line) == os.getuid():
+                    return int(line.recv(8) or b"4")
+            except (OSError, ValueError):
+                pass
+        _pause()
+    print("netdoctor: no verdict of this node's local rank 0 in time", file=sys.stderr)
+    return 4
+
+
+def _pause() -> None:
+    """Until the doctor of local rank 0 listens there is nothing to wait on."""
+    import select
+
+    select.select([], [], [], 0.2)
+
+
+def _peer(line: socket.socket) -> int:
+    """The uid behind a Unix socket (SO_PEERCRED, unix(7)): pid, uid, gid."""
+    import struct
+
+    return int(struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
+
+
+def _serve(address: bytes, code: int, others: int) -> None:
+    """Tell the other ranks of the node, from a child that ends by itself; the job does not wait for it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        try:
+            door.bind(address)
+            door.listen(others)
+        except OSError as error:
+            print(f"netdoctor: the other ranks cannot be told: {error.strerror}", file=sys.stderr)
+            return
+        child = os.fork()
+        if child != 0:
+            os.waitpid(child, 0)
+            return
+        try:
+            if os.fork() == 0:  # a grandchild: nobody's zombie
+                end = time.monotonic() + SERVE
+                while others > 0 and time.monotonic() < end:
+                    door.settimeout(max(0.1, end - time.monotonic()))
+                    line, _ = door.accept()
+                    with line:
+                        if _peer(line) == os.getuid():
+                            line.sendall(str(code).encode())
+                            others -= 1
+        except OSError:
+            pass
+        finally:
+            os._exit(0)

@@ -1,0 +1,63 @@
+"""``netdoctor run -- CMD``: one doctor a node, then the job with its environment, stdout and exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+pytestmark = pytest.mark.live
+NETDOCTOR = [sys.executable, "-m", "netdoctor.cli"]
+SHOW = [sys.executable, "-c", "import json, os, sys; print(json.dumps(dict(os.environ))); sys.exit(7)"]
+
+
+def start(options: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    command = [*NETDOCTOR, "run", "--quiet", "--python", sys.executable, *options, "--", *SHOW]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_job_gets_its_environment_stdout_and_exit_code() -> None:
+    environment = os.environ | {"NCCL_DEBUG_FILE": "/nonexistent/x", "SOME_THING": "1"}
+    job = start(["--brief"], environment)
+    out, err = job.communicate(timeout=120)
+    assert job.returncode == 7, err
+    got = json.loads(out)
+    assert {k: v for k, v in got.items() if k not in ("LC_CTYPE", "_")} == {
+        k: v for k, v in environment.items() if k not in ("LC_CTYPE", "_")
+    }
+    assert "healthy" in err
+
+
+def test_the_gate_keeps_the_job_from_starting(tmp_path: pathlib.Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("expected: {gpus: 8}\n")
+    job = start(["--gate", "--fail-on", "info", "--config", str(config)], dict(os.environ))
+    out, err = job.communicate(timeout=120)
+    assert job.returncode in (3, 4), err
+    assert out == "" and "not started" in err
+
+
+def test_one_doctor_for_all_ranks_of_a_node(tmp_path: pathlib.Path) -> None:
+    """As srun or torchrun start them: the others wait for local rank 0 and get its verdict."""
+    run_id = uuid.uuid4().hex
+    ranks = []
+    for rank in (2, 1, 0):
+        variables = {"RANK": rank, "WORLD_SIZE": 3, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 3, "TORCHELASTIC_RUN_ID": run_id}
+        ranks.append(start(["-o", str(tmp_path / f"{rank}.json")], os.environ | {k: str(v) for k, v in variables.items()}))
+    for job in ranks:
+        out, err = job.communicate(timeout=180)
+        assert job.returncode == 7, err
+        assert json.loads(out)["TORCHELASTIC_RUN_ID"] == run_id
+    assert [p.name for p in tmp_path.iterdir()] == ["0.json"]
+
+
+def test_no_such_command() -> None:
+    done = subprocess.run(
+        [*NETDOCTOR, "run", "--", "/nonexistent/program"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 127 and "/nonexistent/program" in done.stderr
