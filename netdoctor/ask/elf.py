@@ -41,7 +41,7 @@ class Elf:
 
     def __init__(self, data: Bytes) -> None:
         self.data = data
-        if data[:4] != b"\x7fELF":
+        if len(data) < 64 or data[:4] != b"\x7fELF":
             raise MalformedError("not an ELF file")
         if data[4] != 2:
             raise MalformedError("not a 64-bit ELF file")
@@ -187,7 +187,7 @@ def describe(path: str) -> dict[str, Any]:
                 "size": len(data),
             }
     except (OSError, MalformedError) as error:
-        return failure(error)
+        return failure(error) | {"real": os.path.realpath(path)}
 
 
 def failure(error: Exception) -> dict[str, Any]:

@@ -85,27 +85,32 @@ def prefix_of(python: str) -> str:
     return python.rpartition("/")[0].rpartition("/")[0]
 
 
-def site_packages(host: Host, python: str, variables: Mapping[str, str]) -> tuple[str, ...]:
-    """Directories that this Python imports from, in order, as far as files tell.
+def site_packages(host: Host, python: str, variables: Mapping[str, str]) -> tuple[tuple[str, ...], Unavailable | None]:
+    """Directories that this Python imports from, in order, as far as files tell; and what could not be read on the way.
 
     A virtual environment has its own; with ``include-system-site-packages = true`` also those of its base, named in
     pyvenv.cfg (PEP 405).  Debian and its images use dist-packages, and /usr/local for what pip installs.
     """
     found = [d for d in variables.get("PYTHONPATH", "").split(":") if d.startswith("/")]
+    unread: list[Unavailable] = []
     prefix = prefix_of(python)
     config = read(host, f"{prefix}/pyvenv.cfg")
-    version = _version(host, python)
     if isinstance(config, Unavailable):
-        found += _user_site(host, version, variables)
-        found += _packages(host, ("/usr/local", "/usr") if prefix in ("/usr", "") else (prefix,), version)
-        return tuple(dict.fromkeys(found))
-    settings = {k.strip().lower(): v.strip() for k, _, v in (row.partition("=") for row in config.splitlines())}
-    found += _packages(host, (prefix,), version)
-    if settings.get("include-system-site-packages", "").lower() == "true":
-        base = prefix_of(settings.get("home", "/usr/bin").rstrip("/") + "/python3")
-        found += _user_site(host, version, variables)
-        found += _packages(host, ("/usr/local", "/usr") if base in ("/usr", "") else (base,), version)
-    return tuple(dict.fromkeys(found))
+        if config.kind != "absent":
+            unread.append(config)
+        version = _version(host, python)
+        found += _user_site(version, variables)
+        found += _packages(host, ("/usr/local", "/usr") if prefix in ("/usr", "") else (prefix,), version, unread)
+    else:
+        settings = {k.strip().lower(): v.strip() for k, _, v in (row.partition("=") for row in config.splitlines())}
+        said = re.match(r"\d+\.\d+", settings.get("version", settings.get("version_info", "")))
+        version = said.group() if said else _version(host, python)
+        found += _packages(host, (prefix,), version, unread)
+        if settings.get("include-system-site-packages", "").lower() == "true":
+            base = prefix_of(settings.get("home", "/usr/bin").rstrip("/") + "/python3")
+            found += _user_site(version, variables)
+            found += _packages(host, ("/usr/local", "/usr") if base in ("/usr", "") else (base,), version, unread)
+    return tuple(dict.fromkeys(found)), (unread[0] if unread else None)
 
 
 def _version(host: Host, python: str) -> str | None:
@@ -121,11 +126,14 @@ def _version(host: Host, python: str) -> str | None:
     return None
 
 
-def _packages(host: Host, prefixes: tuple[str, ...], version: str | None) -> Iterator[str]:
+def _packages(host: Host, prefixes: tuple[str, ...], version: str | None, unread: list[Unavailable]) -> Iterator[str]:
     for prefix in prefixes:
         for lib in ("lib", "lib64"):
             have = names(host, f"{prefix}/{lib}")
-            for name in () if isinstance(have, Unavailable) else have:
+            if isinstance(have, Unavailable):
+                unread += [] if have.kind == "absent" else [have]
+                continue
+            for name in have:
                 found = _VERSIONED.fullmatch(name)
                 if name == "python3" and prefix == "/usr":
                     yield f"{prefix}/{lib}/python3/dist-packages"
@@ -133,13 +141,13 @@ def _packages(host: Host, prefixes: tuple[str, ...], version: str | None) -> Ite
                     yield from (f"{prefix}/{lib}/{name}/{kind}-packages" for kind in ("site", "dist"))
 
 
-def _user_site(host: Host, version: str | None, variables: Mapping[str, str]) -> Iterator[str]:
+def _user_site(version: str | None, variables: Mapping[str, str]) -> Iterator[str]:
     home = variables.get("HOME", "")
     if version and home.startswith("/") and not variables.get("PYTHONNOUSERSITE"):
         yield f"{home}/.local/lib/python{version}/site-packages"
 
 
-def read_torch(host: Host, packages: tuple[str, ...]) -> Torch | Unavailable:
+def read_torch(host: Host, packages: tuple[str, ...], unread: Unavailable | None = None) -> Torch | Unavailable:
     """torch/version.py of the first directory that has it; its libraries are not looked at here."""
     for directory in packages:
         text = read(host, f"{directory}/torch/version.py")
@@ -160,6 +168,8 @@ def read_torch(host: Host, packages: tuple[str, ...]) -> Torch | Unavailable:
             nccl_path=unread,
             nccl_compiled=unread,
         )
+    if unread is not None:
+        return Unavailable("not read", f"where packages lie: {unread}")
     return Unavailable("absent", "no torch in " + (", ".join(packages) or "any directory"))
 
 

@@ -57,7 +57,7 @@ class Torch:
     cuda: str | None | Unavailable  # "12.8"; None: a CPU build
     nccl_linkage: str | Unavailable  # "dynamic" "static" "none"
     rpath_kind: str | Unavailable  # "RPATH" "RUNPATH" "none"
-    nccl_path: str | None | Unavailable  # the libnccl that its loader rules take
+    nccl_path: str | None | Unavailable  # the libnccl that its loader rules take, links resolved
     nccl_compiled: tuple[int, int, int] | None | Unavailable  # what it was compiled against, where it says so
     nccl_why: str = ""  # by which rule of the loader: "DT_RPATH of …/libtorch_cuda.so" "LD_PRELOAD" "loader cache" …
 
@@ -117,8 +117,13 @@ def probe(host: Host) -> Libraries | Unavailable:
         return Libraries(variables, variables, variables, variables)
     config = mapping(host, "config:")
     python = find.job_python(host, variables, None if isinstance(config, Unavailable) else config.get("python"))
-    packages = () if isinstance(python, Unavailable) else find.site_packages(host, python.path, variables)
-    torch: Torch | Unavailable = python if isinstance(python, Unavailable) else find.read_torch(host, packages)
+    packages: tuple[str, ...] = ()
+    torch: Torch | Unavailable
+    if isinstance(python, Unavailable):
+        torch = Unavailable("not read", f"no Python: {python}")
+    else:
+        packages, unread = find.site_packages(host, python.path, variables)
+        torch = find.read_torch(host, packages, unread)
     survey, incomplete = _survey(host, python, packages, torch, variables)
     if isinstance(survey, Unavailable):
         if not isinstance(torch, Unavailable):
@@ -222,7 +227,7 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
     taken = takes(soname, user, loaders, search, survey.look)
     if isinstance(survey.cache, Unavailable) and (taken is None or (isinstance(taken, Taken) and "default" in taken.by)):
         taken = survey.cache
-    path = taken.path if isinstance(taken, Taken) else taken
+    path = survey.real(taken.path) if isinstance(taken, Taken) else taken
     why = taken.by if isinstance(taken, Taken) else ""
     return replace(torch, nccl_linkage="dynamic", rpath_kind=user.path_kind, nccl_path=path, nccl_why=why)
 
@@ -272,8 +277,9 @@ def _library(
     if isinstance(found, Unavailable):
         return NcclLibrary(path, real, found, "", "file", found_by)
     answer = mapping(host, question("nccl", path=real))
-    if not isinstance(answer, Unavailable) and isinstance(answer.get("version"), int):
-        version = decode(answer["version"])
+    said = None if isinstance(answer, Unavailable) else answer.get("version")
+    if isinstance(said, list) and len(said) == 3 and all(type(n) is int for n in said):
+        version = (said[0], said[1], said[2])
         return NcclLibrary(path, real, version, ".".join(map(str, version)), "dlopen", found_by)
     for directory, wheel in wheels.items():
         if not isinstance(wheel, Unavailable) and any(p.startswith(f"{directory}/nvidia/nccl/") for p in (*paths, real)):
@@ -286,12 +292,6 @@ def _library(
             return NcclLibrary(path, real, version, text["text"], "file", found_by)
     why = answer if isinstance(answer, Unavailable) else Unavailable("failed", str(answer.get("error", "no version")))
     return NcclLibrary(path, real, why, "", "dlopen", found_by)
-
-
-def decode(code: int) -> tuple[int, int, int]:
-    """ncclGetVersion's number: X·1000+Y·100+Z through 2.8, X·10000+Y·100+Z from 2.9 (NCCL src/nccl.h.in)."""
-    major = 1000 if code < 10000 else 10000
-    return code // major, code % major // 100, code % 100
 
 
 def _plugins(survey: _Survey) -> tuple[Plugin, ...]:
