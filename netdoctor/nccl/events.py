@@ -73,7 +73,8 @@ PATTERNS: Final = (
     # CUDA, NVLS, fabric
     _row("nvls_bind", "nvlink sharp (nvls)", r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory of size (?P<bytes>\d+) : CUDA error (?P<code>\d+) '(?P<what>[^']*)'?", "code"),
     _row("multicast", "multicast support requested", r"Multicast support requested for team but none available"),
-    _row("cuda", "cuda failure|cuda error|cudaerror|error 80", r"Cuda failure (?:(?P<code>\d+) )?'(?P<what>[^']{1,200})'|CUDA (?:driver )?error: ?(?P<what2>[^\n(]{1,120})|Error (?P<code2>80\d): (?P<what3>.{1,80})", "what what2 what3"),
+    _row("rank_twice", "already checked in", r"rank (?P<rank>\d+) of \d+ ranks has already checked in"),
+    _row("cuda", "cuda failure|cuda error|cudaerror|error 80|cuda ipc handle|failed to peer with device|failed to open cuda", r"failed to (?:open|get|peer with).{0,40}(?:handle|device \d+) ?: ?(?P<code3>\d+) (?P<what4>[a-z][^\n]{3,100})|Cuda error \S+ '(?P<what5>[^']{1,200})'|CUDA error (?P<code4>\d+) at \S+ (?P<what6>.{1,120})|Cuda failure (?:(?P<code>\d+) )?'(?P<what>[^']{1,200})'|CUDA (?:driver )?error: ?(?P<what2>[^\n(]{1,120})|Error (?P<code2>80\d): (?P<what3>.{1,80})", "what what2 what3 what4 what5 what6"),
     _row("driver", "nvidia driver|cuda driver version|cuda library|nvml|libnvidia-ml|no gpus found|no cuda gpus|forward compatibility", r"Found no NVIDIA driver|NVIDIA driver on your system is too old|CUDA Driver version found is \d+\. Minimum|Failed to find CUDA library|nvmlInit\w*\(\) failed: (?P<what>.{1,80})|Driver/library version mismatch|Failed to open libnvidia-ml|no GPUs found|No CUDA GPUs are available|forward compatibility was attempted|CUDA driver version is insufficient"),
     _row("imex", "imex|mnnvl", r"MNNVL \(cliqueSize \d+\) is available but not (?:working|supported) on this system|Check the IMEX|MNNVL is not supported on this system"),
     _row("fabric_manager", "partition|fabric manager|fabricmanager|fabric state|system not yet initialized", r"GPUs in the partition need to be reset|cannot find exporter GPU in partition|failed to add multicast team|fabric.?manager.{0,60}(?:not running|inactive|dead|failed to start|is not installed)|system not yet initialized"),
@@ -156,5 +157,5 @@ def details(kind: str, text: bytes, match: re.Match[bytes] | None) -> dict[str, 
     for one in found:
         for name, value in one.groupdict().items():
             if value:
-                out.setdefault(name.rstrip("2345"), value.decode("utf-8", "replace").strip()[:300])
+                out.setdefault(name.rstrip("23456"), value.decode("utf-8", "replace").strip()[:300])
     return out

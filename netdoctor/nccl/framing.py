@@ -16,7 +16,7 @@ MAX_LINE: Final = 16384  # bytes of a line that are looked at; NCCL itself cuts 
 _HEAD: Final = 700  # bytes before "NCCL" that are looked at: bounds the backtracking of the patterns below
 
 _WHO: Final = re.compile(
-    rb"(?P<host>[A-Za-z0-9_][\w.\-]*):(?P<pid>\d{1,10}):(?P<tid>\d{1,10})(?: \[(?P<dev>-?\d{1,10})\])? *"
+    rb"(?P<host>[A-Za-z0-9_*][\w.\-*]{0,252}|<[\w .\-]{1,80}>):(?P<pid>\d{1,10}):(?P<tid>\d{1,10})(?: \[(?P<dev>-?\d{1,10})\])? *"
     rb"(?P<source>[^\[\]]{1,400}:\d{1,6}(?: \(\w{1,100}\))?)? *$"
 )
 _WHO_SHORT: Final = (

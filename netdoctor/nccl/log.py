@@ -20,14 +20,18 @@ __all__ = ["LogFacts", "Parser", "parse_bytes", "parse_text"]
 
 _SLICE: Final = 1 << 20
 _CACHE: Final = 16384  # entries of a cache before it is thrown away
-# Lines of other programs that matter hold one of these; the words are chosen so that a search for each is quick.
+# Lines of other programs that matter hold one of these.  A search for a word costs, so in a long file the second list is
+# looked for in its first slice only, and after that those of them that were found there: pasted output of lspci, dmesg or
+# ulimit, and logs without prefixes, are short or show themselves early.
 _WORDS: Final = (
-    b"NCCL", b"nccl", b"rror", b"ailed", b"killed", b"Killed", b"exited on signal", b"Exited with exit code",
-    b"Segmentation fault", b"out of memory", b"ACSCtl:", b"CCOM WARN", b"libibverbs", b"via NET/", b"via P2P/",
-    b"nvidia_peermem", b"locked memory", b"GPUs in the partition", b"NVRM: Xid", b"Using network ", b"Avg bus bandwidth",
-    b"Out of bounds values", b"  Rank ", b"NET/IB", b"timed out", b"Connection ", b"NET : Using", b"Root Cause (",
+    b"NCCL", b"nccl", b"rror", b"ailed", b"illed", b"Segmentation fault", b"Root Cause (first observed",
 )  # fmt: skip
-_ANY_WORD: Final = re.compile(b"|".join(re.escape(w) for w in _WORDS))
+_MORE_WORDS: Final = (
+    b"out of memory", b"ACSCtl:", b"CCOM WARN", b"libibverbs", b"via NET/", b"via P2P/", b"nvidia_peermem", b"locked memory",
+    b"GPUs in the partition", b"NVRM: Xid", b"Using network ", b"Avg bus bandwidth", b"Out of bounds values", b"  Rank ", b"NET/IB",
+    b"imed out", b"Connection ", b"NET : Using", b"GPU Direct RDMA", b"using nccl==",
+)  # fmt: skip
+_ANY_WORD: Final = re.compile(b"|".join(re.escape(w) for w in (*_WORDS, *_MORE_WORDS)))
 _DIGITS: Final = b"0123456789abcdef"
 _TESTS_HEADER: Final = re.compile(rb"# +Rank +\d+ +(?:Group +\d+ +)?Pid +\d+ on +(\S+) device +\d+ \[\S+\] (.{1,80})")
 _BUSBW: Final = re.compile(rb"Avg bus bandwidth\s*:\s*([\d.]+)")
@@ -41,15 +45,23 @@ _BARE: Final = re.compile(
 )
 
 
+_NUMERIC: Final = frozenset({"status", "no", "rank", "task", "xid", "rc", "code", "what", "n", "text"})
+
+
 class _Shape:
     """What lines of one shape have in common."""
 
-    __slots__ = ("handler", "keyed", "patterns")
+    __slots__ = ("glued", "handler", "hot", "patience", "patterns")
 
-    def __init__(self, handler: messages.Handler | None, patterns: tuple[Pattern, ...]) -> None:
+    def __init__(self, handler: messages.Handler | None, patterns: tuple[Pattern, ...], glued: bool) -> None:
+        self.glued = glued  # a second record follows on the same line
         self.handler = handler
         self.patterns = patterns
-        self.keyed = any(p.key for p in patterns)
+        # Process -> [how often, its last events]: a message that floods is counted after `patience` times and not read again.
+        # Digits are not part of a shape: where digits tell events apart (a status, an errno), every line is read.
+        self.hot: dict[int, tuple[int, tuple[Seen, ...]]] = {}
+        keys = {name for p in patterns for name in p.key}
+        self.patience = 1 if not keys else 64 if not keys & _NUMERIC else 0
 
 
 class Parser:
@@ -62,8 +74,9 @@ class Parser:
         self._tail = b""
         self._overlong = False  # inside a line of which MAX_LINE bytes are kept already
         self._shapes: dict[bytes, _Shape] = {}
-        self._heads: dict[bytes, tuple[int, framing.Head]] = {}
+        self._heads: dict[bytes, tuple[int, framing.Head, Process]] = {}
         self._anonymous = -1
+        self._words: tuple[bytes, ...] = (*_WORDS, *_MORE_WORDS)
         self._open: Seen | None = None  # an event that may go on in the next lines
         self._want = 0
 
@@ -76,6 +89,7 @@ class Parser:
         else:
             state.files.append(name)
         self._file, self._line, self._anonymous = len(state.files) - 1, 0, -1
+        self._words = (*_WORDS, *_MORE_WORDS)
         self._heads.clear()
 
     def feed(self, data: bytes) -> None:
@@ -116,30 +130,60 @@ class Parser:
         """Whole lines.  The state's line count is the file's, `_line` is the number of the line before the chunk."""
         lines = chunk.count(b"\n") + 1
         if chunk.count(b"NCCL ") * 8 >= lines:
-            number = self._line
-            for line in chunk.split(b"\n"):
-                number += 1
-                if b"NCCL " in line:
-                    self._record(line, number)
-                elif self._want or _ANY_WORD.search(line):
-                    self._other(line, number)
+            self._dense(chunk)
         else:
             self._sparse(chunk)
         self._line += lines
         self.state.lines += lines
 
+    def _dense(self, chunk: bytes) -> None:
+        """NCCL's lines are many: look at every line.  `_record` and `_message` once more, for INFO lines and in one piece."""
+        heads, shapes, state, plain = self._heads, self._shapes, self.state, 0
+        clean = b"\r" not in chunk
+        for number, line in enumerate(chunk.split(b"\n"), self._line + 1):
+            head, tag, msg = line.partition(b"NCCL INFO ")
+            if not tag or not clean or len(msg) > 4096:
+                if b"NCCL " in line:
+                    self._record(line, number)
+                elif self._want or _ANY_WORD.search(line[: framing.MAX_LINE]):
+                    self._other(line, number)
+                continue
+            known = heads.get(head)
+            if known is None:
+                known = self._head(head)
+            shape = shapes.get(msg.translate(None, _DIGITS))
+            if shape is None:
+                shape = self._shape(msg, "INFO")
+            if shape.glued:
+                self._record(line, number)
+                continue
+            plain += 1
+            self._want = 0
+            if shape.handler is not None:
+                shape.handler(state, known[2], known[1].dev, msg)
+            if shape.patterns:
+                self._events(shape, msg, known[0], known[2], known[1], number, "INFO")
+        if plain:
+            self.state.nccl_lines += plain
+            self.state.levels.add("INFO")
+
     def _sparse(self, chunk: bytes) -> None:
-        """Find the lines with one of `_WORDS`, and those that an event goes on in."""
+        """NCCL's lines are few: find the lines with one of the words, and those that an event goes on in."""
         spans: dict[int, int] = {}
         find, rfind, size = chunk.find, chunk.rfind, len(chunk)
-        for word in _WORDS:
+        found = []
+        for word in self._words:
             at = find(word)
+            if at >= 0:
+                found.append(word)
             while at >= 0:
                 end = find(b"\n", at)
                 if end < 0:
                     end = size
                 spans[rfind(b"\n", 0, at) + 1] = end
                 at = find(word, end)
+        if self._line == 0 and size >= _SLICE // 2:
+            self._words = (*_WORDS, *(w for w in _MORE_WORDS if w in found))
         number, counted = self._line + 1, 0
         if self._want:
             self._follow(chunk, 0, number, spans)
@@ -183,7 +227,7 @@ class Parser:
         known = self._heads.get(head)
         if known is None:
             known = self._head(head)
-        index, who = known
+        index, who, _ = known
         self.state.nccl_lines += 1
         self._want = 0
         if b" NCCL " in msg:
@@ -194,7 +238,7 @@ class Parser:
                 return
         self._message(msg, name, index, who, number)
 
-    def _head(self, raw: bytes) -> tuple[int, framing.Head]:
+    def _head(self, raw: bytes) -> tuple[int, framing.Head, Process]:
         who = framing.head(raw)
         if who.host or who.pid >= 0:
             index = self.state.process(who.host, who.pid)
@@ -204,8 +248,8 @@ class Parser:
             self.state.processes[index].rank_hint = who.rank
         if len(self._heads) >= _CACHE:
             self._heads.clear()
-        self._heads[raw] = index, who
-        return index, who
+        known = self._heads[raw] = index, who, self.state.processes[index]
+        return known
 
     def _nobody(self) -> int:
         """The process of lines without a prefix: one a file."""
@@ -220,7 +264,8 @@ class Parser:
             if len(self._shapes) >= _CACHE:
                 self._shapes.clear()
             handler = messages.handler(msg) if level != "" else None
-            shape = self._shapes[key] = _Shape(handler, matching(msg))
+            glued = b" NCCL " in msg and framing.GLUED.search(msg) is not None
+            shape = self._shapes[key] = _Shape(handler, matching(msg), glued)
         return shape
 
     def _message(self, msg: bytes, level: str, index: int, who: framing.Head, number: int) -> None:
@@ -246,7 +291,7 @@ class Parser:
         old = framing.split_level(line)
         if old is not None:
             self._heads.setdefault(old[0], self._head(old[0]))
-            index, who = self._heads[old[0]]
+            index, who, _ = self._heads[old[0]]
             self.state.library = self.state.library or ("Neuron" if b"CCOM WARN" in line else "")
             self._message(old[2].rstrip(b"\r"), old[1].decode(), index, who, number)
             return
@@ -287,30 +332,40 @@ class Parser:
     def _events(
         self, shape: _Shape, msg: bytes, index: int, process: Process, who: framing.Head, number: int, level: str
     ) -> None:
-        events = self.state.events
-        for pattern in shape.patterns:
-            match = pattern.regex.search(msg) if pattern.key else None
-            key: tuple[object, ...]
-            if match is not None:
-                # Names that end in a digit are alternatives; a port or a counter behind the peer is not part of it.
-                key = (pattern.kind, index, level == "INFO", *(match[g] for g in pattern.key if g in pattern.regex.groupindex))
-            else:
-                key = (pattern.kind, index, level == "INFO")
-            seen = events.get(key)
-            if seen is not None:
+        hot = shape.hot.get(index)
+        if hot is not None and 0 < shape.patience <= hot[0]:
+            for seen in hot[1]:
                 seen.count += 1
-                continue
-            if len(events) >= MAX_EVENTS:
-                continue
-            match = match or pattern.regex.search(msg)
-            data = details(pattern.kind, msg, match)
-            if level:
-                data["level"] = level
-            rank = who.rank if who.rank >= 0 else process.rank_hint
-            seen = Seen(pattern.kind, self._file, number, msg[:2000], index, who.dev, rank, who.at, who.source, data)
-            events[key] = seen
-            if pattern.follow:
-                self._open, self._want = seen, pattern.follow
+            return
+        last = tuple(self._event(p, msg, index, process, who, number, level) for p in shape.patterns)
+        kept = tuple(e for e in last if e is not None)
+        if shape.patience and len(kept) == len(last):
+            shape.hot[index] = (hot[0] + 1 if hot else 1), kept
+
+    def _event(
+        self, pattern: Pattern, msg: bytes, index: int, process: Process, who: framing.Head, number: int, level: str
+    ) -> Seen | None:
+        """Count an event, or keep it where it is new; None where there are too many."""
+        events = self.state.events
+        match = pattern.regex.search(msg) if pattern.key else None
+        key: tuple[object, ...] = (pattern.kind, index, level == "INFO")
+        if match is not None:
+            key = (*key, *(match[g] for g in pattern.key if g in pattern.regex.groupindex))
+        seen = events.get(key)
+        if seen is not None:
+            seen.count += 1
+            return seen
+        if len(events) >= MAX_EVENTS:
+            return None
+        data = details(pattern.kind, msg, match or pattern.regex.search(msg))
+        if level:
+            data["level"] = level
+        rank = who.rank if who.rank >= 0 else process.rank_hint
+        seen = Seen(pattern.kind, self._file, number, msg[:2000], index, who.dev, rank, who.at, who.source, data)
+        events[key] = seen
+        if pattern.follow:
+            self._open, self._want = seen, pattern.follow
+        return seen
 
     def _more(self, line: bytes) -> None:
         """A line after an event that may belong to it: kept, and searched for details that are missing."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
+from netdoctor.nccl import messages
 from netdoctor.nccl.facts import Address, Event, LogFacts, NetDevice, RankFacts, Via
 from netdoctor.nccl.state import Process, Seen, State
 from netdoctor.textsafe import clean
@@ -24,12 +26,13 @@ def family(network: str) -> str:
 def merge(state: State) -> LogFacts:
     processes = [p for p in state.processes if _spoke(p)]
     networks = Counter(p.network for p in processes if p.network)
-    network, inferred = _network(state, networks)
+    vias, lines = _vias(processes)
+    network, inferred = _network(state, networks, vias)
     hosts = tuple(dict.fromkeys([p.host for p in processes if p.host] + list(state.header_hosts)))
     bootstraps = tuple(dict.fromkeys(Address(*p.bootstrap, p.host) for p in processes if p.bootstrap))
     main = _first(a.ifname for a in bootstraps)
-    vias = _vias(state)
-    devices = tuple(dict.fromkeys(NetDevice(*d) for p in processes for d in p.devices))
+    known = {p.devices: tuple(NetDevice(*d) for d in p.devices) for p in processes}
+    devices = tuple(dict.fromkeys(d for one in known.values() for d in one))
     gdrdma, reason = _gdr(state, vias)
     nranks = state.nranks or state.ring_ranks or None
     facts = LogFacts(
@@ -63,14 +66,14 @@ def merge(state: State) -> LogFacts:
         nvls=state.nvls,
         mnnvl=state.mnnvl,
         sharp=state.sharp,
-        collnet=state.collnet,
+        collnet=state.collnet or any(v.transport == "COLLNET" for v in vias) or None,
         channels=dict(state.channels),
         algorithms=dict(state.algorithms),
         affinity=tuple(dict.fromkeys(f"GPU {g}: {mask}" for p in processes for g, mask in sorted(p.affinity.items())))[:64],
         nodes=state.nodes or (1 if nranks == 1 else None),
         nranks=nranks,
         hosts=hosts,
-        ranks=tuple(_rank(p) for p in processes),
+        ranks=tuple(_rank(p, *lines[at], known) for at, p in enumerate(processes)),
         comms_started=sum(p.started for p in processes),
         comms_complete=sum(p.complete for p in processes),
         rings=state.rings,
@@ -100,18 +103,18 @@ def _first(values: Iterable[str]) -> str | None:
 def _spoke(p: Process) -> bool:
     """Whether a process is one of NCCL's: lines without a prefix belong to a process of their own, which may be empty."""
     return p.pid >= 0 or bool(
-        p.host or p.network or p.devices or p.bootstrap or p.net_lines or p.verbs_missing or p.no_ib or p.env or p.ranks
+        p.host or p.network or p.devices or p.bootstrap or p.vias or p.verbs_missing or p.no_ib or p.env or p.ranks
     )
 
 
-def _network(state: State, networks: Counter[str]) -> tuple[str | None, str | None]:
+def _network(state: State, networks: Counter[str], vias: tuple[Via, ...]) -> tuple[str | None, str | None]:
     """The network, and what it was read from where no line names it."""
     if networks:
         return networks.most_common(1)[0][0], None
     by_via: Counter[str] = Counter()
-    for key, count in state.vias.items():
-        if key[4] in {"NET", "COLLNET"}:
-            by_via[str(key[5])] += count
+    for v in vias:
+        if v.transport in {"NET", "COLLNET"}:
+            by_via[v.detail] += v.count
     if by_via:
         return by_via.most_common(1)[0][0], "the transport of its connections"
     if state.networks_inferred:
@@ -121,14 +124,26 @@ def _network(state: State, networks: Counter[str]) -> tuple[str | None, str | No
     return None, None
 
 
-_DIRECTION = {b"send": "send", b"receive": "receive", b"recv": "receive"}
-
-
-def _vias(state: State) -> tuple[Via, ...]:
-    return tuple(
-        Via(int(src), int(dst or -1), _DIRECTION.get(way, ""), transport, detail, device, gdr, host, count)
-        for (host, src, dst, way, transport, detail, device, gdr), count in state.vias.items()
-    )
+def _vias(processes: list[Process]) -> tuple[tuple[Via, ...], dict[int, tuple[int, int]]]:
+    """All connections, and for each process how many lines say NET, and how many of those GDRDMA."""
+    out: dict[tuple[Any, ...], int] = {}
+    tails: dict[int, tuple[int, int]] = {}
+    read: dict[bytes, tuple[int, int, str, messages.Tail] | None] = {}
+    for at, p in enumerate(processes):
+        net = gdr = 0
+        for rest, count in p.vias.items():
+            if rest not in read:
+                read[rest] = messages.connection(rest)
+            one = read[rest]
+            if one is None:
+                continue
+            src, dst, way, tail = one
+            key = (src, dst, way, *tail, p.host)
+            out[key] = out.get(key, 0) + count
+            if tail[0] == "NET":
+                net, gdr = net + count, gdr + count * bool(tail[3])
+        tails[at] = net, gdr
+    return tuple(Via(*key, count) for key, count in out.items()), tails
 
 
 def _transports(vias: tuple[Via, ...]) -> dict[str, int]:
@@ -163,7 +178,7 @@ def _gdr(state: State, vias: tuple[Via, ...]) -> tuple[bool | str | None, str | 
     return None, reason
 
 
-def _rank(p: Process) -> RankFacts:
+def _rank(p: Process, net: int, gdr: int, known: dict[tuple[tuple[str, int, str], ...], tuple[NetDevice, ...]]) -> RankFacts:
     return RankFacts(
         host=clean(p.host),
         pid=p.pid if p.pid >= 0 else None,
@@ -174,15 +189,15 @@ def _rank(p: Process) -> RankFacts:
         nccl_version=p.version or None,
         bootstrap=Address(*p.bootstrap, p.host) if p.bootstrap else None,
         network=p.network or None,
-        devices=tuple(NetDevice(*d) for d in p.devices),
+        devices=known[p.devices],
         comms_started=p.started,
         comms_complete=p.complete,
         comm_ids=tuple(p.comm_ids),
         init_seconds=p.init_seconds or None,
         env={k: clean(v) for k, v in p.env.items()},
         affinity=dict(p.affinity),
-        net_lines=p.net_lines,
-        net_gdr_lines=p.net_gdr,
+        net_lines=net,
+        net_gdr_lines=gdr,
         cpu_conflict=dict(p.cpu_conflict),
         plugin_env=frozenset(p.plugin_env),
     )
@@ -227,11 +242,12 @@ def _event(state: State, seen: Seen) -> Event:
 
 
 # What only the level INFO prints (src/debug.cc: the default mask is INIT, ENV from 2.16.5, BOOTSTRAP from 2.23).
-_AT_INFO = frozenset(  # noqa: SIM905 (a list of words)
-    "nccl_version cuda_version cuda_driver_version bootstrap_ifname bootstrap_address network net plugin devices vias "
-    "transports gdrdma dmabuf nvls mnnvl sharp collnet channels affinity nodes nranks init_seconds env gdr_hca gdr_distance algorithms "
-    "socket_interfaces oob".split()
-)
+_AT_INFO = frozenset((
+    "nccl_version", "cuda_version", "cuda_driver_version", "bootstrap_ifname", "bootstrap_address", "network", "net",
+    "plugin", "devices", "vias", "transports", "gdrdma", "dmabuf", "nvls", "mnnvl", "sharp", "collnet", "channels",
+    "affinity", "nodes", "nranks", "init_seconds", "env", "gdr_hca", "gdr_distance", "algorithms", "socket_interfaces",
+    "oob",
+))  # fmt: skip
 
 
 def _with_absent(facts: LogFacts) -> LogFacts:

@@ -20,14 +20,13 @@ def _text(raw: bytes) -> str:
 
 
 _VIA: Final = re.compile(
-    rb"(?:Channel|Ring|CollNet|Coll) (\d+)(?:/\d+)? : (\d+)(?:\[[0-9a-fx.:]+\])? (?:-> (\d+)(?:\[[0-9a-fx.:]+\])? ?)?"
-    rb"(?:\[(send|receive|recv)\] )?via (.{1,200})"
+    rb" : (\d+)(?:\[[0-9a-fx.:]+\])? (?:-> (\d+)(?:\[[0-9a-fx.:]+\])? ?)?(?:\[(send|receive|recv)\] )?via (.{1,200})"
 )
+Tail = tuple[str, str, int | None, bool | None]
 _TAIL_NET: Final = re.compile(rb"(NET|COLLNET)/(.+?)/(\d+)(?:\(\d+\))?((?:/|\().*)?$")
-_VIA_TAILS: dict[bytes, tuple[str, str, int | None, bool | None]] = {}
 
 
-def _tail(raw: bytes) -> tuple[str, str, int | None, bool | None]:
+def _tail(raw: bytes) -> Tail:
     """(transport, detail, device, gdrdma) of what stands after ``via``."""
     raw = raw.split(b" comm ")[0].strip()
     net = _TAIL_NET.match(raw)
@@ -44,26 +43,28 @@ def _tail(raw: bytes) -> tuple[str, str, int | None, bool | None]:
 
 
 def via(state: State, process: Process, dev: int, msg: bytes) -> None:
-    """``Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA`` (``Ring`` to 2.6, ``Coll``, ``CollNet``)."""
-    found = _VIA.match(msg)
+    """``Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA`` (``Ring`` to 2.6, ``Coll``, ``CollNet``).
+
+    The channels of one connection differ in their number only, so lines are counted here and read by `connection`.
+    """
+    rest = msg[msg.find(b" : ") :]
+    vias = process.vias
+    if rest in vias:
+        vias[rest] += 1
+    elif b" via " in rest:
+        vias[rest] = 1
+    else:
+        ring(state, msg)
+
+
+def connection(rest: bytes) -> tuple[int, int, str, Tail] | None:
+    """(from, to, direction, what carries it) of what `via` has kept; rank -1 where the line does not say."""
+    found = _VIA.match(rest)
     if found is None:
-        if b"->" not in msg and b" : " in msg:
-            ring(state, msg)
-        return
-    _, src, dst, direction, raw = found.groups()
-    tail = _VIA_TAILS.get(raw)
-    if tail is None:
-        if len(_VIA_TAILS) > 4096:
-            _VIA_TAILS.clear()
-        tail = _VIA_TAILS[raw] = _tail(raw)
-    key = (process.host, src, dst, direction, *tail)
-    vias = state.vias
-    vias[key] = vias.get(key, 0) + 1
-    if tail[0] == "NET":
-        process.net_lines += 1
-        process.net_gdr += bool(tail[3])
-    elif tail[0] == "COLLNET":
-        state.collnet = True
+        return None
+    src, dst, direction, raw = found.groups()
+    way = {b"send": "send", b"receive": "receive", b"recv": "receive"}.get(direction, "")
+    return int(src), int(dst) if dst is not None else -1, way, _tail(raw)
 
 
 def ring(state: State, msg: bytes) -> None:
@@ -99,7 +100,7 @@ def version(state: State, process: Process | None, dev: int, msg: bytes) -> None
             process.version = number
 
 
-_COMM: Final = re.compile(rb"comm (\S+) rank (\d+) n[rR]anks (\d+)")
+_COMM: Final = re.compile(rb"(?:^|comm (\S+) )rank (\d+) n[rR]anks (\d+)")
 _COMM_MORE: Final = re.compile(rb"cudaDev (\d+)|commId (0x[0-9a-f]+)|nNodes (\d+)|MNNVL (\d)")
 
 
@@ -184,8 +185,8 @@ def variable(state: State, process: Process, dev: int, msg: bytes) -> None:
 
 
 def network(state: State, process: Process, dev: int, msg: bytes) -> None:
-    """``Using network IB``, the one stable line since 2.6; ``Assigned NET plugin IB to comm`` from 2.27."""
-    found = re.match(rb"Using network (.{1,80})|Assigned NET plugin (.{1,80}?) to comm", msg)
+    """``Using network IB``, the one stable line since 2.6; 2.3: ``Using internal Network IB``; 2.27: ``Assigned NET plugin IB``."""
+    found = re.match(rb"Using (?:network|internal Network) (.{1,80})|Assigned NET plugin (.{1,80}?) to comm", msg)
     if found:
         process.network = _text(found[1] or found[2])
 
@@ -377,10 +378,13 @@ HANDLERS: Final[dict[bytes, Handler]] = {
     b"Init": timings,
     b"Setting": affinity,
     b"ncclTopoGetCpuAffinity:": affinity_topo,
+    b"rank": comm,
     b"Using": network,
     b"Assigned": network,
     b"NET/IB": net_ib,
     b"NET/IB:": net_ib,
+    b"NET/IBP": net_ib,
+    b"NET/IBext": net_ib,
     b"NET/Socket": net_socket,
     b"NET/Socket:": net_socket,
     b"NET/Plugin": net_plugin,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 MAX_PROCESSES: Final = 65536
 MAX_EVENTS: Final = 20000  # one a kind, key and process; beyond that they are counted only
@@ -33,8 +33,7 @@ class Process:
     plugin_env: set[str] = field(default_factory=set)  # variables that a network plugin set itself
     affinity: dict[int, str] = field(default_factory=dict)
     cpu_conflict: dict[int, tuple[str, str]] = field(default_factory=dict)  # GPU -> (GPU's CPUs, process's CPUs)
-    net_lines: int = 0
-    net_gdr: int = 0
+    vias: dict[bytes, int] = field(default_factory=dict)  # what follows "Channel 00/0" -> lines; read when the facts are made
     no_ib: bool = False
     verbs_missing: bool = False
 
@@ -70,7 +69,6 @@ class State:
     processes: list[Process] = field(default_factory=list)
     index: dict[tuple[str, int], int] = field(default_factory=dict)
     events: dict[tuple[object, ...], Seen] = field(default_factory=dict)
-    vias: dict[tuple[Any, ...], int] = field(default_factory=dict)
     versions: Counter[str] = field(default_factory=Counter)
     cuda_versions: Counter[str] = field(default_factory=Counter)
     driver_version: str = ""
@@ -102,7 +100,6 @@ class State:
     diagnostics: dict[str, None] = field(default_factory=dict)
     levels: set[str] = field(default_factory=set)
     subsystems: set[str] = field(default_factory=set)
-    transports: Counter[str] = field(default_factory=Counter)
     lines: int = 0
     nccl_lines: int = 0
     bytes_read: int = 0

@@ -168,7 +168,13 @@ def connect(s: Scene) -> Iterator[Guess]:
         )
         yield Guess("rank_died", base - 12, f"connection{at} refused: the rank that listened may have ended", events)
         yield Guess("socket_ifname", base - 14, f"connection{at} refused: the address may be another host's", events, _IFNAME)
-    elif "reset" in errno or "broken" in errno or "abort" in errno:
+    elif "software caused" in errno:
+        # A second connect() on a socket whose first one failed: Linux answers ECONNABORTED, the errno that mattered is gone
+        # (net/ipv4/af_inet.c, __inet_stream_connect).
+        text = f"connection{at} failed; the kernel's reason was lost on a retry"
+        yield Guess("socket_ifname", base + (3 if many_ifs else -5), text, events, _IFNAME)
+        yield Guess("firewall_connect", base, text, events, _FIREWALL)
+    elif "reset" in errno or "broken" in errno:
         yield Guess("rank_died", EFFECT + 8, f"connection{at} broke while it was made: look at the other rank first", events)
     else:
         yield Guess(
@@ -264,4 +270,16 @@ def store(s: Scene) -> Iterator[Guess]:
     )
 
 
-RULES = (no_interface, address_family, bind, connect, chosen_interface, store)
+def rank_twice(s: Scene) -> Iterator[Guess]:
+    """src/bootstrap.cc: two processes of one job came with one rank number."""
+    events = s.of("rank_twice")
+    if events:
+        fix = Fix(
+            "start each rank once: one launcher sets RANK and WORLD_SIZE, not two", ("srun --ntasks-per-node=1 torchrun …",)
+        )
+        text = f"rank {events[0].data.get('rank', '?')} came twice: the launcher starts it more than once"
+        yield Guess("env_misuse", STRONG, text, events, fix)
+        yield Guess("device_mapping", OPEN - 5, "ranks are counted wrongly", events, fix)
+
+
+RULES = (rank_twice, no_interface, address_family, bind, connect, chosen_interface, store)

@@ -129,7 +129,9 @@ def fallback(s: Scene) -> Iterator[Guess]:
     if f.no_ib_device:
         shown.append("NET/IB : No device found")
     hca = f.env.get("NCCL_IB_HCA", "")
-    asked = [w for w in wanted if not w.startswith("IPoIB")]
+    # A plugin that an image brings along says nothing about a job on one node.
+    weak = ("IPoIB",) if s.many_nodes else ("IPoIB", "network plugin")
+    asked = [w for w in wanted if not w.startswith(weak)]
     if not s.many_nodes:
         if asked and (f.no_ib_device or f.libibverbs_missing):
             yield Guess(
