@@ -19,6 +19,9 @@ WANTED: Final = re.compile(
 MENTIONS: Final = re.compile(r"\b(?:NCCL|TORCH_FR|TORCH_GLOO|TORCH_DISTRIBUTED|GLOO|UCX|FI|RCCL)_[A-Z0-9_]")
 
 
+_OTHERS: Final = (".py", ".ipynb", ".toml", ".ini", ".cfg", ".rs", ".go", ".c", ".cc", ".cpp", ".lua", ".tf", ".hcl", ".md")
+
+
 @dataclass(frozen=True)
 class Found:
     """One assignment."""
@@ -44,7 +47,7 @@ class Parsed:
     """What a file sets, as far as it can be told."""
 
     path: str
-    kind: str  # "shell" "env" "conf" "yaml"
+    kind: str  # "shell" "env" "conf" "yaml" "other"
     found: tuple[Found, ...]
     unread: tuple[Unread, ...]
 
@@ -65,6 +68,9 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
         found, unread = parse_conf(path, text), []
     elif kind == "env":
         found, unread = parse_env(path, text)
+    elif kind == "other":
+        line = next((i for i, one in enumerate(text.split("\n"), 1) if MENTIONS.search(one)), None)
+        found, unread = [], [Unread(f"{path}:{line}", "a kind of file that netdoctor does not read")] if line else []
     else:
         from netdoctor.envshell import parse_shell
 
@@ -73,10 +79,12 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
 
 
 def kind_of(path: str, text: str) -> str:
-    """shell, env, conf or yaml."""
+    """shell, env, conf, yaml, or other where it is none of them."""
     name = path.rpartition("/")[2].lower()
-    if name.endswith((".yaml", ".yml")):
+    if name.endswith((".yaml", ".yml", ".json")):  # JSON is YAML
         return "yaml"
+    if name.endswith(_OTHERS):
+        return "other"
     if name.endswith(".conf"):
         return "conf"
     if name.endswith((".sh", ".bash", ".sbatch", ".slurm", ".ksh", ".zsh", ".pbs", ".lsf")) or text.startswith("#!"):

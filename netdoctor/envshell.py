@@ -13,7 +13,7 @@ _NAME: Final = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)\Z", re.DOTALL)
 _OPEN = frozenset({"if", "while", "until", "for", "case", "select", "{", "("})
 _CLOSE = frozenset({"fi", "done", "esac", "}", ")"})
 _LEAD = frozenset({"then", "else", "elif", "do", "!", "time", "exec", "command", "nohup", "sudo", "numactl"}) | _OPEN | _CLOSE
-_DECLARE = frozenset({"export", "declare", "typeset", "readonly", "local", "setenv"})
+_DECLARE = frozenset({"export", "declare", "typeset", "readonly", "local", "setenv", "ENV"})  # ENV: a Dockerfile
 _MAX_DEPTH = 4  # bash -c "bash -c …"
 
 
@@ -174,7 +174,9 @@ def _skip_document(text: str, i: int, line: int, mark: str, state: _State) -> tu
 
 
 def _directive(comment: str, line: int) -> Iterator[list[_Word]]:
-    """``#SBATCH --export=…`` is no comment to sbatch."""
+    """``#SBATCH --export=…`` is no comment to sbatch, ``#PBS -v A=1,B=2`` none to qsub."""
+    if comment.startswith("#PBS") and " -v " in comment:
+        yield [_Word(part, line) for part in ("qsub", "--export", *comment.partition(" -v ")[2].split()[:1])]
     if comment.startswith("#SBATCH") and "--export" in comment:
         yield [_Word(part, line) for part in ("sbatch", *comment.split()[1:])]
 
@@ -214,8 +216,8 @@ def _command(words: list[_Word], state: _State) -> None:
 
 
 def _declare(name: str, words: list[_Word], state: _State) -> None:
-    exported = name in ("export", "setenv") or any(w.text.startswith("-") and "x" in w.text for w in words)
-    if name == "setenv" and len(words) >= 2:  # csh: setenv NAME VALUE
+    exported = name in ("export", "setenv", "ENV") or any(w.text.startswith("-") and "x" in w.text for w in words)
+    if name in ("setenv", "ENV") and len(words) >= 2 and "=" not in words[0].text:  # setenv NAME VALUE, ENV NAME VALUE
         _assign(replace(words[0], text=f"{words[0].text}={words[1].text}", opaque=words[1].opaque), state, True, True)
         return
     for word in words:
@@ -245,7 +247,7 @@ def _assign(word: _Word, state: _State, exported: bool, plain: bool, scope: str 
 def _launcher(name: str, words: list[_Word], state: _State) -> None:
     """Options that hand variables on: env, mpirun -x, srun --export, docker -e, mpiexec -genv, bash -c."""
     scope = f"line {words[0].line}"
-    i = 1
+    i = 0 if name.startswith("-") else 1  # a line of an array of options
     if name == "env":
         while i < len(words) and (words[i].text.startswith("-") or _NAME.match(words[i].text)):
             _assign(words[i], state, True, False, scope)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor.model import Finding, Fix, Severity, Status
@@ -53,6 +54,7 @@ def run(
         findings += found
     from netdoctor.commands.env_output import render
 
+    findings = [replace(one, check="nccl.environment") for one in findings]  # one fingerprint here and in preflight
     code = exit_code(findings, Severity(fail_on))
     sys.stdout.write(render(findings, files, nccl, code, format, color))
     return code
@@ -155,7 +157,7 @@ def judge_here(version: Version | None) -> tuple[list[Finding], Version | None]:
     try:
         fact = probe.probe(host)
         version = version or environ.job_version(libraries.probe(host))
-        links, hcas = _names(host, "/sys/class/net"), _names(host, "/sys/class/infiniband")
+        links, hcas = _links(host), _hcas(host)
     finally:
         host.close()
     if isinstance(fact, Unavailable):
@@ -163,12 +165,22 @@ def judge_here(version: Version | None) -> tuple[list[Finding], Version | None]:
     return environ.judge_fact(fact, version, links=links, hcas=hcas), version
 
 
-def _names(host: Any, path: str) -> tuple[str, ...] | None:
-    """Entries of a directory of /sys; an absent one is empty only where /sys itself is a sysfs."""
+def _links(host: Any) -> tuple[str, ...] | None:
+    """Interfaces of this network namespace, by netlink: /sys may show another namespace's."""
+    from netdoctor.host import mapping
+    from netdoctor.model import Unavailable
+
+    told = mapping(host, "ask:netlink")
+    rows = None if isinstance(told, Unavailable) else told.get("links")
+    return tuple(str(row["name"]) for row in rows if "name" in row) if isinstance(rows, list) else None
+
+
+def _hcas(host: Any) -> tuple[str, ...] | None:
+    """RDMA devices; an absent directory means none only where /sys is a sysfs that shows classes."""
     from netdoctor.host import names
     from netdoctor.model import Unavailable
 
-    found = names(host, path)
+    found = names(host, "/sys/class/infiniband")
     if not isinstance(found, Unavailable):
         return found
     there = names(host, "/sys/class")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from netdoctor.model import Finding, Severity, Status
 from netdoctor.nccl import catalogue
@@ -185,6 +187,23 @@ def test_explained_suggestions_are_real_names() -> None:
             assert catalogue.lookup(expected), name
     assert verdict("NCCL_SOCKET_IFNAM", "x", NEW)[0].expected == "NCCL_SOCKET_IFNAME"
     assert verdict("NCCL_DISABLE_P2P", "1", OLD)[0].expected == "NCCL_P2P_DISABLE"
+
+
+NAMES = st.sampled_from(sorted(catalogue.table())) | st.from_regex(
+    r"(NCCL|TORCH_NCCL|GLOO|UCX|FI)_[A-Z_]{1,12}", fullmatch=True
+)
+VALUES = st.text(max_size=30) | st.sampled_from(
+    ["1", "0", "-2", "^", "=", "^=", ",", "^,", "=a", "a:b", ";", "0x", "00", "\x00"]
+)
+VERSIONS = st.none() | st.tuples(st.just(2), st.integers(0, 40), st.integers(0, 12))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(NAMES, VALUES, max_size=6), VERSIONS, st.none() | st.lists(VALUES, max_size=3))
+def test_nothing_raises(values: dict[str, str], version: tuple[int, int, int] | None, known: list[str] | None) -> None:
+    found = judge([Setting(n, v, "environment") for n, v in values.items()], version, links=known, hcas=known)
+    assert {f.subject for f in found} == {name for name in values if catalogue.program_of(name) or catalogue.lookup(name)}
+    assert all(f.evidence["rule"] for f in found)
 
 
 def test_catalogue_rows_are_whole() -> None:

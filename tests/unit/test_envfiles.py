@@ -51,6 +51,9 @@ def unread(parsed: Parsed) -> list[int]:
         ("apptainer exec --env NCCL_A=1,NCCL_B=2 x.sif a", [("NCCL_A", "1", 1), ("NCCL_B", "2", 1)]),
         ("srun bash -c 'export NCCL_A=1; ./a'", [("NCCL_A", "1", 1)]),
         ("true\nsrun bash -c '\nexport NCCL_A=1\n'", [("NCCL_A", "1", 3)]),
+        ("ARGS=(\n  --image x\n  -x NCCL_A=1\n  --env NCCL_B=2\n)", [("NCCL_A", "1", 3), ("NCCL_B", "2", 4)]),
+        ("FROM x\nENV NCCL_A=1 NCCL_B=2\nENV NCCL_C 3", [("NCCL_A", "1", 2), ("NCCL_B", "2", 2), ("NCCL_C", "3", 3)]),
+        ("#PBS -v NCCL_A=1,NCCL_B=2\n#PBS -v \n", [("NCCL_A", "1", 1), ("NCCL_B", "2", 1)]),
         ("if x; then export NCCL_A=1; fi", [("NCCL_A", "1", 1)]),
         ("x && export NCCL_A=1 || export NCCL_A=2", [("NCCL_A", "1", 1), ("NCCL_A", "2", 1)]),
         ("f() { export NCCL_A=1; }", [("NCCL_A", "1", 1)]),
@@ -91,6 +94,12 @@ def test_shell(script: str, expected: Seen) -> None:
 )
 def test_what_cannot_be_seen_is_said(script: str, lines: list[int]) -> None:
     assert unread(parse("job.sh", script)) == lines
+
+
+def test_a_kind_that_is_not_read_says_so() -> None:
+    assert unread(parse("train.py", "import os\nos.environ['NCCL_DEBUG'] = 'INFO'\n")) == [2]
+    assert unread(parse("train.py", "import os\n")) == []
+    assert seen(parse("e.json", '{"env_vars": {\n"NCCL_A": "1", "NCCL_B": 2}}')) == [("NCCL_A", "1", 2), ("NCCL_B", "2", 2)]
 
 
 def test_a_here_document_is_not_the_script() -> None:
@@ -279,6 +288,8 @@ def test_aliases_cannot_blow_up() -> None:
         ("prod.env", "", "env"),
         ("values.yaml", "", "yaml"),
         ("/etc/nccl.conf", "", "conf"),
+        ("env.json", "", "yaml"),
+        ("train.py", "", "other"),
         ("-", "apiVersion: v1\n", "yaml"),
         ("-", "NCCL_A=1\nB=2\n", "env"),
         ("-", "export NCCL_A=1\n", "shell"),
