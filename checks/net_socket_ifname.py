@@ -22,6 +22,7 @@ from netdoctor.api import (
     Peer,
     Rdma,
     Severity,
+    Status,
     Unavailable,
     Vantage,
     carrier,
@@ -84,8 +85,9 @@ def socket_ifname(
         versions = ifname.versions(nccl, libraries)
         yield from _nccl(seen, settings, nccl, baseline, versions)
         data = carrier.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
-        if data.sockets:
-            yield from _sockets(seen, settings, versions[-1], data.why)
+        if data.sockets is not False:
+            found = _sockets(seen, settings, versions[-1], data.why)
+            yield from found if data.sockets else (_if_sockets(one, data.why) for one in found if one.status is not Status.PASS)
     groups = None if isinstance(job, Unavailable) else job.gloo_groups
     if groups != 0:
         yield from _gloo(seen, environ.get("GLOO_SOCKET_IFNAME"))
@@ -218,6 +220,9 @@ def _judge(
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={better[0]}") if better else None,
             **evidence,
         )
+    if reach.inside_node(seen.net, link) and isinstance(seen.net.default_route, Unavailable):
+        text = f"NCCL takes {name} ({ip}), a container or tunnel network; the default route: {seen.net.default_route}"
+        return unknown(text, subject="NCCL", **evidence)
     if any(one.ip == ip and "tentative" in one.flags for one in link.addresses):
         text = f"NCCL takes {name} ({ip}), whose address is tentative: bind fails until the kernel has looked for its duplicate"
         return unknown(text, subject="NCCL", how="look again in some seconds", **evidence)
@@ -320,6 +325,10 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
     else:
         notes = [] if seen.several or not stray else [f"with several nodes, NET/Socket would also take {', '.join(stray)}"]
         yield seen.good(f"NET/Socket takes {', '.join(link.name for link in links)}", "NET/Socket", notes, **evidence)
+
+
+def _if_sockets(finding: Finding, why: str) -> Finding:
+    return unknown(f"{finding.message}, if sockets carry the data ({why})", subject=finding.subject, how="run the all-reduce")
 
 
 def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:

@@ -32,7 +32,7 @@ def data_by_sockets(
     paths: PathRun | Unavailable,
     net: Net | Unavailable,
 ) -> Carrier:
-    """What a run's log says counts most; then what the environment forces; then the hardware that NCCL would find.
+    """What a run's log says counts most; then what the environment forces; then the lack of anything else.
 
     NCCL takes a plugin's network before its own, NET/IB before NET/Socket, and NET/Socket where the others find no device
     (src/plugin/net.cc).
@@ -67,7 +67,8 @@ def data_by_sockets(
     chosen = devices if choice is None else selected(devices, choice)
     steps = [(one, usable(one, rdma, net)) for one in chosen] if not isinstance(rdma, Unavailable) else []
     if good := next((one.name for one, step in steps if step.yes), None):
-        return Carrier(False, f"RDMA device {good} opens, has a context and an active port")
+        # Not a no: NCCL falls back to sockets silently, and only a log shows that it did not.
+        return Carrier(None, f"RDMA device {good} can be used, and no all-reduce shows that NCCL uses it")
     if all(step.yes is False for _, step in steps):
         reason = f"{steps[0][0].name}: {steps[0][1].text}" if steps else f"NCCL_IB_HCA={wanted} selects none"
         return Carrier(True, f"no RDMA device can be used ({reason}), and no network plugin is installed")

@@ -229,7 +229,9 @@ FAST = netlink_link("eth1", 3, "10.1.0.7", speed_mbps=100000)
             (UNKNOWN, None),
         ),
         ({"net": seen(LO, SLOW, FAST, master=far("eth0", "eth1")), "rdma": no_rdma(), "baseline": LOST}, (FAIL, W)),
-        ({"net": seen(LO, SLOW, FAST, master=far("eth0", "eth1")), "baseline": LOST}, None),
+        ({"net": seen(LO, SLOW, FAST, master=far("eth0", "eth1")), "baseline": LOST}, (UNKNOWN, None)),
+        ({"net": seen(LO, ETH0, ETH1, master=far("eth0", "eth1")), "baseline": LOST}, (UNKNOWN, None)),
+        ({"net": seen(LO, ETH0, netlink_link("eth1", 3, "10.1.0.7"), master=far("eth0")), "baseline": LOST}, None),
         (
             {
                 "net": seen(LO, SLOW, FAST, master=far("eth1")),
