@@ -11,6 +11,7 @@ from typing import Final
 from netdoctor.fleet.drift import CLEAR, clear_majority
 from netdoctor.fleet.groups import Group
 from netdoctor.fleet.nodes import Node, NodeRun, count, shown
+from netdoctor.fleet.traits import ABSENT
 from netdoctor.model import Finding, Severity, Status
 
 # An address on this many nodes, and on this share of them, is given to all on purpose (a BlueField's or BMC's host link).
@@ -62,7 +63,7 @@ def _versions(group: Group) -> Iterator[Fault]:
     """Different NCCL versions in one job: refused at the handshake from 2.23.4 on, undefined before."""
     by: dict[str, list[str]] = defaultdict(list)
     for node, run in _with(group.members):
-        if version := run.traits.get("nccl"):
+        if (version := run.traits.get("nccl")) and version != ABSENT:
             by[version].append(node.name)
     if len(by) < 2:
         return

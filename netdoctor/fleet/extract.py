@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any, Final, TypeVar
 
 from netdoctor.fleet.nodes import Item, NodeRun, Shape, clean
-from netdoctor.fleet.traits import traits
+from netdoctor.fleet.traits import no_gpu, traits
 
 H = TypeVar("H", bound=Hashable)
 MAX_ITEMS: Final = 40  # findings kept per node
@@ -187,7 +187,7 @@ def _shape(inventory: dict[str, Any], vantage: dict[str, Any]) -> Shape:
     return Shape(
         gpu_ids=gpu_ids,
         gpu_names=_distinct(_dict(g).get("name") for g in gpus[:MAX_LIST]) if isinstance(gpus, list) else None,
-        gpus=len(gpus) if isinstance(gpus, list) else None,
+        gpus=len(gpus) if isinstance(gpus, list) else 0 if no_gpu(inventory) else None,
         nics=None if own is None else _distinct(n.get("driver") for n in own),
         nic_count=None if own is None else len(own),
         vantage=_text(vantage.get("kind")),

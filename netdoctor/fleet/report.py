@@ -28,6 +28,7 @@ from netdoctor.fleet.nodes import (
 )
 from netdoctor.fleet.outliers import METRICS, Distribution, distributions
 from netdoctor.fleet.read import KINDS
+from netdoctor.fleet.traits import ABSENT
 from netdoctor.model import Finding, Severity, Status
 
 FLEET_SCHEMA: Final = "netdoctor.fleet/1"
@@ -329,10 +330,10 @@ def _notes(fleet: Fleet) -> list[str]:
         notes.append(f"alone of their kind, so compared with nobody: {shown(single, 4)}")
     blind = sum(n.run is not None and n.run.shape.gpus is None for n in fleet.nodes)
     if blind:
-        notes.append(f"{count(blind, 'node')} could not tell their GPUs")
+        notes.append(f"the GPUs of {count(blind, 'node')} could not be read")
     versions: dict[str, list[str]] = defaultdict(list)
     for one in fleet.groups:
-        have = Counter(n.run.traits["nccl"] for n in one.members if n.run and n.run.traits.get("nccl"))
+        have = Counter(n.run.traits["nccl"] for n in one.members if n.run and n.run.traits.get("nccl", ABSENT) != ABSENT)
         if have:
             versions[have.most_common(1)[0][0]].append(one.name)
     if len(versions) > 1:

@@ -11,13 +11,15 @@ from netdoctor.model import Severity
 
 ABSENT: Final = "(not there)"
 NOT_SET: Final = "(not set)"
+EMPTY: Final = "(empty)"
 MAX: Final = 4096
 
-# Follow from the memory or the uptime of a node: they differ by a few pages between equal nodes
-# (Documentation/networking/ip-sysctl.rst: tcp_mem; Documentation/admin-guide/sysctl/).
+# Follow from the memory or the uptime of a node (tcp_mem differs by a few pages between equal nodes) or from the order in
+# which modules were loaded (tcp_available_congestion_control); Documentation/networking/ip-sysctl.rst.
 _OWN_SYSCTLS: Final = frozenset(
     {
-        "net.ipv4.tcp_mem", "net.ipv4.udp_mem", "fs.file-max", "fs.file-nr", "kernel.threads-max", "kernel.pid_max",
+        "net.ipv4.tcp_available_congestion_control", "net.ipv4.tcp_mem", "net.ipv4.udp_mem",
+        "fs.file-max", "fs.file-nr", "kernel.threads-max", "kernel.pid_max",
         "vm.min_free_kbytes", "kernel.hostname", "kernel.random.boot_id", "net.netfilter.nf_conntrack_count",
     }
 )  # fmt: skip
@@ -77,7 +79,7 @@ def traits(inventory: dict[str, Any], tool: str) -> tuple[dict[str, str], bool]:
         _put(out, name, inventory.get(key))
     torch, nccl = inventory.get("torch"), inventory.get("nccl")
     if isinstance(torch, dict):
-        _put(out, "torch", torch.get("version"))
+        _put(out, "torch", torch if "unavailable" in torch else torch.get("version"))
         _put(out, "torch_cuda", torch.get("cuda"))
     if isinstance(nccl, dict):
         _put(out, "nccl", nccl.get("version"))
@@ -95,6 +97,8 @@ def traits(inventory: dict[str, Any], tool: str) -> tuple[dict[str, str], bool]:
         _links(out, links)
     if isinstance(gpus := inventory.get("gpus"), list):
         _gpus(out, gpus)
+    elif no_gpu(inventory):
+        out["gpus"] = ABSENT
     if isinstance(nics := inventory.get("nics"), list):
         _nics(out, nics)
     variables = inventory.get("nccl_variables")
@@ -106,12 +110,19 @@ def traits(inventory: dict[str, Any], tool: str) -> tuple[dict[str, str], bool]:
     return out, env_read
 
 
+def no_gpu(inventory: dict[str, Any]) -> bool:
+    """PCI was read and shows none, and there is no NVML: not a node whose GPUs could not be read."""
+    pci, gpus = inventory.get("pci"), inventory.get("gpus")
+    without = isinstance(gpus, dict) and gpus.get("unavailable") == "absent"
+    return without and isinstance(pci, list) and not any(isinstance(d, dict) and d.get("kind") == "gpu" for d in pci[:MAX])
+
+
 def _put(out: dict[str, str], name: str, value: Any) -> None:
     """Texts and numbers are values; "absent" is one too (it was looked for), every other unavailable is not."""
     if isinstance(value, str):
         if not value.isprintable():
             value = " ".join(value.split())  # sysctls of several numbers have tabs
-        out[name] = clean(value, 200)
+        out[name] = clean(value, 200) or EMPTY
     elif isinstance(value, int | float) and not isinstance(value, bool):
         out[name] = str(value)
     elif isinstance(value, dict) and value.get("unavailable") == "absent":

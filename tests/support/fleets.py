@@ -101,7 +101,7 @@ def _checks(kind: Kind) -> list[dict[str, Any]]:
                          distance="PXB", used=True,
                          nccl="2.27.5", level="default", read=True)
                 for g in range(kind.gpus)
-                for h in range(8 if name == "rdma.gpudirect" else 2)
+                for h in range(8 if name == "rdma.gpudirect" else 16 // kind.gpus)
             ]  # fmt: skip
         out.append({"id": name, "title": title, "cause": cause, "status": "pass", "severity": None, "findings": findings})
     return out

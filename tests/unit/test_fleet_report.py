@@ -336,3 +336,35 @@ def test_bad_usage_is_exit_2(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtu
 def test_no_report_is_inconclusive(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run([str(tmp_path)]) == 4
     assert "INCONCLUSIVE: no node report was given" in capsys.readouterr().out
+
+
+# Real nodes
+
+
+def test_a_node_whose_torch_or_driver_is_gone_differs(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(6)
+    gone = {"unavailable": "absent", "detail": "no such library"}
+    docs[0]["inventory"] |= {"torch": gone, "nccl": {"version": gone, "source": None, "path": None, "plugins": []}}
+    docs[1]["inventory"] |= {"driver": gone, "cuda_driver": gone, "gpus": gone}
+    fleet = fleet_of(*docs)
+    assert [n.name for n in fleet.nodes if n.state == "bad"] == ["n0", "n1"]
+    assert len(fleet.groups) == 1
+    assert {(r.trait, r.values[0][0]) for r in fleet.drift} >= {("torch", "(not there)"), ("driver", "(not there)")}
+    assert any("GPUs of 1 node could not be read" in note for note in fleet.notes)
+
+
+def test_nodes_without_gpus_are_a_kind(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(4)
+    gone = {"unavailable": "absent", "detail": "no NVML"}
+    for doc in docs:
+        doc["inventory"] |= {"driver": gone, "gpus": gone, "pci": [], "nics": []}
+    fleet = fleet_of(*docs)
+    assert [g.name for g in fleet.groups] == ["no GPU"] and fleet.exit_code == 0
+
+
+def test_what_follows_from_memory_or_load_order_is_no_drift(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(4)
+    docs[0]["inventory"]["sysctls"] |= {
+        "net.ipv4.tcp_mem": "1\t2\t3", "net.ipv4.tcp_available_congestion_control": "reno bbr cubic",
+    }  # fmt: skip
+    assert not fleet_of(*docs).drift
