@@ -15,9 +15,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from netdoctor.helpers import environment, program, site
+from netdoctor.helpers import environment, program
 from netdoctor.host import split_question
 from netdoctor.model import KINDS, Unavailable
 
@@ -195,7 +195,9 @@ class Asking:
         child.deadline = time.monotonic() + (LEAVE if number == signal.SIGKILL else GRACE)
         try:
             os.killpg(child.pid, number)  # its own session, and not yet reaped: the number is still its own
-        except OSError:
+        except ProcessLookupError:  # it has not come to setsid yet
+            os.kill(child.pid, number)
+        except OSError:  # not ours any more: it changed its user
             pass
 
     def _overdue(self, child: _Child) -> None:
@@ -236,36 +238,25 @@ class Asking:
     def _spawn(self, question: str) -> None:
         name, parameters = split_question(question)
         user = parameters.pop("user", None)
-        text = program(name)
+        text = program(name, parameters, user)
         refused = self._refusal(parameters, user)
         if text is None or refused is not None:
             self._answers[question] = Unavailable("malformed", f"no such question: {question}") if refused is None else refused
             return
-        plan = {"parameters": parameters, "path": site(), "user": user, "parent": os.getpid()}
-        argv = [sys.executable, "-I", "-S", "-B", "-c", text, json.dumps(plan)]
+        argv = [sys.executable, "-I", "-S", "-B", "-c", text]
+        environment = self._environment(user)
         ends: list[int] = []
         try:
             answer_fd, answer_end = _pipe(ends)
             print_fd, print_end = _pipe(ends)
-            pid = os.posix_spawn(
-                sys.executable,
-                argv,
-                self._environment(user),
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, print_end, 1),
-                    (os.POSIX_SPAWN_DUP2, print_end, 2),
-                    (os.POSIX_SPAWN_DUP2, answer_end, 3),
-                ],
-                setsid=True,
-                setsigmask=(),
-                setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD),
-            )
-        except (OSError, ValueError, TypeError) as error:
+            pid = os.fork()  # not posix_spawn, which waits until the child has had its turn on a CPU
+        except OSError as error:
             for fd in ends:
                 os.close(fd)
-            self._answers[question] = Unavailable("failed", f"cannot start {sys.executable or 'python'}: {error}")
+            self._answers[question] = Unavailable("failed", f"cannot start a child: {error}")
             return
+        if pid == 0:
+            _become(argv, environment, answer_end, print_end)
         os.close(answer_end)
         os.close(print_end)
         limit = self._deadlines.get(name, DEADLINE)
@@ -287,6 +278,23 @@ class Asking:
         if self._variables is None:
             self._variables, self._withheld = environment(None)
         return self._variables
+
+
+def _become(argv: list[str], environment: dict[str, str], answer_end: int, print_end: int) -> NoReturn:
+    """In the child: stdin from nowhere, what is printed to `print_end`, descriptor 3 for the answer, then the interpreter."""
+    try:
+        os.setsid()
+        for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):  # an ignored one would stay ignored
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        nowhere = os.open("/dev/null", os.O_RDONLY)
+        for source, target in ((nowhere, 0), (print_end, 1), (print_end, 2), (answer_end, 3)):
+            os.dup2(source, target)
+        os.execve(argv[0], argv, environment)
+    except BaseException as error:  # nothing of the parent's may run here
+        os.write(2, f"cannot start {argv[0]}: {error}".encode(errors="replace"))
+    finally:
+        os._exit(127)
 
 
 def _pipe(ends: list[int]) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
 # Variables by which libraries write files or load tools, which a look at the machine must not do.  NCCL: NCCL_DEBUG_FILE …
@@ -21,13 +22,11 @@ LOADER_PATHS: Final = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT")
 
 _FUTURE: Final = "from __future__ import annotations\n"  # must be the first line of a program, so it is taken out of helpers
 
-# What runs before a helper's own text.  It keeps names of its own out of the helper's way.
-_BOOT: Final = (
-    _FUTURE
-    + """
-def _netdoctor_boot():
-    import json, os, sys
-    plan = json.loads(sys.argv[1])
+# What runs before a helper's own text.  It keeps names of its own out of the helper's way, and does without the json package,
+# whose import takes as long as the start of the interpreter.
+_BOOT: Final = """
+def _netdoctor_boot(plan):
+    import os, sys
     os.closerange(4, 1 << 20)
     os.set_inheritable(3, False)
     import ctypes, resource
@@ -35,8 +34,26 @@ def _netdoctor_boot():
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     # 1 ends a core dump even where core_pattern is a pipe (core(5), fs/coredump.c)
     resource.setrlimit(resource.RLIMIT_CORE, (hard if 0 <= hard < 1 else 1, hard))
+    try:
+        from _json import encode_basestring_ascii as quote
+    except ImportError:
+        from json import dumps as quote
+    def text(value):
+        if isinstance(value, str):
+            return quote(value)
+        if value is None or isinstance(value, bool):
+            return {None: "null", True: "true", False: "false"}[value]
+        if isinstance(value, int):
+            return int.__repr__(value)
+        if isinstance(value, float):
+            return float.__repr__(value) if value - value == 0 else "null"
+        if isinstance(value, dict):
+            return "{" + ",".join([quote(str(k)) + ":" + text(v) for k, v in value.items()]) + "}"
+        if isinstance(value, (list, tuple)):
+            return "[" + ",".join([text(v) for v in value]) + "]"
+        raise TypeError("%s is not JSON" % type(value).__name__)
     def bye(reply):
-        data = memoryview(json.dumps(reply).encode())
+        data = memoryview(text(reply).encode())
         while data:
             data = data[os.write(3, data):]
         os.close(3)
@@ -63,9 +80,8 @@ def _netdoctor_boot():
         os._exit(0)
     sys.path[:0] = plan["path"]
     return plan["parameters"], bye
-_netdoctor_parameters, _netdoctor_bye = _netdoctor_boot()
+_netdoctor_parameters, _netdoctor_bye = _netdoctor_boot(_netdoctor_plan)
 """
-)
 _RUN: Final = """
 try:
     _netdoctor_reply = answer(_netdoctor_parameters)
@@ -75,10 +91,13 @@ _netdoctor_bye(_netdoctor_reply)
 """
 
 
-def program(name: str) -> str | None:
-    """The whole text that a child runs for ``ask:NAME``; None where there is no such helper."""
+def program(name: str, parameters: Mapping[str, str], user: str | None) -> str | None:
+    """The whole text that a child runs for ``ask:NAME?…``; None where there is no such helper."""
     source = helper_source(name)
-    return None if source is None else _BOOT + source + _RUN
+    if source is None:
+        return None
+    plan = {"parameters": dict(parameters), "path": site(), "user": user, "parent": os.getpid()}
+    return f"{_FUTURE}_netdoctor_plan = {plan!r}\n{_BOOT}{source}{_RUN}"
 
 
 def environment(user: str | None) -> tuple[dict[str, str], list[str]]:

@@ -8,7 +8,10 @@ CUDA_ERROR_NO_DEVICE.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+
+TYPE_CHECKING = False  # importing typing takes as long as starting the interpreter
+if TYPE_CHECKING:
+    from typing import Any
 
 # CUdevice_attribute of cuda.h: 18 INTEGRATED, 33 PCI_BUS_ID, 34 PCI_DEVICE_ID, 50 PCI_DOMAIN_ID, 75/76 compute capability,
 # 110 GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 116 GPU_DIRECT_RDMA_SUPPORTED, 124 DMA_BUF_SUPPORTED, 128 HANDLE_TYPE_FABRIC,

@@ -10,7 +10,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from typing import Any
+
+TYPE_CHECKING = False  # importing typing takes as long as starting the interpreter
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def answer(parameters: dict[str, str]) -> object:

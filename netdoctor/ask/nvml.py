@@ -6,8 +6,11 @@ Answer: {"driver", "cuda", "devices": [{"index", "uuid", "name", "pci", "memory_
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+TYPE_CHECKING = False  # importing typing takes as long as starting the interpreter
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
 
 MAX_LINKS = 18  # NVML_NVLINK_MAX_LINKS
 

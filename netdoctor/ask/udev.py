@@ -5,7 +5,10 @@ Answer: {"pci": {ADDRESS: {property: text}}, "net": {NAME: …}, "infiniband": {
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False  # importing typing takes as long as starting the interpreter
+if TYPE_CHECKING:
+    from typing import Any
+
 
 KEPT = (
     *("DRIVER", "PCI_ID", "PCI_CLASS", "PCI_SLOT_NAME", "INTERFACE", "NAME", "ID_PATH"),
