@@ -139,7 +139,11 @@ def _listeners(
             **evidence,
         )
     else:
-        who = f"{need.total} listeners of {ranks} ranks" if ranks else f"{need.total} listeners of up to {MANY_RANKS} ranks"
+        who = (
+            f"{need.total} listeners of {ranks} rank{'s' * (ranks > 1)}"
+            if ranks
+            else f"{need.total} listeners of up to {MANY_RANKS} ranks"
+        )
         notes = []
         if span[1] - span[0] < nccl_ports.DEFAULT_RANGE[1] - nccl_ports.DEFAULT_RANGE[0]:
             notes.append(f"{RANGE} is narrower than the kernel's default (32768 60999); every other program shares it")

@@ -256,7 +256,7 @@ def _reach(seen: Seen, link: Link, name: str, ip: str, evidence: dict[str, Any])
     if not seen.several:
         narrow = link.loopback or reach.is_link_local6(ip)
         notes = [f"{name} ({ip}) serves jobs on this node alone; with other nodes NCCL would hang"] if narrow else []
-        return seen.good(f"{what}; the job is on this node", "NCCL", notes, **evidence)
+        return seen.good(f"{what}; no other node is named", "NCCL", notes, **evidence)
     far = reach.others(seen.net)
     if any(link.name in one.reached_by() for one in far):
         reached = next(one.name for one in far if link.name in one.reached_by())
@@ -366,7 +366,7 @@ def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
             **evidence,
         )
     else:
-        yield seen.good(where, "Gloo", ["this serves jobs on this node alone: /etc/hosts maps the host name to it"], **evidence)
+        yield seen.good(where, "Gloo", ["this serves jobs on this node alone"], **evidence)
 
 
 def _gloo_named(seen: Seen, named: str) -> Finding:

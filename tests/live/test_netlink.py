@@ -151,3 +151,20 @@ def test_round_trip_of_a_connection() -> None:
     assert 0 < good["rtt_us"] < 1_000_000
     assert refused == {"error": "ECONNREFUSED"}
     assert away == {"error": "ENETUNREACH"}
+
+
+RESOLVE = """
+from netdoctor.host import LiveHost, question
+host = LiveHost()
+names = ["localhost", "nosuch.invalid", "x" * 70 + ".invalid"]
+from netdoctor.model import plain
+say([plain(host.ask(question("resolve", name=name))) for name in names])
+host.close()
+"""
+
+
+def test_names_are_resolved_by_the_c_library() -> None:
+    local, absent, wrong = netlab.run(RESOLVE)
+    assert set(local["addresses"]) <= {"127.0.0.1", "::1"} and local["addresses"]
+    assert absent["error"].startswith("EAI_")
+    assert wrong["error"] == "EAI_NONAME"

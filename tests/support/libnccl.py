@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "build" / "nccl"
+FOLDER = Path(os.environ.get("LIBNCCL_FOLDER") or Path(__file__).parents[2] / "build" / "nccl")
 LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
 RUNNING_FROM = (2, 28)
 
@@ -25,6 +26,12 @@ def both() -> tuple[Path, Path]:
     if not old or not new:
         pytest.skip("no libnccl of both kinds in build/nccl (make libnccl)")
     return have[max(old)], have[max(new)]
+
+
+def every() -> tuple[Path, ...]:
+    """All that there are; skips the test where one of the two kinds is missing."""
+    both()
+    return tuple(libraries().values())
 
 
 def newest() -> Path:
