@@ -206,11 +206,14 @@ def _link(path: str, root: str | None) -> Answer:
 
 
 def _stat(path: str, root: str | None) -> Answer:
-    fd = _open(path, os.O_PATH, root)
-    try:
-        got = os.fstat(fd)
-    finally:
-        os.close(fd)
+    if root is None:
+        got = os.stat(path)
+    else:
+        fd = _open(path, os.O_PATH, root)
+        try:
+            got = os.fstat(fd)
+        finally:
+            os.close(fd)
     kind = next((n for n, test in _TYPES if test(got.st_mode)), "other")
     return {
         "mode": stat.S_IMODE(got.st_mode),
