@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -112,7 +113,7 @@ def _host_of(document: Any) -> str:
 
 
 def _bytes(path: str) -> tuple[bytes, float, tuple[int, int]]:
-    """(content up to one byte beyond the limit, modification time, identity) of a regular file; never waits on a pipe."""
+    """(content up to one byte beyond the limit, when it was written at the latest, identity) of a regular file; waits on none."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         status = os.fstat(fd)
@@ -123,7 +124,7 @@ def _bytes(path: str) -> tuple[bytes, float, tuple[int, int]]:
         while left and (block := os.read(fd, min(left, max(status.st_size + 1, 1 << 16)))):
             parts.append(block)
             left -= len(block)
-        return b"".join(parts), status.st_mtime, (status.st_dev, status.st_ino)
+        return b"".join(parts), min(status.st_mtime, time.time()), (status.st_dev, status.st_ino)
     finally:
         os.close(fd)
 

@@ -124,16 +124,20 @@ def _nodes(runs: Iterable[NodeRun]) -> list[Node]:
 
 def _machines(runs: list[NodeRun]) -> list[list[NodeRun]]:
     """Runs by machine: those that share a GPU, or that show none, are one."""
-    machines: list[tuple[set[str], list[NodeRun]]] = []
+    owner: dict[str, int] = {}  # which machine a GPU was seen in
+    machines: dict[int, list[NodeRun]] = {}
     unnamed = []
-    for run in sorted(runs, key=lambda r: r.file):
+    for number, run in enumerate(sorted(runs, key=lambda r: r.file)):
         if not run.ids:
             unnamed.append(run)
             continue
-        same = [m for m in machines if m[0] & run.ids]
-        merged = (set(run.ids).union(*(m[0] for m in same)), [r for m in same for r in m[1]] + [run])
-        machines = [m for m in machines if m not in same] + [merged]
-    out = [several for _, several in machines]
+        same = sorted({owner[one] for one in run.ids if one in owner})
+        machine = same[0] if same else number
+        machines.setdefault(machine, []).append(run)
+        for other in same[1:]:  # this report shows that they are one
+            machines[machine] += machines.pop(other)
+        owner.update((one, machine) for r in (machines[machine] if len(same) > 1 else [run]) for one in r.ids)
+    out = list(machines.values())
     if unnamed and len(out) == 1:
         out[0] += unnamed
     elif unnamed:

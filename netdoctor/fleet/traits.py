@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +24,7 @@ _OWN_SYSCTLS: Final = frozenset(
         "vm.min_free_kbytes", "kernel.hostname", "kernel.random.boot_id", "net.netfilter.nf_conntrack_count",
     }
 )  # fmt: skip
+_VIRTUAL: Final = re.compile(r"\dv\d+$")
 # Name a file of the node or the node itself.
 _OWN_VARIABLES: Final = frozenset({"NCCL_HOSTID", "NCCL_COMM_ID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_RAS_ADDR"})
 
@@ -134,7 +136,9 @@ def _links(out: dict[str, str], links: list[Any]) -> None:
     for link in links[:MAX]:
         if not isinstance(link, dict) or not isinstance(name := link.get("name"), str):
             continue
-        if not link.get("physical") or name.startswith("enx"):  # enx…: named by MAC address, unlike everywhere
+        # enx…: named by MAC address, unlike everywhere.  …v3: a virtual function (systemd.net-naming-scheme(7)); those move
+        # into pods and back.
+        if not link.get("physical") or name.startswith("enx") or _VIRTUAL.search(name):
             continue
         name = clean(name, 40)
         names.append(name)

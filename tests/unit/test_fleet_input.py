@@ -160,7 +160,7 @@ def test_a_clock_that_runs_ahead_is_named_and_not_believed(tmp_path: pathlib.Pat
     os.utime(put(tmp_path, "new.json", at(doc, "2026-03-01T08:00:00Z")), (1_772_400_000,) * 2)
     got, words = state(look(tmp_path), "n1")
     assert got == "good" and "new.json is the newest" in words
-    put(tmp_path, "new.json", at(doc, "2099-01-01T00:00:00Z"))
+    os.utime(put(tmp_path, "new.json", at(doc, "2099-01-01T00:00:00Z")), (4.1e9, 4.1e9))  # a copy that kept its time
     assert "its clock is ahead by" in state(look(tmp_path), "n1")[1]
 
 
@@ -171,6 +171,21 @@ def test_two_machines_of_one_name_are_two_nodes_and_both_bad(tmp_path: pathlib.P
     assert [(n.name, n.state) for n in fleet.nodes] == [("localhost (machine 1)", "bad"), ("localhost (machine 2)", "bad")]
     assert fleet.faults[0][0].check == "fleet.host_name"
     assert lists.lists(fleet)[0]["passing_nodes.txt"] == ""
+
+
+def test_machines_that_a_later_report_joins_are_one(tmp_path: pathlib.Path) -> None:
+    first, second, third = (fleets.report("n1", number=i) for i in (1, 2, 1))
+    third["inventory"]["gpus"] = first["inventory"]["gpus"][:4] + second["inventory"]["gpus"][4:]  # cards were swapped
+    for name, doc in (("a", first), ("b", second), ("c", third)):
+        put(tmp_path, f"{name}.json", doc)
+    assert look(tmp_path).accounting["given"] == 1
+
+
+def test_many_machines_that_are_all_called_localhost(tmp_path: pathlib.Path) -> None:
+    for number in range(1, 201):
+        put(tmp_path, f"{number}.json", fleets.report("localhost", number=number))
+    fleet = look(tmp_path)
+    assert fleet.accounting["bad"] == 200 and len(fleet.faults) == 1
 
 
 def test_a_node_that_has_one_new_gpu_is_the_same_node(tmp_path: pathlib.Path) -> None:

@@ -368,3 +368,10 @@ def test_what_follows_from_memory_or_load_order_is_no_drift(fleet_of: Callable[.
         "net.ipv4.tcp_mem": "1\t2\t3", "net.ipv4.tcp_available_congestion_control": "reno bbr cubic",
     }  # fmt: skip
     assert not fleet_of(*docs).drift
+
+
+def test_virtual_functions_that_are_in_a_pod_are_no_drift(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(4)
+    extra = {"name": "enp65s0f0v3", "kind": None, "physical": True, "up": True, "mtu": 1500, "addresses": []}
+    docs[0]["inventory"]["links"].append(extra)
+    assert not fleet_of(*docs).drift
