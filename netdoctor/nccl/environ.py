@@ -21,6 +21,9 @@ from netdoctor.probes.libraries import Libraries
 USUAL: Final[tuple[Version, ...]] = ((2, 18, 1), (2, 21, 5), (2, 24, 3), (2, 27, 5), (2, 29, 7))
 
 
+CONF_FILE: Final[Version] = (2, 23, 4)  # the first release that reads NCCL_CONF_FILE (src/misc/param.cc)
+
+
 @dataclass(frozen=True)
 class Issue:
     """One thing to say about one setting; without a severity it is a note."""
@@ -235,12 +238,17 @@ def judge_fact(
     if isinstance(environ.variables, Unavailable):
         return [Finding(Status.UNKNOWN, f"the environment could not be read: {environ.variables}")]
     nccl = environ.nccl
+    old = version is not None and version < CONF_FILE
+    unread = {file.path for file in environ.conf_files if old and file.role == "NCCL_CONF_FILE"}
     settings = [Setting(name, value, "environment") for name, value in environ.variables.items()]
     if not isinstance(nccl, Unavailable):
         settings += [one for one in nccl.values() if one.source != "environment" and one.name == one.name.strip()]
     found = judge(settings, version, plugin=plugin, links=links, hcas=hcas, nodes=nodes)
+    found = [one for one in found if str(one.evidence.get("source")).rpartition(":")[0] not in unread]
     lines: list[Setting] = []
     for file in environ.conf_files:
+        if file.path in unread:
+            continue
         if isinstance(file.entries, Unavailable):
             if file.entries.kind not in ("absent", "denied"):
                 evidence = {"variable": None, "value": None, "source": file.path, "rule": "not-read", "row": None}

@@ -164,13 +164,15 @@ def _cidr(name: str, value: str, context: Context) -> list[Issue]:
 
 
 def _bool(name: str, value: str, context: Context) -> list[Issue]:
-    """Boolean parameters: integers up to 2.29, then the parser that also takes words."""
+    """Boolean parameters: integers of which 1 acts up to 2.29, then a parser that takes 0, 1, true and false (src/param)."""
     word = value.strip().lower()
-    if word in ("0", "1") or (context.version >= TRIMS and word in ("true", "false", "on", "off", "yes", "no")):
+    if word in ("0", "1") or (context.version >= TRIMS and word in ("true", "false")):
         return []
     if word in ("false", "off", "no"):
-        return [Issue("read-as-zero", "not a number: NCCL reads it as 0, which is what it says here; write 0")]
-    return [Issue("read-as-zero", "NCCL silently reads it as 0", _WARN, expected="1")]
+        return [Issue("read-as-zero", "not a number: it counts as 0, which is what it says here; write 0")]
+    if word.isdigit():
+        return [Issue("out-of-range", "only 1 acts: this does nothing", _WARN, expected="0 or 1")]
+    return [Issue("read-as-zero", "silently counts as 0", _WARN, expected="1")]
 
 
 def list_issues(value: str, what: str) -> list[Issue]:

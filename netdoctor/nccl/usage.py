@@ -111,7 +111,8 @@ def usage_issues(name: str, value: str, row: Variable, context: Context) -> list
 
 def _switch(name: str, number: int, context: Context) -> list[Issue]:
     if number == 0:
-        return [Issue("is-default", "this is the default; it need not be set")]
+        more = "; it does not force InfiniBand" if name == "NCCL_IB_DISABLE" else ""
+        return [Issue("is-default", f"this is the default; it need not be set{more}")]
     if name == "NCCL_P2P_DISABLE":
         return [
             Issue("p2p-off", "a debugging switch left on: no NVLink, no PCIe peer-to-peer between GPUs", _WARN, "p2p_disabled")

@@ -95,6 +95,10 @@ def effective(variables: Mapping[str, str], files: Iterable[ConfFile]) -> dict[s
     A file that is absent or that may not be opened sets nothing, as NCCL passes over what fopen(3) refuses; one that could
     not be read for another reason makes the whole unknown.
     """
+    files = list(files)
+    homes = {_set_by(file) for file in files if file.role == "home"}
+    if len(homes) > 1:
+        return Unavailable("not read", "$HOME and the password database name two homes; which one NCCL takes is its version's")
     nccl = {name: Setting(name, value, "environment") for name, value in variables.items() if name.startswith("NCCL_")}
     for file in files:
         if isinstance(file.entries, Unavailable):
@@ -105,6 +109,13 @@ def effective(variables: Mapping[str, str], files: Iterable[ConfFile]) -> dict[s
             if name.startswith("NCCL_"):
                 nccl.setdefault(name, Setting(name, value, f"{file.path}:{line}"))
     return nccl
+
+
+def _set_by(file: ConfFile) -> tuple[tuple[str, str], ...] | Unavailable:
+    """What a file sets, or why that is not known."""
+    if isinstance(file.entries, Unavailable):
+        return () if file.entries.kind in ("absent", "denied") else file.entries
+    return tuple((name, value) for name, value, _ in file.entries)
 
 
 def probe(host: Host) -> Environ | Unavailable:

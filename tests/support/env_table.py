@@ -76,7 +76,9 @@ ROWS: tuple[Row, ...] = (
     ("NCCL_SET_THREAD_NAME", "1", OLD, P, "ok"),
     ("NCCL_SET_THREAD_NAME", "true", OLD, F, "read-as-zero"),
     ("NCCL_SET_THREAD_NAME", "true", NEW, F, "read-as-zero"),
+    ("NCCL_SET_THREAD_NAME", "2", NEW, F, "out-of-range"),
     ("NCCL_SET_THREAD_NAME", "true", "2.30.7", P, "ok"),
+    ("NCCL_SET_THREAD_NAME", "on", "2.30.7", F, "read-as-zero"),
     # switches that act for exactly 1
     ("NCCL_P2P_DISABLE", "1", OLD, F, "p2p-off"),
     ("NCCL_P2P_DISABLE", "1", NEW, F, "p2p-off"),

@@ -61,6 +61,13 @@ def test_named_conf_file_replaces_the_home_one() -> None:
 def test_home_that_differs_from_the_password_database_gives_both_files() -> None:
     got = seen({"HOME": "/elsewhere"}, **{"/elsewhere/.nccl.conf": Unavailable("absent")})
     assert [f.path for f in got.conf_files] == ["/elsewhere/.nccl.conf", "/home/me/.nccl.conf", "/etc/nccl.conf"]
+    assert got.get("NCCL_ALGO") is None
+    got = seen(
+        {"HOME": "/elsewhere"}, **{"/elsewhere/.nccl.conf": Unavailable("absent"), "/home/me/.nccl.conf": "NCCL_ALGO=Ring"}
+    )
+    assert isinstance(got.get("NCCL_ALGO"), Unavailable)
+    same = {"/elsewhere/.nccl.conf": "NCCL_ALGO=Ring\n", "/home/me/.nccl.conf": "NCCL_ALGO=Ring"}
+    assert seen({"HOME": "/elsewhere"}, **same).get("NCCL_ALGO") == "Ring"
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,17 @@ def test_what_could_not_be_read_is_unknown() -> None:
     assert short(got) == [("NCCL_P2P_DISABLE", FAIL), ("/etc/nccl.conf", UNKNOWN), ("nccl.conf", UNKNOWN)]
 
 
+def test_a_conf_file_that_this_version_does_not_read_sets_nothing() -> None:
+    variables = {"NCCL_CONF_FILE": "/x/n.conf"}
+    conf = ConfFile("/x/n.conf", (("NCCL_IB_DISABLE", "true", 1),), "NCCL_CONF_FILE")
+    effective = {"NCCL_IB_DISABLE": Setting("NCCL_IB_DISABLE", "true", "/x/n.conf:1")}
+    base = environ(variables, conf_files=(conf,))
+    fact = environ(variables, conf_files=(conf,), nccl={**base.nccl, **effective})  # type: ignore[dict-item]
+    assert short(found({}, environ=fact)) == [("NCCL_IB_DISABLE", FAIL), ("node", PASS)]
+    old = libraries(nccl=(library(version=(2, 21, 5)),))
+    assert short(found({}, environ=fact, libraries=old)) == [("NCCL_CONF_FILE", FAIL)]
+
+
 def test_conf_lines_that_do_not_arrive_are_told() -> None:
     conf = ConfFile("/etc/nccl.conf", (("NCCL_ALGO ", "Ring", 3), ("NCCL_DEBUG", "INFO", 4)), "system")
     got = found({}, environ=environ({"NCCL_DEBUG": "WARN"}, conf_files=(conf,)))
