@@ -150,6 +150,8 @@ class Asking:
     def _receive(self, child: _Child, fd: int) -> None:
         try:
             data = os.read(fd, 1 << 20)
+        except BlockingIOError:
+            return
         except OSError:
             data = b""
         kept = child.fds[fd]
@@ -177,7 +179,9 @@ class Asking:
     def _drain(self, child: _Child) -> None:
         """Read what an ended child has written; something that it started may still hold the descriptors open."""
         for fd in [fd for fd in child.fds if fd >= 0]:
-            while fd in child.fds and child.stage != "killed" and select.select([fd], [], [], 0)[0]:
+            ready = select.poll()
+            ready.register(fd, select.POLLIN)
+            while fd in child.fds and child.stage != "killed" and ready.poll(0):
                 self._receive(child, fd)
         if child.stage == "running" and (reply := _decoded(child.answer)) is not None:
             self._say(child, reply)

@@ -78,7 +78,7 @@ def _netdoctor_boot(plan):
     prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL; after setuid, which clears it (prctl(2))
     if os.getppid() != plan["parent"]:
         os._exit(0)
-    sys.path[:0] = plan["path"]
+    sys.path += plan["path"]
     return plan["parameters"], bye
 _netdoctor_parameters, _netdoctor_bye = _netdoctor_boot(_netdoctor_plan)
 """
@@ -156,5 +156,9 @@ def _load(name: str) -> str | None:
 
 
 def site() -> list[str]:
-    """The folders that third-party modules of this process come from, in its order."""
-    return [p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages") or p.endswith((".pyz", ".zip"))]
+    """The folders that third-party modules of this process come from, in its order; where netdoctor itself lies comes last."""
+    import netdoctor
+
+    found = [p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages") or p.endswith((".pyz", ".zip"))]
+    here = os.path.dirname(os.path.dirname(os.path.abspath(str(netdoctor.__file__))))
+    return found if here in found else [*found, here]

@@ -100,7 +100,7 @@ def test_a_child_is_alone(asking: Asking) -> None:
 
 def test_a_child_is_isolated_and_has_our_modules(asking: Asking) -> None:
     path, isolated, no_site = asking.answer("ask:path")  # type: ignore[misc, str-unpack]
-    assert isolated and no_site and path[: len(helpers.site())] == helpers.site()
+    assert isolated and no_site and path[-len(helpers.site()) :] == helpers.site()
 
 
 def test_variables_that_write_files_are_taken_away(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
