@@ -113,7 +113,7 @@ def _host_of(document: Any) -> str:
 
 
 def _bytes(path: str) -> tuple[bytes, float, tuple[int, int]]:
-    """(content up to one byte beyond the limit, when it was written at the latest, identity) of a regular file; waits on none."""
+    """(content up to a byte beyond the limit, when it was written at the latest, identity) of a regular file; waits on none."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         status = os.fstat(fd)
