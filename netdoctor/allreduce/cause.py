@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from netdoctor.allreduce.experiment import Run
 from netdoctor.model import Status
-from netdoctor.nccl.diagnosis import diagnose
-from netdoctor.nccl.log import parse_text
 
 # These say that it failed, not why.
 _NO_REASON = ("other", "rank_died", "hang", "straggler")
@@ -15,6 +13,9 @@ _MEMORY = ("out of memory", "outofmemory")
 
 def cause_of(run: Run) -> str | None:
     """The likeliest cause by name, or None where nothing tells more than that it failed."""
+    from netdoctor.nccl.diagnosis import diagnose  # only where something failed: these rules take a while to import
+    from netdoctor.nccl.log import parse_text
+
     first = [r for r in run.ranks if r.rank in run.blamed] + [r for r in run.ranks if r.rank not in run.blamed]
     said = "".join(f"[rank{r.rank}]: {r.error}\n" for r in first if r.error)
     if any(text in said.lower() for text in _PORTS):
