@@ -100,6 +100,7 @@ def _listeners(
     lost: Unavailable | None,
 ) -> Iterator[Finding]:
     free = nccl_ports.sure(*span, _taken(ports))
+    have = _span_text(span, ports)  # in messages: what is configured; who listens just now changes from run to run
     need = nccl_ports.listeners(ranks or MANY_RANKS, job.communicators, job.gloo_groups, version)
     evidence: dict[str, Any] = {
         "range": f"{span[0]} {span[1]}",
@@ -113,7 +114,7 @@ def _listeners(
     }
     if free < need.total and ranks is not None:
         yield fail(
-            f"{free} ports can be bound, and {need.total} listeners must bind at once ({_words(need)})",
+            f"{need.total} listeners must bind at once ({_words(need)}), and {have}",
             subject="listeners",
             expected=f"at least {need.total} ports in {RANGE} that are neither reserved nor taken",
             fix=_widen(vantage, ports, need.total),
@@ -125,14 +126,12 @@ def _listeners(
     if missing is not None:
         yield unknown(f"which ports are taken could not be read: {missing}", subject="listeners", measured=measured, **evidence)
     elif lost is not None:
-        yield unknown(f"{free} ports can be bound; the job's shape: {lost}", subject="listeners", measured=measured, **evidence)
+        yield unknown(f"{have}; the job's shape: {lost}", subject="listeners", measured=measured, **evidence)
     elif not vantage.job_network:
-        yield unknown(
-            f"{free} ports can be bound here, {_place(vantage)}", subject="listeners", how=HERE, measured=measured, **evidence
-        )
+        yield unknown(f"{have} here, {_place(vantage)}", subject="listeners", how=HERE, measured=measured, **evidence)
     elif ranks is None and free < need.total:
         yield unknown(
-            f"{free} ports can be bound; how many ranks run on this node is not known",
+            f"{have}; how many ranks run on this node is not known",
             subject="listeners",
             how="job: {ranks_per_node: …} in the configuration",
             measured=measured,
@@ -178,7 +177,7 @@ def _connections(
             else None
         )
         yield fail(
-            f"about {kept} connections from other nodes keep a port each, beside {need} listeners; {free} ports can be bound",
+            f"about {kept} connections from other nodes keep a port each, beside {need} listeners; {_span_text(span, ports)}",
             subject="connections",
             severity=Severity.WARNING,
             fix=_widen(vantage, ports, need + kept),
@@ -302,6 +301,13 @@ def _widen(vantage: Vantage, ports: LocalPorts, need: int) -> Fix:
     taken = _taken(ports)
     low, high = next((one for one in WIDER if nccl_ports.sure(*one, taken) >= need), WIDER[-1])
     return fix_sysctl(vantage, RANGE, f"{low} {high}")
+
+
+def _span_text(span: tuple[int, int], ports: LocalPorts) -> str:
+    """Configured, not counted: equal on every run of one state."""
+    reserved = 0 if isinstance(ports.reserved, Unavailable) else _inside(span, ports.reserved)
+    of = f", {reserved} of them reserved" if reserved else ""
+    return f"the range {span[0]} {span[1]} has {span[1] - span[0] + 1} ports{of}"
 
 
 def _inside(span: tuple[int, int], some: frozenset[int]) -> int:

@@ -221,19 +221,19 @@ def _judge(
     have = window.bytes * streams
     speed = FASTEST_MBPS if isinstance(link.speed_mbps, Unavailable) else link.speed_mbps
     enough = have * 8 / (speed * 1e6) * 1e3  # ms
-    if trip is None:
-        needed, measured = WIDE_MS, {"enough_up_to": Quantity(enough, "ms")}
-        at = (
-            f"{window.setting} {window.why}".strip()
-            + f": {streams} sockets fill the link up to a round trip of {enough:.2g} ms"
-        )
-    else:
-        needed, measured = trip[0], {"enough_up_to": Quantity(enough, "ms"), "round_trip": Quantity(trip[0], "ms")}
-        rate = have * 8 / (trip[0] / 1e3) / 1e9
-        at = f"{streams} sockets carry at most {rate:.3g} Gb/s at the round trip {trip[1]}"
+    evidence["enough_up_to_ms"] = float(f"{enough:.2g}")
+    # The message holds what the settings give; what was measured stands beside it.
+    bound = f"{window.setting} {window.why}".strip()
+    at = f"{bound}: {streams} sockets fill the link up to a round trip of {enough:.2g} ms"
+    needed = WIDE_MS
+    measured: dict[str, Any] = {}
+    if trip is not None:
+        needed = trip[0]
+        measured = {"round_trip": Quantity(needed, "ms"), "at_most": Quantity(have * 8 / (needed / 1e3) / 1e9, "Gb/s")}
+        at += f", and it is {'longer' if enough < needed else 'not longer'} ({trip[1]})"
     if isinstance(link.speed_mbps, Unavailable) and enough < needed:
         return unknown(
-            f"the speed of {link.name} is not known ({link.speed_mbps}); {at}" + ("" if trip else " at 400 Gb/s"),
+            f"the speed of {link.name} is not known ({link.speed_mbps}); at 400 Gb/s, {at}",
             subject=link.name,
             how=f"ethtool {link.name}, or ask the cloud provider",
             measured=measured,

@@ -167,6 +167,13 @@ def test_master_port(facts: dict[str, Any], status: Any) -> None:
     assert found(**facts).get("MASTER_PORT") == status
 
 
+@pytest.mark.parametrize("low", [1024, 40000, 50000])
+def test_messages_do_not_change_with_who_listens(low: int) -> None:
+    some = [ports(low=low, high=low + 40, listening=frozenset(range(low, low + n))) for n in (0, 3)]
+    first, second = (judge(port_range, machine({LocalPorts: one})) for one in some)
+    assert [(f.message, f.evidence) for f in first] == [(f.message, f.evidence) for f in second]
+
+
 def test_the_fix_is_said_for_the_place() -> None:
     narrow = ports(low=40000, high=40039)
     host, inside = (judge(port_range, machine({LocalPorts: narrow, Vantage: who}))[0].fix for who in (job_vantage(), pod()))

@@ -177,6 +177,12 @@ def test_without_a_round_trip_the_bound_is_said() -> None:
     assert not findings(net=on(25000))["eth0"].notes
 
 
+def test_the_message_holds_nothing_that_was_measured() -> None:
+    first, second = (findings(net=on(100000, rtt))["eth0"] for rtt in (1.01, 1.09))
+    assert first.message == second.message and first.evidence == second.evidence
+    assert first.measured != second.measured
+
+
 def test_the_fix_raises_what_binds() -> None:
     fix = findings(net=on(100000, 1.0))["eth0"].fix
     assert fix and fix.commands == ("sysctl -w net.ipv4.tcp_wmem='4096 16384 16777216'",)
