@@ -161,10 +161,13 @@ def _of_gpu(gpu: hcas.GpuPlace, here: Here, hca: int | None) -> Finding:
         )
     if (squeezed := _squeezed(rank, mask, here)) is not None:
         return replace(squeezed, subject=gpu.label)
-    if rank is None and (here.binders or here.binders_unread):
-        what = ", ".join(here.binders) or "the environment could not be read"
-        return unknown(f"no run showed what OpenMP makes of the mask ({what})", subject=gpu.label)
-    return _placed(gpu, here, mask, seen, hca)
+    placed = _placed(gpu, here, mask, seen, hca)
+    if placed.status.value == "pass" and (rank is None or not rank.affinity):
+        what = ", ".join(here.binders) or (
+            "OpenMP's variables could not be read" if here.binders_unread else "a launcher may bind"
+        )
+        return unknown(f"{placed.message}; no run showed the mask of the ranks ({what})", subject=gpu.label)
+    return placed
 
 
 def _rank(gpu: hcas.GpuPlace, run: Run | None) -> RankResult | None:

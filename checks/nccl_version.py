@@ -128,9 +128,13 @@ def _version(path: str, libraries: Libraries) -> Version | Unavailable:
 
 
 def _older(version: Version, torch: Torch) -> Finding | None:
-    """An older NCCL than torch was built against lacks functions; a newer one has them all."""
+    """What speaks against this version: older than torch was built against lacks functions; a newer one has them all."""
     compiled = torch.nccl_compiled
-    if compiled is None or isinstance(compiled, Unavailable) or version >= compiled:
+    if isinstance(compiled, Unavailable):
+        return unknown(
+            f"which NCCL torch was built against could not be read: {compiled}", subject="loaded", nccl=text(version)
+        )
+    if compiled is None or version >= compiled:
         return None
     return fail(
         f"torch was built against NCCL {text(compiled)}, {text(version)} is loaded",

@@ -63,8 +63,8 @@ class Node:
     count: int
 
     def setting(self, name: str) -> str | None:
-        got = self.environ.get(name)
-        return got if isinstance(got, str) else None
+        known = self.environ.nccl
+        return known[name].value if not isinstance(known, Unavailable) and name in known else None
 
     @property
     def settings_unread(self) -> Unavailable | None:

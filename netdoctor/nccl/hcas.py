@@ -94,6 +94,7 @@ def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci | Unavailable
     if isinstance(pci, Unavailable) or isinstance(gpu.device, Unavailable):
         return "", every
     ranked: dict[str, list[RdmaDevice]] = {}
+    lost = unplaced(every, pci)
     for device in every:
         where = pci.at(device.pci) if isinstance(device.pci, str) else None
         if where is not None:
@@ -101,7 +102,14 @@ def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci | Unavailable
     if not ranked:
         return "", every
     kind = min(ranked, key=rank)
+    if lost and kind != "PIX":
+        return "", (*lost, *prefer(ranked[kind]))  # one whose place is not known may be nearer
     return kind, prefer(ranked[kind])
+
+
+def unplaced(devices: Iterable[RdmaDevice], pci: Pci) -> tuple[RdmaDevice, ...]:
+    """The hardware devices whose place on PCI is not known."""
+    return tuple(d for d in devices if d.pci is not None and (isinstance(d.pci, Unavailable) or pci.at(d.pci) is None))
 
 
 def prefer(devices: list[RdmaDevice]) -> tuple[RdmaDevice, ...]:
@@ -136,6 +144,9 @@ def subjects(
         for device in near:
             why.setdefault(device.name, []).append(f"{gpu.label} ({kind})" if kind else gpu.label)
             certain[device.name] = certain.get(device.name, False) or bool(kind)
+    for device in () if isinstance(pci, Unavailable) else unplaced(devices, pci):
+        why.setdefault(device.name, ["one of the GPUs: its place on PCI is not known"])
+        certain.setdefault(device.name, False)
     return tuple(
         Subject(d, ("nearest to " if certain[d.name] else "perhaps the HCA of ") + ", ".join(why[d.name]), certain[d.name])
         for d in devices
