@@ -143,7 +143,7 @@ def _vias(processes: list[Process]) -> tuple[tuple[Via, ...], dict[int, tuple[in
             if tail[0] == "NET":
                 net, gdr = net + count, gdr + count * bool(tail[3])
         tails[at] = net, gdr
-    return tuple(Via(*key, count) for key, count in out.items()), tails
+    return tuple(Via(a, b, c, d, e, f, g, h, n) for (a, b, c, d, e, f, g, h), n in out.items()), tails
 
 
 def _transports(vias: tuple[Via, ...]) -> dict[str, int]:
