@@ -105,7 +105,7 @@ def _gpus(pci: Pci | Unavailable, gpus: Gpus | Unavailable, vantage: Vantage) ->
         return unknown(f"{len(nvml)} GPUs on PCI and in NVML, libcuda could not be asked: {seen}", subject="GPUs", **evidence)
     if not seen and nvml and vantage.job_environment:
         return unknown("NVML shows GPUs, libcuda shows the job none", subject="GPUs", how="CUDA_VISIBLE_DEVICES", **evidence)
-    return ok(f"{len(nvml)} GPUs on PCI and in NVML", subject="GPUs", **evidence)
+    return ok(f"{len(nvml)} GPUs in NVML, {len(on_bus)} on PCI", subject="GPUs", **evidence)
 
 
 def _unreadable(nvml_count: int, known: int, missing: list[str]) -> Finding | None:

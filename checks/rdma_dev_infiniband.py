@@ -171,7 +171,11 @@ def _fix(state: Usable, vantage: Vantage, device: RdmaDevice) -> Fix:
     """Each errno has its own mend, said for where netdoctor looks from."""
     inside = vantage.in_container
     if state.step == "not-mapped":
-        return fix_container(vantage, "devices") if inside else fix_module("ib_uverbs")
+        # sysfs has its uverbs device, so the module is loaded: what lacks is the node, which udev makes.
+        remake = Fix(
+            "have udev make the nodes", ("udevadm trigger --subsystem-match=infiniband_verbs", "ls -l /dev/infiniband")
+        )
+        return fix_container(vantage, "devices") if inside else remake
     if state.step == "EPERM":
         if inside:
             return fix_container(vantage, "devices")
@@ -192,8 +196,8 @@ def _fix(state: Usable, vantage: Vantage, device: RdmaDevice) -> Fix:
             ("apt-get install rdma-core   # ships the udev rules",),
         )
     if state.step in ("ENXIO", "stale"):
-        again = "start the container again: its nodes are from before a driver reload" if inside else "load the driver again"
-        return Fix(again, () if inside else (f"modprobe {_module(device)} ib_uverbs", "udevadm trigger"))
+        words = "start the container again: its nodes are from before a driver reload" if inside else "load the driver again"
+        return Fix(words, () if inside else (f"modprobe {_module(device)} ib_uverbs", "udevadm trigger"))
     if state.step == "no-uverbs":
         return fix_module("ib_uverbs")
     if state.step in ("no-library", "no-provider", "context"):

@@ -18,6 +18,13 @@ PLUGIN: Final = re.compile(r"libnccl-net[\w.-]*\.so(\.\d+)*$")
 
 def job_python(host: Host, variables: Mapping[str, str], configured: object) -> JobPython | Unavailable:
     """The interpreter that the job would use, and why this one."""
+    try:
+        return _job_python(host, variables, configured)
+    except UnreadError as error:
+        return Unavailable("not read", str(error))
+
+
+def _job_python(host: Host, variables: Mapping[str, str], configured: object) -> JobPython | Unavailable:
     choices: list[tuple[str, str]] = []
     if isinstance(configured, str) and configured:
         choices.append((configured, "--python"))
@@ -41,8 +48,15 @@ def job_python(host: Host, variables: Mapping[str, str], configured: object) -> 
     return Unavailable("absent", "no --python, VIRTUAL_ENV, CONDA_PREFIX, torchrun or python3 on PATH")
 
 
+class UnreadError(Exception):
+    """A file of higher precedence could not be looked at: what comes after it is no answer."""
+
+
 def is_file(host: Host, path: str) -> bool:
+    """Whether there is a file that may be reached; UnreadError where nobody could look."""
     got = host.ask(f"stat:{path}")
+    if isinstance(got, Unavailable) and got.kind not in ("absent", "denied"):
+        raise UnreadError(f"{path}: {got}")
     return isinstance(got, dict) and got.get("type") == "file"
 
 
@@ -72,11 +86,13 @@ def shebang(host: Host, script: str) -> str:
     """The interpreter of a script; pip and conda write two lines of sh where the path is too long for the kernel."""
     text = read(host, script)
     if isinstance(text, Unavailable):
+        if text.kind not in ("absent", "denied"):
+            raise UnreadError(f"{script}: {text}")
         return ""
     lines = text[:4096].splitlines()
     first = lines[0] if lines else ""
-    if first.startswith("#!/bin/sh") and len(lines) > 1 and (found := re.match(r"'''exec' \"?([^\" ]+)", lines[1])):
-        return found.group(1)
+    if first.startswith("#!/bin/sh") and len(lines) > 1 and (found := re.match(r"'''exec' (?:\"([^\"]+)\"|(\S+))", lines[1])):
+        return found.group(1) or found.group(2)
     return first[2:].split()[0] if first.startswith("#!") and first[2:].split() else ""
 
 

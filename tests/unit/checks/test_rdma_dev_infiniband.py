@@ -83,6 +83,7 @@ NO_PROVIDER = tuple(f.hca(i, provider=GONE) for i in range(8))
 FOREIGN_GID = all_hcas(ports=(f.roce_port(ELSEWHERE),))
 FAILS: dict[str, tuple[Changes, str, str]] = {
     "not mapped": ({Rdma: every_node(node_numbers=GONE, open_errno="ENOENT"), Vantage: f.pod()}, "not-mapped", "rdma/hca"),
+    "not made by udev": ({Rdma: every_node(node_numbers=GONE, open_errno="ENOENT")}, "not-mapped", "udevadm"),
     "EPERM": ({Rdma: every_node(open_errno="EPERM"), Vantage: f.pod()}, "EPERM", "rdma/hca"),
     "EPERM on a host": ({Rdma: every_node(open_errno="EPERM")}, "EPERM", "cgroup"),
     "EACCES": ({Rdma: every_node(open_errno="EACCES", owner=(0o600, 0, 0))}, "EACCES", "udev"),

@@ -1,0 +1,166 @@
+"""The job's Python and its packages, found by reading files alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netdoctor.host import Answer, ReplayHost
+from netdoctor.model import Unavailable
+from netdoctor.probes import _libraries_find as find
+from netdoctor.probes.cpu import MemoryPolicy, _policy
+from netdoctor.probes.libraries import JobPython, Libraries, Torch, probe
+
+FILE: Answer = {"mode": 0o755, "uid": 0, "gid": 0, "type": "file", "major": 0, "minor": 0, "dev": 1}
+ABSENT = Unavailable("absent")
+
+
+class Files(ReplayHost):
+    """A machine with these files; whatever else is asked is absent."""
+
+    def __init__(self, files: dict[str, str], folders: dict[str, list[str]] | None = None, **answers: Answer) -> None:
+        replies: dict[str, Answer] = {}
+        for path, text in files.items():
+            replies |= {f"stat:{path}": FILE, f"file:{path}": text}
+        replies |= {f"dir:{path}": list(names) for path, names in (folders or {}).items()}
+        super().__init__(replies | answers)
+
+    def ask(self, question: str) -> Answer:
+        got = super().ask(question)
+        return ABSENT if got == Unavailable("not recorded") else got
+
+
+VENV = ("/venv/bin/python3", "VIRTUAL_ENV")
+PYTHONS: dict[str, tuple[dict[str, str], dict[str, str], str | None, tuple[str, str]]] = {
+    "configured": ({"/py/bin/python3": ""}, {"VIRTUAL_ENV": "/venv"}, "/py/bin/python3", ("/py/bin/python3", "--python")),
+    "venv": ({"/venv/bin/python3": "", "/usr/bin/python3": ""}, {"VIRTUAL_ENV": "/venv"}, None, VENV),
+    "venv without python3": ({"/venv/bin/python": ""}, {"VIRTUAL_ENV": "/venv/"}, None, ("/venv/bin/python", "VIRTUAL_ENV")),
+    "conda": ({"/conda/bin/python3": ""}, {"CONDA_PREFIX": "/conda"}, None, ("/conda/bin/python3", "CONDA_PREFIX")),
+    "torchrun": (
+        {"/opt/bin/torchrun": "#!/opt/job/bin/python3.12\nimport sys\n", "/opt/job/bin/python3.12": "", "/usr/bin/python3": ""},
+        {"PATH": "/opt/bin:/usr/bin"},
+        None,
+        ("/opt/job/bin/python3.12", "the first line of /opt/bin/torchrun"),
+    ),
+    "torchrun with a long path": (
+        {"/opt/bin/torchrun": "#!/bin/sh\n'''exec' \"/opt/a b/python3\" \"$0\" \"$@\"\n' '''\n", "/opt/a b/python3": ""},
+        {"PATH": "/opt/bin"},
+        None,
+        ("/opt/a b/python3", "the first line of /opt/bin/torchrun"),
+    ),
+    "PATH": ({"/usr/bin/python3": ""}, {"PATH": "relative:/usr/bin"}, None, ("/usr/bin/python3", "python3 on PATH")),
+    "pyenv": (
+        {
+            "/root/.pyenv/shims/python3": "#!/usr/bin/env bash\n",
+            "/root/.pyenv/version": "3.11.7\n",
+            "/root/.pyenv/versions/3.11.7/bin/python3": "",
+        },
+        {"PATH": "/root/.pyenv/shims"},
+        None,
+        ("/root/.pyenv/versions/3.11.7/bin/python3", "python3 on PATH"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "variables", "configured", "expected"), PYTHONS.values(), ids=PYTHONS)
+def test_which_python_and_why(
+    files: dict[str, str], variables: dict[str, str], configured: str | None, expected: tuple[str, str]
+) -> None:
+    found = find.job_python(Files(files), variables, configured)
+    assert isinstance(found, JobPython)
+    assert (found.path, found.why) == expected
+
+
+@pytest.mark.parametrize("configured", ["/nosuch/python", None])
+def test_no_python(configured: str | None) -> None:
+    assert isinstance(find.job_python(Files({"/usr/bin/python": ""}), {"PATH": "/usr/bin"}, configured), Unavailable)
+
+
+def test_a_python_that_could_not_be_looked_at_does_not_give_way_to_another() -> None:
+    host = Files({"/usr/bin/python3": ""}, {}, **{"stat:/venv/bin/python3": Unavailable("timed out")})
+    found = find.job_python(host, {"VIRTUAL_ENV": "/venv", "PATH": "/usr/bin"}, None)
+    assert isinstance(found, Unavailable) and found.kind == "not read"
+
+
+def test_packages_of_debian_and_of_a_venv_that_sees_them() -> None:
+    folders = {
+        "/usr/lib": ["python3", "python3.12", "x86_64-linux-gnu"],
+        "/usr/local/lib": ["python3.12", "python3.10"],
+        "/venv/lib": ["python3.12"],
+    }
+    debian, unread = find.site_packages(
+        Files({"/usr/bin/python3.12": ""}, folders, **{"link:/usr/bin/python3": "python3.12"}), "/usr/bin/python3", {}
+    )
+    assert unread is None
+    assert debian[:2] == ("/usr/local/lib/python3.12/site-packages", "/usr/local/lib/python3.12/dist-packages")
+    assert "/usr/lib/python3/dist-packages" in debian
+    assert not any("3.10" in one for one in debian)
+    config = "home = /usr/bin\ninclude-system-site-packages = true\nversion = 3.12.3\n"
+    venv, _ = find.site_packages(Files({"/venv/pyvenv.cfg": config}, folders), "/venv/bin/python3", {"HOME": "/home/ada"})
+    assert venv[0] == "/venv/lib/python3.12/site-packages"
+    assert "/usr/lib/python3/dist-packages" in venv and "/home/ada/.local/lib/python3.12/site-packages" in venv
+
+
+def test_a_folder_that_may_not_be_read_is_not_a_missing_torch() -> None:
+    host = Files({}, {}, **{"dir:/venv/lib": Unavailable("denied")})
+    packages, unread = find.site_packages(host, "/venv/bin/python3", {})
+    assert unread == Unavailable("denied")
+    torch = find.read_torch(host, packages, unread)
+    assert isinstance(torch, Unavailable) and torch.kind == "not read"
+    assert find.read_torch(host, packages) == Unavailable("absent", "no torch in any directory")
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "cuda"),
+    [
+        ("__version__ = '2.13.0+cpu'\ndebug = False\ncuda: Optional[str] = None\n", "2.13.0+cpu", None),
+        ("__version__ = '2.9.1+cu129'\ncuda: Optional[str] = '12.9'\n", "2.9.1+cu129", "12.9"),
+        ('__version__ = "2.1.0"\ncuda = "11.8"\n', "2.1.0", "11.8"),
+    ],
+)
+def test_version_py(text: str, version: str, cuda: str | None) -> None:
+    found = find.read_torch(Files({"/site/torch/version.py": text}), ("/other", "/site"))
+    assert isinstance(found, Torch)
+    assert (found.version, found.cuda, found.path) == (version, cuda, "/site/torch")
+
+
+def test_version_py_that_says_nothing() -> None:
+    found = find.read_torch(Files({"/site/torch/version.py": "\x00rubbish"}), ("/site",))
+    assert isinstance(found, Torch)
+    assert isinstance(found.version, Unavailable) and isinstance(found.cuda, Unavailable)
+
+
+def test_two_nccl_wheels_share_one_file() -> None:
+    names = ["nvidia_nccl_cu12-2.27.5.dist-info", "nvidia_nccl_cu13-2.28.9.dist-info", "torch"]
+    assert isinstance(find.wheels(Files({}, {"/site": names}), ("/site",))["/site"], Unavailable)
+    assert find.wheels(Files({}, {"/site": names[:1]}), ("/site",))["/site"] == (2, 27, 5)
+
+
+def test_a_mounted_root_has_no_environment() -> None:
+    found = probe(Files({}, {}, **{"env:": Unavailable("another root")}))
+    assert isinstance(found, Libraries)
+    assert found.python == found.torch == found.nccl == Unavailable("another root")
+
+
+@pytest.mark.parametrize("rubbish", [{}, {"files": [], "dirs": {}}, {"files": {}, "dirs": None}])
+def test_a_helper_that_answers_rubbish(rubbish: Any) -> None:
+    class Rubbish(Files):
+        def ask(self, question: str) -> Answer:
+            return rubbish if question.startswith("ask:elf?dirs") else super().ask(question)
+
+    found = probe(Rubbish({"/usr/bin/python3": ""}, {}, **{"env:": {"PATH": "/usr/bin"}}))
+    assert isinstance(found, Libraries)
+    assert isinstance(found.nccl, Unavailable)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"mode": "bind", "nodes": [0]}, MemoryPolicy("bind", frozenset({0}))),
+        ({"mode": 2, "nodes": [0]}, Unavailable("malformed", "ask:mempolicy")),
+        (Unavailable("timed out"), Unavailable("timed out")),
+    ],
+)
+def test_memory_policy(answer: Answer, expected: object) -> None:
+    assert _policy(ReplayHost({"ask:mempolicy": answer})) == expected
