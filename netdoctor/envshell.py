@@ -14,7 +14,11 @@ _OPEN = frozenset({"if", "while", "until", "for", "case", "select", "{", "("})
 _CLOSE = frozenset({"fi", "done", "esac", "}", ")"})
 _LEAD = frozenset({"then", "else", "elif", "do", "!", "time", "exec", "command", "nohup", "sudo", "numactl"}) | _OPEN | _CLOSE
 _DECLARE = frozenset({"export", "declare", "typeset", "readonly", "local", "setenv", "ENV"})  # ENV: a Dockerfile
+_HANDS_ON = frozenset({"-x", "-e", "--env", "--container-env"})  # the next word is NAME=VALUE
+_PRINTS = frozenset({"echo", "printf", "grep", "egrep", "sed", "awk", "cat", "logger", "test", "[", "[["})
 _MAX_DEPTH = 4  # bash -c "bash -c …"
+_STOPS: Final = re.compile(r'["\\$`]|\Z')  # what means something inside double quotes
+_PLAIN: Final = re.compile(r"[\w./:=,+@%^~*?!\[\]-]*")  # what means nothing outside quotes
 
 
 @dataclass
@@ -22,6 +26,8 @@ class _Word:
     text: str
     line: int
     opaque: str = ""  # why its text is not what the shell will make of it
+    after: bool = False  # the first word of a command behind && or ||
+    runs: list[tuple[str, int]] = field(default_factory=list)  # what its command substitutions run, and where
 
 
 @dataclass
@@ -29,6 +35,8 @@ class _State:
     path: str
     offset: int = 0
     depth: int = 0  # of if, for, case …
+    brackets: int = 0  # of these, how many are ( …: the ) of a case pattern closes none
+    conditional: bool = False  # this command runs only if the one before it did well, or ill
     nested: int = 0
     all_exported: bool = False
     found: list[Found] = field(default_factory=list)
@@ -56,8 +64,11 @@ def _commands(text: str, state: _State) -> Iterator[list[_Word]]:
     current: _Word | None = None
     pending: list[str] = []  # here-documents that begin at the next newline
     i, line, size = 0, 1, len(text)
+    after = False
     while i < size:
         c = text[i]
+        if current and after and not words:
+            current.after, after = True, False
         if c == "\\":
             if text[i + 1 : i + 2] == "\n":
                 line += 1
@@ -76,7 +87,9 @@ def _commands(text: str, state: _State) -> Iterator[list[_Word]]:
             end = size if end < 0 else end
             yield from _directive(text[i:end], line)
             i = end
-        elif c == "<" and text.startswith("<<", i) and not text.startswith("<<<", i):
+        elif text.startswith("<<<", i):
+            i += 3
+        elif text.startswith("<<", i):
             match = re.compile(r"<<-?\s*[\"'\\]?([\w.-]+)[\"']?").match(text, i)
             if match:
                 pending.append(match.group(1))
@@ -95,6 +108,11 @@ def _commands(text: str, state: _State) -> Iterator[list[_Word]]:
                 words = []
             if c in "(){}":
                 yield [_Word(c, line)]
+            if text[i : i + 2] in ("&&", "||"):
+                after = True
+                i += 1
+            elif c in "\n;" and text[i - 1] not in "&|\\":
+                after = False
             i += 1
             if c == "\n":
                 line += 1
@@ -103,8 +121,12 @@ def _commands(text: str, state: _State) -> Iterator[list[_Word]]:
                 pending = []
         else:
             current = current or _Word("", line)
-            current.text += c
-            i += 1
+            end = _PLAIN.match(text, i + 1).end()  # type: ignore[union-attr]
+            current.text += text[i:end]
+            i = end
+    if i > size + 1 or (i > size and text[-1:] != "\\"):
+        where = current.line if current else line
+        state.unread.append(Unread(state.source(where), "a quote or bracket that does not end: what follows is not known"))
     if current:
         words.append(current)
     if words:
@@ -112,6 +134,7 @@ def _commands(text: str, state: _State) -> Iterator[list[_Word]]:
 
 
 def _quoted(text: str, i: int, line: int, word: _Word) -> tuple[int, int]:
+    """Past the closing quote; beyond the end of the text where there is none."""
     quote, i = text[i], i + 1
     while i < len(text) and text[i] != quote:
         if quote == '"' and text[i] == "\\" and i + 1 < len(text):
@@ -122,26 +145,25 @@ def _quoted(text: str, i: int, line: int, word: _Word) -> tuple[int, int]:
         elif quote == '"' and text[i] in "$`":
             i, line = _expansion(text, i, line, word)
         else:
-            word.text += text[i]
-            line += text[i] == "\n"
-            i += 1
+            end = text.find("'", i) if quote == "'" else _STOPS.search(text, i + 1).start()  # type: ignore[union-attr]
+            piece = text[i:end] if end >= 0 else text[i:]
+            word.text += piece
+            line += piece.count("\n")
+            i += len(piece)
     return i + 1, line
 
 
 def _expansion(text: str, i: int, line: int, word: _Word) -> tuple[int, int]:
-    """Pass over $NAME, ${…}, $(…) and `…`, and mark the word."""
+    """Past $NAME, ${…}, $(…) or `…`; marks the word, and keeps what a command substitution runs."""
     start = i
     if text[i] == "`":
         end = text.find("`", i + 1)
-        i = len(text) if end < 0 else end + 1
+        i = len(text) + 1 if end < 0 else end + 1
+        word.runs.append((text[start + 1 : i - 1], line))
     elif text[i + 1 : i + 2] in ("(", "{"):
-        opening, closing, level = text[i + 1], ")" if text[i + 1] == "(" else "}", 0
-        i += 1
-        while i < len(text):
-            level += (text[i] == opening) - (text[i] == closing)
-            i += 1
-            if level == 0:
-                break
+        i = _closed(text, i + 1)
+        if text[start + 1] == "(" and text[start + 2 : start + 3] != "(":
+            word.runs.append((text[start + 2 : i - 1], line))
     else:
         match = re.compile(r"\$(\w+|[^\w\s'\"])?").match(text, i)
         i = match.end() if match else i + 1
@@ -150,10 +172,29 @@ def _expansion(text: str, i: int, line: int, word: _Word) -> tuple[int, int]:
             return i, line
     piece = text[start:i]
     word.text += piece
-    word.opaque = (
-        word.opaque or f"{piece[:60].splitlines()[0] if piece.strip() else piece!r} is only known when the script runs"
-    )
+    shown = piece[:60].splitlines()[0] if piece.strip() else piece
+    word.opaque = word.opaque or f"{shown!r} is only known when the script runs"
     return i, line + piece.count("\n")
+
+
+def _closed(text: str, i: int) -> int:
+    """The place after the bracket that closes the one at `i`; beyond the end of the text where none does."""
+    opening, level = text[i], 0
+    closing = ")" if opening == "(" else "}"
+    while i < len(text):
+        c = text[i]
+        if c == "\\":
+            i += 1
+        elif c in "'\"" and opening == "(":
+            end = i + 1
+            while end < len(text) and text[end] != c:
+                end += 2 if text[end] == "\\" and c == '"' else 1
+            i = end
+        level += (c == opening) - (c == closing)
+        i += 1
+        if level == 0:
+            return i
+    return len(text) + 1
 
 
 def _skip_document(text: str, i: int, line: int, mark: str, state: _State) -> tuple[int, int]:
@@ -182,8 +223,15 @@ def _directive(comment: str, line: int) -> Iterator[list[_Word]]:
 
 
 def _command(words: list[_Word], state: _State) -> None:
+    for word in words:
+        for text, line in word.runs if state.nested < _MAX_DEPTH else ():
+            if MENTIONS.search(text):
+                found, unread = parse_shell(state.path, text, line - 1 + state.offset, state.nested + 1)
+                state.found += [replace(one, scope=f"line {line}", problem="") for one in found]
+                state.unread += unread
+    state.conditional = bool(words) and words[0].after
     while words and words[0].text in _LEAD and not words[0].opaque:
-        state.depth = max(0, state.depth + (words[0].text in _OPEN) - (words[0].text in _CLOSE))
+        _nest(words[0].text, state)
         words = words[1:]
     leading: list[_Word] = []
     while words and _NAME.match(words[0].text):
@@ -215,6 +263,13 @@ def _command(words: list[_Word], state: _State) -> None:
         _launcher(name, words, state)
 
 
+def _nest(word: str, state: _State) -> None:
+    if word == ")" and not state.brackets:
+        return
+    state.brackets += (word == "(") - (word == ")")
+    state.depth = max(0, state.depth + (word in _OPEN) - (word in _CLOSE))
+
+
 def _declare(name: str, words: list[_Word], state: _State) -> None:
     exported = name in ("export", "setenv", "ENV") or any(w.text.startswith("-") and "x" in w.text for w in words)
     if name in ("setenv", "ENV") and len(words) >= 2 and "=" not in words[0].text:  # setenv NAME VALUE, ENV NAME VALUE
@@ -233,7 +288,7 @@ def _assign(word: _Word, state: _State, exported: bool, plain: bool, scope: str 
         return
     name, operator, value = match.groups()
     why = word.opaque or ("appended to what was there" if operator == "+=" else "")
-    where = scope or (f"line {word.line}" if not plain or state.depth else "")
+    where = scope or (f"line {word.line}" if not plain or state.depth or state.conditional else "")
     state.found.append(Found(name, None if why else value, state.source(word.line), where, why))
     if exported:
         if plain:
@@ -248,14 +303,14 @@ def _launcher(name: str, words: list[_Word], state: _State) -> None:
     """Options that hand variables on: env, mpirun -x, srun --export, docker -e, mpiexec -genv, bash -c."""
     scope = f"line {words[0].line}"
     i = 0 if name.startswith("-") else 1  # a line of an array of options
-    if name == "env":
+    if name == "env" or (name.startswith("-") and name not in _HANDS_ON and "=" not in words[0].text):  # or sudo -E
         while i < len(words) and (words[i].text.startswith("-") or _NAME.match(words[i].text)):
             _assign(words[i], state, True, False, scope)
             i += 1
     while i < len(words):
         text, following = words[i].text, words[i + 1] if i + 1 < len(words) else None
         option, equals, inline = text.partition("=")
-        if text in ("-x", "-e", "--env", "--container-env", "-mca-env") and following:
+        if text in _HANDS_ON and following:
             for piece in _pieces(following, "," if name in ("apptainer", "singularity") else None):
                 _assign(piece, state, True, False, scope)
             i += 1
@@ -273,9 +328,13 @@ def _launcher(name: str, words: list[_Word], state: _State) -> None:
             state.found += [replace(one, scope=scope) for one in found]
             state.unread += unread
             i += 1
-        elif i + 1 < len(words) and text == "env":
+        elif i and text == "env":
             _launcher("env", words[i:], state)
             return
+        elif name not in _PRINTS and re.search(r"[\s;]", text) and MENTIONS.search(text) and state.nested < _MAX_DEPTH:
+            found, unread = parse_shell(state.path, text, words[i].line - 1 + state.offset, state.nested + 1)  # ssh HOST "…"
+            state.found += [replace(one, scope=scope) for one in found]
+            state.unread += unread
         i += 1
 
 

@@ -55,12 +55,20 @@ def unread(parsed: Parsed) -> list[int]:
         ("FROM x\nENV NCCL_A=1 NCCL_B=2\nENV NCCL_C 3", [("NCCL_A", "1", 2), ("NCCL_B", "2", 2), ("NCCL_C", "3", 3)]),
         ("#PBS -v NCCL_A=1,NCCL_B=2\n#PBS -v \n", [("NCCL_A", "1", 1), ("NCCL_B", "2", 1)]),
         ("if x; then export NCCL_A=1; fi", [("NCCL_A", "1", 1)]),
+        ("cat <<< 'a b' > c\nexport NCCL_A=1\n", [("NCCL_A", "1", 2)]),
+        ("sudo -E NCCL_A=1 ./a", [("NCCL_A", "1", 1)]),
+        ("ssh h 'export NCCL_A=1; ./a'", [("NCCL_A", "1", 1)]),
+        ("echo 'export NCCL_A=1; ./a'", []),
+        ("timeout 9 env NCCL_A=1 ./a", [("NCCL_A", "1", 1)]),
         ("x && export NCCL_A=1 || export NCCL_A=2", [("NCCL_A", "1", 1), ("NCCL_A", "2", 1)]),
         ("f() { export NCCL_A=1; }", [("NCCL_A", "1", 1)]),
         ("echo export NCCL_A=1", []),
         ("# export NCCL_A=1", []),
         ("export PATH=/x:$PATH MY_NCCL_A=1", []),
         ("export NCCL_A=$(hostname)", [("NCCL_A", None, 1)]),
+        ("x\nOUT=$(NCCL_A=1 ./a 'b)' \"c)\")\nexport NCCL_B=2", [("NCCL_A", "1", 2), ("NCCL_B", "2", 3)]),
+        ("OUT=`NCCL_A=1 ./a`; export NCCL_B=2", [("NCCL_A", "1", 1), ("NCCL_B", "2", 1)]),
+        ("X=$((1 + (2))) NCCL_A=1 ./a", [("NCCL_A", "1", 1)]),
         ("export NCCL_A=`hostname`", [("NCCL_A", None, 1)]),
         ("export NCCL_A=${X:-eth0}", [("NCCL_A", None, 1)]),
         ('export NCCL_A="eth$N"', [("NCCL_A", None, 1)]),
@@ -90,6 +98,10 @@ def test_shell(script: str, expected: Seen) -> None:
         ("module load cuda/12", []),
         ("module load aws-ofi-nccl", [1]),
         ("python - <<< 'NCCL_A=1'", []),
+        ("x\necho 'never closed\nexport NCCL_A=1\n", [2]),
+        ("x=$(never closed\nexport NCCL_A=1\n", [1]),
+        ('echo "$(', [1]),
+        ("echo x\\", []),
     ],
 )
 def test_what_cannot_be_seen_is_said(script: str, lines: list[int]) -> None:
@@ -132,6 +144,9 @@ def test_repeats_count_in_one_scope_only() -> None:
     assert twice(parse("j.sh", "export NCCL_A=1\nexport NCCL_A=1\n")) == []
     assert twice(parse("j.sh", "if a\nthen\nexport NCCL_A=1\nelse\nexport NCCL_A=2\nfi\n")) == []
     assert twice(parse("j.sh", "NCCL_A=1 ./a\nNCCL_A=2 ./b\n")) == []
+    assert twice(parse("j.sh", "case $1 in\na) export NCCL_A=1;;\n(b) export NCCL_A=2;;\nesac\n")) == []
+    assert twice(parse("j.sh", "[ a ] && export NCCL_A=1\n[ b ] &&\n  export NCCL_A=2\nexport NCCL_B=1\n")) == []
+    assert twice(parse("j.sh", "(x)\n[ a ] && b\nexport NCCL_A=1\ncd x && y; export NCCL_A=2\n")) == [("1", "2")]
     assert twice(parse("j.sh", "mpirun -x NCCL_A=1 -x NCCL_A=2 ./b\n")) == [("1", "2")]
 
 
