@@ -104,7 +104,8 @@ _PROCESS: Final = re.compile(r"^ {2,}(Process \d+ on node \S+.*)$")
 _COMM: Final = re.compile(r"^(#\d+-\d+) \(([0-9a-fx]+)\) (INCOMPLETE|ERROR|MISMATCH)")
 _DIFFER: Final = re.compile(r"different (?:collective operation|([A-Z]\w+) operation|status)")
 _LAUNCHED: Final = re.compile(
-    r"^ +(?:(\d+) ranks? have|Rank (\d+) has) (?:launched up to operation (\d+)|status ([A-Z]+)|(not) launched any operations)(.*)$"
+    r"^ +(?:(\d+) ranks? have|Rank (\d+) has) "
+    r"(?:launched up to operation (\d+)|status ([A-Z]+)|(not) launched any operations)(.*)$"
 )
 _RANK: Final = re.compile(r"^ +Rank (\d+)(?: --)? (.*)$")
 _COUNT: Final = re.compile(r"(?:from|on) (\d+) ranks?")
