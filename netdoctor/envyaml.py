@@ -14,6 +14,7 @@ from netdoctor.envfiles import MENTIONS, Found, Unread, parse_conf, parse_env, w
 MAX_YAML: Final = 1 << 20  # the pure parser takes seconds a megabyte
 MAX_NODES: Final = 200_000
 _PLAIN = "tag:yaml.org,2002:"
+_PROSE = frozenset({"name", "description", "title", "msg", "message", "comment", "help", "summary"})
 _ENV_KEYS = frozenset({"env", "environment", "extraEnv", "extraEnvVars", "envVars", "environment_variables", "data", "vars"})
 
 
@@ -141,6 +142,8 @@ def _embedded(node: Any, key: str, walk: _Walk) -> None:
     """A script, .env file or nccl.conf inside a YAML value."""
     from netdoctor.envshell import parse_shell
 
+    if key in _PROSE or not re.search(r"_[A-Z0-9_]+\s*=", node.value):
+        return
     offset = node.start_mark.line + (1 if node.style in ("|", ">") else 0)
     if key.endswith(".conf"):
         inner = parse_conf(walk.path, node.value)

@@ -278,6 +278,11 @@ def test_compose() -> None:
     assert seen(parse("compose.yaml", text)) == [("NCCL_A", "1", 4), ("NCCL_C", "2", 8), ("NCCL_D", None, 9)]
 
 
+def test_prose_is_no_script() -> None:
+    parsed = parse("x.yaml", "description: don't export NCCL_A=1; x\ntext: it's about NCCL_A\nrun: export NCCL_B=2\n")
+    assert (seen(parsed), unread(parsed)) == ([("NCCL_B", "2", 3)], [])
+
+
 def test_a_template_is_unknown_from_where_it_breaks() -> None:
     parsed = parse("pod.yaml", "a: {name: NCCL_A, value: x}\nb: {{ .Values.x }}\nc: [\n")
     assert len(parsed.unread) == 1 and "template" in parsed.unread[0].why
