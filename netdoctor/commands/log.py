@@ -126,6 +126,8 @@ def _unpacked(read: Callable[[int], bytes | None]) -> Iterator[bytes]:
             first = rest if rest[:2] == b"\x1f\x8b" else b""
         elif not first:
             first = read(_BLOCK) or b""
+            if not first and not unpack.eof:
+                print("netdoctor log: a gzip file ends early; what was in it is read", file=sys.stderr)
 
 
 def _usage(text: str) -> int:

@@ -1,0 +1,151 @@
+"""``netdoctor log``: what goes in, what comes out, exit codes, and that nothing hostile gets through."""
+
+# ruff: noqa: E501  (log lines are as long as NCCL writes them)
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pathlib
+import sys
+from typing import Any
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+
+from netdoctor.commands.log import run
+from netdoctor.nccl.log import parse_text
+from tests.unit.test_log_parser import ERAS
+from tests.unit.test_log_rules import DONE, FIRST, MLX, ONE, SILENT, TWO, A
+
+SCHEMA = jsonschema.Draft202012Validator(
+    json.loads((pathlib.Path(__file__).parents[2] / "netdoctor/schemas/log-1.json").read_text())
+)
+BAD = "node01:100:130 [0] misc/socket.cc:1 NCCL WARN Call to bind failed: Address already in use\n"
+GOOD = ONE + DONE
+
+
+def shown(capsysbinary: pytest.CaptureFixture[bytes]) -> str:
+    return capsysbinary.readouterr().out.decode()
+
+
+@pytest.mark.parametrize(("text", "code"), [(BAD, 3), (GOOD, 0), ("hello\n", 4), ("", 4), (A + "Using network IB\n", 4)])
+def test_exit_codes(text: str, code: int, tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    (tmp_path / "x.log").write_text(text)
+    assert run([str(tmp_path / "x.log")]) == code
+
+
+def test_a_warning_alone_does_not_fail_the_job(tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    text = (
+        MLX
+        + TWO
+        + f"{A}NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'\n{A}Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0\n"
+        + DONE
+    )
+    (tmp_path / "x.log").write_text(text)
+    assert run([str(tmp_path / "x.log")]) == 0
+    assert run([str(tmp_path / "x.log")], fail_on="warning") == 3
+
+
+@pytest.mark.parametrize("row", [*FIRST, *SILENT], ids=[row[0] for row in (*FIRST, *SILENT)])
+def test_json_keeps_its_schema(
+    row: tuple[str, ...], tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "x.log").write_text(row[-1])
+    run([str(tmp_path / "x.log")], "json")
+    SCHEMA.validate(json.loads(shown(capsysbinary)))
+
+
+def test_json_of_every_line_keeps_its_schema(tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    (tmp_path / "x.log").write_text("\n".join(row[0] for row in ERAS))
+    run([str(tmp_path / "x.log")], "json")
+    document = json.loads(shown(capsysbinary))
+    SCHEMA.validate(document)
+    assert {"nccl_version", "net", "gdrdma", "bootstrap_ifname"} <= set(document["facts"])
+
+
+def test_a_key_that_is_missing_cannot_be_shown(tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    (tmp_path / "x.log").write_text(BAD)
+    run([str(tmp_path / "x.log")], "json")
+    document = json.loads(shown(capsysbinary))
+    assert "nccl_version" not in document["facts"]
+    assert document["unseen"][0]["how"] == "NCCL_DEBUG=INFO"
+    assert document["findings"][0]["lines"] == [f"{tmp_path}/x.log:1: Call to bind failed: Address already in use"]
+
+
+def test_one_file_a_rank_in_a_directory_and_packed(tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    (tmp_path / "rank0.log").write_text(TWO.splitlines()[0] + "\n")
+    (tmp_path / "rank1.log.gz").write_bytes(gzip.compress(TWO.splitlines()[1].encode() + b"\n") + gzip.compress(BAD.encode()))
+    (tmp_path / ".hidden").write_text(BAD)
+    assert run([str(tmp_path)], "json") == 3
+    document = json.loads(shown(capsysbinary))
+    assert document["facts"]["hosts"] == ["node01", "node02"]
+    assert [line.split("/")[-1].split(": ")[0] for line in document["findings"][0]["lines"]] == ["rank1.log.gz:2"]
+
+
+def test_stdin(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(BAD.encode()))))
+    assert run(["-"]) == 3
+    assert "-:1: Call to bind failed" in shown(capsysbinary)
+
+
+@pytest.mark.parametrize("format", ["text", "json", "junit"])
+def test_nothing_hostile_reaches_a_terminal(
+    format: str, tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    evil = "\x1b]0;owned\x07\x9b31m\x00\u202e"
+    text = f"no\x1b[2Jde:1:2 [0] NCCL INFO NCCL_DEBUG_FILE set by environment to {evil}\nnode01:1:2 [0] NCCL INFO Using network {evil}\nnode01:1:2 [0] a.cc:1 NCCL WARN Cuda failure '{evil} out of memory'\n"
+    (tmp_path / "x\x1b[2J.log").write_text(text)
+    run([str(tmp_path)], format)
+    out = shown(capsysbinary)
+    assert not [c for c in out if (ord(c) < 32 and c not in "\n") or 0x7F <= ord(c) < 0xA0 or c == "\u202e"]
+
+
+def test_junit_fails_where_the_exit_code_does(tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    (tmp_path / "x.log").write_text(BAD)
+    run([str(tmp_path / "x.log")], "junit")
+    tree = ElementTree.fromstring(shown(capsysbinary))
+    assert [case.get("name") for case in tree.iter("testcase") if case.find("failure") is not None] == ["bootstrap_ports"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"paths": []}, {"paths": ["/nowhere/x"]}, {"paths": ["x"], "format": "yaml"}, {"paths": ["x"], "fail_on": "never"}],
+)
+def test_bad_usage(arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(**arguments) == 2
+    assert capsys.readouterr().err.startswith("netdoctor log: ")
+
+
+def test_broken_gzip(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.gz").write_bytes(b"\x1f\x8b\xff\xffgarbage")
+    assert run([str(tmp_path / "x.gz")]) == 2
+    assert "gzip" in capsys.readouterr().err
+
+
+def test_gzip_that_ends_early_is_read_and_said(tmp_path: pathlib.Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    (tmp_path / "x.gz").write_bytes(gzip.compress(BAD.encode())[:-4])
+    assert run([str(tmp_path / "x.gz")]) == 3
+    assert b"ends early" in capfdbinary.readouterr().err
+
+
+def test_the_first_that_failed_is_told_from_its_victims() -> None:
+    from netdoctor.nccl.diagnosis import diagnose
+
+    text = (
+        "[2026-01-01 00:00:09] node02:9:9 [0] misc/socket.cc:58 NCCL WARN socketProgress: Connection closed by remote peer node01<4000>\n"
+        "[2026-01-01 00:00:07] node01:5:5 [0] enqueue.cc:1 NCCL WARN Cuda failure 'an illegal memory access was encountered'\n"
+        "[2026-01-01 00:00:08] node03:7:7 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.1<1> with status=5 opcode=0 len=0 vendor err 249 (Recv)\n"
+    )
+    first = diagnose(parse_text(text))[0]
+    assert (first.cause, first.evidence["host"], first.evidence["first_at"]) == ("rank_died", "node01", "2026-01-01 00:00:07")
+
+
+def test_cost_mend_and_what_to_look_at_next(tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    (tmp_path / "x.log").write_text(BAD)
+    run([str(tmp_path / "x.log")])
+    out = shown(capsysbinary)
+    for word in ("costs:", "mend:", "next:   netdoctor preflight --only net.port_range", "x.log:1: "):
+        assert word in out
