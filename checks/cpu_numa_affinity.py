@@ -17,13 +17,19 @@ from netdoctor.api import (
     Finding,
     Fix,
     Gpus,
+    Interrupts,
+    Libraries,
+    Net,
     Node,
+    PathRun,
     Pci,
     RankResult,
     Rdma,
     Run,
+    Severity,
     Unavailable,
     Vantage,
+    carrier,
     check,
     fail,
     fix_container,
@@ -63,6 +69,10 @@ def numa_affinity(
     environ: Environ | Unavailable,
     vantage: Vantage,
     baseline: Baseline | Unavailable,
+    path: PathRun | Unavailable,
+    libraries: Libraries | Unavailable,
+    net: Net | Unavailable,
+    interrupts: Interrupts | Unavailable,
 ) -> Iterator[Finding]:
     places = hcas.places(gpus, pci)
     if isinstance(places, Unavailable):
@@ -88,6 +98,7 @@ def numa_affinity(
     for gpu in _mine(places, environ):
         yield _of_gpu(gpu, here, _hca_node(gpu, rdma, pci))
     yield _memory([_node_of(g) for g in _mine(places, environ)], here)
+    yield _interrupts(carrier.data_by_sockets(rdma, environ, libraries, baseline, path, net), net, interrupts, here)
 
 
 def _no_gpu(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> Finding:
@@ -321,6 +332,46 @@ def _memory(nodes: list[int | Unavailable], here: Here) -> Finding:
         if any(isinstance(n, Unavailable) for n in nodes) and may != frozenset(n.id for n in every):
             return unknown("memory comes from some nodes only, and the GPUs' nodes could not be read", subject="memory")
     return ok("memory may come from near every GPU", subject="memory")
+
+
+def _interrupts(carried: carrier.Carrier, net: Net | Unavailable, interrupts: Interrupts | Unavailable, here: Here) -> Finding:
+    """Interrupts matter where sockets carry the data: RDMA polls."""
+    if len(here.nodes) == 1:
+        return ok("one NUMA node with CPUs serves every interrupt", subject="interrupts")
+    if carried.sockets is False:
+        return skip(f"interrupts do not matter: {carried.why}", subject="interrupts")
+    if carried.sockets is None:
+        return unknown(f"whether sockets carry the data is not known: {carried.why}", subject="interrupts")
+    cpus = interrupts if isinstance(interrupts, Unavailable) else interrupts.cpus
+    if isinstance(cpus, Unavailable) or isinstance(net, Unavailable):
+        return unknown(f"interrupts could not be read: {cpus if isinstance(cpus, Unavailable) else net}", subject="interrupts")
+    every = here.cpu.nodes if not isinstance(here.cpu.nodes, Unavailable) else ()
+    far, seen, unread = [], 0, []
+    for link in net.links:
+        served = cpus.get(link.name)
+        if served is None or not link.up or (isinstance(link.numa_node, int) and link.numa_node < 0):
+            continue
+        near = link.numa_node if isinstance(link.numa_node, Unavailable) else near_nodes(link.numa_node, here.nodes, every)
+        if isinstance(served, Unavailable) or isinstance(near, Unavailable):
+            unread.append(f"{link.name}: {served if isinstance(served, Unavailable) else near}")
+            continue
+        seen += 1
+        on = frozenset(n.id for n in here.nodes if n.cpus & served)
+        if not on & near:
+            far.append(f"{link.name} is on node {link.numa_node}, its interrupts on node {_list(on)}")
+    if far:
+        return fail(
+            "; ".join(far),
+            subject="interrupts",
+            severity=Severity.INFO,
+            expected="interrupts on the interface's own node",
+            why="each packet crosses the socket link",
+            fix=Fix("let irqbalance run, or set the affinity by hand", ("cat /proc/irq/N/smp_affinity_list",)),
+        )
+    if unread or not seen:
+        why = "; ".join(unread) or "no interface shows interrupts here"
+        return unknown(why, subject="interrupts", how="on the node: /proc/irq/*/effective_affinity_list")
+    return ok("interrupts are served near their interfaces", subject="interrupts")
 
 
 def _list(nodes: Iterable[int]) -> str:

@@ -27,6 +27,7 @@ from netdoctor.probes.container import Container
 from netdoctor.probes.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.probes.environ import Environ, Launcher, Setting
 from netdoctor.probes.gpu import Gpu, Gpus, VisibleGpu
+from netdoctor.probes.interrupts import Interrupts
 from netdoctor.probes.job import Expected, JobShape
 from netdoctor.probes.kernel import UNLIMITED, Kernel, Limit, Module
 from netdoctor.probes.libraries import JobPython, Libraries, NcclLibrary, Plugin, Torch
@@ -144,6 +145,7 @@ __all__ = [
     "Gid",
     "Gpu",
     "Gpus",
+    "Interrupts",
     "JobPython",
     "JobShape",
     "Kernel",

@@ -20,6 +20,7 @@ from netdoctor.probes.container import Container
 from netdoctor.probes.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.probes.environ import Environ, Launcher, Setting
 from netdoctor.probes.gpu import Gpu, Gpus, VisibleGpu
+from netdoctor.probes.interrupts import Interrupts
 from netdoctor.probes.job import Expected, JobShape
 from netdoctor.probes.kernel import UNLIMITED, Kernel, Limit, Module
 from netdoctor.probes.libraries import JobPython, Libraries, NcclLibrary, Plugin, Torch
@@ -174,6 +175,11 @@ def cpu(**changes: Any) -> Cpu:
         memory_policy=MemoryPolicy("default", frozenset()),
     )
     return replace(base, **changes)
+
+
+def interrupts(cpus: Mapping[str, frozenset[int] | Unavailable] | Unavailable | None = None) -> Interrupts:
+    """Where there are RDMA devices they are not read."""
+    return Interrupts(Unavailable("unsupported", "there are RDMA devices") if cpus is None else cpus)
 
 
 # PCI and GPUs
@@ -538,6 +544,7 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         Container: container(),
         Kernel: kernel(),
         Cpu: cpu(),
+        Interrupts: interrupts(),
         Pci: pci(),
         Gpus: gpus(),
         Rdma: rdma(),

@@ -11,6 +11,7 @@ from netdoctor.probes.container import Container
 from netdoctor.probes.cpu import Cpu
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
+from netdoctor.probes.interrupts import Interrupts
 from netdoctor.probes.kernel import Kernel, Limit
 from netdoctor.probes.libraries import JobPython, Libraries
 from netdoctor.probes.nccl import NcclChoice
@@ -127,6 +128,7 @@ def a100_pcie() -> Machine:
                 visible=tuple(f.visible(i, name=name) for i in range(2)),
             ),
             Rdma: f.no_rdma(),
+            Interrupts: f.interrupts({"eth0": frozenset(range(8)), "eth1": frozenset(range(64, 72))}),
             Net: f.net(f.netlink_link("lo", 1, "127.0.0.1"), f.netlink_link("eth0", 2, "10.0.0.7", speed_mbps=10000)),
             NcclChoice: f.nccl_choice(interface="eth0", address="10.0.0.7"),
             Kernel: NO_PEERMEM,

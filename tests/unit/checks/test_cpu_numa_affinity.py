@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import Baseline
+from netdoctor.allreduce.experiment import Baseline, PathRun
 from netdoctor.checks.cpu_numa_affinity import near_nodes, numa_affinity
 from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.nccl.facts import RankFacts
 from netdoctor.probes.cpu import Cpu, MemoryPolicy
 from netdoctor.probes.environ import Environ, Launcher
 from netdoctor.probes.gpu import Gpus
+from netdoctor.probes.interrupts import Interrupts
+from netdoctor.probes.net import Net
 from netdoctor.probes.pci import Pci
 from netdoctor.probes.rdma import Rdma
 from netdoctor.probes.vantage import Vantage
@@ -66,7 +68,7 @@ PASSES: dict[str, Changes] = {
 
 @pytest.mark.parametrize("changes", PASSES.values(), ids=PASSES)
 def test_pass(changes: Changes) -> None:
-    assert {x.status for x in judged(changes).values()} == {Status.PASS}
+    assert {x.status for name, x in judged(changes).items() if name != "interrupts"} == {Status.PASS}
 
 
 FAILS: dict[str, tuple[Changes, str, str]] = {
@@ -158,6 +160,28 @@ def test_unknown(changes: Changes) -> None:
 @pytest.mark.parametrize("lost", [f.cpu(memory_allowed=LOST), f.cpu(memory_policy=LOST)])
 def test_memory_unknown(lost: Cpu) -> None:
     assert judged({Cpu: lost})["memory"].status is Status.UNKNOWN
+
+
+SOCKETS = f.run(log=f.log(network="Socket", net="Socket"))
+RUNNING: Changes = {Baseline: f.baseline(SOCKETS), PathRun: f.path_run()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({}, Status.SKIP),  # RDMA carried the path run
+        (RUNNING | {Interrupts: f.interrupts({"eth0": frozenset(range(8))})}, Status.PASS),
+        (RUNNING | {Interrupts: f.interrupts({"eth0": frozenset(SECOND)})}, Status.FAIL),
+        (RUNNING | {Interrupts: f.interrupts({"eth0": LOST})}, Status.UNKNOWN),
+        (RUNNING | {Interrupts: f.interrupts({})}, Status.UNKNOWN),
+        (RUNNING | {Interrupts: LOST}, Status.UNKNOWN),
+        (RUNNING | {Net: LOST, Interrupts: f.interrupts({"eth0": frozenset(SECOND)})}, Status.UNKNOWN),
+        ({Baseline: LOST, PathRun: LOST}, Status.UNKNOWN),
+    ],
+)
+def test_interrupts_where_sockets_carry_the_data(changes: Changes, status: Status) -> None:
+    base: Changes = {PathRun: f.path_run(f.hca_run())}
+    assert judged(base | changes)["interrupts"].status is status
 
 
 def test_an_hca_on_the_other_socket_is_a_note() -> None:
