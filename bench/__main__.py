@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import pathlib
 import sys
 
@@ -13,6 +14,7 @@ AREAS = ("cli", "allreduce", "log", "fleet")
 
 
 def main() -> int:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every start would compile what was edited last
     chosen = sys.argv[1:] or list(AREAS)
     rows: list[Row] = []
     for area in chosen:

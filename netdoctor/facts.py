@@ -18,23 +18,26 @@ class Source:
     module: str
     function: str = "probe"
     after: tuple[str, ...] = ()  # names of the facts that the function takes after the host
+    asks: tuple[str, ...] = ()  # questions to helper programs that it is known to ask: begun before anything is imported
 
 
+# In the order they are made: first what this process reads itself, while the helper programs work.
 SOURCES: Final[dict[str, Source]] = {
     "Vantage": Source("netdoctor.probes.vantage"),
     "Kernel": Source("netdoctor.probes.kernel"),
-    "Net": Source("netdoctor.probes.net"),
-    "LocalPorts": Source("netdoctor.probes.net", "probe_ports"),
-    "Rdma": Source("netdoctor.probes.rdma"),
-    "Pci": Source("netdoctor.probes.pci"),
-    "Gpus": Source("netdoctor.probes.gpu"),
-    "Cpu": Source("netdoctor.probes.cpu"),
     "Container": Source("netdoctor.probes.container"),
     "Environ": Source("netdoctor.probes.environ"),
-    "Libraries": Source("netdoctor.probes.libraries"),
-    "NcclChoice": Source("netdoctor.probes.nccl", after=("Libraries",)),
     "JobShape": Source("netdoctor.probes.job", "probe_job"),
     "Expected": Source("netdoctor.probes.job", "probe_expected"),
+    "Libraries": Source("netdoctor.probes.libraries", asks=("ask:elf?cache=libnccl",)),
+    "Net": Source("netdoctor.probes.net", asks=("ask:netlink",)),
+    "LocalPorts": Source("netdoctor.probes.net", "probe_ports", asks=("ask:netlink",)),
+    "Cpu": Source("netdoctor.probes.cpu", asks=("ask:mempolicy",)),
+    "Interrupts": Source("netdoctor.probes.interrupts"),
+    "Rdma": Source("netdoctor.probes.rdma", asks=("ask:ibverbs",)),
+    "Gpus": Source("netdoctor.probes.gpu", asks=("ask:nvml", "ask:cuda")),
+    "Pci": Source("netdoctor.probes.pci"),
+    "NcclChoice": Source("netdoctor.probes.nccl", after=("Libraries",)),
 }
 
 # Facts that are runs: the engine makes them, or a snapshot brings them.
@@ -45,12 +48,8 @@ Facts = Mapping[str, Any]  # by the fact's class name
 
 
 def prefetch(host: Host, names: Iterable[str]) -> None:
-    """Start every question that the probes of these facts are known to ask, all at once."""
-    asks: list[str] = []
-    for name in names:
-        module = importlib.import_module(SOURCES[name].module)
-        asks += [q for q in getattr(module, "ASKS", ()) if q not in asks]
-    host.prefetch(asks)
+    """Start every question that these facts are known to ask, all at once."""
+    host.prefetch(dict.fromkeys(q for name in names for q in SOURCES[name].asks))
 
 
 def closure(names: Iterable[str]) -> tuple[str, ...]:

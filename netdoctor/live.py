@@ -61,7 +61,16 @@ class Outcome:
     signal: int | None = None
 
 
+def look(config: Config, host_root: str | None, everything: bool) -> LiveHost:
+    """The machine; with `everything` the helper programs begin at once, beside the import of the checks."""
+    host = LiveHost(host_root, config.as_answer())
+    if everything:
+        facts.prefetch(host, facts.SOURCES)
+    return host
+
+
 def run(
+    live: LiveHost,
     config: Config,
     specs: Sequence[CheckSpec],
     extra: tuple[CheckResult, ...],
@@ -71,7 +80,6 @@ def run(
     progress: engine.Progress,
 ) -> Outcome:
     """Look, run, judge.  Never raises for what a machine may do; an interruption gives a partial outcome."""
-    live = LiveHost(host_root, config.as_answer())
     host = RecordingHost(live, redact)
     work = engine.Work(host, specs, extra)
     outcome = Outcome(work, host)

@@ -18,9 +18,12 @@ import os
 import re
 import stat
 import struct
-from typing import Any
 
-Bytes = Any  # bytes or a mmap: slices, find and the buffer protocol
+TYPE_CHECKING = False  # typing itself costs 8 ms of a child
+if TYPE_CHECKING:
+    from typing import Any
+
+    Bytes = Any  # bytes or a mmap: slices, find and the buffer protocol
 
 MAX_ENTRIES = 1 << 16  # of a dynamic section, of the loader cache
 MAX_STRING = 1 << 16  # a search path of 64 KiB is rubbish

@@ -45,11 +45,16 @@ def run(
         if in_job:
             config = replace(config, vantage="wrapper")
         common.become(config)
-        specs, extra = common.load_checks(config, only)
     except common.UsageError as error:
         return common.refuse(error, given.format, given.output)
+    host = live.look(config, host_root, everything=not only)
+    try:
+        specs, extra = common.load_checks(config, only)
+    except common.UsageError as error:
+        host.close()
+        return common.refuse(error, given.format, given.output)
     progress = _silent if quiet else _say
-    outcome = live.run(config, specs, extra, host_root=host_root, allreduce=allreduce, progress=progress)
+    outcome = live.run(host, config, specs, extra, host_root=host_root, allreduce=allreduce, progress=progress)
     if snapshot_to is not None:
         return _keep(outcome, config, only, snapshot_to)
     report = engine.report(outcome.work, common.decider(config, only, outcome.partial), config.profile, outcome.partial)

@@ -12,7 +12,6 @@ from netdoctor.model import Unavailable
 
 MAX_CPUS: Final = 1 << 16  # more than any machine has: a list with more is rubbish
 _NODES: Final = "/sys/devices/system/node"
-ASKS: Final = ("ask:mempolicy",)
 
 
 @dataclass(frozen=True)
@@ -57,12 +56,12 @@ def probe(host: Host) -> Cpu:
 
 
 def _policy(host: Host) -> MemoryPolicy | Unavailable:
-    got = mapping(host, ASKS[0])
+    got = mapping(host, "ask:mempolicy")
     if isinstance(got, Unavailable):
         return got
     mode, nodes = got.get("mode"), got.get("nodes")
     if not isinstance(mode, str) or not isinstance(nodes, list) or not all(type(n) is int for n in nodes):
-        return Unavailable("malformed", ASKS[0])
+        return Unavailable("malformed", "ask:mempolicy")
     return MemoryPolicy(mode, frozenset(nodes))
 
 

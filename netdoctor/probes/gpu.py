@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from netdoctor.host import Host, mapping, read_int
 from netdoctor.model import KINDS, Unavailable
 
-ASKS: Final[tuple[str, ...]] = ("ask:nvml", "ask:cuda")
 T = TypeVar("T")
 
 

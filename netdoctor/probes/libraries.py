@@ -11,7 +11,6 @@ from netdoctor.host import Host, mapping, question, read
 from netdoctor.model import Unavailable
 from netdoctor.nccl.loading import Object, Search, Taken, default_dirs, expand, split_path, takes
 
-ASKS: Final = ("ask:elf?cache=libnccl",)
 SONAME: Final = "libnccl.so.2"
 MAX_LIBRARIES: Final = 16  # each costs a child process
 _TORCH_LIBS: Final = ("libtorch_cuda.so", "libtorch_cpu.so", "libtorch_global_deps.so", "libtorch_python.so")
@@ -163,7 +162,7 @@ def _survey(
     for name in ("VLLM_NCCL_SO_PATH", "NCCL_NET_PLUGIN"):
         if variables.get(name, "").startswith("/"):
             files.setdefault(variables[name], name)
-    answer = mapping(host, ASKS[0])
+    answer = mapping(host, "ask:elf?cache=libnccl")
     cache = _cache(answer)
     if not isinstance(cache, Unavailable):
         files |= {path: "loader cache" for paths in cache.values() for path in paths if path not in files}

@@ -11,9 +11,7 @@ from netdoctor.host import Host, link, mapping, names, read, read_int
 from netdoctor.model import Unavailable
 from netdoctor.probes.peers import Peer, Route, configured, meet, resolve, resolving, route
 
-__all__ = ["ASKS", "Address", "Link", "LocalPorts", "Net", "Peer", "Route", "probe", "probe_ports"]
-
-ASKS: Final[tuple[str, ...]] = ("ask:netlink",)
+__all__ = ["Address", "Link", "LocalPorts", "Net", "Peer", "Route", "probe", "probe_ports"]
 
 
 @dataclass(frozen=True)

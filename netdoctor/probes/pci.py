@@ -10,7 +10,6 @@ from typing import Any, Final
 from netdoctor.host import Host, link, mapping, names, read, read_int
 from netdoctor.model import Unavailable
 
-ASKS: Final[tuple[str, ...]] = ("ask:udev",)
 DEVICES: Final = "/sys/bus/pci/devices"
 ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 
@@ -130,8 +129,9 @@ def probe(host: Host) -> Pci | Unavailable:
     devices = {f.address: _device(host, f) for f in wanted}
     bridges = {address for one in devices.values() for address in one.path} - devices.keys()
     devices |= {f.address: _device(host, f) for f in known if f.address in bridges}
+    ordered = [devices[address] for address in sorted(devices)]
     return Pci(
-        tuple(_named(host, (devices[a] for a in sorted(devices)))),
+        tuple(_named(host, ordered) if any(map(_accelerator, known)) else ordered),
         _foreign(host, known),
         unread,
     )
@@ -293,7 +293,7 @@ def _foreign(host: Host, functions: Iterable[_Function]) -> tuple[str, ...] | Un
 
 
 def _named(host: Host, devices: Iterable[PciDevice]) -> Iterable[PciDevice]:
-    """With the hardware database's names, where udev answers."""
+    """With the hardware database's names, where udev answers: for accelerators of which nothing else tells the name."""
     from dataclasses import replace
 
     answer = mapping(host, "ask:udev")

@@ -10,7 +10,6 @@ from netdoctor.host import Host, link, mapping, names, question, read
 from netdoctor.model import KINDS, Unavailable
 from netdoctor.probes.pci import ADDRESS, is_virtual, numa_node, read_function
 
-ASKS: Final[tuple[str, ...]] = ("ask:ibverbs",)
 _CLASS: Final = "/sys/class/infiniband"
 _VERBS: Final = "/sys/class/infiniband_verbs"
 # A RoCE port has up to 256 GID entries and fills them from the front; reading stops after this many empty ones in a row.

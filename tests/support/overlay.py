@@ -19,11 +19,12 @@ _LOOK = """
 import json, sys
 from importlib import import_module
 from netdoctor.host import LiveHost, RecordingHost
+from netdoctor import facts
 from netdoctor.model import plain
 host = LiveHost()
 seen = RecordingHost(host)
 modules = [import_module("netdoctor.probes." + name) for name in sys.argv[1:]]
-seen.prefetch(q for m in modules for q in getattr(m, "ASKS", ()))
+facts.prefetch(seen, facts.SOURCES)
 print(json.dumps({m.__name__.rpartition(".")[2]: plain(m.probe(seen)) for m in modules}))
 host.close()
 """
