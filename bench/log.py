@@ -1,8 +1,8 @@
-"""How fast `netdoctor log` reads, against one prefix regex over every line of the same file; what it keeps, and very long lines.
+"""How fast `netdoctor log` reads, against one prefix regex over every line of the file; what it keeps, and very long lines.
 
 Three files of one builder: (a) the INFO lines of 1,024 ranks that come up, (b) a training log of which one line in a hundred is
-NCCL's, (c) one message that floods.  The best of several interleaved runs counts, of ours and of the reference: other load on the
-machine only ever slows one down.
+NCCL's, (c) one message that floods.  The best of several interleaved runs counts, of ours and of the reference: other load on
+the machine only ever slows one down.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def training(megabytes: int = 32) -> bytes:
             at = f"{number // 3600 % 24:02d}:{number // 60 % 60:02d}:{number % 60:02d}"
             line = (
                 f"[2026-01-02 {at}] iteration {number:8d}/ 500000 | consumed samples: {number * 1024:12d} | "
-                f"elapsed time per iteration (ms): {dice.random() * 900 + 400:.1f} | learning rate: 2.99E-04 | global batch size: 1024 | "
-                f"lm loss: {dice.random() * 3 + 1:.6E} | grad norm: {dice.random():.3f} | tokens per second: {dice.randrange(9999)}"
+                f"elapsed time per iteration (ms): {dice.random() * 900 + 400:.1f} | learning rate: 2.99E-04 | batch size: 1024 | "
+                f"lm loss: {dice.random() * 3 + 1:.6E} | grad norm: {dice.random():.3f} | tokens/s: {dice.randrange(9999)}"
             ).encode()
         out.append(line)
         size += len(line) + 1

@@ -49,13 +49,14 @@ def read(paths: Sequence[str]) -> LogFacts | str:
     from netdoctor.nccl.log import Parser
 
     parser = Parser()
-    for path in _expand(paths):
-        try:
+    path = ""
+    try:
+        for path in _expand(paths):
             parser.file(path)
             for block in _blocks(path):
                 parser.feed(block)
-        except (OSError, EOFError) as error:
-            return f"{path}: {getattr(error, 'strerror', None) or error}"
+    except (OSError, EOFError) as error:
+        return f"{path}: {getattr(error, 'strerror', None) or error}"
     return parser.facts()
 
 

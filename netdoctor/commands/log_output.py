@@ -28,7 +28,7 @@ def render(facts: LogFacts, findings: Sequence[Finding], verdict: Verdict, forma
 
 
 def document(facts: LogFacts, findings: Sequence[Finding], verdict: Verdict) -> dict[str, Json]:
-    """The JSON document.  In `facts` a key that is missing is one that this log cannot show; null is "looked for, not there"."""
+    """The JSON document.  In `facts` a key that is missing is one that this log cannot show; null is looked for, not there."""
     from netdoctor import __version__
 
     return {

@@ -62,7 +62,8 @@ PATTERNS: Final = (
     _row("net_counts", "device counts across ranks", r"Detected mixed local (?P<what>Net|CollNet) device counts across ranks \(min (?P<min>\d+), max (?P<max>\d+)\)"),
     _row("topo_attribute", "attribute", r"Attribute (?P<attribute>\S+) of node (?P<node>\S+) not found", "attribute node"),
     # network plugins
-    _row("ofi_init", "net/ofi|ofi plugin|libfabric|efa|fi_getinfo|eligible providers", r"Only EFA provider is supported|No eligible providers|aws-ofi-nccl initialization failed|initNet\(\) failed|OFI plugin is not installed|EFA is not enabled|fi_getinfo.{0,80}(?:failed|no data available)|NET/OFI .{0,80}(?:failed to initialize|initialization failed|could not find|endpoint.{0,40}failed|Unable to (?:find|initialize|open))|endpoint creation failed", follow=1),
+    _row("ofi_init", "net/ofi|ofi plugin|libfabric|efa|fi_getinfo|eligible providers", r"Only EFA provider is supported|No eligible providers|aws-ofi-nccl initialization failed|initNet\(\) failed|OFI plugin is not installed|EFA is not enabled|fi_getinfo.{0,80}(?:failed|no data available)|NET/OFI .{0,80}(?:failed to initialize|initialization failed|could not find|endpoint.{0,60}failed|Unable to (?:find|initialize|open)|Couldn't (?:find|open|create|initialize)|OFI NCCL failure)|endpoint creation failed|provider \w+ output empty list", follow=1),
+    _row("ofi_any", "net/ofi", r"NET/OFI (?P<what>.{1,200})"),
     _row("ofi_request", "completed with error|unresponsive receiver", r"Request \S+ completed with error\. RC: (?P<rc>-?\d+)\. Error: (?P<error>.{1,200})|unresponsive receiver", "rc"),
     _row("ofi_register", "register memory|fi_mr_reg", r"(?:could not|unable to|failed to) register memory.{0,200}|fi_mr_reg.{0,80}failed"),
     _row("gdrcopy", "gdrcopy", r"failed to initialize GDRCopy|GDRCOPY failure|gdr_open.{0,40}failed"),
@@ -71,7 +72,7 @@ PATTERNS: Final = (
     _row("net_not_found", "not found.", r"Error: network (?P<name>.{1,60}) not found"),
     _row("net_none", "any net plugin|no transport found", r"Failed to initialize any NET plugin|No transport found"),
     # CUDA, NVLS, fabric
-    _row("nvls_bind", "nvlink sharp (nvls)", r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory of size (?P<bytes>\d+) : CUDA error (?P<code>\d+) '(?P<what>[^']*)'?", "code"),
+    _row("nvls_bind", "nvlink sharp (nvls)", r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory(?: of size (?P<bytes>\d+))? ?: CUDA error (?P<code>\d+)(?: '(?P<what>[^']*)'?)?", "code"),
     _row("multicast", "multicast support requested", r"Multicast support requested for team but none available"),
     _row("rank_twice", "already checked in", r"rank (?P<rank>\d+) of \d+ ranks has already checked in"),
     _row("cuda", "cuda failure|cuda error|cudaerror|error 80|cuda ipc handle|failed to peer with device|failed to open cuda", r"failed to (?:open|get|peer with).{0,40}(?:handle|device \d+) ?: ?(?P<code3>\d+) (?P<what4>[a-z][^\n]{3,100})|Cuda error \S+ '(?P<what5>[^']{1,200})'|CUDA error (?P<code4>\d+) at \S+ (?P<what6>.{1,120})|Cuda failure (?:(?P<code>\d+) )?'(?P<what>[^']{1,200})'|CUDA (?:driver )?error: ?(?P<what2>[^\n(]{1,120})|Error (?P<code2>80\d): (?P<what3>.{1,80})", "what what2 what3 what4 what5 what6"),
@@ -94,6 +95,7 @@ PATTERNS: Final = (
     _row("store_port", "failed to listen|eaddrinuse", r"server socket has failed to listen|EADDRINUSE"),
     _row("gloo_address", "unable to find address for|unable to find interface for|ifa != nullptr|unsupported gloo device", r"Unable to find address for:? ?(?P<name>\S+)|Unable to find interface for:? ?\[?(?P<name2>[^\]\s]+)|ifa != nullptr|unsupported gloo device", "name"),
     _row("gloo_connect", "connectfullmesh|gloo/transport", r"connectFullMesh failed with (?P<why>.{1,300})|gloo/transport/tcp/\S+\] (?P<why2>.{1,300})"),
+    _row("gloo_loopback", "loopback address as fallback", r"Using the loopback address as fallback"),
     _row("gloo_timeout", "waiting", r"Timed out waiting \d+ms for (?:send|recv) operation to complete"),
     _row("barrier", "monitoredbarrier", r"received errors while waiting for send/recv from rank (?P<peer>\d+)|Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier"),
     _row("no_backend", "no backend type associated|doesn't have nccl built in", r"No backend type associated with device type (?P<device>\w+)|Distributed package doesn't have NCCL built in"),

@@ -28,7 +28,8 @@ _WORDS: Final = (
 )  # fmt: skip
 _MORE_WORDS: Final = (
     b"out of memory", b"ACSCtl:", b"CCOM WARN", b"libibverbs", b"via NET/", b"via P2P/", b"nvidia_peermem", b"locked memory",
-    b"GPUs in the partition", b"NVRM: Xid", b"Using network ", b"Avg bus bandwidth", b"Out of bounds values", b"  Rank ", b"NET/IB",
+    b"GPUs in the partition", b"NVRM: Xid", b"Using network ", b"Avg bus bandwidth", b"Out of bounds values", b"  Rank ",
+    b"NET/IB",
     b"imed out", b"Connection ", b"NET : Using", b"GPU Direct RDMA", b"using nccl==",
 )  # fmt: skip
 _ANY_WORD: Final = re.compile(b"|".join(re.escape(w) for w in (*_WORDS, *_MORE_WORDS)))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from netdoctor.nccl import messages
+from netdoctor.nccl.connections import Tail, connection
 from netdoctor.nccl.facts import Address, Event, LogFacts, NetDevice, RankFacts, Via
 from netdoctor.nccl.state import Process, Seen, State
 from netdoctor.textsafe import clean
@@ -128,12 +128,12 @@ def _vias(processes: list[Process]) -> tuple[tuple[Via, ...], dict[int, tuple[in
     """All connections, and for each process how many lines say NET, and how many of those GDRDMA."""
     out: dict[tuple[Any, ...], int] = {}
     tails: dict[int, tuple[int, int]] = {}
-    read: dict[bytes, tuple[int, int, str, messages.Tail] | None] = {}
+    read: dict[bytes, tuple[int, int, str, Tail] | None] = {}
     for at, p in enumerate(processes):
         net = gdr = 0
         for rest, count in p.vias.items():
             if rest not in read:
-                read[rest] = messages.connection(rest)
+                read[rest] = connection(rest)
             one = read[rest]
             if one is None:
                 continue

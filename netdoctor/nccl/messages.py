@@ -19,33 +19,10 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace").strip()
 
 
-_VIA: Final = re.compile(
-    rb" : (\d+)(?:\[[0-9a-fx.:]+\])? (?:-> (\d+)(?:\[[0-9a-fx.:]+\])? ?)?(?:\[(send|receive|recv)\] )?via (.{1,200})"
-)
-Tail = tuple[str, str, int | None, bool | None]
-_TAIL_NET: Final = re.compile(rb"(NET|COLLNET)/(.+?)/(\d+)(?:\(\d+\))?((?:/|\().*)?$")
-
-
-def _tail(raw: bytes) -> Tail:
-    """(transport, detail, device, gdrdma) of what stands after ``via``."""
-    raw = raw.split(b" comm ")[0].strip()
-    net = _TAIL_NET.match(raw)
-    if net:
-        return net[1].decode(), _text(net[2]), int(net[3]), b"GDRDMA" in (net[4] or b"")
-    if raw.startswith((b"NET/", b"COLLNET/")):
-        kind, _, rest = raw.partition(b"/")
-        return kind.decode(), _text(rest.split(b"/")[0]), None, b"GDRDMA" in rest
-    if raw.startswith(b"direct shared memory"):
-        return "SHM", "direct", None, None
-    kind, _, rest = raw.partition(b"/")
-    rest = re.sub(rb"indirect/\d+\[[0-9a-fx]+\]", b"indirect", rest)
-    return ("P2P" if kind == b"P2P" else "SHM" if kind == b"SHM" else _text(kind)[:20]), _text(rest)[:40], None, None
-
-
 def via(state: State, process: Process, dev: int, msg: bytes) -> None:
     """``Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA`` (``Ring`` to 2.6, ``Coll``, ``CollNet``).
 
-    The channels of one connection differ in their number only, so lines are counted here and read by `connection`.
+    The channels of one connection differ in their number only, so lines are counted here and read by `connections.connection`.
     """
     rest = msg[msg.find(b" : ") :]
     vias = process.vias
@@ -55,16 +32,6 @@ def via(state: State, process: Process, dev: int, msg: bytes) -> None:
         vias[rest] = 1
     else:
         ring(state, msg)
-
-
-def connection(rest: bytes) -> tuple[int, int, str, Tail] | None:
-    """(from, to, direction, what carries it) of what `via` has kept; rank -1 where the line does not say."""
-    found = _VIA.match(rest)
-    if found is None:
-        return None
-    src, dst, direction, raw = found.groups()
-    way = {b"send": "send", b"receive": "receive", b"recv": "receive"}.get(direction, "")
-    return int(src), int(dst) if dst is not None else -1, way, _tail(raw)
 
 
 def ring(state: State, msg: bytes) -> None:

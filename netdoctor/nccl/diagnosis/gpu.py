@@ -71,7 +71,9 @@ def shared_memory(s: Scene) -> Iterator[Guess]:
 
 
 _MISMATCH = re.compile(
-    r"no cuda-capable device|driver version is insufficient|initialization error|forward compat|unsupported toolchain|no kernel image|unsupported ptx|not supported in the installed|system has unsupported display driver|driver shutting down|shared object initialization"
+    r"no cuda-capable device|driver version is insufficient|initialization error|forward compat|unsupported toolchain"
+    r"|no kernel image|unsupported ptx|not supported in the installed|unsupported display driver|driver shutting down"
+    r"|shared object initialization"
 )
 _BROKEN = re.compile(
     r"illegal memory access|illegal address|launch failure|launch failed|misaligned|assert|illegal instruction|hardware stack"

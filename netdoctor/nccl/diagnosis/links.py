@@ -7,8 +7,20 @@ from collections.abc import Iterator
 
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.scene import (
-    CERTAIN, EFFECT, LIKELY, LOCAL_IF, OPEN, QUIET, STRONG, Guess, Scene, is_ipv6, link_local, loopback, unreachable_by_design,
-)  # fmt: skip
+    CERTAIN,
+    EFFECT,
+    LIKELY,
+    LOCAL_IF,
+    OPEN,
+    QUIET,
+    STRONG,
+    Guess,
+    Scene,
+    is_ipv6,
+    link_local,
+    loopback,
+    unreachable_by_design,
+)
 from netdoctor.nccl.facts import Event
 
 _IFNAME = Fix(
@@ -50,6 +62,12 @@ def address_family(s: Scene) -> Iterator[Guess]:
     """A peer's address that is none: garbage from another version or plugin; or a kernel without that family."""
     for e in s.of("address_family")[:1]:
         if "family" in e.data:
+            if "NCCL_SOCKET_IFNAME" in s.facts.env and not s.facts.bootstraps:
+                # 2.27 goes on with an empty address where the named interface is not there (ncclFindInterfaces, src/misc/socket.cc)
+                name = s.facts.env["NCCL_SOCKET_IFNAME"]
+                yield Guess(
+                    "socket_ifname", STRONG, f"no interface matches NCCL_SOCKET_IFNAME={name} on this node", (e,), _IFNAME
+                )
             broken = s.of("plugin_old", "plugin_load", "ofi_init") or s.facts.plugin_error
             first, second = (
                 ("plugin_mismatch", "version_mismatch") if broken or s.facts.plugin else ("version_mismatch", "plugin_mismatch")
@@ -205,7 +223,7 @@ def _stale_id(s: Scene, events: tuple[Event, ...]) -> Guess | None:
                 "the ranks start one communicator with different ids: a rank uses the id of a communicator that is gone",
                 events,
                 Fix(
-                    "use a fresh store or prefix for every process group, and do not destroy and re-create one while ranks still join"
+                    "use a fresh store or prefix for every process group; do not destroy and re-create one while ranks still join"
                 ),
                 how="the order in which the ranks call destroy_process_group and init_process_group",
                 notes=("not a firewall: the address answers, but nobody listens there any more",),

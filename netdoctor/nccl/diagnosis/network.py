@@ -64,6 +64,10 @@ def plugins(s: Scene) -> Iterator[Guess]:
         yield Guess(
             "plugin_mismatch", LIKELY if alone else STRONG, text, init, _PLUGIN, severity=Severity.WARNING if alone else None
         )
+    warned = tuple(e for e in s.of("ofi_any") if e.data.get("level") == "WARN")
+    if warned and not init and not works and s.of("generic", "peer_closed"):
+        text = f"the libfabric plugin complains: {warned[0].data.get('what', '')[:120]}"
+        yield Guess("plugin_mismatch", OPEN - 8, text, warned, _PLUGIN)
     load = s.of("plugin_load")
     if load and not works:
         yield Guess(

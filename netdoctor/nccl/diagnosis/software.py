@@ -169,7 +169,7 @@ def gloo(s: Scene) -> Iterator[Guess]:
                 (e,),
             )
             continue
-        local = "127." in why or "::1" in why
+        local = "127." in why or "::1" in why or bool(s.of("gloo_loopback"))
         text = (
             "Gloo advertises the loopback address: the host name resolves to it"
             if local

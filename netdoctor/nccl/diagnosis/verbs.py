@@ -11,7 +11,7 @@ from netdoctor.nccl.diagnosis.scene import EFFECT, LIKELY, OPEN, QUIET, STRONG, 
 from netdoctor.nccl.facts import Event
 
 _GID = Fix(
-    "let NCCL pick the GID (2.21.5 and later): remove NCCL_IB_GID_INDEX, or set the index that holds the RoCE v2 IPv4 GID on every node",
+    "let NCCL pick the GID (2.21.5 and later): remove NCCL_IB_GID_INDEX, or set the index of the RoCE v2 IPv4 GID of every node",
     ("unset NCCL_IB_GID_INDEX", "show_gids   # or: grep . /sys/class/infiniband/*/ports/*/gid_attrs/types/*"),
 )
 _MEMLOCK = Fix(
@@ -20,7 +20,8 @@ _MEMLOCK = Fix(
     ("'* - memlock unlimited' in /etc/security/limits.d, LimitMEMLOCK=infinity in the unit of slurmd or containerd",),
 )
 _GDR = Fix(
-    "make GPU memory registrable: nvidia_peermem with an RDMA stack that knows peer memory, or DMA-BUF (open kernel modules, nvidia-drm modeset=1)",
+    "make GPU memory registrable: nvidia_peermem with an RDMA stack that knows peer memory, or DMA-BUF (open kernel modules, "
+    "nvidia-drm modeset=1)",
     ("modprobe nvidia_peermem", "cat /sys/module/nvidia_drm/parameters/modeset"),
 )
 _LINK = Fix(
@@ -74,7 +75,8 @@ def register(s: Scene) -> Iterator[Guess]:
         _GDR,
         severity=Severity.CRITICAL,
         notes=(
-            "the same errno: tell them apart by `ulimit -l` inside the process's container, and by an all-reduce with NCCL_NET_GDR_LEVEL=LOC",
+            "the same errno: tell them apart by `ulimit -l` inside the process's container, "
+            "and by an all-reduce with NCCL_NET_GDR_LEVEL=LOC",
         ),
     )
 
@@ -110,7 +112,8 @@ def modify_qp(s: Scene) -> Iterator[Guess]:
             )
         else:
             ib_only = s.link_layers == {"IB"}
-            text = f"the path from {d.get('dev', 'the port')}{' GID ' + d['local'] if d.get('local') else ''} to {d.get('remote', 'the peer')} does not resolve"
+            own = d.get("dev", "the port") + (f" GID {d['local']}" if d.get("local") else "")
+            text = f"the path from {own} to {d.get('remote', 'the peer')} does not resolve"
             notes = ("point-to-point cabling: NCCL assumes that every NIC reaches every peer",)
             yield Guess(
                 "roce_gid",
@@ -220,7 +223,7 @@ def _retries(s: Scene, events: tuple[Event, ...]) -> Iterator[Guess]:
     local_gid = any(g.lower().startswith("fe80") for g in gids)
     # NCCL's default GID index is 0 up to 2.20.5, a link-local or RoCE v1 GID (src/transport/net_ib.cc); automatic from 2.21.5.
     default_gid = s.roce and () < number(f.nccl_version) < (2, 21, 5) and "NCCL_IB_GID_INDEX" not in f.env
-    if s.roce and local_gid or default_gid and "INFO" in f.levels and not gone:
+    if (s.roce and local_gid) or (default_gid and "INFO" in f.levels and not gone):
         yield Guess("roce_gid", weight + 2, "the GID in use is link-local or RoCE v1, which is not routed", events, _GID)
     elif s.roce or any("ffff" in g for g in gids):
         yield Guess("roce_gid", OPEN - 2, "the GIDs may be on networks that do not reach each other", events, _GID)
@@ -249,7 +252,7 @@ def async_event(s: Scene) -> Iterator[Guess]:
                 severity=Severity.CRITICAL,
             )
             yield Guess("ib_timeout", OPEN - 3, "requests over that port time out", (e,), _LINK)
-        elif "catastrophic" in text and "work queue" not in text or "device fatal" in text or "device catas" in text:
+        elif ("catastrophic" in text and "work queue" not in text) or "device fatal" in text:
             yield Guess(
                 "link_degraded",
                 STRONG,
@@ -281,7 +284,8 @@ def devices(s: Scene) -> Iterator[Guess]:
         yield Guess(
             "dev_infiniband_missing",
             STRONG + 3,
-            f"RDMA devices are listed{f' ({names})' if names else ''} but cannot be opened: /dev/infiniband is not mapped, or not allowed, where the job runs",
+            f"RDMA devices are listed{f' ({names})' if names else ''} but cannot be opened: "
+            "/dev/infiniband is not mapped, or not allowed, where the job runs",
             events,
             Fix(
                 "map the devices into the container",
