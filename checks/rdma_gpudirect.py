@@ -103,7 +103,7 @@ def gpudirect_rdma(
         vantage,
         runs,
         why,
-        job.stated and job.nodes == 1,
+        job.nodes_stated and job.nodes == 1,
         len(places),
     )
     choice = parse_selector(node.setting("NCCL_IB_HCA") or "")

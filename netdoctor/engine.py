@@ -191,7 +191,22 @@ def _run_figures(run: Any) -> dict[str, Any]:
         "busbw_gb_s": {str(k): v for k, v in run.busbw.items()},
         "latency_s": {str(k): v for k, v in run.latency.items()},
         "system_cpu_per_gb": run.system_cpu_per_gb,
-        "ranks": plain(run.ranks),
+        "ranks": [_rank_figures(rank) for rank in run.ranks],
+    }
+
+
+def _rank_figures(rank: Any) -> dict[str, Any]:
+    return {
+        "rank": rank.rank,
+        "phase": rank.phase,
+        "error": rank.error,
+        "exit": rank.exit,
+        "wrong": rank.wrong,
+        "seconds": {str(size): median for size, median in rank.seconds.items()},
+        "phase_seconds": dict(rank.phase_seconds),
+        "system_cpu": rank.system_cpu,
+        "user_cpu": rank.user_cpu,
+        "collective_seconds": rank.collective_seconds,
     }
 
 

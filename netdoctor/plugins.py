@@ -7,6 +7,7 @@ touches the other checks.  Two checks with one id are the caller's mistake: `Plu
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import operator
@@ -18,7 +19,6 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 from netdoctor.api import CheckSpec
@@ -73,7 +73,7 @@ def load(
     euid = os.geteuid() if euid is None else euid
     taking = _Taking(frozenset({0, euid}), as_root=euid == 0)
     for name in built_in():
-        taking.module(_BUILT_IN, name, partial(importlib.import_module, f"netdoctor.checks.{name}"))
+        taking.module(_BUILT_IN, name, functools.partial(importlib.import_module, f"netdoctor.checks.{name}"))
     for point in entry_points(sys.path if search is None else search):
         taking.entry_point(point)
     if os.path.lexists(dropin_dir):
@@ -162,7 +162,7 @@ class _Taking:
             code = stream.read(MAX_FILE + 1)
         if len(code) > MAX_FILE:
             return self._break(path, f"larger than {MAX_FILE >> 20} MiB")
-        return self.module(f"file {path}", path, partial(_compiled, path, name.removesuffix(".py"), code))
+        return self.module(f"file {path}", path, functools.partial(_compiled, path, name.removesuffix(".py"), code))
 
     def _take(self, spec: CheckSpec, source: str, subject: str) -> None:
         if self._specs.get(spec.id) is spec:  # the same function, by two names
@@ -234,6 +234,7 @@ def _compiled(path: str, stem: str, code: bytes) -> types.ModuleType:
 # Needs
 
 
+@functools.lru_cache(maxsize=256)
 def needs(spec: CheckSpec) -> tuple[Need, ...]:
     """The facts that a judge takes, from its type hints.  Raises NeedsError with what to write instead."""
     judge = spec.judge

@@ -74,8 +74,8 @@ def test_infiniband_off() -> None:
     assert short(found(variables, rdma=no_rdma())) == [("node", PASS)]
     assert short(found(variables, rdma=Unavailable("denied"))) == [("NCCL_IB_DISABLE", FAIL)]
     assert short(found(variables, libraries=libraries(plugins=(plugin(),)))) == [("node", PASS)]
-    assert short(found(variables, job=job(nodes=1, stated=True))) == [("node", PASS)]
-    assert short(found(variables, job=job(nodes=2, stated=True))) == [("NCCL_IB_DISABLE", FAIL)]
+    assert short(found(variables, job=job(nodes=1, nodes_stated=True))) == [("node", PASS)]
+    assert short(found(variables, job=job(nodes=2, nodes_stated=True))) == [("NCCL_IB_DISABLE", FAIL)]
 
 
 def test_another_environment_says_nothing_but_what_the_node_sets_for_all() -> None:
