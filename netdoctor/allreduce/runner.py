@@ -160,23 +160,35 @@ class Session:
         more: dict[str, Any] = {"changes": box.changes, "notes": self.notes}
         if self._refused:
             return verdict.not_started(experiment, self._refused, **more)
-        worker = self._new_worker(box) if experiment.fresh_import else self._fit_worker()
+        if experiment.fresh_import:
+            worker = self._new_worker(box)
+            try:
+                return self._alone(worker, experiment, deadline, more)
+            finally:
+                worker.close()
+        run = self._alone(self._fit_worker(), experiment, deadline, more)
+        assert self._worker is not None
+        if run.ranks and (self._worker.ended or self._worker.gone) and not any(r.phase_seconds for r in run.ranks):
+            # It died between two runs, before anything was started: not this experiment's fault.
+            run = self._alone(self._fit_worker(), experiment, deadline, more)
+        return run
+
+    def _alone(self, worker: Worker, experiment: AllReduce, deadline: float | None, more: dict[str, Any]) -> Run:
+        """Run while no other netdoctor of this node does."""
+        facts = self._begin(worker, deadline)
+        if isinstance(facts, str):
+            return verdict.not_started(experiment, facts, output=scrub(worker.output()[-MAX_OUTPUT:]), **more)
+        if self._lock is None:
+            return self._conduct(worker, experiment, facts, deadline, more)
+        reason = self._lock.take(_sooner(deadline, time.monotonic() + 3600))
+        if reason is not None:
+            return verdict.not_started(experiment, reason, torch=facts, **more)
+        if self._lock.note:
+            more = {**more, "notes": (*self.notes, self._lock.note)}
         try:
-            facts = self._begin(worker, deadline)
-            if isinstance(facts, str):
-                return verdict.not_started(experiment, facts, output=scrub(worker.output()[-MAX_OUTPUT:]), **more)
-            if self._lock is not None:
-                reason = self._lock.take(_sooner(deadline, time.monotonic() + 3600))
-                if reason is not None:
-                    return verdict.not_started(experiment, reason, torch=facts, **more)
-                if self._lock.note:
-                    more["notes"] = (*self.notes, self._lock.note)
             return self._conduct(worker, experiment, facts, deadline, more)
         finally:
-            if self._lock is not None:
-                self._lock.release()  # another netdoctor may have its turn between two runs
-            if experiment.fresh_import:
-                worker.close()
+            self._lock.release()  # another netdoctor may have its turn between two runs
 
     def _fit_worker(self) -> Worker:
         """The worker, or a new one where the old one broke down."""
@@ -205,7 +217,8 @@ class Session:
                 if worker.ended or worker.gone:
                     said = scrub(_last_line(worker.output()))
                     return f"{self.python} {worker.ended or 'ended'} before torch was imported{': ' + said if said else ''}"
-                return f"{what} after {time.monotonic() - begin:.0f} s"
+                late = time.monotonic() >= end
+                return f"{what} after {self._limits[phase]:g} s" if late else f"{what} before the time was over"
         refused = worker.first("no torch")
         return f"no torch: {refused.get('error', '')}" if refused else None
 

@@ -33,6 +33,11 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, MARK: uuid.uuid4().hex, **more}
 
 
+def before(folder: Path) -> str:
+    """A PYTHONPATH with `folder` first."""
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
 def marked(mark: str) -> list[int]:
     """Processes whose environment has the mark, this one left out."""
     return [int(n) for n in os.listdir("/proc") if n.isdigit() and int(n) != os.getpid() and mark.encode() in environ_of(n)]
@@ -79,7 +84,7 @@ def session() -> Iterator[Session]:
 @pytest.fixture(scope="module", params=[{}])
 def faulty(folder: Path, request: pytest.FixtureRequest) -> Iterator[Session]:
     """A torch with faults; the parameter is the session's limits."""
-    with_mark = environment(PYTHONPATH=str(folder / "faulty_torch"))
+    with_mark = environment(PYTHONPATH=before(folder / "faulty_torch"))
     made = Session(sys.executable, with_mark, limits=request.param)
     made.start()
     yield made
@@ -136,7 +141,7 @@ def test_ranks_are_bound(session: Session) -> None:
 
 
 def test_a_fresh_import_gets_the_variables_at_start(folder: Path) -> None:
-    made = Session(sys.executable, environment(PYTHONPATH=str(folder / "faulty_torch")))
+    made = Session(sys.executable, environment(PYTHONPATH=before(folder / "faulty_torch")))
     try:
         run = made.run(replace(SMALL, env=(("OMP_NUM_THREADS", "1"), ("FAULT", "")), fresh_import=True))
         assert run.state == "finished"
@@ -212,7 +217,7 @@ def test_wrong_data_is_seen(faulty: Session) -> None:
     ],
 )
 def test_a_torch_that_cannot_be_imported_is_not_started(folder: Path, how: str, text: str) -> None:
-    with_mark = environment(PYTHONPATH=str(folder / "broken_torch"), BROKEN=how)
+    with_mark = environment(PYTHONPATH=before(folder / "broken_torch"), BROKEN=how)
     made = Session(sys.executable, with_mark, limits={"import": 2.0 if how == "hang" else 60.0})
     made.start()
     try:
@@ -272,7 +277,7 @@ if stop != "import":
     fault = () if stop == "run" else (("FAULT", stop),)
     experiment = AllReduce("gloo", 2, sizes=(4096, 1 << 22), rank_env=((), fault), repeats=100000)
     threading.Thread(target=session.run, args=(experiment,), daemon=True).start()
-while True:
+while not session._worker.ended:
     events = {e.get("phase") or e["event"] for e in session._worker.events}
     if ("hello" if stop == "import" else "timed" if stop == "run" else stop.split(":")[0]) in events:
         print(session._worker.keeper, flush=True)
@@ -284,19 +289,21 @@ while True:
 @pytest.mark.parametrize("stop", ["import", "run", "init:stop", "first:stop"])
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_survives_netdoctor(folder: Path, stop: str, sign: int) -> None:
-    with_mark = environment(PYTHONPATH=str(folder / "faulty_torch"))
-    process = subprocess.Popen([sys.executable, "-c", KILLED, stop], env=with_mark, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    keeper = int(process.stdout.readline())
-    assert len(marked(with_mark[MARK])) >= 2
-    process.send_signal(sign)
-    process.wait()
-    process.stdout.close()
+    with_mark = environment(PYTHONPATH=before(folder / "faulty_torch"))
+    with subprocess.Popen([sys.executable, "-c", KILLED, stop], env=with_mark, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            keeper = int(process.stdout.readline())
+            assert len(marked(with_mark[MARK])) >= 2
+            process.send_signal(sign)
+            process.wait()
+        finally:
+            process.kill()
     assert all_gone(with_mark[MARK], keeper)
 
 
 def test_a_killed_keeper_takes_the_ranks_along(folder: Path) -> None:
-    with_mark = environment(PYTHONPATH=str(folder / "faulty_torch"))
+    with_mark = environment(PYTHONPATH=before(folder / "faulty_torch"))
     made = Session(sys.executable, with_mark)
     try:
         assert isinstance(made.facts(), TorchFacts)
@@ -309,7 +316,7 @@ def test_a_killed_keeper_takes_the_ranks_along(folder: Path) -> None:
 
 
 def test_a_killed_zygote_is_told_and_replaced(folder: Path) -> None:
-    made = Session(sys.executable, environment(PYTHONPATH=str(folder / "faulty_torch")))
+    made = Session(sys.executable, environment(PYTHONPATH=before(folder / "faulty_torch")))
     try:
         assert isinstance(made.facts(), TorchFacts)
         assert made._worker is not None
@@ -328,7 +335,7 @@ def test_a_killed_zygote_is_told_and_replaced(folder: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_root_refuses_what_others_can_change() -> None:
     with tempfile.TemporaryDirectory() as shared:  # /tmp is writable by everybody
-        made = Session(sys.executable, environment(PYTHONPATH=shared))
+        made = Session(sys.executable, environment(PYTHONPATH=before(Path(shared))))
         run = made.run(SMALL)
         made.close()
     assert run.state == "not started"
