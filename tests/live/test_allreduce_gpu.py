@@ -1,0 +1,89 @@
+"""Real NCCL all-reduces: needs an NVIDIA GPU and a CUDA build of torch in this Python."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from netdoctor.allreduce import plan
+from netdoctor.allreduce.experiment import AllReduce, TorchFacts
+from netdoctor.allreduce.runner import Session
+from netdoctor.nccl.log import parse_text
+
+pytestmark = [pytest.mark.live, pytest.mark.gpu]
+
+
+def devices() -> int:
+    """CUDA devices, asked in a child: this process must stay free of CUDA."""
+    if importlib.util.find_spec("torch") is None:
+        return 0
+    program = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    return int(done.stdout.split()[-1]) if done.stdout.split() else 0
+
+
+COUNT = devices()
+if COUNT == 0:
+    pytest.skip("no CUDA device, or no torch that can use it", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    made = Session(sys.executable, dict(os.environ))
+    made.start()
+    yield made
+    made.close()
+
+
+def test_torch_tells_nccl(session: Session) -> None:
+    facts = session.facts()
+    assert isinstance(facts, TorchFacts)
+    assert facts.cuda_available
+    assert facts.device_count == COUNT
+    assert facts.nccl
+    assert facts.backends["cuda"] == "nccl"
+    assert facts.backends_nccl["cuda"] == "nccl"
+
+
+def test_the_baseline_finishes_and_its_data_is_right(session: Session) -> None:
+    run = session.run(plan.first_experiment(session.facts(), plan.JobShape()))
+    assert (run.state, run.verified) == ("finished", True), run
+    assert run.mapped or "static" in run.nccl_version
+    log = parse_text(run.log_text)
+    assert log.nccl_version
+    assert log.vias, run.log_text
+    assert log.comms_complete == run.experiment.ranks
+
+
+def test_the_path_between_nodes_is_net(session: Session) -> None:
+    (experiment,) = plan.path_experiments(COUNT, {})
+    run = session.run(experiment)
+    assert (run.state, run.verified) == ("finished", True), run
+    assert {via.transport for via in parse_text(run.log_text).vias} == {"NET"}
+
+
+def test_two_ranks_on_one_gpu_are_refused_by_nccl_and_named(session: Session) -> None:
+    run = session.run(AllReduce("nccl", 2, "cuda", (4096,), gpus=(0, 0)))
+    assert run.state == "failed"
+    assert run.blamed
+
+
+def test_events_and_a_bare_loop_agree(session: Session) -> None:
+    """Timed by events (fast path) and one by one (slow path): the same order of magnitude."""
+    if COUNT < 2:
+        pytest.skip("needs two GPUs")
+    first = plan.first_experiment(session.facts(), plan.JobShape())
+    fast = session.run(replace(first, sizes=(1 << 26,)))
+    assert 1 < fast.busbw[1 << 26] < 2000
+
+
+def test_cuda_is_not_touched_before_the_fork(session: Session) -> None:
+    assert session._worker is not None
+    with open(f"/proc/{session._worker.zygote}/maps") as maps:
+        assert "/dev/nvidia" not in maps.read()
+    assert not [fd for fd in os.listdir(f"/proc/{session._worker.zygote}/fd")
+                if os.readlink(f"/proc/{session._worker.zygote}/fd/{fd}").startswith("/dev/nvidia")]  # fmt: skip
