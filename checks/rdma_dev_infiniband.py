@@ -127,10 +127,10 @@ def _devices(states: list[tuple[hcas.Subject, Usable]], here: Here, gpus: Gpus |
     for one, state in states:
         if state.yes is None:
             yield unknown(f"{state.text}; {one.why}", subject=one.device.name, how="netdoctor preflight as the job's user")
-        elif state.yes:
-            yield _usable(one.device, one.why, here)
         elif not one.certain:
             yield unknown(f"{state.text}; {one.why}", subject=one.device.name, how="is it a device of the job?")
+        elif state.yes:
+            yield _usable(one.device, one.why, here)
         elif not working or working < needed:
             yield _refused(one.device, one.why, state, here, Severity.WARNING if working else Severity.CRITICAL)
         # else: as many work as there are GPUs; this one is another's, or a spare
