@@ -88,7 +88,7 @@ def training(megabytes: int = 32) -> bytes:
             at = f"{number // 3600 % 24:02d}:{number // 60 % 60:02d}:{number % 60:02d}"
             line = (
                 f"[2026-01-02 {at}] iteration {number:8d}/ 500000 | consumed samples: {number * 1024:12d} | "
-                f"elapsed time per iteration (ms): {dice.random() * 900 + 400:.1f} | learning rate: 2.99E-04 | batch size: 1024 | "
+                f"time per iteration (ms): {dice.random() * 900 + 400:.1f} | learning rate: 2.99E-04 | batch size: 99 | "
                 f"lm loss: {dice.random() * 3 + 1:.6E} | grad norm: {dice.random():.3f} | tokens/s: {dice.randrange(9999)}"
             ).encode()
         out.append(line)

@@ -92,6 +92,7 @@ class RankFacts:
     net_gdr_lines: int = 0
     cpu_conflict: Mapping[int, tuple[str, str]] = field(default_factory=dict)  # GPU -> (its CPUs, the process's): disjoint
     plugin_env: frozenset[str] = frozenset()  # variables that a network plugin says it set itself
+    devs: frozenset[int] = frozenset()  # CUDA devices that its lines' prefixes name
 
 
 @dataclass(frozen=True)

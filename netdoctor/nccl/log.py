@@ -247,6 +247,8 @@ class Parser:
             index = self._nobody()
         if who.rank >= 0:
             self.state.processes[index].rank_hint = who.rank
+        if who.dev >= 0:
+            self.state.processes[index].devs.add(who.dev)
         if len(self._heads) >= _CACHE:
             self._heads.clear()
         known = self._heads[raw] = index, who, self.state.processes[index]

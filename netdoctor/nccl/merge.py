@@ -200,6 +200,7 @@ def _rank(p: Process, net: int, gdr: int, known: dict[tuple[tuple[str, int, str]
         net_gdr_lines=gdr,
         cpu_conflict=dict(p.cpu_conflict),
         plugin_env=frozenset(p.plugin_env),
+        devs=frozenset(p.devs),
     )
 
 

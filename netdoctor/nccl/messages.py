@@ -152,7 +152,7 @@ def variable(state: State, process: Process, dev: int, msg: bytes) -> None:
 
 
 def network(state: State, process: Process, dev: int, msg: bytes) -> None:
-    """``Using network IB``, the one stable line since 2.6; 2.3: ``Using internal Network IB``; 2.27: ``Assigned NET plugin IB``."""
+    """``Using network IB``, the one stable line since 2.6; 2.3: ``Using internal Network``, 2.27: ``Assigned NET plugin``."""
     found = re.match(rb"Using (?:network|internal Network) (.{1,80})|Assigned NET plugin (.{1,80}?) to comm", msg)
     if found:
         process.network = _text(found[1] or found[2])

@@ -18,6 +18,7 @@ class Process:
     host: str
     pid: int
     rank_hint: int = -1
+    devs: set[int] = field(default_factory=set)  # CUDA devices in its lines' prefixes
     ranks: dict[int, int] = field(default_factory=dict)  # CUDA device -> rank in its largest communicator
     nranks: dict[int, int] = field(default_factory=dict)  # CUDA device -> size of that communicator
     nodes: int = 0

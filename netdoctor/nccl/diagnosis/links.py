@@ -63,7 +63,7 @@ def address_family(s: Scene) -> Iterator[Guess]:
     for e in s.of("address_family")[:1]:
         if "family" in e.data:
             if "NCCL_SOCKET_IFNAME" in s.facts.env and not s.facts.bootstraps:
-                # 2.27 goes on with an empty address where the named interface is not there (ncclFindInterfaces, src/misc/socket.cc)
+                # 2.27 goes on with an empty address where the named interface is not there (src/misc/socket.cc)
                 name = s.facts.env["NCCL_SOCKET_IFNAME"]
                 yield Guess(
                     "socket_ifname", STRONG, f"no interface matches NCCL_SOCKET_IFNAME={name} on this node", (e,), _IFNAME
@@ -222,9 +222,7 @@ def _stale_id(s: Scene, events: tuple[Event, ...]) -> Guess | None:
                 STRONG,
                 "the ranks start one communicator with different ids: a rank uses the id of a communicator that is gone",
                 events,
-                Fix(
-                    "use a fresh store or prefix for every process group; do not destroy and re-create one while ranks still join"
-                ),
+                Fix("use a fresh store or prefix for every process group; do not re-create one while ranks still join"),
                 how="the order in which the ranks call destroy_process_group and init_process_group",
                 notes=("not a firewall: the address answers, but nobody listens there any more",),
             )

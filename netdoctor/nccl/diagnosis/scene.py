@@ -108,7 +108,8 @@ class Scene:
         ):
             return True
         seen = {r for p in f.ranks for r in p.ranks}
-        return False if f.nranks and len(seen) >= f.nranks else None
+        devices = {d for p in f.ranks for d in p.devs}  # of one host, here
+        return False if f.nranks and max(len(seen), len(devices)) >= f.nranks else None
 
     @cached_property
     def came_up(self) -> bool:

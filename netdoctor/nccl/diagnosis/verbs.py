@@ -11,7 +11,7 @@ from netdoctor.nccl.diagnosis.scene import EFFECT, LIKELY, OPEN, QUIET, STRONG, 
 from netdoctor.nccl.facts import Event
 
 _GID = Fix(
-    "let NCCL pick the GID (2.21.5 and later): remove NCCL_IB_GID_INDEX, or set the index of the RoCE v2 IPv4 GID of every node",
+    "let NCCL pick the GID (2.21.5 and later): remove NCCL_IB_GID_INDEX, or set the index of the RoCE v2 IPv4 GID on each node",
     ("unset NCCL_IB_GID_INDEX", "show_gids   # or: grep . /sys/class/infiniband/*/ports/*/gid_attrs/types/*"),
 )
 _MEMLOCK = Fix(
@@ -74,10 +74,7 @@ def register(s: Scene) -> Iterator[Guess]:
         events + peermem,
         _GDR,
         severity=Severity.CRITICAL,
-        notes=(
-            "the same errno: tell them apart by `ulimit -l` inside the process's container, "
-            "and by an all-reduce with NCCL_NET_GDR_LEVEL=LOC",
-        ),
+        notes=("the same errno: `ulimit -l` in the process's container tells, or an all-reduce with NCCL_NET_GDR_LEVEL=LOC",),
     )
 
 
