@@ -1,0 +1,66 @@
+"""A doctor leaves the machine as it found it, also when it is killed in the middle; nothing planted makes it write or bind."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+import tempfile
+from typing import Any
+
+import pytest
+
+from tests.support import libnccl, native, world
+from tests.support.harm import KILLED, PLANTED
+from tests.support.trees import dgx_h100
+
+pytestmark = [pytest.mark.live, pytest.mark.root, pytest.mark.skipif(bool(world.why_not()), reason=world.why_not() or "-")]
+
+
+@pytest.fixture(scope="module")
+def seen() -> Any:
+    """One whole run, then five that are killed."""
+    return world.run(KILLED, sys.executable, "0", "5", timeout=300)
+
+
+def test_a_whole_run_changes_nothing(seen: Any) -> None:
+    assert seen["exit"] == 0, seen
+    assert seen["changed"] == [] and seen["left"] == {}
+    assert seen["seconds"] > 0.5  # the all-reduce was run
+
+
+def test_a_killed_run_changes_nothing(seen: Any) -> None:
+    assert len(seen["killed"]) == 5
+    assert {row["signal"] for row in seen["killed"]} == {"SIGTERM", "SIGKILL"}
+    bad = [row for row in seen["killed"] if row["changed"] or row["left"]]
+    assert bad == []
+
+
+def test_what_is_left_would_be_seen() -> None:
+    """The comparison itself: one of each kind of thing that a program may leave behind."""
+    left = world.run(r"""
+before = state()
+child = subprocess.Popen(["sleep", "600"])
+pathlib.Path("/dev/shm/left").touch()
+pathlib.Path("/var/left").touch()
+sh("ip link add left0 type veth peer name left1", "mount -t tmpfs none /srv", "sysctl -q -w net.ipv4.tcp_mtu_probing=1")
+unix = socket.socket(socket.AF_UNIX); unix.bind("\0left")
+tcp = socket.create_server(("127.0.0.1", 0))
+os.environ["LEFT"] = "1"; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+say([settle(0), changed(before, state())])
+""")
+    assert list(left[0].values()) == ["sleep 600"]
+    seen = {text.partition(":")[0] for text in left[1]}
+    assert seen >= {"shm", "files", "links", "mounts", "sysctls", "sockets", "environment", "limits"}, left[1]
+
+
+def test_planted_variables_write_nothing_and_bind_nothing() -> None:
+    with tempfile.TemporaryDirectory(dir="/run") as folder:
+        tree = dgx_h100(pathlib.Path(folder) / "sys", cpus=("0", "1"))
+        folders = [native.nvml(), native.cuda(), native.ibverbs(), libnccl.newest().parent]
+        seen = world.run(PLANTED, sys.executable, ":".join(map(str, folders)), str(tree))
+    assert seen["report"]["runs"][0]["state"] == "finished", seen
+    assert seen["left"] == {}
+    # The loader writes for netdoctor's own process before its first line: one file, none of a child.
+    assert [name for name in seen["written"] if not name.startswith("/planted/LD_DEBUG_OUTPUT.")] == []
+    assert len(seen["written"]) == 1
+    assert seen["bound"] == [] and seen["dialled"] == []
