@@ -14,7 +14,7 @@ from typing import Any, Final
 from netdoctor.allreduce import verdict
 from netdoctor.allreduce.experiment import PHASES, AllReduce, Run, TorchFacts
 from netdoctor.allreduce.lock import Lock
-from netdoctor.allreduce.sandbox import Sandbox, User, find_user, sandbox, untrusted_code
+from netdoctor.allreduce.sandbox import Sandbox, User, conf_names, find_user, sandbox, untrusted_code
 from netdoctor.allreduce.worker import Worker
 from netdoctor.model import Unavailable
 from netdoctor.redact import scrub
@@ -47,7 +47,7 @@ class Session:
     """The job's Python, ready to run all-reduces.  One thread uses it; `close` may be called at any moment.
 
     `python` is the interpreter, `environment` the job's, `user` who it runs as where we are root.  `conf` are the names
-    that nccl.conf files set.  `limits` overrides `LIMITS`.
+    that nccl.conf files set (None: they are read).  `limits` overrides `LIMITS`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Session:
         user: str | None = None,
         *,
         limits: Mapping[str, float] | None = None,
-        conf: Collection[str] = (),
+        conf: Collection[str] | None = None,
         lock: bool = True,
     ) -> None:
         self.python = python
@@ -65,7 +65,7 @@ class Session:
         self._limits = {**LIMITS, **(limits or {})}
         self._refused: str | None = None
         self._user: User | None = None
-        self._sandbox: Sandbox = sandbox(environment, conf)
+        self._sandbox: Sandbox = sandbox(environment, conf_names(environment) if conf is None else conf)
         self._lock = Lock(environment) if lock else None
         self._worker: Worker | None = None
         self._done: dict[AllReduce, Run] = {}

@@ -95,6 +95,26 @@ def sandbox(job: Mapping[str, str], conf: Collection[str] = ()) -> Sandbox:
     return Sandbox(clean, ()).with_changes(changes)
 
 
+def conf_names(environment: Mapping[str, str]) -> frozenset[str]:
+    """The names that NCCL's configuration files set (src/misc/param.cc: NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf)."""
+    own = environment.get("NCCL_CONF_FILE") or os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".nccl.conf")
+    return frozenset(name for path in (own, "/etc/nccl.conf") for name in _names_in(path))
+
+
+def _names_in(path: str) -> list[str]:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return []
+    try:
+        text = os.read(fd, 1 << 16).decode("utf-8", "replace")
+    except OSError:  # a directory
+        return []
+    finally:
+        os.close(fd)
+    return [line.partition("=")[0].strip() for line in text.splitlines() if "=" in line and not line.startswith("#")]
+
+
 def _matches(name: str, patterns: Collection[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 

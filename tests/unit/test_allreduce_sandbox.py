@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from netdoctor.allreduce.lock import Lock
-from netdoctor.allreduce.sandbox import find_user, sandbox
+from netdoctor.allreduce.sandbox import conf_names, find_user, sandbox
 from netdoctor.model import Unavailable
 
 
@@ -47,6 +47,16 @@ def test_what_is_set_in_every_run() -> None:
 def test_a_conf_file_cannot_bring_a_dump_back() -> None:
     assert "NCCL_TOPO_DUMP_FILE" not in sandbox({}).environment
     assert sandbox({}, conf={"NCCL_TOPO_DUMP_FILE"}).environment["NCCL_TOPO_DUMP_FILE"] == "/dev/null"
+
+
+def test_names_of_conf_files(tmp_path: Path) -> None:
+    (tmp_path / ".nccl.conf").write_text("# a comment=1\nNCCL_TOPO_DUMP_FILE=/home/ada/topo.xml\nrubbish\n")
+    assert "NCCL_TOPO_DUMP_FILE" in conf_names({"HOME": str(tmp_path)})
+    (tmp_path / "other").write_bytes(b"NCCL_GRAPH_DUMP_FILE=x\n\xff\xfe")
+    names = conf_names({"HOME": str(tmp_path), "NCCL_CONF_FILE": str(tmp_path / "other")})
+    assert "NCCL_GRAPH_DUMP_FILE" in names
+    assert "NCCL_TOPO_DUMP_FILE" not in names
+    assert "x" not in conf_names({"NCCL_CONF_FILE": str(tmp_path)})
 
 
 def test_changes_are_stable_and_against_the_job() -> None:
