@@ -1,7 +1,7 @@
 """The part of a "via" line behind its channel number: which ranks, which way, and what carries it.
 
-``0[0] -> 8[0] [send] via NET/IB/0(8)/GDRDMA/Shared``, ``via P2P/CUMEM/read``, ``via SHM/direct/direct``, ``via direct shared
-memory`` (to 2.12.12); src/transport/net.cc, p2p.cc, shm.cc, coll_net.cc.  Brackets hold a bus id to 2.18.1, then a device number.
+``0[0] -> 8[0] [send] via NET/IB/0(8)/GDRDMA/Shared``, ``via P2P/CUMEM/read``, ``via SHM/direct/direct``, ``via direct
+shared memory`` (to 2.12.12); src/transport/{net,p2p,shm,coll_net}.cc.  Brackets hold a bus id to 2.18.1, then a device number.
 """
 
 from __future__ import annotations

@@ -33,6 +33,8 @@ _WHO_SHORT: Final = (
     re.compile(rb"(?:^|[\s:>|])(?P<source>[\w./]{1,200}\.(?:cc|h|cu|c|cpp):\d{1,6}(?: \(\w+\))?) *$"),
     re.compile(rb"(?:^|[\s>|])(?P<host>[A-Za-z][\w.\-]{0,252}):(?P<pid>\d{1,10}) *$"),  # NCCL DIAG
 )
+# Kubernetes' and CloudWatch's stamps, which may stand right before the host name.
+_STAMP: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)")
 _TIME: Final = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 # mpirun --tag-output "[1,3]<stdout>:", torch's "[rank3]:", srun --label "3: ", "[Rank 3]"
 _RANK: Final = re.compile(rb"\[\d{1,6},(\d{1,7})\]<|\[[Rr]ank ?(\d{1,7})\]|^ {0,8}(\d{1,7}): ")
@@ -56,13 +58,14 @@ class Head(NamedTuple):
 def head(text: bytes) -> Head:
     """Parse what stands before ``NCCL INFO``; never fails."""
     text = text[-_HEAD:]
+    at = _TIME.search(text)
+    text = _STAMP.sub(b" ", text)
     found = _WHO.search(text)
     if found is None:
         for pattern in _WHO_SHORT:
             found = pattern.search(text)
             if found is not None:
                 break
-    at = _TIME.search(text)
     groups = found.groupdict() if found else {}
     dev = int(groups.get("dev") or -1)
     return Head(

@@ -110,6 +110,7 @@ PREFIXES: list[tuple[str, str, int | None, tuple[int, ...]]] = [
     ("\x1b[36m(EngineCore_0 pid=42)\x1b[0;0m node01:100:130 [1] NCCL INFO MSG", "node01", 100, ()),
     ("2026-01-02T03:04:05.678901234Z stdout F node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
     ("| 2026-01-02T03:04:05.678Z | node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
+    ("  | 2026-05-16T16:39:51.208-07:00node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
     ("worker-0 worker-0 node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
     ("[lrdn3031:0]:node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
     ("> node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.scene import (
+    BRIDGED,
     CERTAIN,
     EFFECT,
     LIKELY,
@@ -238,7 +239,8 @@ def chosen_interface(s: Scene) -> Iterator[Guess]:
     by_address: dict[str, set[str]] = {}
     for a in f.bootstraps:
         by_address.setdefault(a.address, set()).add(a.host)
-    same = next((a for a, h in by_address.items() if len(h) > 1), None)
+    # Containers of one node that share its network have one address too, so only addresses that hosts give out themselves count.
+    same = next((a for a, h in by_address.items() if len(h) > 1 and (unreachable_by_design(a) or BRIDGED.match(a))), None)
     if same and len(hosts) > 1:
         yield Guess(
             "socket_ifname",

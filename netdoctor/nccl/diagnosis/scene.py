@@ -52,6 +52,10 @@ _LINK_LOCAL: Final = re.compile(r"fe80:|169\.254\.")
 _BRIDGE: Final = re.compile(r"172\.1[7-9]\.0\.1$|172\.2\d\.0\.1$|192\.168\.122\.1$")
 
 
+# Docker's and Podman's default pools: container addresses behind a host's own bridge.
+BRIDGED: Final = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.|10\.88\.")
+
+
 def loopback(address: str) -> bool:
     return bool(_LOOPBACK.match(address))
 
