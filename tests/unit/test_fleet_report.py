@@ -375,3 +375,79 @@ def test_virtual_functions_that_are_in_a_pod_are_no_drift(fleet_of: Callable[...
     extra = {"name": "enp65s0f0v3", "kind": None, "physical": True, "up": True, "mtu": 1500, "addresses": []}
     docs[0]["inventory"]["links"].append(extra)
     assert not fleet_of(*docs).drift
+
+
+def test_the_mtu_of_one_subnet_is_judged_between_nodes(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(6)
+    fleets_mtu = reports.FAULTS["mtu"][1]
+    fleets_mtu(docs[0])
+    ((finding, blamed),) = fleet_of(*docs).faults
+    assert finding.cause == "mtu" and finding.subject == "10.1.0.0/16" and blamed == ("n0",)
+    for doc in docs[1:3]:
+        fleets_mtu(doc)
+    ((finding, blamed),) = fleet_of(*docs).faults
+    assert finding.cause == "mtu" and blamed == ()  # three against three
+
+
+def test_single_addresses_say_nothing_about_subnets(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(4)
+    for doc in docs:
+        doc["inventory"]["nccl_interface"]["prefix"] = 32
+        doc["inventory"]["nccl_interface"]["mtu"] = 1460
+    docs[0]["inventory"]["nccl_interface"] |= {"mtu": 8896, "prefix": None}
+    assert not fleet_of(*docs).faults
+
+
+@pytest.mark.parametrize("address", ["127.0.0.5/8", "169.254.9.9/16", "224.0.0.9/4", "0.0.0.0/0"])
+def test_addresses_of_no_network_are_no_conflict(address: str, fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(30)
+    for doc in docs[:2]:
+        doc["inventory"]["links"][2]["addresses"] = [address]
+    assert not fleet_of(*docs).faults
+
+
+def test_the_gids_of_a_port_that_is_down_do_not_count(fleet_of: Callable[..., Fleet]) -> None:
+    docs = [reports.report(f"n{i}", KINDS[1], i + 1) for i in range(4)]
+    for doc in docs:
+        doc["inventory"]["nics"][0]["ports"][0]["state"] = "DOWN"
+    docs[0]["inventory"]["nics"][0]["ports"][0]["gids"] = []
+    assert not fleet_of(*docs).faults
+
+
+def test_another_subnet_comes_with_the_way_to_mend_it(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(12)
+    moved = docs[0]["inventory"]["nccl_interface"]
+    moved["address"] = "10.200.0.1"
+    docs[0]["inventory"]["links"][1]["addresses"] = ["10.200.0.1/16"]
+    ((finding, blamed),) = fleet_of(*docs).faults
+    assert blamed == ("n0",) and finding.severity is Severity.WARNING and "route" in (finding.how or "")
+    moved["name"] = "ib0"
+    ((finding, _),) = fleet_of(*docs).faults
+    assert finding.how == "NCCL_SOCKET_IFNAME=eth0"
+
+
+def test_kinds_with_different_nccl_are_a_note(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(3) + [reports.report(f"l{i}", KINDS[3], i + 1) for i in range(3)]
+    assert not fleet_of(*docs).notes
+    for doc in docs[:3]:
+        doc["inventory"]["nccl"]["version"] = "2.21.5"
+    fleet = fleet_of(*docs)
+    assert fleet.exit_code == 0 and any("different NCCL versions" in note for note in fleet.notes)
+
+
+def test_a_waived_fail_is_not_the_reason(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(3)
+    reports.own_fail(docs[0], "net.tcp_buffers", "small, and that is fine")
+    docs[0]["checks"][6]["findings"][0]["waived"] = "the site says so"
+    reports.own_fail(docs[0])
+    (node,) = [n for n in fleet_of(*docs).nodes if n.state == "bad"]
+    assert node.reasons == ["net.port_range: 3 usable ports, 24 listeners"]
+
+
+def test_a_few_nodes_without_gpus_but_other_devices_are_not_adopted(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(5)
+    storage = reports.report("storage", number=99)
+    storage["inventory"] |= {"gpus": [], "pci": []}
+    storage["inventory"]["nics"] = storage["inventory"]["nics"][:2]
+    fleet = fleet_of(*docs, storage)
+    assert [len(g.members) for g in fleet.groups] == [5, 1] and fleet.exit_code == 0
