@@ -96,7 +96,7 @@ def sandbox(job: Mapping[str, str], conf: Collection[str] = ()) -> Sandbox:
 
 
 def conf_names(environment: Mapping[str, str]) -> frozenset[str]:
-    """The names that NCCL's configuration files set (src/misc/param.cc: NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf)."""
+    """Names that NCCL's configuration files set (src/misc/param.cc: NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf)."""
     own = environment.get("NCCL_CONF_FILE") or os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".nccl.conf")
     return frozenset(name for path in (own, "/etc/nccl.conf") for name in _names_in(path))
 

@@ -393,3 +393,26 @@ def test_a_lock_that_is_held_is_waited_for_and_no_longer(tmp_path: Path, monkeyp
         assert made.run(SMALL, again=True).state == "finished"
     finally:
         made.close()
+
+
+OLD = sorted(p for p in (shutil.which(f"python3.{minor}") for minor in (8, 9)) if p)
+OLD += (
+    sorted(str(p) for p in Path.home().glob(".pyenv/versions/3.[89].*/bin/python3")) if os.access(Path.home(), os.X_OK) else []
+)
+
+
+@pytest.mark.skipif(not OLD, reason="no Python 3.8 or 3.9 here")
+def test_the_rank_program_runs_in_old_pythons(folder: Path) -> None:
+    for python in OLD:
+        made = Session(python, environment(PYTHONPATH=str(folder / "stub_torch")))
+        try:
+            facts, run = made.facts(), made.run(SMALL)
+        finally:
+            made.close()
+        if isinstance(facts, Unavailable):  # a pyenv shim of a version that is not chosen
+            assert "pyenv" in python and "shims" in python, (python, facts)
+            continue
+        assert facts.version == "0.0+stub"
+        assert facts.backends_error == "RuntimeError: a stub makes no group"
+        assert run.state == "failed", python
+        assert run.reason.endswith("in phase init: RuntimeError: a stub makes no group")

@@ -1,0 +1,5 @@
+"""A fake without devices."""
+
+
+def is_available():
+    return False
