@@ -697,6 +697,14 @@ SILENT = [
         + DONE
         + f"{A}comm 0x5500 rank 0 nranks 2 cudaDev 0 busId 1000 - Destroy COMPLETE",
     ),
+    (
+        "ranks of a test that is over leave one by one",
+        ONE
+        + DONE
+        + "# Avg bus bandwidth    : 187.5\n"
+        + WA
+        + "misc/socket.cc:58 NCCL WARN socketProgress: Connection closed by remote peer node02<4000>",
+    ),
     ("retried, then connected", f"{A}Call to connect returned Connection refused, retrying\n" + ONE + DONE),
     (
         "EFA between nodes",

@@ -239,7 +239,7 @@ def chosen_interface(s: Scene) -> Iterator[Guess]:
     by_address: dict[str, set[str]] = {}
     for a in f.bootstraps:
         by_address.setdefault(a.address, set()).add(a.host)
-    # Containers of one node that share its network have one address too, so only addresses that hosts give out themselves count.
+    # Containers of one node that share its network have one address too: only addresses that hosts give out themselves count.
     same = next((a for a, h in by_address.items() if len(h) > 1 and (unreachable_by_design(a) or BRIDGED.match(a))), None)
     if same and len(hosts) > 1:
         yield Guess(
