@@ -49,8 +49,13 @@ def allreduce_bandwidth(
         yield unknown(f"no all-reduce was run: {baseline}", how="netdoctor allreduce")
     else:
         yield _baseline(baseline.run, gpus, pci, rdma, expected)
-    runs = () if isinstance(paths, Unavailable) else paths.runs
-    for run in () if isinstance(runs, Unavailable) else runs:
+    runs = paths if isinstance(paths, Unavailable) else paths.runs
+    if isinstance(runs, Unavailable):
+        there = accelerator(pci, gpus)
+        if not isinstance(baseline, Unavailable) and not (isinstance(there, Accelerator) and there.none):
+            yield unknown(f"the inter-node path was not tried: {runs}", subject="inter-node")
+        return
+    for run in runs:
         yield _loopback(_judge(run, run.experiment.path, path_limit(run, gpus, pci, rdma), None))
 
 

@@ -33,9 +33,11 @@ def allreduce_run(
         yield unknown(f"no all-reduce was run: {baseline}", how=AGAIN)
     else:
         yield _judge(baseline.run, "node", accelerator(pci, gpus))
-    runs = () if isinstance(paths, Unavailable) else paths.runs
+    runs = paths if isinstance(paths, Unavailable) else paths.runs
     if isinstance(runs, Unavailable):
-        yield unknown(f"the inter-node path was not tried: {runs}", subject="inter-node")
+        there = accelerator(pci, gpus)
+        if not isinstance(baseline, Unavailable) and not (isinstance(there, Accelerator) and there.none):
+            yield unknown(f"the inter-node path was not tried: {runs}", subject="inter-node")
         return
     for run in runs:
         yield _judge(run, run.experiment.path, None)

@@ -114,6 +114,10 @@ def gpudirect_rdma(
     taken: dict[str, int] = {}
     for gpu in places:
         kind, near = hcas.nearest(gpu, candidates, pci)
+        if not kind and len(near) > 1:  # any pair would be a guess
+            text = "which RDMA device is nearest could not be told"
+            yield unknown(text if isinstance(pci, Pci) else f"{text}: PCI: {pci}", subject=gpu.label, how=HOW)
+            continue
         device = min(near, key=lambda d: (taken.get(d.name, 0), near.index(d)))
         taken[device.name] = taken.get(device.name, 0) + 1
         yield _pair(gpu, device, kind, node)

@@ -109,6 +109,7 @@ def azure_nd() -> Machine:
             Rdma: f.rdma(devices=(*(f.hca(i, name=f"mlx5_ib{i}", virtual_function=True) for i in range(8)), slow)),
             Environ: f.environ({"NCCL_TOPO_FILE": "/opt/microsoft/ndv5-topo.xml"}),
             Net: f.net(f.netlink_link("lo", 1, "127.0.0.1"), synthetic, vf, *ib),
+            NcclChoice: f.nccl_choice(interface="ib0", address="172.16.0.7"),
             PathRun: paths(prefix="mlx5_ib"),
         }
     )

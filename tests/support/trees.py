@@ -63,7 +63,7 @@ class Shape:
 def dgx_h100(root: pathlib.Path, **faults: object) -> pathlib.Path:
     """Write the tree into `root`, which stands for /sys; `faults` are the fields of `Shape`.  Returns `root`."""
     shape = Shape(**faults)  # type: ignore[arg-type]
-    tree = _Tree(root)
+    tree = Tree(root)
     for n in range(max(shape.gpus, shape.hcas)):
         numa = n // 4
         base = tree.switch(HCA_BUSES[n] - 3, numa)
@@ -83,7 +83,7 @@ def dgx_h100(root: pathlib.Path, **faults: object) -> pathlib.Path:
     return root
 
 
-def _hca(tree: _Tree, shape: Shape, n: int, base: str, numa: int) -> None:
+def _hca(tree: Tree, shape: Shape, n: int, base: str, numa: int) -> None:
     bus = HCA_BUSES[n]
     where = f"{base}/0000:{bus - 1:02x}:00.0"
     tree.bridge(where, numa)
@@ -148,7 +148,7 @@ def _hca(tree: _Tree, shape: Shape, n: int, base: str, numa: int) -> None:
         tree.link(f"{node}/subsystem", "class/infiniband_verbs")
 
 
-def _system(tree: _Tree, shape: Shape) -> None:
+def _system(tree: Tree, shape: Shape) -> None:
     for n, cpus in enumerate(shape.cpus):
         tree.write(
             f"devices/system/node/node{n}",
@@ -174,7 +174,7 @@ def _system(tree: _Tree, shape: Shape) -> None:
         tree.folder(name)
 
 
-class _Tree:
+class Tree:
     """Files, folders and links below one folder, by relative names."""
 
     def __init__(self, root: pathlib.Path) -> None:
@@ -209,14 +209,14 @@ class _Tree:
         if where not in self.made:
             bus, _, rest = where.rpartition("/")[2][5:].partition(":")
             slot = int(rest.partition(".")[0], 16)
-            self._put(where, f"0000:{bus}:{slot:02x}.0", 0x1000, 0xC030, 0x060400, "pcieport", numa, 16)
+            self.put(where, f"0000:{bus}:{slot:02x}.0", 0x1000, 0xC030, 0x060400, "pcieport", numa, 16)
 
     def function(self, parent: str, bus: int, vendor: int, device: int, klass: int, driver: str, numa: int, width: int) -> str:
         address = f"0000:{bus:02x}:00.0"
-        self._put(f"{parent}/{address}", address, vendor, device, klass, driver, numa, width)
+        self.put(f"{parent}/{address}", address, vendor, device, klass, driver, numa, width)
         return f"{parent}/{address}"
 
-    def _put(self, where: str, address: str, vendor: int, device: int, klass: int, driver: str, numa: int, width: int) -> None:
+    def put(self, where: str, address: str, vendor: int, device: int, klass: int, driver: str, numa: int, width: int) -> None:
         lines = [f"PCI_CLASS={klass:X}", f"PCI_ID={vendor:04X}:{device:04X}", f"PCI_SLOT_NAME={address}"]
         header = vendor.to_bytes(2, "little") + device.to_bytes(2, "little") + bytes(5) + klass.to_bytes(3, "little")
         self.write(

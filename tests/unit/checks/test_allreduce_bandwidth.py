@@ -121,3 +121,10 @@ def test_gpus_below_one_root_have_the_limit_of_their_links() -> None:
     found = path_limit(given, without, two, rdma())
     assert isinstance(found, Limit)
     assert found.rate == 48.0
+
+
+def test_a_path_that_was_not_tried_is_said() -> None:
+    found = judge(allreduce_bandwidth, machine() | {PathRun: Unavailable("no budget")})
+    assert [(x.subject, x.status) for x in found][1:] == [("inter-node", Status.UNKNOWN)]
+    cpu = {**NO_GPU, Baseline: baseline(gloo_run(), nccl_ran=False), PathRun: Unavailable("unsupported")}
+    assert [(x.subject, x.status) for x in judge(allreduce_bandwidth, machine() | cpu)] == [("node", Status.SKIP)]

@@ -91,3 +91,13 @@ def test_each_path_is_judged() -> None:
         ("inter-node mlx5_2:1", Status.UNKNOWN, None),
         ("inter-node mlx5_3:1", Status.FAIL, "transport_fallback_tcp"),
     ]
+
+
+def test_a_path_that_was_not_tried_is_said() -> None:
+    lost = {PathRun: Unavailable("no budget")}
+    found = judge(allreduce_run, machine() | lost)
+    assert [(x.subject, x.status) for x in found] == [("node", Status.PASS), ("inter-node", Status.UNKNOWN)]
+    nothing = judge(allreduce_run, machine() | lost | {Baseline: Unavailable("refused")})
+    assert [(x.subject, x.status) for x in nothing] == [("node", Status.UNKNOWN)]
+    cpu = judge(allreduce_run, machine() | lost | NO_GPU | {Baseline: baseline(gloo_run(), nccl_ran=False)})
+    assert [(x.subject, x.status) for x in cpu] == [("node", Status.PASS)]

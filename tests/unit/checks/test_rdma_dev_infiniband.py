@@ -208,3 +208,8 @@ def efa_device(index: int, **changes: Any) -> RdmaDevice:
 def test_efa_has_no_link_layer_and_is_usable() -> None:
     found = judged({Rdma: f.rdma(devices=tuple(efa_device(i) for i in range(8)))})
     assert found["rdmap0s0"].status is Status.PASS
+
+
+def test_a_usable_device_that_may_not_be_the_jobs_is_no_pass() -> None:
+    found = judged({Pci: Unavailable("denied")})
+    assert {found[f"mlx5_{i}"].status for i in range(8)} == {Status.UNKNOWN}

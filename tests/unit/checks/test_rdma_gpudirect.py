@@ -172,3 +172,8 @@ def efa(gdrdma: bool) -> dict[type, object]:
 def test_efa_is_judged_by_its_log(gdrdma: bool, status: Status) -> None:
     found = f.judge(gpudirect_rdma, f.machine(efa(gdrdma)))
     assert f.statuses(found)["GPU0–rdmap0s0"] is status
+
+
+def test_without_distances_no_pair_is_guessed() -> None:
+    found = f.judge(gpudirect_rdma, f.machine({PathRun: runs(), Pci: Unavailable("denied")}))
+    assert {(one.subject, one.status) for one in found} == {(f"GPU{i}", Status.UNKNOWN) for i in range(8)}

@@ -1,0 +1,18 @@
+"""Where absence is evidence: questions whose answer "not there" (ENOENT) says something, and why it may be believed.
+
+Everywhere else a missing answer may only turn a result into unknown.  Each entry is a thing that its maker creates when, and
+only when, what it stands for is there; that the place itself was readable is seen by other answers.  Denied, timed out, empty
+and not recorded are never evidence.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+ABSENCE_IS_EVIDENCE: Final[tuple[tuple[str, str], ...]] = ()
+
+
+def is_evidence(question: str) -> bool:
+    """Whether "absent" as the answer to `question` may change a verdict to anything but unknown."""
+    return any(re.fullmatch(pattern, question) for pattern, _ in ABSENCE_IS_EVIDENCE)

@@ -1,0 +1,87 @@
+"""The machines of fixtures/hosts: loading, judging, writing."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+from dataclasses import replace
+from typing import Any, Final
+
+from netdoctor import engine
+from netdoctor.api import CheckSpec
+from netdoctor.commands import common, diagnose
+from netdoctor.config import Config
+from netdoctor.host import ReplayHost
+from netdoctor.model import Finding, Report, Unavailable
+from netdoctor.render import json as as_json
+from netdoctor.snapshot import Snapshot, dumps, loads
+
+ROOT: Final = pathlib.Path(__file__).parents[2]
+HOSTS: Final = ROOT / "fixtures" / "hosts"
+RECORDED: Final = ("this-machine",)  # by `netdoctor snapshot --pseudonymise`; the others are composed by tests/support/hosts.py
+
+
+def slugs() -> tuple[str, ...]:
+    return tuple(sorted(path.parent.name for path in HOSTS.glob("*/snapshot.json")))
+
+
+def snapshot(slug: str) -> Snapshot:
+    return loads((HOSTS / slug / "snapshot.json").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def specs() -> tuple[CheckSpec, ...]:
+    """The checks that come with netdoctor."""
+    return common.load_checks(Config(), ())[0]
+
+
+def facts_of(taken: Snapshot) -> dict[str, Any]:
+    """All facts of a snapshot, runs included."""
+    work = engine.Work(ReplayHost(taken.answers), specs(), facts=dict(taken.runs))
+    engine.collect(work, engine.wanted(specs()))
+    return work.facts
+
+
+def findings(have: dict[str, Any]) -> dict[str, tuple[Finding, ...]]:
+    """What every check says about these facts."""
+    return {spec.id: engine.judge(spec, have) for spec in specs()}
+
+
+def report(taken: Snapshot) -> Report:
+    """As `netdoctor diagnose` gives it."""
+    config = diagnose._with_policy(Config(), taken.policy)
+    return engine.diagnose(taken, specs(), common.decider(config, taken.selected, taken.partial), config.profile)
+
+
+def stable(taken: Snapshot) -> dict[str, Any]:
+    """The report without what differs from run to run, and without the version of netdoctor."""
+    data: dict[str, Any] = json.loads(as_json.render(report(taken)))
+    for name in ("volatile", "tool_version"):
+        data.pop(name, None)
+    return data
+
+
+def text_of(data: Any) -> str:
+    return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def compose() -> None:
+    """Write the composed machines again."""
+    from tests.support.hosts import HOSTS as COMPOSED
+
+    for slug, make in COMPOSED.items():
+        folder = HOSTS / slug
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "snapshot.json").write_text(dumps(make().snapshot()), encoding="utf-8")
+
+
+def golden() -> None:
+    """Write the reports; review them as a diff."""
+    for slug in slugs():
+        (HOSTS / slug / "report.json").write_text(text_of(stable(snapshot(slug))), encoding="utf-8")
+
+
+def without(taken: Snapshot, question: str, why: Unavailable) -> Snapshot:
+    """The same machine, one answer lost."""
+    return replace(taken, answers={**taken.answers, question: why})
