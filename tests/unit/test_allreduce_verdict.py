@@ -121,6 +121,15 @@ def test_wrong_data_counts_even_when_the_run_was_cut() -> None:
     assert build(EXPERIMENT, right, Cut("deadline", 9.0)).verified is None
 
 
+def test_data_is_right_only_where_all_of_it_was_compared_and_all_came_to_the_end() -> None:
+    both = [e for r in (0, 1) for e in (*phases(r, "verify"), *work(r))]
+    assert build(EXPERIMENT, [*both, ended(1, -9, 5.0)], Cut("failure", 6.0)).verified is None
+    done = [e for r in (0, 1) for e in (*phases(r, "done"), *work(r))]
+    less = [e for e in done if not (e["event"] == "verified" and e["bytes"] == 4096 and e["rank"] == 1)]
+    assert build(EXPERIMENT, done, None).verified is True
+    assert build(EXPERIMENT, less, None).verified is None
+
+
 def test_lines_as_they_were_recorded() -> None:
     """Two real Gloo ranks, the second killed in its first collective."""
     events = [json.loads(line) for line in (RECORDED / "killed_in_first.jsonl").read_text().splitlines()]
