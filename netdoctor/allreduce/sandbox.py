@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -123,11 +124,13 @@ def untrusted_code(python: str, environment: Mapping[str, str]) -> str | None:
     """Why root must not run `python` with this environment; None: root alone can change all that it would load.
 
     Looks at the interpreter, its site-packages and torch, and every variable that names code.  A path that is not there
-    is judged by the nearest folder that is: who may write that could put it there.
+    is judged by the nearest folder that is: who may write that could put it there.  The Python that netdoctor itself runs
+    in is not asked: whoever can change it has changed netdoctor already.
     """
     from netdoctor.trust import trusted
 
-    for path in _code_of(python):
+    own = os.path.dirname(os.path.dirname(os.path.abspath(python))) == os.path.abspath(sys.prefix)
+    for path in () if own else _code_of(python):
         if reason := trusted(path):
             return f"{path}: {reason}"
     for name in (*_CODE_LISTS, *_CODE_FILES):
