@@ -14,7 +14,7 @@ BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SHELL := /bin/sh
 
-.PHONY: help preflight check test lab bench golden mutants fuzz-log libnccl gpu-proof clean
+.PHONY: help preflight check test pyz lab bench golden mutants fuzz-log libnccl gpu-proof clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -59,8 +59,14 @@ test: check $(VENV)/.torch  ## check, and what runs live on this machine
 libnccl: | $(BIN)/python  ## fetch two real libnccl for the tests that ask NCCL itself (about 600 MB)
 	@PYTHON=$(BIN)/python sh tests/support/fetch_libnccl.sh
 
+pyz: $(VENV)/.run  ## one file that runs anywhere: build/netdoctor.pyz
+	@$(BIN)/python tools/build_pyz.py build/netdoctor.pyz
+
 bench: $(VENV)/.dev $(VENV)/.torch  ## measure; ratios within one run, build/bench.json
 	@$(BIN)/python -m bench $(ARGS)
+
+fuzz-log: $(VENV)/.dev  ## a million mutated log lines: no exception
+	@$(BIN)/python -m tests.fuzz_log
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -230,6 +230,18 @@ def env(
     raise typer.Exit(command.run(file or (), nccl, explain, format or "text", fail_on=fail_on or "warning", color=_colour()))
 
 
+@app.command()
+def ras(
+    address: Annotated[Text, typer.Argument(metavar="[HOST:PORT]", help="Default localhost:28028 (NCCL_RAS_ADDR).")] = None,
+    format: PlainFormatOption = None,
+    diagnostics: Annotated[bool, typer.Option("--diagnostics", help="Also NCCL's own diagnostics (NCCL >= 2.31).")] = False,
+) -> None:
+    """Ask a running NCCL job (>= 2.24) which rank does not move."""
+    from netdoctor.commands import ras as command
+
+    raise typer.Exit(command.run(address, format or "text", diagnostics=diagnostics))
+
+
 fleet = typer.Typer(name="fleet", help="Many nodes at once.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(fleet)
 

@@ -178,6 +178,7 @@ def _run_stable(run: Any) -> dict[str, Any]:
         "verified": run.verified,
         "torch": run.torch_version,
         "nccl": run.nccl_version,
+        "transports": plain(getattr(run.log, "transports", {}) or {}),
         "environment_changes": [[name, value] for name, value in run.changes],
     }
 
