@@ -112,10 +112,15 @@ def gpudirect_rdma(
         yield unknown("NCCL_IB_HCA selects none of the RDMA devices", how="netdoctor preflight --only rdma.dev_infiniband")
         return
     taken: dict[str, int] = {}
+    unpaired = False  # GPUs share the nearest devices in turn: where one is lost, so is the order of the others
     for gpu in places:
+        if any(word in gpu.name for word in gpudirect.NO_PLATFORM):
+            yield _no_platform(gpu)
+            continue
         kind, near = hcas.nearest(gpu, candidates, pci)
-        if not kind and len(near) > 1:  # any pair would be a guess
-            text = "which RDMA device is nearest could not be told"
+        if len(near) > 1 and (unpaired or not kind):  # any pair would be a guess
+            unpaired = True
+            text = "which RDMA device is its own could not be told"
             yield unknown(text if isinstance(pci, Pci) else f"{text}: PCI: {pci}", subject=gpu.label, how=HOW)
             continue
         device = min(near, key=lambda d: (taken.get(d.name, 0), near.index(d)))
@@ -174,13 +179,16 @@ def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Find
     return _static(subject, gpu, node, able, near, evidence)
 
 
+def _no_platform(gpu: hcas.GpuPlace) -> Finding:
+    if gpu.visible is None:
+        return unknown(f"whether the job uses {gpu.name} could not be read", subject=gpu.label)
+    text = "has no GPUDirect RDMA by design: NCCL stages through memory that CPU and GPU share"
+    return skip(f"{gpu.name} {text}", subject=gpu.label)
+
+
 def _own_rules(gpu: hcas.GpuPlace, device: RdmaDevice, node: Node, proof: GdrProof, subject: str) -> Finding | None:
-    """Platforms with rules of their own: no GPUDirect at all, or another library that decides."""
+    """GPUs without GPUDirect, and networks of which another library decides."""
     seen = gpu.visible
-    if any(word in gpu.name for word in gpudirect.NO_PLATFORM):
-        return skip(
-            f"{gpu.name} has no GPUDirect RDMA by design: NCCL stages through memory that CPU and GPU share", subject=subject
-        )
     if seen is not None and seen.gpudirect_rdma is False and seen.dmabuf is False and not proof.receive:
         if seen.integrated is True or any(word in gpu.name for word in gpudirect.CONSUMER):
             return skip(f"the driver offers no GPUDirect RDMA on {gpu.name} (attributes 116 and 124 are 0)", subject=subject)

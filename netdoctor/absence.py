@@ -10,7 +10,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-ABSENCE_IS_EVIDENCE: Final[tuple[tuple[str, str], ...]] = ()
+ABSENCE_IS_EVIDENCE: Final[tuple[tuple[str, str], ...]] = (
+    (r"stat:/dev/infiniband/uverbs\d+", "a device node that is not there is not mapped: open(2) fails with ENOENT"),
+    (r"dir:/sys/class/infiniband_verbs", "the class comes with the module ib_uverbs (drivers/infiniband/core/uverbs_main.c)"),
+    (r"ask:ibverbs(\?.*)?", "the loader finds no libibverbs.so.1: NCCL's dlopen meets the same"),
+)
 
 
 def is_evidence(question: str) -> bool:

@@ -102,6 +102,8 @@ def _pcie(gpus: list[Gpu], pci: Pci | Unavailable) -> Limit | Unavailable:
     devices = [pci.at(gpu.pci) if isinstance(gpu.pci, str) else None for gpu in gpus]
     found = [device for device in devices if device is not None]
     # Root port first, then switches: two components above a device at least mean that a switch stands over it.
+    if not all(d.placed for d in found):
+        return Unavailable("not read", "where the GPUs sit on PCI")
     if len(found) < len(gpus) or len({d.root for d in found}) > 1 or len({d.path[:1] for d in found}) > 1:
         return Unavailable("unsupported", "the data crosses the CPU between PCIe roots, whose limit is not known here")
     rates = []

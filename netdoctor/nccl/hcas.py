@@ -91,17 +91,22 @@ def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci | Unavailable
     the highest rate over slower ones (a management port beside the fabric).
     """
     every = tuple(devices)
-    if isinstance(pci, Unavailable) or isinstance(gpu.device, Unavailable):
+    if isinstance(pci, Unavailable) or isinstance(gpu.device, Unavailable) or not gpu.device.placed:
         return "", every
     ranked: dict[str, list[RdmaDevice]] = {}
     lost = unplaced(every, pci)
+    blind = False  # a device that goes through the CPU may be nearer than it seems: a NUMA node could not be read
     for device in every:
         where = pci.at(device.pci) if isinstance(device.pci, str) else None
-        if where is not None:
-            ranked.setdefault(distance(gpu.device, where, gpu.c2c), []).append(device)
+        if where is not None and where.placed:
+            kind = distance(gpu.device, where, gpu.c2c)
+            blind |= _through_cpu(kind) and any(isinstance(d.numa_node, Unavailable) for d in (gpu.device, where))
+            ranked.setdefault(kind, []).append(device)
     if not ranked:
         return "", every
     kind = min(ranked, key=rank)
+    if blind and _through_cpu(kind):
+        return "", every
     if lost and kind != "PIX":
         return "", (*lost, *prefer(ranked[kind]))  # one whose place is not known may be nearer
     return kind, prefer(ranked[kind])
@@ -109,13 +114,33 @@ def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci | Unavailable
 
 def unplaced(devices: Iterable[RdmaDevice], pci: Pci) -> tuple[RdmaDevice, ...]:
     """The hardware devices whose place on PCI is not known."""
-    return tuple(d for d in devices if d.pci is not None and (isinstance(d.pci, Unavailable) or pci.at(d.pci) is None))
+
+    def known(address: str) -> bool:
+        where = pci.at(address)
+        return where is not None and where.placed
+
+    return tuple(d for d in devices if d.pci is not None and (isinstance(d.pci, Unavailable) or not known(d.pci)))
+
+
+def _through_cpu(kind: str) -> bool:
+    return rank(kind) >= rank("P2C")
 
 
 def prefer(devices: list[RdmaDevice]) -> tuple[RdmaDevice, ...]:
-    live = [d for d in devices if active_ports(d)] or devices
+    """Those with an ACTIVE port and at least half the best rate; what could not be read excludes nothing."""
+    live = [d for d in devices if active_ports(d) or not _ports_read(d)] or devices
     best = max(rate(d) for d in live)
-    return tuple(d for d in live if rate(d) >= best / 2)
+    return tuple(d for d in live if rate(d) >= best / 2 or not _rates_read(d))
+
+
+def _ports_read(device: RdmaDevice) -> bool:
+    if isinstance(device.ports, Unavailable):
+        return False
+    return not any(isinstance(what, Unavailable) for p in device.ports for what in (p.state, p.link_layer))
+
+
+def _rates_read(device: RdmaDevice) -> bool:
+    return _ports_read(device) and not any(isinstance(p.rate_gbps, Unavailable) for p in active_ports(device))
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ class PciDevice:
     rdma: bool = False  # an InfiniBand controller, or an Ethernet controller of a family that does RDMA
     rdma_only: bool = False  # of these, what has no other use (InfiniBand, EFA) or whose kernel driver brings RDMA along (mlx5)
     model: str | None = None  # udev's name from the hardware database, for people
+    placed: bool = True  # False: the link that tells `path` and `root` could not be read
 
     @property
     def is_gpu(self) -> bool:
@@ -206,6 +207,7 @@ def _device(host: Host, one: _Function) -> PciDevice:
         physical_function=physical.rpartition("/")[2] or None if isinstance(physical, str) else None,
         rdma=_rdma(one),
         rdma_only=_rdma_only(one),
+        placed=not isinstance(target, Unavailable),
     )
 
 

@@ -155,16 +155,25 @@ def _provider(host: Host, name: str, listed: dict[str, Any] | Unavailable, alone
     return Provider(one["context"], str(one.get("error", "")), _text(one.get("dmabuf"), "ibv_reg_dmabuf_mr"))
 
 
-def _uverbs_names(host: Host) -> dict[str, str] | Unavailable:
-    """uverbsN by RDMA device."""
+def _uverbs_names(host: Host) -> dict[str, str | Unavailable] | Unavailable:
+    """uverbsN by RDMA device; under "" why the device of one could not be read."""
     listed = names(host, _VERBS)
     if isinstance(listed, Unavailable):
         return listed
-    pairs = [(read(host, f"{_VERBS}/{n}/ibdev"), n) for n in listed if n.startswith("uverbs")]
-    return {ibdev.strip(): n for ibdev, n in pairs if isinstance(ibdev, str)}
+    found: dict[str, str | Unavailable] = {}
+    for name in listed:
+        if name.startswith("uverbs"):
+            ibdev = read(host, f"{_VERBS}/{name}/ibdev")
+            if isinstance(ibdev, Unavailable):
+                found[""] = Unavailable("not read", f"{_VERBS}/{name}/ibdev: {ibdev}")
+            else:
+                found[ibdev.strip()] = name
+    return found
 
 
-def _device(host: Host, name: str, nodes: dict[str, str] | Unavailable, provider: Provider | Unavailable) -> RdmaDevice:
+def _device(
+    host: Host, name: str, nodes: dict[str, str | Unavailable] | Unavailable, provider: Provider | Unavailable
+) -> RdmaDevice:
     where = f"{_CLASS}/{name}"
     target = link(host, where)
     pci: str | None | Unavailable
@@ -268,12 +277,12 @@ def _stripped(text: str | Unavailable) -> str | Unavailable:
     return text if isinstance(text, Unavailable) else text.strip()
 
 
-def _uverbs(host: Host, name: str, nodes: dict[str, str] | Unavailable) -> Uverbs | Unavailable:
+def _uverbs(host: Host, name: str, nodes: dict[str, str | Unavailable] | Unavailable) -> Uverbs | Unavailable:
     if isinstance(nodes, Unavailable):
         return nodes
-    if name not in nodes:
-        return Unavailable("absent", f"no uverbs of {name}: the module ib_uverbs has not taken it")
-    own = nodes[name]
+    own = nodes.get(name, nodes.get("", Unavailable("absent", f"no uverbs of {name}: the module ib_uverbs has not taken it")))
+    if isinstance(own, Unavailable):
+        return own
     node = f"/dev/infiniband/{own}"
     facts = mapping(host, f"stat:{node}")
     numbers = owner = facts if isinstance(facts, Unavailable) else Unavailable("malformed", node)

@@ -14,8 +14,9 @@ from netdoctor.model import Unavailable
 from netdoctor.probes.cpu import cpu_list
 from netdoctor.redact import redact
 from netdoctor.snapshot import Snapshot, with_logs
+from tests.support.composer import roce_gids
 from tests.support.nccllog import Wire, gloo_run, nccl_run, torch_facts
-from tests.support.nodes import MELLANOX, NVIDIA, Node, Place, roce_gids
+from tests.support.nodes import MELLANOX, NVIDIA, Node, Place
 
 VENV: Final = "/opt/venv"
 SITE: Final = f"{VENV}/lib/python3.12/site-packages"
