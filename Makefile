@@ -51,7 +51,7 @@ check: $(VENV)/.dev  ## lint, types and unit tests
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -q tests/unit
+	@$(BIN)/pytest -q -n auto tests/unit
 
 test: check $(VENV)/.torch  ## check, and what runs live on this machine
 	@$(BIN)/pytest -q tests/live
