@@ -42,6 +42,14 @@ OutputOption = Annotated[
         "--output", "-o", metavar="FILE", envvar="NETDOCTOR_OUTPUT", help="Also write the report here, by suffix (else JSON)."
     ),
 ]
+TerminationOption = Annotated[
+    Text,
+    typer.Option(
+        metavar="FILE",
+        envvar="NETDOCTOR_TERMINATION_LOG",
+        help="Also write what is wrong here in at most 4096 bytes (a pod's /dev/termination-log).",
+    ),
+]
 BriefOption = Annotated[bool, typer.Option("--brief", envvar="NETDOCTOR_BRIEF", help="One line of at most 200 characters.")]
 ChecksDirOption = Annotated[Text, typer.Option(metavar="DIR", help="Drop-in checks, besides /etc/netdoctor/checks.d.")]
 PythonOption = Annotated[Text, typer.Option(metavar="PATH", help="The job's Python.")]
@@ -92,12 +100,24 @@ def preflight(
     budget: BudgetOption = None,
     exit_style: ExitStyleOption = None,
     quiet: QuietOption = False,
+    termination_log: TerminationOption = None,
 ) -> None:
     """Look at this node, run a short all-reduce, say what is wrong and what mends it."""
     from netdoctor.commands import preflight as command
 
     given = command.Given(
-        config, profile, fail_on, "brief" if brief else format, output, checks_dir, python, user, vantage, budget, exit_style
+        config,
+        profile,
+        fail_on,
+        "brief" if brief else format,
+        output,
+        checks_dir,
+        python,
+        user,
+        vantage,
+        budget,
+        exit_style,
+        termination_log,
     )
     raise typer.Exit(command.run(given, _ids(only), host_root, allreduce=not no_allreduce, quiet=quiet))
 
@@ -240,6 +260,17 @@ def ras(
     from netdoctor.commands import ras as command
 
     raise typer.Exit(command.run(address, format or "text", diagnostics=diagnostics))
+
+
+@app.command()
+def deploy(
+    what: Annotated[Text, typer.Argument(help="kubernetes, slurm, ansible or systemd; nothing: say what there is.")] = None,
+    to: Annotated[Text, typer.Option("--to", metavar="DIR", help="Write the files here instead of printing them.")] = None,
+) -> None:
+    """Print or write what puts netdoctor to work: manifests, prologs, playbooks, units."""
+    from netdoctor.commands import deploy as command
+
+    raise typer.Exit(command.run(what, to))
 
 
 fleet = typer.Typer(name="fleet", help="Many nodes at once.", no_args_is_help=True, rich_markup_mode=None)

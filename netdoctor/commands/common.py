@@ -207,6 +207,13 @@ def write(path: str, text: str, mode: int) -> int:
     return 0
 
 
+def last_words(report: Report, path: str) -> None:
+    """A container's termination message.  Where it cannot be written a line on stderr says so; the verdict stays."""
+    from netdoctor.render import termination
+
+    write(path, termination.render(report), 0o644)
+
+
 def become(config: Config) -> None:
     """As root with a user named: be that user from here on, without a way back (setgroups, setgid, setuid, no_new_privs)."""
     if config.user is None or os.geteuid() != 0:

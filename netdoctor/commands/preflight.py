@@ -26,6 +26,7 @@ class Given:
     vantage: str | None = None
     budget: float | None = None
     exit_style: str | None = None
+    termination_log: str | None = None
 
 
 def run(
@@ -59,6 +60,8 @@ def run(
         return _keep(outcome, config, only, snapshot_to)
     report = engine.report(outcome.work, common.decider(config, only, outcome.partial), config.profile, outcome.partial)
     # What the job prints is the job's: there the report goes to stderr.
+    if given.termination_log is not None:
+        common.last_words(report, given.termination_log)
     code = common.deliver(report, given.format, given.output, given.exit_style, sys.stderr if in_job else sys.stdout)
     return 128 + outcome.signal if outcome.signal else code
 
