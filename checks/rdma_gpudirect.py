@@ -118,7 +118,7 @@ def gpudirect_rdma(
             yield _no_platform(gpu)
             continue
         kind, near = hcas.nearest(gpu, candidates, pci)
-        if len(near) > 1 and (unpaired or not kind):  # any pair would be a guess
+        if len(near) > 1 and (unpaired or not kind or not all(map(hcas.rates_read, near))):  # any pair would be a guess
             unpaired = True
             text = "which RDMA device is its own could not be told"
             yield unknown(text if isinstance(pci, Pci) else f"{text}: PCI: {pci}", subject=gpu.label, how=HOW)

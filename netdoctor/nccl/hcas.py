@@ -45,6 +45,8 @@ def places(gpus: Gpus | Unavailable, pci: Pci | Unavailable) -> tuple[GpuPlace, 
     if isinstance(jobs, Unavailable) or not jobs:
         if isinstance(pci, Unavailable):
             return pci
+        if pci.unread:
+            return Unavailable("not read", f"the class of {pci.unread[0]} on PCI: it may be a GPU")
         return tuple(GpuPlace(f"GPU {d.address}", None, d, None, _by_address(gpus, d.address)) for d in pci.gpus)
     out = []
     for seen, gpu in jobs:
@@ -128,9 +130,10 @@ def _through_cpu(kind: str) -> bool:
 
 def prefer(devices: list[RdmaDevice]) -> tuple[RdmaDevice, ...]:
     """Those with an ACTIVE port and at least half the best rate; what could not be read excludes nothing."""
-    live = [d for d in devices if active_ports(d) or not _ports_read(d)] or devices
+    live = [d for d in devices if active_ports(d)]
+    live = [d for d in devices if d in live or not _ports_read(d)] if live else devices
     best = max(rate(d) for d in live)
-    return tuple(d for d in live if rate(d) >= best / 2 or not _rates_read(d))
+    return tuple(d for d in live if rate(d) >= best / 2 or not rates_read(d))
 
 
 def _ports_read(device: RdmaDevice) -> bool:
@@ -139,7 +142,8 @@ def _ports_read(device: RdmaDevice) -> bool:
     return not any(isinstance(what, Unavailable) for p in device.ports for what in (p.state, p.link_layer))
 
 
-def _rates_read(device: RdmaDevice) -> bool:
+def rates_read(device: RdmaDevice) -> bool:
+    """Whether all is known that `prefer` goes by."""
     return _ports_read(device) and not any(isinstance(p.rate_gbps, Unavailable) for p in active_ports(device))
 
 
@@ -168,7 +172,8 @@ def subjects(
         kind, near = nearest(gpu, devices, pci)
         for device in near:
             why.setdefault(device.name, []).append(f"{gpu.label} ({kind})" if kind else gpu.label)
-            certain[device.name] = certain.get(device.name, False) or bool(kind)
+            sure = bool(kind) and (len(near) == 1 or rates_read(device))
+            certain[device.name] = certain.get(device.name, False) or sure
     for device in () if isinstance(pci, Unavailable) else unplaced(devices, pci):
         why.setdefault(device.name, ["one of the GPUs: its place on PCI is not known"])
         certain.setdefault(device.name, False)

@@ -12,10 +12,12 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from netdoctor import engine
+from netdoctor import engine, facts
 from netdoctor.absence import is_evidence
+from netdoctor.host import RecordingHost, ReplayHost
 from netdoctor.model import Unavailable
 from netdoctor.plugins import needs
+from netdoctor.snapshot import Snapshot
 from tests.lab import fixtures
 from tests.lab.oracle import worse
 
@@ -35,25 +37,49 @@ def by_fact(have: dict[str, Any]) -> Iterator[str]:
 
 
 def by_answer(slug: str, questions: tuple[str, ...] | None = None) -> list[str]:
-    """What breaks when one answer is missing: ``SLUG CHECK without QUESTION (KIND): …``."""
+    """What breaks when one answer is missing: ``SLUG CHECK without QUESTION (KIND): …``.
+
+    Only what an answer reaches is made again: the facts whose probes asked it, and the checks that need one that changed.
+    """
     taken = fixtures.snapshot(slug)
-    before = fixtures.findings(fixtures.facts_of(taken))
+    have, asked = _facts_and_questions(taken)
+    before = fixtures.findings(have)
     out = []
-    for question, answer in taken.answers.items():
-        if questions is not None and question not in questions:
-            continue
+    for question in taken.answers if questions is None else questions:
+        answer = taken.answers[question]
+        touched = tuple(fact for fact, those in asked.items() if question in those)
         for why in WHYS:
             if isinstance(answer, Unavailable) and answer.kind == why.kind:
                 continue
             if why.kind == "absent" and is_evidence(question):
                 continue
-            after = fixtures.findings(fixtures.facts_of(fixtures.without(taken, question, why)))
-            out += [
-                f"{slug} {check} without {question} ({why.kind}): {bad}"
-                for check, found in before.items()
-                for bad in worse(found, after[check])
-            ]
+            lost = _again(have, touched, fixtures.without(taken, question, why))
+            for spec in fixtures.specs():
+                if any(lost[n.type.__name__] != have[n.type.__name__] for n in needs(spec)):
+                    after = engine.judge(spec, lost)
+                    out += [f"{slug} {spec.id} without {question} ({why.kind}): {x}" for x in worse(before[spec.id], after)]
     return out
+
+
+def _facts_and_questions(taken: Snapshot) -> tuple[dict[str, Any], dict[str, frozenset[str]]]:
+    """All facts, and what the probe of each asked."""
+    have: dict[str, Any] = dict(taken.runs)
+    asked: dict[str, frozenset[str]] = {}
+    for name in facts.closure(engine.wanted(fixtures.specs())):
+        host = RecordingHost(ReplayHost(taken.answers))
+        have[name] = facts.make(host, name, have)
+        asked[name] = frozenset(host.answers)
+    return have, asked
+
+
+def _again(have: dict[str, Any], names: tuple[str, ...], taken: Snapshot) -> dict[str, Any]:
+    """`have` with these facts, and those made from them, made again."""
+    lost, host, changed = dict(have), ReplayHost(taken.answers), set(names)
+    for name, source in facts.SOURCES.items():
+        if name in lost and (name in changed or changed & set(source.after)):
+            lost[name] = facts.make(host, name, lost)
+            changed.add(name)
+    return lost
 
 
 def main() -> int:
