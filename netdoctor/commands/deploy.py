@@ -46,13 +46,13 @@ def _print(found: list[tuple[str, bytes]]) -> int:
 
 def _write(found: list[tuple[str, bytes]], to: str) -> int:
     """Nothing that is there is overwritten: it may have been edited."""
-    there = [name for name, data in found if os.path.lexists(os.path.join(to, name)) and not _same(os.path.join(to, name), data)]
+    paths = [(os.path.join(to, name), data) for name, data in found]
+    there = [path for path, data in paths if os.path.lexists(path) and not _same(path, data)]
     if there:
-        print(f"netdoctor: deploy: not overwritten: {', '.join(there[:5])} in {to}; nothing was written", file=sys.stderr)
+        print(f"netdoctor: deploy: not overwritten: {', '.join(there[:5])}; nothing was written", file=sys.stderr)
         return 2
     try:
-        for name, data in found:
-            path = os.path.join(to, name)
+        for path, data in paths:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             mode = 0o755 if data.startswith(b"#!") else 0o644
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "wb") as stream:

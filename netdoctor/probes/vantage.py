@@ -50,6 +50,8 @@ _CAPABILITIES: Final = (
     *("WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF", "CHECKPOINT_RESTORE"),
 )
 _KINDS: Final = frozenset({"host", "container", "pod-init", "pod", "prolog", "wrapper", "host-root"})
+# cpumanager and devicemanager of the kubelet hand an init container's CPUs and devices on, but promise nothing.
+_MAY_DIFFER: Final = "an init container: the main one may be given other CPUs and devices"
 _OUTSIDE: Final = "seen as root outside the job"
 
 
@@ -110,6 +112,8 @@ def _place(
     kind = str(said) if said in _KINDS else _kind(variables, real_root, runtime, profile)
     if said in ("host", "container", "pod", "wrapper"):
         return kind, _Own(True, True, True, asserted=True)
+    if said == "job" and kind == "pod-init":
+        return kind, _Own(True, True, True, _MAY_DIFFER, asserted=True)
     if said == "job":
         return "wrapper" if kind in ("host", "host-root") else kind, _Own(True, True, True, asserted=True)
     if said == "node":
