@@ -1,9 +1,6 @@
 """Real NCCL all-reduces: needs an NVIDIA GPU and a CUDA build of torch in this Python."""
 
-import importlib.util
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,30 +10,19 @@ from netdoctor.allreduce import plan
 from netdoctor.allreduce.experiment import AllReduce, TorchFacts
 from netdoctor.allreduce.runner import Session
 from netdoctor.nccl.log import parse_text
+from netdoctor.probes.job import JobShape
+from tests.support import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]
 
 
-def devices() -> int:
-    """CUDA devices, asked in a child: this process must stay free of CUDA."""
-    if importlib.util.find_spec("torch") is None:
-        return 0
-    program = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    return int(done.stdout.split()[-1]) if done.stdout.split() else 0
-
-
-COUNT = devices()
-if COUNT == 0:
-    pytest.skip("no CUDA device, or no torch that can use it", allow_module_level=True)
+COUNT = gpus.need()
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    made = Session(sys.executable, dict(os.environ))
-    made.start()
-    yield made
-    made.close()
+    with gpus.session() as made:
+        yield made
 
 
 def test_torch_tells_nccl(session: Session) -> None:
@@ -50,7 +36,7 @@ def test_torch_tells_nccl(session: Session) -> None:
 
 
 def test_the_baseline_finishes_and_its_data_is_right(session: Session) -> None:
-    run = session.run(plan.first_experiment(session.facts(), plan.JobShape()))
+    run = session.run(plan.first_experiment(session.facts(), JobShape()))
     assert (run.state, run.verified) == ("finished", True), run
     assert run.mapped or "static" in run.nccl_version
     log = parse_text(run.log_text)
@@ -76,7 +62,7 @@ def test_events_and_a_bare_loop_agree(session: Session) -> None:
     """Timed by events (fast path) and one by one (slow path): the same order of magnitude."""
     if COUNT < 2:
         pytest.skip("needs two GPUs")
-    first = plan.first_experiment(session.facts(), plan.JobShape())
+    first = plan.first_experiment(session.facts(), JobShape())
     fast = session.run(replace(first, sizes=(1 << 26,)))
     assert 1 < fast.busbw[1 << 26] < 2000
 
