@@ -312,7 +312,9 @@ def _memory(nodes: list[int | Unavailable], here: Here) -> Finding:
     every = here.cpu.nodes if not isinstance(here.cpu.nodes, Unavailable) else ()
     if isinstance(allowed, Unavailable):
         return unknown(f"Mems_allowed_list could not be read: {allowed}", subject="memory")
-    bound = not isinstance(policy, Unavailable) and policy.mode not in LOCAL_MEMORY
+    if not isinstance(policy, Unavailable) and policy.mode not in (*LOCAL_MEMORY, "bind"):
+        return unknown("the memory policy is one that netdoctor does not know", subject="memory", mode=policy.mode)
+    bound = not isinstance(policy, Unavailable) and policy.mode == "bind"
     may = allowed & policy.nodes if bound and not isinstance(policy, Unavailable) else allowed
     if len(every) > 1:
         for node in nodes:

@@ -58,8 +58,9 @@ def nccl_version(
     found = _of_the_run(run, libraries) if run is not None else None
     if found is None:
         found = torch if isinstance(torch, Finding) else _by_the_rules(libraries, torch)
-    yield _ours(_with_others(found, libraries, job), vantage)
-    yield _ours(_plugin(libraries, environ, rdma, run, used_nccl(libraries, baseline)), vantage)
+    lost = baseline if isinstance(baseline, Unavailable) else None
+    yield _ours(_with_others(found, libraries, job), vantage, lost)
+    yield _ours(_plugin(libraries, environ, rdma, run, used_nccl(libraries, baseline)), vantage, lost)
 
 
 def _does_not_apply(libraries: Libraries, pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> Finding | None:
@@ -78,10 +79,14 @@ def _does_not_apply(libraries: Libraries, pci: Pci | Unavailable, gpus: Gpus | U
     return None
 
 
-def _ours(finding: Finding, vantage: Vantage) -> Finding:
-    """A pass seen from outside the job's environment is none."""
-    if finding.status.value != "pass" or vantage.job_environment:
+def _ours(finding: Finding, vantage: Vantage, lost: Unavailable | None) -> Finding:
+    """A pass seen from outside the job's environment is none, nor one by rules alone: a run may show another library."""
+    if finding.status.value != "pass":
         return finding
+    if vantage.job_environment:
+        if lost is None:
+            return finding
+        return unknown(f"{finding.message}; the all-reduce would show it: {lost}", subject=finding.subject)
     elsewhere = vantage.why_not or "seen outside the job"
     return unknown(f"{finding.message}, {elsewhere}", subject=finding.subject, how="netdoctor run -- …")
 
@@ -237,7 +242,7 @@ def _plugin(
     if isinstance(plugin.symbols, Unavailable) or isinstance(version, Unavailable):
         why = plugin.symbols if isinstance(plugin.symbols, Unavailable) else version
         return unknown(f"whether {plugin.path} fits could not be told: {why}", subject="plugin")
-    have = sorted({int(s.rpartition("_v")[2]) for s in plugin.symbols if s.rpartition("_v")[2].isdigit()})
+    have = sorted({int(s.rpartition("_v")[2]) for s in plugin.symbols if s.rpartition("_v")[2].isdecimal()})
     low, high = plugin_interfaces(version)
     if not any(low <= n <= high for n in have):
         offers = ", ".join(f"v{n}" for n in have) or "no interface"

@@ -127,7 +127,7 @@ def _window(kernel: Kernel, environ: Environ, version: ifname.Version) -> Window
         explicit = environ.get(variable) if version >= EXPLICIT_FROM else None
         if isinstance(explicit, Unavailable):
             return explicit
-        if explicit is not None and explicit.strip().isdigit():
+        if explicit is not None and explicit.strip().isdecimal():
             ceiling = kernel.sysctl_ints(f"net.core.{letter}mem_max")
             if isinstance(ceiling, Unavailable):
                 return ceiling
@@ -178,7 +178,7 @@ def _streams(link: Link, environ: Environ) -> int:
     numbers = []
     for name in ("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"):
         value = environ.get(name)
-        numbers.append(int(value) if isinstance(value, str) and value.strip().isdigit() else None)
+        numbers.append(int(value) if isinstance(value, str) and value.strip().isdecimal() else None)
     return CHANNELS * nccl_ports.sockets_per_connection(vendor, numbers[0], numbers[1])
 
 
@@ -196,7 +196,9 @@ def _round_trip(net: Net, expected: Expected | Unavailable) -> tuple[float, str]
 def _unmeasured(net: Net, expected: Expected | Unavailable) -> str | None:
     """Why a round trip that there is could not be had; None where nobody named another node."""
     people = (net.master, *net.peers)
-    if far := [one for one in people if one is not None and (isinstance(one, Unavailable) or one.local is not True)]:
+    named = [one for one in people if one is not None and (isinstance(one, Unavailable) or one.local is not True)]
+    # without a port nothing was tried, so nothing was lost
+    if far := [one for one in named if isinstance(one, Unavailable) or one.port is not None]:
         first = far[0]
         return str(first) if isinstance(first, Unavailable) else f"the round trip to {first.name}: {first.rtt_ms}"
     return str(expected) if isinstance(expected, Unavailable) else None
@@ -250,7 +252,7 @@ def _judge(
             measured=measured,
             **evidence,
         )
-    if trip is None and missing is not None and enough < WIDE_MS:
+    if trip is None and missing is not None:
         return unknown(f"{at}; {missing}", subject=link.name, how=MEASURE, measured=measured, **evidence)
     if not vantage.job_network:
         where = vantage.why_not or "seen outside the job's network namespace"

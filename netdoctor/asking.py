@@ -316,7 +316,7 @@ def _decoded(data: bytearray) -> Answer | None:
     """A helper's answer; None where there is no whole JSON value."""
     try:
         got = json.loads(data)
-    except ValueError:  # includes UnicodeDecodeError
+    except (ValueError, RecursionError):  # includes UnicodeDecodeError
         return None
     if isinstance(got, dict) and isinstance(got.get("unavailable"), str):
         kind = got["unavailable"]

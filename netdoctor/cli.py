@@ -7,11 +7,14 @@ Exit codes: 0 healthy, 1 netdoctor itself broke, 2 bad usage, configuration or p
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from netdoctor import __version__
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 app = typer.Typer(
     name="netdoctor",
@@ -305,26 +308,80 @@ def _ids(only: Texts) -> tuple[str, ...]:
     return tuple(part.strip() for text in only or () for part in text.split(",") if part.strip())
 
 
+def _whole_streams() -> None:
+    """Put something in the place of a standard stream that the caller closed.
+
+    Else the next file or pipe that is opened takes its number, and progress or a child's output goes into it; and Python's
+    print(file=None) would put progress into the report.  A closed stdout stays one that cannot be written.
+    """
+    import os
+
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            os.dup2(opened := os.open(os.devnull, os.O_RDONLY if number < 2 else os.O_WRONLY), number)
+            if opened != number:
+                os.close(opened)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
+
+
 def main() -> None:
     """The console script: typer's exit codes, and 1 with one line where netdoctor itself broke."""
+    _whole_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a locale without UTF-8 must not end a report in a traceback
             stream.reconfigure(errors="backslashreplace")
     try:
         app()
-    except BrokenPipeError:  # the reader went away: nothing more to say to it
-        import os
-
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        code: str | int | None = 0
+    except SystemExit as end:
+        # click ends a broken pipe itself, with 1 and a wrapper in the place of the stream.
+        code = 141 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
     except Exception as error:
-        import os
+        code = _unprinted(error, 0) if _is_unprinted(error) else _defect(error)
+    lost = _lost()
+    sys.exit(_unprinted(lost, code) if lost else code)
 
-        if os.environ.get("NETDOCTOR_DEBUG"):
-            raise
-        print(f"netdoctor: a defect of netdoctor: {type(error).__name__}: {error}", file=sys.stderr)
-        print("netdoctor: set NETDOCTOR_DEBUG=1 for the traceback, and please report it", file=sys.stderr)
-        sys.exit(1)
+
+def _defect(error: Exception) -> int:
+    import os
+
+    if os.environ.get("NETDOCTOR_DEBUG"):
+        raise error
+    print(f"netdoctor: a defect of netdoctor: {type(error).__name__}: {error}", file=sys.stderr)
+    print("netdoctor: set NETDOCTOR_DEBUG=1 for the traceback, and please report it", file=sys.stderr)
+    return 1
+
+
+def _is_unprinted(error: Exception) -> TypeGuard[OSError]:
+    """A write to a stream failed: without a file's name."""
+    import errno
+
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)
+    return isinstance(error, OSError) and error.filename is None and error.errno in full
+
+
+def _lost() -> OSError | None:
+    """Why stdout takes nothing more; it is then /dev/null, so that Python's own end does not fail again (exit 120)."""
+    import os
+
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+        return error
+    return None
+
+
+def _unprinted(error: OSError, code: str | int | None) -> str | int | None:
+    """The exit code where the output did not get out: 141 as a shell's where the reader went away, else 1; worse news stay."""
+    if isinstance(error, BrokenPipeError):
+        return 141
+    if code == 0 or code is None:
+        print(f"netdoctor: the output could not be printed: {error.strerror}", file=sys.stderr)
+        return 1
+    return code
 
 
 if __name__ == "__main__":

@@ -51,7 +51,10 @@ def _value(hint: Any, data: Any, where: str) -> Any:
         if not isinstance(data, dict):
             raise MalformedError(f"{where}: expected an object")
         key, value = typing.get_args(hint)
-        return {(int(k) if key is int else k): _value(value, v, where) for k, v in data.items()}
+        try:
+            return {(int(k) if key is int else k): _value(value, v, where) for k, v in data.items()}
+        except ValueError as error:  # MalformedError is one
+            raise MalformedError(f"{where}: {error}") from None
     if hint is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     if isinstance(hint, type) and isinstance(data, hint) and not (hint is int and isinstance(data, bool)):

@@ -62,7 +62,7 @@ def _netdoctor_boot(plan):
         try:
             import pwd
             who, _, group = plan["user"].partition(":")
-            if who.isdigit():
+            if who.isdecimal():
                 uid = int(who)
                 entry = None if group else pwd.getpwuid(uid)
             else:

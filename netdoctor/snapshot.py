@@ -55,7 +55,7 @@ def loads(text: str) -> Snapshot:
 
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SnapshotError(f"not JSON, or cut short: {error}") from None
     if not isinstance(data, dict) or not isinstance(schema := data.get("schema"), str):
         raise SnapshotError("not a netdoctor snapshot (no schema)")

@@ -15,7 +15,7 @@ def become(name: str) -> None:
     import pwd
 
     try:
-        entry = pwd.getpwuid(int(name)) if name.isdigit() else pwd.getpwnam(name)
+        entry = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
     except KeyError:
         raise UserError(f"no such user: {name}") from None
     if entry.pw_uid == 0:
@@ -28,4 +28,14 @@ def become(name: str) -> None:
         raise UserError(f"cannot become {name}: {error.strerror}") from None
     if ctypes.CDLL(None, use_errno=True).prctl(38, 1, 0, 0, 0) != 0:  # PR_SET_NO_NEW_PRIVS
         raise UserError(f"cannot become {name}: no_new_privs was refused")
+    if missing := _unreadable():
+        raise UserError(f"{missing} is not readable by {name}: install netdoctor and its Python where that user may read them")
     os.environ.update({"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name})
+
+
+def _unreadable() -> str | None:
+    """What of the running Python this process may no longer read: a root-only virtual environment, a Python below /root."""
+    import sys
+
+    needed = (sys.executable, os.__file__, os.path.dirname(os.path.abspath(__file__)))
+    return next((path for path in needed if path and not os.access(path, os.R_OK)), None)

@@ -113,7 +113,7 @@ def descendants() -> list[int]:
     """Every process below this one, zombies left out."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
-        if name.isdigit():
+        if name.isdecimal():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     fields = file.read().rpartition(b")")[2].split()

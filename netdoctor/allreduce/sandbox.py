@@ -179,9 +179,9 @@ def find_user(text: str) -> User | Unavailable:
 
     who, _, group = text.partition(":")
     try:
-        entry = pwd.getpwuid(int(who)) if who.isdigit() else pwd.getpwnam(who)
+        entry = pwd.getpwuid(int(who)) if who.isdecimal() else pwd.getpwnam(who)
     except KeyError:
-        if not who.isdigit():
+        if not who.isdecimal():
             return Unavailable("absent", f"no user {who}")
         entry = None
     try:

@@ -54,7 +54,12 @@ def configuration(path: str | None, given: Mapping[str, Any]) -> Config:
     return loaded
 
 
-def known_format(name: str | None) -> None:
+def known_format(name: str | None, exit_style: str | None = None) -> None:
+    """Refuse before anything is looked at what would be refused at the end."""
+    from netdoctor import policy
+
+    if exit_style is not None and exit_style not in ("", *policy.EXIT_STYLES):
+        raise UsageError(f"--exit-style: must be one of {', '.join(policy.EXIT_STYLES)}, not {exit_style!r}")
     if name is not None and name not in FORMATS:
         raise UsageError(f"--format: must be one of {', '.join(FORMATS)}, not {name!r}")
 
@@ -169,8 +174,6 @@ def deliver(report: Report, format: str | None, output: str | None, exit_style: 
     code = failed if failed and code == 0 else code  # an unhealthy node is the greater news
     if exit_style in (None, "", "default"):
         return code
-    if exit_style not in policy.EXIT_STYLES:
-        raise UsageError(f"--exit-style: must be one of {', '.join(policy.EXIT_STYLES)}")
     worst = [f.severity for f in report.findings(Status.FAIL) if f.blocking and f.severity]
     return policy.exit_code(code, exit_style, report.verdict, max(worst, key=lambda s: s.rank) if worst else None)
 

@@ -24,7 +24,7 @@ def run(
 ) -> int:
     """The exit code of the report that is printed."""
     try:
-        common.known_format(format)
+        common.known_format(format, exit_style)
         snapshot = _read(file)
         config = common.configuration(None, _given(snapshot.policy, profile, fail_on, checks_dir))
         config = _with_policy(config, snapshot.policy)
@@ -65,7 +65,7 @@ def _with_policy(config: Config, policy: Mapping[str, Any]) -> Config:
             Waiver(str(w["check"]), str(w["reason"]), date.fromisoformat(w["until"]), w.get("subject"))
             for w in policy.get("waivers") or ()
         )
+        disabled = tuple(str(i) for i in policy.get("disabled") or ())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SnapshotError(f"waiver of another shape: {error}") from None
-    disabled = policy.get("disabled") or ()
-    return replace(config, waivers=waivers, disabled=tuple(str(i) for i in disabled))
+        raise SnapshotError(f"policy of another shape: {error}") from None
+    return replace(config, waivers=waivers, disabled=disabled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
@@ -42,7 +43,9 @@ def run(
     """The exit code; the report has been printed, or the snapshot written.  `in_job`: this is the job's own process."""
     try:
         config = common.configuration(given.config, asdict(given))
-        common.known_format(given.format)
+        common.known_format(given.format, given.exit_style)
+        if host_root is not None and not os.path.isdir(host_root):
+            raise common.UsageError(f"--host-root: {host_root}: no such directory")
         if in_job:
             config = replace(config, vantage="wrapper")
         common.become(config)

@@ -59,7 +59,7 @@ def _address(text: str | None) -> tuple[str, int] | None:
     host, colon, port = text.rpartition(":")
     if not colon or (text.count(":") > 1 and not text.startswith("[")):
         return text.strip("[]"), ADDRESS[1]
-    if not port.isdigit() or not 0 < int(port) < 65536:
+    if not port.isdecimal() or not 0 < int(port) < 65536:
         return None
     return host.strip("[]") or ADDRESS[0], int(port)
 

@@ -179,7 +179,7 @@ def _addresses(nodes: list[Node]) -> Iterator[Fault]:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("+")[0].split(".")[:3] if part.isdigit() and len(part) < 6)
+    return tuple(int(part) for part in text.split("+")[0].split(".")[:3] if part.isdecimal() and len(part) < 6)
 
 
 def _gids(group: Group) -> Iterator[Fault]:

@@ -111,7 +111,7 @@ def _level(name: str, value: str, context: Context) -> list[Issue]:
         later = value in dict(LEVELS)
         why = "this version does not know it and silently ignores it" if later else "silently ignored: names are upper case"
         return [Issue("grammar", why, _WARN, expected=", ".join(known))]
-    if value[:1].isdigit():
+    if value[:1].isdecimal():
         return [Issue("legacy-level", f"legacy number; the name is {level_of(value, context.version)}")]
     return []
 
@@ -143,7 +143,7 @@ def _commid(name: str, value: str, context: Context) -> list[Issue]:
     if not match or not match.group(1):
         return [Issue("grammar", "NCCL refuses to start", _CRIT, expected=expected)]
     port = match.group(2) or ""
-    if not port.isdigit() or not 0 < int(port) < 65536:
+    if not port.isdecimal() or not 0 < int(port) < 65536:
         return [
             Issue("no-port", "no port that NCCL could use, and it does not say so: ranks do not meet", _CRIT, expected=expected)
         ]
@@ -170,7 +170,7 @@ def _bool(name: str, value: str, context: Context) -> list[Issue]:
         return []
     if word in ("false", "off", "no"):
         return [Issue("read-as-zero", "not a number: it counts as 0, which is what it says here; write 0")]
-    if word.isdigit():
+    if word.isdecimal():
         return [Issue("out-of-range", "only 1 acts: this does nothing", _WARN, expected="0 or 1")]
     return [Issue("read-as-zero", "silently counts as 0", _WARN, expected="1")]
 

@@ -209,7 +209,7 @@ def _less(comm: str, kind: str, collective: str, rows: list[tuple[str, int, list
         what = "missing" if kind == "INCOMPLETE" else "error"
         yield Behind(comm, what, "", tuple(ranks), count, tuple(w for row in rows for w in row[3]))
         return
-    numbers = [int(value) for value, *_ in rows if value.isdigit()]
+    numbers = [int(value) for value, *_ in rows if value.isdecimal()]
     if len(numbers) == len(rows) and numbers:
         ahead = max(numbers)
         for value, count, ranks, where in rows:

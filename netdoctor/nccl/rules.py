@@ -96,11 +96,11 @@ def _integer(value: str, row: Variable, accepted: tuple[tuple[int | None, int | 
             return [Issue("read-as-zero", message, _WARN, expected=value.strip(_QUOTES))]
         expected = "1" if row.accepts in ("flag", "one") else "a number"
         return [Issue("read-as-zero", "not a number: NCCL silently reads it as 0", _WARN, expected=expected)]
-    if number.octal and number.value != int(number.digits, 10) if number.digits.isdigit() else False:
+    if number.octal and number.value != int(number.digits, 10) if number.digits.isdecimal() else False:
         message = f"the leading zero makes it octal: NCCL reads {number.value}"
         return [Issue("octal", message, _WARN, expected=number.digits.lstrip("0"))]
     if number.rest.strip():
-        if number.digits == "0" and number.rest[0].isdigit():
+        if number.digits == "0" and number.rest[0].isdecimal():
             return [
                 Issue(
                     "octal", "the leading zero makes it octal, and it is none: NCCL reads 0", _WARN, expected=value.lstrip("0")
@@ -131,7 +131,7 @@ def _torch(value: str, row: Variable, accepted: tuple[tuple[int | None, int | No
         number = strtoll(value)
         if not number.digits:
             return [Issue("not-a-number", "not a number: torch raises an error", _CRIT, expected=row.accepts)]
-        if not inside(int(number.digits) if number.digits.isdigit() else number.value, accepted):
+        if not inside(int(number.digits) if number.digits.isdecimal() else number.value, accepted):
             return [Issue("out-of-range", f"out of range {row.accepts}", _WARN, expected=row.accepts)]
         return []
     return _words(value, row) if "|" in row.accepts else []

@@ -43,5 +43,5 @@ def parse(value: str) -> Selector | None:
         if not name:
             continue
         digits = port.partition(":")[0]  # NCCL >= 2.30 knows name:port:rail:plane
-        entries.append((name, int(digits) if digits.isdigit() else -1))
+        entries.append((name, int(digits) if digits.isdecimal() else -1))
     return Selector(exclude, exact, tuple(entries))

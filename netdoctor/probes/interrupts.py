@@ -42,7 +42,7 @@ def _vectors(host: Host, name: str) -> tuple[str, ...]:
     for where in (f"{_NET}/{name}/device/msi_irqs", f"{_NET}/{name}/device/../msi_irqs"):
         listed = names(host, where)
         if not isinstance(listed, Unavailable):
-            return tuple(n for n in listed if n.isdigit())[:MAX_VECTORS]
+            return tuple(n for n in listed if n.isdecimal())[:MAX_VECTORS]
     return ()
 
 

@@ -236,8 +236,9 @@ def _text(got: str | Unavailable) -> str | Unavailable:
 
 
 def _master(environment: Mapping[str, Any] | Unavailable) -> tuple[str | None | Unavailable, int | None | Unavailable]:
-    if isinstance(environment, Unavailable):
-        return environment, environment
+    if isinstance(environment, Unavailable):  # "not read": it says nothing about the two variables themselves
+        lost = Unavailable("not read", f"the environment: {environment}")
+        return lost, lost
     name, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
     number: int | None | Unavailable = None
     if port:
@@ -261,7 +262,7 @@ def _span(text: str | Unavailable) -> tuple[int | Unavailable, int | Unavailable
     if isinstance(text, Unavailable):
         return text, text
     fields = text.split()
-    if len(fields) == 2 and all(f.isdigit() for f in fields):
+    if len(fields) == 2 and all(f.isdecimal() for f in fields):
         return int(fields[0]), int(fields[1])
     bad = Unavailable("malformed" if text.strip() else "empty", f"ip_local_port_range: {text[:40]!r}")
     return bad, bad
@@ -274,7 +275,7 @@ def _port_list(text: str) -> frozenset[int] | Unavailable:
         first, _, last = item.strip().partition("-")
         if not first:
             continue
-        if not first.isdigit() or (last and not last.isdigit()) or int(last or first) > 65535:
+        if not first.isdecimal() or (last and not last.isdecimal()) or int(last or first) > 65535:
             return Unavailable("malformed", f"ip_local_reserved_ports: {text[:40]!r}")
         found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)

@@ -69,7 +69,7 @@ def host_port(text: str) -> tuple[str, int | None]:
     if is_ip(text):
         return text, None
     name, _, port = text.rpartition(":")
-    if name and port.isdigit() and 0 < int(port) < 65536:
+    if name and port.isdecimal() and 0 < int(port) < 65536:
         return name.strip("[]"), int(port)
     return text.strip("[]"), None
 

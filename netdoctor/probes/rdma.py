@@ -236,7 +236,7 @@ def _after_number(host: Host, path: str) -> str | Unavailable:
     if isinstance(text, Unavailable):
         return text
     number, colon, word = text.partition(":")
-    if colon and number.strip().isdigit() and word.strip():
+    if colon and number.strip().isdecimal() and word.strip():
         return word.strip()
     return Unavailable("malformed" if text.strip() else "empty", f"{path}: {text[:40]!r}")
 

@@ -153,7 +153,7 @@ def _run(run: Mapping[str, Any], figure: Mapping[str, Any], limit: float | None)
 
 def _points(values: Any) -> Iterator[tuple[int, float]]:
     for size, value in values.items() if isinstance(values, Mapping) else ():
-        if str(size).isdigit() and isinstance(value, int | float) and value > 0:
+        if str(size).isdecimal() and isinstance(value, int | float) and value > 0:
             yield int(size), float(value)
 
 
@@ -175,15 +175,15 @@ def _topology(inventory: Mapping[str, Any]) -> str:
     devices = inventory.get("pci")
     if not isinstance(devices, list | tuple) or not devices:
         return ""
-    names = {g.get("pci"): f"GPU {g.get('index')}" for g in _objects(inventory.get("gpus"))}
-    names |= {n.get("pci"): str(n.get("name")) for n in _objects(inventory.get("nics"))}
+    names = {shown(g.get("pci")): f"GPU {g.get('index')}" for g in _objects(inventory.get("gpus"))}
+    names |= {shown(n.get("pci")): str(n.get("name")) for n in _objects(inventory.get("nics"))}
     nodes: dict[str, dict[str, list[tuple[str, str]]]] = defaultdict(lambda: defaultdict(list))
     for one in _objects(devices):
         numa = one.get("numa_node")
         column = f"NUMA node {numa}" if isinstance(numa, int) and numa >= 0 else "NUMA node not said"
         address = shown(one.get("address"))
         kind = "gpu" if one.get("kind") == "gpu" else "nic"
-        nodes[column][shown(one.get("root"))].append((kind, names.get(one.get("address"), address)))
+        nodes[column][shown(one.get("root"))].append((kind, names.get(address, address)))
     columns = [(column, sorted(roots.items())) for column, roots in sorted(nodes.items())]
     return f"<h2>Topology</h2>\n<figure>{boxes(columns[:16], 'GPUs and RDMA devices by NUMA node and PCIe root')}</figure>\n"
 

@@ -169,7 +169,7 @@ def _run(run: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
     if run.get("verified") is not None:
         text += ", data right" if run["verified"] else ", DATA WRONG"
     busbw = figure.get("busbw_gb_s")
-    sizes = [s for s in busbw if str(s).isdigit()] if isinstance(busbw, Mapping) else []
+    sizes = [s for s in busbw if str(s).isdecimal()] if isinstance(busbw, Mapping) else []
     if isinstance(busbw, Mapping) and sizes:
         largest = max(sizes, key=lambda s: int(str(s)))
         text += f", {shown(busbw[largest])} GB/s bus bandwidth at {_size(int(str(largest)))}"

@@ -99,3 +99,12 @@ def test_no_file_is_too_long_to_hold_in_the_head() -> None:
     long = {str(p.relative_to(ROOT)): n for folder in ("netdoctor", "checks") for p in (ROOT / folder).rglob("*.py")
             if (n := len(p.read_text().splitlines())) > 400}  # fmt: skip
     assert not long
+
+
+@pytest.mark.parametrize("folder", ["netdoctor", "checks"])
+def test_digits_are_what_int_takes(folder: str) -> None:
+    """`"²".isdigit()` is true and `int("²")` raises: isdecimal(), or isascii() beside it."""
+    of_bytes = "messages.py"  # bytes have no isdecimal(), and their digits are ASCII's
+    paths = [path for path in (ROOT / folder).rglob("*.py") if path.name != of_bytes]
+    lines = [line for path in paths for line in path.read_text().splitlines()]
+    assert not [line for line in lines if ".isdigit()" in line and "isascii" not in line]

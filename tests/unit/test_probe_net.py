@@ -218,3 +218,10 @@ def test_without_configuration_the_job_is_not_stated() -> None:
     assert probe_job(ReplayHost({})) == Unavailable("not recorded")
     broken = probe_expected(ReplayHost({"config:": {"expected": {"busbw_floor": {"x": 1}}}}))
     assert isinstance(broken, Unavailable) and broken.kind == "malformed"
+
+
+@pytest.mark.parametrize("environment", [Unavailable("malformed", "snapshot entry"), "no object", None])
+def test_an_environment_that_is_not_known_says_nothing_about_the_port(environment: Any) -> None:
+    """What is malformed is the answer, not MASTER_PORT: the check of ports must not call it a wrong port."""
+    got = probe(ReplayHost({"env:": environment, question("netlink"): NETLINK}))
+    assert isinstance(got, Net) and isinstance(got.master_port, Unavailable) and got.master_port.kind == "not read"

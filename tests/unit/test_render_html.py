@@ -136,3 +136,13 @@ def test_a_histogram_of_anything(values: list[float]) -> None:
 def test_ticks_cover_the_range(low: float, high: float) -> None:
     ticks = svg.nice(low, high)
     assert ticks[0] <= low + 1e-9 * abs(low) and ticks[-1] >= high - 1e-9 * abs(high) and 1 <= len(ticks) <= 12
+
+
+def test_a_device_without_a_pci_address() -> None:
+    gone = {"unavailable": "denied", "detail": ""}
+    have = {
+        "gpus": [{"index": 0, "pci": gone}],
+        "nics": [{"name": "mlx5_0", "pci": gone}],
+        "pci": [{"address": gone, "kind": "gpu"}],
+    }
+    assert "Topology" in html.render(report(PASS, inventory=have))

@@ -79,3 +79,11 @@ def test_an_answer_of_another_shape_is_unavailable() -> None:
     data["answers"]["file:/a"] = {"okay": 1}
     got = loads(json.dumps(data)).answers["file:/a"]
     assert isinstance(got, Unavailable) and got.kind == "malformed"
+
+
+@pytest.mark.parametrize("busbw", [{"": 1.0}, {"x": 1.0}, {"1": "fast"}])
+def test_a_run_with_sizes_that_are_no_numbers(busbw: dict[str, object]) -> None:
+    data = json.loads(dumps(WHOLE))
+    data["runs"]["Baseline"]["run"]["busbw"] = busbw
+    got = loads(json.dumps(data)).runs["Baseline"]
+    assert isinstance(got, Unavailable) and got.kind == "malformed"

@@ -131,7 +131,7 @@ def _behind(s: Scene, events: tuple[Event, ...]) -> str:
     seqs = {
         e.data.get("rank") or str(e.rank): int(e.data["seq"])
         for e in events
-        if e.data.get("seq", "").isdigit() and (e.data.get("rank") or e.rank is not None)
+        if e.data.get("seq", "").isdecimal() and (e.data.get("rank") or e.rank is not None)
     }
     if len(seqs) > 1 and len(set(seqs.values())) > 1:
         low = min(seqs.values())

@@ -197,3 +197,8 @@ def test_an_hca_on_the_other_socket_is_a_note() -> None:
 def test_near_is_by_distance(distances: dict[int, int], near: set[int]) -> None:
     nodes = [f.node(n, (n,), distances if n == 0 else {}) for n in distances]
     assert near_nodes(0, nodes, nodes) == frozenset(near)
+
+
+def test_a_memory_policy_of_a_newer_kernel_is_not_known() -> None:
+    found = judged({Cpu: f.cpu(memory_policy=MemoryPolicy("9", frozenset()))})["memory"]
+    assert found.status is Status.UNKNOWN and found.evidence["mode"] == "9"

@@ -1,0 +1,69 @@
+"""Standard streams that are closed, full, or left by their reader: the right exit code, and the report on stdout alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+SNAPSHOT = str(ROOT / "fixtures/hosts/dgx-h100/snapshot.json")
+
+
+def shell(line: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """What a shell line says in which $N is netdoctor; its exit code is netdoctor's."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "S": SNAPSHOT}
+    script = f'N() {{ "{sys.executable}" -m netdoctor.cli "$@"; }}; {line}'
+    return subprocess.run(["bash", "-c", script, "sh", *words], capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.mark.parametrize("command", ["list", "--help", 'diagnose "$S"', 'diagnose "$S" -f html', "env", "log /dev/null"])
+@pytest.mark.parametrize("where", [">/dev/full", ">&-"])
+def test_an_output_that_does_not_get_out(command: str, where: str) -> None:
+    done = shell(f"N {command} {where}")
+    assert done.returncode == 1
+    assert "could not be printed" in done.stderr and "defect" not in done.stderr and "Exception" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["list", 'diagnose "$S" -f html'])
+def test_a_reader_who_goes_away(command: str) -> None:
+    # The reader is gone before anything is written: it reads the end of a pipe that is closed only afterwards.
+    done = shell(f"{{ N {command}; echo $? >&2; }} | exec 0<&-")
+    assert done.stderr.split() in (["141"], ["0"]) and "Exception" not in done.stderr
+
+
+def test_no_stdin() -> None:
+    done = shell("N diagnose - <&-")
+    assert done.returncode == 2 and "not JSON" in done.stderr
+
+
+def test_progress_does_not_enter_the_report_without_stderr() -> None:
+    done = shell("N preflight --no-allreduce --only cpu.numa_affinity -f json 2>&- <&-")
+    assert json.loads(done.stdout)["schema"] == "netdoctor.report/1"
+    assert done.returncode in (0, 4)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"schema": "netdoctor.snapshot/1", "a":' + "[" * 100_000])
+def test_a_snapshot_that_is_too_deep(tmp_path: pathlib.Path, text: str) -> None:
+    (tmp_path / "deep.json").write_text(text)
+    done = shell('N diagnose "$1"', str(tmp_path / "deep.json"))
+    assert done.returncode == 2 and "not JSON" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "says"), [("--exit-style bogus", "--exit-style"), ("--host-root /nonexistent", "no such directory")]
+)
+def test_what_is_wrong_in_the_command_is_said_before_anything_is_looked_at(option: str, says: str) -> None:
+    done = shell(f"N preflight --no-allreduce {option}")
+    assert done.returncode == 2 and says in done.stderr and not done.stdout and "looking" not in done.stderr
+
+
+def test_a_policy_of_another_shape(tmp_path: pathlib.Path) -> None:
+    data = json.loads(pathlib.Path(SNAPSHOT).read_text())
+    (tmp_path / "s.json").write_text(json.dumps(data | {"policy": {"disabled": 1.5}}))
+    done = shell('N diagnose "$1"', str(tmp_path / "s.json"))
+    assert done.returncode == 2 and "another shape" in done.stderr
