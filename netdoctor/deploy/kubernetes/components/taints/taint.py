@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from typing import Any
 
 KEY = "netdoctor/unhealthy"
 LABEL = "netdoctor/health"
@@ -20,32 +21,32 @@ PERIOD = 60
 MEDIA = "application/merge-patch+json"
 
 
-def main():
+def main() -> None:
     while True:
         try:
             state = status(os.environ.get("NETDOCTOR_STATUS", "/run/netdoctor/status"), time.time())
             if state is not None:
                 apply(os.environ["NODE_NAME"], state)
         except (OSError, ValueError) as error:  # URLError is an OSError
-            print("netdoctor: taint: %s" % error, file=sys.stderr, flush=True)
+            print(f"netdoctor: taint: {error}", file=sys.stderr, flush=True)
         if os.environ.get("PERIOD") == "once":
             return
         time.sleep(PERIOD)
 
 
-def status(path, now):
+def status(path: str, now: float) -> bool | None:
     """True: healthy, False: unhealthy, None: leave things as they are."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             code, when = stream.readline(200).split()
     except (OSError, ValueError):
         return None
-    if not when.isdigit() or not 0 <= now - int(when) <= STALE:
+    if not when.isdecimal() or not 0 <= now - int(when) <= STALE:
         return None
     return {"0": True, "1": False}.get(code)
 
 
-def wanted(node, healthy):
+def wanted(node: dict[str, Any], healthy: bool) -> dict[str, Any] | None:
     """The merge patch that brings the node in step; None where it is.  Every other taint stays as it is."""
     have = node.get("spec", {}).get("taints") or []
     taints = [one for one in have if one.get("key") != KEY]
@@ -55,13 +56,13 @@ def wanted(node, healthy):
     same_taint = any(one.get("key") == KEY for one in have) != healthy
     if same_taint and (node["metadata"].get("labels") or {}).get(LABEL) == label:
         return None
-    patch = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"], "labels": {LABEL: label}}}
+    patch: dict[str, Any] = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"], "labels": {LABEL: label}}}
     if not same_taint:
         patch["spec"] = {"taints": taints}
     return patch
 
 
-def apply(name, healthy):
+def apply(name: str, healthy: bool) -> None:
     patch = wanted(call("GET", name), healthy)
     if patch is None:
         return
@@ -71,21 +72,23 @@ def apply(name, healthy):
         if error.code != 409:
             raise
         return
-    print("netdoctor: node %s is %s" % (name, patch["metadata"]["labels"][LABEL]), flush=True)
+    print(f"netdoctor: node {name} is {'healthy' if healthy else 'unhealthy'}", flush=True)
 
 
-def call(method, name, body=None):
-    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]  # the kubelet sets them
-    api = os.environ.get("NETDOCTOR_API") or "https://%s:%s" % ("[%s]" % host if ":" in host else host, port)
+def call(method: str, name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    host = f"[{host}]" if ":" in host else host
+    api = os.environ.get("NETDOCTOR_API") or f"https://{host}:{port}"
     files = os.environ.get("NETDOCTOR_API_FILES", "/var/run/netdoctor-api")
     with open(files + "/token", encoding="ascii") as stream:  # the kubelet renews it
         token = stream.read().strip()
     data = None if body is None else json.dumps(body).encode()
     headers = {"Authorization": "Bearer " + token, "Accept": "application/json", "Content-Type": MEDIA}
-    request = urllib.request.Request("%s/api/v1/nodes/%s" % (api, name), data, headers, method=method)
+    request = urllib.request.Request(f"{api}/api/v1/nodes/{name}", data, headers, method=method)
     context = ssl.create_default_context(cafile=files + "/ca.crt") if api.startswith("https:") else None
     with urllib.request.urlopen(request, timeout=20, context=context) as answer:
-        return json.load(answer)
+        node: dict[str, Any] = json.load(answer)
+    return node
 
 
 if __name__ == "__main__":

@@ -1,0 +1,58 @@
+"""netdoctor deploy: every file, printed or written, and nothing overwritten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from netdoctor.commands import deploy
+
+FOLDER = Path(__file__).parents[2] / "netdoctor/deploy"
+WHAT = sorted(p.name for p in FOLDER.iterdir() if p.is_dir() and not p.name.startswith("_"))
+
+
+def below(folder: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in folder.rglob("*")
+        if p.is_file() and "__pycache__" not in p.parts and p.suffix != ".pyc"
+    }
+
+
+def test_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert deploy.run(None, None) == 0
+    assert capsys.readouterr().out.split() == WHAT
+    assert deploy.run("nomad", None) == 2
+    assert "kubernetes" in capsys.readouterr().err
+    assert deploy.run("..", None) == 2
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_every_file_is_written_and_printed(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert deploy.run(what, str(tmp_path / "out")) == 0
+    assert below(tmp_path / "out") == below(FOLDER / what)
+    capsys.readouterr()
+    assert deploy.run(what, None) == 0
+    printed = capsys.readouterr().out
+    for name, data in below(FOLDER / what).items():
+        assert f"# ---- {name}\n" in printed
+        assert data.decode() in printed
+
+
+def test_what_was_edited_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert deploy.run("kubernetes", str(tmp_path)) == 0
+    assert deploy.run("kubernetes", str(tmp_path)) == 0  # equal files are no conflict
+    edited = tmp_path / "base/job.yaml"
+    edited.write_text("mine\n")
+    (tmp_path / "Containerfile").unlink()
+    assert deploy.run("kubernetes", str(tmp_path)) == 2
+    assert "base/job.yaml" in capsys.readouterr().err
+    assert edited.read_text() == "mine\n"
+    assert not (tmp_path / "Containerfile").exists()
+
+
+def test_a_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "Containerfile").symlink_to(tmp_path / "elsewhere")
+    assert deploy.run("kubernetes", str(tmp_path)) == 2
+    assert not (tmp_path / "elsewhere").exists()
