@@ -50,7 +50,9 @@ def shared_memory(s: Scene) -> Iterator[Guess]:
         return
     text = " ".join(e.text.lower() for e in events)
     size = next((e.data["bytes"] for e in events if e.data.get("bytes")), None)
-    what = f"a segment of {int(size):,} bytes did not fit into /dev/shm" if size and size.isdecimal() else "/dev/shm is too small"
+    what = (
+        f"a segment of {int(size):,} bytes did not fit into /dev/shm" if size and size.isdecimal() else "/dev/shm is too small"
+    )
     if "no space" in text or full:
         yield Guess(
             "shm_disabled_or_small",
