@@ -1,0 +1,367 @@
+"""Live faults as data: what is changed on the machine of tests/support/scene.py, and what must be found.
+
+`expected` is check -> the status (and, for a fail, its cause) of a finding that the healthy machine does not have; an empty one
+is a change that harms nothing.  `also` names checks that a fault changes rightly, with the reason; no other may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tests.support.scene import Scene
+from tests.support.trees import Extra
+
+SOCKETS: Final = Scene(tree={"hcas": 0}, config="{job: {nodes: 2}, expected: {gpus: 8, rtt_ms: 0.2}}")
+RDMA, HARDWARE, CPU, GDR = "rdma.dev_infiniband", "hardware.accelerator", "cpu.numa_affinity", "rdma.gpudirect"
+IFNAME, PORTS, BUFFERS = "net.socket_ifname", "net.port_range", "net.tcp_buffers"
+VERSION, BACKEND, ENVIRONMENT = "nccl.version", "torch.backend", "nccl.environment"
+CPUS: Final = Scene(bare=True, options=("--vantage", "job"), config="{expected: {busbw_floor: {64MiB: 0.1}}}")
+# Without a usable RDMA device sockets carry the data, and these judge what they had no reason to judge.
+RUN, BANDWIDTH = "allreduce.run", "allreduce.bandwidth"
+BY_SOCKETS: Final = dict.fromkeys((BUFFERS, CPU, IFNAME), "sockets carry the data now")
+
+
+NVML_GONE: Final = dict.fromkeys((GDR, CPU, RDMA), "which GPU sits where is known from NVML")
+
+
+@dataclass(frozen=True)
+class Row:
+    fault: str
+    scene: Scene
+    expected: Mapping[str, str] = field(default_factory=dict)
+    also: Mapping[str, str] = field(default_factory=dict)
+    base: Scene = field(default_factory=Scene)
+
+
+def by_environment(fault: str, expected: Mapping[str, str], also: Mapping[str, str] | None = None, **env: str) -> Row:
+    return Row(fault, Scene(env=env), expected, {ENVIRONMENT: "it judges the variable too", **(also or {})})
+
+
+def in_a_run(fault: str, expected: Mapping[str, str], setup: str = "", options: tuple[str, ...] = (), **env: str) -> Row:
+    """A change of a machine without GPU, whose two Gloo ranks are real."""
+    also = {BANDWIDTH: "the run gave none"} if RUN in expected else {}
+    return Row(fault, replace(CPUS, setup=setup, env=env, options=(*CPUS.options, *options)), expected, also, CPUS)
+
+
+def planted(fault: str, where: str, expected: Mapping[str, str], *options: str) -> Row:
+    """A fault in the ranks themselves: tests/fakes/faulty_torch is the real torch, but for what FAULT names."""
+    return in_a_run(fault, expected, "", options, PYTHONPATH="FAKES/faulty_torch:ROOT", FAULT=where)
+
+
+def by_sockets(fault: str, setup: str, expected: Mapping[str, str], **env: str) -> Row:
+    """A change of the network of a machine whose sockets carry the data."""
+    return Row(fault, replace(SOCKETS, setup=setup, env={**SOCKETS.env, **env}), expected, {}, SOCKETS)
+
+
+def on(machine: Scene, **change: object) -> Scene:
+    return replace(machine, **change)  # type: ignore[arg-type]
+
+
+ALL_ON_0 = dict.fromkeys(range(8), 0)  # as scene.HERE has it
+EVERY = range(8)
+UNPRIVILEGED = "setpriv --bounding-set -all --inh-caps -all"  # root without CAP_DAC_OVERRIDE is a user like others
+RANGE = "sysctl -q -w net.ipv4.ip_local_port_range='{0} {1}'"
+# A real libnccl takes one port a listener: bind them until EADDRINUSE, as many communicators would.
+EXHAUST = """sysctl -q -w net.ipv4.ip_local_port_range='40000 40099'
+python3 -c '
+import os, socket, sys, time
+keep = []
+try:
+    while True:
+        one = socket.socket(); one.bind(("", 0)); one.listen(1); keep.append(one)
+except OSError:
+    pass
+for one in keep[:10]: one.close()
+os.close(1); os.close(2)
+time.sleep(90)' &
+HOLDER=$!
+while [ "$(ss -Hltn | wc -l)" -lt 90 ]; do sleep 0.05; done
+"""
+BUILT_AGAINST = """mkdir torch-2.9.1+cu129.dist-info
+echo 'Requires-Dist: nvidia-nccl-cu12==2.27.5' > torch-2.9.1+cu129.dist-info/METADATA"""
+NUMBERS = "for n in 0 1 2 3 4 5 6 7; do {0}; done"
+
+ROWS: Final = (
+    # RDMA devices
+    Row("no uverbs nodes in /dev", Scene(dev="rm -r infiniband"), {RDMA: "fail dev_infiniband_missing"}, BY_SOCKETS),
+    Row(
+        "ib_uverbs not loaded",
+        Scene(sys="rm -r class/infiniband_verbs; find devices -name infiniband_verbs | xargs rm -r"),
+        {RDMA: "fail dev_infiniband_missing"},
+        BY_SOCKETS,
+    ),
+    Row(
+        "uverbs nodes of mode 0600 and another user",
+        Scene(dev="chmod 600 infiniband/*; chown 1000:1000 infiniband/*", wrap=UNPRIVILEGED),
+        {RDMA: "fail dev_infiniband_missing"},
+        BY_SOCKETS,
+        Scene(wrap=UNPRIVILEGED),
+    ),
+    Row(
+        "/dev/infiniband mounted nodev",
+        Scene(setup="mount --bind /dev/infiniband /dev/infiniband; mount -o remount,bind,nodev /dev/infiniband"),
+        {RDMA: "fail dev_infiniband_missing"},
+        BY_SOCKETS,
+    ),
+    Row(
+        "uverbs nodes from before a driver reload",
+        Scene(sys="for f in $(find devices -path '*infiniband_verbs/uverbs*/dev'); do echo 1:99 > $f; done"),
+        {RDMA: "fail dev_infiniband_missing"},
+        BY_SOCKETS,
+    ),
+    Row(
+        "uverbs nodes without a driver (ENXIO)",
+        Scene(
+            sys="for f in $(find devices -path '*infiniband_verbs/uverbs*/dev'); do echo 231:192 > $f; done",
+            dev="rm infiniband/*; " + NUMBERS.format("mknod -m 666 infiniband/uverbs$n c 231 192"),
+        ),
+        {RDMA: "fail dev_infiniband_missing"},
+        BY_SOCKETS,
+    ),
+    Row("all ports down", Scene(tree={"ports_down": EVERY}), {RDMA: "fail link_degraded"}, BY_SOCKETS),
+    Row("one port of eight down", Scene(tree={"ports_down": [3]}), {RDMA: "fail link_degraded"}),
+    Row("one uverbs node missing", Scene(dev="rm infiniband/uverbs5"), {RDMA: "fail dev_infiniband_missing"}),
+    Row(
+        "RoCE whose interfaces are in another namespace",
+        Scene(tree={"roce": True, "gids": 4}),
+        {RDMA: "fail roce_gid"},
+        BY_SOCKETS,
+    ),
+    Row(
+        "no provider library",
+        Scene(ibverbs="count=0"),
+        {RDMA: "fail dev_infiniband_missing"},
+        {**BY_SOCKETS, GDR: "nobody asked for DMA-BUF"},
+    ),
+    Row(
+        "a provider that crashes",
+        Scene(ibverbs="crash.list=1"),
+        {RDMA: "unknown"},
+        {**BY_SOCKETS, GDR: "nobody asked for DMA-BUF"},
+    ),
+    Row(
+        "a provider that hangs",
+        Scene(ibverbs="hang.list=1"),
+        {RDMA: "unknown"},
+        {**BY_SOCKETS, GDR: "nobody asked for DMA-BUF"},
+    ),
+    Row(
+        "64 KiB of locked memory",
+        Scene(wrap=f"prlimit --memlock=65536:65536 {UNPRIVILEGED}"),
+        {RDMA: "fail memlock"},
+    ),
+    Row(
+        "RDMA drivers not loaded",
+        Scene(tree={"infiniband": False}),
+        {RDMA: "unknown", HARDWARE: "fail"},
+        {**BY_SOCKETS, GDR: "no device to pair"},
+    ),
+    Row(
+        "HCAs absent from PCI", Scene(tree={"hcas": 0}), {HARDWARE: "fail"}, {**BY_SOCKETS, GDR: "no device", RDMA: "no device"}
+    ),
+    by_environment(
+        "NCCL_IB_HCA selects nothing", {RDMA: "fail env_misuse"}, {**BY_SOCKETS, GDR: "no device"}, NCCL_IB_HCA="=mlx5_9"
+    ),
+    # GPUs
+    Row("NVML lacks a GPU", Scene(nvml="count=7"), {HARDWARE: "fail inventory"}, NVML_GONE),
+    Row(
+        "NVML and libcuda lack a GPU",
+        Scene(nvml="count=7", cuda="count=7"),
+        {HARDWARE: "fail inventory"},
+        {GDR: "the GPU has no pair", CPU: "nothing is said of the GPU", RDMA: "a spare HCA", PORTS: "seven ranks"},
+    ),
+    Row(
+        "a GPU fell off the bus",
+        Scene(tree={"gpus": 7}, nvml="count=7", cuda="count=7"),
+        {HARDWARE: "fail inventory"},
+        {GDR: "the GPU has no pair", CPU: "nothing is said of the GPU", RDMA: "a spare HCA", PORTS: "seven ranks"},
+    ),
+    Row("NVML hangs", Scene(nvml="hang.init=1"), {HARDWARE: "unknown"}, NVML_GONE),
+    Row("NVML crashes", Scene(nvml="crash.init=1"), {HARDWARE: "unknown"}, NVML_GONE),
+    Row(
+        "driver and library versions differ",
+        Scene(nvml="error.init=18"),
+        {HARDWARE: "unknown"},
+        NVML_GONE,
+    ),
+    Row(
+        "an accelerator of another vendor",
+        Scene(tree={"extra": [Extra(0xF0, 0x1002, 0x74A1, 0x120000, "amdgpu")]}),
+        {HARDWARE: "unknown"},
+    ),
+    # CPUs
+    Row(
+        "a GPU on the other node",
+        Scene(tree={"gpu_numa": {**ALL_ON_0, 3: 1}}),
+        {CPU: "fail numa_affinity"},
+        {GDR: "farther"},
+    ),
+    Row("one CPU for all", Scene(wrap="taskset -c 0"), {CPU: "fail numa_affinity"}),
+    Row("firmware without NUMA nodes", Scene(tree={"gpu_numa": dict.fromkeys(EVERY, -1)}), {}, {CPU: "memory"}),
+    # GPUDirect
+    Row("no nvidia_peermem, and DMA-BUF serves", Scene(tree={"peermem": False})),
+    Row("neither nvidia_peermem nor DMA-BUF", Scene(tree={"peermem": False}, ibverbs="dmabuf=95"), {GDR: "fail gdr_disabled"}),
+    # Whether the module fits the RDMA core shows only when memory is registered.
+    Row("no DMA-BUF, and nvidia_peermem is loaded", Scene(ibverbs="dmabuf=95"), {GDR: "unknown"}),
+    Row(
+        "NCCL_DMABUF_ENABLE=0 without nvidia_peermem",
+        Scene(tree={"peermem": False}, env={"NCCL_DMABUF_ENABLE": "0"}),
+        {GDR: "fail gdr_disabled"},
+        {ENVIRONMENT: "it judges the variable too"},
+    ),
+    by_environment("NCCL_NET_GDR_LEVEL=LOC", {GDR: "fail"}, NCCL_NET_GDR_LEVEL="LOC"),
+    # Interfaces
+    by_environment("NCCL_SOCKET_IFNAME of no interface", {IFNAME: "fail socket_ifname"}, NCCL_SOCKET_IFNAME="nosuch0"),
+    by_environment("NCCL_SOCKET_IFNAME=lo", {IFNAME: "fail socket_ifname"}, NCCL_SOCKET_IFNAME="lo"),
+    by_environment("NCCL_SOCKET_IFNAME=^docker lets lo in", {IFNAME: "fail socket_ifname"}, NCCL_SOCKET_IFNAME="^docker"),
+    by_environment("NCCL_SOCKET_IFNAME==eth", {IFNAME: "fail socket_ifname"}, NCCL_SOCKET_IFNAME="=eth"),
+    by_environment("NCCL_SOCKET_IFNAME=eth0", {}, NCCL_SOCKET_IFNAME="eth0"),
+    by_environment("GLOO_SOCKET_IFNAME of no interface", {IFNAME: "fail socket_ifname"}, GLOO_SOCKET_IFNAME="nosuch0"),
+    by_environment("GLOO_SOCKET_IFNAME=eth, which is no prefix", {IFNAME: "fail socket_ifname"}, GLOO_SOCKET_IFNAME="eth"),
+    by_environment(
+        "MASTER_ADDR=127.0.0.1 on two nodes",
+        {IFNAME: "fail socket_ifname"},
+        {PORTS: "MASTER_PORT"},
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="29500",
+    ),
+    Row("the host's name is the loopback", Scene(hosts="127.0.0.1 localhost gpu7\n"), {IFNAME: "fail socket_ifname"}),
+    Row("the host's name is 127.0.1.1", Scene(hosts="127.0.0.1 localhost\n127.0.1.1 gpu7\n"), {IFNAME: "fail socket_ifname"}),
+    Row("the host's name does not resolve", Scene(hosts="127.0.0.1 localhost\n"), {IFNAME: "unknown"}),
+    Row("the interface is down", Scene(setup="ip link set eth0 down"), {IFNAME: "fail socket_ifname"}, {PORTS: "no route"}),
+    Row(
+        "the interface has no carrier",
+        Scene(setup="ip link set low0p down"),
+        {IFNAME: "fail socket_ifname"},
+        {PORTS: "no route"},
+    ),
+    Row(
+        "a bridge of Docker comes first",
+        Scene(
+            setup="ip link add br-1a2b type bridge; ip addr add 172.18.0.1/16 dev br-1a2b; ip link set br-1a2b up;"
+            "ip link add p0 type veth peer name p1; ip link set p0 master br-1a2b up; ip link set p1 up",
+            env={"NCCL_SOCKET_IFNAME": "br-"},
+        ),
+        {IFNAME: "fail socket_ifname"},
+        {ENVIRONMENT: "it judges the variable too"},
+    ),
+    Row(
+        "docker0 beside it",
+        Scene(setup="ip link add docker0 type bridge; ip addr add 172.17.0.1/16 dev docker0; ip link set docker0 up"),
+    ),
+    Row(
+        "no route to MASTER_ADDR",
+        Scene(setup="ip route add unreachable 192.0.2.0/24", env={"MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29500"}),
+        {IFNAME: "fail socket_ifname"},
+        {PORTS: "MASTER_PORT"},
+    ),
+    # Ports
+    Row("a range of 3 ports", Scene(setup=RANGE.format(40000, 40002)), {PORTS: "fail bootstrap_ports"}),
+    Row("a range of 24 ports", Scene(setup=RANGE.format(40000, 40023)), {PORTS: "fail bootstrap_ports"}),
+    Row("a range of 2000 ports", Scene(setup=RANGE.format(40000, 41999)), {}),
+    Row(
+        "all but ten ports reserved",
+        Scene(setup="sysctl -q -w net.ipv4.ip_local_reserved_ports=32778-60999"),
+        {PORTS: "fail bootstrap_ports"},
+    ),
+    Row("listeners until EADDRINUSE", Scene(setup=EXHAUST), {PORTS: "fail bootstrap_ports"}),
+    Row("a range from 1024 on", Scene(setup=RANGE.format(1024, 65535)), {PORTS: "fail"}),
+    Row(
+        "MASTER_PORT inside the range",
+        Scene(env={"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "40000"}),
+        {PORTS: "fail"},
+        {IFNAME: "MASTER_ADDR"},
+    ),
+    # Buffers
+    by_sockets("16 KiB send buffers", "sysctl -q -w net.ipv4.tcp_wmem='4096 8192 16384'", {BUFFERS: "fail tcp_tuning"}),
+    by_sockets("16 KiB receive buffers", "sysctl -q -w net.ipv4.tcp_rmem='4096 8192 16384'", {BUFFERS: "fail tcp_tuning"}),
+    by_sockets("no window scaling", "sysctl -q -w net.ipv4.tcp_window_scaling=0", {BUFFERS: "fail tcp_tuning"}),
+    by_sockets("receive buffers that do not grow", "sysctl -q -w net.ipv4.tcp_moderate_rcvbuf=0", {BUFFERS: "fail tcp_tuning"}),
+    by_sockets(
+        "a congestion control that the kernel lacks",
+        "echo nosuch > /dev/shm/cc; mount --bind /dev/shm/cc /proc/sys/net/ipv4/tcp_congestion_control",
+        {BUFFERS: "fail tcp_tuning"},
+    ),
+    by_sockets("timestamps off", "sysctl -q -w net.ipv4.tcp_timestamps=0", {}),
+    # Libraries
+    Row(
+        "another libnccl by LD_PRELOAD",
+        Scene(
+            env={"LD_PRELOAD": "OLD_NCCL"},
+            site=BUILT_AGAINST,
+        ),
+        {VERSION: "fail version_mismatch"},
+        {GDR: "by the rules of the other version", IFNAME: "by the rules of the other version", PORTS: "the same"},
+        Scene(site=BUILT_AGAINST),
+    ),
+    Row(
+        "another libnccl in LD_LIBRARY_PATH, which DT_RPATH precedes",
+        Scene(env={"LD_LIBRARY_PATH": "LIBRARIES:OLD_FOLDER"}),
+    ),
+    Row(
+        "a libnccl that is no library",
+        Scene(site="rm nvidia/nccl/lib/libnccl.so.2; head -c 4096 /dev/zero > nvidia/nccl/lib/libnccl.so.2"),
+        {VERSION: "fail version_mismatch"},
+        {GDR: "no version", IFNAME: "no library to ask", PORTS: "no version"},
+    ),
+    Row(
+        "no libnccl for torch",
+        Scene(site="rm nvidia/nccl/lib/libnccl.so.2"),
+        {VERSION: "unknown"},
+        {GDR: "no version", IFNAME: "no library to ask", PORTS: "no version"},
+    ),
+    Row(
+        "a torch for CPUs",
+        Scene(site='sed -i "s/^cuda.*/cuda = None/; s/cu129/cpu/" torch/version.py; rm torch/lib/libtorch_cuda.so'),
+        {BACKEND: "fail gloo_backend"},
+        {VERSION: "no NCCL", GDR: "no version", IFNAME: "no library to ask", PORTS: "no version"},
+    ),
+    Row(
+        "no torch",
+        Scene(site="rm -r torch"),
+        {VERSION: "unknown"},
+        {BACKEND: "no torch", GDR: "no version", IFNAME: "-", PORTS: "-"},
+    ),
+    # Variables
+    by_environment("a name that nothing reads", {ENVIRONMENT: "fail env_misuse"}, NCCL_SOKET_IFNAME="eth0"),
+    by_environment("NCCL_DEBUG=TRACE left on", {ENVIRONMENT: "fail"}, NCCL_DEBUG="TRACE"),
+    by_environment("a number that is none", {ENVIRONMENT: "fail env_misuse"}, NCCL_BUFFSIZE="4M"),
+    by_environment("NCCL_P2P_DISABLE=1 left on", {ENVIRONMENT: "fail"}, NCCL_P2P_DISABLE="1"),
+    by_environment(
+        "NCCL_IB_DISABLE=1 beside eight HCAs", {ENVIRONMENT: "fail"}, {**BY_SOCKETS, RDMA: "-", GDR: "-"}, NCCL_IB_DISABLE="1"
+    ),
+    Row(
+        "a misspelt name in nccl.conf",
+        Scene(setup="echo NCCL_SOKET_IFNAME=eth0 > /dev/shm/nccl.conf", env={"NCCL_CONF_FILE": "/dev/shm/nccl.conf"}),
+        {ENVIRONMENT: "fail env_misuse"},
+    ),
+    # All-reduces
+    *(
+        planted(f"a rank {what} {when}", f"{phase}:{how}", {RUN: "fail rank_died"})
+        for phase, when in (
+            ("rendezvous", "at the rendezvous"),
+            ("init", "while it connects"),
+            ("first", "in the first collective"),
+            ("timed", "in the tenth collective"),
+        )
+        for what, how in (("is killed", "kill"), ("crashes", "segv"), ("exits with 0", "0"), ("raises", "raise"))
+    ),
+    planted("the ranks stop in the first collective", "first:stop", {RUN: "unknown"}, "--budget", "8"),
+    planted("the ranks stop while they connect", "init:stop", {RUN: "unknown"}, "--budget", "8"),
+    planted("wrong sums", "first:wrong", {RUN: "fail wrong_data"}),
+    planted("ranks that print rubbish", "first:rubbish", {}),
+    planted("ranks that flood stdout", "timed:flood", {}),
+    *(
+        in_a_run(f"torch {what}", {RUN: "unknown"}, PYTHONPATH="FAKES/broken_torch:ROOT", BROKEN=how)
+        for what, how in (("cannot be imported", "raise"), ("is not installed", "absent"), ("crashes at import", "crash"))
+    ),
+    in_a_run(
+        "a loopback of 400 Mbit/s",
+        {BANDWIDTH: "fail low_bandwidth"},
+        "tc qdisc add dev lo root tbf rate 400mbit burst 256k latency 50ms",
+    ),
+    in_a_run("GLOO_SOCKET_IFNAME of no interface, in a run", {IFNAME: "fail socket_ifname"}, GLOO_SOCKET_IFNAME="nosuch0"),
+    in_a_run("4 KiB in /dev/shm", {}, "mount -t tmpfs -o size=4k none /dev/shm"),
+)
