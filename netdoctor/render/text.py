@@ -134,7 +134,7 @@ def _row(label: str, text: str, width: int | None) -> list[str]:
 def _commands(commands: Iterable[str], label: str = "") -> Iterator[str]:
     """Never wrapped: they are there to be copied."""
     for command in commands:
-        for line in clean(command, lines=True).splitlines():
+        for line in clean(command, lines=True).expandtabs(4).splitlines():
             yield f"{_INDENT}{label:<{_LABEL}}{line}"
             label = ""
 
