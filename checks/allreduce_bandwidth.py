@@ -116,6 +116,9 @@ def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quanti
                 measured=measured,
                 how="netdoctor sweep; the transports in the run's log; link speed and width; nvidia-smi nvlink -s",
             )
+        if isinstance(floor, Unavailable):
+            text = f"near the limit of the path ({limit.why}); whether a floor is configured could not be read: {floor}"
+            return unknown(text, subject=subject, measured=measured)
         notes = (f"below {LOOK:.0%} of the limit: worth a look",) if rate < LOOK * limit.rate else ()
         return ok(f"bus bandwidth is near the limit of the path ({limit.why})", subject=subject, measured=measured, notes=notes)
     if isinstance(floor, Quantity):

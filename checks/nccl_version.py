@@ -263,6 +263,9 @@ def _plugin(
             why=str(log.plugin_error) if log is not None and log.plugin_error else None,
             fix=Fix("see why it does not load", (f"ldd {plugin.path}", "NCCL_DEBUG=INFO … | grep NET/Plugin")),
         )
+    if network is not None and (isinstance(rdma, Unavailable) or isinstance(rdma.devices, Unavailable)):
+        text_of = f"{plugin.path} is there, the run used NCCL's own {network}, and whether EFA needs it could not be read"
+        return unknown(text_of, subject="plugin")
     return ok(f"{plugin.path} fits NCCL {text(version)}", subject="plugin", interfaces=have)
 
 

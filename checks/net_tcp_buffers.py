@@ -193,15 +193,15 @@ def _round_trip(net: Net, expected: Expected | Unavailable) -> tuple[float, str]
     return None
 
 
-def _unmeasured(net: Net, expected: Expected | Unavailable) -> str | None:
-    """Why a round trip that there is could not be had; None where nobody named another node."""
+def _unmeasured(net: Net, expected: Expected | Unavailable) -> tuple[str, bool] | None:
+    """Why a round trip that there is could not be had, and whether it may be any; None where nobody named another node."""
     people = (net.master, *net.peers)
-    named = [one for one in people if one is not None and (isinstance(one, Unavailable) or one.local is not True)]
-    # without a port nothing was tried, so nothing was lost
-    if far := [one for one in named if isinstance(one, Unavailable) or one.port is not None]:
+    if far := [one for one in people if one is not None and (isinstance(one, Unavailable) or one.local is not True)]:
         first = far[0]
-        return str(first) if isinstance(first, Unavailable) else f"the round trip to {first.name}: {first.rtt_ms}"
-    return str(expected) if isinstance(expected, Unavailable) else None
+        text = str(first) if isinstance(first, Unavailable) else f"the round trip to {first.name}: {first.rtt_ms}"
+        tried = any(isinstance(one, Unavailable) or one.port is not None for one in far)
+        return text, tried or isinstance(expected, Unavailable)
+    return (str(expected), True) if isinstance(expected, Unavailable) else None
 
 
 def _judge(
@@ -209,7 +209,7 @@ def _judge(
     window: Window,
     streams: int,
     trip: tuple[float, str] | None,
-    missing: str | None,
+    missing: tuple[str, bool] | None,
     vantage: Vantage,
     why: str,
 ) -> Finding:
@@ -252,8 +252,8 @@ def _judge(
             measured=measured,
             **evidence,
         )
-    if trip is None and missing is not None:
-        return unknown(f"{at}; {missing}", subject=link.name, how=MEASURE, measured=measured, **evidence)
+    if trip is None and missing is not None and (missing[1] or enough < WIDE_MS):
+        return unknown(f"{at}; {missing[0]}", subject=link.name, how=MEASURE, measured=measured, **evidence)
     if not vantage.job_network:
         where = vantage.why_not or "seen outside the job's network namespace"
         return unknown(f"{at}; {where}", subject=link.name, how="netdoctor run -- …", measured=measured, **evidence)

@@ -99,13 +99,13 @@ def dev_infiniband(
             why="NCCL says 'NET/IB : No device found.' and takes TCP sockets",
             fix=fix_environment(vantage, "NCCL_IB_HCA", unset=True),
         )
+        yield _memlock(kernel, container, vantage, path)
         return
     states = [(one, usable(one.device, rdma, net)) for one in chosen]
     yield from _devices(states, here, gpus)
     if isinstance(expected, Expected) and expected.hcas is not None:
         yield _count(rdma, here, expected.hcas)
-    if any(state.yes is not False for _, state in states):
-        yield _memlock(kernel, container, vantage, path)
+    yield _memlock(kernel, container, vantage, path)
 
 
 def _nothing(pci: Pci | Unavailable, vantage: Vantage) -> Finding:

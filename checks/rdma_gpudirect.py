@@ -93,8 +93,8 @@ def gpudirect_rdma(
     if isinstance(places, Unavailable) or isinstance(devices, Unavailable) or not places:
         yield unknown(f"GPUs or RDMA devices could not be read: {places if isinstance(places, Unavailable) else devices}")
         return
-    runs = path.runs if isinstance(path, PathRun) and not isinstance(path.runs, Unavailable) else ()
-    why = str(path if isinstance(path, Unavailable) else path.runs) if not runs else ""
+    taken_runs = path if isinstance(path, Unavailable) else path.runs
+    runs, why = ((), str(taken_runs)) if isinstance(taken_runs, Unavailable) else (taken_runs, "")
     node = Node(
         used_nccl(libraries, baseline),
         kernel,
@@ -328,7 +328,10 @@ def _static(
     if not evidence["dmabuf"].startswith("attribute 124 is 1"):
         # A module built against another ib_core is there and fails at registration (EINVAL): only a run can tell.
         return unknown(f"a peer-memory module is loaded; {later}", subject=subject, how=HOW, **evidence)
-    return _passed(subject, node, f"everything that NCCL asks says DMA-BUF; {later}", evidence["distance"], able, **evidence)
+    text = f"everything that NCCL asks says DMA-BUF; {later}"
+    if node.why_no_run:  # what a run showed may differ from what the files say
+        return unknown(text, subject=subject, how=HOW, **evidence)
+    return _passed(subject, node, text, evidence["distance"], able, **evidence)
 
 
 def _unable(subject: str, node: Node, evidence: dict[str, Any], shown: str) -> Finding:

@@ -24,13 +24,14 @@ from tests.lab.oracle import worse
 WHYS: Final = tuple(Unavailable(kind, "taken away") for kind in ("absent", "denied", "timed out", "not recorded"))
 
 
-def by_fact(have: dict[str, Any]) -> Iterator[str]:
-    """What breaks when one fact is missing: ``CHECK without FACT (KIND): …``."""
-    before = fixtures.findings(have)
+def by_fact(have: dict[str, Any], check: str | None = None) -> Iterator[str]:
+    """What breaks when one fact is missing: ``CHECK without FACT (KIND): …``; of one check or all."""
+    specs = [spec for spec in fixtures.specs() if check in (None, spec.id)]
+    before = {spec.id: engine.judge(spec, have) for spec in specs}
     for fact in have:
         for why in WHYS:
             lost = have | {fact: why}
-            for spec in fixtures.specs():
+            for spec in specs:
                 if any(need.type.__name__ == fact for need in needs(spec)):
                     for bad in worse(before[spec.id], engine.judge(spec, lost)):
                         yield f"{spec.id} without {fact} ({why.kind}): {bad}"

@@ -128,3 +128,8 @@ def test_a_path_that_was_not_tried_is_said() -> None:
     assert [(x.subject, x.status) for x in found][1:] == [("inter-node", Status.UNKNOWN)]
     cpu = {**NO_GPU, Baseline: baseline(gloo_run(), nccl_ran=False), PathRun: Unavailable("unsupported")}
     assert [(x.subject, x.status) for x in judge(allreduce_bandwidth, machine() | cpu)] == [("node", Status.SKIP)]
+
+
+def test_a_floor_that_was_not_read_may_be_any() -> None:
+    found = judge(allreduce_bandwidth, machine() | {Baseline: baseline(nvlink(360.0)), Expected: Unavailable("denied")})
+    assert found[0].status is Status.UNKNOWN and "floor" in found[0].message

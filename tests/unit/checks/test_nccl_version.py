@@ -44,7 +44,6 @@ def no_run(**torch: Any) -> Changes:
 
 PASSES: dict[str, Changes] = {
     "the wheel's library, mapped by the run": {},
-    "by the loader's rules": no_run(nccl_why="DT_RPATH of libtorch_cuda.so"),
     "static build": {Baseline: mapped()},
     "another version lies about": {Libraries: f.libraries(nccl=(f.library(), OLD))},
     "the same version at two paths": {
@@ -138,6 +137,11 @@ def test_unknown(changes: Changes) -> None:
     assert loaded(changes).status is Status.UNKNOWN, loaded(changes)
 
 
+def test_without_a_run_the_loaders_rules_are_no_pass() -> None:
+    found = loaded(no_run(nccl_why="DT_RPATH of libtorch_cuda.so"))
+    assert found.status is Status.UNKNOWN and "DT_RPATH" in found.message
+
+
 def test_other_nodes_are_said_to_be_unseen() -> None:
     assert any("other nodes" in note for note in loaded({JobShape: f.job(nodes=4, stated=True)}).notes)
 
@@ -151,7 +155,15 @@ PLUGIN: dict[str, tuple[Changes, Status]] = {
         {Rdma: EFA, Baseline: f.baseline(OFI), Libraries: f.libraries(plugins=(f.plugin(),))},
         Status.PASS,
     ),
-    "fits, no run": ({Baseline: LOST, Libraries: f.libraries(plugins=(f.plugin(),))}, Status.PASS),
+    "fits, NCCL did not run": (
+        {Baseline: f.baseline(nccl_ran=False), Libraries: f.libraries(plugins=(f.plugin(),))},
+        Status.PASS,
+    ),
+    "fits, no run": ({Baseline: LOST, Libraries: f.libraries(plugins=(f.plugin(),))}, Status.UNKNOWN),
+    "there, the run used sockets, devices lost": (
+        {Rdma: LOST, Baseline: f.baseline(f.run(log=f.log(network="Socket"))), Libraries: f.libraries(plugins=(f.plugin(),))},
+        Status.UNKNOWN,
+    ),
     "EFA without a plugin": ({Rdma: EFA}, Status.FAIL),
     "EFA, the plugin is there and unused": (
         {Rdma: EFA, Baseline: f.baseline(f.run(log=f.log(network="Socket"))), Libraries: f.libraries(plugins=(f.plugin(),))},

@@ -213,3 +213,12 @@ def test_efa_has_no_link_layer_and_is_usable() -> None:
 def test_a_usable_device_that_may_not_be_the_jobs_is_no_pass() -> None:
     found = judged({Pci: Unavailable("denied")})
     assert {found[f"mlx5_{i}"].status for i in range(8)} == {Status.UNKNOWN}
+
+
+def test_locked_memory_is_judged_whatever_the_devices_are() -> None:
+    small = f.kernel(limits={**f.kernel().limits, "memlock": Limit(65536, 65536)})
+    for broken in (
+        {Environ: f.environ({"NCCL_IB_HCA": "=mlx5_99"})},
+        {Rdma: all_hcas(provider=Provider(False, "EPERM", GONE))},
+    ):
+        assert judged({Kernel: small, **broken})["memlock"].status is Status.FAIL

@@ -177,3 +177,8 @@ def test_efa_is_judged_by_its_log(gdrdma: bool, status: Status) -> None:
 def test_without_distances_no_pair_is_guessed() -> None:
     found = f.judge(gpudirect_rdma, f.machine({PathRun: runs(), Pci: Unavailable("denied")}))
     assert {(one.subject, one.status) for one in found} == {(f"GPU{i}", Status.UNKNOWN) for i in range(8)}
+
+
+def test_what_the_files_say_is_no_pass_where_the_runs_are_lost() -> None:
+    found = one({Kernel: NO_MODULE, PathRun: Unavailable("no budget")})
+    assert found.status is Status.UNKNOWN and "no budget" in found.message

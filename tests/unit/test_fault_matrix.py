@@ -1,0 +1,44 @@
+"""Every fault of fixtures/faults on its replayed machine: found, nothing else disturbed; at least five for every check."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.lab import fixtures, ignorance, matrix
+from tests.lab.faults import Fault, every
+
+
+@pytest.mark.parametrize("fault", every(), ids=lambda fault: f"{fault.expect['check']}: {fault.fault}")
+def test_it_is_found_and_nothing_else_is_disturbed(fault: Fault) -> None:
+    broken = fixtures.facts_of(fault.after())
+    row = matrix.replay(fault, broken)
+    assert row["found"], row["expected"]
+    assert row["disturbed"] == []
+    assert list(ignorance.by_fact(broken, fault.expect["check"])) == [], "what is lost may only make unknown of it"
+
+
+def test_every_check_has_its_faults() -> None:
+    """A check without its rows is not finished."""
+    have = Counter(fault.expect["check"] for fault in every())
+    assert {spec.id: have[spec.id] for spec in fixtures.specs() if have[spec.id] < 5} == {}
+
+
+def test_faults_are_told_apart() -> None:
+    names = Counter(f"{fault.fault} ({fault.machine})" for fault in every())
+    assert [name for name, count in names.items() if count > 1] == []
+    known = {spec.id for spec in fixtures.specs()}
+    assert all({fault.expect["check"], *fault.also} <= known for fault in every())
+
+
+def test_the_matrix_shows_a_miss_and_a_disturbance() -> None:
+    row = {
+        "fault": "f",
+        "way": "replay",
+        "expected": {"allreduce.run": "fail"},
+        "found": False,
+        "disturbed": ["torch.backend: x"],
+    }
+    shown = matrix.show([row])
+    assert "1 faults: 0 found, 1 disturbed" in shown and "!" in shown and "x" in shown.splitlines()[1]
