@@ -11,10 +11,11 @@ PARTS: dict[str, tuple[str, str]] = {
     "compose": ("tests.lab.fixtures", "compose"),
     "golden": ("tests.lab.fixtures", "golden"),
     "ignorance": ("tests.lab.ignorance", "main"),
+    "live": ("tests.lab.live", "main"),
     "matrix": ("tests.lab.matrix", "main"),
     "mutants": ("tests.lab.mutants", "main"),
 }
-LAB = ("ignorance", "matrix")
+LAB = ("ignorance", "matrix", "live")
 
 
 def main(words: list[str]) -> int:

@@ -100,27 +100,25 @@ def _one(place: Machine, row: Row, healthy: dict[str, Statuses]) -> Outcome:
     return Outcome(row, found, disturbed, time.monotonic() - began, seen)
 
 
-def rows(words: list[str] | None = None) -> list[dict[str, Json]]:
-    return [outcome.as_row() for outcome in outcomes(words)]
-
-
 def main(words: list[str] | None = None) -> int:
-    """Print a line a row; 1 where one was not found or something else was disturbed."""
-    bad = 0
+    """Print a line a row; 1 where one was not found or something else was disturbed.  All rows go into the matrix's file."""
+    from tests.lab import matrix
+
+    bad, done = 0, []
     for one in outcomes(words):
         good = one.found and not one.disturbed
         bad += not good
+        done.append(one.as_row())
         print(f"{'ok  ' if good else 'BAD '} {one.seconds:5.1f} s  {one.row.fault}", flush=True)
         if not one.found:
             print(f"      expected {dict(one.row.expected)}")
-            for check in one.row.expected:
-                for status in ("fail", "unknown", "pass", "skip"):
-                    print(
-                        *(f"      {status} {check} {text}" for text in (one.seen.report and one.seen.of(check, status)) or ()),
-                        sep="\n",
-                    )
+            said = [(s, c, t) for c in one.row.expected for s in ("fail", "unknown", "pass", "skip") for t in one.seen.of(c, s)]
+            print(*(f"      {status} {check} {text}" for status, check, text in said), sep="\n")
         for text in one.disturbed:
             print(f"      {text}")
+    if not words:
+        matrix.write(done, "live")
+        print(f"{len(done)} live faults, {bad} bad")
     return 1 if bad else 0
 
 

@@ -362,6 +362,10 @@ ROWS: Final = (
         {BANDWIDTH: "fail low_bandwidth"},
         "tc qdisc add dev lo root tbf rate 400mbit burst 256k latency 50ms",
     ),
-    in_a_run("GLOO_SOCKET_IFNAME of no interface, in a run", {IFNAME: "fail socket_ifname"}, GLOO_SOCKET_IFNAME="nosuch0"),
+    in_a_run(
+        "GLOO_SOCKET_IFNAME of no interface, in a run",
+        {IFNAME: "fail socket_ifname", RUN: "fail socket_ifname"},
+        GLOO_SOCKET_IFNAME="nosuch0",
+    ),
     in_a_run("4 KiB in /dev/shm", {}, "mount -t tmpfs -o size=4k none /dev/shm"),
 )

@@ -81,7 +81,7 @@ class Seen:
 
     def of(self, check: str, status: str) -> list[str]:
         """What the findings of `check` with this status say."""
-        rows = [f for c in self.report["checks"] if c["id"] == check for f in c["findings"]]
+        rows = [f for c in (self.report or {"checks": ()})["checks"] if c["id"] == check for f in c["findings"]]
         return [f"{f['subject']}: {f['message']}" for f in rows if f["status"] == status]
 
 
