@@ -84,7 +84,7 @@ def dev_infiniband(
         yield unknown(f"/sys/class/infiniband could not be read: {rdma.devices}")
         return
     if not rdma.devices:
-        yield _nothing(pci, vantage)
+        yield _nothing(pci, vantage) if isinstance(expected, Expected) and not expected.hcas else _none(pci, vantage, expected)
         return
     setting = environ.get("NCCL_IB_HCA") if isinstance(environ, Environ) else environ
     unread = environ.nccl if isinstance(environ, Environ) else environ
@@ -117,6 +117,29 @@ def _nothing(pci: Pci | Unavailable, vantage: Vantage) -> Finding:
     return unknown(
         f"PCI shows RDMA hardware ({have}), /sys/class/infiniband shows no device",
         how="on the node: rdma link; rdma system (an exclusive namespace mode hides devices); lsmod | grep -e mlx5_ib -e _ib",
+    )
+
+
+def _none(pci: Pci | Unavailable, vantage: Vantage, expected: Expected | Unavailable) -> Finding:
+    """No device, where the site expects some, or where it could not be read whether it does."""
+    if isinstance(expected, Unavailable):
+        return unknown(f"no RDMA device, and how many are expected could not be read: {expected}", subject="count")
+    if isinstance(pci, Unavailable) or (pci.rdma and not vantage.job_network):
+        return _nothing(pci, vantage)  # the job's network namespace may show devices that this one does not
+    hardware = f"PCI shows {len(pci.rdma)}" if pci.rdma else "PCI shows none"
+    return fail(
+        f"no RDMA device at all, {expected.hcas} expected; {hardware}",
+        subject="count",
+        severity=Severity.CRITICAL,
+        expected=str(expected.hcas),
+        fix=Fix(
+            "find out where they are lost: the bus, the driver, or a namespace",
+            (
+                "lspci -nn | grep -i -e infiniband -e mellanox -e ethernet",
+                "lsmod | grep -e _ib -e mlx5",
+                "rdma system; rdma link",
+            ),
+        ),
     )
 
 

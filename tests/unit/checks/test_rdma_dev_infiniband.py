@@ -131,6 +131,25 @@ def test_fewer_usable_than_the_site_expects() -> None:
     assert (found.status, found.cause) == (Status.FAIL, "inventory")
 
 
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({Expected: f.expected(hcas=8), Pci: f.pci(8, 0)}, Status.FAIL),
+        ({Expected: f.expected(hcas=8), Pci: f.pci(8, 8)}, Status.FAIL),
+        ({Expected: f.expected(hcas=8), Pci: f.pci(8, 0), Vantage: f.outside()}, Status.FAIL),
+        ({Expected: f.expected(hcas=8), Pci: f.pci(8, 8), Vantage: f.outside()}, Status.UNKNOWN),
+        ({Expected: f.expected(hcas=8), Pci: LOST}, Status.UNKNOWN),
+        ({Expected: LOST, Pci: f.pci(8, 0)}, Status.UNKNOWN),
+        ({Expected: f.expected(hcas=0), Pci: f.pci(8, 0)}, Status.SKIP),
+        ({Expected: f.expected(hcas=None), Pci: f.pci(8, 0)}, Status.SKIP),
+    ],
+)
+def test_no_device_is_no_skip_where_the_site_expects_some(changes: Changes, status: Status) -> None:
+    (found,) = judged({Rdma: f.no_rdma(), **changes}).values()
+    assert found.status is status
+    assert found.severity is (Severity.CRITICAL if status is Status.FAIL else None)
+
+
 def test_skip_needs_both_sources_read() -> None:
     both = judged({Rdma: f.no_rdma(), Pci: f.pci(8, 0)})
     assert both["node"].status is Status.SKIP
