@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +41,27 @@ def before() -> dict[int, tuple[Any, Any]]:
 def faulty() -> Iterator[Session]:
     with gpus.faulty() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Session]:
+    with gpus.session() as made:
+        assert made.facts()  # torch is imported before anything takes the GPU's memory
+        yield made
+
+
+HIDDEN = {"empty": "", "number": "99", "uuid": "GPU-00000000-0000-0000-0000-000000000000"}
+
+
+@pytest.fixture(scope="module")
+def hidden() -> dict[str, tuple[int, dict[str, Any], str]]:
+    """Preflights of jobs that see no GPU; none of them uses one, so all at once."""
+
+    def look(value: str) -> tuple[int, dict[str, Any], str]:
+        return gpus.preflight("--only", "allreduce.run,torch.backend", "--quiet", CUDA_VISIBLE_DEVICES=value)
+
+    with ThreadPoolExecutor(len(HIDDEN)) as pool:
+        return dict(zip(HIDDEN, pool.map(look, HIDDEN.values()), strict=True))
 
 
 def planted(fault: str, rank: int = 1) -> AllReduce:
@@ -89,11 +111,11 @@ def test_a_rank_that_raises_is_named(faulty: Session, before: dict[int, Any]) ->
 
 
 @pytest.mark.parametrize("left", [32 * gpus.MIB, 3072 * gpus.MIB], ids=["context", "buffers"])
-def test_out_of_memory_is_not_the_nodes_fault(before: dict[int, Any], left: int, record_property: Note) -> None:
+def test_out_of_memory_is_not_the_nodes_fault(plain: Session, before: dict[int, Any], left: int, record_property: Note) -> None:
     # "context": no room for a CUDA context.  "buffers": room for it, none for the buffers of the all-reduce.
     sizes = (4096, 4 << 30) if left > 1 << 30 else (4096,)
-    with gpus.hog(leave=left) as free, gpus.session() as made:
-        run = made.run(replace(gpus.ONE, sizes=sizes))
+    with gpus.hog(leave=left) as free:
+        run = plain.run(replace(gpus.ONE, sizes=sizes))
     record_property("free_mib", free // gpus.MIB)
     record_property("error", run.ranks[0].error if run.ranks else run.reason)
     assert run.state == "failed" and out_of_memory(run), (run.state, run.reason)
@@ -112,18 +134,18 @@ def test_a_busy_gpu_is_left_alone(before: dict[int, Any], record_property: Note)
     assert gpus.as_before(before) == ""
 
 
-@pytest.mark.parametrize("value", [""], ids=["empty"])
-def test_an_empty_cuda_visible_devices(value: str, record_property: Note) -> None:
-    _hidden(value, record_property)
+@pytest.mark.parametrize("name", ["empty"])
+def test_an_empty_cuda_visible_devices(hidden: dict[str, Any], name: str, record_property: Note) -> None:
+    _sees_no_gpu(hidden[name], record_property)
 
 
-@pytest.mark.parametrize("value", ["99", "GPU-00000000-0000-0000-0000-000000000000"], ids=["number", "uuid"])
-def test_a_wrong_cuda_visible_devices(value: str, record_property: Note) -> None:
-    _hidden(value, record_property)
+@pytest.mark.parametrize("name", ["number", "uuid"])
+def test_a_wrong_cuda_visible_devices(hidden: dict[str, Any], name: str, record_property: Note) -> None:
+    _sees_no_gpu(hidden[name], record_property)
 
 
-def _hidden(value: str, record_property: Note) -> None:
-    code, report, _ = gpus.preflight("--only", "allreduce.run,torch.backend", "--quiet", CUDA_VISIBLE_DEVICES=value)
+def _sees_no_gpu(told: tuple[int, dict[str, Any], str], record_property: Note) -> None:
+    code, report, _ = told
     run, backend = (gpus.finding(report, name) for name in ("allreduce.run", "torch.backend"))
     record_property("exit", code)
     record_property("allreduce.run", f"{run['status']}: {run['message']}")
@@ -132,20 +154,18 @@ def _hidden(value: str, record_property: Note) -> None:
     assert code in (3, 4)
 
 
-def test_another_libnccl_by_preload(record_property: Note) -> None:
-    with gpus.session() as made:
-        plain = made.run(gpus.ONE)
-    assert plain.finished, plain.reason
-    if not plain.mapped:
+def test_another_libnccl_by_preload(plain: Session, record_property: Note) -> None:
+    usual = plain.run(gpus.ONE)
+    assert usual.finished, usual.reason
+    if not usual.mapped:
         pytest.skip("NCCL is linked into torch: no file to copy")
     folder = ROOT / "build" / "gpu-proof" / "preload"
     folder.mkdir(parents=True, exist_ok=True)
     copy = folder / "libnccl.so.2"
     try:
-        shutil.copyfile(plain.mapped[0], copy)
+        shutil.copyfile(usual.mapped[0], copy)
         copy.chmod(0o755)
-        with gpus.session() as made:
-            run = made.run(replace(gpus.ONE, env=(("LD_PRELOAD", str(copy)),), fresh_import=True))
+        run = plain.run(replace(gpus.ONE, env=(("LD_PRELOAD", str(copy)),), fresh_import=True))
         assert run.finished, run.reason
         assert str(copy) in run.mapped
         _, report, _ = gpus.preflight("--only", "nccl.version,allreduce.run", "--quiet", LD_PRELOAD=str(copy))

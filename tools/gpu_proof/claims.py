@@ -191,7 +191,7 @@ MANY: Final = Step(
 
 RECORD: Final = Step(
     "record",
-    120.0,
+    130.0,
     (
         Claim(
             "record.host",
@@ -210,7 +210,7 @@ RECORD: Final = Step(
 
 FIGURES: Final = Step(
     "figures",
-    230.0,
+    320.0,
     _figures(
         ("gpu.split", "start to verdict, split into import, CUDA context, NCCL init, experiments"),
         ("gpu.memory", "GPU memory of a rank: at most 1.5 GB"),
