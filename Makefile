@@ -68,5 +68,11 @@ bench: $(VENV)/.dev $(VENV)/.torch  ## measure; ratios within one run, build/ben
 fuzz-log: $(VENV)/.dev  ## a million mutated log lines: no exception
 	@$(BIN)/python -m tests.fuzz_log
 
+# No network: dependencies from WHEELS (a folder) where .venv is not there.  PYTHON names the Python whose torch has CUDA.
+# Exit codes: 0 all was seen that this machine can show, 3 a claim failed, 4 something (or everything) was not seen.
+gpu-proof:  ## on a machine with a GPU: prove it (PYTHON=, WHEELS=, OUT=; at most 8 minutes), write docs/evidence
+	@$(firstword $(if $(filter file,$(origin PYTHON)),,$(PYTHON)) python3) tools/gpu_proof/bootstrap.py \
+	  $(if $(WHEELS),--wheels '$(WHEELS)') $(if $(filter file,$(origin PYTHON)),,--python '$(PYTHON)') $(if $(OUT),--out '$(OUT)') $(ARGS)
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info
