@@ -291,9 +291,14 @@ def _become(argv: list[str], environment: dict[str, str], answer_end: int, print
         for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):  # an ignored one would stay ignored
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        nowhere = os.open("/dev/null", os.O_RDONLY)
-        for source, target in ((nowhere, 0), (print_end, 1), (print_end, 2), (answer_end, 3)):
+        for source, target in ((print_end, 1), (print_end, 2), (answer_end, 3)):
             os.dup2(source, target)
+        try:
+            nowhere = os.open("/dev/null", os.O_RDONLY)
+        except OSError:  # a container without one: the end of a pipe that nobody writes to reads the same
+            nowhere, other = os.pipe()
+            os.close(other)
+        os.dup2(nowhere, 0)
         os.execve(argv[0], argv, environment)
     except BaseException as error:  # nothing of the parent's may run here
         os.write(2, f"cannot start {argv[0]}: {error}".encode(errors="replace"))

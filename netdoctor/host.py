@@ -158,7 +158,12 @@ class LiveHost:
 
 
 def _environment() -> Json:
-    return dict(os.environ.items())
+    return {_text(name): _text(value) for name, value in os.environ.items()}
+
+
+def _text(text: str) -> str:
+    """Bytes that are not UTF-8 (surrogates in Python) written out, as in files: JSON, XML and URLs take no surrogates."""
+    return text if text.isascii() else os.fsencode(text).decode("utf-8", "backslashreplace")
 
 
 def _open(path: str, flags: int, root: str | None) -> int:
@@ -187,17 +192,17 @@ def _file(path: str, root: str | None) -> Answer:
 
 def _dir(path: str, root: str | None) -> Answer:
     if root is None:
-        return sorted(os.listdir(path))
+        return sorted(map(_text, os.listdir(path)))
     fd = _open(path, os.O_RDONLY | os.O_DIRECTORY, root)
     try:
-        return sorted(os.listdir(fd))
+        return sorted(map(_text, os.listdir(fd)))
     finally:
         os.close(fd)
 
 
 def _link(path: str, root: str | None) -> Answer:
     if root is None:
-        return os.readlink(path)
+        return _text(os.readlink(path))
     fd = _open(path, os.O_PATH | os.O_NOFOLLOW, root)
     try:
         return os.readlink(b"", dir_fd=fd).decode("utf-8", "backslashreplace")

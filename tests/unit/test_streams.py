@@ -67,3 +67,28 @@ def test_a_policy_of_another_shape(tmp_path: pathlib.Path) -> None:
     (tmp_path / "s.json").write_text(json.dumps(data | {"policy": {"disabled": 1.5}}))
     done = shell('N diagnose "$1"', str(tmp_path / "s.json"))
     assert done.returncode == 2 and "another shape" in done.stderr
+
+
+@pytest.mark.parametrize("format", ["text", "json", "junit", "brief", "html"])
+def test_variables_that_are_no_text(format: str) -> None:
+    """Bytes that are not UTF-8 reach a report written out; no probe falls over them."""
+    rubbish = {
+        b"NCCL_IB_HCA": b"mlx5_\xff\x1b[31m<script>",
+        b"NCCL_\xff": b"1",
+        b"MASTER_ADDR": b"h\xff",
+        b"VIRTUAL_ENV": b"/\xff",
+    }
+    command = [sys.executable, "-m", "netdoctor.cli", "preflight", "--no-allreduce", "--vantage", "job", "-q", "-f", format]
+    environment = {**os.environb, b"PYTHONPATH": os.fsencode(ROOT), **rubbish}
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert done.returncode in (0, 3, 4) and b"defect" not in done.stderr
+    text = done.stdout.decode()
+    assert "\x1b" not in text and "crashed" not in text
+    if format == "text":
+        assert "NCCL_\\xff" in text
+
+
+def test_env_with_variables_that_are_no_text() -> None:
+    environment = {**os.environb, b"PYTHONPATH": os.fsencode(ROOT), b"NCCL_\xff": b"\xfe"}
+    done = subprocess.run([sys.executable, "-m", "netdoctor.cli", "env"], env=environment, capture_output=True, check=False)
+    assert done.returncode == 3 and "NCCL_\\xff=\\xfe" in done.stdout.decode()
