@@ -64,7 +64,7 @@ def _loopback(finding: Finding) -> Finding:
     if finding.status is not Status.FAIL:
         return finding
     text = "in loopback the port stays far below its rate; only two nodes can tell whether it does so between nodes"
-    return unknown(text, subject=finding.subject, how="netdoctor sweep over two nodes", measured=finding.measured)
+    return unknown(text, subject=finding.subject, how="netdoctor allreduce over two nodes", measured=finding.measured)
 
 
 def _baseline(
@@ -104,7 +104,7 @@ def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quanti
             severity=Severity.CRITICAL,
             expected=f"at least {floor}",
             measured=measured,
-            how="netdoctor sweep; compare with a node of the same kind",
+            how="compare with nodes of the same kind: netdoctor fleet report",
         )
     if isinstance(limit, PathLimit) and size >= ENOUGH:
         measured["limit"] = Quantity(limit.rate, "GB/s")
@@ -114,7 +114,7 @@ def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quanti
                 subject=subject,
                 expected=f"at least {LOW:.0%} of {limit.rate:.0f} GB/s ({limit.why})",
                 measured=measured,
-                how="netdoctor sweep; the transports in the run's log; link speed and width; nvidia-smi nvlink -s",
+                how="the transports in the run's log; link speed and width; nvidia-smi nvlink -s; netdoctor fleet report",
             )
         if isinstance(floor, Unavailable):
             text = f"near the limit of the path ({limit.why}); whether a floor is configured could not be read: {floor}"
