@@ -80,11 +80,14 @@ def _does_not_apply(libraries: Libraries, pci: Pci | Unavailable, gpus: Gpus | U
 
 
 def _ours(finding: Finding, vantage: Vantage, lost: Unavailable | None) -> Finding:
-    """A pass seen from outside the job's environment is none, nor one by rules alone: a run may show another library."""
-    if finding.status.value != "pass":
+    """Nothing passes or skips from outside the job's environment, and nothing passes by rules alone.
+
+    The job's LD_LIBRARY_PATH may lead to libraries and plugins that are not seen from here, and a run may show another library.
+    """
+    if finding.status.value not in ("pass", "skip"):
         return finding
     if vantage.job_environment:
-        if lost is None:
+        if lost is None or finding.status.value == "skip":
             return finding
         return unknown(f"{finding.message}; the all-reduce would show it: {lost}", subject=finding.subject)
     elsewhere = vantage.why_not or "seen outside the job"

@@ -123,13 +123,19 @@ def _place(
     if profile in ("audit", "prolog"):
         return kind, _Own(False, False, False, f"profile {profile}: seen from outside the job")
     if kind == "host-root":
-        # Jobs of a kubelet have a network namespace of their own, other jobs of this host share this one.
+        # Jobs of a kubelet have a network namespace of their own, other jobs of this host share its init's.
         pods = mapping(host, "stat:/var/lib/kubelet")
-        shared = isinstance(pods, Unavailable) and pods.kind == "absent"
+        shared = isinstance(pods, Unavailable) and pods.kind == "absent" and _network_of_init(host)
         return kind, _Own(False, shared, False, _OUTSIDE)
     if kind == "pod-init":
         return kind, _Own(True, True, False, "an init container has an image and an environment of its own")
     return kind, _Own(True, True, True)
+
+
+def _network_of_init(host: Host) -> bool:
+    """Whether this is the network of the machine itself, not one that ip-netns(8), nsenter(1) or unshare(1) led to."""
+    mine, inits = link(host, "/proc/self/ns/net"), link(host, "/proc/1/ns/net")
+    return isinstance(mine, str) and mine == inits
 
 
 def _kind(variables: Mapping[str, Any], real_root: bool, runtime: str | None, profile: object) -> str:

@@ -69,6 +69,7 @@ class Seen:
     exit: int
     report: Any
     err: str
+    out: str = ""
 
     def statuses(self) -> dict[tuple[str, str], str]:
         """(check, subject) -> status, with its cause where it failed."""
@@ -117,7 +118,7 @@ class Machine:
             report = json.loads(out)
         except ValueError:
             report = None
-        return Seen(process.returncode, report, err)
+        return Seen(process.returncode, report, err, out)
 
     def _environment(self, scene: Scene, made: Path) -> dict[str, str]:
         for name in ("nvml", "cuda", "ibverbs"):
@@ -130,6 +131,7 @@ class Machine:
             "FAKE_IBV_CONF": str(made / "ibverbs.conf"),
             "PYTHONPATH": str(ROOT),
             "HOME": "/root",
+            "SCENE_NAME": scene.name,
             **{k: v.replace("SITE", str(made / _SITE)).replace("LIBRARIES", folders) for k, v in scene.env.items()},
         }
 
@@ -156,7 +158,8 @@ class Machine:
             *(() if scene.bare else (f"mount -t overlay over -o lowerdir={made}/{d}:/{d} /{d}" for d in ("sys", "dev"))),
             "mount -t tmpfs -o mode=1777 shm /dev/shm",
             f"mount --bind {made}/hosts /etc/hosts",
-            f"hostname '{scene.name}'",
+            # hostname(1) refuses what the kernel takes
+            'printf %s "$SCENE_NAME" > /proc/sys/kernel/hostname; unset SCENE_NAME',
             NETWORK,
             scene.setup,
             f'exec {scene.wrap} "$@"',

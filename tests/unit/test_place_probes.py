@@ -37,6 +37,7 @@ def place(
         "file:/proc/self/mountinfo": mounts,
         "link:/proc/self/ns/pid": pid,
         "link:/proc/self/ns/net": "net:[4026531840]",
+        "link:/proc/1/ns/net": "net:[4026531840]",
         "env:": dict(USER if env is None else env),
         "config:": config or {},
         "dir:/": list(root),
@@ -86,6 +87,8 @@ POD = USER | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
         (place(uid=0, config={"vantage": "wrapper"}), "wrapper", None, (True, True, True)),
         (place(config={"vantage": "node"}), "host", None, (False, False, False)),
         (place(config={"vantage": "host-root"}), "host-root", None, (False, True, False)),
+        (place(uid=0) | {"link:/proc/1/ns/net": "net:[4026532000]"}, "host-root", None, (False, False, False)),  # ip netns exec
+        (place(uid=0) | {"link:/proc/1/ns/net": Unavailable("denied")}, "host-root", None, (False, False, False)),
         (place(uid=0, uid_map="0 100000 65536\n"), "host", None, (True, True, True)),  # root of a user namespace
     ],
 )
