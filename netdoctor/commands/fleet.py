@@ -34,6 +34,7 @@ def run(
     from netdoctor.fleet.prometheus import MissingExtraError
     from netdoctor.fleet.read import expected_names, read
     from netdoctor.fleet.report import examine
+    from netdoctor.render import terminal
 
     chosen = format or (_BY_SUFFIX.get(os.path.splitext(out)[1].lower(), "text") if out else "text")
     if chosen not in FORMATS:
@@ -53,7 +54,7 @@ def run(
         return _usage(str(error))
     fleet = examine(reading, names, severity)
     try:
-        text = render(fleet, chosen, colour=out is None and _colour())
+        text = render(fleet, chosen, colour=out is None and terminal.colour(sys.stdout, os.environ))
     except MissingExtraError as error:
         return _usage(f"--format prometheus {error}")
     failed = _deliver(text, out)
@@ -80,10 +81,6 @@ def _usage(words: str) -> int:
 
 def _progress(files: int) -> None:
     print(f"netdoctor: {files:,} files read", file=sys.stderr)
-
-
-def _colour() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _deliver(text: str, out: str | None) -> int:
