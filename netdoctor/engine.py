@@ -32,7 +32,6 @@ class Work:
     findings: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     started: float = field(default_factory=time.time)
-    selected: tuple[str, ...] = ()
 
 
 def wanted(specs: Iterable[CheckSpec]) -> tuple[str, ...]:

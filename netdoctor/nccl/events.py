@@ -116,8 +116,6 @@ PATTERNS: Final = (
     _row("diag", "nccl diag", r"NCCL DIAG (?P<text>.*)", "text"),
 )  # fmt: skip
 
-_ALL_NEEDLES: Final = tuple(sorted({n for p in PATTERNS for n in p.needles}))
-
 
 def matching(text: bytes) -> tuple[Pattern, ...]:
     """The rows whose pattern is in this line."""

@@ -159,12 +159,3 @@ class LogFacts:
     def of(self, *kinds: str) -> tuple[Event, ...]:
         """The events of these kinds, in the order of the log."""
         return tuple(e for e in self.events if e.kind in kinds)
-
-    @property
-    def single_node(self) -> bool | None:
-        """Whether the whole job ran on one node; None where the log does not tell."""
-        if self.nodes is not None:
-            return self.nodes == 1
-        if len(self.hosts) > 1:
-            return False
-        return True if self.nranks == 1 else None

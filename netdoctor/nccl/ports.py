@@ -18,7 +18,6 @@ RAS_FROM: Final = (2, 24, 3)  # src/ras: one listener a process
 RING_FROM: Final = (2, 23, 4)  # src/bootstrap.cc: listeners of ring and peer-to-peer are two since, one before
 RAS_PORT: Final = 28028  # src/ras/client_support.cc: clients are served on localhost:28028
 STORE_PORT: Final = 29500  # torch.distributed: the default of MASTER_PORT
-RDZV_PORT: Final = 29400  # torchrun's c10d rendezvous (torch/distributed/elastic/rendezvous)
 DEFAULT_RANGE: Final = (32768, 60999)  # net/ipv4/tcp_ipv4.c; a new network namespace starts with it
 
 # Assumptions of the estimate of connections; NCCL settles them at run time.
