@@ -48,7 +48,7 @@ class VisibleGpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """All of them."""
+    """The NVIDIA GPUs that NVML and libcuda show, and the driver."""
 
     driver: str | Unavailable  # "580.95.05"
     cuda_driver: int | Unavailable  # 13000, from libcuda or NVML
