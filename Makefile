@@ -74,5 +74,14 @@ gpu-proof:  ## on a machine with a GPU: prove it (PYTHON=, WHEELS=, OUT=; at mos
 	@$(firstword $(if $(filter file,$(origin PYTHON)),,$(PYTHON)) python3) tools/gpu_proof/bootstrap.py \
 	  $(if $(WHEELS),--wheels '$(WHEELS)') $(if $(filter file,$(origin PYTHON)),,--python '$(PYTHON)') $(if $(OUT),--out '$(OUT)') $(ARGS)
 
+golden: $(VENV)/.dev  ## write the composed machines, their reports and the fault findings again; look at the diff
+	@$(BIN)/python -m tests.lab compose golden
+
+lab: $(VENV)/.dev $(VENV)/.torch  ## what takes longer than a test run: evidence taken away answer by answer, the fault matrix
+	@$(BIN)/python -m tests.lab
+
+mutants: $(VENV)/.dev  ## can the checks' tests fail?  DRAW=50 SEED=7 draws some, CHECK=name takes one check
+	@DRAW=$(DRAW) SEED=$(SEED) CHECK=$(CHECK) $(BIN)/python -m tests.lab mutants
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info

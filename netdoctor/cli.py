@@ -7,14 +7,11 @@ Exit codes: 0 healthy, 1 netdoctor itself broke, 2 bad usage, configuration or p
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from netdoctor import __version__
-
-if TYPE_CHECKING:
-    from typing import TypeGuard
 
 app = typer.Typer(
     name="netdoctor",
@@ -70,6 +67,17 @@ ExitStyleOption = Annotated[
     Text, typer.Option(envvar="NETDOCTOR_EXIT_STYLE", help="nagios or npd: translate the exit code at the very end.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", envvar="NETDOCTOR_QUIET", help="No progress on stderr.")]
+
+
+PseudonymiseOption = Annotated[
+    bool, typer.Option("--pseudonymise", help="Give host, user, folders, addresses and GPUs other names.")
+]
+PseudonymKeyOption = Annotated[
+    Text, typer.Option("--pseudonym-key", metavar="FILE", help="The same names in every snapshot made with this key.")
+]
+ImportTreeOption = Annotated[
+    Text, typer.Option("--import-tree", metavar="DIR", help="Record a tree of files of another machine instead of this one.")
+]
 
 
 def _version(wanted: bool) -> None:
@@ -157,6 +165,43 @@ def run(
 
 
 @app.command()
+def allreduce(
+    nodes: Annotated[int | None, typer.Option(metavar="N", help="How many nodes take part (default: the launcher's).")] = None,
+    node_rank: Annotated[int | None, typer.Option(metavar="R", help="Which one this is, from 0.")] = None,
+    master: Annotated[Text, typer.Option(metavar="HOST[:PORT]", help="Node 0; a port of its own, not MASTER_PORT.")] = None,
+    ranks_per_node: Annotated[int | None, typer.Option(metavar="K", help="Default: one a GPU, else one.")] = None,
+    wait: Annotated[float, typer.Option(metavar="SECONDS", help="For the other nodes to come.")] = 120.0,
+    stall: Annotated[float | None, typer.Option(metavar="SECONDS", help="Without progress, until it counts as hung.")] = None,
+    only: OnlyOption = None,
+    config: ConfigOption = None,
+    profile: ProfileOption = None,
+    fail_on: FailOnOption = None,
+    format: FormatOption = None,
+    output: OutputOption = None,
+    brief: BriefOption = False,
+    checks_dir: ChecksDirOption = None,
+    python: PythonOption = None,
+    user: UserOption = None,
+    budget: BudgetOption = None,
+    exit_style: ExitStyleOption = None,
+    quiet: QuietOption = False,
+    termination_log: TerminationOption = None,
+) -> None:
+    """One verified all-reduce over several nodes; start it on each of them, by hand or by the job's launcher."""
+    from netdoctor.allreduce.nodes import Given as Place
+    from netdoctor.allreduce.together import Limits
+    from netdoctor.commands import allreduce as command
+    from netdoctor.commands.preflight import Given
+
+    given = Given(
+        config, profile, fail_on, "brief" if brief else format, output, checks_dir, python, user,
+        budget=budget, exit_style=exit_style, termination_log=termination_log,
+    )  # fmt: skip
+    place = Place(nodes, node_rank, master, ranks_per_node)
+    raise typer.Exit(command.allreduce(given, place, Limits(wait, stall), _ids(only), quiet=quiet))
+
+
+@app.command()
 def snapshot(
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it (mode 0600).")],
     only: OnlyOption = None,
@@ -169,12 +214,36 @@ def snapshot(
     no_allreduce: NoAllreduceOption = False,
     budget: BudgetOption = None,
     quiet: QuietOption = False,
+    pseudonymise: PseudonymiseOption = False,
+    pseudonym_key: PseudonymKeyOption = None,
+    import_tree: ImportTreeOption = None,
 ) -> None:
     """Record every answer and run, redacted, to be judged anywhere by `diagnose`."""
     from netdoctor.commands import preflight as command
 
+    if import_tree is not None:
+        from netdoctor.commands import imports
+
+        raise typer.Exit(imports.run(import_tree, output, config, checks_dir))
     given = command.Given(config, checks_dir=checks_dir, python=python, user=user, vantage=vantage, budget=budget)
-    raise typer.Exit(command.run(given, _ids(only), host_root, allreduce=not no_allreduce, quiet=quiet, snapshot_to=output))
+    names = None if not pseudonymise and pseudonym_key is None else _key(pseudonym_key)
+    raise typer.Exit(
+        command.run(given, _ids(only), host_root, allreduce=not no_allreduce, quiet=quiet, snapshot_to=output, pseudonyms=names)
+    )
+
+
+def _key(path: str | None) -> bytes:
+    """What pseudonyms are made with: the content of a file, or random bytes that nobody keeps."""
+    import os
+
+    if path is None:
+        return os.urandom(32)
+    try:
+        with open(path, "rb") as file:
+            return file.read(4096)
+    except OSError as error:
+        print(f"netdoctor: --pseudonym-key: {path}: {error.strerror}", file=sys.stderr)
+        raise typer.Exit(2) from None
 
 
 @app.command()
@@ -308,25 +377,11 @@ def _ids(only: Texts) -> tuple[str, ...]:
     return tuple(part.strip() for text in only or () for part in text.split(",") if part.strip())
 
 
-def _whole_streams() -> None:
-    """Put something in the place of a standard stream that the caller closed.
-
-    Else the next file or pipe that is opened takes its number, and progress or a child's output goes into it; and Python's
-    print(file=None) would put progress into the report.  A closed stdout stays one that cannot be written.
-    """
-    import os
-
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        if getattr(sys, name) is None:
-            os.dup2(opened := os.open(os.devnull, os.O_RDONLY if number < 2 else os.O_WRONLY), number)
-            if opened != number:
-                os.close(opened)
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
-
-
 def main() -> None:
     """The console script: typer's exit codes, and 1 with one line where netdoctor itself broke."""
-    _whole_streams()
+    from netdoctor import streams
+
+    streams.whole_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a locale without UTF-8 must not end a report in a traceback
             stream.reconfigure(errors="backslashreplace")
@@ -337,51 +392,9 @@ def main() -> None:
         # click ends a broken pipe itself, with 1 and a wrapper in the place of the stream.
         code = 141 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
     except Exception as error:
-        code = _unprinted(error, 0) if _is_unprinted(error) else _defect(error)
-    lost = _lost()
-    sys.exit(_unprinted(lost, code) if lost else code)
-
-
-def _defect(error: Exception) -> int:
-    import os
-
-    if os.environ.get("NETDOCTOR_DEBUG"):
-        raise error
-    print(f"netdoctor: a defect of netdoctor: {type(error).__name__}: {error}", file=sys.stderr)
-    print("netdoctor: set NETDOCTOR_DEBUG=1 for the traceback, and please report it", file=sys.stderr)
-    return 1
-
-
-def _is_unprinted(error: Exception) -> TypeGuard[OSError]:
-    """A write to a stream failed: without a file's name."""
-    import errno
-
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)
-    return isinstance(error, OSError) and error.filename is None and error.errno in full
-
-
-def _lost() -> OSError | None:
-    """Why stdout takes nothing more; it is then /dev/null, so that Python's own end does not fail again (exit 120)."""
-    import os
-
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
-        return error
-    return None
-
-
-def _unprinted(error: OSError, code: str | int | None) -> str | int | None:
-    """The exit code where the output did not get out: 141 as a shell's where the reader went away, else 1; worse news stay."""
-    if isinstance(error, BrokenPipeError):
-        return 141
-    if code == 0 or code is None:
-        print(f"netdoctor: the output could not be printed: {error.strerror}", file=sys.stderr)
-        return 1
-    return code
+        code = streams.unprinted(error, 0) if streams.isstreams.unprinted(error) else streams.defect(error)
+    lost = streams.lost()
+    sys.exit(streams.unprinted(lost, code) if lost else code)
 
 
 if __name__ == "__main__":

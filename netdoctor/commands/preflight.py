@@ -38,6 +38,7 @@ def run(
     allreduce: bool,
     quiet: bool = False,
     snapshot_to: str | None = None,
+    pseudonyms: bytes | None = None,
     in_job: bool = False,
 ) -> int:
     """The exit code; the report has been printed, or the snapshot written.  `in_job`: this is the job's own process."""
@@ -57,10 +58,10 @@ def run(
     except common.UsageError as error:
         host.close()
         return common.refuse(error, given.format, given.output)
-    progress = _silent if quiet else _say
+    progress = silent if quiet else say
     outcome = live.run(host, config, specs, extra, host_root=host_root, allreduce=allreduce, progress=progress)
     if snapshot_to is not None:
-        return _keep(outcome, config, only, snapshot_to)
+        return _keep(outcome, config, only, snapshot_to, pseudonyms)
     report = engine.report(outcome.work, common.decider(config, only, outcome.partial), config.profile, outcome.partial)
     # What the job prints is the job's: there the report goes to stderr.
     if given.termination_log is not None:
@@ -69,27 +70,29 @@ def run(
     return 128 + outcome.signal if outcome.signal else code
 
 
-def _keep(outcome: live.Outcome, config: Config, only: tuple[str, ...], path: str) -> int:
+def _keep(outcome: live.Outcome, config: Config, only: tuple[str, ...], path: str, pseudonyms: bytes | None) -> int:
     from netdoctor import facts, snapshot
 
-    text = snapshot.dumps(
-        snapshot.Snapshot(
-            outcome.host.answers,
-            {n: outcome.work.facts[n] for n in facts.RUNS if n in outcome.work.facts},
-            common.policy_data(config),
-            only,
-            __version__,
-            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(outcome.work.started)),
-            outcome.partial,
-        )
+    taken = snapshot.Snapshot(
+        outcome.host.answers,
+        {n: outcome.work.facts[n] for n in facts.RUNS if n in outcome.work.facts},
+        common.policy_data(config),
+        only,
+        __version__,
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(outcome.work.started)),
+        outcome.partial,
     )
-    written = common.write(path, text, 0o600)
+    if pseudonyms is not None:
+        from netdoctor.pseudonyms import pseudonymise
+
+        taken = pseudonymise(taken, pseudonyms, (os.path.expanduser("~"), os.getcwd()))
+    written = common.write(path, snapshot.dumps(taken), 0o600)
     return 128 + outcome.signal if outcome.signal else written
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(f"netdoctor: {text}", file=sys.stderr, flush=True)
 
 
-def _silent(text: str) -> None:
+def silent(text: str) -> None:
     pass

@@ -24,12 +24,13 @@ import copy
 import functools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from netdoctor.model import Finding
+from netdoctor import engine
+from netdoctor.model import Finding, plain
 from netdoctor.snapshot import Snapshot, loads
 from tests.lab import fixtures
 
@@ -49,6 +50,10 @@ class Fault:
     expect: dict[str, str]
     runs: bool = True
     also: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.fault} ({self.machine})"
 
     def before(self) -> Snapshot:
         return loads(json.dumps(self._plain()))
@@ -83,6 +88,29 @@ def every() -> tuple[Fault, ...]:
 
     rows = [row for path in sorted(FOLDER.glob("*.yaml")) for row in yaml.safe_load(path.read_text(encoding="utf-8"))]
     return tuple(Fault(**{**row, "change": tuple(row["change"])}) for row in rows)
+
+
+GOLDEN: Final = FOLDER / "golden.json"
+TOLD: Final = ("subject", "status", "severity", "cause", "message", "expected", "evidence", "how", "why", "notes", "fix")
+
+
+def told(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """What findings say, without what was measured."""
+    return [{name: plain(getattr(one, name)) for name in TOLD} for one in findings]
+
+
+def golden() -> dict[str, Any]:
+    """What the check says about each of its faults, as it was reviewed."""
+    data: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    return data
+
+
+def write_golden() -> None:
+    data = {}
+    for fault in every():
+        spec = next(one for one in fixtures.specs() if one.id == fault.expect["check"])
+        data[fault.name] = told(engine.judge(spec, fixtures.facts_of(fault.after())))
+    GOLDEN.write_text(fixtures.text_of(data), encoding="utf-8")
 
 
 def _apply(data: dict[str, Any], change: dict[str, Any], fault: str) -> None:

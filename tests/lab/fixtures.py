@@ -19,7 +19,7 @@ from netdoctor.snapshot import Snapshot, dumps, loads
 
 ROOT: Final = pathlib.Path(__file__).parents[2]
 HOSTS: Final = ROOT / "fixtures" / "hosts"
-RECORDED: Final = ("this-machine",)  # by `netdoctor snapshot --pseudonymise`; the others are composed by tests/support/hosts.py
+RECORDED: Final = ("this-machine",)  # by `netdoctor snapshot --pseudonymise`; the others are composed by tests/support/composed.py
 
 
 def slugs() -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def text_of(data: Any) -> str:
 
 def compose() -> None:
     """Write the composed machines again."""
-    from tests.support.hosts import HOSTS as COMPOSED
+    from tests.support.composed import HOSTS as COMPOSED
 
     for slug, make in COMPOSED.items():
         folder = HOSTS / slug
@@ -77,7 +77,10 @@ def compose() -> None:
 
 
 def golden() -> None:
-    """Write the reports; review them as a diff."""
+    """Write the reports, and what the checks say about their faults; review them as a diff."""
+    from tests.lab import faults
+
+    faults.write_golden()
     for slug in slugs():
         (HOSTS / slug / "report.json").write_text(text_of(stable(snapshot(slug))), encoding="utf-8")
 

@@ -29,7 +29,7 @@ def replay(fault: Fault, facts: dict[str, Any] | None = None) -> Row:
     check = fault.expect["check"]
     changed = {id for id in before if _statuses(before[id]) != _statuses(after[id])}
     return {
-        "fault": f"{fault.fault} ({fault.machine})",
+        "fault": fault.name,
         "way": "replay",
         "expected": {check: " ".join(v for k, v in fault.expect.items() if k != "check")},
         "found": any(fault.met_by(f) for f in after[check]) and not any(fault.met_by(f) for f in before[check]),

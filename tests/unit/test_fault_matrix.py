@@ -6,13 +6,16 @@ from collections import Counter
 
 import pytest
 
+from netdoctor import engine
 from tests.lab import fixtures, ignorance, matrix
-from tests.lab.faults import Fault, every
+from tests.lab.faults import Fault, every, golden, told
 
 
 @pytest.mark.parametrize("fault", every(), ids=lambda fault: f"{fault.expect['check']}: {fault.fault}")
 def test_it_is_found_and_nothing_else_is_disturbed(fault: Fault) -> None:
     broken = fixtures.facts_of(fault.after())
+    spec = next(one for one in fixtures.specs() if one.id == fault.expect["check"])
+    assert told(engine.judge(spec, broken)) == golden()[fault.name], "`make golden` writes it again; look at the diff"
     row = matrix.replay(fault, broken)
     assert row["found"], row["expected"]
     assert row["disturbed"] == []
@@ -26,7 +29,7 @@ def test_every_check_has_its_faults() -> None:
 
 
 def test_faults_are_told_apart() -> None:
-    names = Counter(f"{fault.fault} ({fault.machine})" for fault in every())
+    names = Counter(fault.name for fault in every())
     assert [name for name, count in names.items() if count > 1] == []
     known = {spec.id for spec in fixtures.specs()}
     assert all({fault.expect["check"], *fault.also} <= known for fault in every())

@@ -13,7 +13,7 @@ import pytest
 from netdoctor.model import Status
 from netdoctor.snapshot import dumps
 from tests.lab import fixtures
-from tests.support.hosts import HOSTS
+from tests.support.composed import HOSTS
 
 SLUGS = fixtures.slugs()
 

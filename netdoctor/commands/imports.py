@@ -1,0 +1,23 @@
+"""``netdoctor snapshot --import-tree DIR``."""
+
+from __future__ import annotations
+
+import sys
+
+from netdoctor import __version__
+from netdoctor.commands import common
+
+
+def run(tree: str, output: str, config_file: str | None, checks_dir: str | None) -> int:
+    """0, or 2 with a line that says what is wrong."""
+    from netdoctor.imports import TreeError, import_tree
+    from netdoctor.snapshot import dumps
+
+    try:
+        config = common.configuration(config_file, {"checks_dir": checks_dir})
+        specs, _ = common.load_checks(config, ())
+        taken = import_tree(tree, config.as_answer(), specs, common.policy_data(config), __version__)
+    except (common.UsageError, TreeError) as error:
+        print(f"netdoctor: {error}", file=sys.stderr)
+        return 2
+    return common.write(output, dumps(taken), 0o600)

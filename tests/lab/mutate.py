@@ -1,0 +1,120 @@
+"""Mutants of one source file: one comparison, boolean, constant, negation, return or yield changed in each."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_COMPARE: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+
+
+_PASSED_OVER: Final = (ast.JoinedStr, ast.expr_context, ast.Import, ast.ImportFrom)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`name` stays when lines move: the function, what stood there, what stands there now, and which of several alike."""
+
+    name: str
+    line: int
+    tree: ast.Module
+
+
+def mutants(source: str) -> Iterator[Mutant]:
+    """Every mutant, in the order of the source."""
+    original = ast.parse(source)
+    seen: Counter[str] = Counter()
+    for path, where in _sites(original, (), ""):
+        node = _at(original, path)
+        for change in range(_changes(node)):
+            tree = copy.deepcopy(original)
+            before = ast.unparse(node)
+            after = _mutate(tree, path, change)
+            name = f"{where}: {_short(before)} -> {_short(after)}"
+            seen[name] += 1
+            yield Mutant(
+                name if seen[name] == 1 else f"{name} #{seen[name]}",
+                getattr(node, "lineno", 0),
+                ast.fix_missing_locations(tree),
+            )
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:90]
+
+
+Path = tuple[tuple[str, int | None], ...]  # field, index in it
+
+
+def _sites(node: ast.AST, path: Path, where: str) -> Iterator[tuple[Path, str]]:
+    """Paths to nodes that can be mutated, each with the function or name around it."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        where = f"{where}.{node.name}".lstrip(".")
+    if _changes(node):
+        yield path, where or "module"
+    for field, value in ast.iter_fields(node):
+        if field in ("annotation", "returns", "decorator_list", "type_comment") or isinstance(value, ast.JoinedStr):
+            continue
+        for index, child in enumerate(value) if isinstance(value, list) else ((None, value),):
+            if isinstance(child, ast.AST) and not isinstance(
+                child, ast.JoinedStr | ast.expr_context | ast.Import | ast.ImportFrom
+            ):
+                yield from _sites(child, (*path, (field, index)), where)
+
+
+def _at(tree: ast.AST, path: Path) -> ast.AST:
+    for field, index in path:
+        value = getattr(tree, field)
+        tree = value if index is None else value[index]
+    return tree
+
+
+def _changes(node: ast.AST) -> int:
+    """How many mutants this node gives."""
+    if isinstance(node, ast.Compare):
+        return len(node.ops)
+    if isinstance(node, ast.Constant):
+        return int(isinstance(node.value, bool | int | float))
+    if isinstance(node, ast.Return):
+        return int(node.value is not None and not (isinstance(node.value, ast.Constant) and node.value.value is None))
+    if isinstance(node, ast.Expr):
+        return int(isinstance(node.value, ast.Yield | ast.YieldFrom))
+    if isinstance(node, ast.If | ast.IfExp):
+        return int(isinstance(node.test, ast.Name | ast.Call | ast.Attribute))
+    return int(isinstance(node, ast.BoolOp) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)))
+
+
+def _mutate(tree: ast.Module, path: Path, change: int) -> str:
+    """Change the node at `path` in place; what it reads now."""
+    node = _at(tree, path)
+    new: ast.AST = node
+    if isinstance(node, ast.Compare):
+        node.ops[change] = _COMPARE[type(node.ops[change])]()
+    elif isinstance(node, ast.Constant):
+        node.value = (not node.value) if isinstance(node.value, bool) else node.value + 1  # type: ignore[operator]
+    elif isinstance(node, ast.Return):
+        node.value = ast.Constant(None)
+    elif isinstance(node, ast.Expr):
+        new = ast.Pass()
+    elif isinstance(node, ast.If | ast.IfExp):
+        node.test = ast.UnaryOp(ast.Not(), node.test)
+        return f"not {ast.unparse(node.test.operand)}"
+    elif isinstance(node, ast.BoolOp):
+        node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+    elif isinstance(node, ast.UnaryOp):
+        new = node.operand
+    if new is not node:
+        field, index = path[-1]
+        holder = _at(tree, path[:-1])
+        if index is None:
+            setattr(holder, field, new)
+        else:
+            getattr(holder, field)[index] = new
+    return ast.unparse(new)
