@@ -1,0 +1,246 @@
+"""The Ansible collection against real sshd hosts, most of them with a fault of their own, and against Ansible's own linters."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.support import sshlab
+
+ROOT = pathlib.Path(__file__).parents[2]
+pytestmark = pytest.mark.live
+needs_hosts = pytest.mark.skipif(bool(sshlab.why_not()), reason=sshlab.why_not() or "-")
+needs_ansible = pytest.mark.skipif(not sshlab.folder(), reason="needs ansible-core and ansible-lint in build/ansible")
+SCENARIO = r"""
+PYZ = str(LAB / "netdoctor.pyz")
+shutil.copy(sys.argv[2], PYZ)
+def script(name, body, interpreter="/bin/sh"):
+    path = LAB / name
+    path.write_text(f"#!{interpreter}\n{body}")
+    path.chmod(0o755)
+    return str(path)
+def runs(*argv):
+    return f"audit_pyz='' audit_command='{json.dumps(argv)}'"
+asked = ["--profile", "audit", "--no-allreduce", "--only", "hardware.accelerator", "--format", "json", "--quiet"]
+good = subprocess.run([sys.executable, PYZ, "preflight", *asked], capture_output=True, text=True, check=True).stdout
+def forged(change):
+    report = json.loads(good)
+    change(report)
+    (LAB / "forged").mkdir(exist_ok=True)
+    path = LAB / "forged" / f"{len(os.listdir(LAB / 'forged'))}.json"
+    path.write_text(json.dumps(report))
+    return runs("sh", "-c", f"cat {path} # ")
+def hostile(report):
+    report["identity"]["host"] = "hostile"
+    report["checks"][0]["findings"][0]["message"] = (
+        "{{ lookup('pipe', 'touch " + str(LAB) + "/pwned') }}\x1b[2J\"><script>alert(1)</script> $(id)")
+(LAB / "site.yaml").write_text("expected: {hcas: 8}\n")
+hide = "for p in /usr/bin/python3*; do [ -L $p ] || mount --bind /dev/null $p; done"
+os.makedirs("/opt/python", exist_ok=True)
+shutil.copy2(os.path.realpath("/usr/bin/python3"), "/opt/python/python3")
+old = script("fake-old-python", "case \"$*\" in *version_info*) exit 1;; esac; exec /usr/bin/python3 \"$@\"\n")
+
+for n in range(1, 7):
+    host(f"gpu{n:02}")
+host("domain", setup="hostname domain.cluster.example")
+host("silent", setup="exec sleep 1000")
+host("no-python", setup=hide)
+host("old-python", variables=f"audit_interpreter={old}")
+host("only-old-python", setup=f"mount --bind {old} $(readlink -f /usr/bin/python3)",
+     variables="ansible_python_interpreter=/opt/python/python3")
+host("other-python", setup=f"mount --bind {old} $(readlink -f /usr/bin/python3)",
+     variables="ansible_python_interpreter=/opt/python/python3 audit_interpreter=/opt/python/python3")
+host("misnamed", setup="hostname somebody-else")
+host("hangs", variables=runs("sh", "-c", "exec sleep 600") + " audit_timeout=2")
+host("crashes", variables=runs("sh", "-c", "echo boom >&2; exit 1"))
+host("absent", variables=runs("/nonexistent/netdoctor"))
+host("rubbish", variables=runs("echo", "no JSON"))
+host("large", variables=runs("sh", "-c", "head -c 6000000 /dev/zero | tr '\\\\0' x # "))
+host("huge", variables=forged(lambda r: r["inventory"].update(pad="x" * 5_100_000)))
+host("old-schema", variables=forged(lambda r: r.update(schema="netdoctor.report/0")))
+host("no-checks", variables=forged(lambda r: r.update(checks=[])))
+host("two-minds", variables=forged(lambda r: r["verdict"].update(status="healthy", exit_code=3)))
+host("hostile", variables=forged(hostile))
+host("full", setup="mount -t tmpfs -o size=8k full /tmp")
+host("short-of-cards", variables=f"audit_config={LAB}/site.yaml")
+inventory()
+with open(LAB / "hosts.ini", "a") as file:
+    file.write(f"audit_pyz={PYZ}\n")
+answering([name for name in HOSTS if name != "silent"])
+extra = json.dumps({"audit_fleet_command": [sys.executable, PYZ], "audit_fleet_output": str(LAB / "fleet.json")})
+def files(folder):
+    return {p.stem: p.read_text() for p in (LAB / folder).glob("*.json")}
+def left():
+    return {name: os.listdir(f"/proc/{child.pid}/root/tmp") for name, (child, _, _) in HOSTS.items() if child.poll() is None}
+seen = {"hosts": list(HOSTS)}
+seen["run"] = text("ansible-playbook", "netdoctor.cluster.audit", "-e", extra)
+seen["reports"], seen["left"] = files("netdoctor-reports"), left()
+seen["sleeping"] = [c for c in map(command, processes()) if c.startswith("sleep 600")]
+seen["pwned"] = (LAB / "pwned").exists()
+seen["fleet"] = json.loads((LAB / "fleet.json").read_text())
+seen["check"] = text("ansible-playbook", "netdoctor.cluster.audit", "--check", "--limit", "gpu01,misnamed,localhost",
+                     "-e", extra, "-e", f"audit_reports={LAB}/check")
+seen["check reports"], seen["left after check"] = files("check"), left()
+seen["ad hoc"] = text("ansible", "gpu01", "-m", "netdoctor.cluster.preflight_info",
+                      "-a", f"pyz={PYZ} only=hardware.accelerator")
+say(seen)
+"""
+INCONCLUSIVE = {
+    "no-python": "netdoctor did not run",
+    "old-python": "no Python of 3.10 or later: tried /run/lab/fake-old-python (older than 3.10)",
+    "only-old-python": "(older than 3.10); name one with interpreter",
+    "misnamed": "calls itself somebody-else",
+    "hangs": "gave no answer within 2 s",
+    "crashes": "netdoctor ended with 1: boom",
+    "absent": "could not be started",
+    "rubbish": "it gave no JSON",
+    "large": "larger than 5000000 bytes",
+    "huge": "larger than 5000000 bytes",
+    "old-schema": "its schema is netdoctor.report/0",
+    "no-checks": "it has no checks",
+    "two-minds": "its verdict is none",
+    "full": "netdoctor did not run",
+}
+HEALTHY = ("gpu01", "gpu02", "gpu03", "gpu04", "gpu05", "gpu06", "domain", "other-python", "hostile")
+
+
+GET_PIP = ("20_3_4", "21_3_1", "24_2", "25_3", "26_0")  # the versions that ansible-test asks for, by its own version
+SCHEMA = json.loads((ROOT / "netdoctor" / "schemas" / "report-1.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    pyz = tmp_path_factory.mktemp("pyz") / "netdoctor.pyz"
+    subprocess.run([sys.executable, ROOT / "tools" / "build_pyz.py", pyz], check=True, capture_output=True, timeout=120)
+    return sshlab.run(SCENARIO, str(pyz), timeout=500)
+
+
+@pytest.fixture(scope="module")
+def reports(seen: Any) -> dict[str, Any]:
+    return {name: json.loads(text) for name, text in seen["reports"].items()}
+
+
+@pytest.mark.root
+@needs_hosts
+def test_every_host_has_a_report_that_keeps_the_schema(seen: Any, reports: dict[str, Any]) -> None:
+    assert len(seen["hosts"]) >= 20
+    assert sorted(reports) == sorted(seen["hosts"]), seen["run"]["out"][-3000:]
+    for name, report in reports.items():
+        jsonschema.validate(report, SCHEMA)
+        assert report["identity"]["host"] == name
+
+
+@pytest.mark.root
+@needs_hosts
+def test_each_fault_is_told_apart(reports: dict[str, Any]) -> None:
+    told = {name: (r["verdict"]["status"], r["verdict"]["text"]) for name, r in reports.items()}
+    assert {name for name, (status, _) in told.items() if status == "healthy"} == set(HEALTHY), told
+    for name, words in INCONCLUSIVE.items():
+        assert told[name][0] == "inconclusive" and words in told[name][1], (name, told[name])
+    assert told["silent"][0] == "unhealthy" and "unreachable: " in told["silent"][1]
+    assert told["short-of-cards"] == ("unhealthy", "unhealthy: 1 critical: hardware.accelerator")
+    assert set(told) == {*HEALTHY, *INCONCLUSIVE, "silent", "short-of-cards"}
+
+
+@pytest.mark.root
+@needs_hosts
+def test_nothing_changes_and_nothing_is_left(seen: Any) -> None:
+    recap = [line for line in seen["run"]["out"].splitlines() if "changed=" in line]
+    assert len(recap) == len(seen["hosts"]) + 1 and all(" changed=0 " in line for line in recap), recap
+    assert all(" unreachable=0 " in line for line in recap)  # an unreachable host is a finding, and the play goes on
+    assert len(seen["left"]) >= len(seen["hosts"]) - 1 and set(map(tuple, seen["left"].values())) == {()}, seen["left"]
+    assert seen["sleeping"] == []
+
+
+@pytest.mark.root
+@needs_hosts
+def test_what_a_host_says_is_only_text(seen: Any, reports: dict[str, Any]) -> None:
+    assert not seen["pwned"]
+    message = reports["hostile"]["checks"][0]["findings"][0]["message"]
+    assert message.startswith("{{ lookup('pipe'") and message.endswith("$(id)")
+
+
+@pytest.mark.root
+@needs_hosts
+def test_the_fleets_report_has_every_host(seen: Any) -> None:
+    assert seen["run"]["exit"] == 2  # the fleet is not healthy
+    have = seen["fleet"]["accounting"]
+    assert have["given"] == len(seen["hosts"]) and have["missing"] == 0 and have["bad"] >= 2
+    assert f"{len(seen['hosts'])} nodes given" in seen["run"]["out"]
+
+
+@pytest.mark.root
+@needs_hosts
+def test_check_mode_looks_too(seen: Any) -> None:
+    status = {name: json.loads(text)["verdict"]["status"] for name, text in seen["check reports"].items()}
+    assert status == {"gpu01": "healthy", "misnamed": "inconclusive"}, seen["check"]
+    assert set(map(tuple, seen["left after check"].values())) == {()}
+
+
+@pytest.mark.root
+@needs_hosts
+def test_the_module_by_itself(seen: Any) -> None:
+    assert seen["ad hoc"]["exit"] == 0, seen["ad hoc"]
+    head, _, body = seen["ad hoc"]["out"].partition(" => ")
+    result = json.loads(body)
+    assert head == "gpu01 | SUCCESS" and result["changed"] is False and result["status"] == "healthy"
+    assert result["rc"] == 0 and result["interpreter"].startswith("/") and result["report"]["schema"] == "netdoctor.report/1"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
+    """The collection where Ansible looks for it, with a home that knows where pip comes from."""
+    top = tmp_path_factory.mktemp("collections")
+    where = top / "ansible_collections" / "netdoctor" / "cluster"
+    shutil.copytree(sshlab.COLLECTION, where, ignore=shutil.ignore_patterns("__pycache__"))
+    cache = top / ".ansible" / "test" / "cache"
+    cache.mkdir(parents=True)
+    # ansible-test would fetch get-pip from its own server; the standard library has a pip.
+    for version in GET_PIP:
+        (cache / f"get_pip_{version}.py").write_text("import ensurepip\nensurepip.bootstrap()\n")
+    yield where
+
+
+def tool(where: pathlib.Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    top = where.parents[2]
+    env = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")},
+        "PATH": f"{sshlab.folder()}:{os.environ['PATH']}",
+        "HOME": str(top),
+        "ANSIBLE_COLLECTIONS_PATH": str(top),
+        "NO_COLOR": "1",
+    }
+    return subprocess.run(argv, cwd=where, env=env, capture_output=True, text=True, timeout=500, check=False)
+
+
+@needs_ansible
+def test_ansible_lint_production(installed: pathlib.Path) -> None:
+    if not shutil.which("ansible-lint", path=sshlab.folder()):
+        pytest.skip("needs ansible-lint in build/ansible")
+    done = tool(installed, "ansible-lint", "--nocolor", "--profile", "production")
+    assert done.returncode == 0 and "0 failure(s), 0 warning(s)" in done.stdout + done.stderr, done.stdout + done.stderr
+
+
+@needs_ansible
+def test_ansible_test_sanity(installed: pathlib.Path) -> None:
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    done = tool(installed, "ansible-test", "sanity", "--requirements", "--python", python, "--color", "no")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert 'Running sanity test "validate-modules"' in done.stdout + done.stderr
+    ignored = {line.split(" #")[0] for p in installed.glob("tests/sanity/ignore-*.txt") for line in p.read_text().splitlines()}
+    assert ignored == {"plugins/modules/preflight_info.py validate-modules:missing-gplv3-license"}
+
+
+@needs_ansible
+def test_it_is_built(installed: pathlib.Path) -> None:
+    done = tool(installed, "ansible-galaxy", "collection", "build", "--output-path", str(installed.parents[2]))
+    assert done.returncode == 0 and (installed.parents[2] / "netdoctor-cluster-0.1.0.tar.gz").is_file(), done.stderr
