@@ -74,13 +74,14 @@ def fix_module(name: str) -> Fix:
 def fix_environment(vantage: Vantage, change: str, *, unset: bool = False) -> Fix:
     """Set ``NAME=VALUE`` (or unset ``NAME``) where the job gets its environment."""
     name, _, value = change.partition("=")
-    verb = f"unset {name}" if unset else f"export {name}={shlex.quote(value)}"
+    quoted = shlex.quote(name)  # the kernel takes any name; people paste this into a shell
+    verb = f"unset {quoted}" if unset else f"export {quoted}={shlex.quote(value)}"
     lasting = {
         "kubernetes": f"take {name} out of env: of the container in the pod spec"
         if unset
         else f'env: [{{name: {name}, value: "{value}"}}]   # of the container in the pod spec',
-        "docker": f"docker run without -e {name} …" if unset else f"docker run -e {name}={shlex.quote(value)} …",
-        "podman": f"podman run without -e {name} …" if unset else f"podman run -e {name}={shlex.quote(value)} …",
+        "docker": f"docker run without -e {quoted} …" if unset else f"docker run -e {quoted}={shlex.quote(value)} …",
+        "podman": f"podman run without -e {quoted} …" if unset else f"podman run -e {quoted}={shlex.quote(value)} …",
     }.get(vantage.runtime or "")
     if lasting is None:
         # nccl.conf is read where the variable is not set (NCCL src/misc/param.cc, setEnvFile).

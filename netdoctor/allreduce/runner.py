@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from netdoctor.allreduce import verdict
-from netdoctor.allreduce.experiment import PHASES, AllReduce, Run, TorchFacts
+from netdoctor.allreduce.experiment import PHASES, Across, AllReduce, Run, TorchFacts
 from netdoctor.allreduce.lock import Lock
 from netdoctor.allreduce.sandbox import Sandbox, User, conf_names, find_user, sandbox, untrusted_code
 from netdoctor.allreduce.worker import Worker
@@ -70,6 +70,7 @@ class Session:
         self._worker: Worker | None = None
         self._done: dict[AllReduce, Run] = {}
         self._number = 0
+        self._across: Across | None = None
         self._decide_user(user or "", environment)
 
     # Life
@@ -131,16 +132,21 @@ class Session:
         worker.wait(lambda: worker.first("facts") is not None, end)
         return verdict.facts_of(list(worker.events))
 
-    def run(self, experiment: AllReduce, deadline: float | None = None, *, again: bool = False) -> Run:
+    def run(
+        self, experiment: AllReduce, deadline: float | None = None, *, again: bool = False, across: Across | None = None
+    ) -> Run:
         """Run one experiment; an equal one that ran before gives the same run, unless `again`.
 
-        `deadline` is a time.monotonic() value.  Never raises for what a machine or a torch may do.
+        `deadline` is a time.monotonic() value.  `across`: these are this node's ranks of a run of several nodes (the run that
+        is returned tells of them alone).  Never raises for what a machine or a torch may do.
         """
-        if not again and experiment in self._done:
+        if not again and across is None and experiment in self._done:
             return self._done[experiment]
         begin = time.monotonic()
+        self._across = across
         run = replace(self._try(experiment, deadline), seconds=time.monotonic() - begin)
-        self._done.setdefault(experiment, run)
+        if across is None:
+            self._done.setdefault(experiment, run)
         return run
 
     def busy(self, experiment: AllReduce, reason: str, deadline: float | None = None) -> Run:
@@ -220,7 +226,9 @@ class Session:
                 late = time.monotonic() >= end
                 return f"{what} after {self._limits[phase]:g} s" if late else f"{what} before the time was over"
         refused = worker.first("no torch")
-        return f"no torch: {refused.get('error', '')}" if refused else None
+        if not refused:
+            return None
+        return f"{'no torch' if refused.get('absent') else 'import torch fails'}: {refused.get('error', '')}"
 
     def _conduct(
         self, worker: Worker, experiment: AllReduce, facts: TorchFacts, deadline: float | None, more: dict[str, Any]
@@ -235,9 +243,11 @@ class Session:
             at, printed = len(worker.events), worker.mark()
             worker.send({"do": "run", "run": number, "plan": self._plan(experiment)}, [store, page, *logs])
             with mmap.mmap(page, 0, prot=mmap.PROT_READ) as progress:
-                watch = Watch(worker, experiment, number, at, progress, self._limits)
+                watch = Watch(worker, experiment, number, at, progress, self._limits, self._across)
                 cut = watch.until_end(deadline)
             abandoned = self._end(worker, watch, cut)
+            if self._across is not None:
+                self._across.events, self._across.cut = tuple(watch.events()), cut
             imported = worker.first("imported") or {}
             run = verdict.build(experiment, watch.events(), cut, facts=facts, import_seconds=imported.get("seconds"))
             text, printed_text = _read_logs(logs), worker.output(printed)
@@ -251,6 +261,8 @@ class Session:
         plan = asdict(experiment)
         plan["timeout"] = 600.0 + sum(self._limits.values())  # above every limit of ours
         plan["gpus"] = list(experiment.gpus or range(experiment.ranks))
+        if (across := self._across) is not None:
+            plan["across"] = {"first": across.first, "world": across.world, "host": across.host, "port": across.port}
         return plan
 
     def _end(self, worker: Worker, watch: Watch, cut: verdict.Cut | None) -> tuple[int, ...]:
@@ -272,10 +284,18 @@ class Watch:
     """Looks at one run while it runs."""
 
     def __init__(
-        self, worker: Worker, experiment: AllReduce, number: int, at: int, page: mmap.mmap, limits: Mapping[str, float]
+        self,
+        worker: Worker,
+        experiment: AllReduce,
+        number: int,
+        at: int,
+        page: mmap.mmap,
+        limits: Mapping[str, float],
+        across: Across | None = None,
     ) -> None:
         self.worker, self.experiment, self.number, self.at = worker, experiment, number, at
-        self.page, self.limits = page, limits
+        self.page, self.limits, self.across = page, limits, across
+        self.told = False  # the other nodes know the store's port
 
     def events(self) -> list[dict[str, Any]]:
         return [e for e in self.worker.events[self.at :] if e.get("run") == self.number]
@@ -291,10 +311,11 @@ class Watch:
         """None when all ranks ended by themselves; else why they must be ended."""
         moved, seen = time.monotonic(), (0, b"")
         while True:
-            if self.worker.wait(self.ended, _sooner(deadline, time.monotonic() + POLL)):
+            if self.worker.wait(self.ended, _sooner(deadline, time.monotonic() + (POLL if self.across is None else POLL / 10))):
                 return None
             now = time.monotonic()
             events = self.events()
+            stopped = self._across(events)
             state = (len(events), bytes(self.page))
             if state != seen:
                 moved, seen = now, state
@@ -302,6 +323,8 @@ class Watch:
             failed = [t for r in ranks for t in (r.error_time, None if r.done else r.exit_time) if t is not None]
             if failed and now > min(failed) + GRACE:
                 return self._cut("failure", now, ranks, 0.0)
+            if stopped and not failed:
+                return self._cut("failure", now, ranks, 0.0, "another node ended the run")
             if self.worker.gone or self.worker.ended:
                 return self._cut("lost", now, ranks, 0.0, f"the process that forks the ranks {self.worker.ended or 'ended'}")
             phase = min((r.phase for r in ranks), key=PHASES.index)
@@ -309,6 +332,15 @@ class Watch:
                 return self._cut("stalled", now, ranks, now - moved)
             if deadline is not None and now >= deadline:
                 return self._cut("deadline", now, ranks, now - moved)
+
+    def _across(self, events: list[dict[str, Any]]) -> bool:
+        """Pass the store's port on as soon as it is known; whether another node ended the run."""
+        if self.across is None:
+            return False
+        if not self.told and (event := next((e for e in events if e.get("event") == "store"), None)):
+            self.told = True
+            self.across.served(int(event["port"]))
+        return self.across.stopped()
 
     def _cut(self, kind: str, now: float, ranks: list[verdict.Rank], seconds: float, text: str = "") -> verdict.Cut:
         entered = tuple(struct.unpack_from("<Q", self.page, _SLOT * r.rank)[0] for r in ranks)

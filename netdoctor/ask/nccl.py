@@ -44,6 +44,8 @@ def answer(parameters: dict[str, str]) -> object:
         return {"unavailable": "absent" if missing else "failed", "detail": str(error)}
     number = ctypes.c_int()
     get_version(ctypes.byref(number))
+    if number.value < 1000:
+        return {"unavailable": "malformed", "detail": f"ncclGetVersion says {number.value}"}
     unique = ctypes.create_string_buffer(128)
     code = int(get_id(unique))
     said = ""

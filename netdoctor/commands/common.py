@@ -44,7 +44,10 @@ def configuration(path: str | None, given: Mapping[str, Any]) -> Config:
     keys = ("profile", "fail_on", "checks_dir", "python", "user", "vantage")
     overrides = {key: given.get(key) for key in keys} | {"budget_s": given.get("budget")}
     if isinstance(overrides["python"], str) and "/" in overrides["python"]:
-        overrides["python"] = os.path.abspath(overrides["python"])
+        try:
+            overrides["python"] = os.path.abspath(overrides["python"])
+        except OSError as error:  # the working directory is gone
+            raise UsageError(f"--python {overrides['python']}: the working directory: {error.strerror}") from None
     try:
         loaded = config.load(path, overrides=overrides)
     except ConfigError as error:
@@ -86,8 +89,11 @@ def load_checks(config: Config, only: tuple[str, ...]) -> tuple[tuple[CheckSpec,
     return tuple(s for s in loaded.specs if s.id in only), tuple(r for r in loaded.results if r.id in only)
 
 
-def decider(config: Config, only: tuple[str, ...] = (), partial: str | None = None) -> Decide:
-    """The policy as the engine calls it.  Where the site locked its configuration, --only does not lower what is required."""
+def decider(config: Config, only: tuple[str, ...] = (), partial: str | None = None, must: tuple[str, ...] = ()) -> Decide:
+    """The policy as the engine calls it.  Where the site locked its configuration, --only does not lower what is required.
+
+    `must` are checks that have to be able to tell, whatever the profile.
+    """
     from netdoctor import policy
 
     selected = only if only and not config.lock else None
@@ -102,6 +108,7 @@ def decider(config: Config, only: tuple[str, ...] = (), partial: str | None = No
             seen=seen(facts),
             selected=selected,
             partial=partial,
+            must=must,
         )
 
     return decide

@@ -189,6 +189,8 @@ def list_issues(value: str, what: str) -> list[Issue]:
                 expected=re.sub(r"\s+", "", value),
             )
         ]
+    if re.search(r"[;|\s]", body):  # dev_valid_name() refuses blanks, and nobody names a device so
+        return [Issue("separator", "only a comma separates names: this is one", _WARN, expected=re.sub(r"[;|\s]+", ",", value))]
     if value[:1] in "\"'":
         return [Issue("quoted", "the quotes are part of the value", _WARN, expected=value.strip("\"'"))]
     if any(mark in body for mark in "^="):

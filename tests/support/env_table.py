@@ -156,6 +156,8 @@ ROWS: tuple[Row, ...] = (
     ("NCCL_SOCKET_IFNAME", "^lo", NEW, P, "ok"),
     ("NCCL_SOCKET_IFNAME", "eth0, eth1", NEW, F, "blank"),
     ("NCCL_SOCKET_IFNAME", " eth0", NEW, F, "blank"),
+    ("NCCL_SOCKET_IFNAME", "eth0;eth1", NEW, F, "separator"),
+    ("NCCL_SOCKET_IFNAME", "eth0 eth1", NEW, F, "separator"),
     ("NCCL_SOCKET_IFNAME", "eth0,^lo", NEW, F, "grammar"),
     ("NCCL_SOCKET_IFNAME", "e", NEW, F, "grammar"),
     ("NCCL_SOCKET_IFNAME", "mlx5_0", NEW, F, "wrong-kind"),
@@ -174,6 +176,7 @@ ROWS: tuple[Row, ...] = (
     ("NCCL_IB_HCA", "eth0", NEW, F, "wrong-kind"),
     ("NCCL_IB_HCA", "ib0,ib1", NEW, F, "wrong-kind"),
     ("NCCL_IB_HCA", "mlx5_0, mlx5_2", NEW, F, "blank"),
+    ("NCCL_IB_HCA", "mlx5_0:1 mlx5_2:1", NEW, F, "separator"),
     # logging
     ("NCCL_DEBUG", "WARN", OLD, P, "ok"),
     ("NCCL_DEBUG", "warn", NEW, P, "ok"),

@@ -149,3 +149,10 @@ def test_causes_have_references_and_costs() -> None:
 def test_causes_name_checks_that_there_are() -> None:
     ids = {spec.id for spec in load(dropin_dir="/nonexistent", search=[]).specs}
     assert {name for row in CAUSES.values() for name in row.look} <= ids
+
+
+@pytest.mark.parametrize("name", ["NCCL_X;reboot", "NCCL_$(reboot)", "NCCL_X y"])
+@pytest.mark.parametrize("runtime", [None, "docker", "podman"])
+def test_a_variable_with_a_name_that_a_shell_would_run(name: str, runtime: str | None) -> None:
+    for fix in (fix_environment(at(runtime), name, unset=True), fix_environment(at(runtime), f"{name}=1")):
+        assert all(f"'{name}'" in line for line in (*fix.commands, *(fix.persistent if runtime else ())))

@@ -92,3 +92,9 @@ def test_env_with_variables_that_are_no_text() -> None:
     environment = {**os.environb, b"PYTHONPATH": os.fsencode(ROOT), b"NCCL_\xff": b"\xfe"}
     done = subprocess.run([sys.executable, "-m", "netdoctor.cli", "env"], env=environment, capture_output=True, check=False)
     assert done.returncode == 3 and "NCCL_\\xff=\\xfe" in done.stdout.decode()
+
+
+def test_a_working_directory_that_is_gone(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "gone").mkdir()
+    done = shell('cd "$1" && rmdir "$1" && N preflight --no-allreduce -q --python ./python3', str(tmp_path / "gone"))
+    assert done.returncode == 2 and "working directory" in done.stderr
