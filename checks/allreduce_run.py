@@ -80,8 +80,15 @@ def _finished(run: Run, subject: str, there: Accelerator | Unavailable | None, m
     sizes = f"{_size(min(run.experiment.sizes))} to {_size(max(run.experiment.sizes))}"
     notes = (run.reason,) if run.reason else ()
     if run.experiment.backend == "nccl":
+        across = run.experiment.path == "between nodes"
         where = (
-            "on one GPU, as if on two hosts" if len(set(run.experiment.gpus)) == 1 else f"on {len(run.experiment.gpus)} GPUs"
+            "between nodes"
+            if across
+            else (
+                "on one GPU, as if on two hosts"
+                if len(set(run.experiment.gpus)) == 1
+                else f"on {len(run.experiment.gpus)} GPUs"
+            )
         )
         text = f"NCCL {run.nccl_version}, {run.experiment.ranks} ranks {where}: {sizes}, every sum exact"
         return ok(text, subject=subject, measured=measured, notes=notes, backend="nccl", ranks=run.experiment.ranks)
@@ -96,7 +103,9 @@ def _gloo(
     measured: dict[str, object],
     notes: tuple[str, ...],
 ) -> Finding:
-    text = f"two Gloo ranks on the CPU: {sizes}, every sum exact; NCCL did not run"
+    count = "two" if run.experiment.ranks == 2 else str(run.experiment.ranks)
+    place = f"the CPU, {run.experiment.path}" if run.experiment.path == "between nodes" else "the CPU"
+    text = f"{count} Gloo ranks on {place}: {sizes}, every sum exact; NCCL did not run"
     if isinstance(there, Accelerator) and there.none:
         return ok(f"{text}: there is no accelerator", subject=subject, measured=measured, notes=notes, backend="gloo")
     if isinstance(there, Accelerator):

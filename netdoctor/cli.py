@@ -67,8 +67,6 @@ ExitStyleOption = Annotated[
     Text, typer.Option(envvar="NETDOCTOR_EXIT_STYLE", help="nagios or npd: translate the exit code at the very end.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", envvar="NETDOCTOR_QUIET", help="No progress on stderr.")]
-
-
 PseudonymiseOption = Annotated[
     bool, typer.Option("--pseudonymise", help="Give host, user, folders, addresses and GPUs other names.")
 ]
@@ -392,7 +390,7 @@ def main() -> None:
         # click ends a broken pipe itself, with 1 and a wrapper in the place of the stream.
         code = 141 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
     except Exception as error:
-        code = streams.unprinted(error, 0) if streams.isstreams.unprinted(error) else streams.defect(error)
+        code = streams.unprinted(error, 0) if streams.is_unprinted(error) else streams.defect(error)
     lost = streams.lost()
     sys.exit(streams.unprinted(lost, code) if lost else code)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from netdoctor import engine, facts
 from netdoctor.host import LiveHost, RecordingHost
@@ -24,6 +24,22 @@ if TYPE_CHECKING:
 # For all all-reduces of one preflight.  `import torch` alone takes minutes on a cold network file system; NCCL's own
 # retries of a refused connection take about 60 s (src/misc/socket.cc).
 DEFAULT_BUDGET: Final = 300.0
+
+
+# Facts that several nodes are compared by.
+_COMPARED: Final = ("Kernel", "Environ", "Libraries", "Net", "NcclChoice")
+
+
+class Together(Protocol):
+    """What does this node's part of an all-reduce of several nodes."""
+
+    limits: Mapping[str, float]  # of the runner
+
+    def begin(self) -> None:
+        """Come to the others, before the (slower) look at the node."""
+
+    def baseline(self, session: Session | None, facts: dict[str, Any]) -> Any:
+        """The Baseline, or why there is none.  `session` is None where no Python was found."""
 
 
 class Interrupted(BaseException):
@@ -78,8 +94,12 @@ def run(
     host_root: str | None,
     allreduce: bool,
     progress: engine.Progress,
+    together: Together | None = None,
 ) -> Outcome:
-    """Look, run, judge.  Never raises for what a machine may do; an interruption gives a partial outcome."""
+    """Look, run (`together`: with other nodes), judge.
+
+    Never raises for what a machine may do; an interruption gives a partial outcome.
+    """
     host = RecordingHost(live, redact)
     work = engine.Work(host, specs, extra)
     outcome = Outcome(work, host)
@@ -88,18 +108,22 @@ def run(
         with interruptible():
             try:
                 names = engine.wanted(specs)
+                if together is not None:
+                    together.begin()
                 if allreduce and host_root is None and set(names) & set(facts.RUNS):
-                    session = _begin(work, config, progress)
+                    session = _begin(work, config, progress, together)
                 else:
                     why = "a mounted root is looked at" if host_root else "--no-allreduce"
                     work.facts.update(dict.fromkeys(facts.RUNS, Unavailable("refused", why)))
                 progress("looking at the node")
                 facts.prefetch(host, facts.closure(names))
                 engine.collect(work, names)
-                if session is not None:
+                if together is not None:
+                    _with_others(work, session, together)
+                elif session is not None:
                     _all_reduces(work, session, names, config, progress)
                 engine.judge_all(work)
-                if session is not None:
+                if session is not None and together is None:
                     _cures(work, session, config, progress)
             except Interrupted as stop:
                 outcome.partial, outcome.signal = f"interrupted by {stop}", stop.number
@@ -111,7 +135,7 @@ def run(
     return outcome
 
 
-def _begin(work: engine.Work, config: Config, progress: engine.Progress) -> Session | None:
+def _begin(work: engine.Work, config: Config, progress: engine.Progress, together: Together | None) -> Session | None:
     """Start the job's Python, so that its import of torch runs beside the probes; None where that cannot be."""
     from netdoctor.allreduce.runner import Session
     from netdoctor.host import mapping
@@ -123,9 +147,22 @@ def _begin(work: engine.Work, config: Config, progress: engine.Progress) -> Sess
         work.facts.update(dict.fromkeys(facts.RUNS, python))
         return None
     progress(f"starting {python.path} ({python.why})")
-    session = Session(python.path, dict(os.environ), user=config.user)
+    session = Session(python.path, dict(os.environ), user=config.user, limits=together.limits if together else None)
     session.start()
     return session
+
+
+def _with_others(work: engine.Work, session: Session | None, together: Together) -> None:
+    """The all-reduce of several nodes as this node's baseline.  The path of one node alone is the preflight's to prove."""
+    from netdoctor.allreduce import plan
+    from netdoctor.allreduce.experiment import PathRun
+    from netdoctor.snapshot import with_logs
+
+    engine.collect(work, (*plan.NEEDS, *_COMPARED))
+    begin = time.perf_counter()
+    work.facts["Baseline"] = with_logs(together.baseline(session, work.facts))
+    work.facts["PathRun"] = PathRun(())
+    work.seconds["Baseline"] = time.perf_counter() - begin
 
 
 def _all_reduces(work: engine.Work, session: Session, names: Sequence[str], config: Config, progress: engine.Progress) -> None:

@@ -194,6 +194,7 @@ class Report:
     partial: str | None = None  # why the report is not whole (interrupted)
     schema: str = REPORT_SCHEMA
     inventory: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # what the node has, see netdoctor.inventory
+    nodes: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # the other nodes of a common run, empty without one
 
     def findings(self, *statuses: Status) -> tuple[Finding, ...]:
         return tuple(f for c in self.checks for f in c.findings if not statuses or f.status in statuses)

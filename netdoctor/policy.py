@@ -89,20 +89,23 @@ def decide(
     selected: Iterable[str] | None = None,
     partial: str | None = None,
     today: datetime.date | None = None,
+    must: Iterable[str] = (),
 ) -> tuple[tuple[CheckResult, ...], Verdict]:
     """The results with waivers applied, and the verdict.
 
     `selected` are the ids of ``--only``: what was not asked for is not required.  `partial` says why the run is not whole;
-    then nothing is healthy.  Each finding that does not count for the exit code has ``blocking=False``.
+    then nothing is healthy.  `must` is required whatever the profile.  Each finding that does not count for the exit code
+    has ``blocking=False``.
     """
     if profile not in PROFILE_ORDER:
         raise ValueError(f"no such profile: {profile}")
     today = today or datetime.datetime.now(datetime.timezone.utc).date()
     waivers, off, least = tuple(waivers), frozenset(disabled), Severity(fail_on).rank
     results = tuple(_disabled(c) if c.id in off else c for c in checks)
-    must = required(profile, seen or Seen()) - off
+    asked = frozenset(must)
+    must = (required(profile, seen or Seen()) | asked) - off
     if selected is not None:
-        must &= frozenset(selected)
+        must &= frozenset(selected) | asked
     if profile == "strict":
         must |= {c.id for c in results} - off
     out = tuple(

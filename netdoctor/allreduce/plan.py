@@ -64,7 +64,7 @@ def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> Pat
     torch = session.facts(deadline)
     if isinstance(torch, Unavailable):
         return torch
-    count = _gpus_of(torch)
+    count = gpus_of(torch)
     if count == 0:
         return Unavailable("unsupported", "the job's torch sees no CUDA device, so NCCL has no path to prove")
     runs = []
@@ -78,7 +78,7 @@ def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> Pat
 
 def first_experiment(torch: TorchFacts | Unavailable, job: JobShape | Unavailable) -> AllReduce:
     """The baseline for what the job's torch sees."""
-    count = 0 if isinstance(torch, Unavailable) else _gpus_of(torch)
+    count = 0 if isinstance(torch, Unavailable) else gpus_of(torch)
     if count == 0:
         return GLOO
     if count == 1:
@@ -172,7 +172,7 @@ def _in_use(gpu: Gpu | None) -> str | None:
     return None
 
 
-def _gpus_of(torch: TorchFacts) -> int:
+def gpus_of(torch: TorchFacts) -> int:
     """CUDA devices that NCCL could use; a ROCm torch calls its devices cuda too, and RCCL is not judged."""
     return (torch.device_count or 0) if torch.cuda_available and torch.nccl_built and not torch.hip else 0
 

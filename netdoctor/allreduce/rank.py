@@ -1,8 +1,8 @@
 """One rank of an experiment, as it runs in the job's Python: the first half of the rank program (see zygote.py).
 
-Standard library and torch, the syntax of Python 3.8, nothing of netdoctor.  Nothing is listened on and no file is written: the
-rendezvous is a FileStore on a memfd, NCCL's log is a memfd for each rank (all of them are the runner's, so that they can be
-read whatever happens here).
+Standard library and torch, the syntax of Python 3.8, nothing of netdoctor.  No file is written: the rendezvous is a FileStore
+on a memfd, NCCL's log is a memfd for each rank (all of them are the runner's, so that they can be read whatever happens here).
+On one node nothing is listened on; across nodes the rendezvous is a TCPStore of the first rank, on a port the kernel gives.
 """
 
 from __future__ import annotations
@@ -113,7 +113,11 @@ class Rank:
         import torch.distributed as dist
 
         self.torch, self.dist = torch, dist
-        self.say, self.plan, self.rank, self.ranks = say, plan, rank, plan["ranks"]
+        self.say, self.plan = say, plan
+        # The place on this node, and the one among all ranks: the same, unless other nodes take part (`across`).
+        self.local, self.locals = rank, plan["ranks"]
+        self.across: dict[str, Any] = plan.get("across") or {"first": 0, "world": plan["ranks"]}
+        self.rank, self.ranks = self.across["first"] + rank, self.across["world"]
         self.store, self.log = store, log
         self.progress = Progress(progress, rank)
         self.cuda = plan["device"] == "cuda"
@@ -128,20 +132,20 @@ class Rank:
 
     def settle(self) -> None:
         """Environment and binding, before any library reads them."""
-        changes = list(self.plan["env"]) + list(self.plan["rank_env"][self.rank] if self.plan["rank_env"] else [])
+        changes = list(self.plan["env"]) + list(self.plan["rank_env"][self.local] if self.plan["rank_env"] else [])
         for name, value in [*changes, ["NCCL_DEBUG_FILE", f"/proc/self/fd/{self.log}"]]:
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
         if self.plan["binding"]:
-            os.sched_setaffinity(0, self.plan["binding"][self.rank])
+            os.sched_setaffinity(0, self.plan["binding"][self.local])
 
     def run(self) -> None:
         self.enter("import")  # torch came with the fork
         self.say("affinity", main=sorted(os.sched_getaffinity(0)), thread=thread_affinity())
         self.enter("rendezvous")
-        store = self.dist.FileStore(f"/proc/self/fd/{self.store}", self.ranks)
+        store = self.meet() if "port" in self.across else self.dist.FileStore(f"/proc/self/fd/{self.store}", self.ranks)
         self.enter("device")
         if self.cuda:
             self.torch.cuda.set_device(self.device)
@@ -167,7 +171,31 @@ class Rank:
             self.say("verified", bytes=size, wrong=count)
         self.say("result", wrong=wrong, system_cpu=cpu[1], user_cpu=cpu[0], moved=moved, mapped=libraries(), inside=self.inside)
         self.enter("done")
-        self.progress.done(self.ranks, 5.0)
+        if "port" in self.across:
+            self.part(store, 5.0)
+        self.progress.done(self.locals, 5.0)
+
+    def meet(self) -> Any:
+        """The store of all nodes: the first rank of all serves it on a port of its own, the others come to it."""
+        from datetime import timedelta
+
+        serve = self.rank == 0
+        options: dict[str, Any] = {"timeout": timedelta(seconds=self.plan["timeout"]), "wait_for_workers": False}
+        store = self.dist.TCPStore(self.across["host"], self.across["port"], self.ranks, serve, **options)
+        if serve:
+            self.say("store", port=store.port)
+        return store
+
+    def part(self, store: Any, seconds: float) -> None:
+        """Leave when all have arrived here; the store's rank last, for it takes the store along."""
+        end = time.monotonic() + seconds
+        try:
+            for key in ("netdoctor/done", "netdoctor/left"):
+                store.add(key, 1)
+                while (self.rank == 0 or key.endswith("done")) and store.add(key, 0) < self.ranks and time.monotonic() < end:
+                    time.sleep(0.002)
+        except Exception:  # the store went with its rank: nobody waits for this one either
+            pass
 
     def init(self, store: Any) -> None:
         from datetime import timedelta

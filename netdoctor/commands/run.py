@@ -59,6 +59,15 @@ def run(given: preflight.Given, command: Sequence[str], *, gate: bool, quiet: bo
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 
+def ask_doctor() -> int:
+    """The code of this node's local rank 0."""
+    return _ask(_address(os.environ))
+
+
+def tell_ranks(code: int, others: int) -> None:
+    _serve(_address(os.environ), code, others)
+
+
 def _address(variables: Mapping[str, str]) -> bytes:
     """A name in the abstract namespace of Unix sockets (unix(7)): no file, and gone with its process."""
     said = [f"{name}={variables[name]}" for name in _NAMES if name in variables] or [f"parent={os.getppid()}"]

@@ -64,6 +64,7 @@ def data(report: Report) -> dict[str, Any]:
         "checks": checks,
         "runs": [_mapping(run) for run in report.runs],
         "inventory": _mapping(report.inventory),
+        **({"nodes": _mapping(report.nodes)} if report.nodes else {}),
         "volatile": {**volatile, "measured": measured, "cost": cost},
     }
 
@@ -194,6 +195,7 @@ def _report(document: dict[str, Any]) -> Report:
         volatile={k: v for k, v in volatile.items() if k not in _OWN},
         partial=None if partial is None else _str(partial),
         inventory=_dict(document.get("inventory", {})),
+        nodes=_dict(document.get("nodes", {})),
     )
 
 

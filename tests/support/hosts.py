@@ -1,24 +1,95 @@
-"""Healthy machines of many kinds, composed from public documentation; each becomes fixtures/hosts/<slug>/snapshot.json."""
+"""Hosts in network namespaces on one bridge, each with a name, a hosts file and an eth0 of its own; gone when the test is.
+
+Nothing is named in the machine that runs the test: every namespace is held by one sleeping process, and the kernel takes
+namespaces, cables and mounts away with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
 
-from tests.support import hosts_away as away
-from tests.support import hosts_own as own
-from tests.support.hosts_parts import Built
+import pytest
 
-HOSTS: Final[Mapping[str, Callable[[], Built]]] = {
-    "dgx-h100": own.dgx_h100,
-    "hgx-h100-roce": own.hgx_h100_roce,
-    "pod-with-devices": away.pod_with_devices,
-    "pod-unprivileged": away.pod_unprivileged,
-    "pod-without-gpus": away.pod_without_gpus_on_a_gpu_node,
-    "aws-p5": away.aws_p5,
-    "azure-nd-h100-v5": away.azure_nd_h100_v5,
-    "a100-pcie": own.a100_pcie,
-    "gb200-nvl72": own.gb200_nvl72,
-    "dgx-spark": own.dgx_spark,
-    "cpu-node": own.cpu_node,
-}
+ROOT = Path(__file__).parents[2]
+MARK = "NETDOCTOR_TEST_MARK"
+# The holder says that its namespaces are there, and ends with the test (closed stdin).
+_HOLD = "echo ready; read line"
+
+
+class Hosts:
+    """`count` hosts h0, h1 … with 10.99.0.1, .2 … (/24)."""
+
+    def __init__(self, count: int, folder: Path) -> None:
+        if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
+            pytest.skip("needs root, unshare, nsenter and ip")
+        self.mark = uuid.uuid4().hex
+        self.folder = folder
+        self.started: list[subprocess.Popen[str]] = []
+        self.names = [f"h{n}" for n in range(count)]
+        table = folder / "hosts"
+        lines = ["127.0.0.1 localhost", *(f"{self.address(n)} {name}" for n, name in enumerate(self.names))]
+        table.write_text("\n".join(lines) + "\n")
+        self.bridge = self._hold("--net")
+        self._sh(self.bridge, "ip link add br0 type bridge && ip link set br0 up")
+        self.holders = [self._hold("--net", "--uts", "--mount") for _ in self.names]
+        for n, name in enumerate(self.names):
+            pid = self.holders[n].pid
+            self._sh(self.bridge, f"ip link add p{n} type veth peer name eth0 netns {pid} && ip link set p{n} master br0 up")
+            self._sh(
+                self.holders[n],
+                f"hostname {name} && mount --bind {table} /etc/hosts && mount -t tmpfs tmpfs /run && ip link set lo up"
+                f" && ip addr add {self.address(n)}/24 dev eth0 && ip link set eth0 up",
+            )
+
+    def address(self, number: int) -> str:
+        return f"10.99.0.{number + 1}"
+
+    def _hold(self, *flags: str) -> subprocess.Popen[str]:
+        # exec: the process that is waited for is the one that holds them.
+        made = subprocess.Popen(
+            ["unshare", *flags, "sh", "-c", _HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.started.append(made)
+        assert made.stdout is not None and made.stdout.readline() == "ready\n"
+        return made
+
+    def _sh(self, holder: subprocess.Popen[str], line: str) -> None:
+        done = subprocess.run([*self._enter(holder), "sh", "-ec", line], check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    def _enter(self, holder: subprocess.Popen[str]) -> list[str]:
+        return ["nsenter", "-t", str(holder.pid), "--net", *(["--uts", "--mount"] if holder is not self.bridge else [])]
+
+    def sh(self, number: int, line: str) -> None:
+        self._sh(self.holders[number], line)
+
+    def start(self, number: int, *arguments: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """`netdoctor ARGUMENTS` on a host; its report is read from stdout."""
+        environment = {**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT), **(variables or {})}
+        made = subprocess.Popen(
+            [*self._enter(self.holders[number]), sys.executable, "-m", "netdoctor.cli", *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.started.append(made)
+        return made
+
+    def close(self) -> None:
+        for made in reversed(self.started):
+            if made.poll() is None:
+                os.kill(made.pid, signal.SIGKILL)
+        for made in self.started:
+            made.wait()
+            for stream in (made.stdin, made.stdout, made.stderr):
+                if stream is not None:
+                    stream.close()

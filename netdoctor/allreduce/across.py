@@ -1,0 +1,217 @@
+"""What the nodes of a common all-reduce said, judged: pure, and on every node the same.
+
+What comes from other nodes is hostile until it is cleaned: texts lose control characters and are cut, shapes are checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from netdoctor.allreduce import verdict
+from netdoctor.allreduce.experiment import DEFAULT_SIZES, AllReduce, Run, TorchFacts
+from netdoctor.allreduce.nodes import Nodes
+from netdoctor.textsafe import clean
+
+PATH: Final = "between nodes"
+MAX_RANKS: Final = 64  # of one node
+_EVENTS: Final = frozenset({"forked", "phase", "error", "exit", "size", "verified", "result"})
+_KEPT: Final = frozenset(
+    {
+        "event",
+        "rank",
+        "t",
+        "pid",
+        "phase",
+        "error",
+        "status",
+        "bytes",
+        "seconds",
+        "wrong",
+        "system_cpu",
+        "user_cpu",
+        "moved",
+        "inside",
+    }
+)
+
+
+@dataclass
+class Heard:
+    """What this node knows in the end."""
+
+    nodes: Nodes
+    hosts: dict[int, str] = field(default_factory=dict)
+    addresses: dict[int, str] = field(default_factory=dict)
+    gone: dict[int, tuple[str, str]] = field(default_factory=dict)  # node -> (subject it is missing from, why)
+    reach: dict[int, dict[int, str]] = field(default_factory=dict)  # from -> to -> "" or why not
+    ready: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()  # whom the master turned away
+    master: tuple[str, str] | None = None  # kind and text of why the master was not, or is no more, to be had
+    run: Run | None = None
+    firsts: dict[int, int] = field(default_factory=dict)  # node -> its first rank
+    seconds: float = 0.0  # until all had come
+
+    def name(self, node: int) -> str:
+        if host := self.hosts.get(node):
+            return f"node {node} ({host})"
+        return f"node 0 (master, {self.nodes.named()})" if node == 0 else f"node {node}"
+
+    def node_of(self, rank: int) -> int:
+        return max((n for n, first in self.firsts.items() if first <= rank), key=lambda n: self.firsts[n], default=0)
+
+
+def text(value: object, most: int = 200) -> str:
+    """Somebody else's text, fit for a report."""
+    return clean(value[: 4 * most])[:most] if isinstance(value, str) else ""
+
+
+def table(value: object, count: int) -> dict[int, Any]:
+    """``{"2": …}`` as JSON has it, by node."""
+    if not isinstance(value, Mapping):
+        return {}
+    return {int(k): v for k, v in value.items() if isinstance(k, str) and k.isdecimal() and len(k) < 5 and int(k) < count}
+
+
+def hear(heard: Heard, subject: str, message: Mapping[str, Any]) -> dict[int, Any]:
+    """Take in what the hub says about one subject; the part of each node."""
+    count = heard.nodes.count
+    for node, why in table(message.get("gone"), count).items():
+        heard.gone.setdefault(node, (subject, text(why)))
+    refused = message.get("refused")
+    if isinstance(refused, list):
+        heard.refused = tuple(text(one) for one in refused[:32])
+    data = table(message.get("data"), count)
+    if subject == "join":
+        for node, said in data.items():
+            heard.hosts[node] = text(said.get("host"), 64) if isinstance(said, Mapping) else ""
+            heard.addresses[node] = text(said.get("address"), 64) if isinstance(said, Mapping) else ""
+    elif subject == "reach":
+        for node, said in data.items():
+            heard.reach[node] = {to: text(why, 60) for to, why in table(said, count).items()}
+    elif subject == "ready":
+        heard.ready = {node: said for node, said in data.items() if isinstance(said, Mapping)}
+    return data
+
+
+def ranks_of(said: Mapping[str, Any]) -> int:
+    ranks = said.get("ranks")
+    return ranks if type(ranks) is int and 1 <= ranks <= MAX_RANKS else 0
+
+
+def experiments(heard: Heard) -> dict[int, AllReduce] | str:
+    """What each node runs, the same conclusion on all; or why nothing is run."""
+    if heard.gone:
+        return _few([f"{heard.name(n)}: {why}" for n, (_, why) in sorted(heard.gone.items())])
+    cannot = [f"{heard.name(n)}: {text(said.get('cannot'))}" for n, said in sorted(heard.ready.items()) if said.get("cannot")]
+    if cannot:
+        return _few(cannot)
+    if len(heard.ready) < heard.nodes.count or not all(ranks_of(said) for said in heard.ready.values()):
+        return "not every node said what it can run"
+    nccl = all(said.get("backend") == "nccl" for said in heard.ready.values())
+    sizes = _sizes(nccl)
+    first, made = 0, {}
+    for node in range(heard.nodes.count):
+        ranks = ranks_of(heard.ready[node])
+        gpus = tuple(range(ranks)) if nccl else ()
+        made[node] = AllReduce("nccl" if nccl else "gloo", ranks, "cuda" if nccl else "cpu", sizes, path=PATH, gpus=gpus)
+        heard.firsts[node] = first
+        first += ranks
+    return made
+
+
+def _few(texts: Sequence[str]) -> str:
+    return "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more nodes" if len(texts) > 3 else "")
+
+
+def _sizes(nccl: bool) -> tuple[int, ...]:
+    from netdoctor.allreduce.plan import CUDA_SIZES
+
+    return CUDA_SIZES if nccl else DEFAULT_SIZES
+
+
+def outgoing(events: Iterable[Mapping[str, Any]], cut: verdict.Cut | None, offset: float) -> dict[str, Any]:
+    """A node's own part for the others, in the hub's time.  `offset` is the hub's clock minus ours."""
+    told = [{**{k: v for k, v in e.items() if k in _KEPT}, "t": e["t"] + offset} for e in events if e.get("event") in _EVENTS]
+    data: dict[str, Any] = {"events": told, "cut": None}
+    if cut is not None:
+        data["cut"] = {
+            "kind": cut.kind, "time": cut.time + offset, "seconds": cut.seconds, "entered": cut.entered,
+            "stopped": cut.stopped, "text": cut.text,
+        }  # fmt: skip
+    return data
+
+
+def combine(heard: Heard, made: Mapping[int, AllReduce], parts: Mapping[int, Any], own: Run) -> Run:
+    """The run of all nodes.  `own` is this node's, which has what is known of its libraries and its log."""
+    world = sum(one.ranks for one in made.values())
+    experiment = replace(made[heard.nodes.rank], ranks=world, gpus=())
+    events: list[dict[str, Any]] = []
+    cuts: list[verdict.Cut] = []
+    entered = [0] * world
+    stopped: list[int] = []
+    for node, part in parts.items():
+        first, ranks = heard.firsts[node], made[node].ranks
+        if not isinstance(part, Mapping):
+            continue
+        events += _events(part.get("events"), first, ranks)
+        cut = _cut(part.get("cut"), ranks)
+        if cut is not None:
+            cuts.append(cut)
+            stopped += [first + n for n in cut.stopped]
+            entered[first : first + ranks] = [*cut.entered, *[0] * (ranks - len(cut.entered))]
+    # Where one node saw that nothing moved, that is what happened; the others were told to stop.
+    stalled = [c for c in cuts if c.kind == "stalled"]
+    cut = min(stalled or cuts, key=lambda c: c.time, default=None)
+    if cut is not None:
+        cut = replace(cut, time=min(c.time for c in cuts), entered=tuple(entered), stopped=tuple(stopped))
+    facts = own.torch if isinstance(own.torch, TorchFacts) else None
+    run = verdict.build(experiment, events, cut, facts=facts, import_seconds=own.import_seconds)
+    run = _lost(heard, run, made)
+    run = replace(run, reason=re.sub(r"\brank ([0-9]+)", lambda found: _on(heard, found), run.reason))
+    kept = {n: getattr(own, n) for n in ("seconds", "log", "log_text", "changes", "abandoned", "output", "mapped", "notes")}
+    return replace(run, **kept)
+
+
+def _on(heard: Heard, found: re.Match[str]) -> str:
+    host = heard.hosts.get(heard.node_of(int(found[1])))
+    return f"{found[0]} ({host})" if host else found[0]
+
+
+def _lost(heard: Heard, run: Run, made: Mapping[int, AllReduce]) -> Run:
+    """A node that went away before it said how it ended is what the others are victims of."""
+    lost = sorted(n for n in heard.gone if n in heard.firsts)
+    if not lost or run.finished:
+        return run
+    blamed = tuple(heard.firsts[n] + r for n in lost for r in range(made[n].ranks))
+    reason = "; ".join(f"{heard.name(n)} was lost: {heard.gone[n][1]}" for n in lost)
+    return replace(run, state="failed", reason=reason, blamed=blamed)
+
+
+def _events(said: object, first: int, ranks: int) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for event in said[: 400 * ranks] if isinstance(said, list) else ():
+        rank = event.get("rank") if isinstance(event, Mapping) else None
+        if type(rank) is int and 0 <= rank < ranks and event.get("event") in _EVENTS:
+            tidy = {
+                k: text(v, 800) if isinstance(v, str) else v
+                for k, v in event.items()
+                if k in _KEPT and not isinstance(v, list | dict)
+            }
+            out.append({**tidy, "rank": first + rank})
+    return out
+
+
+def _cut(said: object, ranks: int) -> verdict.Cut | None:
+    if not isinstance(said, Mapping):
+        return None
+    try:
+        entered = tuple(int(n) for n in said["entered"][:ranks])
+        stopped = tuple(int(n) for n in said["stopped"] if 0 <= int(n) < ranks)
+        return verdict.Cut(
+            text(said["kind"], 20), float(said["time"]), float(said["seconds"]), entered, stopped, text(said["text"])
+        )
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,240 @@
+"""The meeting's hub, on node 0: collects what every node says about one subject and tells all of it to all of them.
+
+Subjects come in a fixed order (`SUBJECTS`); each ends when every node that still takes part has spoken, or at its deadline.
+A node that has not spoken by then is named to all others, with the reason, and takes part no more.  One thread, nothing but
+lines of JSON; whoever connects is a stranger until its first line has said that it belongs to this run, and no line of his
+may be longer than `MAX_LINE`.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+PROTOCOL: Final = "netdoctor.meeting/1"
+SUBJECTS: Final = ("join", "reach", "ready", "result")
+MAX_LINE: Final = 2 << 20  # bytes of one line of one node: results of 16 ranks are 20 KB
+STRANGERS: Final = 64  # connections without a first line, at once
+STRANGER_SECONDS: Final = 10.0
+LAST_SECONDS: Final = 20.0  # after the first result: the others were told to stop, and end within the runner's own limits
+
+
+class Line:
+    """One connection: what is half read and half written."""
+
+    def __init__(self, peer: socket.socket, address: str) -> None:
+        self.socket, self.address = peer, address
+        self.node: int | None = None
+        self.read, self.write = bytearray(), bytearray()
+        self.heard = self.since = time.monotonic()
+
+
+class Hub:
+    """`door` is a listening socket; `limits` are seconds for each subject, `silence` the seconds without any sign of life."""
+
+    def __init__(self, door: socket.socket, count: int, run: str, limits: Mapping[str, float], silence: float) -> None:
+        self.door, self.count, self.run, self.limits, self.silence = door, count, run, dict(limits), silence
+        self.lines: dict[socket.socket, Line] = {}
+        self.present: dict[int, Line | None] = dict.fromkeys(range(count))  # None: never came, or is gone
+        self.gone: dict[int, str] = {}  # why a node takes part no more
+        self.board: dict[str, dict[int, Any]] = {subject: {} for subject in SUBJECTS}
+        self.at = 0  # the subject that is open
+        self.refused: list[str] = []  # who was turned away, and why
+        self.stopped = False
+        self.since = time.monotonic()
+        self.end = self.since + self.limits["join"]
+        self.closing = threading.Event()
+        self.selector = selectors.DefaultSelector()
+        self.thread = threading.Thread(target=self._live, name="netdoctor-hub", daemon=True)
+
+    def start(self) -> None:
+        self.door.setblocking(False)
+        self.selector.register(self.door, selectors.EVENT_READ)
+        self.thread.start()
+
+    def close(self, seconds: float = 2.0) -> None:
+        """Let what is still to be said go out, then hang up."""
+        self.closing.set()
+        self.thread.join(seconds + 1.0)
+
+    # The thread
+
+    def _live(self) -> None:
+        flush = None
+        while True:
+            for key, mask in self.selector.select(0.05):
+                if key.fileobj is self.door:
+                    self._accept()
+                    continue
+                line = self.lines.get(key.fileobj)  # type: ignore[call-overload]
+                if line is not None and mask & selectors.EVENT_READ:
+                    self._receive(line)
+                if line is not None and mask & selectors.EVENT_WRITE and line.socket in self.lines:
+                    self._flush(line)
+            self._clock()
+            if self.closing.is_set():
+                flush = flush or time.monotonic() + 2.0
+                if time.monotonic() >= flush or not any(line.write for line in self.lines.values()):
+                    break
+        for line in list(self.lines.values()):
+            self._drop(line, "")
+        self.selector.close()
+        self.door.close()
+
+    def _accept(self) -> None:
+        try:
+            peer, address = self.door.accept()
+        except OSError:
+            return
+        if sum(line.node is None for line in self.lines.values()) >= STRANGERS:
+            peer.close()
+            return
+        peer.setblocking(False)
+        self.lines[peer] = Line(peer, str(address[0]).removeprefix("::ffff:"))
+        self.selector.register(peer, selectors.EVENT_READ)
+
+    def _receive(self, line: Line) -> None:
+        try:
+            data = line.socket.recv(1 << 16)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._drop(line, f"its connection broke: {error.strerror}")
+            return
+        if not data:
+            self._drop(line, "its connection was closed")
+            return
+        line.heard = time.monotonic()
+        line.read += data
+        while b"\n" in line.read and line.socket in self.lines:
+            first, _, rest = line.read.partition(b"\n")
+            line.read = rest
+            try:
+                message = json.loads(first)
+                if not isinstance(message, dict):
+                    raise ValueError("no object")
+                self._said(line, message)
+            except (ValueError, KeyError, TypeError, RecursionError):
+                self._drop(line, "it said what nobody of this version says")
+                return
+        if len(line.read) > (MAX_LINE if line.node is not None else 1 << 16):
+            self._drop(line, "it said too much")
+
+    def _said(self, line: Line, message: dict[str, Any]) -> None:
+        subject = message["say"]
+        if line.node is None:
+            self._hello(line, message)
+        elif subject == "ping":
+            self._tell(line, {"say": "pong", "t": message["t"], "now": time.monotonic()})
+        elif subject == "store" and line.node == 0:
+            self._tell_all({"say": "store", "port": int(message["port"])})
+        elif subject == "bye":
+            self.gone.setdefault(line.node, str(message.get("why", ""))[:200])
+            self._drop(line, "it left")
+        elif subject in SUBJECTS and line.node not in self.gone:
+            self.board[subject].setdefault(line.node, message.get("data"))
+            if subject == "result":
+                self._ended(bool(message.get("failed")))
+
+    def _hello(self, line: Line, message: dict[str, Any]) -> None:
+        node = message["node"]
+        why = ""
+        if message["say"] != "join" or message.get("protocol") != PROTOCOL:
+            why = "another version of netdoctor"
+        elif message.get("run") and self.run and message["run"] != self.run:
+            why = "another job"
+        elif message.get("nodes") != self.count or type(node) is not int or not 0 <= node < self.count:
+            why = f"node {str(node)[:8]} of {str(message.get('nodes'))[:8]}, where {self.count} are expected"
+        elif self.present[node] is not None or node in self.board["join"]:
+            why = f"node {node} is there already"
+        elif self.at > 0:
+            why = "too late: the others did not wait any longer"
+        if why:
+            self.refused.append(f"{line.address}: {why}")
+            del self.refused[32:]
+            self._tell(line, {"say": "refused", "why": why, "seconds": round(time.monotonic() - self.since, 1)})
+            return
+        line.node = node
+        self.present[node] = line
+        data = message.get("data")
+        self.board["join"][node] = {**(data if isinstance(data, dict) else {}), "address": line.address}
+
+    def _ended(self, failed: bool) -> None:
+        if failed:
+            self._stop()
+        self.end = min(self.end, time.monotonic() + LAST_SECONDS)
+
+    def _stop(self) -> None:
+        if not self.stopped:
+            self.stopped = True
+            self._tell_all({"say": "stop"})
+
+    def _drop(self, line: Line, why: str) -> None:
+        if self.lines.pop(line.socket, None) is None:
+            return
+        self.selector.unregister(line.socket)
+        line.socket.close()
+        if line.node is not None and self.present[line.node] is line:
+            self.present[line.node] = None
+            self.gone.setdefault(line.node, why)
+            if self.at == len(SUBJECTS) - 1 and line.node not in self.board["result"]:
+                self._stop()  # its ranks died with it, or will
+
+    def _clock(self) -> None:
+        now = time.monotonic()
+        for line in list(self.lines.values()):
+            if line.node is None and now - line.since > STRANGER_SECONDS:
+                self._drop(line, "")
+        if self.at >= len(SUBJECTS):
+            return
+        subject = SUBJECTS[self.at]
+        board = self.board[subject]
+        awaited = [n for n in range(self.count) if n not in board and n not in self.gone]
+        late = [n for n in awaited if (one := self.present[n]) is not None and now - one.heard > self.silence]
+        for node in late:
+            self.gone[node] = f"it was silent for {self.silence:g} s"
+            if subject == "result":
+                self._stop()
+        if now >= self.end:
+            for node in awaited:
+                never = self.present[node] is None
+                text = (
+                    f"it did not come within {self.limits['join']:g} s"
+                    if never
+                    else f"it did not get ready in time ({subject})"
+                )
+                self.gone.setdefault(node, text)
+        if any(n not in self.gone for n in awaited):
+            return
+        self.at += 1
+        if self.at < len(SUBJECTS):
+            self.end = now + self.limits[SUBJECTS[self.at]]
+        self._tell_all({"say": subject, "data": board, "gone": self.gone, "refused": self.refused})
+
+    def _tell_all(self, message: Mapping[str, Any]) -> None:
+        packed = json.dumps(message).encode() + b"\n"
+        for line in list(self.lines.values()):
+            if line.node is not None:
+                line.write += packed
+                self._flush(line)
+
+    def _tell(self, line: Line, message: Mapping[str, Any]) -> None:
+        line.write += json.dumps(message).encode() + b"\n"
+        self._flush(line)
+
+    def _flush(self, line: Line) -> None:
+        try:
+            while line.write:
+                sent = line.socket.send(line.write)
+                del line.write[:sent]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self._drop(line, f"its connection broke: {error.strerror}")
+            return
+        self.selector.modify(line.socket, selectors.EVENT_READ | (selectors.EVENT_WRITE if line.write else 0))

@@ -1,0 +1,175 @@
+"""Who takes part in an all-reduce across nodes: from options, else from what the launcher set."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from netdoctor.launchers import Launcher, detect
+
+MAX_NODES: Final = 512  # one process holds a connection to each
+# Where no port is given it follows from the job's name.  Below the range that the kernel takes local ports from (32768), and
+# away from the ports that jobs use themselves (29400 and 29500 are torchrun's and torch's own).
+_PORTS: Final = range(20000, 29000)
+# Together these name one start of one job; equal on all its nodes.
+_JOB: Final = (
+    *("SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "FLUX_JOB_ID", "PMIX_NAMESPACE"),
+    *("JOBSET_UID", "LWS_NAME", "VC_JOB_NAME"),
+)
+# Who else would know the number of nodes or the first one.
+_MASTERS: Final = ("MASTER_ADDR", "PET_MASTER_ADDR", "LWS_LEADER_ADDRESS")
+
+
+class NodesError(ValueError):
+    """Bad usage: one line that says what is missing."""
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """One node's place in an all-reduce across nodes."""
+
+    count: int
+    rank: int  # of this node, 0 is the master
+    master: str  # host name or address
+    port: int  # of the meeting, not the job's MASTER_PORT
+    ranks_per_node: int | None = None  # None: one a GPU, else one
+    run: str = ""  # names the run; nodes of different runs refuse each other
+    local_rank: int = 0  # of this process: the others of its node wait for rank 0
+    local_world: int = 1
+    launcher: str | None = None
+
+    def named(self) -> str:
+        host = f"[{self.master}]" if ":" in self.master else self.master
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the command line said; None: nothing."""
+
+    nodes: int | None = None
+    node_rank: int | None = None
+    master: str | None = None
+    ranks_per_node: int | None = None
+
+
+def find(given: Given, variables: Mapping[str, str]) -> Nodes:
+    """This node's place.  Options win; the launcher fills in.  Raises NodesError."""
+    launcher = detect(variables)
+    count, rank = _shape(launcher, variables)
+    count = given.nodes if given.nodes is not None else count
+    rank = given.node_rank if given.node_rank is not None else rank
+    host, port = _address(given.master) if given.master else (None, None)
+    host = host or _master(variables)
+    ranks = given.ranks_per_node or launcher.local_world
+    said = f" ({launcher.name} does not say)" if launcher.name else " (no launcher was found)"
+    if count is None:
+        raise NodesError(f"--nodes N: how many nodes?{said}")
+    if not 1 <= count <= MAX_NODES:
+        raise NodesError(f"--nodes: must be 1 to {MAX_NODES}, not {count}")
+    if rank is None:
+        raise NodesError(f"--node-rank R: which of them is this one?{said}")
+    if not 0 <= rank < count:
+        raise NodesError(f"--node-rank: must be 0 to {count - 1}, not {rank}")
+    if host is None:
+        if count > 1:
+            raise NodesError(f"--master HOST[:PORT]: where is node 0?{said}")
+        host = "127.0.0.1"
+    if ranks is not None and not 1 <= ranks <= 64:
+        raise NodesError(f"--ranks-per-node: must be 1 to 64, not {ranks}")
+    run = _run(variables)
+    return Nodes(
+        count,
+        rank,
+        host,
+        port or _own_port(run, host, variables),
+        ranks,
+        run,
+        launcher.local_rank or 0,
+        launcher.local_world or 1,
+        launcher.name,
+    )
+
+
+def _address(text: str) -> tuple[str, int | None]:
+    """``host``, ``host:port``, ``[2001:db8::1]:port``; a bare IPv6 address has no port."""
+    match = re.fullmatch(r"\[([^\[\]]+)\](?::([0-9]{1,5}))?", text)
+    if match is None:
+        match = (
+            re.fullmatch(r"([^:\[\]]+)(?::([0-9]{1,5}))?", text)
+            if text.count(":") < 2
+            else re.fullmatch(r"([0-9a-fA-F:.%]+)()", text)
+        )
+    if match is None or len(match[1]) > 253:
+        raise NodesError(f"--master: not HOST or HOST:PORT: {text[:80]!r}")
+    port = int(match[2]) if match[2] else None
+    if port is not None and not 0 < port < 65536:
+        raise NodesError(f"--master: no such port: {port}")
+    return match[1], port
+
+
+def _shape(launcher: Launcher, variables: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """(nodes, this one), where the launcher tells."""
+    count, rank = launcher.nodes, launcher.node_rank
+    if launcher.name == "pytorchjob" and launcher.local_rank is None:
+        return launcher.world, launcher.rank  # of pods: this process is the pod's only one
+    local = launcher.local_world
+    if count is None and launcher.world is not None and local and launcher.world % local == 0:
+        count = launcher.world // local  # as many ranks on each node, as every launcher of ranks places them by default
+        if rank is None and launcher.rank is not None and launcher.local_rank is not None:
+            node, place = divmod(launcher.rank, local)
+            # Ranks dealt out to nodes in turn (--map-by node) have other local ranks.
+            rank = (
+                node
+                if place == launcher.local_rank
+                else launcher.rank % count
+                if launcher.rank // count == launcher.local_rank
+                else None
+            )
+    if count is None:
+        names = ("NNODES", "FLUX_JOB_NNODES", "PET_NNODES", "VC_WORKER_NUM")
+        count = next((int(variables[n]) for n in names if re.fullmatch(r"[0-9]{1,4}", variables.get(n, ""))), None)
+    if rank is None and re.fullmatch(r"[0-9]{1,4}", variables.get("JOB_COMPLETION_INDEX", "")):
+        rank = int(variables["JOB_COMPLETION_INDEX"])
+    return count, rank
+
+
+def _master(variables: Mapping[str, str]) -> str | None:
+    """Node 0 by name: the launcher's own variable, else the first of Slurm's list, else what Kubernetes calls pod 0."""
+    for name in _MASTERS:
+        if variables.get(name):
+            return variables[name][:253]
+    for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
+        if first := first_host(variables.get(name, "")):
+            return first
+    if hosts := variables.get("VC_WORKER_HOSTS"):
+        return hosts.split(",")[0] or None
+    if (jobset := variables.get("JOBSET_NAME")) and (job := variables.get("REPLICATED_JOB_NAME")):
+        return f"{jobset}-{job}-0-0.{jobset}"
+    return None
+
+
+def first_host(nodelist: str) -> str | None:
+    """The first host of Slurm's list: ``gpu[03-06,9],login1`` begins with gpu03.  None where it is not of that form."""
+    match = re.match(
+        r"([A-Za-z0-9._-]*)(?:\[([0-9]+)(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\]([A-Za-z0-9._-]*))?(?:,|$)", nodelist
+    )
+    if match is None:
+        return None
+    return "".join(part for part in match.groups() if part) or None
+
+
+def _run(variables: Mapping[str, str]) -> str:
+    said = [f"{name}={variables[name]}" for name in _JOB if variables.get(name)]
+    return hashlib.sha256("\0".join(said).encode("utf-8", "surrogateescape")).hexdigest()[:16] if said else ""
+
+
+def _own_port(run: str, host: str, variables: Mapping[str, str]) -> int:
+    """The same on every node of a run, another one for most other runs, and never the job's MASTER_PORT."""
+    seed = run or f"{host}:{variables.get('MASTER_PORT', '')}"
+    number = int.from_bytes(hashlib.sha256(seed.encode("utf-8", "surrogateescape")).digest()[:4], "big")
+    port = _PORTS[number % len(_PORTS)]
+    return port + 1 if str(port) == variables.get("MASTER_PORT") else port

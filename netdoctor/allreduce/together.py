@@ -1,0 +1,173 @@
+"""One node's part in an all-reduce across nodes, from the first connection to the common verdict.  Never raises."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from netdoctor import __version__
+from netdoctor.allreduce import across, plan, verdict
+from netdoctor.allreduce.across import Heard
+from netdoctor.allreduce.experiment import Across, AllReduce, Baseline
+from netdoctor.allreduce.meeting import Meeting, MeetingError
+from netdoctor.allreduce.nodes import Nodes
+from netdoctor.allreduce.runner import LIMITS
+from netdoctor.model import Unavailable
+
+if TYPE_CHECKING:
+    from netdoctor.allreduce.runner import Session
+
+WAIT: Final = 120.0  # seconds for all nodes to come: pods and job steps start within a minute or two of each other
+BUDGET: Final = 300.0  # seconds for the run
+SILENCE: Final = 20.0  # seconds without a sign of life (they come twice a second) until a node counts as silent
+REACH: Final = 10.0
+_STALLS: Final = ("rendezvous", "init", "first", "timed", "verify", "done")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds.  `stall` replaces the runner's limits for everything that waits for other ranks."""
+
+    wait: float = WAIT
+    stall: float | None = None
+    budget: float = BUDGET
+
+    def runner(self) -> dict[str, float]:
+        return {} if self.stall is None else dict.fromkeys(_STALLS, self.stall)
+
+    def silence(self) -> float:
+        return SILENCE if self.stall is None else max(2.0, min(SILENCE, self.stall))
+
+    def meeting(self) -> dict[str, float]:
+        ready = LIMITS["spawn"] + LIMITS["import"] + LIMITS["facts"]
+        return {"join": self.wait, "reach": REACH, "ready": ready, "result": self.budget + 30.0}
+
+
+class Together:
+    """`begin` as early as possible, `run` when the facts are there, `close` in any case."""
+
+    def __init__(self, nodes: Nodes, limits: Limits, say: Callable[[str], None]) -> None:
+        self.heard = Heard(nodes)
+        self.limits, self.say = limits, say
+        self.meeting = Meeting(nodes, limits.meeting(), limits.silence())
+        self.begun = time.monotonic()
+        self.coming = threading.Thread(target=self._come, name="netdoctor-coming", daemon=True)
+
+    def close(self, why: str = "") -> None:
+        self.meeting.close(why)
+
+    def begin(self) -> None:
+        """Open and come, beside whatever else this process does until `run`."""
+        self.coming.start()
+
+    def _come(self) -> None:
+        try:
+            self.meeting.open()
+            host = across.text(socket.gethostname(), 64)
+            self.heard.hosts[self.heard.nodes.rank] = host
+            self.meeting.join({"host": host, "netdoctor": __version__}, self.begun + self.limits.wait)
+        except MeetingError as error:
+            self._without(error)
+
+    def run(self, session: Session | None, facts: Mapping[str, Any], traits: Mapping[str, Any]) -> Baseline | Unavailable:
+        """The common run as this node's baseline.  `traits` are what the nodes are compared by."""
+        self.coming.join()
+        if self.heard.master is None:
+            try:
+                return self._run(session, facts, traits)
+            except MeetingError as error:
+                self._without(error)
+        assert self.heard.master is not None
+        return Unavailable("failed", f"{self.heard.name(0)} {self.heard.master[1]}")
+
+    def _without(self, error: MeetingError) -> None:
+        self.heard.master = (error.kind, str(error))
+
+    def _wait(self, subject: str, seconds: float) -> dict[int, Any]:
+        # Longer than the hub's own deadline: what is late there is told from there.
+        end = time.monotonic() + seconds + self.meeting.silence
+        return across.hear(self.heard, subject, self.meeting.wait(subject, end))
+
+    def _run(self, session: Session | None, facts: Mapping[str, Any], traits: Mapping[str, Any]) -> Baseline | Unavailable:
+        limits = self.meeting.limits
+        self.say("waiting for the other nodes")
+        joined = self._wait("join", limits["join"])
+        self.heard.seconds = time.monotonic() - self.begun
+        if self.heard.gone:
+            return Unavailable("not read", str(across.experiments(self.heard)))
+        self.say("trying the other nodes")
+        reached = self.meeting.reach({n: said for n, said in joined.items() if isinstance(said, Mapping)})
+        self.meeting.say("reach", data=reached)
+        self._wait("reach", limits["reach"])
+        self.meeting.say("ready", data=self._ready(session, facts, traits))
+        self._wait("ready", limits["ready"])
+        made = across.experiments(self.heard)
+        if isinstance(made, str) or session is None:
+            return Unavailable("not read", str(made))
+        self.say("all-reduce across the nodes")
+        return self._reduce(session, made)
+
+    def _ready(self, session: Session | None, facts: Mapping[str, Any], traits: Mapping[str, Any]) -> dict[str, Any]:
+        """What this node can run, or why it cannot."""
+        said: dict[str, Any] = {"ranks": 0, "backend": "", "traits": dict(traits)}
+        if session is None:
+            return {**said, "cannot": "no Python of the job was found"}
+        torch = session.facts(time.monotonic() + self.meeting.limits["ready"] - 10.0)
+        if isinstance(torch, Unavailable):
+            return {**said, "cannot": torch.detail or str(torch)}
+        said["traits"] = {**said["traits"], "torch": torch.version, **({"nccl": torch.nccl} if torch.nccl else {})}
+        one = plan.first_experiment(torch, Unavailable("not read"))
+        gpus = plan.gpus_of(torch)
+        ranks = self.heard.nodes.ranks_per_node or (min(gpus, plan.MAX_RANKS) if one.backend == "nccl" else 1)
+        if one.backend == "nccl":
+            if ranks > gpus:
+                return {**said, "cannot": f"{ranks} ranks are asked for, and torch sees {gpus} GPUs"}
+            mine = AllReduce("nccl", ranks, "cuda", gpus=tuple(range(ranks)))
+            if reason := plan.busy(facts, mine):
+                return {**said, "cannot": reason}
+        return {**said, "ranks": ranks, "backend": one.backend}
+
+    def _reduce(self, session: Session, made: Mapping[int, AllReduce]) -> Baseline:
+        nodes, meeting = self.heard.nodes, self.meeting
+        world = sum(one.ranks for one in made.values())
+        own = made[nodes.rank]
+        deadline = time.monotonic() + self.limits.budget
+        stopped = lambda: meeting.has("stop") or meeting.dead is not None  # noqa: E731
+        port, host = 0, "127.0.0.1"
+        if nodes.rank != 0:
+            port, host = self._store(deadline), meeting.peer
+        part = Across(self.heard.firsts[nodes.rank], world, host, port, lambda p: meeting.say("store", port=p), stopped)
+        if nodes.rank != 0 and port == 0:
+            mine = verdict.not_started(own, "node 0 never began")
+        else:
+            mine = session.run(own, deadline, across=part)
+            if part.cut is None and not part.events:  # not past its import, or no lock
+                part.cut = verdict.Cut("lost", time.monotonic(), text=mine.reason)
+        told = across.outgoing(part.events, part.cut, meeting.offset)
+        meeting.say("result", data=told, failed=not mine.finished)
+        try:
+            parts = self._wait("result", self.limits.budget + 30.0)
+        except MeetingError as error:
+            self._without(error)
+            self.heard.gone.setdefault(0, ("result", str(error)))
+            parts = {nodes.rank: told}
+        run = across.combine(self.heard, made, parts, mine)
+        self.heard.run = run
+        return Baseline(run, session.python, own.backend == "nccl" and run.state != "not started")
+
+    def _store(self, deadline: float) -> int:
+        """The port of the store, 0 where the run was over before there was one."""
+        meeting = self.meeting
+        with meeting.changed:
+            while not meeting.has("store"):
+                if meeting.has("stop") or meeting.dead is not None or time.monotonic() >= deadline:
+                    return 0
+                if time.monotonic() - meeting.last > meeting.silence:
+                    return 0
+                meeting.changed.wait(0.1)
+        port = meeting.heard["store"].get("port")
+        return port if type(port) is int and 0 < port < 65536 else 0

@@ -1,0 +1,266 @@
+"""What an all-reduce across nodes says about the nodes: a check's result and the report's section, the same from every node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from netdoctor.allreduce.across import Heard, text
+from netdoctor.fleet.drift import clear_majority
+from netdoctor.fleet.traits import NOT_SET, family, title
+from netdoctor.model import CheckResult, Finding, Severity, Status
+
+ID: Final = "allreduce.nodes"
+TITLE: Final = "Every node of the run is there, reachable, and runs the same"
+# Of all traits those that a common run hangs on; the others are the fleet report's.
+_COMPARED: Final = frozenset({"torch", "torch_cuda", "nccl", "plugins", "driver", "netdoctor", "env", "mtu"})
+MAX_TRAITS: Final = 400
+_C, _W = Severity.CRITICAL, Severity.WARNING
+
+
+def chosen(traits: Mapping[str, str], env_read: bool) -> dict[str, str]:
+    """What a node tells of itself to be compared by."""
+    kept = {name: value for name, value in traits.items() if name.partition(" ")[0] in _COMPARED}
+    return {**dict(sorted(kept.items())[:MAX_TRAITS]), **({"env": "read"} if env_read else {})}
+
+
+def result(heard: Heard, partial: str | None = None) -> CheckResult:
+    """The check's result; where this node was interrupted, what it did not get to know is unknown."""
+    found = list(_findings(heard))
+    if partial:
+        found.append(Finding(Status.UNKNOWN, f"not all is known: {partial}", subject="run"))
+    severities = tuple(_completed(f) for f in found)
+    return CheckResult(ID, TITLE, "missing_node", severities)
+
+
+def _completed(finding: Finding) -> Finding:
+    from dataclasses import replace
+
+    from netdoctor.causes import CAUSES
+
+    cause = finding.cause or "missing_node"
+    severity = (finding.severity or CAUSES[cause].severity) if finding.status is Status.FAIL else None
+    return replace(finding, check=ID, cause=cause, severity=severity)
+
+
+def _findings(heard: Heard) -> Iterator[Finding]:
+    nodes = heard.nodes
+    bad: set[int] = set()
+    for node, finding in (*_missing(heard), *_unreachable(heard), *_blamed(heard)):
+        if node is not None:
+            bad.add(node)
+        yield finding
+    for node, finding in _differing(heard):
+        if node is not None:
+            bad.add(node)
+        yield finding
+    for turned in heard.refused:
+        yield Finding(
+            Status.UNKNOWN, f"the master turned somebody away: {turned}", subject="meeting", how="start every node once"
+        )
+    for node in range(nodes.count):
+        if node != nodes.rank and node not in bad and node not in heard.gone:
+            yield _fine(heard, node)
+
+
+def _fine(heard: Heard, node: int) -> Finding:
+    who = heard.name(node)
+    tried = [
+        a
+        for a in (heard.reach.get(heard.nodes.rank, {}).get(node), heard.reach.get(node, {}).get(heard.nodes.rank))
+        if a is not None
+    ]
+    if node not in heard.hosts:
+        how = "see what is said of node 0" if heard.master else None
+        return Finding(Status.UNKNOWN, f"{who}: whether it is there is not known", subject=_subject(heard, node), how=how)
+    if cannot := text(heard.ready.get(node, {}).get("cannot")):
+        how = "netdoctor preflight there; --python names the job's Python"
+        return Finding(Status.UNKNOWN, f"{who} is there, but cannot run: {cannot}", subject=_subject(heard, node), how=how)
+    if heard.run is None:
+        return Finding(Status.UNKNOWN, f"{who} is there; nothing was run with it", subject=_subject(heard, node))
+    state = heard.run.state
+    if state != "finished":
+        return Finding(
+            Status.UNKNOWN,
+            f"{who} is there; the all-reduce did not finish ({state})",
+            subject=_subject(heard, node),
+            how="see allreduce.run",
+        )
+    ways = ", reached both ways" if len(tried) == 2 and not any(tried) else ""
+    return Finding(Status.PASS, f"{who} took part{ways}", subject=_subject(heard, node))
+
+
+def _subject(heard: Heard, node: int) -> str:
+    return heard.hosts.get(node) or f"node {node}"
+
+
+def _missing(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
+    if heard.master is not None:
+        kind, why = heard.master
+        own = heard.nodes.rank
+        if kind == "port":
+            told = Finding(
+                Status.FAIL, f"this node is the master, and {why}", subject=_subject(heard, own), cause="bootstrap_ports",
+                how=f"ss -ltnp 'sport = :{heard.nodes.port}'; or another port: --master HOST:PORT on every node",
+            )  # fmt: skip
+            yield own, told
+        elif kind == "turned away":
+            told = Finding(Status.FAIL, f"{heard.name(0)} {why}", subject=_subject(heard, own), evidence={"kind": kind})
+            yield own, told
+        else:
+            yield (
+                0,
+                Finding(
+                    Status.FAIL,
+                    f"{heard.name(0)}: {why}",
+                    subject=_subject(heard, 0),
+                    evidence={"kind": kind, "master": heard.nodes.named()},
+                    how="is it up, and was netdoctor started there in time? nc -vz from here; nft list ruleset there",
+                ),
+            )
+    for node, (subject, why) in sorted(heard.gone.items()):
+        if node == 0 and heard.master is not None:
+            continue
+        phase = {"join": "", "result": " during the all-reduce"}.get(subject, f" before the all-reduce ({subject})")
+        yield node, Finding(
+            Status.FAIL, f"{heard.name(node)} is missing{phase}: {why}", subject=_subject(heard, node),
+            evidence={"missing_from": subject}, how="its own report, if there is one; is it up, and does it reach the master?",
+        )  # fmt: skip
+
+
+def _unreachable(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
+    """Who cannot be reached, told apart from who cannot reach anybody."""
+    broken = [(a, b, why) for a, row in heard.reach.items() for b, why in row.items() if why]
+    if not broken:
+        return
+    into = {n: [row[n] for row in heard.reach.values() if n in row] for n in range(heard.nodes.count)}
+    shut = {n for n, answers in into.items() if answers and all(answers)}
+    out = {n for n, row in heard.reach.items() if row and all(row.values()) and len(row) > 1}
+    finished = heard.run is not None and heard.run.finished
+    severity = _W if finished else _C
+    told: dict[int | tuple[int, int], list[tuple[int, int, str]]] = {}
+    for a, b, why in broken:
+        told.setdefault(b if b in shut else a if a in out else (a, b), []).append((a, b, why))
+    for whom, pairs in told.items():
+        kinds = ", ".join(sorted({why for _, _, why in pairs}))
+        if isinstance(whom, tuple):
+            message = f"{heard.name(whom[0])} cannot reach {heard.name(whom[1])}: {kinds}"
+        elif whom in shut:
+            message = f"{heard.name(whom)} cannot be reached by {_list(a for a, _, _ in pairs)}: {kinds}"
+        else:
+            message = f"{heard.name(whom)} cannot reach {_list(b for _, b, _ in pairs)}: {kinds}"
+        node = whom[1] if isinstance(whom, tuple) else whom
+        yield node, Finding(
+            Status.FAIL, message, subject=_subject(heard, node), cause="firewall_connect", severity=severity,
+            expected="every node accepts connections of the others on the ports that its kernel gives out",
+            evidence={"pairs": [[a, b, why] for a, b, why in sorted(pairs)]},
+            how="nft list ruleset; iptables -S; the network policy",
+        )  # fmt: skip
+
+
+def _list(numbers: Any) -> str:
+    every = sorted(set(numbers))
+    return ("node " if len(every) == 1 else "nodes ") + ", ".join(map(str, every))
+
+
+def _blamed(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
+    run = heard.run
+    if run is None or run.state not in ("failed", "hung"):
+        return
+    by_node: dict[int, list[int]] = {}
+    for rank in run.blamed:
+        by_node.setdefault(heard.node_of(rank), []).append(rank)
+    for node, ranks in by_node.items():
+        if node in heard.gone:
+            continue  # told as missing
+        named = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+        phase = next((r.phase for r in run.ranks if r.rank in ranks), "")
+        what = (
+            f"{named} failed in phase {phase}: {run.reason}"
+            if run.state == "failed"
+            else f"{named} never arrived in phase {phase}"
+        )
+        yield node, Finding(
+            Status.FAIL, f"{heard.name(node)}: {what}", subject=_subject(heard, node),
+            cause="rank_died" if run.state == "failed" else "hang", evidence={"ranks": ranks, "phase": phase},
+            how="its own report; dmesg there",
+        )  # fmt: skip
+
+
+def _differing(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
+    """Versions and variables that are not the same everywhere."""
+    said = {n: _traits(one) for n, one in heard.ready.items()}
+    names = sorted({name for one in said.values() for name in one if name != "env"})
+    for name in names:
+        variable = name.startswith("env ")
+        values = {n: one.get(name, NOT_SET if variable and "env" in one else None) for n, one in said.items()}
+        known = {n: value for n, value in values.items() if value is not None}
+        if len(set(known.values())) < 2:
+            continue
+        counts: dict[str, int] = {}
+        for value in known.values():
+            counts[value] = counts.get(value, 0) + 1
+        most = clear_majority(counts, len(values) - len(known))
+        yield from _different(heard, name, known, most)
+
+
+def _different(heard: Heard, name: str, known: Mapping[int, str], most: str | None) -> Iterator[tuple[int | None, Finding]]:
+    kind = family(name)
+    what = title(name)
+    if most is None:
+        text_of = "; ".join(f"{heard.name(n)}: {value}" for n, value in sorted(known.items())[:8])
+        evidence = {"trait": name, "values": {str(n): v for n, v in sorted(known.items())}}
+        yield None, Finding(
+            Status.FAIL, f"the nodes differ in {what}: {text_of}", subject=f"nodes, {what}", cause=kind.cause,
+            severity=kind.severity, expected="the same on every node", evidence=evidence,
+        )  # fmt: skip
+        return
+    for node, value in sorted(known.items()):
+        if value != most:
+            yield node, Finding(
+                Status.FAIL, f"{heard.name(node)} differs in {what}: {value}, where the others have {most}",
+                subject=f"{_subject(heard, node)}, {what}", cause=kind.cause, severity=kind.severity, expected=most,
+                evidence={"trait": name, "value": value, "others": most},
+            )  # fmt: skip
+
+
+def _traits(said: Mapping[str, Any]) -> dict[str, str]:
+    given = said.get("traits")
+    if not isinstance(given, Mapping):
+        return {}
+    return {
+        text(name, 120): text(value)
+        for name, value in list(given.items())[: MAX_TRAITS + 8]
+        if isinstance(name, str) and isinstance(value, str) and name.partition(" ")[0] in _COMPARED
+    }
+
+
+def section(heard: Heard) -> dict[str, Any]:
+    """The report's ``nodes``: who took part, as this node knows it."""
+    nodes = heard.nodes
+    members = []
+    for node in range(nodes.count):
+        said = heard.ready.get(node, {})
+        gone = heard.gone.get(node)
+        members.append(
+            {
+                "node": node,
+                "host": heard.hosts.get(node),
+                "address": heard.addresses.get(node),
+                "state": "missing" if gone else "there" if node in heard.hosts else "not known",
+                "why": gone[1] if gone else None,
+                "first_rank": heard.firsts.get(node),
+                "ranks": said.get("ranks") if type(said.get("ranks")) is int else None,
+                "backend": text(said.get("backend"), 20) or None,
+                "cannot": text(said.get("cannot")) or None,
+                "reaches": {str(to): why or "ok" for to, why in sorted(heard.reach.get(node, {}).items())},
+            }
+        )
+    return {
+        "count": nodes.count,
+        "rank": nodes.rank,
+        "master": nodes.named(),
+        "launcher": nodes.launcher,
+        "master_error": list(heard.master) if heard.master else None,
+        "members": members,
+    }

@@ -1,0 +1,68 @@
+"""What this process owes its standard streams: closed ones, full ones, readers that went away."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+
+def whole_streams() -> None:
+    """Put something in the place of a standard stream that the caller closed.
+
+    Else the next file or pipe that is opened takes its number, and progress or a child's output goes into it; and Python's
+    print(file=None) would put progress into the report.  A closed stdout stays one that cannot be written.
+    """
+    import os
+
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            os.dup2(opened := os.open(os.devnull, os.O_RDONLY if number < 2 else os.O_WRONLY), number)
+            if opened != number:
+                os.close(opened)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def defect(error: Exception) -> int:
+    """One line about an exception that nobody foresaw; the exit code."""
+    import os
+
+    if os.environ.get("NETDOCTOR_DEBUG"):
+        raise error
+    print(f"netdoctor: a defect of netdoctor: {type(error).__name__}: {error}", file=sys.stderr)
+    print("netdoctor: set NETDOCTOR_DEBUG=1 for the traceback, and please report it", file=sys.stderr)
+    return 1
+
+
+def is_unprinted(error: Exception) -> TypeGuard[OSError]:
+    """A write to a stream failed: without a file's name."""
+    import errno
+
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)
+    return isinstance(error, OSError) and error.filename is None and error.errno in full
+
+
+def lost() -> OSError | None:
+    """Why stdout takes nothing more; it is then /dev/null, so that Python's own end does not fail again (exit 120)."""
+    import os
+
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+        return error
+    return None
+
+
+def unprinted(error: OSError, code: str | int | None) -> str | int | None:
+    """The exit code where the output did not get out: 141 as a shell's where the reader went away, else 1; worse news stay."""
+    if isinstance(error, BrokenPipeError):
+        return 141
+    if code == 0 or code is None:
+        print(f"netdoctor: the output could not be printed: {error.strerror}", file=sys.stderr)
+        return 1
+    return code
