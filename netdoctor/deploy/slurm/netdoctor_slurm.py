@@ -145,8 +145,8 @@ def clean(text: object, width: int = REASON_WIDTH) -> str:
 def reason_of(fails: list[dict[str, Any]]) -> str:
     first = f"{fails[0].get('check')}: {fails[0].get('message')}"
     more = sorted({str(f.get("check")) for f in fails[1:]} - {str(fails[0].get("check"))})
-    tail = f" (also {', '.join(more)})" if more else ""
-    return PREFIX + clean(first, REASON_WIDTH - len(PREFIX) - min(len(tail), 60)) + clean(tail, 60).rjust(bool(tail))
+    tail = " " + clean(f"(also {', '.join(more)})", 60) if more else ""
+    return PREFIX + clean(first, REASON_WIDTH - len(PREFIX) - len(tail)) + tail
 
 
 # What Slurm says
@@ -165,7 +165,7 @@ class Node:
         self.reason = self.time = ""
         for line in map(str.strip, text.splitlines()):
             if line.startswith("State="):
-                self.states = frozenset(line[6:].split()[0].rstrip("*~#!%$@^-").split("+"))
+                self.states = frozenset(flag.rstrip("*~#!%$@^-") for flag in line[6:].split()[0].split("+"))
             elif line.startswith("Reason="):
                 reason, _, stamp = line[7:].rpartition(" [")
                 # a note on a node in service may have no name and time behind it
