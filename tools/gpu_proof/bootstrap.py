@@ -4,6 +4,8 @@ Standard library only, the syntax of Python 3.8: it runs in the Python that the 
 to ``python -m tools.gpu_proof``.  Exit 2 with one line where something is missing.
 """
 
+from __future__ import annotations
+
 import argparse
 import ast
 import os
@@ -21,7 +23,7 @@ class MissingError(Exception):
     """Something that the caller must give."""
 
 
-def requirements():
+def requirements() -> list[str]:
     """netdoctor's own, from pyproject.toml, and pytest."""
     with open(os.path.join(ROOT, "pyproject.toml")) as file:
         found = re.search(r"^dependencies = (\[.*?\])$", file.read(), re.MULTILINE | re.DOTALL)
@@ -30,30 +32,31 @@ def requirements():
     return [*ast.literal_eval(found.group(1)), "pytest>=8"]
 
 
-def has(python, *modules):
+def has(python: str, *modules: str) -> bool:
     """Whether `python` is new enough and finds all of them."""
     try:
-        return subprocess.run([python, "-c", HAS, *modules], stderr=subprocess.DEVNULL, timeout=60).returncode == 0
+        done = subprocess.run([python, "-c", HAS, *modules], stderr=subprocess.DEVNULL, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
+    return done.returncode == 0
 
 
-def python_of_netdoctor(wheels):
+def python_of_netdoctor(wheels: str) -> str:
     """One that has netdoctor's dependencies: the checkout's .venv, an earlier one of ours, the caller's, or a new one."""
     own = os.path.join(VENV, "bin", "python")
     for python in (os.path.join(ROOT, ".venv", "bin", "python"), own, sys.executable):
         if os.path.exists(python) and has(python, *MODULES):
             return python
-    needed = " ".join("'%s'" % one for one in requirements())
-    version = "%d.%d" % sys.version_info[:2]
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if not wheels:
+        needed = " ".join(f"'{one}'" for one in requirements())
         raise MissingError(
-            "no Python with netdoctor's dependencies; where there is a network: pip download -d wheels %s; "
-            "then here: make gpu-proof WHEELS=wheels (for Python %s)" % (needed, version)
+            f"no Python with netdoctor's dependencies; where there is a network: pip download -d wheels {needed}; "
+            f"then here: make gpu-proof WHEELS=wheels (for Python {version})"
         )
-    if sys.version_info < (3, 10):
-        raise MissingError("netdoctor needs Python >= 3.10, this is %s: give another with PYTHON=" % version)
-    say("making %s from the wheels in %s" % (os.path.relpath(VENV, ROOT), wheels))
+    if not has(sys.executable):
+        raise MissingError(f"netdoctor needs Python >= 3.10, this is {version}: give another with PYTHON=")
+    say(f"making {os.path.relpath(VENV, ROOT)} from the wheels in {wheels}")
     call([sys.executable, "-m", "venv", "--without-pip", "--clear", VENV])
     site = os.path.join(VENV, "lib", "python" + version, "site-packages")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
@@ -61,49 +64,45 @@ def python_of_netdoctor(wheels):
     with open(os.path.join(site, "netdoctor-checkout.pth"), "w") as file:
         file.write(ROOT + "\n")
     if not has(own, *MODULES):
-        raise MissingError("the new environment lacks one of %s" % ", ".join(MODULES))
+        raise MissingError(f"the new environment lacks one of {', '.join(MODULES)}")
     return own
 
 
-def python_of_torch(given, default):
+def python_of_torch(given: str, default: str) -> str:
     """The one that the caller named; else the first of the user's that has a torch; else netdoctor's own."""
     if given:
-        given = os.path.abspath(given)
-        if not os.path.exists(given):
-            raise MissingError("PYTHON=%s is not there" % given)
-        return given
-    found = subprocess.run(
-        [sys.executable, os.path.join(ROOT, "tools", "find_torch.py")], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+        return given if "/" not in given else os.path.abspath(given)
+    finder = [sys.executable, os.path.join(ROOT, "tools", "find_torch.py")]
+    found = subprocess.run(finder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     return found.stdout.decode().strip() or default
 
 
-def call(command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def call(command: list[str]) -> None:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
-        said = done.stdout.decode("utf-8", "replace").strip().splitlines()
-        raise MissingError("%s ended with status %d: %s" % (" ".join(command[1:4]), done.returncode, said[-1] if said else ""))
+        said = done.stdout.decode("utf-8", "replace").strip().splitlines() or [""]
+        raise MissingError(f"{' '.join(command[1:4])} ended with status {done.returncode}: {said[-1]}")
 
 
-def say(text):
-    sys.stderr.write("gpu-proof: %s\n" % text)
+def say(text: str) -> None:
+    sys.stderr.write(f"gpu-proof: {text}\n")
     sys.stderr.flush()
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--wheels", default="")
     parser.add_argument("--python", default="")
     given, rest = parser.parse_known_args()
     try:
         python = python_of_netdoctor(given.wheels)
-        torch = python_of_torch(given.python, python)
+        command = [python, "-m", "tools.gpu_proof", "--python", python_of_torch(given.python, python), *rest]
     except MissingError as error:
         say(str(error))
         return 2
     os.chdir(ROOT)
-    sys.stderr.flush()
-    os.execv(python, [python, "-m", "tools.gpu_proof", "--python", torch, *rest])
+    os.execv(python, command)
+    return 1  # not reached: this process is the proof now
 
 
 if __name__ == "__main__":

@@ -34,5 +34,5 @@ def _why(report: Any) -> str:
     if isinstance(report.longrepr, tuple):
         return str(report.longrepr[2]).removeprefix("Skipped: ")
     crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", None)
-    text = str(crash or report.longrepr)
-    return f"{report.when}: {text[:500]}" if getattr(report, "when", None) in ("setup", "teardown") else text[:500]
+    text = str(crash)[:500] if crash else str(report.longrepr).strip()[-500:]  # of a broken file the last lines say why
+    return f"{report.when}: {text}" if getattr(report, "when", None) in ("setup", "teardown") else text

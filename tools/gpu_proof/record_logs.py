@@ -47,6 +47,8 @@ def record(out: pathlib.Path, slug: str, python: str) -> None:
                 broken.append(f"{name}: cleaning changed what the parser reads: {changed}")
                 continue
             kept[name] = text[:MOST]
+            if name == "ALL" and (lacks := lacking(text)):
+                broken.append(f"{name}: the parser finds no {', '.join(lacks)}")
     finally:
         session.close()
     folder = out / "fixtures" / "nccl" / f"{version}-{slug}"
@@ -76,6 +78,15 @@ def samples() -> list[tuple[str, Any]]:
         changes = (("NCCL_DEBUG", level), ("NCCL_DEBUG_SUBSYS", None))
         found.append((f"level-{level}", replace(one, env=(*one.env, *changes))))
     return found
+
+
+def lacking(text: str) -> list[str]:
+    """What a log at every subsystem must show the parser."""
+    from netdoctor.nccl.log import parse_text
+
+    log = parse_text(text)
+    names = ("nccl_version", "network", "bootstraps", "vias", "comms_complete")
+    return [name for name in names if not getattr(log, name)]
 
 
 def unlike(before: str, after: str) -> str:

@@ -16,9 +16,9 @@ def markdown(document: Mapping[str, Any]) -> str:
     """One page: the machine, the verdict, every claim with its reason, the figures."""
     machine = document["machine"]
     lines = [
-        f"# GPU proof: {machine.get('gpu') or 'no GPU'}, {document['started'][:10]}",
+        f"# GPU proof: {_cell(machine.get('gpu') or 'no GPU')}, {document['started'][:10]}",
         "",
-        f"**{document['verdict']}.**",
+        f"**{_cell(document['verdict'])}.**",
         "",
     ]
     if document["running"] or document["ended_early"]:
@@ -33,7 +33,7 @@ def markdown(document: Mapping[str, Any]) -> str:
             lines.append(f"| {one['id']} | {SIGN[one['state']]} | {_cell(one['claim'])} | {_cell(said)} |")
         lines.append("")
     if document["files"]:
-        lines += ["## Recorded beside this", "", *(f"- `{name}`" for name in document["files"]), ""]
+        lines += ["## Recorded beside this", "", *(f"- `{_cell(name)}`" for name in document["files"]), ""]
     lines.append(
         f"Took {document['seconds']:g} s, exit code {document['exit_code']}. The same as data: the .json file beside this."
     )
