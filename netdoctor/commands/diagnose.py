@@ -30,9 +30,11 @@ def run(
         config = _with_policy(config, snapshot.policy)
         chosen = only or snapshot.selected
         specs, extra = common.load_checks(config, only)
-    except (common.UsageError, SnapshotError, OSError, UnicodeDecodeError) as error:
-        print(f"netdoctor: {file}: {error}", file=sys.stderr)
-        return 2
+    except common.UsageError as error:
+        return common.refuse(error, format, output)
+    except (SnapshotError, OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        return common.refuse(SnapshotError(f"{file}: {why}"), format, output)
     decide = common.decider(config, chosen, snapshot.partial)
     return common.deliver(engine.diagnose(snapshot, specs, decide, config.profile, extra), format, output, exit_style)
 
