@@ -246,10 +246,15 @@ def _overrides(given: Mapping[str, Any]) -> dict[str, Any]:
         if key not in KEYS:
             raise ConfigError(unknown_key(key, set(KEYS)), source="command line", key=key)
         if isinstance(value, str):
-            out[key] = _from_text(key, value, "--" + key.replace(".", "-").replace("_", "-"))
+            out[key] = _from_text(key, value, _option(key))
         else:
-            out[key] = _checked(key, value, (key,), lambda at, text: ConfigError(text, source="command line", key=dotted(at)))
+            out[key] = _checked(key, value, (key,), lambda at, text: ConfigError(text, source=_option(dotted(at))))
     return out
+
+
+def _option(key: str) -> str:
+    """The option of a dotted key: budget_s is --budget."""
+    return "--" + key.removesuffix("_s").replace(".", "-").replace("_", "-")
 
 
 def _from_text(key: str, text: str, source: str) -> Any:
