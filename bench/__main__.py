@@ -10,7 +10,7 @@ import sys
 
 from bench import Row
 
-AREAS = ("cli", "allreduce", "log", "fleet")
+AREAS = ("cli", "allreduce", "log", "fleet", "gpu")
 
 
 def main() -> int:

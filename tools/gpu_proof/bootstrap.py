@@ -89,7 +89,7 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def main() -> int:
+def main() -> int:  # noqa: RET503  (execv does not return)
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--wheels", default="")
     parser.add_argument("--python", default="")
@@ -102,7 +102,6 @@ def main() -> int:
         return 2
     os.chdir(ROOT)
     os.execv(python, command)
-    return 1  # not reached: this process is the proof now
 
 
 if __name__ == "__main__":
