@@ -31,10 +31,10 @@ OnlyOption = Annotated[
 ConfigOption = Annotated[Text, typer.Option("--config", metavar="FILE", help="Configuration (YAML).")]
 ProfileOption = Annotated[Text, typer.Option(help="default, gate, audit, prolog or strict: what must be able to tell.")]
 FailOnOption = Annotated[Text, typer.Option(help="Lowest severity that counts as unhealthy: info, warning, critical.")]
-FormatOption = Annotated[
-    Text, typer.Option("--format", "-f", envvar="NETDOCTOR_FORMAT", help="text, json, junit, brief or html.")
-]
+StricterOption = Annotated[Text, typer.Option("--fail-on", help="As in preflight; default here: warning.")]
+FormatOption = Annotated[Text, typer.Option("--format", "-f", envvar="NETDOCTOR_FORMAT", help="text, json, junit, brief, html")]
 PlainFormatOption = Annotated[Text, typer.Option("--format", "-f", help="text, json or junit.")]
+RasFormatOption = Annotated[Text, typer.Option("--format", "-f", help="text or json.")]
 FleetFormatOption = Annotated[Text, typer.Option("--format", "-f", help="text, json, junit, html or prometheus.")]
 OutputOption = Annotated[
     Text,
@@ -285,7 +285,7 @@ def explain(
 
 
 @app.command()
-def schema(name: Annotated[str, typer.Argument(help="report, snapshot, log, env or fleet.")] = "report") -> None:
+def schema(name: Annotated[str, typer.Argument(help="report, log, env or fleet.")] = "report") -> None:
     """Print the JSON Schema of an output."""
     from netdoctor.commands import catalog as command
 
@@ -312,7 +312,7 @@ def env(
     nccl: Annotated[Text, typer.Option(metavar="VERSION", help="NCCL that the job has (default: any).")] = None,
     explain: Annotated[Text, typer.Option(metavar="NAME", help="What a variable is, since when, default, range.")] = None,
     format: PlainFormatOption = None,
-    fail_on: FailOnOption = None,
+    fail_on: StricterOption = None,
 ) -> None:
     """Judge NCCL, torch, Gloo, UCX and libfabric variables: of this shell, or of files."""
     from netdoctor.commands import env as command
@@ -323,7 +323,7 @@ def env(
 @app.command()
 def ras(
     address: Annotated[Text, typer.Argument(metavar="[HOST:PORT]", help="Default localhost:28028 (NCCL_RAS_ADDR).")] = None,
-    format: PlainFormatOption = None,
+    format: RasFormatOption = None,
     diagnostics: Annotated[bool, typer.Option("--diagnostics", help="Also NCCL's own diagnostics (NCCL >= 2.31).")] = False,
 ) -> None:
     """Ask a running NCCL job (>= 2.24) which rank does not move."""
@@ -354,7 +354,7 @@ def fleet_report(
     format: FleetFormatOption = None,
     output: Annotated[Text, typer.Option("--output", "-o", metavar="FILE", help="Write it here; format by suffix.")] = None,
     lists: Annotated[Text, typer.Option(metavar="DIR", help="Write passing_nodes.txt and failing_nodes.txt here.")] = None,
-    fail_on: FailOnOption = None,
+    fail_on: StricterOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Missing nodes, drift, outliers, and faults that no node can see alone."""
