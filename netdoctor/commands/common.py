@@ -81,7 +81,8 @@ def load_checks(config: Config, only: tuple[str, ...]) -> tuple[tuple[CheckSpec,
         import difflib
 
         near = difflib.get_close_matches(missing[0], sorted(known), n=1)
-        raise UsageError(f"--only: no check {missing[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        words = f"--only: no check {missing[0]!r}" + (f"; did you mean {near[0]}?" if near else "")
+        raise UsageError("; ".join([words, *(f"{f.subject}: {f.message}" for r in loaded.results for f in r.findings)]))
     for name in policy.unmatched(config.waivers, config.disabled, known):
         print(f"netdoctor: the configuration names {name!r}, which is no check", file=sys.stderr)
     if not only:
