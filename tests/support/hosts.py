@@ -44,7 +44,8 @@ class Hosts:
             self._sh(self.bridge, f"ip link add p{n} type veth peer name eth0 netns {pid} && ip link set p{n} master br0 up")
             self._sh(
                 self.holders[n],
-                f"hostname {name} && mount --bind {table} /etc/hosts && mount -t tmpfs tmpfs /run && ip link set lo up"
+                f"hostname {name} && mount --bind {table} /etc/hosts && mount -t tmpfs -o mode=755 tmpfs /run"
+                f" && cp -r {ROOT}/tests/fakes/faulty_torch /run && ip link set lo up"
                 f" && ip addr add {self.address(n)}/24 dev eth0 && ip link set eth0 up",
             )
 
