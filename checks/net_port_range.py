@@ -209,10 +209,16 @@ def _service_ports(
         return
     if ras != "0" and (version is None or version >= nccl_ports.RAS_FROM):
         services[nccl_ports.RAS_PORT] = "NCCL RAS"
-    if not isinstance(net, Unavailable) and net.master_port is None:
+    if isinstance(net, Unavailable) or net.master_port is None or isinstance(net.master_port, Unavailable):
         services[nccl_ports.STORE_PORT] = "torch's store (default MASTER_PORT)"
     open_to_all = {port: name for port, name in services.items() if span[0] <= port <= span[1] and port not in ports.reserved}
-    if open_to_all:
+    if open_to_all.keys() <= {nccl_ports.RAS_PORT}:
+        # NCCL src/ras/client_support.cc: where the bind fails it says so at INFO, and the job goes on, without `ncclras`.
+        return
+    if isinstance(net, Unavailable) or isinstance(net.master_port, Unavailable):
+        lost = net if isinstance(net, Unavailable) else net.master_port
+        yield unknown(f"whether MASTER_PORT is set, which moves torch's store: {lost}", subject="service ports")
+    else:
         listed = ", ".join(f"{port} ({name})" for port, name in sorted(open_to_all.items()))
         keep = ",".join(str(port) for port in sorted(open_to_all))
         yield fail(

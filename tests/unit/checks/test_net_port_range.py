@@ -113,6 +113,10 @@ def test_connections_of_a_multi_node_job_in_a_narrow_range() -> None:
         ({"ports": ports(low=29000, high=65535)}, (FAIL, W)),
         ({"ports": ports(low=1024, high=65535, reserved=frozenset({28028, 29500}))}, None),
         ({"ports": ports(low=30000, high=65535)}, None),
+        ({"ports": ports(low=1024, high=65535, reserved=frozenset({29500}))}, None),  # RAS alone stops no job
+        ({"ports": ports(low=1024, high=65535), "net": net(master_port=20000, master=THERE)}, None),
+        ({"ports": ports(low=1024, high=65535), "net": LOST}, (UNKNOWN, None)),
+        ({"ports": ports(low=1024, high=65535), "net": net(master_port=LOST, master=THERE)}, (UNKNOWN, None)),
         ({"ports": ports(low=29000, high=65535), "net": net(master_port=20000, master=THERE)}, None),
         ({"ports": ports(low=28000, high=65535, reserved=frozenset({29500})), "nccl": nccl_choice(version=(2, 21, 5))}, None),
         (
@@ -179,3 +183,22 @@ def test_the_fix_is_said_for_the_place() -> None:
     host, inside = (judge(port_range, machine({LocalPorts: narrow, Vantage: who}))[0].fix for who in (job_vantage(), pod()))
     assert host and "sysctl -w net.ipv4.ip_local_port_range='32768 60999'" in host.commands
     assert inside and "securityContext" in inside.persistent[0]
+
+
+@pytest.mark.parametrize(
+    ("facts", "subject", "status"),
+    [
+        ({"ports": ports(low=40000, high=40049, listening=frozenset({40001}))}, "listeners", PASS),  # 49 left, 49 needed
+        ({"gpus": LOST, "ports": ports(low=40000, high=41537, listening=frozenset({40001}))}, "listeners", PASS),  # 1537
+        ({"gpus": LOST, "ports": ports(low=40000, high=41537, listening=frozenset({40001, 40002}))}, "listeners", UNKNOWN),
+        ({"ports": ports(low=40000, high=40059), "job": job(nodes=2, ranks_per_node=8, stated=True)}, "connections", FAIL),
+        ({"ports": ports(low=28028, high=60999)}, "service ports", FAIL),  # the lowest port is NCCL RAS's
+        ({"ports": ports(low=20000, high=29500), "environ": environ({"NCCL_RAS_ENABLE": "0"})}, "service ports", FAIL),
+    ],
+)
+def test_the_last_port_counts(facts: dict[str, Any], subject: str, status: Status) -> None:
+    assert found(**facts)[subject][0] is status
+
+
+def test_one_node_keeps_no_ports_for_connections() -> None:
+    assert "connections" not in found(ports=ports(low=40000, high=40059), job=job(nodes=1, ranks_per_node=8, stated=True))
