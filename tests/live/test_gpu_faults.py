@@ -110,7 +110,7 @@ def test_a_rank_that_raises_is_named(faulty: Session, before: dict[int, Any]) ->
     assert gpus.as_before(before) == ""
 
 
-@pytest.mark.parametrize("left", [32 * gpus.MIB, 3072 * gpus.MIB], ids=["context", "buffers"])
+@pytest.mark.parametrize("left", [64 * gpus.MIB, 3072 * gpus.MIB], ids=["context", "buffers"])
 def test_out_of_memory_is_not_the_nodes_fault(plain: Session, before: dict[int, Any], left: int, record_property: Note) -> None:
     # "context": no room for a CUDA context.  "buffers": room for it, none for the buffers of the all-reduce.
     sizes = (4096, 4 << 30) if left > 1 << 30 else (4096,)

@@ -22,7 +22,6 @@ from netdoctor.allreduce import plan
 from netdoctor.allreduce.experiment import AllReduce, TorchFacts
 from netdoctor.allreduce.runner import Session
 from netdoctor.host import LiveHost
-from netdoctor.model import Unavailable
 from netdoctor.probes.job import JobShape
 
 FAKES: Final = pathlib.Path(__file__).parent.parent / "fakes"
@@ -100,16 +99,24 @@ def two_ranks() -> AllReduce:
     return plan.first_experiment(TorchFacts(cuda_available=True, nccl_built=True, device_count=count), JobShape())
 
 
-def state() -> dict[int, tuple[Any, Any]]:
-    """{GPU: (processes, bytes used)} by NVML; the reason where it does not tell."""
+def nvml() -> list[dict[str, Any]] | str:
+    """NVML's devices now, or why it does not tell."""
     host = LiveHost()
     try:
         told = host.ask("ask:nvml")
     finally:
         host.close()
-    if isinstance(told, Unavailable) or not isinstance(told, dict) or not isinstance(told["devices"], list):
-        pytest.skip(f"NVML does not tell what is on the GPUs: {told}")
-    return {one["index"]: (one["processes"], one["memory_used"]) for one in told["devices"] if isinstance(one, dict)}
+    if not isinstance(told, dict) or not isinstance(told["devices"], list):
+        return f"NVML does not tell what is on the GPUs: {told}"
+    return [one for one in told["devices"] if isinstance(one, dict)]
+
+
+def state() -> dict[int, tuple[Any, Any]]:
+    """{GPU: (processes, bytes used)} by NVML; the reason where it does not tell."""
+    told = nvml()
+    if isinstance(told, str):
+        pytest.skip(told)
+    return {one["index"]: (one.get("processes"), one.get("memory_used")) for one in told}
 
 
 def as_before(before: Mapping[int, tuple[Any, Any]], seconds: float = 15.0) -> str:
@@ -137,8 +144,18 @@ def differing(before: Mapping[int, tuple[Any, Any]], now: Mapping[int, tuple[Any
     return "; ".join(out)
 
 
+def settle(seconds: float = 5.0) -> None:
+    """Wait until NVML's utilisation, which looks back up to a second, no longer shows what ran before."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        told = nvml()
+        if isinstance(told, str) or not any(one.get("utilization") for one in told):
+            return
+
+
 def preflight(*options: str, seconds: float = 120.0, **variables: str) -> tuple[int, dict[str, Any], str]:
     """Exit code, report and stderr of a preflight as the job would run it."""
+    settle()
     command = [*NETDOCTOR, "preflight", "--vantage", "job", "--python", python(), "--format", "json", *options]
     done = subprocess.run(
         command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=seconds, check=False
@@ -159,9 +176,16 @@ HOG: Final = """
 import sys, torch
 leave, take = int(sys.argv[1]), int(sys.argv[2])
 torch.cuda.set_device(0)
-free, _ = torch.cuda.mem_get_info()
-kept = [torch.empty(take or max(0, free - leave), dtype=torch.uint8, device="cuda")]
-print(torch.cuda.mem_get_info()[0], flush=True)
+torch.zeros(1, device="cuda")
+free = lambda: torch.cuda.mem_get_info()[0]
+kept = [torch.empty(take, dtype=torch.uint8, device="cuda")]
+for chunk in (1 << 30, 1 << 26, 1 << 24):
+    while not take and free() >= leave + chunk:
+        try:
+            kept.append(torch.empty(chunk, dtype=torch.uint8, device="cuda"))
+        except RuntimeError:
+            break
+print(free(), flush=True)
 sys.stdin.read()
 """
 

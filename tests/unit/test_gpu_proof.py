@@ -441,6 +441,16 @@ def test_names_and_addresses_are_replaced_alike_everywhere() -> None:
     assert cleaner.text("10.1.2.3") == "192.0.2.1"
 
 
+def test_what_a_failure_quotes_is_cleaned_before_it_is_published(tmp_path: pathlib.Path) -> None:
+    ledger = Ledger((STEP,))
+    ledger.say("x.one", FAILED, f"File {ROOT}/tests/x.py: eth0:10.9.8.7<0>", {"log": [f"{ROOT}/build", {"at": "fd00::9"}]})
+    report.write(ledger.document(), tmp_path / "proof")
+    for suffix in (".json", ".md"):
+        text = (tmp_path / f"proof{suffix}").read_text()
+        assert "x.one" in text and "/tests/x.py" in text
+        assert not [word for word in (str(ROOT), "10.9.8.7", "fd00::9") if word in text]
+
+
 def test_what_tells_the_machine_is_found() -> None:
     assert clean.telling("nothing here 192.0.2.1") == []
     for word in (*clean.words(), *clean.own_addresses()):

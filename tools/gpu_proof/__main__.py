@@ -83,6 +83,7 @@ def main(arguments: Sequence[str] | None = None, steps: tuple[Step, ...] = STEPS
     if given.list:
         print(table(steps))
         return 0
+    os.environ["NETDOCTOR_TORCH_PYTHON"] = given.python
     ledger = Ledger(steps)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str] | None = None, steps: tuple[Step, ...] = STEPS
         log = build / "steps.log"
         log.write_bytes(b"")
         environment = {
-            **os.environ, "NETDOCTOR_TORCH_PYTHON": given.python, "GPU_PROOF_OUT": str(base), "GPU_PROOF_SLUG": machine.slug,
+            **os.environ, "GPU_PROOF_OUT": str(base), "GPU_PROOF_SLUG": machine.slug,
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         }  # fmt: skip
         report.write(ledger.document(), stem)

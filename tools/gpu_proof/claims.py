@@ -91,7 +91,7 @@ RANKS: Final = Step(
         (
             "ranks.parser",
             "test_the_parser_reads_every_line_that_matters",
-            "of this NCCL's log the parser reads version, network, channels, nodes, rings",
+            "the parser reads version, network, channels, ranks of this NCCL's log, and `netdoctor log` finds no fault",
         ),
     )
     + _tests(

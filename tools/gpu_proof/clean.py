@@ -10,7 +10,7 @@ import pathlib
 import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 _V4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
 _V6 = re.compile(r"(?<![0-9a-fA-F:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?![0-9a-fA-F:])")
@@ -29,7 +29,8 @@ def words() -> tuple[str, ...]:
     except (KeyError, OSError):
         pass
     found |= {os.path.dirname(os.path.dirname(os.environ.get("NETDOCTOR_TORCH_PYTHON", "")))}
-    plain = ("root", "/root", "localhost", "/usr", "/usr/local")
+    # Names that everybody has; others are replaced wherever they stand.
+    plain = ("root", "/root", "localhost", "/usr", "/usr/local", "user", "users", "admin", "ubuntu", "debian", "nvidia", "cuda")
     return tuple(sorted((w for w in found if len(w) > 3 and w not in plain), key=len, reverse=True))
 
 
@@ -85,6 +86,14 @@ class Cleaner:
         ]
         text = _V4.sub(lambda m: self._address(m[0]), "\n".join(lines))
         return _V6.sub(lambda m: self._address(m[0]), text)
+
+    def deep(self, value: object) -> object:
+        """The same for every string in JSON data."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(str(k)): self.deep(v) for k, v in value.items()}
+        return [self.deep(v) for v in value] if isinstance(value, list | tuple) else value
 
     def _guid(self, match: re.Match[str]) -> str:
         prefix = "0x" if match[0].startswith("0x") else ""

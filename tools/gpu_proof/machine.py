@@ -80,7 +80,7 @@ def _torch(python: str) -> dict[str, Any]:
     import json
 
     try:
-        done = subprocess.run([python, "-c", TORCH], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([python, "-c", TORCH], capture_output=True, text=True, timeout=120, check=False)
         told = json.loads(done.stdout.rpartition("\n{")[2].join(("{", "")))
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return {"error": f"{type(error).__name__}: {str(error)[:200]}"}

@@ -40,9 +40,13 @@ def host(out: pathlib.Path, slug: str, python: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "snapshot.json"
     command = [sys.executable, "-m", "netdoctor.cli", "snapshot", "--pseudonymise", "--vantage", "job", "--python", python]
-    done = subprocess.run(
-        [*command, "--quiet", "-o", str(target)], capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    try:
+        done = subprocess.run(
+            [*command, "--quiet", "-o", str(target)], capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        tell.not_seen(HOST, f"netdoctor snapshot was not done after {SECONDS:.0f} s")
+        return
     if done.returncode or not target.exists():
         if fresh:
             shutil.rmtree(folder, ignore_errors=True)

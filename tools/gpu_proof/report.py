@@ -9,6 +9,8 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from tools.gpu_proof import clean
+
 SIGN: Final = {"seen": "seen", "not seen": "not seen", "failed": "**FAILED**"}
 
 
@@ -57,8 +59,15 @@ def _cell(value: Any) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def write(document: Mapping[str, Any], stem: pathlib.Path) -> None:
-    """STEM.json and STEM.md, each replaced as a whole, so that a proof that is killed leaves its last state."""
+_CLEANER: Final = clean.Cleaner()  # one for all, so that the same name stays the same
+
+
+def write(raw: Mapping[str, Any], stem: pathlib.Path) -> None:
+    """STEM.json and STEM.md, each replaced as a whole, so that a proof that is killed leaves its last state.
+
+    Both are for publishing: names and addresses of the machine are replaced (a failed test may quote a log).
+    """
+    document: Any = _CLEANER.deep(raw)
     stem.parent.mkdir(parents=True, exist_ok=True)
     for suffix, text in ((".json", json.dumps(document, indent=1, default=str) + "\n"), (".md", markdown(document))):
         target = stem.with_name(stem.name + suffix)
