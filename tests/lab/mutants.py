@@ -7,6 +7,7 @@ listed with their reason in tests/lab/equivalent.yaml and do not count.
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -72,10 +73,15 @@ class Bench:
     def __init__(self, stem: str) -> None:
         self.module = importlib.import_module(f"netdoctor.checks.{stem}")
         self.cases = [case for case in _cases(stem, self.module) if not self._fails(case)]
+        # A test may import the file under its other name: then it is another module.
+        also = sys.modules.get(f"checks.{stem}")
+        self.modules = [self.module, *([also] if also is not None else [])]
 
     def kills(self, mutant: Mutant) -> bool:
         try:
-            with planted(self.module, mutant.tree):
+            with contextlib.ExitStack() as stack:
+                for module in self.modules:
+                    stack.enter_context(planted(module, mutant.tree))
                 return any(self._fails(case) for case in self.cases)
         except (NameError, SyntaxError):  # the mutated module does not even load
             return True
@@ -107,12 +113,16 @@ def patience() -> Iterator[None]:
 @contextmanager
 def planted(module: types.ModuleType, tree: ast.Module) -> Iterator[None]:
     """The module with the code of `tree`: functions keep their identity, for tests and other modules hold them."""
-    fresh: dict[str, Any] = {"__name__": module.__name__, "__file__": module.__file__, "__package__": module.__package__}
+    fresh: dict[str, Any] = {
+        "__name__": module.__name__,
+        "__file__": getattr(module, "__file__", module.__name__),
+        "__package__": module.__package__,
+    }
     shadow = types.ModuleType(module.__name__)
     shadow.__dict__.update(fresh)
     sys.modules[module.__name__] = shadow  # dataclasses look their module up
     try:
-        exec(compile(tree, str(module.__file__), "exec"), shadow.__dict__)
+        exec(compile(tree, str(fresh["__file__"]), "exec"), shadow.__dict__)
     finally:
         sys.modules[module.__name__] = module
     undo: list[Callable[[], None]] = []

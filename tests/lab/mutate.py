@@ -83,7 +83,10 @@ def _changes(node: ast.AST) -> int:
     if isinstance(node, ast.Constant):
         return int(isinstance(node.value, bool | int | float))
     if isinstance(node, ast.Return):
-        return int(node.value is not None and not (isinstance(node.value, ast.Constant) and node.value.value is None))
+        # of a constant: None for False changes nothing, and True has a mutant of its own
+        return int(
+            node.value is not None and not (isinstance(node.value, ast.Constant) and not isinstance(node.value.value, str))
+        )
     if isinstance(node, ast.Expr):
         return int(isinstance(node.value, ast.Yield | ast.YieldFrom))
     if isinstance(node, ast.If | ast.IfExp):

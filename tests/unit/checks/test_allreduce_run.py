@@ -101,3 +101,30 @@ def test_a_path_that_was_not_tried_is_said() -> None:
     assert [(x.subject, x.status) for x in nothing] == [("node", Status.UNKNOWN)]
     cpu = judge(allreduce_run, machine() | lost | NO_GPU | {Baseline: baseline(gloo_run(), nccl_ran=False)})
     assert [(x.subject, x.status) for x in cpu] == [("node", Status.PASS)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("GPU 3 is in use: 70000 MiB", "when the GPUs are free"),
+        ("another netdoctor holds the lock", "when the GPUs are free"),
+        ("the interpreter was refused: it belongs to ada", "--user"),
+        ("no torch: ModuleNotFoundError", "--python"),
+        ("rank 0 in phase timed", "more time"),
+    ],
+)
+def test_what_to_do_fits_the_reason(reason: str, words: str) -> None:
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(run(state="not started", verified=None, reason=reason))}))
+    assert found.status is Status.UNKNOWN and words in (found.how or "") and found.measured["reason"] == reason
+
+
+def test_sizes_read_well() -> None:
+    sizes = (512, 1 << 10, 1 << 20, 1 << 30)
+    for first, last, words in ((0, 1, "512 B to 1 KiB"), (1, 2, "1 KiB to 1 MiB"), (2, 3, "1 MiB to 1 GiB")):
+        experiment = replace(run().experiment, sizes=(sizes[first], sizes[last]))
+        assert words in only(judge(allreduce_run, machine() | {Baseline: baseline(run(experiment=experiment))})).message
+
+
+def test_wrong_elements_count_whatever_the_run_says_of_itself() -> None:
+    assert one(run(verified=True, ranks=(rank(0), rank(1, wrong=5)))) == (Status.FAIL, "wrong_data")
+    assert one(run(verified=False, ranks=(rank(0), rank(1)))) == (Status.FAIL, "wrong_data")
