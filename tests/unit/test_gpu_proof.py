@@ -409,6 +409,22 @@ def test_the_cases_of_the_environment_are_claims() -> None:
     assert {f"env.{name}" for name in names} == {c.id for s in STEPS if s.name == "environment" for c in s.claims}
 
 
+def test_the_wheels_are_enough_for_what_is_imported() -> None:
+    """Packages that the tests of a GPU and the steps import at their top, beside the standard library, are asked for."""
+    from tools.gpu_proof import bootstrap
+
+    files = [*ROOT.glob("tests/live/test_gpu_*.py"), ROOT / "tests/conftest.py", ROOT / "tests/support/gpus.py"]
+    files += [ROOT / "tests/live/test_allreduce_gpu.py", ROOT / "bench/gpu.py", *ROOT.glob("tools/gpu_proof/*.py")]
+    wanted = set()
+    for path in (p for p in files if p.exists()):
+        for node in ast.parse(path.read_text()).body:
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            wanted |= {name.partition(".")[0] for name in names}
+    others = wanted - set(sys.stdlib_module_names) - {"netdoctor", "tests", "tools", "bench"}
+    assert others <= set(bootstrap.MODULES)
+
+
 def test_every_figure_is_a_claim() -> None:
     from bench import gpu
 

@@ -15,7 +15,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 VENV = os.path.join(ROOT, "build", "gpu-proof", "venv")
-MODULES = ("typer", "psutil", "pyudev", "yaml", "pynvml", "pytest")
+MODULES = ("typer", "psutil", "pyudev", "yaml", "pynvml", "pytest", "hypothesis")
 HAS = "import importlib.util as u, sys; sys.exit(not all(u.find_spec(n) for n in sys.argv[1:]) or sys.version_info < (3, 10))"
 
 
@@ -24,12 +24,12 @@ class MissingError(Exception):
 
 
 def requirements() -> list[str]:
-    """netdoctor's own, from pyproject.toml, and pytest."""
+    """netdoctor's own, from pyproject.toml, and what its tests are run with."""
     with open(os.path.join(ROOT, "pyproject.toml")) as file:
         found = re.search(r"^dependencies = (\[.*?\])$", file.read(), re.MULTILINE | re.DOTALL)
     if found is None:
         raise MissingError("pyproject.toml names no dependencies")
-    return [*ast.literal_eval(found.group(1)), "pytest>=8"]
+    return [*ast.literal_eval(found.group(1)), "pytest>=8", "hypothesis>=6"]
 
 
 def has(python: str, *modules: str) -> bool:
