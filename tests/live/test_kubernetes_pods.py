@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import subprocess
+import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,3 +137,80 @@ def test_standing_health_writes_a_status_that_the_plugin_reads(podman: pods.Podm
     assert done.returncode == code and code in (0, 2)
     assert 0 < len(done.stdout.strip()) <= 80
     assert json.loads((tmp_path / "report.json").read_text())["profile"] == "audit"
+
+
+@pytest.fixture
+def cable() -> Iterator[tuple[str, str]]:
+    """Two network namespaces with 10.77.0.1 and 10.77.0.2 as eth0, joined."""
+    if not shutil.which("ip"):
+        pytest.skip("needs ip")
+    names = tuple(f"nd{uuid.uuid4().hex[:8]}" for _ in range(2))
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("-n", names[0], "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", names[1])
+        for number, name in enumerate(names, 1):
+            ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", "eth0", "up")
+        yield names[0], names[1]
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+MOUNTS = [f"-v={one}:{one}:ro" for one in {sys.prefix, sys.base_prefix}]
+
+
+@pytest.fixture(scope="module")
+def torch_in_a_pod(podman: pods.Podman) -> None:
+    """The torch of this Python, mounted into the job's image, works there."""
+    done = podman("run", "--rm", "--network=none", *MOUNTS, pods.JOB, sys.executable, "-c", "import torch", check=False)
+    if done.returncode != 0:
+        pytest.skip(f"the torch of {sys.executable} does not work in the pods' image: {done.stderr.strip()[-200:]}")
+
+
+def member(podman: pods.Podman, namespace: str, index: int, folder: Path, *more: str) -> subprocess.Popen[str]:
+    """The all-reduce container of the multi-node job as pod `index`, with the torch of this Python mounted for the image's."""
+    objects = kustomize.render(OVERLAYS / "multi-node")
+    (job,) = [one for one in objects if one["kind"] == "Job"]
+    init = job["spec"]["template"]["spec"]["initContainers"]
+    (container,) = [one for one in init if one["name"] == "netdoctor-allreduce"]
+    values = {"JOB_COMPLETION_INDEX": str(index)} | {v["name"]: v["value"] for v in container["env"] if "value" in v}
+    command = list(container["command"])
+    for name, value in values.items():
+        command = [word.replace(f"$({name})", value) for word in command]
+    shutil.copy(pyz.built(), folder / "netdoctor.pyz")
+    (folder / "message").touch()
+    mounts = [*MOUNTS, f"-v={folder}:/netdoctor", f"-v={folder}/message:/dev/termination-log"]
+    variables = [f"-e={name}={value}" for name, value in values.items()]
+    # The kubelet writes a pod's own name into its hosts file; the Service gives the others'.
+    hosts = [f"--hostname=train-{index}", f"--add-host=train-{index}:10.77.0.{index + 1}", "--add-host=train-0.train:10.77.0.1"]
+    network = [f"--network=ns:/run/netns/{namespace}", *hosts]
+    return podman.start("run", "--rm", *network, *mounts, *variables, pods.JOB, *command, f"--python={sys.executable}", *more)
+
+
+@pytest.mark.usefixtures("torch_in_a_pod")
+def test_the_pods_of_a_job_meet_in_one_all_reduce(podman: pods.Podman, cable: tuple[str, str], tmp_path: Path) -> None:
+    folders = [tmp_path / str(n) for n in range(2)]
+    for one in folders:
+        one.mkdir()
+    started = [member(podman, cable[n], n, folders[n]) for n in range(2)]
+    said = [one.communicate(timeout=240) for one in started]
+    assert [one.returncode for one in started] == [0, 0], "".join(out + err for out, err in said)
+    for folder in folders:
+        assert json.loads((folder / "allreduce.json").read_text())["verdict"]["status"] == "healthy"
+        assert (folder / "message").read_text().startswith("netdoctor: healthy")
+
+
+@pytest.mark.usefixtures("torch_in_a_pod")
+def test_a_pod_that_does_not_come_is_named(podman: pods.Podman, cable: tuple[str, str], tmp_path: Path) -> None:
+    one = member(podman, cable[0], 0, tmp_path, "--wait=5")
+    said = one.communicate(timeout=240)
+    assert one.returncode in (3, 4), said
+    message = (tmp_path / "message").read_text()
+    assert re.search(r"\bnode 1\b", message), message

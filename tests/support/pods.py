@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,8 +30,8 @@ runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
 """
-# The job's image: Python, and what rdma-core gives it.
-PACKAGES = "python3,libc-bin,base-files,dash,coreutils,iproute2,grep,hostname,libibverbs1,ibverbs-providers"
+# The job's image: Python, what rdma-core gives it, and what torch is linked to.
+PACKAGES = "python3,libc-bin,base-files,dash,coreutils,iproute2,grep,hostname,libibverbs1,ibverbs-providers,libstdc++6,zlib1g"
 JOB, NETDOCTOR = "localhost/netdoctor-test-job:1", "localhost/netdoctor-test:1"
 
 
@@ -57,10 +58,16 @@ class Podman:
         (folder / "containers.conf").write_text(CONFIGURATION)
         self._environment = os.environ | {"CONTAINERS_CONF": str(folder / "containers.conf")}
 
+        self._base = ("podman", "--root", f"{folder}/store", "--runroot", f"{folder}/run")
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """One that goes on meanwhile."""
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen([*self._base, *words], env=self._environment, **pipes)
+
     def __call__(self, *words: str, check: bool = True, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-        base = ["podman", "--root", f"{self.folder}/store", "--runroot", f"{self.folder}/run"]
         done = subprocess.run(
-            [*base, *words], env=self._environment, capture_output=True, text=True, check=False, timeout=timeout
+            [*self._base, *words], env=self._environment, capture_output=True, text=True, check=False, timeout=timeout
         )
         assert not check or done.returncode == 0, (words, done.stdout, done.stderr)
         return done
@@ -78,7 +85,7 @@ class Podman:
 
     def images(self) -> None:
         """Make both; skips where the packages of the job's image cannot be fetched."""
-        tar = ROOT / "build/pods-root.tar"
+        tar = ROOT / f"build/pods-{zlib.crc32(PACKAGES.encode()):08x}.tar"
         if not tar.exists():
             tar.parent.mkdir(exist_ok=True)
             half = tar.with_suffix(".half.tar")
