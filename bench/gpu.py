@@ -65,6 +65,7 @@ def _or_say(measure: Measure) -> Iterator[Row]:
 def _preflight() -> dict[str, Any]:
     """One whole preflight on the GPU: wall seconds, and the baseline's run out of the report."""
     command = [sys.executable, "-m", "netdoctor.cli", "preflight", "--python", PYTHON, "--vantage", "job", "--format", "json"]
+    _settle()
     begin = time.perf_counter()
     done = subprocess.run([*command, "--quiet"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     wall = time.perf_counter() - begin
@@ -280,6 +281,24 @@ def _finished(run: Any) -> Any:
     if not run.finished or run.verified is not True:
         raise RuntimeError(f"{run.state}: {run.reason}")
     return run
+
+
+def _settle(seconds: float = 5.0) -> None:
+    """Wait until NVML's utilisation, which looks back up to a second, no longer shows what ran before: netdoctor leaves a
+    GPU alone that is in use.
+    """
+    import pynvml
+
+    end = time.monotonic() + seconds
+    pynvml.nvmlInit()
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(pynvml.nvmlDeviceGetCount())]
+        while time.monotonic() < end and any(pynvml.nvmlDeviceGetUtilizationRates(h).gpu for h in handles):
+            time.sleep(0.1)
+    except pynvml.NVMLError:
+        pass  # it does not tell: then netdoctor does not hear of it either
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def _used() -> int:
