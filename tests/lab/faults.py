@@ -109,7 +109,10 @@ def write_golden() -> None:
     data = {}
     for fault in every():
         spec = next(one for one in fixtures.specs() if one.id == fault.expect["check"])
-        data[fault.name] = told(engine.judge(spec, fixtures.facts_of(fault.after())))
+        found = engine.judge(spec, fixtures.facts_of(fault.after()))
+        if not any(fault.met_by(one) for one in found):
+            raise FaultError(f"{fault.name} is not found: {[one.message for one in found]}")
+        data[fault.name] = told(found)
     GOLDEN.write_text(fixtures.text_of(data), encoding="utf-8")
 
 

@@ -19,7 +19,6 @@ from netdoctor.snapshot import Snapshot, dumps, loads
 
 ROOT: Final = pathlib.Path(__file__).parents[2]
 HOSTS: Final = ROOT / "fixtures" / "hosts"
-RECORDED: Final = ("this-machine",)  # by `netdoctor snapshot --pseudonymise`; the others are composed by tests/support/composed.py
 
 
 def slugs() -> tuple[str, ...]:
