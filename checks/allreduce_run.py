@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from netdoctor.api import (
     Accelerator,
     Baseline,
+    CommonRun,
     Finding,
     Gpus,
     PathRun,
@@ -119,6 +120,10 @@ def _broken(run: Run, subject: str, measured: dict[str, object]) -> Finding:
     named = f"rank{'s' if len(run.blamed) > 1 else ''} {_list(run.blamed)}"
     measured = {**measured, "errors": {r.rank: r.error for r in run.ranks if r.error}}
     phase = next((r.phase for r in run.ranks if r.rank in run.blamed), "")
+    if isinstance(run, CommonRun) and run.told:
+        how = "see allreduce.nodes"
+        text = f"the all-reduce did not finish: {run.told}"
+        return fail(text, subject=subject, cause=run.told_cause, how=how, measured=measured, ranks=list(run.blamed))
     shared = len(set(run.experiment.gpus)) < len(run.experiment.gpus)
     if run.state == "hung":
         if shared:  # both kernels must be on the GPU at once; time slices may keep them apart

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from netdoctor.allreduce.accelerator import Accelerator, accelerator
 from netdoctor.allreduce.cause import cause_of, out_of_memory
-from netdoctor.allreduce.experiment import AllReduce, Baseline, Cure, PathRun, RankResult, Run, TorchFacts
+from netdoctor.allreduce.experiment import AllReduce, Baseline, CommonRun, Cure, PathRun, RankResult, Run, TorchFacts
 from netdoctor.allreduce.limits import Limit as PathLimit
 from netdoctor.allreduce.limits import path_limit
 from netdoctor.causes import CAUSES
@@ -36,6 +36,9 @@ from netdoctor.probes.net import Address, Link, LocalPorts, Net, Peer, Route
 from netdoctor.probes.pci import Pci, PciDevice, PciLink
 from netdoctor.probes.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.probes.vantage import Vantage
+
+# What to do where evidence is not the job's own.
+FROM_JOB = "look from the job itself: netdoctor run -- CMD; or --vantage job, if this is where the job runs"
 
 Judge = Callable[..., Iterable[Finding]]
 J = TypeVar("J", bound=Judge)
@@ -129,11 +132,13 @@ def fail(
 
 
 __all__ = [
+    "FROM_JOB",
     "UNLIMITED",
     "Accelerator",
     "Address",
     "AllReduce",
     "Baseline",
+    "CommonRun",
     "Container",
     "Cpu",
     "Cure",

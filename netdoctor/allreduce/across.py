@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from netdoctor.allreduce import verdict
-from netdoctor.allreduce.experiment import DEFAULT_SIZES, AllReduce, Run, TorchFacts
+from netdoctor.allreduce.experiment import DEFAULT_SIZES, AllReduce, CommonRun, Run, TorchFacts
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.textsafe import clean
 
@@ -50,7 +50,7 @@ class Heard:
     ready: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     refused: tuple[str, ...] = ()  # whom the master turned away
     master: tuple[str, str] | None = None  # kind and text of why the master was not, or is no more, to be had
-    run: Run | None = None
+    run: CommonRun | None = None
     firsts: dict[int, int] = field(default_factory=dict)  # node -> its first rank
     seconds: float = 0.0  # until all had come
 
@@ -144,7 +144,7 @@ def outgoing(events: Iterable[Mapping[str, Any]], cut: verdict.Cut | None, offse
     return data
 
 
-def combine(heard: Heard, made: Mapping[int, AllReduce], parts: Mapping[int, Any], own: Run) -> Run:
+def combine(heard: Heard, made: Mapping[int, AllReduce], parts: Mapping[int, Any], own: Run) -> CommonRun:
     """The run of all nodes.  `own` is this node's, which has what is known of its libraries and its log."""
     world = sum(one.ranks for one in made.values())
     experiment = replace(made[heard.nodes.rank], ranks=world, gpus=())
@@ -168,7 +168,8 @@ def combine(heard: Heard, made: Mapping[int, AllReduce], parts: Mapping[int, Any
     if cut is not None:
         cut = replace(cut, time=min(c.time for c in cuts), entered=tuple(entered), stopped=tuple(stopped))
     facts = own.torch if isinstance(own.torch, TorchFacts) else None
-    run = verdict.build(experiment, events, cut, facts=facts, import_seconds=own.import_seconds)
+    built = verdict.build(experiment, events, cut, facts=facts, import_seconds=own.import_seconds)
+    run = CommonRun(**{one.name: getattr(built, one.name) for one in fields(built)})
     run = _lost(heard, run, made)
     run = replace(run, reason=re.sub(r"\brank ([0-9]+)", lambda found: _on(heard, found), run.reason))
     kept = {n: getattr(own, n) for n in ("seconds", "log", "log_text", "changes", "abandoned", "output", "mapped", "notes")}
@@ -180,14 +181,63 @@ def _on(heard: Heard, found: re.Match[str]) -> str:
     return f"{found[0]} ({host})" if host else found[0]
 
 
-def _lost(heard: Heard, run: Run, made: Mapping[int, AllReduce]) -> Run:
-    """A node that went away before it said how it ended is what the others are victims of."""
+def _lost(heard: Heard, run: CommonRun, made: Mapping[int, AllReduce]) -> CommonRun:
+    """Where a node went away, or cannot be reached, the others are its victims, whatever they say."""
     lost = sorted(n for n in heard.gone if n in heard.firsts)
-    if not lost or run.finished:
+    if run.finished:
         return run
-    blamed = tuple(heard.firsts[n] + r for n in lost for r in range(made[n].ranks))
-    reason = "; ".join(f"{heard.name(n)} was lost: {heard.gone[n][1]}" for n in lost)
-    return replace(run, state="failed", reason=reason, blamed=blamed)
+    if lost:
+        told = "; ".join(f"{heard.name(n)} was lost: {heard.gone[n][1]}" for n in lost)
+        return replace(run, state="failed", reason=told, blamed=_all_of(heard, lost, made), told=told, told_cause="rank_died")
+    culprit = next((r for r in run.ranks if r.rank in run.blamed), None)
+    connecting = run.state == "hung" or (run.state == "failed" and culprit is not None and verdict.is_victim(culprit.error))
+    bad = broken(heard.reach)
+    if connecting and bad and all(r.phase in ("import", "rendezvous", "device", "init", "first") for r in run.ranks):
+        told = "; ".join(who_and_whom(heard, whom, pairs) for whom, pairs in bad.items())
+        nodes = [whom for whom in bad if isinstance(whom, int)]
+        reason = f"{told} ({run.reason})"
+        return replace(run, reason=reason, blamed=_all_of(heard, nodes, made), told=told, told_cause="firewall_connect")
+    return run
+
+
+def _all_of(heard: Heard, nodes: Iterable[int], made: Mapping[int, AllReduce]) -> tuple[int, ...]:
+    return tuple(heard.firsts[n] + r for n in nodes for r in range(made[n].ranks))
+
+
+Pairs = list[tuple[int, int, str]]  # from, to, why not
+
+
+def broken(reach: Mapping[int, Mapping[int, str]]) -> dict[int | tuple[int, int], Pairs]:
+    """What does not connect, by whom it lies with: the node that nobody reaches or that reaches nobody, else the pair."""
+    into: dict[int, list[str]] = {}
+    for row in reach.values():
+        for b, why in row.items():
+            into.setdefault(b, []).append(why)
+    shut = {n for n, answers in into.items() if all(answers)}
+    out = {n for n, row in reach.items() if len(row) > 1 and all(row.values())}
+    told: dict[int | tuple[int, int], Pairs] = {}
+    for a, row in sorted(reach.items()):
+        for b, why in sorted(row.items()):
+            if why:
+                told.setdefault(
+                    a if a in out and b not in shut - out else b if b in shut else a if a in out else (a, b), []
+                ).append((a, b, why))
+    return told
+
+
+def who_and_whom(heard: Heard, whom: int | tuple[int, int], pairs: Pairs) -> str:
+    kinds = ", ".join(sorted({why for _, _, why in pairs}))
+    if isinstance(whom, tuple):
+        return f"{heard.name(whom[0])} cannot reach {heard.name(whom[1])}: {kinds}"
+    into, out = {a for a, b, _ in pairs if b == whom}, {b for a, b, _ in pairs if a == whom}
+    told = [f"cannot be reached by {_list(into)}"] if into else []
+    told += [f"cannot reach {_list(out)}"] if out else []
+    return f"{heard.name(whom)} {' and '.join(told)}: {kinds}"
+
+
+def _list(numbers: Iterable[int]) -> str:
+    every = sorted(set(numbers))
+    return ("node " if len(every) == 1 else "nodes ") + ", ".join(map(str, every))
 
 
 def _events(said: object, first: int, ranks: int) -> list[dict[str, Any]]:

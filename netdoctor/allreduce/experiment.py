@@ -101,6 +101,14 @@ class Run:
         return self.state == "finished"
 
 
+@dataclass(frozen=True)
+class CommonRun(Run):
+    """A run of several nodes, as all of them judge it."""
+
+    told: str = ""  # what they found out together about a run that went wrong, in one sentence
+    told_cause: str = ""  # its cause
+
+
 @dataclass
 class Across:
     """This node's part of an experiment whose ranks are on several nodes, and what it left for a common verdict."""

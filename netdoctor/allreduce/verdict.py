@@ -101,6 +101,11 @@ def _tell(rank: Rank, kind: str, event: Event) -> None:
         rank.affinity = event
 
 
+def is_victim(error: str) -> bool:
+    """Whether a rank's own words say that it lost, or never got, a peer."""
+    return any(text in error.lower() for text in _VICTIM)
+
+
 def first_failing(ranks: Sequence[Rank], before: float | None = None) -> Rank | None:
     """The rank that failed by itself first; victims of another only where nobody failed by itself."""
     failed: list[tuple[bool, float, int, Rank]] = []
@@ -109,7 +114,7 @@ def first_failing(ranks: Sequence[Rank], before: float | None = None) -> Rank | 
         if time is None or (before is not None and time > before):
             continue
         if rank.error_time is not None:
-            victim, lead = any(text in rank.error.lower() for text in _VICTIM), 0.0
+            victim, lead = is_victim(rank.error), 0.0
         else:
             # SIGABRT is how torch's watchdog ends a rank that lost its peers (ProcessGroupNCCL.cpp): no lead for it.
             victim, lead = False, 0.0 if rank.exit == -signal.SIGABRT else _ABRUPT_LEAD

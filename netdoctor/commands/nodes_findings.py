@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from netdoctor.allreduce.across import Heard, text
+from netdoctor.allreduce.across import Heard, broken, text, who_and_whom
 from netdoctor.fleet.drift import clear_majority
 from netdoctor.fleet.traits import NOT_SET, family, title
 from netdoctor.model import CheckResult, Finding, Severity, Status
@@ -130,49 +130,27 @@ def _missing(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
 
 def _unreachable(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
     """Who cannot be reached, told apart from who cannot reach anybody."""
-    broken = [(a, b, why) for a, row in heard.reach.items() for b, why in row.items() if why]
-    if not broken:
-        return
-    into = {n: [row[n] for row in heard.reach.values() if n in row] for n in range(heard.nodes.count)}
-    shut = {n for n, answers in into.items() if answers and all(answers)}
-    out = {n for n, row in heard.reach.items() if row and all(row.values()) and len(row) > 1}
-    finished = heard.run is not None and heard.run.finished
-    severity = _W if finished else _C
-    told: dict[int | tuple[int, int], list[tuple[int, int, str]]] = {}
-    for a, b, why in broken:
-        told.setdefault(b if b in shut else a if a in out else (a, b), []).append((a, b, why))
-    for whom, pairs in told.items():
-        kinds = ", ".join(sorted({why for _, _, why in pairs}))
-        if isinstance(whom, tuple):
-            message = f"{heard.name(whom[0])} cannot reach {heard.name(whom[1])}: {kinds}"
-        elif whom in shut:
-            message = f"{heard.name(whom)} cannot be reached by {_list(a for a, _, _ in pairs)}: {kinds}"
-        else:
-            message = f"{heard.name(whom)} cannot reach {_list(b for _, b, _ in pairs)}: {kinds}"
+    # What a run that finished did without may still be needed by another algorithm or ring.
+    severity = _W if heard.run is not None and heard.run.finished else _C
+    for whom, pairs in broken(heard.reach).items():
         node = whom[1] if isinstance(whom, tuple) else whom
+        subject = f"{_subject(heard, whom[0])} to {_subject(heard, node)}" if isinstance(whom, tuple) else _subject(heard, node)
         yield node, Finding(
-            Status.FAIL, message, subject=_subject(heard, node), cause="firewall_connect", severity=severity,
+            Status.FAIL, who_and_whom(heard, whom, pairs), subject=subject, cause="firewall_connect", severity=severity,
             expected="every node accepts connections of the others on the ports that its kernel gives out",
             evidence={"pairs": [[a, b, why] for a, b, why in sorted(pairs)]},
             how="nft list ruleset; iptables -S; the network policy",
         )  # fmt: skip
 
 
-def _list(numbers: Any) -> str:
-    every = sorted(set(numbers))
-    return ("node " if len(every) == 1 else "nodes ") + ", ".join(map(str, every))
-
-
 def _blamed(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
     run = heard.run
-    if run is None or run.state not in ("failed", "hung"):
+    if run is None or run.state not in ("failed", "hung") or run.told:  # what is told there has its own finding
         return
     by_node: dict[int, list[int]] = {}
     for rank in run.blamed:
         by_node.setdefault(heard.node_of(rank), []).append(rank)
     for node, ranks in by_node.items():
-        if node in heard.gone:
-            continue  # told as missing
         named = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
         phase = next((r.phase for r in run.ranks if r.rank in ranks), "")
         what = (

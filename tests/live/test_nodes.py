@@ -155,8 +155,9 @@ def test_a_host_behind_a_firewall_hangs_the_others(hosts: Hosts) -> None:
     made = reports(*(start(hosts, n, python=TORCH, stall=4) for n in range(4)))
     for one in made:
         assert one["verdict"]["exit_code"] == 3
-        assert findings(one)["h0"]["cause"] == "firewall_connect"
-        assert one["runs"][0]["state"] in ("hung", "failed", "not started", "unfinished")
+        assert {s: f["cause"] for s, f in findings(one).items()} == {"h0": "firewall_connect"}
+        ran = findings(one, "allreduce.run")["node"]
+        assert ran["cause"] == "firewall_connect" and "node 0 (h0) cannot be reached by nodes 1, 2, 3" in ran["message"]
 
 
 @needs_torch
