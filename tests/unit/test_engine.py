@@ -28,6 +28,11 @@ def may_lack(kernel: Kernel | Unavailable, job: JobShape) -> Iterator[Finding]:
     yield ok("seen") if isinstance(kernel, Kernel) else fail("lacking", nodes=job.nodes)
 
 
+@check(id="t.exit", title="Ends the program", cause="other")
+def ends(kernel: Kernel) -> Iterator[Finding]:
+    raise SystemExit(0)
+
+
 @check(id="t.crash", title="Crashes", cause="other")
 def crashes(kernel: Kernel) -> Iterator[Finding]:
     yield ok("first")
@@ -62,6 +67,7 @@ HAVE = {"Kernel": facts.kernel(), "JobShape": JobShape(), "Vantage": facts.vanta
         (may_lack, HAVE | {"Kernel": Unavailable("denied")}, Status.FAIL),
         (may_lack, {}, Status.UNKNOWN),
         (crashes, HAVE, Status.ERROR),
+        (ends, HAVE, Status.ERROR),
         (silent, HAVE, Status.ERROR),
         (odd, HAVE, Status.ERROR),
     ],
