@@ -13,6 +13,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "ignorance": ("tests.lab.ignorance", "main"),
     "live": ("tests.lab.live", "main"),
     "matrix": ("tests.lab.matrix", "main"),
+    "rxe": ("tests.lab.rxe", "main"),
     "mutants": ("tests.lab.mutants", "main"),
 }
 LAB = ("ignorance", "matrix", "live")
