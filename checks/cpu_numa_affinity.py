@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from netdoctor.api import (
+    FROM_JOB,
     Baseline,
     Cpu,
     Cure,
@@ -167,9 +168,7 @@ def _of_gpu(gpu: hcas.GpuPlace, here: Here, hca: int | None) -> Finding:
     if isinstance(mask, Unavailable):
         return unknown(f"the CPU mask could not be read: {mask}", subject=gpu.label)
     if not here.vantage.job_user:
-        return unknown(
-            f"the mask of the job is not seen from here: {here.vantage.why_not}", subject=gpu.label, how="netdoctor run -- …"
-        )
+        return unknown(f"the mask of the job is not seen from here: {here.vantage.why_not}", subject=gpu.label, how=FROM_JOB)
     if (squeezed := _squeezed(rank, mask, here)) is not None:
         return replace(squeezed, subject=gpu.label)
     placed = _placed(gpu, here, mask, seen, hca)

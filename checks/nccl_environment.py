@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from netdoctor.api import (
+    FROM_JOB,
     Environ,
     Finding,
     JobShape,
@@ -20,7 +21,7 @@ from netdoctor.api import (
     unknown,
 )
 
-HOW = "look from inside the job: netdoctor run -- …, or netdoctor env --file JOBSCRIPT"
+HOW = f"{FROM_JOB}; netdoctor env --file JOBSCRIPT judges a script"
 
 
 @check(id="nccl.environment", title="Every NCCL variable is read and does what it says", cause="env_misuse")

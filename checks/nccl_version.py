@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from netdoctor.api import (
+    FROM_JOB,
     Baseline,
     Environ,
     Finding,
@@ -91,7 +92,7 @@ def _ours(finding: Finding, vantage: Vantage, lost: Unavailable | None) -> Findi
             return finding
         return unknown(f"{finding.message}; the all-reduce would show it: {lost}", subject=finding.subject)
     elsewhere = vantage.why_not or "seen outside the job"
-    return unknown(f"{finding.message}, {elsewhere}", subject=finding.subject, how="netdoctor run -- …")
+    return unknown(f"{finding.message}, {elsewhere}", subject=finding.subject, how=FROM_JOB)
 
 
 def _of_the_run(run: Run, libraries: Libraries) -> Finding | None:

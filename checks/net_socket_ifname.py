@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netdoctor.api import (
+    FROM_JOB,
     Baseline,
     Environ,
     Finding,
@@ -36,7 +37,6 @@ from netdoctor.api import (
 )
 
 PEERS = "expected: {peers: [HOST:PORT, …]} in the configuration, with the address that another node uses"
-JOB = "look from the job itself: netdoctor run -- …"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Seen:
         if self.vantage.job_network and self.vantage.job_environment:
             return ok(message, subject=subject, notes=notes, **evidence)
         where = self.vantage.why_not or "seen outside the job"
-        return unknown(f"{message}; {where}", subject=subject, how=JOB, **evidence)
+        return unknown(f"{message}; {where}", subject=subject, how=FROM_JOB, **evidence)
 
 
 @check(id="net.socket_ifname", title="NCCL and Gloo take interfaces that reach the other nodes", cause="socket_ifname")
@@ -130,7 +130,7 @@ def _nccl(
     picks = [ifname.choose(seen.net.links, version, settings) for version in versions]
     bare = {name: value for name, value in settings.items() if name != "NCCL_COMM_ID"}
     rules = [ifname.choose(seen.net.links, version, bare) for version in versions]  # what a library was asked with
-    evidence: dict[str, Any] = {"settings": settings, "emulated": [_text(one) for one in rules]}
+    evidence: dict[str, Any] = {"settings": settings, "emulated": list(dict.fromkeys(map(_text, rules)))}
     answer = _answer(nccl, baseline)
     if answer is not None:
         evidence["nccl"] = _text(answer)

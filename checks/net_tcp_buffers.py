@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netdoctor.api import (
+    FROM_JOB,
     Baseline,
     Environ,
     Expected,
@@ -256,7 +257,7 @@ def _judge(
         return unknown(f"{at}; {missing[0]}", subject=link.name, how=MEASURE, measured=measured, **evidence)
     if not vantage.job_network:
         where = vantage.why_not or "seen outside the job's network namespace"
-        return unknown(f"{at}; {where}", subject=link.name, how="netdoctor run -- …", measured=measured, **evidence)
+        return unknown(f"{at}; {where}", subject=link.name, how=FROM_JOB, measured=measured, **evidence)
     notes = (
         [f"farther nodes need more; to have the round trip measured: {MEASURE}"] if trip is None and enough < WIDE_MS else []
     )

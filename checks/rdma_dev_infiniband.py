@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from netdoctor.api import (
+    FROM_JOB,
     UNLIMITED,
     Container,
     Environ,
@@ -163,7 +164,7 @@ def _usable(device: RdmaDevice, why: str, here: Here) -> Finding:
     port = next(iter(hcas.active_ports(device)), None)
     evidence = {} if port is None else {"link_layer": str(port.link_layer), "port": port.number}
     if not (here.vantage.job_user and here.vantage.job_network):
-        return unknown(f"usable, {here.elsewhere}", subject=device.name, how="netdoctor run -- …", measured=None, **evidence)
+        return unknown(f"usable, {here.elsewhere}", subject=device.name, how=FROM_JOB, measured=None, **evidence)
     if here.settings_unread is not None:
         return unknown(f"usable, but NCCL_IB_HCA could not be read: {here.settings_unread}", subject=device.name)
     notes = []
@@ -177,7 +178,7 @@ def _usable(device: RdmaDevice, why: str, here: Here) -> Finding:
 def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, severity: Severity) -> Finding:
     mine = here.vantage.job_user and here.vantage.job_network and here.vantage.job_environment
     if not mine and state.step not in OF_THE_NODE:
-        return unknown(f"{state.text}, {here.elsewhere}", subject=device.name, how="netdoctor run -- …")
+        return unknown(f"{state.text}, {here.elsewhere}", subject=device.name, how=FROM_JOB)
     cause = {"port": "link_degraded", "gid": "roce_gid"}.get(state.step)
     return fail(
         f"{state.text}; {why}",
@@ -250,7 +251,7 @@ def _count(rdma: Rdma, here: Here, expected: int) -> Finding:
     if working >= expected:
         if here.vantage.job_user:
             return ok(f"{working} usable RDMA devices, {expected} expected", subject="count")
-        return unknown(f"{working} usable RDMA devices, {here.elsewhere}", subject="count", how="netdoctor run -- …")
+        return unknown(f"{working} usable RDMA devices, {here.elsewhere}", subject="count", how=FROM_JOB)
     if working + unclear >= expected or not here.vantage.job_user:
         return unknown(f"{working} usable RDMA devices, {unclear} not known, {expected} expected", subject="count")
     return fail(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from netdoctor.api import (
+    FROM_JOB,
     Baseline,
     Cure,
     Environ,
@@ -242,7 +243,7 @@ def _passed(subject: str, node: Node, text: str, kind: str, able: bool | None = 
     notes = ("the files that NCCL looks at say no, the run says yes: the run counts",) if able is False else ()
     if not node.vantage.job_environment:
         elsewhere = node.vantage.why_not or "seen outside the job"
-        return unknown(f"{text}, {elsewhere}", subject=subject, how="netdoctor run -- …", **evidence)
+        return unknown(f"{text}, {elsewhere}", subject=subject, how=FROM_JOB, **evidence)
     return ok(f"{text}{f' ({kind})' if kind else ''}", subject=subject, notes=notes, **evidence)
 
 

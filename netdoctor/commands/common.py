@@ -48,6 +48,8 @@ def configuration(path: str | None, given: Mapping[str, Any]) -> Config:
             overrides["python"] = os.path.abspath(overrides["python"])
         except OSError as error:  # the working directory is gone
             raise UsageError(f"--python {overrides['python']}: the working directory: {error.strerror}") from None
+        if not os.path.isfile(overrides["python"]):
+            raise UsageError(f"--python: {overrides['python']}: no such file")
     try:
         loaded = config.load(path, overrides=overrides)
     except ConfigError as error:

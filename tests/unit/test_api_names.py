@@ -1,0 +1,20 @@
+"""What a check may import: a name that goes away breaks checks that others wrote."""
+
+from __future__ import annotations
+
+from netdoctor import api
+
+NAMES = """
+Accelerator Address AllReduce Baseline CommonRun Container Cpu Cure Environ Expected FROM_JOB Finding Fix GdrProof Gid
+Gpu Gpus Interrupts JobPython JobShape Kernel Launcher Libraries Limit Link LocalPorts LogFacts MemoryPolicy Module
+NcclChoice NcclLibrary Net Node PathLimit PathRun Pci PciDevice PciLink Peer Plugin Provider Quantity RankResult Rdma
+RdmaDevice RdmaPort Route Run Selector Setting Severity Status Torch TorchFacts UNLIMITED Unavailable Usable Uverbs
+Vantage VisibleGpu accelerator carrier cause_of check fail fix_container fix_environment fix_module fix_sysctl gdr_proof
+gpudirect hcas ifname library_at nccl_environment nccl_ports ok out_of_memory parse_selector path_limit
+plugin_interfaces reach skip unknown usable used_nccl
+"""
+
+
+def test_the_names_of_the_api() -> None:
+    assert sorted(api.__all__) == sorted(NAMES.split())
+    assert not [name for name in api.__all__ if not hasattr(api, name)]
