@@ -22,7 +22,7 @@ from tests.support import kustomize
 
 FOLDER = Path(__file__).parents[2] / "netdoctor/deploy/kubernetes"
 OVERLAYS = sorted(p.parent.name for p in FOLDER.glob("overlays/*/kustomization.yaml"))
-COPIED = ("image", "imagePullPolicy", "env", "resources", "securityContext", "volumeMounts")
+COPIED = ("image", "imagePullPolicy", "env", "envFrom", "resources", "securityContext", "volumeMounts")
 
 
 @functools.cache
@@ -90,6 +90,7 @@ def test_a_field_of_a_users_job_reaches_the_gate(tmp_path: Path) -> None:
     main = spec["spec"]["template"]["spec"]["containers"][0]
     main |= {"name": "mine", "image": "mine:1"}
     main["env"].append({"name": "NCCL_IB_HCA", "value": "mlx5"})
+    main["envFrom"].append({"configMapRef": {"name": "nccl"}})
     job.write_text(yaml.safe_dump(spec))
     for by in (kustomize.render, kustomize.by_kubectl):
         objects = by(tmp_path / "k8s/overlays/training-pod")
@@ -98,6 +99,20 @@ def test_a_field_of_a_users_job_reaches_the_gate(tmp_path: Path) -> None:
                 gate = named(one["spec"]["template"]["spec"], "netdoctor-gate")
                 assert gate["image"] == "mine:1"
                 assert {"name": "NCCL_IB_HCA", "value": "mlx5"} in gate["env"]
+                assert gate["envFrom"][1:] == [{"configMapRef": {"name": "nccl"}}]
+
+
+def test_what_cannot_be_copied_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER, tmp_path / "k8s")
+    job = tmp_path / "k8s/base/job.yaml"
+    spec = yaml.safe_load(job.read_text())
+    del spec["spec"]["template"]["spec"]["containers"][0]["envFrom"]
+    job.write_text(yaml.safe_dump(spec))
+    with pytest.raises(KeyError):
+        kustomize.render(tmp_path / "k8s/overlays/training-pod")
+    if shutil.which("kubectl") is not None:
+        with pytest.raises(AssertionError, match="envFrom"):
+            kustomize.by_kubectl(tmp_path / "k8s/overlays/training-pod")
 
 
 @pytest.mark.parametrize("overlay", ["training-pod", "multi-node"])
