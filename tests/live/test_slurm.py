@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pathlib
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from tests.support import slurmlab
 
+ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.live,
     pytest.mark.root,
@@ -27,7 +31,7 @@ HealthCheckInterval=0
 """
 SCENARIO = r"""
 seen = {}
-sh(f"{sys.executable} -m netdoctor.cli deploy slurm --to {SCRIPTS} >/dev/null")
+sh(f"{sys.executable} -I {PYZ} deploy slurm --to {SCRIPTS} >/dev/null")
 settings()
 def job(name, *argv, seconds=60):
     return text("srun", "-w", name, *(argv or ("hostname",)), seconds=seconds)
@@ -45,12 +49,14 @@ seen["after jobs"] = states()
 seen["kept"] = {p.name: json.loads(p.read_text()) for p in pathlib.Path("/var/lib/netdoctor-slurm").glob("*")}
 seen["prolog log"] = pathlib.Path("/run/slurm/slurmd-n3.log").read_text()
 
+seen["asleep"] = [c for c in map(command, processes()) if c.startswith("sleep")]
+
 # netdoctor breaks, in every way; n1 is used, and is as bad as n3, so that nothing but the defect keeps it in service.
 machine("n1", 7)
 broken = {
     "raises": {"NETDOCTOR": f"{sys.executable} -c 1/0"},
     "is killed": {"NETDOCTOR": "/etc/slurm/netdoctor/killed"},
-    "usage": {"NETDOCTOR": f"{sys.executable} -m netdoctor.cli --no-such-option"},
+    "usage": {"NETDOCTOR": f"{sys.executable} -I {PYZ} --no-such-option"},
     "unhealthy without a report": {"NETDOCTOR": f"{sys.executable} -c exit(3)"},
     "a report that says otherwise": {"NETDOCTOR": "/etc/slurm/netdoctor/lies"},
     "inconclusive": {"NETDOCTOR": "/etc/slurm/netdoctor/inconclusive"},
@@ -66,10 +72,10 @@ def script(name, body):
     path = pathlib.Path(SCRIPTS, name)
     path.write_text("#!/bin/sh\n" + body)
     path.chmod(0o755)
-script("lies", f"{sys.executable} -m netdoctor.cli \"$@\"; exit 4\n")
+script("lies", f"{sys.executable} -I {PYZ} \"$@\"; exit 4\n")
 script("killed", "kill -9 $$\n")
-script("inconclusive", "printf '%s' '" + json.dumps({"schema": "netdoctor.report/1", "checks": [{"id": "a.b", "status": "unknown",
-    "findings": [{"check": "a.b", "status": "unknown", "blocking": True, "message": "?", "evidence": {}}]}],
+script("inconclusive", "printf '%s' '" + json.dumps({"schema": "netdoctor.report/1", "checks": [{"id": "a.b",
+    "status": "unknown", "findings": [{"check": "a.b", "status": "unknown", "blocking": True, "message": "?"}]}],
     "verdict": {"status": "inconclusive", "exit_code": 4, "text": "inconclusive: a.b"}}) + "'; exit 4\n")
 script("deaf", "trap '' TERM; while :; do sleep 5; done\n")
 # stands for a process that no signal ends: its supervisor is stopped and can do nothing about it
@@ -122,8 +128,9 @@ seen["controller log"] = pathlib.Path("/run/slurm/slurmctld.log").read_text()
 seen["slurmd log"] = pathlib.Path("/run/slurm/slurmd-n4.log").read_text()
 
 # A job breaks its node: the Epilog.
-running = subprocess.Popen(["srun", "-w", "n1", "-n", "2", "sh", "-c",
-    "touch /run/started-$SLURM_PROCID; until [ -e /run/go ]; do sleep 0.05; done"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+wait_to_go = "touch /run/started-$SLURM_PROCID; until [ -e /run/go ]; do sleep 0.05; done"
+running = subprocess.Popen(["srun", "-w", "n1", "-n", "2", "sh", "-c", wait_to_go], stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True)
 wait_for(lambda: os.path.exists("/run/started-0") and os.path.exists("/run/started-1"), 60)
 machine("n1", 6)
 pathlib.Path("/run/go").touch()
@@ -141,8 +148,10 @@ FAULT = "netdoctor: hardware.accelerator: 7 RDMA devices, 8 expected"
 
 
 @pytest.fixture(scope="module")
-def seen() -> Any:
-    return slurmlab.run(SCENARIO, more=MORE, timeout=400)
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    pyz = tmp_path_factory.mktemp("pyz") / "netdoctor.pyz"
+    subprocess.run([sys.executable, ROOT / "tools" / "build_pyz.py", pyz], check=True, capture_output=True, timeout=120)
+    return slurmlab.run(SCENARIO, str(pyz), more=MORE, timeout=400)
 
 
 def test_one_bad_node_is_drained_with_its_reason_and_no_other(seen: Any) -> None:
@@ -154,6 +163,7 @@ def test_one_bad_node_is_drained_with_its_reason_and_no_other(seen: Any) -> None
     assert list(seen["kept"]) == ["n3.json"]
     assert seen["kept"]["n3.json"]["reason"] == FAULT and seen["kept"]["n3.json"]["checks"] == ["hardware.accelerator"]
     assert FAULT in seen["prolog log"]
+    assert seen["asleep"] == []  # no watchdog outlives its script
 
 
 def test_a_defect_of_netdoctor_drains_nobody_and_stops_no_job(seen: Any) -> None:

@@ -46,8 +46,8 @@ NodeName=n[1-4] NodeHostname=n[1-4] NodeAddr=192.168.77.[1-4] CPUs=2 RealMemory=
 PartitionName=all Nodes=n[1-4] Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
 PRELUDE = r"""
-# slurmstepd gives files to the user's group; a world of root alone is enough
 NODES = ("n1", "n2", "n3", "n4")
+PYZ = sys.argv[2] if len(sys.argv) > 2 else ""
 SCRIPTS = "/etc/slurm/netdoctor"
 PIDS = {}
 def text(*argv, seconds=60, **more):
@@ -88,7 +88,7 @@ def machine(name, hcas):
 def inside(name, *argv, **more):
     return text("nsenter", "-t", str(PIDS[name]), "-m", "-r", "-u", "-n", *argv, **more)
 def settings(**values):
-    base = {"NETDOCTOR": f"{sys.executable} -I -m netdoctor.cli", "PYTHON": sys.executable, "DEADLINE": "30",
+    base = {"NETDOCTOR": f"{sys.executable} -I {PYZ}", "PYTHON": sys.executable, "DEADLINE": "30",
             "SLURM_CONF": "/etc/slurm/slurm.conf", "CONFIG": "/etc/netdoctor/site.yaml"}
     lines = [f"{key}='{value}'\n" for key, value in {**base, **values}.items()]
     new = pathlib.Path(SCRIPTS, "netdoctor.conf.new")
@@ -135,8 +135,8 @@ def why_not() -> str:
     return world.why_not() or ""
 
 
-def run(program: str, *, more: str = "", timeout: float = 240) -> Any:
+def run(program: str, *arguments: str, more: str = "", timeout: float = 240) -> Any:
     """What `program` gives to `say` in a world with the cluster up; `more` are lines of slurm.conf."""
     if reason := why_not():
         pytest.skip(reason)
-    return world.run(f"{PRELUDE}\nstart({_CONF!r}, {more!r})\n{program}", sys.executable, timeout=timeout)
+    return world.run(f"{PRELUDE}\nstart({_CONF!r}, {more!r})\n{program}", sys.executable, *arguments, timeout=timeout)

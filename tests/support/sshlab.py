@@ -30,7 +30,7 @@ def prepare(ansible, collection):
     os.environ["PATH"] = f"{ansible}:{os.environ['PATH']}"
     LAB.mkdir()
     sh(f"ssh-keygen -q -t ed25519 -N '' -f {LAB}/id", f"ssh-keygen -q -t ed25519 -N '' -f {LAB}/hostkey",
-       f"cp {LAB}/id.pub {LAB}/authorized_keys", "mkdir -p /run/sshd /plain-sys", "mount -t sysfs sysfs /plain-sys",
+       f"cp {LAB}/id.pub {LAB}/authorized_keys", "mkdir -p /run/sshd",
        "ip link add br0 type bridge", "ip link set br0 up", "ip addr add 192.168.88.254/24 dev br0")
     (LAB / "sshd_config").write_text(f'''Port 22
 HostKey {LAB}/hostkey
@@ -69,8 +69,8 @@ def host(name, setup="true", variables=""):
     tmp = LAB / "tmp" / name
     tmp.mkdir(parents=True)
     child = subprocess.Popen(["unshare", "-n", "-m", "-u", "sh", "-ec", f'''
-mount --make-rprivate /; hostname {name}; ip link set lo up; mount -t overlay sys -o lowerdir=/empty:/plain-sys /sys
-mount --bind {tmp} /tmp
+mount --make-rprivate /; hostname {name}; ip link set lo up
+mount -t sysfs sys /sys; mount --bind {tmp} /tmp; mkdir -p /run/netdoctor; mount -t tmpfs run /run/netdoctor
 echo up; read go
 {setup}
 exec /usr/sbin/sshd -D -f {LAB}/sshd_config -E {LAB}/{name}.log'''],
@@ -86,6 +86,8 @@ def inventory():
     lines = ["[gpu]", *(f"{n} ansible_host={a} {v}" for n, (_, a, v) in HOSTS.items()), "[gpu:vars]", "ansible_user=root",
              f"ansible_ssh_private_key_file={LAB}/id"]
     (LAB / "hosts.ini").write_text("\n".join(lines) + "\n")
+    names = [f"{a} {n}" for n, (_, a, _) in HOSTS.items()]
+    pathlib.Path("/etc/hosts").write_text("\n".join(["127.0.0.1 localhost", *names]) + "\n")
 def answering(names):
     "Wait until the sshd of these hosts greets."
     for name in names:
@@ -127,5 +129,5 @@ def run(program: str, *arguments: str, timeout: float = 300) -> Any:
     """What `program` gives to `say` in a world where hosts can be made."""
     if reason := why_not():
         pytest.skip(reason)
-    start = f'os.makedirs("/empty", exist_ok=True)\nprepare({folder()!r}, {str(COLLECTION)!r})\n'
+    start = f"prepare({folder()!r}, {str(COLLECTION)!r})\n"
     return world.run(f"{PRELUDE}\n{start}{program}", sys.executable, *arguments, timeout=timeout)
