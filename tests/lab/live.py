@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -104,6 +105,7 @@ def main(words: list[str] | None = None) -> int:
     """Print a line a row; 1 where one was not found or something else was disturbed.  All rows go into the matrix's file."""
     from tests.lab import matrix
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was begun is cleaned up
     bad, done = 0, []
     for one in outcomes(words):
         good = one.found and not one.disturbed
