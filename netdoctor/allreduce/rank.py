@@ -22,6 +22,7 @@ from typing import Any
 PROTOCOL = 1
 PR_SET_PDEATHSIG = 1
 SLOT = 64  # bytes of a rank's place in the progress page: collectives entered, collectives left, done
+PORT = 24  # where in the first rank's place the store's port stands
 PERIOD = 4099  # of the test pattern; prime, so that no chunk of a power of two repeats it
 MAX_TEXT = 800  # of an error
 FAILED = 70  # exit status of a rank that reported an error (EX_SOFTWARE)
@@ -181,8 +182,13 @@ class Rank:
 
         serve = self.rank == 0
         options: dict[str, Any] = {"timeout": timedelta(seconds=self.plan["timeout"]), "wait_for_workers": False}
-        store = self.dist.TCPStore(self.across["host"], self.across["port"], self.ranks, serve, **options)
+        port = self.across["port"]
+        while not port and not serve:  # on the first node: the port is known when the first rank has it
+            time.sleep(0.002)
+            port = struct.unpack_from("<Q", self.progress.page, PORT)[0]
+        store = self.dist.TCPStore(self.across["host"], port, self.ranks, serve, **options)
         if serve:
+            struct.pack_into("<Q", self.progress.page, PORT, store.port)
             self.say("store", port=store.port)
         return store
 
