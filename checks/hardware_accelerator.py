@@ -101,6 +101,12 @@ def _gpus(pci: Pci | Unavailable, gpus: Gpus | Unavailable, vantage: Vantage) ->
     unreadable = _unreadable(nvml_count=len(nvml), known=len(known), missing=missing)
     if unreadable is not None:
         return unreadable
+    # WSL2 gives GPUs by /dev/dxg, not on PCI (https://learn.microsoft.com/windows/wsl/tutorials/gpu-compute).
+    paravirtual = not isinstance(pci.foreign_accelerators, Unavailable) and "/dev/dxg" in pci.foreign_accelerators
+    if len(nvml) > len(on_bus) and not paravirtual:
+        return unknown(
+            f"NVML shows {len(nvml)} GPUs, PCI {len(on_bus)}: they disagree", subject="GPUs", how="lspci -d 10de:", **evidence
+        )
     if isinstance(seen, Unavailable):
         return unknown(f"{len(nvml)} GPUs on PCI and in NVML, libcuda could not be asked: {seen}", subject="GPUs", **evidence)
     if not seen and nvml and vantage.job_environment:
