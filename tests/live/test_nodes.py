@@ -101,7 +101,11 @@ def findings(made: Report, check: str = "allreduce.nodes", status: str = "fail")
 
 @needs_torch
 def test_four_healthy_hosts_one_of_them_late(hosts: Hosts) -> None:
-    first = [start(hosts, n, python=TORCH, NCCL_IB_HCA="mlx5_0,mlx5_1", MASTER_PORT="29400") for n in range(3)]
+    two = ("--ranks-per-node", "2")  # on the first host: five ranks in all
+    first = [
+        start(hosts, n, *(two if n == 0 else ()), python=TORCH, NCCL_IB_HCA="mlx5_0,mlx5_1", MASTER_PORT="29400")
+        for n in range(3)
+    ]
     until(first[0], "waiting for the other nodes")
     made = reports(*first, start(hosts, 3, python=TORCH, NCCL_IB_HCA="mlx5_0,mlx5_1"))
     for n, one in enumerate(made):
@@ -109,7 +113,7 @@ def test_four_healthy_hosts_one_of_them_late(hosts: Hosts) -> None:
         assert one["identity"]["host"] == f"h{n}"
         assert one["nodes"]["rank"] == n
         assert [m["host"] for m in one["nodes"]["members"]] == ["h0", "h1", "h2", "h3"]
-        assert [(r["ranks"], r["state"], r["verified"]) for r in one["runs"]] == [(4, "finished", True)]
+        assert [(r["ranks"], r["state"], r["verified"]) for r in one["runs"]] == [(5, "finished", True)]
         assert set(findings(one, status="pass")) == {"h0", "h1", "h2", "h3"} - {f"h{n}"}
         assert {c["id"] for c in one["checks"]} >= {"allreduce.run", "allreduce.bandwidth", "net.tcp_buffers"}
     assert len({json.dumps(one["volatile"]["runs"][0]["busbw_gb_s"]) for one in made}) == 1  # the same run

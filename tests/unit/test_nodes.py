@@ -350,3 +350,8 @@ def test_rubbish_from_other_nodes(said: Any) -> None:
     assert across._events([{"rank": 0, "event": "phase", "phase": ["x"]}, None, {"rank": 5}], 0, 1) == [
         {"event": "phase", "rank": 0}
     ]
+
+
+def test_one_node_alone_has_no_others() -> None:
+    found = nodes_findings.result(Heard(Nodes(1, 0, "127.0.0.1", 1), {0: "h0"})).findings
+    assert [f.status for f in found] == [Status.SKIP]
