@@ -278,6 +278,8 @@ def _session() -> Any:
 
 
 def _finished(run: Any) -> Any:
+    if run.state == "not started":
+        raise CannotError(f"the all-reduce did not start: {run.reason}")
     if not run.finished or run.verified is not True:
         raise RuntimeError(f"{run.state}: {run.reason}")
     return run

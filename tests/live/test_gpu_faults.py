@@ -81,7 +81,7 @@ def verdict(run: Run) -> Finding:
 
 @pytest.mark.parametrize("phase", ["init", "timed"])
 def test_a_killed_rank_is_named(faulty: Session, before: dict[int, Any], phase: str, record_property: Note) -> None:
-    run = faulty.run(planted(f"{phase}:kill"))
+    run = gpus.tried(faulty.run(planted(f"{phase}:kill")))
     record_property("reason", run.reason)
     record_property("seconds", round(run.seconds, 1))
     assert (run.state, run.blamed, run.abandoned) == ("failed", (1,), ()), (run.state, run.reason)
@@ -93,7 +93,7 @@ def test_a_killed_rank_is_named(faulty: Session, before: dict[int, Any], phase: 
 def test_a_stopped_rank_is_a_hang(before: dict[int, Any], record_property: Note) -> None:
     with gpus.faulty() as made:
         made._limits["timed"] = made._limits["first"] = 6.0
-        run = made.run(planted("timed:stop"))
+        run = gpus.tried(made.run(planted("timed:stop")))
     record_property("reason", run.reason)
     record_property("seconds", round(run.seconds, 1))
     assert (run.state, run.blamed, run.abandoned) == ("hung", (1,), ()), (run.state, run.reason)
@@ -104,7 +104,7 @@ def test_a_stopped_rank_is_a_hang(before: dict[int, Any], record_property: Note)
 
 
 def test_a_rank_that_raises_is_named(faulty: Session, before: dict[int, Any]) -> None:
-    run = faulty.run(planted("timed:raise"))
+    run = gpus.tried(faulty.run(planted("timed:raise")))
     assert (run.state, run.blamed) == ("failed", (1,)), (run.state, run.reason)
     assert "planted failure" in run.reason and "file.cpp" not in run.reason
     assert gpus.as_before(before) == ""
@@ -115,7 +115,7 @@ def test_out_of_memory_is_not_the_nodes_fault(plain: Session, before: dict[int, 
     # "context": no room for a CUDA context.  "buffers": room for it, none for the buffers of the all-reduce.
     sizes = (4096, 4 << 30) if left > 1 << 30 else (4096,)
     with gpus.hog(leave=left) as free:
-        run = plain.run(replace(gpus.ONE, sizes=sizes))
+        run = gpus.tried(plain.run(replace(gpus.ONE, sizes=sizes)))
     record_property("free_mib", free // gpus.MIB)
     record_property("error", run.ranks[0].error if run.ranks else run.reason)
     assert run.state == "failed" and out_of_memory(run), (run.state, run.reason)
@@ -155,7 +155,7 @@ def _sees_no_gpu(told: tuple[int, dict[str, Any], str], record_property: Note) -
 
 
 def test_another_libnccl_by_preload(plain: Session, record_property: Note) -> None:
-    usual = plain.run(gpus.ONE)
+    usual = gpus.tried(plain.run(gpus.ONE))
     assert usual.finished, usual.reason
     if not usual.mapped:
         pytest.skip("NCCL is linked into torch: no file to copy")

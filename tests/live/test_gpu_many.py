@@ -38,7 +38,7 @@ def session() -> Iterator[Session]:
 
 
 def right(session: Session, experiment: AllReduce, record: Note) -> Run:
-    run: Run = with_logs(Baseline(session.run(experiment), "", True)).run
+    run: Run = with_logs(Baseline(gpus.tried(session.run(experiment)), "", True)).run
     log = parse_text(run.log_text)
     record("transports", dict(log.transports))
     record("nvls", log.nvls)
@@ -104,7 +104,7 @@ def test_every_pair(session: Session, record_property: Note) -> None:
         if time.monotonic() > end:
             left.append(pair)
             continue
-        run = session.run(AllReduce("nccl", 2, "cuda", (BIG,), gpus=pair))
+        run = gpus.tried(session.run(AllReduce("nccl", 2, "cuda", (BIG,), gpus=pair)))
         assert (run.state, run.verified) == ("finished", True), (pair, run.reason)
         measured[f"{pair[0]}-{pair[1]}"] = f"{'+'.join(sorted(kinds(run)))} {run.busbw[BIG]:.1f} GB/s"
     record_property("pairs", measured)

@@ -47,7 +47,7 @@ def host() -> Iterator[LiveHost]:
 @pytest.fixture(scope="module")
 def shared(session: Session) -> Run:
     """Two ranks on GPU 0 as two hosts."""
-    run: Run = with_logs(Baseline(session.run(gpus.shared_gpu()), "", True)).run
+    run: Run = with_logs(Baseline(gpus.tried(session.run(gpus.shared_gpu())), "", True)).run
     return run
 
 
@@ -73,7 +73,7 @@ def right(run: Run) -> None:
 
 
 def test_a_world_of_one(session: Session, record_property: Note) -> None:
-    run = session.run(gpus.ONE)
+    run = gpus.tried(session.run(gpus.ONE))
     right(run)
     note(record_property, run)
     assert parse_text(run.log_text).comms_complete == 1, run.log_text[-2000:]  # NCCL itself says so
@@ -81,7 +81,7 @@ def test_a_world_of_one(session: Session, record_property: Note) -> None:
 
 
 def test_four_routes_give_one_version(session: Session, host: LiveHost, record_property: Note) -> None:
-    run = session.run(gpus.ONE)
+    run = gpus.tried(session.run(gpus.ONE))
     right(run)
     routes: dict[str, object] = {"torch": version_of(run), "log": parse_version(parse_text(run.log_text).nccl_version or "")}
     if not run.mapped:
@@ -134,13 +134,13 @@ def test_two_ranks_on_one_gpu_by_nccls_own_switch(session: Session, shared: Run,
     if version_of(shared) < MULTI_RANK_FROM:
         pytest.skip(f"NCCL {shared.nccl_version} has no NCCL_MULTI_RANK_GPU_ENABLE (from 2.30.3)")
     changes = (*ONE_GPU_ENV, ("NCCL_MULTI_RANK_GPU_ENABLE", "1"))
-    run = session.run(AllReduce("nccl", 2, "cuda", (4096, gpus.MIB), changes, gpus=(0, 0)))
+    run = gpus.tried(session.run(AllReduce("nccl", 2, "cuda", (4096, gpus.MIB), changes, gpus=(0, 0))))
     note(record_property, run)
     right(run)
 
 
 def test_a_duplicate_gpu_is_a_finding(session: Session, host: LiveHost, record_property: Note) -> None:
-    run = with_logs(Baseline(session.run(AllReduce("nccl", 2, "cuda", (4096,), gpus=(0, 0))), "", True)).run
+    run = with_logs(Baseline(gpus.tried(session.run(AllReduce("nccl", 2, "cuda", (4096,), gpus=(0, 0)))), "", True)).run
     assert run.state == "failed" and run.blamed, (run.state, run.reason)
     assert cause_of(run) == "duplicate_gpu", (run.reason, run.log_text[-2000:])
     found, *_ = list(allreduce_run(Baseline(run, "", True), Unavailable("not read"), pci.probe(host), gpu.probe(host)))
@@ -161,7 +161,7 @@ def test_the_whole_preflight(record_property: Note) -> None:
 
 
 def test_the_parser_reads_every_line_that_matters(session: Session, record_property: Note) -> None:
-    run = session.run(gpus.two_ranks())
+    run = gpus.tried(session.run(gpus.two_ranks()))
     right(run)
     log = parse_text(run.log_text)
     record_property("subsystems", sorted(log.subsystems))

@@ -46,7 +46,7 @@ def prove(
     ledger: Ledger, machine: Machine, stem: pathlib.Path, whole: float, environment: dict[str, str], log: pathlib.Path
 ) -> None:
     """Every step that this machine can take, in order; the files are written after each thing that is said."""
-    deadline = time.monotonic() + whole
+    deadline = ledger.begin + whole
     for step in ledger.steps:
         for claim in step.claims:
             if machine.gpus and claim.gpus > machine.gpus:

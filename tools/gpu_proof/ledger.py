@@ -41,7 +41,7 @@ class Ledger:
         self.files: list[str] = []  # what was recorded beside the book
         self.ended = ""  # why it ended early; "" it did not
         self.started = time.time()
-        self._begin = time.monotonic()
+        self.begin = time.monotonic()
 
     def say(self, claim: str, state: str, text: str = "", data: Mapping[str, Any] | None = None) -> None:
         """Enter what became of a claim.  A failure stays: nothing that is said later turns it into something better."""
@@ -93,7 +93,7 @@ class Ledger:
         return {
             "schema": SCHEMA,
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
-            "seconds": round(time.monotonic() - self._begin, 1),
+            "seconds": round(time.monotonic() - self.begin, 1),
             "verdict": self.verdict,
             "exit_code": self.code,
             "running": self.running,
