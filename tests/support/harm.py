@@ -60,7 +60,8 @@ def watch():
 planted = {name: f"/planted/{name}" for name in PATHS}
 planted |= {name: f"127.0.0.1:{port}" for name, port in PORTS.items()}
 planted |= {"NCCL_DEBUG": "TRACE", "UCX_LOG_LEVEL": "trace", "FI_LOG_LEVEL": "debug", "LD_DEBUG": "libs",
-    "NCCL_RAS_ENABLE": "1", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "NCCL_INSPECTOR_ENABLE": "1", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1"}
+    "NCCL_RAS_ENABLE": "1", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "NCCL_INSPECTOR_ENABLE": "1",
+    "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1"}
 environment = {**os.environ, "LD_LIBRARY_PATH": LIBRARIES, **planted}
 before = written()
 watcher = threading.Thread(target=watch); watcher.start()
