@@ -65,7 +65,7 @@ host("hangs", variables=runs("sh", "-c", "exec sleep 600") + " audit_timeout=2")
 host("crashes", variables=runs("sh", "-c", "echo boom >&2; exit 1"))
 host("absent", variables=runs("/nonexistent/netdoctor"))
 host("rubbish", variables=runs("echo", "no JSON"))
-host("large", variables=runs("sh", "-c", "head -c 6000000 /dev/zero | tr '\\\\0' x # "))
+host("large", variables=runs("sh", "-c", "yes | head -c 6000000 # "))
 host("huge", variables=forged(lambda r: r["inventory"].update(pad="x" * 5_100_000)))
 host("old-schema", variables=forged(lambda r: r.update(schema="netdoctor.report/0")))
 host("no-checks", variables=forged(lambda r: r.update(checks=[])))
@@ -116,7 +116,7 @@ INCONCLUSIVE = {
     "two-minds": "its verdict is none",
     "full": "netdoctor did not run",
 }
-HEALTHY = ("gpu01", "gpu02", "gpu03", "gpu04", "gpu05", "gpu06", "domain", "other-python", "hostile")
+FINE = ("gpu01", "gpu02", "gpu03", "gpu04", "gpu05", "gpu06", "domain", "other-python", "hostile")
 
 
 GET_PIP = ("20_3_4", "21_3_1", "24_2", "25_3", "26_0")  # the versions that ansible-test asks for, by its own version
@@ -146,16 +146,21 @@ def test_every_host_has_a_report_that_keeps_the_schema(seen: Any, reports: dict[
         assert report["identity"]["host"] == name
 
 
+def fine(report: dict[str, Any]) -> bool:
+    """A report of the host's own with nothing against it: from outside a job, and without a GPU, little can be told."""
+    return report["verdict"]["exit_code"] == 0 and [c["id"] for c in report["checks"]] != ["fleet.audited"]
+
+
 @pytest.mark.root
 @needs_hosts
 def test_each_fault_is_told_apart(reports: dict[str, Any]) -> None:
     told = {name: (r["verdict"]["status"], r["verdict"]["text"]) for name, r in reports.items()}
-    assert {name for name, (status, _) in told.items() if status == "healthy"} == set(HEALTHY), told
+    assert {name for name, r in reports.items() if fine(r)} == set(FINE), told
     for name, words in INCONCLUSIVE.items():
         assert told[name][0] == "inconclusive" and words in told[name][1], (name, told[name])
     assert told["silent"][0] == "unhealthy" and "unreachable: " in told["silent"][1]
     assert told["short-of-cards"][0] == "unhealthy" and "hardware.accelerator" in told["short-of-cards"][1]
-    assert set(told) == {*HEALTHY, *INCONCLUSIVE, "silent", "short-of-cards"}
+    assert set(told) == {*FINE, *INCONCLUSIVE, "silent", "short-of-cards"}
 
 
 @pytest.mark.root
@@ -188,8 +193,7 @@ def test_the_fleets_report_has_every_host(seen: Any) -> None:
 @pytest.mark.root
 @needs_hosts
 def test_check_mode_looks_too(seen: Any) -> None:
-    status = {name: json.loads(text)["verdict"]["status"] for name, text in seen["check reports"].items()}
-    assert status == {"gpu01": "healthy", "misnamed": "inconclusive"}, seen["check"]
+    assert {name: fine(json.loads(text)) for name, text in seen["check reports"].items()} == {"gpu01": True, "misnamed": False}
     assert set(map(tuple, seen["left after check"].values())) == {()}
 
 
@@ -199,7 +203,7 @@ def test_the_module_by_itself(seen: Any) -> None:
     assert seen["ad hoc"]["exit"] == 0, seen["ad hoc"]
     head, _, body = seen["ad hoc"]["out"].partition(" => ")
     result = json.loads(body)
-    assert head == "gpu01 | SUCCESS" and result["changed"] is False and result["status"] == "healthy"
+    assert head == "gpu01 | SUCCESS" and result["changed"] is False and result["status"] in ("healthy", "inconclusive")
     assert result["rc"] == 0 and result["interpreter"].startswith("/") and result["report"]["schema"] == "netdoctor.report/1"
 
 
