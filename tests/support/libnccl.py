@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from netdoctor.trust import trusted
+
 FOLDER = Path(os.environ.get("LIBNCCL_FOLDER") or Path(__file__).parents[2] / "build" / "nccl")
 LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
 RUNNING_FROM = (2, 28)
@@ -14,6 +16,8 @@ RUNNING_FROM = (2, 28)
 
 def libraries() -> dict[tuple[int, ...], Path]:
     """Version -> libnccl.so.2 of every one that is there."""
+    if os.geteuid() == 0 and FOLDER.exists() and (reason := trusted(str(FOLDER))):
+        pytest.skip(f"root loads no library from {FOLDER}: {reason}")
     found = (path / LIBRARY for path in sorted(FOLDER.glob("[0-9]*")) if path.suffix != ".part")
     return {tuple(int(n) for n in path.parents[3].name.split(".")): path for path in found if path.exists()}
 

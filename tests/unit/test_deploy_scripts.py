@@ -57,7 +57,7 @@ def test_the_plugin_tells_good_bad_and_cannot_tell(tmp_path: Path, text: str | N
         file.write_text(text.replace("FILE", str(planted)))
     got, line = npd(file)
     assert got == code
-    assert says.replace("FILE", str(planted)) in line or says in line
+    assert says.replace("FILE", str(planted))[:60] in line  # a message ends at 80 characters, the folder's name may be long
     assert len(line.rstrip("\n")) <= 80 and line.count("\n") == 1
     assert not planted.exists()
 
