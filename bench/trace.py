@@ -31,17 +31,23 @@ class Seen:
 
 
 def look(command: Sequence[str]) -> Seen:
-    """Run `command` under strace.  Successful opens count: a refused one read nothing."""
+    """Run `command` under strace.  Successful opens count: a refused one read nothing.
+
+    What a child opens below /sys is its native library's own look (libibverbs, libudev, NVML): no helper program of
+    netdoctor's reads there itself.
+    """
     opened: Counter[str] = Counter()
     spans: list[tuple[float, float]] = []  # of each process, the command's own first
     with tempfile.TemporaryDirectory() as folder:
         tracer = ["strace", "-ff", "-ttt", "-q", "-e", "trace=open,openat,openat2,execve", "-o", f"{folder}/trace"]
         subprocess.run([*tracer, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-        for file in pathlib.Path(folder).iterdir():
-            lines = file.read_text(errors="replace").splitlines()
+        traces = [f.read_text(errors="replace").splitlines() for f in pathlib.Path(folder).iterdir()]
+        traces.sort(key=lambda lines: float(lines[0].split()[0]))  # the command's own first
+        for number, lines in enumerate(traces):
             spans.append((float(lines[0].split()[0]), float(lines[-1].split()[0])))
             found = (match.group(1) for line in lines if (match := _OPEN.match(line)))
-            opened.update(path for path in found if _MACHINE.match(path) and not _NOT_OURS.match(path))
+            ours = (path for path in found if _MACHINE.match(path) and not _NOT_OURS.match(path))
+            opened.update(path for path in ours if number == 0 or not path.startswith("/sys/"))
     if not opened:
         raise RuntimeError("strace saw nothing being opened")
     children = sorted(spans)[1:]
