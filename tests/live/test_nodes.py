@@ -174,7 +174,7 @@ def test_a_host_behind_a_firewall_hangs_the_others(hosts: Hosts) -> None:
             "hang",
             marks=pytest.mark.xfail(
                 strict=False,
-                reason="known defect: between nodes, a rank that is stopped while others wait for it is sometimes not the one named",
+                reason="known defect: between nodes, a rank that is stopped is sometimes not the one that is named",
             ),
         ),
     ],
