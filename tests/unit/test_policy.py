@@ -83,6 +83,14 @@ def test_exit_codes(profile: str, seen: Seen, statuses: dict[str, Status], code:
     assert got.status == {3: "unhealthy", 4: "inconclusive"}.get(code, got.status)
 
 
+def test_skips_beside_an_unknown_are_not_called_healthy() -> None:
+    """That one thing does not apply says nothing of what could not be told."""
+    got = verdict(result("net.tcp_buffers", SKIP), result("net.socket_ifname", UNKNOWN), seen=Seen(False, False, False))
+    assert (got.status, got.exit_code) == ("inconclusive", 4)
+    got = verdict(result("net.tcp_buffers", SKIP), result("net.socket_ifname", SKIP), seen=Seen(False, False, False))
+    assert (got.status, got.exit_code) == ("healthy", 0)
+
+
 def test_audit_that_saw_nothing_is_not_called_healthy() -> None:
     got = verdict(result(RUN, UNKNOWN), result(DEV, ERROR), profile="audit", seen=GPU)
     assert (got.status, got.exit_code) == ("inconclusive", 0)

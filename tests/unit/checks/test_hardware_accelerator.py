@@ -35,6 +35,12 @@ CASES: dict[str, tuple[Changes, str, Status]] = {
     "one given to a virtual machine": ({Pci: given_away("vfio-pci"), Gpus: f.gpus(7)}, GPUS, Status.PASS),
     "eight expected": ({Expected: f.expected(gpus=8, hcas=8)}, "expected GPUs", Status.PASS),
     "HCAs as expected": ({Expected: f.expected(gpus=8, hcas=8)}, "expected HCAs", Status.PASS),
+    "NVML shows more than PCI": ({Pci: f.pci(devices=tuple(f.gpu_device(i) for i in range(5)))}, GPUS, Status.UNKNOWN),
+    "WSL2 gives GPUs that are not on PCI": (
+        {Pci: f.pci(devices=tuple(f.gpu_device(i) for i in range(5)), foreign_accelerators=("/dev/dxg",))},
+        GPUS,
+        Status.PASS,
+    ),
     "NVML lost one": ({Gpus: f.gpus(7)}, GPUS, Status.FAIL),
     "NVML shows another one": (
         {Pci: f.pci(devices=tuple(f.gpu_device(i) for i in range(7))), Gpus: f.gpus(all=tuple(f.gpu(i) for i in range(1, 8)))},
