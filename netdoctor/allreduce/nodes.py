@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from netdoctor.launchers import Launcher, detect
@@ -21,6 +22,10 @@ _JOB: Final = (
 )
 # Who else would know the number of nodes or the first one.
 _MASTERS: Final = ("MASTER_ADDR", "PET_MASTER_ADDR", "LWS_LEADER_ADDRESS")
+_NODELISTS: Final = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+_HOSTS: Final = re.compile(
+    r"(?=[^,])([A-Za-z0-9._-]*)(?:\[([0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\]([A-Za-z0-9._-]*))?(?:,|$)"
+)
 
 
 class NodesError(ValueError):
@@ -40,6 +45,7 @@ class Nodes:
     local_rank: int = 0  # of this process: the others of its node wait for rank 0
     local_world: int = 1
     launcher: str | None = None
+    names: tuple[str, ...] = ()  # of all nodes in their order, as the launcher calls them; empty: it does not say
 
     def named(self) -> str:
         host = f"[{self.master}]" if ":" in self.master else self.master
@@ -91,6 +97,7 @@ def find(given: Given, variables: Mapping[str, str]) -> Nodes:
         launcher.local_rank or 0,
         launcher.local_world or 1,
         launcher.name,
+        _names(launcher, variables, count),
     )
 
 
@@ -142,24 +149,35 @@ def _master(variables: Mapping[str, str]) -> str | None:
     for name in _MASTERS:
         if variables.get(name):
             return variables[name][:253]
-    for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
-        if first := first_host(variables.get(name, "")):
+    for name in _NODELISTS:
+        if first := next(hosts(variables.get(name, "")), None):
             return first
-    if hosts := variables.get("VC_WORKER_HOSTS"):
-        return hosts.split(",")[0] or None
+    if workers := variables.get("VC_WORKER_HOSTS"):
+        return workers.split(",")[0] or None
     if (jobset := variables.get("JOBSET_NAME")) and (job := variables.get("REPLICATED_JOB_NAME")):
         return f"{jobset}-{job}-0-0.{jobset}"
     return None
 
 
-def first_host(nodelist: str) -> str | None:
-    """The first host of Slurm's list: ``gpu[03-06,9],login1`` begins with gpu03.  None where it is not of that form."""
-    match = re.match(
-        r"([A-Za-z0-9._-]*)(?:\[([0-9]+)(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\]([A-Za-z0-9._-]*))?(?:,|$)", nodelist
-    )
-    if match is None:
-        return None
-    return "".join(part for part in match.groups() if part) or None
+def _names(launcher: Launcher, variables: Mapping[str, str], count: int) -> tuple[str, ...]:
+    """SLURM_NODEID counts along the step's list (srun(1)); where the list is of another length it is of something else."""
+    if launcher.name != "slurm":
+        return ()
+    listed = next((variables[name] for name in _NODELISTS if variables.get(name)), "")
+    every = tuple(islice(hosts(listed), count + 1))
+    return every if len(every) == count else ()
+
+
+def hosts(nodelist: str) -> Iterator[str]:
+    """Slurm's list written out: ``gpu[03-04,9],login1`` is gpu03, gpu04, gpu9, login1.  Ends at what is not of that form."""
+    at = 0
+    while match := _HOSTS.match(nodelist, at):
+        at = match.end()
+        head, ranges, tail = match.groups()
+        if ranges is None:
+            yield head
+        for low, _, high in (one.partition("-") for one in (ranges or "").split(",") if one):
+            yield from (f"{head}{number:0{len(low)}}{tail}" for number in range(int(low), int(high or low) + 1))
 
 
 def _run(variables: Mapping[str, str]) -> str:

@@ -66,7 +66,7 @@ def _findings(heard: Heard) -> Iterator[Finding]:
 
 
 def _fine(heard: Heard, node: int) -> Finding:
-    who = heard.name(node)
+    who = _name(heard, node)
     tried = [
         a
         for a in (heard.reach.get(heard.nodes.rank, {}).get(node), heard.reach.get(node, {}).get(heard.nodes.rank))
@@ -93,7 +93,14 @@ def _fine(heard: Heard, node: int) -> Finding:
 
 
 def _subject(heard: Heard, node: int) -> str:
-    return heard.hosts.get(node) or f"node {node}"
+    return heard.hosts.get(node) or (heard.nodes.names[node] if heard.nodes.names else f"node {node}")
+
+
+def _name(heard: Heard, node: int) -> str:
+    """As `heard` calls it; one of which nothing was heard by the launcher's name."""
+    if node and node not in heard.hosts and heard.nodes.names:
+        return f"node {node} ({heard.nodes.names[node]})"
+    return heard.name(node)
 
 
 def _missing(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
@@ -125,7 +132,7 @@ def _missing(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
             continue
         phase = {"join": "", "result": " during the all-reduce"}.get(subject, f" before the all-reduce ({subject})")
         yield node, Finding(
-            Status.FAIL, f"{heard.name(node)} is missing{phase}: {why}", subject=_subject(heard, node),
+            Status.FAIL, f"{_name(heard, node)} is missing{phase}: {why}", subject=_subject(heard, node),
             evidence={"missing_from": subject}, how="its own report, if there is one; is it up, and does it reach the master?",
         )  # fmt: skip
 

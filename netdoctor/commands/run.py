@@ -27,7 +27,7 @@ _NAMES: Final = (
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT",
     "PMIX_NAMESPACE",
-    "PMI_FD",
+    "PMI_PORT",
     "FLUX_JOB_ID",
 )
 
@@ -70,8 +70,18 @@ def tell_ranks(code: int, others: int) -> None:
 
 def _address(variables: Mapping[str, str]) -> bytes:
     """A name in the abstract namespace of Unix sockets (unix(7)): no file, and gone with its process."""
-    said = [f"{name}={variables[name]}" for name in _NAMES if name in variables] or [f"parent={os.getppid()}"]
+    said = [f"{name}={variables[name]}" for name in _NAMES if name in variables]
+    said = said or [f"parent={_proxy(variables) or os.getppid()}"]
     return b"\0netdoctor-run-" + hashlib.sha256("\0".join([str(os.getuid()), *said]).encode()).hexdigest()[:32].encode()
+
+
+def _proxy(variables: Mapping[str, str]) -> int | None:
+    """Hydra (MPICH) names no job.  Its ranks of one node hold socket pairs to one proxy, each under another number."""
+    try:
+        with socket.socket(fileno=os.dup(int(variables["PMI_FD"]))) as line:
+            return _peer_pid(line) or None
+    except (KeyError, ValueError, OSError):
+        return None
 
 
 def _ask(address: bytes) -> int:
@@ -99,10 +109,21 @@ def _pause() -> None:
 
 
 def _peer(line: socket.socket) -> int:
-    """The uid behind a Unix socket (SO_PEERCRED, unix(7)): pid, uid, gid."""
+    """The uid behind a Unix socket."""
+    return _credentials(line)[1]
+
+
+def _peer_pid(line: socket.socket) -> int:
+    """Who made the socket pair; 0 where that process is of another PID namespace."""
+    return _credentials(line)[0]
+
+
+def _credentials(line: socket.socket) -> tuple[int, int, int]:
+    """SO_PEERCRED (unix(7)): pid, uid, gid."""
     import struct
 
-    return int(struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
+    pid, uid, gid = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid, gid
 
 
 def _serve(address: bytes, code: int, others: int) -> None:

@@ -73,9 +73,12 @@ class Hosts:
 
     def start(self, number: int, *arguments: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """`netdoctor ARGUMENTS` on a host; its report is read from stdout."""
+        return self.spawn(number, sys.executable, "-m", "netdoctor.cli", *arguments, variables=variables)
+
+    def spawn(self, number: int, *command: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         environment = {**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT), **(variables or {})}
         made = subprocess.Popen(
-            [*self._enter(self.holders[number]), sys.executable, "-m", "netdoctor.cli", *arguments],
+            [*self._enter(self.holders[number]), *command],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -84,6 +87,18 @@ class Hosts:
         )
         self.started.append(made)
         return made
+
+    def remote_shell(self) -> Path:
+        """What launchers call in the place of ssh: ``SCRIPT [-x] HOST COMMAND…`` runs the command on that host."""
+        script = self.folder / "remote-shell"
+        cases = "\n".join(
+            f'{name}) exec {" ".join(self._enter(holder))} sh -c "$*";;'
+            for name, holder in zip(self.names, self.holders, strict=True)
+        )
+        first = 'while [ "$1" = -x ]; do shift; done; host=$1; shift'
+        script.write_text(f"#!/bin/sh\n{first}\ncase $host in\n{cases}\nesac\nexit 255\n")
+        script.chmod(0o755)
+        return script
 
     def close(self) -> None:
         for made in reversed(self.started):

@@ -95,7 +95,7 @@ def settings(**values):
     new.write_text("".join(lines))
     new.rename(SCRIPTS + "/netdoctor.conf")
 def start(conf, more=""):
-    sh("hostname control", "mkdir -p /run/slurm/state /etc/slurm /etc/netdoctor /plain-sys /mnt-trees",
+    sh("hostname control", "mkdir -p /run/slurm/state /run/netdoctor /etc/slurm /etc/netdoctor /plain-sys /mnt-trees",
        "mount -t tmpfs -o mode=755 trees /mnt-trees", "mount -t sysfs sysfs /plain-sys",
        "dd if=/dev/urandom of=/run/munge.key bs=1 count=1024 2>/dev/null", "chmod 400 /run/munge.key",
        "ip link add br0 type bridge", "ip link set br0 up", "ip addr add 192.168.77.254/24 dev br0")
@@ -111,7 +111,8 @@ def start(conf, more=""):
     for name in NODES:
         os.mkdir(f"/run/slurm/spool-{name}")
         child = subprocess.Popen(["unshare", "-n", "-m", "-u", "sh", "-c",
-            f"hostname {name}; ip link set lo up; echo up; read go; exec slurmd -D -N {name}"],
+            f"hostname {name}; ip link set lo up; mount -t tmpfs run /run/netdoctor; echo up; read go;"
+            f" exec slurmd -D -N {name}"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1)
         assert child.stdout.readline() == "up\n"
         PIDS[name] = child.pid

@@ -16,7 +16,7 @@ from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.experiment import AllReduce, Run
 from netdoctor.allreduce.hub import Hub
 from netdoctor.allreduce.meeting import Meeting, MeetingError, kind_of
-from netdoctor.allreduce.nodes import Given, Nodes, NodesError, find, first_host
+from netdoctor.allreduce.nodes import Given, Nodes, NodesError, find, hosts
 from netdoctor.allreduce.sandbox import sandbox
 from netdoctor.commands import nodes_findings
 from netdoctor.model import Status
@@ -98,11 +98,24 @@ def test_what_is_missing_is_said(given: Given, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodelist", "host"),
-    [("gpu[03-06,9],login1", "gpu03"), ("a", "a"), ("a-1.b,c", "a-1.b"), ("r[1-2]n", "r1n"), ("", None), ("a[x]", None)],
-)
-def test_the_first_host_of_a_nodelist(nodelist: str, host: str | None) -> None:
-    assert first_host(nodelist) == host
+    ("nodelist", "names"),
+    [
+        ("gpu[03-04,9],login1", ["gpu03", "gpu04", "gpu9", "login1"]), ("a", ["a"]), ("a-1.b,c", ["a-1.b", "c"]),
+        ("r[9-10]n", ["r9n", "r10n"]), ("[1-2]", ["1", "2"]), ("", []), ("a[x]", []), ("a,b[x]", ["a"]), (",", []),
+    ],
+)  # fmt: skip
+def test_slurms_list_of_nodes(nodelist: str, names: list[str]) -> None:
+    assert list(hosts(nodelist)) == names
+
+
+def test_a_node_that_did_not_come_has_the_name_that_slurm_gives_it() -> None:
+    assert find(Given(), SRUN).names == ("gpu03", "gpu07", "gpu08")
+    assert find(Given(nodes=2, node_rank=0), SRUN).names == ()  # the list is of other nodes
+    assert find(Given(), {**SRUN, "SLURM_STEP_NODELIST": "gpu[0-999999999]"}).names == ()
+    assert find(Given(), TORCHRUN).names == ()
+    heard = Heard(find(Given(), SRUN), hosts={0: "gpu03", 2: "gpu08"}, gone={1: ("join", "did not come within 3 s")})
+    (found,) = [f for f in nodes_findings.result(heard).findings if f.status is Status.FAIL]
+    assert found.subject == "gpu07" and found.message == "node 1 (gpu07) is missing: did not come within 3 s"
 
 
 def test_commas_in_variables_reach_the_ranks_as_they_are() -> None:
