@@ -38,6 +38,10 @@ _KEPT: Final = frozenset(
 )
 
 
+_COUNTS: Final = ("entered", "left")  # of a cut: a number a rank
+_NAMES: Final = ("stopped", "blocked")  # some of the ranks
+
+
 @dataclass
 class Heard:
     """What this node knows in the end."""
@@ -138,8 +142,8 @@ def outgoing(events: Iterable[Mapping[str, Any]], cut: verdict.Cut | None, offse
     data: dict[str, Any] = {"events": told, "cut": None}
     if cut is not None:
         data["cut"] = {
-            "kind": cut.kind, "time": cut.time + offset, "seconds": cut.seconds, "entered": cut.entered,
-            "stopped": cut.stopped, "text": cut.text,
+            "kind": cut.kind, "time": cut.time + offset, "seconds": cut.seconds, "text": cut.text,
+            **{name: getattr(cut, name) for name in (*_COUNTS, *_NAMES)},
         }  # fmt: skip
     return data
 
@@ -150,8 +154,10 @@ def combine(heard: Heard, made: Mapping[int, AllReduce], parts: Mapping[int, Any
     experiment = replace(made[heard.nodes.rank], ranks=world, gpus=())
     events: list[dict[str, Any]] = []
     cuts: list[verdict.Cut] = []
-    entered = [0] * world
-    stopped: list[int] = []
+    counts = {name: [0] * world for name in _COUNTS}
+    named: dict[str, list[int]] = {name: [] for name in _NAMES}
+    times: list[float | None] = [None] * world
+    lame: dict[int, str] = {}
     for node, part in parts.items():
         first, ranks = heard.firsts[node], made[node].ranks
         if not isinstance(part, Mapping):
@@ -160,20 +166,33 @@ def combine(heard: Heard, made: Mapping[int, AllReduce], parts: Mapping[int, Any
         cut = _cut(part.get("cut"), ranks)
         if cut is not None:
             cuts.append(cut)
-            stopped += [first + n for n in cut.stopped]
-            entered[first : first + ranks] = [*cut.entered, *[0] * (ranks - len(cut.entered))]
+            if cut.kind == "lost":
+                lame[node] = cut.text
+            times[first : first + ranks] = [cut.time] * ranks
+            for name in _COUNTS:
+                counts[name][first : first + ranks] = (*getattr(cut, name), *[0] * ranks)[:ranks]
+            for name in _NAMES:
+                named[name] += [first + n for n in getattr(cut, name)]
     # Where one node saw that nothing moved, that is what happened; the others were told to stop.
     stalled = [c for c in cuts if c.kind == "stalled"]
     cut = min(stalled or cuts, key=lambda c: c.time, default=None)
     if cut is not None:
-        cut = replace(cut, time=min(c.time for c in cuts), entered=tuple(entered), stopped=tuple(stopped))
+        known: dict[str, Any] = {name: tuple(values) for name, values in (*counts.items(), *named.items())}
+        # Each node its own time: it learns from victims elsewhere that its rank died, sooner than it can reap it.  But what
+        # fails after a node ended its ranks for the time fails by that.
+        ended = min((c.time for c in cuts if c.kind in ("stalled", "deadline")), default=None)
+        cut = replace(cut, times=tuple(_first(ended, one) for one in times), **known)
     facts = own.torch if isinstance(own.torch, TorchFacts) else None
     built = verdict.build(experiment, events, cut, facts=facts, import_seconds=own.import_seconds)
     run = CommonRun(**{one.name: getattr(built, one.name) for one in fields(built)})
-    run = _lost(heard, run, made)
+    run = _lost(heard, run, made, lame)
     run = replace(run, reason=re.sub(r"\brank ([0-9]+)", lambda found: _on(heard, found), run.reason))
     kept = {n: getattr(own, n) for n in ("seconds", "log", "log_text", "changes", "abandoned", "output", "mapped", "notes")}
     return replace(run, **kept)
+
+
+def _first(*times: float | None) -> float | None:
+    return min((one for one in times if one is not None), default=None)
 
 
 def _on(heard: Heard, found: re.Match[str]) -> str:
@@ -181,8 +200,8 @@ def _on(heard: Heard, found: re.Match[str]) -> str:
     return f"{found[0]} ({host})" if host else found[0]
 
 
-def _lost(heard: Heard, run: CommonRun, made: Mapping[int, AllReduce]) -> CommonRun:
-    """Where a node went away, or cannot be reached, the others are its victims, whatever they say."""
+def _lost(heard: Heard, run: CommonRun, made: Mapping[int, AllReduce], lame: Mapping[int, str]) -> CommonRun:
+    """Where a node went away, lost its ranks (`lame`) or cannot be reached, the others are its victims, whatever they say."""
     lost = sorted(n for n in heard.gone if n in heard.firsts)
     if run.finished:
         return run
@@ -190,7 +209,11 @@ def _lost(heard: Heard, run: CommonRun, made: Mapping[int, AllReduce]) -> Common
         told = "; ".join(f"{heard.name(n)} was lost: {heard.gone[n][1]}" for n in lost)
         return replace(run, state="failed", reason=told, blamed=_all_of(heard, lost, made), told=told, told_cause="rank_died")
     culprit = next((r for r in run.ranks if r.rank in run.blamed), None)
-    connecting = run.state == "hung" or (run.state == "failed" and culprit is not None and verdict.is_victim(culprit.error))
+    victim = run.state == "failed" and culprit is not None and verdict.is_victim(culprit.error)
+    if victim and lame:
+        told = "; ".join(f"{heard.name(n)}: {why}" for n, why in sorted(lame.items()))
+        return replace(run, reason=told, blamed=_all_of(heard, lame, made), told=told, told_cause="rank_died")
+    connecting = run.state == "hung" or victim
     bad = broken(heard.reach)
     if connecting and bad and all(r.phase in ("import", "rendezvous", "device", "init", "first") for r in run.ranks):
         told = "; ".join(who_and_whom(heard, whom, pairs) for whom, pairs in bad.items())
@@ -258,10 +281,9 @@ def _cut(said: object, ranks: int) -> verdict.Cut | None:
     if not isinstance(said, Mapping):
         return None
     try:
-        entered = tuple(int(n) for n in said["entered"][:ranks])
-        stopped = tuple(int(n) for n in said["stopped"] if 0 <= int(n) < ranks)
-        return verdict.Cut(
-            text(said["kind"], 20), float(said["time"]), float(said["seconds"]), entered, stopped, text(said["text"])
-        )
+        known = {name: tuple(int(n) for n in said[name][:ranks]) for name in _COUNTS}
+        known |= {name: tuple(int(n) for n in said[name][:ranks] if 0 <= int(n) < ranks) for name in _NAMES}
+        kind, word = text(said["kind"], 20), text(said["text"])
+        return verdict.Cut(kind, float(said["time"]), float(said["seconds"]), text=word, **known)
     except (KeyError, TypeError, ValueError):
         return None

@@ -310,12 +310,13 @@ class Watch:
     def until_end(self, deadline: float | None) -> verdict.Cut | None:
         """None when all ranks ended by themselves; else why they must be ended."""
         moved, seen = time.monotonic(), (0, b"")
+        stopped: float | None = None
         while True:
             if self.worker.wait(self.ended, _sooner(deadline, time.monotonic() + (POLL if self.across is None else POLL / 10))):
                 return None
             now = time.monotonic()
             events = self.events()
-            stopped = self._across(events)
+            stopped = stopped or (now if self._across(events) else None)
             state = (len(events), bytes(self.page))
             if state != seen:
                 moved, seen = now, state
@@ -323,7 +324,8 @@ class Watch:
             failed = [t for r in ranks for t in (r.error_time, None if r.done else r.exit_time) if t is not None]
             if failed and now > min(failed) + GRACE:
                 return self._cut("failure", now, ranks, 0.0)
-            if stopped and not failed:
+            # Not at once: the victims elsewhere know of a death sooner than those who reap the dead here.
+            if stopped is not None and now > stopped + GRACE and not failed:
                 return self._cut("failure", now, ranks, 0.0, "another node ended the run")
             if self.worker.gone or self.worker.ended:
                 return self._cut("lost", now, ranks, 0.0, f"the process that forks the ranks {self.worker.ended or 'ended'}")
@@ -343,9 +345,18 @@ class Watch:
         return self.across.stopped()
 
     def _cut(self, kind: str, now: float, ranks: list[verdict.Rank], seconds: float, text: str = "") -> verdict.Cut:
-        entered = tuple(struct.unpack_from("<Q", self.page, _SLOT * r.rank)[0] for r in ranks)
-        stopped = tuple(r.rank for r in ranks if r.pid and _state(r.pid) in ("T", "t", "D"))
-        return verdict.Cut(kind, now, seconds, entered, stopped, text)
+        counts = [struct.unpack_from("<QQ", self.page, _SLOT * r.rank) for r in ranks]
+        states = {r.rank: _state(r.pid) for r in ranks if r.pid}
+        return verdict.Cut(
+            kind,
+            now,
+            seconds,
+            entered=tuple(entered for entered, _ in counts),
+            left=tuple(left for _, left in counts),
+            stopped=tuple(n for n, state in states.items() if state in ("T", "t")),
+            blocked=tuple(n for n, state in states.items() if state == "D"),
+            text=text,
+        )
 
 
 def _sooner(deadline: float | None, other: float) -> float:

@@ -33,8 +33,11 @@ class Cut:
     time: float  # time.monotonic
     seconds: float = 0.0  # that nothing moved
     entered: tuple[int, ...] = ()  # collectives entered per rank, from the progress page
-    stopped: tuple[int, ...] = ()  # ranks that /proc shows stopped (T) or in an uninterruptible wait (D)
+    left: tuple[int, ...] = ()  # and those left again: a rank that is inside one waits for others
+    stopped: tuple[int, ...] = ()  # ranks that /proc shows stopped (T, t)
+    blocked: tuple[int, ...] = ()  # or in an uninterruptible wait (D)
     text: str = ""
+    times: tuple[float | None, ...] = ()  # per rank, where each node ended its own; None: it ended by itself
 
 
 @dataclass
@@ -52,6 +55,7 @@ class Rank:
     verified: dict[int, int] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)
     affinity: Mapping[str, Any] = field(default_factory=dict)
+    cut: float | None = None  # when the runner began to end it: what comes later is the runner's own doing
 
     @property
     def phase(self) -> str:
@@ -106,12 +110,12 @@ def is_victim(error: str) -> bool:
     return any(text in error.lower() for text in _VICTIM)
 
 
-def first_failing(ranks: Sequence[Rank], before: float | None = None) -> Rank | None:
+def first_failing(ranks: Sequence[Rank]) -> Rank | None:
     """The rank that failed by itself first; victims of another only where nobody failed by itself."""
     failed: list[tuple[bool, float, int, Rank]] = []
     for rank in ranks:
         time = rank.error_time if rank.error_time is not None else None if rank.done else rank.exit_time
-        if time is None or (before is not None and time > before):
+        if time is None or (rank.cut is not None and time > rank.cut):
             continue
         if rank.error_time is not None:
             victim, lead = is_victim(rank.error), 0.0
@@ -132,14 +136,16 @@ def build(
 ) -> Run:
     """The run that these events tell of.  `cut` is None where every rank ended by itself."""
     ranks = ranks_of(experiment.ranks, events)
-    before = cut.time if cut else None
-    state, reason, blamed = _state(ranks, cut, first_failing(ranks, before))
+    if cut is not None:
+        for rank in ranks:
+            rank.cut = cut.times[rank.rank] if cut.times else cut.time
+    state, reason, blamed = _state(ranks, cut, first_failing(ranks))
     every = [r.sizes for r in ranks]
     latency = {s: max(t[s] for t in every) for s in experiment.sizes if all(s in t for t in every)}
     wrong = any(count for r in ranks for count in r.verified.values())
     compared = all(size in r.verified for r in ranks for size in experiment.sizes)
     moved = sum(int(r.result.get("moved", 0)) for r in ranks)
-    results = tuple(_result(r, before) for r in ranks)
+    results = tuple(_result(r) for r in ranks)
     known = facts or TorchFacts()
     return Run(
         experiment,
@@ -184,18 +190,39 @@ def _state(ranks: Sequence[Rank], cut: Cut | None, culprit: Rank | None) -> tupl
     named = ", ".join(f"rank {n}" for n in blamed)
     what = {"rendezvous": "the rendezvous", "init": "initialisation"}.get(slowest.phase, "a collective")
     text = f"no progress in {what} for {cut.seconds:.0f} s"
-    return "hung", f"{text}: {named} never arrived" if named else f"{text}: all ranks are inside", blamed
+    if not named:
+        return "hung", f"{text}: all ranks are inside", ()
+    return (
+        "hung",
+        f"{text}: {named} {'never arrived' if blamed != cut.stopped else 'is stopped' if len(blamed) == 1 else 'are stopped'}",
+        blamed,
+    )
 
 
 def _missing(ranks: Sequence[Rank], cut: Cut) -> tuple[int, ...]:
-    """Ranks that the others wait for: behind in phase, else in collectives entered, else stopped; () when all are inside."""
-    phases = {r.rank: r.order for r in ranks if not r.done}
-    entered = {n: cut.entered[n] if n < len(cut.entered) else 0 for n in phases}
-    for place in (phases, entered):
-        behind = [n for n, at in place.items() if at == min(place.values())]
-        if 0 < len(behind) < len(place):
-            return tuple(behind)
-    return cut.stopped
+    """Ranks that the others wait for; () when all are inside.
+
+    A stopped process is what nothing gets past.  Else those behind, but for one that is inside its collective: its peers
+    end theirs as soon as their own parts have come, so a victim may be a collective, and even a phase, behind the others.
+    """
+    waiting = {r.rank: r for r in ranks if not r.done}
+    if stopped := tuple(n for n in cut.stopped if n in waiting):
+        return stopped
+    phases = {n: r.order for n, r in waiting.items()}
+    if min(phases.values()) < PHASES.index("first"):
+        return _behind(phases)
+    entered = {n: cut.entered[n] if n < len(cut.entered) else 0 for n in waiting}
+    outside = tuple(n for n in waiting if n < len(cut.left) and cut.left[n] == entered[n])
+    if 0 < len(outside) < len(ranks):
+        return outside
+    # Collectives on a GPU are begun without waiting for the one before: there, ranks can be further apart.
+    behind = tuple(n for n in _behind(entered) if max(entered.values()) > entered[n] + 1)
+    return behind or tuple(n for n in cut.blocked if n in waiting)
+
+
+def _behind(place: Mapping[int, int]) -> tuple[int, ...]:
+    behind = tuple(n for n, at in place.items() if at == min(place.values()))
+    return behind if len(behind) < len(place) else ()
 
 
 def _why(rank: Rank) -> str:
@@ -211,8 +238,8 @@ def _end(rank: Rank) -> str:
     return f"rank {rank.rank} exited with status {rank.exit}"
 
 
-def _result(rank: Rank, before: float | None) -> RankResult:
-    ours = before is not None and rank.exit_time is not None and rank.exit_time > before  # we ended it
+def _result(rank: Rank) -> RankResult:
+    ours = rank.cut is not None and rank.exit_time is not None and rank.exit_time > rank.cut  # we ended it
     times: list[tuple[str, float]] = [(p, rank.phases[p]) for p in PHASES if p in rank.phases]
     spans = {p: round(end - begin, 6) for (p, begin), (_, end) in pairwise(times)}
     result = rank.result

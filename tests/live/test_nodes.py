@@ -169,14 +169,7 @@ def test_a_host_behind_a_firewall_hangs_the_others(hosts: Hosts) -> None:
     ("fault", "cause"),
     [
         ("timed:kill", "rank_died"),
-        pytest.param(
-            "timed:stop",
-            "hang",
-            marks=pytest.mark.xfail(
-                strict=False,
-                reason="known defect: between nodes, a rank that is stopped is sometimes not the one that is named",
-            ),
-        ),
+        ("timed:stop", "hang"),
     ],
 )
 def test_a_host_whose_rank_dies_or_stops_is_named_by_all(hosts: Hosts, fault: str, cause: str) -> None:

@@ -87,10 +87,22 @@ def test_ranks_that_we_ended_have_no_exit_of_their_own() -> None:
     [
         ("first", "init", Cut("stalled", 9, 75), "hung", (1,)),
         ("first", "rendezvous", Cut("stalled", 9, 75), "hung", (1,)),
-        ("timed", "timed", Cut("stalled", 9, 75, (7, 6)), "hung", (1,)),
-        ("timed", "timed", Cut("stalled", 9, 75, (6, 7)), "hung", (0,)),
-        ("timed", "timed", Cut("stalled", 9, 75, (7, 7), (1,)), "hung", (1,)),
-        ("timed", "timed", Cut("stalled", 9, 75, (7, 7)), "hung", ()),
+        ("timed", "timed", Cut("stalled", 9, 75, (7, 6), (6, 6)), "hung", (1,)),
+        ("timed", "timed", Cut("stalled", 9, 75, (6, 7), (6, 6)), "hung", (0,)),
+        ("timed", "timed", Cut("stalled", 9, 75, (6, 6), (6, 5)), "hung", (0,)),  # does not come out to the next
+        ("timed", "timed", Cut("stalled", 9, 75, (7, 6), (6, 5)), "hung", ()),  # inside: its peers were only done earlier
+        ("timed", "timed", Cut("stalled", 9, 75, (6, 7), (5, 6), stopped=(1,)), "hung", (1,)),  # so it was here
+        ("timed", "verify", Cut("stalled", 9, 75, (6, 7), (5, 6), stopped=(1,)), "hung", (1,)),
+        ("timed", "verify", Cut("stalled", 9, 75, (6, 7), (5, 6)), "hung", ()),
+        ("timed", "timed", Cut("stalled", 9, 75, (7, 7), (6, 6), stopped=(1,)), "hung", (1,)),
+        ("timed", "timed", Cut("stalled", 9, 75, (7, 7), (6, 6), blocked=(1,)), "hung", (1,)),
+        ("timed", "timed", Cut("stalled", 9, 75, (7, 6), (6, 6), blocked=(0,)), "hung", (1,)),  # short waits are common
+        ("timed", "timed", Cut("stalled", 9, 75, (9, 4), (2, 2)), "hung", (1,)),  # begun ahead, as on a GPU
+        ("timed", "timed", Cut("stalled", 9, 75, (7, 7), (6, 6)), "hung", ()),
+        ("timed", "timed", Cut("stalled", 9, 75, (7, 7), (7, 7)), "hung", ()),
+        ("timed", "timed", Cut("stalled", 9, 75), "hung", ()),
+        ("verify", "done", Cut("stalled", 9, 75, (7, 7), (7, 7)), "hung", (0,)),
+        ("init", "init", Cut("stalled", 9, 75, stopped=(0,)), "hung", (0,)),
         ("init", "init", Cut("stalled", 9, 75), "hung", ()),
         ("verify", "done", Cut("stalled", 9, 75), "hung", ()),
         ("device", "init", Cut("stalled", 9, 60), "unfinished", ()),

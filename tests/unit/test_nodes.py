@@ -293,13 +293,61 @@ def test_the_rank_that_was_killed_is_blamed_not_who_cried_first() -> None:
     assert fails(made) == {"h2": "rank_died"}
 
 
+def test_a_killed_rank_is_blamed_though_another_node_was_cut_before_it_was_reaped() -> None:
+    made = heard()
+    begun = done()[:5]
+    cry = {"event": "error", "rank": 0, "error": "Connection closed by peer [10.0.0.3]", "t": 1.9}
+    killed = {"event": "exit", "rank": 0, "status": -9, "t": 2.5}
+    ended_by_us = {"event": "exit", "rank": 0, "status": -9, "t": 2.4}
+    cut = verdict.Cut("failure", 2.3, text="another node ended the run")
+    parts = {0: part(*begun, ended_by_us, cut=cut), 1: part(*begun, cry), 2: part(*begun, killed), 3: part(*begun, cry)}
+    run = common(made, parts)
+    assert (run.state, run.blamed) == ("failed", (2,))
+    assert fails(made) == {"h2": "rank_died"}
+
+
+def test_who_cries_after_a_stalled_run_was_ended_is_not_blamed() -> None:
+    made = heard()
+    begun = done()[:5]
+    cuts = {
+        1: verdict.Cut("stalled", 9.0, 4.0, (4,), (3,)),
+        2: verdict.Cut("failure", 9.6, 0.0, (4,), (3,), (0,), text="another node ended the run"),
+        3: verdict.Cut("failure", 9.6, 0.0, (4,), (3,), text="another node ended the run"),
+    }
+    cry = {"event": "error", "rank": 0, "error": "Connection closed by peer [10.0.0.2]", "t": 9.1}
+    run = common(made, {n: part(*begun, *([cry] if n == 0 else []), cut=cuts.get(n)) for n in range(4)})
+    assert (run.state, run.blamed) == ("hung", (2,))
+
+
+def test_a_node_whose_ranks_were_lost_is_blamed_not_its_victims() -> None:
+    made = heard()
+    begun = done()[:5]
+    cry = {"event": "error", "rank": 0, "error": "Connection closed by peer [10.0.0.3]", "t": 1.9}
+    lost = verdict.Cut("lost", 2.2, text="the process that forks the ranks was ended by SIGKILL")
+    run = common(made, {n: part(*begun, cut=lost) if n == 2 else part(*begun, cry) for n in range(4)})
+    assert (run.state, run.blamed) == ("failed", (2,))
+    assert "h2" in run.reason and "SIGKILL" in run.reason
+
+
 def test_the_rank_that_is_behind_is_blamed_for_a_hang() -> None:
     made = heard()
     begun = done()[:5]
-    cuts = {n: verdict.Cut("stalled" if n == 1 else "failure", 9.0, 4.0, (3 if n == 2 else 4,)) for n in range(4)}
+    cuts = {n: verdict.Cut("stalled" if n == 1 else "failure", 9.0, 4.0, (3 if n == 2 else 4,), (3,)) for n in range(4)}
     run = common(made, {n: part(*begun, cut=cuts[n]) for n in range(4)})
     assert (run.state, run.blamed) == ("hung", (2,))
     assert fails(made) == {"h2": "hang"}
+
+
+def test_a_stopped_rank_is_blamed_for_a_hang_though_its_victim_is_a_collective_behind() -> None:
+    made = heard()
+    begun = done()[:5]
+    kinds = {1: "stalled"}
+    at = {0: {"entered": (3,), "left": (2,)}, 2: {"entered": (4,), "left": (3,), "stopped": (0,)}}
+    usual = {"entered": (4,), "left": (3,)}
+    cuts = {n: verdict.Cut(kinds.get(n, "failure"), 9.0, 4.0, **at.get(n, usual)) for n in range(4)}
+    run = common(made, {n: part(*begun, cut=cuts[n]) for n in range(4)})
+    assert (run.state, run.blamed) == ("hung", (2,))
+    assert "rank 2 (h2) is stopped" in run.reason
 
 
 def test_a_node_that_went_away_is_blamed_whatever_the_others_say() -> None:
