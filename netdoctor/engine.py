@@ -134,13 +134,29 @@ def _inventory(have: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identity(work: Work) -> dict[str, Any]:
-    """Who the report is about."""
-    from netdoctor.host import read
+    """Who the report is about.  `node` and `machine` are there only where they are known.
+
+    host     the host name; in a pod the pod's
+    kernel   release
+    node     in a pod: the node's name, given by the downward API as NODE_NAME (deploy/kubernetes does)
+    machine  on a host: an id that is the same in all reports of one installation (machine-id(5)), by `redact` not the id itself
+    """
+    from netdoctor.host import mapping, read
 
     hostname = read(work.host, "/proc/sys/kernel/hostname")
     kernel = work.facts.get("Kernel", Unavailable("not read"))
     release = kernel if isinstance(kernel, Unavailable) else kernel.release
-    return {"host": plain(hostname), "kernel": plain(release)}
+    known: dict[str, Any] = {"host": plain(hostname), "kernel": plain(release)}
+    variables = mapping(work.host, "env:")
+    # Others set a NODE_NAME, too (Jenkins).
+    if not isinstance(variables, Unavailable) and variables.get("KUBERNETES_SERVICE_HOST") and variables.get("NODE_NAME"):
+        known["node"] = str(variables["NODE_NAME"])
+    vantage = work.facts.get("Vantage", Unavailable("not read"))
+    if not isinstance(vantage, Unavailable) and vantage.runtime is None and vantage.kind != "host-root":
+        machine = read(work.host, "/etc/machine-id")
+        if isinstance(machine, str) and machine.startswith("netdoctor-"):
+            known["machine"] = machine
+    return known
 
 
 def _vantage(vantage: Any) -> dict[str, Any]:

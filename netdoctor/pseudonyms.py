@@ -96,8 +96,14 @@ def _words(snapshot: Snapshot, tag: Tag) -> dict[str, str]:
     if isinstance(name, str) and name.strip() not in ("", "localhost"):
         for one in (name.strip(), name.strip().partition(".")[0]):
             out[one] = f"node-{tag(one, 8)}"
+    machine = answers.get("file:/etc/machine-id")
+    if isinstance(machine, str) and machine.strip():
+        out[machine.strip()] = f"netdoctor-{tag(machine.strip(), 32)}"
     variables = answers.get("env:")
     if isinstance(variables, dict):
+        for variable in ("NODE_NAME", "SLURMD_NODENAME"):
+            if one := str(variables.get(variable, "")):
+                out.setdefault(one, f"node-{tag(one, 8)}")
         for variable in ("USER", "LOGNAME"):
             if (user := str(variables.get(variable, ""))) not in ("", "root"):
                 out[user] = "user"

@@ -5,6 +5,8 @@ The environment and the kernel command line are kept by allow-list, everything e
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
 from typing import Final
 
@@ -12,6 +14,10 @@ from netdoctor.host import Answer
 from netdoctor.model import Json, Unavailable
 
 GONE: Final = "<redacted>"
+# machine-id(5): the id is confidential; what is shown is an HMAC of a constant of the program, keyed by the id, as
+# sd_id128_get_machine_app_specific(3) makes it.
+_OURS: Final = bytes.fromhex("4b2f1c0a8d6e4f7b9a53c1d2e8f60719")
+_MACHINE_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 _ENV_PREFIXES: Final = (
     "NCCL_", "TORCH_", "PYTORCH_", "GLOO_", "UCX_", "FI_", "OFI_NCCL_", "RDMAV_", "MLX5_", "CUDA_", "OMP_", "KMP_", "GOMP_",
@@ -26,7 +32,7 @@ _ENV_NAMES: Final = frozenset({
     "SLURM_NNODES", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID",
     "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE",
     "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME", "SLURM_SCRIPT_CONTEXT", "SLURM_CPU_BIND",
-    "SLURM_GPUS_ON_NODE", "container", "HYDRA_HOST_FILE", "MKL_NUM_THREADS", "NCCL_CONF_FILE", "XDG_RUNTIME_DIR",
+    "SLURM_GPUS_ON_NODE", "NODE_NAME", "container", "HYDRA_HOST_FILE", "MKL_NUM_THREADS", "NCCL_CONF_FILE", "XDG_RUNTIME_DIR",
     "LWS_LEADER_ADDRESS", "LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "VC_TASK_INDEX", "RAY_ADDRESS",
 })  # fmt: skip
 _SECRET_NAME: Final = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE|ACCESS_KEY|COOKIE|AUTH(?!OR)", re.IGNORECASE)
@@ -85,6 +91,8 @@ def redact(question: str, answer: Answer) -> Answer:
         return environment({str(k): str(v) for k, v in answer.items()})
     if question == "file:/proc/cmdline" and isinstance(answer, str):
         return _command_line(answer)
+    if question == "file:/etc/machine-id" and isinstance(answer, str):
+        return _machine_id(answer.strip())
     if question.startswith("file:") and question.endswith("nccl.conf") and isinstance(answer, str):
         return "\n".join(_conf_line(line) for line in answer.split("\n"))
     if question.startswith(("file:/sys/", "dir:/sys/", "link:/sys/", "stat:", "statvfs:", "open:")):
@@ -96,6 +104,14 @@ def environment(variables: dict[str, str]) -> Json:
     """Variables by allow-list; values of names that sound secret are dropped, others are scrubbed."""
     kept = {n: v for n, v in variables.items() if n in _ENV_NAMES or n.startswith(_ENV_PREFIXES)}
     return {n: GONE if _SECRET_NAME.search(n) else scrub(v) for n, v in sorted(kept.items())}
+
+
+def _machine_id(text: str) -> Answer:
+    if text.startswith("netdoctor-"):  # from a recording
+        return text
+    if not _MACHINE_ID.fullmatch(text):  # "uninitialized", or empty in an image
+        return Unavailable("malformed", "no machine id")
+    return "netdoctor-" + hmac.new(bytes.fromhex(text), _OURS, hashlib.sha256).hexdigest()[:32]
 
 
 def _command_line(text: str) -> str:

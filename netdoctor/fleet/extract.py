@@ -59,8 +59,9 @@ class Extract:
         if kept is None:
             kept = self._traits[key] = found
         partial = doc.get("partial")
+        node = clean(identity["node"], 253) if isinstance(identity.get("node"), str) else ""
         return NodeRun(
-            host=clean(host, 253),
+            host=node or clean(host, 253),
             file=file,
             time=_seconds(volatile.get("time")),
             modified=modified,
@@ -81,6 +82,8 @@ class Extract:
             addresses=tuple((ip, self.shared(name)) for ip, name in _addresses(inventory)),
             nccl_if=_nccl_interface(inventory),
             gids=self.shared(tuple(_gids(inventory))),
+            pod=clean(host, 253) if node and node != clean(host, 253) else "",
+            machine=clean(identity["machine"], 80) if isinstance(identity.get("machine"), str) else "",
         )
 
     def _checks(self, checks: list[Any]) -> tuple[tuple[str, ...], str, tuple[Item, ...], int]:

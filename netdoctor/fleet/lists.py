@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from netdoctor.fleet.nodes import BAD, FLAKY, GOOD, MISSING, safe_name
+from netdoctor.fleet.nodes import BAD, FLAKY, GOOD, MISSING, UNKNOWN, safe_name
 from netdoctor.fleet.report import Fleet
 
 PASSING: Final = "passing_nodes.txt"
@@ -17,14 +17,18 @@ FAILING: Final = "failing_nodes.txt"
 
 def lists(fleet: Fleet) -> tuple[dict[str, str], list[str]]:
     """({file name: content}, names left out because of what they are)."""
-    chosen: dict[str, list[str]] = {PASSING: [], FAILING: []}
+    states: dict[str, set[str]] = {}
     left_out = []
     for node in fleet.nodes:
-        file = PASSING if node.state == GOOD else FAILING if node.state in (BAD, FLAKY, MISSING) else None
-        if file is None:
-            continue
-        if safe_name(node.name) and node.expected is not False:
-            chosen[file].append(node.name)
-        else:
+        name = node.run.host if node.run is not None and node.run.pod else node.name  # pods of one node are one line
+        if safe_name(name) and node.expected is not False:
+            states.setdefault(name, set()).add(node.state)
+        elif node.state != UNKNOWN:
             left_out.append(node.name)
-    return {file: "".join(f"{name}\n" for name in names) for file, names in chosen.items()}, left_out
+    passing = [name for name, have in states.items() if have == {GOOD}]
+    failing = [name for name, have in states.items() if have & {BAD, FLAKY, MISSING}]
+    return {PASSING: _lines(passing), FAILING: _lines(failing)}, left_out
+
+
+def _lines(names: list[str]) -> str:
+    return "".join(f"{name}\n" for name in names)

@@ -89,6 +89,8 @@ class NodeRun:
     addresses: tuple[tuple[str, str], ...]  # (address, interface) that should be this node's alone
     nccl_if: tuple[str, str, int | None, int | None] | None  # name, address, prefix, MTU
     gids: tuple[tuple[str, tuple[tuple[int, str], ...]], ...]  # ("mlx5_0:1", ((index, "RoCE v2 IPv4"), …)) of Ethernet ports
+    pod: str = ""  # seen from this pod; `host` is then the name that the cluster gives the node
+    machine: str = ""  # of this installation; "": not known
 
     @property
     def skewed(self) -> float:

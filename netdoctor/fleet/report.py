@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 from netdoctor.fleet.across import Fault, across
 from netdoctor.fleet.drift import Drift, drift
 from netdoctor.fleet.groups import Group, group
+from netdoctor.fleet.machines import CLOCK_SKEW, age, by_machine, newest_of_others, unique
 from netdoctor.fleet.nodes import (
     BAD,
     FLAKY,
@@ -32,7 +33,6 @@ from netdoctor.fleet.traits import ABSENT
 from netdoctor.model import Finding, Severity, Status
 
 FLEET_SCHEMA: Final = "netdoctor.fleet/1"
-CLOCK_SKEW: Final = 300.0  # seconds; Kerberos' usual bound: beyond it clocks are not synchronised (RFC 4120, 5 minutes)
 STALE: Final = 7 * 86400.0  # a report this much older than the newest one is of another week
 
 
@@ -85,12 +85,12 @@ class Fleet:
 def examine(reading: Reading, expected: Sequence[str] | None = None, fail_on: Severity = Severity.WARNING) -> Fleet:
     """Judge what was read.  `expected` are the names that must be there; a node that the comparison blames with at least
     `fail_on` is bad."""
-    nodes = _nodes(reading.runs)
+    nodes = by_machine(reading.runs)
     by_name = _place(nodes, reading.problems)
     names = _expect(
         nodes, by_name, None if expected is None else [clean(name, 253) or clean(repr(name), 253) for name in expected]
     )
-    _unique(nodes)
+    unique(nodes)
     live = [n for n in nodes if n.run is not None]
     groups = group(live)
     fleet = Fleet(nodes, groups, drift(groups), distributions(groups), across(groups, live), reading.problems, reading.files,
@@ -105,50 +105,6 @@ def examine(reading: Reading, expected: Sequence[str] | None = None, fail_on: Se
     fleet.checks = _checks(live)
     fleet.notes += _notes(fleet)
     return fleet
-
-
-def _nodes(runs: Iterable[NodeRun]) -> list[Node]:
-    """One node per machine: runs of one name are one node, unless their GPUs show that they are different machines."""
-    by_host: dict[str, list[NodeRun]] = defaultdict(list)
-    for run in runs:
-        by_host[run.host].append(run)
-    nodes = []
-    for host, having in by_host.items():
-        machines = _machines(having)
-        for number, several in enumerate(machines, 1):
-            newest, *older = sorted(several, key=_age, reverse=True)
-            node = Node(host if len(machines) == 1 else f"{host} (machine {number})", run=newest, older=tuple(older))
-            nodes.append(node)
-    return nodes
-
-
-def _machines(runs: list[NodeRun]) -> list[list[NodeRun]]:
-    """Runs by machine: those that share a GPU, or that show none, are one."""
-    owner: dict[str, int] = {}  # which machine a GPU was seen in
-    machines: dict[int, list[NodeRun]] = {}
-    unnamed = []
-    for number, run in enumerate(sorted(runs, key=lambda r: r.file)):
-        if not run.ids:
-            unnamed.append(run)
-            continue
-        same = sorted({owner[one] for one in run.ids if one in owner})
-        machine = same[0] if same else number
-        machines.setdefault(machine, []).append(run)
-        for other in same[1:]:  # this report shows that they are one
-            machines[machine] += machines.pop(other)
-        owner.update((one, machine) for r in (machines[machine] if len(same) > 1 else [run]) for one in r.ids)
-    out = list(machines.values())
-    if unnamed and len(out) == 1:
-        out[0] += unnamed
-    elif unnamed:
-        out.append(unnamed)
-    return out
-
-
-def _age(run: NodeRun) -> tuple[float, float, str]:
-    """Newer is greater.  A clock that runs ahead of the file's time is not believed."""
-    when = run.modified if run.time is None or run.skewed > CLOCK_SKEW else run.time
-    return when, run.modified, run.file
 
 
 def _place(nodes: list[Node], problems: list[Problem]) -> dict[str, Node]:
@@ -203,16 +159,6 @@ def _expect(nodes: list[Node], by_name: dict[str, Node], expected: Sequence[str]
     return len(expected)
 
 
-def _unique(nodes: list[Node]) -> None:
-    """A name stands for one node, also where a node calls itself like one that was numbered here."""
-    taken: set[str] = set()
-    for node in nodes:
-        name, number = node.name, 2
-        while node.name in taken:
-            node.name, number = f"{name} #{number}", number + 1
-        taken.add(node.name)
-
-
 def _key(node: Node) -> str:
     return (node.run.host if node.run else node.name).casefold()
 
@@ -246,6 +192,17 @@ def _judge_own(node: Node) -> None:
             f"{count(len(verdicts), 'report')} of this node; {run.file} is the newest and counts, older: "
             + shown([f"{r.file} ({r.verdict})" for r in node.older], 3)
         )
+        for other in newest_of_others(run, node.older):
+            if other.verdict != "healthy" and node.state is not BAD:
+                node.state = BAD if other.verdict == "unhealthy" else UNKNOWN
+                node.reasons.append(f"seen from {other.shape.vantage}: {other.verdict_text or other.verdict} ({other.file})")
+        ids = {r.machine for r in (run, *node.older)} - {""}
+        if len(ids) > 1:
+            words = "its machine id is not the same in all reports: it was installed anew, or two machines have one name"
+            node.notes.append(words)
+            if node.state is GOOD and any(r.verdict != "healthy" and r.machine != run.machine for r in node.older):
+                node.state = UNKNOWN
+                node.reasons.append(words)
         if node.state is GOOD and _to_and_fro(run, node.older):
             node.state = FLAKY
             node.reasons.append("its reports change between healthy and unhealthy: " + ", ".join(reversed(verdicts)))
@@ -255,7 +212,7 @@ def _judge_own(node: Node) -> None:
 
 def _to_and_fro(newest: NodeRun, older: tuple[NodeRun, ...]) -> bool:
     """Bad, then good is a repair; good, bad, good is not, nor are two verdicts at the same moment."""
-    told = [(r.verdict, _age(r)[0]) for r in (newest, *older) if r.verdict != "inconclusive"]
+    told = [(r.verdict, age(r)[0]) for r in (newest, *older) if r.verdict != "inconclusive"]
     changes = [(a, b) for a, b in pairwise(told) if a[0] != b[0]]
     return len(changes) > 1 or any(a[1] == b[1] for a, b in changes)
 
@@ -274,11 +231,12 @@ def _same_name(fleet: Fleet) -> None:
         if node.run is not None:
             by_host[node.run.host].append(node)
     for host, same in sorted(by_host.items()):
-        if len(same) > 1:
+        if len(same) > 1 and not all(n.run and n.run.pod for n in same):
             files = [n.run.file for n in same if n.run]
             finding = Finding(
                 Status.FAIL,
-                f"{len(same)} different machines (no GPU in common) call themselves {host}: {shown(files, 4)}",
+                f"{len(same)} different machines call themselves {host} (no GPU in common, or machine ids that alternate): "
+                f"{shown(files, 4)}",
                 host,
                 Severity.CRITICAL,
                 "duplicate_address",

@@ -50,6 +50,8 @@ def render(report: Report) -> str:
 def _about(report: Report) -> str:
     seen, kernel = report.vantage, report.identity.get("kernel")
     parts = [f"netdoctor {report.tool_version}"]
+    if isinstance(node := report.identity.get("node"), str):
+        parts.append(f"node {node}")
     if isinstance(kernel, str):
         parts.append(f"Linux {kernel}")
     place = shown(seen.get("kind", "an unknown place"))

@@ -58,6 +58,8 @@ def _paint(text: str, code: str) -> str:
 def _head(report: Report) -> Iterator[str]:
     host, kernel = report.identity.get("host"), report.identity.get("kernel")
     about = shown(host) if isinstance(host, str) and host else "a node without a name"
+    if isinstance(node := report.identity.get("node"), str) and node != host:
+        about += f", node {shown(node)}"
     yield f"netdoctor {report.tool_version} on {about}" + (f", Linux {shown(kernel)}" if isinstance(kernel, str) else "")
     seen = report.vantage
     place = shown(seen.get("kind", "an unknown place"))

@@ -55,6 +55,7 @@ def test_a_healthy_pod_starts_its_main_container(podman: pods.Podman) -> None:
         report = json.loads((pod.folder / "report.json").read_text())
     assert report["profile"] == "gate"
     assert report["vantage"]["kind"] == "pod-init"
+    assert report["identity"]["node"] == "stands-for-downward"
     assert "may be given other CPUs" in report["vantage"]["why_not"]
 
 

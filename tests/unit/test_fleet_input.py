@@ -181,6 +181,70 @@ def test_machines_that_a_later_report_joins_are_one(tmp_path: pathlib.Path) -> N
     assert look(tmp_path).accounting["given"] == 1
 
 
+def without_gpus(doc: Doc, machine: str, time: str, verdict: str = "healthy") -> Doc:
+    doc = at(doc, time, verdict)
+    doc["identity"]["machine"] = f"netdoctor-{machine}"
+    doc["inventory"]["gpus"] = {"unavailable": "absent", "detail": ""}
+    doc["inventory"]["pci"] = []
+    return doc
+
+
+def days(folder: pathlib.Path, *told: tuple[str, str]) -> Fleet:
+    """Reports of one name, a day apart: machine id and verdict."""
+    for day, (machine, verdict) in enumerate(told, 1):
+        put(folder, f"{day}.json", without_gpus(fleets.report("n1"), machine, f"2026-03-{day:02d}T08:00:00Z", verdict))
+    return look(folder)
+
+
+def test_a_machine_id_that_comes_back_is_of_a_second_machine(tmp_path: pathlib.Path) -> None:
+    fleet = days(tmp_path, ("a", "healthy"), ("b", "healthy"), ("a", "healthy"))
+    assert [(n.name, n.state) for n in fleet.nodes] == [("n1 (machine 1)", "bad"), ("n1 (machine 2)", "bad")]
+    assert fleet.faults[0][0].check == "fleet.host_name"
+
+
+def test_another_machine_id_alone_blames_nobody_and_hides_nothing(tmp_path: pathlib.Path) -> None:
+    for number, (told, expected) in enumerate({
+        (("a", "healthy"), ("b", "healthy")): "good",  # a node without a disk has another one after each start
+        (("a", "unhealthy"), ("b", "healthy")): "unknown",  # mended and installed anew, or another machine
+        (("a", "unhealthy"), ("a", "healthy")): "good",
+    }.items()):  # fmt: skip
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        fleet = days(folder, *told)
+        got, words = state(fleet, "n1")
+        assert (got, len(fleet.nodes), fleet.faults) == (expected, 1, [])
+        assert ("its machine id is not the same" in words) == (told[0][0] != told[1][0])
+
+
+def in_a_pod(pod: str, number: int, verdict: str = "healthy") -> Doc:
+    doc = at(fleets.report(pod, number=number), fleets.TIME, verdict)
+    doc["identity"]["node"] = "gpu-17"
+    doc["vantage"]["kind"] = "pod-init"
+    return doc
+
+
+def test_a_pods_report_stands_under_its_nodes_name(tmp_path: pathlib.Path) -> None:
+    put(tmp_path, "a.json", in_a_pod("train-0", 1))
+    fleet = look(tmp_path, ["gpu-17", "gpu-18"])
+    assert [(n.name, n.state) for n in fleet.nodes] == [("gpu-17", "good"), ("gpu-18", "missing")]
+
+
+def test_pods_of_one_node_with_gpus_of_their_own_are_no_two_machines(tmp_path: pathlib.Path) -> None:
+    put(tmp_path, "a.json", in_a_pod("train-0", 1, "unhealthy"))
+    put(tmp_path, "b.json", in_a_pod("other-0", 2))
+    fleet = look(tmp_path)
+    assert [(n.name, n.state) for n in fleet.nodes] == [("gpu-17 (pod other-0)", "good"), ("gpu-17 (pod train-0)", "bad")]
+    assert [f.check for f, _ in fleet.faults if f.check == "fleet.host_name"] == []
+    assert lists.lists(fleet) == ({"passing_nodes.txt": "", "failing_nodes.txt": "gpu-17\n"}, [])
+
+
+def test_what_a_pod_saw_does_not_settle_what_was_seen_from_the_host(tmp_path: pathlib.Path) -> None:
+    put(tmp_path, "host.json", at(fleets.report("gpu-17"), "2026-02-28T08:00:00Z", "unhealthy"))
+    put(tmp_path, "pod.json", in_a_pod("train-0", 1))
+    got, words = state(look(tmp_path), "gpu-17")
+    assert got == "bad" and "seen from host: HEALTHY" in words  # the text is the builder's
+
+
 def test_many_machines_that_are_all_called_localhost(tmp_path: pathlib.Path) -> None:
     for number in range(1, 201):
         put(tmp_path, f"{number}.json", fleets.report("localhost", number=number))

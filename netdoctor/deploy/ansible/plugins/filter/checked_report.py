@@ -161,6 +161,7 @@ def checked_report(result, host, check_name=True):
             "addresses in the inventory and DNS; check_name: false where names differ on purpose", {"host": line(says, 253)},
         )  # fmt: skip
     report["identity"]["host"] = host
+    report["identity"].pop("node", None)  # the inventory's name counts
     return report
 
 

@@ -1,0 +1,97 @@
+"""Which reports are of one machine: several of one name may be of one node, or of machines that share the name.
+
+What shows it, the strongest first: GPUs (their UUIDs are the cards' own); the name, where the cluster gave it (a pod's
+NODE_NAME: pods of one node see different GPUs); the machine id.  The last alone is weak: a node without a disk or one that was
+installed anew has another one, and images are cloned with theirs (machine-id(5)).  But an id that comes back after another one
+is of a second machine.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Final
+
+from netdoctor.fleet.nodes import Node, NodeRun
+
+CLOCK_SKEW: Final = 300.0  # seconds; Kerberos' usual bound: beyond it clocks are not synchronised (RFC 4120, 5 minutes)
+
+
+def by_machine(runs: Iterable[NodeRun]) -> list[Node]:
+    """One node per machine; where several share a name each gets its pod's name or a number."""
+    by_host: dict[str, list[NodeRun]] = defaultdict(list)
+    for run in runs:
+        by_host[run.host].append(run)
+    nodes = []
+    for host, having in by_host.items():
+        machines = _machines(having)
+        pods = all(run.pod for run in having)
+        for number, several in enumerate(machines, 1):
+            newest, *older = sorted(several, key=age, reverse=True)
+            name = f"{host} (pod {newest.pod})" if pods else f"{host} (machine {number})"
+            nodes.append(Node(host if len(machines) == 1 else name, run=newest, older=tuple(older)))
+    return nodes
+
+
+def _machines(runs: list[NodeRun]) -> list[list[NodeRun]]:
+    """Runs by machine: those that share a GPU are one; those that show none by what else there is."""
+    owner: dict[str, int] = {}  # which machine a GPU was seen in
+    machines: dict[int, list[NodeRun]] = {}
+    unnamed = []
+    for number, run in enumerate(sorted(runs, key=lambda r: r.file)):
+        if not run.ids:
+            unnamed.append(run)
+            continue
+        same = sorted({owner[one] for one in run.ids if one in owner})
+        machine = same[0] if same else number
+        machines.setdefault(machine, []).append(run)
+        for other in same[1:]:  # this report shows that they are one
+            machines[machine] += machines.pop(other)
+        owner.update((one, machine) for r in (machines[machine] if len(same) > 1 else [run]) for one in r.ids)
+    out = list(machines.values())
+    if len(out) == 1:
+        out[0] += unnamed
+        return out
+    rest: list[NodeRun] = []
+    for run in unnamed:
+        having = [one for one in out if run.machine and any(r.machine == run.machine for r in one)]
+        (having[0] if len(having) == 1 else rest).append(run)
+    return [*out, *(_alternating(rest) if rest else ())]
+
+
+def _alternating(runs: list[NodeRun]) -> list[list[NodeRun]]:
+    """One machine, unless a machine id comes back after another one."""
+    ids = [run.machine for run in sorted(runs, key=age) if run.machine]
+    turns = [one for one, _ in groupby(ids)]
+    if len(turns) == len(set(turns)):
+        return [runs]
+    by_id: dict[str, list[NodeRun]] = defaultdict(list)
+    for run in runs:
+        by_id[run.machine or turns[-1]].append(run)
+    return list(by_id.values())
+
+
+def age(run: NodeRun) -> tuple[float, float, str]:
+    """Newer is greater.  A clock that runs ahead of the file's time is not believed."""
+    when = run.modified if run.time is None or run.skewed > CLOCK_SKEW else run.time
+    return when, run.modified, run.file
+
+
+def newest_of_others(run: NodeRun, older: tuple[NodeRun, ...]) -> list[NodeRun]:
+    """The newest report from each other vantage: what a pod saw does not settle what was seen from the host."""
+    first: dict[str, NodeRun] = {}
+    for one in older:  # the newest first
+        if one.shape.vantage != run.shape.vantage:
+            first.setdefault(one.shape.vantage, one)
+    return list(first.values())
+
+
+def unique(nodes: list[Node]) -> None:
+    """A name stands for one node, also where a node calls itself like one that was numbered here."""
+    taken: set[str] = set()
+    for node in nodes:
+        name, number = node.name, 2
+        while node.name in taken:
+            node.name, number = f"{name} #{number}", number + 1
+        taken.add(node.name)

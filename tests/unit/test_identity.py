@@ -1,0 +1,62 @@
+"""Who a report is about: host name, in a pod the node's name, on a host a pseudonym of the machine id."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from netdoctor.engine import Work, identity
+from netdoctor.host import RecordingHost, ReplayHost
+from netdoctor.model import Unavailable
+from netdoctor.probes.vantage import Vantage
+from netdoctor.pseudonyms import pseudonymise
+from netdoctor.redact import redact
+from netdoctor.snapshot import Snapshot, dumps
+from tests.support import facts
+
+ID = "0123456789abcdef0123456789abcdef"
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODE_NAME": "gpu-17"}
+
+
+def about(variables: dict[str, str] | None = None, machine: Any = ID + "\n", **vantage: Any) -> tuple[dict[str, Any], str]:
+    """The identity, and all that a snapshot keeps of it."""
+    answers = {"file:/proc/sys/kernel/hostname": "train-0\n", "env:": variables or {}, "file:/etc/machine-id": machine}
+    host = RecordingHost(ReplayHost(answers), redact)
+    work = Work(host, ())
+    work.facts["Vantage"] = dataclasses.replace(facts.machine()[Vantage], **vantage)  # type: ignore[type-var]
+    got = identity(work)
+    return got, dumps(Snapshot(host.answers, {}, {}, (), "1"))
+
+
+def test_on_a_host() -> None:
+    got, kept = about(kind="host", runtime=None)
+    assert got["host"] == "train-0" and "node" not in got
+    assert got["machine"].startswith("netdoctor-") and ID not in kept and got["machine"] in kept
+    assert about(kind="host", runtime=None)[0] == got
+    assert about(machine="f" * 32, kind="host", runtime=None)[0]["machine"] != got["machine"]
+    assert about(machine=got["machine"], kind="host", runtime=None)[0] == got  # from a recording
+
+
+@pytest.mark.parametrize(
+    "machine", ["uninitialized\n", "", "x" * 32, Unavailable("absent", ""), Unavailable("not recorded", "")]
+)
+def test_no_machine_id_is_none(machine: Any) -> None:
+    assert "machine" not in about(machine=machine, kind="host", runtime=None)[0]
+
+
+def test_in_a_pod() -> None:
+    got, _ = about(POD, kind="pod-init", runtime="kubernetes")
+    assert (got["host"], got["node"]) == ("train-0", "gpu-17")
+    assert "machine" not in got  # the image's
+
+
+def test_a_node_name_of_others_is_none() -> None:
+    assert "node" not in about({"NODE_NAME": "built-in"}, kind="host", runtime=None)[0]  # Jenkins
+
+
+def test_pseudonyms() -> None:
+    answers = {"env:": dict(POD), "file:/etc/machine-id": redact("file:/etc/machine-id", ID)}
+    made = dumps(pseudonymise(Snapshot(answers, {}, {}, (), "1"), b"key"))
+    assert "gpu-17" not in made and str(answers["file:/etc/machine-id"]) not in made and "netdoctor-" in made
