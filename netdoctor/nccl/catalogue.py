@@ -146,18 +146,36 @@ def lookup(name: str) -> Variable | None:
 
 def closest(name: str, version: Version | None = None) -> str | None:
     """The real name that was probably meant: by spelling, or the same words in another order."""
-    words = sorted(name.split("_"))
+    words, letters = sorted(name.split("_")), _letters(name)
     best: tuple[int, str] | None = None
-    for row in table().values():
-        if row.program == "none" or row.accepts == "alias" or (version and row.last and row.last < version):
+    limit = 1 if len(name) < 10 else 3 if len(name) > 20 else 2
+    for row, its_words, its_letters in _meant():
+        if version and row.last and row.last < version:
             continue
-        if sorted(row.name.split("_")) == words:
+        if its_words == words:
             return row.name
-        limit = 1 if len(name) < 10 else 3 if len(name) > 20 else 2
+        # An edit brings one letter and takes one, at most: most rows are told apart without the matrix.
+        if bin(letters ^ its_letters).count("1") > 2 * limit:
+            continue
         distance = _distance(name, row.name, limit)
         if distance <= limit and (best is None or distance < best[0]):
             best = distance, row.name
     return best[1] if best else None
+
+
+@lru_cache(maxsize=1)
+def _meant() -> tuple[tuple[Variable, list[str], int], ...]:
+    """The rows that somebody can have meant, with their words and letters."""
+    rows = (row for row in table().values() if row.program != "none" and row.accepts != "alias")
+    return tuple((row, sorted(row.name.split("_")), _letters(row.name)) for row in rows)
+
+
+def _letters(name: str) -> int:
+    """A bit for each letter that is in it."""
+    bits = 0
+    for letter in set(name):
+        bits |= 1 << (ord(letter) & 63)
+    return bits
 
 
 def _distance(a: str, b: str, limit: int) -> int:
