@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from netdoctor.api import (
@@ -27,10 +27,12 @@ from netdoctor.api import (
 
 RANGE, RESERVED = "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports"
 # Wider ranges, the narrowest first; begin and end of unlike parity, for connect(2) and bind(0) each begin with one parity
-# (net/ipv4/inet_connection_sock.c).  The second leaves 28028 and 29500 alone.
+# (net/ipv4/inet_connection_sock.c).  The second leaves 28028 and 29500 alone, with the third they are reserved.
 WIDER = (nccl_ports.DEFAULT_RANGE, (30000, 65535), (10240, 65535))
 MANY_RANKS = 256  # more than any node has GPUs or a Gloo job has ranks per node; for where the number is not known
+RANKS = "job: {ranks_per_node: …} in the configuration"
 HERE = "look from the job's own network namespace (netdoctor run -- …): a new one starts at 32768 60999, whatever the node has"
+Services = Mapping[int, str]  # port -> what binds it
 OWN_NETWORK = ("veth", "macvlan", "ipvlan", "netkit")  # what a container of its own network namespace has as its interface
 
 
@@ -52,9 +54,11 @@ def port_range(
         job = JobShape()
     span = (ports.low, ports.high)
     version = None if isinstance(nccl, Unavailable) else nccl.version
-    yield from _listeners(span, ports, vantage, job, _ranks(job, environ, gpus), version, lost)
-    yield from _connections(span, ports, vantage, job, environ, _ranks(job, environ, gpus), version)
-    yield from _service_ports(span, ports, vantage, net, environ, version)
+    services = _services(net, environ, version)
+    guard = {**services, **_stated_master_port(net)}  # what a wider range must leave alone
+    yield from _listeners(span, ports, vantage, job, _ranks(job, environ, gpus), version, lost, guard)
+    yield from _connections(span, ports, vantage, job, environ, _ranks(job, environ, gpus), version, guard)
+    yield from _service_ports(span, ports, vantage, net, services)
     yield from _master_port(span, ports, vantage, net)
 
 
@@ -73,7 +77,7 @@ def _ranks(job: JobShape, environ: Environ | Unavailable, gpus: Gpus | Unavailab
 
 
 def _nodes(job: JobShape, environ: Environ | Unavailable) -> int:
-    if job.nodes_stated or job.nodes > 1 or isinstance(environ, Unavailable):
+    if job.nodes_stated or isinstance(environ, Unavailable):
         return job.nodes
     launcher = environ.launcher
     if launcher.nodes:
@@ -98,6 +102,7 @@ def _listeners(
     ranks: int | None,
     version: tuple[int, int, int] | None,
     lost: Unavailable | None,
+    guard: Services,
 ) -> Iterator[Finding]:
     free = nccl_ports.sure(*span, _taken(ports))
     have = _span_text(span, ports)  # in messages: what is configured; who listens just now changes from run to run
@@ -117,7 +122,7 @@ def _listeners(
             f"{need.total} listeners must bind at once ({_words(need)}), and {have}",
             subject="listeners",
             expected=f"at least {need.total} ports in {RANGE} that are neither reserved nor taken",
-            fix=_widen(vantage, ports, need.total),
+            fix=_widen(vantage, ports, need.total, guard),
             measured=measured,
             **evidence,
         )
@@ -133,7 +138,7 @@ def _listeners(
         yield unknown(
             f"{have}; how many ranks run on this node is not known",
             subject="listeners",
-            how="job: {ranks_per_node: …} in the configuration",
+            how=RANKS,
             measured=measured,
             **evidence,
         )
@@ -157,79 +162,96 @@ def _connections(
     environ: Environ | Unavailable,
     ranks: int | None,
     version: tuple[int, int, int] | None,
+    guard: Services,
 ) -> Iterator[Finding]:
-    """Only a fail says something of its own: an estimate that fits is part of the finding about listeners."""
-    if isinstance(environ, Unavailable) and (job.all_to_all or not (job.nodes_stated or job.nodes > 1)):
+    """Only a fail or a doubt says something of its own: an estimate that fits is part of the finding about listeners."""
+    if isinstance(environ, Unavailable) and (job.all_to_all or not job.nodes_stated):
         yield unknown(f"how many nodes, and whether PXN is off: the job's variables: {environ}", subject="connections")
         return
     nodes = _nodes(job, environ)
-    if nodes < 2 or ranks is None:
+    if nodes < 2:
         return
     no_pxn = None if isinstance(environ, Unavailable) else environ.get("NCCL_PXN_DISABLE")
     pxn = not (isinstance(no_pxn, str) and no_pxn.strip() == "1")
-    kept = nccl_ports.kept_by_connections(ranks, ranks * nodes, job.communicators, all_to_all=job.all_to_all, pxn=pxn)
-    need = nccl_ports.listeners(ranks, job.communicators, job.gloo_groups, version).total
+    here = ranks or MANY_RANKS
+    kept = nccl_ports.kept_by_connections(here, here * nodes, job.communicators, all_to_all=job.all_to_all, pxn=pxn)
+    need = nccl_ports.listeners(here, job.communicators, job.gloo_groups, version).total
     free = nccl_ports.sure(*span, _taken(ports))
-    if need <= free < need + kept:
-        how = (
-            "all-to-all without PXN: a connection from every remote rank to every local one"
-            if job.all_to_all and not pxn
-            else None
-        )
-        yield fail(
-            f"about {kept} connections from other nodes keep a port each, beside {need} listeners; {_span_text(span, ports)}",
+    if not need <= free < need + kept:
+        return
+    if ranks is None:
+        yield unknown(
+            f"whether connections from other nodes find ports: {_span_text(span, ports)}; how many ranks run on this node "
+            "is not known",
             subject="connections",
-            severity=Severity.WARNING,
-            fix=_widen(vantage, ports, need + kept),
-            how=how,
-            why="`bind: Address already in use` while connections are set up",
-            measured={"usable": free},
+            how=RANKS,
             nodes=nodes,
-            ranks=ranks,
-            estimate=kept,
-            all_to_all=job.all_to_all,
         )
+        return
+    how = (
+        "all-to-all without PXN: a connection from every remote rank to every local one" if job.all_to_all and not pxn else None
+    )
+    yield fail(
+        f"about {kept} connections from other nodes keep a port each, beside {need} listeners; {_span_text(span, ports)}",
+        subject="connections",
+        severity=Severity.WARNING,
+        fix=_widen(vantage, ports, need + kept, guard),
+        how=how,
+        why="`bind: Address already in use` while connections are set up",
+        measured={"usable": free},
+        nodes=nodes,
+        ranks=ranks,
+        estimate=kept,
+        all_to_all=job.all_to_all,
+    )
+
+
+def _services(net: Net | Unavailable, environ: Environ | Unavailable, version: tuple[int, int, int] | None) -> Services:
+    """Ports that a service of the job binds by number; what could not be read counts as there."""
+    found = {}
+    ras = environ if isinstance(environ, Unavailable) else environ.get("NCCL_RAS_ENABLE")
+    if ras != "0" and (version is None or version >= nccl_ports.RAS_FROM):
+        found[nccl_ports.RAS_PORT] = "NCCL RAS"
+    if isinstance(net, Unavailable) or net.master_port is None or isinstance(net.master_port, Unavailable):
+        found[nccl_ports.STORE_PORT] = "torch's store (default MASTER_PORT)"
+    return found
+
+
+def _stated_master_port(net: Net | Unavailable) -> Services:
+    port = net if isinstance(net, Unavailable) else net.master_port
+    return {port: "MASTER_PORT"} if isinstance(port, int) else {}
+
+
+def _unguarded(span: tuple[int, int], reserved: frozenset[int], services: Services) -> list[int]:
+    """The services' ports that any outbound connection may be given."""
+    found = sorted(port for port in services if span[0] <= port <= span[1] and port not in reserved)
+    # NCCL src/ras/client_support.cc: where RAS cannot bind it says so at INFO, and the job goes on, without `ncclras`.
+    return [] if found == [nccl_ports.RAS_PORT] else found
 
 
 def _service_ports(
-    span: tuple[int, int],
-    ports: LocalPorts,
-    vantage: Vantage,
-    net: Net | Unavailable,
-    environ: Environ | Unavailable,
-    version: tuple[int, int, int] | None,
+    span: tuple[int, int], ports: LocalPorts, vantage: Vantage, net: Net | Unavailable, services: Services
 ) -> Iterator[Finding]:
     """A range whose floor was lowered: any outbound connection may sit on a port that a service binds later."""
-    if isinstance(ports.reserved, Unavailable) or span[0] >= nccl_ports.DEFAULT_RANGE[0]:
+    if isinstance(ports.reserved, Unavailable):
         return
-    services = {}
-    ras = environ if isinstance(environ, Unavailable) else environ.get("NCCL_RAS_ENABLE")
-    if isinstance(ras, Unavailable):
-        yield unknown(f"whether NCCL RAS is on: the job's variables: {ras}", subject="service ports")
-        return
-    if ras != "0" and (version is None or version >= nccl_ports.RAS_FROM):
-        services[nccl_ports.RAS_PORT] = "NCCL RAS"
-    if isinstance(net, Unavailable) or net.master_port is None or isinstance(net.master_port, Unavailable):
-        services[nccl_ports.STORE_PORT] = "torch's store (default MASTER_PORT)"
-    open_to_all = {port: name for port, name in services.items() if span[0] <= port <= span[1] and port not in ports.reserved}
-    if open_to_all.keys() <= {nccl_ports.RAS_PORT}:
-        # NCCL src/ras/client_support.cc: where the bind fails it says so at INFO, and the job goes on, without `ncclras`.
+    unguarded = _unguarded(span, ports.reserved, services)
+    if not unguarded:
         return
     if isinstance(net, Unavailable) or isinstance(net.master_port, Unavailable):
         lost = net if isinstance(net, Unavailable) else net.master_port
         yield unknown(f"whether MASTER_PORT is set, which moves torch's store: {lost}", subject="service ports")
     else:
-        listed = ", ".join(f"{port} ({name})" for port, name in sorted(open_to_all.items()))
-        keep = ",".join(str(port) for port in sorted(open_to_all))
+        listed = ", ".join(f"{port} ({services[port]})" for port in unguarded)
         yield fail(
             f"the port range begins at {span[0]} and holds {listed}: any connection may be given these ports",
             subject="service ports",
             severity=Severity.WARNING,
-            expected=f"{RESERVED} holds {keep}",
-            fix=fix_sysctl(vantage, RESERVED, keep),
+            expected=f"{RESERVED} holds {_list(unguarded)}",
+            fix=fix_sysctl(vantage, RESERVED, _list(ports.reserved.union(unguarded))),
             why="now and then a job does not start: its service port is taken by somebody's outbound connection",
             range=f"{span[0]} {span[1]}",
-            ports=sorted(open_to_all),
+            ports=unguarded,
         )
 
 
@@ -302,11 +324,31 @@ def _own_network(vantage: Vantage, net: Net) -> bool:
     return link is not None and link.kind in OWN_NETWORK
 
 
-def _widen(vantage: Vantage, ports: LocalPorts, need: int) -> Fix:
-    """The narrowest of `WIDER` that is enough; where reserved ports are what is missing, this says so by itself."""
-    taken = _taken(ports)
-    low, high = next((one for one in WIDER if nccl_ports.sure(*one, taken) >= need), WIDER[-1])
-    return fix_sysctl(vantage, RANGE, f"{low} {high}")
+def _widen(vantage: Vantage, ports: LocalPorts, need: int, guard: Services) -> Fix:
+    """The narrowest of `WIDER` that is enough, with its service ports reserved; where reserved ports are what is missing,
+    this says so by itself."""
+    unread = isinstance(ports.reserved, Unavailable)  # then nothing can be appended to it
+    reserved = frozenset[int]() if isinstance(ports.reserved, Unavailable) else ports.reserved
+    for low, high in WIDER:
+        keep = [] if unread else _unguarded((low, high), reserved, guard)
+        if nccl_ports.sure(low, high, _taken(ports).union(keep)) < need:
+            continue
+        span = (RANGE, f"{low} {high}")
+        # Writing the list clears the old one (Documentation/networking/ip-sysctl.rst): what is reserved stays in it.  It is
+        # written first, so that no connection gets one of these ports in between.
+        return fix_sysctl(vantage, RESERVED, _list(reserved.union(keep)), span) if keep else fix_sysctl(vantage, *span)
+    return Fix("no port range has that many: reserve fewer ports, run fewer communicators or Gloo groups, or let PXN on")
+
+
+def _list(ports: Iterable[int]) -> str:
+    """As the kernel takes and gives lists of ports: ``1,2-4,10`` (Documentation/networking/ip-sysctl.rst)."""
+    runs: list[list[int]] = []
+    for port in sorted(ports):
+        if runs and port == runs[-1][-1] + 1:
+            runs[-1][1:] = [port]
+        else:
+            runs.append([port])
+    return ",".join("-".join(map(str, run)) for run in runs)
 
 
 def _span_text(span: tuple[int, int], ports: LocalPorts) -> str:

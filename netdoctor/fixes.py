@@ -27,31 +27,39 @@ _SAFE_LATER: Final = {
 SYSCTL_FILE: Final = "/etc/sysctl.d/90-netdoctor.conf"
 
 
-def fix_sysctl(vantage: Vantage, name: str, value: str) -> Fix:
-    """Set a sysctl where the job will see it."""
-    own = name.startswith(_NETWORK_NAMESPACE) and name not in _WHOLE_NODE
+def fix_sysctl(vantage: Vantage, name: str, value: str, *more: tuple[str, str]) -> Fix:
+    """Set a sysctl, and `more` of the same kind in their order, where the job will see them."""
+    pairs = ((name, value), *more)
+    what = " and ".join(f"{key} to {text}" for key, text in pairs)
+    own = all(key.startswith(_NETWORK_NAMESPACE) and key not in _WHOLE_NODE for key, _ in pairs)
     if not vantage.in_container or not own or vantage.runtime in _SHARES_THE_HOSTS_NETWORK:
         where = "on the node" if vantage.in_container else "here"
         return Fix(
-            f"set {name} to {value} {where}",
-            (f"sysctl -w {name}={shlex.quote(value)}",),
-            (f"echo {shlex.quote(f'{name} = {value}')} >> {SYSCTL_FILE}",),
+            f"set {what} {where}",
+            tuple(f"sysctl -w {key}={shlex.quote(text)}" for key, text in pairs),
+            tuple(f"echo {shlex.quote(f'{key} = {text}')} >> {SYSCTL_FILE}" for key, text in pairs),
         )
     if vantage.runtime == "kubernetes":
+        entries = ", ".join(f'{{name: {key}, value: "{text}"}}' for key, text in pairs)
         return Fix(
-            f"set {name} to {value} in the pod's own network namespace (with hostNetwork: on the node)",
+            f"set {what} in the pod's own network namespace (with hostNetwork: on the node)",
             (),
-            (f'securityContext: {{sysctls: [{{name: {name}, value: "{value}"}}]}}   # of the pod', *_allow(name)),
+            (f"securityContext: {{sysctls: [{entries}]}}   # of the pod", *(x for key, _ in pairs for x in _allow(key))),
         )
     runs = {
-        "docker": f"docker run --sysctl {name}={shlex.quote(value)} …",
-        "podman": f"podman run --sysctl {name}={shlex.quote(value)} …",
+        "docker": f"docker run {' '.join(f'--sysctl {key}={shlex.quote(text)}' for key, text in pairs)} …",
+        "podman": f"podman run {' '.join(f'--sysctl {_podman(key, text)}' for key, text in pairs)} …",
     }
     chosen = runs.get(vantage.runtime or "")
     return Fix(
-        f"set {name} to {value} in the container's own network namespace (with --network=host: on the node)",
+        f"set {what} in the container's own network namespace (with --network=host: on the node)",
         (chosen,) if chosen else tuple(runs.values()),
     )
+
+
+def _podman(name: str, value: str) -> str:
+    """Podman splits what --sysctl is given at commas, as a line of CSV (cmd/podman/common/create.go, StringSliceVar)."""
+    return shlex.quote(f'"{name}={value}"') if "," in value else f"{name}={shlex.quote(value)}"
 
 
 def _allow(name: str) -> tuple[str, ...]:

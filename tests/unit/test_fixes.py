@@ -8,6 +8,7 @@ from netdoctor.causes import CAUSES
 from netdoctor.fixes import (
     CONTAINER_FLAGS,
     RUNTIMES,
+    SYSCTL_FILE,
     fix_container,
     fix_environment,
     fix_module,
@@ -68,6 +69,31 @@ def test_what_a_container_shares_with_its_host_is_set_there(runtime: str, name: 
     fix = fix_sysctl(at(runtime), name, "7")
     assert fix.summary.endswith("on the node")
     assert fix.commands == (f"sysctl -w {name}=7",)
+
+
+RESERVED = "net.ipv4.ip_local_reserved_ports"
+TWO = f'{{name: {RESERVED}, value: "1,3-4"}}, {{name: {RANGE}, value: "1 2"}}'
+
+
+@pytest.mark.parametrize(
+    ("runtime", "commands", "persistent"),
+    [
+        (None, (f"sysctl -w {RESERVED}=1,3-4", f"sysctl -w {RANGE}='1 2'"),
+         (f"echo '{RESERVED} = 1,3-4' >> {SYSCTL_FILE}", f"echo '{RANGE} = 1 2' >> {SYSCTL_FILE}")),
+        ("docker", (f"docker run --sysctl {RESERVED}=1,3-4 --sysctl {RANGE}='1 2' …",), ()),
+        # podman takes the flag's value apart at commas, as CSV
+        ("podman", (f"podman run --sysctl '\"{RESERVED}=1,3-4\"' --sysctl {RANGE}='1 2' …",), ()),
+        ("kubernetes", (),
+         (f'securityContext: {{sysctls: [{TWO}]}}   # of the pod',
+          f"kubelet --allowed-unsafe-sysctls={RESERVED}   # needed before Kubernetes 1.27: not in the safe set")),
+    ],
+)  # fmt: skip
+def test_sysctls_that_belong_together_are_one_mend_in_their_order(
+    runtime: str | None, commands: tuple[str, ...], persistent: tuple[str, ...]
+) -> None:
+    fix = fix_sysctl(at(runtime), RESERVED, "1,3-4", (RANGE, "1 2"))
+    assert (fix.commands, fix.persistent) == (commands, persistent)
+    assert f"set {RESERVED} to 1,3-4 and {RANGE} to 1 2" in fix.summary
 
 
 def test_two_sysctls_do_not_overwrite_each_other() -> None:

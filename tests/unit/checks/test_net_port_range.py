@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from checks.net_port_range import port_range
-from netdoctor.model import Severity, Status, Unavailable
+from netdoctor.model import Finding, Severity, Status, Unavailable
 from netdoctor.probes.environ import Environ, Launcher
 from netdoctor.probes.gpu import Gpus
 from netdoctor.probes.job import JobShape
@@ -21,10 +21,19 @@ LOST = Unavailable("denied")
 HERE = Peer("10.0.0.7", ("10.0.0.7",), {}, local=True)
 THERE = Peer("10.0.0.1", ("10.0.0.1",), {}, local=False)
 NAMELESS = Peer("nosuch", Unavailable("absent"), {}, local=Unavailable("not read"))
-BIG = job(nodes=256, ranks_per_node=8, stated=True)
 
 
-def found(**facts: Any) -> dict[str, tuple[Status, Severity | None]]:
+def shape(**stated: Any) -> JobShape:
+    """As `job:` of the configuration gives it."""
+    return job(**{"ranks_per_node": 8, "stated": True, "nodes_stated": True, **stated})
+
+
+BIG = shape(nodes=256)
+NARROW = ports(low=40000, high=40039)  # 40 ports
+TIGHT = ports(low=40000, high=40059)  # the listeners fit, connections from other nodes do not
+
+
+def findings(**facts: Any) -> dict[str, Finding]:
     kinds = {
         "ports": LocalPorts,
         "vantage": Vantage,
@@ -34,8 +43,11 @@ def found(**facts: Any) -> dict[str, tuple[Status, Severity | None]]:
         "gpus": Gpus,
         "nccl": NcclChoice,
     }
-    findings = judge(port_range, machine({kinds[name]: value for name, value in facts.items()}))
-    return {f.subject: (f.status, f.severity) for f in findings}
+    return {f.subject: f for f in judge(port_range, machine({kinds[name]: value for name, value in facts.items()}))}
+
+
+def found(**facts: Any) -> dict[str, tuple[Status, Severity | None]]:
+    return {subject: (f.status, f.severity) for subject, f in findings(**facts).items()}
 
 
 def test_a_healthy_machine_passes_with_the_kernels_default() -> None:
@@ -87,9 +99,9 @@ def test_a_narrow_range_that_is_enough_is_noted() -> None:
     ("shape", "variables", "status"),
     [
         (BIG, {}, None),
-        (job(nodes=256, ranks_per_node=8, all_to_all=True, stated=True), {}, None),
-        (job(nodes=256, ranks_per_node=8, all_to_all=True, stated=True), {"NCCL_PXN_DISABLE": "1"}, (FAIL, W)),
-        (job(nodes=256, ranks_per_node=8, stated=True), {"NCCL_PXN_DISABLE": "1"}, None),
+        (shape(nodes=256, all_to_all=True), {}, None),
+        (shape(nodes=256, all_to_all=True), {"NCCL_PXN_DISABLE": "1"}, (FAIL, W)),
+        (BIG, {"NCCL_PXN_DISABLE": "1"}, None),
     ],
 )
 def test_connections_are_an_estimate(shape: JobShape, variables: dict[str, str], status: Any) -> None:
@@ -191,7 +203,7 @@ def test_the_fix_is_said_for_the_place() -> None:
         ({"ports": ports(low=40000, high=40049, listening=frozenset({40001}))}, "listeners", PASS),  # 49 left, 49 needed
         ({"gpus": LOST, "ports": ports(low=40000, high=41537, listening=frozenset({40001}))}, "listeners", PASS),  # 1537
         ({"gpus": LOST, "ports": ports(low=40000, high=41537, listening=frozenset({40001, 40002}))}, "listeners", UNKNOWN),
-        ({"ports": ports(low=40000, high=40059), "job": job(nodes=2, ranks_per_node=8, stated=True)}, "connections", FAIL),
+        ({"ports": ports(low=40000, high=40059), "job": shape(nodes=2)}, "connections", FAIL),
         ({"ports": ports(low=28028, high=60999)}, "service ports", FAIL),  # the lowest port is NCCL RAS's
         ({"ports": ports(low=20000, high=29500), "environ": environ({"NCCL_RAS_ENABLE": "0"})}, "service ports", FAIL),
     ],
@@ -201,4 +213,161 @@ def test_the_last_port_counts(facts: dict[str, Any], subject: str, status: Statu
 
 
 def test_one_node_keeps_no_ports_for_connections() -> None:
-    assert "connections" not in found(ports=ports(low=40000, high=40059), job=job(nodes=1, ranks_per_node=8, stated=True))
+    assert "connections" not in found(ports=ports(low=40000, high=40059), job=shape(nodes=1))
+
+
+TORCHRUN_1 = Launcher("torchrun", 0, 8, 0, 8, nodes=1)
+TORCHRUN_2 = Launcher("torchrun", 0, 16, 0, 8, nodes=2)
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        # NCCL 2.27.5, 8 ranks, 2 nodes: 49 listeners, and 8 ranks x 3 peers x 16 channels = 384 connections
+        ({"job": shape(nodes=2), "ports": ports(low=40000, high=40433, listening=frozenset({40000}))}, None),  # 433 left
+        ({"job": shape(nodes=2), "ports": ports(low=40000, high=40433, listening=frozenset({40000, 40001}))}, (FAIL, W)),
+        ({"job": shape(nodes=2), "ports": ports(low=40000, high=40049, listening=frozenset({40000}))}, (FAIL, W)),  # 49
+        ({"job": shape(nodes=2), "ports": ports(low=40000, high=40047)}, None),  # 48: the finding about listeners says it
+        # how many nodes: the configuration's word counts most, then the launcher's
+        ({"job": shape(nodes=1), "environ": environ(launcher=TORCHRUN_2), "ports": TIGHT}, None),
+        ({"job": shape(nodes=2), "environ": environ(launcher=TORCHRUN_1), "ports": TIGHT}, (FAIL, W)),
+        ({"environ": environ(launcher=TORCHRUN_2), "ports": TIGHT}, (FAIL, W)),
+        ({"environ": environ(launcher=Launcher("mpirun", 0, 16, 0, 8)), "ports": TIGHT}, (FAIL, W)),
+        ({"environ": environ(launcher=Launcher("srun", 0, 9, 0, 8)), "ports": TIGHT}, (FAIL, W)),  # 9 ranks, 8 here: two nodes
+        ({"environ": environ(launcher=Launcher("unknown", 0, 16, 0, None)), "ports": TIGHT}, None),
+        ({"job": job(communicators=1, stated=True), "environ": environ(launcher=TORCHRUN_2), "ports": TIGHT}, (FAIL, W)),
+        ({"job": shape(nodes=2), "environ": LOST, "ports": TIGHT}, (FAIL, W)),  # no variable is asked for
+        ({"job": shape(nodes=1), "environ": LOST}, None),
+        ({"job": shape(nodes=2, all_to_all=True), "environ": LOST}, (UNKNOWN, None)),  # PXN may be off
+        ({"environ": LOST}, (UNKNOWN, None)),
+        # the number of ranks is not known: 256 of them need 1537 listeners and 12288 connections
+        ({"job": job(nodes=2, nodes_stated=True), "gpus": LOST}, None),
+        ({"job": job(nodes=2, nodes_stated=True), "gpus": LOST, "ports": ports(low=40000, high=49999)}, (UNKNOWN, None)),
+    ],
+)  # fmt: skip
+def test_ports_that_connections_keep(facts: dict[str, Any], status: Any) -> None:
+    assert found(**facts).get("connections") == status
+
+
+def test_who_takes_the_ports_is_said() -> None:
+    off = environ({"NCCL_PXN_DISABLE": "1"})
+    assert "without PXN" in str(findings(job=shape(nodes=256, all_to_all=True), environ=off)["connections"].how)
+    # with PXN: 384 and 2 for each of 8184 remote ranks
+    assert findings(job=shape(nodes=1024, all_to_all=True), ports=ports(low=50000, high=60999))["connections"].how is None
+    assert findings(job=shape(nodes=2), environ=off, ports=TIGHT)["connections"].how is None
+
+
+def test_gpus_that_are_hidden_count_as_ranks() -> None:
+    """Where libcuda shows none (CUDA_VISIBLE_DEVICES is set per rank), the node has as many as NVML counts."""
+    assert found(gpus=gpus(visible=()), ports=ports(low=40000, high=40049))["listeners"] == (PASS, None)
+
+
+@pytest.mark.parametrize(
+    ("facts", "held"),
+    [
+        ({"ports": ports(low=1024, high=65535)}, [28028, 29500]),
+        ({"ports": ports(low=28028, high=65535)}, [28028, 29500]),
+        ({"ports": ports(low=29500, high=65535)}, [29500]),
+        ({"ports": ports(low=1024, high=65535), "environ": environ({"NCCL_RAS_ENABLE": "0"})}, [29500]),
+        ({"ports": ports(low=1024, high=65535), "nccl": nccl_choice(version=(2, 24, 3))}, [28028, 29500]),  # the first with RAS
+        ({"ports": ports(low=1024, high=65535), "nccl": nccl_choice(version=(2, 23, 4))}, [29500]),
+        ({"ports": ports(low=1024, high=65535), "nccl": LOST}, [28028, 29500]),
+        ({"ports": ports(low=1024, high=65535, reserved=frozenset({28028}))}, [29500]),
+    ],
+)
+def test_the_services_that_a_low_range_holds(facts: dict[str, Any], held: list[int]) -> None:
+    finding = findings(**facts)["service ports"]
+    assert finding.status is FAIL and finding.evidence["ports"] == held
+    assert finding.expected == f"net.ipv4.ip_local_reserved_ports holds {','.join(map(str, held))}"
+
+
+RANGE, RESERVED = "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports"
+
+
+@pytest.mark.parametrize(
+    ("reserved", "written"),
+    [
+        ((), "28028,29500"),
+        ((8080,), "8080,28028,29500"),  # writing the list clears the old one: it is appended to
+        ((*range(30000, 32768), 28027), "28027-28028,29500,30000-32767"),
+        ((29499, 29501), "28028,29499-29501"),
+    ],
+)
+def test_what_is_reserved_already_stays_so(reserved: tuple[int, ...], written: str) -> None:
+    fix = findings(ports=ports(low=1024, high=65535, reserved=frozenset(reserved)))["service ports"].fix
+    assert fix and fix.commands == (f"sysctl -w {RESERVED}={written}",)
+
+
+# 8 ranks without PXN, all-to-all: 49 + 384 + 16 per remote rank
+FEW, MANY = shape(nodes=256, all_to_all=True), shape(nodes=300, all_to_all=True)  # 33073 and 38705 ports
+NO_PXN = environ({"NCCL_PXN_DISABLE": "1"})
+SET = net(master=HERE, master_port=20000)
+
+
+@pytest.mark.parametrize(
+    ("facts", "subject", "commands"),
+    [
+        # the kernel's default is enough to the last port
+        ({"ports": ports(low=40000, high=40039, reserved=frozenset(range(32768, 60951)))}, "listeners",
+         [f"{RANGE}='32768 60999'"]),
+        ({"ports": ports(low=40000, high=40039, reserved=frozenset(range(32768, 60952)))}, "listeners",
+         [f"{RANGE}='30000 65535'"]),
+        ({"job": FEW, "environ": NO_PXN}, "connections", [f"{RANGE}='30000 65535'"]),
+        # below 30000 lie service ports: they are reserved before the range is widened over them
+        ({"job": MANY, "environ": NO_PXN}, "connections", [f"{RESERVED}=28028,29500", f"{RANGE}='10240 65535'"]),
+        ({"job": MANY, "environ": NO_PXN, "ports": ports(reserved=frozenset({8080, 29500}))}, "connections",
+         [f"{RANGE}='10240 65535'"]),  # RAS alone stops no job
+        ({"job": MANY, "environ": NO_PXN, "ports": ports(reserved=frozenset({8080, 8081}))}, "connections",
+         [f"{RESERVED}=8080-8081,28028,29500", f"{RANGE}='10240 65535'"]),
+        ({"job": MANY, "environ": NO_PXN, "net": SET}, "connections",
+         [f"{RESERVED}=20000,28028", f"{RANGE}='10240 65535'"]),
+        ({"job": MANY, "environ": NO_PXN, "net": net(master=THERE, master_port=29500)}, "connections",
+         [f"{RESERVED}=28028,29500", f"{RANGE}='10240 65535'"]),
+        # what is reserved could not be read: nothing can be appended to it
+        ({"job": MANY, "environ": NO_PXN, "ports": ports(reserved=LOST)}, "connections", [f"{RANGE}='10240 65535'"]),
+        # no range is wide enough
+        ({"job": shape(nodes=1024, all_to_all=True), "environ": NO_PXN}, "connections", []),
+    ],
+)  # fmt: skip
+def test_the_mend_widens_no_further_than_needed(facts: dict[str, Any], subject: str, commands: list[str]) -> None:
+    finding = findings(**facts)[subject]
+    assert finding.status is FAIL and finding.fix
+    assert finding.fix.commands == tuple(f"sysctl -w {one}" for one in commands)
+    assert bool(commands) != ("no port range has that many" in finding.fix.summary)
+
+
+@pytest.mark.parametrize("facts", [{}, {"net": SET}, {"net": net(master=HERE, master_port=29500)}])
+def test_the_mend_mends_and_nothing_else_is_wrong_after_it(facts: dict[str, Any]) -> None:
+    facts = {"job": MANY, "environ": NO_PXN, **facts}
+    fix = findings(**facts)["connections"].fix
+    assert fix
+    written = dict(command.removeprefix("sysctl -w ").replace("'", "").split("=") for command in fix.commands)
+    low, high = map(int, written[RANGE].split())
+    after = ports(low=low, high=high, reserved=frozenset(map(int, written[RESERVED].split(","))))
+    assert {f.status for f in findings(**facts, ports=after).values()} == {PASS}
+
+
+@pytest.mark.parametrize(
+    ("facts", "subject", "words"),
+    [
+        ({"ports": ports(low=40000, high=40039, reserved=LOST)}, "listeners", "the range 40000 40039 has 40 ports"),
+        ({"ports": ports(low=40000, high=40039, reserved=frozenset({39999, 40000, 40039, 40040}))}, "listeners",
+         "the range 40000 40039 has 40 ports, 2 of them reserved"),
+        ({"vantage": outside()}, "listeners", "the range 32768 60999 has 28232 ports here, seen as root outside the job"),
+        ({"vantage": outside(why_not="")}, "listeners",
+         "the range 32768 60999 has 28232 ports here, seen outside the job's network namespace"),
+        ({"net": net(master=HERE, master_port=29500), "vantage": outside()}, "MASTER_PORT",
+         "MASTER_PORT 29500 is free here, seen as root outside the job"),
+        ({"net": net(master=HERE, master_port=29500), "ports": ports(listening=LOST)}, "MASTER_PORT",
+         "whether MASTER_PORT 29500 is free could not be read: denied"),
+        ({"net": net(master=HERE, master_port=29500), "ports": ports(reserved=LOST)}, "MASTER_PORT",
+         "whether MASTER_PORT 29500 is free could not be read: denied"),
+    ],
+)  # fmt: skip
+def test_what_was_seen_is_said(facts: dict[str, Any], subject: str, words: str) -> None:
+    assert findings(**facts)[subject].message.endswith(words)
+
+
+@pytest.mark.parametrize(("port", "status"), [(32767, PASS), (32768, FAIL), (60999, FAIL), (61000, PASS)])
+def test_a_master_port_at_either_end_of_the_range(port: int, status: Status) -> None:
+    assert found(net=net(master=HERE, master_port=port))["MASTER_PORT"][0] is status
