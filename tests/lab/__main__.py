@@ -1,30 +1,38 @@
-"""``python -m tests.lab WHAT``: compose, golden, ignorance, matrix, mutants; no word: what `make lab` runs."""
+"""``python -m tests.lab WHAT``: see PARTS; no word: what `make lab` runs, and the matrix of all its ways."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable
 
 # what -> module, function; each returns an exit code or None
 PARTS: dict[str, tuple[str, str]] = {
     "compose": ("tests.lab.fixtures", "compose"),
+    "container": ("tests.lab.container", "main"),
     "golden": ("tests.lab.fixtures", "golden"),
+    "hosts": ("tests.lab.hosts", "main"),
     "ignorance": ("tests.lab.ignorance", "main"),
     "live": ("tests.lab.live", "main"),
     "matrix": ("tests.lab.matrix", "main"),
     "rxe": ("tests.lab.rxe", "main"),
     "mutants": ("tests.lab.mutants", "main"),
 }
-LAB = ("ignorance", "matrix", "live")
+LAB = ("ignorance", "matrix", "live", "container", "hosts")
 
 
 def main(words: list[str]) -> int:
     worst = 0
-    for word in words or list(LAB):
+    lab = [word for word in LAB if importlib.util.find_spec(PARTS[word][0])]
+    for word in words or lab:
         module, name = PARTS[word]
         function: Callable[[], int | None] = getattr(importlib.import_module(module), name)
         worst = max(worst, function() or 0)
+    if not words:
+        from tests.lab import matrix
+
+        matrix.everything()
     return worst
 
 

@@ -1,52 +1,111 @@
-"""The live rows of the fault matrix: `rows()` runs each fault on its scene and compares with the healthy scene."""
+"""The live rows of the fault matrix: each fault on its scene, compared with the healthy scene."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import subprocess
 import sys
+import sysconfig
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final, Protocol
+
+import pytest
 
 from netdoctor.model import Json
-from tests.lab.live_rows import ROWS, Row
+from tests.lab.row import Row
 from tests.support import libnccl, native
-from tests.support.scene import Machine, Scene, Seen, machine
+from tests.support.scene import Scene, Seen, machine
 
 Statuses = Mapping[tuple[str, str], str]
+CGROUPS: Final = Path("/sys/fs/cgroup")
+PACKAGES: Final = Path(sysconfig.get_path("purelib"))
+
+
+class Place(Protocol):
+    """Where a scene is laid over this machine: tests.support.scene.Machine, or containers."""
+
+    def look(self, scene: Scene) -> Seen: ...
+
+
+def _controller(name: str) -> Callable[[], str]:
+    def reason() -> str:
+        there = os.access(CGROUPS / name / "cgroup.procs", os.W_OK)
+        return "" if there else f"no cgroup v1 hierarchy of {name} that can be written"
+
+    return reason
+
+
+def _unlimited() -> str:
+    tried = subprocess.run(["prlimit", "--memlock=unlimited:unlimited", "true"], capture_output=True, text=True, check=False)
+    return f"the hard limit of locked memory cannot be raised here: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+# What a row may need beside programs: why it is not there, "" where it is.
+NEEDS: Final[Mapping[str, Callable[[], str]]] = {
+    **{f"cgroup {name}": _controller(name) for name in ("cpuset", "cpu", "memory", "pids")},
+    "unlimited memlock": _unlimited,
+}
+
+
+def lacking(row: Row) -> str:
+    """Why this row cannot run here; "" where it can."""
+    for name in row.needs:
+        why = NEEDS[name]() if name in NEEDS else "" if shutil.which(name) else f"no {name}"
+        if why:
+            return why
+    return ""
 
 
 @dataclass(frozen=True)
 class Outcome:
     row: Row
-    found: bool
-    disturbed: tuple[str, ...]
-    seconds: float
-    seen: Seen
+    way: str
+    found: bool | None  # None: not run
+    disturbed: tuple[str, ...] = ()
+    seconds: float = 0.0
+    seen: Seen | None = None
+    why: str = ""  # it was not run
+
+    @property
+    def good(self) -> bool:
+        return self.found is not False and not self.disturbed
 
     def as_row(self) -> dict[str, Json]:
         return {
             "fault": self.row.fault,
-            "way": "live",
+            "way": self.way,
             "expected": dict(self.row.expected),
             "found": self.found,
             "disturbed": list(self.disturbed),
             "seconds": round(self.seconds, 2),
+            **({"why": self.why} if self.found is None else {}),
         }
 
+    def __str__(self) -> str:
+        if self.found is None:
+            return f"none    -    {self.row.fault}: not run: {self.why}"
+        lines = [f"{'ok  ' if self.good else 'BAD '} {self.seconds:5.1f} s  {self.row.fault}"]
+        if not self.found and self.seen is not None:
+            lines.append(f"      expected {dict(self.row.expected)}")
+            each = ((s, c) for c in self.row.expected for s in ("fail", "unknown", "pass", "skip", "error"))
+            lines += [f"      {status} {check} {text}" for status, check in each for text in self.seen.of(check, status)]
+        return "\n".join([*lines, *(f"      {text}" for text in self.disturbed)])
 
-def compare(row: Row, before: Statuses, after: Statuses) -> tuple[bool, tuple[str, ...]]:
+
+def compare(row: Row, before: Seen, after: Seen) -> tuple[bool, tuple[str, ...]]:
     """Whether all that is expected came, and what changed that should not have."""
+    was_all, now_all = before.statuses(), after.statuses()
     changes = {
-        key: (before.get(key, "nothing"), after.get(key, "nothing"))
-        for key in sorted({*before, *after})
-        if before.get(key) != after.get(key)
+        key: (was_all.get(key, "nothing"), now_all.get(key, "nothing"))
+        for key in sorted({*was_all, *now_all})
+        if was_all.get(key) != now_all.get(key)
     }
-    found = all(
-        any(check == key[0] and now.startswith(status) for key, (_, now) in changes.items())
-        for check, status in row.expected.items()
-    )
+    found = all(_came(check, status, changes, before, after) for check, status in row.expected.items())
     disturbed = tuple(
         f"{check} {subject}: {was} -> {now}"
         for (check, subject), (was, now) in changes.items()
@@ -58,14 +117,25 @@ def compare(row: Row, before: Statuses, after: Statuses) -> tuple[bool, tuple[st
         for (check, subject), (was, now) in changes.items()
         if now == "pass" and was != "nothing" and check not in row.also
     )
-    return found, tuple(dict.fromkeys((*disturbed, *better)))
+    broken = tuple(f"{check} {subject}: error" for (check, subject), now in now_all.items() if now == "error")
+    return found, tuple(dict.fromkeys((*disturbed, *better, *broken)))
+
+
+def _came(check: str, expected: str, changes: Mapping[tuple[str, str], tuple[str, str]], before: Seen, after: Seen) -> bool:
+    status, _, words = expected.partition(": ")
+    if words:
+        return any(words in said for said in after.of(check, status)) and not any(
+            words in said for said in before.of(check, status)
+        )
+    return any(check == key[0] and now.startswith(status) for key, (_, now) in changes.items())
 
 
 def _resolved(scene: Scene) -> Scene:
     """With the real libraries and folders in the place of their names."""
     old, _ = libnccl.both()
-    places = {"OLD_NCCL": old, "OLD_FOLDER": old.parent, "FAKES": native.FAKES, "ROOT": native.ROOT}
-    return replace(scene, env={name: _placed(value, places) for name, value in scene.env.items()})
+    places = {"OLD_NCCL": old, "OLD_FOLDER": old.parent, "FAKES": native.FAKES, "PACKAGES": PACKAGES, "ROOT": native.ROOT}
+    env = {name: _placed(value, places) for name, value in scene.env.items()}
+    return replace(scene, env=env, site=_placed(scene.site, places))
 
 
 def _placed(value: str, places: Mapping[str, Path]) -> str:
@@ -74,54 +144,80 @@ def _placed(value: str, places: Mapping[str, Path]) -> str:
     return value
 
 
+class Lab:
+    """Rows of one way; a healthy scene is looked at once."""
+
+    def __init__(self, way: str, place: Place) -> None:
+        self.way, self.place = way, place
+        self.healthy: dict[str, Seen] = {}
+
+    def outcome(self, row: Row) -> Outcome:
+        began = time.monotonic()
+        if why := lacking(row):
+            return Outcome(row, self.way, None, why=why)
+        try:
+            before = self._healthy(row.base)
+            seen = self.place.look(_resolved(row.scene))
+        except pytest.skip.Exception as skipped:  # a library or compiler that is not here
+            return Outcome(row, self.way, None, why=str(skipped))
+        except subprocess.TimeoutExpired as late:
+            return Outcome(row, self.way, False, (f"no report within {late.timeout:.0f} s",), time.monotonic() - began)
+        if seen.report is None:
+            gone = (f"no report: exit {seen.exit}, {seen.err[-300:]}",)
+            return Outcome(row, self.way, False, gone, time.monotonic() - began, seen)
+        return Outcome(row, self.way, *compare(row, before, seen), time.monotonic() - began, seen)
+
+    def _healthy(self, base: Scene) -> Seen:
+        key = repr(base)
+        if key not in self.healthy:
+            seen = self.place.look(_resolved(base))
+            assert seen.report is not None, seen.err[-2000:]
+            wrong = [f"{one} {status}" for one, status in seen.statuses().items() if status.startswith(("fail", "error"))]
+            # Locked memory cannot be raised everywhere, and without capabilities the limit of this machine holds.
+            wrong = [text for text in wrong if "memlock" not in text or not base.wrap]
+            assert not wrong, f"the healthy scene is not: {wrong}"
+            self.healthy[key] = seen
+        return self.healthy[key]
+
+
+def every() -> tuple[Row, ...]:
+    """The rows of this way."""
+    from tests.lab.live_parts import PART_ROWS
+    from tests.lab.live_rows import ROWS
+    from tests.lab.live_runs import RUN_ROWS
+
+    return (*ROWS, *PART_ROWS, *RUN_ROWS)
+
+
+def chosen(rows: Iterable[Row], words: list[str] | None) -> list[Row]:
+    """All, or those whose name has one of `words` in it."""
+    return [row for row in rows if not words or any(word in row.fault for word in words)]
+
+
 def outcomes(words: list[str] | None = None) -> Iterator[Outcome]:
-    """Every row, or those whose name has one of `words` in it."""
     with machine() as place:
-        healthy: dict[str, Statuses] = {}
-        for row in ROWS:
-            if not words or any(word in row.fault for word in words):
-                yield _one(place, row, healthy)
-
-
-def _one(place: Machine, row: Row, healthy: dict[str, Statuses]) -> Outcome:
-    began = time.monotonic()
-    key = repr(row.base)
-    if key not in healthy:
-        seen = place.look(_resolved(row.base))
-        assert seen.report is not None, seen.err[-2000:]
-        healthy[key] = seen.statuses()
-        # Locked memory cannot be raised everywhere, and without capabilities the limit of this machine holds.
-        wrong = [f"{one} {status}" for one, status in healthy[key].items() if status.startswith(("fail", "error"))]
-        wrong = [text for text in wrong if "memlock" not in text or not row.base.wrap]
-        assert not wrong, f"the healthy scene is not: {wrong}"
-    seen = place.look(_resolved(row.scene))
-    if seen.report is None:
-        return Outcome(row, False, (f"no report: exit {seen.exit}, {seen.err[-300:]}",), time.monotonic() - began, seen)
-    found, disturbed = compare(row, healthy[key], seen.statuses())
-    return Outcome(row, found, disturbed, time.monotonic() - began, seen)
+        yield from map(Lab("live", place).outcome, chosen(every(), words))
 
 
 def main(words: list[str] | None = None) -> int:
     """Print a line a row; 1 where one was not found or something else was disturbed.  All rows go into the matrix's file."""
+    return told("live", outcomes(words), whole=not words)
+
+
+def told(way: str, each: Iterable[Outcome], whole: bool) -> int:
+    """Print them as they come, and what became of all; the `whole` goes into the matrix's file."""
     from tests.lab import matrix
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was begun is cleaned up
-    bad, done = 0, []
-    for one in outcomes(words):
-        good = one.found and not one.disturbed
-        bad += not good
-        done.append(one.as_row())
-        print(f"{'ok  ' if good else 'BAD '} {one.seconds:5.1f} s  {one.row.fault}", flush=True)
-        if not one.found:
-            print(f"      expected {dict(one.row.expected)}")
-            said = [(s, c, t) for c in one.row.expected for s in ("fail", "unknown", "pass", "skip") for t in one.seen.of(c, s)]
-            print(*(f"      {status} {check} {text}" for status, check, text in said), sep="\n")
-        for text in one.disturbed:
-            print(f"      {text}")
-    if not words:
-        matrix.write(done, "live")
-        print(f"{len(done)} live faults, {bad} bad")
-    return 1 if bad else 0
+    done = []
+    for one in each:
+        done.append(one)
+        print(one, flush=True)
+    rows = [one.as_row() for one in done]
+    print(matrix.summary(rows, f"{way}: "))
+    if whole:
+        matrix.write(rows, way)
+    return int(not all(one.good for one in done))
 
 
 if __name__ == "__main__":

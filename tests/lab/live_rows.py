@@ -1,67 +1,32 @@
-"""Live faults as data: what is changed on the machine of tests/support/scene.py, and what must be found.
-
-`expected` is check -> the status (and, for a fail, its cause) of a finding that the healthy machine does not have; an empty one
-is a change that harms nothing.  `also` names checks that a fault changes rightly, with the reason; no other may change.
-"""
+"""Live faults as data: what is changed on the machine of tests/support/scene.py, and what must be found (tests/lab/row.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tests.lab.row import (
+    BACKEND,
+    BUFFERS,
+    BY_SOCKETS,
+    CPU,
+    ENVIRONMENT,
+    GDR,
+    HARDWARE,
+    IFNAME,
+    NVML_GONE,
+    PORTS,
+    RDMA,
+    UNPRIVILEGED,
+    VERSION,
+    Row,
+    by_environment,
+    by_sockets,
+)
 from tests.support.scene import Scene
 from tests.support.trees import Extra
 
-SOCKETS: Final = Scene(tree={"hcas": 0}, config="{job: {nodes: 2}, expected: {gpus: 8, rtt_ms: 0.2}}")
-RDMA, HARDWARE, CPU, GDR = "rdma.dev_infiniband", "hardware.accelerator", "cpu.numa_affinity", "rdma.gpudirect"
-IFNAME, PORTS, BUFFERS = "net.socket_ifname", "net.port_range", "net.tcp_buffers"
-VERSION, BACKEND, ENVIRONMENT = "nccl.version", "torch.backend", "nccl.environment"
-CPUS: Final = Scene(bare=True, options=("--vantage", "job"), config="{expected: {busbw_floor: {64MiB: 0.1}}}")
-# Without a usable RDMA device sockets carry the data, and these judge what they had no reason to judge.
-RUN, BANDWIDTH = "allreduce.run", "allreduce.bandwidth"
-BY_SOCKETS: Final = dict.fromkeys((BUFFERS, CPU, IFNAME), "sockets carry the data now")
-
-
-NVML_GONE: Final = dict.fromkeys((GDR, CPU, RDMA), "which GPU sits where is known from NVML")
-
-
-@dataclass(frozen=True)
-class Row:
-    fault: str
-    scene: Scene
-    expected: Mapping[str, str] = field(default_factory=dict)
-    also: Mapping[str, str] = field(default_factory=dict)
-    base: Scene = field(default_factory=Scene)
-
-
-def by_environment(fault: str, expected: Mapping[str, str], also: Mapping[str, str] | None = None, **env: str) -> Row:
-    return Row(fault, Scene(env=env), expected, {ENVIRONMENT: "it judges the variable too", **(also or {})})
-
-
-def in_a_run(fault: str, expected: Mapping[str, str], setup: str = "", options: tuple[str, ...] = (), **env: str) -> Row:
-    """A change of a machine without GPU, whose two Gloo ranks are real."""
-    also = {BANDWIDTH: "the run gave none"} if RUN in expected else {}
-    return Row(fault, replace(CPUS, setup=setup, env=env, options=(*CPUS.options, *options)), expected, also, CPUS)
-
-
-def planted(fault: str, where: str, expected: Mapping[str, str], *options: str) -> Row:
-    """A fault in the ranks themselves: tests/fakes/faulty_torch is the real torch, but for what FAULT names."""
-    return in_a_run(fault, expected, "", options, PYTHONPATH="FAKES/faulty_torch:ROOT", FAULT=where)
-
-
-def by_sockets(fault: str, setup: str, expected: Mapping[str, str], **env: str) -> Row:
-    """A change of the network of a machine whose sockets carry the data."""
-    return Row(fault, replace(SOCKETS, setup=setup, env={**SOCKETS.env, **env}), expected, {}, SOCKETS)
-
-
-def on(machine: Scene, **change: object) -> Scene:
-    return replace(machine, **change)  # type: ignore[arg-type]
-
-
 ALL_ON_0 = dict.fromkeys(range(8), 0)  # as scene.HERE has it
 EVERY = range(8)
-UNPRIVILEGED = "setpriv --bounding-set -all --inh-caps -all"  # root without CAP_DAC_OVERRIDE is a user like others
 RANGE = "sysctl -q -w net.ipv4.ip_local_port_range='{0} {1}'"
 # A real libnccl takes one port a listener: bind them until EADDRINUSE, as many communicators would.
 EXHAUST = """sysctl -q -w net.ipv4.ip_local_port_range='40000 40099'
@@ -155,7 +120,7 @@ ROWS: Final = (
     Row(
         "RDMA drivers not loaded",
         Scene(tree={"infiniband": False}),
-        {RDMA: "unknown", HARDWARE: "fail"},
+        {RDMA: "fail dev_infiniband_missing", HARDWARE: "fail"},
         {**BY_SOCKETS, GDR: "no device to pair"},
     ),
     Row(
@@ -204,7 +169,9 @@ ROWS: Final = (
     Row("no nvidia_peermem, and DMA-BUF serves", Scene(tree={"peermem": False})),
     Row("neither nvidia_peermem nor DMA-BUF", Scene(tree={"peermem": False}, ibverbs="dmabuf=95"), {GDR: "fail gdr_disabled"}),
     # Whether the module fits the RDMA core shows only when memory is registered.
-    Row("no DMA-BUF, and nvidia_peermem is loaded", Scene(ibverbs="dmabuf=95"), {GDR: "unknown"}),
+    Row(
+        "no DMA-BUF, and nvidia_peermem is loaded", Scene(ibverbs="dmabuf=95"), {GDR: "unknown: a peer-memory module is loaded"}
+    ),
     Row(
         "NCCL_DMABUF_ENABLE=0 without nvidia_peermem",
         Scene(tree={"peermem": False}, env={"NCCL_DMABUF_ENABLE": "0"}),
@@ -309,7 +276,7 @@ ROWS: Final = (
     Row(
         "no libnccl for torch",
         Scene(site="rm nvidia/nccl/lib/libnccl.so.2"),
-        {VERSION: "unknown"},
+        {VERSION: "unknown: find no libnccl"},
         {GDR: "no version", IFNAME: "no library to ask", PORTS: "no version"},
     ),
     Row(
@@ -337,35 +304,4 @@ ROWS: Final = (
         Scene(setup="echo NCCL_SOKET_IFNAME=eth0 > /dev/shm/nccl.conf", env={"NCCL_CONF_FILE": "/dev/shm/nccl.conf"}),
         {ENVIRONMENT: "fail env_misuse"},
     ),
-    # All-reduces
-    *(
-        planted(f"a rank {what} {when}", f"{phase}:{how}", {RUN: "fail rank_died"})
-        for phase, when in (
-            ("rendezvous", "at the rendezvous"),
-            ("init", "while it connects"),
-            ("first", "in the first collective"),
-            ("timed", "in the tenth collective"),
-        )
-        for what, how in (("is killed", "kill"), ("crashes", "segv"), ("exits with 0", "0"), ("raises", "raise"))
-    ),
-    planted("the ranks stop in the first collective", "first:stop", {RUN: "unknown"}, "--budget", "8"),
-    planted("the ranks stop while they connect", "init:stop", {RUN: "unknown"}, "--budget", "8"),
-    planted("wrong sums", "first:wrong", {RUN: "fail wrong_data"}),
-    planted("ranks that print rubbish", "first:rubbish", {}),
-    planted("ranks that flood stdout", "timed:flood", {}),
-    *(
-        in_a_run(f"torch {what}", {RUN: "unknown"}, PYTHONPATH="FAKES/broken_torch:ROOT", BROKEN=how)
-        for what, how in (("cannot be imported", "raise"), ("is not installed", "absent"), ("crashes at import", "crash"))
-    ),
-    in_a_run(
-        "a loopback of 400 Mbit/s",
-        {BANDWIDTH: "fail low_bandwidth"},
-        "tc qdisc add dev lo root tbf rate 400mbit burst 256k latency 50ms",
-    ),
-    in_a_run(
-        "GLOO_SOCKET_IFNAME of no interface, in a run",
-        {IFNAME: "fail socket_ifname", RUN: "fail socket_ifname"},
-        GLOO_SOCKET_IFNAME="nosuch0",
-    ),
-    in_a_run("4 KiB in /dev/shm", {}, "mount -t tmpfs -o size=4k none /dev/shm"),
 )

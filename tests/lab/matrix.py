@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from tests.lab import fixtures
 from tests.lab.faults import Fault, every
 
 OUTPUT: Final = fixtures.ROOT / "build" / "fault-matrix.json"
-Row = dict[str, Any]  # {fault, way, expected, found, disturbed, seconds}
+Row = dict[str, Any]  # {fault, way, expected, found, disturbed, seconds}; found is None where it could not run, with `why`
 
 
 @functools.cache
@@ -56,25 +57,58 @@ def write(rows: Iterable[Row], way: str) -> None:
     OUTPUT.write_text(json.dumps([*kept, *rows], indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def show(rows: Iterable[Row]) -> str:
-    """Faults down, checks across: F the expected finding came, ! it did not, x another check was disturbed."""
+def summary(rows: Iterable[Row], begin: str = "") -> str:
+    """How many were found, disturbed another check, or could not run (found is None), with the reasons."""
     rows = list(rows)
-    checks = sorted({spec.id for spec in fixtures.specs()})
-    width = max(len(row["fault"]) for row in rows)
+    away = [row for row in rows if row["found"] is None]
+    found, disturbed = sum(row["found"] is True for row in rows), sum(bool(row["disturbed"]) for row in rows)
+    reasons = sorted({row.get("why") or "no reason given" for row in away})
+    text = f"{begin}{len(rows)} faults: found {found}, disturbed {disturbed}, not run {len(away)}"
+    return f"{text} ({'; '.join(reasons)})" if away else text
+
+
+def counts(rows: Iterable[Row]) -> Counter[str]:
+    """Check -> how many rows expect something of it."""
+    return Counter(id for row in rows for id in row["expected"])
+
+
+def show(rows: Iterable[Row]) -> str:
+    """Faults down, checks across: F the expected finding came, ! it did not, x another was disturbed, - it was not run."""
+    rows = list(rows)
+    checks = sorted({spec.id for spec in fixtures.specs()} | set(counts(rows)))
+    width = max(len(_name(row)) for row in rows)
     lines = [" " * width + "  " + " ".join(f"{id.split('.')[-1][:9]:9}" for id in checks)]
     for row in rows:
-        hit = dict.fromkeys(row["expected"], "F" if row["found"] else "!")
+        hit = dict.fromkeys(row["expected"], "-" if row["found"] is None else "F" if row["found"] else "!")
         hit |= {text.split(":")[0].split()[0]: "x" for text in row["disturbed"]}
-        lines.append(f"{row['fault']:{width}}  " + " ".join(f"{hit.get(id, '.'):9}" for id in checks))
-    missed, disturbed = [r for r in rows if not r["found"]], [r for r in rows if r["disturbed"]]
-    lines.append(f"{len(rows)} faults: {len(rows) - len(missed)} found, {len(disturbed)} disturbed another check")
-    lines += [f"  not found: {row['fault']}: {row['expected']}" for row in missed]
-    lines += [f"  disturbed: {row['fault']}: {text}" for row in disturbed for text in row["disturbed"]]
+        lines.append(f"{_name(row):{width}}  " + " ".join(f"{hit.get(id, '.'):9}" for id in checks).rstrip())
+    for way in dict.fromkeys(row["way"] for row in rows):
+        own = [row for row in rows if row["way"] == way]
+        number = counts(own)
+        lines.append(f"{'rows of ' + way:{width}}  " + " ".join(f"{number[id]:<9}" for id in checks).rstrip())
+    lines += [summary((row for row in rows if row["way"] == way), f"{way}: ") for way in dict.fromkeys(r["way"] for r in rows)]
+    lines += [f"  not found: {_name(row)}: {row['expected']}" for row in rows if row["found"] is False]
+    lines += [f"  disturbed: {_name(row)}: {text}" for row in rows for text in row["disturbed"]]
+    lines += [f"  not run: {_name(row)}: {row.get('why')}" for row in rows if row["found"] is None]
     return "\n".join(lines)
 
 
+def _name(row: Row) -> str:
+    return f"{row['way']}: {row['fault']}"
+
+
+def everything() -> None:
+    """Print the matrix of all ways, as it stands in the file."""
+    if OUTPUT.exists():
+        print(show(json.loads(OUTPUT.read_text(encoding="utf-8"))))
+
+
 def main() -> int:
+    """Replay every fault of fixtures/faults."""
     rows = [replay(fault) for fault in every()]
     write(rows, "replay")
-    print(show(rows))
-    return int(any(not row["found"] or row["disturbed"] for row in rows))
+    print(summary(rows, "replay: "))
+    bad = [row for row in rows if not row["found"] or row["disturbed"]]
+    if bad:
+        print(show(bad))
+    return int(bool(bad))

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,7 @@ class Scene:
     hosts: str = "127.0.0.1 localhost\n10.0.0.7 gpu7\n"
     name: str = "gpu7"
     bare: bool = False  # this machine's own /sys, /dev and libraries, and the torch of this Python
+    cgroup: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # controller (v1) -> file -> what is written into it
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,10 @@ class Machine:
 
     def look(self, scene: Scene, timeout: float = 100) -> Seen:
         """Lay the scene over this machine and run netdoctor in it."""
-        with tempfile.TemporaryDirectory(dir=self.folder) as name:
+        with tempfile.TemporaryDirectory(dir=self.folder) as name, cgroups(scene.cgroup) as groups:
             made = Path(name)
             made.chmod(0o755)
-            command = self._command(scene, made)
+            command = self._command(scene, made, groups)
             environment = {k: v for k, v in os.environ.items() if not k.startswith(("LD_", "NCCL_", "NETDOCTOR_"))}
             environment |= self._environment(scene, made)
             process = subprocess.Popen(
@@ -135,7 +138,7 @@ class Machine:
             **{k: v.replace("SITE", str(made / _SITE)).replace("LIBRARIES", folders) for k, v in scene.env.items()},
         }
 
-    def _command(self, scene: Scene, made: Path) -> list[str]:
+    def _command(self, scene: Scene, made: Path, groups: Sequence[Path]) -> list[str]:
         dgx_h100(made / "sys", **{**HERE, **scene.tree})
         uverbs(made)
         (made / "hosts").write_text(scene.hosts)
@@ -144,15 +147,10 @@ class Machine:
         python = Path(sys.executable) if scene.bare else python
         for folder, script in (("sys", scene.sys), ("dev", scene.dev), (_SITE, scene.site)):
             if script:
-                subprocess.run(
-                    ["sh", "-ec", script],
-                    cwd=made / folder,
-                    check=True,
-                    timeout=60,
-                    env=os.environ | {"NCCL": str(libnccl.FOLDER)},
-                )
+                subprocess.run(["sh", "-ec", script], cwd=made / folder, check=True, timeout=60)
         lines = [
             "set -e",
+            *(f"echo $$ > {group}/cgroup.procs" for group in groups),
             "mount --make-rprivate /",
             "mount -t sysfs sysfs /sys",
             *(() if scene.bare else (f"mount -t overlay over -o lowerdir={made}/{d}:/{d} /{d}" for d in ("sys", "dev"))),
@@ -225,6 +223,32 @@ def _torch_cuda() -> Path:
         )
         subprocess.run([native.gcc(), *flags, "-o", str(made), str(source), str(libnccl.newest())], check=True, timeout=60)
     return made
+
+
+@contextmanager
+def cgroups(wanted: Mapping[str, Mapping[str, str]]) -> Iterator[list[Path]]:
+    """One cgroup for each controller of `wanted`; what is still in them at the end is killed."""
+    made: list[Path] = []
+    try:
+        for controller, settings in wanted.items():
+            made.append(Path("/sys/fs/cgroup", controller, f"netdoctor-lab-{os.getpid()}"))
+            made[-1].mkdir()
+            for name, value in settings.items():
+                (made[-1] / name).write_text(value)
+        yield made
+    finally:
+        end = time.monotonic() + 20
+        for group in made:
+            while group.exists():
+                for pid in map(int, (group / "cgroup.procs").read_text().split()):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                try:
+                    group.rmdir()
+                except OSError:  # EBUSY until the last one is reaped
+                    if time.monotonic() > end:
+                        raise
+                    time.sleep(0.02)
 
 
 @contextmanager

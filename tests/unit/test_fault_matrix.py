@@ -44,4 +44,4 @@ def test_the_matrix_shows_a_miss_and_a_disturbance() -> None:
         "disturbed": ["torch.backend: x"],
     }
     shown = matrix.show([row])
-    assert "1 faults: 0 found, 1 disturbed" in shown and "!" in shown and "x" in shown.splitlines()[1]
+    assert "replay: 1 faults: found 0, disturbed 1, not run 0" in shown and "!" in shown and "x" in shown.splitlines()[1]

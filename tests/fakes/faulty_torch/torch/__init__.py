@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 sys.path.remove(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 del sys.modules["torch"]
@@ -54,6 +55,8 @@ _all_reduce, _calls = dist.all_reduce, [0]
 
 def all_reduce(tensor: torch.Tensor) -> object:
     _calls[0] += 1
+    if tensor.numel() >= 1 << 24 and fault("large") == "slow":
+        time.sleep(0.8)
     action = fault("first") if _calls[0] == FIRST else fault("timed") if _calls[0] == TIMED else None
     got = _all_reduce(tensor)
     if action == "wrong":
