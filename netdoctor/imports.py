@@ -1,7 +1,8 @@
 """A tree of files from another machine (as hwloc and others keep them for tests) as a snapshot: ``snapshot --import-tree``.
 
 Files, listings and links of the tree are answers; whatever needs a running machine (helper programs, rights, sizes, the
-environment) is Unavailable("not recorded").  So nothing passes for what nobody looked at.
+environment) is Unavailable("not recorded"), and so is what is not in the tree: its maker copied a part, and nothing says
+which, so absence is no evidence.  So nothing passes for what nobody looked at.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
 
 FILES_ONLY: Final = Unavailable("not recorded", "an imported tree has files only")
+NOT_COPIED: Final = Unavailable("not recorded", "not in the tree")
 # A copied tree has these of the process that made the copy, if at all.
 _OF_A_PROCESS: Final = ("file:/proc/self/", "link:/proc/self/", "file:/proc/thread-self/")
 
@@ -39,7 +41,8 @@ class TreeHost:
     def ask(self, question: str) -> Answer:
         kind = question.partition(":")[0]
         if kind == "config" or (kind in ("file", "dir", "link") and not question.startswith(_OF_A_PROCESS)):
-            return self._files.ask(question)
+            got = self._files.ask(question)
+            return NOT_COPIED if isinstance(got, Unavailable) and got.kind == "absent" else got
         return FILES_ONLY
 
     def prefetch(self, questions: Iterable[str]) -> None:

@@ -66,11 +66,16 @@ def _policy(host: Host) -> MemoryPolicy | Unavailable:
 
 
 def cpu_list(text: str | Unavailable, what: str) -> frozenset[int] | Unavailable:
-    """ "0-3,8" as numbers; the empty list of a node without CPUs is the empty set."""
+    """ "0-3,8" as numbers; the empty list of a node without CPUs is the empty set.
+
+    Linux 5.15 ends some of these files with a zero byte (bitmap_print_to_buf counted the string's own; hwloc keeps such a
+    tree, 128arm-2pa2n8cluster4co).
+    """
     if isinstance(text, Unavailable):
         return text
     found: set[int] = set()
-    for part in text.strip().split(",") if text.strip() else ():
+    text = text.rstrip("\0").strip()
+    for part in text.split(",") if text else ():
         range_of = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), re.ASCII)
         if range_of is None:
             return Unavailable("malformed", f"{what}: {text[:60]!r}")
@@ -100,11 +105,15 @@ def _nodes(host: Host, online: frozenset[int] | Unavailable) -> tuple[Node, ...]
     ids = sorted(int(name[4:]) for name in listed if re.fullmatch(r"node\d{1,5}", name, re.ASCII))
     if not ids:
         return Unavailable("empty", f"{_NODES} shows no node")
-    found = []
+    found: list[Node] = []
     for number in ids:
         cpus = cpu_list(read(host, f"{_NODES}/node{number}/cpulist"), f"node{number}/cpulist")
         if isinstance(cpus, Unavailable):
             return cpus
+        if twice := {
+            cpu for node in found for cpu in node.cpus & cpus
+        }:  # firmware tables gone wrong: nobody can say where it is
+            return Unavailable("malformed", f"CPU {min(twice)} is in two nodes, one of them {number}")
         found.append(Node(number, cpus, _distances(host, number, ids)))
     return tuple(found)
 

@@ -420,6 +420,18 @@ def test_rubbish_is_no_cpu_list(text: str) -> None:
     assert isinstance(cpu.cpu_list(text, "x"), Unavailable)
 
 
+def test_a_list_may_end_with_a_zero_byte(healthy: dict[str, Answer]) -> None:
+    """As Linux 5.15 gives it."""
+    fact = cpu.probe(ReplayHost(healthy | {"file:/sys/devices/system/node/node0/cpulist": "0-3\n\0"}))
+    assert not isinstance(fact.nodes, Unavailable) and fact.nodes[0].cpus == frozenset(range(4))
+
+
+def test_a_cpu_in_two_nodes_is_in_none(healthy: dict[str, Answer]) -> None:
+    both = {f"file:/sys/devices/system/node/node{n}/cpulist": "0-7\n" for n in (0, 1)}
+    fact = cpu.probe(ReplayHost(healthy | both))
+    assert isinstance(fact.nodes, Unavailable) and fact.nodes.kind == "malformed"
+
+
 def test_modules_are_absent_only_where_there_are_modules(healthy: dict[str, Answer]) -> None:
     fact = kernel.probe(ReplayHost(healthy))
     assert fact.modules["nvidia_peermem"] == kernel.Module("nvidia_peermem", "580.95.05", "live")
