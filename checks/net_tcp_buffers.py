@@ -46,6 +46,7 @@ CHANNELS = 2  # at least: rings across nodes are doubled (NCCL src/graph/connect
 WIDE_MS = 1.0  # enough up to this round trip: any network inside one site
 NEAR_MS = 0.02  # no kernel TCP round trip between two hosts is shorter (a switch hop, two stacks, interrupts)
 FASTEST_MBPS = 400_000  # of an Ethernet port that one might meet where the driver does not tell the speed
+BYTES_PER_MS = 125  # of 1 Mb/s
 EXPLICIT_FROM = (2, 27, 3)
 UNSCALED = 65535  # the largest window without tcp_window_scaling (RFC 7323)
 MEASURE = "set MASTER_ADDR and MASTER_PORT, or expected: {peers: [HOST:PORT]} or {rtt_ms: …} in the configuration"
@@ -128,11 +129,11 @@ def _window(kernel: Kernel, environ: Environ, version: ifname.Version) -> Window
         explicit = environ.get(variable) if version >= EXPLICIT_FROM else None
         if isinstance(explicit, Unavailable):
             return explicit
-        if explicit is not None and explicit.strip().isdecimal():
+        if (size := _number(explicit)) is not None:
             ceiling = kernel.sysctl_ints(f"net.core.{letter}mem_max")
             if isinstance(ceiling, Unavailable):
                 return ceiling
-            ends.append(Window(min(int(explicit), ceiling[0]), f"{variable}={explicit}", "set by the job"))
+            ends.append(Window(min(size, ceiling[0]), f"{variable}={explicit}", "set by the job"))
             continue
         values = kernel.sysctl_ints(f"net.ipv4.tcp_{direction}")
         if isinstance(values, Unavailable):
@@ -161,13 +162,11 @@ def _links(net: Net, environ: Environ, version: ifname.Version) -> Iterator[Link
     if isinstance(picks, Unavailable):
         yield unknown(f"which interfaces carry the data could not be told: {picks}")
         return
-    if all(link is not None and reach.inside_node(net, link) for link in (reach.named(net, pick.interface) for pick in picks)):
+    links = [link for pick in picks if (link := reach.named(net, pick.interface))]
+    if all(reach.inside_node(net, link) for link in links):
         yield unknown("NCCL finds no interface that leaves this node for its sockets", how="see net.socket_ifname")
-    for pick in picks:
-        link = reach.named(net, pick.interface)
-        if link is None:
-            yield unknown(f"{pick.interface} is not among the interfaces", subject=pick.interface)
-        elif link.loopback:
+    for link in links:
+        if link.loopback:
             yield skip("NCCL's sockets take the loopback: no data crosses the network", subject=link.name)
         elif not reach.inside_node(net, link):
             yield link
@@ -176,11 +175,12 @@ def _links(net: Net, environ: Environ, version: ifname.Version) -> Iterator[Link
 def _streams(link: Link, environ: Environ) -> int:
     """Sockets that share the link, at least."""
     vendor = None if isinstance(link.vendor, Unavailable) else link.vendor
-    numbers = []
-    for name in ("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"):
-        value = environ.get(name)
-        numbers.append(int(value) if isinstance(value, str) and value.strip().isdecimal() else None)
-    return CHANNELS * nccl_ports.sockets_per_connection(vendor, numbers[0], numbers[1])
+    nsocks, threads = (_number(environ.get(name)) for name in ("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"))
+    return CHANNELS * nccl_ports.sockets_per_connection(vendor, nsocks, threads)
+
+
+def _number(text: str | None | Unavailable) -> int | None:
+    return int(text) if isinstance(text, str) and text.strip().isdecimal() else None
 
 
 def _round_trip(net: Net, expected: Expected | Unavailable) -> tuple[float, str] | None:
@@ -223,7 +223,7 @@ def _judge(
     }
     have = window.bytes * streams
     speed = FASTEST_MBPS if isinstance(link.speed_mbps, Unavailable) else link.speed_mbps
-    enough = have * 8 / (speed * 1e6) * 1e3  # ms
+    enough = have / (speed * BYTES_PER_MS)  # ms
     evidence["enough_up_to_ms"] = float(f"{enough:.2g}")
     # The message holds what the settings give; what was measured stands beside it.
     bound = f"{window.setting} {window.why}".strip()
@@ -232,7 +232,7 @@ def _judge(
     measured: dict[str, Any] = {}
     if trip is not None:
         needed = trip[0]
-        measured = {"round_trip": Quantity(needed, "ms"), "at_most": Quantity(have * 8 / (needed / 1e3) / 1e9, "Gb/s")}
+        measured = {"round_trip": Quantity(needed, "ms"), "at_most": Quantity(have / (needed * BYTES_PER_MS) / 1000, "Gb/s")}
         at += f", and it is {'longer' if enough < needed else 'not longer'} ({trip[1]})"
     if isinstance(link.speed_mbps, Unavailable) and enough < needed:
         return unknown(
@@ -266,7 +266,7 @@ def _judge(
 
 def _wanted(speed_mbps: int, rtt_ms: float, streams: int) -> int:
     """A maximum, twice the window that each socket needs, rounded up to a power of two."""
-    need = 2 * speed_mbps * 1e6 / 8 * rtt_ms / 1e3 / streams
+    need = 2 * speed_mbps * BYTES_PER_MS * rtt_ms / streams
     return 1 << math.ceil(math.log2(max(need, 1 << 16)))
 
 

@@ -207,3 +207,124 @@ def test_every_interface_that_sockets_take_is_judged() -> None:
     links = (netlink_link("eth0", 2, "10.0.0.7"), netlink_link("eth1", 3, "10.1.0.7", speed_mbps=LOST))
     got = {subject: f.status for subject, f in findings(net=net(*links)).items()}
     assert got == {"eth0": PASS, "eth1": UNKNOWN}
+
+
+def _far(local: bool | Unavailable = False, port: int | None = None, rtt: float | Unavailable = LOST) -> Peer:
+    return Peer("10.0.0.1", ("10.0.0.1",), {}, local=local, rtt_ms=rtt, port=port)
+
+
+# Two channels of one socket; 2 x 1562500 bytes are 1 ms of 25 Gb/s, and the kernel counts twice that.
+EXACT = tuned(tcp_rmem="4096 131072 67108864", tcp_wmem="4096 16384 3125000")
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        # a window that is just enough: 2 x 2 MiB are 0.33554432 ms of 100 Gb/s, 0.08388608 ms of 400 Gb/s
+        ({"net": on(100000, 0.33554432)}, PASS),
+        ({"net": on(100000, 0.3355445)}, FAIL),
+        ({"net": on(LOST, 0.08388608)}, PASS),  # whatever the speed
+        ({"net": on(LOST, 0.0838862)}, UNKNOWN),
+        # no round trip is shorter than 0.02 ms: 62500 bytes of 25 Gb/s
+        ({"net": on(25000), "kernel": tuned(tcp_wmem="4096 16384 62500")}, PASS),
+        ({"net": on(25000), "kernel": tuned(tcp_wmem="4096 16384 62498")}, FAIL),
+        # buffers that the job sets, by version
+        ({"net": on(25000, 0.5), "environ": environ({"NCCL_SOCKET_RCVBUF": "1048576"}),
+          "nccl": nccl_choice(version=(2, 27, 3))}, FAIL),
+        ({"net": on(25000, 0.5), "environ": environ({"NCCL_SOCKET_RCVBUF": "1048576"}),
+          "nccl": nccl_choice(version=(2, 27, 2))}, PASS),
+        # what is no number to NCCL sets nothing, though str.isdigit() takes it
+        ({"net": on(25000, 0.5), "environ": environ({"NCCL_SOCKET_SNDBUF": "\u00b2"})}, PASS),
+        ({"net": on(25000, 0.5), "environ": environ({"NCCL_SOCKET_NTHREADS": "\u00b2"})}, PASS),
+    ],
+)  # fmt: skip
+def test_the_last_byte_counts(facts: dict[str, Any], status: Status) -> None:
+    assert findings(**facts)["eth0"].status is status
+
+
+@pytest.mark.parametrize(
+    ("net_facts", "others", "status"),
+    [
+        # another node that was asked, and its answer lost: the round trip may be any
+        ({"master": _far(port=29500)}, {}, UNKNOWN),
+        ({"peers": (_far(port=29500),)}, {}, UNKNOWN),
+        ({"master": LOST}, {}, UNKNOWN),
+        # not asked, for no port of it is known: a window for any network inside one site is enough
+        ({"master": _far()}, {}, PASS),
+        ({"master": _far()}, {"kernel": EXACT}, PASS),
+        ({"master": _far()}, {"kernel": tuned(tcp_wmem="4096 16384 3124998")}, UNKNOWN),
+        # unless what the site says of the delay could not be read
+        ({"master": _far()}, {"expected": LOST}, UNKNOWN),
+        ({}, {"expected": LOST}, UNKNOWN),
+        ({}, {}, PASS),
+        # whether it is another node is not known
+        ({"master": _far(local=LOST, port=29500)}, {}, UNKNOWN),
+        ({"master": _far(local=True, port=29500)}, {}, PASS),
+        # one was measured
+        ({"master": _far(port=29500, rtt=0.1), "peers": (_far(port=29500),)}, {}, PASS),
+    ],
+)
+def test_a_round_trip_that_was_lost_is_no_pass(net_facts: dict[str, Any], others: dict[str, Any], status: Status) -> None:
+    link = netlink_link("eth0", 2, "10.0.0.7", speed_mbps=25000)
+    assert findings(net=net(link, **net_facts), **others)["eth0"].status is status
+
+
+def test_a_window_for_one_site_needs_no_advice() -> None:
+    assert not findings(kernel=EXACT)["eth0"].notes
+    assert "farther nodes" in findings(kernel=tuned(tcp_wmem="4096 16384 3124998"))["eth0"].notes[0]
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"environ": environ(nccl=LOST)}, "the TCP buffers could not be read: denied"),  # the job may set them
+        ({"environ": environ(nccl=LOST), "nccl": nccl_choice(version=(2, 26, 2))}, "which interfaces carry the data"),
+        ({"kernel": tuned(tcp_rmem="4096 131072")}, "the TCP buffers could not be read: malformed"),
+        ({"environ": environ({"NCCL_SOCKET_SNDBUF": "65536"}), "kernel": kernel(sysctls={})}, "could not be read"),
+        ({"environ": environ({"NCCL_SOCKET_SNDBUF": "65536"}),
+          "kernel": kernel(sysctls={k: v for k, v in LINUX.items() if k != "net.core.wmem_max"})}, "net.core.wmem_max"),
+    ],
+)  # fmt: skip
+def test_what_was_lost_is_named(facts: dict[str, Any], words: str) -> None:
+    finding = findings(**facts)["node"]
+    assert finding.status is UNKNOWN and words in finding.message, finding.message
+
+
+@pytest.mark.parametrize(
+    ("variables", "vendor", "sockets"),
+    [
+        ({}, "0x15b3", 2),
+        ({"NCCL_SOCKET_NTHREADS": "4"}, "0x15b3", 8),  # threads of one socket each
+        ({"NCCL_NSOCKS_PERTHREAD": "4"}, "0x15b3", 2),  # no thread: the control socket carries the data
+        ({"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "2"}, "0x15b3", 16),
+        ({}, "0x1d0f", 32),
+    ],
+)
+def test_sockets_that_share_a_link(variables: dict[str, str], vendor: str, sockets: int) -> None:
+    finding = findings(net=on(25000, vendor=vendor), environ=environ(variables))["eth0"]
+    assert finding.evidence["sockets"] == sockets
+
+
+@pytest.mark.parametrize(
+    ("speed", "rtt", "wmem", "command"),
+    [
+        # twice 100 Gb/s x rtt over two sockets, rounded up to a power of two
+        (100000, 1.34217728, "4096 16384 4194304", "net.ipv4.tcp_wmem='4096 16384 16777216'"),
+        (100000, 1.342178, "4096 16384 4194304", "net.ipv4.tcp_wmem='4096 16384 33554432'"),
+        (1000, 0.1, "4096 4096 12000", "net.ipv4.tcp_wmem='4096 16384 65536'"),  # never less than Linux's smallest maximum
+    ],
+)
+def test_the_mend_is_wide_enough_for_the_round_trip(speed: int, rtt: float, wmem: str, command: str) -> None:
+    finding = findings(net=on(speed, rtt), kernel=tuned(tcp_wmem=wmem))["eth0"]
+    assert finding.fix and finding.fix.commands == (f"sysctl -w {command}",)
+    name, _, values = command.partition("=")
+    mended = tuned(**{name.rpartition(".")[2]: values.strip("'"), "tcp_rmem": "4096 131072 67108864"})
+    assert findings(net=on(speed, rtt), kernel=mended)["eth0"].status is PASS
+
+
+def test_what_was_measured_and_seen_is_said() -> None:
+    measured = findings(net=on(100000, 1.0))["eth0"].measured
+    assert (str(measured["round_trip"]), str(measured["at_most"])) == ("1 ms", "33.6 Gb/s")
+    assert findings(vantage=outside())["eth0"].message.endswith("; seen as root outside the job")
+    assert findings(vantage=outside(why_not=""))["eth0"].message.endswith("; seen outside the job's network namespace")
+    assert dict(findings(job=job(nodes=1, nodes_stated=True))["node"].evidence) == {"nodes": 1}
