@@ -192,12 +192,12 @@ def snapshot(
     """Record every answer and run, redacted, to be judged anywhere by `diagnose`."""
     from netdoctor.commands import preflight as command
 
+    names = None if not pseudonymise and pseudonym_key is None else _key(pseudonym_key)
     if import_tree is not None:
         from netdoctor.commands import imports
 
-        raise typer.Exit(imports.run(import_tree, output, config, checks_dir))
+        raise typer.Exit(imports.run(import_tree, output, config, checks_dir, names))
     given = command.Given(config, checks_dir=checks_dir, python=python, user=user, vantage=vantage, budget=budget)
-    names = None if not pseudonymise and pseudonym_key is None else _key(pseudonym_key)
     raise typer.Exit(
         command.run(given, _ids(only), host_root, allreduce=not no_allreduce, quiet=quiet, snapshot_to=output, pseudonyms=names)
     )

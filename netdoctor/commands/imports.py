@@ -8,8 +8,8 @@ from netdoctor import __version__
 from netdoctor.commands import common
 
 
-def run(tree: str, output: str, config_file: str | None, checks_dir: str | None) -> int:
-    """0, or 2 with a line that says what is wrong."""
+def run(tree: str, output: str, config_file: str | None, checks_dir: str | None, pseudonyms: bytes | None) -> int:
+    """0, or 2 with a line that says what is wrong; `pseudonyms` is what other names are made with, None: none."""
     from netdoctor.imports import TreeError, import_tree
     from netdoctor.snapshot import dumps
 
@@ -20,4 +20,8 @@ def run(tree: str, output: str, config_file: str | None, checks_dir: str | None)
     except (common.UsageError, TreeError) as error:
         print(f"netdoctor: {error}", file=sys.stderr)
         return 2
+    if pseudonyms is not None:
+        from netdoctor.pseudonyms import pseudonymise
+
+        taken = pseudonymise(taken, pseudonyms)
     return common.write(output, dumps(taken), 0o600)

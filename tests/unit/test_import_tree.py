@@ -69,3 +69,18 @@ def test_the_command(tmp_path: pathlib.Path) -> None:
     assert CliRunner().invoke(app, ["snapshot", "--import-tree", str(tmp_path), "-o", str(out)]).exit_code == 0
     assert json.loads(out.read_text())["schema"] == "netdoctor.snapshot/1"
     assert CliRunner().invoke(app, ["snapshot", "--import-tree", str(tmp_path / "none"), "-o", str(out)]).exit_code == 2
+
+
+def test_a_tree_gets_pseudonyms_too(tmp_path: pathlib.Path) -> None:
+    from typer.testing import CliRunner
+
+    gid = "fe80:0000:0000:0000:0002:c903:00f9:bfa1"
+    ports = tmp_path / "sys/class/infiniband/mlx4_0/ports/1/gids"
+    ports.mkdir(parents=True)
+    (ports / "0").write_text(f"{gid}\n")
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/hostname").write_text("analysis17\n")
+    out = tmp_path / "snapshot.json"
+    command = ["snapshot", "--import-tree", str(tmp_path), "--pseudonymise", "-o", str(out)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert gid not in out.read_text() and "analysis17" not in out.read_text()
