@@ -32,7 +32,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[junit]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python

@@ -29,7 +29,9 @@ TAKEN = {
     "pyyaml": ("yaml",),
     "pyudev": ("pyudev",),
     "nvidia-ml-py": ("pynvml",),
+    "junitparser": ("junitparser",),
 }
+EXTRAS = ("junitparser",)
 LEFT_OUT = {"psutil": "compiled", "rich": "typer works without it"}
 DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can hold: a build is the same whenever it is made
 # With -I neither the job's PYTHONPATH nor the folder of the file comes before the standard library.
@@ -95,6 +97,8 @@ def dependencies() -> Iterator[tuple[str, bytes]]:
         for module in TAKEN[name]:
             yield from module_files(module)
         for file in found.files or ():
+            if name in EXTRAS and str(file).endswith(".dist-info/METADATA"):  # asks for its own version when it is imported
+                yield str(file), Path(str(file.locate())).read_bytes()
             if re.search(r"(?i)(^|/)(licen[cs]e|copying|notice)[^/]*$", str(file)) and ".dist-info/" in str(file):
                 yield f"licenses/{name}/{file.name}", Path(str(file.locate())).read_bytes()
 
@@ -110,8 +114,8 @@ def module_files(module: str) -> Iterator[tuple[str, bytes]]:
 
 
 def needed() -> set[str]:
-    """Names of all distributions that cluster-netdoctor needs here, without extras."""
-    todo, seen = ["cluster-netdoctor"], set()
+    """Names of all distributions that cluster-netdoctor needs here; of the extras, those that are pure Python and small."""
+    todo, seen = ["cluster-netdoctor", *EXTRAS], set(EXTRAS)
     while todo:
         found = _installed(todo.pop())
         for requirement in found.requires or () if found else ():

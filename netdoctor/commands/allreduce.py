@@ -27,7 +27,7 @@ def allreduce(given: preflight.Given, place: nodes.Given, limits: Limits, only: 
             raise common.UsageError("--wait and --stall: seconds, more than 0")
         here = nodes.find(place, os.environ)
         config = common.configuration(given.config, asdict(given))
-        common.known_format(given.format, given.exit_style)
+        common.known_format(given.format, given.exit_style, given.output)
         common.become(config)
     except (common.UsageError, nodes.NodesError) as error:
         return common.refuse(error, given.format, given.output)

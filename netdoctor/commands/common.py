@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from netdoctor.commands.usage import missing
 from netdoctor.config import Config, ConfigError
 from netdoctor.model import CheckResult, Json, Report, Status, Unavailable, plain
 
@@ -22,15 +23,23 @@ BROKEN: Final = 1  # a report that could not be written
 def refuse(error: Exception, format: str | None, output: str | None) -> int:
     """Say why nothing was looked at: exit 2.  Whoever collects JUnit files gets one that failed, not none."""
     print(f"netdoctor: {error}", file=sys.stderr)
-    if "junit" in (format, output and _BY_SUFFIX.get(os.path.splitext(output)[1].lower())):
+    if _wants_junit(format, output):
         from netdoctor.render import junit
 
+        if words := missing("junit"):
+            if words != str(error):
+                print(f"netdoctor: {words}", file=sys.stderr)
+            return 2
         text = junit.setup_failed(str(error))
         if output is not None:
             write(output, text, 0o644)
         if format == "junit":
             print(text)
     return 2
+
+
+def _wants_junit(format: str | None, output: str | None) -> bool:
+    return format == "junit" or (output is not None and _format_of(output, None) == "junit")
 
 
 class UsageError(ValueError):
@@ -59,7 +68,7 @@ def configuration(path: str | None, given: Mapping[str, Any]) -> Config:
     return loaded
 
 
-def known_format(name: str | None, exit_style: str | None = None) -> None:
+def known_format(name: str | None, exit_style: str | None = None, output: str | None = None) -> None:
     """Refuse before anything is looked at what would be refused at the end."""
     from netdoctor import policy
 
@@ -67,6 +76,8 @@ def known_format(name: str | None, exit_style: str | None = None) -> None:
         raise UsageError(f"--exit-style: must be one of {', '.join(policy.EXIT_STYLES)}, not {exit_style!r}")
     if name is not None and name not in FORMATS:
         raise UsageError(f"--format: must be one of {', '.join(FORMATS)}, not {name!r}")
+    if _wants_junit(name, output) and (words := missing("junit")):
+        raise UsageError(words)
 
 
 def load_checks(config: Config, only: tuple[str, ...]) -> tuple[tuple[CheckSpec, ...], tuple[CheckResult, ...]]:

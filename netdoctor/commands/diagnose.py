@@ -24,7 +24,7 @@ def run(
 ) -> int:
     """The exit code of the report that is printed."""
     try:
-        common.known_format(format, exit_style)
+        common.known_format(format, exit_style, output)
         snapshot = _read(file)
         config = common.configuration(None, _given(snapshot.policy, profile, fail_on, checks_dir))
         config = _with_policy(config, snapshot.policy)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from netdoctor.commands.usage import missing, usage
 from netdoctor.model import Finding, Fix, Severity, Status
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "netdoctor.env/1"
 FORMATS: Final = ("text", "json", "junit")
-OK, USAGE, UNHEALTHY, INCONCLUSIVE = 0, 2, 3, 4
+OK, UNHEALTHY, INCONCLUSIVE = 0, 3, 4
 
 
 def run(
@@ -35,11 +36,13 @@ def run(
 
     nccl = catalogue.parse_version(version) if version else None
     if version and nccl is None:
-        return _usage(f"--nccl: not a version: {version!r} (2.27.5 is one)")
+        return usage(f"--nccl: not a version: {version!r} (2.27.5 is one)")
     if format not in FORMATS:
-        return _usage(f"--format: must be one of {', '.join(FORMATS)}, not {format!r}")
+        return usage(f"--format: must be one of {', '.join(FORMATS)}, not {format!r}")
     if fail_on not in [one.value for one in Severity]:
-        return _usage("--fail-on: must be info, warning or critical")
+        return usage("--fail-on: must be info, warning or critical")
+    if words := missing(format):
+        return usage(words)
     if explain is not None:
         return _explain(explain, nccl)
     findings: list[Finding] = []
@@ -47,7 +50,7 @@ def run(
         for path in files:
             text = _read(path)
             if isinstance(text, OSError):
-                return _usage(f"{path}: {text.strerror or text}")
+                return usage(f"{path}: {text.strerror or text}")
             findings += judge_file(path, text, nccl)
     else:
         found, nccl = judge_here(nccl)
@@ -206,33 +209,6 @@ def _explain(name: str, version: Version | None) -> int:
     row: Variable | None = catalogue.lookup(name) or catalogue.lookup(name.upper())
     if row is None:
         near = catalogue.closest(name.upper())
-        return _usage(f"--explain: {name!r} is not in the catalogue" + (f"; did you mean {near}?" if near else ""))
+        return usage(f"--explain: {name!r} is not in the catalogue" + (f"; did you mean {near}?" if near else ""))
     sys.stdout.write(explained(row, version))
     return OK
-
-
-def _usage(message: str) -> int:
-    from netdoctor.textsafe import clean
-
-    print(f"netdoctor: {clean(message)}", file=sys.stderr)
-    return USAGE
-
-
-def main(arguments: Sequence[str]) -> int:
-    """``python -m netdoctor.commands.env``: the same options as ``netdoctor env``."""
-    import argparse
-
-    parser = argparse.ArgumentParser(prog="netdoctor env", description="Judge NCCL's variables.")
-    parser.add_argument(
-        "--file", action="append", default=[], metavar="FILE", help="a script, .env, YAML or nccl.conf; - is stdin"
-    )
-    parser.add_argument("--nccl", metavar="VERSION", help="the NCCL that the job has")
-    parser.add_argument("--explain", metavar="NAME", help="say what one variable is")
-    parser.add_argument("--format", default="text", choices=FORMATS)
-    parser.add_argument("--fail-on", default="warning", choices=[one.value for one in Severity])
-    given = parser.parse_args(arguments)
-    return run(given.file, given.nccl, given.explain, given.format, fail_on=given.fail_on)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

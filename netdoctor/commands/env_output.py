@@ -95,25 +95,21 @@ def _finding(one: Finding) -> dict[str, Any]:
 
 
 def _junit(findings: Sequence[Finding]) -> str:
-    from xml.sax.saxutils import escape, quoteattr
+    from netdoctor.render import cases
 
-    def attribute(value: str) -> str:
-        return quoteattr(clean(value))
-
-    cases = []
-    for one in findings:
-        name = f"{one.subject} {one.evidence.get('source') or ''}".strip()
-        body = escape(clean("; ".join(one.notes)))
-        inner = f"<system-out>{body}</system-out>" if body else ""
-        if one.status is Status.FAIL:
-            inner = f"<failure type={attribute(one.cause or 'env_misuse')} message={attribute(one.message)}/>" + inner
-        elif one.status in (Status.UNKNOWN, Status.ERROR):
-            inner = f'<error type="{one.status.value}" message={attribute(one.message)}/>' + inner
-        cases.append(f'  <testcase classname="nccl.environment" name={attribute(name)}>{inner}</testcase>')
-    fails = sum(one.status is Status.FAIL for one in findings)
-    errors = sum(one.status in (Status.UNKNOWN, Status.ERROR) for one in findings)
-    head = f'<testsuite name="netdoctor env" tests="{len(findings)}" failures="{fails}" errors="{errors}">'
-    return "\n".join(['<?xml version="1.0" encoding="utf-8"?>', head, *cases, "</testsuite>", ""])
+    kinds = {Status.FAIL: "failure", Status.UNKNOWN: "error", Status.ERROR: "error"}
+    made = [
+        cases.case(
+            "nccl.environment",
+            f"{one.subject} {one.evidence.get('source') or ''}".strip(),
+            kinds.get(one.status, ""),
+            message=one.message,
+            type=(one.cause or "env_misuse") if one.status is Status.FAIL else one.status.value,
+            out="; ".join(one.notes),
+        )
+        for one in findings
+    ]
+    return cases.document(cases.suite("netdoctor env", made))
 
 
 _ACCEPTS: Final = {

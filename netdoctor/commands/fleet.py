@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from netdoctor.commands.usage import usage
 from netdoctor.model import Severity
 
 FORMATS: Final = ("text", "json", "html", "junit", "prometheus")
@@ -31,32 +32,32 @@ def run(
 
     0 every node is good; 2 bad usage; 3 a node is bad or missing, or nodes do not fit together; 4 something could not be told.
     """
-    from netdoctor.fleet.prometheus import MissingExtraError
+    from netdoctor.extras import MissingExtraError
     from netdoctor.fleet.read import expected_names, read
     from netdoctor.fleet.report import examine
     from netdoctor.render import terminal
 
     chosen = format or (_BY_SUFFIX.get(os.path.splitext(out)[1].lower(), "text") if out else "text")
     if chosen not in FORMATS:
-        return _usage(f"--format: must be one of {', '.join(FORMATS)}, not {chosen!r}")
+        return usage(f"--format: must be one of {', '.join(FORMATS)}, not {chosen!r}")
     try:
         severity = Severity(fail_on or "warning")
     except ValueError:
-        return _usage(f"--fail-on: must be info, warning or critical, not {fail_on!r}")
+        return usage(f"--fail-on: must be info, warning or critical, not {fail_on!r}")
     if not paths:
-        return _usage("no report given: name files or directories")
+        return usage("no report given: name files or directories")
     try:
         names = expected_names(expected) if expected is not None else None
         reading = read(paths, None if quiet else _progress)
     except FileNotFoundError as error:
-        return _usage(f"{error.filename or error}: no such file or directory")
+        return usage(f"{error.filename or error}: no such file or directory")
     except (OSError, ValueError) as error:
-        return _usage(str(error))
+        return usage(str(error))
     fleet = examine(reading, names, severity)
     try:
         text = render(fleet, chosen, colour=out is None and terminal.colour(sys.stdout, os.environ))
     except MissingExtraError as error:
-        return _usage(f"--format prometheus {error}")
+        return usage(str(error))
     failed = _deliver(text, out)
     if lists is not None:
         failed |= _lists(fleet, lists)
@@ -70,13 +71,6 @@ def render(fleet: object, format: str, colour: bool = False) -> str:
     module = importlib.import_module({"json": "netdoctor.fleet.jsondoc"}.get(format, f"netdoctor.fleet.{format}"))
     function: Callable[..., str] = module.render
     return function(fleet, colour=colour) if format == "text" else function(fleet)
-
-
-def _usage(words: str) -> int:
-    from netdoctor.textsafe import clean
-
-    print(f"netdoctor: {clean(words)}", file=sys.stderr)
-    return 2
 
 
 def _progress(files: int) -> None:

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from netdoctor.commands.usage import missing, usage
 from netdoctor.model import Finding, Severity, Status, Verdict
 
 if TYPE_CHECKING:
     from netdoctor.nccl.facts import LogFacts
 
 FORMATS: Final = ("text", "json", "junit")
-OK, USAGE, UNHEALTHY, INCONCLUSIVE = 0, 2, 3, 4
+OK, UNHEALTHY, INCONCLUSIVE = 0, 3, 4
 _BLOCK: Final = 1 << 20
 _MAX_FILES: Final = 65536
 
@@ -23,16 +24,18 @@ _MAX_FILES: Final = 65536
 def run(paths: Sequence[str], format: str = "text", *, fail_on: str = "critical", color: bool = False) -> int:
     """Read the logs of one job ("-" is stdin; directories with all that is in them), print, return the exit code."""
     if format not in FORMATS:
-        return _usage(f"--format: must be one of {', '.join(FORMATS)}, not {format!r}")
+        return usage(f"--format: must be one of {', '.join(FORMATS)}, not {format!r}")
     if fail_on not in [one.value for one in Severity]:
-        return _usage("--fail-on: must be info, warning or critical")
+        return usage("--fail-on: must be info, warning or critical")
+    if words := missing(format):
+        return usage(words)
     if not paths:
-        return _usage("give a file, a directory, or - for stdin")
+        return usage("give a file, a directory, or - for stdin")
     from netdoctor.nccl.diagnosis import diagnose
 
     facts = read(paths)
     if isinstance(facts, str):
-        return _usage(facts)
+        return usage(facts)
     findings = diagnose(facts)
     verdict = decide(findings, Severity(fail_on))
     from netdoctor.commands.log_output import render
@@ -129,27 +132,3 @@ def _unpacked(read: Callable[[int], bytes | None]) -> Iterator[bytes]:
             first = read(_BLOCK) or b""
             if not first and not unpack.eof:
                 print("netdoctor log: a gzip file ends early; what was in it is read", file=sys.stderr)
-
-
-def _usage(text: str) -> int:
-    from netdoctor.textsafe import clean
-
-    print(f"netdoctor log: {clean(text)}", file=sys.stderr)
-    return USAGE
-
-
-def main() -> int:
-    """``python -m netdoctor.commands.log [log] FILE… --format json``: the command without the rest of netdoctor."""
-    import argparse
-
-    parser = argparse.ArgumentParser(prog="netdoctor log")
-    parser.add_argument("paths", nargs="+", metavar="FILE")
-    parser.add_argument("--format", "-f", default="text")
-    parser.add_argument("--fail-on", default="critical")
-    given = parser.parse_args()
-    paths = given.paths[1:] if given.paths[0] == "log" and len(given.paths) > 1 else given.paths
-    return run(paths, given.format, fail_on=given.fail_on)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from netdoctor.allreduce.across import Heard, broken, text, who_and_whom
+from netdoctor.allreduce.across import Heard, text
+from netdoctor.allreduce.cause import cause_of
+from netdoctor.commands.nodes_network import network, subject
 from netdoctor.fleet.drift import clear_majority
 from netdoctor.fleet.traits import NOT_SET, family, title
-from netdoctor.model import CheckResult, Finding, Severity, Status
+from netdoctor.model import CheckResult, Finding, Status
 
 ID: Final = "allreduce.nodes"
 TITLE: Final = "Every node of the run is there, reachable, and runs the same"
 # Of all traits those that a common run hangs on; the others are the fleet report's.
 _COMPARED: Final = frozenset({"torch", "torch_cuda", "nccl", "plugins", "driver", "netdoctor", "env", "mtu"})
 MAX_TRAITS: Final = 400
-_C, _W = Severity.CRITICAL, Severity.WARNING
 
 
 def chosen(traits: Mapping[str, str], env_read: bool) -> dict[str, str]:
@@ -48,7 +49,7 @@ def _completed(finding: Finding) -> Finding:
 def _findings(heard: Heard) -> Iterator[Finding]:
     nodes = heard.nodes
     bad: set[int] = set()
-    for node, finding in (*_missing(heard), *_unreachable(heard), *_blamed(heard)):
+    for node, finding in (*_missing(heard), *network(heard), *_blamed(heard)):
         if node is not None:
             bad.add(node)
         yield finding
@@ -74,26 +75,22 @@ def _fine(heard: Heard, node: int) -> Finding:
     ]
     if node not in heard.hosts:
         how = "see what is said of node 0" if heard.master else None
-        return Finding(Status.UNKNOWN, f"{who}: whether it is there is not known", subject=_subject(heard, node), how=how)
+        return Finding(Status.UNKNOWN, f"{who}: whether it is there is not known", subject=subject(heard, node), how=how)
     if cannot := text(heard.ready.get(node, {}).get("cannot")):
         how = "netdoctor preflight there; --python names the job's Python"
-        return Finding(Status.UNKNOWN, f"{who} is there, but cannot run: {cannot}", subject=_subject(heard, node), how=how)
+        return Finding(Status.UNKNOWN, f"{who} is there, but cannot run: {cannot}", subject=subject(heard, node), how=how)
     if heard.run is None:
-        return Finding(Status.UNKNOWN, f"{who} is there; nothing was run with it", subject=_subject(heard, node))
+        return Finding(Status.UNKNOWN, f"{who} is there; nothing was run with it", subject=subject(heard, node))
     state = heard.run.state
     if state != "finished":
         return Finding(
             Status.UNKNOWN,
             f"{who} is there; the all-reduce did not finish ({state})",
-            subject=_subject(heard, node),
+            subject=subject(heard, node),
             how="see allreduce.run",
         )
     ways = ", reached both ways" if len(tried) == 2 and not any(tried) else ""
-    return Finding(Status.PASS, f"{who} took part{ways}", subject=_subject(heard, node))
-
-
-def _subject(heard: Heard, node: int) -> str:
-    return heard.hosts.get(node) or (heard.nodes.names[node] if heard.nodes.names else f"node {node}")
+    return Finding(Status.PASS, f"{who} took part{ways}", subject=subject(heard, node))
 
 
 def _name(heard: Heard, node: int) -> str:
@@ -109,12 +106,12 @@ def _missing(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
         own = heard.nodes.rank
         if kind == "port":
             told = Finding(
-                Status.FAIL, f"this node is the master, and {why}", subject=_subject(heard, own), cause="bootstrap_ports",
+                Status.FAIL, f"this node is the master, and {why}", subject=subject(heard, own), cause="bootstrap_ports",
                 how=f"ss -ltnp 'sport = :{heard.nodes.port}'; or another port: --master HOST:PORT on every node",
             )  # fmt: skip
             yield own, told
         elif kind == "turned away":
-            told = Finding(Status.FAIL, f"{heard.name(0)} {why}", subject=_subject(heard, own), evidence={"kind": kind})
+            told = Finding(Status.FAIL, f"{heard.name(0)} {why}", subject=subject(heard, own), evidence={"kind": kind})
             yield own, told
         else:
             yield (
@@ -122,33 +119,18 @@ def _missing(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
                 Finding(
                     Status.FAIL,
                     f"{heard.name(0)}: {why}",
-                    subject=_subject(heard, 0),
+                    subject=subject(heard, 0),
                     evidence={"kind": kind, "master": heard.nodes.named()},
                     how="is it up, and was netdoctor started there in time? nc -vz from here; nft list ruleset there",
                 ),
             )
-    for node, (subject, why) in sorted(heard.gone.items()):
+    for node, (missing, why) in sorted(heard.gone.items()):
         if node == 0 and heard.master is not None:
             continue
-        phase = {"join": "", "result": " during the all-reduce"}.get(subject, f" before the all-reduce ({subject})")
+        phase = {"join": "", "result": " during the all-reduce"}.get(missing, f" before the all-reduce ({missing})")
         yield node, Finding(
-            Status.FAIL, f"{_name(heard, node)} is missing{phase}: {why}", subject=_subject(heard, node),
-            evidence={"missing_from": subject}, how="its own report, if there is one; is it up, and does it reach the master?",
-        )  # fmt: skip
-
-
-def _unreachable(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
-    """Who cannot be reached, told apart from who cannot reach anybody."""
-    # What a run that finished did without may still be needed by another algorithm or ring.
-    severity = _W if heard.run is not None and heard.run.finished else _C
-    for whom, pairs in broken(heard.reach).items():
-        node = whom[1] if isinstance(whom, tuple) else whom
-        subject = f"{_subject(heard, whom[0])} to {_subject(heard, node)}" if isinstance(whom, tuple) else _subject(heard, node)
-        yield node, Finding(
-            Status.FAIL, who_and_whom(heard, whom, pairs), subject=subject, cause="firewall_connect", severity=severity,
-            expected="every node accepts connections of the others on the ports that its kernel gives out",
-            evidence={"pairs": [[a, b, why] for a, b, why in sorted(pairs)]},
-            how="nft list ruleset; iptables -S; the network policy",
+            Status.FAIL, f"{_name(heard, node)} is missing{phase}: {why}", subject=subject(heard, node),
+            evidence={"missing_from": missing}, how="its own report, if there is one; is it up, and does it reach the master?",
         )  # fmt: skip
 
 
@@ -168,8 +150,8 @@ def _blamed(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
             else f"{named} never arrived in phase {phase}"
         )
         yield node, Finding(
-            Status.FAIL, f"{heard.name(node)}: {what}", subject=_subject(heard, node),
-            cause="rank_died" if run.state == "failed" else "hang", evidence={"ranks": ranks, "phase": phase},
+            Status.FAIL, f"{heard.name(node)}: {what}", subject=subject(heard, node),
+            cause=cause_of(run) or ("rank_died" if run.state == "failed" else "hang"), evidence={"ranks": ranks, "phase": phase},
             how="its own report; dmesg there",
         )  # fmt: skip
 
@@ -206,7 +188,7 @@ def _different(heard: Heard, name: str, known: Mapping[int, str], most: str | No
         if value != most:
             yield node, Finding(
                 Status.FAIL, f"{heard.name(node)} differs in {what}: {value}, where the others have {most}",
-                subject=f"{_subject(heard, node)}, {what}", cause=kind.cause, severity=kind.severity, expected=most,
+                subject=f"{subject(heard, node)}, {what}", cause=kind.cause, severity=kind.severity, expected=most,
                 evidence={"trait": name, "value": value, "others": most},
             )  # fmt: skip
 

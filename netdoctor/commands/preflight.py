@@ -44,7 +44,7 @@ def run(
     """The exit code; the report has been printed, or the snapshot written.  `in_job`: this is the job's own process."""
     try:
         config = common.configuration(given.config, asdict(given))
-        common.known_format(given.format, given.exit_style)
+        common.known_format(given.format, given.exit_style, given.output)
         if host_root is not None and not os.path.isdir(host_root):
             raise common.UsageError(f"--host-root: {host_root}: no such directory")
         if in_job:

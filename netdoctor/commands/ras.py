@@ -5,17 +5,17 @@ Exit codes: 0 all ranks move on together, 2 bad usage, 3 ranks are dead, in erro
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any, Final
 
+from netdoctor.commands.usage import usage
 from netdoctor.model import Unavailable, plain
 from netdoctor.nccl.ras import ADDRESS, Behind, Status, ask, parse
 from netdoctor.textsafe import clean
 
 SCHEMA: Final = "netdoctor.ras/1"
 FORMATS: Final = ("text", "json")
-OK, USAGE, UNHEALTHY, INCONCLUSIVE = 0, 2, 3, 4
+OK, UNHEALTHY, INCONCLUSIVE = 0, 3, 4
 
 
 def run(
@@ -28,10 +28,10 @@ def run(
 ) -> int:
     """Ask, and where ranks differ ask again after `interval` seconds; print; return the exit code."""
     if format not in FORMATS:
-        return _usage(f"--format: must be one of {', '.join(FORMATS)}, not {format!r}")
+        return usage(f"--format: must be one of {', '.join(FORMATS)}, not {format!r}")
     where = _address(address)
     if where is None:
-        return _usage(f"not an address: {clean(address or '')!r} (localhost:28028 is one)")
+        return usage(f"not an address: {clean(address or '')!r} (localhost:28028 is one)")
     first = ask(*where, diagnostics=diagnostics, timeout=timeout)
     if isinstance(first, Unavailable):
         return _silent(where, first, format)
@@ -123,12 +123,3 @@ def _json(document: dict[str, Any]) -> None:
     import json
 
     print(json.dumps(document, indent=1))
-
-
-def _usage(text: str) -> int:
-    print(f"netdoctor ras: {text}", file=sys.stderr)
-    return USAGE
-
-
-if __name__ == "__main__":
-    sys.exit(run(sys.argv[1] if len(sys.argv) > 1 else None))

@@ -5,45 +5,40 @@ bad, missing  <failure>        flaky, unknown  <error>: never counted as passed
 
 from __future__ import annotations
 
-from typing import Final
-from xml.etree import ElementTree as Xml
+from typing import TYPE_CHECKING, Final
 
 from netdoctor.fleet.nodes import BAD, GOOD, MISSING, Node
 from netdoctor.fleet.report import Fleet
 from netdoctor.model import Status
-from netdoctor.textsafe import clean
+from netdoctor.render import cases
+
+if TYPE_CHECKING:
+    from junitparser import TestCase
 
 _SUITE: Final = "netdoctor.fleet"
 
 
 def render(fleet: Fleet) -> str:
-    """XML text with its declaration."""
-    suites = Xml.Element("testsuites", name="netdoctor")
-    nodes = Xml.SubElement(suites, "testsuite", name=f"{_SUITE}.nodes")
-    for node in fleet.nodes:
-        _node(nodes, fleet, node)
-    between = Xml.SubElement(suites, "testsuite", name=f"{_SUITE}.across")
+    """XML text with its declaration.  Raises MissingExtraError."""
+    nodes = [_node(fleet, node) for node in fleet.nodes]
+    if not nodes:
+        nodes = [cases.case(_SUITE, "run", "failure", message=fleet.text, detail=fleet.text)]
+    between = []
     for finding, blamed in fleet.faults:
-        case = Xml.SubElement(between, "testcase", classname=_SUITE, name=clean(f"{finding.check}: {finding.subject}"))
         kind = "failure" if finding.status is Status.FAIL else "skipped"
-        made = Xml.SubElement(case, kind, message=clean(finding.message))
-        made.text = clean(f"blamed: {', '.join(blamed) or 'nobody'}")
-    if not fleet.nodes:
-        case = Xml.SubElement(nodes, "testcase", classname=_SUITE, name="run")
-        Xml.SubElement(case, "failure", message=fleet.text).text = fleet.text
-    for suite in (nodes, between):
-        suite.set("tests", str(len(suite)))
-        for attribute, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-            suite.set(attribute, str(len(suite.findall(f"testcase/{kind}"))))
-    Xml.indent(suites)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(suites, encoding="unicode") + "\n"
+        who = f"blamed: {', '.join(blamed) or 'nobody'}"
+        name = f"{finding.check}: {finding.subject}"
+        between.append(cases.case(_SUITE, name, kind, message=finding.message, type=finding.cause or "", detail=who))
+    return cases.document(cases.suite(f"{_SUITE}.nodes", nodes), cases.suite(f"{_SUITE}.across", between))
 
 
-def _node(suite: Xml.Element, fleet: Fleet, node: Node) -> None:
-    kind = fleet.groups[node.group].name if node.group is not None else "no report"
-    case = Xml.SubElement(suite, "testcase", classname=clean(f"{_SUITE}.{kind}"), name=clean(node.name))
+def _node(fleet: Fleet, node: Node) -> TestCase:
+    group = fleet.groups[node.group].name if node.group is not None else "no report"
+    classname = f"{_SUITE}.{group}"
     if node.state == GOOD:
-        return
-    lines = [clean(reason) for reason in node.reasons] or [node.state]
-    made = Xml.SubElement(case, "failure" if node.state in (BAD, MISSING) else "error", type=node.state, message=lines[0])
-    made.text = "\n".join((*lines, *(clean(note) for note in node.notes)))
+        return cases.case(classname, node.name)
+    kind = "failure" if node.state in (BAD, MISSING) else "error"
+    lines = node.reasons or [node.state]
+    detail = "\n".join((*lines, *node.notes))
+    type = "missing_node" if node.state == MISSING else node.state
+    return cases.case(classname, node.name, kind, type=type, message=lines[0], detail=detail)

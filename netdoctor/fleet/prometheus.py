@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from netdoctor.extras import MissingExtraError
 from netdoctor.fleet.nodes import GOOD, STATES, safe_name
 from netdoctor.fleet.outliers import METRICS
 from netdoctor.fleet.report import Fleet
@@ -14,16 +15,12 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 
-class MissingExtraError(RuntimeError):
-    """prometheus-client is not installed."""
-
-
 def render(fleet: Fleet) -> str:
     """Text exposition format.  Raises MissingExtraError."""
     try:
         from prometheus_client import CollectorRegistry, generate_latest
     except ImportError:
-        raise MissingExtraError("needs prometheus-client: pip install 'cluster-netdoctor[prometheus]'") from None
+        raise MissingExtraError("--format prometheus", "prometheus-client", "prometheus") from None
     registry = CollectorRegistry()
     registry.register(_Collector(fleet))
     return generate_latest(registry).decode()

@@ -11,54 +11,50 @@ test case ``netdoctor.run`` that fails: an exit code other than 0 is never all g
 
 from __future__ import annotations
 
-from typing import Final
-from xml.etree import ElementTree as Xml
+from typing import TYPE_CHECKING, Final
 
 from netdoctor.causes import CAUSES
 from netdoctor.model import CheckResult, Finding, Report, Status
+from netdoctor.render import cases
 from netdoctor.render.common import WRONG, headline, shown
 from netdoctor.textsafe import clean
+
+if TYPE_CHECKING:
+    from junitparser import TestCase
 
 _SUITE: Final = "netdoctor"
 
 
 def render(report: Report) -> str:
-    """XML text with its declaration."""
-    suite = Xml.Element("testsuite", name=_SUITE)
-    host = report.identity.get("host")
-    if isinstance(host, str):
-        suite.set("hostname", clean(host))
-    time = report.volatile.get("time")
-    if isinstance(time, str):
-        suite.set("timestamp", clean(time))
-    properties = Xml.SubElement(suite, "properties")
+    """XML text with its declaration.  Raises MissingExtraError."""
+    host, time = report.identity.get("host"), report.volatile.get("time")
     about = (("version", report.tool_version), ("profile", report.profile), ("verdict", report.verdict.text))
-    for name, value in about:
-        Xml.SubElement(properties, "property", name=f"netdoctor.{name}", value=clean(value))
-    for check in report.checks:
-        _case(suite, check)
-    red = any(case.find(kind) is not None for case in suite.findall("testcase") for kind in ("failure", "error"))
+    made = [_case(check) for check in report.checks]
+    red = any(case.is_failure or case.is_error for case in made)
     if report.partial or not report.checks or (report.verdict.exit_code != 0 and not red):
-        _died(suite, report.partial or report.verdict.text or "no check ran")
-    return _text(suite)
+        made.append(_died(report.partial or report.verdict.text or "no check ran"))
+    suite = cases.suite(
+        _SUITE,
+        made,
+        hostname=host if isinstance(host, str) else "",
+        timestamp=time if isinstance(time, str) else "",
+        properties=[(f"netdoctor.{name}", value) for name, value in about],
+    )
+    return cases.document(suite)
 
 
 def setup_failed(reason: str) -> str:
     """The document of a run that died before there was a report: one failed case."""
-    suite = Xml.Element("testsuite", name=_SUITE)
-    _died(suite, reason)
-    return _text(suite)
+    return cases.document(cases.suite(_SUITE, [_died(reason)]))
 
 
-def _died(suite: Xml.Element, reason: str) -> None:
-    case = Xml.SubElement(suite, "testcase", classname=_SUITE, name="run")
-    Xml.SubElement(case, "failure", type="netdoctor.run", message=clean(reason)).text = clean(reason, lines=True)
+def _died(reason: str) -> TestCase:
+    return cases.case(_SUITE, "run", "failure", type="netdoctor.run", message=reason, detail=reason)
 
 
-def _case(suite: Xml.Element, check: CheckResult) -> None:
+def _case(check: CheckResult) -> TestCase:
     area, _, name = check.id.rpartition(".")
     classname = f"{_SUITE}.{area}" if area else _SUITE
-    case = Xml.SubElement(suite, "testcase", classname=clean(classname), name=clean(name))
     fails = [f for f in check.findings if f.status is Status.FAIL]
     others = [f for f in check.findings if f.status in WRONG and f.status is not Status.FAIL]
     must_tell = [f for f in others if f.status is Status.ERROR or f.blocking]
@@ -70,17 +66,15 @@ def _case(suite: Xml.Element, check: CheckResult) -> None:
     elif fails or others or check.status is Status.SKIP:
         kind = "skipped"
     else:
-        Xml.SubElement(case, "system-out").text = "\n".join(_line(f) for f in check.findings)
-        return
+        return cases.case(classname, name, out="\n".join(_line(f) for f in check.findings))
     message = headline(check)
     if kind == "skipped" and fails:
-        message = f"waived: {clean(fails[0].waived or '')}: {message}"
+        message = f"waived: {fails[0].waived or ''}: {message}"
     elif others and not fails:
         message = f"{check.status.value}: {message}"
-    result = Xml.SubElement(case, kind, message=message)
-    if kind != "skipped":
-        result.set("type", clean(next((f.cause for f in (*bad, *others) if f.cause), check.cause)))
-    result.text = "\n".join(_detail(check, f) for f in check.findings if f.status in WRONG) or message
+    cause = "" if kind == "skipped" else next((f.cause for f in (*bad, *others) if f.cause), check.cause)
+    detail = "\n".join(_detail(check, f) for f in check.findings if f.status in WRONG)
+    return cases.case(classname, name, kind, message=message, type=cause, detail=detail or message)
 
 
 def _line(finding: Finding) -> str:
@@ -107,15 +101,3 @@ def _detail(check: CheckResult, finding: Finding) -> str:
     if finding.fix:
         lines += [f"    {clean(command)}" for command in (*finding.fix.commands, *finding.fix.persistent)]
     return "\n".join(lines)
-
-
-def _text(suite: Xml.Element) -> str:
-    cases = suite.findall("testcase")
-    counts = {kind: sum(case.find(kind) is not None for case in cases) for kind in ("failure", "error", "skipped")}
-    suite.set("tests", str(len(cases)))
-    for attribute, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        suite.set(attribute, str(counts[kind]))
-    suites = Xml.Element("testsuites", {k: v for k, v in suite.attrib.items() if k in {"tests", "failures", "errors", "name"}})
-    suites.append(suite)
-    Xml.indent(suites)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(suites, encoding="unicode") + "\n"

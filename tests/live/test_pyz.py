@@ -80,6 +80,7 @@ def test_the_report_is_the_installed_ones(file: Path, version: str, installed: d
     [
         *("list", "explain net.port_range", "schema report", "env --explain NCCL_IB_HCA", "deploy kubernetes"),
         "preflight --no-allreduce --format html",
+        "preflight --no-allreduce --format junit",
     ],
 )
 def test_every_command_finds_its_data(file: Path, version: str, command: str) -> None:

@@ -48,7 +48,7 @@ def test_exit_codes_are_the_same_in_every_format(
         assert data["verdict"]["exit_code"] == code
         assert data["nccl_version"] == "2.27.5"
     elif format == "junit":
-        suite = ElementTree.fromstring(out)
+        (suite,) = ElementTree.fromstring(out)
         assert (len(suite.findall(".//failure")) > 0) == ("=true" in script or "CHECK" in script)
         assert len(suite.findall("testcase")) == int(suite.get("tests", "-1"))
     else:

@@ -116,7 +116,7 @@ def test_junit_fails_where_the_exit_code_does(tmp_path: pathlib.Path, capsysbina
 )
 def test_bad_usage(arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(**arguments) == 2
-    assert capsys.readouterr().err.startswith("netdoctor log: ")
+    assert capsys.readouterr().err.startswith("netdoctor: ")
 
 
 def test_broken_gzip(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,14 @@
 """JUnit: every check a case, never green where the exit code is not 0."""
 
+import sys
 import xml.etree.ElementTree as Xml
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from netdoctor.commands import common, env, fleet, log
 from netdoctor.model import Report
 from netdoctor.policy import Seen
 from netdoctor.render.junit import render, setup_failed
@@ -95,3 +99,35 @@ def test_hostile_strings_are_well_formed_and_never_green(one: Report) -> None:
     assert names[: len(one.checks)] == [c.id.rpartition(".")[2] for c in one.checks]
     if one.verdict.exit_code != 0:
         assert int(suite.get("failures", "0")) + int(suite.get("errors", "0")) > 0
+
+
+@pytest.fixture
+def no_junitparser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "junitparser", None)  # as Python has it where an import is known to fail
+
+
+@pytest.mark.usefixtures("no_junitparser")
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda: common.known_format("junit"),
+        lambda: common.known_format(None, output="report.xml"),
+    ],
+)
+def test_without_the_library_nothing_is_looked_at(refused: Callable[[], None]) -> None:
+    with pytest.raises(common.UsageError, match=r"JUnit needs junitparser: pip install 'cluster-netdoctor\[junit\]'"):
+        refused()
+    common.known_format("json", output="report.json")
+
+
+@pytest.mark.usefixtures("no_junitparser")
+def test_other_commands_say_so_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.log").write_text("")
+    codes = [
+        env.run((), format="junit"),
+        log.run([str(tmp_path / "x.log")], "junit"),
+        fleet.run([str(tmp_path)], format="junit", quiet=True),
+        common.refuse(common.UsageError("something else"), None, str(tmp_path / "out.xml")),
+    ]
+    assert codes == [2] * 4 and capsys.readouterr().err.count("junitparser: pip install") == 4
+    assert not (tmp_path / "out.xml").exists()
