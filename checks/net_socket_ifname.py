@@ -200,9 +200,9 @@ def _judge(
             return fail(f"NCCL refuses {pick.detail}", subject="NCCL", cause="env_misuse", **evidence)
         return unknown(f"the interface hangs on {pick.detail}", subject="NCCL", **evidence)
     if not pick:
-        return (
-            _none(seen, settings["NCCL_SOCKET_IFNAME"], evidence) if settings.get("NCCL_SOCKET_IFNAME") else _nothing(evidence)
-        )
+        if named := settings.get("NCCL_SOCKET_IFNAME"):
+            return _none(seen, named, evidence)
+        return fail("there is no interface with an address that NCCL can use", subject="NCCL", **evidence)
     name, ip = pick[0]
     link = reach.named(seen.net, name)
     if link is None:
@@ -227,10 +227,6 @@ def _judge(
         text = f"NCCL takes {name} ({ip}), whose address is tentative: bind fails until the kernel has looked for its duplicate"
         return unknown(text, subject="NCCL", how="look again in some seconds", **evidence)
     return _reach(seen, link, name, ip, evidence)
-
-
-def _nothing(evidence: dict[str, Any]) -> Finding:
-    return fail("there is no interface with an address that NCCL can use", subject="NCCL", **evidence)
 
 
 def _fault(seen: Seen, link: Link, ip: str, better: tuple[str, ...]) -> str | None:
@@ -284,11 +280,16 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
     reaching = reach.leading_out(seen.net)
     stray = [link.name for link in links if reach.inside_node(seen.net, link) and link.name not in reaching]
     outer = [link for link in links if link.name not in stray]
+    names = ", ".join(link.name for link in links)
     speeds = {link.name: link.speed_mbps for link in outer if isinstance(link.speed_mbps, int)}
-    fast = max(speeds.values(), default=0)
-    best = [name for name, speed in speeds.items() if speed == fast]
     evidence: dict[str, Any] = {"interfaces": [link.name for link in links], "carrier": why}
-    if stray and outer and seen.several:
+    if not seen.several:
+        notes = [f"with several nodes, NET/Socket would also take {', '.join(stray)}"] if stray else []
+        yield seen.good(f"NET/Socket takes {names}", "NET/Socket", notes, **evidence)
+    elif not outer or (stray and isinstance(seen.net.default_route, Unavailable)):
+        text = f"NET/Socket takes {', '.join(stray)}: container or tunnel networks; nothing shows that other nodes are reached"
+        yield unknown(text, subject="NET/Socket", how=PEERS, **evidence)
+    elif stray:
         yield fail(
             f"NET/Socket also takes {', '.join(stray)}: a container or tunnel network, not one that leads to the other nodes",
             subject="NET/Socket",
@@ -296,14 +297,18 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(link.name for link in outer)}"),
             **evidence,
         )
-    elif seen.several and (scoped := [pick.interface for pick in picks if reach.is_link_local6(pick.address)]):
+    elif scoped := [pick.interface for pick in picks if reach.is_link_local6(pick.address)]:
         yield unknown(
             f"NET/Socket also takes {', '.join(scoped)} by link-local addresses: which reach only an interface of like number",
             subject="NET/Socket",
             how=f"NCCL_SOCKET_IFNAME=={','.join(link.name for link in outer if link.name not in scoped)} leaves it out",
             **evidence,
         )
-    elif len(speeds) == len(outer) and min(speeds.values()) * len(speeds) < fast * len(best) and seen.several:
+    elif len(speeds) < len(outer):
+        blind = ", ".join(link.name for link in outer if link.name not in speeds)
+        text = f"NET/Socket spreads over {len(links)} interfaces, and the speed of {blind} is not known"
+        yield unknown(text, subject="NET/Socket", **evidence)
+    elif best := _faster(speeds):
         yield fail(
             f"NET/Socket spreads over {', '.join(f'{name} ({speed} Mb/s)' for name, speed in speeds.items())}: "
             f"slower than {', '.join(best)} alone",
@@ -315,16 +320,15 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
             speeds=speeds,
             **evidence,
         )
-    elif len(speeds) < len(outer) and seen.several:
-        blind = ", ".join(link.name for link in outer if link.name not in speeds)
-        yield unknown(
-            f"NET/Socket spreads over {len(links)} interfaces, and the speed of {blind} is not known",
-            subject="NET/Socket",
-            **evidence,
-        )
     else:
-        notes = [] if seen.several or not stray else [f"with several nodes, NET/Socket would also take {', '.join(stray)}"]
-        yield seen.good(f"NET/Socket takes {', '.join(link.name for link in links)}", "NET/Socket", notes, **evidence)
+        yield seen.good(f"NET/Socket takes {names}", "NET/Socket", **evidence)
+
+
+def _faster(speeds: dict[str, int]) -> list[str]:
+    """The fastest interfaces, where they alone carry more than all do in equal shares: each as much as the slowest."""
+    fast = max(speeds.values())
+    best = [name for name, speed in speeds.items() if speed == fast]
+    return best if min(speeds.values()) * len(speeds) < fast * len(best) else []
 
 
 def _if_sockets(finding: Finding, why: str) -> Finding:
@@ -391,6 +395,5 @@ def _gloo_named(seen: Seen, named: str) -> Finding:
 
 
 def _text(pick: tuple[ifname.Pick, ...] | Unavailable) -> str:
-    if isinstance(pick, Unavailable):
-        return str(pick)
+    assert not isinstance(pick, Unavailable)  # without NCCL_COMM_ID a choice can always be told, and with it no version differs
     return ", ".join(f"{one.interface} {one.address}" for one in pick) or "none"

@@ -22,6 +22,7 @@ from tests.support.facts import (
     job,
     judge,
     libraries,
+    library,
     machine,
     nccl_choice,
     net,
@@ -29,6 +30,7 @@ from tests.support.facts import (
     no_rdma,
     outside,
     run,
+    vantage,
 )
 
 PASS, FAIL, UNKNOWN, SKIP = Status.PASS, Status.FAIL, Status.UNKNOWN, Status.SKIP
@@ -164,10 +166,10 @@ def test_the_version_decides_about_virbr() -> None:
     links = (LO, netlink_link("virbr0", 2, "192.168.122.1", kind="bridge"), netlink_link("eth0", 3, "10.0.0.7"))
     unsettled = libraries(torch=LOST)
     assert found(net=seen(*links), libraries=unsettled)["NCCL"] == (UNKNOWN, None)
-    asked = nccl_choice(version=NEW, interface="eth0", address="10.0.0.7")
-    assert found(net=seen(*links), nccl=asked)["NCCL"] == (PASS, None)
-    asked = nccl_choice(version=OLD, interface="virbr0", address="192.168.122.1")
-    assert found(net=seen(*links), nccl=asked)["NCCL"] == (FAIL, W)
+    new = nccl_choice(version=NEW, interface="eth0", address="10.0.0.7")
+    assert found(net=seen(*links), nccl=new)["NCCL"] == (PASS, None)
+    old = nccl_choice(version=OLD, interface="virbr0", address="192.168.122.1")
+    assert found(net=seen(*links), nccl=old)["NCCL"] == (FAIL, W)
     assert found(net=seen(*links), libraries=libraries())["NCCL"] == (FAIL, W)  # the job's torch has 2.27.5
 
 
@@ -263,6 +265,7 @@ def test_sockets_that_carry_the_data(facts: dict[str, Any], status: Any) -> None
         ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "lo"})}, (PASS, None)),
         ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "lo"}), "job": SEVERAL}, (FAIL, None)),
         ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "x"})}, (PASS, None)),
+        ({"net": seen(), "environ": environ(variables=LOST)}, (UNKNOWN, None)),
         ({"net": seen(), "vantage": outside()}, (UNKNOWN, None)),
     ],
 )
@@ -287,3 +290,111 @@ LOOP = Peer("localhost", ("127.0.0.1",), {}, local=True)
 )
 def test_master_addr(facts: dict[str, Any], status: Any) -> None:
     assert found(**facts).get("MASTER_ADDR") == status
+
+
+@pytest.mark.parametrize("half", [{"job_network": False}, {"job_environment": False}])
+def test_neither_the_jobs_network_nor_its_variables_alone_make_a_pass(half: dict[str, bool]) -> None:
+    """A wrapper on the host has the job's variables, a sidecar has the job's network."""
+    got = findings(net=seen(), vantage=vantage(**half))
+    assert {subject: f.status for subject, f in got.items()} == {"NCCL": UNKNOWN, "Gloo": UNKNOWN}
+    assert got["Gloo"].message.endswith("; seen outside the job")
+    assert findings(net=seen(), vantage=outside())["Gloo"].message.endswith("; seen as root outside the job")
+
+
+def test_half_a_line_of_the_log_is_no_answer() -> None:
+    """A cut log may name the interface without its address."""
+    got = findings(net=seen(LO, ETH0, ETH1), baseline=baseline(run(log=LogFacts(bootstrap_ifname="eth1"))))
+    assert "emulation" not in got and got["NCCL"].evidence["interface"] == "eth0"
+
+
+REFUSED = nccl_choice(interface=None, address=None, code=5, error="Bootstrap : no socket interface found")
+
+
+@pytest.mark.parametrize(
+    ("named", "answer", "words"),
+    [
+        # it found the interface and could not bind: the name is not to blame
+        (
+            "eth0",
+            nccl_choice(interface="eth0", address=None, code=2, error="Call to bind failed"),
+            "bootstrap on eth0: Call to",
+        ),
+        ("ib", REFUSED, "NCCL_SOCKET_IFNAME=ib matches no interface"),
+        # NCCL ignores a value of one character (src/misc/socket.cc)
+        ("e", REFUSED, "NCCL cannot start its bootstrap on any interface: Bootstrap : no socket"),
+    ],
+)
+def test_what_nccl_refused_is_said(named: str, answer: NcclChoice, words: str) -> None:
+    finding = findings(net=seen(), nccl=answer, environ=environ({"NCCL_SOCKET_IFNAME": named}))["NCCL"]
+    assert finding.status is FAIL and words in finding.message, finding.message
+
+
+def test_an_answer_from_another_namespace_is_unknown() -> None:
+    finding = findings(net=seen(), nccl=nccl_choice(interface="eth9", address="10.9.0.7"))["NCCL"]
+    assert finding.status is UNKNOWN and "not among this namespace's interfaces" in finding.message
+
+
+DEAD = netlink_link("eth1", 3, "10.1.0.7", running=False)
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        ({"net": seen(LO, DEAD, ETH0)}, (FAIL, W)),  # before 2.28 NCCL looks at IFF_UP alone
+        ({"net": seen(LO, DEAD, ETH0, master=far("eth0"))}, (FAIL, C)),
+        ({"net": seen(LO, DEAD, default_route=None)}, (PASS, None)),  # no other: on one node the kernel loops it back
+        ({"net": seen(LO, DEAD, ETH0), "libraries": libraries(nccl=(library(version=NEW),))}, (PASS, None)),
+    ],
+)
+def test_an_interface_without_carrier(facts: dict[str, Any], status: Any) -> None:
+    assert found(**facts)["NCCL"] == status
+
+
+BR2 = netlink_link("br-3c4d", 3, "172.19.0.1", kind="bridge")
+BLIND = netlink_link("eth1", 3, "10.1.0.7", speed_mbps=LOST)
+BOTH = far("eth0", "eth1")
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "words", "commands"),
+    [
+        (seen(LO, SLOW, FAST, master=BOTH), FAIL, "eth0 (1000 Mb/s), eth1 (100000 Mb/s): slower than eth1 alone",
+         ("export NCCL_SOCKET_IFNAME==eth1",)),
+        (seen(LO, ETH0, BR, master=far("eth0")), FAIL, "also takes br-1a2b", ("export NCCL_SOCKET_IFNAME==eth0",)),
+        (seen(LO, ETH0, BLIND, master=BOTH), UNKNOWN, "2 interfaces, and the speed of eth1 is not known", None),
+        # two halves as fast as the whole: no gain from leaving one out
+        (seen(LO, netlink_link("eth0", 2, "10.0.0.7", speed_mbps=50000), FAST, master=BOTH), PASS, "takes eth0, eth1", None),
+        (seen(LO, netlink_link("eth0", 2, "10.0.0.7", speed_mbps=49000), FAST, master=BOTH), FAIL, "slower than eth1 alone",
+         ("export NCCL_SOCKET_IFNAME==eth1",)),
+        # nothing but networks of containers
+        (seen(LO, BR, BR2, default_route=None, master=far("eth7")), UNKNOWN, "nothing shows that other nodes", None),
+        # the default route may lead through it
+        (seen(LO, ETH0, BR, default_route=LOST, master=far("eth0")), UNKNOWN, "takes br-1a2b: container", None),
+        (seen(LO, BR, BR2, default_route=None), PASS, "takes br-1a2b, br-3c4d", None),
+    ],
+)  # fmt: skip
+def test_interfaces_that_sockets_spread_over(given: Net, status: Status, words: str, commands: tuple[str, ...] | None) -> None:
+    finding = findings(net=given, baseline=SOCKET_LOG)["NET/Socket"]
+    assert finding.status is status and words in finding.message, finding
+    assert (finding.fix.commands if finding.fix else None) == commands
+
+
+def test_what_sockets_would_take_beyond_one_node_is_noted() -> None:
+    notes = findings(net=seen(LO, ETH0, BR), baseline=SOCKET_LOG)["NET/Socket"].notes
+    assert notes == ("with several nodes, NET/Socket would also take br-1a2b",)
+    assert not findings(net=seen(LO, SLOW, FAST), baseline=SOCKET_LOG)["NET/Socket"].notes
+
+
+@pytest.mark.parametrize(
+    ("variables", "facts", "status", "words"),
+    [
+        ({"GLOO_SOCKET_IFNAME": "nope"}, {}, FAIL, "no interface 'nope' with an address"),
+        ({"GLOO_SOCKET_IFNAME": "eth"}, {}, FAIL, "Gloo takes whole names"),
+        ({"GLOO_SOCKET_IFNAME": "eth0"}, {"job": SEVERAL}, PASS, "Gloo takes eth0"),
+        ({"GLOO_SOCKET_IFNAME": "eth0,lo"}, {"job": SEVERAL}, FAIL, "no other node reaches the loopback"),
+    ],
+)
+def test_names_that_gloo_takes(variables: dict[str, str], facts: dict[str, Any], status: Status, words: str) -> None:
+    finding = findings(net=seen(LO, ETH0), environ=environ(variables), **facts)["Gloo"]
+    assert finding.status is status and words in finding.message
+    assert ("whole names" in words) == ("whole names" in finding.message)
