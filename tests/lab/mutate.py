@@ -15,7 +15,7 @@ _COMPARE: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
 }  # fmt: skip
 
 
-_PASSED_OVER: Final = (ast.JoinedStr, ast.expr_context, ast.Import, ast.ImportFrom)
+Path = tuple[tuple[str, int | None], ...]  # field, index in it
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,22 @@ class Mutant:
 
     name: str
     line: int
-    tree: ast.Module
+    original: ast.Module
+    path: Path
+    change: int
+
+    @property
+    def tree(self) -> ast.Module:
+        """The whole file with this one change; made when it is asked for, for most of a draw are not."""
+        tree = copy.deepcopy(self.original)
+        node, _ = _mutated(_at(tree, self.path), self.change)
+        field, index = self.path[-1]
+        holder = _at(tree, self.path[:-1])
+        if index is None:
+            setattr(holder, field, node)
+        else:
+            getattr(holder, field)[index] = node
+        return ast.fix_missing_locations(tree)
 
 
 def mutants(source: str) -> Iterator[Mutant]:
@@ -34,23 +49,15 @@ def mutants(source: str) -> Iterator[Mutant]:
     for path, where in _sites(original, (), ""):
         node = _at(original, path)
         for change in range(_changes(node)):
-            tree = copy.deepcopy(original)
-            before = ast.unparse(node)
-            after = _mutate(tree, path, change)
-            name = f"{where}: {_short(before)} -> {_short(after)}"
+            _, after = _mutated(copy.deepcopy(node), change)
+            name = f"{where}: {_short(ast.unparse(node))} -> {_short(after)}"
             seen[name] += 1
-            yield Mutant(
-                name if seen[name] == 1 else f"{name} #{seen[name]}",
-                getattr(node, "lineno", 0),
-                ast.fix_missing_locations(tree),
-            )
+            number = "" if seen[name] == 1 else f" #{seen[name]}"
+            yield Mutant(name + number, getattr(node, "lineno", 0), original, path, change)
 
 
 def _short(text: str) -> str:
     return " ".join(text.split())[:90]
-
-
-Path = tuple[tuple[str, int | None], ...]  # field, index in it
 
 
 def _sites(node: ast.AST, path: Path, where: str) -> Iterator[tuple[Path, str]]:
@@ -94,10 +101,8 @@ def _changes(node: ast.AST) -> int:
     return int(isinstance(node, ast.BoolOp) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)))
 
 
-def _mutate(tree: ast.Module, path: Path, change: int) -> str:
-    """Change the node at `path` in place; what it reads now."""
-    node = _at(tree, path)
-    new: ast.AST = node
+def _mutated(node: ast.AST, change: int) -> tuple[ast.AST, str]:
+    """What stands in place of `node`, which is changed or taken apart, and how it reads."""
     if isinstance(node, ast.Compare):
         node.ops[change] = _COMPARE[type(node.ops[change])]()
     elif isinstance(node, ast.Constant):
@@ -105,19 +110,12 @@ def _mutate(tree: ast.Module, path: Path, change: int) -> str:
     elif isinstance(node, ast.Return):
         node.value = ast.Constant(None)
     elif isinstance(node, ast.Expr):
-        new = ast.Pass()
+        node = ast.Pass()
     elif isinstance(node, ast.If | ast.IfExp):
         node.test = ast.UnaryOp(ast.Not(), node.test)
-        return f"not {ast.unparse(node.test.operand)}"
+        return node, f"not {ast.unparse(node.test.operand)}"
     elif isinstance(node, ast.BoolOp):
         node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
     elif isinstance(node, ast.UnaryOp):
-        new = node.operand
-    if new is not node:
-        field, index = path[-1]
-        holder = _at(tree, path[:-1])
-        if index is None:
-            setattr(holder, field, new)
-        else:
-            getattr(holder, field)[index] = new
-    return ast.unparse(new)
+        node = node.operand
+    return node, ast.unparse(node)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 import types
+from math import ceil, comb
 
-from tests.lab.mutants import planted
+import pytest
+
+from netdoctor.checks.allreduce_run import _size
+from tests.lab.mutants import GOAL, RARELY, all_of, equivalent, examine, most_survivors, planted
 from tests.lab.mutate import mutants
 
 SOURCE = '''
@@ -17,7 +21,7 @@ def judge(x, flag):
         return "off"
     return "high" if x > LIMIT and x != 9 else f"low {1 + 1}"
 
-def speak(x):
+def speak(x, times=1):
     yield x
 '''
 
@@ -33,6 +37,7 @@ def test_every_kind_once() -> None:
         "judge: x > LIMIT -> x >= LIMIT",
         "judge: x != 9 -> x == 9",
         "judge: 9 -> 10",
+        "speak: 1 -> 2",
         "speak: yield x -> pass",
     ]
     assert len({ast.dump(one.tree) for one in mutants(SOURCE)}) == len(names)
@@ -47,3 +52,47 @@ def test_a_planted_mutant_goes_again() -> None:
     with planted(module, mutant.tree):
         assert judge(3, True) == "high", "whoever holds the function meets the mutant"
     assert judge(3, True) == "low 2"
+
+
+def test_a_planted_default_goes_again() -> None:
+    module = types.ModuleType("planted_example")
+    exec(compile(SOURCE, "planted_example", "exec"), module.__dict__)
+    mutant = next(one for one in mutants(SOURCE) if one.name == "speak: 1 -> 2")
+    with planted(module, mutant.tree):
+        assert module.speak.__defaults__ == (2,)
+    assert module.speak.__defaults__ == (1,)
+
+
+def kib() -> None:
+    assert _size(1 << 10) == "1 KiB"
+
+
+def never() -> None:
+    pytest.fail("on the check as it is, too")
+
+
+def test_a_case_that_fails_without_a_mutant_proves_nothing_and_is_told() -> None:
+    todo = [one for one in all_of("allreduce_run") if one.name.startswith("_size:")]
+    some = examine("allreduce_run", todo, {}, [("kib", kib)])
+    assert 0 < some.killed < some.mutants == len(todo) and not some.wrong
+    none = examine("allreduce_run", todo, {}, [("never", never)])
+    assert none.killed == 0 and any("never" in text for text in none.wrong)
+
+
+def test_a_mutant_that_is_listed_as_equivalent_and_killed_is_told() -> None:
+    todo = [one for one in all_of("allreduce_run") if one.name == "_size: size >= unit -> size > unit"]
+    found = examine("allreduce_run", todo, {todo[0].name: "no reason"}, [("kib", kib)])
+    assert (found.mutants, found.equivalent, len(found.wrong)) == (0, 1, 1)
+
+
+def test_equivalent_ones_exist_and_have_a_reason() -> None:
+    for stem, listed in equivalent().items():
+        assert set(listed) <= {one.name for one in all_of(stem)}, stem
+        assert all(len(reason) > 20 for reason in listed.values()), stem
+
+
+@pytest.mark.parametrize("total", [200, 500, 1514])
+def test_a_draw_fails_a_good_suite_once_in_a_million(total: int) -> None:
+    alive, most = total - ceil(GOAL * total), most_survivors(total, 50)
+    by_chance = sum(comb(alive, n) * comb(total - alive, 50 - n) for n in range(most + 1, 51)) / comb(total, 50)
+    assert by_chance < RARELY and 5 < most < 20
