@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from netdoctor.api import (
     FROM_JOB,
     UNLIMITED,
-    Container,
     Environ,
     Expected,
     Finding,
@@ -60,6 +59,11 @@ class Here:
     settings_unread: Unavailable | None
 
     @property
+    def mine(self) -> bool:
+        """Whether rights, interfaces and libraries are those that the job will have."""
+        return self.vantage.job_user and self.vantage.job_network and self.vantage.job_environment
+
+    @property
     def elsewhere(self) -> str:
         return self.vantage.why_not or "seen outside the job"
 
@@ -76,7 +80,6 @@ def dev_infiniband(
     net: Net | Unavailable,
     environ: Environ | Unavailable,
     kernel: Kernel | Unavailable,
-    container: Container | Unavailable,
     vantage: Vantage,
     expected: Expected | Unavailable,
     path: PathRun | Unavailable,
@@ -100,13 +103,13 @@ def dev_infiniband(
             why="NCCL says 'NET/IB : No device found.' and takes TCP sockets",
             fix=fix_environment(vantage, "NCCL_IB_HCA", unset=True),
         )
-        yield _memlock(kernel, container, vantage, path)
+        yield _memlock(kernel, vantage, path)
         return
     states = [(one, usable(one.device, rdma, net)) for one in chosen]
     yield from _devices(states, here, gpus)
     if isinstance(expected, Expected) and expected.hcas is not None:
         yield _count(rdma, here, expected.hcas)
-    yield _memlock(kernel, container, vantage, path)
+    yield _memlock(kernel, vantage, path)
 
 
 def _nothing(pci: Pci | Unavailable, vantage: Vantage) -> Finding:
@@ -163,7 +166,7 @@ def _devices(states: list[tuple[hcas.Subject, Usable]], here: Here, gpus: Gpus |
 def _usable(device: RdmaDevice, why: str, here: Here) -> Finding:
     port = next(iter(hcas.active_ports(device)), None)
     evidence = {} if port is None else {"link_layer": str(port.link_layer), "port": port.number}
-    if not (here.vantage.job_user and here.vantage.job_network):
+    if not here.mine:
         return unknown(f"usable, {here.elsewhere}", subject=device.name, how=FROM_JOB, measured=None, **evidence)
     if here.settings_unread is not None:
         return unknown(f"usable, but NCCL_IB_HCA could not be read: {here.settings_unread}", subject=device.name)
@@ -176,8 +179,7 @@ def _usable(device: RdmaDevice, why: str, here: Here) -> Finding:
 
 
 def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, severity: Severity) -> Finding:
-    mine = here.vantage.job_user and here.vantage.job_network and here.vantage.job_environment
-    if not mine and state.step not in OF_THE_NODE:
+    if not here.mine and state.step not in OF_THE_NODE:
         return unknown(f"{state.text}, {here.elsewhere}", subject=device.name, how=FROM_JOB)
     cause = {"port": "link_degraded", "gid": "roce_gid"}.get(state.step)
     return fail(
@@ -249,10 +251,10 @@ def _count(rdma: Rdma, here: Here, expected: int) -> Finding:
     states = [usable(d, rdma, here.net) for d in rdma.devices]
     working, unclear = sum(s.yes is True for s in states), sum(s.yes is None for s in states)
     if working >= expected:
-        if here.vantage.job_user:
+        if here.mine:
             return ok(f"{working} usable RDMA devices, {expected} expected", subject="count")
         return unknown(f"{working} usable RDMA devices, {here.elsewhere}", subject="count", how=FROM_JOB)
-    if working + unclear >= expected or not here.vantage.job_user:
+    if working + unclear >= expected or not here.mine:
         return unknown(f"{working} usable RDMA devices, {unclear} not known, {expected} expected", subject="count")
     return fail(
         f"{working} usable RDMA devices, {expected} expected",
@@ -263,9 +265,7 @@ def _count(rdma: Rdma, here: Here, expected: int) -> Finding:
     )
 
 
-def _memlock(
-    kernel: Kernel | Unavailable, container: Container | Unavailable, vantage: Vantage, path: PathRun | Unavailable
-) -> Finding:
+def _memlock(kernel: Kernel | Unavailable, vantage: Vantage, path: PathRun | Unavailable) -> Finding:
     """Registered memory counts against RLIMIT_MEMLOCK (drivers/infiniband/core/umem.c) unless CAP_IPC_LOCK is held in the
     initial user namespace: capable(), not ns_capable()."""
     limit: Limit | Unavailable = (
@@ -278,10 +278,9 @@ def _memlock(
     if limit.soft == UNLIMITED:
         return ok("locked memory is unlimited", subject="memlock")
     if isinstance(vantage.capabilities, Unavailable) or "CAP_IPC_LOCK" in vantage.capabilities:
-        identity = vantage.root_is_root if isinstance(container, Unavailable) else _identity(container, vantage)
-        if isinstance(vantage.capabilities, Unavailable) or isinstance(identity, Unavailable):
+        if isinstance(vantage.capabilities, Unavailable) or isinstance(vantage.root_is_root, Unavailable):
             return unknown("whether CAP_IPC_LOCK of the initial user namespace is held could not be read", subject="memlock")
-        if identity:
+        if vantage.root_is_root:
             return ok("CAP_IPC_LOCK lifts the locked-memory limit", subject="memlock", limit=limit.soft)
     size = f"{limit.soft >> 20} MiB" if limit.soft >= 1 << 20 else f"{limit.soft >> 10} KiB"
     if limit.soft >= MEMLOCK_PLENTY:
@@ -310,12 +309,6 @@ def _memlock(
         fix=fix,
         limit=limit.soft,
     )
-
-
-def _identity(container: Container, vantage: Vantage) -> bool | Unavailable:
-    if isinstance(container.uid_map, Unavailable):
-        return vantage.root_is_root
-    return container.uid_map == ((0, 0, 4294967295),)
 
 
 def _runs(path: PathRun | Unavailable) -> tuple[Run, ...]:

@@ -9,7 +9,6 @@ import pytest
 from netdoctor.allreduce.experiment import PathRun
 from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
 from netdoctor.model import Finding, Severity, Status, Unavailable
-from netdoctor.probes.container import Container
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
 from netdoctor.probes.job import Expected
@@ -96,6 +95,7 @@ FAILS: dict[str, tuple[Changes, str, str]] = {
     "no context": ({Rdma: all_hcas(provider=Provider(False, "ENODEV", GONE))}, "context", "rdma-core"),
     "port down": ({Rdma: all_hcas(ports=(f.port(state="DOWN"),))}, "port", "cable"),
     "no subnet manager": ({Rdma: all_hcas(ports=(f.port(state="INIT"),))}, "port", "subnet manager"),
+    "an errno without a rule of its own": ({Rdma: every_node(open_errno="EIO")}, "open", "strace"),
     "GID of another namespace": ({Rdma: FOREIGN_GID, Vantage: f.pod()}, "gid", "network namespace"),
 }  # fmt: skip
 
@@ -196,7 +196,6 @@ LOCK: dict[str, tuple[Changes, Status]] = {
         {
             Kernel: memlock(8 << 20),
             Vantage: f.vantage(capabilities=frozenset({"CAP_IPC_LOCK"}), root_is_root=False),
-            Container: f.container(uid_map=((0, 65534, 1),)),
         },
         Status.FAIL,
     ),
@@ -204,11 +203,24 @@ LOCK: dict[str, tuple[Changes, Status]] = {
         {
             Kernel: memlock(8 << 20),
             Vantage: f.vantage(capabilities=frozenset({"CAP_IPC_LOCK"}), root_is_root=LOST),
-            Container: LOST,
         },
         Status.UNKNOWN,
     ),
+    "8 MiB, and the path run took sockets": (
+        {Kernel: memlock(8 << 20), PathRun: f.path_run(f.hca_run(log=f.log(net="Socket")))},
+        Status.FAIL,
+    ),
+    "8 MiB, and the path run failed over RDMA": (
+        {Kernel: memlock(8 << 20), PathRun: f.path_run(f.hca_run(state="failed"))},
+        Status.FAIL,
+    ),
+    "8 MiB, and the path run left no log": ({Kernel: memlock(8 << 20), PathRun: f.path_run(f.hca_run(log=None))}, Status.FAIL),
+    "8 MiB, and the runs are lost": ({Kernel: memlock(8 << 20), PathRun: LOST}, Status.FAIL),
+    "a byte less than 64 MiB": ({Kernel: memlock((64 << 20) - 1)}, Status.FAIL),
+    "64 MiB": ({Kernel: memlock(64 << 20)}, Status.UNKNOWN),
     "1 GiB": ({Kernel: memlock(1 << 30)}, Status.UNKNOWN),
+    "a byte less than 4 GiB": ({Kernel: memlock((4 << 30) - 1)}, Status.UNKNOWN),
+    "4 GiB": ({Kernel: memlock(4 << 30)}, Status.PASS),
     "16 GiB": ({Kernel: memlock(16 << 30)}, Status.PASS),
     "lost": ({Kernel: LOST}, Status.UNKNOWN),
     "of a shell outside the job": ({Vantage: f.outside()}, Status.UNKNOWN),
@@ -236,8 +248,80 @@ def test_a_usable_device_that_may_not_be_the_jobs_is_no_pass() -> None:
 
 def test_locked_memory_is_judged_whatever_the_devices_are() -> None:
     small = f.kernel(limits={**f.kernel().limits, "memlock": Limit(65536, 65536)})
-    for broken in (
+    every: tuple[Changes, ...] = (
         {Environ: f.environ({"NCCL_IB_HCA": "=mlx5_99"})},
         {Rdma: all_hcas(provider=Provider(False, "EPERM", GONE))},
-    ):
+    )
+    for broken in every:
         assert judged({Kernel: small, **broken})["memlock"].status is Status.FAIL
+
+
+@pytest.mark.parametrize(("soft", "size"), [(1 << 20, "1 MiB"), ((1 << 20) - 1024, "1023 KiB"), (65536, "64 KiB")])
+def test_the_memory_limit_in_words(soft: int, size: str) -> None:
+    assert f"locked memory is limited to {size}:" in judged({Kernel: memlock(soft)})["memlock"].message
+
+
+@pytest.mark.parametrize("half", [{"job_user": False}, {"job_network": False}, {"job_environment": False}])
+@pytest.mark.parametrize("errno", ["", "EPERM"])
+def test_rights_interfaces_and_libraries_must_all_be_the_jobs(half: dict[str, bool], errno: str) -> None:
+    """An init container has the pod's devices and network, and an image of its own: another libibverbs."""
+    found = judged({Rdma: every_node(open_errno=errno), Vantage: f.vantage(**half), Expected: f.expected(hcas=8)})
+    assert found["mlx5_0"].status is Status.UNKNOWN
+    assert found["mlx5_0"].message.endswith(", seen outside the job")
+    assert found["count"].status is Status.UNKNOWN
+    told = judged({Vantage: f.outside()})["mlx5_0"]
+    assert told.message.endswith(", seen as root outside the job")
+
+
+V1 = tuple(gid for gid in f.roce_gids("eth0") if gid.kind == "IB/RoCE v1")
+V1_AND_LOST = (V1[0], f.gid(1, kind=LOST, netdev="eth0"))
+V1_ONLY = ("its GIDs are RoCE v1 only: not routable",)
+
+
+@pytest.mark.parametrize(
+    ("ports", "notes"),
+    [
+        ((f.roce_port("eth0", gids=V1),), V1_ONLY),
+        ((f.roce_port("eth0"),), ()),
+        ((f.roce_port("eth0", gids=V1_AND_LOST),), ()),  # the other may be v2
+        ((f.port(),), ()),  # InfiniBand
+        # a card with a port of each kind: NCCL may take the second
+        ((f.roce_port("eth0", gids=LOST), f.port(2)), ()),
+    ],
+)
+def test_gids_of_roce_v1_alone_are_noted(ports: tuple[Any, ...], notes: tuple[str, ...]) -> None:
+    found = judged({Rdma: all_hcas(ports=ports)})["mlx5_0"]
+    assert (found.status, found.notes) == (Status.PASS, notes)
+
+
+LOST_FIRST = first(uverbs=f.uverbs(0, open_errno=LOST))
+DOWN_FIRST = first(ports=(f.port(state="DOWN"),))
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "words"),
+    [
+        ({Expected: f.expected(hcas=8)}, Status.PASS, "8 usable RDMA devices, 8 expected"),
+        ({Expected: f.expected(hcas=7)}, Status.PASS, "8 usable RDMA devices, 7 expected"),
+        ({Expected: f.expected(hcas=9)}, Status.FAIL, "8 usable RDMA devices, 9 expected"),
+        ({Expected: f.expected(hcas=7), Rdma: DOWN_FIRST}, Status.PASS, "7 usable RDMA devices, 7 expected"),
+        ({Expected: f.expected(hcas=8), Rdma: DOWN_FIRST}, Status.FAIL, "7 usable RDMA devices, 8 expected"),
+        ({Expected: f.expected(hcas=8), Rdma: LOST_FIRST}, Status.UNKNOWN, "7 usable RDMA devices, 1 not known, 8 expected"),
+        ({Expected: f.expected(hcas=9), Rdma: LOST_FIRST}, Status.FAIL, "7 usable RDMA devices, 9 expected"),
+        ({Expected: f.expected(hcas=8), Vantage: f.outside()}, Status.UNKNOWN, "8 usable RDMA devices, seen as root"),
+        (
+            {Expected: f.expected(hcas=9), Vantage: f.outside()},
+            Status.UNKNOWN,
+            "8 usable RDMA devices, 0 not known, 9 expected",
+        ),
+    ],
+)
+def test_as_many_as_the_site_expects(changes: Changes, status: Status, words: str) -> None:
+    found = judged(changes)["count"]
+    assert found.status is status and words in found.message
+
+
+@pytest.mark.parametrize(("hcas", "words"), [(8, "PCI shows 8"), (0, "PCI shows none")])
+def test_what_pci_shows_is_said_where_all_devices_are_missing(hcas: int, words: str) -> None:
+    (found,) = judged({Rdma: f.no_rdma(), Expected: f.expected(hcas=8), Pci: f.pci(8, hcas)}).values()
+    assert found.message == f"no RDMA device at all, 8 expected; {words}"
