@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import calendar
 import ipaddress
-import math
 import re
 import time
 from collections.abc import Hashable, Iterable
@@ -12,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from netdoctor.fleet.nodes import Item, NodeRun, Shape, clean
 from netdoctor.fleet.traits import no_gpu, traits
+from netdoctor.render.common import size_text
 
 H = TypeVar("H", bound=Hashable)
 MAX_ITEMS: Final = 40  # findings kept per node
@@ -59,6 +59,7 @@ class Extract:
         if kept is None:
             kept = self._traits[key] = found
         partial = doc.get("partial")
+        doubt = _doubt(verdict, checks)
         node = clean(identity["node"], 253) if isinstance(identity.get("node"), str) else ""
         return NodeRun(
             host=node or clean(host, 253),
@@ -84,6 +85,7 @@ class Extract:
             gids=self.shared(tuple(_gids(inventory))),
             pod=clean(host, 253) if node and node != clean(host, 253) else "",
             machine=clean(identity["machine"], 80) if isinstance(identity.get("machine"), str) else "",
+            doubt=doubt,
         )
 
     def _checks(self, checks: list[Any]) -> tuple[tuple[str, ...], str, tuple[Item, ...], int]:
@@ -114,6 +116,7 @@ class Extract:
                             cause=clean(finding.get("cause") or check.get("cause") or "", 60),
                             message=clean(finding.get("message", ""), 300),
                             waived=bool(finding.get("waived")),
+                            blocking=finding.get("blocking") is True,
                         )
                     )
                 )
@@ -142,12 +145,38 @@ class Extract:
         return out
 
 
-def size_text(size: int) -> str:
-    """``64 MiB``."""
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << power:
-            return f"{size / (1 << power):g} {unit}"
-    return f"{size} B"
+# What a check may hold, by what it says itself: the worst of its findings (model.CheckResult.status).
+_WITHIN: Final = {
+    "pass": frozenset({"pass", "skip"}),
+    "skip": frozenset({"skip"}),
+    "unknown": frozenset({"unknown", "pass", "skip"}),
+    "error": frozenset({"error", "unknown", "pass", "skip"}),
+    "fail": frozenset(LETTER),
+}
+
+
+def _doubt(verdict: dict[str, Any], checks: list[Any]) -> str:
+    """Why a healthy verdict cannot be believed: the rest of the report contradicts it."""
+    if verdict["status"] != "healthy":
+        return ""
+    code = verdict.get("exit_code", 0)
+    if code != 0:
+        return f"its verdict is healthy, and its exit code {clean(code, 40)}"
+    if len(checks) > MAX_LIST:
+        return f"it has more than {MAX_LIST:,} checks"
+    for check in checks:
+        name, status = clean(check.get("id"), 100), check.get("status")
+        within = _WITHIN.get(status) if isinstance(status, str) else None
+        if within is None:
+            return f"{name}: its status is none that a check has"
+        findings = check.get("findings")
+        for finding in findings if isinstance(findings, list) else ():
+            one = finding.get("status") if isinstance(finding, dict) else None
+            if not isinstance(one, str) or one not in within:
+                return f"{name}: it says {status}, and has a finding that does not go with it"
+            if one == "fail" and finding.get("blocking") is True and not finding.get("waived"):
+                return f"its verdict is healthy, and {name} has a fail that blocks"
+    return ""
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -163,7 +192,7 @@ def _text(value: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e300  # NaN and huge integers are none
 
 
 def _numbers(value: Any) -> dict[int, float]:

@@ -17,8 +17,8 @@ from netdoctor.fleet.read import KINDS
 from netdoctor.fleet.report import Fleet
 from netdoctor.fleet.traits import title as trait_title
 from netdoctor.model import Status
+from netdoctor.render import plots
 from netdoctor.render.page import asset, data_block, esc, page
-from netdoctor.render.svg import histogram
 
 FOLD: Final = 300  # more nodes than this: the good ones are folded
 MOST_NAMES: Final = 40
@@ -161,6 +161,7 @@ def _outliers(fleet: Fleet, links: dict[str, int]) -> str:
     opened = " open" if any(d.outliers for d in rest) else ""
     return (
         "<h2>Bus bandwidth</h2>\n"
+        + (f'<p class="soft small">{esc(plots.why_not())}</p>\n' if plots.why_not() else "")
         + (figures or '<p class="soft">No report has a finished all-reduce to compare.</p>')
         + (f"<details{opened}><summary>Latency and init time</summary>{more}</details>\n" if more else "")
     )
@@ -177,12 +178,13 @@ def _figure(fleet: Fleet, dist: Distribution, links: dict[str, int]) -> str:
         for o in dist.outliers[:MOST_NAMES]
     )
     facts = f"{count(len(dist.values), 'node')}, {_EFFECT[dist.metric]}"
+    facts += f", median {dist.median * metric.scale:.3g}, best {dist.best * metric.scale:.3g} {metric.unit}"
     facts += "" if dist.judged else ", too few to judge"
     facts += f", {dist.missing:,} without this figure" if dist.missing else ""
-    svg = histogram(scaled, outliers, dist.median * metric.scale, metric.unit, f"{metric.title}, {group}")
+    picture = plots.histogram(scaled, outliers, dist.median * metric.scale, metric.unit, f"{metric.title}, {group}")
     return (
         f"<figure><figcaption><b>{esc(group)}</b>: {esc(metric.title)} ({esc(dist.what)}) "
-        f'<span class="soft">{esc(facts)}</span></figcaption>{svg}{f"<ul>{rows}</ul>" if rows else ""}</figure>\n'
+        f'<span class="soft">{esc(facts)}</span></figcaption>{picture}{f"<ul>{rows}</ul>" if rows else ""}</figure>\n'
     )
 
 

@@ -20,7 +20,9 @@ def lists(fleet: Fleet) -> tuple[dict[str, str], list[str]]:
     states: dict[str, set[str]] = {}
     left_out = []
     for node in fleet.nodes:
-        name = node.run.host if node.run is not None and node.run.pod else node.name  # pods of one node are one line
+        name = node.name
+        if node.run is not None and not safe_name(name):
+            name = node.run.host  # pods of one node, and machines that share a name, are one line
         if safe_name(name) and node.expected is not False:
             states.setdefault(name, set()).add(node.state)
         elif node.state != UNKNOWN:

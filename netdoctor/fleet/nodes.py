@@ -50,6 +50,7 @@ class Item:
     cause: str
     message: str
     waived: bool = False
+    blocking: bool = False  # counts for the node's verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class NodeRun:
     gids: tuple[tuple[str, tuple[tuple[int, str], ...]], ...]  # ("mlx5_0:1", ((index, "RoCE v2 IPv4"), …)) of Ethernet ports
     pod: str = ""  # seen from this pod; `host` is then the name that the cluster gives the node
     machine: str = ""  # of this installation; "": not known
+    doubt: str = ""  # what in it contradicts its verdict
 
     @property
     def skewed(self) -> float:
@@ -107,6 +109,7 @@ class Problem:
     detail: str
     name: str = ""  # the node that it seems to be about
     counts: bool = True  # it stands for a node that nothing else is known of
+    modified: float | None = None  # when it was written at the latest; None: not known
 
 
 @dataclass(slots=True)
@@ -132,3 +135,4 @@ class Node:
     reasons: list[str] = field(default_factory=list)  # why it is not good
     notes: list[str] = field(default_factory=list)
     blamed: list[tuple[str, str]] = field(default_factory=list)  # (severity, words) by the comparison of nodes
+    lost: list[Problem] = field(default_factory=list)  # files about it that could not be used

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,8 @@ from netdoctor.fleet.nodes import Problem, Reading, clean
 from netdoctor.model import REPORT_SCHEMA
 
 MAX_BYTES: Final = 5_000_000  # a report of a 16-GPU node with all runs is below 300 KB
+
+_SHORT: Final = re.compile(r"[A-Za-z_-]\[[0-9]")  # Slurm's and Ansible's short form of many names
 
 DEFECT: Final = "a defect of netdoctor in reading it"
 
@@ -70,9 +73,10 @@ def _files(paths: Iterable[str], got: Reading) -> Iterator[tuple[str, bool]]:
 def _one(path: str, named: bool, got: Reading, extract: Extract, seen: set[tuple[int, int]]) -> None:
     got.files += 1
     stem = clean(os.path.basename(path).removesuffix(".json"), 253)
+    modified: float | None = None
 
     def problem(kind: str, detail: str, name: str = "", counts: bool = True) -> None:
-        got.problems.append(Problem(clean(path, 1000), kind, clean(detail), name or stem, counts))
+        got.problems.append(Problem(clean(path, 1000), kind, clean(detail), name or stem, counts, modified))
 
     if not named and not path.endswith(".json"):
         return problem("skipped", "", counts=False)
@@ -85,11 +89,11 @@ def _one(path: str, named: bool, got: Reading, extract: Extract, seen: set[tuple
     seen.add(inode)
     got.bytes += len(data)
     if len(data) > MAX_BYTES:
-        return problem("too large", f"more than {MAX_BYTES:,} bytes")
+        return problem("too large", f"more than {MAX_BYTES:,} bytes", _host_in(data))
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
-        return problem("not JSON", "empty" if not data.strip() else str(error))
+        return problem("not JSON", "empty" if not data.strip() else str(error), _host_in(data))
     schema = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(schema, str) or not schema.startswith("netdoctor."):
         return problem("not ours", "no netdoctor schema in it")
@@ -108,8 +112,17 @@ def _one(path: str, named: bool, got: Reading, extract: Extract, seen: set[tuple
 
 def _host_of(document: Any) -> str:
     identity = document.get("identity")
-    host = identity.get("host") if isinstance(identity, dict) else None
-    return clean(host, 253) if isinstance(host, str) else ""
+    names = [identity.get(key) for key in ("node", "host")] if isinstance(identity, dict) else []
+    return next((clean(name, 253) for name in names if isinstance(name, str) and clean(name)), "")
+
+
+def _host_in(data: bytes) -> str:
+    """Whom a report that was cut short is about: the name stands near its beginning."""
+    found = re.search(rb'"identity"\s*:\s*(\{[^{}]{0,8192}\})', data[:65536])
+    try:
+        return _host_of({"identity": json.loads(found[1])}) if found else ""
+    except ValueError:
+        return ""
 
 
 def _bytes(path: str) -> tuple[bytes, float, tuple[int, int]]:
@@ -135,5 +148,7 @@ def expected_names(path: str) -> list[str]:
         text = file.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise ValueError(f"{path}: larger than {MAX_BYTES:,} bytes")
-    lines = (line.partition("#")[0].strip() for line in text.split("\n"))
+    lines = [line.partition("#")[0].strip() for line in text.split("\n")]
+    if short := next((line for line in lines if _SHORT.search(line)), None):
+        raise ValueError(f"{path}: one name a line, not {clean(short, 80)}: scontrol show hostnames writes it out")
     return list(dict.fromkeys(clean(line, 253) or clean(repr(line), 253) for line in lines if line))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
 from netdoctor.fleet.across import Fault, across
 from netdoctor.fleet.drift import Drift, drift
 from netdoctor.fleet.groups import Group, group
-from netdoctor.fleet.machines import CLOCK_SKEW, age, by_machine, newest_of_others, unique
+from netdoctor.fleet.history import doubts, to_and_fro
+from netdoctor.fleet.machines import CLOCK_SKEW, by_machine, newest_of_others, unique
 from netdoctor.fleet.nodes import (
     BAD,
     FLAKY,
@@ -20,7 +20,6 @@ from netdoctor.fleet.nodes import (
     STATES,
     UNKNOWN,
     Node,
-    NodeRun,
     Problem,
     Reading,
     clean,
@@ -97,6 +96,7 @@ def examine(reading: Reading, expected: Sequence[str] | None = None, fail_on: Se
                   len(reading.runs), reading.bytes, names, fail_on=fail_on)  # fmt: skip
     for node in nodes:
         _judge_own(node)
+    _one_machine(live)
     _same_name(fleet)
     _blame(fleet)
     for node in nodes:
@@ -119,6 +119,7 @@ def _place(nodes: list[Node], problems: list[Problem]) -> dict[str, Node]:
             node = by_name[problem.name] = Node(problem.name)
             nodes.append(node)
         (node.reasons if node.run is None else node.notes).append(words)
+        node.lost.append(problem)
     return by_name
 
 
@@ -203,18 +204,14 @@ def _judge_own(node: Node) -> None:
             if node.state is GOOD and any(r.verdict != "healthy" and r.machine != run.machine for r in node.older):
                 node.state = UNKNOWN
                 node.reasons.append(words)
-        if node.state is GOOD and _to_and_fro(run, node.older):
+        if node.state is GOOD and to_and_fro(run, node.older):
             node.state = FLAKY
             node.reasons.append("its reports change between healthy and unhealthy: " + ", ".join(reversed(verdicts)))
+    if node.state is GOOD and (words := doubts(node)):
+        node.state = UNKNOWN
+        node.reasons += words
     if run.skewed > CLOCK_SKEW:
         node.notes.append(f"its clock is ahead by {_duration(run.skewed)}: the report is newer than its file")
-
-
-def _to_and_fro(newest: NodeRun, older: tuple[NodeRun, ...]) -> bool:
-    """Bad, then good is a repair; good, bad, good is not, nor are two verdicts at the same moment."""
-    told = [(r.verdict, age(r)[0]) for r in (newest, *older) if r.verdict != "inconclusive"]
-    changes = [(a, b) for a, b in pairwise(told) if a[0] != b[0]]
-    return len(changes) > 1 or any(a[1] == b[1] for a, b in changes)
 
 
 def _duration(seconds: float) -> str:
@@ -222,6 +219,21 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
     return f"{seconds:.0f} seconds"
+
+
+def _one_machine(live: list[Node]) -> None:
+    """One machine that answered under two names: one of the nodes was not looked at.  (Of pods, several see one machine.)"""
+    by_cards: dict[frozenset[str], list[Node]] = defaultdict(list)
+    for node in live:
+        run = node.run
+        if run is not None and run.ids and run.shape.vantage.startswith("host") and node.expected is not False:
+            by_cards[run.ids].append(node)
+    for same in by_cards.values():
+        for node in same if len({n.run.host.casefold() for n in same if n.run}) > 1 else ():
+            others = [n.name for n in same if n is not node]
+            node.reasons.append(f"the same GPUs as {shown(others, 3)}: one machine answered for both names")
+            if node.state is GOOD:
+                node.state = UNKNOWN
 
 
 def _same_name(fleet: Fleet) -> None:

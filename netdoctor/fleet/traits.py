@@ -181,7 +181,7 @@ def _nics(out: dict[str, str], nics: list[Any]) -> None:
             continue
         for port in listed[:64]:
             state, layer, rate = (_get(port, k) for k in ("state", "link_layer", "rate_gbps"))
-            if isinstance(state, str) and isinstance(layer, str) and isinstance(rate, int | float):
+            if isinstance(state, str) and isinstance(layer, str) and isinstance(rate, int | float) and abs(rate) < 1e300:
                 (up if state == "ACTIVE" else down).append(f"{clean(layer, 40)} {rate:g} Gb/s {clean(state, 20)}")
             else:
                 whole = False

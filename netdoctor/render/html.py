@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from netdoctor.causes import CAUSES
 from netdoctor.model import STATUS_ORDER, CheckResult, Finding, Quantity, Report, Status
-from netdoctor.render.common import WRONG, groups, headline, shown
+from netdoctor.render import plots
+from netdoctor.render.common import WRONG, groups, headline, shown, size_text
 from netdoctor.render.page import esc, page
-from netdoctor.render.svg import boxes, curve, size_text
 
 _STYLE: Final = """
 .check{border:1px solid var(--line);border-radius:6px;margin:.5rem 0;padding:.1rem .9rem}
@@ -138,10 +138,10 @@ def _run(run: Mapping[str, Any], figure: Mapping[str, Any], limit: float | None)
     points = sorted(_points(figure.get("busbw_gb_s")))
     if points:
         label = f"bus bandwidth over message size, {size_text(points[0][0])} to {size_text(points[-1][0])}"
-        yield f"<figure>{curve(points, limit, 'GB/s', label)}</figure>\n"
-    latency = sorted(_points(figure.get("latency_s")))
+        without = f'<p class="soft small">{esc(plots.why_not())}</p>'
+        yield f"<figure>{plots.curve(points, limit, 'GB/s', label) or without}</figure>\n"
+        yield _figures(points, dict(_points(figure.get("latency_s"))), limit)
     rows = [
-        ("latency", ", ".join(f"{size_text(s)}: {v * 1e6:.3g} µs" for s, v in latency[:6])),
         ("transports", shown(run["transports"]) if run.get("transports") else ""),
         ("torch", shown(run.get("torch") or "")),
         ("NCCL", shown(run.get("nccl") or "")),
@@ -151,6 +151,20 @@ def _run(run: Mapping[str, Any], figure: Mapping[str, Any], limit: float | None)
         ),
     ]
     yield "<dl>" + "".join(f"<dt>{label}</dt><dd>{esc(text)}</dd>" for label, text in rows if text) + "</dl>\n"
+
+
+def _figures(points: list[tuple[int, float]], latency: Mapping[int, float], limit: float | None) -> str:
+    rows = "".join(
+        f'<tr><td>{size_text(size)}</td><td class="num">{speed:.3g} GB/s</td>'
+        f'<td class="num">{f"{latency[size] * 1e6:.3g} µs" if size in latency else ""}</td></tr>'
+        for size, speed in points
+    )
+    told = f"<p>limit of the path {limit:.3g} GB/s</p>" if limit else ""
+    head = '<tr><th>size</th><th class="num">bus bandwidth</th><th class="num">time of one</th></tr>'
+    return (
+        f"<details{' open' if plots.why_not() else ''}><summary>figures</summary>{told}"
+        f"<table><thead>{head}</thead><tbody>{rows}</tbody></table></details>\n"
+    )
 
 
 def _points(values: Any) -> Iterator[tuple[int, float]]:
@@ -186,8 +200,18 @@ def _topology(inventory: Mapping[str, Any]) -> str:
         address = shown(one.get("address"))
         kind = "gpu" if one.get("kind") == "gpu" else "nic"
         nodes[column][shown(one.get("root"))].append((kind, names.get(address, address)))
-    columns = [(column, sorted(roots.items())) for column, roots in sorted(nodes.items())]
-    return f"<h2>Topology</h2>\n<figure>{boxes(columns[:16], 'GPUs and RDMA devices by NUMA node and PCIe root')}</figure>\n"
+    columns = "".join(
+        f'<div class="numa"><b>{esc(column)}</b>'
+        + "".join(
+            f'<div class="root"><span class="soft small">{esc(root)}</span>'
+            + "".join(f'<span class="device {kind}">{esc(name)}</span>' for kind, name in devices)
+            + "</div>"
+            for root, devices in sorted(roots.items())
+        )
+        + "</div>"
+        for column, roots in sorted(nodes.items())[:16]
+    )
+    return f'<h2>Topology</h2>\n<div class="topology">{columns}</div>\n'
 
 
 def _objects(values: Any) -> Iterator[Mapping[str, Any]]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 
 from netdoctor.inventory import inventory
 from netdoctor.model import Finding, Quantity, Report, Status
-from netdoctor.render import html, svg
+from netdoctor.render import html, plots
 from netdoctor.render.page import data_block, esc, page
 from tests.support import facts
 from tests.support.reports import EVERY, PASS, check, report, reports
@@ -52,10 +58,11 @@ class Parsed(HTMLParser):
 def inert(text: str) -> Parsed:
     """Assert that the page can neither run nor fetch anything."""
     parsed = Parsed(text)
-    assert "script" not in parsed.tags and not {"img", "iframe", "object", "link", "base", "form"} & set(parsed.tags)
+    assert "script" not in parsed.tags and not {"iframe", "object", "link", "base", "form"} & set(parsed.tags)
     for tag, name, value in parsed.attributes:
         assert not name.startswith("on") and name != "style", (tag, name)
-        assert name not in ("src", "href") or (value or "").startswith("#"), (tag, name, value)
+        assert name != "href" or (value or "").startswith("#"), (tag, name, value)
+        assert name != "src" or (tag == "img" and (value or "").startswith("data:image/svg+xml;base64,")), (tag, name, value)
     (policy,) = [v for t, n, v in parsed.attributes if t == "meta" and n == "content" and v and "default-src" in v]
     assert policy.startswith("default-src 'none'; style-src 'sha256-") and "unsafe" not in policy
     return parsed
@@ -94,8 +101,9 @@ def whole() -> Report:
 def test_curve_limit_transports_topology_and_inventory_are_shown() -> None:
     parsed = inert(html.render(whole()))
     words = "".join(parsed.words)
-    assert parsed.tags.count("circle") == 15 and "limit of the path 450 GB/s" in words
-    assert "P2P/CUMEM: 224" in words and "25 µs" in words
+    (curve,) = pictures(parsed)
+    assert curve.count("<use ") >= 15 and "limit of the path 450 GB/s" in curve
+    assert "P2P/CUMEM: 224" in words and "25 µs" in words and "limit of the path 450 GB/s" in words
     assert "NUMA node 0" in words and "NUMA node 1" in words
     assert all(f"GPU {i}" in words and f"mlx5_{i}" in words for i in range(8))
     assert "580.95.05" in words
@@ -123,19 +131,61 @@ def test_escaping() -> None:
     assert "script-src" not in page("t", "") and "script-src 'sha256-" in page("t", "", script="1")
 
 
-@pytest.mark.parametrize("values", [[1.0], [0.0, 0.0], [5e-6, 6e-6], [1.0, 1e9], [3.0] * 50])
+def pictures(parsed: Parsed) -> list[str]:
+    """The images of a page; each is well-formed."""
+    found = [v for t, n, v in parsed.attributes if t == "img" and n == "src" and v]
+    made = [base64.b64decode(one.partition("base64,")[2]).decode() for one in found]
+    for one in made:
+        ElementTree.fromstring(one)
+    return made
+
+
+@pytest.mark.parametrize("values", [[1.0], [0.0, 0.0], [5e-6, 6e-6], [1.0, 1e9], [3.0] * 50, [1.0, 1e308], [2.0] * 300])
 def test_a_histogram_of_anything(values: list[float]) -> None:
-    bars = Parsed(svg.histogram(values, [(values[0], "n<1>")], values[0], "GB/s", "label"))
-    assert sum(int(w) for w in re.findall(r"<title>(\d+)</title>", svg.histogram(values, [], values[0], "s", "l"))) == len(
-        values
+    name = "n<1>$x^{$\u4e2d</svg>"
+    parsed = inert_image(plots.histogram(values, [(values[0], name)], values[0], "GB/s", "label <b>"))
+    (picture,) = pictures(parsed)
+    assert "n&lt;1&gt;$x^{$?&lt;/svg&gt;" in picture and f"median {values[0]:.3g} GB/s" in picture
+    assert ("alt", f"label <b>: {len(values)} nodes, 1 outliers" + (", 1 off the scale" if 1e308 in values else "")) in [
+        (n, v) for _, n, v in parsed.attributes
+    ]
+
+
+def inert_image(text: str) -> Parsed:
+    parsed = Parsed(text)
+    assert parsed.tags == ["img"]
+    return parsed
+
+
+def test_the_same_figures_give_the_same_picture() -> None:
+    assert plots.curve([(1024, 1.0), (2048, 2.0)], None, "GB/s", "x") == plots.curve(
+        [(1024, 1.0), (2048, 2.0)], None, "GB/s", "x"
     )
-    assert "n<1>" in bars.words
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 361.2), (3, 3), (-5, 5), (1e-7, 3e-7), (0, 0)])
-def test_ticks_cover_the_range(low: float, high: float) -> None:
-    ticks = svg.nice(low, high)
-    assert ticks[0] <= low + 1e-9 * abs(low) and ticks[-1] >= high - 1e-9 * abs(high) and 1 <= len(ticks) <= 12
+def test_without_the_library_the_figures_are_there_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "why_not", lambda: plots.NEEDED)
+    parsed = inert(html.render(whole()))
+    words = "".join(parsed.words)
+    assert "img" not in parsed.tags and "pip install 'cluster-netdoctor[plots]'" in words
+    assert "limit of the path 450 GB/s" in words and "64 MiB" in words and "320 GB/s" in words
+
+
+def test_no_font_cache_is_left_behind(tmp_path: Path) -> None:
+    program = (
+        "from netdoctor.render import plots; print(len(plots.curve([(1, 1.0), (2, 2.0)], None, 'GB/s', 'x')), plots.why_not())"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "c")}
+    environment = {k: v for k, v in environment.items() if not k.startswith("MPL")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[0]) > 1000 and done.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_library_is_told_apart_from_one_that_does_not_load() -> None:
+    program = "import sys; sys.modules['matplotlib'] = None; from netdoctor.render import plots; print(plots.why_not())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == plots.NEEDED
 
 
 def test_a_device_without_a_pci_address() -> None:
