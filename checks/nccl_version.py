@@ -50,21 +50,21 @@ def nccl_version(
     job: JobShape,
     vantage: Vantage,
 ) -> Iterator[Finding]:
-    gate = _does_not_apply(libraries, pci, gpus)
-    if gate is not None:
-        yield gate
+    torch = _of_the_job(libraries, pci, gpus)
+    if isinstance(torch, Finding):
+        yield torch
         return
     run = baseline.run if isinstance(baseline, Baseline) and baseline.nccl_ran else None
-    torch = libraries.torch
-    found = _of_the_run(run, libraries) if run is not None else None
+    found = _of_the_run(run, libraries, torch) if run is not None else None
     if found is None:
-        found = torch if isinstance(torch, Finding) else _by_the_rules(libraries, torch)
+        found = _by_the_rules(libraries, torch)
     lost = baseline if isinstance(baseline, Unavailable) else None
     yield _ours(_with_others(found, libraries, job), vantage, lost)
     yield _ours(_plugin(libraries, environ, rdma, run, used_nccl(libraries, baseline)), vantage, lost)
 
 
-def _does_not_apply(libraries: Libraries, pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> Finding | None:
+def _of_the_job(libraries: Libraries, pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> Torch | Finding:
+    """The job's torch, or why there is nothing to judge."""
     if hcas.no_accelerator(pci, gpus):
         return skip("no accelerator: PCI was read and shows none, libcuda shows none; NCCL has nothing to do")
     python, torch = libraries.python, libraries.torch
@@ -77,7 +77,7 @@ def _does_not_apply(libraries: Libraries, pci: Pci | Unavailable, gpus: Gpus | U
         return unknown(f"torch {torch.version} uses RCCL, which netdoctor does not judge")
     if torch.cuda is None and torch.nccl_linkage == "none":
         return skip(f"torch {torch.version} is a CPU build without NCCL", path=torch.path)
-    return None
+    return torch
 
 
 def _ours(finding: Finding, vantage: Vantage, lost: Unavailable | None) -> Finding:
@@ -91,11 +91,10 @@ def _ours(finding: Finding, vantage: Vantage, lost: Unavailable | None) -> Findi
         if lost is None or finding.status.value == "skip":
             return finding
         return unknown(f"{finding.message}; the all-reduce would show it: {lost}", subject=finding.subject)
-    elsewhere = vantage.why_not or "seen outside the job"
-    return unknown(f"{finding.message}, {elsewhere}", subject=finding.subject, how=FROM_JOB)
+    return unknown(f"{finding.message}, {vantage.why_not}", subject=finding.subject, how=FROM_JOB)
 
 
-def _of_the_run(run: Run, libraries: Libraries) -> Finding | None:
+def _of_the_run(run: Run, libraries: Libraries, torch: Torch) -> Finding | None:
     """What the ranks of the run had mapped; None where no rank said."""
     said = gpudirect.parse_version(run.nccl_version)
     every = tuple(dict.fromkeys((*run.mapped, *(p for r in run.ranks for p in r.mapped))))
@@ -124,10 +123,10 @@ def _of_the_run(run: Run, libraries: Libraries) -> Finding | None:
     version = next(iter(known), None)
     if version is None:
         return unknown(f"the version of {every[0]} could not be read: {versions[every[0]]}", subject="loaded")
-    if isinstance(libraries.torch, Torch) and (older := _older(version, libraries.torch)) is not None:
+    if (older := _older(version, torch)) is not None:
         return older
     notes = [f"the same version is mapped from {len(every)} paths: {', '.join(every)}"] if len(every) > 1 else []
-    notes += _expectation(every, libraries)
+    notes += _expectation(every, libraries, torch)
     return ok(f"NCCL {text(version)} from {every[0]}", subject="loaded", notes=notes, nccl=text(version), mapped=sorted(every))
 
 
@@ -159,10 +158,9 @@ def _older(version: Version, torch: Torch) -> Finding | None:
     )
 
 
-def _expectation(mapped: tuple[str, ...], libraries: Libraries) -> list[str]:
+def _expectation(mapped: tuple[str, ...], libraries: Libraries, torch: Torch) -> list[str]:
     """A note where the run mapped another file than the loader's rules say."""
-    torch = libraries.torch
-    if isinstance(torch, Unavailable) or not isinstance(torch.nccl_path, str):
+    if not isinstance(torch.nccl_path, str):
         return []
     expected = library_at(torch.nccl_path, libraries)
     names = {torch.nccl_path} | ({expected.path, expected.real_path} if expected else set())
@@ -170,10 +168,8 @@ def _expectation(mapped: tuple[str, ...], libraries: Libraries) -> list[str]:
     return [] if same else [f"by the loader's rules it would be {torch.nccl_path} ({torch.nccl_why})"]
 
 
-def _by_the_rules(libraries: Libraries, torch: Torch | Unavailable) -> Finding:
+def _by_the_rules(libraries: Libraries, torch: Torch) -> Finding:
     """No run: what the loader takes, by its rules."""
-    if isinstance(torch, Unavailable):
-        return unknown(f"the job's torch could not be read: {torch}", subject="loaded")
     if torch.nccl_linkage == "static":
         return unknown(
             "NCCL is linked into torch; only a run tells its version", subject="loaded", how="torch.cuda.nccl.version()"
@@ -232,16 +228,17 @@ def _plugin(
     if isinstance(named, Unavailable):
         return unknown(f"NCCL_NET_PLUGIN could not be read: {named}", subject="plugin")
     log = run.log if run is not None else None
-    network = log.network if log is not None else None
+    network, problem = (None, None) if log is None else (log.network, log.plugin_error)
     if network is not None and network not in BUILT_IN:
         return ok(f"the run used the plugin's network {network}", subject="plugin", network=network)
     if isinstance(libraries.plugins, Unavailable):
         return unknown(f"plugins could not be looked for: {libraries.plugins}", subject="plugin")
-    reachable = [p for p in libraries.plugins if _is_named(p, named)]
+    wanted = _wanted(named, version)
+    reachable = [p for name in wanted for p in libraries.plugins if _is_named(p, name)]
     devices = rdma.devices if isinstance(rdma, Rdma) and not isinstance(rdma.devices, Unavailable) else ()
     efa = [d.name for d in devices if d.driver == "efa"]
     if not reachable:
-        return _no_plugin(libraries, rdma, efa, named, network)
+        return _no_plugin(libraries, rdma, efa, named if wanted else "none", network)
     plugin = reachable[0]
     if isinstance(plugin.symbols, Unavailable) or isinstance(version, Unavailable):
         why = plugin.symbols if isinstance(plugin.symbols, Unavailable) else version
@@ -258,13 +255,13 @@ def _plugin(
             fix=Fix("install the plugin that fits this NCCL", ("NCCL_DEBUG=INFO … | grep NET/Plugin",)),
             interfaces=have,
         )
-    if network is not None and (efa or (log is not None and log.plugin_error)):
+    if network is not None and (efa or problem):
         return fail(
             f"{plugin.path} is there, and the run used NCCL's own {network}",
             subject="plugin",
             severity=Severity.CRITICAL if efa else Severity.WARNING,
             cause="plugin_mismatch",
-            why=str(log.plugin_error) if log is not None and log.plugin_error else None,
+            why=problem,
             fix=Fix("see why it does not load", (f"ldd {plugin.path}", "NCCL_DEBUG=INFO … | grep NET/Plugin")),
         )
     if network is not None and (isinstance(rdma, Unavailable) or isinstance(rdma.devices, Unavailable)):
@@ -273,11 +270,23 @@ def _plugin(
     return ok(f"{plugin.path} fits NCCL {text(version)}", subject="plugin", interfaces=have)
 
 
-def _is_named(plugin: Plugin, named: str | None) -> bool:
+def _wanted(named: str | None, version: Version | Unavailable) -> tuple[str, ...]:
+    """The names that NCCL tries in turn, "" for the default; a list since 2.28 (src/plugin/net.cc)."""
+    listed = isinstance(version, Unavailable) or version >= (2, 28, 0)
+    if named is None or (named == "" and not listed):
+        return ("",)
+    if named.lower() == "none":
+        return ()
+    return tuple(one for one in named.split(",") if one) if listed else (named,)
+
+
+def _is_named(plugin: Plugin, named: str) -> bool:
     """Whether dlopen finds it under the name that NCCL asks for (src/plugin/plugin_open.cc)."""
-    if named in (None, ""):
-        return plugin.name == "libnccl-net.so" and set(plugin.found_by) != {"site-packages"}
-    return named in (plugin.path, plugin.name) or plugin.name == f"libnccl-net-{named}.so"
+    paths = (plugin.path, *plugin.aliases)
+    names = {path.rpartition("/")[2] for path in paths}
+    if not named:
+        return "libnccl-net.so" in names and set(plugin.found_by) != {"site-packages"}
+    return named in paths or named in names or f"libnccl-net-{named}.so" in names
 
 
 def _no_plugin(
@@ -285,7 +294,16 @@ def _no_plugin(
 ) -> Finding:
     if isinstance(rdma, Unavailable) or isinstance(rdma.devices, Unavailable):
         return unknown("no plugin was found, and whether one is needed (EFA) could not be read", subject="plugin")
-    if efa and named != "none":
+    if efa and named == "none":
+        return fail(
+            f"{', '.join(efa)}: EFA needs aws-ofi-nccl, and NCCL_NET_PLUGIN keeps it away",
+            subject="plugin",
+            severity=Severity.CRITICAL,
+            cause="plugin_mismatch",
+            why="without it NCCL takes TCP sockets",
+            fix=Fix("remove NCCL_NET_PLUGIN", ("unset NCCL_NET_PLUGIN",)),
+        )
+    if efa:
         if libraries.incomplete and network is None:
             return unknown(f"no plugin was found, but {'; '.join(libraries.incomplete)}", subject="plugin")
         return fail(

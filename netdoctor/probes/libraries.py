@@ -36,6 +36,7 @@ class Plugin:
     name: str  # "libnccl-net.so" "libnccl-net-ofi.so" …
     found_by: tuple[str, ...]
     symbols: tuple[str, ...] | Unavailable = Unavailable("not read")  # ncclNetPlugin_v8 …
+    aliases: tuple[str, ...] = ()  # other paths of the same file (aws-ofi-nccl: libnccl-net.so -> libnccl-net-ofi.so)
 
 
 @dataclass(frozen=True)
@@ -306,6 +307,9 @@ def _plugins(survey: _Survey) -> tuple[Plugin, ...]:
         symbols: Iterable[str] | Unavailable = found if isinstance(found, Unavailable) else row.get("exports", ())
         names = symbols if isinstance(symbols, Unavailable) else tuple(n for n in symbols if n.startswith("ncclNetPlugin"))
         real = survey.real(path)
-        if real not in seen:
+        if (known := seen.get(real)) is None:
             seen[real] = Plugin(path, name, tuple(found_by), names)
+        else:
+            by = tuple(dict.fromkeys((*known.found_by, *found_by)))
+            seen[real] = replace(known, found_by=by, aliases=(*known.aliases, path))
     return tuple(seen.values())
