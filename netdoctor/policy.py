@@ -154,7 +154,7 @@ def _verdict(
     in_the_way = [name for name in blind if name.partition(" ")[0] in must]
     in_the_way += [c.id for c in checks if c.id in must and c.id not in blind and any(_blind(f) for f in c.findings)]
     # "Healthy" claims that something was looked at and right; skips alone do, only where nothing is left open.
-    told = any(f.status in {Status.PASS, Status.FAIL} for f in findings) or (not blind and bool(findings))
+    told = any(c.status in {Status.PASS, Status.FAIL} for c in checks) or (not blind and bool(findings))
     tail = f" ({partial})" if partial else ""
     if bad:
         return Verdict("unhealthy", UNHEALTHY, f"unhealthy: {_counted(fails)}: {_ids(bad + fails)}{tail}", causes)

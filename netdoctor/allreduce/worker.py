@@ -64,7 +64,11 @@ class Worker:
         self._thread = threading.Thread(target=self._live, name="netdoctor-allreduce", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Start it; where this process may have no thread more (a limit of processes counts them), `ended` says so."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._lost(error)
 
     def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> bool:
         """Send a command with descriptors; False where nobody listens any more."""
@@ -116,28 +120,33 @@ class Worker:
     # The thread
 
     def _live(self) -> None:
-        output, output_write = os.pipe()
-        status, status_write = os.pipe()
+        process, ours, theirs = None, list[int](), [self._life]
         try:
-            process = self._spawn(output_write, status_write)
+            for _ in ("output", "status"):
+                read, write = os.pipe()
+                ours.append(read)
+                theirs.append(write)
+            process = self._spawn(theirs[1], theirs[2])
         except OSError as error:
-            with self.changed:
-                self.ended, self.gone = f"could not start: {error}", True
-                self.changed.notify_all()
-            process = None
-        for descriptor in (output_write, status_write, self._life, self._theirs.detach()):
+            self._lost(error)
+        for descriptor in (*theirs, self._theirs.detach()):
             os.close(descriptor)
         if process is not None:
             self.keeper = process.pid
-            self._listen(output, status)
+            self._listen(ours[0], ours[1])
             try:
                 process.wait(CLOSE_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
-        for descriptor in (output, status):
+        for descriptor in ours:
             os.close(descriptor)
         with self.changed:
             self.gone = True
+            self.changed.notify_all()
+
+    def _lost(self, error: Exception) -> None:
+        with self.changed:
+            self.ended, self.gone = f"could not start: {error}", True
             self.changed.notify_all()
 
     def _spawn(self, output: int, status: int) -> subprocess.Popen[bytes]:
