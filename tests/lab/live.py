@@ -49,6 +49,8 @@ def _unlimited() -> str:
 NEEDS: Final[Mapping[str, Callable[[], str]]] = {
     **{f"cgroup {name}": _controller(name) for name in ("cpuset", "cpu", "memory", "pids")},
     "unlimited memlock": _unlimited,
+    # podman 4.3 keeps the overlay of --rootfs below folders of mode 0700, which a mapped root cannot pass.
+    "mapped root file system": lambda: "podman's folders of a --rootfs are closed to a mapped root",
 }
 
 

@@ -102,7 +102,7 @@ class Machine:
             made.chmod(0o755)
             command = self._command(scene, made, groups)
             environment = {k: v for k, v in os.environ.items() if not k.startswith(("LD_", "NCCL_", "NETDOCTOR_"))}
-            environment |= self._environment(scene, made)
+            environment |= {**variables(scene, made), "SCENE_NAME": scene.name}
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
@@ -123,31 +123,8 @@ class Machine:
             report = None
         return Seen(process.returncode, report, err, out)
 
-    def _environment(self, scene: Scene, made: Path) -> dict[str, str]:
-        for name in ("nvml", "cuda", "ibverbs"):
-            (made / f"{name}.conf").write_text(getattr(scene, name) + "\n")
-        folders = "" if scene.bare else ":".join(map(str, (native.nvml(), native.cuda(), native.ibverbs())))
-        return {
-            **({} if scene.bare else {"LD_LIBRARY_PATH": folders}),
-            "FAKE_NVML_CONF": str(made / "nvml.conf"),
-            "FAKE_CUDA_CONF": str(made / "cuda.conf"),
-            "FAKE_IBV_CONF": str(made / "ibverbs.conf"),
-            "PYTHONPATH": str(ROOT),
-            "HOME": "/root",
-            "SCENE_NAME": scene.name,
-            **{k: v.replace("SITE", str(made / _SITE)).replace("LIBRARIES", folders) for k, v in scene.env.items()},
-        }
-
     def _command(self, scene: Scene, made: Path, groups: Sequence[Path]) -> list[str]:
-        dgx_h100(made / "sys", **{**HERE, **scene.tree})
-        uverbs(made)
-        (made / "hosts").write_text(scene.hosts)
-        (made / "config.yaml").write_text(scene.config)
-        python = job_python(made / "job")
-        python = Path(sys.executable) if scene.bare else python
-        for folder, script in (("sys", scene.sys), ("dev", scene.dev), (_SITE, scene.site)):
-            if script:
-                subprocess.run(["sh", "-ec", script], cwd=made / folder, check=True, timeout=60)
+        python = files(scene, made)
         lines = [
             "set -e",
             *(f"echo $$ > {group}/cgroup.procs" for group in groups),
@@ -162,34 +139,57 @@ class Machine:
             scene.setup,
             f'exec {scene.wrap} "$@"',
         ]
-        doctor = [
-            sys.executable,
-            "-m",
-            "netdoctor.cli",
-            "preflight",
-            "-f",
-            "json",
-            "--quiet",
-            "--config",
-            str(made / "config.yaml"),
-        ]
-        doctor += [*scene.options, *(() if "--python" in scene.options else ("--python", str(python)))]
-        return ["unshare", "--mount", "--net", "--uts", "sh", "-c", "\n".join(lines), "sh", *doctor]
+        return ["unshare", "--mount", "--net", "--uts", "sh", "-c", "\n".join(lines), "sh", *doctor(scene, made, python)]
 
 
 _SITE = f"job/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
 
-def uverbs(made: Path) -> None:
+def files(scene: Scene, made: Path, numbers: tuple[int, int] = NULL) -> Path:
+    """Everything that the scene lays over the machine; the uverbs nodes have these numbers.  Returns the job's Python."""
+    dgx_h100(made / "sys", **{**HERE, **scene.tree})
+    uverbs(made, numbers)
+    (made / "hosts").write_text(scene.hosts)
+    (made / "config.yaml").write_text(scene.config)
+    python = job_python(made / "job")
+    for folder, script in (("sys", scene.sys), ("dev", scene.dev), (_SITE, scene.site)):
+        if script:
+            subprocess.run(["sh", "-ec", script], cwd=made / folder, check=True, timeout=60)
+    return Path(sys.executable) if scene.bare else python
+
+
+def variables(scene: Scene, made: Path) -> dict[str, str]:
+    """What netdoctor's environment has beside the machine's own; writes what the fake libraries are told."""
+    for name in ("nvml", "cuda", "ibverbs"):
+        (made / f"{name}.conf").write_text(getattr(scene, name) + "\n")
+    folders = "" if scene.bare else ":".join(map(str, (native.nvml(), native.cuda(), native.ibverbs())))
+    return {
+        **({} if scene.bare else {"LD_LIBRARY_PATH": folders}),
+        "FAKE_NVML_CONF": str(made / "nvml.conf"),
+        "FAKE_CUDA_CONF": str(made / "cuda.conf"),
+        "FAKE_IBV_CONF": str(made / "ibverbs.conf"),
+        "PYTHONPATH": str(ROOT),
+        "HOME": "/root",
+        **{k: v.replace("SITE", str(made / _SITE)).replace("LIBRARIES", folders) for k, v in scene.env.items()},
+    }
+
+
+def doctor(scene: Scene, made: Path, python: Path) -> list[str]:
+    """The command that looks at it."""
+    command = [sys.executable, "-m", "netdoctor.cli", "preflight", "-f", "json", "--quiet", "--config", f"{made}/config.yaml"]
+    return [*command, *scene.options, *(() if "--python" in scene.options else ("--python", str(python)))]
+
+
+def uverbs(made: Path, numbers: tuple[int, int] = NULL) -> None:
     """/dev/infiniband/uverbs0 to 7, and their numbers in sysfs."""
     folder = made / "dev" / "infiniband"
     folder.mkdir(parents=True)
     for n in range(8):
-        os.mknod(folder / f"uverbs{n}", stat.S_IFCHR | 0o666, os.makedev(*NULL))
+        os.mknod(folder / f"uverbs{n}", stat.S_IFCHR | 0o666, os.makedev(*numbers))
         (folder / f"uverbs{n}").chmod(0o666)
         bus = HCA_BUSES[n]
         for file in (made / "sys").glob(f"devices/*/*/*/*/0000:{bus:02x}:00.0/infiniband_verbs/uverbs{n}/dev"):
-            file.write_text(f"{NULL[0]}:{NULL[1]}\n")
+            file.write_text(f"{numbers[0]}:{numbers[1]}\n")
 
 
 def job_python(folder: Path) -> Path:
