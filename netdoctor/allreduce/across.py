@@ -6,13 +6,15 @@ What comes from other nodes is hostile until it is cleaned: texts lose control c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from netdoctor.allreduce import verdict
+from netdoctor.allreduce import paths, places, verdict
+from netdoctor.allreduce.doors import LOSES
 from netdoctor.allreduce.experiment import DEFAULT_SIZES, AllReduce, CommonRun, Run, TorchFacts
 from netdoctor.allreduce.nodes import Nodes
+from netdoctor.allreduce.places import Place
 from netdoctor.textsafe import clean
 
 PATH: Final = "between nodes"
@@ -38,6 +40,9 @@ _KEPT: Final = frozenset(
 )
 
 
+_EARLY: Final = ("import", "rendezvous", "device", "init", "first")  # while connections are made
+# Gloo on an address it cannot come to: of the other family (transport/tcp/device.cc), or without a route (socket.cc).
+_NO_WAY: Final = ("ss1.ss_family == ss2.ss_family", "connect: network is unreachable", "connect: no route to host")
 _COUNTS: Final = ("entered", "left")  # of a cut: a number a rank
 _NAMES: Final = ("stopped", "blocked")  # some of the ranks
 
@@ -50,7 +55,9 @@ class Heard:
     hosts: dict[int, str] = field(default_factory=dict)
     addresses: dict[int, str] = field(default_factory=dict)
     gone: dict[int, tuple[str, str]] = field(default_factory=dict)  # node -> (subject it is missing from, why)
+    places: dict[int, Place] = field(default_factory=dict)
     reach: dict[int, dict[int, str]] = field(default_factory=dict)  # from -> to -> "" or why not
+    taken: dict[str, dict[int, dict[int, str]]] = field(default_factory=dict)  # the same where ranks will listen, by backend
     ready: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     refused: tuple[str, ...] = ()  # whom the master turned away
     master: tuple[str, str] | None = None  # kind and text of why the master was not, or is no more, to be had
@@ -62,6 +69,13 @@ class Heard:
         if host := self.hosts.get(node):
             return f"node {node} ({host})"
         return f"node 0 (master, {self.nodes.named()})" if node == 0 else f"node {node}"
+
+    def backend(self) -> str | None:
+        """Of the common run; None where there is none."""
+        said = {one.get("backend") for one in self.ready.values()}
+        if len(self.ready) < self.nodes.count or not said <= {"gloo", "nccl"}:
+            return None
+        return "nccl" if said == {"nccl"} else "gloo"
 
     def node_of(self, rank: int) -> int:
         return max((n for n, first in self.firsts.items() if first <= rank), key=lambda n: self.firsts[n], default=0)
@@ -92,12 +106,23 @@ def hear(heard: Heard, subject: str, message: Mapping[str, Any]) -> dict[int, An
         for node, said in data.items():
             heard.hosts[node] = text(said.get("host"), 64) if isinstance(said, Mapping) else ""
             heard.addresses[node] = text(said.get("address"), 64) if isinstance(said, Mapping) else ""
+    elif subject == "place":
+        heard.places = {node: places.read(said) for node, said in data.items()}
     elif subject == "reach":
         for node, said in data.items():
-            heard.reach[node] = {to: text(why, 60) for to, why in table(said, count).items()}
+            heard.reach[node] = _reached(said, count)
+            taken = said.get("takes") if isinstance(said, Mapping) else None
+            if not isinstance(taken, Mapping):
+                continue
+            for backend in places.BACKENDS:
+                heard.taken.setdefault(backend, {})[node] = _reached(taken.get(backend), count)
     elif subject == "ready":
         heard.ready = {node: said for node, said in data.items() if isinstance(said, Mapping)}
     return data
+
+
+def _reached(said: object, count: int) -> dict[int, str]:
+    return {to: text(why, 60) for to, why in table(said, count).items()}
 
 
 def ranks_of(said: Mapping[str, Any]) -> int:
@@ -213,54 +238,37 @@ def _lost(heard: Heard, run: CommonRun, made: Mapping[int, AllReduce], lame: Map
     if victim and lame:
         told = "; ".join(f"{heard.name(n)}: {why}" for n, why in sorted(lame.items()))
         return replace(run, reason=told, blamed=_all_of(heard, lame, made), told=told, told_cause="rank_died")
-    connecting = run.state == "hung" or victim
-    bad = broken(heard.reach)
-    if connecting and bad and all(r.phase in ("import", "rendezvous", "device", "init", "first") for r in run.ranks):
-        told = "; ".join(who_and_whom(heard, whom, pairs) for whom, pairs in bad.items())
-        nodes = [whom for whom in bad if isinstance(whom, int)]
-        reason = f"{told} ({run.reason})"
-        return replace(run, reason=reason, blamed=_all_of(heard, nodes, made), told=told, told_cause="firewall_connect")
+    if run.state == "hung" or victim or (culprit is not None and any(said in culprit.error.lower() for said in _NO_WAY)):
+        early = all(r.phase in _EARLY for r in run.ranks)
+        for told, nodes, cause in _in_the_way(heard, early):
+            reason = f"{told} ({run.reason})"
+            return replace(run, reason=reason, blamed=_all_of(heard, nodes, made), told=told, told_cause=cause)
     return run
+
+
+def _in_the_way(heard: Heard, early: bool) -> Iterator[tuple[str, list[int], str]]:
+    """What was seen before the run that explains why it stands still: in words, the nodes, the cause."""
+    bad = paths.broken(paths.connections(heard.reach))
+    if bad and early:
+        told = "; ".join(paths.who_and_whom(heard, whom, pairs) for whom, pairs in bad.items())
+        yield told, [whom for whom in bad if isinstance(whom, int)], "firewall_connect"
+    astray = paths.astray(heard, backend) if (backend := heard.backend()) else {}
+    if astray and backend and early:
+        told = "; ".join(paths.who_strays(heard, backend, node, pairs) for node, pairs in astray.items())
+        yield told, list(astray), "socket_ifname"
+    bad = paths.broken(paths.transfers(heard.reach))
+    if bad:
+        told = "; ".join(paths.who_loses(heard, whom, pairs) for whom, pairs in bad.items())
+        yield told, [whom for whom in bad if isinstance(whom, int)], path_cause(bad)
+
+
+def path_cause(bad: Mapping[paths.Whom, paths.Pairs]) -> str:
+    """Of what `transfers` shows: a lost size is an MTU, slowness alone is none."""
+    return "mtu" if any(why.startswith(LOSES) for pairs in bad.values() for _, _, why in pairs) else "low_bandwidth"
 
 
 def _all_of(heard: Heard, nodes: Iterable[int], made: Mapping[int, AllReduce]) -> tuple[int, ...]:
     return tuple(heard.firsts[n] + r for n in nodes for r in range(made[n].ranks))
-
-
-Pairs = list[tuple[int, int, str]]  # from, to, why not
-
-
-def broken(reach: Mapping[int, Mapping[int, str]]) -> dict[int | tuple[int, int], Pairs]:
-    """What does not connect, by whom it lies with: the node that nobody reaches or that reaches nobody, else the pair."""
-    into: dict[int, list[str]] = {}
-    for row in reach.values():
-        for b, why in row.items():
-            into.setdefault(b, []).append(why)
-    shut = {n for n, answers in into.items() if all(answers)}
-    out = {n for n, row in reach.items() if len(row) > 1 and all(row.values())}
-    told: dict[int | tuple[int, int], Pairs] = {}
-    for a, row in sorted(reach.items()):
-        for b, why in sorted(row.items()):
-            if why:
-                told.setdefault(
-                    a if a in out and b not in shut - out else b if b in shut else a if a in out else (a, b), []
-                ).append((a, b, why))
-    return told
-
-
-def who_and_whom(heard: Heard, whom: int | tuple[int, int], pairs: Pairs) -> str:
-    kinds = ", ".join(sorted({why for _, _, why in pairs}))
-    if isinstance(whom, tuple):
-        return f"{heard.name(whom[0])} cannot reach {heard.name(whom[1])}: {kinds}"
-    into, out = {a for a, b, _ in pairs if b == whom}, {b for a, b, _ in pairs if a == whom}
-    told = [f"cannot be reached by {_list(into)}"] if into else []
-    told += [f"cannot reach {_list(out)}"] if out else []
-    return f"{heard.name(whom)} {' and '.join(told)}: {kinds}"
-
-
-def _list(numbers: Iterable[int]) -> str:
-    every = sorted(set(numbers))
-    return ("node " if len(every) == 1 else "nodes ") + ", ".join(map(str, every))
 
 
 def _events(said: object, first: int, ranks: int) -> list[dict[str, Any]]:

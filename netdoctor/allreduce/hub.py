@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-PROTOCOL: Final = "netdoctor.meeting/1"
-SUBJECTS: Final = ("join", "reach", "ready", "result")
+PROTOCOL: Final = "netdoctor.meeting/2"
+SUBJECTS: Final = ("join", "place", "reach", "ready", "result")
 MAX_LINE: Final = 2 << 20  # bytes of one line of one node: results of 16 ranks are 20 KB
 STRANGERS: Final = 64  # connections without a first line, at once
 STRANGER_SECONDS: Final = 10.0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import socket
 import struct
 import threading
@@ -13,22 +11,18 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from netdoctor.allreduce.doors import SMALL, TRY, Door, connect, kind_of, knock, listen, with_shutdown
 from netdoctor.allreduce.hub import PROTOCOL, Hub
 from netdoctor.allreduce.nodes import Nodes
+from netdoctor.allreduce.places import BACKENDS, Place
 from netdoctor.textsafe import clean
 
 MAX_ANSWER: Final = 128 << 20  # bytes of one line of the hub: what `MAX_NODES` nodes said
 PING: Final = 0.5  # seconds
-TRY: Final = 3.0  # seconds for one connection: a lost SYN is sent again after 1 s (RFC 6298)
 REACHED: Final = 64  # nodes that each node tries to reach
-_KINDS: Final = {
-    errno.ECONNREFUSED: "refused",
-    errno.ETIMEDOUT: "timed out",
-    errno.EHOSTUNREACH: "no route",
-    errno.ENETUNREACH: "no route",
-    errno.EACCES: "forbidden here",
-    errno.EPERM: "forbidden here",
-}
+MAX_TRIES: Final = 2 * REACHED  # at once: those that time out would add up
+
+Reached = dict[int, str]  # node -> "" or why not
 
 
 class MeetingError(Exception):
@@ -52,7 +46,7 @@ class Meeting:
         self.offset, self.trip = 0.0, float("inf")  # of the hub's clock against ours, and the round trip that showed it
         self.changed = threading.Condition()
         self.last = time.monotonic()
-        self.door: socket.socket | None = None  # which other nodes try
+        self.door: Door | None = None
         self.closed = False
         self._writing = threading.Lock()
 
@@ -60,13 +54,13 @@ class Meeting:
 
     def open(self) -> None:
         """Node 0: listen.  Raises MeetingError where the port cannot be had."""
-        self.door = _listen(0)
-        threading.Thread(target=self._admit, name="netdoctor-door", daemon=True).start()
+        self.door = Door(self.nodes.rank)
         if self.nodes.rank != 0:
             return
         try:
-            door = _listen(self.nodes.port)
+            door = listen(self.nodes.port)
         except OSError as error:
+            self.door.close()
             raise MeetingError("port", f"port {self.nodes.port} cannot be listened on: {error.strerror}") from None
         self.hub = Hub(door, self.nodes.count, self.nodes.run, self.limits, self.silence)
         self.hub.start()
@@ -77,7 +71,8 @@ class Meeting:
         host = "127.0.0.1" if self.nodes.rank == 0 else self.nodes.master
         while True:
             try:
-                self.line = _connect(host, self.nodes.port, min(TRY, max(0.1, deadline - time.monotonic())))
+                # In small segments, both ways: where large ones are lost, that is to be told.
+                self.line = connect(host, self.nodes.port, min(TRY, max(0.1, deadline - time.monotonic())), SMALL)
                 break
             except OSError as error:
                 kind, text = kind_of(error)
@@ -91,7 +86,7 @@ class Meeting:
         self.line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(1, round(self.silence)), 0))
         self.last = time.monotonic()
         hello = {"say": "join", "protocol": PROTOCOL, "node": self.nodes.rank, "nodes": self.nodes.count, "run": self.nodes.run}
-        self._send({**hello, "data": {**data, "port": self.door.getsockname()[1]}})
+        self._send({**hello, "data": {**data, "port": self.door.port}})
         for target in (self._listen, self._ping):
             threading.Thread(target=target, name="netdoctor-meeting", daemon=True).start()
 
@@ -105,9 +100,10 @@ class Meeting:
             self.changed.notify_all()
         if self.hub is not None:
             self.hub.close()
-        for one in (self.line, self.door):
-            if one is not None:
-                with_shutdown(one)
+        if self.line is not None:
+            with_shutdown(self.line)
+        if self.door is not None:
+            self.door.close()
 
     # Say and hear
 
@@ -184,97 +180,22 @@ class Meeting:
 
     # Every other node
 
-    def _admit(self) -> None:
-        """Whoever tries this node hears who it is."""
-        assert self.door is not None
-        who = f"{PROTOCOL} {self.nodes.rank}\n".encode()
-        try:
-            while True:
-                peer, _ = self.door.accept()
-                with peer:
-                    peer.settimeout(1.0)
-                    try:
-                        peer.sendall(who)
-                    except OSError:
-                        pass
-        except OSError:
-            pass  # closed
-
-    def reach(self, joined: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
-        """Try the ports of the others: node -> "" or why not, as `kind_of` has it.
-
-        A port like those that NCCL's bootstrap and Gloo listen on: one that the kernel gave out.
-        """
+    def reach(self, joined: Mapping[int, Mapping[str, Any]], places: Mapping[int, Place]) -> tuple[Reached, dict[str, Reached]]:
+        """Try the doors of the others: node -> "" or why not, as `doors.knock` has it.  First where they come to the meeting
+        from, then, by backend, where their ranks will listen."""
         others = sorted(joined, key=lambda n: (n - self.nodes.rank) % self.nodes.count)
         targets = [n for n in others if n != self.nodes.rank][:REACHED]
-        if not targets:
-            return {}
-        with ThreadPoolExecutor(min(16, len(targets))) as pool:
-            return dict(zip(targets, pool.map(lambda n: self._reach(n, joined[n]), targets), strict=True))
-
-    def _reach(self, node: int, data: Mapping[str, Any]) -> str:
-        host = self.peer if node == 0 else str(data.get("address", ""))
-        try:
-            port = int(data["port"])
-            with _connect(host, port, min(TRY, self.limits["reach"])) as line:
-                line.settimeout(min(TRY, self.limits["reach"]))
-                said = line.recv(64).decode("ascii", "replace")
-        except OSError as error:
-            return kind_of(error)[0]
-        except (KeyError, TypeError, ValueError):
-            return "failed"
-        return "" if said == f"{PROTOCOL} {node}\n" else "another node answers"
+        usual = {n: self.peer if n == 0 else str(joined[n].get("address", "")) for n in targets}
+        taken = {(kind, n): ip for n in targets if n in places for kind, (_, ip) in places[n].takes.items()}
+        tries = {(n, usual[n]) for n in targets} | {(n, ip) for (_, n), ip in taken.items()}
+        if not tries:
+            return {}, {}
+        with ThreadPoolExecutor(min(MAX_TRIES, len(tries))) as pool:
+            found = dict(zip(tries, pool.map(lambda one: _knock(one[0], one[1], joined[one[0]]), tries), strict=True))
+        by_backend = {kind: {n: found[n, ip] for (one, n), ip in taken.items() if one == kind} for kind in BACKENDS}
+        return {n: found[n, host] for n, host in usual.items()}, by_backend
 
 
-def kind_of(error: OSError) -> tuple[str, str]:
-    """Refused, timed out and no route are three faults: nobody listens or a firewall rejects; a firewall drops or the host is
-    down; routing, or a firewall that answers with ICMP."""
-    if isinstance(error, socket.gaierror):
-        return "no such host", f"its name is not known: {error.strerror}"
-    if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
-        return "timed out", "connections to it time out: it is down, or a firewall drops them"
-    kind = _KINDS.get(error.errno or 0, "failed")
-    if kind == "refused":
-        return kind, "it refuses connections: nothing listens there (not started, or ended already), or a firewall rejects them"
-    if kind == "no route":
-        return kind, f"there is no way to it: {os.strerror(error.errno or 0)} (routing, it is down, or a firewall rejects)"
-    return kind, f"connecting to it fails: {error.strerror or error}"
-
-
-def _connect(host: str, port: int, seconds: float) -> socket.socket:
-    """Raises OSError: the last address's."""
-    last: OSError = OSError(errno.EADDRNOTAVAIL, "no address")
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        line = socket.socket(family, kind, protocol)
-        try:
-            line.settimeout(seconds)
-            line.connect(address)
-            if line.getsockname() == line.getpeername():  # a port of ours that is the one dialled: TCP's simultaneous open
-                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return line
-        except OSError as error:
-            line.close()
-            last = error
-    raise last
-
-
-def _listen(port: int) -> socket.socket:
-    """On every address, of IPv6 too where there is IPv6.  Raises OSError."""
-    door = None
-    if socket.has_dualstack_ipv6():
-        try:
-            door = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=512)
-        except OSError as error:
-            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-                raise
-    return door or socket.create_server(("", port), backlog=512)
-
-
-def with_shutdown(one: socket.socket) -> None:
-    """Close, and wake whoever sits in accept or recv."""
-    try:
-        one.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
-    one.close()
+def _knock(node: int, host: str, joined: Mapping[str, Any]) -> str:
+    port = joined.get("port")
+    return knock(host, port, node) if type(port) is int and 0 < port < 65536 else "failed"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import __version__
-from netdoctor.allreduce import across, plan, verdict
+from netdoctor.allreduce import across, places, plan, verdict
 from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.experiment import Across, AllReduce, Baseline
 from netdoctor.allreduce.meeting import Meeting, MeetingError
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 WAIT: Final = 120.0  # seconds for all nodes to come: pods and job steps start within a minute or two of each other
 BUDGET: Final = 300.0  # seconds for the run
 SILENCE: Final = 20.0  # seconds without a sign of life (they come twice a second) until a node counts as silent
-REACH: Final = 10.0
+LOOK: Final = 60.0  # to look at the node: helper programs that hang are given up within half of it
+REACH: Final = 15.0  # three tries that time out, one after the other, and some slack
 _STALLS: Final = ("rendezvous", "init", "first", "timed", "verify", "done")
 
 
@@ -44,7 +45,7 @@ class Limits:
 
     def meeting(self) -> dict[str, float]:
         ready = LIMITS["spawn"] + LIMITS["import"] + LIMITS["facts"]
-        return {"join": self.wait, "reach": REACH, "ready": ready, "result": self.budget + 30.0}
+        return {"join": self.wait, "place": LOOK, "reach": REACH, "ready": ready, "result": self.budget + 30.0}
 
 
 class Together:
@@ -66,9 +67,9 @@ class Together:
 
     def _come(self) -> None:
         try:
-            self.meeting.open()
             host = across.text(socket.gethostname(), 64)
             self.heard.hosts[self.heard.nodes.rank] = host
+            self.meeting.open()
             self.meeting.join({"host": host, "netdoctor": __version__}, self.begun + self.limits.wait)
         except MeetingError as error:
             self._without(error)
@@ -99,9 +100,12 @@ class Together:
         self.heard.seconds = time.monotonic() - self.begun
         if self.heard.gone:
             return Unavailable("not read", str(across.experiments(self.heard)))
+        self.meeting.say("place", data=places.told(facts))
+        self._wait("place", limits["place"])
         self.say("trying the other nodes")
-        reached = self.meeting.reach({n: said for n, said in joined.items() if isinstance(said, Mapping)})
-        self.meeting.say("reach", data=reached)
+        known = {n: said for n, said in joined.items() if isinstance(said, Mapping)}
+        reached, taken = self.meeting.reach(known, self.heard.places)
+        self.meeting.say("reach", data={**reached, "takes": taken})
         self._wait("reach", limits["reach"])
         self.meeting.say("ready", data=self._ready(session, facts, traits))
         self._wait("ready", limits["ready"])

@@ -151,7 +151,8 @@ def _blamed(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
         )
         yield node, Finding(
             Status.FAIL, f"{heard.name(node)}: {what}", subject=subject(heard, node),
-            cause=cause_of(run) or ("rank_died" if run.state == "failed" else "hang"), evidence={"ranks": ranks, "phase": phase},
+            cause=cause_of(run) or ("rank_died" if run.state == "failed" else "hang"),
+            evidence={"ranks": ranks, "phase": phase},
             how="its own report; dmesg there",
         )  # fmt: skip
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
 import socket
+import threading
 import time
 from typing import Any
 
 import pytest
 
-from netdoctor.allreduce import across, verdict
+from netdoctor.allreduce import across, doors, places, verdict
 from netdoctor.allreduce.across import Heard
-from netdoctor.allreduce.experiment import AllReduce, Run
-from netdoctor.allreduce.hub import Hub
-from netdoctor.allreduce.meeting import Meeting, MeetingError, kind_of
+from netdoctor.allreduce.doors import Door, kind_of
+from netdoctor.allreduce.experiment import AllReduce, CommonRun, Run
+from netdoctor.allreduce.hub import PROTOCOL, SUBJECTS, Hub
+from netdoctor.allreduce.meeting import Meeting, MeetingError
 from netdoctor.allreduce.nodes import Given, Nodes, NodesError, find, hosts
+from netdoctor.allreduce.places import Place
 from netdoctor.allreduce.sandbox import sandbox
 from netdoctor.commands import nodes_findings
-from netdoctor.model import Status
+from netdoctor.model import Severity, Status, Unavailable
+from netdoctor.probes.net import Address, Link, Net
+from tests.support.facts import environ
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "x", "RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8",
@@ -142,7 +148,7 @@ def test_kinds_of_errors(error: OSError, kind: str) -> None:
 
 # The meeting, over loopback
 
-LIMITS = {"join": 20.0, "reach": 5.0, "ready": 5.0, "result": 5.0}
+LIMITS = {"join": 20.0, "place": 5.0, "reach": 5.0, "ready": 5.0, "result": 5.0}
 
 
 def free_port() -> int:
@@ -165,16 +171,52 @@ def test_two_nodes_meet_and_reach_each_other() -> None:
     try:
         joined = [one.wait("join", time.monotonic() + 5) for one in both]
         assert [sorted(one["data"]) for one in joined] == [["0", "1"]] * 2
-        assert [one.reach({int(k): v for k, v in j["data"].items()}) for one, j in zip(both, joined, strict=True)] == [
-            {1: ""},
-            {0: ""},
-        ]
+        every = {int(k): v for k, v in joined[0]["data"].items()}
+        strays = {
+            0: Place(takes={"gloo": ("lo", "127.0.0.1")}),
+            1: Place(takes={"gloo": ("lo", "127.0.0.1"), "nccl": ("x", "fe80::1")}),
+        }
+        with socket.create_server(("127.0.0.1", 0)) as nobody:
+            closed = nobody.getsockname()[1]
+        assert both[0].reach(every, strays) == ({1: ""}, {"gloo": {1: ""}, "nccl": {1: "failed"}})
+        assert both[1].reach(every, strays) == ({0: ""}, {"gloo": {0: ""}, "nccl": {}})
+        assert both[1].reach({0: {"port": closed}}, {})[0] == {0: "refused"}
+        assert both[1].reach({0: {"port": every[1]["port"]}}, {})[0] == {0: "another node answers"}
+        assert both[1].reach({0: {"port": "x"}}, {})[0] == {0: "failed"}
         both[1].close("enough")
+        both[0].say("place", data={})
         both[0].say("reach", data={})
         assert both[0].wait("reach", time.monotonic() + 5)["gone"] == {"1": "enough"}
     finally:
         for one in reversed(both):
             one.close()
+
+
+@pytest.mark.parametrize(("passes", "why"), [(600, "loses segments of 32741 bytes"), (0, "carries no 64 KiB")])
+def test_a_path_that_drops_large_segments(passes: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of the test drops nothing: a listener that reads only what comes in small segments."""
+    monkeypatch.setattr(doors, "TRY", 0.3)
+    with doors.listen(0) as listener:
+
+        def live() -> None:
+            for _ in range(2):
+                guest, _ = listener.accept()
+                with guest:
+                    guest.sendall(f"{PROTOCOL} 1\n".encode())
+                    guest.settimeout(2.0)
+                    if guest.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= passes:
+                        left = doors.BURST
+                        while left > 0:
+                            left -= len(guest.recv(1 << 16))
+                        guest.sendall(doors.GOT)
+                    while guest.recv(1 << 16):
+                        pass
+
+        thread = threading.Thread(target=live)
+        thread.start()
+        found = doors.knock("127.0.0.1", listener.getsockname()[1], 1)
+        thread.join()
+    assert found.split(" of ")[0] == why.split(" of ")[0]
 
 
 def test_who_does_not_belong_is_turned_away() -> None:
@@ -183,7 +225,7 @@ def test_who_does_not_belong_is_turned_away() -> None:
     try:
         for rank, count, run, why in ((1, 2, "b", "another job"), (0, 2, "a", "there already"), (1, 3, "a", "2 are expected")):
             other = Meeting(Nodes(count, rank, "127.0.0.1", port, run=run), LIMITS, 5.0)
-            other.door = socket.create_server(("127.0.0.1", 0))
+            other.door = Door(rank)
             other.join({}, time.monotonic() + 5)
             with pytest.raises(MeetingError, match=why):
                 other.wait("join", time.monotonic() + 5)
@@ -399,11 +441,21 @@ def test_what_nodes_cannot_run_is_no_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [None, [], "x", 7, {"9": {}}, {"1": None}, {"1": {"host": "\x1b[2Jh" + os.urandom(4).hex(), "address": 5}}]
+    "said",
+    [
+        None,
+        [],
+        "x",
+        7,
+        {"9": {}},
+        {"1": None},
+        {"1": {"host": "\x1b[2Jh" + os.urandom(4).hex(), "address": 5}},
+        {"1": {"links": [[1], ["\x1bx", "10.0.0.1", 24, 9]], "gloo": ["x"], "takes": {"gloo": 7}}},
+    ],
 )
 def test_rubbish_from_other_nodes(said: Any) -> None:
     made = Heard(Nodes(2, 0, "h0", 1))
-    for subject in ("join", "reach", "ready", "result"):
+    for subject in SUBJECTS:
         across.hear(made, subject, {"data": said, "gone": said, "refused": said})
     text = json.dumps(nodes_findings.section(made)) + str(nodes_findings.result(made))
     assert "\\u001b" not in text and "\x1b" not in text
@@ -416,3 +468,128 @@ def test_rubbish_from_other_nodes(said: Any) -> None:
 def test_one_node_alone_has_no_others() -> None:
     found = nodes_findings.result(Heard(Nodes(1, 0, "127.0.0.1", 1), {0: "h0"})).findings
     assert [f.status for f in found] == [Status.SKIP]
+
+
+# What their places and their tries show
+
+
+def placed(*given: tuple[str, str, str, int]) -> dict[int, Place]:
+    """(what Gloo takes, its address, the own address in 10.0.0.0/24, its MTU) of each node."""
+    return {
+        n: places.read(json.loads(json.dumps({"space": f"s{n}", "gloo": [name, ip], "links": [["eth0", own, 24, mtu]]})))
+        for n, (name, ip, own, mtu) in enumerate(given)
+    }
+
+
+def usual(node: int, mtu: int = 1500) -> tuple[str, str, str, int]:
+    return "eth0", f"10.0.0.{node}", f"10.0.0.{node}", mtu
+
+
+REACHED = {a: {b: "" for b in range(3) if b != a} for a in range(3)}
+
+
+def test_a_node_that_listens_where_nobody_comes_is_named_and_why_the_run_stands() -> None:
+    made = heard(3, reach=REACHED, places=placed(usual(0), usual(1), ("eth1", "192.168.7.2", "10.0.0.2", 1500)))
+    across.hear(made, "reach", {"data": {"0": {"2": "", "takes": {"gloo": {"1": "", "2": "refused"}}}}})
+    across.hear(made, "reach", {"data": {"1": {"2": "", "takes": {"gloo": {"0": "", "2": "refused"}}}}})
+    assert fails(made) == {"h2": "socket_ifname"}
+    cut = verdict.Cut("stalled", 9.0, 4.0, (0,), (0,))
+    run = common(made, {n: part(*done()[:3], cut=cut) for n in range(3)})
+    assert isinstance(run, CommonRun) and (run.told_cause, run.blamed) == ("socket_ifname", (2,))
+    assert "h2): Gloo listens on 192.168.7.2 (eth1), where nodes 0, 1 cannot reach it: refused" in run.reason
+    assert fails(made) == {"h2": "socket_ifname"}
+
+
+def test_one_address_family_that_is_not_the_others_is_not_blamed_on_who_says_so() -> None:
+    made = heard(3, reach=REACHED, places=placed(usual(0), usual(1), ("eth1", "fe80::1", "10.0.0.2", 1500)))
+    made.taken = {"gloo": {0: {1: "", 2: "failed"}, 1: {0: "", 2: "failed"}}}
+    cry = {"event": "error", "rank": 0, "error": "RuntimeError: ss1.ss_family == ss2.ss_family. 2 vs 10", "t": 1.9}
+    run = common(made, {0: part(*done()[:3]), 1: part(*done()[:3], cry), 2: part(*done()[:3])})
+    assert (run.state, run.blamed) == ("failed", (2,))
+
+
+def test_an_address_that_nobody_uses_is_no_fault_of_a_node_behind_a_firewall() -> None:
+    shut = {**REACHED, 0: {1: "", 2: "timed out"}, 1: {0: "", 2: "timed out"}}
+    made = heard(3, reach=shut, places=placed(usual(0), usual(1), usual(2)))
+    made.taken = {"gloo": {0: {2: "timed out"}, 1: {2: "timed out"}}}
+    assert fails(made) == {"h2": "firewall_connect"}
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected"),
+    [
+        ({(0, 2), (1, 2), (2, 0), (2, 1)}, {"h2": "mtu"}),
+        ({(0, 2), (1, 2)}, {"h2": "mtu"}),
+        ({(2, 0), (2, 1)}, {"h2": "mtu"}),
+        ({(0, 1)}, {"h0 to h1": "mtu"}),
+    ],
+)
+def test_a_path_that_loses_large_segments_is_named(lost: set[tuple[int, int]], expected: dict[str, str]) -> None:
+    why = f"{doors.LOSES} 1448 bytes"
+    made = heard(3, reach={a: {b: why if (a, b) in lost else "" for b in range(3) if b != a} for a in range(3)})
+    assert fails(made) == expected
+    cut = verdict.Cut("stalled", 9.0, 4.0, (52,), (51,))
+    run = common(made, {n: part(*done()[:5], cut=cut) for n in range(3)})
+    assert isinstance(run, CommonRun) and run.told_cause == "mtu" and "segments of 1448 bytes are lost" in run.reason
+    common(made, {n: part(*done()) for n in range(3)})  # it went all the same
+    found = [f for f in nodes_findings.result(made).findings if f.status is Status.FAIL]
+    assert {f.severity for f in found} == {Severity.WARNING}
+
+
+def test_a_path_on_which_nothing_follows_is_not_called_an_mtu() -> None:
+    made = heard(3, reach={**REACHED, 0: {1: "", 2: doors.STALLS}})
+    assert fails(made) == {"h0 to h2": "low_bandwidth"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((usual(0), usual(1), usual(2)), {}),
+        ((usual(0), usual(1, 9000), usual(2)), {"h1, MTU": "mtu"}),
+        ((usual(0), usual(1, 9000)), {"nodes, MTU in 10.0.0.0/24": "mtu"}),
+        ((usual(0), usual(1), usual(1)), {"h1, 10.0.0.1": "duplicate_address", "h2, 10.0.0.1": "duplicate_address"}),
+    ],
+)  # fmt: skip
+def test_what_addresses_show(given: tuple[tuple[str, str, str, int], ...], expected: dict[str, str]) -> None:
+    made = heard(len(given), places=placed(*given), addresses={n: one[2] for n, one in enumerate(given)})
+    assert fails(made) == expected
+    # Two processes of one network namespace have the same addresses; another network's MTU is nobody's business here.
+    made.places = {n: dataclasses.replace(one, space="one") for n, one in made.places.items()}
+    assert {k: v for k, v in fails(made).items() if v == "duplicate_address"} == {}
+    made.addresses = {n: f"172.16.0.{n}" for n in range(len(given))}
+    assert fails(made) == {}
+
+
+def test_where_ranks_will_listen() -> None:
+    one = Address("10.0.0.7", 24, 4, "global", label="eth0")
+    six = Address("fe80::7", 64, 6, "link")
+    link = Link(
+        "eth0",
+        2,
+        True,
+        True,
+        False,
+        None,
+        1500,
+        None,
+        (six, one),
+        Unavailable("absent"),
+        Unavailable("absent"),
+        Unavailable("absent"),
+        Unavailable("absent"),
+    )
+    bare = dataclasses.replace(link, name="eth1", addresses=(dataclasses.replace(six, ip="fe80::8"),))
+    net = Net((link, bare), True, "h", ("127.0.1.1",), None, None, (), None)
+
+    def gloo(named: str | None, **more: Any) -> Any:
+        facts = {"Net": dataclasses.replace(net, **more), "Environ": environ({"GLOO_SOCKET_IFNAME": named} if named else {})}
+        return places.told(facts)["gloo"]
+
+    assert gloo("eth0") == ("eth0", "10.0.0.7")  # IPv4 comes first, as getifaddrs(3) lists it
+    assert gloo("eth1") == ("eth1", "fe80::8")
+    assert gloo("eth") is None and gloo("eth9") is None
+    assert gloo(None) == ("lo", "127.0.1.1")
+    assert gloo(None, hostname_addresses=("10.9.9.9", "10.0.0.7")) == ("eth0", "10.0.0.7")
+    assert gloo(None, hostname_addresses=("10.9.9.9",)) == ("lo", "127.0.0.1")  # torch falls back to it
+    assert gloo(None, hostname_addresses=Unavailable("timed out")) is None
+    assert places.told({"Net": net})["gloo"] is None and set(places.told({})) == {"space"}

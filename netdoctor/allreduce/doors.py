@@ -1,0 +1,154 @@
+"""Every node's door: a listener on a port that the kernel gave out, as those of NCCL's bootstrap and of Gloo are, and how the
+others try it.
+
+Whoever comes hears who is there, and then sends as much as takes many full packets: on a path that drops large packets and does
+not tell (RFC 2923, section 2.1), connections are made, small messages pass, and everything larger hangs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from typing import Final
+
+from netdoctor.allreduce.hub import PROTOCOL
+
+TRY: Final = 3.0  # seconds for one connection: a lost SYN is sent again after 1 s (RFC 6298)
+BURST: Final = 64 << 10  # bytes: 45 packets on Ethernet, 7 of jumbo frames
+SMALL: Final = 536  # bytes of a segment that every path carries (RFC 9293, 3.7.1)
+GUESTS: Final = 128  # at once
+GOT: Final = b"+"
+_KINDS: Final = {
+    errno.ECONNREFUSED: "refused",
+    errno.ETIMEDOUT: "timed out",
+    errno.EHOSTUNREACH: "no route",
+    errno.ENETUNREACH: "no route",
+    errno.EACCES: "forbidden here",
+    errno.EPERM: "forbidden here",
+}
+# What is told of a path on which a connection is made, and no more.
+LOSES: Final = "loses segments of"
+STALLS: Final = "carries no 64 KiB"
+
+
+class Door:
+    """Open until `close`."""
+
+    def __init__(self, node: int) -> None:
+        self.name = f"{PROTOCOL} {node}\n".encode()
+        self.listener = listen(0)
+        self.port: int = self.listener.getsockname()[1]
+        self.room = threading.BoundedSemaphore(GUESTS)
+        threading.Thread(target=self._live, name="netdoctor-door", daemon=True).start()
+
+    def close(self) -> None:
+        with_shutdown(self.listener)
+
+    def _live(self) -> None:
+        try:
+            while True:
+                guest, _ = self.listener.accept()
+                if self.room.acquire(blocking=False):
+                    threading.Thread(target=self._greet, args=(guest,), name="netdoctor-guest", daemon=True).start()
+                else:
+                    guest.close()
+        except OSError:
+            pass  # closed
+
+    def _greet(self, guest: socket.socket) -> None:
+        try:
+            with guest:
+                guest.settimeout(2 * TRY)  # longer than the guest's own: it must be the one that gives up
+                guest.sendall(self.name)
+                left = BURST
+                while left > 0 and (data := guest.recv(1 << 16)):
+                    left -= len(data)
+                if left <= 0:
+                    guest.sendall(GOT)
+        except OSError:
+            pass
+        finally:
+            self.room.release()
+
+
+def knock(host: str, port: int, node: int) -> str:
+    """Try the door of `node`: "" or what is wrong, in a few words."""
+    try:
+        why, segment = _visit(host, port, node, None)
+        if why == STALLS and _visit(host, port, node, SMALL)[0] == "":
+            return f"{LOSES} {segment} bytes"
+    except OSError as error:
+        return kind_of(error)[0]
+    return why
+
+
+def _visit(host: str, port: int, node: int, most: int | None) -> tuple[str, int]:
+    """("" or why not, the size of segments on the way there).  `most` bounds that size.  Raises OSError before the greeting."""
+    with connect(host, port, TRY, most) as line:
+        said = line.recv(64)
+        if said != f"{PROTOCOL} {node}\n".encode():
+            return "another node answers", 0
+        segment = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+        try:
+            line.sendall(bytes(BURST))
+            return ("" if line.recv(1) == GOT else STALLS), segment
+        except OSError:  # in time, or broken off by whoever is between
+            return STALLS, segment
+
+
+def kind_of(error: OSError) -> tuple[str, str]:
+    """Refused, timed out and no route are three faults: nobody listens or a firewall rejects; a firewall drops or the host is
+    down; routing, or a firewall that answers with ICMP."""
+    if isinstance(error, socket.gaierror):
+        return "no such host", f"its name is not known: {error.strerror}"
+    if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+        return "timed out", "connections to it time out: it is down, or a firewall drops them"
+    kind = _KINDS.get(error.errno or 0, "failed")
+    if kind == "refused":
+        return kind, "it refuses connections: nothing listens there (not started, or ended already), or a firewall rejects them"
+    if kind == "no route":
+        return kind, f"there is no way to it: {os.strerror(error.errno or 0)} (routing, it is down, or a firewall rejects)"
+    return kind, f"connecting to it fails: {error.strerror or error}"
+
+
+def connect(host: str, port: int, seconds: float, most: int | None = None) -> socket.socket:
+    """Raises OSError: the last address's.  `most` bytes in a segment, in both directions."""
+    last: OSError = OSError(errno.EADDRNOTAVAIL, "no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        line = socket.socket(family, kind, protocol)
+        try:
+            if most is not None:
+                line.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, most)
+            line.settimeout(seconds)
+            line.connect(address)
+            if line.getsockname() == line.getpeername():  # a port of ours that is the one dialled: TCP's simultaneous open
+                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return line
+        except OSError as error:
+            line.close()
+            last = error
+    raise last
+
+
+def listen(port: int) -> socket.socket:
+    """On every address, of IPv6 too where there is IPv6.  Raises OSError."""
+    door = None
+    if socket.has_dualstack_ipv6():
+        try:
+            door = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=512)
+        except OSError as error:
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                raise
+    return door or socket.create_server(("", port), backlog=512)
+
+
+def with_shutdown(one: socket.socket) -> None:
+    """Close, and wake whoever sits in accept or recv."""
+    try:
+        one.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    one.close()

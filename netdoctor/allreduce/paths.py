@@ -1,0 +1,128 @@
+"""What the nodes found when they tried each other, and what their places say: pure, and on every node the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from netdoctor.allreduce.doors import LOSES, STALLS
+
+if TYPE_CHECKING:
+    from netdoctor.allreduce.across import Heard
+
+Reach = Mapping[int, Mapping[int, str]]  # from -> to -> "" or why not
+Pairs = list[tuple[int, int, str]]  # from, to, why not
+Whom = int | tuple[int, int]  # by whom it lies with: a node, or what is between two
+
+
+def connections(reach: Reach) -> dict[int, dict[int, str]]:
+    """Whether connections are made, whatever becomes of them."""
+    return {a: {b: "" if _of_data(why) else why for b, why in row.items()} for a, row in reach.items()}
+
+
+def transfers(reach: Reach) -> dict[int, dict[int, str]]:
+    """Whether data follows where connections are made."""
+    return {a: {b: why for b, why in row.items() if not why or _of_data(why)} for a, row in reach.items()}
+
+
+def _of_data(why: str) -> bool:
+    return why.startswith((LOSES, STALLS))
+
+
+def broken(reach: Reach) -> dict[Whom, Pairs]:
+    """What does not work, by whom it lies with: the node that nobody reaches or that reaches nobody, else the pair."""
+    into: dict[int, list[str]] = {}
+    for row in reach.values():
+        for b, why in row.items():
+            into.setdefault(b, []).append(why)
+    shut = {n for n, answers in into.items() if all(answers)}
+    out = {n for n, row in reach.items() if len(row) > 1 and all(row.values())}
+    told: dict[Whom, Pairs] = {}
+    for a, row in sorted(reach.items()):
+        for b, why in sorted(row.items()):
+            if why:
+                told.setdefault(
+                    a if a in out and b not in shut - out else b if b in shut else a if a in out else (a, b), []
+                ).append((a, b, why))
+    return told
+
+
+def who_and_whom(heard: Heard, whom: Whom, pairs: Pairs) -> str:
+    kinds = ", ".join(sorted({why for _, _, why in pairs}))
+    if isinstance(whom, tuple):
+        return f"{heard.name(whom[0])} cannot reach {heard.name(whom[1])}: {kinds}"
+    into, out = {a for a, b, _ in pairs if b == whom}, {b for a, b, _ in pairs if a == whom}
+    told = [f"cannot be reached by {listed(into)}"] if into else []
+    told += [f"cannot reach {listed(out)}"] if out else []
+    return f"{heard.name(whom)} {' and '.join(told)}: {kinds}"
+
+
+def who_loses(heard: Heard, whom: Whom, pairs: Pairs) -> str:
+    """Of `transfers`."""
+    kinds = sorted({why for _, _, why in pairs})
+    sizes = ", ".join(sorted({why.removeprefix(LOSES).strip() for why in kinds if why.startswith(LOSES)}))
+    what = f"segments of {sizes} are lost, small ones arrive" if sizes else "not even 64 KiB in 3 s, in segments of any size"
+    if isinstance(whom, tuple):
+        way = f"from {heard.name(whom[0])} to {heard.name(whom[1])}"
+    else:
+        into, out = {a for a, b, _ in pairs if b == whom}, {b for a, b, _ in pairs if a == whom}
+        ways = [f"from {listed(into)} to it"] if into else []
+        ways += [f"from it to {listed(out)}"] if out else []
+        way = f"of {heard.name(whom)}, {' and '.join(ways)}"
+    return f"connections {way} are made, but large messages do not pass: {what}"
+
+
+def astray(heard: Heard, backend: str) -> dict[int, Pairs]:
+    """Nodes whose ranks listen where others do not come to, though they reach the node: Node -> who does not."""
+    found: dict[int, Pairs] = {}
+    for a, row in sorted(heard.taken.get(backend, {}).items()):
+        for b, why in sorted(row.items()):
+            usual = heard.reach.get(a, {}).get(b)
+            if why and usual is not None and usual != why and not _of_data(why):
+                found.setdefault(b, []).append((a, b, why))
+    return found
+
+
+def who_strays(heard: Heard, backend: str, node: int, pairs: Pairs) -> str:
+    interface, ip = heard.places[node].takes.get(backend, ("", ""))
+    kinds = ", ".join(sorted({why for _, _, why in pairs}))
+    name = {"gloo": "Gloo", "nccl": "NCCL"}[backend]
+    at = f"{ip} ({interface})" if interface else ip
+    return f"{heard.name(node)}: {name} listens on {at}, where {listed({a for a, _, _ in pairs})} cannot reach it: {kinds}"
+
+
+def frames(heard: Heard) -> Iterator[tuple[str, dict[int, tuple[str, int]]]]:
+    """Networks of the meeting on which nodes have different MTUs: the network, and each node's interface and MTU."""
+    for network in _networks(heard):
+        have: dict[int, tuple[str, int]] = {}
+        for node, place in sorted(heard.places.items()):
+            mine = [own for own in place.owns if own.network() == network]
+            exact = [own for own in mine if own.ip == heard.addresses.get(node)]
+            for own in (exact or mine)[:1]:
+                have[node] = own.interface, own.mtu
+        if len({mtu for _, mtu in have.values()}) > 1:
+            yield network, have
+
+
+def twice(heard: Heard) -> dict[str, dict[int, str]]:
+    """Addresses of the meeting's networks that several hosts have: address -> node -> interface."""
+    networks = _networks(heard)
+    holders: dict[str, dict[int, str]] = {}
+    for node, place in sorted(heard.places.items()):
+        for own in place.owns:
+            if place.space and own.network() in networks:
+                holders.setdefault(own.ip, {})[node] = own.interface
+    return {
+        ip: nodes for ip, nodes in sorted(holders.items()) if len(nodes) > 1 and len({heard.places[n].space for n in nodes}) > 1
+    }
+
+
+def _networks(heard: Heard) -> list[str]:
+    """The networks of the addresses by which nodes came to the meeting."""
+    every = (own.network() for node, place in heard.places.items() for own in place.owns if own.ip == heard.addresses.get(node))
+    return sorted({network for network in every if network is not None})
+
+
+def listed(numbers: Iterable[int]) -> str:
+    every = sorted(set(numbers))
+    return ("node " if len(every) == 1 else "nodes ") + ", ".join(map(str, every))
