@@ -53,6 +53,8 @@ def run(
         return usage(f"{error.filename or error}: no such file or directory")
     except (OSError, ValueError) as error:
         return usage(str(error))
+    if names == []:
+        return usage(f"--expected {expected}: there is no name in it")
     fleet = examine(reading, names, severity)
     try:
         text = render(fleet, chosen, colour=out is None and terminal.colour(sys.stdout, os.environ))

@@ -192,7 +192,8 @@ def _text(value: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e300  # NaN and huge integers are none
+    """More than 0; NaN and integers that no float holds are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e300
 
 
 def _numbers(value: Any) -> dict[int, float]:

@@ -207,9 +207,9 @@ def _judge_own(node: Node) -> None:
         if node.state is GOOD and to_and_fro(run, node.older):
             node.state = FLAKY
             node.reasons.append("its reports change between healthy and unhealthy: " + ", ".join(reversed(verdicts)))
-    if node.state is GOOD and (words := doubts(node)):
+    if node.state is GOOD and (against := doubts(node)):
         node.state = UNKNOWN
-        node.reasons += words
+        node.reasons += against
     if run.skewed > CLOCK_SKEW:
         node.notes.append(f"its clock is ahead by {_duration(run.skewed)}: the report is newer than its file")
 

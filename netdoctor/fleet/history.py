@@ -1,0 +1,54 @@
+"""What speaks against the newest report of a node, though it says healthy: itself, its older ones, files that were lost."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from netdoctor.fleet.machines import CLOCK_SKEW, age
+from netdoctor.fleet.nodes import Node, NodeRun, shown
+
+_TELLS = frozenset("psf")  # letters of a check that could tell
+
+
+def to_and_fro(newest: NodeRun, older: tuple[NodeRun, ...]) -> bool:
+    """Bad, then good is a repair; good, bad, good is not, nor are two verdicts at the same moment."""
+    told = [(r.verdict, age(r)[0]) for r in (newest, *older) if r.verdict != "inconclusive"]
+    changes = [(a, b) for a, b in pairwise(told) if a[0] != b[0]]
+    return len(changes) > 1 or any(a[1] == b[1] for a, b in changes)
+
+
+def doubts(node: Node) -> list[str]:
+    """Why it is not known to be good."""
+    run = node.run
+    if run is None:
+        return []
+    return [*([run.doubt] if run.doubt else []), *_lost(node, run), *_open(run, node.older), *_order(run, node.older)]
+
+
+def _lost(node: Node, run: NodeRun) -> list[str]:
+    """A report that could not be read and may be newer than the one that counts."""
+    newer = [p for p in node.lost if p.kind != "not ours" and (p.modified is None or p.modified >= run.modified)]
+    return [f"a newer report of it could not be used: {shown([p.file for p in newer], 3)}"] if newer else []
+
+
+def _open(run: NodeRun, older: tuple[NodeRun, ...]) -> list[str]:
+    """What failed, and no newer report could tell: one that did not try the all-reduce settles nothing about it."""
+    told: set[str] = set()
+    words = []
+    for one, newer in zip((*older, None), (run, *older), strict=True):
+        told |= {name for name, letter in zip(newer.checks, newer.statuses, strict=True) if letter in _TELLS}
+        if one is None or one.verdict != "unhealthy":
+            continue
+        failed = {i.check for i in one.items if i.status == "fail" and i.blocking and not i.waived}
+        if left := sorted(failed - told):
+            told |= failed
+            words.append(f"{shown(left, 4)} failed in {one.file}, and no newer report could tell")
+    return words
+
+
+def _order(run: NodeRun, older: tuple[NodeRun, ...]) -> list[str]:
+    """A worse report that is older by its clock, and was written later: the clock may have been wrong (lost at a start)."""
+    late = [r for r in older if r.verdict != "healthy" and r.modified > run.modified + CLOCK_SKEW]
+    return [
+        f"{r.file} ({r.verdict}) is older by its clock, but was written later: which is newer is not known" for r in late[:1]
+    ]

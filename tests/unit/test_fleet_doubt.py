@@ -1,0 +1,201 @@
+"""A node is good only where nothing speaks against it: contradictions, lost files, what an older report left open."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pathlib
+from typing import Any
+
+import pytest
+
+from netdoctor.commands import fleet as command
+from netdoctor.fleet import lists
+from netdoctor.fleet.read import DEFECT, expected_names, read
+from netdoctor.fleet.report import Fleet, examine
+from tests.support import fleets
+
+Doc = dict[str, Any]
+DAY = 1_772_352_000.0  # fleets.TIME
+
+
+def put(folder: pathlib.Path, name: str, content: Doc | str, modified: float | None = None) -> pathlib.Path:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    if modified is not None:
+        os.utime(path, (modified, modified))
+    return path
+
+
+def look(folder: pathlib.Path, expected: list[str] | None = None) -> Fleet:
+    return examine(read([str(folder)]), expected)
+
+
+def state(fleet: Fleet, name: str) -> tuple[str, str]:
+    (node,) = [n for n in fleet.nodes if n.name == name]
+    return node.state, "; ".join((*node.reasons, *node.notes))
+
+
+def only_unknown(fleet: Fleet, words: str) -> None:
+    """n1 is unknown because of `words`, on neither list, and the fleet is not healthy."""
+    got, why = state(fleet, "n1")
+    assert got == "unknown" and words in why, why
+    assert fleet.exit_code == 4 and "n1\n" not in "".join(lists.lists(fleet)[0].values())
+
+
+def _own_fail_behind_a_healthy_verdict(doc: Doc) -> None:
+    kept = copy.deepcopy(doc["verdict"])
+    fleets.own_fail(doc)
+    doc["verdict"] = kept
+
+
+CONTRADICTIONS = {
+    "a fail that blocks": (_own_fail_behind_a_healthy_verdict, "a fail that blocks"),
+    "an exit code": (lambda d: d["verdict"].update(exit_code=3), "its exit code 3"),
+    "a fail in what passes": (lambda d: d["checks"][0]["findings"][0].update(status="fail"), "it says pass"),
+    "an unknown in what passes": (lambda d: d["checks"][0]["findings"][0].update(status="unknown"), "it says pass"),
+    "a pass in what is skipped": (lambda d: d["checks"][0].update(status="skip"), "it says skip"),
+    "a status of nobody": (lambda d: d["checks"][0].update(status="fine"), "its status is none"),
+    "a status that is no text": (lambda d: d["checks"][0].update(status=["pass"]), "its status is none"),
+    "a finding that is none": (lambda d: d["checks"][0]["findings"].append("fail"), "it says pass"),
+}
+
+
+@pytest.mark.parametrize("what", CONTRADICTIONS)
+def test_a_healthy_verdict_that_the_report_contradicts_is_not_believed(what: str, tmp_path: pathlib.Path) -> None:
+    doc = fleets.report("n1")
+    change, words = CONTRADICTIONS[what]
+    change(doc)
+    put(tmp_path, "a.json", doc)
+    only_unknown(look(tmp_path), words)
+
+
+def test_fails_that_do_not_block_and_unknowns_contradict_nothing(tmp_path: pathlib.Path) -> None:
+    doc = fleets.report("n1")
+    _own_fail_behind_a_healthy_verdict(doc)
+    failing = next(c for c in doc["checks"] if c["status"] == "fail")
+    failing["findings"] = [
+        {**failing["findings"][0], "blocking": False},
+        {**failing["findings"][0], "waived": "until the next rebuild"},
+        {**failing["findings"][0], "status": "unknown", "severity": None},
+    ]
+    doc["checks"][0].update(status="unknown")
+    doc["checks"][0]["findings"].append({**doc["checks"][0]["findings"][0], "status": "unknown"})
+    put(tmp_path, "a.json", doc)
+    assert state(look(tmp_path), "n1")[0] == "good"
+
+
+@pytest.mark.parametrize(
+    ("name", "lost", "given"),
+    [
+        ("n1.json", "cut", "unknown"),  # by the file's name
+        ("n1-2.json", "cut", "unknown"),  # by the name in what is left of it
+        ("n1-2.json", "other", "unknown"),
+        ("n1.json", "empty", "unknown"),
+        ("n1.json", "older", "good"),
+        ("n1.json", "foreign", "good"),  # another program's file of that name
+    ],
+)
+def test_a_newer_report_that_cannot_be_read_is_not_passed_over(
+    name: str, lost: str, given: str, tmp_path: pathlib.Path
+) -> None:
+    doc = fleets.report("n1")
+    put(tmp_path, "n1-1.json", doc, DAY)
+    text = {
+        "empty": "", "other": json.dumps({**doc, "schema": "netdoctor.report/2"}), "foreign": '{"ansible_facts": {}}',
+    }.get(lost, json.dumps(doc)[:9000])  # fmt: skip
+    put(tmp_path, name, text, DAY - 60 if lost == "older" else DAY + 60)
+    fleet = look(tmp_path)
+    assert fleet.accounting["given"] == 1
+    if given == "unknown":
+        only_unknown(fleet, "a newer report of it could not be used")
+    else:
+        assert state(fleet, "n1")[0] == given
+
+
+def test_a_pods_report_that_is_cut_short_is_about_its_node(tmp_path: pathlib.Path) -> None:
+    doc = fleets.report("train-0")
+    doc["identity"]["node"] = "n1"
+    put(tmp_path, "a.json", json.dumps(doc)[:9000])
+    assert [n.name for n in look(tmp_path).nodes] == ["n1"]
+
+
+def later(doc: Doc, time: str) -> Doc:
+    doc = copy.deepcopy(doc)
+    doc["volatile"]["time"] = time
+    return doc
+
+
+def test_a_newer_report_that_did_not_try_settles_nothing(tmp_path: pathlib.Path) -> None:
+    bad, passive = fleets.report("n1"), later(fleets.report("n1"), "2026-03-02T08:00:00Z")
+    fleets.own_fail(bad, "allreduce.run", "rank 3 never arrived")
+    for check in passive["checks"]:
+        if check["id"] == "allreduce.run":
+            check["status"] = check["findings"][0]["status"] = "unknown"
+    put(tmp_path, "night.json", bad)
+    put(tmp_path, "day.json", passive)
+    only_unknown(look(tmp_path), "allreduce.run failed in")
+    passive["checks"] = [c for c in passive["checks"] if c["id"] != "allreduce.run"]
+    put(tmp_path, "day.json", passive)
+    only_unknown(look(tmp_path), "allreduce.run failed in")
+    put(tmp_path, "evening.json", later(fleets.report("n1"), "2026-03-02T20:00:00Z"))
+    assert state(look(tmp_path), "n1")[0] == "good"
+    put(tmp_path, "last.json", later(passive, "2026-03-02T21:00:00Z"))  # what was mended stays mended
+    assert state(look(tmp_path), "n1")[0] == "good"
+
+
+def test_a_bad_report_whose_clock_was_lost_is_not_taken_for_an_old_one(tmp_path: pathlib.Path) -> None:
+    bad = later(fleets.report("n1"), "2000-01-01T00:00:40Z")
+    fleets.own_fail(bad)
+    put(tmp_path, "good.json", fleets.report("n1"), DAY)
+    put(tmp_path, "bad.json", bad, DAY + 86400)
+    only_unknown(look(tmp_path), "was written later")
+    put(tmp_path, "bad.json", bad, DAY + 1)  # copied together: the clocks tell
+    assert state(look(tmp_path), "n1")[0] == "good"
+
+
+def test_one_machine_that_answers_for_two_names_proves_neither(tmp_path: pathlib.Path) -> None:
+    for name in ("n1", "n2"):
+        doc = fleets.report(name, number=1)
+        put(tmp_path, f"{name}.json", doc)
+    put(tmp_path, "n3.json", fleets.report("n3", number=3))
+    fleet = look(tmp_path)
+    only_unknown(fleet, "one machine answered for both names")
+    assert lists.lists(fleet)[0]["passing_nodes.txt"] == "n3\n"
+    assert state(look(tmp_path, ["n1", "n3"]), "n1")[0] == "good"  # n2 is its old name, and nobody asks for it
+
+
+def test_machines_that_share_a_name_are_on_the_list_of_those_that_fail(tmp_path: pathlib.Path) -> None:
+    for number in (1, 2):
+        put(tmp_path, f"{number}.json", fleets.report("n1", number=number))
+    assert lists.lists(look(tmp_path, ["n1"])) == ({"passing_nodes.txt": "", "failing_nodes.txt": "n1\n"}, [])
+
+
+def test_a_list_of_nobody_is_bad_usage(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path, "n1.json", fleets.report("n1"))
+    names = put(tmp_path, "hosts.txt", "# squeue did not answer\n\n")
+    assert command.run([str(tmp_path)], expected=str(names)) == 2
+    assert "there is no name in it" in capsys.readouterr().err
+
+
+def test_the_hosts_file_as_others_write_it(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "hosts.txt"
+    path.write_bytes("\ufeffn1\r\nN2.cluster\r\n".encode())
+    assert expected_names(str(path)) == ["n1", "N2.cluster"]
+    with pytest.raises(ValueError, match="scontrol show hostnames"):
+        expected_names(str(put(tmp_path, "short.txt", "n1\ngpu[01-04]\n")))
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400)])
+def test_numbers_beyond_all_bounds_are_no_defect(number: int, tmp_path: pathlib.Path) -> None:
+    doc = fleets.report("n1")
+    doc["volatile"]["runs"][0]["busbw_gb_s"]["67108864"] = number
+    doc["volatile"]["runs"][0]["ranks"][0]["phase_seconds"]["init"] = number
+    doc["inventory"]["nics"][0]["ports"][0]["rate_gbps"] = number
+    doc["inventory"]["nccl_interface"]["mtu"] = doc["inventory"]["links"][1]["mtu"] = number
+    put(tmp_path, "a.json", doc)
+    fleet = look(tmp_path)
+    assert not [p for p in fleet.problems if DEFECT in p.detail]
+    for format in command.FORMATS:
+        assert command.render(fleet, format)
