@@ -347,7 +347,7 @@ def _interrupts(carried: carrier.Carrier, net: Net | Unavailable, interrupts: In
     if isinstance(cpus, Unavailable) or isinstance(net, Unavailable):
         return unknown(f"interrupts could not be read: {cpus if isinstance(cpus, Unavailable) else net}", subject="interrupts")
     every = here.cpu.nodes if not isinstance(here.cpu.nodes, Unavailable) else ()
-    far, seen, unread = [], 0, []
+    far, seen, unread = [], False, []
     for link in net.links:
         served = cpus.get(link.name)
         if served is None or not link.up or (isinstance(link.numa_node, int) and link.numa_node < 0):
@@ -356,7 +356,7 @@ def _interrupts(carried: carrier.Carrier, net: Net | Unavailable, interrupts: In
         if isinstance(served, Unavailable) or isinstance(near, Unavailable):
             unread.append(f"{link.name}: {served if isinstance(served, Unavailable) else near}")
             continue
-        seen += 1
+        seen = True
         on = frozenset(n.id for n in here.nodes if n.cpus & served)
         if not on & near:
             far.append(f"{link.name} is on node {link.numa_node}, its interrupts on node {_list(on)}")

@@ -39,6 +39,13 @@ def ranks(mask: Iterable[int], threads: Iterable[int] | None = None, **changes: 
     return f.baseline(f.run(ranks=tuple(f.rank(i, affinity=cpus, thread_affinity=thread) for i in range(8)), **changes))
 
 
+def nccl_says(mask: str | None, cpus: Iterable[int] = FIRST, version: str = "2.28.3") -> Baseline:
+    """NCCL's affinity lines: of GPU 0 this one (None: no line), of the others a usual one; `cpus` is the ranks' mask."""
+    lines = dict.fromkeys(range(1, 8), "0-55") | ({} if mask is None else {0: mask})
+    log = f.log(ranks=(RankFacts("dgx1", 1, affinity=lines),), affinity=("GPU 1: 0-55",))
+    return ranks(cpus, log=log, nccl_version=version)
+
+
 def nps4() -> Cpu:
     """Two sockets of AMD with four nodes each: 12 inside the socket, 32 to the other."""
     near = [[10 if a == b else 12 if a // 4 == b // 4 else 32 for b in range(8)] for a in range(8)]
@@ -49,6 +56,17 @@ def nps4() -> Cpu:
 PASSES: dict[str, Changes] = {
     "each rank on its socket": {},
     "one NUMA node": {Cpu: f.cpu(nodes=(f.node(0, range(224), {0: 10}),))},
+    "one NUMA node, whatever the memory policy": {Cpu: f.cpu(nodes=(f.node(0, range(224), {0: 10}),), memory_policy=LOST)},
+    "a machine of one CPU": {
+        Cpu: f.cpu(nodes=(f.node(0, {0}, {0: 10}),), allowed=frozenset({0}), online=frozenset({0})),
+        Baseline: ranks((0,)),
+    },
+    "memory of the one node that has GPUs": {
+        Gpus: f.gpus(4),
+        Pci: f.pci(4, 4),
+        Cpu: f.cpu(memory_allowed=frozenset({0})),
+        Baseline: ranks(FIRST),
+    },
     "neighbour node in one socket": {Cpu: nps4(), Baseline: ranks(range(8, 64))},
     "memory-only nodes do not count": {
         Cpu: f.cpu(nodes=(f.node(0, range(224), {0: 10, 1: 80}), f.node(1, (), {0: 80, 1: 10}))),
@@ -59,22 +77,39 @@ PASSES: dict[str, Changes] = {
     },
     "NCCL ignores the mask": {Environ: f.environ({"NCCL_IGNORE_CPU_AFFINITY": "1"}), Baseline: ranks(SECOND)},
     "inside one rank of a launcher": {
-        Baseline: ranks(SECOND),
-        Cpu: f.cpu(allowed=frozenset(SECOND)),
-        Environ: f.environ(launcher=Launcher("slurm", 5, 16, 5, 8)),
+        Baseline: ranks(FIRST),
+        Cpu: f.cpu(allowed=frozenset(FIRST)),
+        Environ: f.environ(launcher=Launcher("slurm", 3, 16, 3, 8)),
+    },
+    "inside a rank that is shown its own GPU only": {
+        Gpus: f.gpus(1),
+        Environ: f.environ(launcher=Launcher("slurm", 1, 16, 1, 8)),
     },
 }
 
 
 @pytest.mark.parametrize("changes", PASSES.values(), ids=PASSES)
 def test_pass(changes: Changes) -> None:
-    assert {x.status for name, x in judged(changes).items() if name != "interrupts"} == {Status.PASS}
+    found = judged(changes)
+    assert {x.status for name, x in found.items() if name != "interrupts"} == {Status.PASS}, found
+    assert {"memory", "interrupts"} < set(found), "and at least one GPU"
 
 
 FAILS: dict[str, tuple[Changes, str, str]] = {
     "other socket": ({Baseline: ranks(SECOND)}, "GPU0", "may run only on node 1"),
     "other socket, AMD": ({Cpu: nps4(), Baseline: ranks(range(32, 64))}, "GPU0", "may run only on node 4, 5, 6, 7"),
     "one CPU by the launcher": ({Cpu: f.cpu(allowed=frozenset({3})), Baseline: LOST}, "GPU0", "CPU 3 only"),
+    "one CPU by the launcher, which CPUs are online lost": (
+        {Cpu: f.cpu(allowed=frozenset({3}), online=LOST), Baseline: LOST},
+        "GPU0",
+        "CPU 3 only",
+    ),
+    "one of two CPUs after import": ({Baseline: ranks((5,)), Cpu: f.cpu(allowed=frozenset({5, 6}))}, "GPU0", "importing torch"),
+    "NCCL does not ignore the mask although the variable is set": (
+        {Environ: f.environ({"NCCL_IGNORE_CPU_AFFINITY": "1"}), Baseline: nccl_says("empty, ignoring", SECOND)},
+        "GPU0",
+        "may run only on node 1",
+    ),
     "one CPU after import": (
         {Baseline: ranks((5,)), Environ: f.environ({"OMP_PROC_BIND": "true"})},
         "GPU0",
@@ -101,16 +136,23 @@ def test_the_other_socket_is_wrong_for_its_gpus_only() -> None:
 
 def test_the_variable_that_squeezes_is_tried_without() -> None:
     found = judged({Baseline: ranks((5,)), Environ: f.environ({"OMP_PROC_BIND": "true"})})["GPU0"]
-    assert found.cure is not None
-    assert ("OMP_PROC_BIND", None) in found.cure.change.env
+    assert found.cure is not None and found.fix is not None
+    assert (found.cure.label, found.cure.change.env) == ("without OMP_PROC_BIND", (("OMP_PROC_BIND", None),))
     assert found.cure.change.fresh_import
+    assert found.fix.commands == ("unset OMP_PROC_BIND",)
+    assert found.evidence["narrowed_by"] == "OMP_PROC_BIND"
 
 
-def nccl_says(mask: str | None, version: str = "2.28.3") -> Baseline:
-    """NCCL's affinity lines: of GPU 0 this one (None: no line), of the others a usual one."""
-    lines = dict.fromkeys(range(1, 8), "0-55") | ({} if mask is None else {0: mask})
-    log = f.log(ranks=(RankFacts("dgx1", 1, affinity=lines),), affinity=("GPU 1: 0-55",))
-    return f.baseline(f.run(log=log, nccl_version=version))
+def test_what_squeezes_is_not_known_where_no_variable_does() -> None:
+    found = judged({Baseline: ranks((5,))})["GPU0"]
+    assert found.cure is None and found.fix is not None
+    assert "find what binds" in found.fix.summary
+    assert found.evidence["narrowed_by"] == "not known"
+
+
+def test_inside_one_rank_of_a_launcher_its_gpu_alone_is_judged() -> None:
+    found = judged({Environ: f.environ(launcher=Launcher("slurm", 3, 16, 3, 8))})
+    assert set(found) == {"GPU3", "memory", "interrupts"}
 
 
 NO_NODE = f.gpus(all=tuple(f.gpu(i, numa_node=-1) for i in range(8)))
@@ -120,7 +162,7 @@ NO_NODE = f.gpus(all=tuple(f.gpu(i, numa_node=-1) for i in range(8)))
     ("says", "status"),
     [
         (nccl_says("empty, ignoring"), Status.FAIL),
-        (nccl_says(None, "2.27.7"), Status.FAIL),  # silence of an old version
+        (nccl_says(None, version="2.27.7"), Status.FAIL),  # silence of an old version
         (nccl_says(None), Status.UNKNOWN),  # silence of a version that would say "empty"
         (nccl_says("0-55"), Status.UNKNOWN),
     ],
@@ -133,33 +175,58 @@ def test_skip_without_accelerator() -> None:
     assert judged({Pci: f.pci(0, 0), Gpus: f.gpus(0)})["node"].status is Status.SKIP
 
 
-UNKNOWNS: dict[str, Changes] = {
-    "AMD": {Pci: f.pci(0, 8, foreign_accelerators=("AMD (0000:c1:00.0)",)), Gpus: f.gpus(0)},
-    "PCI and GPUs lost": {Pci: LOST, Gpus: LOST},
-    "accelerators of others lost": {Pci: f.pci(0, 0, foreign_accelerators=LOST), Gpus: f.gpus(0)},
-    "nodes lost": {Cpu: f.cpu(nodes=LOST)},
-    "mask lost, no run": {Cpu: f.cpu(allowed=LOST), Baseline: LOST},
-    "outside the job": {Vantage: f.outside()},
-    "OpenMP binds, and no run showed what": {Baseline: LOST, Environ: f.environ({"OMP_PROC_BIND": "close"})},
-    "no run showed the ranks' masks": {Baseline: LOST},
-    "environment lost, no run": {Baseline: LOST, Environ: LOST},
-    "the firmware names no node": {Gpus: NO_NODE},
-    "distances lost, mask on another node": {
-        Cpu: f.cpu(nodes=(f.node(0, FIRST, LOST), f.node(1, SECOND, LOST))),
-        Baseline: ranks(SECOND),
-    },
-}
+NO_PLACE = Unavailable("not read", "no NUMA node of it was read")
+UNKNOWNS: dict[str, tuple[Changes, str]] = {
+    "AMD": ({Pci: f.pci(0, 8, foreign_accelerators=("AMD (0000:c1:00.0)",)), Gpus: f.gpus(0)}, "does not judge: AMD"),
+    "PCI and GPUs lost": ({Pci: LOST, Gpus: LOST}, "GPUs could not be read"),
+    "accelerators of others lost": ({Pci: f.pci(0, 0, foreign_accelerators=LOST), Gpus: f.gpus(0)}, "whether there is"),
+    "nodes lost": ({Cpu: f.cpu(nodes=LOST)}, "NUMA nodes could not be read"),
+    "mask lost, no run": ({Cpu: f.cpu(allowed=LOST), Baseline: LOST}, "the CPU mask could not be read"),
+    "outside the job": ({Vantage: f.outside()}, "not seen from here: seen as root outside the job"),
+    "OpenMP binds, and no run showed what": (
+        {Baseline: LOST, Environ: f.environ({"OMP_PROC_BIND": "close"})},
+        "no run showed the mask of the ranks (OMP_PROC_BIND=close)",
+    ),
+    "no run showed the ranks' masks": ({Baseline: LOST}, "(a launcher may bind)"),
+    "environment lost, no run": ({Baseline: LOST, Environ: LOST}, "(OpenMP's variables could not be read)"),
+    "the firmware names no node": ({Gpus: NO_NODE}, "the firmware names no NUMA node"),
+    "the GPU's node is lost": (
+        {Gpus: f.gpus(all=tuple(f.gpu(i, numa_node=LOST) for i in range(8))),
+         Pci: f.pci(devices=tuple(f.gpu_device(i, numa_node=NO_PLACE) for i in range(8)))},
+        f"NUMA node of the GPU: {NO_PLACE}",
+    ),
+    "the GPU's node is none of those that are shown": (
+        {Gpus: f.gpus(all=tuple(f.gpu(i, numa_node=5) for i in range(8)))},
+        "there is no NUMA node 5",
+    ),
+    "distances lost, mask on another node": (
+        {Cpu: f.cpu(nodes=(f.node(0, FIRST, LOST), f.node(1, SECOND, LOST))), Baseline: ranks(SECOND)},
+        f"could not be read: {LOST}",
+    ),
+    "distances to other nodes only, mask on another node": (
+        {Cpu: f.cpu(nodes=(f.node(0, FIRST, {7: 20}), f.node(1, SECOND, {7: 20}))), Baseline: ranks(SECOND)},
+        "no distances of NUMA node 0",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("changes", UNKNOWNS.values(), ids=UNKNOWNS)
-def test_unknown(changes: Changes) -> None:
-    found = judged(changes)
-    assert found.get("GPU0", found.get("node")).status is Status.UNKNOWN  # type: ignore[union-attr]
+@pytest.mark.parametrize(("changes", "words"), UNKNOWNS.values(), ids=UNKNOWNS)
+def test_unknown(changes: Changes, words: str) -> None:
+    judgements = judged(changes)
+    found = judgements.get("GPU0") or judgements["node"]
+    assert found.status is Status.UNKNOWN and words in found.message, found
 
 
 @pytest.mark.parametrize("lost", [f.cpu(memory_allowed=LOST), f.cpu(memory_policy=LOST)])
 def test_memory_unknown(lost: Cpu) -> None:
     assert judged({Cpu: lost})["memory"].status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(("allowed", "status"), [({0}, Status.UNKNOWN), ({0, 1}, Status.PASS)])
+def test_where_the_gpus_are_matters_only_if_memory_comes_from_some_nodes(allowed: set[int], status: Status) -> None:
+    nowhere = f.gpus(all=tuple(f.gpu(i, numa_node=LOST) for i in range(8)))
+    found = judged({Gpus: nowhere, Pci: LOST, Cpu: f.cpu(memory_allowed=frozenset(allowed))})
+    assert found["memory"].status is status
 
 
 SOCKETS = f.run(log=f.log(network="Socket", net="Socket"))
@@ -184,15 +251,33 @@ def test_interrupts_where_sockets_carry_the_data(changes: Changes, status: Statu
     assert judged(base | changes)["interrupts"].status is status
 
 
-def test_an_hca_on_the_other_socket_is_a_note() -> None:
-    far = f.rdma(devices=(f.hca(7),))
-    found = judged({Rdma: far, Pci: f.pci(devices=(*(f.gpu_device(i) for i in range(8)), f.hca_device(7)))})["GPU0"]
-    assert found.status is Status.PASS and any("HCA" in note for note in found.notes)
+@pytest.mark.parametrize(
+    ("node", "pci", "shown", "noted"),
+    [
+        (1, f.pci(devices=(*(f.gpu_device(i) for i in range(8)), f.hca_device(7))), 1, True),
+        (0, f.pci(devices=(*(f.gpu_device(i) for i in range(8)), f.hca_device(7))), 0, False),
+        (-1, f.pci(devices=(*(f.gpu_device(i) for i in range(8)), f.hca_device(7))), None, False),
+        (LOST, f.pci(devices=(*(f.gpu_device(i) for i in range(8)), f.hca_device(7))), None, False),
+        (1, LOST, None, False),  # which HCA is nearest cannot be told
+    ],
+)
+def test_an_hca_on_the_other_socket_is_a_note(node: Any, pci: Any, shown: int | None, noted: bool) -> None:
+    found = judged({Rdma: f.rdma(devices=(f.hca(7, numa_node=node),)), Pci: pci})["GPU0"]
+    assert found.status is Status.PASS, found
+    assert found.evidence.get("hca_node") == shown and any("HCA" in note for note in found.notes) is noted
 
 
 @pytest.mark.parametrize(
     ("distances", "near"),
-    [({0: 10, 1: 21}, {0}), ({0: 10, 1: 12, 2: 32, 3: 32}, {0, 1}), ({0: 10, 1: 11}, {0, 1}), ({0: 10, 1: 20, 2: 40}, {0, 1})],
+    [
+        ({0: 10, 1: 21}, {0}),  # two sockets of Intel
+        ({0: 10, 1: 21, 2: 31}, {0}),  # four, one of them two hops away
+        ({0: 10, 1: 12, 2: 32, 3: 32}, {0, 1}),  # AMD with two nodes a socket
+        ({0: 10, 1: 11}, {0, 1}),  # sub-NUMA clusters
+        ({0: 10, 1: 15}, {0, 1}),
+        ({0: 10, 1: 16}, {0}),  # two sockets of Opteron
+        ({0: 10, 1: 20, 2: 40}, {0, 1}),
+    ],
 )
 def test_near_is_by_distance(distances: dict[int, int], near: set[int]) -> None:
     nodes = [f.node(n, (n,), distances if n == 0 else {}) for n in distances]
