@@ -271,8 +271,8 @@ def _plugin(
 
 
 def _wanted(named: str | None, version: Version | Unavailable) -> tuple[str, ...]:
-    """The names that NCCL tries in turn, "" for the default; a list since 2.28 (src/plugin/net.cc)."""
-    listed = isinstance(version, Unavailable) or version >= (2, 28, 0)
+    """The names that NCCL tries in turn, "" for the default; a list since 2.28.3 (src/plugin/net.cc)."""
+    listed = isinstance(version, Unavailable) or version >= (2, 28, 3)
     if named is None or (named == "" and not listed):
         return ("",)
     if named.lower() == "none":

@@ -8,7 +8,7 @@ import pytest
 
 from netdoctor.allreduce.experiment import Baseline
 from netdoctor.checks.nccl_version import nccl_version
-from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.model import Finding, Severity, Status, Unavailable
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
 from netdoctor.probes.job import JobShape
@@ -21,6 +21,7 @@ from tests.support import facts as f
 LOST = Unavailable("not recorded")
 Changes = dict[type, object]
 SYSTEM = "/usr/lib/x86_64-linux-gnu/libnccl.so.2.21.5"
+ELSEWHERE = "/opt/nccl/libnccl.so.2"
 OLD = f.library(SYSTEM, (2, 21, 5), found_by=("loader cache",))
 
 
@@ -44,7 +45,13 @@ def no_run(**torch: Any) -> Changes:
 
 PASSES: dict[str, Changes] = {
     "the wheel's library, mapped by the run": {},
-    "static build": {Baseline: mapped()},
+    "static build": {
+        Libraries: f.libraries(torch=f.torch(nccl_linkage="static", nccl_path=None), nccl=()),
+        Baseline: mapped(),
+    },
+    "the one library of the run lies where nobody looked, and torch says its version": {
+        Libraries: f.libraries(nccl=()),
+    },
     "another version lies about": {Libraries: f.libraries(nccl=(f.library(), OLD))},
     "the same version at two paths": {
         Libraries: f.libraries(nccl=(f.library(), f.library("/opt/nccl/libnccl.so.2"))),
@@ -114,27 +121,82 @@ def test_skip(changes: Changes) -> None:
     assert loaded(changes).status is Status.SKIP
 
 
-UNKNOWNS: dict[str, Changes] = {
-    "netdoctor's own torch": {Libraries: f.libraries(python=JobPython("/opt/netdoctor/.venv/bin/python", "VIRTUAL_ENV", True))},
-    "no torch": {Libraries: f.libraries(torch=Unavailable("absent"))},
-    "ROCm": {Libraries: f.libraries(torch=f.torch(version="2.9.1+rocm6.4", cuda=None))},
-    "static, no run": no_run(nccl_linkage="static", nccl_path=None),
-    "which file is lost": no_run(nccl_path=LOST),
-    "linkage lost": no_run(nccl_linkage=LOST),
-    "version lost": {Baseline: LOST, Libraries: f.libraries(nccl=(f.library(version=LOST),))},
-    "two mapped, one version lost": {
-        Libraries: f.libraries(nccl=(f.library(),)),
-        Baseline: mapped(f.LIBNCCL, "/opt/other/libnccl.so.2"),
-    },
-    "the loader finds none": no_run(nccl_path=None),
-    "outside the job": {Vantage: f.outside()},
-    "no accelerator? PCI lost": {Pci: LOST, Gpus: f.gpus(0), Libraries: f.libraries(torch=LOST)},
+STATIC: dict[str, Any] = {"nccl_linkage": "static", "nccl_path": None}
+NOWHERE = Unavailable("not read", "libtorch_cuda.so was not looked at")
+UNKNOWNS: dict[str, tuple[Changes, str]] = {
+    "netdoctor's own torch": (
+        {Libraries: f.libraries(python=JobPython("/opt/netdoctor/.venv/bin/python", "VIRTUAL_ENV", True))},
+        "netdoctor's own",
+    ),
+    "no torch": ({Libraries: f.libraries(torch=Unavailable("absent"))}, "torch of /opt/venv/bin/python3 (VIRTUAL_ENV)"),
+    "no Python, so no torch": (
+        {Libraries: f.libraries(python=LOST, torch=NOWHERE)},
+        f"job's torch could not be read: {NOWHERE}",
+    ),
+    "ROCm": ({Libraries: f.libraries(torch=f.torch(version="2.9.1+rocm6.4", cuda=None))}, "RCCL"),
+    "a CUDA build without NCCL (USE_NCCL=0)": (no_run(nccl_linkage="none", nccl_path=None), "CUDA 12.9 names no NCCL"),
+    "no CUDA in torch's version, but NCCL in its library": (no_run(cuda=None), "no run showed it"),
+    "static, no run": (no_run(**STATIC), "only a run tells"),
+    "static, and the run told no version": (
+        {Libraries: f.libraries(torch=f.torch(**STATIC), nccl=()), Baseline: mapped(version="")},
+        "only a run tells",
+    ),
+    "which file is lost": (no_run(nccl_path=NOWHERE), str(NOWHERE)),
+    "linkage lost": (no_run(nccl_linkage=NOWHERE), str(NOWHERE)),
+    "version lost": (
+        {Baseline: LOST, Libraries: f.libraries(nccl=(f.library(version=LOST),))},
+        f"version of {f.LIBNCCL} could not be read",
+    ),
+    "version of the mapped one lost, and torch says none": (
+        {Libraries: f.libraries(nccl=(f.library(), f.library(ELSEWHERE, LOST))), Baseline: mapped(ELSEWHERE, version="")},
+        f"version of {ELSEWHERE} could not be read",
+    ),
+    "two mapped, one version lost": (
+        {
+            Libraries: f.libraries(nccl=(f.library(),)),
+            Baseline: mapped(f.LIBNCCL, "/opt/other/libnccl.so.2"),
+        },
+        "several libnccl",
+    ),
+    "what torch was built against is lost": ({Libraries: f.libraries(torch=f.torch(nccl_compiled=LOST))}, "built against"),
+    "the loader finds none": (no_run(nccl_path=None), "find no libnccl"),
+    "outside the job": ({Vantage: f.outside()}, "NCCL 2.27.5 from " + f.LIBNCCL + ", seen as root outside the job"),
+    "no accelerator? PCI lost": ({Pci: LOST, Gpus: f.gpus(0), Libraries: f.libraries(torch=LOST)}, "could not be read"),
 }
 
 
-@pytest.mark.parametrize("changes", UNKNOWNS.values(), ids=UNKNOWNS)
-def test_unknown(changes: Changes) -> None:
-    assert loaded(changes).status is Status.UNKNOWN, loaded(changes)
+@pytest.mark.parametrize(("changes", "words"), UNKNOWNS.values(), ids=UNKNOWNS)
+def test_unknown(changes: Changes, words: str) -> None:
+    found = loaded(changes)
+    assert found.status is Status.UNKNOWN and words in found.message, found
+
+
+BOTH = f.libraries(nccl=(f.library(), f.library(ELSEWHERE)))
+NOTES: dict[str, tuple[Changes, list[str]]] = {
+    "one library, the expected one": ({}, []),
+    "mapped by another name of the same file": (
+        {Libraries: f.libraries(nccl=(f.library(real_path=f"{f.LIBNCCL}.27.5"),)), Baseline: mapped(f"{f.LIBNCCL}.27.5")},
+        [],
+    ),
+    "another file than the loader's rules say": (
+        {Libraries: BOTH, Baseline: mapped(ELSEWHERE)},
+        [f"by the loader's rules it would be {f.LIBNCCL}"],
+    ),
+    "what the rules say is lost": (
+        {Libraries: f.libraries(nccl=BOTH.nccl, torch=f.torch(nccl_path=LOST)), Baseline: mapped(ELSEWHERE)},
+        [],
+    ),
+    "twice the same version": ({Libraries: BOTH, Baseline: mapped(f.LIBNCCL, ELSEWHERE)}, ["is mapped from 2 paths"]),
+    "one node": ({JobShape: f.job(nodes=1, stated=True)}, []),
+    "two nodes": ({JobShape: f.job(nodes=2, stated=True)}, ["other nodes were not seen"]),
+}
+
+
+@pytest.mark.parametrize(("changes", "notes"), NOTES.values(), ids=NOTES)
+def test_notes_of_a_pass(changes: Changes, notes: list[str]) -> None:
+    found = loaded(changes)
+    assert found.status is Status.PASS and len(found.notes) == len(notes), found
+    assert all(words in note for words, note in zip(notes, found.notes, strict=True)), found
 
 
 def test_without_a_run_the_loaders_rules_are_no_pass() -> None:
@@ -142,42 +204,119 @@ def test_without_a_run_the_loaders_rules_are_no_pass() -> None:
     assert found.status is Status.UNKNOWN and "DT_RPATH" in found.message
 
 
-def test_other_nodes_are_said_to_be_unseen() -> None:
-    assert any("other nodes" in note for note in loaded({JobShape: f.job(nodes=4, stated=True)}).notes)
-
-
 EFA = f.rdma(devices=tuple(f.hca(i, name=f"rdmap{i}s0", driver="efa") for i in range(8)))
 OFI = f.run(log=f.log(network="Libfabric", net="Libfabric"))
-WITH_OFI: Changes = {Rdma: EFA, Baseline: f.baseline(OFI), Libraries: f.libraries(plugins=(f.plugin(),))}
-PLUGIN: dict[str, tuple[Changes, Status]] = {
-    "none needed": ({}, Status.SKIP),
-    "EFA with its plugin in use": (
-        {Rdma: EFA, Baseline: f.baseline(OFI), Libraries: f.libraries(plugins=(f.plugin(),))},
-        Status.PASS,
-    ),
-    "fits, NCCL did not run": (
-        {Baseline: f.baseline(nccl_ran=False), Libraries: f.libraries(plugins=(f.plugin(),))},
-        Status.PASS,
-    ),
-    "fits, no run": ({Baseline: LOST, Libraries: f.libraries(plugins=(f.plugin(),))}, Status.UNKNOWN),
+SOCKETS = f.baseline(f.run(log=f.log(network="Socket")))
+BROKEN = f.baseline(f.run(log=f.log(network="IB", plugin_error="libfabric.so.1: cannot open shared object file")))
+OFI_NAMED = f.libraries(plugins=(f.plugin("/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"),))
+
+
+def plugins(*symbols: str, **changes: Any) -> Libraries:
+    return f.libraries(plugins=(f.plugin(**{**({"symbols": symbols} if symbols else {}), **changes}),))
+
+
+def named(name: str) -> Environ:
+    return f.environ({"NCCL_NET_PLUGIN": name})
+
+
+def by_list(names: str, version: tuple[int, int, int] | Unavailable) -> Changes:
+    """A plugin of AWS's name, NCCL of this version, and no run of it."""
+    have = f.libraries(plugins=OFI_NAMED.plugins, nccl=(f.library(version=version),), torch=f.torch(nccl_compiled=None))
+    return {Environ: named(names), Libraries: have, Baseline: f.baseline(nccl_ran=False)}
+
+
+PLUGIN: dict[str, tuple[Changes, Status, str]] = {
+    "none needed": ({}, Status.SKIP, "no device needs one"),
+    "EFA with its plugin in use": ({Rdma: EFA, Baseline: f.baseline(OFI), Libraries: plugins()}, Status.PASS, "Libfabric"),
+    "fits, NCCL did not run": ({Baseline: f.baseline(nccl_ran=False), Libraries: plugins()}, Status.PASS, "fits NCCL 2.27.5"),
+    "fits, no run": ({Baseline: LOST, Libraries: plugins()}, Status.UNKNOWN, "fits NCCL 2.27.5; the all-reduce would show it"),
     "there, the run used sockets, devices lost": (
-        {Rdma: LOST, Baseline: f.baseline(f.run(log=f.log(network="Socket"))), Libraries: f.libraries(plugins=(f.plugin(),))},
+        {Rdma: LOST, Baseline: SOCKETS, Libraries: plugins()},
         Status.UNKNOWN,
+        "whether EFA needs it",
     ),
-    "EFA without a plugin": ({Rdma: EFA}, Status.FAIL),
-    "EFA, the plugin is there and unused": (
-        {Rdma: EFA, Baseline: f.baseline(f.run(log=f.log(network="Socket"))), Libraries: f.libraries(plugins=(f.plugin(),))},
+    "there, nothing needs it, the run used sockets": ({Baseline: SOCKETS, Libraries: plugins()}, Status.PASS, "fits"),
+    "there, and the run says why it was not loaded": ({Baseline: BROKEN, Libraries: plugins()}, Status.FAIL, "NCCL's own IB"),
+    "EFA without a plugin": ({Rdma: EFA}, Status.FAIL, "EFA needs aws-ofi-nccl"),
+    "EFA without a plugin, not everything was searched": (
+        {Rdma: EFA, Libraries: f.libraries(incomplete=("the loader's cache: denied",))},
+        Status.UNKNOWN,
+        "the loader's cache: denied",
+    ),
+    "EFA without a plugin, not everything was searched, and the run used sockets": (
+        {Rdma: EFA, Baseline: SOCKETS, Libraries: f.libraries(incomplete=("the loader's cache: denied",))},
         Status.FAIL,
+        "EFA needs aws-ofi-nccl",
     ),
-    "too old an interface": ({Libraries: f.libraries(plugins=(f.plugin(symbols=("ncclNetPlugin_v4",)),))}, Status.FAIL),
-    "its symbols are lost": ({Libraries: f.libraries(plugins=(f.plugin(symbols=LOST),))}, Status.UNKNOWN),
-    "plugins lost": ({Libraries: f.libraries(plugins=LOST)}, Status.UNKNOWN),
-    "no plugin, devices lost": ({Rdma: LOST}, Status.UNKNOWN),
-    "named, not found, no run": ({Baseline: LOST, Environ: f.environ({"NCCL_NET_PLUGIN": "ofi"})}, Status.UNKNOWN),
-    "environment lost": ({Environ: LOST}, Status.UNKNOWN),
+    "EFA, the plugin is there and unused": ({Rdma: EFA, Baseline: SOCKETS, Libraries: plugins()}, Status.FAIL, "own Socket"),
+    # NCCL 2.27 looks for v6 to v10 (src/plugin/net.cc, getNcclNet_v6 to getNcclNet_v10).
+    "the oldest interface that fits": ({Libraries: plugins("ncclNetPlugin_v6")}, Status.PASS, "fits"),
+    "the newest interface that fits": ({Libraries: plugins("ncclNetPlugin_v10")}, Status.PASS, "fits"),
+    "too old an interface": (
+        {Libraries: plugins("ncclNetPlugin_v5")},
+        Status.FAIL,
+        "offers v5; NCCL 2.27.5 looks for v6 to v10",
+    ),
+    "too new an interface": ({Libraries: plugins("ncclNetPlugin_v11")}, Status.FAIL, "offers v11"),
+    "no interface at all": ({Libraries: plugins("ncclNetPlugin")}, Status.FAIL, "offers no interface"),
+    "its symbols are lost": ({Libraries: plugins(symbols=NOWHERE)}, Status.UNKNOWN, str(NOWHERE)),
+    "the version of NCCL is lost": (
+        {
+            Baseline: f.baseline(nccl_ran=False),
+            Libraries: f.libraries(plugins=(f.plugin(),), nccl=(f.library(version=NOWHERE),)),
+        },
+        Status.UNKNOWN,
+        f"fits could not be told: {NOWHERE}",
+    ),
+    "plugins lost": ({Libraries: f.libraries(plugins=LOST)}, Status.UNKNOWN, "could not be looked for"),
+    "no plugin, devices lost": ({Rdma: LOST}, Status.UNKNOWN, "whether one is needed"),
+    # dlopen("libnccl-net.so") looks where the loader looks, and not into another package's folder.
+    "one in site-packages, where the loader does not look": (
+        {Libraries: plugins(found_by=("site-packages",))},
+        Status.SKIP,
+        "no network plugin",
+    ),
+    "one of another name, and none is named": ({Libraries: OFI_NAMED}, Status.SKIP, "no network plugin"),
+    # src/plugin/plugin_open.cc: the value itself, then libnccl-net-VALUE.so.
+    "named by its ending": ({Environ: named("ofi"), Libraries: OFI_NAMED}, Status.PASS, "libnccl-net-ofi.so fits"),
+    "named by its file": ({Environ: named("libnccl-net-ofi.so"), Libraries: OFI_NAMED}, Status.PASS, "libnccl-net-ofi.so fits"),
+    "named by its path": (
+        {Environ: named("/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"), Libraries: OFI_NAMED},
+        Status.PASS,
+        "libnccl-net-ofi.so fits",
+    ),
+    "named second in a list": (by_list("gib,ofi", (2, 28, 3)), Status.PASS, "libnccl-net-ofi.so fits NCCL 2.28.3"),
+    "a list of one": (by_list("ofi,", (2, 28, 3)), Status.PASS, "libnccl-net-ofi.so fits NCCL 2.28.3"),
+    "a list for an NCCL that takes it for one name": (by_list("gib,ofi", (2, 27, 7)), Status.UNKNOWN, "=gib,ofi"),
+    "a list, and the version of NCCL is lost": (
+        by_list("gib,ofi", NOWHERE),
+        Status.UNKNOWN,
+        f"fits could not be told: {NOWHERE}",
+    ),
+    "no plugin is wanted": (by_list("None", (2, 28, 3)), Status.SKIP, "no device needs one"),
+    "another one is named": (
+        {Environ: named("gib"), Libraries: OFI_NAMED, Baseline: f.baseline()},
+        Status.UNKNOWN,
+        "no file was found for NCCL_NET_PLUGIN=gib",
+    ),
+    "named, not found, no run": ({Baseline: LOST, Environ: named("ofi")}, Status.UNKNOWN, "NCCL_NET_PLUGIN=ofi"),
+    "environment lost": ({Environ: LOST}, Status.UNKNOWN, "NCCL_NET_PLUGIN could not be read"),
 }
 
 
-@pytest.mark.parametrize(("changes", "status"), PLUGIN.values(), ids=PLUGIN)
-def test_plugin(changes: Changes, status: Status) -> None:
-    assert judged(changes)["plugin"].status is status, judged(changes)["plugin"]
+@pytest.mark.parametrize(("changes", "status", "words"), PLUGIN.values(), ids=PLUGIN)
+def test_plugin(changes: Changes, status: Status, words: str) -> None:
+    found = judged(changes)["plugin"]
+    assert found.status is status and words in found.message, found
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity", "why"),
+    [
+        ({Baseline: BROKEN, Libraries: plugins()}, Severity.WARNING, "libfabric.so.1: cannot open shared object file"),
+        ({Rdma: EFA, Baseline: SOCKETS, Libraries: plugins()}, Severity.CRITICAL, None),  # the log does not say why
+    ],
+)
+def test_a_plugin_that_was_not_loaded_costs_what_needs_it(changes: Changes, severity: Severity, why: str | None) -> None:
+    found = judged(changes)["plugin"]
+    assert (found.severity, found.why) == (severity, why)
