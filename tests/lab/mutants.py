@@ -293,16 +293,22 @@ def _cases(stem: str, passed_over: list[str]) -> Iterator[tuple[str, Case]]:
     """The rows of the check's own tables, every machine, and the faults of this check, each with its name."""
     spec: CheckSpec = next(v.__netdoctor_check__ for v in vars(_module(stem)).values() if hasattr(v, "__netdoctor_check__"))
     for path in sorted(TESTS.glob(f"test_{stem}*.py")):
-        yield from _of_module(path.stem, lambda arguments: True, passed_over)
+        yield from _of_module(path.stem, lambda function, arguments: True, passed_over)
     golden = faults.golden()
     for fault in faults.every():
         if fault.expect["check"] == spec.id:
             yield fault.name, partial(_same, spec, fixtures.facts_of(fault.after()), golden[fault.name])
     for slug in fixtures.slugs():
         yield slug, partial(_same, spec, fixtures.facts_of(fixtures.snapshot(slug)), _golden(slug, spec.id))
-    for name in ("test_healthy", "test_ignorance", "test_net_lost_evidence"):  # slower than the others
-        if (TESTS / f"{name}.py").exists():
-            yield from _of_module(name, lambda arguments: spec.id in map(str, arguments.values()), [])
+    tables = tuple(f"test_{path.stem}" for path in CHECKS.glob("[a-z]*.py"))
+    for path in sorted(TESTS.glob("test_*.py")):  # tests of many checks; slower than the others, so they come last
+        if not path.stem.startswith(tables):
+            yield from _of_module(path.stem, partial(_speaks_of, spec), [])
+
+
+def _speaks_of(spec: CheckSpec, function: Any, arguments: dict[str, Any]) -> bool:
+    """Whether this row of a test of many checks is about this one: a parameter is its id, or the test names its function."""
+    return spec.id in map(str, arguments.values()) or spec.judge.__name__ in function.__code__.co_names
 
 
 def _golden(slug: str, id: str) -> list[dict[str, Any]]:
@@ -316,7 +322,7 @@ def _same(spec: CheckSpec, have: dict[str, Any], told: object) -> None:
     assert faults.told(engine.judge(spec, have)) == told
 
 
-def _of_module(stem: str, wanted: Callable[[dict[str, Any]], bool], passed_over: list[str]) -> Iterator[tuple[str, Case]]:
+def _of_module(stem: str, wanted: Callable[[Any, dict[str, Any]], bool], passed_over: list[str]) -> Iterator[tuple[str, Case]]:
     """Each test function with each row of its parametrize marks; tests that need fixtures of pytest are passed over."""
     name = f"tests.unit.checks.{stem}"
     spec = importlib.util.spec_from_file_location(name, TESTS / f"{stem}.py")
@@ -331,7 +337,7 @@ def _of_module(stem: str, wanted: Callable[[dict[str, Any]], bool], passed_over:
             if not set(inspect.signature(function).parameters) <= set(arguments):
                 passed_over.append(f"{stem}.{key}")
                 break
-            if wanted(arguments):
+            if wanted(function, arguments):
                 yield f"{stem}.{key} row {number}", partial(function, **arguments)
 
 
