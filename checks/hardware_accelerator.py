@@ -5,10 +5,13 @@ An accelerator that netdoctor does not judge is never "no GPU": it is unknown.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from netdoctor.api import (
+    Environ,
     Expected,
     Finding,
     Fix,
@@ -26,6 +29,7 @@ from netdoctor.api import (
     unknown,
 )
 
+BATCH = re.compile(r"slurm|pbs|lsf|condor|sge", re.IGNORECASE)  # in the name of a job's cgroup
 # Drivers that take a GPU away from NVML on purpose: for a virtual machine, for nobody, or for a screen.
 GIVEN_AWAY = frozenset({"vfio-pci", "pci-stub", "nvgrace-gpu-vfio-pci", "nouveau"})
 
@@ -37,10 +41,11 @@ def accelerator(
     rdma: Rdma | Unavailable,
     expected: Expected,
     vantage: Vantage,
+    environ: Environ | Unavailable,
 ) -> Iterator[Finding]:
     yield from _foreign(pci, gpus)
     if not hcas.no_accelerator(pci, gpus):
-        yield _gpus(pci, gpus, vantage)
+        yield _gpus(pci, gpus, vantage, environ)
     if expected.gpus is not None:
         yield _expected_gpus(pci, gpus, expected.gpus)
     if expected.hcas is not None:
@@ -66,7 +71,7 @@ def _foreign(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> Iterator[Findi
         )
 
 
-def _gpus(pci: Pci | Unavailable, gpus: Gpus | Unavailable, vantage: Vantage) -> Finding:
+def _gpus(pci: Pci | Unavailable, gpus: Gpus | Unavailable, vantage: Vantage, environ: Environ | Unavailable) -> Finding:
     """PCI, NVML and libcuda count the same GPUs."""
     if isinstance(pci, Unavailable):
         return unknown(f"PCI could not be read to compare: {pci}", subject="GPUs")
@@ -83,12 +88,8 @@ def _gpus(pci: Pci | Unavailable, gpus: Gpus | Unavailable, vantage: Vantage) ->
     known = {g.pci for g in nvml if isinstance(g.pci, str)}
     missing = [d.address for d in on_bus if d.address not in known]
     if len(nvml) < len(on_bus):
-        # A container gets some of the GPUs, and /sys shows it all of them.
-        if vantage.in_container:
-            if nvml:
-                note = f"PCI shows {len(on_bus)}: the others are not this container's"
-                return ok(f"NVML shows this container {len(nvml)} GPUs", subject="GPUs", notes=(note,), **evidence)
-            return unknown("NVML shows this container no GPU, PCI does", subject="GPUs", how="nvidia-smi -L", **evidence)
+        if (share := _share(len(nvml), len(on_bus), vantage, environ)) is not None:
+            return replace(share, subject="GPUs", evidence=evidence)
         return fail(
             f"PCI shows {len(on_bus)} GPUs, NVML {len(nvml)}: {', '.join(missing)} missing",
             subject="GPUs",
@@ -112,6 +113,27 @@ def _gpus(pci: Pci | Unavailable, gpus: Gpus | Unavailable, vantage: Vantage) ->
     if not seen and nvml and vantage.job_environment:
         return unknown("NVML shows GPUs, libcuda shows the job none", subject="GPUs", how="CUDA_VISIBLE_DEVICES", **evidence)
     return ok(f"{len(nvml)} GPUs in NVML, {len(on_bus)} on PCI", subject="GPUs", **evidence)
+
+
+def _share(shown: int, there: int, vantage: Vantage, environ: Environ | Unavailable) -> Finding | None:
+    """A job that is given some of the GPUs: /sys shows it all of them, and NVML those that it may open."""
+    batch = isinstance(vantage.cgroup, Unavailable) or BATCH.search(vantage.cgroup) is not None
+    if not vantage.in_container and not (vantage.job_user and batch) and "pid" in vantage.namespaces:
+        return None
+    name = "NVIDIA_VISIBLE_DEVICES" if vantage.in_container else "SLURM_GPUS_ON_NODE"  # cgroup.conf(5) ConstrainDevices
+    said = environ if isinstance(environ, Unavailable) else environ.get(name)
+    text = f"PCI shows {there} GPUs, NVML {shown}"
+    if isinstance(said, Unavailable):
+        return unknown(f"{text}, and how many this job was given could not be read: {said}")
+    if vantage.in_container:  # images of CUDA say "all", whatever a pod is given
+        enough = shown >= len((said or "").split(",")) and not (said == "all" and vantage.runtime in ("docker", "podman"))
+    else:
+        enough = said is not None and said.isdecimal() and shown >= int(said)
+    if not shown or not enough:
+        return unknown(
+            f"{text}, {name} is {said or 'not set'}: lost, or another job's", how="nvidia-smi -L; dmesg | grep -i xid"
+        )
+    return ok(f"NVML shows this job {shown} GPUs", notes=(f"PCI shows {there}: the others are not this job's",))
 
 
 def _unreadable(nvml_count: int, known: int, missing: list[str]) -> Finding | None:

@@ -193,7 +193,7 @@ def _device(host: Host, one: _Function) -> PciDevice:
     where = f"{DEVICES}/{one.address}"
     target = link(host, where)
     steps = [] if isinstance(target, Unavailable) else target.split("/")
-    physical = link(host, f"{where}/physfn") if one.klass >> 16 == _NETWORK else ""
+    physical = link(host, f"{where}/physfn") if one.klass >> 16 in (_NETWORK, _DISPLAY) else ""  # NVIDIA vGPU has them, too
     return PciDevice(
         address=one.address,
         vendor=one.vendor,

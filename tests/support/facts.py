@@ -81,7 +81,7 @@ def vantage(**changes: Any) -> Vantage:
         user="ada",
         root_is_root=True,
         capabilities=frozenset(),
-        namespaces={"net": "4026531840", "user": "4026531837", "mnt": "4026531841"},
+        namespaces={"net": "4026531840", "user": "4026531837", "mnt": "4026531841", "pid": "4026531836"},
         cgroup="/user.slice",
         job_user=True,
         job_network=True,

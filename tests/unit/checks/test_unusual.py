@@ -7,16 +7,24 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from netdoctor.allreduce.experiment import Baseline
+from netdoctor.checks.hardware_accelerator import accelerator
 from netdoctor.checks.nccl_version import nccl_version
 from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.probes.environ import Environ
+from netdoctor.probes.gpu import Gpus
 from netdoctor.probes.libraries import Libraries, Plugin
 from netdoctor.probes.libraries import probe as probe_libraries
+from netdoctor.probes.pci import Pci
+from netdoctor.probes.pci import probe as probe_pci
 from netdoctor.probes.rdma import Rdma
+from netdoctor.probes.vantage import Vantage
 from tests.support import facts as f
 from tests.support.hosts_away import aws_p5
+from tests.support.hosts_own import a100_pcie
+from tests.support.nodes import NVIDIA
 
 Changes = dict[type, object]
+LOST = Unavailable("not recorded")
 Check = Callable[..., Iterable[Finding]]
 
 
@@ -66,4 +74,50 @@ def test_a_plugin_keeps_the_names_of_its_links() -> None:
     assert {p for one in libraries.plugins for p in (one.path, *one.aliases)} == {
         f"{folder}/libnccl-net.so",
         f"{folder}/libnccl-net-ofi.so",
+    }
+
+
+SLURM = "0::/system.slice/slurmstepd.scope/job_77/step_0/user/task_0"
+ONE: Changes = {Gpus: f.gpus(1)}
+
+
+def given(variables: dict[str, str], **vantage: object) -> Changes:
+    """One GPU of eight, in a Slurm job that may open no other, or as `vantage` says."""
+    return {**ONE, Vantage: f.vantage(**{"cgroup": SLURM, **vantage}), Environ: f.environ(variables)}
+
+
+VFS = tuple(f.gpu_device(0, address=f"0000:1b:00.{n}", physical_function="0000:1b:00.0") for n in range(4, 8))
+SHARES: dict[str, tuple[Changes, Status]] = {
+    "one of eight in a Slurm job": (given({"SLURM_GPUS_ON_NODE": "1"}), Status.PASS),
+    "two were given": (given({"SLURM_GPUS_ON_NODE": "2"}), Status.UNKNOWN),
+    "Slurm does not say how many": (given({}), Status.UNKNOWN),
+    "logged in beside the job": (given({}, cgroup=LOST), Status.UNKNOWN),
+    "no batch system": (given({}, cgroup="0::/user.slice"), Status.FAIL),
+    "the prolog of a job": ({**ONE, Vantage: f.outside(cgroup=SLURM)}, Status.FAIL),
+    "perhaps a container": ({**ONE, Vantage: f.vantage(namespaces={}, cgroup="0::/", job_user=False)}, Status.UNKNOWN),
+    "a container that asked for one": (given({"NVIDIA_VISIBLE_DEVICES": "0"}, runtime="docker"), Status.PASS),
+    "a container that asked for two": (given({"NVIDIA_VISIBLE_DEVICES": "0,1"}, runtime="docker"), Status.UNKNOWN),
+    "a container that asked for all": (given({"NVIDIA_VISIBLE_DEVICES": "all"}, runtime="docker"), Status.UNKNOWN),
+    "a pod whose image says all": (given({"NVIDIA_VISIBLE_DEVICES": "all"}, runtime="kubernetes"), Status.PASS),
+    "the container's variables are lost": ({**ONE, Vantage: f.pod(), Environ: LOST}, Status.UNKNOWN),
+    "virtual functions of vGPU": ({Pci: f.pci(devices=(*f.pci().devices, *VFS))}, Status.PASS),
+}
+
+
+@pytest.mark.parametrize(("changes", "status"), SHARES.values(), ids=SHARES)
+def test_some_of_the_gpus(changes: Changes, status: Status) -> None:
+    assert found(accelerator, changes)["GPUs"].status is status
+
+
+def test_virtual_functions_of_a_gpu_are_told() -> None:
+    node = a100_pcie().node
+    port = "devices/pci0000:20/0000:20:01.0"
+    virtual = node.function(port, "0000:21:00.4", (NVIDIA, 0x20B5), 0x030200, "nvidia", 0)
+    node.tree.link(f"{virtual.where}/physfn", f"{port}/0000:21:00.0")
+    bus = probe_pci(node.finish())
+    assert isinstance(bus, Pci)
+    assert {d.address: d.physical_function for d in bus.gpus} == {
+        "0000:21:00.0": None,
+        "0000:21:00.4": "0000:21:00.0",
+        "0000:a1:00.0": None,
     }
