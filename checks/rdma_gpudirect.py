@@ -45,6 +45,7 @@ from netdoctor.api import (
 )
 
 HOW = "run an all-reduce over two nodes with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH and look for /GDRDMA"
+NEWER = "use a GPU driver (CUDA 11.7 or newer), kernel, HCA driver and NCCL (2.13.4 or newer) with DMA-BUF"
 # Instances whose EFA does GPUDirect RDMA carry these GPUs (AWS EFA documentation, supported instance types).
 EFA_GPUS = ("A100", "H100", "H200", "B200", "B300", "GB200", "GB300")
 
@@ -91,8 +92,11 @@ def gpudirect_rdma(
         return
     places = hcas.places(gpus, pci)
     devices = rdma.devices
-    if isinstance(places, Unavailable) or isinstance(devices, Unavailable) or not places:
+    if isinstance(places, Unavailable) or isinstance(devices, Unavailable):
         yield unknown(f"GPUs or RDMA devices could not be read: {places if isinstance(places, Unavailable) else devices}")
+        return
+    if not places:
+        yield unknown(f"PCI shows no GPU, and libcuda could not be asked: {gpus.visible}")
         return
     taken_runs = path if isinstance(path, Unavailable) else path.runs
     runs, why = ((), str(taken_runs)) if isinstance(taken_runs, Unavailable) else (taken_runs, "")
@@ -112,7 +116,7 @@ def gpudirect_rdma(
     if not candidates:
         yield unknown("NCCL_IB_HCA selects none of the RDMA devices", how="netdoctor preflight --only rdma.dev_infiniband")
         return
-    taken: dict[str, int] = {}
+    taken: list[str] = []
     unpaired = False  # GPUs share the nearest devices in turn: where one is lost, so is the order of the others
     for gpu in places:
         if any(word in gpu.name for word in gpudirect.NO_PLATFORM):
@@ -124,8 +128,8 @@ def gpudirect_rdma(
             text = "which RDMA device is its own could not be told"
             yield unknown(text if isinstance(pci, Pci) else f"{text}: PCI: {pci}", subject=gpu.label, how=HOW)
             continue
-        device = min(near, key=lambda d: (taken.get(d.name, 0), near.index(d)))
-        taken[device.name] = taken.get(device.name, 0) + 1
+        device = min(near, key=lambda d: taken.count(d.name))
+        taken.append(device.name)
         yield _pair(gpu, device, kind, node)
 
 
@@ -144,7 +148,8 @@ def _does_not_apply(rdma: Rdma, pci: Pci | Unavailable, gpus: Gpus) -> Finding |
     elif rdma.devices == ():
         return unknown(f"no RDMA device in sysfs, but PCI could not be read: {pci}")
     if gpus.visible == ():
-        return unknown("libcuda shows the job no GPU, PCI does", how="nvidia-smi; CUDA_VISIBLE_DEVICES")
+        other = f"PCI could not be read: {pci}" if isinstance(pci, Unavailable) else "PCI does"
+        return unknown(f"libcuda shows the job no GPU, {other}", how="nvidia-smi; CUDA_VISIBLE_DEVICES")
     return None
 
 
@@ -230,11 +235,13 @@ def _able(gpu: hcas.GpuPlace, device: RdmaDevice, node: Node) -> tuple[bool | No
         node.setting("NCCL_DMABUF_ENABLE"),
     )
     gpu_side = gpu.visible.gpudirect_rdma if gpu.visible else missing
-    peer_yes = peer.yes if not peer.yes or gpu_side is True else (False if gpu_side is False else None)
+    if peer.yes and gpu_side is not True:  # the module serves GPUs that offer it (attribute 116)
+        no = isinstance(gpu_side, bool)
+        peer = replace(peer, yes=False if no else None, why=f"attribute 116 of this GPU{' is 0' if no else f': {gpu_side}'}")
     reasons = {"peermem": peer.why, "dmabuf": dmabuf.why}
-    if dmabuf.yes or peer_yes:
+    if dmabuf.yes or peer.yes:
         return True, reasons
-    if peer_yes is False and dmabuf.yes is False:
+    if peer.yes is False and dmabuf.yes is False:
         return False, reasons
     return None, reasons
 
@@ -305,6 +312,9 @@ def _shown(
     side = "one side only: " + ("receive" if proof.receive else "send") if proof.receive or proof.send else "neither side"
     if able is False:
         return _unable(subject, node, evidence, f"the run's log shows GPUDirect on {side}")
+    if able is None:  # a GPU or an HCA that cannot is no fault
+        text = f"the run's log shows GPUDirect on {side}, and whether it could be used is not known: {_reasons(evidence)}"
+        return unknown(text, subject=subject, **evidence)
     return fail(
         f"able to use GPUDirect, but the run's log shows it on {side}",
         subject=subject,
@@ -323,8 +333,7 @@ def _static(
         return _unable(subject, node, evidence, "")
     later = f"no run showed this pair ({node.why_no_run or 'the path run did not use it'})"
     if able is None or near is None:
-        why = "; ".join(f"{k}: {v}" for k, v in evidence.items() if k in ("peermem", "dmabuf"))
-        missing = "how far GPU and HCA are apart for NCCL is not known" if able and near is None else why
+        missing = "how far GPU and HCA are apart for NCCL is not known" if able else _reasons(evidence)
         return unknown(f"{missing}; {later}", subject=subject, how=HOW, **evidence)
     if not evidence["dmabuf"].startswith("attribute 124 is 1"):
         # A module built against another ib_core is there and fails at registration (EINVAL): only a run can tell.
@@ -335,9 +344,12 @@ def _static(
     return _passed(subject, node, text, evidence["distance"], able, **evidence)
 
 
+def _reasons(evidence: dict[str, Any]) -> str:
+    return f"peer memory: {evidence['peermem']}. DMA-BUF: {evidence['dmabuf']}"
+
+
 def _unable(subject: str, node: Node, evidence: dict[str, Any], shown: str) -> Finding:
     """Neither mechanism: the mend that can help here, and no modprobe where it cannot."""
-    assert not isinstance(node.version, Unavailable)
     dmabuf, peer = evidence["dmabuf"], evidence["peermem"]
     if dmabuf.startswith("NCCL_DMABUF_ENABLE"):
         fix = fix_environment(node.vantage, "NCCL_DMABUF_ENABLE", unset=True)
@@ -345,7 +357,7 @@ def _unable(subject: str, node: Node, evidence: dict[str, Any], shown: str) -> F
         fix = Fix(
             "use NCCL 2.23.4 or newer, which looks at /sys/module/nvidia_peermem", ("pip install 'nvidia-nccl-cu12>=2.23.4'",)
         )
-    elif "open kernel modules" in dmabuf and node.version >= gpudirect.DMABUF_SINCE:
+    elif "open kernel modules" in dmabuf:
         fix = Fix(
             "install the driver's open kernel modules (DMA-BUF), or load nvidia_peermem where ib_core has the peer-memory API",
             ("cat /proc/driver/nvidia/version   # says 'Open Kernel Module' where they are in use", "modprobe nvidia-peermem"),
@@ -353,16 +365,17 @@ def _unable(subject: str, node: Node, evidence: dict[str, Any], shown: str) -> F
         )
     elif "IBVERBS_1.12" in dmabuf:
         fix = Fix("install rdma-core 34 or newer where the job runs", ("apt-get install libibverbs1 ibverbs-providers",))
-    elif node.version < gpudirect.DMABUF_SINCE or not node.kernel.memory_peers:
-        fix = Fix("use an NCCL with DMA-BUF (2.13.4 or newer) and a kernel and HCA driver that support it")
     else:
-        fix = fix_module("nvidia-peermem")
+        fix = Fix(NEWER)
+        if peer.startswith("none of"):  # whether ib_core has the API shows only when a module registers itself
+            words = f"load nvidia_peermem where ib_core has the peer-memory API (MLNX_OFED, DOCA-OFED), or {NEWER}"
+            fix = replace(fix_module("nvidia-peermem"), summary=words)
     return fail(
-        f"no GPUDirect: {shown + '; ' if shown else ''}no peer-memory module that NCCL looks at, and no DMA-BUF",
+        f"no GPUDirect: {shown + '; ' if shown else ''}no peer-memory module that NCCL can use, and no DMA-BUF",
         subject=subject,
         severity=Severity.INFO if node.single else None,
         expected="a peer-memory module or DMA-BUF",
-        why=f"peer memory: {peer}. DMA-BUF: {dmabuf}.",
+        why=f"{_reasons(evidence)}.",
         fix=fix,
         **evidence,
     )

@@ -8,9 +8,10 @@ import pytest
 
 from netdoctor.allreduce.experiment import Baseline, PathRun
 from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
-from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.model import Finding, Severity, Status, Unavailable
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
+from netdoctor.probes.job import JobShape
 from netdoctor.probes.kernel import Kernel
 from netdoctor.probes.libraries import Libraries
 from netdoctor.probes.pci import Pci
@@ -182,3 +183,191 @@ def test_without_distances_no_pair_is_guessed() -> None:
 def test_what_the_files_say_is_no_pass_where_the_runs_are_lost() -> None:
     found = one({Kernel: NO_MODULE, PathRun: Unavailable("no budget")})
     assert found.status is Status.UNKNOWN and "no budget" in found.message
+
+
+UNREAD = Unavailable("denied")
+NO_PLATFORM: dict[type, object] = {Kernel: NO_MODULE, Gpus: CLOSED_DRIVER}
+
+
+def says(*vias: tuple[str, bool]) -> PathRun:
+    """A run of GPU0 and GPU1 through mlx5_0 whose log has these lines about GPU0: direction and /GDRDMA."""
+    lines = tuple(f.via(0, 1, way, yes) if way == "send" else f.via(1, 0, way, yes) for way, yes in vias)
+    return f.path_run(f.hca_run(log=f.log(vias=lines)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({Rdma: f.rdma(devices=UNREAD)}, "GPUs or RDMA devices could not be read: denied"),
+        ({Pci: UNREAD, Gpus: f.gpus(all=LOST, visible=LOST)}, "GPUs or RDMA devices could not be read: denied"),
+        ({Pci: f.pci(0, 8), Gpus: f.gpus(0, visible=UNREAD)}, "PCI shows no GPU, and libcuda could not be asked: denied"),
+        ({Environ: f.environ({"NCCL_IB_HCA": "=mlx5_99"})}, "NCCL_IB_HCA selects none of the RDMA devices"),
+        (
+            {Pci: f.pci(0, 8, foreign_accelerators=("AMD (0000:c1:00.0)",)), Gpus: f.gpus(0)},
+            "accelerators that netdoctor does not judge: AMD (0000:c1:00.0)",
+        ),
+        ({Rdma: f.no_rdma()}, "PCI shows RDMA hardware, /sys/class/infiniband shows none"),
+        ({Pci: UNREAD, Rdma: f.no_rdma()}, "no RDMA device in sysfs, but PCI could not be read: denied"),
+        ({Gpus: f.gpus(visible=())}, "libcuda shows the job no GPU, PCI does"),
+        ({Pci: UNREAD, Gpus: f.gpus(visible=())}, "libcuda shows the job no GPU, PCI could not be read: denied"),
+        # what NCCL would ask, where no run was made
+        ({Kernel: NO_MODULE, Gpus: f.gpus(visible=LOST)}, "peer memory: none of "),
+        ({Gpus: f.gpus(visible=LOST)}, "peer memory: attribute 116 of this GPU: not "),
+        (
+            {Environ: f.environ({"NCCL_TOPO_FILE": "/opt/topo.xml"})},
+            "how far GPU and HCA are apart for NCCL is not known; no run",
+        ),
+        ({Environ: f.environ({"NCCL_TOPO_FILE": "/opt/topo.xml"}), Gpus: f.gpus(visible=LOST)}, "peer memory: "),
+        # a run whose log tells half
+        ({PathRun: says(("receive", True))}, "GPUDirect on receive, sends not shown or not decided: the default"),
+        (
+            {
+                PathRun: says(("receive", True), ("send", False)),
+                Gpus: f.gpus(all=tuple(f.gpu(i, capability=UNREAD) for i in range(8))),
+            },
+            "GPUDirect on receive, sends not shown or not decided: compute capability: denied",
+        ),
+        ({PathRun: says(("send", True))}, "GPUDirect on send, receives not shown"),
+        (
+            {PathRun: runs(False), Environ: f.environ({"NCCL_TOPO_FILE": "/opt/topo.xml"})},
+            "the run staged through host memory, and how far GPU and HCA are apart for NCCL is not known",
+        ),
+        # staged, and whether the GPU could do better was not read: a GeForce would be healthy
+        (
+            {
+                PathRun: runs(False),
+                Gpus: f.gpus(visible=tuple(f.visible(i, gpudirect_rdma=UNREAD, dmabuf=UNREAD) for i in range(8))),
+            },
+            "on neither side, and whether it could be used is not known: peer memory: attribute 116 of this GPU: denied",
+        ),
+        # without a version, a log that tells half is no proof
+        (
+            {Libraries: LOST, Baseline: LOST, PathRun: says(("send", True))},
+            "the job's NCCL version is not known: not recorded",
+        ),
+        ({Vantage: f.outside(), PathRun: runs()}, "both ways, seen as root outside the job"),
+        ({Vantage: f.outside(why_not=""), PathRun: runs()}, "both ways, seen outside the job"),
+    ],
+)
+def test_what_is_missing_is_named(changes: dict[type, object], words: str) -> None:
+    found = one(changes)
+    assert found.status is Status.UNKNOWN and words in found.message, found.message
+
+
+def test_a_log_that_shows_both_ways_needs_no_version() -> None:
+    assert one({Libraries: LOST, Baseline: LOST, PathRun: runs()}).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("shape", "severity"),
+    [
+        (f.job(nodes=1, stated=True, nodes_stated=True), Severity.INFO),  # no data crosses the network
+        (f.job(nodes=2, stated=True, nodes_stated=True), None),
+        (f.job(), None),  # the default of one node is nobody's word
+    ],
+)
+def test_a_job_of_one_node_is_told_without_alarm(shape: JobShape, severity: Severity | None) -> None:
+    found = one({**NO_PLATFORM, JobShape: shape})
+    assert (found.status, found.severity) == (Status.FAIL, severity)
+    found = one({PathRun: runs(False), JobShape: shape})
+    assert (found.status, found.severity) == (Status.FAIL, severity)
+
+
+# The two mechanisms, each by what decides it: module, attribute 116, attribute 124, the HCA's driver.
+@pytest.mark.parametrize(
+    ("module", "offers", "dmabuf", "errno", "status", "words"),
+    [
+        (True, True, True, "EBADF", Status.PASS, "everything that NCCL asks says DMA-BUF"),
+        (True, True, True, "EOPNOTSUPP", Status.UNKNOWN, "a peer-memory module is loaded"),
+        (True, False, True, "EBADF", Status.PASS, "everything that NCCL asks says DMA-BUF"),
+        # the module is there, and the driver offers it not for this GPU
+        (True, False, True, "EOPNOTSUPP", Status.FAIL, "no GPUDirect"),
+        (True, UNREAD, True, "EOPNOTSUPP", Status.UNKNOWN, "attribute 116 of this GPU: denied"),
+        (False, True, True, "EOPNOTSUPP", Status.FAIL, "no GPUDirect"),
+        (False, UNREAD, True, "EOPNOTSUPP", Status.FAIL, "no GPUDirect"),
+        (False, True, True, UNREAD, Status.UNKNOWN, "ibv_reg_dmabuf_mr: denied"),
+        (True, False, True, UNREAD, Status.UNKNOWN, "ibv_reg_dmabuf_mr: denied"),
+    ],
+)
+def test_either_mechanism_serves(
+    module: bool, offers: bool | Unavailable, dmabuf: bool, errno: str | Unavailable, status: Status, words: str
+) -> None:
+    found = one(
+        {
+            Kernel: f.kernel() if module else NO_MODULE,
+            Gpus: f.gpus(visible=tuple(f.visible(i, gpudirect_rdma=offers, dmabuf=dmabuf) for i in range(8))),
+            Rdma: f.rdma(devices=tuple(f.hca(i, provider=Provider(True, "", errno)) for i in range(8))),
+        }
+    )
+    assert found.status is status and words in found.message, found
+
+
+OLD_VERBS = f.rdma(devices=tuple(f.hca(i, provider=Provider(True, "", Unavailable("unsupported"))) for i in range(8)))
+LOADS = "modprobe nvidia-peermem"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "loads"),
+    [
+        ({Kernel: NO_MODULE, Environ: f.environ({"NCCL_DMABUF_ENABLE": "0"})}, "remove NCCL_DMABUF_ENABLE", False),
+        ({Gpus: CLOSED_DRIVER, **old("2.22.3")}, "NCCL 2.23.4 or newer", False),
+        (NO_PLATFORM, "the driver's open kernel modules (DMA-BUF), or load nvidia_peermem", True),
+        ({Kernel: NO_MODULE, Rdma: OLD_VERBS}, "rdma-core 34", False),
+        ({Kernel: NO_MODULE, Rdma: NO_DMABUF_HCAS}, "load nvidia_peermem where ib_core has the peer-memory API", True),
+        ({Kernel: NO_MODULE, **old("2.12.12")}, "load nvidia_peermem where ib_core has the peer-memory API", True),
+        ({Kernel: NO_MODULE, Gpus: f.gpus(cuda_driver=11060)}, "GPU driver (CUDA 11.7 or newer)", True),
+        # it is loaded already
+        (
+            {Rdma: NO_DMABUF_HCAS, Gpus: f.gpus(visible=tuple(f.visible(i, gpudirect_rdma=False) for i in range(8)))},
+            "use a GPU driver (CUDA 11.7 or newer), kernel, HCA driver and NCCL",
+            False,
+        ),
+    ],
+)
+def test_the_mend_is_one_that_can_help(changes: dict[type, object], words: str, loads: bool) -> None:
+    found = one(changes)
+    assert found.status is Status.FAIL and found.fix is not None, found
+    assert words in found.fix.summary
+    assert (LOADS in found.fix.commands) is loads
+
+
+ALONE = {
+    Pci: FAR,
+    Rdma: f.rdma(devices=(f.hca(7),)),
+    Gpus: f.gpus(all=(f.gpu(0),), visible=(f.visible(0),)),
+}
+
+
+@pytest.mark.parametrize("level", ["PXB", "PIX", "LOC"])
+def test_a_level_that_changes_nothing_is_no_fault(level: str) -> None:
+    """GPU and HCA on two sockets: NCCL's default stages as well."""
+    assert one({**ALONE, Environ: f.environ({"NCCL_NET_GDR_LEVEL": level})}).status is Status.SKIP
+
+
+def efa_on(name: str, send: bool | None, receive: bool | None) -> Finding:
+    lines = tuple(
+        f.via(*ends, way, yes, detail="Libfabric")
+        for ends, way, yes in (((0, 1), "send", send), ((1, 0), "receive", receive))
+        if yes is not None
+    )
+    run = f.hca_run(0, 1, "rdmap0s0:1", log=f.log(network="Libfabric", vias=lines))
+    seen = f.gpus(all=tuple(f.gpu(i, name=name) for i in range(8)), visible=tuple(f.visible(i, name=name) for i in range(8)))
+    found = f.judge(gpudirect_rdma, f.machine({Rdma: efa(True)[Rdma], PathRun: f.path_run(run), Gpus: seen}))
+    return next(x for x in found if x.subject == "GPU0–rdmap0s0")
+
+
+@pytest.mark.parametrize(
+    ("name", "send", "receive", "status", "words"),
+    [
+        (f.GPU_NAME, True, True, Status.PASS, "EFA: the log shows /GDRDMA both ways (NET/Libfabric)"),
+        (f.GPU_NAME, True, False, Status.FAIL, "EFA without GPUDirect: NET/Libfabric staged"),
+        (f.GPU_NAME, False, True, Status.FAIL, "EFA without GPUDirect: NET/Libfabric staged"),
+        (f.GPU_NAME, None, None, Status.UNKNOWN, "libfabric and aws-ofi-nccl decide"),
+        # instances with these GPUs have an EFA without GPUDirect RDMA
+        ("NVIDIA A10G", False, False, Status.UNKNOWN, "libfabric and aws-ofi-nccl decide"),
+        ("NVIDIA A10G", True, True, Status.PASS, "both ways"),
+    ],
+)
+def test_efa_by_gpu_and_direction(name: str, send: bool | None, receive: bool | None, status: Status, words: str) -> None:
+    found = efa_on(name, send, receive)
+    assert found.status is status and words in found.message, found
