@@ -86,7 +86,7 @@ sh("true"); time.sleep(0.05)
 VOLATILE = {name for name, value in sysctls().items() if FIRST.get(name) != value}
 VOLATILE |= {n for n in FIRST if n.rpartition("/")[2] in ("inode-nr", "inode-state", "dentry-state", "file-nr", "ns_last_pid",
     "uuid", "boot_id", "entropy_avail", "pty.nr", "nr", "random", "aio-nr", "keys", "drop_caches", "perf_event_max_sample_rate",
-    "nf_conntrack_count", "max_user_watches")}
+    "nf_conntrack_count", "max_user_watches") or n.startswith("/proc/sys/fs/quota/")}  # counters of the whole machine
 def state():
     "All that a doctor must leave as it was."
     def said(*argv):
@@ -151,8 +151,10 @@ def _start(
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         script.write(PRELUDE + program)
         script.flush()
+        # It ends with whoever began it, for unshare does not heed SIGTERM while its child runs.
+        tied = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         return subprocess.run(
-            ["unshare", *flags, sys.executable, script.name, *arguments],
+            [*tied, "unshare", *flags, sys.executable, script.name, *arguments],
             check=False,
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
