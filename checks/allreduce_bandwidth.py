@@ -46,7 +46,7 @@ def allreduce_bandwidth(
     expected: Expected | Unavailable,
 ) -> Iterator[Finding]:
     if isinstance(baseline, Unavailable):
-        yield unknown(f"no all-reduce was run: {baseline}", how="netdoctor allreduce")
+        yield unknown(f"no all-reduce was run: {baseline}", how="netdoctor preflight")
     else:
         yield _baseline(baseline.run, gpus, pci, rdma, expected)
     runs = paths if isinstance(paths, Unavailable) else paths.runs

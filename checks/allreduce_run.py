@@ -23,7 +23,7 @@ from netdoctor.api import (
     unknown,
 )
 
-AGAIN = "netdoctor allreduce"
+AGAIN = "netdoctor preflight"
 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")

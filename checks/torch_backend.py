@@ -86,7 +86,7 @@ def _static(torch: Torch | Unavailable) -> Finding | None:
 def _asked(python: JobPython, baseline: Baseline | Unavailable) -> Finding:
     """What torch itself answered in a child process."""
     if isinstance(baseline, Unavailable):
-        return unknown(f"torch was not asked: {baseline}", how="netdoctor allreduce")
+        return unknown(f"torch was not asked: {baseline}", how="netdoctor preflight")
     run = baseline.run
     facts = run.torch or TorchFacts()
     if run.cuda_available is None:

@@ -1,10 +1,13 @@
 """torch.backend: who carries CUDA tensors, and when that cannot be told."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import Baseline, TorchFacts
+from netdoctor.allreduce.experiment import Baseline, PathRun, Run, TorchFacts
+from netdoctor.checks.allreduce_bandwidth import allreduce_bandwidth
+from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.checks.torch_backend import torch_backend
 from netdoctor.model import Status, Unavailable
 from netdoctor.probes.gpu import Gpus
@@ -78,3 +81,36 @@ def test_a_torch_without_cpu_backend_passes_with_a_note() -> None:
 def test_a_gloo_run_of_a_cuda_torch_that_was_not_asked_is_unknown() -> None:
     given = replace(gloo_run(), cuda_available=None)
     assert only(judge(torch_backend, machine() | {Baseline: baseline(given)})).status is Status.UNKNOWN
+
+
+FAILED = TorchFacts(backends_error="RuntimeError: no FileStore", backends_nccl_error="RuntimeError: no NCCL")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            run(cuda_available=None, torch=TorchFacts(error="ImportError: libcudart"), reason="gone"),
+            "use CUDA: ImportError: libcudart",
+        ),
+        (run(cuda_available=None, reason="the rank program ended"), "use CUDA: the rank program ended"),
+        (run(cuda_available=None), "use CUDA: it did not answer"),
+        # asked without a backend
+        (run(backends={}, torch=FAILED), "passes no backend is not known: RuntimeError: no FileStore"),
+        (run(backends={"cpu": "gloo"}), "passes no backend is not known: no backend for CUDA tensors"),
+        (run(backends={}), "passes no backend is not known: it did not answer"),
+        # asked with "nccl"
+        (run(backends_nccl={}, torch=FAILED), 'passes "nccl" is not known: RuntimeError: no NCCL'),
+        (run(backends_nccl={}), 'passes "nccl" is not known: it did not answer'),
+    ],
+)
+def test_why_it_is_not_known(given: Run, words: str) -> None:
+    found = only(judge(torch_backend, machine() | {Baseline: baseline(given)}))
+    assert found.status is Status.UNKNOWN and found.message.endswith(words), found.message
+
+
+@pytest.mark.parametrize("check", [torch_backend, allreduce_run, allreduce_bandwidth])
+def test_a_run_on_this_node_is_what_is_missing(check: Any) -> None:
+    """``netdoctor allreduce`` waits for other nodes; preflight is the command that makes this run."""
+    (found,) = judge(check, machine() | {Baseline: Unavailable("no budget"), PathRun: Unavailable("no budget")})
+    assert (found.status, found.how) == (Status.UNKNOWN, "netdoctor preflight")
