@@ -106,6 +106,8 @@ def dev_infiniband(
         yield _memlock(kernel, vantage, path)
         return
     states = [(one, usable(one.device, rdma, net)) for one in chosen]
+    if vantage.in_container:
+        states = _given(states, hcas.selected(rdma.devices, choice) if choice else rdma.devices, here)
     yield from _devices(states, here, gpus)
     if isinstance(expected, Expected) and expected.hcas is not None:
         yield _count(rdma, here, expected.hcas)
@@ -147,10 +149,32 @@ def _none(pci: Pci | Unavailable, vantage: Vantage, expected: Expected | Unavail
     )
 
 
+def _given(
+    states: list[tuple[hcas.Subject, Usable]], devices: tuple[RdmaDevice, ...], here: Here
+) -> list[tuple[hcas.Subject, Usable]]:
+    """A container may be given other devices than the nearest, and sysfs shows it all (RDMA namespaces in shared mode): NCCL
+    uses those that open."""
+    withheld = [one.device for one, state in states if state.step in ("not-mapped", "EPERM")]
+    near = {one.device.name for one, _ in states}
+    like = [d for d in devices if d.name not in near and any(_alike(d, other) for other in withheld)]
+    spare = [(d, state) for d in like if (state := usable(d, here.rdma, here.net)).yes is True]
+    if not withheld or len(spare) < len(withheld):
+        return states
+    kept = [(one, state) for one, state in states if one.device not in withheld]
+    return kept + [(hcas.Subject(d, "given to this container instead of a nearer one", True), state) for d, state in spare]
+
+
+def _alike(one: RdmaDevice, other: RdmaDevice) -> bool:
+    """Of one network as far as can be told: driver and link layer, and at least half the rate."""
+    ports = [hcas.active_ports(d) for d in (one, other)]
+    layers = [{p.link_layer for p in some} for some in ports]
+    return one.driver == other.driver and layers[0] == layers[1] and hcas.rate(one) >= hcas.rate(other) / 2
+
+
 def _devices(states: list[tuple[hcas.Subject, Usable]], here: Here, gpus: Gpus | Unavailable) -> Iterator[Finding]:
     working = sum(state.yes is True for _, state in states)
     seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
-    needed = len(states) if isinstance(seen, Unavailable) else min(len(seen), len(states))
+    needed = len(states) if isinstance(seen, Unavailable) or not seen else min(len(seen), len(states))
     for one, state in states:
         if state.yes is None:
             yield unknown(f"{state.text}; {one.why}", subject=one.device.name, how="netdoctor preflight as the job's user")

@@ -161,7 +161,11 @@ def subjects(
 ) -> tuple[Subject, ...]:
     """The devices that NCCL_IB_HCA selects, else those nearest to the job's GPUs, else (no GPU) all that could carry it."""
     if choice is not None:
-        return tuple(Subject(d, "NCCL_IB_HCA selects it", True) for d in selected(devices, choice))
+        # A prefix or an exclusion also takes ports that nobody cabled; what is called by its name is meant.
+        called = () if choice.exclude else {name for name, _ in choice.names}
+        others = tuple(d for d in selected(devices, choice) if d.name not in called)
+        named = tuple(Subject(d, "NCCL_IB_HCA selects it", True) for d in selected(devices, choice) if d.name in called)
+        return (*named, *(subjects(others, gpus, pci, None) if others else ()))
     if isinstance(gpus, Unavailable):
         return tuple(Subject(d, f"the job's GPUs could not be read ({gpus})", False) for d in devices)
     if not gpus:
@@ -170,6 +174,13 @@ def subjects(
     certain: dict[str, bool] = {}
     for gpu in gpus:
         kind, near = nearest(gpu, devices, pci)
+        live = tuple(d for d in devices if active_ports(d) or not _ports_read(d))
+        if kind and _through_cpu(kind) and live and not set(near) & set(live):
+            # NCCL passes over ports that are not ACTIVE; behind no common switch they may be another network's.
+            for device in near:
+                why.setdefault(device.name, []).append(f"{gpu.label} ({kind})")
+                certain.setdefault(device.name, False)
+            kind, near = nearest(gpu, live, pci)
         for device in near:
             why.setdefault(device.name, []).append(f"{gpu.label} ({kind})" if kind else gpu.label)
             sure = bool(kind) and (len(near) == 1 or rates_read(device))

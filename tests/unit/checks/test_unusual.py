@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 
-from netdoctor.allreduce.experiment import Baseline
+from netdoctor.allreduce.experiment import Baseline, PathRun
 from netdoctor.checks.hardware_accelerator import accelerator
 from netdoctor.checks.nccl_version import nccl_version
+from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
 from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
@@ -16,7 +18,7 @@ from netdoctor.probes.libraries import Libraries, Plugin
 from netdoctor.probes.libraries import probe as probe_libraries
 from netdoctor.probes.pci import Pci
 from netdoctor.probes.pci import probe as probe_pci
-from netdoctor.probes.rdma import Rdma
+from netdoctor.probes.rdma import Rdma, RdmaDevice
 from netdoctor.probes.vantage import Vantage
 from tests.support import facts as f
 from tests.support.hosts_away import aws_p5
@@ -121,3 +123,71 @@ def test_virtual_functions_of_a_gpu_are_told() -> None:
         "0000:21:00.4": "0000:21:00.0",
         "0000:a1:00.0": None,
     }
+
+
+def two_sockets(second: RdmaDevice, *more: RdmaDevice, **variables: str) -> Changes:
+    """A GPU and an HCA in each of two sockets, behind no switch; the HCA of the first one works."""
+    gpu = [f.gpu_device(4 * n, path=(f"0000:{n}0:01.0",), root=f"pci0000:{n}0", numa_node=n) for n in range(2)]
+    hca = [f.hca_device(4 * n, path=(f"0000:{n}0:02.0",), root=f"pci0000:{n}0", numa_node=n) for n in range(2)]
+    seen = f.gpus(all=(f.gpu(0), f.gpu(4)), visible=(f.visible(0), replace(f.visible(4), ordinal=1)))
+    have = f.rdma(devices=(f.hca(0), second, *more))
+    return {Pci: f.pci(devices=(*gpu, *hca)), Gpus: seen, Rdma: have, Environ: f.environ(variables), PathRun: f.path_run()}
+
+
+def withheld(*numbers: int) -> tuple[RdmaDevice, ...]:
+    """Eight HCAs in sysfs, the nodes of some not mapped."""
+    gone = {"node_numbers": Unavailable("absent"), "open_errno": "ENOENT"}
+    return tuple(f.hca(n, uverbs=f.uverbs(n, **(gone if n in numbers else {}))) for n in range(8))
+
+
+DOWN = (f.port(state="DOWN"),)
+IDLE, SECOND_PORT = f.hca(4, name="mlx5_1", ports=DOWN), f.hca(0, name="mlx5_1", ports=DOWN)
+POD: Changes = {Vantage: f.pod(), PathRun: f.path_run()}
+DEVICES: dict[str, tuple[Changes, dict[str, Status]]] = {
+    "an idle HCA that only the CPU connects": (two_sockets(IDLE), {"mlx5_0": Status.PASS, "mlx5_1": Status.UNKNOWN}),
+    "its own HCA of the second GPU": (two_sockets(f.hca(4, name="mlx5_1")), {"mlx5_0": Status.PASS, "mlx5_1": Status.PASS}),
+    "second port not cabled, taken by a prefix": (two_sockets(SECOND_PORT, NCCL_IB_HCA="mlx5"), {"mlx5_0": Status.PASS}),
+    "second port not cabled, not excluded": (two_sockets(SECOND_PORT, NCCL_IB_HCA="^mlx5_9"), {"mlx5_0": Status.PASS}),
+    "second port not cabled, called by its name": (
+        two_sockets(SECOND_PORT, NCCL_IB_HCA="=mlx5_0,mlx5_1"),
+        {"mlx5_0": Status.PASS, "mlx5_1": Status.FAIL},
+    ),
+    "a prefix, and the HCA beside a GPU is down": (
+        {
+            Rdma: f.rdma(devices=(f.hca(0, ports=DOWN), *(f.hca(n) for n in range(1, 8)))),
+            Environ: f.environ({"NCCL_IB_HCA": "mlx5"}),
+        },
+        {"mlx5_0": Status.FAIL, "mlx5_1": Status.PASS},
+    ),
+    "a pod with a GPU and another one's HCA": (
+        {**POD, Gpus: f.gpus(1), Rdma: f.rdma(devices=withheld(0, 1, 2, 3, 4, 6, 7))},
+        {"mlx5_5": Status.PASS},
+    ),
+    "a pod with a GPU and no HCA": (
+        {**POD, Gpus: f.gpus(1), Rdma: f.rdma(devices=withheld(*range(8)))},
+        {"mlx5_0": Status.FAIL},
+    ),
+    "a pod with two GPUs and one HCA": (
+        {**POD, Gpus: f.gpus(2), Rdma: f.rdma(devices=withheld(0, 2, 3, 4, 5, 6, 7))},
+        {"mlx5_0": Status.FAIL, "mlx5_1": Status.PASS},
+    ),
+    "a pod with all GPUs and seven HCAs": (
+        {**POD, Rdma: f.rdma(devices=withheld(0))},
+        {"mlx5_0": Status.FAIL, "mlx5_1": Status.PASS},
+    ),
+    "no container, the node is not there": (
+        {Gpus: f.gpus(1), Rdma: f.rdma(devices=withheld(0))},
+        {"mlx5_0": Status.FAIL},
+    ),
+    "one HCA down where the job is shown no GPU": (
+        {Rdma: f.rdma(devices=(f.hca(0, ports=DOWN), *(f.hca(n) for n in range(1, 8)))), Gpus: f.gpus(visible=())},
+        {"mlx5_0": Status.FAIL},
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "wanted"), DEVICES.values(), ids=DEVICES)
+def test_rdma_devices(changes: Changes, wanted: dict[str, Status]) -> None:
+    have = {subject: one.status for subject, one in found(dev_infiniband, changes).items()}
+    assert {subject: have.get(subject) for subject in wanted} == wanted
+    assert Status.FAIL in wanted.values() or Status.FAIL not in have.values()
