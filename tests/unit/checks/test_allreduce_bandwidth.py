@@ -50,6 +50,9 @@ def nvlink(rate: float, **changes: object) -> Run:
         (nvlink(220.0), {}, Status.FAIL, None),
         (nvlink(360.0), {SIZE: 400.0}, Status.FAIL, Severity.CRITICAL),
         (nvlink(360.0), {SIZE: 350.0}, Status.PASS, None),
+        (nvlink(350.0), {SIZE: 350.0}, Status.PASS, None),  # the floor is "at least"
+        (nvlink(1.0, busbw={32 << 20: 1.0}), {}, Status.FAIL, None),  # from 32 MiB on the path decides
+        (nvlink(1.0, busbw={31 << 20: 1.0}), {}, Status.UNKNOWN, None),
         (nvlink(360.0), {SIZE * 2: 400.0}, Status.PASS, None),  # no such size ran
         (nvlink(20.0, log=SHM), {}, Status.UNKNOWN, None),
         (nvlink(20.0, log=SHM), {4096: 10.0}, Status.PASS, None),
@@ -67,10 +70,16 @@ def test_rates(given: Run, floor: dict[int, float], status: Status, severity: Se
     assert (found.status, found.severity) == (status, severity)
 
 
-def test_a_rate_worth_a_look_is_a_note() -> None:
-    found = only(judge(allreduce_bandwidth, machine() | {Baseline: baseline(nvlink(250.0))}))
-    assert found.status is Status.PASS
-    assert found.notes
+@pytest.mark.parametrize(
+    ("share", "status", "noted"),
+    [(0.59, Status.FAIL, False), (0.60, Status.PASS, True), (0.79, Status.PASS, True), (0.80, Status.PASS, False)],
+)
+def test_a_rate_worth_a_look_is_a_note(share: float, status: Status, noted: bool) -> None:
+    limit = path_limit(nvlink(1.0), gpus(), pci(), rdma())
+    assert isinstance(limit, Limit)
+    found = only(judge(allreduce_bandwidth, machine() | {Baseline: baseline(nvlink(share * limit.rate))}))
+    assert found.status is status
+    assert bool(found.notes) is noted
 
 
 def test_without_an_accelerator_only_a_floor_counts() -> None:

@@ -1,10 +1,12 @@
 """allreduce.run: each state of a run to its true status."""
 
+import dataclasses
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import AllReduce, Baseline, PathRun, Run
+from netdoctor.allreduce.experiment import AllReduce, Baseline, CommonRun, PathRun, Run
 from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.model import Status, Unavailable
 from netdoctor.probes.gpu import Gpus
@@ -14,8 +16,8 @@ from tests.support.facts import baseline, gloo_run, gpus, hca_run, judge, log, m
 NO_GPU = {Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("absent"), visible=Unavailable("absent"))}
 
 
-def one(given: Run, **facts: object) -> tuple[Status, str | None]:
-    found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)} | facts))
+def one(given: Run) -> tuple[Status, str | None]:
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)}))
     return found.status, found.cause
 
 
@@ -59,6 +61,21 @@ def test_the_error_of_the_rank_that_failed_gives_the_cause(error: str, cause: st
     assert (found.status, found.cause) == (Status.FAIL, cause)
     assert "rank 1 failed in phase init" in found.message
     assert found.measured["errors"] == {1: error}
+
+
+def test_what_all_nodes_found_out_together_counts_more_than_what_one_of_them_saw() -> None:
+    common: dict[str, Any] = {"told": "nothing came from node-b on 10.0.0.2:29500", "told_cause": "firewall_connect"}
+    seen = run(2, state="failed", verified=None, blamed=(1,), ranks=(rank(0), rank(1, error="Connection reset by peer")))
+    fields = {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(CommonRun(**fields, **common))}))
+    assert (found.status, found.cause, found.how) == (Status.FAIL, "firewall_connect", "see allreduce.nodes")
+    assert "nothing came from node-b" in found.message and found.evidence["ranks"] == [1]
+    alone = only(judge(allreduce_run, machine() | {Baseline: baseline(CommonRun(**fields))}))
+    assert (alone.cause, alone.how) == ("rank_died", "the rank's own error, and its NCCL log")
+
+
+def test_seconds_are_measured_to_the_millisecond() -> None:
+    assert only(judge(allreduce_run, machine() | {Baseline: baseline(run(seconds=1.23456))})).measured["seconds"] == 1.235
 
 
 def test_no_memory_on_a_gpu_that_others_use_is_no_fault() -> None:

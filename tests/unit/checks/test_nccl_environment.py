@@ -73,7 +73,10 @@ def test_infiniband_off() -> None:
     assert short(found(variables)) == [("NCCL_IB_DISABLE", FAIL)]
     assert short(found(variables, rdma=no_rdma())) == [("node", PASS)]
     assert short(found(variables, rdma=Unavailable("denied"))) == [("NCCL_IB_DISABLE", FAIL)]
-    assert short(found(variables, libraries=libraries(plugins=(plugin(),)))) == [("node", PASS)]
+    # Where aws-ofi-nccl and Google's plugins are installed by their guides: they carry the data.
+    for path in ("/opt/amazon/ofi-nccl/lib", "/usr/local/gib/lib64", "/usr/local/tcpx/lib64", "/usr/local/tcpxo/lib64"):
+        there = libraries(plugins=(plugin(f"{path}/libnccl-net.so"),))
+        assert short(found(variables, libraries=there)) == [("node", PASS)], path
     assert short(found(variables, job=job(nodes=1, nodes_stated=True))) == [("node", PASS)]
     assert short(found(variables, job=job(nodes=2, nodes_stated=True))) == [("NCCL_IB_DISABLE", FAIL)]
 
