@@ -63,6 +63,7 @@ class Node:
     why_no_run: str
     single: bool
     count: int
+    virtual_topology: bool
 
     def setting(self, name: str) -> str | None:
         known = self.environ.nccl
@@ -110,6 +111,7 @@ def gpudirect_rdma(
         why,
         job.nodes_stated and job.nodes == 1,
         len(places),
+        isinstance(pci, Unavailable) or pci.virtual_topology is not False,
     )
     choice = parse_selector(node.setting("NCCL_IB_HCA") or "")
     candidates = hcas.selected(devices, choice) if choice else devices
@@ -159,7 +161,7 @@ def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Find
     own = _own_rules(gpu, device, node, proof, subject)
     if own is not None:
         return own
-    if node.setting("NCCL_TOPO_FILE"):
+    if node.setting("NCCL_TOPO_FILE") or node.virtual_topology:
         kind = ""  # NCCL takes distances from that file
     if isinstance(node.version, Unavailable):
         if proof.send and proof.receive:

@@ -11,6 +11,7 @@ from netdoctor.host import Host, link, mapping, names, read, read_int
 from netdoctor.model import Unavailable
 
 DEVICES: Final = "/sys/bus/pci/devices"
+TOPOLOGY: Final = "/var/run/nvidia-topologyd/virtualTopology.xml"  # NCCL src/graph/topo.cc, without NCCL_TOPO_FILE
 ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 
 NVIDIA: Final = 0x10DE
@@ -69,6 +70,7 @@ class Pci:
         tuple[str, ...] | Unavailable
     )  # "AMD (0000:c1:00.0)", "/dev/kfd", "/dev/dxg": what netdoctor cannot judge
     unread: tuple[str, ...] = ()  # functions whose class could not be read: no "there is none" while any is left
+    virtual_topology: bool | Unavailable = False  # the hypervisor's file that NCCL reads before it looks at PCI is there
 
     def at(self, address: str) -> PciDevice | None:
         return next((d for d in self.devices if d.address == address), None)
@@ -135,7 +137,13 @@ def probe(host: Host) -> Pci | Unavailable:
         tuple(_named(host, ordered) if any(map(_accelerator, known)) else ordered),
         _foreign(host, known),
         unread,
+        _there(host, TOPOLOGY),
     )
+
+
+def _there(host: Host, path: str) -> bool | Unavailable:
+    got = mapping(host, f"stat:{path}")
+    return (False if got.kind == "absent" else got) if isinstance(got, Unavailable) else True
 
 
 def _no_bus(host: Host, why: Unavailable) -> tuple[str, ...] | Unavailable:

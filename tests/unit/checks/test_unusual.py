@@ -11,6 +11,7 @@ from netdoctor.allreduce.experiment import Baseline, PathRun
 from netdoctor.checks.hardware_accelerator import accelerator
 from netdoctor.checks.nccl_version import nccl_version
 from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
+from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
 from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
@@ -191,3 +192,19 @@ def test_rdma_devices(changes: Changes, wanted: dict[str, Status]) -> None:
     have = {subject: one.status for subject, one in found(dev_infiniband, changes).items()}
     assert {subject: have.get(subject) for subject in wanted} == wanted
     assert Status.FAIL in wanted.values() or Status.FAIL not in have.values()
+
+
+@pytest.mark.parametrize(("topology", "status"), [(False, Status.SKIP), (True, Status.UNKNOWN), (LOST, Status.UNKNOWN)])
+def test_distances_of_a_virtual_machine_are_those_of_its_topology_file(topology: bool | Unavailable, status: Status) -> None:
+    changes = two_sockets(f.hca(4, name="mlx5_1"))
+    bus = changes[Pci]
+    assert isinstance(bus, Pci)
+    pairs = found(gpudirect_rdma, {**changes, Pci: replace(bus, virtual_topology=topology)})
+    assert {one.status for one in pairs.values()} == {status}
+
+
+def test_the_topology_file_of_a_virtual_machine_is_seen() -> None:
+    node = a100_pcie().node
+    node.files.write("/var/run/nvidia-topologyd/virtualTopology.xml", "<system/>")
+    assert getattr(probe_pci(node.finish()), "virtual_topology", None) is True
+    assert getattr(probe_pci(a100_pcie().node.finish()), "virtual_topology", None) is False
