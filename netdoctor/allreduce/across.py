@@ -248,7 +248,11 @@ def _lost(heard: Heard, run: CommonRun, made: Mapping[int, AllReduce], lame: Map
 
 def _in_the_way(heard: Heard, early: bool) -> Iterator[tuple[str, list[int], str]]:
     """What was seen before the run that explains why it stands still: in words, the nodes, the cause."""
-    bad = paths.broken(paths.connections(heard.reach))
+    if shared := paths.twice(heard):
+        told = "; ".join(paths.who_shares(heard, ip, nodes) for ip, nodes in shared.items())
+        yield told, sorted({node for nodes in shared.values() for node in nodes}), "duplicate_address"
+    tried = paths.tried(heard)
+    bad = paths.broken(paths.connections(tried))
     if bad and early:
         told = "; ".join(paths.who_and_whom(heard, whom, pairs) for whom, pairs in bad.items())
         yield told, [whom for whom in bad if isinstance(whom, int)], "firewall_connect"
@@ -256,7 +260,7 @@ def _in_the_way(heard: Heard, early: bool) -> Iterator[tuple[str, list[int], str
     if astray and backend and early:
         told = "; ".join(paths.who_strays(heard, backend, node, pairs) for node, pairs in astray.items())
         yield told, list(astray), "socket_ifname"
-    bad = paths.broken(paths.transfers(heard.reach))
+    bad = paths.broken(paths.transfers(tried))
     if bad:
         told = "; ".join(paths.who_loses(heard, whom, pairs) for whom, pairs in bad.items())
         yield told, [whom for whom in bad if isinstance(whom, int)], path_cause(bad)

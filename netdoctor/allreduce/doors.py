@@ -20,6 +20,7 @@ BURST: Final = 64 << 10  # bytes: 45 packets on Ethernet, 7 of jumbo frames
 SMALL: Final = 536  # bytes of a segment that every path carries (RFC 9293, 3.7.1)
 GUESTS: Final = 128  # at once
 GOT: Final = b"+"
+OWN_PORT: Final = "no local port"
 _KINDS: Final = {
     errno.ECONNREFUSED: "refused",
     errno.ETIMEDOUT: "timed out",
@@ -27,6 +28,7 @@ _KINDS: Final = {
     errno.ENETUNREACH: "no route",
     errno.EACCES: "forbidden here",
     errno.EPERM: "forbidden here",
+    errno.EADDRNOTAVAIL: OWN_PORT,
 }
 # What is told of a path on which a connection is made, and no more.
 LOSES: Final = "loses segments of"
@@ -110,6 +112,8 @@ def kind_of(error: OSError) -> tuple[str, str]:
         return kind, "it refuses connections: nothing listens there (not started, or ended already), or a firewall rejects them"
     if kind == "no route":
         return kind, f"there is no way to it: {os.strerror(error.errno or 0)} (routing, it is down, or a firewall rejects)"
+    if kind == OWN_PORT:
+        return kind, "no local port is free to connect from (net.ipv4.ip_local_port_range)"
     return kind, f"connecting to it fails: {error.strerror or error}"
 
 

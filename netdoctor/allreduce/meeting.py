@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from netdoctor.allreduce.doors import SMALL, TRY, Door, connect, kind_of, knock, listen, with_shutdown
+from netdoctor.allreduce.doors import OWN_PORT, SMALL, TRY, Door, connect, kind_of, knock, listen, with_shutdown
 from netdoctor.allreduce.hub import PROTOCOL, Hub
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.allreduce.places import BACKENDS, Place
@@ -30,7 +30,9 @@ class MeetingError(Exception):
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
-        self.kind = kind  # "refused" "timed out" "no route" "no such host" "turned away" "lost" "silent" "failed" "port"
+        self.kind = (
+            kind  # "refused" "timed out" "no route" "no such host" "turned away" "lost" "silent" "failed" "port", OWN_PORT
+        )
 
 
 class Meeting:
@@ -54,7 +56,10 @@ class Meeting:
 
     def open(self) -> None:
         """Node 0: listen.  Raises MeetingError where the port cannot be had."""
-        self.door = Door(self.nodes.rank)
+        try:
+            self.door = Door(self.nodes.rank)
+        except OSError as error:
+            raise MeetingError(OWN_PORT, f"no local port can be listened on: {error.strerror}") from None
         if self.nodes.rank != 0:
             return
         try:

@@ -15,6 +15,12 @@ Pairs = list[tuple[int, int, str]]  # from, to, why not
 Whom = int | tuple[int, int]  # by whom it lies with: a node, or what is between two
 
 
+def tried(heard: Heard) -> dict[int, dict[int, str]]:
+    """`reach` without those that share an address: who answers there hangs on chance."""
+    shared = {node for nodes in twice(heard).values() for node in nodes}
+    return {a: {b: why for b, why in row.items() if b not in shared} for a, row in heard.reach.items() if a not in shared}
+
+
 def connections(reach: Reach) -> dict[int, dict[int, str]]:
     """Whether connections are made, whatever becomes of them."""
     return {a: {b: "" if _of_data(why) else why for b, why in row.items()} for a, row in reach.items()}
@@ -45,6 +51,11 @@ def broken(reach: Reach) -> dict[Whom, Pairs]:
                     a if a in out and b not in shut - out else b if b in shut else a if a in out else (a, b), []
                 ).append((a, b, why))
     return told
+
+
+def who_shares(heard: Heard, ip: str, nodes: Mapping[int, str]) -> str:
+    where = ", ".join(f"{heard.name(n)} ({interface})" for n, interface in sorted(nodes.items()))
+    return f"{ip} is an address of several hosts: {where}"
 
 
 def who_and_whom(heard: Heard, whom: Whom, pairs: Pairs) -> str:

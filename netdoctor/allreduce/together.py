@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from netdoctor import __version__
 from netdoctor.allreduce import across, places, plan, verdict
 from netdoctor.allreduce.across import Heard
+from netdoctor.allreduce.doors import OWN_PORT
 from netdoctor.allreduce.experiment import Across, AllReduce, Baseline
 from netdoctor.allreduce.meeting import Meeting, MeetingError
 from netdoctor.allreduce.nodes import Nodes
@@ -83,7 +84,9 @@ class Together:
             except MeetingError as error:
                 self._without(error)
         assert self.heard.master is not None
-        return Unavailable("failed", f"{self.heard.name(0)} {self.heard.master[1]}")
+        kind, why = self.heard.master
+        who = self.heard.nodes.rank if kind in ("port", OWN_PORT) else 0
+        return Unavailable("failed", f"{self.heard.name(who)}: {why}")
 
     def _without(self, error: MeetingError) -> None:
         self.heard.master = (error.kind, str(error))

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from netdoctor.allreduce.across import Heard, text
 from netdoctor.allreduce.cause import cause_of
+from netdoctor.allreduce.doors import OWN_PORT
 from netdoctor.commands.nodes_network import network, subject
 from netdoctor.fleet.drift import clear_majority
 from netdoctor.fleet.traits import NOT_SET, family, title
@@ -108,6 +109,12 @@ def _missing(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
             told = Finding(
                 Status.FAIL, f"this node is the master, and {why}", subject=subject(heard, own), cause="bootstrap_ports",
                 how=f"ss -ltnp 'sport = :{heard.nodes.port}'; or another port: --master HOST:PORT on every node",
+            )  # fmt: skip
+            yield own, told
+        elif kind == OWN_PORT:
+            told = Finding(
+                Status.FAIL, f"{heard.name(own)}: {why}", subject=subject(heard, own), cause="bootstrap_ports",
+                how="ss -tan; net.port_range of this report",
             )  # fmt: skip
             yield own, told
         elif kind == "turned away":

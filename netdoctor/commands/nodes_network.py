@@ -38,7 +38,7 @@ def _whom(heard: Heard, whom: paths.Whom) -> tuple[int, str]:
 
 def _unreachable(heard: Heard, severity: Severity) -> Iterator[Told]:
     """Who cannot be reached, told apart from who cannot reach anybody."""
-    for whom, pairs in paths.broken(paths.connections(heard.reach)).items():
+    for whom, pairs in paths.broken(paths.connections(paths.tried(heard))).items():
         node, name = _whom(heard, whom)
         yield node, Finding(
             Status.FAIL, paths.who_and_whom(heard, whom, pairs), subject=name, cause="firewall_connect", severity=severity,
@@ -49,7 +49,7 @@ def _unreachable(heard: Heard, severity: Severity) -> Iterator[Told]:
 
 
 def _losing(heard: Heard, severity: Severity) -> Iterator[Told]:
-    bad = paths.broken(paths.transfers(heard.reach))
+    bad = paths.broken(paths.transfers(paths.tried(heard)))
     cause = path_cause(bad)
     for whom, pairs in bad.items():
         node, name = _whom(heard, whom)
@@ -110,10 +110,9 @@ def _values(heard: Heard, trait: str) -> Mapping[int, str]:
 
 def _twice(heard: Heard) -> Iterator[Told]:
     for ip, nodes in paths.twice(heard).items():
-        where = ", ".join(f"{heard.name(n)} ({interface})" for n, interface in sorted(nodes.items()))
         for node in sorted(nodes):
             yield node, Finding(
-                Status.FAIL, f"{ip} is an address of several hosts: {where}", subject=f"{subject(heard, node)}, {ip}",
+                Status.FAIL, paths.who_shares(heard, ip, nodes), subject=f"{subject(heard, node)}, {ip}",
                 cause="duplicate_address", expected="one host for an address", evidence={"nodes": sorted(nodes)},
                 how=f"arping -D -I IF {ip}; give one of them another address",
             )  # fmt: skip
