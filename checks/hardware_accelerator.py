@@ -78,7 +78,7 @@ def _gpus(pci: Pci | Unavailable, gpus: Gpus | Unavailable, vantage: Vantage, en
     on_bus = [d for d in pci.gpus if d.driver not in GIVEN_AWAY and d.physical_function is None]
     nvml = gpus if isinstance(gpus, Unavailable) else gpus.all
     seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
-    if not on_bus and isinstance(seen, tuple) and not seen and nvml in ((), None):
+    if not on_bus and seen == () and nvml == ():
         return skip("no NVIDIA GPU that this machine itself may use: PCI was read", subject="GPUs")
     if isinstance(nvml, Unavailable):
         if not on_bus and not seen:
@@ -110,6 +110,10 @@ def _gpus(pci: Pci | Unavailable, gpus: Gpus | Unavailable, vantage: Vantage, en
         )
     if isinstance(seen, Unavailable):
         return unknown(f"{len(nvml)} GPUs on PCI and in NVML, libcuda could not be asked: {seen}", subject="GPUs", **evidence)
+    if seen and not nvml:
+        return unknown(
+            f"libcuda shows {len(seen)} GPUs, NVML none: they disagree", subject="GPUs", how="nvidia-smi -L", **evidence
+        )
     if not seen and nvml and vantage.job_environment:
         return unknown("NVML shows GPUs, libcuda shows the job none", subject="GPUs", how="CUDA_VISIBLE_DEVICES", **evidence)
     return ok(f"{len(nvml)} GPUs in NVML, {len(on_bus)} on PCI", subject="GPUs", **evidence)

@@ -33,6 +33,22 @@ CASES: dict[str, tuple[Changes, str, Status]] = {
     "eight everywhere": ({}, GPUS, Status.PASS),
     "one in the container": ({Vantage: f.pod(), Gpus: f.gpus(1)}, GPUS, Status.PASS),
     "one given to a virtual machine": ({Pci: given_away("vfio-pci"), Gpus: f.gpus(7)}, GPUS, Status.PASS),
+    "all given to virtual machines": (
+        {Pci: f.pci(devices=tuple(f.gpu_device(i, driver="vfio-pci") for i in range(8))), Gpus: f.gpus(0)},
+        GPUS,
+        Status.SKIP,
+    ),
+    "all given to virtual machines, and libcuda shows one": (
+        {Pci: f.pci(devices=tuple(f.gpu_device(i, driver="vfio-pci") for i in range(8))), Gpus: f.gpus(1, all=())},
+        GPUS,
+        Status.UNKNOWN,
+    ),
+    "all given to virtual machines, NVML lost": (
+        {Pci: f.pci(devices=tuple(f.gpu_device(i, driver="vfio-pci") for i in range(8))), Gpus: f.gpus(0, all=LOST)},
+        GPUS,
+        Status.UNKNOWN,
+    ),
+    "NVML lost all": ({Gpus: f.gpus(0)}, GPUS, Status.FAIL),
     "eight expected": ({Expected: f.expected(gpus=8, hcas=8)}, "expected GPUs", Status.PASS),
     "HCAs as expected": ({Expected: f.expected(gpus=8, hcas=8)}, "expected HCAs", Status.PASS),
     "NVML shows more than PCI": ({Pci: f.pci(devices=tuple(f.gpu_device(i) for i in range(5)))}, GPUS, Status.UNKNOWN),
@@ -74,6 +90,19 @@ CASES: dict[str, tuple[Changes, str, Status]] = {
 @pytest.mark.parametrize(("changes", "subject", "status"), CASES.values(), ids=CASES)
 def test_case(changes: Changes, subject: str, status: Status) -> None:
     assert judged(changes)[subject].status is status, judged(changes)
+
+
+@pytest.mark.parametrize(
+    ("controllers", "words", "command"),
+    [
+        (8, "PCI shows 8 RDMA controllers, sysfs 6 RDMA devices, 8 expected", "lsmod"),  # a driver is missing
+        (7, "6 RDMA devices, 8 expected", "lspci"),  # a card is
+    ],
+)
+def test_an_hca_that_pci_shows_lacks_its_driver(controllers: int, words: str, command: str) -> None:
+    found = judged({Pci: f.pci(8, controllers), Rdma: f.rdma(6), Expected: f.expected(hcas=8)})["expected HCAs"]
+    assert found.status is Status.FAIL and found.message == words
+    assert found.fix is not None and found.fix.commands[0].startswith(command)
 
 
 def test_the_missing_gpu_is_named() -> None:
