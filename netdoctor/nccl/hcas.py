@@ -162,10 +162,11 @@ def subjects(
     """The devices that NCCL_IB_HCA selects, else those nearest to the job's GPUs, else (no GPU) all that could carry it."""
     if choice is not None:
         # A prefix or an exclusion also takes ports that nobody cabled; what is called by its name is meant.
+        taken = selected(devices, choice)
         called = () if choice.exclude else {name for name, _ in choice.names}
-        others = tuple(d for d in selected(devices, choice) if d.name not in called)
-        named = tuple(Subject(d, "NCCL_IB_HCA selects it", True) for d in selected(devices, choice) if d.name in called)
-        return (*named, *(subjects(others, gpus, pci, None) if others else ()))
+        named = tuple(Subject(d, "NCCL_IB_HCA selects it", True) for d in taken if d.name in called)
+        near = subjects(taken, gpus, pci, None) if len(named) < len(taken) else ()
+        return (*named, *(one for one in near if one.device.name not in called))
     if isinstance(gpus, Unavailable):
         return tuple(Subject(d, f"the job's GPUs could not be read ({gpus})", False) for d in devices)
     if not gpus:
