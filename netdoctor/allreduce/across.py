@@ -39,6 +39,7 @@ _KEPT: Final = frozenset(
     }
 )
 
+_WORDS: Final = frozenset({"event", "phase", "error"})
 
 _EARLY: Final = ("import", "rendezvous", "device", "init", "first")  # while connections are made
 # Gloo on an address it cannot come to: of the other family (transport/tcp/device.cc), or without a route (socket.cc).
@@ -72,7 +73,7 @@ class Heard:
 
     def backend(self) -> str | None:
         """Of the common run; None where there is none."""
-        said = {one.get("backend") for one in self.ready.values()}
+        said = {text(one.get("backend"), 20) for one in self.ready.values()}
         if len(self.ready) < self.nodes.count or not said <= {"gloo", "nccl"}:
             return None
         return "nccl" if said == {"nccl"} else "gloo"
@@ -279,14 +280,17 @@ def _events(said: object, first: int, ranks: int) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for event in said[: 400 * ranks] if isinstance(said, list) else ():
         rank = event.get("rank") if isinstance(event, Mapping) else None
-        if type(rank) is int and 0 <= rank < ranks and event.get("event") in _EVENTS:
-            tidy = {
-                k: text(v, 800) if isinstance(v, str) else v
-                for k, v in event.items()
-                if k in _KEPT and not isinstance(v, list | dict)
-            }
+        if type(rank) is int and 0 <= rank < ranks and str(event.get("event")) in _EVENTS:
+            tidy = {k: text(v, 800) if k in _WORDS else v for k, v in event.items() if k in _KEPT and _fits(k, v)}
             out.append({**tidy, "rank": first + rank})
     return out
+
+
+def _fits(name: str, value: object) -> bool:
+    """Words are words, and numbers are numbers that a float can hold."""
+    if name in _WORDS:
+        return isinstance(value, str)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def _cut(said: object, ranks: int) -> verdict.Cut | None:
@@ -296,6 +300,7 @@ def _cut(said: object, ranks: int) -> verdict.Cut | None:
         known = {name: tuple(int(n) for n in said[name][:ranks]) for name in _COUNTS}
         known |= {name: tuple(int(n) for n in said[name][:ranks] if 0 <= int(n) < ranks) for name in _NAMES}
         kind, word = text(said["kind"], 20), text(said["text"])
-        return verdict.Cut(kind, float(said["time"]), float(said["seconds"]), text=word, **known)
-    except (KeyError, TypeError, ValueError):
+        when, seconds = float(said["time"]), float(said["seconds"])
+        return verdict.Cut(kind, when, seconds, text=word, **known) if abs(when) + abs(seconds) < 1e300 else None
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None

@@ -13,6 +13,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -21,7 +22,9 @@ SUBJECTS: Final = ("join", "place", "reach", "ready", "result")
 MAX_LINE: Final = 2 << 20  # bytes of one line of one node: results of 16 ranks are 20 KB
 STRANGERS: Final = 64  # connections without a first line, at once
 STRANGER_SECONDS: Final = 10.0
-LAST_SECONDS: Final = 20.0  # after the first result: the others were told to stop, and end within the runner's own limits
+LAST_SECONDS: Final = 20.0  # after a result that failed: the others were told to stop, and end within the runner's own limits
+# After one that did not: a slow node may still compare its data (`LIMITS` of runner.py for verify and done, and its end).
+FINISH_SECONDS: Final = 100.0
 
 
 class Line:
@@ -30,7 +33,8 @@ class Line:
     def __init__(self, peer: socket.socket, address: str) -> None:
         self.socket, self.address = peer, address
         self.node: int | None = None
-        self.read, self.write = bytearray(), bytearray()
+        self.read = bytearray()
+        self.write: deque[memoryview] = deque()  # of what is told to all, the nodes share the bytes
         self.heard = self.since = time.monotonic()
 
 
@@ -91,9 +95,9 @@ class Hub:
             peer, address = self.door.accept()
         except OSError:
             return
-        if sum(line.node is None for line in self.lines.values()) >= STRANGERS:
-            peer.close()
-            return
+        strangers = [line for line in self.lines.values() if line.node is None]
+        if len(strangers) >= STRANGERS:
+            self._drop(strangers[0], "")  # who belongs to the run speaks at once: the one that has waited longest does not
         peer.setblocking(False)
         self.lines[peer] = Line(peer, str(address[0]).removeprefix("::ffff:"))
         self.selector.register(peer, selectors.EVENT_READ)
@@ -119,7 +123,7 @@ class Hub:
                 if not isinstance(message, dict):
                     raise ValueError("no object")
                 self._said(line, message)
-            except (ValueError, KeyError, TypeError, RecursionError):
+            except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
                 self._drop(line, "it said what nobody of this version says")
                 return
         if len(line.read) > (MAX_LINE if line.node is not None else 1 << 16):
@@ -167,7 +171,7 @@ class Hub:
     def _ended(self, failed: bool) -> None:
         if failed:
             self._stop()
-        self.end = min(self.end, time.monotonic() + LAST_SECONDS)
+        self.end = min(self.end, time.monotonic() + (LAST_SECONDS if self.stopped else FINISH_SECONDS))
 
     def _stop(self) -> None:
         if not self.stopped:
@@ -217,21 +221,25 @@ class Hub:
         self._tell_all({"say": subject, "data": board, "gone": self.gone, "refused": self.refused})
 
     def _tell_all(self, message: Mapping[str, Any]) -> None:
-        packed = json.dumps(message).encode() + b"\n"
+        packed = memoryview(json.dumps(message).encode() + b"\n")
         for line in list(self.lines.values()):
             if line.node is not None:
-                line.write += packed
+                line.write.append(packed)
                 self._flush(line)
 
     def _tell(self, line: Line, message: Mapping[str, Any]) -> None:
-        line.write += json.dumps(message).encode() + b"\n"
+        line.write.append(memoryview(json.dumps(message).encode() + b"\n"))
         self._flush(line)
 
     def _flush(self, line: Line) -> None:
         try:
             while line.write:
-                sent = line.socket.send(line.write)
-                del line.write[:sent]
+                first = line.write.popleft()
+                try:
+                    first = first[line.socket.send(first) :]
+                finally:
+                    if first:
+                        line.write.appendleft(first)
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:

@@ -166,7 +166,7 @@ class Meeting:
             self._died(MeetingError("lost", "the connection to it was closed"))
         except OSError as error:
             self._died(MeetingError("lost", f"the connection to it broke: {error.strerror}"))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
             self._died(MeetingError("turned away", "what listens there is no netdoctor of this version"))
 
     def _hear(self, message: dict[str, Any]) -> None:

@@ -1,0 +1,218 @@
+"""Across nodes: another node, or a stranger, that says anything at all costs nobody else the meeting or the verdict."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netdoctor.allreduce import across, hub
+from netdoctor.allreduce.across import Heard
+from netdoctor.allreduce.experiment import AllReduce, Run
+from netdoctor.allreduce.hub import PROTOCOL, STRANGERS, SUBJECTS, Hub
+from netdoctor.allreduce.nodes import Nodes
+from netdoctor.commands import nodes_findings
+from netdoctor.model import Status
+
+LIMITS = {**dict.fromkeys(SUBJECTS, 30.0)}
+ANYTHING: tuple[Any, ...] = (
+    None, True, -1, 0, 1e308, 10**400, float("nan"), float("inf"), "", "x", "\x1b[0m", "9" * 400, [], [[]], {},
+    {"a": {}}, [1e400],
+)  # fmt: skip
+
+
+# What other nodes say of the run
+
+
+def events(ranks: int = 2) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for rank in range(ranks):
+        out += [{"event": "forked", "rank": rank, "t": 1.0, "pid": 7}]
+        out += [{"event": "phase", "rank": rank, "t": 2.0, "phase": phase} for phase in ("import", "init", "first", "done")]
+        out += [{"event": "size", "rank": rank, "t": 3.0, "bytes": 4096, "seconds": 0.1}]
+        out += [{"event": "verified", "rank": rank, "t": 3.0, "bytes": 4096, "wrong": 0}]
+        out += [{"event": "error", "rank": rank, "t": 3.5, "error": "connection reset by peer"}]
+        out += [{"event": "result", "rank": rank, "t": 4.0, "moved": 5, "system_cpu": 0.1, "user_cpu": 0.1, "inside": 1.0}]
+        out += [{"event": "exit", "rank": rank, "t": 5.0, "status": 0}]
+    return out
+
+
+def part() -> dict[str, Any]:
+    cut = {"kind": "stalled", "time": 4.0, "seconds": 3.0, "text": "x", "entered": [1, 2], "left": [1, 1], "stopped": [0],
+           "blocked": [1]}  # fmt: skip
+    return {"events": events(), "cut": cut}
+
+
+def told() -> dict[str, Any]:
+    """What a node says about each subject."""
+    return {
+        "join": {"host": "h1", "address": "10.0.0.2", "port": 5},
+        "place": {"space": "s", "gloo": ["eth0", "10.0.0.2"], "nccl": None, "links": [["eth0", "10.0.0.2", 24, 1500]]},
+        "reach": {"0": "", "takes": {"gloo": {"0": "refused"}, "nccl": {}}},
+        "ready": {
+            "ranks": 2,
+            "backend": "gloo",
+            "cannot": "",
+            "traits": {"torch": "2.9", "env": "read", "env NCCL_DEBUG": "x"},
+        },
+        "result": part(),
+    }
+
+
+def changed(value: Any, draw: random.Random) -> Any:
+    """`value` with one place replaced by something else."""
+    if draw.random() < 0.15 or not isinstance(value, dict | list) or not value:
+        return draw.choice(ANYTHING)
+    if isinstance(value, dict):
+        key = draw.choice(sorted(value))
+        return {**value, key: changed(value[key], draw)}
+    place = draw.randrange(len(value))
+    return [*value[:place], changed(value[place], draw), *value[place + 1 :]]
+
+
+def judged(good: dict[str, Any], other: dict[str, Any]) -> tuple[Heard, Any]:
+    """Node 0's verdict, where node 1 said `other`, as JSON brings it."""
+    heard = Heard(Nodes(2, 0, "h0", 29400))
+    for subject in SUBJECTS[:-1]:
+        message = {"data": {"0": good[subject], "1": json.loads(json.dumps(other[subject]))}, "gone": {}, "refused": []}
+        across.hear(heard, subject, message)
+    made = across.experiments(heard)
+    if not isinstance(made, str):
+        parts = across.hear(heard, "result", {"data": {"0": good["result"], "1": json.loads(json.dumps(other["result"]))}})
+        heard.run = across.combine(heard, made, parts, Run(made[0], "finished"))
+    return heard, made
+
+
+@settings(max_examples=400, deadline=None)
+@given(seed=st.integers(0, 2**32), changes=st.integers(1, 6))
+def test_whatever_another_node_says_there_is_a_verdict(seed: int, changes: int) -> None:
+    draw = random.Random(seed)
+    good, other = told(), told()
+    for _ in range(changes):
+        subject = draw.choice(SUBJECTS)
+        other[subject] = changed(other[subject], draw)
+    heard, made = judged(good, other)
+    result = nodes_findings.result(heard)
+    assert result.findings
+    said = json.dumps(nodes_findings.section(heard)) + str(result)
+    assert "\x1b" not in said and "\\u001b" not in said
+    if isinstance(made, str):
+        assert Status.PASS not in {f.status for f in result.findings}
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        {"event": []},
+        {"event": "size", "bytes": 4096, "seconds": 10**400},
+        {"event": "forked", "t": float("inf"), "pid": float("inf")},
+        {"event": "result", "moved": "many"},
+        {"event": "result", "system_cpu": "x", "inside": []},
+        {"event": "exit", "status": 10**400, "t": 1.0},
+    ],
+)
+def test_events_that_are_none_are_left_out(rubbish: dict[str, Any]) -> None:
+    other = told()
+    other["result"] = {"events": [*events(), {"rank": 0, "t": 9.0, **rubbish}], "cut": {"kind": "stalled", "time": 1e400}}
+    heard, made = judged(told(), other)
+    assert isinstance(made[0], AllReduce) and heard.run is not None and heard.run.ranks[2].bytes_moved in (0, 5)
+
+
+# Strangers at the hub
+
+
+class Caller:
+    """One connection to the hub."""
+
+    def __init__(self, port: int) -> None:
+        self.line = socket.create_connection(("127.0.0.1", port), 20)
+        self.stream = self.line.makefile("rb")
+
+    def say(self, message: Any) -> None:
+        self.line.sendall((message if isinstance(message, str) else json.dumps(message)).encode() + b"\n")
+
+    def until(self, subject: str) -> dict[str, Any]:
+        for one in self.stream:
+            message: dict[str, Any] = json.loads(one)
+            if message["say"] == subject:
+                return message
+        raise AssertionError(f"hung up before {subject}")
+
+    def close(self) -> None:
+        self.stream.close()
+        self.line.close()
+
+
+class Room:
+    """A hub on a port of its own, and who came to it."""
+
+    def __init__(self, count: int = 2) -> None:
+        self.hub = Hub(socket.create_server(("127.0.0.1", 0), backlog=512), count, "", LIMITS, 20.0)
+        self.count, self.callers = count, list[Caller]()
+        self.hub.start()
+
+    def __enter__(self) -> Room:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hub.close()
+        for one in self.callers:
+            one.close()
+
+    def call(self) -> Caller:
+        self.callers.append(Caller(self.hub.door.getsockname()[1]))
+        return self.callers[-1]
+
+    def all(self) -> list[Caller]:
+        """Every node, joined."""
+        nodes = [self.call() for _ in range(self.count)]
+        for number, one in enumerate(nodes):
+            one.say({"say": "join", "protocol": PROTOCOL, "node": number, "nodes": self.count, "data": {"host": f"h{number}"}})
+        return nodes
+
+
+def test_strangers_who_say_nothing_keep_nobody_out() -> None:
+    with Room() as room:
+        for _ in range(2 * STRANGERS):
+            room.call()
+        assert sorted(room.all()[1].until("join")["data"]) == ["0", "1"]
+
+
+@pytest.mark.parametrize("port", ["1e400", "[]", '"x"', "null", "NaN"])
+def test_no_message_ends_the_hub(port: str) -> None:
+    with Room() as room:
+        first, second = room.all()
+        second.until("join")
+        first.say(f'{{"say":"store","port":{port}}}')
+        second.say({"say": "place", "data": {}})
+        assert "nobody of this version" in second.until("place")["gone"]["0"]
+
+
+def test_what_nodes_have_not_read_yet_is_kept_once() -> None:
+    with Room(12) as room:
+        nodes = room.all()
+        for one in nodes:
+            one.until("join")
+            one.say({"say": "place", "data": "x" * (3 << 19)})
+        assert len(nodes[0].until("place")["data"]) == 12
+        waiting = [one.write for one in room.hub.lines.values() if one.write]
+        assert len(waiting) > 5 and len({id(part.obj) for one in waiting for part in one}) == 1
+        assert len(nodes[1].until("place")["data"]) == 12
+
+
+def test_a_node_that_verifies_for_long_is_waited_for() -> None:
+    """Nobody told it to stop: the runner's own limits hold, not those after a failure."""
+    door = socket.create_server(("127.0.0.1", 0))
+    made = Hub(door, 2, "", {**LIMITS, "result": 300.0}, 20.0)
+    made.at, made.end = len(SUBJECTS) - 1, time.monotonic() + 300.0
+    made._ended(False)
+    assert made.end - time.monotonic() > 75.0 + 15.0  # runner.LIMITS: verify, done
+    made._ended(True)
+    assert made.end - time.monotonic() <= hub.LAST_SECONDS
+    door.close()
