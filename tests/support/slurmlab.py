@@ -87,13 +87,25 @@ def machine(name, hcas):
        " && mount -t tmpfs cgroup /sys/fs/cgroup'")
 def inside(name, *argv, **more):
     return text("nsenter", "-t", str(PIDS[name]), "-m", "-r", "-u", "-n", *argv, **more)
+PROGRAM = f"{sys.executable} -I {PYZ}"
 def settings(**values):
-    base = {"NETDOCTOR": f"{sys.executable} -I {PYZ}", "PYTHON": sys.executable, "DEADLINE": "30",
+    "What netdoctor.conf says to all nodes."
+    base = {"NETDOCTOR": PROGRAM, "PYTHON": sys.executable, "DEADLINE": "30",
             "SLURM_CONF": "/etc/slurm/slurm.conf", "CONFIG": "/etc/netdoctor/site.yaml"}
-    lines = [f"{key}='{value}'\n" for key, value in {**base, **values}.items()]
-    new = pathlib.Path(SCRIPTS, "netdoctor.conf.new")
-    new.write_text("".join(lines))
-    new.rename(SCRIPTS + "/netdoctor.conf")
+    own = f"read -r here </proc/sys/kernel/hostname; [ ! -r {SCRIPTS}/conf.$here ] || . {SCRIPTS}/conf.$here\n"
+    _write("netdoctor.conf", {**base, **values}, own)
+def settings_of(name, **values):
+    "What one node is told on top of that."
+    _write(f"conf.{name}", values, "")
+def _write(file, values, end):
+    new = pathlib.Path(SCRIPTS, file + ".new")
+    new.write_text("".join(f"{key}='{value}'\n" for key, value in values.items()) + end)
+    new.rename(f"{SCRIPTS}/{file}")
+def together(*functions):
+    "Run them at the same time; what each returned."
+    from concurrent.futures import ThreadPoolExecutor
+    with ThreadPoolExecutor(len(functions)) as pool:
+        return [one.result() for one in [pool.submit(f) for f in functions]]
 def start(conf, more=""):
     sh("hostname control", "mkdir -p /run/slurm/state /run/netdoctor /etc/slurm /etc/netdoctor /plain-sys /mnt-trees",
        "mount -t tmpfs -o mode=755 trees /mnt-trees", "mount -t sysfs sysfs /plain-sys",
