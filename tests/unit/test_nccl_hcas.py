@@ -208,7 +208,7 @@ CHOSEN, NEAREST = ("NCCL_IB_HCA selects it", True), ("nearest to GPU0 (PIX)", Tr
           "x": ("perhaps the HCA of one of the GPUs: its place on PCI is not known", False)}),
         ((dev("a", A), dev("soft", None)), G, bus(GPU, NEAR), "", {"a": ("nearest to GPU0 (PIX)", True)}),
         # a prefix takes what nobody meant, too: then the nearest of them count, and what is called by its name
-        ((dev("x1", A), dev("x12", C)), G, bus(GPU, NEAR, CPU_0), "x1", {"x1": CHOSEN, "x12": ("nearest to GPU0 (PHB)", True)}),
+        ((dev("x1", A), dev("x12", C)), G, bus(GPU, NEAR, CPU_0), "x1", {"x1": CHOSEN}),
         ((dev("x1", A), dev("x12", C), dev("x13", C)), G, bus(GPU, NEAR, CPU_0), "=x12", {"x12": CHOSEN}),
         ((dev("x1", A), dev("x12", C), dev("x13", C)), G, bus(GPU, NEAR, CPU_0), "x12,x", {"x12": CHOSEN, "x1": NEAREST}),
         ((dev("x1", A), dev("x12", C)), G, bus(GPU, NEAR, CPU_0), "^x12", {"x1": NEAREST}),
