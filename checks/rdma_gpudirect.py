@@ -64,6 +64,7 @@ class Node:
     single: bool
     count: int
     virtual_topology: bool
+    efa: bool  # every RDMA device is an EFA
 
     def setting(self, name: str) -> str | None:
         known = self.environ.nccl
@@ -112,6 +113,7 @@ def gpudirect_rdma(
         job.nodes_stated and job.nodes == 1,
         len(places),
         isinstance(pci, Unavailable) or pci.virtual_topology is not False,
+        all(d.driver == "efa" for d in devices),
     )
     choice = parse_selector(node.setting("NCCL_IB_HCA") or "")
     candidates = hcas.selected(devices, choice) if choice else devices
@@ -157,7 +159,8 @@ def _does_not_apply(rdma: Rdma, pci: Pci | Unavailable, gpus: Gpus) -> Finding |
 
 def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Finding:
     subject = f"{gpu.label}–{device.name}"
-    proof = gdr_proof(node.runs, gpu.ordinal, device.name)
+    # aws-ofi-nccl names no device in the log, and whether EFA does GPUDirect it finds out once a process (support_gdr).
+    proof = gdr_proof(node.runs, gpu.ordinal, device.name, unnamed=node.efa)
     own = _own_rules(gpu, device, node, proof, subject)
     if own is not None:
         return own
@@ -210,7 +213,9 @@ def _own_rules(gpu: hcas.GpuPlace, device: RdmaDevice, node: Node, proof: GdrPro
         return None
     if proof.send and proof.receive:
         return _passed(subject, node, f"EFA: the log shows /GDRDMA both ways (NET/{proof.network})", "")
-    if proof.shown and any(word in gpu.name for word in EFA_GPUS):
+    chosen = node.settings_unread is not None or node.setting("NCCL_NET_GDR_LEVEL") or node.setting("NCCL_NET_GDR_READ")
+    # an instance with a single one of these GPUs has no GPUDirect RDMA (p5.4xlarge)
+    if proof.shown and not chosen and node.count > 1 and any(word in gpu.name for word in EFA_GPUS):
         return fail(
             f"EFA without GPUDirect: NET/{proof.network} staged through host memory on {gpu.name}",
             subject=subject,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from netdoctor.allreduce.experiment import Run
 from netdoctor.nccl.facts import LogFacts
+
+_OWN: Final = ("IB", "Socket")  # NCCL's own networks, which list their devices
 
 
 @dataclass(frozen=True)
@@ -23,10 +26,11 @@ class GdrProof:
         return self.send is not None or self.receive is not None
 
 
-def gdr_proof(runs: Iterable[Run], ordinal: int | None, hca: str) -> GdrProof:
+def gdr_proof(runs: Iterable[Run], ordinal: int | None, hca: str, unnamed: bool = False) -> GdrProof:
     """``/GDRDMA`` on the NET connections of GPU `ordinal` through `hca`, over all runs.
 
-    The line of a send speaks of the sender's GPU, that of a receive of the receiver's (NCCL src/transport/net.cc).
+    The line of a send speaks of the sender's GPU, that of a receive of the receiver's (NCCL src/transport/net.cc).  `unnamed`:
+    connections of a plugin's network count, too, where neither run nor log names a device.
     """
     send: list[bool] = []
     receive: list[bool] = []
@@ -42,7 +46,8 @@ def gdr_proof(runs: Iterable[Run], ordinal: int | None, hca: str) -> GdrProof:
             listed = log.devices[via.device].name if via.device is not None and via.device < len(log.devices) else ""
             rank = via.src if via.direction == "send" else via.dst
             gpus = run.experiment.gpus
-            if (named or listed) == hca and rank < len(gpus) and gpus[rank] == ordinal:
+            device = named or listed or (hca if unnamed and not log.devices and via.detail not in _OWN else "")
+            if device == hca and rank < len(gpus) and gpus[rank] == ordinal:
                 (send if via.direction == "send" else receive).append(via.gdrdma)
                 network, used = via.detail, run
     return GdrProof(all(send) if send else None, all(receive) if receive else None, network, used)
