@@ -13,6 +13,8 @@ from typing import Any, Final
 from netdoctor.allreduce import paths, places, verdict
 from netdoctor.allreduce.doors import LOSES
 from netdoctor.allreduce.experiment import DEFAULT_SIZES, AllReduce, CommonRun, Run, TorchFacts
+from netdoctor.allreduce.flows import Flow
+from netdoctor.allreduce.flows import read as read_flows
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.allreduce.places import Place
 from netdoctor.textsafe import clean
@@ -63,6 +65,7 @@ class Heard:
     refused: tuple[str, ...] = ()  # whom the master turned away
     master: tuple[str, str] | None = None  # kind and text of why the master was not, or is no more, to be had
     run: CommonRun | None = None
+    flows: dict[int, dict[str, Flow]] = field(default_factory=dict)  # from -> address of the other end
     firsts: dict[int, int] = field(default_factory=dict)  # node -> its first rank
     seconds: float = 0.0  # until all had come
 
@@ -188,6 +191,7 @@ def combine(heard: Heard, made: Mapping[int, AllReduce], parts: Mapping[int, Any
         first, ranks = heard.firsts[node], made[node].ranks
         if not isinstance(part, Mapping):
             continue
+        heard.flows[node] = read_flows(part.get("flows"))
         events += _events(part.get("events"), first, ranks)
         cut = _cut(part.get("cut"), ranks)
         if cut is not None:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from netdoctor.allreduce.doors import LOSES, STALLS
+from netdoctor.allreduce.flows import Flow
 
 if TYPE_CHECKING:
     from netdoctor.allreduce.across import Heard
+
+# Of what is sent, sent again.  At 0.5 % a connection of 1 ms round trip stays below 25 MB/s (Mathis et al., CCR 27(3), 1997);
+# a network that is not overloaded shows less than a thousandth of that.
+LOST: Final = 0.005
+AGAIN: Final = 1 << 20  # bytes: a few packets prove nothing
+SLOWER: Final = 4.0  # times: routes of unequal length and busy CPUs make two
+ENOUGH: Final = 16 << 20  # bytes
+WAITED: Final = 0.3  # seconds
 
 Reach = Mapping[int, Mapping[int, str]]  # from -> to -> "" or why not
 Pairs = list[tuple[int, int, str]]  # from, to, why not
@@ -126,6 +135,52 @@ def twice(heard: Heard) -> dict[str, dict[int, str]]:
     return {
         ip: nodes for ip, nodes in sorted(holders.items()) if len(nodes) > 1 and len({heard.places[n].space for n in nodes}) > 1
     }
+
+
+def flows(heard: Heard) -> dict[tuple[int, int], Flow]:
+    """What the ranks' TCP connections carried from node to node."""
+    owners: dict[str, set[int]] = {}
+    for node, place in heard.places.items():
+        for ip in {own.ip for own in place.owns}:
+            owners.setdefault(ip, set()).add(node)
+    found: dict[tuple[int, int], Flow] = {}
+    for a, row in heard.flows.items():
+        for ip, flow in row.items():
+            there = owners.get(ip, set())
+            if len(there) == 1 and (b := next(iter(there))) != a:
+                found[a, b] = found.get((a, b), Flow()).plus(flow)
+    return found
+
+
+def lossy(heard: Heard) -> dict[Whom, list[tuple[int, int, Flow]]]:
+    """Where much was sent twice, by whom it lies with: the node that all such flows share, else each pair."""
+    bad = {pair: one for pair, one in flows(heard).items() if one.again >= AGAIN and one.again >= LOST * one.sent}
+    nodes = {n for pair in bad for n in pair if all(n in other for other in bad)}
+    told: dict[Whom, list[tuple[int, int, Flow]]] = {}
+    for (a, b), flow in sorted(bad.items()):
+        told.setdefault(next(iter(nodes)) if len(nodes) == 1 and len(bad) > 1 else (a, b), []).append((a, b, flow))
+    return told
+
+
+def slow(heard: Heard) -> tuple[Whom, float, float] | None:
+    """The node, or the way from one to another, whose flows are far slower than every other one, and kept the run waiting:
+    with bytes a second there at most, and elsewhere at least.
+
+    Busy is the time in which something was under way and the receiver had room: a rank that is slow itself does not count.
+    """
+    inside = max((rank.collective_seconds for rank in heard.run.ranks), default=0.0) if heard.run else 0.0
+    rates = {pair: one.acked / max(one.busy, 1e-6) for pair, one in flows(heard).items() if one.acked >= ENOUGH}
+    busy = {pair: one.busy for pair, one in flows(heard).items()}
+    whoms: list[tuple[Whom, set[tuple[int, int]]]] = [(n, {p for p in rates if n in p}) for n in heard.places]
+    whoms += [(pair, {pair}) for pair in rates]
+    for whom, mine in whoms:
+        rest = rates.keys() - mine
+        if not mine or not rest or max(busy[p] for p in mine) < max(WAITED, inside / 2):
+            continue
+        here, there = max(rates[p] for p in mine), min(rates[p] for p in rest)
+        if here * SLOWER < there:
+            return whom, here, there
+    return None
 
 
 def _networks(heard: Heard) -> list[str]:

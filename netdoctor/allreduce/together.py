@@ -14,6 +14,7 @@ from netdoctor.allreduce import across, places, plan, verdict
 from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.doors import OWN_PORT
 from netdoctor.allreduce.experiment import Across, AllReduce, Baseline
+from netdoctor.allreduce.flows import Sampler
 from netdoctor.allreduce.meeting import Meeting, MeetingError
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.allreduce.runner import LIMITS
@@ -147,14 +148,16 @@ class Together:
         port, host = 0, "127.0.0.1"
         if nodes.rank != 0:
             port, host = self._store(deadline), meeting.peer
+        flows = Sampler()
         part = Across(self.heard.firsts[nodes.rank], world, host, port, lambda p: meeting.say("store", port=p), stopped)
         if nodes.rank != 0 and port == 0:
             mine = verdict.not_started(own, "node 0 never began")
         else:
+            flows.start()
             mine = session.run(own, deadline, across=part)
             if part.cut is None and not part.events:  # not past its import, or no lock
                 part.cut = verdict.Cut("lost", time.monotonic(), text=mine.reason)
-        told = across.outgoing(part.events, part.cut, meeting.offset)
+        told = {**across.outgoing(part.events, part.cut, meeting.offset), "flows": flows.stop()}
         meeting.say("result", data=told, failed=not mine.finished)
         try:
             parts = self._wait("result", self.limits.budget + 30.0)

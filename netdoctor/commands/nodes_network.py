@@ -9,7 +9,7 @@ from typing import Final
 from netdoctor.allreduce import paths
 from netdoctor.allreduce.across import Heard, path_cause
 from netdoctor.fleet.drift import clear_majority
-from netdoctor.model import Finding, Severity, Status
+from netdoctor.model import Finding, Quantity, Severity, Status
 
 Told = tuple[int | None, Finding]  # which node it is about
 _MTU: Final = "ping -M do -s SIZE, larger and larger; ip link and the switch ports' MTU; let ICMP (fragmentation needed) pass"
@@ -28,6 +28,8 @@ def network(heard: Heard) -> Iterator[Told]:
     yield from _astray(heard, severity)
     yield from _frames(heard, severity)
     yield from _twice(heard)
+    yield from _lossy(heard)
+    yield from _slow(heard)
 
 
 def _whom(heard: Heard, whom: paths.Whom) -> tuple[int, str]:
@@ -116,3 +118,32 @@ def _twice(heard: Heard) -> Iterator[Told]:
                 cause="duplicate_address", expected="one host for an address", evidence={"nodes": sorted(nodes)},
                 how=f"arping -D -I IF {ip}; give one of them another address",
             )  # fmt: skip
+
+
+def _lossy(heard: Heard) -> Iterator[Told]:
+    for whom, found in paths.lossy(heard).items():
+        node, name = _whom(heard, whom)
+        share = max(flow.again / flow.sent for _, _, flow in found)
+        ways = ", ".join(f"{a} to {b}" for a, b, _ in found)
+        told = f"{name} loses packets: TCP sent more than {paths.LOST:.1%} of the bytes again (nodes {ways})"
+        yield node, Finding(
+            Status.FAIL, told, subject=name,
+            cause="link_degraded", severity=Severity.WARNING, expected=f"less than {paths.LOST:.1%} is sent again",
+            measured={"sent_again": Quantity(round(100 * share, 2), "%")},
+            how="ethtool -S: errors and drops; nstat TcpRetransSegs; the switch port, a policer, a duplex mismatch",
+        )  # fmt: skip
+
+
+def _slow(heard: Heard) -> Iterator[Told]:
+    if (found := paths.slow(heard)) is None:
+        return
+    whom, here, there = found
+    node, name = _whom(heard, whom)
+    what = f"all that goes to or from {heard.name(node)}" if isinstance(whom, int) else f"what goes from {name}"
+    rates = {"rate": Quantity(round(here / 1e9, 3), "GB/s"), "elsewhere": Quantity(round(there / 1e9, 3), "GB/s")}
+    told = f"the all-reduce waits for the network: {what} is more than {paths.SLOWER:g} times slower than the rest"
+    yield node, Finding(
+        Status.FAIL, told, subject=name, cause="straggler", severity=Severity.WARNING,
+        expected="the same rate between all nodes", measured=rates,
+        how="link speed and duplex (ethtool), tc qdisc, a policer of the cloud or the switch, its cables",
+    )  # fmt: skip
