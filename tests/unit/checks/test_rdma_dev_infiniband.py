@@ -325,3 +325,35 @@ def test_as_many_as_the_site_expects(changes: Changes, status: Status, words: st
 def test_what_pci_shows_is_said_where_all_devices_are_missing(hcas: int, words: str) -> None:
     (found,) = judged({Rdma: f.no_rdma(), Expected: f.expected(hcas=8), Pci: f.pci(8, hcas)}).values()
     assert found.message == f"no RDMA device at all, 8 expected; {words}"
+
+
+def given(*numbers: int, **changes: Any) -> Rdma:
+    """A pod's view: eight HCAs in sysfs, the nodes of `numbers` mapped; `changes` are of mlx5_5."""
+    gone = {"node_numbers": GONE, "open_errno": "ENOENT"}
+    nodes = (f.uverbs(i, **({} if i in numbers else gone)) for i in range(8))
+    return f.rdma(devices=tuple(f.hca(i, uverbs=node, **(changes if i == 5 else {})) for i, node in enumerate(nodes)))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "rdma", "statuses"),
+    [
+        (1, given(5), {"mlx5_5": Status.PASS}),
+        # the nearest HCA of one GPU, and another's for the other
+        (2, given(1, 5), {"mlx5_1": Status.PASS, "mlx5_5": Status.PASS}),
+        (2, given(5), {"mlx5_0": Status.FAIL, "mlx5_1": Status.FAIL}),
+        # only one of the same network stands in
+        (1, given(5, driver="bnxt_en"), {"mlx5_0": Status.FAIL}),
+        (1, given(5, ports=(f.roce_port("eth0"),)), {"mlx5_0": Status.FAIL}),
+        (1, given(5, ports=(f.port(rate_gbps=200.0),)), {"mlx5_5": Status.PASS}),
+        (1, given(5, ports=(f.port(rate_gbps=199.0),)), {"mlx5_0": Status.FAIL}),
+    ],
+)
+def test_a_pod_may_be_given_another_hca_than_the_nearest(gpus: int, rdma: Rdma, statuses: dict[str, Status]) -> None:
+    found = judged({Vantage: f.pod(), Gpus: f.gpus(gpus), Rdma: rdma})
+    assert {name: x.status for name, x in found.items() if name != "memlock"} == statuses
+
+
+def test_hardware_without_a_device_is_named_with_its_driver() -> None:
+    bare = (f.hca_device(0, driver=None), f.hca_device(1))
+    found = judged({Rdma: f.no_rdma(), Pci: f.pci(devices=bare)})["node"]
+    assert "(0000:18:00.0 (no driver), 0000:40:00.0 (mlx5_core))" in found.message
