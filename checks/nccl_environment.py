@@ -48,7 +48,7 @@ def environment(
         found = [one for one in found if str(one.evidence.get("source", "")).startswith("/etc/nccl.conf")]
     yield from (one for one in found if one.status is not Status.PASS)
     if not vantage.job_environment:
-        yield unknown(f"{vantage.why_not or 'not the environment of the job'}: its variables are not seen", how=HOW)
+        yield unknown(f"{vantage.why_not}: the job's variables are not seen", how=HOW)
         return
     if isinstance(environ.nccl, Unavailable):
         yield unknown(

@@ -15,6 +15,7 @@ _COMPARE: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
 }  # fmt: skip
 
 
+_BARE: Final = (ast.Name, ast.Call, ast.Attribute)
 Path = tuple[tuple[str, int | None], ...]  # field, index in it
 
 
@@ -53,7 +54,8 @@ def mutants(source: str) -> Iterator[Mutant]:
             name = f"{where}: {_short(ast.unparse(node))} -> {_short(after)}"
             seen[name] += 1
             number = "" if seen[name] == 1 else f" #{seen[name]}"
-            yield Mutant(name + number, getattr(node, "lineno", 0), original, path, change)
+            line = node.iter.lineno if isinstance(node, ast.comprehension) else getattr(node, "lineno", 0)
+            yield Mutant(name + number, line, original, path, change)
 
 
 def _short(text: str) -> str:
@@ -67,12 +69,10 @@ def _sites(node: ast.AST, path: Path, where: str) -> Iterator[tuple[Path, str]]:
     if _changes(node):
         yield path, where or "module"
     for field, value in ast.iter_fields(node):
-        if field in ("annotation", "returns", "decorator_list", "type_comment") or isinstance(value, ast.JoinedStr):
+        if field in ("annotation", "returns", "decorator_list", "type_comment", "format_spec"):
             continue
         for index, child in enumerate(value) if isinstance(value, list) else ((None, value),):
-            if isinstance(child, ast.AST) and not isinstance(
-                child, ast.JoinedStr | ast.expr_context | ast.Import | ast.ImportFrom
-            ):
+            if isinstance(child, ast.AST) and not isinstance(child, ast.expr_context | ast.Import | ast.ImportFrom):
                 yield from _sites(child, (*path, (field, index)), where)
 
 
@@ -97,8 +97,15 @@ def _changes(node: ast.AST) -> int:
     if isinstance(node, ast.Expr):
         return int(isinstance(node.value, ast.Yield | ast.YieldFrom))
     if isinstance(node, ast.If | ast.IfExp):
-        return int(isinstance(node.test, ast.Name | ast.Call | ast.Attribute))
+        return int(isinstance(node.test, _BARE))
+    if isinstance(node, ast.comprehension):
+        return len(_bare(node))
     return int(isinstance(node, ast.BoolOp) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)))
+
+
+def _bare(node: ast.comprehension) -> list[int]:
+    """The filters that are no comparison, negation or boolean operation: those have mutants of their own."""
+    return [index for index, one in enumerate(node.ifs) if isinstance(one, _BARE)]
 
 
 def _mutated(node: ast.AST, change: int) -> tuple[ast.AST, str]:
@@ -114,6 +121,9 @@ def _mutated(node: ast.AST, change: int) -> tuple[ast.AST, str]:
     elif isinstance(node, ast.If | ast.IfExp):
         node.test = ast.UnaryOp(ast.Not(), node.test)
         return node, f"not {ast.unparse(node.test.operand)}"
+    elif isinstance(node, ast.comprehension):
+        index = _bare(node)[change]
+        node.ifs[index] = ast.UnaryOp(ast.Not(), node.ifs[index])
     elif isinstance(node, ast.BoolOp):
         node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
     elif isinstance(node, ast.UnaryOp):

@@ -19,10 +19,11 @@ def judge(x, flag):
     """Not > a comparison."""
     if not flag:
         return "off"
-    return "high" if x > LIMIT and x != 9 else f"low {1 + 1}"
+    return "high" if x > LIMIT and x != 9 else f"low {x or flag:>3}"
 
 def speak(x, times=1):
     yield x
+    [y for y in x if y]
 '''
 
 
@@ -32,13 +33,15 @@ def test_every_kind_once() -> None:
         "module: 3 -> 4",
         "judge: not flag -> flag",
         "judge: return 'off' -> return None",
-        "judge: return 'high' if x > LIMIT and x != 9 else f'low {1 + 1}' -> return None",
+        "judge: return 'high' if x > LIMIT and x != 9 else f'low {x or flag:>3}' -> return None",
         "judge: x > LIMIT and x != 9 -> x > LIMIT or x != 9",
         "judge: x > LIMIT -> x >= LIMIT",
         "judge: x != 9 -> x == 9",
         "judge: 9 -> 10",
+        "judge: x or flag -> x and flag",
         "speak: 1 -> 2",
         "speak: yield x -> pass",
+        "speak: for y in x if y -> for y in x if not y",
     ]
     assert len({ast.dump(one.tree) for one in mutants(SOURCE)}) == len(names)
 
@@ -48,10 +51,10 @@ def test_a_planted_mutant_goes_again() -> None:
     exec(compile(SOURCE, "planted_example", "exec"), module.__dict__)
     judge = module.judge
     mutant = next(one for one in mutants(SOURCE) if one.name == "judge: x > LIMIT -> x >= LIMIT")
-    assert judge(3, True) == "low 2"
+    assert judge(3, True) == "low   3"
     with planted(module, mutant.tree):
         assert judge(3, True) == "high", "whoever holds the function meets the mutant"
-    assert judge(3, True) == "low 2"
+    assert judge(3, True) == "low   3"
 
 
 def test_a_planted_default_goes_again() -> None:

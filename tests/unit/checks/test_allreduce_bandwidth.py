@@ -91,6 +91,12 @@ def test_without_an_accelerator_only_a_floor_counts() -> None:
     assert only(judge(allreduce_bandwidth, cpu | {Expected: expected(busbw_floor={1 << 20: 9.0})})).status is Status.FAIL
 
 
+@pytest.mark.parametrize(("reason", "words"), [("GPU 3 is in use", "GPU 3 is in use"), ("", "hung")])
+def test_why_there_is_no_rate_is_said(reason: str, words: str) -> None:
+    found = only(judge(allreduce_bandwidth, machine() | {Baseline: baseline(nvlink(1.0, state="hung", reason=reason))}))
+    assert found.status is Status.UNKNOWN and found.message.endswith(f"did not finish: {words}")
+
+
 def test_no_run_is_unknown() -> None:
     assert only(judge(allreduce_bandwidth, machine() | {Baseline: Unavailable("refused")})).status is Status.UNKNOWN
 

@@ -142,6 +142,19 @@ def test_sizes_read_well() -> None:
         assert words in only(judge(allreduce_run, machine() | {Baseline: baseline(run(experiment=experiment))})).message
 
 
+@pytest.mark.parametrize(("wrong", "words"), [({1: 5}, "on rank 1"), ({0: 2, 1: 5}, "on ranks 0, 1")])
+def test_ranks_with_wrong_sums_are_named(wrong: dict[int, int], words: str) -> None:
+    ranks = tuple(rank(i, wrong=wrong.get(i, 0)) for i in range(3))
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(run(3, ranks=ranks))}))
+    assert found.message.endswith(words) and found.measured["wrong_elements"] == wrong
+
+
+@pytest.mark.parametrize(("blamed", "words"), [((2,), "rank 2 never arrived"), ((1, 2), "ranks 1, 2 never arrived")])
+def test_ranks_that_are_missing_are_named(blamed: tuple[int, ...], words: str) -> None:
+    given = run(3, state="hung", verified=None, blamed=blamed)
+    assert words in only(judge(allreduce_run, machine() | {Baseline: baseline(given)})).message
+
+
 def test_wrong_elements_count_whatever_the_run_says_of_itself() -> None:
     assert one(run(verified=True, ranks=(rank(0), rank(1, wrong=5)))) == (Status.FAIL, "wrong_data")
     assert one(run(verified=False, ranks=(rank(0), rank(1)))) == (Status.FAIL, "wrong_data")

@@ -251,6 +251,24 @@ def test_interrupts_where_sockets_carry_the_data(changes: Changes, status: Statu
     assert judged(base | changes)["interrupts"].status is status
 
 
+FAR_AWAY = f.net(f.netlink_link("eth0", 2, "10.0.0.7", numa_node=5))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({Interrupts: LOST}, f"interrupts could not be read: {LOST}"),
+        ({Net: LOST, Interrupts: f.interrupts({"eth0": frozenset(FIRST)})}, f"interrupts could not be read: {LOST}"),
+        ({Interrupts: f.interrupts({"eth0": LOST})}, f"eth0: {LOST}"),
+        ({Net: FAR_AWAY, Interrupts: f.interrupts({"eth0": frozenset(FIRST)})}, "eth0: absent: there is no NUMA node 5"),
+        ({Interrupts: f.interrupts({})}, "no interface shows interrupts here"),
+    ],
+)
+def test_what_is_missing_about_interrupts_is_said(changes: Changes, words: str) -> None:
+    found = judged(RUNNING | changes)["interrupts"]
+    assert found.status is Status.UNKNOWN and found.message == words
+
+
 @pytest.mark.parametrize(
     ("node", "pci", "shown", "noted"),
     [

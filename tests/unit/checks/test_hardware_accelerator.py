@@ -6,6 +6,7 @@ import pytest
 
 from netdoctor.checks.hardware_accelerator import accelerator
 from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
 from netdoctor.probes.job import Expected
 from netdoctor.probes.pci import Pci
@@ -103,6 +104,15 @@ def test_an_hca_that_pci_shows_lacks_its_driver(controllers: int, words: str, co
     found = judged({Pci: f.pci(8, controllers), Rdma: f.rdma(6), Expected: f.expected(hcas=8)})["expected HCAs"]
     assert found.status is Status.FAIL and found.message == words
     assert found.fix is not None and found.fix.commands[0].startswith(command)
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [({}, "NVIDIA_VISIBLE_DEVICES is not set"), ({"NVIDIA_VISIBLE_DEVICES": "0,1"}, "NVIDIA_VISIBLE_DEVICES is 0,1")],
+)
+def test_what_a_container_asked_for_is_said(variables: dict[str, str], words: str) -> None:
+    none = judged({Vantage: f.pod(), Gpus: f.gpus(0), Environ: f.environ(variables)})[GPUS]
+    assert none.status is Status.UNKNOWN and words in none.message
 
 
 def test_the_missing_gpu_is_named() -> None:
