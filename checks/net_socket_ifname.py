@@ -47,6 +47,7 @@ class Seen:
     vantage: Vantage
     several: bool  # the job runs on more than this node, as far as anything says so
     lost: Unavailable | None = None  # why it may run on several all the same
+    alone: bool = False  # the configuration says that it runs on this node alone
 
     def good(self, message: str, subject: str, notes: Iterable[str] = (), **evidence: Any) -> Finding:
         """A pass, where what is seen is the job's own."""
@@ -71,7 +72,8 @@ def socket_ifname(
     paths: PathRun | Unavailable,
 ) -> Iterator[Finding]:
     several = reach.several(net, environ, job)
-    seen = Seen(net, vantage, several, job if isinstance(job, Unavailable) and not several else None)
+    lost = job if isinstance(job, Unavailable) and not several else None
+    seen = Seen(net, vantage, several, lost, isinstance(job, JobShape) and job.nodes_stated and not several)
     yield from _master(seen)
     if isinstance(environ, Unavailable):
         yield unknown(f"the job's variables could not be read: {environ}", subject="NCCL")
@@ -88,8 +90,7 @@ def socket_ifname(
         if data.sockets is not False:
             found = _sockets(seen, settings, versions[-1], data.why)
             yield from found if data.sockets else (_if_sockets(one, data.why) for one in found if one.status is not Status.PASS)
-    groups = None if isinstance(job, Unavailable) else job.gloo_groups
-    if groups != 0:
+    if isinstance(job, Unavailable) or job.gloo_groups:
         yield from _gloo(seen, environ.get("GLOO_SOCKET_IFNAME"))
 
 
@@ -210,8 +211,8 @@ def _judge(
     evidence = {**evidence, "interface": name, "address": ip}
     better = reach.candidates(seen.net, besides=link.name)
     wrong = _fault(seen, link, ip, better)
-    if wrong:
-        sure = seen.several or "duplicate" in wrong or not link.up
+    sure = seen.several or not link.up or "duplicate" in (wrong or "")
+    if wrong and (sure or not seen.alone):
         return fail(
             f"NCCL takes {name} ({ip}), {wrong}",
             subject="NCCL",

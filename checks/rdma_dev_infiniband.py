@@ -16,6 +16,7 @@ from netdoctor.api import (
     Finding,
     Fix,
     Gpus,
+    JobShape,
     Kernel,
     Limit,
     Net,
@@ -45,6 +46,7 @@ from netdoctor.api import (
 # 32 channels, a few peers and two directions: a rank that stages needs tens of MiB at least, and up to some GiB.
 MEMLOCK_LEAST = 64 << 20
 MEMLOCK_PLENTY = 4 << 30
+NO_GPU = "is it meant for a job with GPUs?  Without one, NCCL has nothing to do here"
 # What is true for the node whoever looks; the rest (rights, mapping, libraries) is the job's own affair.
 OF_THE_NODE = frozenset({"no-uverbs", "ENXIO", "port"})
 
@@ -57,6 +59,7 @@ class Here:
     net: Net | Unavailable
     vantage: Vantage
     settings_unread: Unavailable | None
+    no_gpu: bool  # libcuda shows this container none: it need not be for a job of NCCL's
 
     @property
     def mine(self) -> bool:
@@ -82,6 +85,7 @@ def dev_infiniband(
     kernel: Kernel | Unavailable,
     vantage: Vantage,
     expected: Expected | Unavailable,
+    job: JobShape | Unavailable,
     path: PathRun | Unavailable,
 ) -> Iterator[Finding]:
     if isinstance(rdma.devices, Unavailable):
@@ -90,9 +94,14 @@ def dev_infiniband(
     if not rdma.devices:
         yield _nothing(pci, vantage) if isinstance(expected, Expected) and not expected.hcas else _none(pci, vantage, expected)
         return
+    if hcas.no_accelerator(pci, gpus) and not (isinstance(expected, Expected) and expected.hcas):
+        yield _idle(expected)
+        return
     setting = environ.get("NCCL_IB_HCA") if isinstance(environ, Environ) else environ
     unread = environ.nccl if isinstance(environ, Environ) else environ
-    here = Here(rdma, net, vantage, unread if isinstance(unread, Unavailable) else None)
+    seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
+    no_gpu = vantage.in_container and (seen.kind == "absent" if isinstance(seen, Unavailable) else not seen)
+    here = Here(rdma, net, vantage, unread if isinstance(unread, Unavailable) else None, no_gpu)
     choice = parse_selector(setting) if isinstance(setting, str) else None
     chosen = hcas.subjects(rdma.devices, hcas.places(gpus, pci), pci, choice)
     if not chosen:
@@ -103,7 +112,7 @@ def dev_infiniband(
             why="NCCL says 'NET/IB : No device found.' and takes TCP sockets",
             fix=fix_environment(vantage, "NCCL_IB_HCA", unset=True),
         )
-        yield _memlock(kernel, vantage, path)
+        yield _memlock(kernel, here, job, path)
         return
     states = [(one, usable(one.device, rdma, net)) for one in chosen]
     if vantage.in_container:
@@ -111,7 +120,14 @@ def dev_infiniband(
     yield from _devices(states, here, gpus)
     if isinstance(expected, Expected) and expected.hcas is not None:
         yield _count(rdma, here, expected.hcas)
-    yield _memlock(kernel, vantage, path)
+    yield _memlock(kernel, here, job, path)
+
+
+def _idle(expected: Expected | Unavailable) -> Finding:
+    """RDMA devices (storage, MPI) of a machine that NCCL has nothing to do on; Gloo uses sockets alone."""
+    if isinstance(expected, Unavailable):
+        return unknown(f"no accelerator, and whether RDMA devices are expected could not be read: {expected}", subject="count")
+    return skip("no accelerator: PCI was read and shows none, libcuda shows none; NCCL has nothing to do")
 
 
 def _nothing(pci: Pci | Unavailable, vantage: Vantage) -> Finding:
@@ -205,6 +221,8 @@ def _usable(device: RdmaDevice, why: str, here: Here) -> Finding:
 def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, severity: Severity) -> Finding:
     if not here.mine and state.step not in OF_THE_NODE:
         return unknown(f"{state.text}, {here.elsewhere}", subject=device.name, how=FROM_JOB)
+    if here.no_gpu and state.step not in OF_THE_NODE:
+        return unknown(f"{state.text}; libcuda shows this container no GPU either", subject=device.name, how=NO_GPU)
     cause = {"port": "link_degraded", "gid": "roce_gid"}.get(state.step)
     return fail(
         f"{state.text}; {why}",
@@ -289,9 +307,10 @@ def _count(rdma: Rdma, here: Here, expected: int) -> Finding:
     )
 
 
-def _memlock(kernel: Kernel | Unavailable, vantage: Vantage, path: PathRun | Unavailable) -> Finding:
+def _memlock(kernel: Kernel | Unavailable, here: Here, job: JobShape | Unavailable, path: PathRun | Unavailable) -> Finding:
     """Registered memory counts against RLIMIT_MEMLOCK (drivers/infiniband/core/umem.c) unless CAP_IPC_LOCK is held in the
     initial user namespace: capable(), not ns_capable()."""
+    vantage = here.vantage
     limit: Limit | Unavailable = (
         kernel if isinstance(kernel, Unavailable) else kernel.limits.get("memlock", Unavailable("not read"))
     )
@@ -318,6 +337,12 @@ def _memlock(kernel: Kernel | Unavailable, vantage: Vantage, path: PathRun | Una
         return unknown(
             f"locked memory is limited to {size}: enough for some jobs", subject="memlock", how="ulimit -l unlimited"
         )
+    if here.no_gpu:
+        text = f"locked memory is limited to {size}; libcuda shows this container no GPU"
+        return unknown(text, subject="memlock", how=NO_GPU, limit=limit.soft)
+    if isinstance(job, JobShape) and job.nodes_stated and job.nodes == 1:
+        text = f"the configuration says that the job has one node, where HCAs carry nothing; locked memory is limited to {size}"
+        return skip(text, subject="memlock", limit=limit.soft)
     fix = fix_container(vantage, "memlock")
     if not vantage.in_container:
         fix = Fix(

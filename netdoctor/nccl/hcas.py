@@ -165,8 +165,8 @@ def subjects(
         taken = selected(devices, choice)
         called = () if choice.exclude else {name for name, _ in choice.names}
         named = tuple(Subject(d, "NCCL_IB_HCA selects it", True) for d in taken if d.name in called)
-        near = subjects(taken, gpus, pci, None) if len(named) < len(taken) else ()
-        return (*named, *(one for one in near if one.device.name not in called))
+        others = subjects(taken, gpus, pci, None) if len(named) < len(taken) else ()
+        return (*named, *(one for one in others if one.device.name not in called))
     if isinstance(gpus, Unavailable):
         return tuple(Subject(d, f"the job's GPUs could not be read ({gpus})", False) for d in devices)
     if not gpus:

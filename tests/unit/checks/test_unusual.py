@@ -10,13 +10,18 @@ import pytest
 from netdoctor.allreduce.experiment import Baseline, PathRun
 from netdoctor.checks.hardware_accelerator import accelerator
 from netdoctor.checks.nccl_version import nccl_version
+from netdoctor.checks.net_socket_ifname import socket_ifname
 from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
 from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
 from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
+from netdoctor.probes.job import Expected, JobShape
+from netdoctor.probes.kernel import Kernel, Limit
 from netdoctor.probes.libraries import Libraries, Plugin
 from netdoctor.probes.libraries import probe as probe_libraries
+from netdoctor.probes.nccl import NcclChoice
+from netdoctor.probes.net import Net, Route
 from netdoctor.probes.pci import Pci
 from netdoctor.probes.pci import probe as probe_pci
 from netdoctor.probes.rdma import Rdma, RdmaDevice
@@ -28,6 +33,7 @@ from tests.support.nodes import NVIDIA
 
 Changes = dict[type, object]
 LOST = Unavailable("not recorded")
+GONE = Unavailable("absent")
 Check = Callable[..., Iterable[Finding]]
 
 
@@ -192,6 +198,70 @@ def test_rdma_devices(changes: Changes, wanted: dict[str, Status]) -> None:
     have = {subject: one.status for subject, one in found(dev_infiniband, changes).items()}
     assert {subject: have.get(subject) for subject in wanted} == wanted
     assert Status.FAIL in wanted.values() or Status.FAIL not in have.values()
+
+
+NO_GPU: Changes = {Gpus: f.gpus(0, all=GONE, visible=GONE)}
+ON_CPU: Changes = {**NO_GPU, Pci: f.pci(0, 8), Kernel: f.kernel(limits={"memlock": Limit(8 << 20, 8 << 20)})}
+LITTLE: Changes = {Kernel: f.kernel(limits={"memlock": Limit(8 << 20, 8 << 20)}), PathRun: f.path_run()}
+STORAGE: dict[str, tuple[Changes, dict[str, Status]]] = {
+    "HCAs of a CPU node": ({**ON_CPU, Rdma: f.rdma()}, {"node": Status.SKIP}),
+    "HCAs of a CPU node, in a pod": ({**ON_CPU, **POD, Rdma: f.rdma(devices=withheld(*range(8)))}, {"node": Status.SKIP}),
+    "HCAs of a CPU node that are expected": (
+        {**ON_CPU, PathRun: f.path_run(), Rdma: f.rdma(devices=withheld(3)), Expected: f.expected(hcas=8)},
+        {"count": Status.FAIL, "memlock": Status.FAIL},
+    ),
+    "HCAs of a CPU node, the configuration lost": ({**ON_CPU, Expected: LOST}, {"count": Status.UNKNOWN}),
+    "a pod without GPUs on a GPU node": (
+        {**NO_GPU, **LITTLE, **POD, Rdma: f.rdma(devices=withheld(*range(8)))},
+        {"mlx5_0": Status.UNKNOWN, "memlock": Status.UNKNOWN},
+    ),
+    "a pod whose GPUs are hidden": (
+        {**LITTLE, **POD, Gpus: f.gpus(visible=()), Rdma: f.rdma(devices=withheld(*range(8)))},
+        {"mlx5_0": Status.UNKNOWN, "memlock": Status.UNKNOWN},
+    ),
+    "a pod without GPUs, a port of the node down": (
+        {**NO_GPU, **POD, Rdma: f.rdma(devices=(f.hca(0, ports=DOWN), *(f.hca(n) for n in range(1, 8))))},
+        {"mlx5_0": Status.FAIL},
+    ),
+    "a pod whose libcuda does not answer": (
+        {**LITTLE, **POD, Gpus: f.gpus(visible=LOST), Rdma: f.rdma(devices=withheld(*range(8)))},
+        {"mlx5_0": Status.FAIL, "memlock": Status.FAIL},
+    ),
+    "little locked memory for one node": ({**LITTLE, JobShape: f.job(nodes_stated=True)}, {"memlock": Status.SKIP}),
+    "little locked memory for two": ({**LITTLE, JobShape: f.job(nodes=2, nodes_stated=True)}, {"memlock": Status.FAIL}),
+    "little locked memory, nobody says for how many": (LITTLE, {"memlock": Status.FAIL}),
+}
+
+
+@pytest.mark.parametrize(("changes", "wanted"), STORAGE.values(), ids=STORAGE)
+def test_rdma_devices_that_nccl_has_no_use_for(changes: Changes, wanted: dict[str, Status]) -> None:
+    have = {subject: one.status for subject, one in found(dev_infiniband, changes).items()}
+    assert {subject: have.get(subject) for subject in wanted} == wanted
+    assert Status.FAIL in wanted.values() or Status.FAIL not in have.values()
+
+
+BRIDGE_FIRST = f.net(
+    f.netlink_link("lo", 1, "127.0.0.1"),
+    f.netlink_link("br-1a2b", 2, "172.18.0.1", kind="bridge", speed_mbps=LOST),
+    f.netlink_link("eth0", 3, "10.0.0.7"),
+    default_route=Route("default", "eth0", "10.0.0.7", "10.0.0.1"),
+)
+DOCKER: Changes = {Net: BRIDGE_FIRST, NcclChoice: f.nccl_choice(interface="br-1a2b", address="172.18.0.1"), Rdma: f.no_rdma()}
+
+
+@pytest.mark.parametrize(
+    ("job", "status"),
+    [
+        (f.job(nodes_stated=True), Status.PASS),
+        (f.job(), Status.FAIL),
+        (f.job(nodes=2, nodes_stated=True), Status.FAIL),
+        (LOST, Status.FAIL),
+    ],
+)
+def test_any_interface_serves_a_job_on_one_node(job: JobShape | Unavailable, status: Status) -> None:
+    have = found(socket_ifname, {**DOCKER, JobShape: job})
+    assert have["NCCL"].status is status
+    assert status is Status.FAIL or Status.FAIL not in {one.status for one in have.values()}
 
 
 @pytest.mark.parametrize(("topology", "status"), [(False, Status.SKIP), (True, Status.UNKNOWN), (LOST, Status.UNKNOWN)])
