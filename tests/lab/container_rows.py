@@ -142,7 +142,7 @@ LIMITED: Final = (
     box(
         "three processes at most",
         "--pids-limit=3",
-        also=dict.fromkeys((RDMA, GDR, HARDWARE, CPU, BACKEND, VERSION, PORTS, IFNAME, BUFFERS), "no helper can be started"),
+        also=dict.fromkeys((RDMA, GDR, CPU, BACKEND, VERSION, PORTS, IFNAME, BUFFERS), "no helper can be started"),
         expected={HARDWARE: "unknown"},
         needs=("cgroup pids",),
     ),

@@ -178,10 +178,10 @@ class Lab:
 
     def _healthy(self, base: Scene) -> Seen:
         """The healthy scene, looked at once; again where it is not, for a busy machine may be slow for a moment."""
-        key = repr(base)
+        key, wrong = repr(base), [""]
+        if key in self.healthy:
+            return self.healthy[key]
         for _ in range(TRIES):
-            if key in self.healthy:
-                break
             seen = self.place.look(_resolved(base))
             if seen.report is None:
                 raise UnwellError(f"no report of the healthy scene: exit {seen.exit}, {seen.err[-300:]}")
@@ -190,9 +190,8 @@ class Lab:
             wrong = [text for text in wrong if "memlock" not in text or not base.wrap]
             if not wrong:
                 self.healthy[key] = seen
-        else:
-            raise UnwellError(f"the healthy scene is not: {wrong}")
-        return self.healthy[key]
+                return seen
+        raise UnwellError(f"the healthy scene is not: {wrong}")
 
 
 def every() -> tuple[Row, ...]:

@@ -147,11 +147,6 @@ VERSION_ROWS: Final = (
         {RDMA: "-", IFNAME: "-", ENVIRONMENT: "-"},
         needs=("gcc",),
     ),
-    Row(
-        "a libnccl of another machine",
-        Scene(site="cp nvidia/nccl/lib/libnccl.so.2 x; false"),
-        {VERSION: "fail version_mismatch"},
-    ),
 )
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from netdoctor import engine
-from tests.lab import fixtures, ignorance, matrix
+from tests.lab import container_rows, fixtures, ignorance, live, matrix
 from tests.lab.faults import Fault, every, golden, told
+from tests.lab.row import Row
+from tests.support.scene import Scene, Seen
 
 
 @pytest.mark.parametrize("fault", every(), ids=lambda fault: f"{fault.expect['check']}: {fault.fault}")
@@ -26,6 +30,65 @@ def test_every_check_has_its_faults() -> None:
     """A check without its rows is not finished."""
     have = Counter(fault.expect["check"] for fault in every())
     assert {spec.id: have[spec.id] for spec in fixtures.specs() if have[spec.id] < 5} == {}
+
+
+# Checks that cannot have five live rows, and why.
+FEWER_LIVE: dict[str, str] = {}
+
+
+def test_every_check_has_its_live_faults() -> None:
+    """In namespaces and containers; those between hosts come on top."""
+    rows = (*live.every(), *container_rows.ROWS)
+    have = Counter(check for row in rows for check in row.expected)
+    few = {spec.id: have[spec.id] for spec in fixtures.specs() if have[spec.id] < 5}
+    assert set(few) == set(FEWER_LIVE), few
+
+
+def test_live_rows_name_checks_and_are_told_apart() -> None:
+    known = {spec.id for spec in fixtures.specs()}
+    for rows in (live.every(), container_rows.ROWS):
+        assert [fault for fault, count in Counter(row.fault for row in rows).items() if count > 1] == []
+        assert all({*row.expected, *row.also} <= known and not {*row.expected} & {*row.also} for row in rows)
+
+
+def seen(*findings: tuple[str, str, str], check: str = "rdma.gpudirect") -> Seen:
+    """A report with findings (subject, status, message) of one check."""
+    rows = [{"subject": a, "status": b, "message": c, "cause": "gdr_disabled"} for a, b, c in findings]
+    return Seen(0, {"checks": [{"id": check, "findings": rows}]}, "")
+
+
+@pytest.mark.parametrize(
+    ("expected", "after", "found", "disturbed"),
+    [
+        ("fail", seen(("a", "fail", "x")), True, 0),
+        ("fail gdr_disabled", seen(("a", "fail", "x")), True, 0),
+        ("fail other", seen(("a", "fail", "x")), False, 0),
+        ("unknown", seen(("a", "unknown", "y")), False, 0),  # as before
+        ("unknown: new words", seen(("a", "unknown", "with new words")), True, 0),
+        ("unknown: old words", seen(("a", "unknown", "old words")), False, 0),
+        ("fail", seen(("a", "pass", "x")), False, 1),  # a fault makes no pass of an unknown
+        ("fail", seen(("a", "fail", "x"), ("b", "error", "x")), True, 1),  # nor a defect
+        ("", seen(("a", "fail", "x")), True, 1),
+    ],
+)
+def test_what_a_live_row_is_compared_with(expected: str, after: Seen, found: bool, disturbed: int) -> None:
+    row = Row("f", Scene(), {"rdma.gpudirect": expected} if expected else {})
+    got = live.compare(row, seen(("a", "unknown", "old words")), after)
+    assert (got[0], len(got[1])) == (found, disturbed)
+
+
+def test_what_cannot_run_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(matrix, "OUTPUT", tmp_path / "fault-matrix.json")
+    matrix.write([{"fault": "kept", "way": "replay", "expected": {}, "found": True, "disturbed": [], "seconds": 0.1}], "replay")
+    row = Row("f", Scene(), {"allreduce.run": "fail"}, needs=("no-such-program",))
+    assert live.told("live", [live.Outcome(row, "live", None, why=live.lacking(row))], whole=True) == 0
+    assert "live: 1 faults: found 0, disturbed 0, not run 1 (no no-such-program)" in capsys.readouterr().out
+    kept, written = json.loads(matrix.OUTPUT.read_text())
+    assert kept["way"] == "replay" and written["found"] is None and written["why"] == "no no-such-program"
+    shown = matrix.show([kept, written])
+    assert "not run: live: f: no no-such-program" in shown and "replay: 1 faults: found 1" in shown
 
 
 def test_faults_are_told_apart() -> None:
