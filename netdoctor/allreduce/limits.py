@@ -47,12 +47,14 @@ def path_limit(run: Run, gpus: Gpus | Unavailable, pci: Pci | Unavailable, rdma:
 
 def _port(path: str, run: Run, rdma: Rdma | Unavailable) -> Limit | Unavailable:
     """One HCA port that both ranks share: each sends through it what the other receives."""
-    name, _, port = path.removeprefix("inter-node").strip().partition(":")
+    way, _, pinned = path.partition(" ")
+    name, _, port = pinned.partition(":") if way == "inter-node" else ("", "", "")
     if run.log.net == "Socket":
         return Unavailable("unsupported", "sockets of one node do not cross the network")
-    if not name or isinstance(rdma, Unavailable) or isinstance(rdma.devices, Unavailable):
-        return Unavailable("not read", "which port carried the data" if not name else str(rdma))
-    for device in rdma.devices:
+    devices = rdma if isinstance(rdma, Unavailable) else rdma.devices
+    if isinstance(devices, Unavailable) or not name:
+        return Unavailable("not read", f"RDMA devices: {devices}" if name else "which port carried the data")
+    for device in devices:
         for one in () if isinstance(device.ports, Unavailable) else device.ports:
             if device.name == name and str(one.number) == port and isinstance(one.rate_gbps, float | int):
                 return Limit(one.rate_gbps / 8 / 2, f"half of {one.rate_gbps:g} Gb/s: both ranks share the port {name}:{port}")
