@@ -120,7 +120,11 @@ def kind_of(error: OSError) -> tuple[str, str]:
 def connect(host: str, port: int, seconds: float, most: int | None = None) -> socket.socket:
     """Raises OSError: the last address's.  `most` bytes in a segment, in both directions."""
     last: OSError = OSError(errno.EADDRNOTAVAIL, "no address")
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    try:
+        every = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError:  # no name that DNS can hold
+        raise socket.gaierror(socket.EAI_NONAME, "no such name can be") from None
+    for family, kind, protocol, _, address in every:
         line = socket.socket(family, kind, protocol)
         try:
             if most is not None:

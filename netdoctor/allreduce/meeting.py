@@ -73,27 +73,47 @@ class Meeting:
     def join(self, data: Mapping[str, Any], deadline: float) -> None:
         """Find the master, trying again until `deadline` (time.monotonic).  Raises MeetingError."""
         assert self.door is not None
-        host = "127.0.0.1" if self.nodes.rank == 0 else self.nodes.master
+        hello = {"say": "join", "protocol": PROTOCOL, "node": self.nodes.rank, "nodes": self.nodes.count, "run": self.nodes.run}
+        hello |= {"data": {**data, "port": self.door.port}}
         while True:
             try:
-                # In small segments, both ways: where large ones are lost, that is to be told.
-                self.line = connect(host, self.nodes.port, min(TRY, max(0.1, deadline - time.monotonic())), SMALL)
-                break
-            except OSError as error:
-                kind, text = kind_of(error)
-                if self.closed or time.monotonic() + 0.2 >= deadline:
-                    raise MeetingError(kind, text) from None
+                error = self._call(hello, min(TRY, max(0.1, deadline - time.monotonic())))
+            except OSError as failed:
+                error = MeetingError(*kind_of(failed))
+            if error is None:
+                return
+            if self.closed or time.monotonic() + 0.2 >= deadline:
+                raise error
             with self.changed:
                 self.changed.wait(0.2)
-        self.peer = str(self.line.getpeername()[0]).removeprefix("::ffff:")
+
+    def _call(self, hello: Mapping[str, Any], seconds: float) -> MeetingError | None:
+        """Connect and say who is here.  Raises OSError; what is returned is a reason to try again, too."""
+        # In small segments, both ways: where large ones are lost, that is to be told.
+        host = "127.0.0.1" if self.nodes.rank == 0 else self.nodes.master
+        if self.line is not None:
+            self.line.close()
+        self.line = line = connect(host, self.nodes.port, seconds, SMALL)
+        self.peer = str(line.getpeername()[0]).removeprefix("::ffff:")
         # A master that is frozen must not freeze us; the time-out of the socket object would hold for reading as well.
-        self.line.settimeout(None)
-        self.line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(1, round(self.silence)), 0))
-        self.last = time.monotonic()
-        hello = {"say": "join", "protocol": PROTOCOL, "node": self.nodes.rank, "nodes": self.nodes.count, "run": self.nodes.run}
-        self._send({**hello, "data": {**data, "port": self.door.port}})
+        line.settimeout(None)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(1, round(self.silence)), 0))
+        self.last, self.dead = time.monotonic(), None
+        self._send(hello)
         for target in (self._listen, self._ping):
-            threading.Thread(target=target, name="netdoctor-meeting", daemon=True).start()
+            threading.Thread(target=target, args=(line,), name="netdoctor-meeting", daemon=True).start()
+        return self._lost_at_once()
+
+    def _lost_at_once(self) -> MeetingError | None:
+        """The line broke before the hub said a word: something on the way (a sidecar's proxy, a forwarded port) accepts for a
+        master that does not listen yet."""
+        end = time.monotonic() + TRY
+        with self.changed:
+            while not self.heard and self.trip == float("inf") and time.monotonic() < end and not self.closed:
+                if self.dead is not None:
+                    return self.dead if self.dead.kind == "lost" else None
+                self.changed.wait(0.1)
+        return None
 
     def close(self, why: str = "") -> None:
         """Leave.  `why` is what the others are told where this node goes before the end."""
@@ -138,24 +158,24 @@ class Meeting:
             with self._writing:
                 line.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
-            self._died(MeetingError("lost", f"the connection to it broke: {error.strerror}"))
+            self._died(MeetingError("lost", f"the connection to it broke: {error.strerror}"), line)
 
-    def _died(self, error: MeetingError) -> None:
+    def _died(self, error: MeetingError, line: socket.socket | None) -> None:
         with self.changed:
-            self.dead = self.dead or error
+            if line is self.line:  # one that was given up says nothing of the next
+                self.dead = self.dead or error
             self.changed.notify_all()
 
-    def _ping(self) -> None:
-        while not self.closed and self.dead is None:
+    def _ping(self, line: socket.socket) -> None:
+        while not self.closed and self.dead is None and line is self.line:
             self._send({"say": "ping", "t": time.monotonic()})
             with self.changed:
                 self.changed.wait(PING)
 
-    def _listen(self) -> None:
-        assert self.line is not None
+    def _listen(self, line: socket.socket) -> None:
         read = bytearray()
         try:
-            while data := self.line.recv(1 << 16):
+            while data := line.recv(1 << 16):
                 self.last = time.monotonic()
                 read += data
                 while b"\n" in read:
@@ -163,11 +183,11 @@ class Meeting:
                     self._hear(json.loads(first))
                 if len(read) > MAX_ANSWER:
                     raise ValueError("too much")
-            self._died(MeetingError("lost", "the connection to it was closed"))
+            self._died(MeetingError("lost", "the connection to it was closed"), line)
         except OSError as error:
-            self._died(MeetingError("lost", f"the connection to it broke: {error.strerror}"))
+            self._died(MeetingError("lost", f"the connection to it broke: {error.strerror}"), line)
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
-            self._died(MeetingError("turned away", "what listens there is no netdoctor of this version"))
+            self._died(MeetingError("turned away", "what listens there is no netdoctor of this version"), line)
 
     def _hear(self, message: dict[str, Any]) -> None:
         subject = str(message["say"])
@@ -175,9 +195,11 @@ class Meeting:
             now, sent = time.monotonic(), float(message["t"])
             if now - sent < self.trip:
                 self.trip, self.offset = now - sent, float(message["now"]) - (now + sent) / 2
+            with self.changed:
+                self.changed.notify_all()
             return
         if subject == "refused":
-            self._died(MeetingError("turned away", f"turned this node away: {clean(str(message['why']))[:200]}"))
+            self._died(MeetingError("turned away", f"turned this node away: {clean(str(message['why']))[:200]}"), self.line)
             return
         with self.changed:
             self.heard.setdefault(subject, message)

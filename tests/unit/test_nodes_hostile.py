@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import socket
+import threading
 import time
 from typing import Any
 
@@ -16,6 +17,7 @@ from netdoctor.allreduce import across, hub
 from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.experiment import AllReduce, Run
 from netdoctor.allreduce.hub import PROTOCOL, STRANGERS, SUBJECTS, Hub
+from netdoctor.allreduce.meeting import Meeting, MeetingError
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.commands import nodes_findings
 from netdoctor.model import Status
@@ -216,3 +218,66 @@ def test_a_node_that_verifies_for_long_is_waited_for() -> None:
     made._ended(True)
     assert made.end - time.monotonic() <= hub.LAST_SECONDS
     door.close()
+
+
+# On the way to the hub
+
+
+def test_a_way_that_opens_before_the_master_listens_is_tried_again() -> None:
+    """A proxy (a sidecar, a forwarded port) accepts for a master that is not there yet, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        port = proxy.getsockname()[1]
+        hung_up = threading.Event()
+
+        def live() -> None:
+            for _ in range(2):
+                proxy.accept()[0].close()
+            proxy.close()
+            hung_up.set()
+
+        threading.Thread(target=live, daemon=True).start()
+        other = Meeting(Nodes(2, 1, "127.0.0.1", port), LIMITS, 5.0)
+        other.open()
+        coming = threading.Thread(target=other.join, args=({"host": "h1"}, time.monotonic() + 20), daemon=True)
+        coming.start()
+        assert hung_up.wait(20)
+    first = Meeting(Nodes(2, 0, "127.0.0.1", port), LIMITS, 5.0)
+    first.open()
+    try:
+        first.join({"host": "h0"}, time.monotonic() + 20)
+        coming.join()
+        assert sorted(other.wait("join", time.monotonic() + 20)["data"]) == ["0", "1"]
+    finally:
+        other.close()
+        first.close()
+
+
+def test_a_master_that_is_gone_before_it_answered_is_lost() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        other = Meeting(Nodes(2, 1, "127.0.0.1", proxy.getsockname()[1]), LIMITS, 5.0)
+        other.open()
+
+        def accept() -> None:
+            proxy.accept()[0].close()
+            proxy.close()
+
+        live = threading.Thread(target=accept, daemon=True)
+        live.start()
+        try:
+            with pytest.raises(MeetingError, match="refuses connections"):
+                other.join({"host": "h1"}, time.monotonic() + 1)
+                other.wait("join", time.monotonic() + 5)
+        finally:
+            other.close()
+            live.join()
+
+
+@pytest.mark.parametrize("host", ["a" * 70, "a..b", "\udcff", "a b"])
+def test_a_name_that_nobody_can_have_is_no_crash(host: str) -> None:
+    made = Meeting(Nodes(2, 1, host, 5), LIMITS, 5.0)
+    made.open()
+    try:
+        with pytest.raises(MeetingError, match="its name is not known"):
+            made.join({}, time.monotonic())
+    finally:
+        made.close()
