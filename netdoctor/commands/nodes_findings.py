@@ -59,11 +59,14 @@ def _findings(heard: Heard) -> Iterator[Finding]:
             bad.add(node)
         yield finding
     for turned in heard.refused:
-        yield Finding(
-            Status.UNKNOWN, f"the master turned somebody away: {turned}", subject="meeting", how="start every node once"
-        )
+        # Whoever it was says so itself; a stranger must not cost a run that is whole its verdict.
+        whole = heard.run is not None and heard.run.finished and not heard.gone
+        words = f"the master turned somebody away{', and every node took part' if whole else ''}: {turned}"
+        how = None if whole else "start every node once"
+        yield Finding(Status.PASS if whole else Status.UNKNOWN, words, subject="meeting", how=how)
     for node in range(nodes.count):
-        if node != nodes.rank and node not in bad and node not in heard.gone:
+        cannot = heard.ready.get(node, {}).get("cannot")  # beside what is said of its versions
+        if node != nodes.rank and (node not in bad or cannot) and node not in heard.gone:
             yield _fine(heard, node)
 
 

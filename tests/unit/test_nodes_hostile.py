@@ -126,6 +126,19 @@ def test_events_that_are_none_are_left_out(rubbish: dict[str, Any]) -> None:
     assert isinstance(made[0], AllReduce) and heard.run is not None and heard.run.ranks[2].bytes_moved in (0, 5)
 
 
+@pytest.mark.parametrize(("state", "status"), [("finished", Status.PASS), ("hung", Status.UNKNOWN)])
+def test_a_stranger_who_was_turned_away_costs_nobody_a_whole_run(state: str, status: Status) -> None:
+    good = told()
+    good["result"] = {"events": [e for e in events() if e["event"] != "error"], "cut": None}
+    if state == "hung":
+        good["result"]["events"] = [e for e in good["result"]["events"] if e["event"] in ("forked", "phase")][:4]
+    heard, _ = judged(good, good)
+    heard.reach.clear()
+    heard.refused = ("10.9.9.9: another job",)
+    found = {f.subject: f.status for f in nodes_findings.result(heard).findings}
+    assert found == {"meeting": status, "h1": status}
+
+
 # Strangers at the hub
 
 
