@@ -29,7 +29,7 @@ options:
     required: true
   check_name:
     description:
-      - Whether the report must be of a host of this name. Domains are not compared.
+      - Whether the report must be of a host of this name. Domains are compared where both names have one.
     type: bool
     default: true
 """
@@ -111,6 +111,23 @@ def check(report):
         raise Refused("it does not say which host it is of")
 
 
+def failure(result):
+    """Why a module did not run, with what it said last: Ansible's own message alone seldom names the reason."""
+    told = [result.get("msg")]
+    for stream in ("module_stderr", "module_stdout"):
+        lines = to_text(result.get(stream) or "").strip().splitlines()
+        if lines:
+            told.append(lines[-1])
+            break
+    return ": ".join(to_text(one).rstrip(".: ") for one in told if one) or "no reason given"
+
+
+def same_host(one, other):
+    """A short name is anybody's of that name, two full names are two hosts."""
+    one, other = (name.rstrip(".").lower() for name in (one, other))
+    return one == other or (("." not in one or "." not in other) and one.partition(".")[0] == other.partition(".")[0])
+
+
 def finding_report(host, subject, status, message, how, evidence=None):
     """A report with one finding, made here and not on the host."""
     cause = "inventory"
@@ -147,21 +164,27 @@ def checked_report(result, host, check_name=True):
         text = "unreachable: %s" % line(result.get("msg", "no reason given"))
         return finding_report(host, "connection", "fail", text, "ssh, its user and key; whether the host is up")
     if result.get("status") not in ("healthy", "unhealthy", "inconclusive"):
-        text = result.get("text") or result.get("msg") or result.get("module_stderr") or "no reason given"
+        text = result.get("text") or failure(result)
         return finding_report(host, "netdoctor", "unknown", "netdoctor did not run: %s" % line(text), "run it on the host by hand")
     try:
         report = plain(result.get("report"))
         check(report)
+        rc, code = result.get("rc"), report["verdict"]["exit_code"]
+        if isinstance(rc, int) and rc != code:
+            raise Refused("its exit code is %d, and netdoctor ended with %d" % (code, rc))
     except Refused as refused:
         return finding_report(host, "report", "unknown", "the report of the host was not kept: %s" % refused, "netdoctor --version on the host")
     says = report["identity"]["host"]
-    if check_name and says.partition(".")[0].lower() != host.partition(".")[0].lower():
+    if check_name and not same_host(says, host):
         return finding_report(
             host, "name", "unknown", "the host that answered calls itself %s" % line(says, 80),
             "addresses in the inventory and DNS; check_name: false where names differ on purpose", {"host": line(says, 253)},
         )  # fmt: skip
     report["identity"]["host"] = host
     report["identity"].pop("node", None)  # the inventory's name counts
+    report["volatile"].pop("attempts", None)
+    if result.get("attempts", 1) > 1:
+        report["volatile"]["attempts"] = int(result["attempts"])
     return report
 
 
