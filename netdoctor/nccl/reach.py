@@ -57,6 +57,8 @@ def inside_node(net: Net, link: Link) -> bool:
     """A network of containers or a tunnel, by name or kind, unless hardware is part of it (a bridge over a NIC)."""
     if link.kind == "bridge":
         return not any(one.controller == link.index and one.kind in (None, "bond", "team", "vlan") for one in net.links)
+    if link.kind == "openvswitch":  # br-ex has the host's own address, and no index tells that a NIC is its port
+        return False
     return link.kind in INSIDE_KINDS or link.name.startswith(INSIDE_NAMES)
 
 

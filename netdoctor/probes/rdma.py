@@ -12,6 +12,9 @@ from netdoctor.probes.pci import ADDRESS, is_virtual, numa_node, read_function
 
 _CLASS: Final = "/sys/class/infiniband"
 _VERBS: Final = "/sys/class/infiniband_verbs"
+# What the kernel writes there (drivers/infiniband/core/sysfs.c); "Unspecified" is libibverbs' word for "Unknown".
+_LAYERS: Final = frozenset({"InfiniBand", "Ethernet", "Unknown", "Unspecified"})
+_STATES: Final = frozenset({"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"})
 # A RoCE port has up to 256 GID entries and fills them from the front; reading stops after this many empty ones in a row.
 _EMPTY_GIDS: Final = 16
 _NO_GID: Final = frozenset({"0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000"})
@@ -104,7 +107,7 @@ def probe(host: Host) -> Rdma:
         # One provider that crashes takes the answer about all: then each device is asked for in a child of its own.
         alone = found if isinstance(verbs, Unavailable) and verbs.kind in ("crashed", "timed out") else ()
         host.prefetch(question("ibverbs", device=name) for name in alone)
-        nodes = _uverbs_names(host) if found else {}
+        nodes = _uverbs_names(host, found) if found else {}
         devices = tuple(_device(host, name, nodes, _provider(host, name, listed, bool(alone))) for name in found)
     return Rdma(
         devices=devices,
@@ -155,7 +158,7 @@ def _provider(host: Host, name: str, listed: dict[str, Any] | Unavailable, alone
     return Provider(one["context"], str(one.get("error", "")), _text(one.get("dmabuf"), "ibv_reg_dmabuf_mr"))
 
 
-def _uverbs_names(host: Host) -> dict[str, str | Unavailable] | Unavailable:
+def _uverbs_names(host: Host, devices: tuple[str, ...]) -> dict[str, str | Unavailable] | Unavailable:
     """uverbsN by RDMA device; under "" why the device of one could not be read."""
     listed = names(host, _VERBS)
     if isinstance(listed, Unavailable):
@@ -168,6 +171,8 @@ def _uverbs_names(host: Host) -> dict[str, str | Unavailable] | Unavailable:
                 found[""] = Unavailable("not read", f"{_VERBS}/{name}/ibdev: {ibdev}")
             else:
                 found[ibdev.strip()] = name
+                if ibdev.strip() not in devices:  # of another RDMA namespace, or rubbish
+                    found.setdefault("", Unavailable("malformed", f"{_VERBS}/{name}/ibdev: {ibdev[:40]!r}"))
     return found
 
 
@@ -219,12 +224,16 @@ def _ports(host: Host, where: str) -> tuple[RdmaPort, ...] | Unavailable:
 
 
 def _port(host: Host, where: str, number: int) -> RdmaPort:
-    layer = read(host, f"{where}/link_layer")
+    layer, state = _stripped(read(host, f"{where}/link_layer")), _after_number(host, f"{where}/state")
+    if isinstance(layer, str) and layer not in _LAYERS:
+        layer = Unavailable("malformed" if layer else "empty", f"{where}/link_layer: {layer[:40]!r}")
+    if isinstance(state, str) and state not in _STATES:
+        state = Unavailable("malformed", f"{where}/state: {state[:40]!r}")
     return RdmaPort(
         number=number,
-        state=_after_number(host, f"{where}/state"),
+        state=state,
         physical=_after_number(host, f"{where}/phys_state"),
-        link_layer=layer if isinstance(layer, Unavailable) else layer.strip() or Unavailable("empty", f"{where}/link_layer"),
+        link_layer=layer,
         rate_gbps=_rate(host, f"{where}/rate"),
         gids=_gids(host, where),
     )

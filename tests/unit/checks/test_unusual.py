@@ -11,9 +11,12 @@ from netdoctor.allreduce.experiment import Baseline, PathRun
 from netdoctor.checks.hardware_accelerator import accelerator
 from netdoctor.checks.nccl_version import nccl_version
 from netdoctor.checks.net_socket_ifname import socket_ifname
+from netdoctor.checks.net_tcp_buffers import tcp_buffers
 from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
 from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
+from netdoctor.host import ReplayHost
 from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.nccl.usable import usable
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
 from netdoctor.probes.job import Expected, JobShape
@@ -25,7 +28,9 @@ from netdoctor.probes.net import Net, Route
 from netdoctor.probes.pci import Pci
 from netdoctor.probes.pci import probe as probe_pci
 from netdoctor.probes.rdma import Rdma, RdmaDevice
+from netdoctor.probes.rdma import probe as probe_rdma
 from netdoctor.probes.vantage import Vantage
+from tests.lab import fixtures
 from tests.support import facts as f
 from tests.support.hosts_away import aws_p5
 from tests.support.hosts_own import a100_pcie
@@ -278,3 +283,37 @@ def test_the_topology_file_of_a_virtual_machine_is_seen() -> None:
     node.files.write("/var/run/nvidia-topologyd/virtualTopology.xml", "<system/>")
     assert getattr(probe_pci(node.finish()), "virtual_topology", None) is True
     assert getattr(probe_pci(a100_pcie().node.finish()), "virtual_topology", None) is False
+
+
+PORT = "file:/sys/class/infiniband/mlx5_0/ports/1"
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        (f"{PORT}/link_layer", "Infin"),
+        (f"{PORT}/link_layer", "\0\0"),
+        (f"{PORT}/link_layer", ""),
+        (f"{PORT}/state", "4: AC"),
+        ("file:/sys/class/infiniband_verbs/uverbs0/ibdev", "mlx"),
+    ],
+)
+def test_what_is_cut_off_is_not_known(question: str, text: str) -> None:
+    answers = fixtures.snapshot("dgx-h100").answers
+    assert question in answers
+    cut = probe_rdma(ReplayHost({**answers, question: text}))
+    assert not isinstance(cut.devices, Unavailable)
+    state = usable(next(d for d in cut.devices if d.name == "mlx5_0"), cut, LOST)
+    assert (state.yes, state.step) == (None, "unread")
+
+
+OVS = f.net(
+    f.netlink_link("lo", 1, "127.0.0.1"),
+    f.netlink_link("br-ex", 5, "10.0.0.7", kind="openvswitch", speed_mbps=LOST),
+    default_route=Route("default", "br-ex", "10.0.0.7", "10.0.0.1"),
+)
+
+
+def test_a_bridge_of_open_vswitch_is_judged_as_the_interface_that_it_is() -> None:
+    have = found(tcp_buffers, {Net: OVS, Rdma: f.no_rdma(), Baseline: LOST, PathRun: LOST})
+    assert set(have) == {"br-ex"}
