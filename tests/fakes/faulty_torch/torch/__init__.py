@@ -21,6 +21,8 @@ def fault(phase: str) -> str | None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+    elif action == "sleep":
+        time.sleep(600)
     elif action == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
     elif action.isdigit():
@@ -49,7 +51,9 @@ def wrap(module: object, name: str, phase: str) -> None:
 
 
 wrap(dist, "FileStore", "rendezvous")
+wrap(dist, "TCPStore", "meeting")  # the rendezvous of several nodes
 wrap(dist, "init_process_group", "init")
+wrap(torch, "arange", "between")  # the rank program's, before its first collective
 _all_reduce, _calls = dist.all_reduce, [0]
 
 
