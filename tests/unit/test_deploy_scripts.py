@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,16 @@ def npd(status: Path) -> tuple[int, str]:
         ("0\nhealthy\n", 2, "not whole"),
         ("0 x[$(touch FILE)]\nhealthy\n", 2, "not whole"),
         ("0 NOW\n", 2, "not whole"),
+        ("0 0NOW\nhealthy\n", 2, "not whole"),  # octal
+        ("0 18446744073709551616\nhealthy\n", 2, "not whole"),  # more than the shell counts
+        ("0 NOW\nhealt", 2, "not whole"),
+        ("0 NOW\n\n", 2, ""),
+        ("0 NOW\nunhealthy: mtu\n", 2, "unhealthy"),
+        ("1 NOW\nhealthy\n", 2, "healthy"),
         ("", 2, "not whole"),
         (None, 2, "has not looked yet"),
-        ("1 NOW\n" + "x" * 300 + "\n", 1, "x" * 80),
-        ("1 NOW\n$(touch FILE) `touch FILE` %s\\n\n", 1, "$(touch FILE)"),
+        ("1 NOW\nunhealthy" + "x" * 300 + "\n", 1, "x" * 71),
+        ("1 NOW\nunhealthy: $(touch FILE) `touch FILE` %s\\n\n", 1, "$(touch FILE)"),
     ],
 )
 def test_the_plugin_tells_good_bad_and_cannot_tell(tmp_path: Path, text: str | None, code: int, says: str) -> None:
@@ -60,6 +66,12 @@ def test_the_plugin_tells_good_bad_and_cannot_tell(tmp_path: Path, text: str | N
     assert says.replace("FILE", str(planted))[:60] in line  # a message ends at 80 characters, the folder's name may be long
     assert len(line.rstrip("\n")) <= 80 and line.count("\n") == 1
     assert not planted.exists()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_the_plugin_waits_for_nobody(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "status")
+    assert npd(tmp_path / "status") == (2, "netdoctor has not looked yet\n")
 
 
 def test_what_the_watcher_leaves_is_what_the_plugin_reads(tmp_path: Path) -> None:
