@@ -85,6 +85,7 @@ class Extract:
             gids=self.shared(tuple(_gids(inventory))),
             pod=clean(host, 253) if node and node != clean(host, 253) else "",
             machine=clean(identity["machine"], 80) if isinstance(identity.get("machine"), str) else "",
+            attempts=volatile["attempts"] if type(volatile.get("attempts")) is int else 1,
             doubt=doubt,
         )
 

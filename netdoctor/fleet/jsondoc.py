@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from netdoctor.fleet.extract import LETTER
-from netdoctor.fleet.nodes import Node
+from netdoctor.fleet.nodes import MISSING, Node
 from netdoctor.fleet.outliers import METRICS, Distribution
 from netdoctor.fleet.report import FLEET_SCHEMA, Fleet
 from netdoctor.model import plain
@@ -113,6 +113,8 @@ def _node(fleet: Fleet, node: Node) -> dict[str, Any]:
         out["expected"] = node.expected
     if node.group is not None:
         out["group"] = fleet.groups[node.group].name
+    if node.state == MISSING:
+        out["cause"] = "missing_node"
     if node.reasons:
         out["reasons"] = node.reasons
     if node.notes:

@@ -92,6 +92,7 @@ class NodeRun:
     gids: tuple[tuple[str, tuple[tuple[int, str], ...]], ...]  # ("mlx5_0:1", ((index, "RoCE v2 IPv4"), …)) of Ethernet ports
     pod: str = ""  # seen from this pod; `host` is then the name that the cluster gives the node
     machine: str = ""  # of this installation; "": not known
+    attempts: int = 1  # whoever asked had to ask so often
     doubt: str = ""  # what in it contradicts its verdict
 
     @property

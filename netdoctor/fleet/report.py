@@ -210,6 +210,10 @@ def _judge_own(node: Node) -> None:
     if node.state is GOOD and (against := doubts(node)):
         node.state = UNKNOWN
         node.reasons += against
+    if run.attempts > 1:
+        words = f"answered only when it was asked again (attempt {run.attempts})"
+        (node.reasons if node.state is GOOD else node.notes).append(words)
+        node.state = FLAKY if node.state is GOOD else node.state
     if run.skewed > CLOCK_SKEW:
         node.notes.append(f"its clock is ahead by {_duration(run.skewed)}: the report is newer than its file")
 

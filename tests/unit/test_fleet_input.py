@@ -227,6 +227,7 @@ def test_a_pods_report_stands_under_its_nodes_name(tmp_path: pathlib.Path) -> No
     put(tmp_path, "a.json", in_a_pod("train-0", 1))
     fleet = look(tmp_path, ["gpu-17", "gpu-18"])
     assert [(n.name, n.state) for n in fleet.nodes] == [("gpu-17", "good"), ("gpu-18", "missing")]
+    assert [node.get("cause") for node in jsondoc.document(fleet)["nodes"]] == [None, "missing_node"]
 
 
 def test_pods_of_one_node_with_gpus_of_their_own_are_no_two_machines(tmp_path: pathlib.Path) -> None:
@@ -432,3 +433,13 @@ def test_the_command_line_does_not_load_what_it_does_not_need() -> None:
     code = "import sys, netdoctor.fleet.html, netdoctor.commands.fleet; print(sorted({'torch', 'yaml'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_node_that_answered_only_at_the_second_attempt_is_flaky(tmp_path: pathlib.Path) -> None:
+    for name, attempts in (("n1", 2), ("n2", 1), ("n3", "2")):
+        doc = fleets.report(name, number=int(name[1]))
+        doc["volatile"]["attempts"] = attempts
+        put(tmp_path, f"{name}.json", doc)
+    fleet = look(tmp_path)
+    assert [n.state for n in fleet.nodes] == ["flaky", "good", "good"]
+    assert "answered only when it was asked again (attempt 2)" in state(fleet, "n1")[1]
