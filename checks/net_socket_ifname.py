@@ -46,8 +46,8 @@ class Seen:
     net: Net
     vantage: Vantage
     several: bool  # the job runs on more than this node, as far as anything says so
-    lost: Unavailable | None = None  # why it may run on several all the same
-    alone: bool = False  # the configuration says that it runs on this node alone
+    lost: Unavailable | None  # why it may run on several all the same
+    alone: bool  # the configuration says that it runs on this node alone
 
     def good(self, message: str, subject: str, notes: Iterable[str] = (), **evidence: Any) -> Finding:
         """A pass, where what is seen is the job's own."""

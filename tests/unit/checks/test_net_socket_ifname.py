@@ -165,7 +165,9 @@ def test_the_loopback_on_one_node_is_noted() -> None:
 def test_the_version_decides_about_virbr() -> None:
     links = (LO, netlink_link("virbr0", 2, "192.168.122.1", kind="bridge"), netlink_link("eth0", 3, "10.0.0.7"))
     unsettled = libraries(torch=LOST)
-    assert found(net=seen(*links), libraries=unsettled)["NCCL"] == (UNKNOWN, None)
+    either = findings(net=seen(*links), libraries=unsettled)["NCCL"]
+    assert either.status is UNKNOWN
+    assert either.message.endswith("before 2.28 virbr0 192.168.122.1, from 2.28 on eth0 10.0.0.7")
     new = nccl_choice(version=NEW, interface="eth0", address="10.0.0.7")
     assert found(net=seen(*links), nccl=new)["NCCL"] == (PASS, None)
     old = nccl_choice(version=OLD, interface="virbr0", address="192.168.122.1")
@@ -398,3 +400,8 @@ def test_names_that_gloo_takes(variables: dict[str, str], facts: dict[str, Any],
     finding = findings(net=seen(LO, ETH0), environ=environ(variables), **facts)["Gloo"]
     assert finding.status is status and words in finding.message
     assert ("whole names" in words) == ("whole names" in finding.message)
+
+
+def test_an_interface_with_a_link_local_address_alone_can_be_left_out() -> None:
+    given = seen(LO, ETH0, netlink_link("eth1", 3, "fe80::9"), master=far("eth0"))
+    assert findings(net=given, baseline=SOCKET_LOG)["NET/Socket"].how == "NCCL_SOCKET_IFNAME==eth0 leaves it out"

@@ -328,3 +328,10 @@ def test_what_was_measured_and_seen_is_said() -> None:
     assert findings(vantage=outside())["eth0"].message.endswith("; seen as root outside the job")
     assert findings(vantage=outside(why_not=""))["eth0"].message.endswith("; seen outside the job's network namespace")
     assert dict(findings(job=job(nodes=1, nodes_stated=True))["node"].evidence) == {"nodes": 1}
+
+
+def test_how_the_round_trip_compares_is_said() -> None:
+    assert findings(net=on(100000, 0.33554432))["eth0"].message.endswith("and it is not longer (measured to 10.0.0.1)")
+    assert "and it is longer (measured to 10.0.0.1)" in findings(net=on(100000, 0.3355445))["eth0"].message
+    assert findings(net=on(100000, LOST))["eth0"].message.endswith("; the round trip to 10.0.0.1: denied")
+    assert findings(net=on(100000), expected=LOST)["eth0"].message.endswith("; denied")

@@ -344,14 +344,15 @@ def test_a_level_that_changes_nothing_is_no_fault(level: str) -> None:
     assert one({**ALONE, Environ: f.environ({"NCCL_NET_GDR_LEVEL": level})}).status is Status.SKIP
 
 
-def efa_on(name: str, send: bool | None, receive: bool | None) -> Finding:
+def efa_on(name: str, send: bool | None, receive: bool | None, gpus: int = 8) -> Finding:
     lines = tuple(
         f.via(*ends, way, yes, detail="Libfabric")
         for ends, way, yes in (((0, 1), "send", send), ((1, 0), "receive", receive))
         if yes is not None
     )
     run = f.hca_run(0, 1, "rdmap0s0:1", log=f.log(network="Libfabric", vias=lines))
-    seen = f.gpus(all=tuple(f.gpu(i, name=name) for i in range(8)), visible=tuple(f.visible(i, name=name) for i in range(8)))
+    every = range(gpus)
+    seen = f.gpus(all=tuple(f.gpu(i, name=name) for i in every), visible=tuple(f.visible(i, name=name) for i in every))
     found = f.judge(gpudirect_rdma, f.machine({Rdma: efa(True)[Rdma], PathRun: f.path_run(run), Gpus: seen}))
     return next(x for x in found if x.subject == "GPU0–rdmap0s0")
 
@@ -371,3 +372,8 @@ def efa_on(name: str, send: bool | None, receive: bool | None) -> Finding:
 def test_efa_by_gpu_and_direction(name: str, send: bool | None, receive: bool | None, status: Status, words: str) -> None:
     found = efa_on(name, send, receive)
     assert found.status is status and words in found.message, found
+
+
+@pytest.mark.parametrize(("gpus", "status"), [(1, Status.UNKNOWN), (2, Status.FAIL)])
+def test_an_instance_of_one_gpu_has_an_efa_without_gpudirect(gpus: int, status: Status) -> None:
+    assert efa_on(f.GPU_NAME, False, False, gpus).status is status

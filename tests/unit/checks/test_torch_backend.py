@@ -114,3 +114,9 @@ def test_a_run_on_this_node_is_what_is_missing(check: Any) -> None:
     """``netdoctor allreduce`` waits for other nodes; preflight is the command that makes this run."""
     (found,) = judge(check, machine() | {Baseline: Unavailable("no budget"), PathRun: Unavailable("no budget")})
     assert (found.status, found.how) == (Status.UNKNOWN, "netdoctor preflight")
+
+
+@pytest.mark.parametrize(("why", "words"), [("seen as root", "seen as root: "), ("", "seen outside the job: ")])
+def test_whose_python_it_is(why: str, words: str) -> None:
+    found = only(judge(torch_backend, machine() | {Vantage: outside(why_not=why)}))
+    assert found.message == f"{words}/opt/venv/bin/python3 need not be the job's Python"
