@@ -246,7 +246,7 @@ INTERFACES: Final = (
         (SECOND, (2, "ip addr add 10.98.0.2/24 dev eth1; ip link set eth1 up")),
         variables=ifname("eth1"),
         torch=True,
-        also=(BUFFERS,),
+        also=(BUFFERS, IFNAME),
     ),
     Row(
         "the same, and the others are the ones that are dialled: it works by luck",
@@ -254,7 +254,7 @@ INTERFACES: Final = (
         (SECOND, (2, "ip addr add 172.20.0.2/24 dev eth1; ip link set eth1 up")),
         variables=ifname("eth1"),
         torch=True,
-        also=(BUFFERS,),
+        also=(BUFFERS, IFNAME),
         severity="warning",
     ),
     Row(
@@ -263,7 +263,7 @@ INTERFACES: Final = (
         (SECOND, (2, "ip link set eth1 up")),
         variables=ifname("eth1"),
         torch=True,
-        also=(BUFFERS,),
+        also=(BUFFERS, IFNAME),
     ),
     Row(
         "GLOO_SOCKET_IFNAME of an interface that is down",
@@ -271,7 +271,7 @@ INTERFACES: Final = (
         (SECOND, (2, "ip addr add 10.98.0.2/24 dev eth1")),
         variables=ifname("eth1"),
         torch=True,
-        also=(BUFFERS,),
+        also=(BUFFERS, IFNAME),
     ),
     Row(
         "GLOO_SOCKET_IFNAME=lo on one host",

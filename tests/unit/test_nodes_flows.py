@@ -126,8 +126,6 @@ CONNECT = """import socket, sys
 one = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 one.sendall(bytes(70000))
 input()"""
-    "import socket, sys; one = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); one.sendall(bytes(70000)); input()"
-)
 
 
 def test_a_child_with_a_connection_is_seen() -> None:
