@@ -20,7 +20,7 @@ from typing import Any, Final
 PROTOCOL: Final = "netdoctor.meeting/2"
 SUBJECTS: Final = ("join", "place", "reach", "ready", "result")
 MAX_LINE: Final = 2 << 20  # bytes of one line of one node: results of 16 ranks are 20 KB
-STRANGERS: Final = 64  # connections without a first line, at once
+STRANGERS: Final = 64  # connections without a first line, at once, beyond those that the nodes may make
 STRANGER_SECONDS: Final = 10.0
 LAST_SECONDS: Final = 20.0  # after a result that failed: the others were told to stop, and end within the runner's own limits
 # After one that did not: a slow node may still compare its data (`LIMITS` of runner.py for verify and done, and its end).
@@ -96,7 +96,7 @@ class Hub:
         except OSError:
             return
         strangers = [line for line in self.lines.values() if line.node is None]
-        if len(strangers) >= STRANGERS:
+        if len(strangers) >= STRANGERS + self.count:
             self._drop(strangers[0], "")  # who belongs to the run speaks at once: the one that has waited longest does not
         peer.setblocking(False)
         self.lines[peer] = Line(peer, str(address[0]).removeprefix("::ffff:"))
