@@ -111,7 +111,7 @@ def _congestion(kernel: Kernel) -> Iterator[Finding]:
     offered = kernel.sysctls.get("net.ipv4.tcp_available_congestion_control", Unavailable("not read"))
     if isinstance(chosen, Unavailable) or isinstance(offered, Unavailable):
         return
-    if chosen.strip() not in offered.split():
+    if chosen.strip() and offered.strip() and chosen.strip() not in offered.split():
         yield fail(
             f"tcp_congestion_control is {chosen.strip()}, which this kernel does not offer ({offered.strip()})",
             subject="congestion control",

@@ -115,6 +115,8 @@ def _nodes(host: Host, online: frozenset[int] | Unavailable) -> tuple[Node, ...]
         }:  # firmware tables gone wrong: nobody can say where it is
             return Unavailable("malformed", f"CPU {min(twice)} is in two nodes, one of them {number}")
         found.append(Node(number, cpus, _distances(host, number, ids)))
+    if not isinstance(online, Unavailable) and (lost := online.difference(*(node.cpus for node in found))):
+        return Unavailable("malformed", f"CPU {min(lost)} is online and in no node")  # a cpulist that was cut off
     return tuple(found)
 
 

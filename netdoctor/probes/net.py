@@ -83,6 +83,7 @@ class Net:
 
 IFF_UP, IFF_LOOPBACK, IFF_RUNNING = 0x1, 0x8, 0x40  # include/uapi/linux/if.h
 ARPHRD_INFINIBAND = 32  # include/uapi/linux/if_arp.h
+MAX_SPEED: Final = 16_000_000  # Mb/s, above any bond; some drivers say -1 as an unsigned number of 16 or 32 bits
 ELSEWHERE: Final = Unavailable("not read", "sysfs of another network namespace")
 # Interfaces whose speed is that of the hardware below; a veth says 10000 and a tun 10 whatever they carry.
 _REAL_SPEED: Final = (None, "bond", "team", "vlan", "macvlan", "ipvlan", "bridge", "ipoib")
@@ -217,7 +218,7 @@ def _with_sysfs(host: Host, one: Link, agrees: bool | Unavailable) -> Link:
         return replace(one, speed_mbps=none, vendor=none, driver=none, numa_node=none)
     base = f"/sys/class/net/{one.name}"
     speed = read_int(host, f"{base}/speed") if one.kind in _REAL_SPEED else Unavailable("absent", f"a {one.kind} has no speed")
-    if isinstance(speed, int) and speed <= 0:
+    if isinstance(speed, int) and (speed <= 0 or speed == 0xFFFF or speed > MAX_SPEED):
         speed = Unavailable("unsupported", f"speed {speed}: the driver does not say")
     if one.kind is not None:
         return replace(one, speed_mbps=speed, vendor=none, driver=none, numa_node=none)

@@ -403,9 +403,12 @@ def test_nodes_of_a_dgx(healthy: dict[str, Answer]) -> None:
     assert fact.allowed == frozenset({0, 1, 2, 3, 8}) and fact.memory_allowed == frozenset({0, 1})
 
 
+ONLINE = "file:/sys/devices/system/cpu/online"
+
+
 def test_nodes_without_cpus_and_kernels_without_numa(healthy: dict[str, Answer]) -> None:
-    given = healthy | {"file:/sys/devices/system/node/node1/cpulist": "\n"}
-    fact = cpu.probe(ReplayHost(given))
+    alone: dict[str, Answer] = {ONLINE: healthy["file:/sys/devices/system/node/node0/cpulist"]}
+    fact = cpu.probe(ReplayHost(healthy | alone | {"file:/sys/devices/system/node/node1/cpulist": "\n"}))
     assert not isinstance(fact.nodes, Unavailable) and fact.nodes[1].cpus == frozenset()
     flat: dict[str, Answer] = {"dir:/sys/devices/system/node": Unavailable("absent"), "dir:/sys/devices/system": ["cpu"]}
     fact = cpu.probe(ReplayHost(healthy | flat))
@@ -422,7 +425,8 @@ def test_rubbish_is_no_cpu_list(text: str) -> None:
 
 def test_a_list_may_end_with_a_zero_byte(healthy: dict[str, Answer]) -> None:
     """As Linux 5.15 gives it."""
-    fact = cpu.probe(ReplayHost(healthy | {"file:/sys/devices/system/node/node0/cpulist": "0-3\n\0"}))
+    online: dict[str, Answer] = {ONLINE: f"0-3,{str(healthy['file:/sys/devices/system/node/node1/cpulist']).strip()}"}
+    fact = cpu.probe(ReplayHost(healthy | online | {"file:/sys/devices/system/node/node0/cpulist": "0-3\n\0"}))
     assert not isinstance(fact.nodes, Unavailable) and fact.nodes[0].cpus == frozenset(range(4))
 
 

@@ -17,6 +17,7 @@ from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
 from netdoctor.host import ReplayHost
 from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.nccl.usable import usable
+from netdoctor.probes.cpu import probe as probe_cpu
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
 from netdoctor.probes.job import Expected, JobShape
@@ -25,6 +26,7 @@ from netdoctor.probes.libraries import Libraries, Plugin
 from netdoctor.probes.libraries import probe as probe_libraries
 from netdoctor.probes.nccl import NcclChoice
 from netdoctor.probes.net import Net, Route
+from netdoctor.probes.net import probe as probe_net
 from netdoctor.probes.pci import Pci
 from netdoctor.probes.pci import probe as probe_pci
 from netdoctor.probes.rdma import Rdma, RdmaDevice
@@ -317,3 +319,24 @@ OVS = f.net(
 def test_a_bridge_of_open_vswitch_is_judged_as_the_interface_that_it_is() -> None:
     have = found(tcp_buffers, {Net: OVS, Rdma: f.no_rdma(), Baseline: LOST, PathRun: LOST})
     assert set(have) == {"br-ex"}
+
+
+@pytest.mark.parametrize("speed", ["4294967295", "65535", "-1", "99999999999999999999"])
+def test_a_speed_that_no_interface_has_is_not_known(speed: str) -> None:
+    answers = fixtures.snapshot("a100-pcie").answers
+    net = probe_net(ReplayHost({**answers, "file:/sys/class/net/eno1/speed": speed}))
+    assert isinstance(net, Net) and (link := net.link("eno1")) and isinstance(link.speed_mbps, Unavailable)
+
+
+@pytest.mark.parametrize("name", ["tcp_congestion_control", "tcp_available_congestion_control"])
+def test_an_empty_list_of_congestion_controls_is_no_fault(name: str) -> None:
+    sysctls = {**f.kernel().sysctls, f"net.ipv4.{name}": ""}
+    have = found(tcp_buffers, {Kernel: f.kernel(sysctls=sysctls), Net: OVS, Rdma: f.no_rdma(), Baseline: LOST, PathRun: LOST})
+    assert set(have) == {"br-ex"}
+
+
+def test_cpus_of_no_node_are_not_known() -> None:
+    answers = fixtures.snapshot("a100-pcie").answers
+    whole = probe_cpu(ReplayHost(answers))
+    cut = probe_cpu(ReplayHost({**answers, "file:/sys/devices/system/node/node1/cpulist": ""}))
+    assert (isinstance(whole.nodes, Unavailable), isinstance(cut.nodes, Unavailable)) == (False, True)
