@@ -80,7 +80,8 @@ def knock(host: str, port: int, node: int) -> str:
     try:
         why, segment = _visit(host, port, node, None)
         if why == STALLS and _visit(host, port, node, SMALL)[0] == "":
-            return f"{LOSES} {segment} bytes"
+            why, segment = _visit(host, port, node, None)  # once is chance
+            return f"{LOSES} {segment} bytes" if why == STALLS else why
     except OSError as error:
         return kind_of(error)[0]
     return why

@@ -10,12 +10,14 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-EVERY: Final = 0.1  # seconds between looks: what a socket counted after the last one is lost
+EVERY: Final = 0.1  # seconds between looks, at least: what a socket counted after the last one is lost
+SHARE: Final = 10  # that many times longer than a look takes
 MAX_FLOWS: Final = 4096
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20  # linux/netlink.h, linux/sock_diag.h
 NLM_F_REQUEST_DUMP, NLMSG_ERROR, NLMSG_DONE = 0x301, 2, 3
@@ -74,14 +76,17 @@ class Sampler:
 
     def _live(self) -> None:
         with suppress(OSError, struct.error):  # not allowed here, or no such kernel: nothing is known
-            while not self.ended.wait(EVERY):
+            pause = EVERY
+            while not self.ended.wait(pause):
+                begin = time.monotonic()
                 mine = self._sockets()
-                for inode, ip, flow in connections() if mine else ():
-                    if inode in mine:
-                        self.found[inode] = ip, flow
+                for inode, ip, flow in connections(mine) if mine else ():
+                    self.found[inode] = ip, flow
+                pause = max(EVERY, SHARE * (time.monotonic() - begin))
 
     def _sockets(self) -> set[int]:
-        self.pids = {pid for pid in self.pids if os.path.exists(f"/proc/{pid}")} or descendants(os.getpid())
+        if not self.found or not all(os.path.exists(f"/proc/{pid}") for pid in self.pids):
+            self.pids = descendants(os.getpid())
         found = set()
         for pid in self.pids:
             with suppress(OSError):
@@ -105,11 +110,12 @@ def descendants(pid: int) -> set[int]:
     return found - set(parents.values())
 
 
-def connections() -> Iterator[tuple[int, str, Flow]]:
-    """(inode, address of the other end, what was sent to it) of every TCP connection of this network namespace."""
+def connections(inodes: Collection[int]) -> Iterator[tuple[int, str, Flow]]:
+    """(inode, address of the other end, what was sent to it) of these TCP connections of this network namespace."""
     for family, size in ((socket.AF_INET, 4), (socket.AF_INET6, 16)):
         for one, info in _dump(family):
-            inode = struct.unpack_from("=I", one, 68)[0]
+            if (inode := struct.unpack_from("=I", one, 68)[0]) not in inodes:
+                continue
             ip = socket.inet_ntop(family, one[24 : 24 + size]).removeprefix("::ffff:")
             acked = struct.unpack_from("=Q", info, _ACKED)[0]
             busy, limited = struct.unpack_from("=QQ", info, _BUSY)

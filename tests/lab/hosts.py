@@ -165,6 +165,7 @@ def look(row: Row) -> dict[int, Report]:
     """The report of every node of the row that gives one."""
     with tempfile.TemporaryDirectory(dir="/run", prefix="netdoctor-hosts-") as name, contextlib.ExitStack() as stack:
         lab = Lab(row, Path(name))
+        stack.callback(_nothing_left, lab.mark)
         stack.callback(lab.close)
         processes: dict[int, subprocess.Popen[str]] = {}
         first = [n for n in range(row.hosts) if n not in row.absent and n not in row.late]
@@ -181,18 +182,42 @@ def look(row: Row) -> dict[int, Report]:
         return reports | gather(waited, said)
 
 
+def _nothing_left(mark: str) -> None:
+    if found := left(mark):
+        raise RuntimeError(f"left behind: {found}")
+
+
 def gather(processes: Mapping[int, subprocess.Popen[str]], said: Mapping[int, str]) -> dict[int, Report]:
     end = time.monotonic() + LONGEST
-    reports = {}
-    for number, process in processes.items():
-        try:
-            out, err = process.communicate(timeout=max(1.0, end - time.monotonic()))
-            reports[number] = json.loads(out)
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"node {number} gave no report within {LONGEST:g} s") from None
-        except ValueError:
-            raise RuntimeError(f"node {number} gave no report: {said.get(number, '')}{err[-600:]}") from None
-    return reports
+    return {n: _report(n, process, end, said.get(n, "")) for n, process in processes.items()}
+
+
+def _report(number: int, process: subprocess.Popen[str], end: float, said: str) -> Report:
+    try:
+        out, err = process.communicate(timeout=max(1.0, end - time.monotonic()))
+        report: Report = json.loads(out)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"node {number} gave no report within {LONGEST:g} s") from None
+    except ValueError:
+        raise RuntimeError(f"node {number} gave no report: {said}{err[-600:]}") from None
+    return report
+
+
+def left(mark: str, seconds: float = 20.0) -> list[str]:
+    """Processes of a row that are still there, as their names."""
+    end = time.monotonic() + seconds
+    while True:
+        found = [pid for pid in os.listdir("/proc") if pid.isdecimal() and mark.encode() in _bytes(f"/proc/{pid}/environ")]
+        if not found or time.monotonic() > end:
+            return [_bytes(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace")[:100] for pid in found]
+        time.sleep(0.05)
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
 
 
 def until(process: subprocess.Popen[str], text: str) -> str:

@@ -232,6 +232,10 @@ def ifname(value: str) -> dict[int, dict[str, str]]:
 SECOND: Final = (BRIDGE, "ip link add q2 type veth peer name eth1 netns PID2; ip link set q2 up")  # of h2, leading nowhere
 STRAY: Final = (nodes("h2", "socket_ifname", "where nodes 0, 1 cannot reach it"), run("socket_ifname", "Gloo listens on"))
 OWN: Final = Said(IFNAME, "fail socket_ifname", "Gloo", by=(2,))
+JUMBO: Final = (  # all hosts but one switch port
+    (EVERY, "ip link set eth0 mtu 9000 gso_max_segs 1 gro_max_size 1500"),
+    (BRIDGE, "ip link set p0 mtu 9000; ip link set p1 mtu 9000; ip link set br0 mtu 9000"),
+)
 INTERFACES: Final = (
     Row("healthy hosts", (), torch=True),
     Row(
@@ -293,8 +297,10 @@ INTERFACES: Final = (
         (
             (
                 EVERY,
-                "N=$(hostname | tr -d h); ip addr flush dev eth0 scope global; ip addr add 192.168.9.$((N + 1))/24 dev eth0;"
-                "sed 's/10.99.0/192.168.9/' /etc/hosts > /run/hosts; mount --bind /run/hosts /etc/hosts",
+                (
+                    "N=$(hostname | tr -d h); ip addr flush dev eth0; ip addr add 192.168.9.$((N + 1))/24 dev eth0;"
+                    "sed 's/10.99.0/192.168.9/' /etc/hosts > /run/hosts; mount --bind /run/hosts /etc/hosts"
+                ),
             ),
             (2, "sed 's/^.* h2$/127.0.1.1 h2/' /etc/hosts > /run/own; cat /run/own > /run/hosts"),
         ),
@@ -304,14 +310,18 @@ INTERFACES: Final = (
 ROUTER: Final = (  # h2 behind a router whose other side carries 1400 bytes, and which may not say so
     (
         BRIDGE,
-        "ip link del p2; ip link add p2 type veth peer name r0 netns PID3; ip link set p2 master br0 up;"
-        "ip link add r1 netns PID3 type veth peer name eth0 netns PID2",
+        (
+            "ip link del p2; ip link add p2 type veth peer name r0 netns PID3; ip link set p2 master br0 up;"
+            "ip link add r1 netns PID3 type veth peer name eth0 netns PID2"
+        ),
     ),
     (
         3,
-        "ip link del eth0; ip addr add 10.99.0.254/24 dev r0; ip addr add 10.97.0.254/24 dev r1; ip link set r0 up;"
-        "ip link set r1 mtu 1400 up; sysctl -q -w net.ipv4.ip_forward=1;"
-        "iptables -A OUTPUT -p icmp --icmp-type fragmentation-needed -j DROP",
+        (
+            "ip link del eth0; ip addr add 10.99.0.254/24 dev r0; ip addr add 10.97.0.254/24 dev r1; ip link set r0 up;"
+            "ip link set r1 mtu 1400 up; sysctl -q -w net.ipv4.ip_forward=1;"
+            "iptables -A OUTPUT -p icmp --icmp-type fragmentation-needed -j DROP"
+        ),
     ),
     (2, "ip addr add 10.97.0.3/24 dev eth0; ip link set eth0 up; ip route add default via 10.97.0.254"),
     (0, "ip route add 10.97.0.0/24 via 10.99.0.254"),
@@ -331,12 +341,14 @@ PATH: Final = (
         severity="warning",
     ),
     Row(
-        "all hosts have an MTU of 9000, and a switch port drops what is above 1500",
+        "a switch port drops what is above 1500, and the hosts have 9000: seen before anything runs",
+        (nodes("h2", "mtu", "segments of 8948 bytes are lost, small ones arrive"),),
+        JUMBO,
+    ),
+    Row(
+        "a switch port drops what is above 1500, and the hosts have 9000: the all-reduce hangs",
         (nodes("h2", "mtu", "segments of 8948 bytes are lost"), run("mtu", "segments of 8948 bytes")),
-        (
-            (EVERY, "ip link set eth0 mtu 9000 gso_max_segs 1 gro_max_size 1500"),
-            (BRIDGE, "ip link set p0 mtu 9000; ip link set p1 mtu 9000; ip link set br0 mtu 9000"),
-        ),
+        JUMBO,
         torch=True,
         stall=6,
     ),
@@ -582,10 +594,8 @@ RANKS: Final = (
         "two versions of netdoctor",
         (nodes("h2, netdoctor", "drift"),),
         (
-            (
-                2,
-                "mkdir /run/other; cp -rL ROOT/netdoctor /run/other; sed -i 's/^__version__.*/__version__ = \"0.0.1\"/' /run/other/netdoctor/__init__.py",
-            ),
+            (2, "mkdir /run/other; cp -rL ROOT/netdoctor /run/other"),
+            (2, "sed -i 's/^__version__.*/__version__ = \"0.0.1\"/' /run/other/netdoctor/__init__.py"),
         ),
         {2: {"PYTHONPATH": "/run/other"}},
     ),
