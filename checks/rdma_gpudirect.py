@@ -199,6 +199,8 @@ def _no_platform(gpu: hcas.GpuPlace) -> Finding:
 
 def _own_rules(gpu: hcas.GpuPlace, device: RdmaDevice, node: Node, proof: GdrProof, subject: str) -> Finding | None:
     """GPUs without GPUDirect, and networks of which another library decides."""
+    if device.pci is None:
+        return skip(f"{device.name} is a software device: its data passes through host memory by design", subject=subject)
     seen = gpu.visible
     if seen is not None and seen.gpudirect_rdma is False and seen.dmabuf is False and not proof.receive:
         if seen.integrated is True or any(word in gpu.name for word in gpudirect.CONSUMER):

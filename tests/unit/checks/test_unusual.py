@@ -29,7 +29,7 @@ from netdoctor.probes.net import Net, Route
 from netdoctor.probes.net import probe as probe_net
 from netdoctor.probes.pci import Pci
 from netdoctor.probes.pci import probe as probe_pci
-from netdoctor.probes.rdma import Rdma, RdmaDevice
+from netdoctor.probes.rdma import Provider, Rdma, RdmaDevice
 from netdoctor.probes.rdma import probe as probe_rdma
 from netdoctor.probes.vantage import Vantage
 from tests.lab import fixtures
@@ -340,3 +340,11 @@ def test_cpus_of_no_node_are_not_known() -> None:
     whole = probe_cpu(ReplayHost(answers))
     cut = probe_cpu(ReplayHost({**answers, "file:/sys/devices/system/node/node1/cpulist": ""}))
     assert (isinstance(whole.nodes, Unavailable), isinstance(cut.nodes, Unavailable)) == (False, True)
+
+
+@pytest.mark.parametrize(("pci", "status"), [(None, Status.SKIP), (LOST, Status.FAIL), ("0000:18:00.0", Status.FAIL)])
+def test_software_devices_have_no_gpudirect(pci: str | Unavailable | None, status: Status) -> None:
+    soft = f.hca(0, name="rxe0", pci=pci, driver=LOST, provider=Provider(True, "", "EOPNOTSUPP"))
+    bare = {Kernel: f.kernel(modules={**f.kernel().modules, "nvidia_peermem": GONE}), Gpus: f.gpus(1)}
+    pairs = found(gpudirect_rdma, {**bare, Rdma: f.rdma(devices=(soft,)), PathRun: LOST})
+    assert {one.status for one in pairs.values()} == {status}
