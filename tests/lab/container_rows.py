@@ -165,8 +165,8 @@ NETWORK: Final = (
     box(
         "no library of the driver in the image",
         expected={HARDWARE: "unknown", BACKEND: "unknown: no driver library shows it here"},
-        also=dict.fromkeys((GDR, CPU, RDMA, VERSION, PORTS, IFNAME, BUFFERS), "neither NVML nor libcuda is there"),
-        env={"LD_LIBRARY_PATH": ""},
+        also=dict.fromkeys((GDR, CPU, RDMA, VERSION, PORTS), "neither NVML nor libcuda is there"),
+        env={"LD_LIBRARY_PATH": "IBVERBS"},
     ),
     box(
         "two GPUs of the eight",

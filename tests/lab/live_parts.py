@@ -129,11 +129,9 @@ BACKEND_ROWS: Final = (
     ),
     Row(
         "no library of the driver",
-        Scene(env={"LD_LIBRARY_PATH": ""}),
+        Scene(env={"LD_LIBRARY_PATH": "IBVERBS"}),
         {BACKEND: "unknown: no driver library shows it here"},
-        dict.fromkeys(
-            (GDR, HARDWARE, RDMA, VERSION, PORTS, CPU, IFNAME, BUFFERS), "neither NVML nor libcuda nor libibverbs is there"
-        ),
+        dict.fromkeys((GDR, HARDWARE, RDMA, VERSION, PORTS, CPU), "neither NVML nor libcuda is there"),
     ),
 )
 

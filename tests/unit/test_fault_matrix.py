@@ -66,6 +66,8 @@ def seen(*findings: tuple[str, str, str], check: str = "rdma.gpudirect") -> Seen
         ("unknown", seen(("a", "unknown", "y")), False, 0),  # as before
         ("unknown: new words", seen(("a", "unknown", "with new words")), True, 0),
         ("unknown: old words", seen(("a", "unknown", "old words")), False, 0),
+        ("unknown: new words", seen(("a", "unknown", "with new words"), ("b", "skip", "x")), True, 1),  # less evidence, a skip
+        ("fail", seen(("a", "fail", "x"), ("b", "skip", "x")), True, 0),
         ("fail", seen(("a", "pass", "x")), False, 1),  # a fault makes no pass of an unknown
         ("fail", seen(("a", "fail", "x"), ("b", "error", "x")), True, 1),  # nor a defect
         ("", seen(("a", "fail", "x")), True, 1),
