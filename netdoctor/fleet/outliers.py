@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.fleet.groups import Group
+from netdoctor.model import Severity
 
 SIGMAS: Final = 5.0  # of 30,000 values (10,000 nodes × 3 metrics) of a normal distribution 0.01 lie beyond
 MAD_TO_SIGMA: Final = 1.4826  # for a normal distribution: 1 / Φ⁻¹(3/4)
@@ -64,6 +65,12 @@ class Distribution:
     outliers: list[Outlier]
     judged: bool  # False: too few nodes
     missing: int  # nodes of the group without this figure
+
+    @property
+    def severity(self) -> Severity:
+        """Of its outliers.  Ranks on CPUs measure what else the CPUs have to do: one healthy, busy machine is fast and 20 times
+        slower within a minute.  That is told, and blames nobody."""
+        return Severity.INFO if self.what.partition(" ×")[0].endswith(" cpu") else Severity.WARNING
 
 
 def distributions(groups: list[Group]) -> list[Distribution]:

@@ -277,7 +277,7 @@ def _blame(fleet: Fleet) -> None:
         for one in dist.outliers:
             speed, usual = one.value * metric.scale, dist.median * metric.scale
             words = f"{metric.title} ({dist.what}): {speed:.3g} {metric.unit}, {one.of_best:.0%} of best, median {usual:.3g}"
-            by_name[one.node].blamed.append((Severity.WARNING.value, words))
+            by_name[one.node].blamed.append((dist.severity.value, words))
 
 
 def _state(node: Node, fail_on: Severity) -> None:

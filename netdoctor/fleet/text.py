@@ -95,8 +95,9 @@ def _outliers(fleet: Fleet) -> Iterator[str]:
         yield from ("", "Outliers")
     for dist, one in rows[:MOST_ROWS]:
         metric = METRICS[dist.metric]
+        mark = "✗" if dist.severity.rank else "?"
         yield (
-            f"  ✗ {one.node}: {metric.title} {one.value * metric.scale:.3g} {metric.unit} ({dist.what}), "
+            f"  {mark} {one.node}: {metric.title} {one.value * metric.scale:.3g} {metric.unit} ({dist.what}), "
             f"{one.of_best:.0%} of the best, median {dist.median * metric.scale:.3g}, {one.sigmas:.0f} σ"
         )
     yield from _more(len(rows) - MOST_ROWS, "outliers")

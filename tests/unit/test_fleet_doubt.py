@@ -14,6 +14,7 @@ from netdoctor.commands import fleet as command
 from netdoctor.fleet import lists
 from netdoctor.fleet.read import DEFECT, expected_names, read
 from netdoctor.fleet.report import Fleet, examine
+from netdoctor.model import Severity
 from tests.support import fleets
 
 Doc = dict[str, Any]
@@ -199,3 +200,22 @@ def test_numbers_beyond_all_bounds_are_no_defect(number: int, tmp_path: pathlib.
     assert not [p for p in fleet.problems if DEFECT in p.detail]
     for format in command.FORMATS:
         assert command.render(fleet, format)
+
+
+# Without a fault of the node
+
+
+def test_busy_cpus_are_told_and_blame_nobody(tmp_path: pathlib.Path) -> None:
+    """Figures of one healthy machine, taken twelve times while others used its two cores."""
+    latency = (513, 330, 1438, 337, 359, 3208, 7411, 2162, 308, 626, 319, 311)  # µs
+    for number, slow in enumerate(latency, 1):
+        doc = fleets.report(f"n{number:02}", number=number)
+        doc["runs"][0].update(backend="gloo", device="cpu", ranks=2)
+        doc["volatile"]["runs"][0].update(busbw_gb_s={"67108864": 0.4}, latency_s={"4096": slow * 1e-6}, ranks=[])
+        put(tmp_path, f"{number}.json", doc)
+    fleet = look(tmp_path)
+    assert fleet.exit_code == 0 and fleet.accounting["good"] == 12
+    assert [o.node for d in fleet.distributions for o in d.outliers] == ["n07", "n06", "n08"]
+    assert "latency (gloo cpu ×2" in state(fleet, "n07")[1]
+    assert "? n07: latency" in command.render(fleet, "text")
+    assert examine(read([str(tmp_path)]), None, Severity.INFO).accounting["bad"] == 3
