@@ -389,9 +389,9 @@ def _gloo_named(seen: Seen, named: str) -> Finding:
             why="torch stops with `Unable to find address for`",
             value=named,
         )
-    loops = [name for name in named.split(",") if (link := reach.named(seen.net, name)) and link.loopback]
-    if loops and seen.several:
-        return fail(f"GLOO_SOCKET_IFNAME={named}: no other node reaches the loopback", subject="Gloo", value=named)
+    wrong = [text for name in named.split(",") if (text := reach.dead_end(seen.net, name))]
+    if wrong and seen.several:
+        return fail(f"GLOO_SOCKET_IFNAME={named}: {wrong[0]}", subject="Gloo", value=named)
     return seen.good(f"Gloo takes {named}", "Gloo", value=named)
 
 

@@ -67,6 +67,21 @@ def named(net: Net, name: str) -> Link | None:
     return net.link(name) or next((one for one in net.links if any(a.label == name for a in one.addresses)), None)
 
 
+def dead_end(net: Net, name: str) -> str | None:
+    """Why no other node comes to what listens on this interface, whatever the network is; None where one may."""
+    link = named(net, name)
+    if link is None:
+        return None
+    if link.loopback:
+        return "no other node reaches the loopback"
+    if not link.up:
+        return f"{name} is down, and no other node reaches it"
+    # Those are told to the others without the number of the interface, without which nobody dials them (ipv6(7)).
+    if link.addresses and all(is_link_local6(one.ip) for one in link.addresses):
+        return f"{name} has only IPv6 link-local addresses, which no other node can dial"
+    return None
+
+
 def is_loopback(text: str) -> bool:
     """An address of the loopback, or ``localhost``."""
     try:

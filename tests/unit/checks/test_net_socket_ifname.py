@@ -41,6 +41,8 @@ OLD, NEW = (2, 27, 7), (2, 28, 9)
 LO = netlink_link("lo", 1, "127.0.0.1")
 ETH0 = netlink_link("eth0", 2, "10.0.0.7")
 ETH1 = netlink_link("eth1", 3, "10.1.0.7", speed_mbps=100000)
+DOWN = netlink_link("eth1", 3, "10.1.0.7", up=False)
+SCOPED = netlink_link("eth1", 3, "fe80::7")
 SLOW = netlink_link("eth0", 2, "10.0.0.7", speed_mbps=1000)
 DOCKER0 = netlink_link("docker0", 4, "172.17.0.1", kind="bridge")
 BR = netlink_link("br-1a2b", 2, "172.18.0.1", kind="bridge")
@@ -266,6 +268,9 @@ def test_sockets_that_carry_the_data(facts: dict[str, Any], status: Any) -> None
         ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "eth0,nope"})}, (FAIL, None)),
         ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "lo"})}, (PASS, None)),
         ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "lo"}), "job": SEVERAL}, (FAIL, None)),
+        ({"net": seen(LO, ETH0, DOWN), "environ": environ({"GLOO_SOCKET_IFNAME": "eth1"}), "job": SEVERAL}, (FAIL, None)),
+        ({"net": seen(LO, ETH0, DOWN), "environ": environ({"GLOO_SOCKET_IFNAME": "eth1"})}, (PASS, None)),
+        ({"net": seen(LO, ETH0, SCOPED), "environ": environ({"GLOO_SOCKET_IFNAME": "eth1"}), "job": SEVERAL}, (FAIL, None)),
         ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "x"})}, (PASS, None)),
         ({"net": seen(), "environ": environ(variables=LOST)}, (UNKNOWN, None)),
         ({"net": seen(), "vantage": outside()}, (UNKNOWN, None)),
