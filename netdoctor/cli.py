@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from netdoctor import __version__
+from netdoctor import __version__, stopping
 from netdoctor.options import (
     BriefOption,
     BudgetOption,
@@ -352,6 +352,8 @@ def main() -> None:
     """The console script: typer's exit codes, and 1 with one line where netdoctor itself broke."""
     from netdoctor import streams
 
+    if sys.argv[1:2] and sys.argv[1] in stopping.COMMANDS:
+        stopping.hold()
     streams.whole_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a locale without UTF-8 must not end a report in a traceback
@@ -364,6 +366,8 @@ def main() -> None:
         code = 141 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
     except Exception as error:
         code = streams.unprinted(error, 0) if streams.is_unprinted(error) else streams.defect(error)
+    if (number := stopping.noted()) is not None and code not in (2, 128 + number):
+        code = 128 + number
     lost = streams.lost()
     sys.exit(streams.unprinted(lost, code) if lost else code)
 

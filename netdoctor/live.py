@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from netdoctor import engine, facts
+from netdoctor import engine, facts, stopping
 from netdoctor.host import LiveHost, RecordingHost
 from netdoctor.model import CheckResult, Finding, Status, Unavailable
 from netdoctor.redact import redact
@@ -52,7 +52,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into `Interrupted`; later ones wait for the (bounded) cleaning up."""
+    """Turn the first SIGINT or SIGTERM into `Interrupted`, also one that came before; later ones wait for the (bounded) end."""
 
     def raise_once(number: int, frame: FrameType | None) -> None:
         for other in (signal.SIGINT, signal.SIGTERM):
@@ -61,6 +61,8 @@ def interruptible() -> Iterator[None]:
 
     before = {number: signal.signal(number, raise_once) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        if (number := stopping.noted()) is not None:
+            raise Interrupted(number)
         yield
     finally:
         for number, handler in before.items():
@@ -106,28 +108,27 @@ def run(
     session: Session | None = None
     try:
         with interruptible():
-            try:
-                names = engine.wanted(specs)
-                if together is not None:
-                    together.begin()
-                if allreduce and host_root is None and set(names) & set(facts.RUNS):
-                    session = _begin(work, config, progress, together)
-                else:
-                    why = "a mounted root is looked at" if host_root else "--no-allreduce"
-                    work.facts.update(dict.fromkeys(facts.RUNS, Unavailable("refused", why)))
-                progress("looking at the node")
-                facts.prefetch(host, facts.closure(names))
-                engine.collect(work, names)
-                if together is not None:
-                    _with_others(work, session, together)
-                elif session is not None:
-                    _all_reduces(work, session, names, config, progress)
-                engine.judge_all(work)
-                if session is not None and together is None:
-                    _cures(work, session, config, progress)
-            except Interrupted as stop:
-                outcome.partial, outcome.signal = f"interrupted by {stop}", stop.number
-                work.facts.update({n: Unavailable("no budget", outcome.partial) for n in facts.RUNS if n not in work.facts})
+            names = engine.wanted(specs)
+            if together is not None:
+                together.begin()
+            if allreduce and host_root is None and set(names) & set(facts.RUNS):
+                session = _begin(work, config, progress, together)
+            else:
+                why = "a mounted root is looked at" if host_root else "--no-allreduce"
+                work.facts.update(dict.fromkeys(facts.RUNS, Unavailable("refused", why)))
+            progress("looking at the node")
+            facts.prefetch(host, facts.closure(names))
+            engine.collect(work, names)
+            if together is not None:
+                _with_others(work, session, together)
+            elif session is not None:
+                _all_reduces(work, session, names, config, progress)
+            engine.judge_all(work)
+            if session is not None and together is None:
+                _cures(work, session, config, progress)
+    except Interrupted as stop:
+        outcome.partial, outcome.signal = f"interrupted by {stop}", stop.number
+        work.facts.update({n: Unavailable("no budget", outcome.partial) for n in facts.RUNS if n not in work.facts})
     finally:
         if session is not None:
             session.close()

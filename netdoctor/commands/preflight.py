@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass, replace
 
-from netdoctor import __version__, engine, live
+from netdoctor import __version__, engine, live, stopping
 from netdoctor.commands import common
 from netdoctor.config import Config
 
@@ -67,7 +67,8 @@ def run(
     if given.termination_log is not None:
         common.last_words(report, given.termination_log)
     code = common.deliver(report, given.format, given.output, given.exit_style, sys.stderr if in_job else sys.stdout)
-    return 128 + outcome.signal if outcome.signal else code
+    number = outcome.signal or stopping.noted()
+    return 128 + number if number else code
 
 
 def _keep(outcome: live.Outcome, config: Config, only: tuple[str, ...], path: str, pseudonyms: bytes | None) -> int:

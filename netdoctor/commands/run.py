@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from netdoctor import stopping
 from netdoctor.commands import preflight
 from netdoctor.launchers import detect
 
@@ -45,6 +46,9 @@ def run(given: preflight.Given, command: Sequence[str], *, gate: bool, quiet: bo
         code = preflight.run(given, (), None, allreduce=True, quiet=quiet, in_job=True)
         if launcher.local_rank == 0 and others > 0:
             _serve(_address(os.environ), code, others)
+    stopping.release()
+    if (number := stopping.noted()) is not None:  # between the verdict and the job
+        return 128 + number
     if code in (2, 130, 143):
         return code
     if gate and code != 0:
@@ -86,6 +90,9 @@ def _proxy(variables: Mapping[str, str]) -> int | None:
 
 def _ask(address: bytes) -> int:
     """The code of this node's doctor; 4 where none answers in time."""
+    stopping.release()  # what waits for others ends at once
+    if (number := stopping.noted()) is not None:
+        return 128 + number
     end = time.monotonic() + WAIT
     while time.monotonic() < end:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
@@ -128,6 +135,7 @@ def _credentials(line: socket.socket) -> tuple[int, int, int]:
 
 def _serve(address: bytes, code: int, others: int) -> None:
     """Tell the other ranks of the node, from a child that ends by itself; the job does not wait for it."""
+    stopping.release()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         try:
             door.bind(address)

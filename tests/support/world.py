@@ -28,6 +28,7 @@ sh("mount --make-rprivate /", "mount -t tmpfs -o mode=755 world /mnt",
    "mkdir /mnt/upper /mnt/work /mnt/root",
    "mount -t overlay world -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root",
    "mount --rbind /dev /mnt/root/dev", "mount -t tmpfs -o mode=1777 shm /mnt/root/dev/shm",
+   "mkdir -p /mnt/root/run/netns", "mount -t tmpfs netns /mnt/root/run/netns",  # others' come and go
    "mount -t proc proc /mnt/root/proc", "mount -t sysfs sysfs /mnt/root/sys", "ip link set lo up")
 UPPER = os.open("/mnt/upper", os.O_RDONLY | os.O_DIRECTORY)
 HERE = os.getcwd()

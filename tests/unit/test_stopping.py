@@ -1,0 +1,84 @@
+"""A signal before or after the look at the node is kept, and a second one ends the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from netdoctor import live, stopping
+from netdoctor.config import Config
+from netdoctor.host import LiveHost
+from tests.lab import fixtures
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> object:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
+    yield
+    stopping.release()
+    stopping._noted.clear()
+    assert {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} == {
+        number: handlers[number] for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    signal.signal(signal.SIGALRM, handlers[signal.SIGALRM])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_came_before_ends_the_look_at_once(number: signal.Signals) -> None:
+    stopping.hold()
+    os.kill(os.getpid(), number)
+    assert stopping.noted() == number
+    seen: list[str] = []
+    outcome = live.run(
+        LiveHost(None, Config().as_answer()),
+        Config(),
+        fixtures.specs(),
+        (),
+        host_root=None,
+        allreduce=True,
+        progress=seen.append,
+    )
+    assert outcome.signal == number and outcome.partial == f"interrupted by {number.name}"
+    assert seen == [] and outcome.host.answers == {}
+
+
+def test_nothing_is_noted_where_nobody_holds() -> None:
+    stopping.hold()
+    os.kill(os.getpid(), signal.SIGTERM)
+    stopping.hold()
+    assert stopping.noted() is None
+    stopping.release()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert stopping.noted() is None
+
+
+SECOND = """
+import os, signal
+from netdoctor import stopping
+stopping.hold()
+os.kill(os.getpid(), signal.SIGINT)
+print("on", flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+print("never", flush=True)
+"""
+PATIENT = """
+import signal
+from netdoctor import stopping
+stopping.PATIENCE = 1
+stopping.hold()
+signal.raise_signal(signal.SIGTERM)
+print("on", flush=True)
+signal.pause()
+print("never", flush=True)
+"""
+
+
+@pytest.mark.parametrize("program", [SECOND, PATIENT], ids=["a second one", "no end of its own"])
+def test_it_ends_all_the_same(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, "on\n")
