@@ -18,6 +18,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "matrix": ("tests.lab.matrix", "main"),
     "rxe": ("tests.lab.rxe", "main"),
     "mutants": ("tests.lab.mutants", "main"),
+    "sanity": ("tests.lab.sanity", "main"),
 }
 LAB = ("ignorance", "matrix", "live", "container", "hosts")
 
