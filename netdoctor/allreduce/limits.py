@@ -11,11 +11,12 @@ from typing import Final
 from netdoctor.allreduce.experiment import Run
 from netdoctor.model import Unavailable
 from netdoctor.probes.gpu import Gpu, Gpus
-from netdoctor.probes.pci import Pci
+from netdoctor.probes.pci import Pci, PciLink
 from netdoctor.probes.rdma import Rdma
 
 # GB/s of one NVLink by compute capability (src/graph/topo.h: SM60_NVLINK_BW … SM100_NVLINK_BW).
 NVLINK: Final = {(6, 0): 18.0, (7, 0): 20.0, (8, 0): 20.0, (8, 6): 12.0, (9, 0): 20.6, (10, 0): 40.1, (10, 3): 40.1}
+SWITCHED: Final = 8  # as many GPUs are joined by NVSwitch; boards of four (HGX A100 and H100 4-GPU, GH200) by a mesh
 # Boards whose NVLinks go in pairs, or not to every GPU: the ring crosses PCIe there.
 _BRIDGED: Final = ("PCIe", " NVL", "A40", "RTX", "A6000", "A5500", "A5000", "A4500", "A30", "Quadro", "TITAN")
 # Share of the raw PCIe rate that NCCL counts on: width × speed / 80 in GB/s (src/graph/topo.cc: Gen5 x16 is 48 instead of 63).
@@ -75,8 +76,13 @@ def _between_gpus(ordinals: tuple[int, ...], gpus: Gpus | Unavailable, pci: Pci 
     speeds = [rate for rate in rates if isinstance(rate, float)]
     if not any(speeds):
         return _pcie(known, pci)
-    if not all(speeds) or (len(pairs) > 2 and any(_bridged(gpu) for gpu in known)):
+    if isinstance(pci, Unavailable):
+        return Unavailable("not read", f"how many GPUs NVLink joins: PCI: {pci}")
+    there = max(len(pairs), sum(device.physical_function is None for device in pci.gpus))
+    if not all(speeds) or (there > 2 and any(_bridged(gpu) for gpu in known)):
         return Unavailable("unsupported", "NVLink does not join every pair of these GPUs")
+    if len(known) < there < SWITCHED:
+        return Unavailable("unsupported", "without NVSwitch, some of the GPUs have some of the links to each other")
     rate = max(speeds)  # a GPU with fewer links than its like is a fault, no lower limit
     return Limit(rate, f"NVLink of each GPU: {rate:.0f} GB/s in NCCL's model")
 
@@ -110,8 +116,12 @@ def _pcie(gpus: list[Gpu], pci: Pci | Unavailable) -> Limit | Unavailable:
         return Unavailable("unsupported", "the data crosses the CPU between PCIe roots, whose limit is not known here")
     rates = []
     for device in found:
-        if isinstance(device.link, Unavailable) or device.link.max_speed not in _PCIE:
+        # A card may be able to do more than the port that it is plugged into (PCIe 5 in a switch of PCIe 4).
+        above = pci.at(device.path[-1]) if device.path else None
+        ends = [end.link for end in (device, above) if end is not None and isinstance(end.link, PciLink)]
+        speed = min((end.max_speed for end in ends), default=0.0)
+        if len(ends) < 2 or speed not in _PCIE:
             return Unavailable("not read", f"the PCIe link of {device.address}")
-        rates.append(_PCIE[device.link.max_speed] * device.link.max_width / 8)
+        rates.append(_PCIE[speed] * min(end.max_width for end in ends) / 8)
     rate = min(rates)
     return Limit(rate, f"the PCIe link of the slowest GPU: {rate:.0f} GB/s in NCCL's model")

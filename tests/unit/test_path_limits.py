@@ -86,7 +86,7 @@ def test_a_port_that_both_ranks_share(run: Run, rdma: Rdma | Unavailable | None,
 def test_nvlinks_by_compute_capability(capability: Any, links: int, found: float | str) -> None:
     """Two GPUs: with more, Pascal and Volta without NVSwitch go in a mesh."""
     pair = f.gpus(2, all=tuple(f.gpu(i, capability=capability, nvlinks=(True,) * links) for i in range(2)))
-    assert limit(peers(2), pair) == found
+    assert limit(peers(2), pair, f.pci(2)) == found
 
 
 MESH = "unsupported: NVLink does not join every pair of these GPUs"
@@ -108,7 +108,28 @@ MESH = "unsupported: NVLink does not join every pair of these GPUs"
 )
 def test_how_nvlinks_join_the_gpus(count: int, changes: dict[str, Any], odd: dict[str, Any], found: float | str) -> None:
     every = tuple(f.gpu(i, **{**changes, **(odd if i == 0 else {})}) for i in range(count))
-    assert limit(peers(count), f.gpus(count, all=every)) == found
+    assert limit(peers(count), f.gpus(count, all=every), f.pci(count)) == found
+
+
+A100 = {"capability": (8, 0), "nvlinks": (True,) * 12}
+SOME = "unsupported: without NVSwitch, some of the GPUs have some of the links to each other"
+
+
+@pytest.mark.parametrize(
+    ("count", "there", "changes", "found"),
+    [
+        (4, 4, A100, 240.0),  # HGX A100 4-GPU: three GPUs share the twelve links of the fourth
+        (2, 4, A100, SOME),
+        (3, 4, A100, SOME),
+        (2, 8, A100, 240.0),
+        (2, 4, {"name": "NVIDIA A100 80GB PCIe", **A100}, MESH),  # of two bridges one GPU each, perhaps
+        (2, 2, {"name": "NVIDIA A100 80GB PCIe", **A100}, 240.0),
+    ],
+)
+def test_some_of_the_gpus_of_a_board(count: int, there: int, changes: dict[str, Any], found: float | str) -> None:
+    job = f.gpus(count, all=tuple(f.gpu(i, **changes) for i in range(count)))
+    assert limit(peers(count), job, f.pci(there)) == found
+    assert limit(peers(count), job, LOST) == "not read: how many GPUs NVLink joins: PCI: denied"
 
 
 def test_gpus_that_nvml_does_not_know() -> None:
@@ -117,12 +138,17 @@ def test_gpus_that_nvml_does_not_know() -> None:
     assert limit(peers(), f.gpus(all=tuple(f.gpu(i) for i in range(7)))) == "not read: not every GPU is known to NVML"
 
 
-def below(*links: PciLink | Unavailable, **second: Any) -> Pci:
-    """GPUs below one root port; `second` changes the last."""
+WIDE = PciLink(64.0, 16, 64.0, 16)
+
+
+def below(*links: PciLink | Unavailable, port: PciLink | Unavailable = WIDE, **second: Any) -> Pci:
+    """GPUs below one root port; `second` changes the last, `port` is the link of the ports that they are plugged into."""
     one = f.gpu_device(0)
     made = [f.gpu_device(i, path=one.path, root=one.root, link=link) for i, link in enumerate(links)]
     made[-1] = f.gpu_device(len(links) - 1, **{"path": one.path, "root": one.root, "link": links[-1], **second})
-    return f.pci(0, 0, devices=tuple(made))
+    above = {one.path[-1] for one in made if one.path}
+    ports = [f.gpu_device(0, address=a, vendor=0x1000, klass=0x060400, path=(), link=port) for a in sorted(above)]
+    return f.pci(0, 0, devices=(*made, *ports))
 
 
 def lanes(speed: float, width: int = 16) -> PciLink:
@@ -146,6 +172,9 @@ LINK = "not read: the PCIe link of 0000:43:00.0"
         (below(lanes(64.0), lanes(64.0)), 96.0),
         (below(GEN5, lanes(32.0, 8)), 24.0),  # the slowest decides
         (below(GEN5, PciLink(2.5, 16, 32.0, 16)), 48.0),  # idle links slow down
+        (below(GEN5, GEN5, port=lanes(16.0)), 24.0),  # cards of PCIe 5 in a switch of PCIe 4
+        (below(GEN5, GEN5, port=lanes(32.0, 8)), 24.0),
+        (below(GEN5, GEN5, port=LOST), "not read: the PCIe link of 0000:1b:00.0"),
         (below(GEN5, LOST), LINK),
         (below(GEN5, lanes(20.0)), LINK),
         (below(GEN5, GEN5, root="pci0000:9a"), CROSSES),

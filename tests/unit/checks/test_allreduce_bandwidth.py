@@ -130,7 +130,8 @@ def test_limits(given: Run, devices: Gpus, limit: float | None) -> None:
 
 def test_gpus_below_one_root_have_the_limit_of_their_links() -> None:
     same = {"path": gpu_device(0).path, "root": gpu_device(0).root}
-    two = pci(0, 0, devices=(gpu_device(0), gpu_device(1, **same)))
+    port = gpu_device(0, address=gpu_device(0).path[-1], klass=0x060400, path=())
+    two = pci(0, 0, devices=(gpu_device(0), gpu_device(1, **same), port))
     given = nvlink(1.0, experiment=AllReduce("nccl", 2, "cuda", gpus=(0, 1)))
     without = gpus(2, all=tuple(gpu(i, nvlinks=()) for i in range(2)))
     found = path_limit(given, without, two, rdma())
