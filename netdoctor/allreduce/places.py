@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
 
@@ -32,11 +33,16 @@ class Own:
 
     def network(self) -> str | None:
         """None where there is no other address in it."""
-        try:
-            network = ip_network(f"{self.ip}/{self.prefix}", strict=False)
-        except ValueError:
-            return None
-        return str(network) if network.num_addresses > 1 and not (network.is_loopback or network.is_link_local) else None
+        return _network(self.ip, self.prefix)
+
+
+@lru_cache(maxsize=1 << 16)  # of every node, asked again for every rule
+def _network(ip: str, prefix: int) -> str | None:
+    try:
+        network = ip_network(f"{ip}/{prefix}", strict=False)
+    except ValueError:
+        return None
+    return str(network) if network.num_addresses > 1 and not (network.is_loopback or network.is_link_local) else None
 
 
 @dataclass(frozen=True)
