@@ -278,7 +278,7 @@ def _library(
         return NcclLibrary(path, real, found, "", "file", found_by)
     answer = mapping(host, question("nccl", path=real))
     said = None if isinstance(answer, Unavailable) else answer.get("version")
-    if isinstance(said, list) and len(said) == 3 and all(type(n) is int for n in said):
+    if isinstance(said, list) and len(said) == 3 and all(type(n) is int and n >= 0 for n in said):
         version = (said[0], said[1], said[2])
         return NcclLibrary(path, real, version, ".".join(map(str, version)), "dlopen", found_by)
     for directory, wheel in wheels.items():

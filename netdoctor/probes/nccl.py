@@ -32,11 +32,15 @@ def probe(host: Host, libraries: Libraries | Unavailable) -> NcclChoice | Unavai
         return told
     try:
         major, minor, patch = (int(one) for one in told["version"])
-        interface, address = told["interface"], told["address"]
+        interface, address = _text(told["interface"]), _text(told["address"])
         code, log = int(told["code"]), tuple(str(line) for line in told["log"])
     except (KeyError, TypeError, ValueError) as error:
         return Unavailable("malformed", f"ask:nccl: {error!r}")
     return NcclChoice(path, (major, minor, patch), interface, address, code, str(told.get("error", "")), log)
+
+
+def _text(got: object) -> str | None | Unavailable:
+    return got if got is None or isinstance(got, str) else Unavailable("malformed", f"ask:nccl: {str(got)[:40]}")
 
 
 def wanted(libraries: Libraries | Unavailable) -> str | Unavailable:

@@ -154,6 +154,8 @@ def probe_ports(host: Host) -> LocalPorts | Unavailable:
 def _links(told: Mapping[str, Any]) -> tuple[Link, ...] | Unavailable:
     try:
         held: dict[int, list[Address]] = {}
+        if not isinstance(told["links"], list) or not isinstance(told["addresses"], list):
+            return Unavailable("malformed", "ask:netlink: no lists")
         for row in told["addresses"]:
             held.setdefault(int(row["index"]), []).append(_address(row))
         return tuple(_link(row, tuple(held.get(int(row["index"]), ()))) for row in told["links"])

@@ -265,7 +265,10 @@ def _gids(host: Host, where: str) -> tuple[Gid, ...] | Unavailable:
         return listed
     found: list[Gid] = []
     empty = 0
-    for index in sorted(int(n) for n in listed if re.fullmatch(r"\d{1,4}", n, re.ASCII)):
+    indexes = sorted(int(n) for n in listed if re.fullmatch(r"\d{1,4}", n, re.ASCII))
+    if not indexes:
+        return Unavailable("empty", f"{where}/gids")  # every port has a table
+    for index in indexes:
         value = read(host, f"{where}/gids/{index}")
         if isinstance(value, Unavailable):
             if value.kind == "failed":  # EAGAIN and EINVAL are an entry that is being changed or not valid

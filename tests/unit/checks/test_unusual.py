@@ -25,6 +25,7 @@ from netdoctor.probes.kernel import Kernel, Limit
 from netdoctor.probes.libraries import Libraries, Plugin
 from netdoctor.probes.libraries import probe as probe_libraries
 from netdoctor.probes.nccl import NcclChoice
+from netdoctor.probes.nccl import probe as probe_nccl
 from netdoctor.probes.net import Net, Route
 from netdoctor.probes.net import probe as probe_net
 from netdoctor.probes.pci import Pci
@@ -348,3 +349,31 @@ def test_software_devices_have_no_gpudirect(pci: str | Unavailable | None, statu
     bare = {Kernel: f.kernel(modules={**f.kernel().modules, "nvidia_peermem": GONE}), Gpus: f.gpus(1)}
     pairs = found(gpudirect_rdma, {**bare, Rdma: f.rdma(devices=(soft,)), PathRun: LOST})
     assert {one.status for one in pairs.values()} == {status}
+
+
+def test_a_port_without_a_gid_table_is_not_known() -> None:
+    answers = fixtures.snapshot("hgx-h100-roce").answers
+    masked = probe_rdma(ReplayHost({**answers, "dir:/sys/class/infiniband/mlx5_0/ports/1/gids": []}))
+    assert not isinstance(masked.devices, Unavailable)
+    device = next(d for d in masked.devices if d.name == "mlx5_0")
+    assert not isinstance(device.ports, Unavailable) and device.ports[0].gids == Unavailable(
+        "empty", "/sys/class/infiniband/mlx5_0/ports/1/gids"
+    )
+
+
+@pytest.mark.parametrize("rubbish", [{"interface": []}, {"address": True}, {"interface": {"unavailable": "failed"}}])
+def test_an_interface_that_is_no_text_is_not_known(rubbish: dict[str, object]) -> None:
+    answers = fixtures.snapshot("gb200-nvl72").answers
+    question = next(q for q in answers if q.startswith("ask:nccl?"))
+    told = answers[question]
+    assert isinstance(told, dict)
+    choice = probe_nccl(ReplayHost({**answers, question: {**told, **rubbish}}), f.libraries())
+    assert isinstance(choice, NcclChoice) and any(isinstance(one, Unavailable) for one in (choice.interface, choice.address))
+
+
+@pytest.mark.parametrize("lost", ["links", "addresses"])
+def test_no_list_of_interfaces_is_no_empty_list(lost: str) -> None:
+    answers = fixtures.snapshot("this-machine").answers
+    told = answers["ask:netlink"]
+    assert isinstance(told, dict)
+    assert isinstance(probe_net(ReplayHost({**answers, "ask:netlink": {**told, lost: ""}})), Unavailable)
