@@ -61,11 +61,14 @@ def _files(paths: Iterable[str], got: Reading) -> Iterator[tuple[str, bool]]:
             yield path, True
             continue
 
-        def unreadable(error: OSError) -> None:
-            got.problems.append(Problem(clean(str(error.filename)), "unreadable", clean(error.strerror or ""), counts=False))
+        def lost(folder: str, why: str) -> None:  # it counts: nobody knows how many nodes are in there
+            name = clean(os.path.basename(folder.rstrip("/")) + "/", 253)
+            got.problems.append(Problem(clean(folder, 1000), "unreadable", clean(why), name))
 
-        for folder, folders, names in os.walk(path, onerror=unreadable):
+        for folder, folders, names in os.walk(path, onerror=lambda e: lost(str(e.filename), e.strerror or str(e))):
             folders.sort()
+            for link in [one for one in folders if os.path.islink(os.path.join(folder, one))]:
+                lost(os.path.join(folder, link), "a link to a directory is not followed: name it itself")
             for name in sorted(names):
                 yield os.path.join(folder, name), False
 

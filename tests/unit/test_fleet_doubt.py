@@ -202,6 +202,32 @@ def test_numbers_beyond_all_bounds_are_no_defect(number: int, tmp_path: pathlib.
         assert command.render(fleet, format)
 
 
+# Folders
+
+
+def test_a_folder_that_cannot_be_entered_is_not_passed_over(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, away = tmp_path / "reports", tmp_path / "away"
+    (folder / "rack2").mkdir(parents=True)
+    away.mkdir()
+    put(folder, "n1.json", fleets.report("n1"))
+    assert look(folder).exit_code == 0
+    (folder / "rack3").symlink_to(away)
+    fleet = look(folder)
+    assert fleet.exit_code == 4 and "not followed" in state(fleet, "rack3/")[1]
+    (folder / "rack3").unlink()
+    scandir = os.scandir
+
+    def denied(path: str) -> Any:
+        if path.endswith("rack2"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    fleet = look(folder)
+    assert fleet.exit_code == 4 and state(fleet, "rack2/")[0] == "unknown"
+    assert lists.lists(fleet)[0]["passing_nodes.txt"] == "n1\n"
+
+
 # Without a fault of the node
 
 
