@@ -175,7 +175,7 @@ class Lab:
         except subprocess.TimeoutExpired as late:
             return Outcome(row, self.way, False, (f"no report within {late.timeout:.0f} s",), time.monotonic() - began)
         if seen.report is None:
-            gone = (f"no report: exit {seen.exit}, {seen.err[-300:]}",)
+            gone = (f"no report: exit {seen.exit}, {' '.join(seen.err.split())[-300:]}",)
             return Outcome(row, self.way, False, gone, time.monotonic() - began, seen)
         return Outcome(row, self.way, *compare(row, before, seen), time.monotonic() - began, seen)
 
