@@ -18,7 +18,7 @@ from netdoctor.allreduce.hub import PROTOCOL
 TRY: Final = 3.0  # seconds for one connection: a lost SYN is sent again after 1 s (RFC 6298)
 BURST: Final = 64 << 10  # bytes: 45 packets on Ethernet, 7 of jumbo frames
 SMALL: Final = 536  # bytes of a segment that every path carries (RFC 9293, 3.7.1)
-GUESTS: Final = 128  # at once
+GUESTS: Final = 256  # at once: 64 nodes (meeting.REACHED) make three visits each; more wait until there is room
 GOT: Final = b"+"
 OWN_PORT: Final = "no local port"
 _KINDS: Final = {
@@ -52,10 +52,13 @@ class Door:
         try:
             while True:
                 guest, _ = self.listener.accept()
-                if self.room.acquire(blocking=False):
-                    threading.Thread(target=self._greet, args=(guest,), name="netdoctor-guest", daemon=True).start()
-                else:
+                if not self.room.acquire(timeout=TRY):
                     guest.close()
+                    continue
+                try:
+                    threading.Thread(target=self._greet, args=(guest,), name="netdoctor-guest", daemon=True).start()
+                except RuntimeError:  # a limit of processes: one after the other, then
+                    self._greet(guest)
         except OSError:
             pass  # closed
 

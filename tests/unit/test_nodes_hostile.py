@@ -7,13 +7,14 @@ import random
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netdoctor.allreduce import across, hub
+from netdoctor.allreduce import across, doors, hub
 from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.experiment import AllReduce, Run
 from netdoctor.allreduce.hub import PROTOCOL, STRANGERS, SUBJECTS, Hub
@@ -294,3 +295,14 @@ def test_a_name_that_nobody_can_have_is_no_crash(host: str) -> None:
             made.join({}, time.monotonic())
     finally:
         made.close()
+
+
+def test_many_who_knock_at_once_all_hear_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of 64 nodes brings each of them up to three visits of every other at the same moment."""
+    monkeypatch.setattr(doors, "GUESTS", 2)
+    door = doors.Door(1)
+    try:
+        with ThreadPoolExecutor(40) as pool:
+            assert set(pool.map(lambda _: doors.knock("127.0.0.1", door.port, 1), range(120))) == {""}
+    finally:
+        door.close()
