@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import kustomize, pods, pyz
+from tests.support import kustomize, native, pods, pyz
 from tests.support.overlay import can_overlay
 from tests.support.trees import dgx_h100, scratch
 
@@ -91,7 +91,11 @@ def test_absent_rdma_devices_that_the_site_expects_block_the_job(podman: pods.Po
 @pytest.mark.skipif(bool(can_overlay()), reason=can_overlay() or "-")
 def test_hcas_of_the_node_that_are_not_mapped_into_the_pod_block_the_job(podman: pods.Podman) -> None:
     """A node with eight HCAs, and a pod that did not ask for rdma/hca: /sys shows them, /dev/infiniband is not there."""
-    with scratch() as folder, pods.played(podman, training_pod(), sys_tree=dgx_h100(folder / "sys", gpus=0)) as pod:
+    libraries = (native.cuda() / "libcuda.so.1", native.nvml() / "libnvidia-ml.so.1")  # fakes that show eight GPUs
+    with (
+        scratch() as folder,
+        pods.played(podman, training_pod(), sys_tree=dgx_h100(folder / "sys"), libraries=libraries) as pod,
+    ):
         first, *rest = blocked(pod, 3)
     assert "dev_infiniband_missing (rdma.dev_infiniband)" in first
     mlx = [one for one in rest if one.startswith("fail rdma.dev_infiniband: mlx5_")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -147,13 +148,18 @@ class Played:
 
 @contextmanager
 def played(
-    podman: Podman, objects: list[dict[str, Any]], *, sysctl: str = "", sys_tree: Path | None = None
+    podman: Podman,
+    objects: list[dict[str, Any]],
+    *,
+    sysctl: str = "",
+    sys_tree: Path | None = None,
+    libraries: tuple[Path, ...] = (),
 ) -> Iterator[Played]:
     """Play the Job among `objects` as a Pod, with what the kubelet adds to one, and take it away again.
 
     podman 4.3 plays Pods, not Jobs, knows half of the downward API and no pod sysctls (`sysctl` is one), gives an emptyDir to
     its first user instead of to everybody (the kubelet: mode 0777), and has no termination message; so these are done here.
-    `sys_tree` is laid over the pod's /sys.
+    `sys_tree` is laid over the pod's /sys; `libraries` are what the runtime of a GPU would mount.
     """
     (job,) = [one for one in objects if one["kind"] == "Job"]
     name = f"nd-{uuid.uuid4().hex[:8]}"
@@ -175,11 +181,17 @@ def played(
         over.mkdir()
         subprocess.run(["mount", "-t", "overlay", "over", "-o", f"lowerdir={sys_tree}:/sys", str(over)], check=True)
         spec["volumes"].append({"name": "sys", "hostPath": {"path": str(over), "type": "Directory"}})
+    driver = [{"name": f"driver{n}", "hostPath": {"path": str(one), "type": "File"}} for n, one in enumerate(libraries)]
+    spec["volumes"] += driver
     for container in [*spec["initContainers"], *spec["containers"]]:
         container["imagePullPolicy"] = "Never"
         container["image"] = {"train": JOB, "netdoctor": NETDOCTOR}[container["image"]]
         if sys_tree is not None:
             container.setdefault("volumeMounts", []).append({"name": "sys", "mountPath": "/sys", "readOnly": True})
+        container.setdefault("volumeMounts", []).extend(
+            {"name": volume["name"], "mountPath": f"/usr/lib/{platform.machine()}-linux-gnu/{one.name}", "readOnly": True}
+            for volume, one in zip(driver, libraries, strict=True)
+        )
         container["resources"] = {"limits": {"memory": "1Gi"}}
         variables = [
             v if "value" in v else {"name": v["name"], "value": "stands-for-downward"} for v in container.get("env", ())
