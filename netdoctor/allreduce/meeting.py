@@ -217,8 +217,12 @@ class Meeting:
         tries = {(n, usual[n]) for n in targets} | {(n, ip) for (_, n), ip in taken.items()}
         if not tries:
             return {}, {}
-        with ThreadPoolExecutor(min(MAX_TRIES, len(tries))) as pool:
-            found = dict(zip(tries, pool.map(lambda one: _knock(one[0], one[1], joined[one[0]]), tries), strict=True))
+        knock_at = lambda one: _knock(one[0], one[1], joined[one[0]])  # noqa: E731
+        try:
+            with ThreadPoolExecutor(min(MAX_TRIES, len(tries))) as pool:
+                found = dict(zip(tries, pool.map(knock_at, tries), strict=True))
+        except RuntimeError:  # a limit of processes: one after the other, then
+            found = dict(zip(tries, map(knock_at, tries), strict=True))
         by_backend = {kind: {n: found[n, ip] for (one, n), ip in taken.items() if one == kind} for kind in BACKENDS}
         return {n: found[n, host] for n, host in usual.items()}, by_backend
 

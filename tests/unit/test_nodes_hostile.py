@@ -306,3 +306,20 @@ def test_many_who_knock_at_once_all_hear_who_is_there(monkeypatch: pytest.Monkey
             assert set(pool.map(lambda _: doors.knock("127.0.0.1", door.port, 1), range(120))) == {""}
     finally:
         door.close()
+
+
+def test_a_node_that_gets_no_more_threads_tries_the_others_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = doors.Door(1)
+    made = Meeting(Nodes(2, 0, "127.0.0.1", 5), LIMITS, 5.0)
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name.startswith("ThreadPool"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    try:
+        assert made.reach({1: {"port": door.port, "address": "127.0.0.1"}}, {}) == ({1: ""}, {"gloo": {}, "nccl": {}})
+    finally:
+        door.close()
