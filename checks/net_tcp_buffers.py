@@ -34,6 +34,7 @@ from netdoctor.api import (
     check,
     fail,
     fix_sysctl,
+    gpudirect,
     ifname,
     nccl_ports,
     ok,
@@ -106,10 +107,12 @@ def tcp_buffers(
 
 
 def _congestion(kernel: Kernel) -> Iterator[Finding]:
-    """A name that the kernel does not offer; only a fail speaks of its own."""
+    """A name that the kernel does not offer; a good one is not worth a word."""
     chosen = kernel.sysctls.get("net.ipv4.tcp_congestion_control", Unavailable("not read"))
     offered = kernel.sysctls.get("net.ipv4.tcp_available_congestion_control", Unavailable("not read"))
     if isinstance(chosen, Unavailable) or isinstance(offered, Unavailable):
+        why = chosen if isinstance(chosen, Unavailable) else offered
+        yield unknown(f"whether the congestion control is offered could not be read: {why}", subject="congestion control")
         return
     if chosen.strip() and offered.strip() and chosen.strip() not in offered.split():
         yield fail(
@@ -129,7 +132,7 @@ def _window(kernel: Kernel, environ: Environ, version: ifname.Version) -> Window
         explicit = environ.get(variable) if version >= EXPLICIT_FROM else None
         if isinstance(explicit, Unavailable):
             return explicit
-        if (size := _number(explicit)) is not None:
+        if (size := _number(explicit)) is not None and size > 0:  # else it counts as not set (src/misc/socket.cc)
             ceiling = kernel.sysctl_ints(f"net.core.{letter}mem_max")
             if isinstance(ceiling, Unavailable):
                 return ceiling
@@ -138,7 +141,7 @@ def _window(kernel: Kernel, environ: Environ, version: ifname.Version) -> Window
         values = kernel.sysctl_ints(f"net.ipv4.tcp_{direction}")
         if isinstance(values, Unavailable):
             return values
-        if len(values) != 3:
+        if len(values) != 3 or min(values) <= 0:
             return Unavailable("malformed", f"tcp_{direction}: {values}")
         ends.append(Window(values[2] // 2, f"net.ipv4.tcp_{direction}"))
         if direction == "rmem":
@@ -180,7 +183,8 @@ def _streams(link: Link, environ: Environ) -> int:
 
 
 def _number(text: str | None | Unavailable) -> int | None:
-    return int(text) if isinstance(text, str) and text.strip().isdecimal() else None
+    """As NCCL reads it: 0x100000 is a number, too."""
+    return gpudirect.integer(text) if isinstance(text, str) and text.strip() else None
 
 
 def _round_trip(net: Net, expected: Expected | Unavailable) -> tuple[float, str] | None:

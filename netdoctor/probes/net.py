@@ -113,7 +113,7 @@ def probe(host: Host) -> Net | Unavailable:
         links=links,
         sysfs_agrees=agrees,
         hostname=hostname,
-        hostname_addresses=resolve(host, hostname) if isinstance(hostname, str) else hostname,
+        hostname_addresses=resolve(host, hostname) if isinstance(hostname, str) else Unavailable("not read", str(hostname)),
         master=master,
         master_port=master_port,
         peers=tuple(peers),
@@ -265,7 +265,7 @@ def _span(text: str | Unavailable) -> tuple[int | Unavailable, int | Unavailable
     if isinstance(text, Unavailable):
         return text, text
     fields = text.split()
-    if len(fields) == 2 and all(f.isdecimal() for f in fields):
+    if len(fields) == 2 and all(f.isdecimal() for f in fields) and 0 < int(fields[0]) <= int(fields[1]) < 65536:
         return int(fields[0]), int(fields[1])
     bad = Unavailable("malformed" if text.strip() else "empty", f"ip_local_port_range: {text[:40]!r}")
     return bad, bad

@@ -11,13 +11,9 @@ from netdoctor.allreduce.experiment import Baseline, PathRun
 from netdoctor.checks.hardware_accelerator import accelerator
 from netdoctor.checks.nccl_version import nccl_version
 from netdoctor.checks.net_socket_ifname import socket_ifname
-from netdoctor.checks.net_tcp_buffers import tcp_buffers
 from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
 from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
-from netdoctor.host import ReplayHost
 from netdoctor.model import Finding, Status, Unavailable
-from netdoctor.nccl.usable import usable
-from netdoctor.probes.cpu import probe as probe_cpu
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
 from netdoctor.probes.job import Expected, JobShape
@@ -25,15 +21,11 @@ from netdoctor.probes.kernel import Kernel, Limit
 from netdoctor.probes.libraries import Libraries, Plugin
 from netdoctor.probes.libraries import probe as probe_libraries
 from netdoctor.probes.nccl import NcclChoice
-from netdoctor.probes.nccl import probe as probe_nccl
 from netdoctor.probes.net import Net, Route
-from netdoctor.probes.net import probe as probe_net
 from netdoctor.probes.pci import Pci
 from netdoctor.probes.pci import probe as probe_pci
 from netdoctor.probes.rdma import Provider, Rdma, RdmaDevice
-from netdoctor.probes.rdma import probe as probe_rdma
 from netdoctor.probes.vantage import Vantage
-from tests.lab import fixtures
 from tests.support import facts as f
 from tests.support.hosts_away import aws_p5
 from tests.support.hosts_own import a100_pcie
@@ -288,92 +280,9 @@ def test_the_topology_file_of_a_virtual_machine_is_seen() -> None:
     assert getattr(probe_pci(a100_pcie().node.finish()), "virtual_topology", None) is False
 
 
-PORT = "file:/sys/class/infiniband/mlx5_0/ports/1"
-
-
-@pytest.mark.parametrize(
-    ("question", "text"),
-    [
-        (f"{PORT}/link_layer", "Infin"),
-        (f"{PORT}/link_layer", "\0\0"),
-        (f"{PORT}/link_layer", ""),
-        (f"{PORT}/state", "4: AC"),
-        ("file:/sys/class/infiniband_verbs/uverbs0/ibdev", "mlx"),
-    ],
-)
-def test_what_is_cut_off_is_not_known(question: str, text: str) -> None:
-    answers = fixtures.snapshot("dgx-h100").answers
-    assert question in answers
-    cut = probe_rdma(ReplayHost({**answers, question: text}))
-    assert not isinstance(cut.devices, Unavailable)
-    state = usable(next(d for d in cut.devices if d.name == "mlx5_0"), cut, LOST)
-    assert (state.yes, state.step) == (None, "unread")
-
-
-OVS = f.net(
-    f.netlink_link("lo", 1, "127.0.0.1"),
-    f.netlink_link("br-ex", 5, "10.0.0.7", kind="openvswitch", speed_mbps=LOST),
-    default_route=Route("default", "br-ex", "10.0.0.7", "10.0.0.1"),
-)
-
-
-def test_a_bridge_of_open_vswitch_is_judged_as_the_interface_that_it_is() -> None:
-    have = found(tcp_buffers, {Net: OVS, Rdma: f.no_rdma(), Baseline: LOST, PathRun: LOST})
-    assert set(have) == {"br-ex"}
-
-
-@pytest.mark.parametrize("speed", ["4294967295", "65535", "-1", "99999999999999999999"])
-def test_a_speed_that_no_interface_has_is_not_known(speed: str) -> None:
-    answers = fixtures.snapshot("a100-pcie").answers
-    net = probe_net(ReplayHost({**answers, "file:/sys/class/net/eno1/speed": speed}))
-    assert isinstance(net, Net) and (link := net.link("eno1")) and isinstance(link.speed_mbps, Unavailable)
-
-
-@pytest.mark.parametrize("name", ["tcp_congestion_control", "tcp_available_congestion_control"])
-def test_an_empty_list_of_congestion_controls_is_no_fault(name: str) -> None:
-    sysctls = {**f.kernel().sysctls, f"net.ipv4.{name}": ""}
-    have = found(tcp_buffers, {Kernel: f.kernel(sysctls=sysctls), Net: OVS, Rdma: f.no_rdma(), Baseline: LOST, PathRun: LOST})
-    assert set(have) == {"br-ex"}
-
-
-def test_cpus_of_no_node_are_not_known() -> None:
-    answers = fixtures.snapshot("a100-pcie").answers
-    whole = probe_cpu(ReplayHost(answers))
-    cut = probe_cpu(ReplayHost({**answers, "file:/sys/devices/system/node/node1/cpulist": ""}))
-    assert (isinstance(whole.nodes, Unavailable), isinstance(cut.nodes, Unavailable)) == (False, True)
-
-
 @pytest.mark.parametrize(("pci", "status"), [(None, Status.SKIP), (LOST, Status.FAIL), ("0000:18:00.0", Status.FAIL)])
 def test_software_devices_have_no_gpudirect(pci: str | Unavailable | None, status: Status) -> None:
     soft = f.hca(0, name="rxe0", pci=pci, driver=LOST, provider=Provider(True, "", "EOPNOTSUPP"))
     bare = {Kernel: f.kernel(modules={**f.kernel().modules, "nvidia_peermem": GONE}), Gpus: f.gpus(1)}
     pairs = found(gpudirect_rdma, {**bare, Rdma: f.rdma(devices=(soft,)), PathRun: LOST})
     assert {one.status for one in pairs.values()} == {status}
-
-
-def test_a_port_without_a_gid_table_is_not_known() -> None:
-    answers = fixtures.snapshot("hgx-h100-roce").answers
-    masked = probe_rdma(ReplayHost({**answers, "dir:/sys/class/infiniband/mlx5_0/ports/1/gids": []}))
-    assert not isinstance(masked.devices, Unavailable)
-    device = next(d for d in masked.devices if d.name == "mlx5_0")
-    assert not isinstance(device.ports, Unavailable) and device.ports[0].gids == Unavailable(
-        "empty", "/sys/class/infiniband/mlx5_0/ports/1/gids"
-    )
-
-
-@pytest.mark.parametrize("rubbish", [{"interface": []}, {"address": True}, {"interface": {"unavailable": "failed"}}])
-def test_an_interface_that_is_no_text_is_not_known(rubbish: dict[str, object]) -> None:
-    answers = fixtures.snapshot("gb200-nvl72").answers
-    question = next(q for q in answers if q.startswith("ask:nccl?"))
-    told = answers[question]
-    assert isinstance(told, dict)
-    choice = probe_nccl(ReplayHost({**answers, question: {**told, **rubbish}}), f.libraries())
-    assert isinstance(choice, NcclChoice) and any(isinstance(one, Unavailable) for one in (choice.interface, choice.address))
-
-
-@pytest.mark.parametrize("lost", ["links", "addresses"])
-def test_no_list_of_interfaces_is_no_empty_list(lost: str) -> None:
-    answers = fixtures.snapshot("this-machine").answers
-    told = answers["ask:netlink"]
-    assert isinstance(told, dict)
-    assert isinstance(probe_net(ReplayHost({**answers, "ask:netlink": {**told, lost: ""}})), Unavailable)
