@@ -246,6 +246,8 @@ def outcomes(words: Sequence[str] = ()) -> Iterator[Outcome]:
 
 
 def one(row: Row, healthy: dict[object, dict[int, Report]], began: float) -> Outcome:
+    if row.never:
+        return Outcome(row, None, why=row.never)
     if lacking := [name for name in row.needs if not shutil.which(name) and not os.path.exists(name)]:
         return Outcome(row, None, why=f"there is no {', '.join(lacking)}")
     base = row.base()

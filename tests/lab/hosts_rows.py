@@ -82,6 +82,7 @@ class Row:
     loose: bool = False  # what the fault does to others hangs on chance
     severity: str = ""  # of what allreduce.nodes says; "": any
     may: tuple[Said, ...] = ()  # findings that may come, or not
+    never: str = ""  # why it cannot run anywhere that this lab knows
     needs: tuple[str, ...] = ("ip", "nsenter", "unshare")
 
     def base(self) -> Base:
@@ -471,6 +472,11 @@ def exhausted(version: str) -> Row:
 PORT_ROWS: Final = (
     exhausted("2.21.5"),
     exhausted("2.29.7"),
+    Row(
+        "the connection tracking table is full",
+        (nodes("h2", "firewall_connect"),),
+        never="net.netfilter.nf_conntrack_max is the machine's: a network namespace cannot set its own (EINVAL)",
+    ),
     Row(
         "3 ports, 8 ranks",
         (Said(PORTS, "fail bootstrap_ports", "listeners"), run("bootstrap_ports"), nodes("h0|h1", "bootstrap_ports")),
