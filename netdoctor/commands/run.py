@@ -38,6 +38,9 @@ def run(given: preflight.Given, command: Sequence[str], *, gate: bool, quiet: bo
     if not command:
         print("netdoctor: run: give the command after --", file=sys.stderr)
         return 2
+    if command[0].startswith("-"):  # a misspelt --gate must not become the job's name, nor be left out
+        print(f"netdoctor: run: no such option: {command[0]}", file=sys.stderr)
+        return 2
     launcher = detect(os.environ)
     others = (launcher.local_world or 1) - 1
     if launcher.local_rank:
