@@ -307,8 +307,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
         )
     elif len(speeds) < len(outer):
         blind = ", ".join(link.name for link in outer if link.name not in speeds)
-        text = f"NET/Socket spreads over {len(links)} interfaces, and the speed of {blind} is not known"
-        yield unknown(text, subject="NET/Socket", **evidence)
+        yield unknown(f"NET/Socket spreads over {names}; the speed of {blind} is not known", subject="NET/Socket", **evidence)
     elif best := _faster(speeds):
         yield fail(
             f"NET/Socket spreads over {', '.join(f'{name} ({speed} Mb/s)' for name, speed in speeds.items())}: "
@@ -321,6 +320,8 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
             speeds=speeds,
             **evidence,
         )
+    elif shared := reach.one_network(outer):
+        yield unknown(f"NET/Socket spreads over {names}; {shared}", subject="NET/Socket", **evidence)
     else:
         yield seen.good(f"NET/Socket takes {names}", "NET/Socket", **evidence)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+from collections.abc import Iterable
+from ipaddress import ip_address, ip_interface
 from typing import Final
 
 from netdoctor.model import Unavailable
@@ -60,6 +61,20 @@ def inside_node(net: Net, link: Link) -> bool:
     if link.kind == "openvswitch":  # br-ex has the host's own address, and no index tells that a NIC is its port
         return False
     return link.kind in INSIDE_KINDS or link.name.startswith(INSIDE_NAMES)
+
+
+def one_network(links: Iterable[Link]) -> str | None:
+    """What is to be said of interfaces in one IP network.
+
+    NCCL's sockets are not bound to an interface (src/misc/socket.cc connects to the peer's address alone), so the kernel's
+    route decides: of two entries for one network it takes the first (ip-route(8)).
+    """
+    holders: dict[str, list[str]] = {}
+    for link in links:
+        for network in sorted({str(ip_interface(f"{a.ip}/{a.prefix}").network) for a in link.addresses if a.scope == "global"}):
+            holders.setdefault(network, []).append(link.name)
+    shared = next(((network, names) for network, names in holders.items() if len(names) > 1), None)
+    return f"{', '.join(shared[1])} are in {shared[0]}, to which the kernel sends through one of them" if shared else None
 
 
 def named(net: Net, name: str) -> Link | None:

@@ -368,7 +368,7 @@ BOTH = far("eth0", "eth1")
         (seen(LO, SLOW, FAST, master=BOTH), FAIL, "eth0 (1000 Mb/s), eth1 (100000 Mb/s): slower than eth1 alone",
          ("export NCCL_SOCKET_IFNAME==eth1",)),
         (seen(LO, ETH0, BR, master=far("eth0")), FAIL, "also takes br-1a2b", ("export NCCL_SOCKET_IFNAME==eth0",)),
-        (seen(LO, ETH0, BLIND, master=BOTH), UNKNOWN, "2 interfaces, and the speed of eth1 is not known", None),
+        (seen(LO, ETH0, BLIND, master=BOTH), UNKNOWN, "eth0, eth1; the speed of eth1 is not known", None),
         # two halves as fast as the whole: no gain from leaving one out
         (seen(LO, netlink_link("eth0", 2, "10.0.0.7", speed_mbps=50000), FAST, master=BOTH), PASS, "takes eth0, eth1", None),
         (seen(LO, netlink_link("eth0", 2, "10.0.0.7", speed_mbps=49000), FAST, master=BOTH), FAIL, "slower than eth1 alone",

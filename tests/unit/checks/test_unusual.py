@@ -286,3 +286,30 @@ def test_software_devices_have_no_gpudirect(pci: str | Unavailable | None, statu
     bare = {Kernel: f.kernel(modules={**f.kernel().modules, "nvidia_peermem": GONE}), Gpus: f.gpus(1)}
     pairs = found(gpudirect_rdma, {**bare, Rdma: f.rdma(devices=(soft,)), PathRun: LOST})
     assert {one.status for one in pairs.values()} == {status}
+
+
+def pair(second: str, prefix: int = 24) -> Changes:
+    """Two interfaces of one speed, no RDMA, two nodes."""
+    links = [f.netlink_link("lo", 1, "127.0.0.1"), f.netlink_link("eth0", 2, "10.0.0.7")]
+    other = replace(f.netlink_link("eth1", 3), addresses=(f.address(second, prefix),))
+    return {
+        Net: f.net(*links, other, default_route=Route("default", "eth0", "10.0.0.7", "10.0.0.1")),
+        NcclChoice: f.nccl_choice(interface="eth0", address="10.0.0.7"),
+        JobShape: f.job(nodes=2, nodes_stated=True),
+        Rdma: f.no_rdma(),
+        Baseline: LOST,
+        PathRun: LOST,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        (pair("10.0.0.8"), Status.UNKNOWN),
+        (pair("10.0.1.8"), Status.PASS),
+        (pair("10.0.0.8", 25), Status.PASS),  # a longer route of its own
+        (pair("169.254.3.4", 16), Status.PASS),
+    ],
+)
+def test_interfaces_in_one_network_carry_as_one(changes: Changes, status: Status) -> None:
+    assert found(socket_ifname, changes)["NET/Socket"].status is status
