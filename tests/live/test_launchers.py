@@ -69,7 +69,8 @@ job = subprocess.Popen(["nsenter", "-t", str(PIDS["n1"]), "-n", sys.executable, 
 assert job.stdout.readline() == "up\n"
 seen = {"all": step()}
 seen["port"] = job.communicate("\n", timeout=30)[0].strip()
-seen["absent"] = step(shell='[ "$SLURM_NODEID" = 2 ] || exec "$@" --wait 4')
+# nothing is run without it, so no torch is loaded
+seen["absent"] = step(shell='[ "$SLURM_NODEID" = 2 ] || exec "$@" --wait 4 --python /usr/bin/python3')
 say(seen)
 """
 
