@@ -210,7 +210,7 @@ def _judge(
         return unknown(f"NCCL takes {name}, which is not among this namespace's interfaces", subject="NCCL", **evidence)
     evidence = {**evidence, "interface": name, "address": ip}
     better = reach.candidates(seen.net, besides=link.name)
-    wrong = _fault(seen, link, ip, better)
+    wrong = _fault(seen, link, ip, () if reach.tunnel(link) and "NCCL_SOCKET_IFNAME" in settings else better)
     sure = seen.several or not link.up or "duplicate" in (wrong or "")
     if wrong and (sure or not seen.alone):
         return fail(

@@ -63,6 +63,11 @@ def inside_node(net: Net, link: Link) -> bool:
     return link.kind in INSIDE_KINDS or link.name.startswith(INSIDE_NAMES)
 
 
+def tunnel(link: Link) -> bool:
+    """A tunnel between hosts, which may well be the network that somebody means."""
+    return link.kind in ("wireguard", "tun") or link.name.startswith(("tailscale", "wg"))
+
+
 def one_network(links: Iterable[Link]) -> str | None:
     """What is to be said of interfaces in one IP network.
 

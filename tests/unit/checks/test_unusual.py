@@ -313,3 +313,23 @@ def pair(second: str, prefix: int = 24) -> Changes:
 )
 def test_interfaces_in_one_network_carry_as_one(changes: Changes, status: Status) -> None:
     assert found(socket_ifname, changes)["NET/Socket"].status is status
+
+
+@pytest.mark.parametrize(
+    ("kind", "variables", "nodes", "status"),
+    [
+        ("wireguard", {"NCCL_SOCKET_IFNAME": "wg0"}, 2, Status.UNKNOWN),
+        ("wireguard", {"NCCL_SOCKET_IFNAME": "wg0"}, 1, Status.PASS),
+        ("wireguard", {}, 2, Status.FAIL),
+    ],
+)
+def test_a_tunnel_that_is_named_may_be_meant(kind: str, variables: dict[str, str], nodes: int, status: Status) -> None:
+    links = [f.netlink_link("lo", 1, "127.0.0.1"), f.netlink_link("wg0", 2, "10.99.0.7", kind=kind, speed_mbps=LOST)]
+    route = Route("default", "eth0", "10.0.0.7", "10.0.0.1")
+    changes: Changes = {
+        Net: f.net(*links, f.netlink_link("eth0", 3, "10.0.0.7"), default_route=route),
+        NcclChoice: f.nccl_choice(interface="wg0", address="10.99.0.7"),
+        Environ: f.environ(variables),
+        JobShape: f.job(nodes=nodes, nodes_stated=True),
+    }
+    assert found(socket_ifname, changes)["NCCL"].status is status
