@@ -69,6 +69,11 @@ def _foreign(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> Iterator[Findi
             how="use the vendor's tools: rocm-smi, hl-smi, neuron-ls",
             found=list(pci.foreign_accelerators),
         )
+    elif pci.unread:
+        yield unknown(
+            f"the class of {', '.join(pci.unread)} on PCI could not be read: it may be an accelerator",
+            subject="other accelerators",
+        )
 
 
 def _gpus(pci: Pci | Unavailable, gpus: Gpus | Unavailable, vantage: Vantage, environ: Environ | Unavailable) -> Finding:
@@ -78,7 +83,7 @@ def _gpus(pci: Pci | Unavailable, gpus: Gpus | Unavailable, vantage: Vantage, en
     on_bus = [d for d in pci.gpus if d.driver not in GIVEN_AWAY and d.physical_function is None]
     nvml = gpus if isinstance(gpus, Unavailable) else gpus.all
     seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
-    if not on_bus and seen == () and nvml == ():
+    if not on_bus and not pci.unread and seen == () and nvml == ():
         return skip("no NVIDIA GPU that this machine itself may use: PCI was read", subject="GPUs")
     if isinstance(nvml, Unavailable):
         if not on_bus and not seen:

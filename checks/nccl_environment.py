@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from netdoctor.api import (
     FROM_JOB,
@@ -46,6 +47,8 @@ def environment(
     )
     if not vantage.job_environment:  # of another environment only the node's own nccl.conf says something about the job
         found = [one for one in found if str(one.evidence.get("source", "")).startswith("/etc/nccl.conf")]
+    if isinstance(devices, Unavailable):
+        found = [_unmatched(one, devices) if one.subject == "NCCL_IB_HCA" else one for one in found]
     yield from (one for one in found if one.status is not Status.PASS)
     if not vantage.job_environment:
         yield unknown(f"{vantage.why_not}: the job's variables are not seen", how=HOW)
@@ -62,6 +65,13 @@ def environment(
         yield ok(f"{len(names)} variables are read as they are written", notes=notes, variables=names)
     elif not found:
         yield ok("no variable of NCCL, torch, Gloo, UCX or libfabric is set: the defaults hold")
+
+
+def _unmatched(one: Finding, why: Unavailable) -> Finding:
+    """NCCL_IB_HCA, as long as the devices that it chooses from are not known."""
+    if one.status is not Status.PASS:
+        return one
+    return replace(one, status=Status.UNKNOWN, message=f"whether it selects a device could not be told: RDMA devices: {why}")
 
 
 def _plugin(libraries: Libraries | Unavailable) -> str | None:

@@ -23,7 +23,6 @@ from netdoctor.api import (
     Peer,
     Rdma,
     Severity,
-    Status,
     Unavailable,
     Vantage,
     carrier,
@@ -89,7 +88,7 @@ def socket_ifname(
         data = carrier.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
         if data.sockets is not False:
             found = _sockets(seen, settings, versions[-1], data.why)
-            yield from found if data.sockets else (_if_sockets(one, data.why) for one in found if one.status is not Status.PASS)
+            yield from found if data.sockets else (_if_sockets(one, data.why) for one in found)
     if isinstance(job, Unavailable) or job.gloo_groups:
         yield from _gloo(seen, environ.get("GLOO_SOCKET_IFNAME"))
 

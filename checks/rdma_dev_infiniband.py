@@ -60,6 +60,7 @@ class Here:
     vantage: Vantage
     settings_unread: Unavailable | None
     no_gpu: bool  # libcuda shows this container none: it need not be for a job of NCCL's
+    gpus_unread: Unavailable | None  # which GPUs are the job's; those of PCI stand for them
 
     @property
     def mine(self) -> bool:
@@ -101,7 +102,9 @@ def dev_infiniband(
     unread = environ.nccl if isinstance(environ, Environ) else environ
     seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
     no_gpu = vantage.in_container and (seen.kind == "absent" if isinstance(seen, Unavailable) else not seen)
-    here = Here(rdma, net, vantage, unread if isinstance(unread, Unavailable) else None, no_gpu)
+    jobs = gpus if isinstance(gpus, Unavailable) else gpus.of_the_job
+    jobs_unread = jobs if isinstance(jobs, Unavailable) and not isinstance(setting, str) else None
+    here = Here(rdma, net, vantage, unread if isinstance(unread, Unavailable) else None, no_gpu, jobs_unread)
     choice = parse_selector(setting) if isinstance(setting, str) else None
     chosen = hcas.subjects(rdma.devices, hcas.places(gpus, pci), pci, choice)
     if not chosen:
@@ -133,6 +136,8 @@ def _idle(expected: Expected | Unavailable) -> Finding:
 def _nothing(pci: Pci | Unavailable, vantage: Vantage) -> Finding:
     if isinstance(pci, Unavailable):
         return unknown(f"/sys/class/infiniband is empty, and PCI could not be read to compare: {pci}")
+    if not pci.rdma and pci.unread:
+        return unknown(f"/sys/class/infiniband is empty, and the class of {', '.join(pci.unread)} on PCI could not be read")
     if not pci.rdma:
         return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
     have = ", ".join(f"{d.address} ({d.driver or 'no driver'})" for d in pci.rdma)
@@ -210,6 +215,9 @@ def _usable(device: RdmaDevice, why: str, here: Here) -> Finding:
         return unknown(f"usable, {here.elsewhere}", subject=device.name, how=FROM_JOB, measured=None, **evidence)
     if here.settings_unread is not None:
         return unknown(f"usable, but NCCL_IB_HCA could not be read: {here.settings_unread}", subject=device.name)
+    if here.gpus_unread is not None:
+        text = f"usable, but which GPUs are the job's could not be read: {here.gpus_unread}; {why}"
+        return unknown(text, subject=device.name, how="nvidia-smi -L in the job")
     notes = []
     if port is not None and port.link_layer == "Ethernet" and not isinstance(port.gids, Unavailable):
         kinds = {g.kind for g in port.gids}

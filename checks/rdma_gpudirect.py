@@ -64,7 +64,7 @@ class Node:
     single: bool
     count: int
     virtual_topology: bool
-    efa: bool  # every RDMA device is an EFA
+    efa: bool  # every RDMA device is an EFA, and where each sits is known
 
     def setting(self, name: str) -> str | None:
         known = self.environ.nccl
@@ -113,7 +113,7 @@ def gpudirect_rdma(
         job.nodes_stated and job.nodes == 1,
         len(places),
         isinstance(pci, Unavailable) or pci.virtual_topology is not False,
-        all(d.driver == "efa" for d in devices),
+        all(d.driver == "efa" for d in devices) and isinstance(pci, Pci) and not hcas.unplaced(devices, pci),
     )
     choice = parse_selector(node.setting("NCCL_IB_HCA") or "")
     candidates = hcas.selected(devices, choice) if choice else devices
@@ -145,7 +145,7 @@ def _does_not_apply(rdma: Rdma, pci: Pci | Unavailable, gpus: Gpus) -> Finding |
             return unknown(f"accelerators that netdoctor does not judge: {', '.join(foreign)}")
         if hcas.no_accelerator(pci, gpus):
             return skip("no GPU: PCI was read and shows none, and libcuda shows the job none")
-        if not pci.rdma and rdma.devices == ():
+        if not pci.rdma and not pci.unread and rdma.devices == ():
             return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
         if pci.rdma and rdma.devices == ():
             return unknown("PCI shows RDMA hardware, /sys/class/infiniband shows none", how="see rdma.dev_infiniband")

@@ -40,6 +40,9 @@ def data_by_sockets(
     logged = {str(seen) for run in _runs(baseline, paths) if (seen := getattr(run.log, "net", None))}
     if logged:
         names = ", ".join(sorted(logged))
+        lost = next((x for x in (baseline, getattr(paths, "runs", paths)) if isinstance(x, Unavailable)), None)
+        if "Socket" not in logged and lost is not None:  # NCCL falls back to sockets run by run
+            return Carrier(None, f"NCCL's log of one all-reduce says network {names}, another is not there: {lost}")
         return Carrier("Socket" in logged, f"NCCL's log of the all-reduce says network {names}")
     if isinstance(environ, Unavailable):
         return Carrier(None, f"the job's variables: {environ}")

@@ -198,7 +198,7 @@ def subjects(
 
 def no_accelerator(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> bool:
     """Positive evidence that there is none: PCI was read and shows none, and libcuda shows none or is absent."""
-    if isinstance(pci, Unavailable) or pci.gpus or pci.foreign_accelerators != ():
+    if isinstance(pci, Unavailable) or pci.gpus or pci.unread or pci.foreign_accelerators != ():
         return False
     seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
     return seen.kind == "absent" if isinstance(seen, Unavailable) else not seen

@@ -87,7 +87,7 @@ def resolve(host: Host, name: str) -> tuple[str, ...] | Unavailable:
         return (name,)
     got = mapping(host, question("resolve", name=name))
     if isinstance(got, Unavailable):
-        return got
+        return _unasked(got)
     found = got.get("addresses")
     if isinstance(found, list) and found:
         every = tuple(str(ip) for ip in found)
@@ -96,11 +96,16 @@ def resolve(host: Host, name: str) -> tuple[str, ...] | Unavailable:
     return Unavailable(kind, f"{name}: {got.get('error', 'no address')} {got.get('detail', '')}".rstrip())
 
 
+def _unasked(why: Unavailable) -> Unavailable:
+    """No answer at all says nothing about the name or the route: never that it is absent."""
+    return Unavailable("not read", str(why)) if why.kind == "absent" else why
+
+
 def routes_to(host: Host, addresses: Iterable[str]) -> Mapping[str, Any]:
     wanted = ",".join(addresses)
     got = mapping(host, question("netlink", routes=wanted)) if wanted else {}
     if isinstance(got, Unavailable):
-        return dict.fromkeys(wanted.split(","), got)
+        return dict.fromkeys(wanted.split(","), _unasked(got))
     found = got.get("routes")
     return found if isinstance(found, dict) else {}
 

@@ -6,21 +6,27 @@ in `netdoctor/absence.py`; only an answer that is absent, of a question that is 
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from multiprocessing.pool import Pool
 from typing import Any, Final
 
 from netdoctor import engine, facts
 from netdoctor.absence import is_evidence
+from netdoctor.api import CheckSpec
 from netdoctor.host import RecordingHost, ReplayHost
 from netdoctor.model import Unavailable
 from netdoctor.plugins import needs
 from netdoctor.snapshot import Snapshot
-from tests.lab import fixtures
+from tests.lab import faults, fixtures
 from tests.lab.oracle import worse
 
+SEED: Final = os.environ.get("SEED", "1")
+ANSWERS: Final = "60"  # of each faulted machine; 0: all
 WHYS: Final = tuple(Unavailable(kind, "taken away") for kind in ("absent", "denied", "timed out", "not recorded"))
 
 
@@ -38,15 +44,41 @@ def by_fact(have: dict[str, Any], check: str | None = None) -> Iterator[str]:
 
 
 def by_answer(slug: str, questions: tuple[str, ...] | None = None) -> list[str]:
-    """What breaks when one answer is missing: ``SLUG CHECK without QUESTION (KIND): …``.
-
-    Only what an answer reaches is made again: the facts whose probes asked it, and the checks that need one that changed.
-    """
+    """What breaks when one answer is missing: ``SLUG CHECK without QUESTION (KIND): …``."""
     taken = fixtures.snapshot(slug)
+    return _without(slug, taken, taken.answers if questions is None else questions, fixtures.specs())
+
+
+def by_fault(number: int, limit: int | None = None) -> tuple[list[str], int, int]:
+    """The same of a faulted machine: every fact, and of the answers that count `limit` drawn by seed (None: all).
+
+    Those count that a check may use which the fault reaches, by a fact that it changes: everything else is as on the healthy
+    machine.  What breaks, how many answers were taken away, and how many count.
+    """
+    fault = faults.every()[number]
+    taken, healthy = fault.after(), fixtures.facts_of(fault.before())
     have, asked = _facts_and_questions(taken)
-    before = fixtures.findings(have)
+    specs = tuple(s for s in fixtures.specs() if any(have.get(n) != healthy.get(n) for n in _needed(s)))
+    questions = sorted({q for spec in specs for fact in _needed(spec) for q in asked.get(fact, ())} & taken.answers.keys())
+    chosen = questions
+    if limit is not None and limit < len(questions):
+        chosen = random.Random(f"{SEED} {fault.name}").sample(questions, limit)
+    found = [f"{fault.name}: {line}" for line in by_fact(have)]
+    return [*found, *_without(fault.name, taken, chosen, specs)], len(chosen), len(questions)
+
+
+def _needed(spec: CheckSpec) -> frozenset[str]:
+    """The facts that a check is made from, at first or second hand."""
+    own = [need.type.__name__ for need in needs(spec)]
+    return frozenset(own).union(facts.closure(own))
+
+
+def _without(name: str, taken: Snapshot, questions: Iterable[str], specs: Iterable[CheckSpec]) -> list[str]:
+    """Only what an answer reaches is made again: the facts whose probes asked it, and the checks that need one that changed."""
+    have, asked = _facts_and_questions(taken)
+    before = {spec.id: engine.judge(spec, have) for spec in specs}
     out = []
-    for question in taken.answers if questions is None else questions:
+    for question in questions:
         answer = taken.answers[question]
         touched = tuple(fact for fact, those in asked.items() if question in those)
         for why in WHYS:
@@ -55,10 +87,10 @@ def by_answer(slug: str, questions: tuple[str, ...] | None = None) -> list[str]:
             if why.kind == "absent" and is_evidence(question):
                 continue
             lost = _again(have, touched, fixtures.without(taken, question, why))
-            for spec in fixtures.specs():
+            for spec in specs:
                 if any(lost[n.type.__name__] != have[n.type.__name__] for n in needs(spec)):
                     after = engine.judge(spec, lost)
-                    out += [f"{slug} {spec.id} without {question} ({why.kind}): {x}" for x in worse(before[spec.id], after)]
+                    out += [f"{name} {spec.id} without {question} ({why.kind}): {x}" for x in worse(before[spec.id], after)]
     return out
 
 
@@ -84,17 +116,35 @@ def _again(have: dict[str, Any], names: tuple[str, ...], taken: Snapshot) -> dic
 
 
 def main() -> int:
-    """Every machine, every answer, on all CPUs."""
+    """Every machine, every answer; then every fault, every fact, and answers drawn by seed; on all CPUs."""
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+        return max(_machines(pool), _faulted(pool))
+
+
+def _machines(pool: Pool) -> int:
     begin = time.monotonic()
     work = []
     for slug in fixtures.slugs():
         asked = tuple(fixtures.snapshot(slug).answers)
         work += [(slug, asked[n : n + 40]) for n in range(0, len(asked), 40)]
-    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
-        found = [line for part in pool.starmap(by_answer, work) for line in part]
+    found = [line for part in pool.starmap(by_answer, work) for line in part]
     for line in found:
         print(line)
     answers = sum(len(asked) for _, asked in work)
     print(f"ignorance: {answers} answers of {len(fixtures.slugs())} machines, {len(WHYS)} ways each, "
-          f"{len(found)} broken promises, {time.monotonic() - begin:.0f} s")  # fmt: skip
+          f"{len(found)} broken promises, {time.monotonic() - begin:.0f} s", flush=True)  # fmt: skip
+    return 1 if found else 0
+
+
+def _faulted(pool: Pool) -> int:
+    begin, limit = time.monotonic(), int(os.environ.get("ANSWERS", ANSWERS)) or None
+    done = []
+    for one in pool.imap_unordered(functools.partial(by_fault, limit=limit), range(len(faults.every()))):
+        done.append(one)
+        for line in one[0]:
+            print(line, flush=True)
+    found = [line for lines, _, _ in done for line in lines]
+    print(f"ignorance: {sum(n for _, n, _ in done)} of {sum(n for _, _, n in done)} answers of {len(done)} faulted machines "
+          f"(seed {SEED}), {len(WHYS)} ways each, and every fact: {len(found)} broken promises, "
+          f"{time.monotonic() - begin:.0f} s", flush=True)  # fmt: skip
     return 1 if found else 0

@@ -52,7 +52,8 @@ def test_healthy_setups(name: str) -> None:
     here = libraries(nccl=(library(version=tuple(int(n) for n in version.split("."))),))  # type: ignore[arg-type]
     devices = rdma() if "dgx" not in name else Unavailable("denied")
     statuses = {f.status for f in found(values, libraries=here, rdma=devices) if f.blocking}
-    assert statuses == {PASS}
+    # NCCL_IB_HCA chooses from devices, which could not be read there
+    assert statuses == ({PASS} if "dgx" not in name else {PASS, Status.UNKNOWN})
 
 
 def test_the_version_is_the_one_that_the_jobs_torch_takes() -> None:

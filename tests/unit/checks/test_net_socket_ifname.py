@@ -82,7 +82,9 @@ def found(**facts: Any) -> dict[str, tuple[Status, Severity | None]]:
 
 
 def test_a_healthy_machine_passes() -> None:
-    assert {f.subject: f.status for f in judge(socket_ifname, machine())} == {"NCCL": PASS, "Gloo": PASS}
+    """Without a run nobody knows whether sockets carry the data, so what NET/Socket would take is not a pass."""
+    found = {f.subject: f.status for f in judge(socket_ifname, machine())}
+    assert found == {"NCCL": PASS, "Gloo": PASS, "NET/Socket": UNKNOWN}
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,7 @@ FAST = netlink_link("eth1", 3, "10.1.0.7", speed_mbps=100000)
         ({"net": seen(LO, SLOW, FAST, master=far("eth0", "eth1")), "rdma": no_rdma(), "baseline": LOST}, (FAIL, W)),
         ({"net": seen(LO, SLOW, FAST, master=far("eth0", "eth1")), "baseline": LOST}, (UNKNOWN, None)),
         ({"net": seen(LO, ETH0, ETH1, master=far("eth0", "eth1")), "baseline": LOST}, (UNKNOWN, None)),
-        ({"net": seen(LO, ETH0, netlink_link("eth1", 3, "10.1.0.7"), master=far("eth0")), "baseline": LOST}, None),
+        ({"net": seen(LO, ETH0, netlink_link("eth1", 3, "10.1.0.7"), master=far("eth0")), "baseline": LOST}, (UNKNOWN, None)),
         (
             {
                 "net": seen(LO, SLOW, FAST, master=far("eth1")),

@@ -1,0 +1,76 @@
+"""Evidence lost on a machine that has a fault: what the faulted machines of the lab showed, one row for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netdoctor import engine, facts
+from netdoctor.host import ReplayHost
+from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.nccl.carrier import data_by_sockets
+from tests.lab import faults, fixtures
+from tests.lab.oracle import worse
+
+LOST = Unavailable("denied", "as the test has it")
+ABSENT = Unavailable("absent", "as the test has it")
+UEVENT = "file:/sys/bus/pci/devices/0000:c1:00.0/uevent"
+# fault, check, what is lost (a fact or a question), how
+ROWS = [
+    ("an accelerator of another vendor", "hardware.accelerator", UEVENT, LOST),
+    ("an accelerator of another vendor", "rdma.gpudirect", UEVENT, LOST),
+    ("a path that was pinned to an HCA went by sockets", "net.tcp_buffers", "PathRun", LOST),
+    ("a path that was pinned to an HCA went by sockets", "cpu.numa_affinity", "PathRun", LOST),
+    ("a path that was pinned to an HCA went by sockets", "net.socket_ifname", "PathRun", LOST),
+    ("the plugin is there, and the run used sockets", "net.tcp_buffers", "Baseline", LOST),
+    ("the plugin is there, and the run used sockets", "rdma.gpudirect", "link:/sys/bus/pci/devices/0000:4f:00.0", LOST),
+    ("NVML lost the last GPU", "rdma.dev_infiniband", "Gpus", LOST),
+    ("NVML shows a GPU that PCI does not", "rdma.dev_infiniband", "Gpus", LOST),
+    ("NCCL_IB_HCA selects nothing", "nccl.environment", "Rdma", LOST),
+    ("a cgroup rule refuses the nodes", "net.socket_ifname", "Libraries", LOST),
+    ("MASTER_PORT lies inside the range", "net.socket_ifname", "ask:netlink?routes=10.0.9.117", ABSENT),
+    ("the only interface of one of two nodes is down", "net.socket_ifname", "ask:resolve?name=cpu-117", ABSENT),
+    ("the only interface of one of two nodes is down", "net.socket_ifname", "file:/proc/sys/kernel/hostname", ABSENT),
+    (
+        "a congestion control that the kernel does not offer",
+        "net.tcp_buffers",
+        "file:/proc/sys/net/ipv4/tcp_available_congestion_control",
+        LOST,
+    ),
+]
+
+
+@pytest.mark.parametrize(("fault", "check", "what", "why"), ROWS, ids=[f"{f}: {c} without {w}" for f, c, w, _ in ROWS])
+def test_no_verdict_comes_from_a_loss(fault: str, check: str, what: str, why: Unavailable) -> None:
+    taken = next(one for one in faults.every() if one.fault == fault).after()
+    spec = next(one for one in fixtures.specs() if one.id == check)
+    have = fixtures.facts_of(taken)
+    assert what in facts.SOURCES or what in facts.RUNS or what in taken.answers, what
+    lost = have | {what: why} if what not in taken.answers else fixtures.facts_of(fixtures.without(taken, what, why))
+    before, after = engine.judge(spec, have), engine.judge(spec, lost)
+    assert worse(before, after) == []
+    assert told(before) != told(after), "what is lost is not used"
+
+
+def told(findings: tuple[Finding, ...]) -> list[tuple[str, Status, str]]:
+    return [(one.subject, one.status, one.message) for one in findings]
+
+
+def test_one_log_of_two_says_that_sockets_carry_it_but_not_that_they_do_not() -> None:
+    def sockets(**lost: Any) -> bool | None:
+        have = fixtures.facts_of(fixtures.snapshot("dgx-h100")) | lost
+        return data_by_sockets(*(have[n] for n in ("Rdma", "Environ", "Libraries", "Baseline", "PathRun", "Net"))).sockets
+
+    assert sockets() is False
+    assert sockets(PathRun=LOST) is None and sockets(Baseline=LOST) is None
+
+
+def test_pci_with_a_function_unread_shows_no_absence() -> None:
+    answers = {**fixtures.snapshot("cpu-node").answers}
+    question = next(q for q in answers if q.startswith("file:/sys/bus/pci/devices/") and q.endswith("/uevent"))
+    have = fixtures.facts_of(fixtures.snapshot("cpu-node"))
+    assert have["Pci"].unread == ()
+    pci = facts.make(ReplayHost({**answers, question: LOST}), "Pci", have)
+    spec = next(one for one in fixtures.specs() if one.id == "hardware.accelerator")
+    assert {f.status for f in engine.judge(spec, have | {"Pci": pci})} == {Status.UNKNOWN}
