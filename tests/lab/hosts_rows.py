@@ -544,6 +544,18 @@ def died(phase: str, action: str, said: tuple[Said, ...], **more: Any) -> Row:
     )
 
 
+def wrapped(action: str, line: str, said: tuple[Said, ...]) -> Row:
+    """The job's Python on one host is a script that does this first."""
+    make = f"mkdir /run/bad; cat > /run/bad/python3 <<'END'\n#!/bin/sh\n{line}\nEND\nchmod 755 /run/bad/python3"
+    setup = ((2, make),)
+    return Row(f"the job's Python {action} at its start on one host", said, setup, torch=True, pythons={2: "/run/bad/python3"})
+
+
+GONE: Final = (
+    nodes("h2, torch", "version_mismatch", "not there"),
+    nodes("h2", "", "cannot run", (0, 1), "unknown"),
+    Said(RUN, "unknown", words="before torch was imported"),
+)
 DEAD: Final = (run("rank_died"), nodes("h2", "rank_died"))
 STILL: Final = (run("hang"), nodes("h2", "hang"))
 RANKS: Final = (
@@ -559,18 +571,10 @@ RANKS: Final = (
     died("timed", "7", DEAD),
     died("first", "rubbish", ()),
     died("timed", "flood", ()),
-    Row(
-        "the job's Python dies at its start on one host",
-        (
-            nodes("h2, torch", "version_mismatch", "not there"),
-            nodes("h2", "", "cannot run", (0, 1, 3), "unknown"),
-            Said(RUN, "unknown", words="before torch was imported"),
-        ),
-        ((2, "mkdir /run/bad; printf '#!/bin/sh\nkill -KILL $$\n' > /run/bad/python3; chmod 755 /run/bad/python3"),),
-        hosts=4,
-        torch=True,
-        pythons={2: "/run/bad/python3"},
-    ),
+    wrapped("killed", "kill -KILL $$", GONE),
+    wrapped("exiting", "exit 7", GONE),
+    wrapped("printing rubbish", 'head -c 100000 /dev/urandom; exec PYTHON "$@"', ()),
+    wrapped("flooding", 'head -c 64000000 /dev/zero; exec PYTHON "$@"', ()),
     Row(
         "netdoctor is killed on one host",
         (nodes("h2", "missing_node", "during the all-reduce"), run("rank_died", "was lost")),
