@@ -121,6 +121,11 @@ def _gpus(pci: Pci | Unavailable, gpus: Gpus | Unavailable, vantage: Vantage, en
         )
     if not seen and nvml and vantage.job_environment:
         return unknown("NVML shows GPUs, libcuda shows the job none", subject="GPUs", how="CUDA_VISIBLE_DEVICES", **evidence)
+    if len(seen) < len(nvml) and vantage.job_environment and not any(gpu.mig is True for gpu in nvml):
+        chosen = environ if isinstance(environ, Unavailable) else environ.get("CUDA_VISIBLE_DEVICES")
+        if not isinstance(chosen, str):
+            text = f"NVML shows {len(nvml)} GPUs, libcuda {len(seen)}, and CUDA_VISIBLE_DEVICES is {chosen or 'not set'}"
+            return unknown(text, subject="GPUs", how="nvidia-smi -q -d COMPUTE,ECC; dmesg | grep -i xid", **evidence)
     return ok(f"{len(nvml)} GPUs in NVML, {len(on_bus)} on PCI", subject="GPUs", **evidence)
 
 

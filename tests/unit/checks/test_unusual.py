@@ -333,3 +333,20 @@ def test_a_tunnel_that_is_named_may_be_meant(kind: str, variables: dict[str, str
         JobShape: f.job(nodes=nodes, nodes_stated=True),
     }
     assert found(socket_ifname, changes)["NCCL"].status is status
+
+
+SEVEN = f.gpus(visible=tuple(f.visible(n) for n in range(7)))
+PARTED = f.gpus(all=(f.gpu(0, mig=True), *(f.gpu(n) for n in range(1, 8))), visible=(f.visible(0),))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "environ", "status"),
+    [
+        (SEVEN, f.environ(), Status.UNKNOWN),
+        (SEVEN, LOST, Status.UNKNOWN),
+        (SEVEN, f.environ({"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6"}), Status.PASS),
+        (PARTED, f.environ(), Status.PASS),  # CUDA shows a job one MIG instance
+    ],
+)
+def test_a_gpu_that_only_libcuda_lacks(gpus: Gpus, environ: Environ | Unavailable, status: Status) -> None:
+    assert found(accelerator, {Gpus: gpus, Environ: environ})["GPUs"].status is status
