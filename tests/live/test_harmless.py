@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.lab.killed import killed, reports
 from tests.support import libnccl, native, world
 from tests.support.harm import KILLED, PLANTED
 from tests.support.trees import dgx_h100
@@ -33,6 +34,15 @@ def test_a_killed_run_changes_nothing(seen: Any) -> None:
     assert {row["signal"] for row in seen["killed"]} == {"SIGTERM", "SIGKILL"}
     bad = [row for row in seen["killed"] if row["changed"] or row["left"]]
     assert bad == []
+
+
+@pytest.mark.parametrize("what", ["snapshot", "log", "fleet"])
+def test_other_commands_that_are_killed_change_nothing(what: str, tmp_path: pathlib.Path) -> None:
+    """All of them, at 50 moments each: ``python -m tests.lab.killed``."""
+    reports(tmp_path)
+    seen = killed(what, sys.executable, 1, 2, str(tmp_path))
+    assert seen["exit"] in (0, 3, 4) and (what != "snapshot" or seen["own"])
+    assert [row for row in (seen, *seen["killed"]) if row["changed"] or row["left"]] == []
 
 
 def test_what_is_left_would_be_seen() -> None:
