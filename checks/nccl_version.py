@@ -147,6 +147,8 @@ def _older(version: Version, torch: Torch) -> Finding | None:
     return fail(
         f"torch was built against NCCL {text(compiled)}, {text(version)} is loaded",
         subject="loaded",
+        # Functions come with minor versions (ncclCommShrink 2.27, ncclAlltoAll 2.28): of one, the older lacks mends alone.
+        severity=Severity.WARNING if version[:2] == compiled[:2] else None,
         expected=f"{text(compiled)} or newer",
         why="an older library lacks functions that torch calls, or behaves as other ranks do not",
         fix=Fix(

@@ -103,6 +103,15 @@ def test_fail(changes: Changes, words: str) -> None:
     assert words in found.message and found.fix is not None
 
 
+@pytest.mark.parametrize(
+    ("built", "severity"),
+    [((2, 27, 6), Severity.WARNING), ((2, 28, 0), None), ((3, 27, 5), None)],
+)
+def test_functions_are_lacking_only_where_a_minor_version_is(built: tuple[int, int, int], severity: Severity | None) -> None:
+    found = loaded({Libraries: f.libraries(torch=f.torch(nccl_compiled=built))})
+    assert (found.status, found.severity) == (Status.FAIL, severity)
+
+
 def test_ranks_that_differ_are_a_fail() -> None:
     ranks = (f.rank(0), f.rank(1, mapped=(SYSTEM,)))
     run = f.run(ranks=ranks, mapped=(f.LIBNCCL, SYSTEM))
