@@ -149,9 +149,11 @@ def _window(kernel: Kernel, environ: Environ, version: ifname.Version) -> Window
             scaling = kernel.sysctls.get("net.ipv4.tcp_window_scaling", "1")
             if isinstance(moderate, Unavailable):
                 return moderate
+            if isinstance(scaling, Unavailable):
+                return scaling
             if moderate[0] == 0:
                 ends[-1] = Window(values[1] // 2, "net.ipv4.tcp_moderate_rcvbuf", "is 0: receive buffers stay at their default")
-            if not isinstance(scaling, Unavailable) and scaling.strip() == "0":
+            if scaling.strip() == "0":
                 ends.append(Window(UNSCALED, "net.ipv4.tcp_window_scaling", "is 0"))
     return min(ends, key=lambda one: one.bytes)
 

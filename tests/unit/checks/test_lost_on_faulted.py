@@ -32,6 +32,7 @@ ROWS = [
     ("MASTER_PORT lies inside the range", "net.socket_ifname", "ask:netlink?routes=10.0.9.117", ABSENT),
     ("the only interface of one of two nodes is down", "net.socket_ifname", "ask:resolve?name=cpu-117", ABSENT),
     ("the only interface of one of two nodes is down", "net.socket_ifname", "file:/proc/sys/kernel/hostname", ABSENT),
+    ("windows are not scaled", "net.tcp_buffers", "file:/proc/sys/net/ipv4/tcp_window_scaling", LOST),
     (
         "a congestion control that the kernel does not offer",
         "net.tcp_buffers",
