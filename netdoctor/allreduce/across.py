@@ -44,8 +44,8 @@ _KEPT: Final = frozenset(
 _WORDS: Final = frozenset({"event", "phase", "error"})
 
 _EARLY: Final = ("import", "rendezvous", "device", "init", "first")  # while connections are made
-# Gloo on an address it cannot come to: of the other family (transport/tcp/device.cc), or without a route (socket.cc).
-_NO_WAY: Final = ("ss1.ss_family == ss2.ss_family", "connect: network is unreachable", "connect: no route to host")
+# Gloo on an address of the other family than its peer's (transport/tcp/device.cc).
+_OTHER_FAMILY: Final = "ss1.ss_family == ss2.ss_family"
 _COUNTS: Final = ("entered", "left")  # of a cut: a number a rank
 _NAMES: Final = ("stopped", "blocked")  # some of the ranks
 
@@ -243,7 +243,7 @@ def _lost(heard: Heard, run: CommonRun, made: Mapping[int, AllReduce], lame: Map
     if victim and lame:
         told = "; ".join(f"{heard.name(n)}: {why}" for n, why in sorted(lame.items()))
         return replace(run, reason=told, blamed=_all_of(heard, lame, made), told=told, told_cause="rank_died")
-    if run.state == "hung" or victim or (culprit is not None and any(said in culprit.error.lower() for said in _NO_WAY)):
+    if run.state == "hung" or victim or (culprit is not None and _OTHER_FAMILY in culprit.error.lower()):
         early = all(r.phase in _EARLY for r in run.ranks)
         for told, nodes, cause in _in_the_way(heard, early):
             reason = f"{told} ({run.reason})"

@@ -19,6 +19,7 @@ _VICTIM: Final = (
     *("connection reset by peer", "connection closed by peer", "broken pipe", "connection refused", "socket closed"),
     *("closed by remote peer", "remote process exited", "remote peer", "ncclremoteerror", "connectfullmesh failed"),
     *("wait timeout", "timed out", "timeout", "so_error", "connection was closed", "work flushed", "status=5"),
+    *("network is unreachable", "no route to host"),
 )
 # The kernel closes the sockets of a dying process before its parent can reap it, so a victim's cry comes first.
 _ABRUPT_LEAD: Final = 1.0  # seconds

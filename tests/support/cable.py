@@ -6,6 +6,7 @@ ends are there, and ends with its parent.  Offloads are negotiated (frames of up
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import heapq
@@ -75,11 +76,9 @@ def carry(ends: tuple[int, int], delay: float, jitter: float, loss: float, rate:
 
 def frames(end: int) -> list[bytes]:
     got: list[bytes] = []
-    while len(got) < 64:
-        try:
+    with contextlib.suppress(OSError):  # none left, or the interface is down
+        while len(got) < 64:
             got.append(os.read(end, 70000))
-        except OSError:  # none left, or the interface is down
-            break
     return got
 
 

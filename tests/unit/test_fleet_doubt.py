@@ -188,7 +188,7 @@ def test_the_hosts_file_as_others_write_it(tmp_path: pathlib.Path) -> None:
         expected_names(str(put(tmp_path, "short.txt", "n1\ngpu[01-04]\n")))
 
 
-@pytest.mark.parametrize("number", [10**400, -(10**400)])
+@pytest.mark.parametrize("number", [10**400, -(10**400)], ids=["huge", "huge and negative"])
 def test_numbers_beyond_all_bounds_are_no_defect(number: int, tmp_path: pathlib.Path) -> None:
     doc = fleets.report("n1")
     doc["volatile"]["runs"][0]["busbw_gb_s"]["67108864"] = number

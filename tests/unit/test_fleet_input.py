@@ -393,7 +393,8 @@ def test_no_report_breaks_the_fleets_report(seed: int, changes: int, tmp_path: p
     fleet = look(tmp_path)
     assert not [p.detail for p in fleet.problems if DEFECT in p.detail]
     for format in command.FORMATS:
-        assert command.render(fleet, format)
+        if format != "html" or seed % 8 == 0:  # its plots take a third of a second
+            assert command.render(fleet, format)
 
 
 def test_the_real_report_is_what_is_read(tmp_path: pathlib.Path) -> None:
