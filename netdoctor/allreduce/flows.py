@@ -47,7 +47,7 @@ def read(said: object) -> dict[str, Flow]:
     for ip, one in list(said.items())[:MAX_FLOWS] if isinstance(said, Mapping) else ():
         if isinstance(ip, str) and isinstance(one, list) and len(one) == 4:
             numbers = [n for n in one if isinstance(n, int | float) and not isinstance(n, bool) and 0 <= n < 1e18]
-            if len(numbers) == 4:
+            if len(numbers) == 4 and numbers[3] <= numbers[2]:  # what was sent again was sent
                 out[ip[:64]] = Flow(int(numbers[0]), float(numbers[1]), int(numbers[2]), int(numbers[3]))
     return out
 
@@ -62,7 +62,8 @@ class Sampler:
         self.thread = threading.Thread(target=self._live, name="netdoctor-flows", daemon=True)
 
     def start(self) -> None:
-        self.thread.start()
+        with suppress(RuntimeError):  # a limit of processes counts threads too: nothing is known, then
+            self.thread.start()
 
     def stop(self) -> dict[str, list[float]]:
         """Address of the other end -> the fields of its Flow."""

@@ -25,6 +25,7 @@ STRANGER_SECONDS: Final = 10.0
 LAST_SECONDS: Final = 20.0  # after a result that failed: the others were told to stop, and end within the runner's own limits
 # After one that did not: a slow node may still compare its data (`LIMITS` of runner.py for verify and done, and its end).
 FINISH_SECONDS: Final = 100.0
+FLUSH_SECONDS: Final = 2.0  # for what is still to be said when the hub is closed
 
 
 class Line:
@@ -61,10 +62,10 @@ class Hub:
         self.selector.register(self.door, selectors.EVENT_READ)
         self.thread.start()
 
-    def close(self, seconds: float = 2.0) -> None:
+    def close(self) -> None:
         """Let what is still to be said go out, then hang up."""
         self.closing.set()
-        self.thread.join(seconds + 1.0)
+        self.thread.join(FLUSH_SECONDS + 1.0)
 
     # The thread
 
@@ -82,7 +83,7 @@ class Hub:
                     self._flush(line)
             self._clock()
             if self.closing.is_set():
-                flush = flush or time.monotonic() + 2.0
+                flush = flush or time.monotonic() + FLUSH_SECONDS
                 if time.monotonic() >= flush or not any(line.write for line in self.lines.values()):
                     break
         for line in list(self.lines.values()):

@@ -86,7 +86,7 @@ def _pair(said: object) -> tuple[str, str] | None:
     if not isinstance(said, list | tuple) or len(said) != 2:
         return None
     try:
-        return _text(said[0], 40), str(ip_address(str(said[1])))
+        return _text(said[0], 40), str(ip_address(_text(said[1], 64)))  # its zone may be any text (RFC 4007)
     except ValueError:  # no name of another node is ever looked up
         return None
 

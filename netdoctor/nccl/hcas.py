@@ -78,12 +78,9 @@ def rate(device: RdmaDevice) -> float:
 
 
 def selected(devices: Iterable[RdmaDevice], choice: Selector) -> tuple[RdmaDevice, ...]:
-    """The devices of which NCCL_IB_HCA takes a port."""
-    return tuple(
-        d
-        for d in devices
-        if any(choice.takes(d.name, n) for n in ([p.number for p in d.ports] if not isinstance(d.ports, Unavailable) else [1]))
-    )
+    """The devices of which NCCL_IB_HCA takes a port.  Where ports could not be listed there may be two."""
+    ports = {d.name: (1, 2) if isinstance(d.ports, Unavailable) else tuple(p.number for p in d.ports) for d in devices}
+    return tuple(d for d in devices if any(choice.takes(d.name, n) for n in ports[d.name]))
 
 
 def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci | Unavailable) -> tuple[str, tuple[RdmaDevice, ...]]:

@@ -41,10 +41,6 @@ class Cpu:
     online: frozenset[int] | Unavailable
     memory_policy: MemoryPolicy | Unavailable = Unavailable("not read")
 
-    def node_of(self, cpu: int) -> Node | None:
-        nodes = () if isinstance(self.nodes, Unavailable) else self.nodes
-        return next((n for n in nodes if cpu in n.cpus), None)
-
 
 def probe(host: Host) -> Cpu:
     """NUMA nodes from sysfs, what this process may use from /proc/self/status."""

@@ -58,7 +58,6 @@ class LocalPorts:
     high: int | Unavailable
     reserved: frozenset[int] | Unavailable  # ip_local_reserved_ports, all of them
     listening: frozenset[int] | Unavailable  # TCP ports with a listener in this namespace (v4 and v6)
-    unprivileged_start: int | Unavailable  # ip_unprivileged_port_start
     owners: Mapping[int, frozenset[int]] = field(default_factory=dict)  # user ids of the listeners, by port
 
 
@@ -146,7 +145,6 @@ def probe_ports(host: Host) -> LocalPorts | Unavailable:
         high,
         reserved if isinstance(reserved, Unavailable) else _port_list(reserved),
         listening,
-        read_int(host, "/proc/sys/net/ipv4/ip_unprivileged_port_start"),
         owners,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
 
@@ -14,19 +13,20 @@ PARTS: dict[str, tuple[str, str]] = {
     "golden": ("tests.lab.fixtures", "golden"),
     "hosts": ("tests.lab.hosts", "main"),
     "ignorance": ("tests.lab.ignorance", "main"),
+    "killed": ("tests.lab.killed", "main"),
     "live": ("tests.lab.live", "main"),
     "matrix": ("tests.lab.matrix", "main"),
     "rxe": ("tests.lab.rxe", "main"),
     "mutants": ("tests.lab.mutants", "main"),
     "sanity": ("tests.lab.sanity", "main"),
+    "trees": ("tests.lab.trees", "main"),
 }
-LAB = ("ignorance", "matrix", "live", "container", "hosts")
+LAB = ("ignorance", "trees", "killed", "matrix", "live", "container", "hosts", "rxe")
 
 
 def main(words: list[str]) -> int:
     worst = 0
-    lab = [word for word in LAB if importlib.util.find_spec(PARTS[word][0])]
-    for word in words or lab:
+    for word in words or LAB:
         module, name = PARTS[word]
         function: Callable[[], int | None] = getattr(importlib.import_module(module), name)
         worst = max(worst, function() or 0)

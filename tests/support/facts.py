@@ -395,7 +395,7 @@ def net(*links: Link, **changes: Any) -> Net:
 
 
 def ports(**changes: Any) -> LocalPorts:
-    base = LocalPorts(32768, 60999, reserved=frozenset(), listening=frozenset({22}), unprivileged_start=1024)
+    base = LocalPorts(32768, 60999, reserved=frozenset(), listening=frozenset({22}))
     return replace(base, **changes)
 
 

@@ -238,11 +238,14 @@ def test_subjects(
         ("=mlx5_12:2", ["mlx5_12"]),
         ("^mlx5_1", ["lost"]),
         ("=lost:1", ["lost"]),
-        ("=lost:2", []),
+        ("=lost:2", ["lost"]),
+        ("=lost:3", []),
+        ("^=lost:1,mlx5", ["mlx5_1", "mlx5_12", "lost"]),
+        ("^=lost,mlx5", ["mlx5_1", "mlx5_12"]),
     ],
 )
 def test_selected_by_port(selector: str, taken: list[str]) -> None:
-    """A device whose ports could not be listed has the one that every device has."""
+    """A device whose ports could not be listed may have the one that is named: HCAs have one or two."""
     choice = parse(selector)
     assert choice is not None
     devices = (dev("mlx5_1"), dev("mlx5_12", None, f.port(), f.port(2)), dev("lost", None, ports=LOST))

@@ -56,7 +56,6 @@ ANSWERS: dict[str, Any] = {
     "file:/sys/class/net/ib0/speed": "-1\n",
     "file:/proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n",
     "file:/proc/sys/net/ipv4/ip_local_reserved_ports": "8080,40000-40002\n",
-    "file:/proc/sys/net/ipv4/ip_unprivileged_port_start": "1024\n",
 }
 
 
@@ -175,7 +174,7 @@ def test_without_netlink_there_is_no_net() -> None:
 def test_ports() -> None:
     ports = probe_ports(ReplayHost(ANSWERS))
     assert not isinstance(ports, Unavailable)
-    assert (ports.low, ports.high, ports.unprivileged_start) == (32768, 60999, 1024)
+    assert (ports.low, ports.high) == (32768, 60999)
     assert ports.reserved == {8080, 40000, 40001, 40002}
     assert ports.listening == {22, 29500}
     assert ports.owners == {22: {0}, 29500: {1000, 1001}}

@@ -29,7 +29,6 @@ def shape(**stated: Any) -> JobShape:
 
 
 BIG = shape(nodes=256)
-NARROW = ports(low=40000, high=40039)  # 40 ports
 TIGHT = ports(low=40000, high=40059)  # the listeners fit, connections from other nodes do not
 
 

@@ -56,7 +56,6 @@ def test_pass_for_each_hca_and_the_memory_lock() -> None:
 
 VF = tuple(f.hca(i, name=f"mlx5_{i + 8}", uverbs=f.uverbs(i + 8, node_numbers=GONE, open_errno="ENOENT")) for i in range(8))
 STORAGE = f.hca(0, name="mlx5_9", pci="0000:29:00.0", ports=(f.port(state="DOWN"),), uverbs=f.uverbs(9, open_errno="EACCES"))
-FAR_SLOT = f.hca_device(0, address="0000:29:00.0", path=("0000:20:01.0",), root="pci0000:20")
 SECOND_PORT = f.hca(0, name="mlx5_9", ports=(f.port(state="DOWN", physical="Disabled"),))
 SILENT: dict[str, Changes] = {
     "virtual functions of others": {Rdma: f.rdma(devices=(*(f.hca(i) for i in range(8)), *VF))},
