@@ -78,9 +78,13 @@ def rate(device: RdmaDevice) -> float:
 
 
 def selected(devices: Iterable[RdmaDevice], choice: Selector) -> tuple[RdmaDevice, ...]:
-    """The devices of which NCCL_IB_HCA takes a port.  Where ports could not be listed there may be two."""
-    ports = {d.name: (1, 2) if isinstance(d.ports, Unavailable) else tuple(p.number for p in d.ports) for d in devices}
-    return tuple(d for d in devices if any(choice.takes(d.name, n) for n in ports[d.name]))
+    """The devices of which NCCL_IB_HCA takes a port."""
+    return tuple(d for d in devices if any(choice.takes(d.name, n) for n in _numbers(d)))
+
+
+def _numbers(device: RdmaDevice) -> tuple[int, ...]:
+    """Of its ports; where they could not be listed, those that it may have."""
+    return (1, 2) if isinstance(device.ports, Unavailable) else tuple(p.number for p in device.ports)
 
 
 def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci | Unavailable) -> tuple[str, tuple[RdmaDevice, ...]]:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -85,7 +86,17 @@ def test_an_address_of_several_nodes_is_nobodys() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [None, [], {"x": 1}, {"x": [1, 2, 3]}, {"x": [1, "2", 3, 4]}, {"x": [-1, 0, 0, 0]}, {3: [1] * 4}]
+    "said",
+    [
+        None,
+        [],
+        {"x": 1},
+        {"x": [1, 2, 3]},
+        {"x": [1, "2", 3, 4]},
+        {"x": [-1, 0, 0, 0]},
+        {"x": [0, 0, 0, 1 << 30]},
+        {3: [1] * 4},
+    ],
 )
 def test_rubbish_is_no_flow(said: Any) -> None:
     assert flows.read(said) == {}
@@ -93,8 +104,18 @@ def test_rubbish_is_no_flow(said: Any) -> None:
 
 def test_what_goes_to_the_others_is_read_again() -> None:
     sampler = Sampler()
-    sampler.found = {7: ("10.0.0.1", Flow(1, 2.0, 3, 4)), 8: ("10.0.0.1", Flow(1, 2.0, 3, 4))}
-    assert flows.read(sampler.stop()) == {"10.0.0.1": Flow(2, 4.0, 6, 8)}
+    sampler.found = {7: ("10.0.0.1", Flow(1, 2.0, 4, 3)), 8: ("10.0.0.1", Flow(1, 2.0, 4, 3))}
+    assert flows.read(sampler.stop()) == {"10.0.0.1": Flow(2, 4.0, 8, 6)}
+
+
+def test_where_no_more_threads_are_to_be_had_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def limited(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    sampler = Sampler()
+    sampler.start()
+    assert sampler.stop() == {}
 
 
 def test_the_kernels_counts_of_a_connection() -> None:

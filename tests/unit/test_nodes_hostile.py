@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netdoctor.allreduce import across, doors, hub
+from netdoctor.allreduce import across, doors, hub, places
 from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.experiment import AllReduce, Run
 from netdoctor.allreduce.hub import PROTOCOL, STRANGERS, SUBJECTS, Hub
@@ -125,6 +125,11 @@ def test_events_that_are_none_are_left_out(rubbish: dict[str, Any]) -> None:
     other["result"] = {"events": [*events(), {"rank": 0, "t": 9.0, **rubbish}], "cut": {"kind": "stalled", "time": 1e400}}
     heard, made = judged(told(), other)
     assert isinstance(made[0], AllReduce) and heard.run is not None and heard.run.ranks[2].bytes_moved in (0, 5)
+
+
+def test_an_address_with_a_zone_of_any_text_is_clean_and_short() -> None:
+    place = places.read({"gloo": ["eth0", f"fe80::1%\x1b[31m{'x' * 500}"]})
+    assert place.takes["gloo"][1].isprintable() and len(place.takes["gloo"][1]) <= 64
 
 
 @pytest.mark.parametrize(("state", "status"), [("finished", Status.PASS), ("hung", Status.UNKNOWN)])
