@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from netdoctor.allreduce.experiment import Baseline, PathRun, Run
 from netdoctor.model import Unavailable
+from netdoctor.nccl.gpudirect import integer
 from netdoctor.nccl.hcas import selected
 from netdoctor.nccl.selector import parse
 from netdoctor.nccl.usable import usable
@@ -56,7 +56,7 @@ def data_by_sockets(
         return Carrier(None, f"network plugins: {plugins}")
     if plugins:
         return Carrier(None, f"a network plugin is installed ({plugins[0].name}), and no log says whether it carries the data")
-    if ib_off is not None and _integer(ib_off):
+    if ib_off is not None and integer(ib_off):
         return Carrier(True, f"NCCL_IB_DISABLE={ib_off}, and no network plugin is installed")
     devices = rdma if isinstance(rdma, Unavailable) else rdma.devices
     if isinstance(devices, Unavailable):
@@ -83,13 +83,3 @@ def _runs(baseline: Baseline | Unavailable, paths: PathRun | Unavailable) -> Ite
         yield baseline.run
     if not isinstance(paths, Unavailable) and not isinstance(paths.runs, Unavailable):
         yield from paths.runs
-
-
-def _integer(text: str) -> int:
-    """strtoll with base 0, as NCCL reads it (src/misc/param.cc): no number is 0."""
-    found = re.match(r"\s*[+-]?(0[xX][0-9a-fA-F]+|\d+)", text)
-    if not found:
-        return 0
-    digits = found.group(1)
-    base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") and digits.strip("01234567") == "" else 10
-    return int(digits, base)

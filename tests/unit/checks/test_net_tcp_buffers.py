@@ -114,8 +114,9 @@ def test_rdma_devices_that_cannot_be_used_leave_the_sockets() -> None:
     assert findings(baseline=LOST, environ=environ({"NCCL_IB_HCA": "nosuch"}))["eth0"].status is PASS
 
 
-def test_a_true_that_is_no_number_does_not_force_sockets() -> None:
-    assert findings(baseline=LOST, environ=environ({"NCCL_IB_DISABLE": "true"}))["node"].status is UNKNOWN
+@pytest.mark.parametrize("value", ["true", "08", "0x"])  # as strtoll reads them: 0
+def test_what_is_no_number_does_not_force_sockets(value: str) -> None:
+    assert findings(baseline=LOST, environ=environ({"NCCL_IB_DISABLE": value}))["node"].status is UNKNOWN
 
 
 @pytest.mark.parametrize(
