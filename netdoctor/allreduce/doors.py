@@ -43,7 +43,11 @@ class Door:
         self.listener = listen(0)
         self.port: int = self.listener.getsockname()[1]
         self.room = threading.BoundedSemaphore(GUESTS)
-        threading.Thread(target=self._live, name="netdoctor-door", daemon=True).start()
+        try:
+            threading.Thread(target=self._live, name="netdoctor-door", daemon=True).start()
+        except RuntimeError:
+            self.listener.close()
+            raise
 
     def close(self) -> None:
         with_shutdown(self.listener)

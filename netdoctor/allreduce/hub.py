@@ -60,7 +60,12 @@ class Hub:
     def start(self) -> None:
         self.door.setblocking(False)
         self.selector.register(self.door, selectors.EVENT_READ)
-        self.thread.start()
+        try:
+            self.thread.start()
+        except RuntimeError:
+            self.selector.close()
+            self.door.close()
+            raise
 
     def close(self) -> None:
         """Let what is still to be said go out, then hang up."""

@@ -22,6 +22,8 @@ PING: Final = 0.5  # seconds
 REACHED: Final = 64  # nodes that each node tries to reach
 MAX_TRIES: Final = 2 * REACHED  # at once: those that time out would add up
 
+NO_THREAD: Final = "no thread"  # a limit of processes counts threads, too
+
 Reached = dict[int, str]  # node -> "" or why not
 
 
@@ -30,9 +32,8 @@ class MeetingError(Exception):
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
-        self.kind = (
-            kind  # "refused" "timed out" "no route" "no such host" "turned away" "lost" "silent" "failed" "port", OWN_PORT
-        )
+        # "refused" "timed out" "no route" "no such host" "turned away" "lost" "silent" "failed" "port", OWN_PORT, NO_THREAD
+        self.kind = kind
 
 
 class Meeting:
@@ -67,8 +68,9 @@ class Meeting:
         except OSError as error:
             self.door.close()
             raise MeetingError("port", f"port {self.nodes.port} cannot be listened on: {error.strerror}") from None
-        self.hub = Hub(door, self.nodes.count, self.nodes.run, self.limits, self.silence)
-        self.hub.start()
+        hub = Hub(door, self.nodes.count, self.nodes.run, self.limits, self.silence)
+        hub.start()
+        self.hub = hub
 
     def join(self, data: Mapping[str, Any], deadline: float) -> None:
         """Find the master, trying again until `deadline` (time.monotonic).  Raises MeetingError."""

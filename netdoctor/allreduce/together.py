@@ -15,7 +15,7 @@ from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.doors import OWN_PORT
 from netdoctor.allreduce.experiment import Across, AllReduce, Baseline
 from netdoctor.allreduce.flows import Sampler
-from netdoctor.allreduce.meeting import Meeting, MeetingError
+from netdoctor.allreduce.meeting import NO_THREAD, Meeting, MeetingError
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.allreduce.runner import LIMITS
 from netdoctor.model import Unavailable
@@ -65,7 +65,10 @@ class Together:
 
     def begin(self) -> None:
         """Open and come, beside whatever else this process does until `run`."""
-        self.coming.start()
+        try:
+            self.coming.start()
+        except RuntimeError as error:
+            self._no_thread(error)
 
     def _come(self) -> None:
         try:
@@ -75,10 +78,13 @@ class Together:
             self.meeting.join({"host": host, "netdoctor": __version__}, self.begun + self.limits.wait)
         except MeetingError as error:
             self._without(error)
+        except RuntimeError as error:
+            self._no_thread(error)
 
     def run(self, session: Session | None, facts: Mapping[str, Any], traits: Mapping[str, Any]) -> Baseline | Unavailable:
         """The common run as this node's baseline.  `traits` are what the nodes are compared by."""
-        self.coming.join()
+        if self.coming.ident is not None:
+            self.coming.join()
         if self.heard.master is None:
             try:
                 return self._run(session, facts, traits)
@@ -86,8 +92,11 @@ class Together:
                 self._without(error)
         assert self.heard.master is not None
         kind, why = self.heard.master
-        who = self.heard.nodes.rank if kind in ("port", OWN_PORT) else 0
+        who = self.heard.nodes.rank if kind in ("port", OWN_PORT, NO_THREAD) else 0
         return Unavailable("failed", f"{self.heard.name(who)}: {why}")
+
+    def _no_thread(self, error: RuntimeError) -> None:
+        self._without(MeetingError(NO_THREAD, f"it cannot take part: {error}"))
 
     def _without(self, error: MeetingError) -> None:
         self.heard.master = (error.kind, str(error))

@@ -8,6 +8,7 @@ from typing import Any, Final
 from netdoctor.allreduce.across import Heard, text
 from netdoctor.allreduce.cause import cause_of
 from netdoctor.allreduce.doors import OWN_PORT
+from netdoctor.allreduce.meeting import NO_THREAD
 from netdoctor.commands.nodes_network import network, subject
 from netdoctor.fleet.drift import clear_majority
 from netdoctor.fleet.traits import NOT_SET, family, title
@@ -120,6 +121,9 @@ def _missing(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
                 how="ss -tan; net.port_range of this report",
             )  # fmt: skip
             yield own, told
+        elif kind == NO_THREAD:
+            how = "ulimit -u; pids.max of its cgroup"
+            yield own, Finding(Status.UNKNOWN, f"{heard.name(own)}: {why}", subject=subject(heard, own), how=how)
         elif kind == "turned away":
             told = Finding(Status.FAIL, f"{heard.name(0)} {why}", subject=subject(heard, own), evidence={"kind": kind})
             yield own, told

@@ -20,6 +20,7 @@ from netdoctor.allreduce.experiment import AllReduce, Run
 from netdoctor.allreduce.hub import PROTOCOL, STRANGERS, SUBJECTS, Hub
 from netdoctor.allreduce.meeting import Meeting, MeetingError
 from netdoctor.allreduce.nodes import Nodes
+from netdoctor.allreduce.together import Limits, Together
 from netdoctor.commands import nodes_findings
 from netdoctor.model import Status
 
@@ -328,3 +329,25 @@ def test_a_node_that_gets_no_more_threads_tries_the_others_one_after_the_other(m
         assert made.reach({1: {"port": door.port, "address": "127.0.0.1"}}, {}) == ({1: ""}, {"gloo": {}, "nccl": {}})
     finally:
         door.close()
+
+
+@pytest.mark.parametrize("name", ["netdoctor-coming", "netdoctor-door", "netdoctor-hub", "netdoctor-meeting"])
+def test_a_node_that_gets_no_thread_at_all_blames_itself(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    made = Together(Nodes(2, 0, "127.0.0.1", port), Limits(wait=5.0), lambda _: None)
+    made.begin()
+    try:
+        assert "it cannot take part: can't start new thread" in str(made.run(None, {}, {}))
+    finally:
+        made.close()
+    own = [one for one in nodes_findings.result(made.heard).findings if "cannot take part" in one.message]
+    assert [one.status for one in own] == [Status.UNKNOWN]
