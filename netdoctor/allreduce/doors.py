@@ -43,6 +43,7 @@ class Door:
         self.listener = listen(0)
         self.port: int = self.listener.getsockname()[1]
         self.room = threading.BoundedSemaphore(GUESTS)
+        self.closed = threading.Event()
         try:
             threading.Thread(target=self._live, name="netdoctor-door", daemon=True).start()
         except RuntimeError:
@@ -50,21 +51,23 @@ class Door:
             raise
 
     def close(self) -> None:
+        self.closed.set()
         with_shutdown(self.listener)
 
     def _live(self) -> None:
-        try:
-            while True:
+        while not self.closed.is_set():
+            try:
                 guest, _ = self.listener.accept()
-                if not self.room.acquire(timeout=TRY):
-                    guest.close()
-                    continue
-                try:
-                    threading.Thread(target=self._greet, args=(guest,), name="netdoctor-guest", daemon=True).start()
-                except RuntimeError:  # a limit of processes: one after the other, then
-                    self._greet(guest)
-        except OSError:
-            pass  # closed
+            except OSError:  # closed; or no descriptor is to be had just now: whoever waits is greeted later
+                self.closed.wait(0.1)
+                continue
+            if not self.room.acquire(timeout=TRY):
+                guest.close()
+                continue
+            try:
+                threading.Thread(target=self._greet, args=(guest,), name="netdoctor-guest", daemon=True).start()
+            except RuntimeError:  # a limit of processes: one after the other, then
+                self._greet(guest)
 
     def _greet(self, guest: socket.socket) -> None:
         try:

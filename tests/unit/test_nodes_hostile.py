@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import socket
@@ -310,6 +311,25 @@ def test_many_who_knock_at_once_all_hear_who_is_there(monkeypatch: pytest.Monkey
     try:
         with ThreadPoolExecutor(40) as pool:
             assert set(pool.map(lambda _: doors.knock("127.0.0.1", door.port, 1), range(120))) == {""}
+    finally:
+        door.close()
+
+
+def test_a_door_that_lacks_a_descriptor_for_a_moment_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Poor(socket.socket):
+        poor = True
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            if self.poor:
+                self.poor = False
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    made = doors.listen(0)
+    monkeypatch.setattr(doors, "listen", lambda port: Poor(fileno=made.detach()))
+    door = doors.Door(1)
+    try:
+        assert doors.knock("127.0.0.1", door.port, 1) == ""
     finally:
         door.close()
 
