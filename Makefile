@@ -21,7 +21,8 @@ help:
 
 preflight: $(VENV)/.run $(VENV)/.torch  ## set up, look at this machine, run an all-reduce, write build/report.json
 	@mkdir -p build
-	@$(BIN)/netdoctor preflight --output build/report.json $$(test -e $(VENV)/.netdoctor-torch && echo --python $(CURDIR)/$(BIN)/python) $(ARGS)
+	@$(BIN)/netdoctor preflight --output build/report.json $$(test -e $(VENV)/.netdoctor-torch && echo --python $(CURDIR)/$(BIN)/python) $(ARGS); \
+	  code=$$?; test ! -e build/report.json || echo "the whole report: build/report.json" >&2; exit $$code
 
 # One line where Python is too old or Debian split venv off, instead of a traceback.
 $(BIN)/python:
@@ -40,12 +41,15 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.run
 
 # The all-reduce goes through the torch of the job.  Only where no Python of the user has one, one is installed here; the
-# marker .netdoctor-torch keeps it from being judged as the job's.
+# marker .netdoctor-torch keeps it from being judged as the job's.  Another TORCH than the last time is tried.
+ifneq ($(shell cat $(VENV)/.torch 2>/dev/null),$(strip $(TORCH)))
+.PHONY: $(VENV)/.torch
+endif
 $(VENV)/.torch: | $(BIN)/python
 	@if found=$$($(BIN)/python tools/find_torch.py); then echo "using the torch of $$found" >&2; \
 	 elif [ -n "$(strip $(TORCH))" ]; then echo "no Python here has a torch: installing $(TORCH) into $(VENV)" >&2; \
 	   $(PIP) $(TORCH) && touch $(VENV)/.netdoctor-torch; fi
-	@touch $@
+	@echo '$(strip $(TORCH))' > $@
 
 check: $(VENV)/.dev  ## lint, types and unit tests
 	@$(BIN)/ruff check .
