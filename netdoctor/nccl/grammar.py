@@ -108,8 +108,12 @@ def level_of(value: str, version: Version) -> str | None:
 def _level(name: str, value: str, context: Context) -> list[Issue]:
     if level_of(value, context.version) is None:
         known = [word for word, first in LEVELS if first <= context.version]
-        later = value in dict(LEVELS)
-        why = "this version does not know it and silently ignores it" if later else "silently ignored: names are upper case"
+        if value in dict(LEVELS):
+            why = "this version does not know it and silently ignores it"
+        elif value.upper() in known:
+            why = "silently ignored: names are upper case"
+        else:
+            why = "no such level: silently ignored"
         return [Issue("grammar", why, _WARN, expected=", ".join(known))]
     if value[:1].isdecimal():
         return [Issue("legacy-level", f"legacy number; the name is {level_of(value, context.version)}")]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from netdoctor.model import Finding, Severity, Status
 from netdoctor.nccl import catalogue
 from netdoctor.nccl.catalogue import Variable, newest, text
 from netdoctor.nccl.environ import Context, Issue
 from netdoctor.nccl.grammar import GRAMMARS
-from netdoctor.nccl.integers import inside, ranges, strtoll
+from netdoctor.nccl.integers import Number, inside, ranges, strtoll
 from netdoctor.nccl.usage import usage_issues
 
 _WARN, _INFO, _CRIT = Severity.WARNING, Severity.INFO, Severity.CRITICAL
@@ -106,7 +108,8 @@ def _integer(value: str, row: Variable, accepted: tuple[tuple[int | None, int | 
                     "octal", "the leading zero makes it octal, and it is none: NCCL reads 0", _WARN, expected=value.lstrip("0")
                 )
             ]
-        return [Issue("junk", f"NCCL reads {number.value} and passes over {number.rest!r}", _WARN, expected=str(number.value))]
+        message = f"NCCL reads {number.value} and passes over {number.rest!r}"
+        return [Issue("junk", message, _WARN, expected=_meant(number, accepted) or str(number.value))]
     if row.accepts == "one" and number.value not in (0, 1):
         return [Issue("out-of-range", "only exactly 1 acts: this does nothing", _WARN, expected="0 or 1")]
     if row.accepts == "flag" and number.value not in (0, 1) and number.value != strtoll(row.default or "0").value:
@@ -115,6 +118,16 @@ def _integer(value: str, row: Variable, accepted: tuple[tuple[int | None, int | 
         spoken = row.accepts.replace("|", " or ").replace("..", " to ").rstrip(" to")
         return [Issue("out-of-range", f"out of range, which is {spoken}", _WARN, expected=spoken)]
     return []
+
+
+def _meant(number: Number, accepted: tuple[tuple[int | None, int | None], ...] | None) -> str | None:
+    """``4M`` as a size in bytes, where the variable takes that many; None where no size was meant."""
+    match = re.fullmatch(r"([KMG])(i?B)?\s*", number.rest, re.IGNORECASE)
+    if not match or not accepted:
+        return None
+    unit = match.group(1).upper()
+    size = number.value << {"K": 10, "M": 20, "G": 30}[unit]
+    return f"{size}, if {number.value} {unit}iB were meant" if inside(size, accepted) and size < 1 << 63 else None
 
 
 def _torch(value: str, row: Variable, accepted: tuple[tuple[int | None, int | None], ...] | None) -> list[Issue]:

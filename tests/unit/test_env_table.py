@@ -217,3 +217,30 @@ def test_catalogue_rows_are_whole() -> None:
         assert plain or ranges(row.accepts) or "|" in row.accepts, row.name
         assert row.program != "none" or row.note, row.name
         assert [since for since, _ in row.history] == sorted(since for since, _ in row.history), row.name
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("NCCL_BUFFSIZE", "4M", "4194304, if 4 MiB were meant"),
+        ("NCCL_BUFFSIZE", "512k", "524288, if 512 KiB were meant"),
+        ("NCCL_BUFFSIZE", "1GiB", "1073741824, if 1 GiB were meant"),
+        ("NCCL_BUFFSIZE", "8MB ", "8388608, if 8 MiB were meant"),
+        ("NCCL_BUFFSIZE", "4194304x", "4194304"),
+        ("NCCL_BUFFSIZE", "9223372036854775807K", "9223372036854775807"),
+        ("NCCL_IB_TIMEOUT", "20M", "20"),  # no size: 0 to 31
+    ],
+)
+def test_a_size_with_a_suffix_is_told_in_bytes(name: str, value: str, expected: str) -> None:
+    found = verdict(name, value, NEW)[0]
+    assert (found.status, found.evidence["rule"], found.expected) == (Status.FAIL, "junk", expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "version", "said"),
+    [("FOO", NEW, "no such level"), ("foo", NEW, "no such level"), ("nvl", NEW, "upper case"), ("P2C", OLD, "this version")],
+)
+def test_a_level_that_is_none_is_told_what_there_is(value: str, version: str, said: str) -> None:
+    found = verdict("NCCL_P2P_LEVEL", value, version)[0]
+    assert said in found.message
+    assert str(found.expected).startswith("LOC, NVL, ")
