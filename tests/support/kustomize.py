@@ -1,4 +1,4 @@
-"""As much of kustomize as the manifests here use: resources, components, JSON patches, replacements, ConfigMaps from files.
+"""As much of kustomize as the manifests use: resources, components, patches, replacements, ConfigMaps from files.
 
 Where kubectl is installed a test compares the two; where it is not, the manifests are rendered all the same.
 """
@@ -16,6 +16,8 @@ import yaml
 
 Object = dict[str, Any]
 _KNOWN = {"apiVersion", "kind", "resources", "components", "patches", "replacements", "configMapGenerator", "generatorOptions"}
+
+_MERGE_KEYS = {"volumes": "name", "initContainers": "name", "containers": "name", "env": "name", "volumeMounts": "mountPath"}
 
 
 def render(folder: Path) -> list[Object]:
@@ -54,6 +56,9 @@ def _accumulate(folder: Path, objects: list[Object]) -> list[Object]:
         operations = yaml.safe_load(patch["patch"] if "patch" in patch else (folder / patch["path"]).read_text())
         for one in objects:
             if _selected(one, patch["target"]):
+                if isinstance(operations, dict):
+                    _merge(one, {k: v for k, v in operations.items() if k not in {"apiVersion", "kind", "metadata"}})
+                    continue
                 for operation in operations:
                     _operate(one, copy.deepcopy(operation))
     for replacement in text.get("replacements", ()):
@@ -69,6 +74,24 @@ def _config_map(folder: Path, generator: Object) -> Object:
 
 def _selected(one: Object, target: Object) -> bool:
     return one["kind"] == target["kind"] and target.get("name") in (None, one["metadata"]["name"])
+
+
+def _merge(at: Object, patch: Object) -> None:
+    """A strategic merge: null takes away, lists of Kubernetes' merge keys are merged with the patch's elements in front."""
+    for name, value in patch.items():
+        if value is None:
+            at.pop(name, None)
+        elif isinstance(value, dict):
+            _merge(at.setdefault(name, {}), value)
+        elif name in _MERGE_KEYS:
+            by, old = _MERGE_KEYS[name], at.get(name, [])
+            front: list[Object] = [next((one for one in old if one[by] == part[by]), {}) for part in value]
+            rest = [one for one in old if not any(one is other for other in front)]
+            for one, part in zip(front, value, strict=True):
+                _merge(one, part)
+            at[name] = front + rest
+        else:
+            at[name] = copy.deepcopy(value)
 
 
 def _operate(root: Object, operation: Object) -> None:
@@ -97,7 +120,11 @@ def _replace(objects: list[Object], replacement: Object) -> None:
             if _selected(one, target["select"]):
                 for path in target["fieldPaths"]:
                     for at, name in _places(one, path):
-                        at[name] = copy.deepcopy(holder[last])
+                        at[_step(at, name)] = copy.deepcopy(holder[_step(holder, last)])
+
+
+def _step(at: Any, name: str) -> Any:
+    return int(name) if isinstance(at, list) else name
 
 
 def _places(root: Object, path: str) -> list[tuple[Any, Any]]:

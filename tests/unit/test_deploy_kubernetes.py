@@ -102,17 +102,65 @@ def test_a_field_of_a_users_job_reaches_the_gate(tmp_path: Path) -> None:
                 assert gate["envFrom"][1:] == [{"configMapRef": {"name": "nccl"}}]
 
 
-def test_what_cannot_be_copied_is_not_left_out_in_silence(tmp_path: Path) -> None:
+BARE = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: mine}
+spec:
+  template:
+    spec:
+      restartPolicy: OnFailure
+      containers:
+        - name: work
+          image: mine:1
+          command: [python3, train.py]
+          resources: {limits: {nvidia.com/gpu: 8}}
+"""
+
+
+def user_job(tmp_path: Path, text: str, by: Any) -> dict[str, Any]:
     shutil.copytree(FOLDER, tmp_path / "k8s")
-    job = tmp_path / "k8s/base/job.yaml"
-    spec = yaml.safe_load(job.read_text())
-    del spec["spec"]["template"]["spec"]["containers"][0]["envFrom"]
-    job.write_text(yaml.safe_dump(spec))
-    with pytest.raises(KeyError):
-        kustomize.render(tmp_path / "k8s/overlays/training-pod")
-    if shutil.which("kubectl") is not None:
-        with pytest.raises(AssertionError, match="envFrom"):
-            kustomize.by_kubectl(tmp_path / "k8s/overlays/training-pod")
+    (tmp_path / "k8s/base/job.yaml").write_text(text)
+    objects = by(tmp_path / "k8s/overlays/training-pod")
+    if objects is None:
+        pytest.skip("no kubectl to render with")
+    (job,) = [one for one in objects if one["kind"] == "Job"]
+    pod: dict[str, Any] = job["spec"]["template"]["spec"]
+    return pod
+
+
+@pytest.mark.parametrize("by", [kustomize.render, kustomize.by_kubectl])
+def test_a_bare_job_gets_its_gate(tmp_path: Path, by: Any) -> None:
+    pod = user_job(tmp_path, BARE, by)
+    (main,), (first, gate) = pod["containers"], pod["initContainers"]
+    assert (first["name"], gate["name"], pod["restartPolicy"]) == ("netdoctor-copy", "netdoctor-gate", "Never")
+    assert gate["image"] == "mine:1" and gate["resources"] == main["resources"]
+    assert gate["command"][:4] == ["python3", "-I", "/netdoctor/netdoctor.pyz", "preflight"]
+    assert main["command"] == ["python3", "train.py"]
+    assert gate["volumeMounts"] == main["volumeMounts"]
+    assert {m["name"] for m in main["volumeMounts"]} == {v["name"] for v in pod["volumes"]} == {"netdoctor", "netdoctor-config"}
+
+
+@pytest.mark.parametrize("by", [kustomize.render, kustomize.by_kubectl])
+def test_what_is_the_jobs_alone_stays_with_it(tmp_path: Path, by: Any) -> None:
+    """An init container may have no probe and no lifecycle, and `args` would be taken for netdoctor's."""
+    spec = yaml.safe_load(BARE)
+    alone = {
+        "args": ["--lr=1"],
+        "ports": [{"containerPort": 29500}],
+        "livenessProbe": {"exec": {"command": ["true"]}},
+        "lifecycle": {"preStop": {"exec": {"command": ["true"]}}},
+        "stdin": True,
+        "tty": True,
+    }
+    pod = spec["spec"]["template"]["spec"]
+    pod["containers"][0] |= alone | {"workingDir": "/job"}
+    pod["initContainers"] = [{"name": "own", "image": "own:1"}]
+    got = user_job(tmp_path, yaml.safe_dump(spec), by)
+    assert [one["name"] for one in got["initContainers"]] == ["netdoctor-copy", "netdoctor-gate", "own"]
+    gate = named(got, "netdoctor-gate")
+    assert not alone.keys() & gate.keys() and gate["workingDir"] == "/job"
+    assert alone.items() <= got["containers"][0].items()
 
 
 @pytest.mark.parametrize("overlay", ["training-pod", "multi-node"])
