@@ -7,7 +7,7 @@ import os
 import struct
 import time
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from netdoctor.allreduce import verdict
 from netdoctor.allreduce.experiment import PHASES, Across, AllReduce, Run, TorchFacts
 from netdoctor.allreduce.lock import Lock
 from netdoctor.allreduce.sandbox import Sandbox, User, conf_names, find_user, sandbox, untrusted_code
+from netdoctor.allreduce.shared import memory, read_logs, shared_memory
 from netdoctor.allreduce.worker import Worker
 from netdoctor.model import Unavailable
 from netdoctor.redact import scrub
@@ -38,7 +39,6 @@ LIMITS: Final[Mapping[str, float]] = {
 GRACE: Final = 0.5  # seconds after a failure for the others to tell what they saw
 END_SECONDS: Final = 3.0  # after TERM and KILL, for a rank to be reaped
 POLL: Final = 0.25  # seconds between looks at the progress page
-MAX_LOG: Final = 4 << 20  # bytes kept of NCCL's log, all ranks together
 MAX_OUTPUT: Final = 4000  # characters kept of what the ranks of a run that went wrong printed
 _SLOT: Final = 64  # of rank.py
 
@@ -235,27 +235,27 @@ class Session:
     ) -> Run:
         self._number += 1
         number = self._number
-        page = os.memfd_create("netdoctor-progress")
-        logs = [os.memfd_create("netdoctor-log") for _ in range(experiment.ranks)]
-        store = os.memfd_create("netdoctor-store")
-        try:
-            os.ftruncate(page, -(-_SLOT * experiment.ranks // mmap.PAGESIZE) * mmap.PAGESIZE)
+        with ExitStack() as held:
+            try:  # nothing is begun before all of it is there: here no descriptor or no memory may be left
+                store, page, *logs = (memory(held, name) for name in ("store", "progress", *["log"] * experiment.ranks))
+                os.ftruncate(page, -(-_SLOT * experiment.ranks // mmap.PAGESIZE) * mmap.PAGESIZE)
+                progress = held.enter_context(mmap.mmap(page, 0, prot=mmap.PROT_READ))
+            except OSError as error:
+                return verdict.not_started(
+                    experiment, f"no memory to share with the ranks: {error.strerror}", torch=facts, **more
+                )
             at, printed = len(worker.events), worker.mark()
             worker.send({"do": "run", "run": number, "plan": self._plan(experiment)}, [store, page, *logs])
-            with mmap.mmap(page, 0, prot=mmap.PROT_READ) as progress:
-                watch = Watch(worker, experiment, number, at, progress, self._limits, self._across)
-                cut = watch.until_end(deadline)
+            watch = Watch(worker, experiment, number, at, progress, self._limits, self._across)
+            cut = watch.until_end(deadline)
             abandoned = self._end(worker, watch, cut)
             if self._across is not None:
                 self._across.events, self._across.cut = tuple(watch.events()), cut
             imported = worker.first("imported") or {}
             run = verdict.build(experiment, watch.events(), cut, facts=facts, import_seconds=imported.get("seconds"))
-            text, printed_text = _read_logs(logs), worker.output(printed)
+            text, printed_text = read_logs(logs), worker.output(printed)
             output = "" if run.finished else scrub(printed_text[-MAX_OUTPUT:])
             return replace(run, log_text=text + _nccl_lines(printed_text), output=output, abandoned=abandoned, **more)
-        finally:
-            for descriptor in (page, store, *logs):
-                os.close(descriptor)
 
     def _plan(self, experiment: AllReduce) -> dict[str, Any]:
         plan = asdict(experiment)
@@ -269,7 +269,7 @@ class Session:
         """End what is left of a run; the pids that could not be ended."""
         if cut is None:
             return ()
-        shared = [path for pid in watch.pids() for path in _shared_memory(pid)]
+        shared = [path for pid in watch.pids() for path in shared_memory(pid)]
         worker.send({"do": "abort", "run": watch.number})
         if not worker.wait(watch.ended, time.monotonic() + END_SECONDS):
             worker.kill()  # the next run gets a new worker
@@ -370,23 +370,6 @@ def _state(pid: int) -> str:
             return file.read().rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError):
         return ""
-
-
-def _shared_memory(pid: int) -> set[str]:
-    """Segments of NCCL that a rank has mapped and that still have a name (NCCL unlinks them when all have attached)."""
-    try:
-        with open(f"/proc/{pid}/maps") as maps:
-            paths = {line.rstrip("\n").partition("/dev/shm/nccl-")[2] for line in maps if "/dev/shm/nccl-" in line}
-    except OSError:
-        return set()
-    return {f"/dev/shm/nccl-{rest}" for rest in paths if rest and "/" not in rest and not rest.endswith(" (deleted)")}
-
-
-def _read_logs(descriptors: list[int]) -> str:
-    """NCCL's logs, rank after rank, bounded."""
-    share = MAX_LOG // max(1, len(descriptors))
-    parts = [os.pread(d, share, 0) for d in descriptors]
-    return "".join(p.decode("utf-8", "backslashreplace") + ("" if p.endswith(b"\n") else "\n") for p in parts if p)
 
 
 def _nccl_lines(output: str) -> str:
