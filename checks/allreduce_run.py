@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from netdoctor.api import (
     Accelerator,
@@ -53,7 +54,9 @@ def _judge(run: Run, subject: str, there: Accelerator | Unavailable | None) -> F
     if run.state in ("failed", "hung"):
         return _broken(run, subject, measured)
     what = {"not started": "did not start", "unfinished": "was not done in time"}.get(run.state, run.state)
-    return unknown(f"the all-reduce {what}: {run.reason}", subject=subject, how=_how(run), measured=measured, state=run.state)
+    text = f"the all-reduce {what}: {run.reason}"
+    found = unknown(text, subject=subject, how=_how(run), measured=measured, state=run.state)
+    return replace(found, notes=_python(run))
 
 
 def _finished(run: Run, subject: str, there: Accelerator | Unavailable | None, measured: dict[str, object]) -> Finding:
@@ -79,7 +82,7 @@ def _finished(run: Run, subject: str, there: Accelerator | Unavailable | None, m
             how="rdma.dev_infiniband tells what NCCL cannot open or use",
         )
     sizes = f"{_size(min(run.experiment.sizes))} to {_size(max(run.experiment.sizes))}"
-    notes = (run.reason,) if run.reason else ()
+    notes = (*((run.reason,) if run.reason else ()), *_python(run))
     if run.experiment.backend == "nccl":
         across = run.experiment.path == "between nodes"
         where = (
@@ -157,6 +160,11 @@ def _fell_back(run: Run) -> str | None:
     """The HCA port that this run was pinned to, where NCCL carried the data by sockets instead."""
     way, _, port = run.experiment.path.partition(" ")
     return port if way == "inter-node" and port and run.log is not None and run.log.net == "Socket" else None
+
+
+def _python(run: Run) -> tuple[str, ...]:
+    """Which Python was taken for the job's, where a command had a say in it."""
+    return tuple(note for note in run.notes if note.startswith("the job's Python: "))
 
 
 def _how(run: Run) -> str:

@@ -60,6 +60,7 @@ class Config:
     waivers: tuple[Waiver, ...] = ()
     checks_dir: str | None = None
     python: str | None = None
+    command: str | None = None  # the program that `netdoctor run` becomes: its Python is the job's
     user: str | None = None
     vantage: str | None = None
     budget_s: float | None = None
@@ -70,7 +71,8 @@ class Config:
     def as_answer(self) -> dict[str, Any]:
         """The answer to ``config:``, as JSON: only what was said.
 
-        Keys: profile, job {…}, expected {…, busbw_floor {"67108864": 10.0}}, python, user, vantage, budget_s.
+        Keys: profile, job {…}, expected {…, busbw_floor {"67108864": 10.0}}, python, user, vantage, budget_s, and command
+        (no option: what `netdoctor run` becomes).
         """
         floor = self.expected.busbw_floor
         expected = {**_said(self.expected)}
@@ -79,7 +81,7 @@ class Config:
         if self.expected.peers is not None:
             expected["peers"] = list(self.expected.peers)
         answer: dict[str, Any] = {"profile": self.profile, "job": _said(self.job), "expected": expected}
-        for name in ("python", "user", "vantage", "budget_s"):
+        for name in ("python", "user", "vantage", "budget_s", "command"):
             if getattr(self, name) is not None:
                 answer[name] = getattr(self, name)
         return answer

@@ -143,12 +143,16 @@ def _begin(work: engine.Work, config: Config, progress: engine.Progress, togethe
     from netdoctor.probes._libraries_find import job_python
 
     variables = mapping(work.host, "env:")
-    python = variables if isinstance(variables, Unavailable) else job_python(work.host, variables, config.python)
+    python = (
+        variables if isinstance(variables, Unavailable) else job_python(work.host, variables, config.python, config.command)
+    )
     if isinstance(python, Unavailable):
         work.facts.update(dict.fromkeys(facts.RUNS, python))
         return None
     progress(f"starting {python.path} ({python.why})")
     session = Session(python.path, dict(os.environ), user=config.user, limits=together.limits if together else None)
+    if config.command is not None:
+        session.notes += (f"the job's Python: {python.path} ({python.why})",)
     session.start()
     return session
 

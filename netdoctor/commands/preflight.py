@@ -40,15 +40,19 @@ def run(
     snapshot_to: str | None = None,
     pseudonyms: bytes | None = None,
     in_job: bool = False,
+    program: str | None = None,
 ) -> int:
-    """The exit code; the report has been printed, or the snapshot written.  `in_job`: this is the job's own process."""
+    """The exit code; the report has been printed, or the snapshot written.
+
+    `in_job`: this is the job's own process, which then becomes `program`.
+    """
     try:
         config = common.configuration(given.config, asdict(given))
         common.known_format(given.format, given.exit_style, given.output)
         if host_root is not None and not os.path.isdir(host_root):
             raise common.UsageError(f"--host-root: {host_root}: no such directory")
         if in_job:
-            config = replace(config, vantage="wrapper")
+            config = replace(config, vantage="wrapper", command=program)
         common.become(config)
     except common.UsageError as error:
         return common.refuse(error, given.format, given.output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.host import Host, link, names, read
@@ -11,15 +12,23 @@ from netdoctor.model import Unavailable
 from netdoctor.probes.libraries import JobPython, Torch
 
 MARKER: Final = ".netdoctor-torch"  # written by netdoctor's own Makefile beside the torch that it installs
+_PYTHON: Final = re.compile(r"python(\d+(\.\d+)?t?)?")
 _VERSIONED: Final = re.compile(r"python(\d+\.\d+)t?$")
 LIBRARY: Final = re.compile(r"libnccl\.so(\.\d+)*$")
 PLUGIN: Final = re.compile(r"libnccl-net[\w.-]*\.so(\.\d+)*$")
 
 
-def job_python(host: Host, variables: Mapping[str, str], configured: object) -> JobPython | Unavailable:
-    """The interpreter that the job would use, and why this one."""
+def job_python(host: Host, variables: Mapping[str, str], configured: object, command: object = None) -> JobPython | Unavailable:
+    """The interpreter that the job would use, and why this one.  `command`: the program that starts the job, if known."""
     try:
-        return _job_python(host, variables, configured)
+        if not isinstance(command, str) or not command or (isinstance(configured, str) and configured):
+            return _job_python(host, variables, configured)
+        if path := of_command(host, variables, command):
+            if is_file(host, path):
+                return JobPython(path, "the command", is_file(host, f"{prefix_of(path)}/{MARKER}"))
+            return Unavailable("failed", f"{path}, the Python of the command {command}, is not a file that can be read here")
+        found = _job_python(host, variables, configured)
+        return found if isinstance(found, Unavailable) else replace(found, why=f"{found.why}; the command does not tell")
     except UnreadError as error:
         return Unavailable("not read", str(error))
 
@@ -46,6 +55,42 @@ def _job_python(host: Host, variables: Mapping[str, str], configured: object) ->
         if why == "--python":
             return Unavailable("absent", f"{path}, given as --python, is not a file that can be read here")
     return Unavailable("absent", "no --python, VIRTUAL_ENV, CONDA_PREFIX, torchrun or python3 on PATH")
+
+
+def of_command(host: Host, variables: Mapping[str, str], command: str) -> str | None:
+    """The Python that runs `command` (a path, or a name to look for on PATH): itself, or that of its first line.
+
+    As it is written: a virtual environment's python is a link, and what it imports hangs on where the link lies.
+    """
+    path = command if "/" in command else on_path(host, variables, command)
+    if path is None or not is_file(host, path):
+        return None
+    if path.rpartition("/")[0].endswith("/shims"):
+        path = _behind_shim(host, path)
+        if path is None:
+            return None
+    if _is_python(host, path):
+        return path
+    words = _first_line(host, path)
+    if words and words[0].rpartition("/")[2] == "env":
+        words = words[2:] if words[1:2] == ["-S"] else words[1:]
+        if not words or not _PYTHON.fullmatch(words[0]):
+            return None
+        return on_path(host, variables, words[0])
+    # One that is gone is named all the same: the job will not start with another.
+    return words[0] if words and words[0].startswith("/") and _is_python(host, words[0]) else None
+
+
+def _is_python(host: Host, path: str) -> bool:
+    """By the name of the program, or of one that its links lead to."""
+    for _ in range(8):
+        if _PYTHON.fullmatch(path.rpartition("/")[2]):
+            return True
+        target = link(host, path)
+        if isinstance(target, Unavailable):
+            return False
+        path = target if target.startswith("/") else f"{path.rpartition('/')[0]}/{target}"
+    return False
 
 
 class UnreadError(Exception):
@@ -83,17 +128,22 @@ def _behind_shim(host: Host, path: str) -> str | None:
 
 
 def shebang(host: Host, script: str) -> str:
-    """The interpreter of a script; pip and conda write two lines of sh where the path is too long for the kernel."""
+    """The interpreter of a script, "" where there is none."""
+    return next(iter(_first_line(host, script)), "")
+
+
+def _first_line(host: Host, script: str) -> list[str]:
+    """The words after #!; pip and conda write two lines of sh where the path is too long for the kernel."""
     text = read(host, script)
     if isinstance(text, Unavailable):
-        if text.kind not in ("absent", "denied"):
+        if text.kind not in ("absent", "denied", "malformed"):  # malformed: larger than any script
             raise UnreadError(f"{script}: {text}")
-        return ""
+        return []
     lines = text[:4096].splitlines()
     first = lines[0] if lines else ""
     if first.startswith("#!/bin/sh") and len(lines) > 1 and (found := re.match(r"'''exec' (?:\"([^\"]+)\"|(\S+))", lines[1])):
-        return found.group(1) or found.group(2)
-    return first[2:].split()[0] if first.startswith("#!") and first[2:].split() else ""
+        return [found.group(1) or found.group(2)]
+    return first[2:].split() if first.startswith("#!") else []
 
 
 def prefix_of(python: str) -> str:

@@ -44,7 +44,7 @@ class JobPython:
     """The interpreter that the job uses, as far as it can be told."""
 
     path: str
-    why: str  # "--python" "VIRTUAL_ENV" "CONDA_PREFIX" "torchrun on PATH" "python3 on PATH"
+    why: str  # "--python" "VIRTUAL_ENV" "CONDA_PREFIX" "torchrun on PATH" "python3 on PATH" "the command"
     ours: bool  # netdoctor's own Makefile installed its torch (marker file): never judged
 
 
@@ -116,7 +116,8 @@ def probe(host: Host) -> Libraries | Unavailable:
     if isinstance(variables, Unavailable):
         return Libraries(variables, variables, variables, variables)
     config = mapping(host, "config:")
-    python = find.job_python(host, variables, None if isinstance(config, Unavailable) else config.get("python"))
+    config = {} if isinstance(config, Unavailable) else config
+    python = find.job_python(host, variables, config.get("python"), config.get("command"))
     packages: tuple[str, ...] = ()
     torch: Torch | Unavailable
     if isinstance(python, Unavailable):

@@ -72,6 +72,58 @@ def test_which_python_and_why(
     assert (found.path, found.why) == expected
 
 
+TOLD = {"/v/bin/python3": "", "/usr/bin/python3": "", "/v/bin/python": ""}
+COMMANDS: dict[str, tuple[str, dict[str, str], tuple[str, str]]] = {
+    "an interpreter, as written": ("/v/bin/python", {}, ("/v/bin/python", "the command")),
+    "a name on PATH": ("python3", {}, ("/usr/bin/python3", "the command")),
+    "torchrun of a venv": ("/v/bin/torchrun", {"/v/bin/torchrun": "#!/v/bin/python3\n"}, ("/v/bin/python3", "the command")),
+    "a long path": (
+        "/v/bin/torchrun",
+        {"/v/bin/torchrun": "#!/bin/sh\n'''exec' /v/bin/python3 \"$0\" \"$@\"\n' '''\n"},
+        ("/v/bin/python3", "the command"),
+    ),
+    "env": ("/j/train.py", {"/j/train.py": "#!/usr/bin/env python3\n"}, ("/usr/bin/python3", "the command")),
+    "env -S": ("/j/train.py", {"/j/train.py": "#!/usr/bin/env -S python3 -u\n"}, ("/usr/bin/python3", "the command")),
+    "sh": ("/j/x.sh", {"/j/x.sh": "#!/bin/sh\n"}, ("/usr/bin/python3", "python3 on PATH; the command does not tell")),
+    "a program": ("/bin/srun", {"/bin/srun": "\x7fELF"}, ("/usr/bin/python3", "python3 on PATH; the command does not tell")),
+    "nothing": ("/nosuch", {}, ("/usr/bin/python3", "python3 on PATH; the command does not tell")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "files", "expected"), COMMANDS.values(), ids=COMMANDS)
+def test_the_python_of_the_command(command: str, files: dict[str, str], expected: tuple[str, str]) -> None:
+    found = find.job_python(Files(TOLD | files), {"PATH": "/usr/bin"}, None, command)
+    assert isinstance(found, JobPython)
+    assert (found.path, found.why) == expected
+
+
+def test_the_command_goes_before_the_environment_and_behind_what_was_configured() -> None:
+    host = Files(TOLD | {"/venv/bin/python3": "", "/v/bin/torchrun": "#!/v/bin/python3\n"})
+    assert find.job_python(host, {"VIRTUAL_ENV": "/venv"}, None, "/v/bin/torchrun") == JobPython(
+        "/v/bin/python3", "the command", False
+    )
+    assert find.job_python(host, {}, "/usr/bin/python3", "/v/bin/torchrun") == JobPython("/usr/bin/python3", "--python", False)
+
+
+def test_a_link_of_another_name_is_kept_and_a_missing_python_is_not_replaced() -> None:
+    host = Files(TOLD | {"/opt/mine": ""}, **{"link:/opt/mine": "/v/bin/python3"})
+    assert find.job_python(host, {"PATH": "/usr/bin"}, None, "/opt/mine") == JobPython("/opt/mine", "the command", False)
+    host = Files(TOLD | {"/v/bin/torchrun": "#!/gone/bin/python3\n"})
+    found = find.job_python(host, {"PATH": "/usr/bin"}, None, "/v/bin/torchrun")
+    assert isinstance(found, Unavailable) and found.kind != "absent" and "/gone/bin/python3" in found.detail
+
+
+def test_a_command_that_could_not_be_read_does_not_give_way_to_python3_on_path() -> None:
+    host = Files(TOLD | {"/v/bin/torchrun": ""}, **{"file:/v/bin/torchrun": Unavailable("timed out")})
+    assert isinstance(find.job_python(host, {"PATH": "/usr/bin"}, None, "/v/bin/torchrun"), Unavailable)
+
+
+def test_the_probe_looks_into_the_python_of_the_command() -> None:
+    host = Files(TOLD, **{"env:": {"PATH": "/usr/bin"}, "config:": {"command": "/v/bin/python"}})
+    found = probe(host)
+    assert isinstance(found, Libraries) and found.python == JobPython("/v/bin/python", "the command", False)
+
+
 @pytest.mark.parametrize("configured", ["/nosuch/python", None])
 def test_no_python(configured: str | None) -> None:
     assert isinstance(find.job_python(Files({"/usr/bin/python": ""}), {"PATH": "/usr/bin"}, configured), Unavailable)

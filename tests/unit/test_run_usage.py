@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from netdoctor import cli
-from netdoctor.commands import preflight
+from netdoctor.commands import preflight, run
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,39 @@ def test_a_misspelt_option_is_bad_usage_and_no_job(arguments: list[str], says: s
     monkeypatch.setattr(preflight, "run", lambda *_, **__: pytest.fail("it looked"))
     done = CliRunner().invoke(cli.app, ["run", *arguments])
     assert done.exit_code == 2 and says in done.output
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("torchrun train.py", "torchrun"),
+        ("/v/bin/python train.py", "/v/bin/python"),
+        ("env NCCL_DEBUG=INFO A=b python train.py", "python"),
+        ("/usr/bin/nice -n 5 stdbuf -oL -e 0 python train.py", "python"),
+        ("nice -5 python train.py", "python"),
+        ("numactl --cpunodebind=0 -m 0 -- python train.py", "python"),
+        ("taskset -c 0-3 python train.py", "python"),
+        ("taskset 0xff python train.py", "python"),
+        ("env -i python train.py", "env"),
+        ("env --unset=PATH python train.py", "env"),
+        ("env PATH=/x python train.py", "env"),
+        ("nice --adjustment 5 python train.py", "nice"),
+        ("taskset -p 1 2", "taskset"),
+        ("nice", "nice"),
+        ("srun python train.py", "srun"),
+    ],
+)
+def test_the_program_behind_simple_wrappers(command: str, program: str) -> None:
+    assert run.program(command.split()) == program
+
+
+def test_a_relative_program_is_of_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/tmp")
+    assert run.program(["bin/python", "x"]) == "/tmp/bin/python"
+
+
+def test_the_command_is_told_to_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(preflight, "run", lambda *_, **said: told.append(said["program"]) or 2)
+    assert CliRunner().invoke(cli.app, ["run", "--", "nice", "/v/bin/torchrun", "train.py"]).exit_code == 2
+    assert told == ["/v/bin/torchrun"]

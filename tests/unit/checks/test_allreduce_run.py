@@ -45,6 +45,13 @@ def test_states(given: Run, status: Status, cause: str | None) -> None:
     assert one(given) == (status, cause)
 
 
+@pytest.mark.parametrize("state", ["finished", "not started"])
+def test_the_report_says_which_python_was_tried(state: str) -> None:
+    python = "the job's Python: /usr/bin/python3 (python3 on PATH; the command does not tell)"
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(run(state=state, reason="", notes=("no lock", python)))}))
+    assert found.notes == (python,)
+
+
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
