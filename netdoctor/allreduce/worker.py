@@ -61,6 +61,7 @@ class Worker:
         self._path = ":".join(path)
         self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._life, self._life_write = os.pipe()
+        self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._live, name="netdoctor-allreduce", daemon=True)
 
     def start(self) -> None:
@@ -69,6 +70,7 @@ class Worker:
             self._thread.start()
         except RuntimeError as error:
             self._lost(error)
+            self.gone = True  # nothing was begun
 
     def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> bool:
         """Send a command with descriptors; False where nobody listens any more."""
@@ -103,9 +105,10 @@ class Worker:
 
     def kill(self) -> None:
         """Let the keeper end everything; returns at once."""
-        if self._life_write >= 0:
-            os.close(self._life_write)
-            self._life_write = -1
+        with self._ending:
+            if self._life_write >= 0:
+                os.close(self._life_write)
+                self._life_write = -1
 
     def close(self) -> None:
         """End everything and wait for it, but not for what hangs in the kernel."""
@@ -122,18 +125,21 @@ class Worker:
     def _live(self) -> None:
         process, ours, theirs = None, list[int](), [self._life]
         try:
-            for _ in ("output", "status"):
-                read, write = os.pipe()
-                ours.append(read)
-                theirs.append(write)
-            process = self._spawn(theirs[1], theirs[2])
-        except OSError as error:
-            self._lost(error)
-        for descriptor in (*theirs, self._theirs.detach()):
-            os.close(descriptor)
-        if process is not None:
+            try:
+                for _ in ("output", "status"):
+                    read, write = os.pipe()
+                    ours.append(read)
+                    theirs.append(write)
+                process = self._spawn(theirs[1], theirs[2])
+            finally:
+                for descriptor in (*theirs, self._theirs.detach()):
+                    os.close(descriptor)
             self.keeper = process.pid
             self._listen(ours[0], ours[1])
+        except Exception as error:  # whatever it is: somebody waits for what this thread says
+            self._lost(error)
+        if process is not None:
+            self.kill()  # where the keeper was not listened to until its end, this ends it
             try:
                 process.wait(CLOSE_SECONDS)
             except subprocess.TimeoutExpired:
@@ -146,7 +152,7 @@ class Worker:
 
     def _lost(self, error: Exception) -> None:
         with self.changed:
-            self.ended, self.gone = f"could not start: {error}", True
+            self.ended = self.ended or f"{'was lost' if self.keeper else 'could not start'}: {error}"
             self.changed.notify_all()
 
     def _spawn(self, output: int, status: int) -> subprocess.Popen[bytes]:

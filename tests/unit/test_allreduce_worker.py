@@ -62,3 +62,38 @@ def test_a_run_that_gets_no_descriptor_is_not_started_and_keeps_none(more: int) 
     program = _CONDUCT.format(more=more)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout.strip() == "not started | no memory to share with the ranks: Too many open files | 0", done.stderr
+
+
+_STRANGE = """
+import os, sys, time
+from netdoctor.allreduce import worker as module
+source = module._source
+module._source = lambda name: {keeper!r} if name == "keeper.py" and {keeper!r} else source(name)
+worker = module.Worker(sys.executable, {environment}, None, True)
+worker.start()
+worker.wait(lambda: worker.gone, time.monotonic() + 10)
+print(worker.gone, worker.ended)
+worker.close()
+print(worker.keeper and os.path.exists(f"/proc/{{worker.keeper}}"))
+"""
+# Says half a line of JSON, and stays until netdoctor lets go of it.
+_BABBLE = b"""import json, os, sys
+number = int(sys.argv[1])
+order = json.loads(os.pread(number, 1 << 20, 0))
+os.write(order["status"], b'{"event\\n')
+os.read(order["life"], 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("keeper", "environment", "told"),
+    [
+        (b"", "{1j: ''}", ["True could not start: keys must be str, int, float, bool or None, not complex", "0"]),
+        (_BABBLE, "{}", ["True was lost: Unterminated string starting at: line 1 column 2 (char 1)", "False"]),
+    ],
+    ids=["no start", "no JSON"],
+)
+def test_whatever_goes_wrong_nobody_waits_for_it(keeper: bytes, environment: str, told: list[str]) -> None:
+    program = _STRANGE.format(keeper=keeper, environment=environment)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout.splitlines(), done.stderr) == (told, "")
