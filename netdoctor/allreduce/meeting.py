@@ -20,6 +20,7 @@ from netdoctor.textsafe import clean
 MAX_ANSWER: Final = 128 << 20  # bytes of one line of the hub: what `MAX_NODES` nodes said
 PING: Final = 0.5  # seconds
 REACHED: Final = 64  # nodes that each node tries to reach
+KNOCK: Final = 3 * TRY  # seconds that one door may take: see `doors.knock`
 MAX_TRIES: Final = 2 * REACHED  # at once: those that time out would add up
 
 NO_THREAD: Final = "no thread"  # a limit of processes counts threads, too
@@ -220,13 +221,20 @@ class Meeting:
         if not tries:
             return {}, {}
         knock_at = lambda one: _knock(one[0], one[1], joined[one[0]])  # noqa: E731
+        last = time.monotonic() + self.limits["reach"] - KNOCK
         try:
             with ThreadPoolExecutor(min(MAX_TRIES, len(tries))) as pool:
                 found = dict(zip(tries, pool.map(knock_at, tries), strict=True))
-        except RuntimeError:  # a limit of processes: one after the other, then
-            found = dict(zip(tries, map(knock_at, tries), strict=True))
-        by_backend = {kind: {n: found[n, ip] for (one, n), ip in taken.items() if one == kind} for kind in BACKENDS}
-        return {n: found[n, host] for n, host in usual.items()}, by_backend
+        except RuntimeError:  # a limit of processes: one after the other, then, and as many as there is time for
+            found = {}
+            for one in sorted(tries, key=lambda one: (targets.index(one[0]), one[1] != usual[one[0]])):
+                if time.monotonic() < last:
+                    found[one] = _knock(one[0], one[1], joined[one[0]])
+        # What was not tried is left out: nothing is known of it.
+        by_backend = {
+            kind: {n: found[n, ip] for (one, n), ip in taken.items() if one == kind and (n, ip) in found} for kind in BACKENDS
+        }
+        return {n: found[n, host] for n, host in usual.items() if (n, host) in found}, by_backend
 
 
 def _knock(node: int, host: str, joined: Mapping[str, Any]) -> str:

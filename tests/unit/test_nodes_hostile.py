@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netdoctor.allreduce import across, doors, hub, places
+from netdoctor.allreduce import across, doors, hub, meeting, places
 from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.experiment import AllReduce, Run
 from netdoctor.allreduce.hub import PROTOCOL, STRANGERS, SUBJECTS, Hub
@@ -334,21 +334,44 @@ def test_a_door_that_lacks_a_descriptor_for_a_moment_stays_open(monkeypatch: pyt
         door.close()
 
 
+START = threading.Thread.start
+
+
+def no_pool(thread: threading.Thread) -> None:
+    """Thread.start where a pool gets none."""
+    if thread.name.startswith("ThreadPool"):
+        raise RuntimeError("can't start new thread")
+    START(thread)
+
+
 def test_a_node_that_gets_no_more_threads_tries_the_others_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     door = doors.Door(1)
     made = Meeting(Nodes(2, 0, "127.0.0.1", 5), LIMITS, 5.0)
-    start = threading.Thread.start
-
-    def limited(thread: threading.Thread) -> None:
-        if thread.name.startswith("ThreadPool"):
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", limited)
+    monkeypatch.setattr(threading.Thread, "start", no_pool)
     try:
         assert made.reach({1: {"port": door.port, "address": "127.0.0.1"}}, {}) == ({1: ""}, {"gloo": {}, "nccl": {}})
     finally:
         door.close()
+
+
+@pytest.mark.parametrize(("extra", "there"), [(0.0, {}), (1.0, {1: ""})])
+def test_without_threads_what_there_is_no_time_for_is_not_tried(
+    monkeypatch: pytest.MonkeyPatch, extra: float, there: dict[int, str]
+) -> None:
+    """Each door takes the most that it may, by a clock of its own: it fits in once, or not at all."""
+    monkeypatch.setattr(threading.Thread, "start", no_pool)
+    clock = [100.0]
+
+    def knock(*_: object) -> str:
+        clock[0] += meeting.KNOCK
+        return ""
+
+    monkeypatch.setattr(meeting, "knock", knock)
+    made = Meeting(Nodes(128, 0, "127.0.0.1", 5), {**LIMITS, "reach": meeting.KNOCK + extra}, 5.0)
+    monkeypatch.setattr(meeting.time, "monotonic", lambda: clock[0])
+    joined = {n: {"port": 7, "address": f"10.0.0.{n}"} for n in range(1, 128)}
+    taken = {n: places.Place(takes={"gloo": ("eth1", f"10.1.0.{n}")}) for n in range(1, 128)}
+    assert made.reach(joined, taken) == (there, {"gloo": {}, "nccl": {}})
 
 
 @pytest.mark.parametrize("name", ["netdoctor-coming", "netdoctor-door", "netdoctor-hub", "netdoctor-meeting"])
