@@ -111,10 +111,17 @@ def run(
             names = engine.wanted(specs)
             if together is not None:
                 together.begin()
-            if allreduce and host_root is None and set(names) & set(facts.RUNS):
+            passive = config.profile == "prolog" and together is None
+            if allreduce and not passive and host_root is None and set(names) & set(facts.RUNS):
                 session = _begin(work, config, progress, together)
             else:
-                why = "a mounted root is looked at" if host_root else "--no-allreduce"
+                why = (
+                    "a mounted root is looked at"
+                    if host_root
+                    else "profile prolog runs nothing"
+                    if passive
+                    else "--no-allreduce"
+                )
                 work.facts.update(dict.fromkeys(facts.RUNS, Unavailable("refused", why)))
             progress("looking at the node")
             facts.prefetch(host, facts.closure(names))

@@ -5,8 +5,11 @@ Profiles (what must be *known*; what must not *fail* is ``fail_on``):
 default  allreduce.run, where a GPU and a job's torch were found
 gate     also rdma.dev_infiniband, where PCI shows RDMA hardware
 audit    nothing; the verdict lists what could not be seen
-prolog   nothing: an inconclusive prolog would drain a healthy node (Slurm drains on any exit that is not 0)
+prolog   nothing, and no all-reduce is run: an inconclusive prolog would drain a healthy node (Slurm drains on any exit but 0)
 strict   every check that does not skip
+
+A plugin that is broken or was refused leaves every profile inconclusive, because a check that the site wanted did not look;
+audit and prolog exit 0 all the same, so that a typing error in a plugin drains no node.
 
 "Found" has three values: what could not be read counts as found, so that lost evidence never lowers what is required.
 """
@@ -25,6 +28,7 @@ from netdoctor.model import CheckResult, Finding, Severity, Status, Verdict
 HEALTHY: Final = 0
 UNHEALTHY: Final = 3
 INCONCLUSIVE: Final = 4
+_LOST: Final = frozenset({"plugin.broken", "plugin.refused"})  # their findings: plugins whose checks did not look
 
 PROFILE_ORDER: Final = ("audit", "prolog", "default", "gate", "strict")  # from the most lenient
 FAIL_ON_ORDER: Final = ("critical", "warning", "info")  # from the most lenient
@@ -108,6 +112,7 @@ def decide(
         must &= frozenset(selected) | asked
     if profile == "strict":
         must |= {c.id for c in results} - off
+    must |= {c.id for c in results if c.id in _LOST} - off
     out = tuple(
         replace(c, findings=tuple(_weigh(_completed(f, c), waivers, least, c.id in must, today) for f in c.findings))
         for c in results
@@ -160,12 +165,16 @@ def _verdict(
         return Verdict("unhealthy", UNHEALTHY, f"unhealthy: {_counted(fails)}: {_ids(bad + fails)}{tail}", causes)
     if partial:
         return Verdict("inconclusive", INCONCLUSIVE, f"inconclusive: the run is not whole: {partial}{_but(fails)}", causes)
+    if in_the_way and _LOST.issuperset(in_the_way):
+        names = ", ".join(f"{f.check}: {f.subject}" for c in checks if c.id in in_the_way for f in c.findings)
+        text = f"inconclusive: the site's own checks did not all look: {names}{_but(fails)}"
+        return Verdict("inconclusive", HEALTHY if profile in _EQUALLY_LENIENT else INCONCLUSIVE, text, causes)
     if in_the_way:
         text = f"inconclusive: {', '.join(in_the_way)} could not tell, and profile {profile} requires it{_but(fails)}"
         return Verdict("inconclusive", INCONCLUSIVE, text, causes)
     if not told:
         code = HEALTHY if profile in _EQUALLY_LENIENT and checks else INCONCLUSIVE
-        text = f"inconclusive: nothing could be told: {', '.join(blind)}" if checks else "inconclusive: no check ran"
+        text = f"inconclusive: nothing passed; could not tell: {', '.join(blind)}" if checks else "inconclusive: no check ran"
         return Verdict("inconclusive", code, text, causes)
     passed = sum(c.status is Status.PASS for c in checks)
     skipped = sum(c.status is Status.SKIP for c in checks)

@@ -100,7 +100,8 @@ def load_checks(config: Config, only: tuple[str, ...]) -> tuple[tuple[CheckSpec,
         print(f"netdoctor: the configuration names {name!r}, which is no check", file=sys.stderr)
     if not only:
         return loaded.specs, loaded.results
-    return tuple(s for s in loaded.specs if s.id in only), tuple(r for r in loaded.results if r.id in only)
+    results = loaded.results if config.lock else tuple(r for r in loaded.results if r.id in only)
+    return tuple(s for s in loaded.specs if s.id in only), results
 
 
 def decider(config: Config, only: tuple[str, ...] = (), partial: str | None = None, must: tuple[str, ...] = ()) -> Decide:

@@ -86,6 +86,21 @@ def test_interrupted_it_still_reports(torch: list[str], number: signal.Signals, 
     assert report["verdict"]["status"] == "inconclusive"
 
 
+def test_the_prolog_profile_runs_no_all_reduce(torch: list[str]) -> None:
+    got = run("preflight", "--profile", "prolog", "--only", "allreduce.run", "--format", "json", *torch)
+    report = json.loads(got.stdout)
+    assert report["runs"] == [] and report["checks"][0]["status"] == "unknown"
+    assert "profile prolog runs nothing" in got.stdout
+
+
+def test_a_broken_plugin_is_not_healthy(torch: list[str], tmp_path: pathlib.Path) -> None:
+    (tmp_path / "bad.py").write_text("def (")
+    got = run("preflight", "--checks-dir", str(tmp_path), "--no-allreduce", "--format", "json", *torch)
+    verdict = json.loads(got.stdout)["verdict"]
+    assert (got.returncode, verdict["status"]) == (4, "inconclusive")
+    assert verdict["text"].startswith("inconclusive: the site's own checks did not all look: plugin.")
+
+
 def test_one_line_is_short(torch: list[str]) -> None:
     got = run("preflight", "--brief", "--no-allreduce", *torch)
     assert len(got.stdout.strip().splitlines()) == 1 and len(got.stdout.strip()) <= 200

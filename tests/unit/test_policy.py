@@ -99,6 +99,24 @@ def test_a_part_of_a_check_that_could_not_tell_is_not_called_healthy() -> None:
     assert (got.status, got.exit_code) == ("healthy", 0)
 
 
+@pytest.mark.parametrize(
+    "plugin", [result("plugin.broken", ERROR, subject="a.py"), result("plugin.refused", UNKNOWN, subject="a.py")]
+)
+@pytest.mark.parametrize("profile", PROFILE_ORDER)
+def test_a_plugin_that_did_not_look_is_never_healthy(plugin: CheckResult, profile: str) -> None:
+    """The site wanted its checks; only audit and prolog, which must not drain a node for that, still exit 0."""
+    got = verdict(result(RUN, PASS), plugin, profile=profile)
+    assert (got.status, got.exit_code) == ("inconclusive", 0 if profile in {"audit", "prolog"} else 4)
+    assert f"{plugin.id}: a.py" in got.text
+    assert verdict(result(RUN, FAIL), plugin, profile=profile).exit_code == 3
+    assert verdict(result(RUN, PASS), plugin, profile="default", disabled=[plugin.id]).status == "healthy"
+
+
+def test_what_passed_nothing_says_so() -> None:
+    got = verdict(result("a.b", SKIP), result("x.y", UNKNOWN))
+    assert got.text == "inconclusive: nothing passed; could not tell: x.y"
+
+
 def test_audit_that_saw_nothing_is_not_called_healthy() -> None:
     got = verdict(result(RUN, UNKNOWN), result(DEV, ERROR), profile="audit", seen=GPU)
     assert (got.status, got.exit_code) == ("inconclusive", 0)
