@@ -1,6 +1,6 @@
 """Which backend the job's torch gives CUDA tensors, if the job passes none or "nccl".
 
-What the job itself passes to init_process_group decides in the end; only the job, its log or `netdoctor inspect` can tell that.
+What the job itself passes to init_process_group decides in the end; only the job, or its log (`netdoctor log`) can tell that.
 """
 
 from __future__ import annotations

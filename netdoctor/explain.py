@@ -25,6 +25,29 @@ _PLACES: Final = {
     "apptainer": "in Apptainer",
     "kubernetes": "in Kubernetes",
 }
+# Results that no file of checks gives, by id.
+_ELSEWHERE: Final = {
+    "allreduce.nodes": (
+        "allreduce.nodes: Every node of the run is there, reachable, and runs the same",
+        "",
+        "Of `netdoctor allreduce` only: what all nodes of the run say together.  It names a node that is missing, late or",
+        "unreachable, whose path drops large packets, that loses packets or is slower than all others, whose versions or NCCL",
+        "variables differ, and whose rank died or stopped.",
+        "",
+        "when it fails: the finding names its cause; netdoctor explain missing_node, for one",
+    ),
+    "plugin.broken": (
+        "plugin.broken: Every plugin can be used",
+        "",
+        "A file of checks that cannot be loaded: its checks did not look, so the node is not called healthy.",
+    ),
+    "plugin.refused": (
+        "plugin.refused: Checks are loaded only from where nobody else can write",
+        "",
+        "Every folder on the way and the file must belong to root (or to you, if you are not root), writable by nobody else.",
+        "Below a folder that all may write to, such as /tmp, nothing is loaded.  namei -l PATH shows owners and modes.",
+    ),
+}
 
 
 def listing(loaded: Loaded) -> str:
@@ -47,7 +70,9 @@ def explain(loaded: Loaded, id: str) -> str:
         return _text(_check(spec, loaded.sources.get(id, "")))
     if id in CAUSES:
         return _text(_cause(CAUSES[id]))
-    known = [*(s.id for s in loaded.specs), *CAUSES]
+    if id in _ELSEWHERE:
+        return _text(iter(_ELSEWHERE[id]))
+    known = [*(s.id for s in loaded.specs), *CAUSES, *_ELSEWHERE]
     close = difflib.get_close_matches(id, known, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]}?" if close else "; netdoctor list names the checks"
     raise LookupError(f"no check and no cause {clean(id)!r}{hint}")

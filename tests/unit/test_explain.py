@@ -26,6 +26,17 @@ def test_the_list_names_checks_sources_and_what_could_not_be_loaded() -> None:
     assert listing(Loaded()) == "no checks\n"
 
 
+@pytest.mark.parametrize("id", ["allreduce.nodes", "plugin.broken", "plugin.refused"])
+def test_results_that_no_file_of_checks_gives_are_explained(id: str) -> None:
+    assert explain(loaded(), id).startswith(f"{id}: ")
+
+
+def test_the_title_of_a_result_is_the_one_of_the_report() -> None:
+    from netdoctor.commands.nodes_findings import ID, TITLE
+
+    assert explain(Loaded(), ID).startswith(f"{ID}: {TITLE}\n")
+
+
 def test_a_check_is_explained() -> None:
     text = explain(loaded(), "site.mtu\x1b[2J")
     assert "\x1b" not in text
