@@ -72,3 +72,10 @@ def test_the_environment_is_kept_by_allow_list() -> None:
     assert host.answers["env:"]["NCCL_DEBUG"] == "INFO"  # type: ignore[index, call-overload]
     assert "iommu=pt" in str(host.answers["file:/proc/cmdline"])
     assert str(host.answers["file:/etc/nccl.conf"]).startswith("NCCL_DEBUG=WARN\n#\n")
+
+
+def test_of_an_account_only_what_is_needed_is_kept() -> None:
+    text = f"root:x:0:0:root:/root:/bin/bash\nada:{SECRET}:1000:100:Ada L,+1 555:/home/ada:/bin/zsh\nrubbish\n"
+    kept = redact("file:/etc/passwd", text)
+    assert kept == "root::0:0::/root:\nada::1000:100::/home/ada:\n"
+    assert redact("file:/etc/passwd", kept) == kept
