@@ -105,6 +105,11 @@ def _lists(fleet: object, folder: str) -> int:
     assert isinstance(fleet, Fleet)
     files, left_out = lists(fleet)
     failed = 0
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        print(f"netdoctor: --lists {folder}: {error.strerror}", file=sys.stderr)
+        return 1
     for name, text in files.items():
         failed |= _deliver(text, os.path.join(folder, name))
     if left_out:

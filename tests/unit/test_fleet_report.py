@@ -324,6 +324,16 @@ def test_every_format_gives_the_same_exit_code(format: str, verdict: str, tmp_pa
     assert (tmp_path / "failing_nodes.txt").read_text() == ("n0\n" if verdict == "unhealthy" else "")
 
 
+def test_the_folder_of_the_lists_is_made(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (doc,) = nodes(1)
+    (tmp_path / "n.json").write_text(json.dumps(doc))
+    out = str(tmp_path / "out")
+    assert command.run([str(tmp_path / "n.json")], out=out, lists=str(tmp_path / "a/b"), quiet=True) == 0
+    assert (tmp_path / "a/b/passing_nodes.txt").read_text()
+    assert command.run([str(tmp_path / "n.json")], out=out, lists=f"{out}/x", quiet=True) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_bad_usage_is_exit_2(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run([str(tmp_path / "none")]) == 2
     assert command.run([]) == 2
