@@ -8,6 +8,7 @@ may be longer than `MAX_LINE`.
 
 from __future__ import annotations
 
+import errno
 import json
 import selectors
 import socket
@@ -25,6 +26,8 @@ STRANGER_SECONDS: Final = 10.0
 LAST_SECONDS: Final = 20.0  # after a result that failed: the others were told to stop, and end within the runner's own limits
 # After one that did not: a slow node may still compare its data (`LIMITS` of runner.py for verify and done, and its end).
 FINISH_SECONDS: Final = 100.0
+NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})  # accept(2)
+PAUSE: Final = 0.1  # seconds
 FLUSH_SECONDS: Final = 2.0  # for what is still to be said when the hub is closed
 
 
@@ -51,6 +54,7 @@ class Hub:
         self.at = 0  # the subject that is open
         self.refused: list[str] = []  # who was turned away, and why
         self.stopped = False
+        self.paused: float | None = None  # until when nobody is let in
         self.since = time.monotonic()
         self.end = self.since + self.limits["join"]
         self.closing = threading.Event()
@@ -77,16 +81,7 @@ class Hub:
     def _live(self) -> None:
         flush = None
         while True:
-            for key, mask in self.selector.select(0.05):
-                if key.fileobj is self.door:
-                    self._accept()
-                    continue
-                line = self.lines.get(key.fileobj)  # type: ignore[call-overload]
-                if line is not None and mask & selectors.EVENT_READ:
-                    self._receive(line)
-                if line is not None and mask & selectors.EVENT_WRITE and line.socket in self.lines:
-                    self._flush(line)
-            self._clock()
+            self.turn()
             if self.closing.is_set():
                 flush = flush or time.monotonic() + FLUSH_SECONDS
                 if time.monotonic() >= flush or not any(line.write for line in self.lines.values()):
@@ -96,10 +91,26 @@ class Hub:
         self.selector.close()
         self.door.close()
 
+    def turn(self) -> None:
+        """Hear who has something to say, or wait for it for a moment."""
+        for key, mask in self.selector.select(0.05):
+            if key.fileobj is self.door:
+                self._accept()
+                continue
+            line = self.lines.get(key.fileobj)  # type: ignore[call-overload]
+            if line is not None and mask & selectors.EVENT_READ:
+                self._receive(line)
+            if line is not None and mask & selectors.EVENT_WRITE and line.socket in self.lines:
+                self._flush(line)
+        self._clock()
+
     def _accept(self) -> None:
         try:
             peer, address = self.door.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno in NO_ROOM:  # whoever waits keeps the door ready: without a pause this thread would do nothing else
+                self.selector.unregister(self.door)
+                self.paused = time.monotonic() + PAUSE
             return
         strangers = [line for line in self.lines.values() if line.node is None]
         if len(strangers) >= STRANGERS + self.count:
@@ -197,6 +208,9 @@ class Hub:
 
     def _clock(self) -> None:
         now = time.monotonic()
+        if self.paused is not None and now >= self.paused:
+            self.selector.register(self.door, selectors.EVENT_READ)
+            self.paused = None
         for line in list(self.lines.values()):
             if line.node is None and now - line.since > STRANGER_SECONDS:
                 self._drop(line, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import random
+import selectors
 import socket
 import threading
 import time
@@ -215,6 +216,36 @@ def test_no_message_ends_the_hub(port: str) -> None:
         first.say(f'{{"say":"store","port":{port}}}')
         second.say({"say": "place", "data": {}})
         assert "nobody of this version" in second.until("place")["gone"]["0"]
+
+
+def test_a_hub_that_lacks_a_descriptor_does_not_spin_and_lets_in_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Poor(socket.socket):
+        asked, poor = 0, True
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            self.asked += 1
+            if self.poor:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    clock = [100.0]
+    monkeypatch.setattr(hub.time, "monotonic", lambda: clock[0])
+    door = Poor(fileno=socket.create_server(("127.0.0.1", 0)).detach())
+    one = Hub(door, 2, "", LIMITS, 20.0)
+    one.selector.register(door, selectors.EVENT_READ)
+    with socket.create_connection(door.getsockname()):
+        for _ in range(3):
+            one.turn()
+        assert door.asked == 1  # by a clock that stands still
+        door.poor = False
+        clock[0] += 1.0
+        for _ in range(2):
+            one.turn()
+        assert len(one.lines) == 1
+    for line in one.lines:
+        line.close()
+    one.selector.close()
+    door.close()
 
 
 def test_what_nodes_have_not_read_yet_is_kept_once() -> None:
