@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.model import Unavailable
+from netdoctor.nccl.integers import integer as integer
 from netdoctor.probes.pci import PciDevice
 
 Version = tuple[int, int, int]
@@ -104,20 +105,6 @@ def dmabuf(
         if isinstance(got, Unavailable):
             return Answer(None, f"{name}: {got}")
     return Answer(True, f"attribute 124 is 1, ibv_reg_dmabuf_mr(fd=-1) answers {errno}")
-
-
-def integer(value: str) -> int:
-    """A variable as strtoll(base 0) reads it: digits as far as they go, 0 without any (NCCL src/misc/param.cc)."""
-    body = value.strip()
-    sign = -1 if body.startswith("-") else 1
-    body = body.lstrip("+-").lower()
-    base = 16 if body.startswith("0x") else 8 if body.startswith("0") and len(body) > 1 else 10
-    digits = ""
-    for letter in body.removeprefix("0x") if base == 16 else body:
-        if letter not in "0123456789abcdef"[:base]:
-            break
-        digits += letter
-    return sign * int(digits or "0", base)
 
 
 def switches(device: PciDevice) -> tuple[str, ...]:

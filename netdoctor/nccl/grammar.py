@@ -14,6 +14,7 @@ from typing import Final
 from netdoctor.model import Severity
 from netdoctor.nccl.catalogue import Version
 from netdoctor.nccl.environ import Context, Issue
+from netdoctor.nccl.integers import decimal
 from netdoctor.nccl.selector import Selector, parse
 
 _WARN, _INFO, _CRIT = Severity.WARNING, Severity.INFO, Severity.CRITICAL
@@ -101,8 +102,8 @@ def level_of(value: str, version: Version) -> str | None:
     """The distance that ncclGetLevel takes; None where it ignores the value.  Legacy digits are 0 LOC to 4 and more SYS."""
     if value in {word for word, first in LEVELS if first <= version}:
         return value
-    number = re.match(r"(\d+)", value)
-    return ("LOC", "PIX", "PXB", "PHB", "SYS")[min(int(number.group(1)), 4)] if number else None
+    number = re.match(r"[0-9]+", value)
+    return ("LOC", "PIX", "PXB", "PHB", "SYS")[min(decimal(number.group()), 4)] if number else None
 
 
 def _level(name: str, value: str, context: Context) -> list[Issue]:
@@ -147,7 +148,7 @@ def _commid(name: str, value: str, context: Context) -> list[Issue]:
     if not match or not match.group(1):
         return [Issue("grammar", "NCCL refuses to start", _CRIT, expected=expected)]
     port = match.group(2) or ""
-    if not port.isdecimal() or not 0 < int(port) < 65536:
+    if not port.isdecimal() or not 0 < decimal(port) < 65536:
         return [
             Issue("no-port", "no port that NCCL could use, and it does not say so: ranks do not meet", _CRIT, expected=expected)
         ]

@@ -24,9 +24,20 @@ def strtoll(value: str) -> Number:
         return Number(0, "", value, False, False)
     sign, digits = match.groups()
     octal = len(digits) > 1 and digits[0] == "0" and digits[1] not in "xX"
-    number = int(digits, 16 if digits[:2] in ("0x", "0X") else 8 if octal else 10)
+    number = int(digits, 16) if digits[:2] in ("0x", "0X") else int(digits, 8) if octal else decimal(digits)
     number = -number if sign == "-" else number
     return Number(number, digits, value[match.end() :], octal, not -(1 << 63) <= number < 1 << 63)
+
+
+def decimal(digits: str) -> int:
+    """Decimal digits; what is far beyond 64 bits is just that (int() refuses more than 4300 digits)."""
+    kept = digits.lstrip("0")
+    return int(kept or "0") if len(kept) < 40 else 10**40
+
+
+def integer(value: str) -> int:
+    """What strtoll returns: 0 where there is no number, and the nearest of 64 bits where it does not fit."""
+    return max(-(1 << 63), min(strtoll(value).value, (1 << 63) - 1))
 
 
 def ranges(accepts: str) -> tuple[tuple[int | None, int | None], ...] | None:

@@ -9,7 +9,7 @@ from netdoctor.nccl import catalogue
 from netdoctor.nccl.catalogue import Variable, newest, text
 from netdoctor.nccl.environ import Context, Issue
 from netdoctor.nccl.grammar import GRAMMARS
-from netdoctor.nccl.integers import Number, inside, ranges, strtoll
+from netdoctor.nccl.integers import Number, decimal, inside, ranges, strtoll
 from netdoctor.nccl.usage import usage_issues
 
 _WARN, _INFO, _CRIT = Severity.WARNING, Severity.INFO, Severity.CRITICAL
@@ -98,7 +98,7 @@ def _integer(value: str, row: Variable, accepted: tuple[tuple[int | None, int | 
             return [Issue("read-as-zero", message, _WARN, expected=value.strip(_QUOTES))]
         expected = "1" if row.accepts in ("flag", "one") else "a number"
         return [Issue("read-as-zero", "not a number: NCCL silently reads it as 0", _WARN, expected=expected)]
-    if number.octal and number.value != int(number.digits, 10) if number.digits.isdecimal() else False:
+    if number.octal and number.value != decimal(number.digits) if number.digits.isdecimal() else False:
         message = f"the leading zero makes it octal: NCCL reads {number.value}"
         return [Issue("octal", message, _WARN, expected=number.digits.lstrip("0"))]
     if number.rest.strip():
@@ -144,7 +144,7 @@ def _torch(value: str, row: Variable, accepted: tuple[tuple[int | None, int | No
         number = strtoll(value)
         if not number.digits:
             return [Issue("not-a-number", "not a number: torch raises an error", _CRIT, expected=row.accepts)]
-        if not inside(int(number.digits) if number.digits.isdecimal() else number.value, accepted):
+        if not inside(decimal(number.digits) if number.digits.isdecimal() else number.value, accepted):
             return [Issue("out-of-range", f"out of range {row.accepts}", _WARN, expected=row.accepts)]
         return []
     return _words(value, row) if "|" in row.accepts else []

@@ -244,3 +244,12 @@ def test_a_level_that_is_none_is_told_what_there_is(value: str, version: str, sa
     found = verdict("NCCL_P2P_LEVEL", value, version)[0]
     assert said in found.message
     assert str(found.expected).startswith("LOC, NVL, ")
+
+
+@pytest.mark.parametrize("digits", ["1" * 5000, "-" + "1" * 5000, "0" * 5000 + "9", "0" * 5000 + "7", "0x" + "f" * 5000])
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [("NCCL_BUFFSIZE", ""), ("NCCL_P2P_LEVEL", ""), ("NCCL_COMM_ID", "h:"), ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "")],
+)
+def test_more_digits_than_int_takes_are_judged(name: str, before: str, digits: str) -> None:
+    assert len(verdict(name, before + digits, NEW)) == 1
