@@ -20,6 +20,7 @@ from netdoctor.api import (
     check,
     fail,
     fix_sysctl,
+    gpudirect,
     nccl_ports,
     ok,
     unknown,
@@ -172,7 +173,7 @@ def _connections(
     if nodes < 2:
         return
     no_pxn = None if isinstance(environ, Unavailable) else environ.get("NCCL_PXN_DISABLE")
-    pxn = not (isinstance(no_pxn, str) and no_pxn.strip() == "1")
+    pxn = gpudirect.param(no_pxn, 0) != 1  # src/graph/paths.cc, ncclTopoComputePaths: nothing but 1 is off
     here = ranks or MANY_RANKS
     kept = nccl_ports.kept_by_connections(here, here * nodes, job.communicators, all_to_all=job.all_to_all, pxn=pxn)
     need = nccl_ports.listeners(here, job.communicators, job.gloo_groups, version).total
@@ -210,7 +211,8 @@ def _services(net: Net | Unavailable, environ: Environ | Unavailable, version: t
     """Ports that a service of the job binds by number; what could not be read counts as there."""
     found = {}
     ras = environ if isinstance(environ, Unavailable) else environ.get("NCCL_RAS_ENABLE")
-    if ras != "0" and (version is None or version >= nccl_ports.RAS_FROM):
+    # src/bootstrap.cc: nothing but 1, the default, is on
+    if gpudirect.param(ras, 1) == 1 and (version is None or version >= nccl_ports.RAS_FROM):
         found[nccl_ports.RAS_PORT] = "NCCL RAS"
     if isinstance(net, Unavailable) or net.master_port is None or isinstance(net.master_port, Unavailable):
         found[nccl_ports.STORE_PORT] = "torch's store (default MASTER_PORT)"

@@ -13,6 +13,7 @@ from typing import Final
 
 from netdoctor.model import Unavailable
 from netdoctor.nccl.integers import integer as integer
+from netdoctor.nccl.integers import param as param
 from netdoctor.probes.pci import PciDevice
 
 Version = tuple[int, int, int]

@@ -40,6 +40,12 @@ def integer(value: str) -> int:
     return max(-(1 << 63), min(strtoll(value).value, (1 << 63) - 1))
 
 
+def param(value: object, default: int) -> int:
+    """What NCCL_PARAM makes of a variable: the default where it is not set (or not known), empty, or out of 64 bits."""
+    number = strtoll(value) if isinstance(value, str) and value else None
+    return default if number is None or number.overflow else number.value
+
+
 def ranges(accepts: str) -> tuple[tuple[int | None, int | None], ...] | None:
     """``-2|0..16`` as ((-2, -2), (0, 16)); an open end is None; None where `accepts` is not of this form."""
     found: list[tuple[int | None, int | None]] = []

@@ -370,3 +370,23 @@ def test_what_was_seen_is_said(facts: dict[str, Any], subject: str, words: str) 
 @pytest.mark.parametrize(("port", "status"), [(32767, PASS), (32768, FAIL), (60999, FAIL), (61000, PASS)])
 def test_a_master_port_at_either_end_of_the_range(port: int, status: Status) -> None:
     assert found(net=net(master=HERE, master_port=port))["MASTER_PORT"][0] is status
+
+
+@pytest.mark.parametrize(
+    ("value", "off"),
+    [("1", True), ("0x1", True), (" 01", True), ("1 # off", True), ("+1", True), ("2", False), ("0", False), ("", False),
+     ("true", False), ("11", False), ("-1", False), ("9223372036854775808", False)],
+)  # fmt: skip
+def test_pxn_is_off_where_nccl_reads_one(value: str, off: bool) -> None:
+    facts = {"job": shape(nodes=256, all_to_all=True), "environ": environ({"NCCL_PXN_DISABLE": value})}
+    assert ("without PXN" in str(findings(**facts).get("connections"))) is off
+
+
+@pytest.mark.parametrize(
+    ("value", "on"),
+    [("1", True), ("0x1", True), ("01", True), ("", True), ("9223372036854775808", True), ("0", False), ("00", False),
+     ("false", False), ("2", False), ("-1", False), ("0 # off", False)],
+)  # fmt: skip
+def test_ras_is_on_where_nccl_reads_one(value: str, on: bool) -> None:
+    found = findings(ports=ports(low=1024, high=65535), environ=environ({"NCCL_RAS_ENABLE": value}))["service ports"]
+    assert ("28028" in found.message) is on
