@@ -25,6 +25,7 @@ from netdoctor.api import (
 )
 
 AGAIN = "netdoctor preflight"
+START = "start netdoctor allreduce on the missing node as well; --wait gives it more time"
 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
@@ -32,7 +33,9 @@ def allreduce_run(
     baseline: Baseline | Unavailable, paths: PathRun | Unavailable, pci: Pci | Unavailable, gpus: Gpus | Unavailable
 ) -> Iterator[Finding]:
     if isinstance(baseline, Unavailable):
-        yield unknown(f"no all-reduce was run: {baseline}", how=AGAIN)
+        told = baseline.detail.startswith("node ")  # by the nodes of a run across nodes: whose fault it is
+        how = START if told and "did not come within" in baseline.detail else AGAIN
+        yield unknown(f"no all-reduce was run: {baseline.detail if told else baseline}", how=how)
     else:
         yield _judge(baseline.run, "node", accelerator(pci, gpus))
     runs = paths if isinstance(paths, Unavailable) else paths.runs
@@ -168,6 +171,8 @@ def _python(run: Run) -> tuple[str, ...]:
 
 
 def _how(run: Run) -> str:
+    if "same machine" in run.reason:
+        return "give each node a machine of its own; --ranks-per-node starts several ranks on one"
     if "in use" in run.reason or "lock" in run.reason:
         return "run it when the GPUs are free"
     if "refused" in run.reason:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 ROOT_FOLDER: Final = "/run/netdoctor"
+HELD: Final = "another netdoctor holds the lock of this node"
 WAIT: Final = 10.0  # seconds; an all-reduce of one node takes less
 
 
@@ -47,7 +48,7 @@ class Lock:
                 return None
             if time.monotonic() >= end:
                 os.close(fd)
-                return "another netdoctor holds the lock of this node"
+                return HELD
             time.sleep(0.05)
 
     def release(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import __version__
@@ -15,6 +16,7 @@ from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.doors import OWN_PORT
 from netdoctor.allreduce.experiment import Across, AllReduce, Baseline
 from netdoctor.allreduce.flows import Sampler
+from netdoctor.allreduce.lock import HELD
 from netdoctor.allreduce.meeting import NO_THREAD, Meeting, MeetingError
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.allreduce.runner import LIMITS
@@ -58,6 +60,7 @@ class Together:
         self.limits, self.say = limits, say
         self.meeting = Meeting(nodes, limits.meeting(), limits.silence())
         self.begun = time.monotonic()
+        self.beside: tuple[int, ...] = ()  # nodes of this run on this very machine
         self.coming = threading.Thread(target=self._come, name="netdoctor-coming", daemon=True)
 
     def close(self, why: str = "") -> None:
@@ -75,7 +78,7 @@ class Together:
             host = across.text(socket.gethostname(), 64)
             self.heard.hosts[self.heard.nodes.rank] = host
             self.meeting.open()
-            self.meeting.join({"host": host, "netdoctor": __version__}, self.begun + self.limits.wait)
+            self.meeting.join({"host": host, "netdoctor": __version__, "boot": _boot()}, self.begun + self.limits.wait)
         except MeetingError as error:
             self._without(error)
         except RuntimeError as error:
@@ -117,6 +120,7 @@ class Together:
         self._wait("place", limits["place"])
         self.say("trying the other nodes")
         known = {n: said for n, said in joined.items() if isinstance(said, Mapping)}
+        self.beside = beside(known, self.heard.nodes.rank)
         reached, taken = self.meeting.reach(known, self.heard.places)
         self.meeting.say("reach", data={**reached, "takes": taken})
         self._wait("reach", limits["reach"])
@@ -164,6 +168,8 @@ class Together:
         else:
             flows.start()
             mine = session.run(own, deadline, across=part)
+            if mine.reason == HELD and self.beside:
+                mine = replace(mine, reason=shared(nodes.rank, self.beside))
             if part.cut is None and not part.events:  # not past its import, or no lock
                 part.cut = verdict.Cut("lost", time.monotonic(), text=mine.reason)
         told = {**across.outgoing(part.events, part.cut, meeting.offset), "flows": flows.stop()}
@@ -190,3 +196,23 @@ class Together:
                 meeting.changed.wait(0.1)
         port = meeting.heard["store"].get("port")
         return port if type(port) is int and 0 < port < 65536 else 0
+
+
+def beside(said: Mapping[int, Mapping[str, Any]], rank: int) -> tuple[int, ...]:
+    """The other nodes that run on the kernel that this one runs on."""
+    own = said.get(rank, {}).get("boot")
+    return tuple(n for n in sorted(said) if n != rank and own and said[n].get("boot") == own)
+
+
+def shared(rank: int, others: tuple[int, ...]) -> str:
+    names = ", ".join(map(str, sorted((rank, *others))))
+    return f"nodes {names} of this run are the same machine, and one netdoctor at a time has its lock"
+
+
+def _boot() -> str:
+    """A digest of this boot of this machine (random(4): boot_id); "" where it is not told."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return hashlib.sha256(file.read(64)).hexdigest()[:16]
+    except OSError:
+        return ""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from netdoctor.allreduce.experiment import AllReduce, Baseline, CommonRun, PathRun, Run
+from netdoctor.allreduce.together import beside, shared
 from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.model import Status, Unavailable
 from netdoctor.probes.gpu import Gpus
@@ -43,6 +44,25 @@ def test_a_healthy_node_passes() -> None:
 )
 def test_states(given: Run, status: Status, cause: str | None) -> None:
     assert one(given) == (status, cause)
+
+
+def test_a_missing_node_is_told_plainly_and_the_next_step_is_to_start_it() -> None:
+    missing = Unavailable("not read", "node 1: it did not come within 4 s")
+    found = next(iter(judge(allreduce_run, machine() | {Baseline: missing})))
+    assert found.message == "no all-reduce was run: node 1: it did not come within 4 s"
+    assert found.how is not None and "missing node" in found.how
+
+
+def test_who_is_on_the_same_machine() -> None:
+    assert beside({0: {"boot": "a"}, 1: {"boot": "b"}, 2: {"boot": "a"}}, 0) == (2,)
+    assert beside({0: {"boot": ""}, 1: {"boot": ""}}, 0) == beside({0: {}, 1: {}}, 0) == beside({1: {"boot": "a"}}, 0) == ()
+
+
+def test_two_nodes_on_one_machine_are_told_to_part() -> None:
+    reason = shared(0, (1,))
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(run(state="not started", reason=reason))}))
+    assert "nodes 0, 1 of this run are the same machine" in found.message
+    assert found.how is not None and "machine of its own" in found.how
 
 
 @pytest.mark.parametrize("state", ["finished", "not started"])
