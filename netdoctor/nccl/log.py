@@ -27,6 +27,7 @@ _WORDS: Final = (
     b"out of memory", b"ACSCtl:", b"CCOM WARN", b"libibverbs", b"via NET/", b"via P2P/", b"nvidia_peermem", b"locked memory",
     b"GPUs in the partition", b"NVRM: Xid", b"Using network ", b"Avg bus bandwidth", b"Out of bounds values", b"  Rank ",
     b"NET/IB", b"imed out", b"Connection ", b"NET : Using", b"GPU Direct RDMA",
+    b"exited on signal", b"IO_PAGE_FAULT", b"DMAR: ",
 )  # fmt: skip
 _ANY_WORD: Final = re.compile(b"|".join(map(re.escape, _WORDS)))
 _DECIMAL: Final = b"0123456789"
