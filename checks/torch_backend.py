@@ -29,6 +29,7 @@ from netdoctor.api import (
 )
 
 GIVE = "give the job's interpreter with --python"
+ELSEWHERE = frozenset({"gloo", "mpi", "ucc"})  # of zygote.CARRIERS: all but NCCL; any other name is a class that is not known
 
 
 @check(id="torch.backend", title="CUDA tensors would go by NCCL if the job passes no backend or nccl", cause="gloo_backend")
@@ -115,10 +116,16 @@ def _backends(run: Run, facts: TorchFacts) -> Finding:
         if carrier is None:
             why = error or ("no backend for CUDA tensors" if found else "it did not answer")
             return unknown(f"which backend carries CUDA tensors if the job passes {given} is not known: {why}")
-        if carrier != "nccl":
+        if carrier in ELSEWHERE:
             return fail(
                 f"CUDA tensors go by {carrier} if the job passes {given}",
                 expected="nccl",
+                torch=run.torch_version,
+                backends=dict(found),
+            )
+        if carrier != "nccl":
+            return unknown(
+                f"CUDA tensors go by {carrier} if the job passes {given}: netdoctor does not know this backend",
                 torch=run.torch_version,
                 backends=dict(found),
             )

@@ -29,17 +29,38 @@ FACTS_SECONDS = 60.0  # cuInit takes seconds where persistence mode is off and t
 TERM_SECONDS = 0.3
 
 
+# torch's classes that carry tensors, and by what library (distributed_c10d.py).  A family has several names for one library:
+# from torch 2.15 "nccl" is ProcessGroupNCCL2 ("nccl2"), beside ProcessGroupNCCL ("nccl-legacy") and ProcessGroupNCCLLazy.
+CARRIERS = {
+    "ProcessGroupNCCL": "nccl",
+    "ProcessGroupGloo": "gloo",
+    "ProcessGroupMPI": "mpi",
+    "ProcessGroupUCC": "ucc",
+}
+
+
 def effective_backends(dist: Any) -> dict[str, str]:
-    """Device type -> backend of the default group, as this torch made it."""
+    """Device type -> what carries its tensors in the default group, as this torch made it."""
     module = dist.distributed_c10d
     group = module._get_default_group()
-    found: dict[str, str] = {}
-    for device in getattr(group, "_device_types", ()):
-        found[device.type] = group._get_backend(device).name()
-    if found:
-        return found
-    config = str(module._world.pg_backend_config[group])  # "cpu:gloo,cuda:nccl"
-    return {device: name for device, _, name in (pair.partition(":") for pair in config.split(",")) if name}
+    devices = list(getattr(group, "_device_types", ()))
+    if not devices:
+        import torch
+
+        config = str(module._world.pg_backend_config[group])  # "cpu:gloo,cuda:nccl": what was asked for, not what came of it
+        devices = [torch.device(pair.partition(":")[0]) for pair in config.split(",")]
+    return {device.type: carrier(group._get_backend(device)) for device in devices}
+
+
+def carrier(backend: Any) -> str:
+    """What carries the tensors, by torch's own class: "nccl", "gloo", "mpi", "ucc"; of any other, its class and name."""
+    while hasattr(backend, "wrapped_pg"):  # TORCH_DISTRIBUTED_DEBUG=DETAIL
+        backend = backend.wrapped_pg
+    for kind in type(backend).__mro__:
+        for family, library in CARRIERS.items():
+            if kind.__name__.startswith(family) and kind.__module__.partition(".")[0] == "torch":
+                return library
+    return f"{type(backend).__name__} ({backend.name()})"
 
 
 def torch_facts(say: Say) -> None:

@@ -101,7 +101,7 @@ PATTERNS: Final = (
     _row("no_backend", "no backend type associated|doesn't have nccl built in", r"No backend type associated with device type (?P<device>\w+)|Distributed package doesn't have NCCL built in"),
     _row("generic", "nccl", r"nccl(?:UnhandledCuda|System|Internal|InvalidUsage|InvalidArgument|Remote)Error|unhandled (?:cuda|system) error|NCCL error(?: in)?:|remote process exited or there was a network error"),
     # deaths
-    _row("died", "exit|killed|signal|segmentation|bus error|oom", r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<task>[\d,\-]+): (?P<how>Exited with exit code [1-9]\d*|Killed|Segmentation fault|Aborted|Out Of Memory|Bus error)|exited on signal (?P<signal>\d+)|(?:exitcode|exit code) ?:? ?-(?P<signal2>\d+)|died with <Signals\.(?P<signal3>\w+)|oom.?kill(?:er|ed)? |Killed process (?P<pid>\d+)|(?:^|[\s:])Segmentation fault|Caught signal (?P<signal4>\d+)", "task host"),
+    _row("died", "exit|killed|signal|segmentation|bus error|oom", r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<task>[\d,\-]+): (?P<how>Exited with exit code [1-9]\d*|Killed|Segmentation fault|Aborted|Out Of Memory|Bus error)|exited on signal (?!(?:2|15)\b)(?P<signal>\d+)|(?:exitcode|exit code) ?:? ?-(?P<signal2>\d+)|died with <Signals\.(?P<signal3>\w+)|oom.?kill(?:er|ed)? |Killed process (?P<pid>\d+)|(?:^|[\s:])Segmentation fault|Caught signal (?P<signal4>\d+)", "task host"),
     _row("elastic", "root cause (first observed", r"Root Cause \(first observed failure\)", follow=7),
     _row("oom", "out of memory|outofmemory", r"(?P<what>CUDA out of memory|OutOfMemoryError|out of memory)"),
     # the node itself, where people paste it: lspci, dmesg, modprobe, ulimit

@@ -1,7 +1,7 @@
 """The parser of NCCL's output: bytes in, `LogFacts` out.  One parser for log files and for the ranks that preflight runs.
 
 Bytes stream through; what is kept grows with ranks and pairs of ranks.  Most lines of a training log are not NCCL's, so a
-chunk in which NCCL is rare is searched for a few words instead of being split into lines, and what two lines of one shape
+chunk in which NCCL is rare is searched for a few words instead of being read line by line, and what two lines of one shape
 (equal apart from digits) have in common is worked out once.
 """
 
@@ -20,19 +20,19 @@ __all__ = ["LogFacts", "Parser", "parse_bytes", "parse_text"]
 
 _SLICE: Final = 1 << 20
 _CACHE: Final = 16384  # entries of a cache before it is thrown away
-# Lines of other programs that matter hold one of these.  A search for a word costs, so in a long file the second list is
-# looked for in its first slice only, and after that those of them that were found there: pasted output of lspci, dmesg or
-# ulimit, and logs without prefixes, are short or show themselves early.
+# Lines of other programs that matter hold one of these.  A search for a word costs, and a training log has few shapes of lines
+# (lines without their decimal digits): where the first lines of a chunk are alike, each word is looked for once a shape.
 _WORDS: Final = (
     b"NCCL", b"nccl", b"rror", b"ailed", b"illed", b"Segmentation fault", b"Root Cause (first observed",
-)  # fmt: skip
-_MORE_WORDS: Final = (
     b"out of memory", b"ACSCtl:", b"CCOM WARN", b"libibverbs", b"via NET/", b"via P2P/", b"nvidia_peermem", b"locked memory",
     b"GPUs in the partition", b"NVRM: Xid", b"Using network ", b"Avg bus bandwidth", b"Out of bounds values", b"  Rank ",
-    b"NET/IB",
-    b"imed out", b"Connection ", b"NET : Using", b"GPU Direct RDMA", b"using nccl==",
+    b"NET/IB", b"imed out", b"Connection ", b"NET : Using", b"GPU Direct RDMA",
+    b"exited on signal", b"IO_PAGE_FAULT", b"DMAR: ",
 )  # fmt: skip
-_ANY_WORD: Final = re.compile(b"|".join(re.escape(w) for w in (*_WORDS, *_MORE_WORDS)))
+_ANY_WORD: Final = re.compile(b"|".join(map(re.escape, _WORDS)))
+_DECIMAL: Final = b"0123456789"
+_SAMPLE: Final = 1 << 16
+_WORD_SHAPES: Final = tuple(word.translate(None, _DECIMAL) for word in _WORDS)
 _DIGITS: Final = b"0123456789abcdef"
 _TESTS_HEADER: Final = re.compile(rb"# +Rank +\d+ +(?:Group +\d+ +)?Pid +\d+ on +(\S+) device +\d+ \[\S+\] (.{1,80})")
 _BUSBW: Final = re.compile(rb"Avg bus bandwidth\s*:\s*([\d.]+)")
@@ -47,6 +47,20 @@ _BARE: Final = re.compile(
 
 
 _NUMERIC: Final = frozenset({"status", "no", "rank", "task", "xid", "rc", "code", "what", "n", "text"})
+
+
+def _telling(text: bytes, words: tuple[bytes, ...]) -> set[bytes]:
+    """The lines of `text` that hold a word."""
+    found = set()
+    for word in words:
+        at = text.find(word)
+        while at >= 0:
+            end = text.find(b"\n", at)
+            if end < 0:
+                end = len(text)
+            found.add(text[text.rfind(b"\n", 0, at) + 1 : end])
+            at = text.find(word, end)
+    return found
 
 
 class _Shape:
@@ -77,7 +91,6 @@ class Parser:
         self._shapes: dict[bytes, _Shape] = {}
         self._heads: dict[bytes, tuple[int, framing.Head, Process]] = {}
         self._anonymous = -1
-        self._words: tuple[bytes, ...] = (*_WORDS, *_MORE_WORDS)
         self._open: Seen | None = None  # an event that may go on in the next lines
         self._want = 0
 
@@ -90,7 +103,6 @@ class Parser:
         else:
             state.files.append(name)
         self._file, self._line, self._anonymous = len(state.files) - 1, 0, -1
-        self._words = (*_WORDS, *_MORE_WORDS)
         self._heads.clear()
 
     def feed(self, data: bytes) -> None:
@@ -170,43 +182,24 @@ class Parser:
 
     def _sparse(self, chunk: bytes) -> None:
         """NCCL's lines are few: find the lines with one of the words, and those that an event goes on in."""
-        spans: dict[int, int] = {}
-        find, rfind, size = chunk.find, chunk.rfind, len(chunk)
-        found = []
-        for word in self._words:
-            at = find(word)
-            if at >= 0:
-                found.append(word)
-            while at >= 0:
-                end = find(b"\n", at)
-                if end < 0:
-                    end = size
-                spans[rfind(b"\n", 0, at) + 1] = end
-                at = find(word, end)
-        if self._line == 0 and size >= _SLICE // 2:
-            self._words = (*_WORDS, *(w for w in _MORE_WORDS if w in found))
-        number, counted = self._line + 1, 0
-        if self._want:
-            self._follow(chunk, 0, number, spans)
-        for begin in sorted(spans):
-            number += chunk.count(b"\n", counted, begin)
-            counted = begin
-            line = chunk[begin : spans[begin]]
-            if b"NCCL " in line:
-                self._record(line, number)
-            else:
-                self._other(line, number)
-            if self._want:
-                self._follow(chunk, spans[begin] + 1, number + 1, spans)
-
-    def _follow(self, chunk: bytes, begin: int, number: int, spans: dict[int, int]) -> None:
-        """Hand over lines from `begin` while an event wants more; those in `spans` come by themselves."""
-        while self._want and begin < len(chunk) and begin not in spans:
-            end = chunk.find(b"\n", begin)
-            if end < 0:
-                end = len(chunk)
-            self._other(chunk[begin:end], number)
-            begin, number = end + 1, number + 1
+        lines = chunk.split(b"\n")
+        some = chunk[:_SAMPLE].translate(None, _DECIMAL).split(b"\n")
+        if len(set(some)) * 2 <= len(some):
+            shapes = chunk.translate(None, _DECIMAL).split(b"\n")
+            telling = _telling(b"\n".join(set(shapes)), _WORD_SHAPES)
+        else:  # few lines are alike
+            shapes, telling = lines, _telling(chunk, _WORDS)
+        number, at = self._line + 1, 0
+        for index in (*(i for i, shape in enumerate(shapes) if shape in telling), len(lines)):
+            while self._want and at < index:
+                self._other(lines[at], number + at)
+                at += 1
+            if index < len(lines):
+                line, at = lines[index], index + 1
+                if b"NCCL " in line:
+                    self._record(line, number + index)
+                elif self._want or _ANY_WORD.search(line):  # "fai1led" has the shape of a word
+                    self._other(line, number + index)
 
     def _record(self, line: bytes, number: int) -> None:
         """A line with NCCL's tag in it."""

@@ -91,6 +91,27 @@ def test_stdin(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixt
     assert "-:1: Call to bind failed" in shown(capsysbinary)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("piped", [False, True])
+def test_the_last_line_of_a_long_log_fails_the_job(
+    packed: bool,
+    piped: bool,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    lines = [GOOD, *(f"iteration {n:8d} | loss {n / 7:.4f} | tokens per second {n * 13}" for n in range(60_000))]
+    data = "\n".join([*lines, "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."]).encode()
+    last = data.count(b"\n") + 1
+    content = gzip.compress(data) if packed else data
+    path = tmp_path / "x.log"
+    path.write_bytes(content)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert run(["-" if piped else str(path)], "json") == 3
+    (shown_line,) = json.loads(shown(capsysbinary))["findings"][0]["lines"]
+    assert shown_line.startswith(f"{'-' if piped else path}:{last}: NVRM: Xid")
+
+
 @pytest.mark.parametrize("format", ["text", "json", "junit"])
 def test_nothing_hostile_reaches_a_terminal(
     format: str, tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]

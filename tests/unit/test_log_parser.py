@@ -184,6 +184,35 @@ def test_rare_and_frequent_lines_are_read_alike(dense: bool) -> None:
     assert [(e.kind, e.line) for e in facts.events] == [("generic", 2 * step), ("register", 3 * step)]
 
 
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+@pytest.mark.parametrize(
+    ("line", "kind", "key", "value"),
+    [
+        ("NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.", "xid", "xid", "79"),
+        ("Timed out after 301 seconds waiting for clients. 1/2 clients joined.", "store", "level", None),
+    ],
+)
+def test_a_line_of_a_long_log_is_read_wherever_it_stands(
+    line: str, kind: str, key: str, value: str | None, place: str, alike: bool
+) -> None:
+    """Four MiB that say nothing, in blocks as the command reads them, once with lines that differ by more than digits."""
+    count = 60_000
+    lines = [f"iteration {n:8d} | loss {n / 7:.4f} | tokens per second {n * 13}" for n in range(count)]
+    if not alike:
+        spelled = str.maketrans("0123456789", "abcdghijkm")
+        lines = [one.translate(spelled) for one in lines]
+    number = {"first": 1, "middle": count // 2, "last": count}[place]
+    lines[number - 1] = line
+    data = "\n".join(lines).encode()
+    parser = Parser()
+    for at in range(0, len(data), 1 << 20):
+        parser.feed(data[at : at + (1 << 20)])
+    facts = parser.facts()
+    assert len(data) > 3 << 20 and facts.lines == count
+    assert [(e.kind, e.line, e.count, e.data.get(key)) for e in facts.events] == [(kind, number, 1, value)]
+
+
 def test_blocks_may_end_anywhere() -> None:
     text = "\n".join(row[0] for row in ERAS).encode()
     whole = parse_bytes(text)

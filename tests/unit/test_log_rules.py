@@ -769,3 +769,47 @@ def test_the_likeliest_cause(name: str, cause: str, text: str) -> None:
 def test_what_is_benign_stays_silent(name: str, text: str) -> None:
     findings = diagnose(parse_text(text))
     assert [f.status for f in findings] == [Status.PASS], findings
+
+
+def shown(text: str) -> list[str]:
+    return [line for finding in diagnose(parse_text(text)) for line in finding.evidence["lines"]]
+
+
+@pytest.mark.parametrize("text", [row[-1] for row in FIRST], ids=[row[0] for row in FIRST])
+def test_a_message_of_two_kinds_is_shown_once(text: str) -> None:
+    for finding in diagnose(parse_text(text)):
+        places = [line.split(": ")[0] for line in finding.evidence["lines"]]
+        assert len(places) == len(set(places))
+
+
+def test_two_messages_on_one_line_are_both_shown() -> None:
+    """Of two writers, one overtook the other's newline."""
+    extend = "Error: failed to extend /dev/shm/nccl-aB3dEf to 9637892 bytes, error: No space left on device (28)"
+    attach = "Error while attaching to shared memory segment /dev/shm/nccl-x (size 9637888)"
+    glued = f"{WA}misc/shmutils.cc:38 NCCL WARN {extend}node02:200:230 [0] misc/shmutils.cc:81 NCCL WARN {attach}\n"
+    assert sorted(shown(glued)) == [f"-:1: {attach}", f"-:1: {extend}"]
+
+
+def test_how_often_a_message_of_two_kinds_came_is_kept() -> None:
+    line = f"{WA}misc/shmutils.cc:38 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 9637892 bytes, error: No space left on device\n"
+    (one,) = shown(line * 3)
+    assert one.endswith(" (and 2 more like it)")
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("mpirun noticed that process rank 3 with PID 1 on node node01 exited on signal 6 (Aborted).", "rank_died"),
+        ("[ 1.0] DMAR: [DMA Read NO_PASID] Request device [3b:00.0] fault addr 0xfe", "acs_iommu"),
+        ("[ 9.0] mlx5_core 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0 address=0x0]", "acs_iommu"),
+    ],
+)
+def test_a_lone_line_of_another_program_after_a_job_that_came_up(line: str, cause: str) -> None:
+    findings = diagnose(parse_text(ONE + DONE + "step 1 loss 2.0\n" * 100 + line))
+    assert [(f.status, f.cause) for f in findings] == [(Status.FAIL, cause)]
+
+
+def test_a_job_that_somebody_ended_did_not_fail() -> None:
+    text = "mpirun noticed that process rank 3 with PID 1 on node node01 exited on signal 15 (Terminated)."
+    (finding,) = diagnose(parse_text(ONE + DONE + text))
+    assert finding.status is Status.PASS

@@ -90,9 +90,20 @@ def _finding(scene: Scene, guess: Guess, top: Guess) -> Finding:
 
 def _spread(events: list[Event]) -> list[Event]:
     """The first line of every kind, then further ones, in the order of the log."""
+    events = _once(events)
     firsts = {e.kind: e for e in reversed(events)}
     chosen = [*firsts.values(), *(e for e in events if e is not firsts[e.kind])][:_LINES]
     return sorted(chosen, key=lambda e: (e.file, e.line))
+
+
+def _once(events: list[Event]) -> list[Event]:
+    """One event a message.  A message may be of several kinds, and one line may hold the messages of several writers."""
+    kept: dict[tuple[str, int], list[Event]] = {}
+    for e in sorted(events, key=lambda e: (-len(e.text), -e.count)):
+        same = kept.setdefault((e.file, e.line), [])
+        if not any(other.text.startswith(e.text) for other in same):
+            same.append(e)
+    return [e for e in events if any(e is other for other in kept[e.file, e.line])]
 
 
 def _people(events: list[Event]) -> Mapping[str, Any]:

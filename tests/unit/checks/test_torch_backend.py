@@ -29,6 +29,8 @@ GIVEN = JobPython("/x/bin/python", "--python", False)
         # what carries CUDA tensors
         ({Baseline: baseline(run(backends={"cpu": "gloo", "cuda": "gloo"}))}, Status.FAIL, None),
         ({Baseline: baseline(run(backends_nccl={"cuda": "ucc"}))}, Status.FAIL, None),
+        ({Baseline: baseline(run(backends={"cuda": "ProcessGroupFoo (nccl)"}))}, Status.UNKNOWN, None),
+        ({Baseline: baseline(run(backends_nccl={"cuda": "ProcessGroupFoo (nccl)"}))}, Status.UNKNOWN, None),
         ({Baseline: baseline(run(backends={"cpu": "gloo"}))}, Status.UNKNOWN, None),
         ({Baseline: baseline(run(backends={}))}, Status.UNKNOWN, None),
         ({Baseline: baseline(run(torch=TorchFacts(nccl_built=False)))}, Status.FAIL, None),
