@@ -51,7 +51,8 @@ class Seen:
     def good(self, message: str, subject: str, notes: Iterable[str] = (), **evidence: Any) -> Finding:
         """A pass, where what is seen is the job's own."""
         if self.lost is not None:
-            return unknown(f"{message}; how many nodes the job has: {self.lost}", subject=subject, **evidence)
+            text = f"{message}; how many nodes the job has: {self.lost}"
+            return unknown(text, subject=subject, how="job: {nodes: N} in the configuration", **evidence)
         if self.vantage.job_network and self.vantage.job_environment:
             return ok(message, subject=subject, notes=notes, **evidence)
         where = self.vantage.why_not or "seen outside the job"
@@ -71,7 +72,7 @@ def socket_ifname(
     paths: PathRun | Unavailable,
 ) -> Iterator[Finding]:
     several = reach.several(net, environ, job)
-    lost = job if isinstance(job, Unavailable) and not several else None
+    lost = None if several else reach.unsaid(environ, job)
     seen = Seen(net, vantage, several, lost, isinstance(job, JobShape) and job.nodes_stated and not several)
     yield from _master(seen)
     if isinstance(environ, Unavailable):
