@@ -220,7 +220,7 @@ def names_of(*kinds: Of) -> tuple[str, ...]:
 class Writer(NamedTuple):
     """What a look at the machine and a short run must not inherit."""
 
-    pattern: str  # as fnmatch(3): * is any text
+    pattern: str  # as fnmatch(3), with one "*" at most
     why: str
 
 
@@ -243,7 +243,8 @@ WRITERS: Final = (
     *_writers("a transport's log", "FI_LOG_FILE VERBS_LOG_FILE MLX5_DEBUG_FILE MLX4_DEBUG_FILE"),
     *_writers("a plugin's log", "OFI_NCCL_TRACE* SHARP_COLL_LOG_FILE"),
     # CUDA C++ programming guide, environment variables; NVML.
-    *_writers("CUDA's log and core dumps", "CUDA_LOG_FILE CUDA_COREDUMP_* CUDA_ENABLE_*COREDUMP* COMPUTE_PROFILE*"),
+    *_writers("CUDA's log and core dumps", "CUDA_LOG_FILE CUDA_COREDUMP_* CUDA_ENABLE_COREDUMP_* COMPUTE_PROFILE*"),
+    *_writers("CUDA's core dumps", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP"),
     *_writers("NVML's log", "__NVML_DBG_*"),
     *_writers("a tool that CUDA loads", "CUDA_INJECTION*_PATH NVTX_INJECTION*_PATH NSYS_*"),
     # ld.so(8), mtrace(3), gprof.
@@ -259,11 +260,13 @@ WRITERS: Final = (
 )
 
 
-@cache
-def _pattern() -> re.Pattern[str]:
-    return re.compile("|".join(re.escape(one.pattern).replace(r"\*", ".*") for one in WRITERS))
+# A pattern has at most one "*": what stands before and behind it.
+_WHOLE: Final = frozenset(one.pattern for one in WRITERS if "*" not in one.pattern)
+_PARTS: Final = tuple((head, tail) for head, star, tail in (one.pattern.partition("*") for one in WRITERS) if star)
 
 
 def writes(name: str) -> bool:
     """Whether a variable makes a library write."""
-    return _pattern().fullmatch(name) is not None
+    return name in _WHOLE or any(
+        name.startswith(head) and name.endswith(tail) and len(name) >= len(head) + len(tail) for head, tail in _PARTS
+    )

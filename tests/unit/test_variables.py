@@ -196,6 +196,7 @@ def test_what_names_the_job_is_the_same_for_all_its_nodes() -> None:
 def test_patterns_of_writers_are_those_of_fnmatch(one: variables.Writer) -> None:
     for name in (one.pattern.replace("*", "X_"), one.pattern.replace("*", "")):
         assert fnmatch.fnmatchcase(name, one.pattern) and variables.writes(name)
+    assert one.pattern.count("*") <= 1
     assert not variables.writes(f"A_{one.pattern.replace('*', '')}")
 
 
