@@ -35,6 +35,7 @@ from netdoctor.api import (
     unknown,
 )
 
+NODES = "job: {nodes: N} in the configuration"
 PEERS = "expected: {peers: [HOST:PORT, …]} in the configuration, with the address that another node uses"
 
 
@@ -51,7 +52,7 @@ class Seen:
     def good(self, message: str, subject: str, notes: Iterable[str] = (), **evidence: Any) -> Finding:
         """A pass, where what is seen is the job's own."""
         if self.lost is not None:
-            return unknown(f"{message}; how many nodes the job has: {self.lost}", subject=subject, **evidence)
+            return unknown(f"{message}; how many nodes the job has: {self.lost}", subject=subject, how=NODES, **evidence)
         if self.vantage.job_network and self.vantage.job_environment:
             return ok(message, subject=subject, notes=notes, **evidence)
         where = self.vantage.why_not or "seen outside the job"
@@ -71,16 +72,15 @@ def socket_ifname(
     paths: PathRun | Unavailable,
 ) -> Iterator[Finding]:
     several = reach.several(net, environ, job)
-    lost = job if isinstance(job, Unavailable) and not several else None
-    seen = Seen(net, vantage, several, lost, isinstance(job, JobShape) and job.nodes_stated and not several)
+    unsaid = None if several else reach.unsaid(environ, job)
+    seen = Seen(net, vantage, several, unsaid, isinstance(job, JobShape) and job.nodes_stated and not several)
     yield from _master(seen)
     if isinstance(environ, Unavailable):
         yield unknown(f"the job's variables could not be read: {environ}", subject="NCCL")
         return
     variables = {name: environ.get(name) for name in ifname.VARIABLES}
-    lost = next((value for value in variables.values() if isinstance(value, Unavailable)), None)
-    if lost is not None:
-        yield unknown(f"the job's NCCL variables could not be read: {lost}", subject="NCCL")
+    if lost := [value for value in variables.values() if isinstance(value, Unavailable)]:
+        yield unknown(f"the job's NCCL variables could not be read: {lost[0]}", subject="NCCL")
     else:
         settings = {name: value for name, value in variables.items() if isinstance(value, str)}
         versions = ifname.versions(nccl, libraries)

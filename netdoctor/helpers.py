@@ -7,16 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-# Variables by which libraries write files or load tools, which a look at the machine must not do.  NCCL: NCCL_DEBUG_FILE …
-# (env docs); NVML: __NVML_DBG_FILE; rdma-core: VERBS_LOG_FILE (libibverbs.7), MLX5_DEBUG_FILE (mlx5dv.7); CUDA: coredumps,
-# log and injection (CUDA C++ programming guide, environment variables); glibc: ld.so(8), mtrace(3).
-_WRITERS: Final = """NCCL_DEBUG_FILE NCCL_TOPO_DUMP_FILE NCCL_GRAPH_DUMP_FILE NCCL_COMM_ID NCCL_PROFILER_PLUGIN UCX_LOG_FILE
-__NVML_DBG_FILE __NVML_DBG_LVL __NVML_DBG_APPEND VERBS_LOG_FILE MLX5_DEBUG_FILE MLX4_DEBUG_FILE
-CUDA_LOG_FILE CUDA_COREDUMP_FILE CUDA_ENABLE_COREDUMP_ON_EXCEPTION CUDA_ENABLE_USER_TRIGGERED_COREDUMP
-CUDA_COREDUMP_PIPE CUDA_INJECTION64_PATH CUDA_INJECTION32_PATH NVTX_INJECTION64_PATH
-LD_DEBUG LD_DEBUG_OUTPUT LD_PROFILE LD_PROFILE_OUTPUT MALLOC_TRACE GMON_OUT_PREFIX LLVM_PROFILE_FILE
-ASAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS UBSAN_OPTIONS"""
-WRITERS: Final = frozenset(_WRITERS.split())
+from netdoctor.variables import writes
+
 # Lists of files and folders that the dynamic loader takes code from (ld.so(8)).
 LOADER_PATHS: Final = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT")
 
@@ -101,11 +93,12 @@ def program(name: str, parameters: Mapping[str, str], user: str | None) -> str |
 
 
 def environment(user: str | None) -> tuple[dict[str, str], list[str]]:
-    """The job's environment without `WRITERS`, and what root does not let the loader take from it.
+    """The job's environment for a child, and what root does not let the loader take from it.
 
-    A child that becomes `user` first runs that user's code as that user, so nothing is withheld from it.
+    What makes libraries write, or dial another job's root, is left out.  A child that becomes `user` first runs that user's
+    code as that user, so nothing is withheld from it.
     """
-    variables = {k: v for k, v in os.environ.items() if k not in WRITERS}
+    variables = {k: v for k, v in os.environ.items() if k != "NCCL_COMM_ID" and not writes(k)}
     return variables, withhold(variables) if user is None and os.geteuid() == 0 else []
 
 

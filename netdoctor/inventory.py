@@ -7,13 +7,13 @@ Everything here is stable (equal on two runs of one state) and comes from facts 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from netdoctor.model import Json, Unavailable, plain
+from netdoctor.variables import Of, names_of
 
-# Name the process or the run, not the node's set-up: they differ between healthy nodes (NCCL's documentation, "Environment
-# Variables").
-_OF_THE_RUN = frozenset({"NCCL_HOSTID", "NCCL_COMM_ID", "NCCL_DEBUG_FILE", "NCCL_RAS_ADDR", "NCCL_TOPO_DUMP_FILE"})
+# Name the process or the run, not the node's set-up: they differ between healthy nodes.
+_OF_THE_RUN: Final = frozenset(names_of(Of.RUN, Of.PROCESS))
 
 
 def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:

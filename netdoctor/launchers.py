@@ -1,10 +1,13 @@
-"""Which launcher started this process, and what it says about ranks: one table, from the variables alone."""
+"""Which launcher started this process, and what it says about ranks: rules over the table of variables."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from netdoctor.variables import VOLCANO_TASK, Role, named
 
 
 @dataclass(frozen=True)
@@ -19,61 +22,71 @@ class Launcher:
     nodes: int | None = None
     node_rank: int | None = None
 
+    @property
+    def nodes_unsaid(self) -> bool:
+        """There is a launcher, and nothing it set tells how many nodes the job has."""
+        alone = self.world is not None and self.world <= (self.local_world or 1)
+        return self.name is not None and self.nodes is None and not alone and not (self.world and self.local_world)
+
+
+class _Rule(NamedTuple):
+    launcher: str | None
+    all_of: tuple[str, ...]  # found by these, all of them there
+    programs: tuple[str, ...]  # whose rows are asked, the first first
+    none_of: tuple[str, ...] = ()
+
+
+_STEP: Final = named(Role.IN_JOB, "slurm")
+# Innermost first: torchrun inside srun inside a pod is torchrun, for it started the ranks.
+_RULES: Final = (
+    _Rule("torchrun", ("TORCHELASTIC_RUN_ID",), ("torch", "user")),
+    _Rule("openmpi", ("OMPI_COMM_WORLD_RANK",), ("openmpi",)),
+    # srun's PMI-2 sets PMI_RANK as well; only Hydra (MPICH, Intel MPI, MVAPICH) sets MPI_LOCALRANKID.
+    _Rule("mpich", ("PMI_RANK", "MPI_LOCALRANKID"), ("hydra",)),
+    _Rule("mpich", ("PMI_RANK",), ("hydra",), none_of=_STEP),
+    _Rule("flux", ("FLUX_TASK_RANK",), ("flux",)),
+    *(_Rule("slurm", (name,), ("slurm",)) for name in ("SLURM_JOB_ID", "SLURM_JOBID", *named(Role.NODES, "slurm"))),
+    *(_Rule("trainjob", (name,), ("torchrun", "user")) for name in ("PET_NNODES", "PET_NODE_RANK")),
+    _Rule("leaderworkerset", ("LWS_GROUP_SIZE",), ("leaderworkerset",)),
+    _Rule("mpijob", ("K_MPI_JOB_ROLE",), ("mpijob", "user")),
+    *(_Rule("volcano", (name,), ("volcano", "user")) for name in ("VC_TASK_INDEX", "VK_TASK_INDEX")),
+    _Rule("kuberay", ("RAY_CLUSTER_NAME",), ("kuberay", "user")),
+    # RANK and WORLD_SIZE count pods where the container runs torchrun, processes where it runs python.
+    _Rule("pytorchjob", ("KUBERNETES_SERVICE_HOST", "MASTER_ADDR", "WORLD_SIZE"), ("torch", "user")),
+    *(_Rule("jobset", (name,), ("jobset", "user")) for name in ("JOBSET_NAME", "JOB_COMPLETION_INDEX")),
+    _Rule("env", ("RANK", "WORLD_SIZE"), ("torch", "user")),  # torch's env:// rendezvous, set by hand
+    _Rule(None, (), ("user",)),
+)
+_COUNTS: Final = (Role.RANK, Role.WORLD, Role.LOCAL_RANK, Role.LOCAL_WORLD, Role.NODES, Role.NODE_RANK)
+
 
 def detect(variables: Mapping[str, str]) -> Launcher:
-    """The innermost launcher.  torchrun inside srun inside a pod is torchrun: it is the one that started the ranks.
+    """The innermost launcher, and its numbers."""
+    for rule in _RULES:
+        if all(name in variables for name in rule.all_of) and not any(name in variables for name in rule.none_of):
+            found = Launcher(rule.launcher, *(_first(variables, role, rule.programs) for role in _COUNTS))
+            if rule.launcher != "env" or (found.rank is not None and found.world is not None):
+                return _REFINED[rule.launcher](found, variables) if rule.launcher in _REFINED else found
+    raise AssertionError("the last rule asks for nothing")
 
-    Sources: torch.distributed.elastic (environment set for workers), Open MPI FAQ "environment variables", Hydra's
-    MPI_LOCALRANKID, srun(1) "OUTPUT ENVIRONMENT VARIABLES", Kubeflow trainer (PET_*), LeaderWorkerSet, Volcano, KubeRay.
-    """
 
-    def number(*names: str) -> int | None:
-        return next((got for name in names if (got := _number(variables.get(name))) is not None), None)
-
-    if "TORCHELASTIC_RUN_ID" in variables:
-        return Launcher(
-            "torchrun",
-            number("RANK"),
-            number("WORLD_SIZE"),
-            number("LOCAL_RANK"),
-            number("LOCAL_WORLD_SIZE"),
-            number("GROUP_WORLD_SIZE"),
-            number("GROUP_RANK"),
-        )
-    if "OMPI_COMM_WORLD_RANK" in variables:
-        base = "OMPI_COMM_WORLD_"
-        return Launcher(
-            "openmpi",
-            number(base + "RANK"),
-            number(base + "SIZE"),
-            number(base + "LOCAL_RANK"),
-            number(base + "LOCAL_SIZE"),
-            node_rank=None,
-        )
-    # srun's PMI-2 sets PMI_RANK as well; only Hydra (MPICH, Intel MPI, MVAPICH) sets MPI_LOCALRANKID.
-    if "PMI_RANK" in variables and ("MPI_LOCALRANKID" in variables or "SLURM_STEP_ID" not in variables):
-        return Launcher("mpich", number("PMI_RANK"), number("PMI_SIZE"), number("MPI_LOCALRANKID"), number("MPI_LOCALNRANKS"))
-    if "FLUX_TASK_RANK" in variables:
-        return Launcher("flux", number("FLUX_TASK_RANK"), number("FLUX_JOB_SIZE"), number("FLUX_TASK_LOCAL_ID"), None)
-    if "SLURM_JOB_ID" in variables or "SLURM_JOBID" in variables:
-        return _slurm(variables, number("SLURM_NODEID"))
-    return _kubernetes(variables) or _plain(variables)
+def _first(variables: Mapping[str, str], role: Role, programs: tuple[str, ...]) -> int | None:
+    """The first that is a number: what an outer launcher left empty or as a word counts as not there."""
+    return next((n for name in named(role, *programs) if (n := _number(variables.get(name))) is not None), None)
 
 
 def _number(text: str | None) -> int | None:
     return int(text) if text is not None and re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
-def _slurm(variables: Mapping[str, str], node: int | None) -> Launcher:
+def _slurm(found: Launcher, variables: Mapping[str, str]) -> Launcher:
     """A step's task; the batch script itself carries SLURM_PROCID=0 but is no rank: it has no step."""
-    get = variables.get
-    nodes = _number(get("SLURM_STEP_NUM_NODES") or get("SLURM_JOB_NUM_NODES") or get("SLURM_NNODES"))
-    world = _number(get("SLURM_STEP_NUM_TASKS") or get("SLURM_NTASKS") or get("SLURM_NPROCS"))
-    per_node = _per_node(get("SLURM_STEP_TASKS_PER_NODE") or get("SLURM_TASKS_PER_NODE") or "")
-    if "SLURM_STEP_ID" not in variables and "SLURM_STEPID" not in variables:
-        return Launcher("slurm", None, world, None, per_node[0] if len(set(per_node)) == 1 else None, nodes, None)
-    local_world = per_node[node] if node is not None and node < len(per_node) else None
-    return Launcher("slurm", _number(get("SLURM_PROCID")), world, _number(get("SLURM_LOCALID")), local_world, nodes, node)
+    per_node = _per_node(next((variables[name] for name in named(Role.PER_NODE, "slurm") if variables.get(name)), ""))
+    if not any(name in variables for name in _STEP):
+        every = per_node[0] if len(set(per_node)) == 1 else None
+        return replace(found, rank=None, local_rank=None, local_world=every, node_rank=None)
+    node = found.node_rank
+    return replace(found, local_world=per_node[node] if node is not None and node < len(per_node) else None)
 
 
 def _per_node(text: str) -> list[int]:
@@ -87,36 +100,17 @@ def _per_node(text: str) -> list[int]:
     return counts
 
 
-def _kubernetes(variables: Mapping[str, str]) -> Launcher | None:
-    """An operator says which pod of how many this is; ranks inside the pod are the program's own business."""
-    get = variables.get
-
-    def pod(name: str, index: str, count: str) -> Launcher:
-        return Launcher(name, None, None, None, None, _number(get(count)), _number(get(index)))
-
-    if "PET_NNODES" in variables or "PET_NODE_RANK" in variables:
-        nodes, local = _number(get("PET_NNODES")), _number(get("PET_NPROC_PER_NODE"))
-        world = nodes * local if nodes and local else None
-        return Launcher("trainjob", None, world, None, local, nodes, _number(get("PET_NODE_RANK")))
-    if "LWS_GROUP_SIZE" in variables:
-        return pod("leaderworkerset", "LWS_WORKER_INDEX", "LWS_GROUP_SIZE")
-    if "K_MPI_JOB_ROLE" in variables:
-        return pod("mpijob", "", "")
-    if "VC_TASK_INDEX" in variables or "VK_TASK_INDEX" in variables:
-        return pod("volcano", "VC_TASK_INDEX" if "VC_TASK_INDEX" in variables else "VK_TASK_INDEX", "")
-    if "RAY_CLUSTER_NAME" in variables:
-        return pod("kuberay", "", "")
-    if "KUBERNETES_SERVICE_HOST" in variables and "MASTER_ADDR" in variables and "WORLD_SIZE" in variables:
-        # PyTorchJob: RANK and WORLD_SIZE count pods when the container runs torchrun, processes when it runs python.
-        return Launcher("pytorchjob", _number(get("RANK")), _number(get("WORLD_SIZE")), _number(get("LOCAL_RANK")), None)
-    if "JOBSET_NAME" in variables or "JOB_COMPLETION_INDEX" in variables:
-        return pod("jobset", "JOB_COMPLETION_INDEX", "")
-    return None
+def _trainjob(found: Launcher, variables: Mapping[str, str]) -> Launcher:
+    """torchrun's options; it will start the ranks, so here is none yet."""
+    return replace(found, world=found.nodes * found.local_world if found.nodes and found.local_world else None)
 
 
-def _plain(variables: Mapping[str, str]) -> Launcher:
-    """RANK and WORLD_SIZE without a launcher that is known: torch's env:// rendezvous, set by hand."""
-    rank, world = _number(variables.get("RANK")), _number(variables.get("WORLD_SIZE"))
-    if rank is None or world is None:
-        return Launcher(None, None, None, None, None)
-    return Launcher("env", rank, world, _number(variables.get("LOCAL_RANK")), _number(variables.get("LOCAL_WORLD_SIZE")))
+def _volcano(found: Launcher, variables: Mapping[str, str]) -> Launcher:
+    """Its index counts within one task; where no task of several workers is named, all pods of all tasks are the nodes."""
+    if (found.nodes or 0) > 1:
+        return found
+    tasks = [n for name, value in variables.items() if VOLCANO_TASK.match(name) and (n := _number(value)) is not None]
+    return replace(found, nodes=sum(tasks) or found.nodes)
+
+
+_REFINED: Final = {"slurm": _slurm, "trainjob": _trainjob, "volcano": _volcano}

@@ -10,6 +10,7 @@ import hmac
 import re
 from typing import Final
 
+from netdoctor import variables as table
 from netdoctor.host import Answer
 from netdoctor.model import Json, Unavailable
 
@@ -18,24 +19,6 @@ GONE: Final = "<redacted>"
 # sd_id128_get_machine_app_specific(3) makes it.
 _OURS: Final = bytes.fromhex("4b2f1c0a8d6e4f7b9a53c1d2e8f60719")
 _MACHINE_ID: Final = re.compile(r"[0-9a-f]{32}")
-
-_ENV_PREFIXES: Final = (
-    "NCCL_", "TORCH_", "PYTORCH_", "GLOO_", "UCX_", "FI_", "OFI_NCCL_", "RDMAV_", "MLX5_", "CUDA_", "OMP_", "KMP_", "GOMP_",
-    "LOCAL_", "GROUP_", "ROLE_", "OMPI_COMM_WORLD_", "OMPI_MCA_", "PMI_", "PMIX_", "MPI_LOCAL", "MV2_COMM_WORLD_", "SHARP_",
-    "APPTAINER_", "SINGULARITY_", "ENROOT_", "PALS_", "FLUX_TASK_", "RCCL_", "HSA_", "NEURON_", "HABANA_", "NETDOCTOR_",
-)  # fmt: skip
-_ENV_NAMES: Final = frozenset({
-    "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD",
-    "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "HOME", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_USE_AGENT_STORE", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "MELLANOX_VISIBLE_DEVICES",
-    "KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX", "SLURM_JOB_ID", "SLURM_JOB_UID", "SLURM_JOB_NUM_NODES",
-    "SLURM_NNODES", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID",
-    "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE",
-    "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME", "SLURM_SCRIPT_CONTEXT", "SLURM_CPU_BIND",
-    "SLURM_GPUS_ON_NODE", "NODE_NAME", "container", "HYDRA_HOST_FILE", "MKL_NUM_THREADS", "NCCL_CONF_FILE", "XDG_RUNTIME_DIR",
-    "LWS_LEADER_ADDRESS", "LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "VC_TASK_INDEX", "RAY_ADDRESS",
-})  # fmt: skip
-_SECRET_NAME: Final = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE|ACCESS_KEY|COOKIE|AUTH(?!OR)", re.IGNORECASE)
 
 # Kernel parameters that say something about NUMA, IOMMU, PCI, huge pages, cgroups; the values of others are dropped.
 _KERNEL_PARAMETER: Final = re.compile(
@@ -103,9 +86,8 @@ def redact(question: str, answer: Answer) -> Answer:
 
 
 def environment(variables: dict[str, str]) -> Json:
-    """Variables by allow-list; values of names that sound secret are dropped, others are scrubbed."""
-    kept = {n: v for n, v in variables.items() if n in _ENV_NAMES or n.startswith(_ENV_PREFIXES)}
-    return {n: GONE if _SECRET_NAME.search(n) else scrub(v) for n, v in sorted(kept.items())}
+    """Variables by the table; values of names that sound secret are dropped, others are scrubbed."""
+    return {n: GONE if table.secret(n) else scrub(v) for n, v in sorted(variables.items()) if table.kept(n)}
 
 
 def _machine_id(text: str) -> Answer:
@@ -135,7 +117,7 @@ def _conf_line(line: str) -> str:
     name, equals, value = line.partition("=")
     if not equals or not name.lstrip().startswith("NCCL_"):
         return "" if not line.startswith("#") else "#"
-    return f"{name}={GONE if _SECRET_NAME.search(name) else scrub(value)}"
+    return f"{name}={GONE if table.secret(name) else scrub(value)}"
 
 
 def _deep(value: Json) -> Json:

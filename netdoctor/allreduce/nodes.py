@@ -10,19 +10,17 @@ from itertools import islice
 from typing import Final
 
 from netdoctor.launchers import Launcher, detect
+from netdoctor.variables import Of, Role, named, names_of
 
 MAX_NODES: Final = 512  # one process holds a connection to each
 # Where no port is given it follows from the job's name.  Below the range that the kernel takes local ports from (32768), and
 # away from the ports that jobs use themselves (29400 and 29500 are torchrun's and torch's own).
 _PORTS: Final = range(20000, 29000)
 # Together these name one start of one job; equal on all its nodes.
-_JOB: Final = (
-    *("SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "FLUX_JOB_ID", "PMIX_NAMESPACE"),
-    *("JOBSET_UID", "LWS_NAME", "VC_JOB_NAME"),
-)
-# Who else would know the number of nodes or the first one.
-_MASTERS: Final = ("MASTER_ADDR", "PET_MASTER_ADDR", "LWS_LEADER_ADDRESS")
-_NODELISTS: Final = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+_JOB: Final = names_of(Of.START, Of.JOB)
+# Who else would know the first node.
+_MASTERS: Final = named(Role.MASTER)
+_NODELISTS: Final = named(Role.NODELIST, "slurm")
 _HOSTS: Final = re.compile(
     r"(?=[^,])([A-Za-z0-9._-]*)(?:\[([0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\]([A-Za-z0-9._-]*))?(?:,|$)"
 )
@@ -123,25 +121,22 @@ def _shape(launcher: Launcher, variables: Mapping[str, str]) -> tuple[int | None
     count, rank = launcher.nodes, launcher.node_rank
     if launcher.name == "pytorchjob" and launcher.local_rank is None:
         return launcher.world, launcher.rank  # of pods: this process is the pod's only one
-    local = launcher.local_world
-    if count is None and launcher.world is not None and local and launcher.world % local == 0:
-        count = launcher.world // local  # as many ranks on each node, as every launcher of ranks places them by default
-        if rank is None and launcher.rank is not None and launcher.local_rank is not None:
-            node, place = divmod(launcher.rank, local)
-            # Ranks dealt out to nodes in turn (--map-by node) have other local ranks.
-            rank = (
-                node
-                if place == launcher.local_rank
-                else launcher.rank % count
-                if launcher.rank // count == launcher.local_rank
-                else None
-            )
-    if count is None:
-        names = ("NNODES", "FLUX_JOB_NNODES", "PET_NNODES", "VC_WORKER_NUM")
-        count = next((int(variables[n]) for n in names if re.fullmatch(r"[0-9]{1,4}", variables.get(n, ""))), None)
+    local, world = launcher.local_world, launcher.world
+    if count is None and world is not None and local and world % local == 0:
+        count = world // local  # as many ranks on each node, as every launcher of ranks places them by default
+    if rank is None and count and local and world == count * local and None not in (launcher.rank, launcher.local_rank):
+        rank = _node_of(launcher.rank or 0, launcher.local_rank or 0, local, count)
     if rank is None and re.fullmatch(r"[0-9]{1,4}", variables.get("JOB_COMPLETION_INDEX", "")):
         rank = int(variables["JOB_COMPLETION_INDEX"])
     return count, rank
+
+
+def _node_of(rank: int, local_rank: int, local: int, count: int) -> int | None:
+    """Which node holds a rank; ranks dealt out to nodes in turn (--map-by node) have other local ranks."""
+    node, place = divmod(rank, local)
+    if place == local_rank:
+        return node
+    return rank % count if rank // count == local_rank else None
 
 
 def _master(variables: Mapping[str, str]) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from netdoctor.model import Unavailable
+from netdoctor.variables import writes
 
 # What a launcher sets for its own ranks.  torch reads the first line even where a store is given; MPI and PMI variables make
 # UCX and libfabric plugins look for a process manager.
@@ -18,31 +19,6 @@ _LAUNCHER: Final = (
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*", "TORCH_ELASTIC_*", "PET_*"),
     *("OMPI_COMM_*", "OMPI_UNIVERSE_*", "PMI_*", "PMIX_*", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "MV2_COMM_*"),
     *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_RESV_PORTS"),
-)
-# Paths that a library would write, and tools that it would load to write.  NCCL: src/graph/xml.cc, src/graph/topo.cc,
-# plugins/profiler (Inspector); torch: ProcessGroupNCCL.hpp, FlightRecorder.hpp, torch/_logging; UCX: ucx_info -f; CUDA: C++
-# programming guide, environment variables; glibc: ld.so(8), mtrace(3), gprof; compilers' run-times; coverage.py.
-_WRITERS: Final = (
-    *("NCCL_DEBUG_FILE", "NCCL_*DUMP_FILE", "NCCL_*DUMP_DIR", "NCCL_INSPECTOR_*", "NCCL_PROFILER_PLUGIN", "NCCL_PROFILE_*"),
-    *("NCCL_PROXY_DUMP_SIGNAL", "NCCL_COLLTRACE*", "NCCL_CTRAN_TRACE*"),
-    *(
-        "TORCH_NCCL_DEBUG_INFO_*",
-        "TORCH_FR_*",
-        "TORCH_TRACE",
-        "TORCH_LOGS_OUT",
-        "TORCH_COMPILE_DEBUG",
-        "TORCH_NCCL_EXTRA_DUMP*",
-    ),
-    *("TORCH_NCCL_DUMP_ON_TIMEOUT", "KINETO_*", "KINETO_CONFIG", "TENSORBOARD_*"),
-    *("UCX_LOG_FILE", "UCX_LOG_FILE_*", "UCX_STATS_DEST", "UCX_STATS_TRIGGER", "UCX_PROFILE_*", "UCX_VFS_*"),
-    *("FI_LOG_FILE", "OFI_NCCL_TRACE*", "VERBS_LOG_FILE", "MLX5_DEBUG_FILE", "MLX4_DEBUG_FILE", "SHARP_COLL_LOG_FILE"),
-    *("CUDA_LOG_FILE", "CUDA_COREDUMP_*", "CUDA_ENABLE_COREDUMP_*", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP"),
-    *("CUDA_INJECTION*_PATH", "NVTX_INJECTION*_PATH", "__NVML_DBG_*", "NSYS_*", "COMPUTE_PROFILE*"),
-    *("LD_DEBUG", "LD_DEBUG_OUTPUT", "LD_PROFILE", "LD_PROFILE_OUTPUT", "MALLOC_TRACE", "GMON_OUT_PREFIX"),
-    *("LLVM_PROFILE_FILE", "GCOV_PREFIX*", "ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"),
-    *("CPUPROFILE*", "HEAPPROFILE*", "HEAPCHECK*", "GLOG_log_dir", "GLOG_LOG_DIR", "COVERAGE_PROCESS_START", "COV_CORE_*"),
-    *("PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONBREAKPOINT", "PYTHONPYCACHEPREFIX", "PYTHONSTARTUP"),
-    *("PYTHON_PERF_JIT_SUPPORT", "PYTHONPERFSUPPORT", "ONEDNN_JIT_DUMP", "OMP_TOOL_LIBRARIES", "MKL_VERBOSE_OUTPUT_FILE"),
 )
 # Would make the ranks dial another job's root, or restrict or divert the log that is read.
 _OTHERS: Final = ("NCCL_COMM_ID", "NCCL_DEBUG_LEVELS", "NCCL_RUN_DIAGNOSTICS", "NCCL_RUN_RAS_DIAGNOSTICS")
@@ -88,7 +64,7 @@ class Sandbox:
 
 def sandbox(job: Mapping[str, str], conf: Collection[str] = ()) -> Sandbox:
     """The job's environment made harmless.  `conf` are the names that nccl.conf files set."""
-    wanted: dict[str, str | None] = {n: None for n in job if _matches(n, (*_LAUNCHER, *_WRITERS, *_OTHERS))}
+    wanted: dict[str, str | None] = {n: None for n in job if writes(n) or _matches(n, (*_LAUNCHER, *_OTHERS))}
     wanted.update(_SET)
     wanted.update({n: "/dev/null" for n in _CONF_WRITERS if n in conf})
     changes = {n: v for n, v in wanted.items() if job.get(n) != v}

@@ -18,19 +18,12 @@ from typing import Final
 from netdoctor import stopping
 from netdoctor.commands import preflight
 from netdoctor.launchers import detect
+from netdoctor.variables import Of, names_of
 
 WAIT: Final = 900.0  # seconds that a rank waits for its node's doctor: its own budget and a cold import of torch
 SERVE: Final = 120.0  # seconds after the verdict until the last rank must have asked
 # Together these name one start of one job on one node; whichever are there.
-_NAMES: Final = (
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT",
-    "PMIX_NAMESPACE",
-    "PMI_PORT",
-    "FLUX_JOB_ID",
-)
+_NAMES: Final = names_of(Of.START, Of.NODE_START)
 
 
 def run(given: preflight.Given, command: Sequence[str], *, gate: bool, quiet: bool) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from netdoctor.fleet.nodes import clean
 from netdoctor.model import Severity
+from netdoctor.variables import Of, names_of
 
 ABSENT: Final = "(not there)"
 NOT_SET: Final = "(not set)"
@@ -25,8 +26,8 @@ _OWN_SYSCTLS: Final = frozenset(
     }
 )  # fmt: skip
 _VIRTUAL: Final = re.compile(r"\dv\d+$")
-# Name a file of the node or the node itself.
-_OWN_VARIABLES: Final = frozenset({"NCCL_HOSTID", "NCCL_COMM_ID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_RAS_ADDR"})
+# A report of another version may still hold them.
+_OWN_VARIABLES: Final = frozenset(names_of(Of.RUN, Of.PROCESS))
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from netdoctor.nccl.connections import Tail, connection
 from netdoctor.nccl.facts import Address, Event, LogFacts, NetDevice, RankFacts, Via
 from netdoctor.nccl.state import Process, Seen, State
 from netdoctor.textsafe import clean
+from netdoctor.variables import Of, names_of
 
 # Networks as printed -> family.  Sources: NCCL (IB, Socket), nccl-rdma-sharp-plugins (IBext*, UCX*), aws-ofi-nccl
 # (AWS Libfabric before 1.9, Libfabric after), Google (FasTrak, GPUDirectTCPX*, gIB).
@@ -213,7 +214,7 @@ def _env(processes: list[Process]) -> dict[str, str]:
 
 
 # A variable that names this node's own things may differ between nodes.
-_OWN = ("NCCL_TOPO_FILE", "NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
+_OWN: Final = frozenset(names_of(Of.PROCESS, Of.DEVICES))
 
 
 def _env_differs(processes: list[Process]) -> dict[str, tuple[str, ...]]:

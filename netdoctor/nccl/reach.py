@@ -37,6 +37,15 @@ def several(net: Net, environ: Environ | Unavailable, job: JobShape | Unavailabl
     return (launcher.nodes or 1) > 1 or (launcher.world or 1) > (launcher.local_world or launcher.world or 1)
 
 
+def unsaid(environ: Environ | Unavailable, job: JobShape | Unavailable) -> Unavailable | None:
+    """Why the job may run on other nodes although nothing names one; None: it runs on this node alone, as far as is known."""
+    if isinstance(job, Unavailable):
+        return job
+    if job.nodes_stated or isinstance(environ, Unavailable) or not environ.launcher.nodes_unsaid:
+        return None
+    return Unavailable("not read", f"{environ.launcher.name} does not say")
+
+
 def leading_out(net: Net) -> frozenset[str]:
     """Interfaces that lead to another node, or out of this one by the default route."""
     route = net.default_route

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from netdoctor.host import Host, mapping, read
 from netdoctor.launchers import Launcher, detect
 from netdoctor.model import Unavailable
+from netdoctor.variables import of_job
 
 __all__ = ["ConfFile", "Environ", "Launcher", "Setting", "effective", "entries", "probe"]
 
@@ -36,7 +36,7 @@ class Setting:
 class Environ:
     """The variables of the job."""
 
-    variables: Mapping[str, str] | Unavailable  # the process environment, as far as these programs read it
+    variables: Mapping[str, str] | Unavailable  # of the process, what a job, its launcher or its libraries read
     conf_files: tuple[ConfFile, ...]  # in NCCL's order; absent ones stay, as Unavailable("absent")
     nccl: Mapping[str, Setting] | Unavailable  # effective NCCL_*: environment, then conf files, first writer wins
     launcher: Launcher
@@ -50,28 +50,6 @@ class Environ:
         if isinstance(self.nccl, Unavailable):
             return self.nccl
         return self.nccl[name].value if name in self.nccl else None
-
-
-# What enters the fact, and so a snapshot: an allow-list.  A prefix is here only if the program behind it reads it and no
-# credential is passed that way; launchers put tokens beside their ranks (SLURM_JWT, PMIX_SERVER_URI, PMI_FD), so theirs are
-# single names.
-_PREFIXES: Final = (
-    "NCCL_ RCCL_ TORCH_NCCL_ TORCH_FR_ TORCH_GLOO_ TORCH_DISTRIBUTED_ TORCH_SHOW_CPP_ TORCHELASTIC_ GLOO_ TP_ UCX_ UCC_ FI_ "
-    "OFI_NCCL_ RDMAV_ IBV_ MLX5_ MLX4_ CUDA_ NVIDIA_ MELLANOX_ HSA_ HIP_ ROCR_ OMP_ GOMP_ KMP_ SHARP_ NVSHMEM_ NIXL_ PET_ "
-    "LWS_ JOBSET_ OMPI_COMM_WORLD_ OMPI_MCA_btl OMPI_MCA_pml OMPI_MCA_osc OMPI_MCA_mtl"
-)
-_NAMES: Final = (
-    "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE NODE_RANK NNODES "
-    "MASTER_ADDR MASTER_PORT PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS PMIX_RANK "
-    "SLURM_JOB_ID SLURM_JOBID SLURM_STEP_ID SLURM_STEPID SLURM_PROCID SLURM_NTASKS SLURM_NPROCS SLURM_LOCALID SLURM_NODEID "
-    "SLURM_NNODES SLURM_JOB_NUM_NODES SLURM_STEP_NUM_TASKS SLURM_STEP_NUM_NODES SLURM_TASKS_PER_NODE "
-    "SLURM_STEP_TASKS_PER_NODE SLURM_NTASKS_PER_NODE SLURM_JOB_UID SLURM_CPU_BIND SLURM_GPUS_ON_NODE SLURM_GPU_BIND "
-    "KUBERNETES_SERVICE_HOST JOB_COMPLETION_INDEX K_MPI_JOB_ROLE VC_TASK_INDEX VK_TASK_INDEX RAY_CLUSTER_NAME "
-    "RAY_CLUSTER_NAMESPACE FLUX_TASK_RANK FLUX_JOB_SIZE FLUX_TASK_LOCAL_ID "
-    "LD_LIBRARY_PATH LD_PRELOAD MKL_NUM_THREADS OPENBLAS_NUM_THREADS VLLM_NCCL_SO_PATH VLLM_HOST_IP GDRCOPY_ENABLE_LOGGING"
-)
-_WANTED: Final = re.compile(rf"(?:{'|'.join(_PREFIXES.split())})|(?:{'|'.join(_NAMES.split())})\Z")
-_VOLCANO_COUNT: Final = re.compile(r"VC_[A-Z0-9_]{1,64}_NUM\Z")
 
 
 def entries(text: str) -> tuple[tuple[str, str, int], ...]:
@@ -125,7 +103,7 @@ def probe(host: Host) -> Environ | Unavailable:
         files = _conf_files(host, {})
         return Environ(found, files, found, Launcher(None, None, None, None, None))
     everything = {str(name): str(value) for name, value in found.items()}
-    variables = {n: v for n, v in sorted(everything.items()) if _WANTED.match(n) or _VOLCANO_COUNT.match(n)}
+    variables = {n: v for n, v in sorted(everything.items()) if of_job(n)}
     files = _conf_files(host, everything)
     return Environ(variables, files, effective(variables, files), detect(variables))
 

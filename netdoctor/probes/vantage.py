@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from netdoctor.host import Host, link, mapping, names, read
 from netdoctor.model import Unavailable
+from netdoctor.variables import Role, named
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ _NAMESPACES: Final = ("net", "user", "mnt", "pid", "ipc", "uts", "cgroup")
 _INITIAL_PID_NAMESPACE: Final = "4026531836"  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 # Variables that only a process of a job has: set by torchrun, mpirun, srun, batch systems and Kubernetes operators for ranks.
 _LAUNCHED: Final = frozenset(
-    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}
-    | {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID", "PBS_JOBID", "LSB_JOBID", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK"}
+    (*named(Role.RANK), *named(Role.LOCAL_RANK), *named(Role.IN_JOB), *named(Role.MASTER), *named(Role.WORLD, "torch"))
 )
+_STEP: Final = (*named(Role.IN_JOB, "slurm"), *named(Role.RANK, "slurm"))
 # Capabilities by bit (include/uapi/linux/capability.h).
 _CAPABILITIES: Final = (
     *("CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "LINUX_IMMUTABLE"),
@@ -140,7 +141,7 @@ def _network_of_init(host: Host) -> bool:
 
 def _kind(variables: Mapping[str, Any], real_root: bool, runtime: str | None, profile: object) -> str:
     context = str(variables.get("SLURM_SCRIPT_CONTEXT", ""))
-    step = any(name in variables for name in ("SLURM_STEP_ID", "SLURM_PROCID"))
+    step = any(name in variables for name in _STEP)
     # slurmd starts Prolog and Epilog as root without PATH (https://slurm.schedmd.com/prolog_epilog.html).
     slurm = "SLURM_JOB_ID" in variables and not step and ("PATH" not in variables or real_root)
     if profile == "prolog" or slurm or re.match(r"(?:pro|epi)log_slurm", context):

@@ -1,0 +1,272 @@
+"""The one table of variables: who sets or reads each, what it means, whether a recording keeps it, and what it is of.
+
+Redaction reads it (`kept`, `secret`), and so do the probes, the detection of launchers, the names of one start of a job and
+the comparison of nodes.  A second table names what makes libraries write files.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from functools import cache
+from typing import Final, NamedTuple
+
+
+class Role(Enum):
+    """What a variable means."""
+
+    RANK = "the rank of this process in the job"
+    WORLD = "how many ranks the job has"
+    LOCAL_RANK = "the rank of this process on its node"
+    LOCAL_WORLD = "how many ranks its node has"
+    NODES = "how many nodes the job has"
+    NODE_RANK = "the number of this node in the job"
+    PER_NODE = "the ranks of every node"
+    MASTER = "where node 0 is"
+    NODELIST = "the names of all nodes"
+    IN_JOB = "only a process of a job has it, neither a shell nor a batch system's prolog"
+    NAME = "names the launcher, its job or a part of it"
+    SETTING = "changes what a program does"
+    PLACE = "says where a process runs and as whom"
+
+
+class Of(Enum):
+    """What a value belongs to, where that is less than the set-up of a node."""
+
+    JOB = "names the job on all its nodes; an operator's pods keep it over restarts"
+    START = "names one start of the job on all its nodes"
+    NODE_START = "names one start of the job on one of its nodes"
+    RUN = "belongs to one run, and is equal on its nodes"
+    PROCESS = "names a file or an address of one process, or one node"
+    DEVICES = "names devices of one node or a file that lists them"
+
+
+class Variable(NamedTuple):
+    """One row of the table."""
+
+    name: str  # a trailing "*" makes it a prefix
+    program: str  # who sets or reads it
+    role: Role
+    kept: bool = True  # a recording keeps it
+    of: Of | None = None  # None: the set-up of a node, or a rank's place in its job
+
+
+def _rows(program: str, role: Role, names: str, *, kept: bool = True, of: Of | None = None) -> tuple[Variable, ...]:
+    return tuple(Variable(name, program, role, kept, of) for name in names.split())
+
+
+# A launcher puts credentials beside its ranks (SLURM_JWT, PMIX_SERVER_URI, PMI_FD, RAY_REDIS_PASSWORD), and torchrun's
+# PET_RDZV_CONF may hold those of a rendezvous backend.  So the names of launchers are single names; a prefix is here only
+# where no credential is passed under it.  Of two rows of one program and role the first is asked first.
+_LAUNCHERS: Final = (
+    # torch.distributed's env:// (docs: "Environment variable initialization") and torch.distributed.elastic, which sets them.
+    *_rows("torch", Role.RANK, "RANK"),
+    *_rows("torch", Role.WORLD, "WORLD_SIZE"),
+    *_rows("torch", Role.LOCAL_RANK, "LOCAL_RANK"),
+    *_rows("torch", Role.LOCAL_WORLD, "LOCAL_WORLD_SIZE"),
+    *_rows("torch", Role.NODES, "GROUP_WORLD_SIZE"),
+    *_rows("torch", Role.NODE_RANK, "GROUP_RANK"),
+    *_rows("torch", Role.MASTER, "MASTER_ADDR"),
+    *_rows("torch", Role.NAME, "MASTER_PORT ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE"),
+    *_rows("torch", Role.IN_JOB, "TORCHELASTIC_RUN_ID", of=Of.START),
+    # Each agent counts the failures of its own workers: nodes of one start may differ (elastic/agent/server/api.py).
+    *_rows("torch", Role.NAME, "TORCHELASTIC_RESTART_COUNT", of=Of.NODE_START),
+    *_rows("torch", Role.SETTING, "TORCHELASTIC_*"),
+    # By convention of many training scripts and manifests, this project's among them.
+    *_rows("user", Role.NODES, "NNODES"),
+    *_rows("user", Role.NODE_RANK, "NODE_RANK"),
+    # torchrun's own options (torch/distributed/run.py, argparse_util.py); Kubeflow's TrainJob and PyTorchJob set them.
+    *_rows("torchrun", Role.NODES, "PET_NNODES"),
+    *_rows("torchrun", Role.LOCAL_WORLD, "PET_NPROC_PER_NODE"),
+    *_rows("torchrun", Role.NODE_RANK, "PET_NODE_RANK"),
+    *_rows("torchrun", Role.MASTER, "PET_MASTER_ADDR"),
+    *_rows("torchrun", Role.NAME, "PET_MASTER_PORT PET_RDZV_BACKEND PET_RDZV_ENDPOINT PET_RDZV_ID PET_ROLE PET_LOCAL_ADDR"),
+    *_rows("torchrun", Role.SETTING, "PET_STANDALONE PET_MAX_RESTARTS PET_MONITOR_INTERVAL PET_START_METHOD PET_NUMA_BINDING"),
+    *_rows("torchrun", Role.SETTING, "PET_VIRTUAL_LOCAL_RANK PET_SHUTDOWN_TIMEOUT"),
+    # Open MPI FAQ, "environment variables".
+    *_rows("openmpi", Role.RANK, "OMPI_COMM_WORLD_RANK"),
+    *_rows("openmpi", Role.WORLD, "OMPI_COMM_WORLD_SIZE"),
+    *_rows("openmpi", Role.LOCAL_RANK, "OMPI_COMM_WORLD_LOCAL_RANK"),
+    *_rows("openmpi", Role.LOCAL_WORLD, "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    *_rows("openmpi", Role.NAME, "OMPI_COMM_WORLD_NODE_RANK OMPI_UNIVERSE_SIZE"),
+    # Among the others of OMPI_MCA_ is a key of the fabric (orte_precondition_transports).
+    *_rows("openmpi", Role.SETTING, "OMPI_MCA_btl* OMPI_MCA_pml* OMPI_MCA_osc* OMPI_MCA_mtl* OMPI_MCA_coll*"),
+    # Hydra (MPICH, Intel MPI, MVAPICH), Cray PALS, PMIx.  PMI_FD is the number of a socket to the process manager.
+    *_rows("hydra", Role.RANK, "PMI_RANK MV2_COMM_WORLD_RANK"),
+    *_rows("hydra", Role.WORLD, "PMI_SIZE MV2_COMM_WORLD_SIZE"),
+    *_rows("hydra", Role.LOCAL_RANK, "MPI_LOCALRANKID MV2_COMM_WORLD_LOCAL_RANK PMI_LOCAL_RANK"),
+    *_rows("hydra", Role.LOCAL_WORLD, "MPI_LOCALNRANKS MV2_COMM_WORLD_LOCAL_SIZE PMI_LOCAL_SIZE"),
+    *_rows("hydra", Role.NAME, "PMI_PORT", kept=False, of=Of.NODE_START),
+    *_rows("hydra", Role.NAME, "PMI_FD", kept=False),
+    *_rows("hydra", Role.NAME, "HYDRA_HOST_FILE PALS_APID PALS_RANKID PALS_LOCAL_RANKID PALS_NODEID"),
+    *_rows("pmix", Role.RANK, "PMIX_RANK"),
+    *_rows("pmix", Role.NAME, "PMIX_NAMESPACE", of=Of.START),
+    # flux-environment(7).
+    *_rows("flux", Role.RANK, "FLUX_TASK_RANK"),
+    *_rows("flux", Role.WORLD, "FLUX_JOB_SIZE"),
+    *_rows("flux", Role.LOCAL_RANK, "FLUX_TASK_LOCAL_ID"),
+    *_rows("flux", Role.NODES, "FLUX_JOB_NNODES"),
+    *_rows("flux", Role.NAME, "FLUX_JOB_ID", of=Of.START),
+    # srun(1), "OUTPUT ENVIRONMENT VARIABLES"; the names without an underscore are those of old releases.
+    *_rows("slurm", Role.RANK, "SLURM_PROCID"),
+    *_rows("slurm", Role.WORLD, "SLURM_STEP_NUM_TASKS SLURM_NTASKS SLURM_NPROCS"),
+    *_rows("slurm", Role.LOCAL_RANK, "SLURM_LOCALID"),
+    *_rows("slurm", Role.NODES, "SLURM_STEP_NUM_NODES SLURM_JOB_NUM_NODES SLURM_NNODES"),
+    *_rows("slurm", Role.NODE_RANK, "SLURM_NODEID"),
+    *_rows("slurm", Role.PER_NODE, "SLURM_STEP_TASKS_PER_NODE SLURM_TASKS_PER_NODE"),
+    *_rows("slurm", Role.NODELIST, "SLURM_STEP_NODELIST SLURM_JOB_NODELIST SLURM_NODELIST"),
+    *_rows("slurm", Role.IN_JOB, "SLURM_STEP_ID", of=Of.START),
+    *_rows("slurm", Role.IN_JOB, "SLURM_STEPID"),
+    *_rows("slurm", Role.NAME, "SLURM_JOB_ID", of=Of.START),
+    *_rows("slurm", Role.NAME, "SLURM_JOBID SLURM_JOB_UID SLURMD_NODENAME SLURM_SCRIPT_CONTEXT SLURM_NTASKS_PER_NODE"),
+    *_rows("slurm", Role.SETTING, "SLURM_CPU_BIND SLURM_GPU_BIND SLURM_GPUS_ON_NODE"),
+    # Other batch systems: that there is a job is all that is asked of them.
+    *_rows("pbs", Role.IN_JOB, "PBS_JOBID"),
+    *_rows("lsf", Role.IN_JOB, "LSB_JOBID"),
+    *_rows("lsf", Role.RANK, "JSM_NAMESPACE_RANK"),
+    # Operators of Kubernetes say which pod of how many this is.
+    *_rows("leaderworkerset", Role.NODES, "LWS_GROUP_SIZE"),
+    *_rows("leaderworkerset", Role.NODE_RANK, "LWS_WORKER_INDEX"),
+    *_rows("leaderworkerset", Role.MASTER, "LWS_LEADER_ADDRESS"),
+    *_rows("leaderworkerset", Role.NAME, "LWS_NAME", of=Of.JOB),
+    *_rows("mpijob", Role.NAME, "K_MPI_JOB_ROLE"),
+    *_rows("volcano", Role.NODES, "VC_WORKER_NUM"),
+    *_rows("volcano", Role.NODE_RANK, "VC_TASK_INDEX VK_TASK_INDEX"),
+    *_rows("volcano", Role.NODELIST, "VC_WORKER_HOSTS"),
+    *_rows("volcano", Role.NAME, "VC_JOB_NAME", of=Of.JOB),
+    *_rows("kuberay", Role.NAME, "RAY_CLUSTER_NAME RAY_CLUSTER_NAMESPACE RAY_NODE_TYPE_NAME RAY_ADDRESS"),
+    *_rows("jobset", Role.NODE_RANK, "JOB_COMPLETION_INDEX"),
+    *_rows("jobset", Role.NAME, "JOBSET_NAME REPLICATED_JOB_NAME"),
+    *_rows("jobset", Role.NAME, "JOBSET_UID", of=Of.JOB),
+    *_rows("kubernetes", Role.NAME, "KUBERNETES_SERVICE_HOST"),
+)
+_SETTINGS: Final = (
+    # What differs between healthy nodes or runs (NCCL's documentation, "Environment Variables").
+    *_rows("nccl", Role.SETTING, "NCCL_COMM_ID", of=Of.RUN),
+    *_rows("nccl", Role.SETTING, "NCCL_HOSTID NCCL_DEBUG_FILE NCCL_RAS_ADDR NCCL_TOPO_DUMP_FILE", of=Of.PROCESS),
+    *_rows("nccl", Role.SETTING, "NCCL_TOPO_FILE NCCL_SOCKET_IFNAME NCCL_IB_HCA", of=Of.DEVICES),
+    *_rows("nccl", Role.SETTING, "NCCL_* RCCL_* OFI_NCCL_* SHARP_* GDRCOPY_ENABLE_LOGGING"),
+    *_rows("torch", Role.SETTING, "TORCH_* PYTORCH_* GLOO_* TP_*"),
+    *_rows("transports", Role.SETTING, "UCX_* UCC_* FI_* RDMAV_* IBV_* MLX5_* MLX4_* NVSHMEM_* NIXL_*"),
+    *_rows("accelerators", Role.SETTING, "CUDA_* HSA_* HIP_* ROCR_* NEURON_* HABANA_* NVIDIA_REQUIRE_*"),
+    # NVIDIA_API_KEY is a credential, so no prefix.
+    *_rows("accelerators", Role.SETTING, "NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES NVIDIA_DISABLE_REQUIRE NVIDIA_GDS"),
+    *_rows("accelerators", Role.SETTING, "NVIDIA_IMEX_CHANNELS NVIDIA_GDRCOPY NVIDIA_MOFED NVIDIA_TF32_OVERRIDE"),
+    *_rows("accelerators", Role.SETTING, "MELLANOX_VISIBLE_DEVICES"),
+    *_rows("openmp", Role.SETTING, "OMP_* GOMP_* KMP_* MKL_NUM_THREADS OPENBLAS_NUM_THREADS"),
+    *_rows("loader", Role.SETTING, "LD_LIBRARY_PATH LD_PRELOAD"),
+    *_rows("vllm", Role.SETTING, "VLLM_NCCL_SO_PATH VLLM_HOST_IP"),
+)
+_PLACES: Final = (
+    *_rows("system", Role.PLACE, "HOME USER LOGNAME PATH XDG_RUNTIME_DIR"),
+    *_rows("python", Role.PLACE, "PYTHONPATH PYTHONNOUSERSITE VIRTUAL_ENV CONDA_PREFIX"),
+    *_rows("containers", Role.PLACE, "container APPTAINER_CONTAINER APPTAINER_NAME SINGULARITY_CONTAINER SINGULARITY_NAME"),
+    # enroot.conf(5) and its hooks; registry credentials are in a file.
+    *_rows("containers", Role.PLACE, "ENROOT_*"),
+    *_rows("kubernetes", Role.PLACE, "NODE_NAME"),
+    *_rows("netdoctor", Role.PLACE, "NETDOCTOR_*"),
+)
+TABLE: Final[tuple[Variable, ...]] = (*_LAUNCHERS, *_SETTINGS, *_PLACES)
+
+# How many pods a task of a Volcano job has; the name of the task is the user's.
+VOLCANO_TASK: Final = re.compile(r"VC_[A-Z0-9_]{1,64}_NUM\Z")
+# PKEY, QKEY, RKEY, LKEY, MKEY and MR_KEY_SIZE are InfiniBand's and libfabric's, and no secrets.
+_SECRET: Final = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(?<!_[PQRLM])KEY(?!_SIZE)|PRIVATE|COOKIE|AUTH(?!OR)|JWT", re.IGNORECASE
+)
+
+_NAMES: Final = {row.name: row for row in TABLE if not row.name.endswith("*")}
+_PREFIXES: Final = tuple(row for row in TABLE if row.name.endswith("*"))
+
+
+def lookup(name: str) -> Variable | None:
+    """The row of a variable: its own, else the one of its prefix."""
+    if row := _NAMES.get(name):
+        return row
+    if VOLCANO_TASK.match(name):
+        return Variable(name, "volcano", Role.NAME)
+    return next((row for row in _PREFIXES if name.startswith(row.name[:-1])), None)
+
+
+def kept(name: str) -> bool:
+    """Whether a recording keeps it, its value scrubbed."""
+    row = lookup(name)
+    return row is not None and row.kept
+
+
+def of_job(name: str) -> bool:
+    """Whether the job, its launcher or a library of it reads or sets this: all that is kept but places."""
+    row = lookup(name)
+    return row is not None and row.kept and row.role is not Role.PLACE
+
+
+def secret(name: str) -> bool:
+    """Whether a name sounds as if its value were a credential, kept or not."""
+    return _SECRET.search(name) is not None
+
+
+@cache
+def named(role: Role, *programs: str) -> tuple[str, ...]:
+    """The names of a role, of these programs or of all, in the order in which they are asked."""
+    rows = (row for program in programs for row in TABLE if row.program == program) if programs else TABLE
+    return tuple(row.name for row in rows if row.role is role)
+
+
+def names_of(*kinds: Of) -> tuple[str, ...]:
+    """The names of what belongs to these, in the order of the table."""
+    return tuple(row.name for row in TABLE if row.of in kinds)
+
+
+class Writer(NamedTuple):
+    """What a look at the machine and a short run must not inherit."""
+
+    pattern: str  # as fnmatch(3), with one "*" at most
+    why: str
+
+
+def _writers(why: str, patterns: str) -> tuple[Writer, ...]:
+    return tuple(Writer(pattern, why) for pattern in patterns.split())
+
+
+# Variables that make libraries write files, or load tools that do.
+WRITERS: Final = (
+    # src/debug.cc, src/graph/xml.cc, src/graph/topo.cc, plugins/profiler (Inspector); Meta's NCCLX.
+    *_writers("NCCL's log, topology and graph", "NCCL_DEBUG_FILE NCCL_*DUMP_FILE NCCL_*DUMP_DIR NCCL_PROXY_DUMP_SIGNAL"),
+    *_writers("NCCL's profiler", "NCCL_INSPECTOR_* NCCL_PROFILER_PLUGIN NCCL_PROFILE_* NCCL_COLLTRACE* NCCL_CTRAN_TRACE*"),
+    # ProcessGroupNCCL.hpp, FlightRecorder.hpp.
+    *_writers("torch's flight recorder", "TORCH_FR_* TORCH_NCCL_DEBUG_INFO_* TORCH_NCCL_EXTRA_DUMP* TORCH_NCCL_DUMP_*"),
+    # torch/_logging.
+    *_writers("torch's logs and profiles", "TORCH_TRACE TORCH_LOGS_OUT TORCH_COMPILE_DEBUG KINETO_* TENSORBOARD_*"),
+    # ucx_info -f.
+    *_writers("UCX's log, statistics and profile", "UCX_LOG_FILE* UCX_STATS_DEST UCX_STATS_TRIGGER UCX_PROFILE_* UCX_VFS_*"),
+    # libibverbs.7, mlx5dv.7.
+    *_writers("a transport's log", "FI_LOG_FILE VERBS_LOG_FILE MLX5_DEBUG_FILE MLX4_DEBUG_FILE"),
+    *_writers("a plugin's log", "OFI_NCCL_TRACE* SHARP_COLL_LOG_FILE"),
+    # CUDA C++ programming guide, environment variables; NVML.
+    *_writers("CUDA's log and core dumps", "CUDA_LOG_FILE CUDA_COREDUMP_* CUDA_ENABLE_COREDUMP_* COMPUTE_PROFILE*"),
+    *_writers("CUDA's core dumps", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP"),
+    *_writers("NVML's log", "__NVML_DBG_*"),
+    *_writers("a tool that CUDA loads", "CUDA_INJECTION*_PATH NVTX_INJECTION*_PATH NSYS_*"),
+    # ld.so(8), mtrace(3), gprof.
+    *_writers("glibc's traces", "LD_DEBUG LD_DEBUG_OUTPUT LD_PROFILE LD_PROFILE_OUTPUT MALLOC_TRACE GMON_OUT_PREFIX"),
+    *_writers("coverage of compiled code", "LLVM_PROFILE_FILE GCOV_PREFIX*"),
+    *_writers("a sanitizer's log", "ASAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS UBSAN_OPTIONS"),
+    *_writers("gperftools' and glog's files", "CPUPROFILE* HEAPPROFILE* HEAPCHECK* GLOG_log_dir GLOG_LOG_DIR"),
+    *_writers("coverage.py's data", "COVERAGE_PROCESS_START COV_CORE_*"),
+    # python(1), "ENVIRONMENT VARIABLES".
+    *_writers("Python's caches, profiles and prompts", "PYTHONINSPECT PYTHONPROFILEIMPORTTIME PYTHONBREAKPOINT PYTHONSTARTUP"),
+    *_writers("Python's caches, profiles and prompts", "PYTHONPYCACHEPREFIX PYTHON_PERF_JIT_SUPPORT PYTHONPERFSUPPORT"),
+    *_writers("dumps of compiled kernels, and tools", "ONEDNN_JIT_DUMP OMP_TOOL_LIBRARIES MKL_VERBOSE_OUTPUT_FILE"),
+)
+
+
+# A pattern has at most one "*": what stands before and behind it.
+_WHOLE: Final = frozenset(one.pattern for one in WRITERS if "*" not in one.pattern)
+_PARTS: Final = tuple((head, tail) for head, star, tail in (one.pattern.partition("*") for one in WRITERS) if star)
+
+
+def writes(name: str) -> bool:
+    """Whether a variable makes a library write."""
+    return name in _WHOLE or any(
+        name.startswith(head) and name.endswith(tail) and len(name) >= len(head) + len(tail) for head, tail in _PARTS
+    )
