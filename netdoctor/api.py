@@ -29,7 +29,7 @@ from netdoctor.probes.environ import Environ, Launcher, Setting
 from netdoctor.probes.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.probes.interrupts import Interrupts
 from netdoctor.probes.job import Expected, JobShape
-from netdoctor.probes.kernel import UNLIMITED, Kernel, Limit, Module
+from netdoctor.probes.kernel import UNLIMITED, Kernel, Module
 from netdoctor.probes.libraries import JobPython, Libraries, NcclLibrary, Plugin, Torch
 from netdoctor.probes.nccl import NcclChoice
 from netdoctor.probes.net import Address, Link, LocalPorts, Net, Peer, Route
@@ -156,7 +156,6 @@ __all__ = [
     "Kernel",
     "Launcher",
     "Libraries",
-    "Limit",
     "Link",
     "LocalPorts",
     "LogFacts",
