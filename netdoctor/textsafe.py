@@ -10,10 +10,11 @@ import re
 from typing import Final
 
 # ECMA-48: CSI … final byte; OSC, DCS, SOS, PM, APC … up to ST or BEL; nF and two-byte escapes.  The strings of OSC and its like
-# may not cross a line here, so that an unterminated one cannot swallow evidence: then only its introducer goes.
+# may not cross a line here, so that an unterminated one cannot swallow evidence: then only its introducer goes.  Nor may they hold
+# another introducer, or a run of introducers would be searched once from each of them.
 _ESCAPES: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f\n]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]+[0-~]"
     r"|\x1b[0-Z\\^-~]"
 )

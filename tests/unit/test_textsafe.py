@@ -18,6 +18,7 @@ NASTY = st.text(alphabet=st.one_of(st.sampled_from("\x1b\x9b\x9d[];m\\\x07\x90P_
         ("\x1b[31mred\x1b[0m", "red"),
         ("\x9b2Jcleared", "cleared"),
         ("\x1b]0;title\x07text", "text"),
+        ("\x90a\x90b\x9cc", "ac"),  # a string ends where another begins, so that a run of \x90 takes no quadratic time
         ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
         ("\x1bP1$tx\x1b\\after", "after"),
         ("\x1b]0;never ends, evidence stays", "]0;never ends, evidence stays"),
