@@ -36,6 +36,7 @@ from netdoctor.api import (
     hcas,
     ok,
     parse_selector,
+    size_text,
     skip,
     unknown,
     usable,
@@ -332,7 +333,7 @@ def _memlock(kernel: Kernel | Unavailable, here: Here, job: JobShape | Unavailab
             return unknown("whether CAP_IPC_LOCK of the initial user namespace is held could not be read", subject="memlock")
         if vantage.root_is_root:
             return ok("CAP_IPC_LOCK lifts the locked-memory limit", subject="memlock", limit=limit)
-    size = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit >> 10} KiB"
+    size = size_text(limit)
     if limit >= MEMLOCK_PLENTY:
         return ok(f"locked memory is limited to {size}, which is plenty", subject="memlock", limit=limit)
     if any(_carried(run) for run in _runs(path)):

@@ -13,7 +13,7 @@ from netdoctor.allreduce.limits import Limit as PathLimit
 from netdoctor.allreduce.limits import path_limit
 from netdoctor.causes import CAUSES
 from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
-from netdoctor.model import Finding, Fix, Quantity, Severity, Status, Unavailable
+from netdoctor.model import Finding, Fix, Quantity, Severity, Status, Unavailable, size_text
 from netdoctor.nccl import carrier, gpudirect, hcas, ifname, reach
 from netdoctor.nccl import environ as nccl_environment
 from netdoctor.nccl import ports as nccl_ports
@@ -213,6 +213,7 @@ __all__ = [
     "path_limit",
     "plugin_interfaces",
     "reach",
+    "size_text",
     "skip",
     "unknown",
     "usable",

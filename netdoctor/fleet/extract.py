@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from netdoctor.fleet.nodes import Item, NodeRun, Shape, clean
 from netdoctor.fleet.traits import no_gpu, traits
-from netdoctor.render.common import size_text
+from netdoctor.model import size_text
 
 H = TypeVar("H", bound=Hashable)
 MAX_ITEMS: Final = 40  # findings kept per node

@@ -11,7 +11,7 @@ NcclChoice NcclLibrary Net Node PathLimit PathRun Pci PciDevice PciLink Peer Plu
 RdmaDevice RdmaPort Route Run Selector Setting Severity Status Torch TorchFacts UNLIMITED Unavailable Usable Uverbs
 Vantage VisibleGpu accelerator carrier cause_of check fail fix_container fix_environment fix_module fix_sysctl gdr_proof
 gpudirect hcas ifname library_at nccl_environment nccl_ports ok out_of_memory parse_selector path_limit
-plugin_interfaces reach skip unknown usable used_nccl
+plugin_interfaces reach size_text skip unknown usable used_nccl
 """
 
 
