@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from netdoctor import proc
+
 EVERY: Final = 0.1  # seconds between looks, at least: what a socket counted after the last one is lost
 SHARE: Final = 10  # that many times longer than a look takes
 MAX_FLOWS: Final = 4096
@@ -99,11 +101,7 @@ class Sampler:
 
 def descendants(pid: int) -> set[int]:
     """Processes below this one that have no children of their own: the ranks, once they are there."""
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
-                parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
+    parents = proc.parents()
     found, edge = set[int](), {pid}
     while edge:
         edge = {child for child, parent in parents.items() if parent in edge}
