@@ -18,11 +18,15 @@ from netdoctor.nccl import carrier, gpudirect, hcas, ifname, reach
 from netdoctor.nccl import environ as nccl_environment
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.facts import LogFacts
+from netdoctor.nccl.integers import integer as nccl_integer
+from netdoctor.nccl.integers import param as nccl_param
 from netdoctor.nccl.proof import GdrProof, gdr_proof
 from netdoctor.nccl.selector import Selector
 from netdoctor.nccl.selector import parse as parse_selector
 from netdoctor.nccl.usable import Usable, usable
 from netdoctor.nccl.used import library_at, plugin_interfaces, used_nccl
+from netdoctor.nccl.version import parse as parse_version
+from netdoctor.nccl.version import text as version_text
 from netdoctor.probes.container import Container
 from netdoctor.probes.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.probes.environ import Environ, Launcher, Setting
@@ -206,10 +210,13 @@ __all__ = [
     "ifname",
     "library_at",
     "nccl_environment",
+    "nccl_integer",
+    "nccl_param",
     "nccl_ports",
     "ok",
     "out_of_memory",
     "parse_selector",
+    "parse_version",
     "path_limit",
     "plugin_interfaces",
     "reach",
@@ -218,4 +225,5 @@ __all__ = [
     "unknown",
     "usable",
     "used_nccl",
+    "version_text",
 ]

@@ -10,6 +10,7 @@ from typing import Any, Final
 from netdoctor.host import Host, mapping, question, read
 from netdoctor.model import Unavailable
 from netdoctor.nccl.loading import Object, Search, Taken, default_dirs, expand, split_path, takes
+from netdoctor.nccl.version import parse
 
 SONAME: Final = "libnccl.so.2"
 MAX_LIBRARIES: Final = 16  # each costs a child process
@@ -283,12 +284,10 @@ def _library(
     for directory, wheel in wheels.items():
         if not isinstance(wheel, Unavailable) and any(p.startswith(f"{directory}/nvidia/nccl/") for p in (*paths, real)):
             return NcclLibrary(path, real, wheel, "wheel metadata", found_by)
-    text = mapping(host, question("elf", version=real))
-    if not isinstance(text, Unavailable) and isinstance(text.get("text"), str):
-        numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", text["text"])
-        if numbers:
-            version = (int(numbers.group(1)), int(numbers.group(2)), int(numbers.group(3)))
-            return NcclLibrary(path, real, version, "file", found_by)
+    banner = mapping(host, question("elf", version=real))
+    spelled = None if isinstance(banner, Unavailable) else banner.get("text")
+    if isinstance(spelled, str) and (parsed := parse(spelled)):
+        return NcclLibrary(path, real, parsed, "file", found_by)
     why = answer if isinstance(answer, Unavailable) else Unavailable("failed", str(answer.get("error", "no version")))
     return NcclLibrary(path, real, why, "dlopen", found_by)
 

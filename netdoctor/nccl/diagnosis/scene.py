@@ -73,11 +73,6 @@ def is_ipv6(address: str) -> bool:
     return address.count(":") >= 2
 
 
-def number(version: str | None) -> tuple[int, ...]:
-    """``2.21.5`` as (2, 21, 5); () where unknown."""
-    return tuple(int(p) for p in re.findall(r"\d+", version or "")[:3])
-
-
 class Scene:
     """The facts of a log with what several rules ask about them."""
 
