@@ -25,8 +25,9 @@ NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20  # linux/netlink.h, linux/sock_di
 NLM_F_REQUEST_DUMP, NLMSG_ERROR, NLMSG_DONE = 0x301, 2, 3
 INET_DIAG_INFO = 2  # linux/inet_diag.h
 ESTABLISHED = 1 << 1
-# Offsets in struct tcp_info (include/uapi/linux/tcp.h); bytes_sent and bytes_retrans are there since Linux 4.19.
-_ACKED, _BUSY, _LIMITED, _SENT = 120, 168, 176, 200
+# Offsets in struct tcp_info (include/uapi/linux/tcp.h); rwnd_limited follows busy_time; bytes_sent and bytes_retrans are
+# there since Linux 4.19.
+_ACKED, _BUSY, _SENT = 120, 168, 200
 _LENGTH = 216
 
 
