@@ -69,7 +69,6 @@ class Extract:
             verdict=self.shared(str(verdict["status"])),
             verdict_text=self.shared(clean(verdict.get("text", ""))),
             partial=clean(partial) if isinstance(partial, str) and partial else "the report is partial" if partial else "",
-            tool=self.shared(clean(doc.get("tool_version", ""), 60)),
             profile=self.shared(clean(doc.get("profile", ""), 60)),
             checks=ids,
             statuses=statuses,

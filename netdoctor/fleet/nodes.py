@@ -73,7 +73,6 @@ class NodeRun:
     verdict: str  # "healthy" "unhealthy" "inconclusive"
     verdict_text: str
     partial: str  # why the report is not whole; "" it is
-    tool: str
     profile: str
     checks: tuple[str, ...]
     statuses: str  # one letter per check: p f s u e
