@@ -21,6 +21,7 @@ from netdoctor.api import (
     fail,
     ok,
     out_of_memory,
+    size_text,
     unknown,
 )
 
@@ -84,7 +85,7 @@ def _finished(run: Run, subject: str, there: Accelerator | Unavailable | None, m
             measured=measured,
             how="rdma.dev_infiniband tells what NCCL cannot open or use",
         )
-    sizes = f"{_size(min(run.experiment.sizes))} to {_size(max(run.experiment.sizes))}"
+    sizes = f"{size_text(min(run.experiment.sizes))} to {size_text(max(run.experiment.sizes))}"
     notes = (*((run.reason,) if run.reason else ()), *_python(run))
     if run.experiment.backend == "nccl":
         across = run.experiment.path == "between nodes"
@@ -184,10 +185,3 @@ def _how(run: Run) -> str:
 
 def _list(ranks: tuple[int, ...] | list[int]) -> str:
     return ", ".join(map(str, ranks))
-
-
-def _size(size: int) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:g} {name}"
-    return f"{size} B"

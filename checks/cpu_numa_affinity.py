@@ -35,9 +35,10 @@ from netdoctor.api import (
     fail,
     fix_container,
     fix_environment,
-    gpudirect,
     hcas,
+    nccl_integer,
     ok,
+    parse_version,
     skip,
     unknown,
 )
@@ -94,7 +95,7 @@ def numa_affinity(
         _run(baseline),
         bind,
         unread,
-        isinstance(ignore, str) and gpudirect.integer(ignore) != 0,
+        isinstance(ignore, str) and nccl_integer(ignore) != 0,
     )
     for gpu in _mine(places, environ):
         yield _of_gpu(gpu, here, _hca_node(gpu, rdma, pci))
@@ -288,7 +289,7 @@ def _nccl_says(gpu: hcas.GpuPlace, run: Run | None) -> bool | None:
     found = [mask for rank in run.log.ranks for dev, mask in rank.affinity.items() if dev == gpu.ordinal]
     if found:
         return "empty" not in found[0]
-    version = gpudirect.parse_version(run.nccl_version)
+    version = parse_version(run.nccl_version)
     return False if run.log.affinity and version is not None and version < (2, 28, 3) else None
 
 

@@ -23,20 +23,20 @@ from netdoctor.api import (
     Vantage,
     check,
     fail,
-    gpudirect,
     hcas,
     library_at,
     ok,
+    parse_version,
     plugin_interfaces,
     skip,
     unknown,
     used_nccl,
+    version_text,
 )
 
 Version = tuple[int, int, int]
 # Interfaces that NCCL knows itself; any other name is a plugin's.
 BUILT_IN = frozenset({"IB", "Socket"})
-text = gpudirect.text
 
 
 @check(id="nccl.version", title="One NCCL serves the job, and its plugin fits", cause="version_mismatch")
@@ -96,18 +96,20 @@ def _ours(finding: Finding, vantage: Vantage, lost: Unavailable | None) -> Findi
 
 def _of_the_run(run: Run, libraries: Libraries, torch: Torch) -> Finding | None:
     """What the ranks of the run had mapped; None where no rank said."""
-    said = gpudirect.parse_version(run.nccl_version)
+    said = parse_version(run.nccl_version)
     every = tuple(dict.fromkeys((*run.mapped, *(p for r in run.ranks for p in r.mapped))))
     if not every:
         if said is None:
             return None
-        return ok(f"NCCL {text(said)}, linked into torch (no libnccl is mapped)", subject="loaded", nccl=text(said))
+        return ok(
+            f"NCCL {version_text(said)}, linked into torch (no libnccl is mapped)", subject="loaded", nccl=version_text(said)
+        )
     versions = {path: _version(path, libraries) for path in every}
     known = {v for v in versions.values() if not isinstance(v, Unavailable)} | ({said} if said else set())
-    listed = ", ".join(f"{p} ({v if isinstance(v, Unavailable) else text(v)})" for p, v in versions.items())
+    listed = ", ".join(f"{p} ({v if isinstance(v, Unavailable) else version_text(v)})" for p, v in versions.items())
     if len(known) > 1:
         return fail(
-            f"different NCCL versions meet in the run: {listed}" + (f"; torch says {text(said)}" if said else ""),
+            f"different NCCL versions meet in the run: {listed}" + (f"; torch says {version_text(said)}" if said else ""),
             subject="loaded",
             expected="one version, mapped once",
             why="which of the two a call reaches depends on load order; ranks that differ refuse each other from 2.23.4",
@@ -127,7 +129,13 @@ def _of_the_run(run: Run, libraries: Libraries, torch: Torch) -> Finding | None:
         return older
     notes = [f"the same version is mapped from {len(every)} paths: {', '.join(every)}"] if len(every) > 1 else []
     notes += _expectation(every, libraries, torch)
-    return ok(f"NCCL {text(version)} from {every[0]}", subject="loaded", notes=notes, nccl=text(version), mapped=sorted(every))
+    return ok(
+        f"NCCL {version_text(version)} from {every[0]}",
+        subject="loaded",
+        notes=notes,
+        nccl=version_text(version),
+        mapped=sorted(every),
+    )
 
 
 def _version(path: str, libraries: Libraries) -> Version | Unavailable:
@@ -140,23 +148,23 @@ def _older(version: Version, torch: Torch) -> Finding | None:
     compiled = torch.nccl_compiled
     if isinstance(compiled, Unavailable):
         return unknown(
-            f"which NCCL torch was built against could not be read: {compiled}", subject="loaded", nccl=text(version)
+            f"which NCCL torch was built against could not be read: {compiled}", subject="loaded", nccl=version_text(version)
         )
     if compiled is None or version >= compiled:
         return None
     return fail(
-        f"torch was built against NCCL {text(compiled)}, {text(version)} is loaded",
+        f"torch was built against NCCL {version_text(compiled)}, {version_text(version)} is loaded",
         subject="loaded",
         # Functions come with minor versions (ncclCommShrink 2.27, ncclAlltoAll 2.28): of one, the older lacks mends alone.
         severity=Severity.WARNING if version[:2] == compiled[:2] else None,
-        expected=f"{text(compiled)} or newer",
+        expected=f"{version_text(compiled)} or newer",
         why="an older library lacks functions that torch calls, or behaves as other ranks do not",
         fix=Fix(
             "let torch load its own NCCL",
-            ("env | grep -e LD_LIBRARY_PATH -e LD_PRELOAD", f"pip install nvidia-nccl-cu12=={text(compiled)}"),
+            ("env | grep -e LD_LIBRARY_PATH -e LD_PRELOAD", f"pip install nvidia-nccl-cu12=={version_text(compiled)}"),
         ),
-        nccl=text(version),
-        compiled=text(compiled),
+        nccl=version_text(version),
+        compiled=version_text(compiled),
     )
 
 
@@ -196,8 +204,8 @@ def _by_the_rules(libraries: Libraries, torch: Torch) -> Finding:
         return unknown(f"the version of {path} could not be read: {version}", subject="loaded")
     if (older := _older(version, torch)) is not None:
         return older
-    message = f"torch loads NCCL {text(version)} from {path} ({torch.nccl_why}); no run showed it"
-    return ok(message, subject="loaded", nccl=text(version), path=path)
+    message = f"torch loads NCCL {version_text(version)} from {path} ({torch.nccl_why}); no run showed it"
+    return ok(message, subject="loaded", nccl=version_text(version), path=path)
 
 
 def _with_others(finding: Finding, libraries: Libraries, job: JobShape) -> Finding:
@@ -207,9 +215,9 @@ def _with_others(finding: Finding, libraries: Libraries, job: JobShape) -> Findi
     mine = str(finding.evidence.get("nccl", ""))
     notes = list(finding.notes)
     notes += (
-        f"{one.path} is {text(one.version)} ({', '.join(one.found_by)}): it did not win"
+        f"{one.path} is {version_text(one.version)} ({', '.join(one.found_by)}): it did not win"
         for one in (() if isinstance(libraries.nccl, Unavailable) else libraries.nccl)
-        if not isinstance(one.version, Unavailable) and text(one.version) != mine
+        if not isinstance(one.version, Unavailable) and version_text(one.version) != mine
     )
     if libraries.incomplete:
         notes.append(f"not everything could be searched: {'; '.join(libraries.incomplete)}")
@@ -250,7 +258,7 @@ def _plugin(
     if not any(low <= n <= high for n in have):
         offers = ", ".join(f"v{n}" for n in have) or "no interface"
         return fail(
-            f"{plugin.path} offers {offers}; NCCL {text(version)} looks for v{low} to v{high}",
+            f"{plugin.path} offers {offers}; NCCL {version_text(version)} looks for v{low} to v{high}",
             subject="plugin",
             severity=Severity.CRITICAL if efa else Severity.WARNING,
             cause="plugin_mismatch",
@@ -269,7 +277,7 @@ def _plugin(
     if network is not None and (isinstance(rdma, Unavailable) or isinstance(rdma.devices, Unavailable)):
         text_of = f"{plugin.path} is there, the run used NCCL's own {network}, and whether EFA needs it could not be read"
         return unknown(text_of, subject="plugin")
-    return ok(f"{plugin.path} fits NCCL {text(version)}", subject="plugin", interfaces=have)
+    return ok(f"{plugin.path} fits NCCL {version_text(version)}", subject="plugin", interfaces=have)
 
 
 def _wanted(named: str | None, version: Version | Unavailable) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from netdoctor.api import (
     check,
     fail,
     fix_sysctl,
-    gpudirect,
+    nccl_param,
     nccl_ports,
     ok,
     unknown,
@@ -173,7 +173,7 @@ def _connections(
     if nodes < 2:
         return
     no_pxn = None if isinstance(environ, Unavailable) else environ.get("NCCL_PXN_DISABLE")
-    pxn = gpudirect.param(no_pxn, 0) != 1  # src/graph/paths.cc, ncclTopoComputePaths: nothing but 1 is off
+    pxn = nccl_param(no_pxn, 0) != 1  # src/graph/paths.cc, ncclTopoComputePaths: nothing but 1 is off
     here = ranks or MANY_RANKS
     kept = nccl_ports.kept_by_connections(here, here * nodes, job.communicators, all_to_all=job.all_to_all, pxn=pxn)
     need = nccl_ports.listeners(here, job.communicators, job.gloo_groups, version).total
@@ -212,7 +212,7 @@ def _services(net: Net | Unavailable, environ: Environ | Unavailable, version: t
     found = {}
     ras = environ if isinstance(environ, Unavailable) else environ.get("NCCL_RAS_ENABLE")
     # src/bootstrap.cc: nothing but 1, the default, is on
-    if gpudirect.param(ras, 1) == 1 and (version is None or version >= nccl_ports.RAS_FROM):
+    if nccl_param(ras, 1) == 1 and (version is None or version >= nccl_ports.RAS_FROM):
         found[nccl_ports.RAS_PORT] = "NCCL RAS"
     if isinstance(net, Unavailable) or net.master_port is None or isinstance(net.master_port, Unavailable):
         found[nccl_ports.STORE_PORT] = "torch's store (default MASTER_PORT)"

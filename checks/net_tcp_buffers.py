@@ -34,8 +34,8 @@ from netdoctor.api import (
     check,
     fail,
     fix_sysctl,
-    gpudirect,
     ifname,
+    nccl_integer,
     nccl_ports,
     ok,
     reach,
@@ -186,7 +186,7 @@ def _streams(link: Link, environ: Environ) -> int:
 
 def _number(text: str | None | Unavailable) -> int | None:
     """As NCCL reads it: 0x100000 is a number, too."""
-    return gpudirect.integer(text) if isinstance(text, str) and text.strip() else None
+    return nccl_integer(text) if isinstance(text, str) and text.strip() else None
 
 
 def _round_trip(net: Net, expected: Expected | Unavailable) -> tuple[float, str] | None:

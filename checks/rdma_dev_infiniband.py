@@ -18,7 +18,6 @@ from netdoctor.api import (
     Gpus,
     JobShape,
     Kernel,
-    Limit,
     Net,
     PathRun,
     Pci,
@@ -37,6 +36,7 @@ from netdoctor.api import (
     hcas,
     ok,
     parse_selector,
+    size_text,
     skip,
     unknown,
     usable,
@@ -319,38 +319,36 @@ def _memlock(kernel: Kernel | Unavailable, here: Here, job: JobShape | Unavailab
     """Registered memory counts against RLIMIT_MEMLOCK (drivers/infiniband/core/umem.c) unless CAP_IPC_LOCK is held in the
     initial user namespace: capable(), not ns_capable()."""
     vantage = here.vantage
-    limit: Limit | Unavailable = (
+    limit: int | Unavailable = (
         kernel if isinstance(kernel, Unavailable) else kernel.limits.get("memlock", Unavailable("not read"))
     )
     if not vantage.job_user:
         return unknown(f"the job's own locked-memory limit is not seen from here: {vantage.why_not}", subject="memlock")
     if isinstance(limit, Unavailable):
         return unknown(f"the locked-memory limit could not be read: {limit}", subject="memlock", how="ulimit -l in the job")
-    if limit.soft == UNLIMITED:
+    if limit == UNLIMITED:
         return ok("locked memory is unlimited", subject="memlock")
     if isinstance(vantage.capabilities, Unavailable) or "CAP_IPC_LOCK" in vantage.capabilities:
         if isinstance(vantage.capabilities, Unavailable) or isinstance(vantage.root_is_root, Unavailable):
             return unknown("whether CAP_IPC_LOCK of the initial user namespace is held could not be read", subject="memlock")
         if vantage.root_is_root:
-            return ok("CAP_IPC_LOCK lifts the locked-memory limit", subject="memlock", limit=limit.soft)
-    size = f"{limit.soft >> 20} MiB" if limit.soft >= 1 << 20 else f"{limit.soft >> 10} KiB"
-    if limit.soft >= MEMLOCK_PLENTY:
-        return ok(f"locked memory is limited to {size}, which is plenty", subject="memlock", limit=limit.soft)
+            return ok("CAP_IPC_LOCK lifts the locked-memory limit", subject="memlock", limit=limit)
+    size = size_text(limit)
+    if limit >= MEMLOCK_PLENTY:
+        return ok(f"locked memory is limited to {size}, which is plenty", subject="memlock", limit=limit)
     if any(_carried(run) for run in _runs(path)):
         note = f"the limit is {size}: more channels or peers may need more"
-        return ok(
-            "the path run registered its memory and finished over RDMA", subject="memlock", notes=(note,), limit=limit.soft
-        )
-    if limit.soft >= MEMLOCK_LEAST:
+        return ok("the path run registered its memory and finished over RDMA", subject="memlock", notes=(note,), limit=limit)
+    if limit >= MEMLOCK_LEAST:
         return unknown(
             f"locked memory is limited to {size}: enough for some jobs", subject="memlock", how="ulimit -l unlimited"
         )
     if here.no_gpu:
         text = f"locked memory is limited to {size}; libcuda shows this container no GPU"
-        return unknown(text, subject="memlock", how=NO_GPU, limit=limit.soft)
+        return unknown(text, subject="memlock", how=NO_GPU, limit=limit)
     if isinstance(job, JobShape) and job.nodes_stated and job.nodes == 1:
         text = f"the configuration says that the job has one node, where HCAs carry nothing; locked memory is limited to {size}"
-        return skip(text, subject="memlock", limit=limit.soft)
+        return skip(text, subject="memlock", limit=limit)
     fix = fix_container(vantage, "memlock")
     if not vantage.in_container:
         fix = Fix(
@@ -364,7 +362,7 @@ def _memlock(kernel: Kernel | Unavailable, here: Here, job: JobShape | Unavailab
         cause="memlock",
         expected="unlimited",
         fix=fix,
-        limit=limit.soft,
+        limit=limit,
     )
 
 

@@ -42,6 +42,7 @@ from netdoctor.api import (
     skip,
     unknown,
     used_nccl,
+    version_text,
 )
 
 HOW = "run an all-reduce over two nodes with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH and look for /GDRDMA"
@@ -174,7 +175,7 @@ def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Find
     near = gpudirect.within(kind, limit) if kind else None
     able, reasons = _able(gpu, device, node)
     evidence: dict[str, Any] = {
-        "nccl": gpudirect.text(node.version),
+        "nccl": version_text(node.version),
         "distance": kind or "not known",
         "level": limit,
         **reasons,

@@ -13,23 +13,27 @@ from netdoctor.allreduce.limits import Limit as PathLimit
 from netdoctor.allreduce.limits import path_limit
 from netdoctor.causes import CAUSES
 from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
-from netdoctor.model import Finding, Fix, Quantity, Severity, Status, Unavailable
+from netdoctor.model import Finding, Fix, Quantity, Severity, Status, Unavailable, size_text
 from netdoctor.nccl import carrier, gpudirect, hcas, ifname, reach
 from netdoctor.nccl import environ as nccl_environment
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.facts import LogFacts
+from netdoctor.nccl.integers import integer as nccl_integer
+from netdoctor.nccl.integers import param as nccl_param
 from netdoctor.nccl.proof import GdrProof, gdr_proof
 from netdoctor.nccl.selector import Selector
 from netdoctor.nccl.selector import parse as parse_selector
 from netdoctor.nccl.usable import Usable, usable
 from netdoctor.nccl.used import library_at, plugin_interfaces, used_nccl
+from netdoctor.nccl.version import parse as parse_version
+from netdoctor.nccl.version import text as version_text
 from netdoctor.probes.container import Container
 from netdoctor.probes.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.probes.environ import Environ, Launcher, Setting
 from netdoctor.probes.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.probes.interrupts import Interrupts
 from netdoctor.probes.job import Expected, JobShape
-from netdoctor.probes.kernel import UNLIMITED, Kernel, Limit, Module
+from netdoctor.probes.kernel import UNLIMITED, Kernel, Module
 from netdoctor.probes.libraries import JobPython, Libraries, NcclLibrary, Plugin, Torch
 from netdoctor.probes.nccl import NcclChoice
 from netdoctor.probes.net import Address, Link, LocalPorts, Net, Peer, Route
@@ -156,7 +160,6 @@ __all__ = [
     "Kernel",
     "Launcher",
     "Libraries",
-    "Limit",
     "Link",
     "LocalPorts",
     "LogFacts",
@@ -207,15 +210,20 @@ __all__ = [
     "ifname",
     "library_at",
     "nccl_environment",
+    "nccl_integer",
+    "nccl_param",
     "nccl_ports",
     "ok",
     "out_of_memory",
     "parse_selector",
+    "parse_version",
     "path_limit",
     "plugin_interfaces",
     "reach",
+    "size_text",
     "skip",
     "unknown",
     "usable",
     "used_nccl",
+    "version_text",
 ]

@@ -17,9 +17,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from netdoctor import proc
 from netdoctor.helpers import environment, program
 from netdoctor.host import split_question
 from netdoctor.model import KINDS, Unavailable
+from netdoctor.textsafe import line
 
 if TYPE_CHECKING:
     from netdoctor.host import Answer
@@ -212,7 +214,8 @@ class Asking:
             self._end(child, Unavailable("crashed", "closed its answer and went on running"), signal.SIGKILL)
         else:
             why = child.verdict if isinstance(child.verdict, Unavailable) else Unavailable("timed out")
-            detail = f"{why.detail}; PID {child.pid} is stuck in the kernel (state {_state(child.pid)}) and was left behind"
+            state = proc.state(child.pid) or "unknown"
+            detail = f"{why.detail}; PID {child.pid} is stuck in the kernel (state {state}) and was left behind"
             self._answers.setdefault(child.question, Unavailable(why.kind, detail.removeprefix("; ")))
             self._forget(child)
 
@@ -325,13 +328,13 @@ def _decoded(data: bytearray) -> Answer | None:
         return None
     if isinstance(got, dict) and isinstance(got.get("unavailable"), str):
         kind = got["unavailable"]
-        return Unavailable(kind if kind in KINDS else "failed", _line(str(got.get("detail", ""))))
+        return Unavailable(kind if kind in KINDS else "failed", line(str(got.get("detail", "")), 300))
     return Unavailable("malformed", "the answer is null") if got is None else got
 
 
 def _post_mortem(child: _Child, status: int | None) -> Unavailable:
     lines = bytes(child.fds[child.print_fd]).decode("utf-8", "replace").strip().splitlines()
-    said = f": {_line(lines[-1])}" if lines else ""
+    said = f": {line(lines[-1], 300)}" if lines else ""
     if status is None:
         return Unavailable("crashed", f"gone, exit status lost{said}")
     if os.WIFSIGNALED(status):
@@ -341,16 +344,3 @@ def _post_mortem(child: _Child, status: int | None) -> Unavailable:
     if code := os.WEXITSTATUS(status):
         return Unavailable("crashed", f"exit status {code}{said}")
     return Unavailable("malformed" if child.answer else "crashed", f"ended without a whole answer{said}")
-
-
-def _line(text: str) -> str:
-    """Other people's text for one line: no control characters, bounded."""
-    return "".join(c if c.isprintable() else " " for c in text)[:300]
-
-
-def _state(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0].decode()
-    except (OSError, IndexError):
-        return "unknown"

@@ -100,6 +100,14 @@ class Quantity:
         return f"{number} {self.unit}".rstrip()
 
 
+def size_text(size: int) -> str:
+    """``64 MiB``."""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << power:
+            return f"{size / (1 << power):g} {unit}"
+    return f"{size} B"
+
+
 @dataclass(frozen=True)
 class Fix:
     """What mends it: one sentence, the commands now, and what makes it last (sysctl.d, limits.d, pod spec)."""

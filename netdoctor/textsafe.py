@@ -10,10 +10,11 @@ import re
 from typing import Final
 
 # ECMA-48: CSI … final byte; OSC, DCS, SOS, PM, APC … up to ST or BEL; nF and two-byte escapes.  The strings of OSC and its like
-# may not cross a line here, so that an unterminated one cannot swallow evidence: then only its introducer goes.
+# may not cross a line here, so that an unterminated one cannot swallow evidence: then only its introducer goes.  Nor may they
+# hold another introducer, or a run of introducers would be searched once from each of them.
 _ESCAPES: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f\n]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]+[0-~]"
     r"|\x1b[0-Z\\^-~]"
 )
@@ -36,6 +37,19 @@ def clean(text: str, *, lines: bool = False) -> str:
     text = _ESCAPES.sub("", text)
     text = _BREAKS.sub(lambda found: ("\t" if found[0] == "\t" else "\n") if lines else " ", text)
     return _UNSAFE.sub("", text)
+
+
+def line(value: object, limit: int = 200) -> str:
+    """A text of somebody else as one line of at most `limit` characters, the cut marked; "" for what is no text.
+
+    What is far beyond the limit is not looked at.
+    """
+    if not isinstance(value, str):
+        return ""
+    text = value[: 4 * limit]
+    if not text.isprintable():  # most are: the fast way out, for the texts of 10,000 reports
+        text = clean(text).strip()
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def safe_name(text: str) -> bool:

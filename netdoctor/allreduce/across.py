@@ -17,7 +17,7 @@ from netdoctor.allreduce.flows import Flow
 from netdoctor.allreduce.flows import read as read_flows
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.allreduce.places import Place
-from netdoctor.textsafe import clean
+from netdoctor.textsafe import line
 
 PATH: Final = "between nodes"
 MAX_RANKS: Final = 64  # of one node
@@ -76,18 +76,13 @@ class Heard:
 
     def backend(self) -> str | None:
         """Of the common run; None where there is none."""
-        said = {text(one.get("backend"), 20) for one in self.ready.values()}
+        said = {line(one.get("backend"), 20) for one in self.ready.values()}
         if len(self.ready) < self.nodes.count or not said <= {"gloo", "nccl"}:
             return None
         return "nccl" if said == {"nccl"} else "gloo"
 
     def node_of(self, rank: int) -> int:
         return max((n for n, first in self.firsts.items() if first <= rank), key=lambda n: self.firsts[n], default=0)
-
-
-def text(value: object, most: int = 200) -> str:
-    """Somebody else's text, fit for a report."""
-    return clean(value[: 4 * most])[:most] if isinstance(value, str) else ""
 
 
 def table(value: object, count: int) -> dict[int, Any]:
@@ -101,15 +96,15 @@ def hear(heard: Heard, subject: str, message: Mapping[str, Any]) -> dict[int, An
     """Take in what the hub says about one subject; the part of each node."""
     count = heard.nodes.count
     for node, why in table(message.get("gone"), count).items():
-        heard.gone.setdefault(node, (subject, text(why)))
+        heard.gone.setdefault(node, (subject, line(why)))
     refused = message.get("refused")
     if isinstance(refused, list):
-        heard.refused = tuple(text(one) for one in refused[:32])
+        heard.refused = tuple(line(one) for one in refused[:32])
     data = table(message.get("data"), count)
     if subject == "join":
         for node, said in data.items():
-            heard.hosts[node] = text(said.get("host"), 64) if isinstance(said, Mapping) else ""
-            heard.addresses[node] = text(said.get("address"), 64) if isinstance(said, Mapping) else ""
+            heard.hosts[node] = line(said.get("host"), 64) if isinstance(said, Mapping) else ""
+            heard.addresses[node] = line(said.get("address"), 64) if isinstance(said, Mapping) else ""
     elif subject == "place":
         heard.places = {node: places.read(said) for node, said in data.items()}
     elif subject == "reach":
@@ -126,7 +121,7 @@ def hear(heard: Heard, subject: str, message: Mapping[str, Any]) -> dict[int, An
 
 
 def _reached(said: object, count: int) -> dict[int, str]:
-    return {to: text(why, 60) for to, why in table(said, count).items()}
+    return {to: line(why, 60) for to, why in table(said, count).items()}
 
 
 def ranks_of(said: Mapping[str, Any]) -> int:
@@ -138,7 +133,7 @@ def experiments(heard: Heard) -> dict[int, AllReduce] | str:
     """What each node runs, the same conclusion on all; or why nothing is run."""
     if heard.gone:
         return _few([f"{heard.name(n)}: {why}" for n, (_, why) in sorted(heard.gone.items())])
-    cannot = [f"{heard.name(n)}: {text(said.get('cannot'))}" for n, said in sorted(heard.ready.items()) if said.get("cannot")]
+    cannot = [f"{heard.name(n)}: {line(said.get('cannot'))}" for n, said in sorted(heard.ready.items()) if said.get("cannot")]
     if cannot:
         return _few(cannot)
     if len(heard.ready) < heard.nodes.count or not all(ranks_of(said) for said in heard.ready.values()):
@@ -285,7 +280,7 @@ def _events(said: object, first: int, ranks: int) -> list[dict[str, Any]]:
     for event in said[: 400 * ranks] if isinstance(said, list) else ():
         rank = event.get("rank") if isinstance(event, Mapping) else None
         if type(rank) is int and 0 <= rank < ranks and str(event.get("event")) in _EVENTS:
-            tidy = {k: text(v, 800) if k in _WORDS else v for k, v in event.items() if k in _KEPT and _fits(k, v)}
+            tidy = {k: line(v, 800) if k in _WORDS else v for k, v in event.items() if k in _KEPT and _fits(k, v)}
             out.append({**tidy, "rank": first + rank})
     return out
 
@@ -303,7 +298,7 @@ def _cut(said: object, ranks: int) -> verdict.Cut | None:
     try:
         known = {name: tuple(int(n) for n in said[name][:ranks]) for name in _COUNTS}
         known |= {name: tuple(int(n) for n in said[name][:ranks] if 0 <= int(n) < ranks) for name in _NAMES}
-        kind, word = text(said["kind"], 20), text(said["text"])
+        kind, word = line(said["kind"], 20), line(said["text"])
         when, seconds = float(said["time"]), float(said["seconds"])
         return verdict.Cut(kind, when, seconds, text=word, **known) if abs(when) + abs(seconds) < 1e300 else None
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from netdoctor import proc
+
 EVERY: Final = 0.1  # seconds between looks, at least: what a socket counted after the last one is lost
 SHARE: Final = 10  # that many times longer than a look takes
 MAX_FLOWS: Final = 4096
@@ -23,8 +25,9 @@ NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20  # linux/netlink.h, linux/sock_di
 NLM_F_REQUEST_DUMP, NLMSG_ERROR, NLMSG_DONE = 0x301, 2, 3
 INET_DIAG_INFO = 2  # linux/inet_diag.h
 ESTABLISHED = 1 << 1
-# Offsets in struct tcp_info (include/uapi/linux/tcp.h); bytes_sent and bytes_retrans are there since Linux 4.19.
-_ACKED, _BUSY, _LIMITED, _SENT = 120, 168, 176, 200
+# Offsets in struct tcp_info (include/uapi/linux/tcp.h); rwnd_limited follows busy_time; bytes_sent and bytes_retrans are
+# there since Linux 4.19.
+_ACKED, _BUSY, _SENT = 120, 168, 200
 _LENGTH = 216
 
 
@@ -99,11 +102,7 @@ class Sampler:
 
 def descendants(pid: int) -> set[int]:
     """Processes below this one that have no children of their own: the ranks, once they are there."""
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
-                parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
+    parents = proc.parents()
     found, edge = set[int](), {pid}
     while edge:
         edge = {child for child, parent in parents.items() if parent in edge}

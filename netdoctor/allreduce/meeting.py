@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from netdoctor import textsafe
 from netdoctor.allreduce.doors import OWN_PORT, SMALL, TRY, Door, connect, kind_of, knock, listen, with_shutdown
 from netdoctor.allreduce.hub import PROTOCOL, Hub
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.allreduce.places import BACKENDS, Place
-from netdoctor.textsafe import clean
 
 MAX_ANSWER: Final = 128 << 20  # bytes of one line of the hub: what `MAX_NODES` nodes said
 PING: Final = 0.5  # seconds
@@ -202,7 +202,7 @@ class Meeting:
                 self.changed.notify_all()
             return
         if subject == "refused":
-            self._died(MeetingError("turned away", f"turned this node away: {clean(str(message['why']))[:200]}"), self.line)
+            self._died(MeetingError("turned away", f"turned this node away: {textsafe.line(message['why'])}"), self.line)
             return
         with self.changed:
             self.heard.setdefault(subject, message)

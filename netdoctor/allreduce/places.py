@@ -16,7 +16,8 @@ from netdoctor.nccl import reach
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.nccl import NcclChoice
 from netdoctor.probes.net import Net
-from netdoctor.textsafe import clean
+from netdoctor.proc import boot_id
+from netdoctor.textsafe import line
 
 BACKENDS: Final = ("gloo", "nccl")
 MAX_LINKS: Final = 64
@@ -79,20 +80,16 @@ def read(said: object) -> Place:
         for one in (links[:MAX_LINKS] if isinstance(links, list) else ())
         if isinstance(one, list) and len(one) == 4 and (pair := _pair(one[:2])) and all(type(n) is int for n in one[2:])
     )
-    return Place(_text(said.get("space"), 40), takes, owns)
+    return Place(line(said.get("space"), 40), takes, owns)
 
 
 def _pair(said: object) -> tuple[str, str] | None:
     if not isinstance(said, list | tuple) or len(said) != 2:
         return None
     try:
-        return _text(said[0], 40), str(ip_address(_text(said[1], 64)))  # its zone may be any text (RFC 4007)
+        return line(said[0], 40), str(ip_address(line(said[1], 64)))  # its zone may be any text (RFC 4007)
     except ValueError:  # no name of another node is ever looked up
         return None
-
-
-def _text(value: object, most: int) -> str:
-    return clean(value[:most]) if isinstance(value, str) else ""
 
 
 def _gloo(net: Net, environ: Environ | Unavailable | None) -> tuple[str, str] | None:
@@ -126,8 +123,8 @@ def _nccl(facts: Mapping[str, Any]) -> tuple[str, str] | None:
 def _space() -> str:
     """The same for two processes that share their network, on this machine and since it was started."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read()
-        return hashlib.sha256(f"{boot}{os.stat('/proc/self/ns/net').st_ino}".encode()).hexdigest()[:16]
+        inode = os.stat("/proc/self/ns/net").st_ino
     except OSError:
         return ""
+    boot = boot_id()
+    return hashlib.sha256(f"{boot}{inode}".encode()).hexdigest()[:16] if boot else ""

@@ -11,7 +11,7 @@ from netdoctor.allreduce.experiment import AllReduce, Baseline, PathRun, Run, To
 from netdoctor.allreduce.verdict import not_started
 from netdoctor.model import Unavailable
 from netdoctor.nccl import hcas, selector
-from netdoctor.nccl.gpudirect import integer
+from netdoctor.nccl.integers import integer
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpu, Gpus
 from netdoctor.probes.job import Expected, JobShape

@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from typing import Any, Final
 
+from netdoctor import proc
 from netdoctor.allreduce import verdict
 from netdoctor.allreduce.experiment import PHASES, Across, AllReduce, Run, TorchFacts
 from netdoctor.allreduce.lock import Lock
@@ -346,7 +347,7 @@ class Watch:
 
     def _cut(self, kind: str, now: float, ranks: list[verdict.Rank], seconds: float, text: str = "") -> verdict.Cut:
         counts = [struct.unpack_from("<QQ", self.page, _SLOT * r.rank) for r in ranks]
-        states = {r.rank: _state(r.pid) for r in ranks if r.pid}
+        states = {r.rank: proc.state(r.pid) for r in ranks if r.pid}
         return verdict.Cut(
             kind,
             now,
@@ -361,15 +362,6 @@ class Watch:
 
 def _sooner(deadline: float | None, other: float) -> float:
     return other if deadline is None else min(deadline, other)
-
-
-def _state(pid: int) -> str:
-    """The state letter of /proc/PID/stat, "" where it is gone or hidden."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0].decode()
-    except (OSError, IndexError):
-        return ""
 
 
 def _nccl_lines(output: str) -> str:

@@ -21,6 +21,8 @@ from netdoctor.allreduce.meeting import NO_THREAD, Meeting, MeetingError
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.allreduce.runner import LIMITS
 from netdoctor.model import Unavailable
+from netdoctor.proc import boot_id
+from netdoctor.textsafe import line
 
 if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session
@@ -75,7 +77,7 @@ class Together:
 
     def _come(self) -> None:
         try:
-            host = across.text(socket.gethostname(), 64)
+            host = line(socket.gethostname(), 64)
             self.heard.hosts[self.heard.nodes.rank] = host
             self.meeting.open()
             self.meeting.join({"host": host, "netdoctor": __version__, "boot": _boot()}, self.begun + self.limits.wait)
@@ -211,8 +213,5 @@ def shared(rank: int, others: tuple[int, ...]) -> str:
 
 def _boot() -> str:
     """A digest of this boot of this machine (random(4): boot_id); "" where it is not told."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            return hashlib.sha256(file.read(64)).hexdigest()[:16]
-    except OSError:
-        return ""
+    boot = boot_id()
+    return hashlib.sha256(boot.encode()).hexdigest()[:16] if boot else ""

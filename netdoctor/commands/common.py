@@ -32,7 +32,7 @@ def refuse(error: Exception, format: str | None, output: str | None) -> int:
             return 2
         text = junit.setup_failed(str(error))
         if output is not None:
-            write(output, text, 0o644)
+            write(output, text)
         if format == "junit":
             print(text)
     return 2
@@ -182,7 +182,7 @@ def deliver(report: Report, format: str | None, output: str | None, exit_style: 
 
     failed = 0
     if output is not None:
-        failed = write(output, render(report, _format_of(output, format)), 0o644)
+        failed = write(output, render(report, _format_of(output, format)))
     text = render(report, format or "text", on=stream)
     try:
         stream.write(text if text.endswith("\n") else text + "\n")
@@ -220,12 +220,12 @@ def render(report: Report, format: str, *, on: TextIO | None = None) -> str:
     return function(report, width=terminal.width(on, os.environ), colour=terminal.colour(on, os.environ))
 
 
-def write(path: str, text: str, mode: int) -> int:
+def write(path: str, text: str, *, snapshot: bool = False) -> int:
     """Write a file of ours; 0, or `BROKEN` with a line on stderr."""
     from netdoctor import output
 
     try:
-        output.write(path, text, mode=mode)
+        output.write(path, text, mode=output.SNAPSHOT_MODE if snapshot else output.REPORT_MODE)
     except output.OutputError as error:
         print(f"netdoctor: {error}", file=sys.stderr)
         return BROKEN
@@ -236,7 +236,7 @@ def last_words(report: Report, path: str) -> None:
     """A container's termination message.  Where it cannot be written a line on stderr says so; the verdict stays."""
     from netdoctor.render import termination
 
-    write(path, termination.render(report), 0o644)
+    write(path, termination.render(report))
 
 
 def become(config: Config) -> None:

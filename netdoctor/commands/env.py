@@ -15,7 +15,8 @@ from netdoctor.model import Finding, Fix, Severity, Status
 
 if TYPE_CHECKING:
     from netdoctor.envfiles import Parsed
-    from netdoctor.nccl.catalogue import Variable, Version
+    from netdoctor.nccl.catalogue import Variable
+    from netdoctor.nccl.version import Version
 
 SCHEMA: Final = "netdoctor.env/1"
 FORMATS: Final = ("text", "json", "junit")
@@ -32,9 +33,9 @@ def run(
     color: bool = False,
 ) -> int:
     """Judge the variables of `files` ("-" is stdin), or of this process and its nccl.conf; print; return the exit code."""
-    from netdoctor.nccl import catalogue
+    from netdoctor.nccl.version import parse
 
-    nccl = catalogue.parse_version(version) if version else None
+    nccl = parse(version) if version else None
     if version and nccl is None:
         return usage(f"--nccl: not a version: {version!r} (2.27.5 is one)")
     if format not in FORMATS:

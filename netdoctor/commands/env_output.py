@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from netdoctor.model import Finding, Status, plain
-from netdoctor.nccl.catalogue import Variable, Version, newest, text
+from netdoctor.nccl.catalogue import Variable, newest
+from netdoctor.nccl.version import Version, text
 from netdoctor.textsafe import clean
 
 _VERDICTS: Final = {0: "healthy", 3: "unhealthy", 4: "inconclusive"}

@@ -24,4 +24,4 @@ def run(tree: str, output: str, config_file: str | None, checks_dir: str | None,
         from netdoctor.pseudonyms import pseudonymise
 
         taken = pseudonymise(taken, pseudonyms)
-    return common.write(output, dumps(taken), 0o600)
+    return common.write(output, dumps(taken), snapshot=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from netdoctor.allreduce.across import Heard, text
+from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.cause import cause_of
 from netdoctor.allreduce.doors import OWN_PORT
 from netdoctor.allreduce.meeting import NO_THREAD
@@ -13,6 +13,7 @@ from netdoctor.commands.nodes_network import network, subject
 from netdoctor.fleet.drift import clear_majority
 from netdoctor.fleet.traits import NOT_SET, family, title
 from netdoctor.model import CheckResult, Finding, Status
+from netdoctor.textsafe import line
 
 ID: Final = "allreduce.nodes"
 TITLE: Final = "Every node of the run is there, reachable, and runs the same"
@@ -81,7 +82,7 @@ def _fine(heard: Heard, node: int) -> Finding:
     if node not in heard.hosts:
         how = "see what is said of node 0" if heard.master else None
         return Finding(Status.UNKNOWN, f"{who}: whether it is there is not known", subject=subject(heard, node), how=how)
-    if cannot := text(heard.ready.get(node, {}).get("cannot")):
+    if cannot := line(heard.ready.get(node, {}).get("cannot")):
         how = "netdoctor preflight there; --python names the job's Python"
         return Finding(Status.UNKNOWN, f"{who} is there, but cannot run: {cannot}", subject=subject(heard, node), how=how)
     if heard.run is None:
@@ -213,7 +214,7 @@ def _traits(said: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(given, Mapping):
         return {}
     return {
-        text(name, 120): text(value)
+        line(name, 120): line(value)
         for name, value in list(given.items())[: MAX_TRAITS + 8]
         if isinstance(name, str) and isinstance(value, str) and name.partition(" ")[0] in _COMPARED
     }
@@ -235,8 +236,8 @@ def section(heard: Heard) -> dict[str, Any]:
                 "why": gone[1] if gone else None,
                 "first_rank": heard.firsts.get(node),
                 "ranks": said.get("ranks") if type(said.get("ranks")) is int else None,
-                "backend": text(said.get("backend"), 20) or None,
-                "cannot": text(said.get("cannot")) or None,
+                "backend": line(said.get("backend"), 20) or None,
+                "cannot": line(said.get("cannot")) or None,
                 "reaches": {str(to): why or "ok" for to, why in sorted(heard.reach.get(node, {}).items())},
             }
         )

@@ -91,7 +91,7 @@ def _keep(outcome: live.Outcome, config: Config, only: tuple[str, ...], path: st
         from netdoctor.pseudonyms import pseudonymise
 
         taken = pseudonymise(taken, pseudonyms, (os.path.expanduser("~"), os.getcwd()))
-    written = common.write(path, snapshot.dumps(taken), 0o600)
+    written = common.write(path, snapshot.dumps(taken), snapshot=True)
     return 128 + outcome.signal if outcome.signal else written
 
 

@@ -13,6 +13,7 @@ from netdoctor.fleet.groups import Group
 from netdoctor.fleet.nodes import Node, NodeRun, count, shown
 from netdoctor.fleet.traits import ABSENT
 from netdoctor.model import Finding, Severity, Status
+from netdoctor.nccl.version import parse
 
 # An address on this many nodes, and on this share of them, is given to all on purpose (a BlueField's or BMC's host link).
 EVERYWHERE_NODES: Final = 3
@@ -178,10 +179,6 @@ def _addresses(nodes: list[Node]) -> Iterator[Fault]:
                     nodes=sorted(names))  # fmt: skip
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("+")[0].split(".")[:3] if part.isdecimal() and len(part) < 6)
-
-
 def _gids(group: Group) -> Iterator[Fault]:
     """GID tables that differ where NCCL uses a fixed index, or a node without the kind of GID that most have."""
     tables: dict[str, list[tuple[Node, NodeRun, dict[int, str]]]] = defaultdict(list)
@@ -219,6 +216,6 @@ def _fixed_index(run: NodeRun) -> int | None:
             return index if (index := int(given)) >= 0 else None
         except ValueError:
             return None
-    if not run.env_read or not (version := _version(run.traits.get("nccl", ""))):
+    if not run.env_read or not (version := parse(run.traits.get("nccl", ""))):
         return None
     return 0 if version < AUTOMATIC_GID else None

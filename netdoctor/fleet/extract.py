@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from netdoctor.fleet.nodes import Item, NodeRun, Shape, clean
 from netdoctor.fleet.traits import no_gpu, traits
-from netdoctor.render.common import size_text
+from netdoctor.model import size_text
 
 H = TypeVar("H", bound=Hashable)
 MAX_ITEMS: Final = 40  # findings kept per node
@@ -69,7 +69,6 @@ class Extract:
             verdict=self.shared(str(verdict["status"])),
             verdict_text=self.shared(clean(verdict.get("text", ""))),
             partial=clean(partial) if isinstance(partial, str) and partial else "the report is partial" if partial else "",
-            tool=self.shared(clean(doc.get("tool_version", ""), 60)),
             profile=self.shared(clean(doc.get("profile", ""), 60)),
             checks=ids,
             statuses=statuses,

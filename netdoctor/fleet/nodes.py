@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from netdoctor import textsafe
+from netdoctor.textsafe import line
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # a name that is safe in lists, labels and arguments
 
@@ -16,11 +16,8 @@ STATES: Final = (GOOD, BAD, FLAKY, UNKNOWN, MISSING)
 
 
 def clean(value: Any, limit: int = 300) -> str:
-    """`value` as one bounded line without control characters, escape sequences and bidirectional overrides."""
-    text: str = value if isinstance(value, str) else str(value)
-    if not text.isprintable():  # most are: the fast way out
-        text = textsafe.clean(text).strip()
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    """`textsafe.line` of whatever stands where a text is expected."""
+    return line(value if isinstance(value, str) else str(value), limit)
 
 
 def safe_name(name: str) -> bool:
@@ -76,7 +73,6 @@ class NodeRun:
     verdict: str  # "healthy" "unhealthy" "inconclusive"
     verdict_text: str
     partial: str  # why the report is not whole; "" it is
-    tool: str
     profile: str
     checks: tuple[str, ...]
     statuses: str  # one letter per check: p f s u e

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from netdoctor.allreduce.experiment import Baseline, PathRun, Run
 from netdoctor.model import Unavailable
-from netdoctor.nccl.gpudirect import integer
 from netdoctor.nccl.hcas import selected
+from netdoctor.nccl.integers import integer
 from netdoctor.nccl.selector import parse
 from netdoctor.nccl.usable import usable
 from netdoctor.probes.environ import Environ

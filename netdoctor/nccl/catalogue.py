@@ -10,12 +10,11 @@ What ``accepts`` says: ``flag`` 0 or 1 · ``one`` acts for exactly 1 · ``int`` 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-Version = tuple[int, int, int]
+from netdoctor.nccl.version import Version, parse, text
 
 
 @dataclass(frozen=True)
@@ -87,22 +86,6 @@ def program_of(name: str) -> str | None:
     return next((program for prefix, program in PREFIXES if name.startswith(prefix)), None)
 
 
-def parse_version(version: str) -> Version | None:
-    """``2.27``, ``2.27.5``, ``v2.27.5-1``, ``2.27.5+cuda12.9`` or NCCL's own number (22705, 2804)."""
-    match = re.fullmatch(r"v?(\d{1,2})\.(\d{1,3})(?:\.(\d{1,3}))?(?:[-+].*)?", version.strip())
-    if match:
-        return int(match.group(1)), int(match.group(2)), int(match.group(3) or 0)
-    if re.fullmatch(r"\d{4,5}", version.strip()):  # nccl.h: X.Y.Z is X*1000+Y*100+Z up to 2.8, then X*10000+Y*100+Z
-        number = int(version)
-        scale = 1000 if number < 10000 else 10000
-        return number // scale, number % scale // 100, number % 100
-    return None
-
-
-def text(version: Version) -> str:
-    return ".".join(map(str, version))
-
-
 @lru_cache(maxsize=1)
 def table() -> dict[str, Variable]:
     """Every row by name."""
@@ -118,14 +101,14 @@ def _row(cells: list[str]) -> Variable:
     past = []
     for entry in filter(None, history.split(";")):
         since, _, value = entry.partition(":")
-        if version := parse_version(since):
+        if version := parse(since):
             past.append((version, value))
     nccl = program == "nccl"
     return Variable(
         name,
         program,
-        parse_version(first) if nccl else None,
-        parse_version(last) if nccl else None,
+        parse(first) if nccl else None,
+        parse(last) if nccl else None,
         default,
         tuple(past),
         accepts,

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from netdoctor.model import Finding, Fix, Severity, Status, Unavailable
 from netdoctor.nccl import catalogue
-from netdoctor.nccl.catalogue import Variable, Version, text
+from netdoctor.nccl.catalogue import Variable
+from netdoctor.nccl.version import Version, text
 from netdoctor.probes.environ import Environ, Setting
 from netdoctor.probes.libraries import Libraries
 

@@ -6,17 +6,14 @@ src/init.cc (dmaBufSupported), src/graph/paths.cc (ncclTopoCheckGdr, ncclGetLeve
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.model import Unavailable
-from netdoctor.nccl.integers import integer as integer
-from netdoctor.nccl.integers import param as param
+from netdoctor.nccl.integers import integer
+from netdoctor.nccl.version import Version, text
 from netdoctor.probes.pci import PciDevice
-
-Version = tuple[int, int, int]
 
 # Nearest first (topo.h, PATH_*; P2C came with 2.26: its place decides nothing for the versions without it).
 LEVELS: Final = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
@@ -171,13 +168,3 @@ def reads(capability: tuple[int, int] | Unavailable, nvlink: bool | Unavailable,
     if isinstance(nvlink, Unavailable):
         return Answer(None, f"NVLink: {nvlink}")
     return Answer(nvlink, "the default with NVLink" if nvlink else "off by default before Ampere without NVLink")
-
-
-def text(version: Version) -> str:
-    return ".".join(map(str, version))
-
-
-def parse_version(words: str) -> Version | None:
-    """``2.27.5+cuda12.9`` → (2, 27, 5)"""
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", words)
-    return (int(found.group(1)), int(found.group(2)), int(found.group(3))) if found else None

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from netdoctor.model import Severity
-from netdoctor.nccl.catalogue import Version
 from netdoctor.nccl.environ import Context, Issue
 from netdoctor.nccl.integers import decimal
 from netdoctor.nccl.selector import Selector, parse
+from netdoctor.nccl.version import Version
 
 _WARN, _INFO, _CRIT = Severity.WARNING, Severity.INFO, Severity.CRITICAL
 

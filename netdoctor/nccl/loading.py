@@ -32,10 +32,6 @@ class Object:
     default_dirs: bool = True  # False: DF_1_NODEFLIB
     machine: int = 62  # e_machine
 
-    @property
-    def path_kind(self) -> str:
-        return "RUNPATH" if self.runpath is not None else "RPATH" if self.rpath is not None else "none"
-
 
 @dataclass(frozen=True)
 class Search:

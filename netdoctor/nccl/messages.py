@@ -213,12 +213,10 @@ _DLERROR: Final = re.compile(rb"(?:returned \d+ : |dlerror=)(.{1,300}?)(?: No pl
 
 
 def net_plugin(state: State, process: Process, dev: int, msg: bytes) -> None:
-    """NET/Plugin lines: which plugin was asked for, loaded, or why it could not be."""
+    """NET/Plugin lines: which plugin was loaded, or why it could not be."""
     found = re.search(rb"Loaded net plugin (.{1,60}?) \(v(\d+)\)", msg)
     if found:
         state.plugin = _text(found[1])
-    elif b"name set by env to" in msg:
-        state.plugin_wanted = _text(msg.rpartition(b" to ")[2])[:200]
     else:
         error = _DLERROR.search(msg)
         if error:

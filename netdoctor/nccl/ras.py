@@ -49,10 +49,6 @@ class Status:
     diagnostics: tuple[str, ...] = ()
     text: str = ""  # the whole answer, clean
 
-    @property
-    def healthy(self) -> bool:
-        return not (self.errors or self.dead or self.missing or self.behind)
-
 
 def ask(
     host: str = ADDRESS[0], port: int = ADDRESS[1], *, diagnostics: bool = False, timeout: float = _PATIENCE

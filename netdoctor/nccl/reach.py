@@ -7,16 +7,12 @@ from ipaddress import ip_address, ip_interface
 from typing import Final
 
 from netdoctor.model import Unavailable
+from netdoctor.nccl.interfaces import INSIDE_NAMES, TUNNEL_NAMES
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.job import JobShape
 from netdoctor.probes.net import Link, Net, Peer
 
-# Networks of containers, and tunnels, by name and by kind.
-INSIDE_NAMES: Final = (
-    *("docker", "podman", "lxc", "cni", "flannel", "cali", "kube-", "veth"),  # containers
-    *("br-", "virbr", "tailscale", "wg", "tun", "tap"),  # Docker networks, libvirt, tunnels
-)
-INSIDE_KINDS: Final = ("tun", "wireguard", "vxlan", "geneve", "dummy")
+INSIDE_KINDS: Final = ("tun", "wireguard", "vxlan", "geneve", "dummy")  # networks of containers, and tunnels
 
 
 def others(net: Net) -> tuple[Peer, ...]:
@@ -74,7 +70,7 @@ def inside_node(net: Net, link: Link) -> bool:
 
 def tunnel(link: Link) -> bool:
     """A tunnel between hosts, which may well be the network that somebody means."""
-    return link.kind in ("wireguard", "tun") or link.name.startswith(("tailscale", "wg"))
+    return link.kind in ("wireguard", "tun") or link.name.startswith(TUNNEL_NAMES)
 
 
 def one_network(links: Iterable[Link]) -> str | None:

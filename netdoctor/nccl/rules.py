@@ -6,11 +6,12 @@ import re
 
 from netdoctor.model import Finding, Severity, Status
 from netdoctor.nccl import catalogue
-from netdoctor.nccl.catalogue import Variable, newest, text
+from netdoctor.nccl.catalogue import Variable, newest
 from netdoctor.nccl.environ import Context, Issue
 from netdoctor.nccl.grammar import GRAMMARS
 from netdoctor.nccl.integers import Number, decimal, inside, ranges, strtoll
 from netdoctor.nccl.usage import usage_issues
+from netdoctor.nccl.version import text
 
 _WARN, _INFO, _CRIT = Severity.WARNING, Severity.INFO, Severity.CRITICAL
 _FALSE = ("false", "no", "off", "n", "f", "disabled", "disable", "none")

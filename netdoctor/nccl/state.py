@@ -77,7 +77,6 @@ class State:
     library: str = ""
     networks_inferred: Counter[str] = field(default_factory=Counter)
     plugin: str = ""
-    plugin_wanted: str = ""
     plugin_error: str = ""
     ib_used: bool = False  # a "NET/IB : Using" line with at least one device
     oob: tuple[str, str, str] | None = None

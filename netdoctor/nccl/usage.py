@@ -7,10 +7,11 @@ what merely pins or tunes is a note.  What a network plugin's own guide sets is 
 from __future__ import annotations
 
 from netdoctor.model import Severity
-from netdoctor.nccl.catalogue import Variable, Version
+from netdoctor.nccl.catalogue import Variable
 from netdoctor.nccl.environ import Context, Issue
 from netdoctor.nccl.grammar import level_of
 from netdoctor.nccl.integers import strtoll
+from netdoctor.nccl.version import Version
 
 _WARN, _INFO = Severity.WARNING, Severity.INFO
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from netdoctor.allreduce.experiment import Baseline
 from netdoctor.model import Unavailable
-from netdoctor.nccl.gpudirect import Version, parse_version
+from netdoctor.nccl.version import Version, parse
 from netdoctor.probes.libraries import Libraries, NcclLibrary
 
 # Interfaces of network plugins: (first NCCL version, oldest and newest ncclNetPlugin_vN that it looks for).  The newest are
@@ -36,7 +36,7 @@ def library_at(path: str, libraries: Libraries) -> NcclLibrary | None:
 
 def used_nccl(libraries: Libraries | Unavailable, baseline: Baseline | Unavailable) -> Version | Unavailable:
     """The version that the job uses.  A torch that netdoctor installed for itself says nothing about the job."""
-    if isinstance(baseline, Baseline) and baseline.nccl_ran and (found := parse_version(baseline.run.nccl_version)):
+    if isinstance(baseline, Baseline) and baseline.nccl_ran and (found := parse(baseline.run.nccl_version)):
         return found
     if isinstance(libraries, Unavailable):
         return libraries

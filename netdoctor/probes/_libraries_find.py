@@ -230,7 +230,6 @@ def read_torch(host: Host, packages: tuple[str, ...], unread: Unavailable | None
             path=f"{directory}/torch",
             cuda=(cuda.group(1) or cuda.group(2)) if cuda else missing,
             nccl_linkage=unread,
-            rpath_kind=unread,
             nccl_path=unread,
             nccl_compiled=unread,
         )

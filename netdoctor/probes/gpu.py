@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from netdoctor.host import Host, mapping, read_int
@@ -43,7 +42,6 @@ class VisibleGpu:
     dmabuf: bool | Unavailable  # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED (124)
     integrated: bool | Unavailable  # CU_DEVICE_ATTRIBUTE_INTEGRATED (18)
     pci: str | Unavailable = Unavailable("not read")  # "0000:1b:00.0", from attributes 33, 34 and 50
-    attributes: Mapping[int, int] = field(default_factory=dict)  # those of ask/cuda.py that the driver answered, by number
 
 
 @dataclass(frozen=True)
@@ -187,5 +185,4 @@ def _visible_one(one: dict[str, Any], position: int, names: dict[str, str]) -> V
         dmabuf=flag(124),
         integrated=flag(18),
         pci=pci,
-        attributes=values,
     )

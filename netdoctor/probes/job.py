@@ -19,8 +19,7 @@ class JobShape:
     communicators: int = 1  # NCCL communicators alive at once per rank
     gloo_groups: int = 1
     all_to_all: bool = False
-    stated: bool = False  # the configuration said something of it; else defaults
-    nodes_stated: bool = False  # it said how many nodes
+    nodes_stated: bool = False  # the configuration said how many nodes
 
 
 @dataclass(frozen=True)
@@ -38,12 +37,12 @@ class Expected:
 
 
 def probe_job(host: Host) -> JobShape | Unavailable:
-    """``job:`` of the configuration; without it the defaults, and `stated` says so."""
+    """``job:`` of the configuration; without it the defaults."""
     given = _section(host, "job")
     if isinstance(given, Unavailable):
         return given
     known = _known(JobShape, given)
-    return JobShape(**{**known, "stated": bool(known), "nodes_stated": "nodes" in known})
+    return JobShape(**{**known, "nodes_stated": "nodes" in known})
 
 
 def probe_expected(host: Host) -> Expected | Unavailable:

@@ -22,14 +22,6 @@ class Module:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """A resource limit; bytes or counts, `UNLIMITED` (-1) for none."""
-
-    soft: int
-    hard: int
-
-
-@dataclass(frozen=True)
 class Kernel:
     """Facts of the running kernel as this process sees them."""
 
@@ -42,7 +34,7 @@ class Kernel:
         str, str | Unavailable
     ]  # /sys/kernel/mm/memory_peers/NAME/version by NAME (nv_mem, nv_mem_nc, nvidia-peermem)
     sysctls: Mapping[str, str | Unavailable]  # dotted name -> text
-    limits: Mapping[str, Limit | Unavailable]  # "memlock" (bytes), "nofile", "stack" (bytes), "nproc"
+    limits: Mapping[str, int | Unavailable]  # soft ones: "memlock" (bytes), "nofile", "stack" (bytes), "nproc"; or `UNLIMITED`
     driver: str | Unavailable  # first line of /proc/driver/nvidia/version
 
     @property
@@ -158,12 +150,12 @@ def _memory_peers(host: Host) -> dict[str, str | Unavailable]:
     return found
 
 
-def _limits(host: Host) -> dict[str, Limit | Unavailable]:
-    """/proc/self/limits: name in 26 columns, soft, hard, unit (proc(5)); memory in bytes."""
+def _limits(host: Host) -> dict[str, int | Unavailable]:
+    """The soft ones of /proc/self/limits: name in 26 columns, soft, hard, unit (proc(5)); memory in bytes."""
     text = read(host, "/proc/self/limits")
     if isinstance(text, Unavailable):
         return dict.fromkeys(_LIMITS.values(), text)
-    found: dict[str, Limit | Unavailable] = dict.fromkeys(_LIMITS.values(), Unavailable("malformed", "/proc/self/limits"))
+    found: dict[str, int | Unavailable] = dict.fromkeys(_LIMITS.values(), Unavailable("malformed", "/proc/self/limits"))
     for line in text.splitlines():
         name = line[:26].strip()
         if name in _LIMITS:
@@ -171,7 +163,7 @@ def _limits(host: Host) -> dict[str, Limit | Unavailable]:
                 UNLIMITED if v == "unlimited" else int(v) for v in line[26:].split()[:2] if v == "unlimited" or _digits(v)
             ]
             if len(values) == 2:
-                found[_LIMITS[name]] = Limit(*values)
+                found[_LIMITS[name]] = values[0]
     return found
 
 

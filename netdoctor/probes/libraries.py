@@ -10,6 +10,7 @@ from typing import Any, Final
 from netdoctor.host import Host, mapping, question, read
 from netdoctor.model import Unavailable
 from netdoctor.nccl.loading import Object, Search, Taken, default_dirs, expand, split_path, takes
+from netdoctor.nccl.version import parse
 
 SONAME: Final = "libnccl.so.2"
 MAX_LIBRARIES: Final = 16  # each costs a child process
@@ -23,7 +24,6 @@ class NcclLibrary:
     path: str
     real_path: str
     version: tuple[int, int, int] | Unavailable
-    version_text: str  # "2.27.5+cuda12.9" where it is known
     how: str  # "dlopen" "file" "wheel metadata"
     found_by: tuple[str, ...]  # "loader cache" "LD_LIBRARY_PATH" "LD_PRELOAD" "site-packages" "torch"
 
@@ -56,7 +56,6 @@ class Torch:
     path: str
     cuda: str | None | Unavailable  # "12.8"; None: a CPU build
     nccl_linkage: str | Unavailable  # "dynamic" "static" "none"
-    rpath_kind: str | Unavailable  # "RPATH" "RUNPATH" "none"
     nccl_path: str | None | Unavailable  # the libnccl that its loader rules take, links resolved
     nccl_compiled: tuple[int, int, int] | None | Unavailable  # what it was compiled against, where it says so
     nccl_why: str = ""  # by which rule of the loader: "DT_RPATH of …/libtorch_cuda.so" "LD_PRELOAD" "loader cache" …
@@ -128,7 +127,7 @@ def probe(host: Host) -> Libraries | Unavailable:
     survey, incomplete = _survey(host, python, packages, torch, variables)
     if isinstance(survey, Unavailable):
         if not isinstance(torch, Unavailable):
-            torch = replace(torch, nccl_linkage=survey, rpath_kind=survey, nccl_path=survey)
+            torch = replace(torch, nccl_linkage=survey, nccl_path=survey)
         return Libraries(python, torch, survey, survey, incomplete)
     wheels = find.wheels(host, packages)
     if not isinstance(torch, Unavailable) and not isinstance(python, Unavailable):
@@ -207,14 +206,14 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
             if isinstance(found, Object):
                 objects.setdefault(name, found)
             elif found.kind not in ("absent", "denied"):
-                return replace(torch, nccl_linkage=found, rpath_kind=found, nccl_path=found)
+                return replace(torch, nccl_linkage=found, nccl_path=found)
     # torch/__init__.py loads libtorch_global_deps.so first, so its search path counts where it names NCCL itself.
     order = [objects[n] for n in ("libtorch_global_deps.so", "libtorch_cuda.so", "libtorch_cpu.so") if n in objects]
     user = next((o for o in order if any(n.startswith("libnccl.so") for n in o.needed)), None)
     cuda = objects.get("libtorch_cuda.so")
     if user is None:
         linkage = _static(host, survey, cuda)
-        return replace(torch, nccl_linkage=linkage, rpath_kind=cuda.path_kind if cuda else "none", nccl_path=None)
+        return replace(torch, nccl_linkage=linkage, nccl_path=None)
     above = [objects["libtorch_python.so"]] if "libtorch_python.so" in objects else []
     program = survey.look(survey.real(python.path))
     program = program if isinstance(program, Object) else survey.look(python.path)
@@ -230,7 +229,7 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
         taken = survey.cache
     path = survey.real(taken.path) if isinstance(taken, Taken) else taken
     why = taken.by if isinstance(taken, Taken) else ""
-    return replace(torch, nccl_linkage="dynamic", rpath_kind=user.path_kind, nccl_path=path, nccl_why=why)
+    return replace(torch, nccl_linkage="dynamic", nccl_path=path, nccl_why=why)
 
 
 def _static(host: Host, survey: _Survey, cuda: Object | None) -> str | Unavailable:
@@ -276,23 +275,21 @@ def _library(
     found_by = tuple(dict.fromkeys(why for p in paths for why in survey.found_by[p]))
     found = survey.look(path)
     if isinstance(found, Unavailable):
-        return NcclLibrary(path, real, found, "", "file", found_by)
+        return NcclLibrary(path, real, found, "file", found_by)
     answer = mapping(host, question("nccl", path=real))
     said = None if isinstance(answer, Unavailable) else answer.get("version")
     if isinstance(said, list) and len(said) == 3 and all(type(n) is int and n >= 0 for n in said):
         version = (said[0], said[1], said[2])
-        return NcclLibrary(path, real, version, ".".join(map(str, version)), "dlopen", found_by)
+        return NcclLibrary(path, real, version, "dlopen", found_by)
     for directory, wheel in wheels.items():
         if not isinstance(wheel, Unavailable) and any(p.startswith(f"{directory}/nvidia/nccl/") for p in (*paths, real)):
-            return NcclLibrary(path, real, wheel, ".".join(map(str, wheel)), "wheel metadata", found_by)
-    text = mapping(host, question("elf", version=real))
-    if not isinstance(text, Unavailable) and isinstance(text.get("text"), str):
-        numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", text["text"])
-        if numbers:
-            version = (int(numbers.group(1)), int(numbers.group(2)), int(numbers.group(3)))
-            return NcclLibrary(path, real, version, text["text"], "file", found_by)
+            return NcclLibrary(path, real, wheel, "wheel metadata", found_by)
+    banner = mapping(host, question("elf", version=real))
+    spelled = None if isinstance(banner, Unavailable) else banner.get("text")
+    if isinstance(spelled, str) and (parsed := parse(spelled)):
+        return NcclLibrary(path, real, parsed, "file", found_by)
     why = answer if isinstance(answer, Unavailable) else Unavailable("failed", str(answer.get("error", "no version")))
-    return NcclLibrary(path, real, why, "", "dlopen", found_by)
+    return NcclLibrary(path, real, why, "dlopen", found_by)
 
 
 def _plugins(survey: _Survey) -> tuple[Plugin, ...]:

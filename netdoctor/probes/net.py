@@ -47,7 +47,6 @@ class Link:
     vendor: str | Unavailable  # PCI vendor of /sys/class/net/IF/device, "0x1d0f"
     driver: str | Unavailable
     numa_node: int | Unavailable
-    infiniband: bool = False  # ARPHRD_INFINIBAND (IPoIB)
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,7 @@ class Net:
     """The network as this process sees it."""
 
     links: tuple[Link, ...]  # in kernel order (ifindex), as getifaddrs gives them
-    sysfs_agrees: bool | Unavailable  # /sys/class/net lists the same interfaces
-    hostname: str | Unavailable
-    hostname_addresses: tuple[str, ...] | Unavailable  # what it resolves to
+    hostname_addresses: tuple[str, ...] | Unavailable  # what this node's own name resolves to
     master: Peer | None | Unavailable  # MASTER_ADDR; None: not set
     master_port: int | None | Unavailable  # MASTER_PORT
     peers: tuple[Peer, ...]  # of the configuration
@@ -81,7 +78,6 @@ class Net:
 # How the facts are made
 
 IFF_UP, IFF_LOOPBACK, IFF_RUNNING = 0x1, 0x8, 0x40  # include/uapi/linux/if.h
-ARPHRD_INFINIBAND = 32  # include/uapi/linux/if_arp.h
 MAX_SPEED: Final = 16_000_000  # Mb/s, above any bond; some drivers say -1 as an unsigned number of 16 or 32 bits
 ELSEWHERE: Final = Unavailable("not read", "sysfs of another network namespace")
 # Interfaces whose speed is that of the hardware below; a veth says 10000 and a tun 10 whatever they carry.
@@ -110,8 +106,6 @@ def probe(host: Host) -> Net | Unavailable:
     master = peers.pop() if isinstance(master_name, str) else master_name
     return Net(
         links=links,
-        sysfs_agrees=agrees,
-        hostname=hostname,
         hostname_addresses=resolve(host, hostname) if isinstance(hostname, str) else Unavailable("not read", str(hostname)),
         master=master,
         master_port=master_port,
@@ -186,7 +180,6 @@ def _link(row: Mapping[str, Any], addresses: tuple[Address, ...]) -> Link:
         vendor=ELSEWHERE,
         driver=ELSEWHERE,
         numa_node=ELSEWHERE,
-        infiniband=row["type"] == ARPHRD_INFINIBAND,
     )
 
 

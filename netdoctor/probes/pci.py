@@ -51,7 +51,6 @@ class PciDevice:
     root: str  # "pci0000:1a"
     physical_function: str | None  # of a virtual function
     rdma: bool = False  # an InfiniBand controller, or an Ethernet controller of a family that does RDMA
-    rdma_only: bool = False  # of these, what has no other use (InfiniBand, EFA) or whose kernel driver brings RDMA along (mlx5)
     model: str | None = None  # udev's name from the hardware database, for people
     placed: bool = True  # False: the link that tells `path` and `root` could not be read
 
@@ -214,7 +213,6 @@ def _device(host: Host, one: _Function) -> PciDevice:
         root=next((s for s in steps if re.fullmatch(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", s)), ""),
         physical_function=physical.rpartition("/")[2] or None if isinstance(physical, str) else None,
         rdma=_rdma(one),
-        rdma_only=_rdma_only(one),
         placed=not isinstance(target, Unavailable),
     )
 
@@ -266,12 +264,6 @@ def _by_number(one: _Function) -> bool:
         0x1DED: device == 0x107F,  # erdma
         0x19E5: 0xA222 <= device <= 0xA22F and device != 0xA223,  # hns3: hnae3.h HNAE3_DEV_ID_*_RDMA
     }.get(one.vendor, False)
-
-
-def _rdma_only(one: _Function) -> bool:
-    if one.klass >> 8 == _INFINIBAND:
-        return True
-    return _rdma(one) and one.vendor in (0x15B3, 0x1D0F, 0x1DED)
 
 
 def _accelerator(one: _Function) -> str | None:

@@ -15,10 +15,8 @@ from netdoctor.model import Unavailable
 class Route:
     """What the kernel answers to RTM_GETROUTE for one destination."""
 
-    destination: str
     interface: str
     source: str | None
-    gateway: str | None
     kind: str = "unicast"  # "local" for an own address, "unreachable", …
 
 
@@ -117,14 +115,8 @@ def route(destination: str, row: Any) -> Route | Unavailable:
         )
     if not isinstance(row, dict) or not row.get("oif"):
         return Unavailable("malformed", f"route to {destination}")
-    source, gateway = row.get("source"), row.get("gateway")
-    return Route(
-        destination,
-        str(row["oif"]),
-        source if isinstance(source, str) else None,
-        gateway if isinstance(gateway, str) else None,
-        str(row.get("kind", "unicast")),
-    )
+    source = row.get("source")
+    return Route(str(row["oif"]), source if isinstance(source, str) else None, str(row.get("kind", "unicast")))
 
 
 def _peer(

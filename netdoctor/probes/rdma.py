@@ -91,7 +91,6 @@ class Rdma:
     nodes: tuple[str, ...] | Unavailable  # entries of /dev/infiniband; () read empty; Unavailable("absent") none
     libibverbs: str | Unavailable  # path or soname of the library that was opened
     verbs_devices: tuple[str, ...] | Unavailable  # names that ibv_get_device_list gives
-    warnings: tuple[str, ...] = ()  # what libibverbs printed: a provider library that does not load
 
 
 def probe(host: Host) -> Rdma:
@@ -100,7 +99,6 @@ def probe(host: Host) -> Rdma:
     found = _device_names(host)
     library = verbs if isinstance(verbs, Unavailable) else _text(verbs.get("library"), "library")
     listed = verbs if isinstance(verbs, Unavailable) else _listing(verbs.get("devices"))
-    said = [] if isinstance(verbs, Unavailable) else verbs.get("warnings")
     if isinstance(found, Unavailable):
         devices: tuple[RdmaDevice, ...] | Unavailable = found
     else:
@@ -114,7 +112,6 @@ def probe(host: Host) -> Rdma:
         nodes=names(host, "/dev/infiniband"),
         libibverbs=library,
         verbs_devices=listed if isinstance(listed, Unavailable) else tuple(listed),
-        warnings=tuple(str(line)[:300] for line in said) if isinstance(said, list) else (),
     )
 
 

@@ -1,6 +1,6 @@
 """The report in one line.
 
-``--brief``, Nagios, node-problem-detector and a pod's termination message are this line with a width and a prefix.
+``--brief`` and a pod's termination message are this line with a width and a prefix.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ from netdoctor.render.common import cut, fails
 from netdoctor.textsafe import clean
 
 WIDTH: Final = 200
-# max_output_length of node-problem-detector's custom plugin monitor (docs/custom_plugin_monitor.md); it counts bytes.
-NPD_WIDTH: Final = 80
 # Kubernetes keeps 4096 bytes of a termination message (kubelet, MaxContainerTerminationMessageLength).
 TERMINATION_WIDTH: Final = 4096
-_NAGIOS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 
 
 def render(report: Report, *, width: int = WIDTH, prefix: str = "") -> str:
@@ -41,17 +38,6 @@ def _fitting(items: list[str], room: int) -> str:
         if len(text.encode("utf-8", "replace")) <= room:
             return text
     return ", ".join(items)
-
-
-def nagios(report: Report, code: int) -> str:
-    """A Nagios plugin's line; `code` is the translated exit code.  ``|`` would begin performance data."""
-    word = _NAGIOS[code] if 0 <= code < len(_NAGIOS) else "UNKNOWN"
-    return render(report, prefix=f"NETDOCTOR {word} - ").replace("|", "/")
-
-
-def npd(report: Report) -> str:
-    """The message of a node condition."""
-    return render(report, width=NPD_WIDTH)
 
 
 def termination(report: Report, *, width: int = TERMINATION_WIDTH, prefix: str = "netdoctor: ") -> str:

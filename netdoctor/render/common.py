@@ -16,14 +16,6 @@ def shown(value: Any, limit: int = 400) -> str:
     return cut(clean(_shown(value)), limit)
 
 
-def size_text(size: int) -> str:
-    """``64 MiB``."""
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << power:
-            return f"{size / (1 << power):g} {unit}"
-    return f"{size} B"
-
-
 def _shown(value: Any) -> str:
     if isinstance(value, Quantity | str):
         return str(value)

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from netdoctor.causes import CAUSES
-from netdoctor.model import STATUS_ORDER, CheckResult, Finding, Quantity, Report, Status
+from netdoctor.model import STATUS_ORDER, CheckResult, Finding, Quantity, Report, Status, size_text
 from netdoctor.render import plots
-from netdoctor.render.common import WRONG, groups, headline, shown, size_text
+from netdoctor.render.common import WRONG, groups, headline, shown
 from netdoctor.render.page import esc, page
 
 _STYLE: Final = """

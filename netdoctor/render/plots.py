@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
-from netdoctor.render.common import size_text
+from netdoctor.model import size_text
 from netdoctor.render.page import esc
 
 WIDTH: Final = 7.6  # inches; 100 pixels each on the page

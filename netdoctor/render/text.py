@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from netdoctor.causes import CAUSES
-from netdoctor.model import CheckResult, Finding, Report, Status
+from netdoctor.model import CheckResult, Finding, Report, Status, size_text
 from netdoctor.render.common import WRONG, groups, headline, shown
 from netdoctor.textsafe import clean
 
@@ -174,13 +174,6 @@ def _run(run: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
     sizes = [s for s in busbw if str(s).isdecimal()] if isinstance(busbw, Mapping) else []
     if isinstance(busbw, Mapping) and sizes:
         largest = max(sizes, key=lambda s: int(str(s)))
-        text += f", {shown(busbw[largest])} GB/s bus bandwidth at {_size(int(str(largest)))}"
+        text += f", {shown(busbw[largest])} GB/s bus bandwidth at {size_text(int(str(largest)))}"
     reason = figure.get("reason")
     return f"{text} ({reason})" if isinstance(reason, str) and reason else text
-
-
-def _size(size: int) -> str:
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << power:
-            return f"{size / (1 << power):g} {unit}"
-    return f"{size} B"

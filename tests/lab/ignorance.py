@@ -1,7 +1,7 @@
 """Evidence taken away, piece by piece: no finding becomes pass or skip, none disappears, no fail becomes anything but unknown.
 
-Per fact in `make check` (tests/unit/test_ignorance.py), per recorded answer here.  Where absence is evidence, netdoctor says so
-in `netdoctor/absence.py`; only an answer that is absent, of a question that is named there, may do more than lose.
+Per fact in `make check` (tests/unit/test_ignorance.py), per recorded answer here.  Where absence is evidence, the table
+in `tests/lab/absence.py` says so; only an answer that is absent, of a question that is named there, may do more than lose.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from multiprocessing.pool import Pool
 from typing import Any, Final
 
 from netdoctor import engine, facts
-from netdoctor.absence import is_evidence
 from netdoctor.api import CheckSpec
 from netdoctor.host import RecordingHost, ReplayHost
 from netdoctor.model import Unavailable
 from netdoctor.plugins import needs
 from netdoctor.snapshot import Snapshot
 from tests.lab import faults, fixtures
+from tests.lab.absence import is_evidence
 from tests.lab.oracle import worse
 
 SEED: Final = os.environ.get("SEED", "1")

@@ -20,6 +20,7 @@ import pytest
 
 from netdoctor.nccl import catalogue, selector
 from netdoctor.nccl.integers import strtoll
+from netdoctor.nccl.version import parse as parse_version
 from tests.support.env_table import NEW, OLD, ROWS, Row
 from tests.support.libnccl import libraries
 
@@ -224,7 +225,7 @@ def test_the_catalogue_names_what_the_library_reads(version: str) -> None:
 
 @pytest.mark.parametrize("version", [OLD, NEW])
 def test_the_catalogue_has_the_librarys_defaults(version: str) -> None:
-    parsed = catalogue.parse_version(version)
+    parsed = parse_version(version)
     wrong, compared = [], 0
     for name, symbol in symbol_of(version).items():
         row = catalogue.lookup(name)

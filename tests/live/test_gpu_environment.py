@@ -14,8 +14,8 @@ from netdoctor.commands import env as command
 from netdoctor.host import LiveHost
 from netdoctor.model import Status
 from netdoctor.nccl import environ
-from netdoctor.nccl.catalogue import parse_version
 from netdoctor.nccl.log import parse_text
+from netdoctor.nccl.version import parse as parse_version
 from netdoctor.probes.environ import Setting
 from netdoctor.snapshot import with_logs
 from tests.support import gpus

@@ -16,9 +16,9 @@ from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.host import LiveHost, mapping, question
 from netdoctor.model import Status, Unavailable
 from netdoctor.nccl import ifname
-from netdoctor.nccl.catalogue import parse_version
 from netdoctor.nccl.diagnosis import diagnose
 from netdoctor.nccl.log import parse_text
+from netdoctor.nccl.version import parse as parse_version
 from netdoctor.probes import gpu, net, pci
 from netdoctor.snapshot import with_logs
 from tests.support import gpus

@@ -91,4 +91,4 @@ def test_cards_without_drivers(folder: pathlib.Path) -> None:
     """PCI shows eight HCAs, the RDMA core is not there: the two sources disagree, and each says what it saw."""
     facts = probes(["pci", "rdma"], sys_tree=dgx_h100(folder / "sys", infiniband=False))
     assert facts["rdma"]["devices"] == []
-    assert len([d for d in facts["pci"]["devices"] if d["rdma_only"]]) == 8
+    assert len([d for d in facts["pci"]["devices"] if d["rdma"]]) == 8

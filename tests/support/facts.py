@@ -22,7 +22,7 @@ from netdoctor.probes.environ import Environ, Launcher, Setting
 from netdoctor.probes.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.probes.interrupts import Interrupts
 from netdoctor.probes.job import Expected, JobShape
-from netdoctor.probes.kernel import UNLIMITED, Kernel, Limit, Module
+from netdoctor.probes.kernel import UNLIMITED, Kernel, Module
 from netdoctor.probes.libraries import JobPython, Libraries, NcclLibrary, Plugin, Torch
 from netdoctor.probes.nccl import NcclChoice
 from netdoctor.probes.net import Address, Link, LocalPorts, Net
@@ -147,10 +147,10 @@ def kernel(**changes: Any) -> Kernel:
             "net.core.somaxconn": "4096",
         },
         limits={
-            "memlock": Limit(UNLIMITED, UNLIMITED),
-            "nofile": Limit(1048576, 1048576),
-            "stack": Limit(8 << 20, UNLIMITED),
-            "nproc": Limit(UNLIMITED, UNLIMITED),
+            "memlock": UNLIMITED,
+            "nofile": 1048576,
+            "stack": 8 << 20,
+            "nproc": UNLIMITED,
         },
         driver="NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build",
     )
@@ -376,15 +376,10 @@ def net(*links: Link, **changes: Any) -> Net:
     usual = (
         netlink_link("lo", 1, "127.0.0.1"),
         netlink_link("eth0", 2, "10.0.0.7"),
-        *(
-            netlink_link(f"ib{i}", 3 + i, f"10.1.{i}.7", infiniband=True, mtu=2044, speed_mbps=400000, numa_node=i // 4)
-            for i in range(8)
-        ),
+        *(netlink_link(f"ib{i}", 3 + i, f"10.1.{i}.7", mtu=2044, speed_mbps=400000, numa_node=i // 4) for i in range(8)),
     )
     base = Net(
         links=links or usual,
-        sysfs_agrees=True,
-        hostname="dgx1",
         hostname_addresses=("10.0.0.7",),
         master=None,
         master_port=None,
@@ -411,8 +406,7 @@ def environ(variables: Mapping[str, str] | None = None, /, launcher: Launcher | 
 
 
 def library(path: str = LIBNCCL, version: tuple[int, int, int] | Unavailable = (2, 27, 5), **changes: Any) -> NcclLibrary:
-    text = "" if isinstance(version, Unavailable) else ".".join(map(str, version)) + "+cuda12.9"
-    base = NcclLibrary(path, path, version, text, "dlopen", ("site-packages", "torch"))
+    base = NcclLibrary(path, path, version, "dlopen", ("site-packages", "torch"))
     return replace(base, **changes)
 
 
@@ -422,7 +416,6 @@ def torch(**changes: Any) -> Torch:
         path="/opt/venv/lib/python3.12/site-packages/torch",
         cuda="12.9",
         nccl_linkage="dynamic",
-        rpath_kind="RPATH",
         nccl_path=LIBNCCL,
         nccl_compiled=(2, 27, 5),
     )

@@ -12,7 +12,7 @@ from netdoctor.probes.cpu import Cpu
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
 from netdoctor.probes.interrupts import Interrupts
-from netdoctor.probes.kernel import Kernel, Limit
+from netdoctor.probes.kernel import Kernel
 from netdoctor.probes.libraries import JobPython, Libraries
 from netdoctor.probes.nccl import NcclChoice
 from netdoctor.probes.net import Link, Net, Route
@@ -45,11 +45,11 @@ def dgx_pod() -> Machine:
     eth0 = f.netlink_link(
         "eth0", 3, "10.42.3.17", kind="veth", speed_mbps=10000, vendor=ABSENT, driver=ABSENT, numa_node=ABSENT
     )
-    net = f.net(f.netlink_link("lo", 1, "127.0.0.1"), eth0, default_route=Route("0.0.0.0", "eth0", "10.42.3.17", "10.42.3.1"))
+    net = f.net(f.netlink_link("lo", 1, "127.0.0.1"), eth0, default_route=Route("eth0", "10.42.3.17"))
     return dgx_h100() | {
         Vantage: f.pod(),
         Container: f.container(runtime="kubernetes", devices_from_host=False),
-        Net: replace(net, hostname="job-0", hostname_addresses=("10.42.3.17",)),
+        Net: replace(net, hostname_addresses=("10.42.3.17",)),
         NcclChoice: f.nccl_choice(interface="eth0", address="10.42.3.17"),
     }
 
@@ -102,7 +102,7 @@ def azure_nd() -> Machine:
     slow = f.hca(0, name="mlx5_an0", pci="00aa:00:02.0", ports=(f.roce_port("eth1", rate_gbps=100.0),), uverbs=f.uverbs(8))
     synthetic = f.netlink_link("eth0", 2, "10.0.0.7", vendor=ABSENT, driver="hv_netvsc", numa_node=ABSENT)
     vf = f.netlink_link("eth1", 3, controller=2)
-    ib = tuple(f.netlink_link(f"ib{i}", 4 + i, f"172.16.{i}.7", infiniband=True, mtu=2044, speed_mbps=400000) for i in range(8))
+    ib = tuple(f.netlink_link(f"ib{i}", 4 + i, f"172.16.{i}.7", mtu=2044, speed_mbps=400000) for i in range(8))
     return f.machine(
         {
             Pci: f.pci(devices=(*gpus, *hcas, f.hca_device(0, address="00aa:00:02.0", path=(), root="pci00aa:00"))),
@@ -215,7 +215,7 @@ def gb10() -> Machine:
 def cpu_node() -> Machine:
     """A node without accelerator and RDMA, with a CPU build of torch; 8 MiB of locked memory is systemd's default."""
     eth0: Link = f.netlink_link("eth0", 2, "10.0.0.7", vendor="0x1af4", driver="virtio_net", speed_mbps=Unavailable("failed"))
-    kernel = f.kernel(limits={**f.kernel().limits, "memlock": Limit(8 << 20, 8 << 20)}, driver=ABSENT, modules={})
+    kernel = f.kernel(limits={**f.kernel().limits, "memlock": 8 << 20}, driver=ABSENT, modules={})
     return f.machine(
         {
             Pci: f.pci(0, 0),
@@ -225,9 +225,7 @@ def cpu_node() -> Machine:
             NcclChoice: f.nccl_choice(interface="eth0", address="10.0.0.7"),
             Libraries: f.libraries(
                 python=JobPython("/usr/bin/python3", "python3 on PATH", False),
-                torch=f.torch(
-                    version="2.13.0+cpu", cuda=None, nccl_linkage="none", rpath_kind="none", nccl_path=None, nccl_compiled=None
-                ),
+                torch=f.torch(version="2.13.0+cpu", cuda=None, nccl_linkage="none", nccl_path=None, nccl_compiled=None),
                 nccl=(),
             ),
             Kernel: kernel,

@@ -12,6 +12,7 @@ import pytest
 
 from netdoctor.commands import env
 from netdoctor.nccl import catalogue
+from netdoctor.nccl.version import parse as parse_version
 
 SCHEMA = json.loads(files("netdoctor.schemas").joinpath("env-1.json").read_text("utf-8"))
 
@@ -133,6 +134,7 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_versions() -> None:
-    parse = catalogue.parse_version
+    parse = parse_version
     assert parse("2.27.5+cuda12.9") == parse("v2.27.5-1") == parse("22705") == (2, 27, 5)
     assert (parse("2.27"), parse("2804"), parse("x"), parse("")) == ((2, 27, 0), (2, 8, 4), None, None)
+    assert (parse("2.28.3.rc1"), parse("2.27.x"), parse("2.27x"), parse("2.٣.5")) == ((2, 28, 3), None, None, None)

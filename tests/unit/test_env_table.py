@@ -9,18 +9,19 @@ from hypothesis import strategies as st
 from netdoctor.model import Finding, Severity, Status
 from netdoctor.nccl import catalogue
 from netdoctor.nccl.environ import judge, judge_conf, judge_repeats
+from netdoctor.nccl.version import parse as parse_version
 from netdoctor.probes.environ import Setting
 from tests.support.env_table import HEALTHY, NEW, OLD, ROWS
 
 
 def verdict(name: str, value: str, version: str, **known: object) -> list[Finding]:
-    return judge([Setting(name, value, "environment")], catalogue.parse_version(version), **known)  # type: ignore[arg-type]
+    return judge([Setting(name, value, "environment")], parse_version(version), **known)  # type: ignore[arg-type]
 
 
 def together(values: dict[str, str], version: str | None = NEW, **known: object) -> dict[str, tuple[str, str]]:
     """{variable: (status, rule)} of variables that are set together."""
     settings = [Setting(n, v, "environment") for n, v in values.items()]
-    parsed = catalogue.parse_version(version) if version else None
+    parsed = parse_version(version) if version else None
     found = judge(settings, parsed, **known)  # type: ignore[arg-type]
     return {f.subject: (f.status.value, f.evidence["rule"]) for f in reversed(found)}
 
@@ -42,7 +43,7 @@ def test_verdict(name: str, value: str, version: str, status: str, rule: str) ->
 @pytest.mark.parametrize("name", sorted(HEALTHY))
 def test_healthy_setups_have_no_fail(name: str) -> None:
     version, values = HEALTHY[name]
-    found = judge([Setting(n, v, "environment") for n, v in values.items()], catalogue.parse_version(version))
+    found = judge([Setting(n, v, "environment") for n, v in values.items()], parse_version(version))
     assert [f.message for f in found if f.status is Status.FAIL] == []
     assert [f.message for f in found if f.status is Status.UNKNOWN and f.blocking] == []
     assert len(found) == len(values)

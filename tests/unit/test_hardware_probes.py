@@ -70,7 +70,7 @@ def test_a_dgx(healthy: dict[str, Answer]) -> None:
     fact = the_pci(healthy)
     assert [d.address for d in fact.gpus] == [f"0000:{b:02x}:00.0" for b in GPU_BUSES]
     assert [d.address for d in fact.rdma] == [f"0000:{b:02x}:00.0" for b in HCA_BUSES]
-    assert all(d.rdma_only and d.driver == "mlx5_core" for d in fact.rdma)
+    assert all(d.driver == "mlx5_core" for d in fact.rdma)
     assert [d.numa_node for d in fact.gpus] == [0] * 4 + [1] * 4
     assert fact.foreign_accelerators == () and fact.unread == ()
     first = fact.at("0000:1b:00.0")
@@ -88,37 +88,37 @@ def test_a_narrow_link(root: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vendor", "device", "klass", "driver", "rdma_family", "only"),
+    ("vendor", "device", "klass", "driver", "rdma_family"),
     [
-        (0x15B3, 0x1021, 0x020000, "mlx5_core", True, True),
-        (0x15B3, 0x1021, 0x020000, "", True, True),
-        (0x15B3, 0x1021, 0x020000, "vfio-pci", True, True),
-        (0x15B3, 0xCF6C, 0x020000, "mlxsw_spectrum2", False, False),  # a switch
-        (0x1D0F, 0xEFA1, 0x020000, "efa", True, True),
-        (0x1D0F, 0xEC20, 0x020000, "ena", False, False),
-        (0x1D0F, 0xEC20, 0x020000, "", False, False),
-        (0x14E4, 0x1750, 0x020000, "bnxt_en", True, False),
-        (0x14E4, 0x165F, 0x020000, "tg3", False, False),
-        (0x14E4, 0x165F, 0x020000, "", False, False),
-        (0x8086, 0x1592, 0x020000, "ice", True, False),
-        (0x8086, 0x100E, 0x020000, "e1000", False, False),
-        (0x8086, 0x1563, 0x020000, "ixgbe", False, False),
-        (0x1414, 0x00BA, 0x020000, "mana", True, False),
-        (0x1AE0, 0x0042, 0x020000, "gve", False, False),
-        (0x1AF4, 0x1041, 0x020000, "virtio-pci", False, False),
-        (0x1077, 0x1656, 0x020000, "qede", True, False),
-        (0x15B3, 0x1003, 0x028000, "mlx4_core", True, True),
-        (0x144D, 0xA80A, 0x010802, "nvme", None, None),  # not of these checks at all
+        (0x15B3, 0x1021, 0x020000, "mlx5_core", True),
+        (0x15B3, 0x1021, 0x020000, "", True),
+        (0x15B3, 0x1021, 0x020000, "vfio-pci", True),
+        (0x15B3, 0xCF6C, 0x020000, "mlxsw_spectrum2", False),  # a switch
+        (0x1D0F, 0xEFA1, 0x020000, "efa", True),
+        (0x1D0F, 0xEC20, 0x020000, "ena", False),
+        (0x1D0F, 0xEC20, 0x020000, "", False),
+        (0x14E4, 0x1750, 0x020000, "bnxt_en", True),
+        (0x14E4, 0x165F, 0x020000, "tg3", False),
+        (0x14E4, 0x165F, 0x020000, "", False),
+        (0x8086, 0x1592, 0x020000, "ice", True),
+        (0x8086, 0x100E, 0x020000, "e1000", False),
+        (0x8086, 0x1563, 0x020000, "ixgbe", False),
+        (0x1414, 0x00BA, 0x020000, "mana", True),
+        (0x1AE0, 0x0042, 0x020000, "gve", False),
+        (0x1AF4, 0x1041, 0x020000, "virtio-pci", False),
+        (0x1077, 0x1656, 0x020000, "qede", True),
+        (0x15B3, 0x1003, 0x028000, "mlx4_core", True),
+        (0x144D, 0xA80A, 0x010802, "nvme", None),  # not of these checks at all
     ],
 )
 def test_which_network_controllers_do_rdma(
-    root: pathlib.Path, vendor: int, device: int, klass: int, driver: str, rdma_family: bool | None, only: bool | None
+    root: pathlib.Path, vendor: int, device: int, klass: int, driver: str, rdma_family: bool | None
 ) -> None:
     fact = the_pci(answers(root, gpus=0, hcas=0, extra=[Extra(0x21, vendor, device, klass, driver)]))
     one = fact.at("0000:21:00.0")
     assert (one is None) == (rdma_family is None)
     if one is not None:
-        assert (one.rdma, one.rdma_only) == (rdma_family, only)
+        assert one.rdma == rdma_family
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_a_provider_that_crashes_takes_only_its_own_device(healthy: dict[str, An
 def test_what_libibverbs_does_not_list_is_absent(healthy: dict[str, Answer]) -> None:
     fact = the_rdma(healthy | {"ask:ibverbs": {"library": "x", "warnings": ["couldn't load driver"], "devices": {}}})
     assert all(isinstance(d.provider, Unavailable) and d.provider.kind == "absent" for d in devices(fact))
-    assert fact.verbs_devices == () and fact.warnings == ("couldn't load driver",)
+    assert fact.verbs_devices == ()
     none = {"library": "x", "warnings": [], "devices": {"unavailable": "unsupported", "detail": "ENOSYS"}}
     assert the_rdma(healthy | {"ask:ibverbs": none}).verbs_devices == Unavailable("unsupported", "ENOSYS")
 
@@ -467,8 +467,8 @@ Max locked memory         65536                unlimited            bytes
 
 def test_limits() -> None:
     fact = kernel.probe(ReplayHost({"file:/proc/self/limits": LIMITS}))
-    assert fact.limits["memlock"] == kernel.Limit(65536, kernel.UNLIMITED)
-    assert fact.limits["nofile"] == kernel.Limit(20000, 20000)
+    assert fact.limits["memlock"] == 65536
+    assert fact.limits["nofile"] == 20000
     cut = kernel.probe(ReplayHost({"file:/proc/self/limits": LIMITS[:100]}))
     assert isinstance(cut.limits["memlock"], Unavailable)
 

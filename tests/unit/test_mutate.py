@@ -8,7 +8,7 @@ from math import ceil, comb
 
 import pytest
 
-from netdoctor.checks.allreduce_run import _size
+from netdoctor.checks.net_port_range import _list
 from tests.lab.mutants import GOAL, RARELY, all_of, equivalent, examine, most_survivors, planted
 from tests.lab.mutate import mutants
 
@@ -66,8 +66,8 @@ def test_a_planted_default_goes_again() -> None:
     assert module.speak.__defaults__ == (1,)
 
 
-def kib() -> None:
-    assert _size(1 << 10) == "1 KiB"
+def one_port() -> None:
+    assert _list([7]) == "7"
 
 
 def never() -> None:
@@ -75,16 +75,20 @@ def never() -> None:
 
 
 def test_a_case_that_fails_without_a_mutant_proves_nothing_and_is_told() -> None:
-    todo = [one for one in all_of("allreduce_run") if one.name.startswith("_size:")]
-    some = examine("allreduce_run", todo, {}, [("kib", kib)])
+    todo = [one for one in all_of("net_port_range") if one.name.startswith("_list:")]
+    some = examine("net_port_range", todo, {}, [("one port", one_port)])
     assert 0 < some.killed < some.mutants == len(todo) and not some.wrong
-    none = examine("allreduce_run", todo, {}, [("never", never)])
+    none = examine("net_port_range", todo, {}, [("never", never)])
     assert none.killed == 0 and any("never" in text for text in none.wrong)
 
 
 def test_a_mutant_that_is_listed_as_equivalent_and_killed_is_told() -> None:
-    todo = [one for one in all_of("allreduce_run") if one.name == "_size: size >= unit -> size > unit"]
-    found = examine("allreduce_run", todo, {todo[0].name: "no reason"}, [("kib", kib)])
+    todo = [
+        one
+        for one in all_of("net_port_range")
+        if one.name == "_list: runs and port == runs[-1][-1] + 1 -> runs or port == runs[-1][-1] + 1"
+    ]
+    found = examine("net_port_range", todo, {todo[0].name: "no reason"}, [("one port", one_port)])
     assert (found.mutants, found.equivalent, len(found.wrong)) == (0, 1, 1)
 
 

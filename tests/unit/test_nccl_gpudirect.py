@@ -6,6 +6,7 @@ import pytest
 
 from netdoctor.model import Unavailable
 from netdoctor.nccl import gpudirect as g
+from netdoctor.nccl.integers import integer
 from netdoctor.probes.kernel import Module
 from tests.support import facts as f
 
@@ -151,4 +152,4 @@ def test_reads(
     ],
 )
 def test_integers_as_strtoll_reads_them(value: str, number: int) -> None:
-    assert g.integer(value) == number
+    assert integer(value) == number

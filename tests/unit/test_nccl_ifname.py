@@ -14,7 +14,7 @@ ETH1 = netlink_link("eth1", 3, "10.1.0.7")
 DOCKER0 = netlink_link("docker0", 4, "172.17.0.1", kind="bridge")
 VIRBR0 = netlink_link("virbr0", 2, "192.168.122.1", kind="bridge")
 BR = netlink_link("br-1a2b", 2, "172.18.0.1", kind="bridge")
-IB = netlink_link("ibp65s0", 9, "10.9.0.7", infiniband=True)
+IB = netlink_link("ibp65s0", 9, "10.9.0.7")
 DOWN = netlink_link("eth0", 2, "10.0.0.7", running=False, up=False)
 V6 = netlink_link("eth0", 2, "fd00::7", "fe80::7")
 

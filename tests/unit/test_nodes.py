@@ -585,7 +585,7 @@ def test_where_ranks_will_listen() -> None:
         Unavailable("absent"),
     )
     bare = dataclasses.replace(link, name="eth1", addresses=(dataclasses.replace(six, ip="fe80::8"),))
-    net = Net((link, bare), True, "h", ("127.0.1.1",), None, None, (), None)
+    net = Net((link, bare), ("127.0.1.1",), None, None, (), None)
 
     def gloo(named: str | None, **more: Any) -> Any:
         facts = {"Net": dataclasses.replace(net, **more), "Environ": environ({"GLOO_SOCKET_IFNAME": named} if named else {})}

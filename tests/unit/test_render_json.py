@@ -1,4 +1,4 @@
-"""The JSON report: valid by its schema whatever is in it, equal but for `volatile`, and read back."""
+"""The JSON report: valid by its schema whatever is in it, equal but for `volatile`, and whole."""
 
 import json
 from dataclasses import replace
@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from netdoctor.model import CheckResult, Finding, Quantity, Report, Severity, Status
-from netdoctor.render.json import ReportError, data, loads, render
+from netdoctor.model import Finding, Quantity, Report, Severity, Status, plain
+from netdoctor.render.json import data, render
 from tests.support.reports import EVERY, FAIL, PASS, check, report, reports
 
 SCHEMA = json.loads((files("netdoctor") / "schemas" / "report-1.json").read_text())
@@ -45,29 +45,21 @@ def test_hostile_strings_are_valid_and_clean(one: Report) -> None:
         assert bad not in text
 
 
-@SLOW
-@given(reports())
-def test_read_back_and_written_again_it_is_the_same(one: Report) -> None:
-    text = render(one)
-    assert render(loads(text)) == text
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_nothing_is_lost(name: str) -> None:
     one = EVERY[name]
-    back = loads(render(one))
-    assert (back.verdict, back.profile, back.partial, back.tool_version) == (
-        one.verdict,
-        one.profile,
-        one.partial,
-        one.tool_version,
-    )
-    assert [c.id for c in back.checks] == [c.id for c in one.checks]
-    for mine, theirs in zip(one.findings(), back.findings(), strict=True):
-        assert replace(mine, evidence={}, measured={}) == replace(theirs, evidence={}, measured={})
-        assert mine.measured == theirs.measured
-        assert mine.fingerprint == theirs.fingerprint
-    assert back.volatile == one.volatile
+    document = parsed(one)
+    assert (document["profile"], document["partial"], document["tool_version"]) == (one.profile, one.partial, one.tool_version)
+    assert document["verdict"] == plain(one.verdict)
+    assert [c["id"] for c in document["checks"]] == [c.id for c in one.checks]
+    written = [f for check in document["checks"] for f in check["findings"]]
+    for finding, told in zip(one.findings(), written, strict=True):
+        assert {k: v for k, v in plain(finding).items() if k not in ("measured", "cost")} == {
+            k: v for k, v in told.items() if k != "fingerprint"
+        }
+        assert told["fingerprint"] == finding.fingerprint
+        assert document["volatile"]["measured"].get(finding.fingerprint, {}) == plain(finding.measured)
+    assert {k: v for k, v in document["volatile"].items() if k not in ("measured", "cost")} == plain(one.volatile)
 
 
 @pytest.mark.parametrize(
@@ -121,60 +113,10 @@ def test_two_findings_of_one_fingerprint_keep_their_numbers() -> None:
     prints = [f["fingerprint"] for f in document["checks"][0]["findings"]]
     assert len(set(prints)) == 3
     assert prints[1] == f"{prints[0]}.2"
-    assert [f.measured for f in loads(render(one)).findings()] == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert [document["volatile"]["measured"][one] for one in prints] == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
 def test_numbers_without_a_json_word() -> None:
     one = report(check("a.b", Finding(Status.PASS, "m", measured={"x": float("nan"), "q": Quantity(float("inf"), "s")})))
     (measured,) = data(one)["volatile"]["measured"].values()
     assert measured == {"x": "nan", "q": {"value": "inf", "unit": "s"}}
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("[1, 2]", "no schema"),
-        ('{"schema": 3}', "no schema"),
-        ('{"schema": "other/1"}', "no schema"),
-        ('{"schema": "netdoctor.snapshot/1"}', "is not a report"),
-        ('{"schema": "netdoctor.report/2"}', "newer netdoctor"),
-        ('{"schema": "netdoctor.report/1"}', "missing or misshapen"),
-    ],
-)
-def test_what_is_no_report_says_so(text: str, said: str) -> None:
-    with pytest.raises(ReportError, match=said):
-        loads(text)
-
-
-def test_a_report_cut_anywhere_is_refused() -> None:
-    text = render(EVERY["unhealthy"]).rstrip()
-    for end in range(0, len(text), 97):
-        with pytest.raises(ReportError):
-            loads(text[:end])
-
-
-@pytest.mark.parametrize("value", [None, 3, "x", [], {}])
-def test_a_member_of_another_shape_is_refused_or_read(value: object) -> None:
-    """Whatever one member is replaced by: a report or a ReportError, nothing else."""
-    for path in (
-        ("checks",),
-        ("verdict",),
-        ("volatile",),
-        ("identity",),
-        ("runs",),
-        ("checks", 0),
-        ("checks", 1, "findings", 0),
-    ):
-        document = json.loads(render(EVERY["unhealthy"]))
-        at = document
-        for step in path[:-1]:
-            at = at[step]
-        at[path[-1]] = value
-        try:
-            got = loads(json.dumps(document))
-        except ReportError:
-            continue
-        assert isinstance(got, Report)
-        assert all(isinstance(c, CheckResult) for c in got.checks)

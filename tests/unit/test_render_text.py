@@ -9,11 +9,9 @@ from hypothesis import HealthCheck, given, settings
 
 from netdoctor.model import Finding, Report, Status
 from netdoctor.render import terminal
-from netdoctor.render.brief import nagios, npd, termination
 from netdoctor.render.brief import render as brief
+from netdoctor.render.brief import termination
 from netdoctor.render.common import cut, shown
-from netdoctor.render.json import loads
-from netdoctor.render.json import render as as_json
 from netdoctor.render.text import render
 from tests.support.reports import EVERY, FAIL, PAIRS, PASS, check, report, reports
 
@@ -125,11 +123,6 @@ def test_hostile_strings_cannot_forge_lines_or_move_the_cursor(one: Report) -> N
     text.encode("utf-8")
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_report_that_was_read_back_looks_the_same(name: str) -> None:
-    assert render(loads(as_json(EVERY[name]))) == render(EVERY[name])
-
-
 # One line
 
 
@@ -160,19 +153,12 @@ def test_brief_says_how_many_more() -> None:
 def test_every_one_line_form_keeps_its_width(one: Report) -> None:
     for line, limit in (
         (brief(one), 200),
-        (npd(one), 80),
-        (nagios(one, 2), 200),
+        (brief(one, width=80), 80),
         (termination(one, width=100, prefix="node check: "), 100),
     ):
         assert len(line.encode("utf-8")) <= limit
         assert not re.search(r"[\x00-\x1f\x7f-\x9f\u202e\u2028]", line)
-    assert "|" not in nagios(one, 0)
     assert termination(one).startswith("netdoctor: ")
-
-
-@pytest.mark.parametrize(("code", "word"), [(0, "OK"), (1, "WARNING"), (2, "CRITICAL"), (3, "UNKNOWN"), (9, "UNKNOWN")])
-def test_nagios_says_its_word(code: int, word: str) -> None:
-    assert nagios(EVERY["unhealthy"], code).startswith(f"NETDOCTOR {word} - unhealthy: ")
 
 
 @pytest.mark.parametrize(

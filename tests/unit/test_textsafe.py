@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netdoctor.textsafe import clean, safe_name
+from netdoctor.textsafe import clean, line, safe_name
 
 NASTY = st.text(alphabet=st.one_of(st.sampled_from("\x1b\x9b\x9d[];m\\\x07\x90P_\u202e\u2028\n\t\r\ud800ab0"), st.characters()))
 
@@ -18,6 +18,7 @@ NASTY = st.text(alphabet=st.one_of(st.sampled_from("\x1b\x9b\x9d[];m\\\x07\x90P_
         ("\x1b[31mred\x1b[0m", "red"),
         ("\x9b2Jcleared", "cleared"),
         ("\x1b]0;title\x07text", "text"),
+        ("\x90a\x90b\x9cc", "ac"),  # a string ends where another begins, so that a run of \x90 takes no quadratic time
         ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
         ("\x1bP1$tx\x1b\\after", "after"),
         ("\x1b]0;never ends, evidence stays", "]0;never ends, evidence stays"),
@@ -59,3 +60,11 @@ def test_safe_names(name: str) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", '"><script>', "../../x", "$(id)", "a b", "node\n", "é", "x" * 254])
 def test_unsafe_names(name: str) -> None:
     assert not safe_name(name)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("a b", "a b"), ("a\nb\x1b[1m\u202e", "a b"), ("x" * 11, "x" * 9 + "…"), ("\x00" * 40 + "far", ""), (None, ""), (5, "")],
+)
+def test_a_line_is_bounded_and_only_text(value: object, shown: str) -> None:
+    assert line(value, 10) == shown

@@ -11,7 +11,6 @@ from netdoctor.nccl.diagnosis.scene import (
     CERTAIN,
     EFFECT,
     LIKELY,
-    LOCAL_IF,
     OPEN,
     QUIET,
     STRONG,
@@ -19,6 +18,7 @@ from netdoctor.nccl.diagnosis.scene import (
     Scene,
     is_ipv6,
     link_local,
+    local_interface,
     loopback,
     unreachable_by_design,
 )
@@ -145,7 +145,7 @@ def connect(s: Scene) -> Iterator[Guess]:
     errno = " ".join(errnos)
     many_ifs = len({a.ifname for a in f.socket_interfaces}) > 1
     odd_peer = next((p for p in peers if unreachable_by_design(p)), None)
-    odd_if = next((a for a in f.bootstraps if LOCAL_IF.match(a.ifname)), None)
+    odd_if = next((a for a in f.bootstraps if local_interface(a.ifname)), None)
     base = EFFECT + 5 if s.broken_locally or stale else LIKELY
     at = f" to {peers[0]}" if peers else ""
     if odd_peer and not (loopback(odd_peer) and s.many_nodes is False):
@@ -252,7 +252,7 @@ def chosen_interface(s: Scene) -> Iterator[Guess]:
         )
         return
     for a in f.bootstraps:
-        odd = LOCAL_IF.match(a.ifname) or loopback(a.address)
+        odd = local_interface(a.ifname) or loopback(a.address)
         if odd or (link_local(a.address) and s.many_nodes):
             weight = LIKELY if s.many_nodes else QUIET - 5
             if weight < QUIET and (f.vias or s.facts.channels):

@@ -10,6 +10,7 @@ from typing import Final
 
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.facts import Event, LogFacts
+from netdoctor.nccl.interfaces import INSIDE_NAMES
 
 # How likely a guess is to be the cause rather than one of its effects.  Between two guesses only the order counts.
 CERTAIN: Final = 95  # NCCL names the cause itself
@@ -42,10 +43,6 @@ class Guess:
 
 Rule = Callable[["Scene"], Iterator[Guess]]
 
-# Interfaces that carry traffic within a host only, by the names that Docker, libvirt, CNI plugins and VPNs give them.
-LOCAL_IF: Final = re.compile(
-    r"lo$|docker|virbr|veth|br-|cni|flannel|cali|cilium|lxc|lxdbr|podman|tun\d|tap\d|tailscale|wg\d|kube-"
-)
 _LOOPBACK: Final = re.compile(r"127\.|::1$|localhost")
 _LINK_LOCAL: Final = re.compile(r"fe80:|169\.254\.")
 # The addresses that Docker's and libvirt's default bridges have on every host.
@@ -54,6 +51,11 @@ _BRIDGE: Final = re.compile(r"172\.1[7-9]\.0\.1$|172\.2\d\.0\.1$|192\.168\.122\.
 
 # Docker's and Podman's default pools: container addresses behind a host's own bridge.
 BRIDGED: Final = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.|10\.88\.")
+
+
+def local_interface(name: str) -> bool:
+    """One that carries traffic within a host only, by the name that Docker, libvirt, CNI plugins and VPNs give it."""
+    return name == "lo" or name.startswith(INSIDE_NAMES)
 
 
 def loopback(address: str) -> bool:
@@ -71,11 +73,6 @@ def unreachable_by_design(address: str) -> bool:
 
 def is_ipv6(address: str) -> bool:
     return address.count(":") >= 2
-
-
-def number(version: str | None) -> tuple[int, ...]:
-    """``2.21.5`` as (2, 21, 5); () where unknown."""
-    return tuple(int(p) for p in re.findall(r"\d+", version or "")[:3])
 
 
 class Scene:

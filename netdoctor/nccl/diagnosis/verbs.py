@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.scene import EFFECT, LIKELY, OPEN, QUIET, STRONG, Guess, Scene, number, sudden
+from netdoctor.nccl.diagnosis.scene import EFFECT, LIKELY, OPEN, QUIET, STRONG, Guess, Scene, sudden
 from netdoctor.nccl.facts import Event
+from netdoctor.nccl.version import parse
 
 _GID = Fix(
     "let NCCL pick the GID (2.21.5 and later): remove NCCL_IB_GID_INDEX, or set the index of the RoCE v2 IPv4 GID on each node",
@@ -219,7 +220,8 @@ def _retries(s: Scene, events: tuple[Event, ...]) -> Iterator[Guess]:
     gids = [g for e in events for g in (e.data.get("local", ""), e.data.get("remote", "")) if g]
     local_gid = any(g.lower().startswith("fe80") for g in gids)
     # NCCL's default GID index is 0 up to 2.20.5, a link-local or RoCE v1 GID (src/transport/net_ib.cc); automatic from 2.21.5.
-    default_gid = s.roce and () < number(f.nccl_version) < (2, 21, 5) and "NCCL_IB_GID_INDEX" not in f.env
+    version = parse(f.nccl_version or "")
+    default_gid = s.roce and version is not None and version < (2, 21, 5) and "NCCL_IB_GID_INDEX" not in f.env
     if (s.roce and local_gid) or (default_gid and "INFO" in f.levels and not gone):
         yield Guess("roce_gid", weight + 2, "the GID in use is link-local or RoCE v1, which is not routed", events, _GID)
     elif s.roce or any("ffff" in g for g in gids):

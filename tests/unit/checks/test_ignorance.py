@@ -14,7 +14,7 @@ from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.probes.cpu import Cpu
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.kernel import Kernel, Limit
+from netdoctor.probes.kernel import Kernel
 from netdoctor.probes.libraries import Libraries
 from netdoctor.probes.rdma import Provider, Rdma
 from tests.support import facts as f
@@ -39,7 +39,7 @@ def faulty() -> dict[str, Machine]:
         "nodes refused": dgx | {Rdma: f.rdma(devices=refused)},
         "port down": dgx | {Rdma: f.rdma(devices=tuple(f.hca(i, ports=(f.port(state="DOWN"),)) for i in range(8)))},
         "GID elsewhere": hgx_roce() | {Rdma: f.rdma(devices=tuple(f.hca(i, ports=(f.roce_port("gone"),)) for i in range(8)))},
-        "memlock": dgx | {Kernel: f.kernel(limits={"memlock": Limit(1 << 16, 1 << 16)}), PathRun: f.path_run()},
+        "memlock": dgx | {Kernel: f.kernel(limits={"memlock": 1 << 16}), PathRun: f.path_run()},
         "wrong socket": dgx
         | {Baseline: f.baseline(f.run(ranks=tuple(f.rank(i, affinity=socket, thread_affinity=socket) for i in range(8))))},
         "memory of one node": dgx | {Cpu: f.cpu(memory_allowed=frozenset({0}))},

@@ -196,8 +196,8 @@ NOTES: dict[str, tuple[Changes, list[str]]] = {
         [],
     ),
     "twice the same version": ({Libraries: BOTH, Baseline: mapped(f.LIBNCCL, ELSEWHERE)}, ["is mapped from 2 paths"]),
-    "one node": ({JobShape: f.job(nodes=1, stated=True)}, []),
-    "two nodes": ({JobShape: f.job(nodes=2, stated=True)}, ["other nodes were not seen"]),
+    "one node": ({JobShape: f.job(nodes=1)}, []),
+    "two nodes": ({JobShape: f.job(nodes=2)}, ["other nodes were not seen"]),
 }
 
 

@@ -32,9 +32,9 @@ CHECKS: dict[str, Callable[..., Iterable[Finding]]] = {
 }
 LO, BR = netlink_link("lo", 1, "127.0.0.1"), netlink_link("br-1a2b", 2, "172.18.0.1", kind="bridge")
 ETH0, SLOW = netlink_link("eth0", 5, "10.0.0.7", speed_mbps=100000), netlink_link("eth1", 6, "10.1.0.7", speed_mbps=1000)
-FAR = Peer("10.0.0.1", ("10.0.0.1",), {"10.0.0.1": Route("10.0.0.1", "eth0", None, None)}, local=False, rtt_ms=1.0)
+FAR = Peer("10.0.0.1", ("10.0.0.1",), {"10.0.0.1": Route("eth0", None)}, local=False, rtt_ms=1.0)
 HERE = Peer("10.0.0.7", ("10.0.0.7",), {}, local=True)
-DEFAULT = Route("default", "eth0", "10.0.0.7", "10.0.0.1")
+DEFAULT = Route("eth0", "10.0.0.7")
 
 
 def ether(*links: Link, **changes: Any) -> Net:
@@ -57,10 +57,10 @@ SCENES: dict[str, dict[type, object]] = {
         Net: ether(LO, default_route=None),
         Environ: environ(launcher=Launcher("torchrun", 0, 16, 0, 8, 2)),
     },
-    "several nodes by the configuration": {Net: ether(LO, default_route=None), JobShape: job(nodes=2, stated=True)},
+    "several nodes by the configuration": {Net: ether(LO, default_route=None), JobShape: job(nodes=2)},
     "a narrow range": {LocalPorts: ports(low=40000, high=40040)},
     "a range that is reserved": {LocalPorts: ports(reserved=frozenset(range(32768, 60980)))},
-    "many communicators": {LocalPorts: ports(low=40000, high=40999), JobShape: job(communicators=64, stated=True)},
+    "many communicators": {LocalPorts: ports(low=40000, high=40999), JobShape: job(communicators=64)},
     "a lowered floor": {LocalPorts: ports(low=1024, high=65535)},
     "a master port inside the range": {Net: ether(LO, ETH0, master=HERE, master_port=40000)},
     "a master port of somebody else": {

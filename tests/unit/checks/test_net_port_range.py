@@ -25,7 +25,7 @@ NAMELESS = Peer("nosuch", Unavailable("absent"), {}, local=Unavailable("not read
 
 def shape(**stated: Any) -> JobShape:
     """As `job:` of the configuration gives it."""
-    return job(**{"ranks_per_node": 8, "stated": True, "nodes_stated": True, **stated})
+    return job(**{"ranks_per_node": 8, "nodes_stated": True, **stated})
 
 
 BIG = shape(nodes=256)
@@ -63,8 +63,8 @@ def test_a_healthy_machine_passes_with_the_kernels_default() -> None:
         ({"ports": ports(reserved=frozenset(range(32768, 60970)))}, FAIL),
         ({"ports": ports(low=50000, high=51000)}, PASS),
         ({"ports": ports(low=40000, high=40039), "gpus": gpus(4)}, PASS),
-        ({"ports": ports(low=40000, high=40039), "job": job(ranks_per_node=2, stated=True)}, PASS),
-        ({"ports": ports(low=40000, high=40049), "job": job(communicators=2, stated=True)}, FAIL),
+        ({"ports": ports(low=40000, high=40039), "job": job(ranks_per_node=2)}, PASS),
+        ({"ports": ports(low=40000, high=40049), "job": job(communicators=2)}, FAIL),
         ({"ports": ports(low=40000, high=40039), "nccl": nccl_choice(version=(2, 21, 5))}, PASS),
         ({"ports": ports(low=40000, high=40039), "vantage": outside()}, FAIL),
         ({"vantage": outside()}, UNKNOWN),
@@ -140,7 +140,7 @@ def test_a_lowered_floor_swallows_service_ports(facts: dict[str, Any], status: A
     assert found(**facts).get("service ports") == status
 
 
-ROUTE = Route("default", "eth0", "10.244.0.7", "10.244.0.1")
+ROUTE = Route("eth0", "10.244.0.7")
 POD = net(netlink_link("eth0", 2, "10.244.0.7", kind="veth"), master=HERE, master_port=40000, default_route=ROUTE)
 HOST_POD = net(netlink_link("eth0", 2, "10.0.0.7"), master=HERE, master_port=40000, default_route=ROUTE)
 
@@ -234,7 +234,7 @@ TORCHRUN_2 = Launcher("torchrun", 0, 16, 0, 8, nodes=2)
         ({"environ": environ(launcher=Launcher("mpirun", 0, 16, 0, 8)), "ports": TIGHT}, (FAIL, W)),
         ({"environ": environ(launcher=Launcher("srun", 0, 9, 0, 8)), "ports": TIGHT}, (FAIL, W)),  # 9 ranks, 8 here: two nodes
         ({"environ": environ(launcher=Launcher("unknown", 0, 16, 0, None)), "ports": TIGHT}, None),
-        ({"job": job(communicators=1, stated=True), "environ": environ(launcher=TORCHRUN_2), "ports": TIGHT}, (FAIL, W)),
+        ({"job": job(communicators=1), "environ": environ(launcher=TORCHRUN_2), "ports": TIGHT}, (FAIL, W)),
         ({"job": shape(nodes=2), "environ": LOST, "ports": TIGHT}, (FAIL, W)),  # no variable is asked for
         ({"job": shape(nodes=1), "environ": LOST}, None),
         ({"job": shape(nodes=2, all_to_all=True), "environ": LOST}, (UNKNOWN, None)),  # PXN may be off

@@ -47,8 +47,8 @@ SLOW = netlink_link("eth0", 2, "10.0.0.7", speed_mbps=1000)
 DOCKER0 = netlink_link("docker0", 4, "172.17.0.1", kind="bridge")
 BR = netlink_link("br-1a2b", 2, "172.18.0.1", kind="bridge")
 NIC_IN_BR = netlink_link("ens1", 3, controller=2)
-DEFAULT = Route("default", "eth0", "10.0.0.7", "10.0.0.1")
-SEVERAL = job(nodes=2, stated=True)
+DEFAULT = Route("eth0", "10.0.0.7")
+SEVERAL = job(nodes=2)
 KINDS: dict[str, type] = {
     "net": Net,
     "vantage": Vantage,
@@ -63,7 +63,7 @@ KINDS: dict[str, type] = {
 
 def far(*interfaces: str, name: str = "10.0.0.1") -> Peer:
     """Another node, reached by the first interface; the others have a route of their own."""
-    routes = {name: Route(name, interfaces[0], None, None)} if interfaces else {name: Unavailable("absent", "ENETUNREACH")}
+    routes = {name: Route(interfaces[0], None)} if interfaces else {name: Unavailable("absent", "ENETUNREACH")}
     return Peer(name, (name,), routes, local=False, via={name: interfaces})
 
 
@@ -95,7 +95,7 @@ def test_a_healthy_machine_passes() -> None:
         ({"net": seen(LO, default_route=None)}, (PASS, None)),
         ({"net": seen(LO, ETH0, DOCKER0)}, (PASS, None)),
         ({"net": seen(LO, BR, netlink_link("eth0", 5, "10.0.0.7"))}, (FAIL, W)),
-        ({"net": seen(LO, BR, NIC_IN_BR, default_route=Route("default", "br-1a2b", None, None))}, (PASS, None)),
+        ({"net": seen(LO, BR, NIC_IN_BR, default_route=Route("br-1a2b", None))}, (PASS, None)),
         ({"net": seen(LO, BR, default_route=None)}, (PASS, None)),
         ({"net": seen(), "environ": environ({"NCCL_SOCKET_IFNAME": "lo"})}, (PASS, None)),
         ({"net": seen(), "environ": environ({"NCCL_SOCKET_IFNAME": "eth1"})}, (FAIL, None)),
@@ -116,7 +116,7 @@ def test_a_healthy_machine_passes() -> None:
         ({"net": seen(), "environ": environ(launcher=Launcher("torchrun", 8, 16, 0, 8))}, (UNKNOWN, None)),
         ({"net": seen(), "job": SEVERAL, "net_": None}, (UNKNOWN, None)),
         (
-            {"net": seen(LO, ETH0), "job": job(stated=True), "environ": environ(launcher=Launcher("x", 0, 2, 0, 1))},
+            {"net": seen(LO, ETH0), "job": job(), "environ": environ(launcher=Launcher("x", 0, 2, 0, 1))},
             (UNKNOWN, None),
         ),
         (
@@ -263,7 +263,7 @@ def test_sockets_that_carry_the_data(facts: dict[str, Any], status: Any) -> None
         ({"net": seen(hostname_addresses=Unavailable("absent")), "job": SEVERAL}, (FAIL, W)),
         ({"net": seen(hostname_addresses=Unavailable("timed out"))}, (UNKNOWN, None)),
         ({"net": seen(), "job": SEVERAL}, (PASS, None)),
-        ({"net": seen(hostname_addresses=("127.0.1.1",)), "job": job(nodes=2, gloo_groups=0, stated=True)}, None),
+        ({"net": seen(hostname_addresses=("127.0.1.1",)), "job": job(nodes=2, gloo_groups=0)}, None),
         ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "eth0"})}, (PASS, None)),
         ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "eth"})}, (FAIL, None)),
         ({"net": seen(), "environ": environ({"GLOO_SOCKET_IFNAME": "^docker0"})}, (FAIL, None)),

@@ -69,7 +69,7 @@ def tuned(**values: str | Unavailable) -> Kernel:
 
 def on(speed: int | Unavailable, rtt: float | Unavailable | None = None, **link: Any) -> Net:
     """One Ethernet interface; with `rtt` a master on another node."""
-    route = Route("10.0.0.1", "eth0", "10.0.0.7", None)
+    route = Route("eth0", "10.0.0.7")
     far = Peer("10.0.0.1", ("10.0.0.1",), {"10.0.0.1": route}, local=False, rtt_ms=LOST if rtt is None else rtt)
     links = (netlink_link("lo", 1, "127.0.0.1"), netlink_link("eth0", 2, "10.0.0.7", speed_mbps=speed, **link))
     return net(*links, master=None if rtt is None else far)
@@ -169,7 +169,7 @@ def test_what_cannot_be_read_is_unknown(name: str) -> None:
 
 
 def test_a_configuration_that_says_nothing_of_nodes_is_no_single_node() -> None:
-    assert findings(job=job(communicators=2, stated=True))["eth0"].status is PASS
+    assert findings(job=job(communicators=2))["eth0"].status is PASS
 
 
 def test_without_a_round_trip_the_bound_is_said() -> None:

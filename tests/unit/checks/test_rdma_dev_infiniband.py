@@ -12,7 +12,7 @@ from netdoctor.model import Finding, Severity, Status, Unavailable
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
 from netdoctor.probes.job import Expected
-from netdoctor.probes.kernel import UNLIMITED, Kernel, Limit
+from netdoctor.probes.kernel import UNLIMITED, Kernel
 from netdoctor.probes.net import Net
 from netdoctor.probes.pci import Pci
 from netdoctor.probes.rdma import Provider, Rdma, RdmaDevice
@@ -45,7 +45,7 @@ def every_node(**changes: Any) -> Rdma:
 
 
 def memlock(soft: int) -> Kernel:
-    return f.kernel(limits={"memlock": Limit(soft, soft)})
+    return f.kernel(limits={"memlock": soft})
 
 
 def test_pass_for_each_hca_and_the_memory_lock() -> None:
@@ -246,7 +246,7 @@ def test_a_usable_device_that_may_not_be_the_jobs_is_no_pass() -> None:
 
 
 def test_locked_memory_is_judged_whatever_the_devices_are() -> None:
-    small = f.kernel(limits={**f.kernel().limits, "memlock": Limit(65536, 65536)})
+    small = f.kernel(limits={**f.kernel().limits, "memlock": 65536})
     every: tuple[Changes, ...] = (
         {Environ: f.environ({"NCCL_IB_HCA": "=mlx5_99"})},
         {Rdma: all_hcas(provider=Provider(False, "EPERM", GONE))},

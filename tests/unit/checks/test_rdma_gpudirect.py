@@ -261,8 +261,8 @@ def test_a_log_that_shows_both_ways_needs_no_version() -> None:
 @pytest.mark.parametrize(
     ("shape", "severity"),
     [
-        (f.job(nodes=1, stated=True, nodes_stated=True), Severity.INFO),  # no data crosses the network
-        (f.job(nodes=2, stated=True, nodes_stated=True), None),
+        (f.job(nodes=1, nodes_stated=True), Severity.INFO),  # no data crosses the network
+        (f.job(nodes=2, nodes_stated=True), None),
         (f.job(), None),  # the default of one node is nobody's word
     ],
 )

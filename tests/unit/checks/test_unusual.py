@@ -17,7 +17,7 @@ from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.gpu import Gpus
 from netdoctor.probes.job import Expected, JobShape
-from netdoctor.probes.kernel import Kernel, Limit
+from netdoctor.probes.kernel import Kernel
 from netdoctor.probes.libraries import Libraries, Plugin
 from netdoctor.probes.libraries import probe as probe_libraries
 from netdoctor.probes.nccl import NcclChoice
@@ -201,8 +201,8 @@ def test_rdma_devices(changes: Changes, wanted: dict[str, Status]) -> None:
 
 
 NO_GPU: Changes = {Gpus: f.gpus(0, all=GONE, visible=GONE)}
-ON_CPU: Changes = {**NO_GPU, Pci: f.pci(0, 8), Kernel: f.kernel(limits={"memlock": Limit(8 << 20, 8 << 20)})}
-LITTLE: Changes = {Kernel: f.kernel(limits={"memlock": Limit(8 << 20, 8 << 20)}), PathRun: f.path_run()}
+ON_CPU: Changes = {**NO_GPU, Pci: f.pci(0, 8), Kernel: f.kernel(limits={"memlock": 8 << 20})}
+LITTLE: Changes = {Kernel: f.kernel(limits={"memlock": 8 << 20}), PathRun: f.path_run()}
 STORAGE: dict[str, tuple[Changes, dict[str, Status]]] = {
     "HCAs of a CPU node": ({**ON_CPU, Rdma: f.rdma()}, {"node": Status.SKIP}),
     "HCAs of a CPU node, in a pod": ({**ON_CPU, **POD, Rdma: f.rdma(devices=withheld(*range(8)))}, {"node": Status.SKIP}),
@@ -244,7 +244,7 @@ BRIDGE_FIRST = f.net(
     f.netlink_link("lo", 1, "127.0.0.1"),
     f.netlink_link("br-1a2b", 2, "172.18.0.1", kind="bridge", speed_mbps=LOST),
     f.netlink_link("eth0", 3, "10.0.0.7"),
-    default_route=Route("default", "eth0", "10.0.0.7", "10.0.0.1"),
+    default_route=Route("eth0", "10.0.0.7"),
 )
 DOCKER: Changes = {Net: BRIDGE_FIRST, NcclChoice: f.nccl_choice(interface="br-1a2b", address="172.18.0.1"), Rdma: f.no_rdma()}
 
@@ -293,7 +293,7 @@ def pair(second: str, prefix: int = 24) -> Changes:
     links = [f.netlink_link("lo", 1, "127.0.0.1"), f.netlink_link("eth0", 2, "10.0.0.7")]
     other = replace(f.netlink_link("eth1", 3), addresses=(f.address(second, prefix),))
     return {
-        Net: f.net(*links, other, default_route=Route("default", "eth0", "10.0.0.7", "10.0.0.1")),
+        Net: f.net(*links, other, default_route=Route("eth0", "10.0.0.7")),
         NcclChoice: f.nccl_choice(interface="eth0", address="10.0.0.7"),
         JobShape: f.job(nodes=2, nodes_stated=True),
         Rdma: f.no_rdma(),
@@ -325,7 +325,7 @@ def test_interfaces_in_one_network_carry_as_one(changes: Changes, status: Status
 )
 def test_a_tunnel_that_is_named_may_be_meant(kind: str, variables: dict[str, str], nodes: int, status: Status) -> None:
     links = [f.netlink_link("lo", 1, "127.0.0.1"), f.netlink_link("wg0", 2, "10.99.0.7", kind=kind, speed_mbps=LOST)]
-    route = Route("default", "eth0", "10.0.0.7", "10.0.0.1")
+    route = Route("eth0", "10.0.0.7")
     changes: Changes = {
         Net: f.net(*links, f.netlink_link("eth0", 3, "10.0.0.7"), default_route=route),
         NcclChoice: f.nccl_choice(interface="wg0", address="10.99.0.7"),

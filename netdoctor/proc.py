@@ -1,0 +1,33 @@
+"""What Linux tells of processes and of this boot: /proc/PID/stat (proc(5)) and boot_id (random(4))."""
+
+from __future__ import annotations
+
+import os
+
+
+def stat(pid: int | str) -> list[str]:
+    """The fields of /proc/PID/stat from the state letter on; [] where the process is gone or hidden."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].decode("ascii", "replace").split()  # the name before it may hold anything
+    except OSError:
+        return []
+
+
+def state(pid: int) -> str:
+    """Its state letter; "" where it is gone or hidden."""
+    return next(iter(stat(pid)), "")
+
+
+def parents() -> dict[int, int]:
+    """The parent of every process that is seen."""
+    return {int(name): int(fields[1]) for name in os.listdir("/proc") if name.isdecimal() and len(fields := stat(name)) > 1}
+
+
+def boot_id() -> str:
+    """The same for every process of this machine since it was started; "" where it is not told."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read(64)
+    except OSError:
+        return ""
