@@ -10,6 +10,7 @@ from netdoctor.api import (
     Expected,
     Finding,
     Gpus,
+    Kind,
     PathLimit,
     PathRun,
     Pci,
@@ -72,7 +73,7 @@ def _baseline(
 ) -> Finding:
     floor = _floor(run, expected)
     if run.experiment.backend == "nccl" or isinstance(floor, Quantity):
-        limit = path_limit(run, gpus, pci, rdma) if run.experiment.backend == "nccl" else Unavailable("unsupported", "Gloo")
+        limit = path_limit(run, gpus, pci, rdma) if run.experiment.backend == "nccl" else Unavailable(Kind.UNSUPPORTED, "Gloo")
         return _judge(run, "node", limit, floor)
     there = accelerator(pci, gpus)
     if isinstance(expected, Unavailable):

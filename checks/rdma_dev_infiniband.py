@@ -18,6 +18,7 @@ from netdoctor.api import (
     Gpus,
     JobShape,
     Kernel,
+    Kind,
     Limit,
     Net,
     PathRun,
@@ -101,7 +102,7 @@ def dev_infiniband(
     setting = environ.get("NCCL_IB_HCA") if isinstance(environ, Environ) else environ
     unread = environ.nccl if isinstance(environ, Environ) else environ
     seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
-    no_gpu = vantage.in_container and (seen.kind == "absent" if isinstance(seen, Unavailable) else not seen)
+    no_gpu = vantage.in_container and (seen.kind == Kind.ABSENT if isinstance(seen, Unavailable) else not seen)
     jobs = gpus if isinstance(gpus, Unavailable) else gpus.of_the_job
     jobs_unread = jobs if isinstance(jobs, Unavailable) and not isinstance(setting, str) else None
     here = Here(rdma, net, vantage, unread if isinstance(unread, Unavailable) else None, no_gpu, jobs_unread)
@@ -320,7 +321,7 @@ def _memlock(kernel: Kernel | Unavailable, here: Here, job: JobShape | Unavailab
     initial user namespace: capable(), not ns_capable()."""
     vantage = here.vantage
     limit: Limit | Unavailable = (
-        kernel if isinstance(kernel, Unavailable) else kernel.limits.get("memlock", Unavailable("not read"))
+        kernel if isinstance(kernel, Unavailable) else kernel.limits.get("memlock", Unavailable(Kind.NOT_READ))
     )
     if not vantage.job_user:
         return unknown(f"the job's own locked-memory limit is not seen from here: {vantage.why_not}", subject="memlock")

@@ -21,6 +21,7 @@ from netdoctor.api import (
     Gpus,
     JobShape,
     Kernel,
+    Kind,
     Libraries,
     PathRun,
     Pci,
@@ -233,7 +234,7 @@ def _own_rules(gpu: hcas.GpuPlace, device: RdmaDevice, node: Node, proof: GdrPro
 def _able(gpu: hcas.GpuPlace, device: RdmaDevice, node: Node) -> tuple[bool | None, dict[str, str]]:
     """Whether one of the two mechanisms would serve this pair, and why."""
     assert not isinstance(node.version, Unavailable)
-    missing = Unavailable("not read", "libcuda")
+    missing = Unavailable(Kind.NOT_READ, "libcuda")
     errno = device.provider if isinstance(device.provider, Unavailable) else device.provider.dmabuf_errno
     peer = gpudirect.peermem(node.version, node.kernel.modules, node.kernel.memory_peers)
     dmabuf = gpudirect.dmabuf(
@@ -300,9 +301,9 @@ def _shown(
 ) -> Finding:
     """The run's log shows this pair without GPUDirect on at least one side."""
     gpu_fact = gpu.gpu
-    links = Unavailable("not read") if gpu_fact is None else gpu_fact.nvlinks
+    links = Unavailable(Kind.NOT_READ) if gpu_fact is None else gpu_fact.nvlinks
     nvlink = links if isinstance(links, Unavailable) else any(links)
-    capability = Unavailable("not read") if gpu_fact is None else gpu_fact.capability
+    capability = Unavailable(Kind.NOT_READ) if gpu_fact is None else gpu_fact.capability
     read = gpudirect.reads(capability, nvlink, node.count, node.setting("NCCL_NET_GDR_READ"))
     if proof.receive and read.yes is False:
         return ok(f"GPUDirect on receive; sends stage through host memory: {read.why}", subject=subject, **evidence)

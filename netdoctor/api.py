@@ -13,7 +13,7 @@ from netdoctor.allreduce.limits import Limit as PathLimit
 from netdoctor.allreduce.limits import path_limit
 from netdoctor.causes import CAUSES
 from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
-from netdoctor.model import Finding, Fix, Quantity, Severity, Status, Unavailable
+from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable
 from netdoctor.nccl import carrier, gpudirect, hcas, ifname, reach
 from netdoctor.nccl import environ as nccl_environment
 from netdoctor.nccl import ports as nccl_ports
@@ -154,6 +154,7 @@ __all__ = [
     "JobPython",
     "JobShape",
     "Kernel",
+    "Kind",
     "Launcher",
     "Libraries",
     "Limit",

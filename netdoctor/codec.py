@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from netdoctor.model import Unavailable
+from netdoctor.model import Unavailable, kind_named
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ def _union(options: tuple[Any, ...], data: Any, where: str) -> Any:
     if data is None and type(None) in options:
         return None
     if Unavailable in options and isinstance(data, dict) and "unavailable" in data:
-        return Unavailable(str(data["unavailable"]), str(data.get("detail", "")))
+        return Unavailable(kind_named(data["unavailable"]), str(data.get("detail", "")))
     error: MalformedError | None = None
     for option in options:
         if option not in (type(None), Unavailable):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor.allreduce.experiment import AllReduce, Baseline, PathRun, Run, TorchFacts
 from netdoctor.allreduce.verdict import not_started
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import hcas, selector
 from netdoctor.nccl.gpudirect import integer
 from netdoctor.probes.environ import Environ
@@ -66,7 +66,7 @@ def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> Pat
         return torch
     count = gpus_of(torch)
     if count == 0:
-        return Unavailable("unsupported", "the job's torch sees no CUDA device, so NCCL has no path to prove")
+        return Unavailable(Kind.UNSUPPORTED, "the job's torch sees no CUDA device, so NCCL has no path to prove")
     runs = []
     for experiment in path_experiments(count, facts):
         if time.monotonic() + LEAST_SECONDS > deadline and not (busy(facts, experiment)):
@@ -180,4 +180,4 @@ def gpus_of(torch: TorchFacts) -> int:
 def _of(facts: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
     """A fact by name, or Unavailable."""
     got = facts.get(name)
-    return got if isinstance(got, kind | Unavailable) else Unavailable("not read", name)
+    return got if isinstance(got, kind | Unavailable) else Unavailable(Kind.NOT_READ, name)

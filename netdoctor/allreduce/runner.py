@@ -17,7 +17,7 @@ from netdoctor.allreduce.lock import Lock
 from netdoctor.allreduce.sandbox import Sandbox, User, conf_names, find_user, sandbox, untrusted_code
 from netdoctor.allreduce.shared import memory, read_logs, shared_memory
 from netdoctor.allreduce.worker import Worker
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.redact import scrub
 
 # Seconds without any progress after which a phase counts as stalled.  A healthy node needs 3 s for the import (minutes on a
@@ -121,12 +121,12 @@ class Session:
     def facts(self, deadline: float | None = None) -> TorchFacts | Unavailable:
         """What the job's torch answered, or why it did not.  Waits for the import."""
         if self._refused:
-            return Unavailable("refused", self._refused.removeprefix("refused: "))
+            return Unavailable(Kind.REFUSED, self._refused.removeprefix("refused: "))
         self.start()
         assert self._worker is not None
         reason = self._imported(self._worker, deadline)
         if reason is not None:
-            return Unavailable("timed out" if "after" in reason else "failed", reason)
+            return Unavailable(Kind.TIMED_OUT if "after" in reason else Kind.FAILED, reason)
         worker = self._worker
         end = _sooner(deadline, time.monotonic() + self._limits["facts"])
         worker.wait(lambda: worker.first("facts") is not None, end)

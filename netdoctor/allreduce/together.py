@@ -20,7 +20,7 @@ from netdoctor.allreduce.lock import HELD
 from netdoctor.allreduce.meeting import NO_THREAD, Meeting, MeetingError
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.allreduce.runner import LIMITS
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 
 if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session
@@ -96,7 +96,7 @@ class Together:
         assert self.heard.master is not None
         kind, why = self.heard.master
         who = self.heard.nodes.rank if kind in ("port", OWN_PORT, NO_THREAD) else 0
-        return Unavailable("failed", f"{self.heard.name(who)}: {why}")
+        return Unavailable(Kind.FAILED, f"{self.heard.name(who)}: {why}")
 
     def _no_thread(self, error: RuntimeError) -> None:
         self._without(MeetingError(NO_THREAD, f"it cannot take part: {error}"))
@@ -115,7 +115,7 @@ class Together:
         joined = self._wait("join", limits["join"])
         self.heard.seconds = time.monotonic() - self.begun
         if self.heard.gone:
-            return Unavailable("not read", str(across.experiments(self.heard)))
+            return Unavailable(Kind.NOT_READ, str(across.experiments(self.heard)))
         self.meeting.say("place", data=places.told(facts))
         self._wait("place", limits["place"])
         self.say("trying the other nodes")
@@ -128,7 +128,7 @@ class Together:
         self._wait("ready", limits["ready"])
         made = across.experiments(self.heard)
         if isinstance(made, str) or session is None:
-            return Unavailable("not read", str(made))
+            return Unavailable(Kind.NOT_READ, str(made))
         self.say("all-reduce across the nodes")
         return self._reduce(session, made)
 
@@ -141,7 +141,7 @@ class Together:
         if isinstance(torch, Unavailable):
             return {**said, "cannot": torch.detail or str(torch)}
         said["traits"] = {**said["traits"], "torch": torch.version, **({"nccl": torch.nccl} if torch.nccl else {})}
-        one = plan.first_experiment(torch, Unavailable("not read"))
+        one = plan.first_experiment(torch, Unavailable(Kind.NOT_READ))
         gpus = plan.gpus_of(torch)
         ranks = self.heard.nodes.ranks_per_node or (min(gpus, plan.MAX_RANKS) if one.backend == "nccl" else 1)
         if one.backend == "nccl":

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor.commands.usage import missing, usage
-from netdoctor.model import Finding, Fix, Severity, Status
+from netdoctor.model import Finding, Fix, Kind, Severity, Status
 
 if TYPE_CHECKING:
     from netdoctor.envfiles import Parsed
@@ -187,7 +187,7 @@ def _hcas(host: Any) -> tuple[str, ...] | None:
     if not isinstance(found, Unavailable):
         return found
     there = names(host, "/sys/class")
-    return () if found.kind == "absent" and not isinstance(there, Unavailable) and "net" in there else None
+    return () if found.kind == Kind.ABSENT and not isinstance(there, Unavailable) and "net" in there else None
 
 
 def _read(path: str) -> str | OSError:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.integers import integer as integer
 from netdoctor.nccl.integers import param as param
 from netdoctor.probes.pci import PciDevice
@@ -56,13 +56,13 @@ def module_files(version: Version) -> tuple[str, ...]:
 def present(path: str, modules: Mapping[str, object], peers: Mapping[str, str | Unavailable]) -> bool | Unavailable:
     """Whether one of those files is there, by what was read of /sys/module and /sys/kernel/mm/memory_peers."""
     if path == MODULE:
-        found = modules.get("nvidia_peermem", Unavailable("not read", MODULE))
+        found = modules.get("nvidia_peermem", Unavailable(Kind.NOT_READ, MODULE))
         if isinstance(found, Unavailable):
-            return False if found.kind == "absent" else found
+            return False if found.kind == Kind.ABSENT else found
         return getattr(found, "version", None) is not None
-    got = peers.get(path.removeprefix(_PEERS).partition("/")[0], Unavailable("absent"))
+    got = peers.get(path.removeprefix(_PEERS).partition("/")[0], Unavailable(Kind.ABSENT))
     if isinstance(got, Unavailable):
-        return False if got.kind == "absent" else got
+        return False if got.kind == Kind.ABSENT else got
     return True
 
 
@@ -98,7 +98,7 @@ def dmabuf(
         return Answer(False, "the driver offers no DMA-BUF for this GPU (attribute 124 is 0): open kernel modules would")
     if isinstance(errno, str) and errno in NO_DMABUF:
         return Answer(False, f"ibv_reg_dmabuf_mr answers {errno}")
-    if isinstance(errno, Unavailable) and errno.kind == "unsupported":
+    if isinstance(errno, Unavailable) and errno.kind == Kind.UNSUPPORTED:
         return Answer(False, "this libibverbs has no ibv_reg_dmabuf_mr (IBVERBS_1.12)")
     if isinstance(cuda_driver, int) and cuda_driver < DMABUF_DRIVER:
         return Answer(False, f"the driver is for CUDA {cuda_driver // 1000}.{cuda_driver % 1000 // 10}, DMA-BUF needs 11.7")

@@ -24,6 +24,7 @@ from netdoctor.model import (
     Status,
     Unavailable,
     Verdict,
+    kind_named,
 )
 from netdoctor.model import plain as _plain
 from netdoctor.textsafe import clean
@@ -244,7 +245,7 @@ def _value(value: Any) -> Any:
     if value.keys() == {"value", "unit"} and isinstance(value["value"], int | float) and isinstance(value["unit"], str):
         return Quantity(value["value"], value["unit"])
     if value.keys() == {"unavailable", "detail"} and all(isinstance(v, str) for v in value.values()):
-        return Unavailable(value["unavailable"], value["detail"])
+        return Unavailable(kind_named(value["unavailable"]), value["detail"])
     return {key: _value(item) for key, item in value.items()}
 
 

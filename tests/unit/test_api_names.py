@@ -6,7 +6,7 @@ from netdoctor import api
 
 NAMES = """
 Accelerator Address AllReduce Baseline CommonRun Container Cpu Cure Environ Expected FROM_JOB Finding Fix GdrProof Gid
-Gpu Gpus Interrupts JobPython JobShape Kernel Launcher Libraries Limit Link LocalPorts LogFacts MemoryPolicy Module
+Gpu Gpus Interrupts JobPython JobShape Kernel Kind Launcher Libraries Limit Link LocalPorts LogFacts MemoryPolicy Module
 NcclChoice NcclLibrary Net Node PathLimit PathRun Pci PciDevice PciLink Peer Plugin Provider Quantity RankResult Rdma
 RdmaDevice RdmaPort Route Run Selector Setting Severity Status Torch TorchFacts UNLIMITED Unavailable Usable Uverbs
 Vantage VisibleGpu accelerator carrier cause_of check fail fix_container fix_environment fix_module fix_sysctl gdr_proof
