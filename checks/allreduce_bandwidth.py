@@ -57,7 +57,7 @@ def allreduce_bandwidth(
             yield unknown(f"the inter-node path was not tried: {runs}", subject="inter-node")
         return
     for run in runs:
-        yield _loopback(_judge(run, run.experiment.path, path_limit(run, gpus, pci, rdma), None))
+        yield _loopback(_judge(run, str(run.experiment.path), path_limit(run, gpus, pci, rdma), None))
 
 
 def _loopback(finding: Finding) -> Finding:

@@ -11,10 +11,14 @@ from netdoctor.api import (
     CommonRun,
     Finding,
     Gpus,
+    Kind,
+    Obstacle,
     PathRun,
     Pci,
     Run,
+    State,
     Unavailable,
+    Way,
     accelerator,
     cause_of,
     check,
@@ -33,8 +37,8 @@ def allreduce_run(
     baseline: Baseline | Unavailable, paths: PathRun | Unavailable, pci: Pci | Unavailable, gpus: Gpus | Unavailable
 ) -> Iterator[Finding]:
     if isinstance(baseline, Unavailable):
-        told = baseline.detail.startswith("node ")  # by the nodes of a run across nodes: whose fault it is
-        how = START if told and "did not come within" in baseline.detail else AGAIN
+        told = baseline.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES)  # by the nodes themselves: whose fault it is
+        how = START if baseline.kind == Kind.MISSING_NODE else AGAIN
         yield unknown(f"no all-reduce was run: {baseline.detail if told else baseline}", how=how)
     else:
         yield _judge(baseline.run, "node", accelerator(pci, gpus))
@@ -45,20 +49,21 @@ def allreduce_run(
             yield unknown(f"the inter-node path was not tried: {runs}", subject="inter-node")
         return
     for run in runs:
-        yield _judge(run, run.experiment.path, None)
+        yield _judge(run, str(run.experiment.path), None)
 
 
 def _judge(run: Run, subject: str, there: Accelerator | Unavailable | None) -> Finding:
     measured: dict[str, object] = {"seconds": round(run.seconds, 3)}
     if run.reason:
         measured["reason"] = run.reason
-    if run.state == "finished":
+    if run.state == State.FINISHED:
         return _finished(run, subject, there, measured)
-    if run.state in ("failed", "hung"):
+    if run.state in (State.FAILED, State.HUNG):
         return _broken(run, subject, measured)
-    what = {"not started": "did not start", "unfinished": "was not done in time"}.get(run.state, run.state)
+    what = "did not start" if run.state == State.NOT_STARTED else "was not done in time"
     text = f"the all-reduce {what}: {run.reason}"
-    found = unknown(text, subject=subject, how=_how(run), measured=measured, state=run.state)
+    how = _HOW[run.obstacle] if run.obstacle else AGAIN
+    found = unknown(text, subject=subject, how=how, measured=measured, state=run.state)
     return replace(found, notes=_python(run))
 
 
@@ -87,7 +92,7 @@ def _finished(run: Run, subject: str, there: Accelerator | Unavailable | None, m
     sizes = f"{_size(min(run.experiment.sizes))} to {_size(max(run.experiment.sizes))}"
     notes = (*((run.reason,) if run.reason else ()), *_python(run))
     if run.experiment.backend == "nccl":
-        across = run.experiment.path == "between nodes"
+        across = run.experiment.path.way == Way.BETWEEN_NODES
         where = (
             "between nodes"
             if across
@@ -111,7 +116,7 @@ def _gloo(
     notes: tuple[str, ...],
 ) -> Finding:
     count = "two" if run.experiment.ranks == 2 else str(run.experiment.ranks)
-    place = f"the CPU, {run.experiment.path}" if run.experiment.path == "between nodes" else "the CPU"
+    place = f"the CPU, {run.experiment.path}" if run.experiment.path.way == Way.BETWEEN_NODES else "the CPU"
     text = f"{count} Gloo ranks on {place}: {sizes}, every sum exact; NCCL did not run"
     if isinstance(there, Accelerator) and there.none:
         return ok(f"{text}: there is no accelerator", subject=subject, measured=measured, notes=notes, backend="gloo")
@@ -131,7 +136,7 @@ def _broken(run: Run, subject: str, measured: dict[str, object]) -> Finding:
         text = f"the all-reduce did not finish: {run.told}"
         return fail(text, subject=subject, cause=run.told_cause, how=how, measured=measured, ranks=list(run.blamed))
     shared = len(set(run.experiment.gpus)) < len(run.experiment.gpus)
-    if run.state == "hung":
+    if run.state == State.HUNG:
         if shared:  # both kernels must be on the GPU at once; time slices may keep them apart
             text = "two ranks on one GPU did not finish: they may wait for each other's time slice"
             return unknown(text, subject=subject, how="two GPUs or two nodes", measured=measured)
@@ -161,25 +166,28 @@ def _broken(run: Run, subject: str, measured: dict[str, object]) -> Finding:
 
 def _fell_back(run: Run) -> str | None:
     """The HCA port that this run was pinned to, where NCCL carried the data by sockets instead."""
-    way, _, port = run.experiment.path.partition(" ")
-    return port if way == "inter-node" and port and run.log is not None and run.log.net == "Socket" else None
+    port = run.experiment.path.pinned
+    return port if port and run.log is not None and run.log.net == "Socket" else None
 
 
 def _python(run: Run) -> tuple[str, ...]:
     """Which Python was taken for the job's, where a command had a say in it."""
-    return tuple(note for note in run.notes if note.startswith("the job's Python: "))
+    return (f"the job's Python: {run.interpreter}",) if run.interpreter else ()
 
 
-def _how(run: Run) -> str:
-    if "same machine" in run.reason:
-        return "give each node a machine of its own; --ranks-per-node starts several ranks on one"
-    if "in use" in run.reason or "lock" in run.reason:
-        return "run it when the GPUs are free"
-    if "refused" in run.reason:
-        return "run it as the job's user, or with --user NAME"
-    if "torch" in run.reason:
-        return "give the job's interpreter with --python"
-    return "more time: allreduce budget in the configuration"
+_HOW = {
+    Obstacle.GPU_BUSY: "run it when the GPUs are free",
+    Obstacle.GPU_UNREAD: "nvidia-smi: NVML does not tell whether the GPUs are free",
+    Obstacle.LOCK: "run it when the GPUs are free",
+    Obstacle.SAME_MACHINE: "give each node a machine of its own; --ranks-per-node starts several ranks on one",
+    Obstacle.REFUSED: "run it as the job's user, or with --user NAME",
+    Obstacle.NO_TORCH: "give the job's interpreter with --python",
+    Obstacle.IMPORT: "import torch with that interpreter; give another with --python",
+    Obstacle.TIME: "more time: allreduce budget in the configuration",
+    Obstacle.MEMORY: "ulimit -n, and the memory limit of the cgroup",
+    Obstacle.LOST: "dmesg: whether the kernel ended it (out of memory); run it again",
+    Obstacle.OTHER_NODE: "see allreduce.nodes",
+}
 
 
 def _list(ranks: tuple[int, ...] | list[int]) -> str:

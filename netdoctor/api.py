@@ -8,7 +8,19 @@ from typing import Any, TypeVar
 
 from netdoctor.allreduce.accelerator import Accelerator, accelerator
 from netdoctor.allreduce.cause import cause_of, out_of_memory
-from netdoctor.allreduce.experiment import AllReduce, Baseline, CommonRun, Cure, PathRun, RankResult, Run, TorchFacts
+from netdoctor.allreduce.experiment import (
+    AllReduce,
+    Baseline,
+    CommonRun,
+    Cure,
+    Obstacle,
+    PathRun,
+    RankResult,
+    Run,
+    State,
+    TorchFacts,
+    Way,
+)
 from netdoctor.allreduce.limits import Limit as PathLimit
 from netdoctor.allreduce.limits import path_limit
 from netdoctor.causes import CAUSES
@@ -167,6 +179,7 @@ __all__ = [
     "NcclLibrary",
     "Net",
     "Node",
+    "Obstacle",
     "PathLimit",
     "PathRun",
     "Pci",
@@ -185,6 +198,7 @@ __all__ = [
     "Selector",
     "Setting",
     "Severity",
+    "State",
     "Status",
     "Torch",
     "TorchFacts",
@@ -193,6 +207,7 @@ __all__ = [
     "Uverbs",
     "Vantage",
     "VisibleGpu",
+    "Way",
     "accelerator",
     "carrier",
     "cause_of",

@@ -187,7 +187,7 @@ def _run_stable(run: Any) -> dict[str, Any]:
         "backend": experiment.backend,
         "device": experiment.device,
         "ranks": experiment.ranks,
-        "path": experiment.path,
+        "path": str(experiment.path),
         "sizes": list(experiment.sizes),
         "state": run.state,
         "verified": run.verified,
@@ -200,7 +200,7 @@ def _run_stable(run: Any) -> dict[str, Any]:
 
 def _run_figures(run: Any) -> dict[str, Any]:
     return {
-        "path": run.experiment.path,
+        "path": str(run.experiment.path),
         "reason": run.reason,
         "seconds": run.seconds,
         "import_seconds": run.import_seconds,

@@ -159,7 +159,7 @@ def _begin(work: engine.Work, config: Config, progress: engine.Progress, togethe
     progress(f"starting {python.path} ({python.why})")
     session = Session(python.path, dict(os.environ), user=config.user, limits=together.limits if together else None)
     if config.command is not None:
-        session.notes += (f"the job's Python: {python.path} ({python.why})",)
+        session.interpreter = f"{python.path} ({python.why})"
     session.start()
     return session
 

@@ -66,6 +66,8 @@ class Kind(str, Enum):
     NO_BUDGET = "no budget"
     ANOTHER_ROOT = "another root"  # belongs to this process, while a mounted root is looked at
     REFUSED = "refused"  # netdoctor itself did not do it (safety rule)
+    MISSING_NODE = "missing node"  # a node of a common run never came
+    OTHER_NODES = "other nodes"  # the nodes of a common run found out together why; detail names who
     NOT_READ = "not read"  # evidence this one hangs on was itself unavailable
 
     def __str__(self) -> str:
@@ -223,6 +225,8 @@ def plain(value: Any) -> Json:
         return {"value": value.value, "unit": value.unit}
     if isinstance(value, Unavailable):
         return {"unavailable": value.kind.value, "detail": value.detail}
+    if callable(own := getattr(value, "plain", None)):  # a value that is recorded as its text
+        return plain(own())
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, set | frozenset):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.allreduce.experiment import Run
+from netdoctor.allreduce.experiment import Path, Run
 from netdoctor.model import Kind, Unavailable
 from netdoctor.probes.gpu import Gpu, Gpus
 from netdoctor.probes.pci import Pci, PciLink
@@ -46,20 +46,18 @@ def path_limit(run: Run, gpus: Gpus | Unavailable, pci: Pci | Unavailable, rdma:
     return Unavailable(Kind.UNSUPPORTED, f"the data goes by {' and '.join(sorted(kinds))}, whose limit is not known here")
 
 
-def _port(path: str, run: Run, rdma: Rdma | Unavailable) -> Limit | Unavailable:
+def _port(path: Path, run: Run, rdma: Rdma | Unavailable) -> Limit | Unavailable:
     """One HCA port that both ranks share: each sends through it what the other receives."""
-    way, _, pinned = path.partition(" ")
-    name, _, port = pinned.partition(":") if way == "inter-node" else ("", "", "")
     if run.log.net == "Socket":
         return Unavailable(Kind.UNSUPPORTED, "sockets of one node do not cross the network")
     devices = rdma if isinstance(rdma, Unavailable) else rdma.devices
-    if isinstance(devices, Unavailable) or not name:
-        return Unavailable(Kind.NOT_READ, f"RDMA devices: {devices}" if name else "which port carried the data")
+    if isinstance(devices, Unavailable) or not path.device:
+        return Unavailable(Kind.NOT_READ, f"RDMA devices: {devices}" if path.device else "which port carried the data")
     for device in devices:
         for one in () if isinstance(device.ports, Unavailable) else device.ports:
-            if device.name == name and str(one.number) == port and isinstance(one.rate_gbps, float | int):
-                return Limit(one.rate_gbps / 8 / 2, f"half of {one.rate_gbps:g} Gb/s: both ranks share the port {name}:{port}")
-    return Unavailable(Kind.NOT_READ, f"the rate of {name}:{port}")
+            if device.name == path.device and one.number == path.port and isinstance(one.rate_gbps, float | int):
+                return Limit(one.rate_gbps / 8 / 2, f"half of {one.rate_gbps:g} Gb/s: both ranks share the port {path.pinned}")
+    return Unavailable(Kind.NOT_READ, f"the rate of {path.pinned}")
 
 
 def _between_gpus(ordinals: tuple[int, ...], gpus: Gpus | Unavailable, pci: Pci | Unavailable) -> Limit | Unavailable:

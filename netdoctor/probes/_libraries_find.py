@@ -35,7 +35,8 @@ def job_python(host: Host, variables: Mapping[str, str], configured: object, com
 
 def _job_python(host: Host, variables: Mapping[str, str], configured: object) -> JobPython | Unavailable:
     choices: list[tuple[str, str]] = []
-    if isinstance(configured, str) and configured:
+    given = isinstance(configured, str) and configured != ""
+    if isinstance(configured, str) and given:
         choices.append((configured, "--python"))
     else:
         for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -51,8 +52,8 @@ def _job_python(host: Host, variables: Mapping[str, str], configured: object) ->
         if "/" not in path:
             path = on_path(host, variables, path) or path
         if is_file(host, path):
-            return JobPython(path, why, is_file(host, f"{prefix_of(path)}/{MARKER}"))
-        if why == "--python":
+            return JobPython(path, why, is_file(host, f"{prefix_of(path)}/{MARKER}"), given)
+        if given:
             return Unavailable(Kind.ABSENT, f"{path}, given as --python, is not a file that can be read here")
     return Unavailable(Kind.ABSENT, "no --python, VIRTUAL_ENV, CONDA_PREFIX, torchrun or python3 on PATH")
 

@@ -44,8 +44,9 @@ class JobPython:
     """The interpreter that the job uses, as far as it can be told."""
 
     path: str
-    why: str  # "--python" "VIRTUAL_ENV" "CONDA_PREFIX" "torchrun on PATH" "python3 on PATH" "the command"
+    why: str  # for people: "--python", "VIRTUAL_ENV", "python3 on PATH" …
     ours: bool  # netdoctor's own Makefile installed its torch (marker file): never judged
+    given: bool = False  # with --python or in the configuration: it is the job's, wherever this is seen from
 
 
 @dataclass(frozen=True)
