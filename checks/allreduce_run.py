@@ -9,6 +9,7 @@ from netdoctor.api import (
     Accelerator,
     Baseline,
     CommonRun,
+    Expected,
     Finding,
     Gpus,
     Kind,
@@ -16,32 +17,46 @@ from netdoctor.api import (
     PathRun,
     Pci,
     Run,
+    Severity,
     State,
     Unavailable,
     Way,
     accelerator,
+    carrier,
     cause_of,
     check,
     fail,
     ok,
     out_of_memory,
+    skip,
     unknown,
 )
 
 AGAIN = "netdoctor preflight"
+SOCKET = carrier.network_family("tcp")
 START = "start netdoctor allreduce on the missing node as well; --wait gives it more time"
 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
 def allreduce_run(
-    baseline: Baseline | Unavailable, paths: PathRun | Unavailable, pci: Pci | Unavailable, gpus: Gpus | Unavailable
+    baseline: Baseline | Unavailable,
+    paths: PathRun | Unavailable,
+    pci: Pci | Unavailable,
+    gpus: Gpus | Unavailable,
+    expected: Expected | Unavailable,
 ) -> Iterator[Finding]:
+    wanted = expected.transport if isinstance(expected, Expected) else None
+    if wanted is not None:
+        yield _transport(wanted, baseline, paths, accelerator(pci, gpus))
+    elif isinstance(expected, Unavailable):
+        yield unknown(f"whether a transport is expected could not be read: {expected}", subject="transport")
+    sockets = wanted is not None and carrier.network_family(wanted) == SOCKET
     if isinstance(baseline, Unavailable):
         told = baseline.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES)  # by the nodes themselves: whose fault it is
         how = START if baseline.kind == Kind.MISSING_NODE else AGAIN
         yield unknown(f"no all-reduce was run: {baseline.detail if told else baseline}", how=how)
     else:
-        yield _judge(baseline.run, "node", accelerator(pci, gpus))
+        yield _judge(baseline.run, "node", accelerator(pci, gpus), sockets)
     runs = paths if isinstance(paths, Unavailable) else paths.runs
     if isinstance(runs, Unavailable):
         there = accelerator(pci, gpus)
@@ -49,15 +64,50 @@ def allreduce_run(
             yield unknown(f"the inter-node path was not tried: {runs}", subject="inter-node")
         return
     for run in runs:
-        yield _judge(run, str(run.experiment.path), None)
+        yield _judge(run, str(run.experiment.path), None, sockets)
 
 
-def _judge(run: Run, subject: str, there: Accelerator | Unavailable | None) -> Finding:
+def _transport(
+    wanted: str, baseline: Baseline | Unavailable, paths: PathRun | Unavailable, there: Accelerator | Unavailable
+) -> Finding:
+    """What NCCL's logs say carries the data between nodes, against what the site says that it should."""
+    if isinstance(there, Accelerator) and there.none:
+        return skip(f"{wanted} expected, but there is no accelerator and NCCL does not run", subject="transport")
+    tried = paths if isinstance(paths, Unavailable) else paths.runs
+    lost = next((x for x in (baseline, tried) if isinstance(x, Unavailable)), None)
+    runs = [
+        *(() if isinstance(baseline, Unavailable) else (baseline.run,)),
+        *(() if isinstance(tried, Unavailable) else tried),
+    ]
+    shown = {str(run.experiment.path): network for run in runs if (network := carrier.shown_network(run))}
+    other = {way: network for way, network in shown.items() if network != carrier.network_family(wanted)}
+    if other:
+        way, network = min(other.items(), key=lambda one: one[1] != SOCKET)
+        fallback = network == SOCKET
+        return fail(
+            f"NCCL's log of the all-reduce ({way}) says network {network}, {wanted} expected",
+            subject="transport",
+            severity=Severity.CRITICAL if fallback else Severity.WARNING,
+            cause="transport_fallback_tcp" if fallback else "env_misuse",
+            expected=wanted,
+            how="rdma.dev_infiniband tells what NCCL cannot open or use" if fallback else "NCCL_NET, and the network plugins",
+            transports=shown,
+        )
+    silent = next((str(run.experiment.path) for run in runs if str(run.experiment.path) not in shown), None)
+    if not shown or lost is not None or silent is not None:
+        why = str(lost) if lost is not None else f"no log of {silent} names the network" if silent else "there is none"
+        text = f"{wanted} expected, and no all-reduce shows what carries the data: {why}"
+        return unknown(text, subject="transport", how=AGAIN)
+    text = f"NCCL's log of the all-reduce says network {carrier.network_family(wanted)}, as expected"
+    return ok(text, subject="transport", transports=shown)
+
+
+def _judge(run: Run, subject: str, there: Accelerator | Unavailable | None, sockets: bool) -> Finding:
     measured: dict[str, object] = {"seconds": round(run.seconds, 3)}
     if run.reason:
         measured["reason"] = run.reason
     if run.state == State.FINISHED:
-        return _finished(run, subject, there, measured)
+        return _finished(run, subject, there, sockets, measured)
     if run.state in (State.FAILED, State.HUNG):
         return _broken(run, subject, measured)
     what = "did not start" if run.state == State.NOT_STARTED else "was not done in time"
@@ -67,7 +117,9 @@ def _judge(run: Run, subject: str, there: Accelerator | Unavailable | None) -> F
     return replace(found, notes=_python(run))
 
 
-def _finished(run: Run, subject: str, there: Accelerator | Unavailable | None, measured: dict[str, object]) -> Finding:
+def _finished(
+    run: Run, subject: str, there: Accelerator | Unavailable | None, sockets: bool, measured: dict[str, object]
+) -> Finding:
     wrong = [r.rank for r in run.ranks if r.wrong]
     if run.verified is False or wrong:
         return fail(
@@ -80,7 +132,7 @@ def _finished(run: Run, subject: str, there: Accelerator | Unavailable | None, m
         )
     if run.verified is None:
         return unknown("the all-reduce finished, but its data was not compared", subject=subject)
-    if took := _fell_back(run):
+    if not sockets and (took := _fell_back(run)):
         return fail(
             f"NCCL took plain sockets instead of {took}",
             subject=subject,

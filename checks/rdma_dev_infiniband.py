@@ -26,6 +26,7 @@ from netdoctor.api import (
     Rdma,
     RdmaDevice,
     Run,
+    Selector,
     Severity,
     Unavailable,
     Usable,
@@ -124,6 +125,8 @@ def dev_infiniband(
     yield from _devices(states, here, gpus)
     if isinstance(expected, Expected) and expected.hcas is not None:
         yield _count(rdma, here, expected.hcas)
+    if isinstance(expected, Expected) and expected.hca_rate_gbps is not None:
+        yield from _rates([one.device for one, _ in states], choice, expected.hca_rate_gbps)
     yield _memlock(kernel, here, job, path)
 
 
@@ -314,6 +317,26 @@ def _count(rdma: Rdma, here: Here, expected: int) -> Finding:
         cause="inventory",
         expected=str(expected),
     )
+
+
+def _rates(devices: list[RdmaDevice], choice: Selector | None, wanted: float) -> Iterator[Finding]:
+    """What the job's ports run at (sysfs: rate, width times lane speed), against what the site says that they should."""
+    fine: list[str] = []
+    for device in devices:
+        for port in (None,) if isinstance(device.ports, Unavailable) else hcas.active_ports(device):
+            if port is None or not isinstance(port.rate_gbps, float | int):
+                why = device.ports if port is None else port.rate_gbps
+                at = device.name if port is None else f"{device.name}:{port.number}"
+                yield unknown(f"{wanted:g} Gb/s expected, the rate of {at} could not be read: {why}", subject=f"{at} rate")
+            elif choice is None or choice.takes(device.name, port.number):
+                at = f"{device.name}:{port.number}"
+                fine += [at] if port.rate_gbps >= wanted else []
+                if port.rate_gbps < wanted:
+                    text = f"port {port.number} of {device.name} runs at {port.rate_gbps:g} Gb/s, {wanted:g} expected"
+                    how = f"ibstatus {device.name}; the cable, the transceiver, and the speed that the switch port is set to"
+                    yield fail(text, subject=f"{at} rate", cause="link_degraded", expected=f"{wanted:g} Gb/s", how=how)
+    if fine:
+        yield ok(f"{', '.join(fine)}: at least {wanted:g} Gb/s, as expected", subject="rate")
 
 
 def _memlock(kernel: Kernel | Unavailable, here: Here, job: JobShape | Unavailable, path: PathRun | Unavailable) -> Finding:

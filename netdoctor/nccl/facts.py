@@ -15,6 +15,9 @@ from typing import Any, Final
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
+SOCKET: Final = "Socket"  # NCCL's name of its network over TCP
+
+
 class NetSource(str, Enum):
     """What the network was read from where no line names it; the values are words for people."""
 

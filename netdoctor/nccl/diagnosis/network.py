@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.diagnosis.scene import CERTAIN, LIKELY, OPEN, QUIET, STRONG, Guess, Scene
-from netdoctor.nccl.facts import NetSource, Via
+from netdoctor.nccl.facts import SOCKET, NetSource, Via
 
 _DEVICES = Fix(
     "map the RDMA devices and their user-space libraries into the container",
@@ -124,7 +124,7 @@ def fallback(s: Scene) -> Iterator[Guess]:
     f = s.facts
     if f.net != "Socket" or f.net_inferred is NetSource.ERRORS or s.many_nodes is False or f.nranks == 1:
         return
-    if any(v.transport == "NET" and v.detail != "Socket" for v in f.vias):
+    if any(v.transport == "NET" and v.detail != SOCKET for v in f.vias):
         return
     wanted = s.wants_rdma
     shown = ["Using network Socket", *wanted]
