@@ -181,9 +181,11 @@ def torch_free() -> Iterator[Row]:
 def gloo() -> Iterator[Row]:
     """CUDA tensors by Gloo (over TCP) against NCCL: what a silent fallback costs."""
     experiment = _two()
+    from netdoctor.allreduce.experiment import Path
+
     size = 16 * MIB
     nccl = replace(experiment, sizes=(size,))
-    other = replace(nccl, backend="gloo", env=(), rank_env=(), path="default")
+    other = replace(nccl, backend="gloo", env=(), rank_env=(), path=Path())
     ours = [_finished(_session().run(nccl, again=True)).latency[size] for _ in range(3)]
     theirs = [_finished(_session().run(other, again=True)).latency[size] for _ in range(3)]
     shared = " (two ranks on one GPU take turns: the path, no bandwidth)" if len(set(experiment.gpus)) == 1 else ""

@@ -10,6 +10,7 @@ from netdoctor.api import (
     Expected,
     Finding,
     Gpus,
+    Kind,
     PathLimit,
     PathRun,
     Pci,
@@ -56,7 +57,7 @@ def allreduce_bandwidth(
             yield unknown(f"the inter-node path was not tried: {runs}", subject="inter-node")
         return
     for run in runs:
-        yield _loopback(_judge(run, run.experiment.path, path_limit(run, gpus, pci, rdma), None))
+        yield _loopback(_judge(run, str(run.experiment.path), path_limit(run, gpus, pci, rdma), None))
 
 
 def _loopback(finding: Finding) -> Finding:
@@ -72,7 +73,7 @@ def _baseline(
 ) -> Finding:
     floor = _floor(run, expected)
     if run.experiment.backend == "nccl" or isinstance(floor, Quantity):
-        limit = path_limit(run, gpus, pci, rdma) if run.experiment.backend == "nccl" else Unavailable("unsupported", "Gloo")
+        limit = path_limit(run, gpus, pci, rdma) if run.experiment.backend == "nccl" else Unavailable(Kind.UNSUPPORTED, "Gloo")
         return _judge(run, "node", limit, floor)
     there = accelerator(pci, gpus)
     if isinstance(expected, Unavailable):

@@ -9,36 +9,55 @@ from netdoctor.api import (
     Accelerator,
     Baseline,
     CommonRun,
+    Expected,
     Finding,
     Gpus,
+    Kind,
+    Obstacle,
     PathRun,
     Pci,
     Run,
+    Severity,
+    State,
     Unavailable,
+    Way,
     accelerator,
+    carrier,
     cause_of,
     check,
     fail,
     ok,
     out_of_memory,
     size_text,
+    skip,
     unknown,
 )
 
 AGAIN = "netdoctor preflight"
+SOCKET = carrier.network_family("tcp")
 START = "start netdoctor allreduce on the missing node as well; --wait gives it more time"
 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
 def allreduce_run(
-    baseline: Baseline | Unavailable, paths: PathRun | Unavailable, pci: Pci | Unavailable, gpus: Gpus | Unavailable
+    baseline: Baseline | Unavailable,
+    paths: PathRun | Unavailable,
+    pci: Pci | Unavailable,
+    gpus: Gpus | Unavailable,
+    expected: Expected | Unavailable,
 ) -> Iterator[Finding]:
+    wanted = expected.transport if isinstance(expected, Expected) else None
+    if wanted is not None:
+        yield _transport(wanted, baseline, paths, accelerator(pci, gpus))
+    elif isinstance(expected, Unavailable):
+        yield unknown(f"whether a transport is expected could not be read: {expected}", subject="transport")
+    sockets = wanted is not None and carrier.network_family(wanted) == SOCKET
     if isinstance(baseline, Unavailable):
-        told = baseline.detail.startswith("node ")  # by the nodes of a run across nodes: whose fault it is
-        how = START if told and "did not come within" in baseline.detail else AGAIN
+        told = baseline.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES)  # by the nodes themselves: whose fault it is
+        how = START if baseline.kind == Kind.MISSING_NODE else AGAIN
         yield unknown(f"no all-reduce was run: {baseline.detail if told else baseline}", how=how)
     else:
-        yield _judge(baseline.run, "node", accelerator(pci, gpus))
+        yield _judge(baseline.run, "node", accelerator(pci, gpus), sockets)
     runs = paths if isinstance(paths, Unavailable) else paths.runs
     if isinstance(runs, Unavailable):
         there = accelerator(pci, gpus)
@@ -46,24 +65,62 @@ def allreduce_run(
             yield unknown(f"the inter-node path was not tried: {runs}", subject="inter-node")
         return
     for run in runs:
-        yield _judge(run, run.experiment.path, None)
+        yield _judge(run, str(run.experiment.path), None, sockets)
 
 
-def _judge(run: Run, subject: str, there: Accelerator | Unavailable | None) -> Finding:
+def _transport(
+    wanted: str, baseline: Baseline | Unavailable, paths: PathRun | Unavailable, there: Accelerator | Unavailable
+) -> Finding:
+    """What NCCL's logs say carries the data between nodes, against what the site says that it should."""
+    if isinstance(there, Accelerator) and there.none:
+        return skip(f"{wanted} expected, but there is no accelerator and NCCL does not run", subject="transport")
+    tried = paths if isinstance(paths, Unavailable) else paths.runs
+    lost = next((x for x in (baseline, tried) if isinstance(x, Unavailable)), None)
+    runs = [
+        *(() if isinstance(baseline, Unavailable) else (baseline.run,)),
+        *(() if isinstance(tried, Unavailable) else tried),
+    ]
+    shown = {str(run.experiment.path): network for run in runs if (network := carrier.shown_network(run))}
+    other = {way: network for way, network in shown.items() if network != carrier.network_family(wanted)}
+    if other:
+        way, network = min(other.items(), key=lambda one: one[1] != SOCKET)
+        fallback = network == SOCKET
+        return fail(
+            f"NCCL's log of the all-reduce ({way}) says network {network}, {wanted} expected",
+            subject="transport",
+            severity=Severity.CRITICAL if fallback else Severity.WARNING,
+            cause="transport_fallback_tcp" if fallback else "env_misuse",
+            expected=wanted,
+            how="rdma.dev_infiniband tells what NCCL cannot open or use" if fallback else "NCCL_NET, and the network plugins",
+            transports=shown,
+        )
+    silent = next((str(run.experiment.path) for run in runs if str(run.experiment.path) not in shown), None)
+    if not shown or lost is not None or silent is not None:
+        why = str(lost) if lost is not None else f"no log of {silent} names the network" if silent else "there is none"
+        text = f"{wanted} expected, and no all-reduce shows what carries the data: {why}"
+        return unknown(text, subject="transport", how=AGAIN)
+    text = f"NCCL's log of the all-reduce says network {carrier.network_family(wanted)}, as expected"
+    return ok(text, subject="transport", transports=shown)
+
+
+def _judge(run: Run, subject: str, there: Accelerator | Unavailable | None, sockets: bool) -> Finding:
     measured: dict[str, object] = {"seconds": round(run.seconds, 3)}
     if run.reason:
         measured["reason"] = run.reason
-    if run.state == "finished":
-        return _finished(run, subject, there, measured)
-    if run.state in ("failed", "hung"):
+    if run.state == State.FINISHED:
+        return _finished(run, subject, there, sockets, measured)
+    if run.state in (State.FAILED, State.HUNG):
         return _broken(run, subject, measured)
-    what = {"not started": "did not start", "unfinished": "was not done in time"}.get(run.state, run.state)
+    what = "did not start" if run.state == State.NOT_STARTED else "was not done in time"
     text = f"the all-reduce {what}: {run.reason}"
-    found = unknown(text, subject=subject, how=_how(run), measured=measured, state=run.state)
+    how = _HOW[run.obstacle] if run.obstacle else AGAIN
+    found = unknown(text, subject=subject, how=how, measured=measured, state=run.state)
     return replace(found, notes=_python(run))
 
 
-def _finished(run: Run, subject: str, there: Accelerator | Unavailable | None, measured: dict[str, object]) -> Finding:
+def _finished(
+    run: Run, subject: str, there: Accelerator | Unavailable | None, sockets: bool, measured: dict[str, object]
+) -> Finding:
     wrong = [r.rank for r in run.ranks if r.wrong]
     if run.verified is False or wrong:
         return fail(
@@ -76,7 +133,7 @@ def _finished(run: Run, subject: str, there: Accelerator | Unavailable | None, m
         )
     if run.verified is None:
         return unknown("the all-reduce finished, but its data was not compared", subject=subject)
-    if took := _fell_back(run):
+    if not sockets and (took := _fell_back(run)):
         return fail(
             f"NCCL took plain sockets instead of {took}",
             subject=subject,
@@ -88,7 +145,7 @@ def _finished(run: Run, subject: str, there: Accelerator | Unavailable | None, m
     sizes = f"{size_text(min(run.experiment.sizes))} to {size_text(max(run.experiment.sizes))}"
     notes = (*((run.reason,) if run.reason else ()), *_python(run))
     if run.experiment.backend == "nccl":
-        across = run.experiment.path == "between nodes"
+        across = run.experiment.path.way == Way.BETWEEN_NODES
         where = (
             "between nodes"
             if across
@@ -112,7 +169,7 @@ def _gloo(
     notes: tuple[str, ...],
 ) -> Finding:
     count = "two" if run.experiment.ranks == 2 else str(run.experiment.ranks)
-    place = f"the CPU, {run.experiment.path}" if run.experiment.path == "between nodes" else "the CPU"
+    place = f"the CPU, {run.experiment.path}" if run.experiment.path.way == Way.BETWEEN_NODES else "the CPU"
     text = f"{count} Gloo ranks on {place}: {sizes}, every sum exact; NCCL did not run"
     if isinstance(there, Accelerator) and there.none:
         return ok(f"{text}: there is no accelerator", subject=subject, measured=measured, notes=notes, backend="gloo")
@@ -132,7 +189,7 @@ def _broken(run: Run, subject: str, measured: dict[str, object]) -> Finding:
         text = f"the all-reduce did not finish: {run.told}"
         return fail(text, subject=subject, cause=run.told_cause, how=how, measured=measured, ranks=list(run.blamed))
     shared = len(set(run.experiment.gpus)) < len(run.experiment.gpus)
-    if run.state == "hung":
+    if run.state == State.HUNG:
         if shared:  # both kernels must be on the GPU at once; time slices may keep them apart
             text = "two ranks on one GPU did not finish: they may wait for each other's time slice"
             return unknown(text, subject=subject, how="two GPUs or two nodes", measured=measured)
@@ -162,25 +219,28 @@ def _broken(run: Run, subject: str, measured: dict[str, object]) -> Finding:
 
 def _fell_back(run: Run) -> str | None:
     """The HCA port that this run was pinned to, where NCCL carried the data by sockets instead."""
-    way, _, port = run.experiment.path.partition(" ")
-    return port if way == "inter-node" and port and run.log is not None and run.log.net == "Socket" else None
+    port = run.experiment.path.pinned
+    return port if port and run.log is not None and run.log.net == "Socket" else None
 
 
 def _python(run: Run) -> tuple[str, ...]:
     """Which Python was taken for the job's, where a command had a say in it."""
-    return tuple(note for note in run.notes if note.startswith("the job's Python: "))
+    return (f"the job's Python: {run.interpreter}",) if run.interpreter else ()
 
 
-def _how(run: Run) -> str:
-    if "same machine" in run.reason:
-        return "give each node a machine of its own; --ranks-per-node starts several ranks on one"
-    if "in use" in run.reason or "lock" in run.reason:
-        return "run it when the GPUs are free"
-    if "refused" in run.reason:
-        return "run it as the job's user, or with --user NAME"
-    if "torch" in run.reason:
-        return "give the job's interpreter with --python"
-    return "more time: allreduce budget in the configuration"
+_HOW = {
+    Obstacle.GPU_BUSY: "run it when the GPUs are free",
+    Obstacle.GPU_UNREAD: "nvidia-smi: NVML does not tell whether the GPUs are free",
+    Obstacle.LOCK: "run it when the GPUs are free",
+    Obstacle.SAME_MACHINE: "give each node a machine of its own; --ranks-per-node starts several ranks on one",
+    Obstacle.REFUSED: "run it as the job's user, or with --user NAME",
+    Obstacle.NO_TORCH: "give the job's interpreter with --python",
+    Obstacle.IMPORT: "import torch with that interpreter; give another with --python",
+    Obstacle.TIME: "more time: allreduce budget in the configuration",
+    Obstacle.MEMORY: "ulimit -n, and the memory limit of the cgroup",
+    Obstacle.LOST: "dmesg: whether the kernel ended it (out of memory); run it again",
+    Obstacle.OTHER_NODE: "see allreduce.nodes",
+}
 
 
 def _list(ranks: tuple[int, ...] | list[int]) -> str:

@@ -19,6 +19,7 @@ from netdoctor.api import (
     Fix,
     Gpus,
     Interrupts,
+    Kind,
     Libraries,
     Net,
     Node,
@@ -152,12 +153,12 @@ def near_nodes(node: int, nodes: Iterable[Node], every: Iterable[Node]) -> froze
     """The nodes with CPUs that are as good as local to `node`: in its socket, or in the nearer half of the distances."""
     own = next((n for n in every if n.id == node), None)
     if own is None:
-        return Unavailable("absent", f"there is no NUMA node {node}")
+        return Unavailable(Kind.ABSENT, f"there is no NUMA node {node}")
     if isinstance(own.distances, Unavailable):
         return own.distances
     known = {n.id: own.distances[n.id] for n in nodes if n.id in own.distances}
     if not known:
-        return Unavailable("malformed", f"no distances of NUMA node {node}")
+        return Unavailable(Kind.MALFORMED, f"no distances of NUMA node {node}")
     limit = max(SAME_SOCKET, (10 + max(known.values())) / 2, min(known.values()))
     return frozenset(n for n, d in known.items() if d <= limit)
 

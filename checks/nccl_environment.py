@@ -11,6 +11,7 @@ from netdoctor.api import (
     Environ,
     Finding,
     JobShape,
+    Kind,
     Libraries,
     Rdma,
     Status,
@@ -37,7 +38,7 @@ def environment(
         yield unknown(f"the environment could not be read: {environ.variables}", how=HOW)
         return
     version = nccl_environment.job_version(libraries)
-    devices = Unavailable("not read") if isinstance(rdma, Unavailable) else rdma.devices
+    devices = Unavailable(Kind.NOT_READ) if isinstance(rdma, Unavailable) else rdma.devices
     found = nccl_environment.judge_fact(
         environ,
         version,

@@ -12,6 +12,7 @@ from netdoctor.api import (
     Fix,
     Gpus,
     JobShape,
+    Kind,
     Libraries,
     Pci,
     Plugin,
@@ -140,7 +141,7 @@ def _of_the_run(run: Run, libraries: Libraries, torch: Torch) -> Finding | None:
 
 def _version(path: str, libraries: Libraries) -> Version | Unavailable:
     found = library_at(path, libraries)
-    return found.version if found else Unavailable("not read", "not among the libraries that were looked at")
+    return found.version if found else Unavailable(Kind.NOT_READ, "not among the libraries that were looked at")
 
 
 def _older(version: Version, torch: Torch) -> Finding | None:
@@ -194,7 +195,7 @@ def _by_the_rules(libraries: Libraries, torch: Torch) -> Finding:
         return unknown("the loader's rules find no libnccl for torch; torch then looks in its own packages", subject="loaded")
     version = _version(path, libraries)
     if isinstance(version, Unavailable):
-        if version.kind == "malformed":
+        if version.kind == Kind.MALFORMED:
             return fail(
                 f"torch loads {path} ({torch.nccl_why}), which is no library: {version.detail}",
                 subject="loaded",

@@ -11,6 +11,7 @@ from netdoctor.api import (
     Fix,
     Gpus,
     JobShape,
+    Kind,
     LocalPorts,
     NcclChoice,
     Net,
@@ -265,7 +266,7 @@ def _master_port(span: tuple[int, int], ports: LocalPorts, vantage: Vantage, net
     if port is None:
         return
     if isinstance(port, Unavailable):
-        if port.kind == "malformed":
+        if port.kind == Kind.MALFORMED:
             yield fail(f"MASTER_PORT is not a port: {port.detail}", subject="MASTER_PORT")
         else:
             yield unknown(f"MASTER_PORT: {port}", subject="MASTER_PORT")

@@ -15,6 +15,7 @@ from netdoctor.api import (
     Environ,
     Finding,
     JobShape,
+    Kind,
     Libraries,
     Link,
     NcclChoice,
@@ -101,11 +102,8 @@ def _master(seen: Seen) -> Iterator[Finding]:
     if isinstance(master, Unavailable):
         yield unknown(f"MASTER_ADDR could not be read: {master}", subject="MASTER_ADDR")
     elif isinstance(master.addresses, Unavailable):
-        yield unknown(
-            f"MASTER_ADDR={master.name} does not resolve here (yet): {master.addresses}",
-            subject="MASTER_ADDR",
-            how=f"getent hosts {master.name}",
-        )
+        text = f"MASTER_ADDR={master.name} does not resolve here (yet): {master.addresses}"
+        yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}")
     elif seen.several and reach.is_loopback(master.name):
         yield fail(
             f"MASTER_ADDR={master.name} is every node's own loopback: no other node reaches rank 0",
@@ -113,7 +111,7 @@ def _master(seen: Seen) -> Iterator[Finding]:
             expected="a name or address of rank 0's node that the other nodes reach",
             how="export MASTER_ADDR=… of the node of rank 0",
         )
-    elif master.routes and all(isinstance(one, Unavailable) and one.kind == "absent" for one in master.routes.values()):
+    elif master.routes and all(isinstance(one, Unavailable) and one.kind == Kind.ABSENT for one in master.routes.values()):
         yield fail(f"there is no route to MASTER_ADDR={master.name}", subject="MASTER_ADDR", addresses=list(master.addresses))
     elif any(isinstance(one, Unavailable) for one in master.routes.values()):
         yield unknown(f"the route to MASTER_ADDR={master.name} could not be read", subject="MASTER_ADDR")
@@ -196,7 +194,7 @@ def _judge(
     seen: Seen, settings: dict[str, str], pick: tuple[ifname.Pick, ...] | Unavailable, evidence: dict[str, Any]
 ) -> Finding:
     if isinstance(pick, Unavailable):
-        if pick.kind == "malformed":
+        if pick.kind == Kind.MALFORMED:
             return fail(f"NCCL refuses {pick.detail}", subject="NCCL", cause="env_misuse", **evidence)
         return unknown(f"the interface hangs on {pick.detail}", subject="NCCL", **evidence)
     if not pick:
@@ -345,7 +343,7 @@ def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
         yield _gloo_named(seen, named)
         return
     addresses = seen.net.hostname_addresses
-    if isinstance(addresses, Unavailable) and addresses.kind != "absent":
+    if isinstance(addresses, Unavailable) and addresses.kind != Kind.ABSENT:
         yield unknown(f"what the host name resolves to could not be told: {addresses}", subject="Gloo")
         return
     own = {address.ip for link in seen.net.links for address in link.addresses}

@@ -20,6 +20,7 @@ from netdoctor.api import (
     Finding,
     JobShape,
     Kernel,
+    Kind,
     Libraries,
     Link,
     NcclChoice,
@@ -108,8 +109,8 @@ def tcp_buffers(
 
 def _congestion(kernel: Kernel) -> Iterator[Finding]:
     """A name that the kernel does not offer; a good one is not worth a word."""
-    chosen = kernel.sysctls.get("net.ipv4.tcp_congestion_control", Unavailable("not read"))
-    offered = kernel.sysctls.get("net.ipv4.tcp_available_congestion_control", Unavailable("not read"))
+    chosen = kernel.sysctls.get("net.ipv4.tcp_congestion_control", Unavailable(Kind.NOT_READ))
+    offered = kernel.sysctls.get("net.ipv4.tcp_available_congestion_control", Unavailable(Kind.NOT_READ))
     if isinstance(chosen, Unavailable) or isinstance(offered, Unavailable):
         why = chosen if isinstance(chosen, Unavailable) else offered
         yield unknown(f"whether the congestion control is offered could not be read: {why}", subject="congestion control")
@@ -142,7 +143,7 @@ def _window(kernel: Kernel, environ: Environ, version: ifname.Version) -> Window
         if isinstance(values, Unavailable):
             return values
         if len(values) != 3 or min(values) <= 0:
-            return Unavailable("malformed", f"tcp_{direction}: {values}")
+            return Unavailable(Kind.MALFORMED, f"tcp_{direction}: {values}")
         ends.append(Window(values[2] // 2, f"net.ipv4.tcp_{direction}"))
         if direction == "rmem":
             moderate = kernel.sysctl_ints("net.ipv4.tcp_moderate_rcvbuf")

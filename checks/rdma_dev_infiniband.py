@@ -18,12 +18,14 @@ from netdoctor.api import (
     Gpus,
     JobShape,
     Kernel,
+    Kind,
     Net,
     PathRun,
     Pci,
     Rdma,
     RdmaDevice,
     Run,
+    Selector,
     Severity,
     Unavailable,
     Usable,
@@ -101,7 +103,7 @@ def dev_infiniband(
     setting = environ.get("NCCL_IB_HCA") if isinstance(environ, Environ) else environ
     unread = environ.nccl if isinstance(environ, Environ) else environ
     seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
-    no_gpu = vantage.in_container and (seen.kind == "absent" if isinstance(seen, Unavailable) else not seen)
+    no_gpu = vantage.in_container and (seen.kind == Kind.ABSENT if isinstance(seen, Unavailable) else not seen)
     jobs = gpus if isinstance(gpus, Unavailable) else gpus.of_the_job
     jobs_unread = jobs if isinstance(jobs, Unavailable) and not isinstance(setting, str) else None
     here = Here(rdma, net, vantage, unread if isinstance(unread, Unavailable) else None, no_gpu, jobs_unread)
@@ -123,6 +125,8 @@ def dev_infiniband(
     yield from _devices(states, here, gpus)
     if isinstance(expected, Expected) and expected.hcas is not None:
         yield _count(rdma, here, expected.hcas)
+    if isinstance(expected, Expected) and expected.hca_rate_gbps is not None:
+        yield from _rates([one.device for one, _ in states], choice, expected.hca_rate_gbps)
     yield _memlock(kernel, here, job, path)
 
 
@@ -315,12 +319,32 @@ def _count(rdma: Rdma, here: Here, expected: int) -> Finding:
     )
 
 
+def _rates(devices: list[RdmaDevice], choice: Selector | None, wanted: float) -> Iterator[Finding]:
+    """What the job's ports run at (sysfs: rate, width times lane speed), against what the site says that they should."""
+    fine: list[str] = []
+    for device in devices:
+        for port in (None,) if isinstance(device.ports, Unavailable) else hcas.active_ports(device):
+            if port is None or not isinstance(port.rate_gbps, float | int):
+                why = device.ports if port is None else port.rate_gbps
+                at = device.name if port is None else f"{device.name}:{port.number}"
+                yield unknown(f"{wanted:g} Gb/s expected, the rate of {at} could not be read: {why}", subject=f"{at} rate")
+            elif choice is None or choice.takes(device.name, port.number):
+                at = f"{device.name}:{port.number}"
+                fine += [at] if port.rate_gbps >= wanted else []
+                if port.rate_gbps < wanted:
+                    text = f"port {port.number} of {device.name} runs at {port.rate_gbps:g} Gb/s, {wanted:g} expected"
+                    how = f"ibstatus {device.name}; the cable, the transceiver, and the speed that the switch port is set to"
+                    yield fail(text, subject=f"{at} rate", cause="link_degraded", expected=f"{wanted:g} Gb/s", how=how)
+    if fine:
+        yield ok(f"{', '.join(fine)}: at least {wanted:g} Gb/s, as expected", subject="rate")
+
+
 def _memlock(kernel: Kernel | Unavailable, here: Here, job: JobShape | Unavailable, path: PathRun | Unavailable) -> Finding:
     """Registered memory counts against RLIMIT_MEMLOCK (drivers/infiniband/core/umem.c) unless CAP_IPC_LOCK is held in the
     initial user namespace: capable(), not ns_capable()."""
     vantage = here.vantage
     limit: int | Unavailable = (
-        kernel if isinstance(kernel, Unavailable) else kernel.limits.get("memlock", Unavailable("not read"))
+        kernel if isinstance(kernel, Unavailable) else kernel.limits.get("memlock", Unavailable(Kind.NOT_READ))
     )
     if not vantage.job_user:
         return unknown(f"the job's own locked-memory limit is not seen from here: {vantage.why_not}", subject="memlock")

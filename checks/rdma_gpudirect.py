@@ -21,6 +21,7 @@ from netdoctor.api import (
     Gpus,
     JobShape,
     Kernel,
+    Kind,
     Libraries,
     PathRun,
     Pci,
@@ -173,15 +174,16 @@ def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Find
         return unknown(f"the job's NCCL version is not known: {node.version}", subject=subject, how="give --python")
     limit, by_user = gpudirect.level(node.version, node.setting("NCCL_NET_GDR_LEVEL"), node.setting("NCCL_NET_GDR_C2C"))
     near = gpudirect.within(kind, limit) if kind else None
-    able, reasons = _able(gpu, device, node)
+    able = _able(gpu, device, node)
     evidence: dict[str, Any] = {
         "nccl": version_text(node.version),
         "distance": kind or "not known",
         "level": limit,
-        **reasons,
+        "peermem": able.peermem.why,
+        "dmabuf": able.dmabuf.why,
     }
     if proof.send and proof.receive:
-        return _passed(subject, node, "NCCL's log shows /GDRDMA both ways", kind, able, **evidence)
+        return _passed(subject, node, "NCCL's log shows /GDRDMA both ways", kind, able.yes, **evidence)
     if node.settings_unread is not None:
         return unknown(f"NCCL's settings could not be read: {node.settings_unread}", subject=subject, **evidence)
     if near is False and not proof.receive:
@@ -231,10 +233,10 @@ def _own_rules(gpu: hcas.GpuPlace, device: RdmaDevice, node: Node, proof: GdrPro
     )
 
 
-def _able(gpu: hcas.GpuPlace, device: RdmaDevice, node: Node) -> tuple[bool | None, dict[str, str]]:
+def _able(gpu: hcas.GpuPlace, device: RdmaDevice, node: Node) -> gpudirect.Mechanisms:
     """Whether one of the two mechanisms would serve this pair, and why."""
     assert not isinstance(node.version, Unavailable)
-    missing = Unavailable("not read", "libcuda")
+    missing = Unavailable(Kind.NOT_READ, "libcuda")
     errno = device.provider if isinstance(device.provider, Unavailable) else device.provider.dmabuf_errno
     peer = gpudirect.peermem(node.version, node.kernel.modules, node.kernel.memory_peers)
     dmabuf = gpudirect.dmabuf(
@@ -247,13 +249,10 @@ def _able(gpu: hcas.GpuPlace, device: RdmaDevice, node: Node) -> tuple[bool | No
     gpu_side = gpu.visible.gpudirect_rdma if gpu.visible else missing
     if peer.yes and gpu_side is not True:  # the module serves GPUs that offer it (attribute 116)
         no = isinstance(gpu_side, bool)
-        peer = replace(peer, yes=False if no else None, why=f"attribute 116 of this GPU{' is 0' if no else f': {gpu_side}'}")
-    reasons = {"peermem": peer.why, "dmabuf": dmabuf.why}
-    if dmabuf.yes or peer.yes:
-        return True, reasons
-    if peer.yes is False and dmabuf.yes is False:
-        return False, reasons
-    return None, reasons
+        peer = replace(
+            peer, rule=None, yes=False if no else None, why=f"attribute 116 of this GPU{' is 0' if no else f': {gpu_side}'}"
+        )
+    return gpudirect.Mechanisms(peer, dmabuf)
 
 
 def _passed(subject: str, node: Node, text: str, kind: str, able: bool | None = None, **evidence: Any) -> Finding:
@@ -295,15 +294,15 @@ def _shown(
     device: RdmaDevice,
     node: Node,
     proof: GdrProof,
-    able: bool | None,
+    able: gpudirect.Mechanisms,
     near: bool | None,
     evidence: dict[str, Any],
 ) -> Finding:
     """The run's log shows this pair without GPUDirect on at least one side."""
     gpu_fact = gpu.gpu
-    links = Unavailable("not read") if gpu_fact is None else gpu_fact.nvlinks
+    links = Unavailable(Kind.NOT_READ) if gpu_fact is None else gpu_fact.nvlinks
     nvlink = links if isinstance(links, Unavailable) else any(links)
-    capability = Unavailable("not read") if gpu_fact is None else gpu_fact.capability
+    capability = Unavailable(Kind.NOT_READ) if gpu_fact is None else gpu_fact.capability
     read = gpudirect.reads(capability, nvlink, node.count, node.setting("NCCL_NET_GDR_READ"))
     if proof.receive and read.yes is False:
         return ok(f"GPUDirect on receive; sends stage through host memory: {read.why}", subject=subject, **evidence)
@@ -320,10 +319,10 @@ def _shown(
             **evidence,
         )
     side = "one side only: " + ("receive" if proof.receive else "send") if proof.receive or proof.send else "neither side"
-    if able is False:
-        return _unable(subject, node, evidence, f"the run's log shows GPUDirect on {side}")
-    if able is None:  # a GPU or an HCA that cannot is no fault
-        text = f"the run's log shows GPUDirect on {side}, and whether it could be used is not known: {_reasons(evidence)}"
+    if able.yes is False:
+        return _unable(subject, node, able, evidence, f"the run's log shows GPUDirect on {side}")
+    if able.yes is None:  # a GPU or an HCA that cannot is no fault
+        text = f"the run's log shows GPUDirect on {side}, and whether it could be used is not known: {_reasons(able)}"
         return unknown(text, subject=subject, **evidence)
     return fail(
         f"able to use GPUDirect, but the run's log shows it on {side}",
@@ -336,48 +335,48 @@ def _shown(
 
 
 def _static(
-    subject: str, gpu: hcas.GpuPlace, node: Node, able: bool | None, near: bool | None, evidence: dict[str, Any]
+    subject: str, gpu: hcas.GpuPlace, node: Node, able: gpudirect.Mechanisms, near: bool | None, evidence: dict[str, Any]
 ) -> Finding:
     """No run showed this pair: only what NCCL would ask."""
-    if able is False:
-        return _unable(subject, node, evidence, "")
+    if able.yes is False:
+        return _unable(subject, node, able, evidence, "")
     later = f"no run showed this pair ({node.why_no_run or 'the path run did not use it'})"
-    if able is None or near is None:
-        missing = "how far GPU and HCA are apart for NCCL is not known" if able else _reasons(evidence)
+    if able.yes is None or near is None:
+        missing = "how far GPU and HCA are apart for NCCL is not known" if able.yes else _reasons(able)
         return unknown(f"{missing}; {later}", subject=subject, how=HOW, **evidence)
-    if not evidence["dmabuf"].startswith("attribute 124 is 1"):
+    if not able.dmabuf.yes:
         # A module built against another ib_core is there and fails at registration (EINVAL): only a run can tell.
         return unknown(f"a peer-memory module is loaded; {later}", subject=subject, how=HOW, **evidence)
     text = f"everything that NCCL asks says DMA-BUF; {later}"
     if node.why_no_run:  # what a run showed may differ from what the files say
         return unknown(text, subject=subject, how=HOW, **evidence)
-    return _passed(subject, node, text, evidence["distance"], able, **evidence)
+    return _passed(subject, node, text, evidence["distance"], able.yes, **evidence)
 
 
-def _reasons(evidence: dict[str, Any]) -> str:
-    return f"peer memory: {evidence['peermem']}. DMA-BUF: {evidence['dmabuf']}"
+def _reasons(able: gpudirect.Mechanisms) -> str:
+    return f"peer memory: {able.peermem.why}. DMA-BUF: {able.dmabuf.why}"
 
 
-def _unable(subject: str, node: Node, evidence: dict[str, Any], shown: str) -> Finding:
+def _unable(subject: str, node: Node, able: gpudirect.Mechanisms, evidence: dict[str, Any], shown: str) -> Finding:
     """Neither mechanism: the mend that can help here, and no modprobe where it cannot."""
-    dmabuf, peer = evidence["dmabuf"], evidence["peermem"]
-    if dmabuf.startswith("NCCL_DMABUF_ENABLE"):
+    dmabuf, peer = able.dmabuf.rule, able.peermem.rule
+    if dmabuf is gpudirect.NoGdr.DMABUF_SWITCHED_OFF:
         fix = fix_environment(node.vantage, "NCCL_DMABUF_ENABLE", unset=True)
-    elif peer.startswith("nvidia_peermem is loaded"):
+    elif peer is gpudirect.NoGdr.MODULE_NOT_LOOKED_AT:
         fix = Fix(
             "use NCCL 2.23.4 or newer, which looks at /sys/module/nvidia_peermem", ("pip install 'nvidia-nccl-cu12>=2.23.4'",)
         )
-    elif "open kernel modules" in dmabuf:
+    elif dmabuf is gpudirect.NoGdr.DMABUF_NOT_OFFERED:
         fix = Fix(
             "install the driver's open kernel modules (DMA-BUF), or load nvidia_peermem where ib_core has the peer-memory API",
             ("cat /proc/driver/nvidia/version   # says 'Open Kernel Module' where they are in use", "modprobe nvidia-peermem"),
             ("echo nvidia-peermem > /etc/modules-load.d/nvidia-peermem.conf",),
         )
-    elif "IBVERBS_1.12" in dmabuf:
+    elif dmabuf is gpudirect.NoGdr.VERBS_TOO_OLD:
         fix = Fix("install rdma-core 34 or newer where the job runs", ("apt-get install libibverbs1 ibverbs-providers",))
     else:
         fix = Fix(NEWER)
-        if peer.startswith("none of"):  # whether ib_core has the API shows only when a module registers itself
+        if peer is gpudirect.NoGdr.NO_MODULE:  # whether ib_core has the API shows only when a module registers itself
             words = f"load nvidia_peermem where ib_core has the peer-memory API (MLNX_OFED, DOCA-OFED), or {NEWER}"
             fix = replace(fix_module("nvidia-peermem"), summary=words)
     return fail(
@@ -385,7 +384,7 @@ def _unable(subject: str, node: Node, evidence: dict[str, Any], shown: str) -> F
         subject=subject,
         severity=Severity.INFO if node.single else None,
         expected="a peer-memory module or DMA-BUF",
-        why=f"{_reasons(evidence)}.",
+        why=f"{_reasons(able)}.",
         fix=fix,
         **evidence,
     )

@@ -13,6 +13,7 @@ from netdoctor.api import (
     Finding,
     Gpus,
     JobPython,
+    Kind,
     Libraries,
     Pci,
     Run,
@@ -61,9 +62,9 @@ def _nvidia(
         return unknown(f"the job's Python is not known: {python}", how=GIVE)
     if python.ours:
         return unknown("this is netdoctor's torch, not the job's", how=GIVE)
-    if isinstance(torch, Unavailable) and torch.kind == "absent":
+    if isinstance(torch, Unavailable) and torch.kind == Kind.ABSENT:
         return unknown(f"{python.path} has no torch", how=GIVE)
-    if not vantage.job_environment and python.why != "--python":
+    if not vantage.job_environment and not python.given:
         return unknown(f"{vantage.why_not or 'seen outside the job'}: {python.path} need not be the job's Python", how=GIVE)
     if there.hidden:
         return unknown("libcuda shows this process no GPU (CUDA_VISIBLE_DEVICES, or none was given to the container)")

@@ -8,12 +8,24 @@ from typing import Any, TypeVar
 
 from netdoctor.allreduce.accelerator import Accelerator, accelerator
 from netdoctor.allreduce.cause import cause_of, out_of_memory
-from netdoctor.allreduce.experiment import AllReduce, Baseline, CommonRun, Cure, PathRun, RankResult, Run, TorchFacts
+from netdoctor.allreduce.experiment import (
+    AllReduce,
+    Baseline,
+    CommonRun,
+    Cure,
+    Obstacle,
+    PathRun,
+    RankResult,
+    Run,
+    State,
+    TorchFacts,
+    Way,
+)
 from netdoctor.allreduce.limits import Limit as PathLimit
 from netdoctor.allreduce.limits import path_limit
 from netdoctor.causes import CAUSES
 from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
-from netdoctor.model import Finding, Fix, Quantity, Severity, Status, Unavailable, size_text
+from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, size_text
 from netdoctor.nccl import carrier, gpudirect, hcas, ifname, reach
 from netdoctor.nccl import environ as nccl_environment
 from netdoctor.nccl import ports as nccl_ports
@@ -158,6 +170,7 @@ __all__ = [
     "JobPython",
     "JobShape",
     "Kernel",
+    "Kind",
     "Launcher",
     "Libraries",
     "Link",
@@ -169,6 +182,7 @@ __all__ = [
     "NcclLibrary",
     "Net",
     "Node",
+    "Obstacle",
     "PathLimit",
     "PathRun",
     "Pci",
@@ -187,6 +201,7 @@ __all__ = [
     "Selector",
     "Setting",
     "Severity",
+    "State",
     "Status",
     "Torch",
     "TorchFacts",
@@ -195,6 +210,7 @@ __all__ = [
     "Uverbs",
     "Vantage",
     "VisibleGpu",
+    "Way",
     "accelerator",
     "carrier",
     "cause_of",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from netdoctor import proc
 from netdoctor.helpers import environment, program
 from netdoctor.host import split_question
-from netdoctor.model import KINDS, Unavailable
+from netdoctor.model import Kind, Unavailable, kind_named
 from netdoctor.textsafe import line
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Asking:
         self._closed = True
         self._queue.clear()
         for child in self._children.values():
-            self._end(child, Unavailable("no budget", "ended early"), signal.SIGKILL)
+            self._end(child, Unavailable(Kind.NO_BUDGET, "ended early"), signal.SIGKILL)
         while self._children:
             self._step(time.monotonic() + LEAVE)
 
@@ -115,10 +115,10 @@ class Asking:
     def _give_up(self, question: str) -> None:
         text = "netdoctor waited long enough for its helper programs"
         if child := self._children.get(question):
-            self._end(child, Unavailable("no budget", text), signal.SIGKILL)
+            self._end(child, Unavailable(Kind.NO_BUDGET, text), signal.SIGKILL)
         if question in self._queue:
             self._queue.remove(question)
-        self._answers[question] = Unavailable("no budget", text)
+        self._answers[question] = Unavailable(Kind.NO_BUDGET, text)
 
     def _step(self, until: float) -> None:
         """Wait for one event: output, an exit or a deadline; at `until` at the latest (time.monotonic)."""
@@ -161,7 +161,7 @@ class Asking:
         if fd == child.print_fd:
             del kept[:-TAIL]
         elif len(kept) > MAX_ANSWER:
-            self._end(child, Unavailable("malformed", f"the answer is larger than {MAX_ANSWER >> 20} MiB"), signal.SIGKILL)
+            self._end(child, Unavailable(Kind.MALFORMED, f"the answer is larger than {MAX_ANSWER >> 20} MiB"), signal.SIGKILL)
             return
         if data:
             child.deadline = max(child.deadline, time.monotonic() + 0.2)  # it speaks: let it finish the sentence
@@ -189,9 +189,9 @@ class Asking:
             self._say(child, reply)
 
     def _say(self, child: _Child, reply: Answer) -> None:
-        if isinstance(reply, Unavailable) and reply.kind == "absent" and self._withheld:
+        if isinstance(reply, Unavailable) and reply.kind == Kind.ABSENT and self._withheld:
             # Not there in what root may load; the job may well find it in what was withheld.
-            reply = Unavailable("refused", "; ".join(self._withheld))
+            reply = Unavailable(Kind.REFUSED, "; ".join(self._withheld))
         child.verdict = reply
         self._answers.setdefault(child.question, reply)
 
@@ -209,11 +209,11 @@ class Asking:
     def _overdue(self, child: _Child) -> None:
         if child.stage == "running":
             limit = self._deadlines.get(split_question(child.question)[0], DEADLINE)
-            self._end(child, Unavailable("timed out", f"no answer within {limit:g} s"), signal.SIGTERM)
+            self._end(child, Unavailable(Kind.TIMED_OUT, f"no answer within {limit:g} s"), signal.SIGTERM)
         elif child.stage in ("leaving", "termed"):
-            self._end(child, Unavailable("crashed", "closed its answer and went on running"), signal.SIGKILL)
+            self._end(child, Unavailable(Kind.CRASHED, "closed its answer and went on running"), signal.SIGKILL)
         else:
-            why = child.verdict if isinstance(child.verdict, Unavailable) else Unavailable("timed out")
+            why = child.verdict if isinstance(child.verdict, Unavailable) else Unavailable(Kind.TIMED_OUT)
             state = proc.state(child.pid) or "unknown"
             detail = f"{why.detail}; PID {child.pid} is stuck in the kernel (state {state}) and was left behind"
             self._answers.setdefault(child.question, Unavailable(why.kind, detail.removeprefix("; ")))
@@ -248,7 +248,9 @@ class Asking:
         text = program(name, parameters, user)
         refused = self._refusal(parameters, user)
         if text is None or refused is not None:
-            self._answers[question] = Unavailable("malformed", f"no such question: {question}") if refused is None else refused
+            self._answers[question] = (
+                Unavailable(Kind.MALFORMED, f"no such question: {question}") if refused is None else refused
+            )
             return
         argv = [sys.executable, "-I", "-S", "-B", "-c", text]
         environment = self._environment(user)
@@ -260,7 +262,7 @@ class Asking:
         except OSError as error:
             for fd in ends:
                 os.close(fd)
-            self._answers[question] = Unavailable("failed", f"cannot start a child: {error}")
+            self._answers[question] = Unavailable(Kind.FAILED, f"cannot start a child: {error}")
             return
         if pid == 0:
             _become(argv, environment, answer_end, print_end)
@@ -271,12 +273,12 @@ class Asking:
 
     def _refusal(self, parameters: Mapping[str, str], user: str | None) -> Unavailable | None:
         if user is not None and os.geteuid() != 0:
-            return Unavailable("refused", f"only root can become {user}")
+            return Unavailable(Kind.REFUSED, f"only root can become {user}")
         if user is None and os.geteuid() == 0 and "path" in parameters:
             from netdoctor.trust import trusted
 
             if reason := trusted(parameters["path"]):
-                return Unavailable("refused", f"root does not load {parameters['path']}: {reason}")
+                return Unavailable(Kind.REFUSED, f"root does not load {parameters['path']}: {reason}")
         return None
 
     def _environment(self, user: str | None) -> dict[str, str]:
@@ -327,20 +329,19 @@ def _decoded(data: bytearray) -> Answer | None:
     except (ValueError, RecursionError):  # includes UnicodeDecodeError
         return None
     if isinstance(got, dict) and isinstance(got.get("unavailable"), str):
-        kind = got["unavailable"]
-        return Unavailable(kind if kind in KINDS else "failed", line(str(got.get("detail", "")), 300))
-    return Unavailable("malformed", "the answer is null") if got is None else got
+        return Unavailable(kind_named(got["unavailable"]), line(str(got.get("detail", "")), 300))
+    return Unavailable(Kind.MALFORMED, "the answer is null") if got is None else got
 
 
 def _post_mortem(child: _Child, status: int | None) -> Unavailable:
     lines = bytes(child.fds[child.print_fd]).decode("utf-8", "replace").strip().splitlines()
     said = f": {line(lines[-1], 300)}" if lines else ""
     if status is None:
-        return Unavailable("crashed", f"gone, exit status lost{said}")
+        return Unavailable(Kind.CRASHED, f"gone, exit status lost{said}")
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name if number in signal.valid_signals() and number < signal.SIGRTMIN else str(number)
-        return Unavailable("crashed", f"{name}{said}")
+        return Unavailable(Kind.CRASHED, f"{name}{said}")
     if code := os.WEXITSTATUS(status):
-        return Unavailable("crashed", f"exit status {code}{said}")
-    return Unavailable("malformed" if child.answer else "crashed", f"ended without a whole answer{said}")
+        return Unavailable(Kind.CRASHED, f"exit status {code}{said}")
+    return Unavailable(Kind.MALFORMED if child.answer else Kind.CRASHED, f"ended without a whole answer{said}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from netdoctor.model import Unavailable
+from netdoctor.model import Unavailable, kind_named
 
 T = TypeVar("T")
 
@@ -36,6 +37,11 @@ def _value(hint: Any, data: Any, where: str) -> Any:
         return _union(typing.get_args(hint), data, where)
     if hint is Any:
         return data
+    if isinstance(data, str) and isinstance(hint, type) and (parse := _parser(hint)) is not None:
+        try:
+            return parse(data)
+        except ValueError as error:
+            raise MalformedError(f"{where}: {error}") from None
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _dataclass(hint, data, where)
     if origin in (tuple, frozenset):
@@ -62,11 +68,16 @@ def _value(hint: Any, data: Any, where: str) -> Any:
     raise MalformedError(f"{where}: expected {getattr(hint, '__name__', hint)}, found {type(data).__name__}")
 
 
+def _parser(hint: type) -> Callable[[str], Any] | None:
+    """How a value that is recorded as its text is read."""
+    return hint if issubclass(hint, enum.Enum) else getattr(hint, "parse", None)
+
+
 def _union(options: tuple[Any, ...], data: Any, where: str) -> Any:
     if data is None and type(None) in options:
         return None
     if Unavailable in options and isinstance(data, dict) and "unavailable" in data:
-        return Unavailable(str(data["unavailable"]), str(data.get("detail", "")))
+        return Unavailable(kind_named(data["unavailable"]), str(data.get("detail", "")))
     error: MalformedError | None = None
     for option in options:
         if option not in (type(None), Unavailable):

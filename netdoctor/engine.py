@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from netdoctor import __version__, facts
 from netdoctor.causes import CAUSES
 from netdoctor.host import Host, ReplayHost
-from netdoctor.model import CheckResult, Finding, Report, Severity, Status, Unavailable, Verdict, plain
+from netdoctor.model import CheckResult, Finding, Kind, Report, Severity, Status, Unavailable, Verdict, plain
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
@@ -57,7 +57,7 @@ def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
 
     values: dict[str, Any] = {}
     for need in needs(spec):
-        value = have.get(need.type.__name__, Unavailable("not read", f"no {need.type.__name__}"))
+        value = have.get(need.type.__name__, Unavailable(Kind.NOT_READ, f"no {need.type.__name__}"))
         if isinstance(value, Unavailable) and not need.optional:
             return (_complete(spec, _missing(need, value)),)
         values[need.parameter] = value
@@ -112,7 +112,7 @@ def report(work: Work, decide: Decide, profile: str, partial: str | None = None)
     return Report(
         tool_version=__version__,
         identity=identity(work),
-        vantage=_vantage(work.facts.get("Vantage", Unavailable("not read"))),
+        vantage=_vantage(work.facts.get("Vantage", Unavailable(Kind.NOT_READ))),
         profile=profile,
         checks=checked,
         verdict=verdict,
@@ -144,14 +144,14 @@ def identity(work: Work) -> dict[str, Any]:
     from netdoctor.host import mapping, read
 
     hostname = read(work.host, "/proc/sys/kernel/hostname")
-    kernel = work.facts.get("Kernel", Unavailable("not read"))
+    kernel = work.facts.get("Kernel", Unavailable(Kind.NOT_READ))
     release = kernel if isinstance(kernel, Unavailable) else kernel.release
     known: dict[str, Any] = {"host": plain(hostname), "kernel": plain(release)}
     variables = mapping(work.host, "env:")
     # Others set a NODE_NAME, too (Jenkins).
     if not isinstance(variables, Unavailable) and variables.get("KUBERNETES_SERVICE_HOST") and variables.get("NODE_NAME"):
         known["node"] = str(variables["NODE_NAME"])
-    vantage = work.facts.get("Vantage", Unavailable("not read"))
+    vantage = work.facts.get("Vantage", Unavailable(Kind.NOT_READ))
     if not isinstance(vantage, Unavailable) and vantage.runtime is None and vantage.kind != "host-root":
         machine = read(work.host, "/etc/machine-id")
         if isinstance(machine, str) and machine.startswith("netdoctor-"):
@@ -187,7 +187,7 @@ def _run_stable(run: Any) -> dict[str, Any]:
         "backend": experiment.backend,
         "device": experiment.device,
         "ranks": experiment.ranks,
-        "path": experiment.path,
+        "path": str(experiment.path),
         "sizes": list(experiment.sizes),
         "state": run.state,
         "verified": run.verified,
@@ -200,7 +200,7 @@ def _run_stable(run: Any) -> dict[str, Any]:
 
 def _run_figures(run: Any) -> dict[str, Any]:
     return {
-        "path": run.experiment.path,
+        "path": str(run.experiment.path),
         "reason": run.reason,
         "seconds": run.seconds,
         "import_seconds": run.import_seconds,

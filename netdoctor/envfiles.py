@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 MAX_TEXT: Final = 4 << 20
@@ -22,6 +23,23 @@ MENTIONS: Final = re.compile(r"\b(?:NCCL|TORCH_FR|TORCH_GLOO|TORCH_DISTRIBUTED|G
 _OTHERS: Final = (".py", ".ipynb", ".toml", ".ini", ".cfg", ".rs", ".go", ".c", ".cc", ".cpp", ".lua", ".tf", ".hcl", ".md")
 
 
+class WritingRule(str, Enum):
+    """A way of writing by which a value does not arrive as it stands there; the values are the names in reports."""
+
+    YAML_TYPE = "yaml-type"
+    NOT_EXPORTED = "not-exported"
+    EXPORT_COMMA = "export-comma"
+    ENV_QUOTES = "env-quotes"  # depends on who reads the file
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A rule that is broken, and what that means here, for people."""
+
+    rule: WritingRule
+    text: str
+
+
 @dataclass(frozen=True)
 class Found:
     """One assignment."""
@@ -31,7 +49,7 @@ class Found:
     source: str  # "PATH:LINE"
     scope: str = ""  # two assignments repeat each other only in one scope
     why: str = ""  # why the value is not known
-    problem: str = ""  # what is wrong with the way it is written: a rule name and a sentence, "rule: sentence"
+    problem: Problem | None = None  # what is wrong with the way it is written
 
 
 @dataclass(frozen=True)
@@ -121,9 +139,8 @@ def parse_env(path: str, text: str) -> tuple[list[Found], list[Unread]]:
         one = Found(name, value, f"{path}:{number}")
         quoted = re.fullmatch(r"""\s*(["'])(.*)\1\s*(?:#.*)?""", value)
         if quoted:
-            problem = (
-                "env-quotes: docker run --env-file keeps the quotes as part of the value; compose and systemd take them off"
-            )
+            text = "docker run --env-file keeps the quotes as part of the value; compose and systemd take them off"
+            problem = Problem(WritingRule.ENV_QUOTES, text)
             one = replace(one, value=quoted.group(2), problem=problem)
         else:
             one = replace(one, value=re.sub(r"\s+#.*", "", value).strip())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from netdoctor.envfiles import MENTIONS, Found, Unread, wanted
+from netdoctor.envfiles import MENTIONS, Found, Problem, Unread, WritingRule, wanted
 
 _NAME: Final = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)\Z", re.DOTALL)
 _OPEN = frozenset({"if", "while", "until", "for", "case", "select", "{", "("})
@@ -53,7 +53,7 @@ def parse_shell(path: str, text: str, offset: int = 0, nested: int = 0) -> tuple
     for words in _commands(text, state):
         _command(words, state)
     for index in state.bare.values():
-        problem = "not-exported: a shell variable that is never exported; programs do not see it"
+        problem = Problem(WritingRule.NOT_EXPORTED, "a shell variable that is never exported; programs do not see it")
         state.found[index] = replace(state.found[index], problem=problem)
     return state.found, state.unread
 
@@ -227,7 +227,7 @@ def _command(words: list[_Word], state: _State) -> None:
         for text, line in word.runs if state.nested < _MAX_DEPTH else ():
             if MENTIONS.search(text):
                 found, unread = parse_shell(state.path, text, line - 1 + state.offset, state.nested + 1)
-                state.found += [replace(one, scope=f"line {line}", problem="") for one in found]
+                state.found += [replace(one, scope=f"line {line}", problem=None) for one in found]
                 state.unread += unread
     state.conditional = bool(words) and words[0].after
     while words and words[0].text in _LEAD and not words[0].opaque:
@@ -355,5 +355,5 @@ def _export(word: _Word | None, state: _State, scope: str) -> None:
             after and "=" not in after and after not in ("ALL", "NIL", "NONE") and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", after)
         )
         if len(state.found) > before and cut:
-            problem = f"export-comma: --export separates variables at commas: {after!r} is not part of the value"
-            state.found[-1] = replace(state.found[-1], problem=problem)
+            text = f"--export separates variables at commas: {after!r} is not part of the value"
+            state.found[-1] = replace(state.found[-1], problem=Problem(WritingRule.EXPORT_COMMA, text))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from netdoctor.envfiles import MENTIONS, Found, Unread, parse_conf, parse_env, wanted
+from netdoctor.envfiles import MENTIONS, Found, Problem, Unread, WritingRule, parse_conf, parse_env, wanted
 
 MAX_YAML: Final = 1 << 20  # the pure parser takes seconds a megabyte
 MAX_NODES: Final = 200_000
@@ -106,13 +106,13 @@ def _env_entry(name: Any, fields: dict[str, Any], walk: _Walk, scope: str) -> No
         walk.found.append(Found(name.value, None, walk.source(name), scope, "valueFrom: it comes from another object"))
         return
     value = fields["value"]
-    problem = ""
+    problem = None
     if walk.kubernetes and value.id == "scalar" and value.tag in (f"{_PLAIN}int", f"{_PLAIN}bool", f"{_PLAIN}float"):
-        problem = f"yaml-type: Kubernetes takes strings only and refuses {value.value}: quote it"
+        problem = Problem(WritingRule.YAML_TYPE, f"Kubernetes takes strings only and refuses {value.value}: quote it")
     _pair(name.value, value, walk, scope, problem)
 
 
-def _pair(name: str, value: Any, walk: _Walk, scope: str, problem: str = "") -> None:
+def _pair(name: str, value: Any, walk: _Walk, scope: str, problem: Problem | None = None) -> None:
     if value.id != "scalar":
         walk.found.append(Found(name, None, walk.source(value), scope, "not a scalar"))
     elif not value.tag.startswith(_PLAIN):
@@ -127,7 +127,7 @@ def _pair(name: str, value: Any, walk: _Walk, scope: str, problem: str = "") -> 
         _add(name, text, value, walk, scope, problem)
 
 
-def _add(name: str, value: str, node: Any, walk: _Walk, scope: str, problem: str = "") -> None:
+def _add(name: str, value: str, node: Any, walk: _Walk, scope: str, problem: Problem | None = None) -> None:
     if "{{" in value or "{%" in value or re.search(r"\$[({\w]", value):
         walk.found.append(Found(name, None, walk.source(node), scope, f"{value[:60]!r} is expanded later"))
     else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.host import Host
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,6 @@ def make(host: Host, name: str, have: Facts) -> Fact | Unavailable:
     source = SOURCES[name]
     function: Callable[..., Any] = getattr(importlib.import_module(source.module), source.function)
     try:
-        return function(host, *(have.get(n, Unavailable("not read", n)) for n in source.after))
+        return function(host, *(have.get(n, Unavailable(Kind.NOT_READ, n)) for n in source.after))
     except Exception as error:  # the border: whatever a probe did not foresee becomes one missing fact
-        return Unavailable("crashed", f"probe {name}: {type(error).__name__}: {error}")
+        return Unavailable(Kind.CRASHED, f"probe {name}: {type(error).__name__}: {error}")

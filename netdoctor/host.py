@@ -27,26 +27,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl, urlencode
 
-from netdoctor.model import Json, Unavailable
+from netdoctor.model import Json, Kind, Unavailable, kind_named
 
 Answer = Json | Unavailable
 MAX_FILE: Final = 4 << 20
 
 _KIND_OF_ERRNO: Final = {
-    errno.ENOENT: "absent",
-    errno.ENOTDIR: "absent",
-    errno.EACCES: "denied",
-    errno.EPERM: "denied",
-    errno.ETIMEDOUT: "timed out",
-    errno.EOPNOTSUPP: "unsupported",
-    errno.ENOSYS: "unsupported",
+    errno.ENOENT: Kind.ABSENT,
+    errno.ENOTDIR: Kind.ABSENT,
+    errno.EACCES: Kind.DENIED,
+    errno.EPERM: Kind.DENIED,
+    errno.ETIMEDOUT: Kind.TIMED_OUT,
+    errno.EOPNOTSUPP: Kind.UNSUPPORTED,
+    errno.ENOSYS: Kind.UNSUPPORTED,
 }
 
 
 def unavailable(error: OSError) -> Unavailable:
     """The `Unavailable` that an OSError means."""
     name = errno.errorcode.get(error.errno or 0, str(error.errno))
-    return Unavailable(_KIND_OF_ERRNO.get(error.errno or 0, "failed"), f"{name} {os.strerror(error.errno or 0)}")
+    return Unavailable(_KIND_OF_ERRNO.get(error.errno or 0, Kind.FAILED), f"{name} {os.strerror(error.errno or 0)}")
 
 
 class Host(Protocol):
@@ -79,7 +79,7 @@ def read(host: Host, path: str) -> str | Unavailable:
     got = host.ask(f"file:{path}")
     if isinstance(got, Unavailable):
         return got
-    return got.rstrip("\n") if isinstance(got, str) else Unavailable("malformed", f"{path}: not text")
+    return got.rstrip("\n") if isinstance(got, str) else Unavailable(Kind.MALFORMED, f"{path}: not text")
 
 
 def read_int(host: Host, path: str, base: int = 10) -> int | Unavailable:
@@ -90,7 +90,7 @@ def read_int(host: Host, path: str, base: int = 10) -> int | Unavailable:
     try:
         return int(text.strip(), base)
     except ValueError:
-        return Unavailable("malformed" if text.strip() else "empty", f"{path}: {text[:60]!r}")
+        return Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"{path}: {text[:60]!r}")
 
 
 def names(host: Host, path: str) -> tuple[str, ...] | Unavailable:
@@ -100,7 +100,7 @@ def names(host: Host, path: str) -> tuple[str, ...] | Unavailable:
         return got
     if isinstance(got, list) and all(isinstance(n, str) for n in got):
         return tuple(str(n) for n in got)
-    return Unavailable("malformed", f"{path}: not a directory listing")
+    return Unavailable(Kind.MALFORMED, f"{path}: not a directory listing")
 
 
 def link(host: Host, path: str) -> str | Unavailable:
@@ -108,7 +108,7 @@ def link(host: Host, path: str) -> str | Unavailable:
     got = host.ask(f"link:{path}")
     if isinstance(got, Unavailable):
         return got
-    return got if isinstance(got, str) else Unavailable("malformed", f"{path}: not a link target")
+    return got if isinstance(got, str) else Unavailable(Kind.MALFORMED, f"{path}: not a link target")
 
 
 def mapping(host: Host, text: str) -> dict[str, Any] | Unavailable:
@@ -116,7 +116,7 @@ def mapping(host: Host, text: str) -> dict[str, Any] | Unavailable:
     got = host.ask(text)
     if isinstance(got, Unavailable):
         return got
-    return got if isinstance(got, dict) else Unavailable("malformed", f"{text}: not an object")
+    return got if isinstance(got, dict) else Unavailable(Kind.MALFORMED, f"{text}: not an object")
 
 
 class LiveHost:
@@ -134,19 +134,19 @@ class LiveHost:
         if scheme == "config":
             return dict(self._config)
         if scheme == "ask":
-            return Unavailable("another root") if self._root else self._asking.answer(question)
+            return Unavailable(Kind.ANOTHER_ROOT) if self._root else self._asking.answer(question)
         if scheme == "env":
-            return Unavailable("another root") if self._root else _environment()
+            return Unavailable(Kind.ANOTHER_ROOT) if self._root else _environment()
         if scheme not in _IN_PROCESS or not rest.startswith("/"):
-            return Unavailable("malformed", f"no such question: {question}")
+            return Unavailable(Kind.MALFORMED, f"no such question: {question}")
         if self._root and rest.startswith(("/proc/self", "/proc/thread-self", "/proc/sys/net", "/proc/net")):
-            return Unavailable("another root")
+            return Unavailable(Kind.ANOTHER_ROOT)
         try:
             return _IN_PROCESS[scheme](rest, self._root)
         except OSError as error:
             return unavailable(error)
         except ValueError as error:  # a NUL byte in a path
-            return Unavailable("malformed", str(error))
+            return Unavailable(Kind.MALFORMED, str(error))
 
     def prefetch(self, questions: Iterable[str]) -> None:
         if not self._root:
@@ -186,7 +186,7 @@ def _file(path: str, root: str | None) -> Answer:
     finally:
         os.close(fd)
     if len(data) > MAX_FILE:
-        return Unavailable("malformed", f"larger than {MAX_FILE >> 20} MiB")
+        return Unavailable(Kind.MALFORMED, f"larger than {MAX_FILE >> 20} MiB")
     return data.decode("utf-8", "backslashreplace")
 
 
@@ -292,13 +292,13 @@ class RecordingHost:
 
 
 class ReplayHost:
-    """Answers from a dictionary; what is not in it is Unavailable("not recorded")."""
+    """Answers from a dictionary; what is not in it is Unavailable(Kind.NOT_RECORDED)."""
 
     def __init__(self, answers: Mapping[str, Answer]) -> None:
         self.answers = answers
 
     def ask(self, question: str) -> Answer:
-        return self.answers.get(question, Unavailable("not recorded"))
+        return self.answers.get(question, Unavailable(Kind.NOT_RECORDED))
 
     def prefetch(self, questions: Iterable[str]) -> None:
         pass
@@ -310,14 +310,14 @@ def encode(answers: Mapping[str, Answer]) -> dict[str, Json]:
     for text in sorted(answers):
         got = answers[text]
         if isinstance(got, Unavailable):
-            out[text] = {"unavailable": got.kind, "detail": got.detail}
+            out[text] = {"unavailable": got.kind.value, "detail": got.detail}
         else:
             out[text] = {"ok": got}
     return out
 
 
 def decode(data: Mapping[str, Any]) -> dict[str, Answer]:
-    """The inverse of `encode`; an entry of another shape is Unavailable("malformed")."""
+    """The inverse of `encode`; an entry of another shape is Unavailable(Kind.MALFORMED)."""
     return dict(_decoded(data))
 
 
@@ -326,6 +326,6 @@ def _decoded(data: Mapping[str, Any]) -> Iterator[tuple[str, Answer]]:
         if isinstance(entry, dict) and "ok" in entry:
             yield text, entry["ok"]
         elif isinstance(entry, dict) and isinstance(entry.get("unavailable"), str):
-            yield text, Unavailable(entry["unavailable"], str(entry.get("detail", "")))
+            yield text, Unavailable(kind_named(entry["unavailable"]), str(entry.get("detail", "")))
         else:
-            yield text, Unavailable("malformed", "snapshot entry")
+            yield text, Unavailable(Kind.MALFORMED, "snapshot entry")

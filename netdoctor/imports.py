@@ -1,7 +1,7 @@
 """A tree of files from another machine (as hwloc and others keep them for tests) as a snapshot: ``snapshot --import-tree``.
 
 Files, listings and links of the tree are answers; whatever needs a running machine (helper programs, rights, sizes, the
-environment) is Unavailable("not recorded"), and so is what is not in the tree: its maker copied a part, and nothing says
+environment) is Unavailable(Kind.NOT_RECORDED), and so is what is not in the tree: its maker copied a part, and nothing says
 which, so absence is no evidence.  So nothing passes for what nobody looked at.
 """
 
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import engine
 from netdoctor.host import Answer, LiveHost, RecordingHost
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.redact import redact
 from netdoctor.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
 
-FILES_ONLY: Final = Unavailable("not recorded", "an imported tree has files only")
-NOT_COPIED: Final = Unavailable("not recorded", "not in the tree")
+FILES_ONLY: Final = Unavailable(Kind.NOT_RECORDED, "an imported tree has files only")
+NOT_COPIED: Final = Unavailable(Kind.NOT_RECORDED, "not in the tree")
 # A copied tree has these of the process that made the copy, if at all.
 _OF_A_PROCESS: Final = ("file:/proc/self/", "link:/proc/self/", "file:/proc/thread-self/")
 
@@ -42,7 +42,7 @@ class TreeHost:
         kind = question.partition(":")[0]
         if kind == "config" or (kind in ("file", "dir", "link") and not question.startswith(_OF_A_PROCESS)):
             got = self._files.ask(question)
-            return NOT_COPIED if isinstance(got, Unavailable) and got.kind == "absent" else got
+            return NOT_COPIED if isinstance(got, Unavailable) and got.kind == Kind.ABSENT else got
         return FILES_ONLY
 
     def prefetch(self, questions: Iterable[str]) -> None:

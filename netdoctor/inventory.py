@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from netdoctor.model import Json, Unavailable, plain
+from netdoctor.model import Json, Kind, Unavailable, plain
 from netdoctor.variables import Of, names_of
 
 # Name the process or the run, not the node's set-up: they differ between healthy nodes.
@@ -53,7 +53,7 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
 
 
 def _fact(have: Mapping[str, object], name: str) -> Any:
-    return have.get(name, Unavailable("not read", f"no {name}"))
+    return have.get(name, Unavailable(Kind.NOT_READ, f"no {name}"))
 
 
 def _get(fact: Any, name: str) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from netdoctor import engine, facts, stopping
 from netdoctor.host import LiveHost, RecordingHost
-from netdoctor.model import CheckResult, Finding, Status, Unavailable
+from netdoctor.model import CheckResult, Finding, Kind, Status, Unavailable
 from netdoctor.redact import redact
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def run(
                     if passive
                     else "--no-allreduce"
                 )
-                work.facts.update(dict.fromkeys(facts.RUNS, Unavailable("refused", why)))
+                work.facts.update(dict.fromkeys(facts.RUNS, Unavailable(Kind.REFUSED, why)))
             progress("looking at the node")
             facts.prefetch(host, facts.closure(names))
             engine.collect(work, names)
@@ -135,7 +135,7 @@ def run(
                 _cures(work, session, config, progress)
     except Interrupted as stop:
         outcome.partial, outcome.signal = f"interrupted by {stop}", stop.number
-        work.facts.update({n: Unavailable("no budget", outcome.partial) for n in facts.RUNS if n not in work.facts})
+        work.facts.update({n: Unavailable(Kind.NO_BUDGET, outcome.partial) for n in facts.RUNS if n not in work.facts})
     finally:
         if session is not None:
             session.close()
@@ -159,7 +159,7 @@ def _begin(work: engine.Work, config: Config, progress: engine.Progress, togethe
     progress(f"starting {python.path} ({python.why})")
     session = Session(python.path, dict(os.environ), user=config.user, limits=together.limits if together else None)
     if config.command is not None:
-        session.notes += (f"the job's Python: {python.path} ({python.why})",)
+        session.interpreter = f"{python.path} ({python.why})"
     session.start()
     return session
 

@@ -51,41 +51,56 @@ class Severity(str, Enum):
         return ("info", "warning", "critical").index(self.value)
 
 
+class Kind(str, Enum):
+    """Why something could not be read."""
+
+    ABSENT = "absent"  # looked for and not there (ENOENT, no such library)
+    DENIED = "denied"  # EACCES, EPERM
+    EMPTY = "empty"  # there, but without the content that must be there (a masked path)
+    TIMED_OUT = "timed out"
+    MALFORMED = "malformed"  # read, but not what it should be
+    CRASHED = "crashed"  # the helper died
+    UNSUPPORTED = "unsupported"  # the kernel, driver or library has no such thing
+    FAILED = "failed"  # any other error, named in detail
+    NOT_RECORDED = "not recorded"  # a replay has no such answer
+    NO_BUDGET = "no budget"
+    ANOTHER_ROOT = "another root"  # belongs to this process, while a mounted root is looked at
+    REFUSED = "refused"  # netdoctor itself did not do it (safety rule)
+    MISSING_NODE = "missing node"  # a node of a common run never came
+    OTHER_NODES = "other nodes"  # the nodes of a common run found out together why; detail names who
+    NOT_READ = "not read"  # evidence this one hangs on was itself unavailable
+
+    def __str__(self) -> str:
+        return self.value
+
+
+KINDS: Final = frozenset(kind.value for kind in Kind)
+
+
+def kind_named(name: object) -> Kind:
+    """The kind of that name as a recording, a helper or another node has it; `Kind.FAILED` for a name that is none."""
+    return Kind(name) if isinstance(name, str) and name in KINDS else Kind.FAILED
+
+
 @dataclass(frozen=True)
 class Unavailable:
     """Why something could not be read.  Absent is not denied is not empty is not timed out is not unrecorded.
 
-    ``kind`` is one of `KINDS`; ``detail`` is free text for people (an errno text, a deadline).
+    ``detail`` is free text for people (an errno text, a deadline): no code looks into it.
     """
 
-    kind: str
+    kind: Kind
     detail: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", Kind(self.kind))  # a name that is no kind is an error where it is made
+
     def __str__(self) -> str:
-        return f"{self.kind}: {self.detail}" if self.detail else self.kind
+        return f"{self.kind}: {self.detail}" if self.detail else self.kind.value
 
     def __bool__(self) -> bool:
         """Never true, so that ``if fact.field`` cannot take missing evidence for content."""
         return False
-
-
-KINDS: Final = frozenset(
-    {
-        "absent",  # looked for and not there (ENOENT, no such library)
-        "denied",  # EACCES, EPERM
-        "empty",  # there, but without the content that must be there (a masked path)
-        "timed out",
-        "malformed",  # read, but not what it should be
-        "crashed",  # the helper died
-        "unsupported",  # the kernel, driver or library has no such thing
-        "failed",  # any other error, named in detail
-        "not recorded",  # a replay has no such answer
-        "no budget",
-        "another root",  # belongs to this process, while a mounted root is looked at
-        "refused",  # netdoctor itself did not do it (safety rule)
-        "not read",  # evidence this one hangs on was itself unavailable
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -217,7 +232,9 @@ def plain(value: Any) -> Json:
     if isinstance(value, Quantity):
         return {"value": value.value, "unit": value.unit}
     if isinstance(value, Unavailable):
-        return {"unavailable": value.kind, "detail": value.detail}
+        return {"unavailable": value.kind.value, "detail": value.detail}
+    if callable(own := getattr(value, "plain", None)):  # a value that is recorded as its text
+        return plain(own())
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, set | frozenset):

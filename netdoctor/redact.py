@@ -12,7 +12,7 @@ from typing import Final
 
 from netdoctor import variables as table
 from netdoctor.host import Answer
-from netdoctor.model import Json, Unavailable
+from netdoctor.model import Json, Kind, Unavailable
 
 GONE: Final = "<redacted>"
 # machine-id(5): the id is confidential; what is shown is an HMAC of a constant of the program, keyed by the id, as
@@ -94,7 +94,7 @@ def _machine_id(text: str) -> Answer:
     if text.startswith("netdoctor-"):  # from a recording
         return text
     if not _MACHINE_ID.fullmatch(text):  # "uninitialized", or empty in an image
-        return Unavailable("malformed", "no machine id")
+        return Unavailable(Kind.MALFORMED, "no machine id")
     return "netdoctor-" + hmac.new(bytes.fromhex(text), _OURS, hashlib.sha256).hexdigest()[:32]
 
 

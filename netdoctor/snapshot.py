@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from netdoctor.host import Answer, decode, encode
-from netdoctor.model import Json, Unavailable, plain
+from netdoctor.model import Json, Kind, Unavailable, kind_named, plain
 
 SCHEMA: Final = "netdoctor.snapshot/1"
 
@@ -95,14 +95,14 @@ def _run_fact(name: str, entry: Any) -> Any:
     from netdoctor.allreduce.experiment import Baseline, PathRun
 
     if isinstance(entry, dict) and "unavailable" in entry:
-        return Unavailable(str(entry["unavailable"]), str(entry.get("detail", "")))
+        return Unavailable(kind_named(entry["unavailable"]), str(entry.get("detail", "")))
     kinds: dict[str, type[Any]] = {"Baseline": Baseline, "PathRun": PathRun}
     if name not in kinds:
-        return Unavailable("malformed", f"no such run: {name}")
+        return Unavailable(Kind.MALFORMED, f"no such run: {name}")
     try:
         return with_logs(codec.build(kinds[name], entry))
     except codec.MalformedError as error:
-        return Unavailable("malformed", str(error))
+        return Unavailable(Kind.MALFORMED, str(error))
 
 
 def with_logs(fact: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.probes.gpu import Gpus
 from netdoctor.probes.pci import Pci
 
@@ -39,13 +39,13 @@ def accelerator(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> Accelerator
     if foreign:
         return Accelerator(foreign=foreign)
     if isinstance(pci, Unavailable):
-        return Unavailable("not read", f"PCI: {pci}")
+        return Unavailable(Kind.NOT_READ, f"PCI: {pci}")
     if isinstance(pci.foreign_accelerators, Unavailable):
-        return Unavailable("not read", f"accelerators: {pci.foreign_accelerators}")
+        return Unavailable(Kind.NOT_READ, f"accelerators: {pci.foreign_accelerators}")
     if pci.unread:
-        return Unavailable("not read", f"the class of {pci.unread[0]} on PCI")
+        return Unavailable(Kind.NOT_READ, f"the class of {pci.unread[0]} on PCI")
     # Where there is no GPU, NVML is absent, or it answers zero.  A library that is there and fails is no such answer.
     nvml = gpus if isinstance(gpus, Unavailable) else gpus.all
-    if isinstance(nvml, Unavailable) and nvml.kind != "absent":
-        return Unavailable("not read", f"NVML: {nvml}")
+    if isinstance(nvml, Unavailable) and nvml.kind != Kind.ABSENT:
+        return Unavailable(Kind.NOT_READ, f"NVML: {nvml}")
     return Accelerator()

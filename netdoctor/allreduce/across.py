@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from netdoctor.allreduce import paths, places, verdict
 from netdoctor.allreduce.doors import LOSES
-from netdoctor.allreduce.experiment import DEFAULT_SIZES, AllReduce, CommonRun, Run, TorchFacts
+from netdoctor.allreduce.experiment import DEFAULT_SIZES, AllReduce, CommonRun, Obstacle, Path, Run, State, TorchFacts, Way
 from netdoctor.allreduce.flows import Flow
 from netdoctor.allreduce.flows import read as read_flows
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.allreduce.places import Place
 from netdoctor.textsafe import line
 
-PATH: Final = "between nodes"
+PATH: Final = Path(Way.BETWEEN_NODES)
 MAX_RANKS: Final = 64  # of one node
 _EVENTS: Final = frozenset({"forked", "phase", "error", "exit", "size", "verified", "result"})
 _KEPT: Final = frozenset(
@@ -47,6 +47,7 @@ _EARLY: Final = ("import", "rendezvous", "device", "init", "first")  # while con
 # Gloo on an address of the other family than its peer's (transport/tcp/device.cc).
 _OTHER_FAMILY: Final = "ss1.ss_family == ss2.ss_family"
 _COUNTS: Final = ("entered", "left")  # of a cut: a number a rank
+_OWN: Final = ("seconds", "log", "log_text", "changes", "abandoned", "output", "mapped", "notes", "interpreter")
 _NAMES: Final = ("stopped", "blocked")  # some of the ranks
 
 
@@ -58,6 +59,7 @@ class Heard:
     hosts: dict[int, str] = field(default_factory=dict)
     addresses: dict[int, str] = field(default_factory=dict)
     gone: dict[int, tuple[str, str]] = field(default_factory=dict)  # node -> (subject it is missing from, why)
+    never: set[int] = field(default_factory=set)  # of those, who did not come at all
     places: dict[int, Place] = field(default_factory=dict)
     reach: dict[int, dict[int, str]] = field(default_factory=dict)  # from -> to -> "" or why not
     taken: dict[str, dict[int, dict[int, str]]] = field(default_factory=dict)  # the same where ranks will listen, by backend
@@ -97,6 +99,9 @@ def hear(heard: Heard, subject: str, message: Mapping[str, Any]) -> dict[int, An
     count = heard.nodes.count
     for node, why in table(message.get("gone"), count).items():
         heard.gone.setdefault(node, (subject, line(why)))
+    never = message.get("never")
+    if isinstance(never, list):
+        heard.never |= {n for n in never if type(n) is int and 0 <= n < count}
     refused = message.get("refused")
     if isinstance(refused, list):
         heard.refused = tuple(line(one) for one in refused[:32])
@@ -166,7 +171,7 @@ def outgoing(events: Iterable[Mapping[str, Any]], cut: verdict.Cut | None, offse
     data: dict[str, Any] = {"events": told, "cut": None}
     if cut is not None:
         data["cut"] = {
-            "kind": cut.kind, "time": cut.time + offset, "seconds": cut.seconds, "text": cut.text,
+            "kind": cut.kind, "obstacle": cut.obstacle, "time": cut.time + offset, "seconds": cut.seconds, "text": cut.text,
             **{name: getattr(cut, name) for name in (*_COUNTS, *_NAMES)},
         }  # fmt: skip
     return data
@@ -191,7 +196,7 @@ def combine(heard: Heard, made: Mapping[int, AllReduce], parts: Mapping[int, Any
         cut = _cut(part.get("cut"), ranks)
         if cut is not None:
             cuts.append(cut)
-            if cut.kind == "lost":
+            if cut.kind == verdict.CutKind.LOST:
                 lame[node] = cut.text
             times[first : first + ranks] = [cut.time] * ranks
             for name in _COUNTS:
@@ -199,20 +204,23 @@ def combine(heard: Heard, made: Mapping[int, AllReduce], parts: Mapping[int, Any
             for name in _NAMES:
                 named[name] += [first + n for n in getattr(cut, name)]
     # Where one node saw that nothing moved, that is what happened; the others were told to stop.
-    stalled = [c for c in cuts if c.kind == "stalled"]
+    stalled = [c for c in cuts if c.kind == verdict.CutKind.STALLED]
     cut = min(stalled or cuts, key=lambda c: c.time, default=None)
     if cut is not None:
         known: dict[str, Any] = {name: tuple(values) for name, values in (*counts.items(), *named.items())}
         # Each node its own time: it learns from victims elsewhere that its rank died, sooner than it can reap it.  But what
         # fails after a node ended its ranks for the time fails by that.
-        ended = min((c.time for c in cuts if c.kind in ("stalled", "deadline")), default=None)
+        ended = min((c.time for c in cuts if c.kind in (verdict.CutKind.STALLED, verdict.CutKind.DEADLINE)), default=None)
         cut = replace(cut, times=tuple(_first(ended, one) for one in times), **known)
     facts = own.torch if isinstance(own.torch, TorchFacts) else None
     built = verdict.build(experiment, events, cut, facts=facts, import_seconds=own.import_seconds)
     run = CommonRun(**{one.name: getattr(built, one.name) for one in fields(built)})
     run = _lost(heard, run, made, lame)
     run = replace(run, reason=re.sub(r"\brank ([0-9]+)", lambda found: _on(heard, found), run.reason))
-    kept = {n: getattr(own, n) for n in ("seconds", "log", "log_text", "changes", "abandoned", "output", "mapped", "notes")}
+    kept = {
+        n: getattr(own, n)
+        for n in ("seconds", "log", "log_text", "changes", "abandoned", "output", "mapped", "notes", "interpreter")
+    }
     return replace(run, **kept)
 
 
@@ -232,13 +240,14 @@ def _lost(heard: Heard, run: CommonRun, made: Mapping[int, AllReduce], lame: Map
         return run
     if lost:
         told = "; ".join(f"{heard.name(n)} was lost: {heard.gone[n][1]}" for n in lost)
-        return replace(run, state="failed", reason=told, blamed=_all_of(heard, lost, made), told=told, told_cause="rank_died")
+        failed = replace(run, state=State.FAILED, reason=told, obstacle=None)
+        return replace(failed, blamed=_all_of(heard, lost, made), told=told, told_cause="rank_died")
     culprit = next((r for r in run.ranks if r.rank in run.blamed), None)
-    victim = run.state == "failed" and culprit is not None and verdict.is_victim(culprit.error)
+    victim = run.state == State.FAILED and culprit is not None and verdict.is_victim(culprit.error)
     if victim and lame:
         told = "; ".join(f"{heard.name(n)}: {why}" for n, why in sorted(lame.items()))
         return replace(run, reason=told, blamed=_all_of(heard, lame, made), told=told, told_cause="rank_died")
-    if run.state == "hung" or victim or (culprit is not None and _OTHER_FAMILY in culprit.error.lower()):
+    if run.state == State.HUNG or victim or (culprit is not None and _OTHER_FAMILY in culprit.error.lower()):
         early = all(r.phase in _EARLY for r in run.ranks)
         for told, nodes, cause in _in_the_way(heard, early):
             reason = f"{told} ({run.reason})"
@@ -296,9 +305,10 @@ def _cut(said: object, ranks: int) -> verdict.Cut | None:
     if not isinstance(said, Mapping):
         return None
     try:
-        known = {name: tuple(int(n) for n in said[name][:ranks]) for name in _COUNTS}
+        known: dict[str, Any] = {name: tuple(int(n) for n in said[name][:ranks]) for name in _COUNTS}
         known |= {name: tuple(int(n) for n in said[name][:ranks] if 0 <= int(n) < ranks) for name in _NAMES}
-        kind, word = line(said["kind"], 20), line(said["text"])
+        kind, word = verdict.CutKind(line(said["kind"], 20)), line(said["text"])
+        known["obstacle"] = Obstacle(said["obstacle"]) if said.get("obstacle") else None
         when, seconds = float(said["time"]), float(said["seconds"])
         return verdict.Cut(kind, when, seconds, text=word, **known) if abs(when) + abs(seconds) < 1e300 else None
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Final
 
 from netdoctor.model import Unavailable
@@ -12,6 +13,86 @@ DEFAULT_SIZES: Final = (1 << 12, 1 << 20, 1 << 26)  # bytes: latency, middle, ba
 
 # The phases that every rank reports as it enters them, in order.
 PHASES: Final = ("spawn", "import", "rendezvous", "device", "init", "first", "timed", "verify", "done")
+
+
+class State(str, Enum):
+    """How far a run came."""
+
+    FINISHED = "finished"  # all ranks done (data may still be wrong: see `Run.verified`)
+    FAILED = "failed"  # a rank raised or died; `missing` and `blamed` name it
+    HUNG = "hung"  # no progress for the phase's whole deadline; `blamed` are the ranks that never arrived
+    UNFINISHED = "unfinished"  # still progressing at the deadline: partial numbers
+    NOT_STARTED = "not started"  # no rank came past import: `obstacle` and `reason` say why
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Obstacle(str, Enum):
+    """What stood in the way of a run that did not start or was not done in time."""
+
+    GPU_BUSY = "gpu busy"  # somebody else uses it
+    GPU_UNREAD = "gpu unread"  # whether somebody does could not be read
+    LOCK = "lock"  # another netdoctor holds it
+    SAME_MACHINE = "same machine"  # two nodes of the run are one machine, which has one lock
+    REFUSED = "refused"  # root does not run what others can change
+    NO_TORCH = "no torch"  # the interpreter has none
+    IMPORT = "import"  # the interpreter or its torch fails
+    TIME = "time"  # the budget, or the limit of a phase
+    MEMORY = "memory"  # no descriptor or no memory to share with the ranks
+    LOST = "lost"  # the process that forks the ranks ended
+    OTHER_NODE = "other node"  # another node never began, or ended the run
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why there is no run: `obstacle` for code, `text` for people."""
+
+    obstacle: Obstacle
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Way(str, Enum):
+    """By which way the data of a run goes."""
+
+    DEFAULT = "default"  # as the job would send it within this node
+    INTER_NODE = "inter-node"  # the path that leaves the node, proven without leaving it
+    BETWEEN_NODES = "between nodes"
+
+
+@dataclass(frozen=True)
+class Path:
+    """The way of an experiment's data, and the HCA port that it is pinned to.  Recorded as its text."""
+
+    way: Way = Way.DEFAULT
+    device: str = ""  # "": not pinned
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.way.value} {self.device}:{self.port}" if self.device else self.way.value
+
+    @property
+    def pinned(self) -> str:
+        """``mlx5_0:1``, "" where no port is asked for."""
+        return f"{self.device}:{self.port}" if self.device else ""
+
+    def plain(self) -> str:
+        return str(self)
+
+    @classmethod
+    def parse(cls, text: str) -> Path:
+        """The inverse of `str`.  Raises ValueError."""
+        for way in Way:
+            if text == way.value:
+                return cls(way)
+            if text.startswith(f"{way.value} "):
+                device, colon, port = text[len(way.value) + 1 :].rpartition(":")
+                if colon and device:
+                    return cls(way, device, int(port))
+        raise ValueError(f"no such path: {text[:80]!r}")
 
 
 @dataclass(frozen=True)
@@ -25,7 +106,7 @@ class AllReduce:
     env: tuple[tuple[str, str | None], ...] = ()
     rank_env: tuple[tuple[tuple[str, str | None], ...], ...] = ()  # per rank, after `env` (NCCL_HOSTID)
     binding: tuple[tuple[int, ...], ...] = ()  # CPUs per rank; () leaves the mask as it is
-    path: str = "default"  # "default" | "inter-node" | "inter-node mlx5_0:1"
+    path: Path = Path()
     gpus: tuple[int, ...] = ()  # ordinal per rank
     fresh_import: bool = False  # what is changed is read at load time (LD_PRELOAD, OMP_*)
     repeats: int = 0  # timed repetitions per size; 0: by size
@@ -62,17 +143,10 @@ class RankResult:
 
 @dataclass(frozen=True)
 class Run:
-    """What happened.  `state` says how far it came:
-
-    finished    all ranks done (data may still be wrong: see `verified`)
-    failed      a rank raised or died; `missing` and `blamed` name it
-    hung        no progress in init or in a collective for the phase's whole deadline; `blamed` are the ranks that never arrived
-    unfinished  still progressing at the deadline: partial numbers
-    not started not past import, no torch, GPU busy, lock not got: `reason` says why
-    """
+    """What happened: `state` says how far it came, `reason` why, for people, and `obstacle` why, for code."""
 
     experiment: AllReduce
-    state: str
+    state: State
     reason: str = ""
     verified: bool | None = None  # None: nothing was compared
     ranks: tuple[RankResult, ...] = ()
@@ -95,10 +169,12 @@ class Run:
     torch: TorchFacts | None = None  # all that torch answered; None: it answered nothing
     output: str = ""  # the end of what the ranks printed, bounded
     notes: tuple[str, ...] = ()  # what was done differently ("no lock: …", "as user alice")
+    obstacle: Obstacle | None = None  # of a run that did not start or was not done in time; None: a recording older than this
+    interpreter: str = ""  # the Python taken for the job's, and why this one, where a command had a say in it
 
     @property
     def finished(self) -> bool:
-        return self.state == "finished"
+        return self.state == State.FINISHED
 
 
 @dataclass(frozen=True)

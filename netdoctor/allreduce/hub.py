@@ -50,6 +50,7 @@ class Hub:
         self.lines: dict[socket.socket, Line] = {}
         self.present: dict[int, Line | None] = dict.fromkeys(range(count))  # None: never came, or is gone
         self.gone: dict[int, str] = {}  # why a node takes part no more
+        self.never: set[int] = set()  # of those, who did not come at all
         self.board: dict[str, dict[int, Any]] = {subject: {} for subject in SUBJECTS}
         self.at = 0  # the subject that is open
         self.refused: list[str] = []  # who was turned away, and why
@@ -232,13 +233,15 @@ class Hub:
                     if never
                     else f"it did not get ready in time ({subject})"
                 )
+                if never:
+                    self.never.add(node)
                 self.gone.setdefault(node, text)
         if any(n not in self.gone for n in awaited):
             return
         self.at += 1
         if self.at < len(SUBJECTS):
             self.end = now + self.limits[SUBJECTS[self.at]]
-        self._tell_all({"say": subject, "data": board, "gone": self.gone, "refused": self.refused})
+        self._tell_all({"say": subject, "data": board, "gone": self.gone, "never": sorted(self.never), "refused": self.refused})
 
     def _tell_all(self, message: Mapping[str, Any]) -> None:
         packed = memoryview(json.dumps(message).encode() + b"\n")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.allreduce.experiment import Run
-from netdoctor.model import Unavailable
+from netdoctor.allreduce.experiment import Path, Run
+from netdoctor.model import Kind, Unavailable
 from netdoctor.probes.gpu import Gpu, Gpus
 from netdoctor.probes.pci import Pci, PciLink
 from netdoctor.probes.rdma import Rdma
@@ -35,41 +35,39 @@ def path_limit(run: Run, gpus: Gpus | Unavailable, pci: Pci | Unavailable, rdma:
     """The limit of the path that the run's log shows; Unavailable where it depends on what cannot be read here."""
     experiment = run.experiment
     if len(set(experiment.gpus)) < len(experiment.gpus):
-        return Unavailable("unsupported", "the ranks share one GPU and take turns")
+        return Unavailable(Kind.UNSUPPORTED, "the ranks share one GPU and take turns")
     kinds = {via.transport for via in run.log.vias} if run.log is not None else set()
     if not kinds:
-        return Unavailable("not read", "NCCL's log does not show the transport")
+        return Unavailable(Kind.NOT_READ, "NCCL's log does not show the transport")
     if kinds == {"NET"}:
         return _port(experiment.path, run, rdma)
     if kinds == {"P2P"}:
         return _between_gpus(experiment.gpus, gpus, pci)
-    return Unavailable("unsupported", f"the data goes by {' and '.join(sorted(kinds))}, whose limit is not known here")
+    return Unavailable(Kind.UNSUPPORTED, f"the data goes by {' and '.join(sorted(kinds))}, whose limit is not known here")
 
 
-def _port(path: str, run: Run, rdma: Rdma | Unavailable) -> Limit | Unavailable:
+def _port(path: Path, run: Run, rdma: Rdma | Unavailable) -> Limit | Unavailable:
     """One HCA port that both ranks share: each sends through it what the other receives."""
-    way, _, pinned = path.partition(" ")
-    name, _, port = pinned.partition(":") if way == "inter-node" else ("", "", "")
     if run.log.net == "Socket":
-        return Unavailable("unsupported", "sockets of one node do not cross the network")
+        return Unavailable(Kind.UNSUPPORTED, "sockets of one node do not cross the network")
     devices = rdma if isinstance(rdma, Unavailable) else rdma.devices
-    if isinstance(devices, Unavailable) or not name:
-        return Unavailable("not read", f"RDMA devices: {devices}" if name else "which port carried the data")
+    if isinstance(devices, Unavailable) or not path.device:
+        return Unavailable(Kind.NOT_READ, f"RDMA devices: {devices}" if path.device else "which port carried the data")
     for device in devices:
         for one in () if isinstance(device.ports, Unavailable) else device.ports:
-            if device.name == name and str(one.number) == port and isinstance(one.rate_gbps, float | int):
-                return Limit(one.rate_gbps / 8 / 2, f"half of {one.rate_gbps:g} Gb/s: both ranks share the port {name}:{port}")
-    return Unavailable("not read", f"the rate of {name}:{port}")
+            if device.name == path.device and one.number == path.port and isinstance(one.rate_gbps, float | int):
+                return Limit(one.rate_gbps / 8 / 2, f"half of {one.rate_gbps:g} Gb/s: both ranks share the port {path.pinned}")
+    return Unavailable(Kind.NOT_READ, f"the rate of {path.pinned}")
 
 
 def _between_gpus(ordinals: tuple[int, ...], gpus: Gpus | Unavailable, pci: Pci | Unavailable) -> Limit | Unavailable:
     pairs = gpus if isinstance(gpus, Unavailable) else gpus.of_the_job
     if isinstance(pairs, Unavailable):
-        return Unavailable("not read", f"GPUs: {pairs}")
+        return Unavailable(Kind.NOT_READ, f"GPUs: {pairs}")
     mine = [gpu for seen, gpu in pairs if seen.ordinal in ordinals]
     known = [gpu for gpu in mine if gpu is not None]
     if len(known) < len(ordinals):
-        return Unavailable("not read", "not every GPU is known to NVML")
+        return Unavailable(Kind.NOT_READ, "not every GPU is known to NVML")
     rates = [_nvlink(gpu) for gpu in known]
     if any(isinstance(rate, Unavailable) for rate in rates):
         return next(rate for rate in rates if isinstance(rate, Unavailable))
@@ -77,12 +75,12 @@ def _between_gpus(ordinals: tuple[int, ...], gpus: Gpus | Unavailable, pci: Pci 
     if not any(speeds):
         return _pcie(known, pci)
     if isinstance(pci, Unavailable):
-        return Unavailable("not read", f"how many GPUs NVLink joins: PCI: {pci}")
+        return Unavailable(Kind.NOT_READ, f"how many GPUs NVLink joins: PCI: {pci}")
     there = max(len(pairs), sum(device.physical_function is None for device in pci.gpus))
     if not all(speeds) or (there > 2 and any(_bridged(gpu) for gpu in known)):
-        return Unavailable("unsupported", "NVLink does not join every pair of these GPUs")
+        return Unavailable(Kind.UNSUPPORTED, "NVLink does not join every pair of these GPUs")
     if len(known) < there < SWITCHED:
-        return Unavailable("unsupported", "without NVSwitch, some of the GPUs have some of the links to each other")
+        return Unavailable(Kind.UNSUPPORTED, "without NVSwitch, some of the GPUs have some of the links to each other")
     rate = max(speeds)  # a GPU with fewer links than its like is a fault, no lower limit
     return Limit(rate, f"NVLink of each GPU: {rate:.0f} GB/s in NCCL's model")
 
@@ -90,11 +88,11 @@ def _between_gpus(ordinals: tuple[int, ...], gpus: Gpus | Unavailable, pci: Pci 
 def _nvlink(gpu: Gpu) -> float | Unavailable:
     """GB/s of all active NVLinks; 0 without."""
     if isinstance(gpu.nvlinks, Unavailable):
-        return Unavailable("not read", f"NVLinks of GPU {gpu.index}: {gpu.nvlinks}")
+        return Unavailable(Kind.NOT_READ, f"NVLinks of GPU {gpu.index}: {gpu.nvlinks}")
     if not any(gpu.nvlinks):
         return 0.0
     if isinstance(gpu.capability, Unavailable) or gpu.capability not in NVLINK:
-        return Unavailable("unsupported", f"no figure for the NVLinks of compute capability {gpu.capability}")
+        return Unavailable(Kind.UNSUPPORTED, f"no figure for the NVLinks of compute capability {gpu.capability}")
     return NVLINK[gpu.capability] * sum(gpu.nvlinks)
 
 
@@ -106,14 +104,14 @@ def _bridged(gpu: Gpu) -> bool:
 def _pcie(gpus: list[Gpu], pci: Pci | Unavailable) -> Limit | Unavailable:
     """Peer to peer below one root: the slowest link.  Across roots or sockets the CPU decides, which no figure covers."""
     if isinstance(pci, Unavailable):
-        return Unavailable("not read", f"PCI: {pci}")
+        return Unavailable(Kind.NOT_READ, f"PCI: {pci}")
     devices = [pci.at(gpu.pci) if isinstance(gpu.pci, str) else None for gpu in gpus]
     found = [device for device in devices if device is not None]
     # Root port first, then switches: two components above a device at least mean that a switch stands over it.
     if not all(d.placed for d in found):
-        return Unavailable("not read", "where the GPUs sit on PCI")
+        return Unavailable(Kind.NOT_READ, "where the GPUs sit on PCI")
     if len(found) < len(gpus) or len({d.root for d in found}) > 1 or len({d.path[:1] for d in found}) > 1:
-        return Unavailable("unsupported", "the data crosses the CPU between PCIe roots, whose limit is not known here")
+        return Unavailable(Kind.UNSUPPORTED, "the data crosses the CPU between PCIe roots, whose limit is not known here")
     rates = []
     for device in found:
         # A card may be able to do more than the port that it is plugged into (PCIe 5 in a switch of PCIe 4).
@@ -121,7 +119,7 @@ def _pcie(gpus: list[Gpu], pci: Pci | Unavailable) -> Limit | Unavailable:
         ends = [end.link for end in (device, above) if end is not None and isinstance(end.link, PciLink)]
         speed = min((end.max_speed for end in ends), default=0.0)
         if len(ends) < 2 or speed not in _PCIE:
-            return Unavailable("not read", f"the PCIe link of {device.address}")
+            return Unavailable(Kind.NOT_READ, f"the PCIe link of {device.address}")
         rates.append(_PCIE[speed] * min(end.max_width for end in ends) / 8)
     rate = min(rates)
     return Limit(rate, f"the PCIe link of the slowest GPU: {rate:.0f} GB/s in NCCL's model")

@@ -13,8 +13,10 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from netdoctor.allreduce.experiment import Obstacle, Reason
+
 ROOT_FOLDER: Final = "/run/netdoctor"
-HELD: Final = "another netdoctor holds the lock of this node"
+HELD: Final = Reason(Obstacle.LOCK, "another netdoctor holds the lock of this node")
 WAIT: Final = 10.0  # seconds; an all-reduce of one node takes less
 
 
@@ -26,7 +28,7 @@ class Lock:
         self._fd = -1
         self.note = ""  # why there is none
 
-    def take(self, deadline: float) -> str | None:
+    def take(self, deadline: float) -> Reason | None:
         """None when it is held, or when there can be none (`note` says why); else why it could not be had.
 
         Waits until `deadline` (time.monotonic), and no longer than `WAIT`.

@@ -11,7 +11,7 @@ from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
 
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import reach
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.nccl import NcclChoice
@@ -106,7 +106,7 @@ def _gloo(net: Net, environ: Environ | Unavailable | None) -> tuple[str, str] | 
         every = () if link is None else sorted(link.addresses, key=lambda one: one.family)  # as getifaddrs(3) lists them
         return next(((name, one.ip) for one in every if name in (link and link.name, one.label)), None)
     if isinstance(net.hostname_addresses, Unavailable):
-        return ("", "127.0.0.1") if net.hostname_addresses.kind == "absent" else None
+        return ("", "127.0.0.1") if net.hostname_addresses.kind == Kind.ABSENT else None
     where = {one.ip: link.name for link in net.links for one in link.addresses}
     fitting = [ip for ip in net.hostname_addresses if ip in where or reach.is_loopback(ip)]
     return (where.get(fitting[0], "lo"), fitting[0]) if fitting else ("lo", "127.0.0.1")

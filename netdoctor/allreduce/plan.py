@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from netdoctor.allreduce.experiment import AllReduce, Baseline, PathRun, Run, TorchFacts
+from netdoctor.allreduce.experiment import AllReduce, Baseline, Obstacle, Path, PathRun, Reason, Run, State, TorchFacts, Way
 from netdoctor.allreduce.verdict import not_started
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import hcas, selector
 from netdoctor.nccl.integers import integer
 from netdoctor.probes.environ import Environ
@@ -56,7 +56,7 @@ def baseline(session: Session, facts: Mapping[str, Any], deadline: float) -> Bas
     """The all-reduce as the job would run it on this node: a rank a GPU, else two Gloo ranks."""
     experiment = first_experiment(session.facts(deadline), _of(facts, "JobShape", JobShape))
     run = _run(session, experiment, facts, deadline)
-    return Baseline(run, session.python, experiment.backend == "nccl" and run.state != "not started")
+    return Baseline(run, session.python, experiment.backend == "nccl" and run.state != State.NOT_STARTED)
 
 
 def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> PathRun | Unavailable:
@@ -66,11 +66,11 @@ def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> Pat
         return torch
     count = gpus_of(torch)
     if count == 0:
-        return Unavailable("unsupported", "the job's torch sees no CUDA device, so NCCL has no path to prove")
+        return Unavailable(Kind.UNSUPPORTED, "the job's torch sees no CUDA device, so NCCL has no path to prove")
     runs = []
     for experiment in path_experiments(count, facts):
         if time.monotonic() + LEAST_SECONDS > deadline and not (busy(facts, experiment)):
-            runs.append(not_started(experiment, "no time left for this path", torch=torch))
+            runs.append(not_started(experiment, Reason(Obstacle.TIME, "no time left for this path"), torch=torch))
         else:
             runs.append(_run(session, experiment, facts, deadline))
     return PathRun(tuple(runs))
@@ -91,7 +91,7 @@ def first_experiment(torch: TorchFacts | Unavailable, job: JobShape | Unavailabl
 def path_experiments(count: int, facts: Mapping[str, Any]) -> tuple[AllReduce, ...]:
     """One run a port of the HCAs that the job uses; one over all ports where the site says that its rails are routed, and
     where NCCL's own InfiniBand transport is not what would carry the data."""
-    two_gpus = AllReduce("nccl", 2, "cuda", PATH_SIZES, NETWORK_ONLY, path="inter-node", gpus=(0, 1))
+    two_gpus = AllReduce("nccl", 2, "cuda", PATH_SIZES, NETWORK_ONLY, path=Path(Way.INTER_NODE), gpus=(0, 1))
     base = _shared_gpu() if count == 1 else two_gpus
     ports = _ports(facts)
     expected = _of(facts, "Expected", Expected)
@@ -100,7 +100,7 @@ def path_experiments(count: int, facts: Mapping[str, Any]) -> tuple[AllReduce, .
         replace(
             base,
             env=(*base.env, ("NCCL_IB_HCA", f"={device}:{port}")),
-            path=f"inter-node {device}:{port}",
+            path=Path(Way.INTER_NODE, device, port),
             gpus=(0, 0) if count == 1 else near,
         )
         for device, port, near in ports
@@ -109,7 +109,7 @@ def path_experiments(count: int, facts: Mapping[str, Any]) -> tuple[AllReduce, .
 
 
 def _shared_gpu() -> AllReduce:
-    return AllReduce("nccl", 2, "cuda", SHARED_GPU_SIZES, ONE_GPU_ENV, TWO_HOSTS, path="inter-node", gpus=(0, 0))
+    return AllReduce("nccl", 2, "cuda", SHARED_GPU_SIZES, ONE_GPU_ENV, TWO_HOSTS, path=Path(Way.INTER_NODE), gpus=(0, 0))
 
 
 def _ports(facts: Mapping[str, Any]) -> list[tuple[str, int, tuple[int, int]]]:
@@ -142,7 +142,7 @@ def _run(session: Session, experiment: AllReduce, facts: Mapping[str, Any], dead
     return session.run(experiment, deadline)
 
 
-def busy(facts: Mapping[str, Any], experiment: AllReduce) -> str | None:
+def busy(facts: Mapping[str, Any], experiment: AllReduce) -> Reason | None:
     """Why the GPUs are left alone; None where they are free.  NVML is blind for processes of other PID namespaces, so memory
     and utilisation count as well."""
     if experiment.device != "cuda":
@@ -150,25 +150,25 @@ def busy(facts: Mapping[str, Any], experiment: AllReduce) -> str | None:
     gpus = _of(facts, "Gpus", Gpus)
     pairs = gpus if isinstance(gpus, Unavailable) else gpus.of_the_job
     if isinstance(pairs, Unavailable):
-        return f"whether the GPUs are in use could not be read ({pairs})"
+        return Reason(Obstacle.GPU_UNREAD, f"whether the GPUs are in use could not be read ({pairs})")
     known = {seen.ordinal: gpu for seen, gpu in pairs}
     for ordinal in sorted(set(experiment.gpus)):
         if reason := _in_use(known.get(ordinal)):
-            return f"GPU {ordinal} {reason}"
+            return replace(reason, text=f"GPU {ordinal} {reason}")
     return None
 
 
-def _in_use(gpu: Gpu | None) -> str | None:
+def _in_use(gpu: Gpu | None) -> Reason | None:
     if gpu is None:
-        return "is not known to NVML: whether it is in use could not be read"
+        return Reason(Obstacle.GPU_UNREAD, "is not known to NVML: whether it is in use could not be read")
     if isinstance(gpu.processes, int) and gpu.processes:
-        return f"is in use by {gpu.processes} process{'es' if gpu.processes > 1 else ''}"
+        return Reason(Obstacle.GPU_BUSY, f"is in use by {gpu.processes} process{'es' if gpu.processes > 1 else ''}")
     if isinstance(gpu.memory_used, int) and gpu.memory_used > BUSY_MEMORY:
-        return f"is in use: {gpu.memory_used // MIB} MiB of its memory"
+        return Reason(Obstacle.GPU_BUSY, f"is in use: {gpu.memory_used // MIB} MiB of its memory")
     if isinstance(gpu.utilization, int) and gpu.utilization > BUSY_PERCENT:
-        return f"is in use: {gpu.utilization} % busy"
+        return Reason(Obstacle.GPU_BUSY, f"is in use: {gpu.utilization} % busy")
     if isinstance(gpu.memory_used, Unavailable) and isinstance(gpu.processes, Unavailable):
-        return f"does not tell whether it is in use ({gpu.memory_used})"
+        return Reason(Obstacle.GPU_UNREAD, f"does not tell whether it is in use ({gpu.memory_used})")
     return None
 
 
@@ -180,4 +180,4 @@ def gpus_of(torch: TorchFacts) -> int:
 def _of(facts: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
     """A fact by name, or Unavailable."""
     got = facts.get(name)
-    return got if isinstance(got, kind | Unavailable) else Unavailable("not read", name)
+    return got if isinstance(got, kind | Unavailable) else Unavailable(Kind.NOT_READ, name)

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from netdoctor import proc
 from netdoctor.allreduce import verdict
-from netdoctor.allreduce.experiment import PHASES, Across, AllReduce, Run, TorchFacts
+from netdoctor.allreduce.experiment import PHASES, Across, AllReduce, Obstacle, Reason, Run, TorchFacts
 from netdoctor.allreduce.lock import Lock
 from netdoctor.allreduce.sandbox import Sandbox, User, conf_names, find_user, sandbox, untrusted_code
 from netdoctor.allreduce.shared import memory, read_logs, shared_memory
 from netdoctor.allreduce.worker import Worker
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.redact import scrub
 
 # Seconds without any progress after which a phase counts as stalled.  A healthy node needs 3 s for the import (minutes on a
@@ -63,8 +63,9 @@ class Session:
     ) -> None:
         self.python = python
         self.notes: tuple[str, ...] = ()
+        self.interpreter = ""  # of `Run`
         self._limits = {**LIMITS, **(limits or {})}
-        self._refused: str | None = None
+        self._refused: Reason | None = None
         self._user: User | None = None
         self._sandbox: Sandbox = sandbox(environment, conf_names(environment) if conf is None else conf)
         self._lock = Lock(environment) if lock else None
@@ -99,11 +100,11 @@ class Session:
         if name in ("", "0", "root"):
             if given:
                 reason = untrusted_code(self.python, self._sandbox.environment)
-            self._refused = f"refused: root does not run what others can change ({reason}); --user NAME" if reason else None
+            self._refused = _refusal(f"root does not run what others can change ({reason}); --user NAME") if reason else None
             return
         user = find_user(name)
         if isinstance(user, Unavailable):
-            self._refused = f"refused: {user}"
+            self._refused = _refusal(str(user))
             return
         self._user = user
         self.notes += (f"as user {user.name}",)
@@ -122,12 +123,12 @@ class Session:
     def facts(self, deadline: float | None = None) -> TorchFacts | Unavailable:
         """What the job's torch answered, or why it did not.  Waits for the import."""
         if self._refused:
-            return Unavailable("refused", self._refused.removeprefix("refused: "))
+            return Unavailable(Kind.REFUSED, self._refused.text)
         self.start()
         assert self._worker is not None
         reason = self._imported(self._worker, deadline)
         if reason is not None:
-            return Unavailable("timed out" if "after" in reason else "failed", reason)
+            return Unavailable(Kind.TIMED_OUT if reason.obstacle is Obstacle.TIME else Kind.FAILED, reason.text)
         worker = self._worker
         end = _sooner(deadline, time.monotonic() + self._limits["facts"])
         worker.wait(lambda: worker.first("facts") is not None, end)
@@ -150,23 +151,24 @@ class Session:
             self._done.setdefault(experiment, run)
         return run
 
-    def busy(self, experiment: AllReduce, reason: str, deadline: float | None = None) -> Run:
+    def busy(self, experiment: AllReduce, reason: Reason, deadline: float | None = None) -> Run:
         """The run that the caller decided against, with what torch answered."""
         facts = self.facts(deadline)
         known = facts if isinstance(facts, TorchFacts) else TorchFacts()
         return verdict.not_started(
             experiment, reason, torch=facts if isinstance(facts, TorchFacts) else None, torch_version=known.version,
             nccl_version=known.nccl, cuda_available=known.cuda_available, backends=known.backends,
-            backends_nccl=known.backends_nccl, changes=self._sandbox.changes, notes=self.notes,
+            backends_nccl=known.backends_nccl, changes=self._sandbox.changes, notes=self.notes, interpreter=self.interpreter,
         )  # fmt: skip
 
     # One run
 
     def _try(self, experiment: AllReduce, deadline: float | None) -> Run:
         box = self._sandbox.with_changes(dict(experiment.env))
-        more: dict[str, Any] = {"changes": box.changes, "notes": self.notes}
+        more: dict[str, Any] = {"changes": box.changes, "notes": self.notes, "interpreter": self.interpreter}
         if self._refused:
-            return verdict.not_started(experiment, self._refused, **more)
+            refused = replace(self._refused, text=f"refused: {self._refused.text}")
+            return verdict.not_started(experiment, refused, **more)
         if experiment.fresh_import:
             worker = self._new_worker(box)
             try:
@@ -183,7 +185,7 @@ class Session:
     def _alone(self, worker: Worker, experiment: AllReduce, deadline: float | None, more: dict[str, Any]) -> Run:
         """Run while no other netdoctor of this node does."""
         facts = self._begin(worker, deadline)
-        if isinstance(facts, str):
+        if isinstance(facts, Reason):
             return verdict.not_started(experiment, facts, output=scrub(worker.output()[-MAX_OUTPUT:]), **more)
         if self._lock is None:
             return self._conduct(worker, experiment, facts, deadline, more)
@@ -207,14 +209,14 @@ class Session:
         assert self._worker is not None
         return self._worker
 
-    def _begin(self, worker: Worker, deadline: float | None) -> TorchFacts | str:
+    def _begin(self, worker: Worker, deadline: float | None) -> TorchFacts | Reason:
         reason = self._imported(worker, deadline)
         if reason is not None:
             return reason
         worker.wait(lambda: worker.first("facts") is not None, _sooner(deadline, time.monotonic() + self._limits["facts"]))
         return verdict.facts_of(list(worker.events))
 
-    def _imported(self, worker: Worker, deadline: float | None) -> str | None:
+    def _imported(self, worker: Worker, deadline: float | None) -> Reason | None:
         """None when torch is imported; else why not."""
         for wanted, phase in ((("hello",), "spawn"), (("imported", "no torch"), "import")):
             begin = worker.started if phase == "spawn" else (worker.first("hello") or {}).get("t", worker.started)
@@ -223,13 +225,18 @@ class Session:
                 what = f"{self.python} did not start" if phase == "spawn" else "import torch was not done"
                 if worker.ended or worker.gone:
                     said = scrub(_last_line(worker.output()))
-                    return f"{self.python} {worker.ended or 'ended'} before torch was imported{': ' + said if said else ''}"
+                    text = f"{self.python} {worker.ended or 'ended'} before torch was imported{': ' + said if said else ''}"
+                    return Reason(Obstacle.IMPORT, text)
                 late = time.monotonic() >= end
-                return f"{what} after {self._limits[phase]:g} s" if late else f"{what} before the time was over"
+                when = f"after {self._limits[phase]:g} s" if late else "before the time was over"
+                return Reason(Obstacle.TIME, f"{what} {when}")
         refused = worker.first("no torch")
         if not refused:
             return None
-        return f"{'no torch' if refused.get('absent') else 'import torch fails'}: {refused.get('error', '')}"
+        error = refused.get("error", "")
+        if refused.get("absent"):
+            return Reason(Obstacle.NO_TORCH, f"no torch: {error}")
+        return Reason(Obstacle.IMPORT, f"import torch fails: {error}")
 
     def _conduct(
         self, worker: Worker, experiment: AllReduce, facts: TorchFacts, deadline: float | None, more: dict[str, Any]
@@ -242,9 +249,8 @@ class Session:
                 os.ftruncate(page, -(-_SLOT * experiment.ranks // mmap.PAGESIZE) * mmap.PAGESIZE)
                 progress = held.enter_context(mmap.mmap(page, 0, prot=mmap.PROT_READ))
             except OSError as error:
-                return verdict.not_started(
-                    experiment, f"no memory to share with the ranks: {error.strerror}", torch=facts, **more
-                )
+                short = Reason(Obstacle.MEMORY, f"no memory to share with the ranks: {error.strerror}")
+                return verdict.not_started(experiment, short, torch=facts, **more)
             at, printed = len(worker.events), worker.mark()
             worker.send({"do": "run", "run": number, "plan": self._plan(experiment)}, [store, page, *logs])
             watch = Watch(worker, experiment, number, at, progress, self._limits, self._across)
@@ -324,17 +330,18 @@ class Watch:
             ranks = verdict.ranks_of(self.experiment.ranks, events)
             failed = [t for r in ranks for t in (r.error_time, None if r.done else r.exit_time) if t is not None]
             if failed and now > min(failed) + GRACE:
-                return self._cut("failure", now, ranks, 0.0)
+                return self._cut(verdict.CutKind.FAILURE, now, ranks, 0.0)
             # Not at once: the victims elsewhere know of a death sooner than those who reap the dead here.
             if stopped is not None and now > stopped + GRACE and not failed:
-                return self._cut("failure", now, ranks, 0.0, "another node ended the run")
+                return self._cut(verdict.CutKind.FAILURE, now, ranks, 0.0, "another node ended the run")
             if self.worker.gone or self.worker.ended:
-                return self._cut("lost", now, ranks, 0.0, f"the process that forks the ranks {self.worker.ended or 'ended'}")
+                text = f"the process that forks the ranks {self.worker.ended or 'ended'}"
+                return self._cut(verdict.CutKind.LOST, now, ranks, 0.0, text)
             phase = min((r.phase for r in ranks), key=PHASES.index)
             if now - moved > self.limits[phase]:
-                return self._cut("stalled", now, ranks, now - moved)
+                return self._cut(verdict.CutKind.STALLED, now, ranks, now - moved)
             if deadline is not None and now >= deadline:
-                return self._cut("deadline", now, ranks, now - moved)
+                return self._cut(verdict.CutKind.DEADLINE, now, ranks, now - moved)
 
     def _across(self, events: list[dict[str, Any]]) -> bool:
         """Pass the store's port on as soon as it is known; whether another node ended the run."""
@@ -345,7 +352,7 @@ class Watch:
             self.across.served(int(event["port"]))
         return self.across.stopped()
 
-    def _cut(self, kind: str, now: float, ranks: list[verdict.Rank], seconds: float, text: str = "") -> verdict.Cut:
+    def _cut(self, kind: verdict.CutKind, now: float, ranks: list[verdict.Rank], seconds: float, text: str = "") -> verdict.Cut:
         counts = [struct.unpack_from("<QQ", self.page, _SLOT * r.rank) for r in ranks]
         states = {r.rank: proc.state(r.pid) for r in ranks if r.pid}
         return verdict.Cut(
@@ -358,6 +365,10 @@ class Watch:
             blocked=tuple(n for n, state in states.items() if state == "D"),
             text=text,
         )
+
+
+def _refusal(text: str) -> Reason:
+    return Reason(Obstacle.REFUSED, text)
 
 
 def _sooner(deadline: float | None, other: float) -> float:

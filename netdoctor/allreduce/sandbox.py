@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.variables import writes
 
 # What a launcher sets for its own ranks.  torch reads the first line even where a store is given; MPI and PMI variables make
@@ -158,12 +158,12 @@ def find_user(text: str) -> User | Unavailable:
         entry = pwd.getpwuid(int(who)) if who.isdecimal() else pwd.getpwnam(who)
     except KeyError:
         if not who.isdecimal():
-            return Unavailable("absent", f"no user {who}")
+            return Unavailable(Kind.ABSENT, f"no user {who}")
         entry = None
     try:
         gid = int(group) if group else entry.pw_gid if entry else int(who)
     except ValueError:
-        return Unavailable("malformed", f"{text}: not USER or UID:GID")
+        return Unavailable(Kind.MALFORMED, f"{text}: not USER or UID:GID")
     if entry is None:
         return User(who, int(who), gid, (gid,), "/")
     return User(entry.pw_name, entry.pw_uid, gid, tuple(os.getgrouplist(entry.pw_name, gid)), entry.pw_dir)

@@ -14,13 +14,12 @@ from netdoctor import __version__
 from netdoctor.allreduce import across, places, plan, verdict
 from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.doors import OWN_PORT
-from netdoctor.allreduce.experiment import Across, AllReduce, Baseline
+from netdoctor.allreduce.experiment import Across, AllReduce, Baseline, Obstacle, Reason, State
 from netdoctor.allreduce.flows import Sampler
-from netdoctor.allreduce.lock import HELD
 from netdoctor.allreduce.meeting import NO_THREAD, Meeting, MeetingError
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.allreduce.runner import LIMITS
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.proc import boot_id
 from netdoctor.textsafe import line
 
@@ -98,7 +97,7 @@ class Together:
         assert self.heard.master is not None
         kind, why = self.heard.master
         who = self.heard.nodes.rank if kind in ("port", OWN_PORT, NO_THREAD) else 0
-        return Unavailable("failed", f"{self.heard.name(who)}: {why}")
+        return Unavailable(Kind.OTHER_NODES, f"{self.heard.name(who)}: {why}")
 
     def _no_thread(self, error: RuntimeError) -> None:
         self._without(MeetingError(NO_THREAD, f"it cannot take part: {error}"))
@@ -117,7 +116,7 @@ class Together:
         joined = self._wait("join", limits["join"])
         self.heard.seconds = time.monotonic() - self.begun
         if self.heard.gone:
-            return Unavailable("not read", str(across.experiments(self.heard)))
+            return Unavailable(self._lacking(), str(across.experiments(self.heard)))
         self.meeting.say("place", data=places.told(facts))
         self._wait("place", limits["place"])
         self.say("trying the other nodes")
@@ -130,9 +129,12 @@ class Together:
         self._wait("ready", limits["ready"])
         made = across.experiments(self.heard)
         if isinstance(made, str) or session is None:
-            return Unavailable("not read", str(made))
+            return Unavailable(self._lacking(), str(made))
         self.say("all-reduce across the nodes")
         return self._reduce(session, made)
+
+    def _lacking(self) -> Kind:
+        return Kind.MISSING_NODE if self.heard.never & self.heard.gone.keys() else Kind.OTHER_NODES
 
     def _ready(self, session: Session | None, facts: Mapping[str, Any], traits: Mapping[str, Any]) -> dict[str, Any]:
         """What this node can run, or why it cannot."""
@@ -143,7 +145,7 @@ class Together:
         if isinstance(torch, Unavailable):
             return {**said, "cannot": torch.detail or str(torch)}
         said["traits"] = {**said["traits"], "torch": torch.version, **({"nccl": torch.nccl} if torch.nccl else {})}
-        one = plan.first_experiment(torch, Unavailable("not read"))
+        one = plan.first_experiment(torch, Unavailable(Kind.NOT_READ))
         gpus = plan.gpus_of(torch)
         ranks = self.heard.nodes.ranks_per_node or (min(gpus, plan.MAX_RANKS) if one.backend == "nccl" else 1)
         if one.backend == "nccl":
@@ -151,7 +153,7 @@ class Together:
                 return {**said, "cannot": f"{ranks} ranks are asked for, and torch sees {gpus} GPUs"}
             mine = AllReduce("nccl", ranks, "cuda", gpus=tuple(range(ranks)))
             if reason := plan.busy(facts, mine):
-                return {**said, "cannot": reason}
+                return {**said, "cannot": reason.text}
         return {**said, "ranks": ranks, "backend": one.backend}
 
     def _reduce(self, session: Session, made: Mapping[int, AllReduce]) -> Baseline:
@@ -166,14 +168,14 @@ class Together:
         flows = Sampler()
         part = Across(self.heard.firsts[nodes.rank], world, host, port, lambda p: meeting.say("store", port=p), stopped)
         if nodes.rank != 0 and port == 0:
-            mine = verdict.not_started(own, "node 0 never began")
+            mine = verdict.not_started(own, Reason(Obstacle.OTHER_NODE, "node 0 never began"))
         else:
             flows.start()
             mine = session.run(own, deadline, across=part)
-            if mine.reason == HELD and self.beside:
-                mine = replace(mine, reason=shared(nodes.rank, self.beside))
+            if mine.obstacle is Obstacle.LOCK and self.beside:
+                mine = replace(mine, reason=shared(nodes.rank, self.beside), obstacle=Obstacle.SAME_MACHINE)
             if part.cut is None and not part.events:  # not past its import, or no lock
-                part.cut = verdict.Cut("lost", time.monotonic(), text=mine.reason)
+                part.cut = verdict.Cut(verdict.CutKind.LOST, time.monotonic(), text=mine.reason, obstacle=mine.obstacle)
         told = {**across.outgoing(part.events, part.cut, meeting.offset), "flows": flows.stop()}
         meeting.say("result", data=told, failed=not mine.finished)
         try:
@@ -184,7 +186,7 @@ class Together:
             parts = {nodes.rank: told}
         run = across.combine(self.heard, made, parts, mine)
         self.heard.run = run
-        return Baseline(run, session.python, own.backend == "nccl" and run.state != "not started")
+        return Baseline(run, session.python, own.backend == "nccl" and run.state != State.NOT_STARTED)
 
     def _store(self, deadline: float) -> int:
         """The port of the store, 0 where the run was over before there was one."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import pairwise
 from typing import Any, Final
 
 from netdoctor.allreduce.busbw import busbw
-from netdoctor.allreduce.experiment import PHASES, AllReduce, RankResult, Run, TorchFacts
+from netdoctor.allreduce.experiment import PHASES, AllReduce, Obstacle, RankResult, Reason, Run, State, TorchFacts
 
 Event = Mapping[str, Any]
 
@@ -26,11 +27,28 @@ _ABRUPT_LEAD: Final = 1.0  # seconds
 _TEARDOWN: Final = "done"
 
 
+class CutKind(str, Enum):
+    """Why a run was ended."""
+
+    STALLED = "stalled"  # nothing moved
+    DEADLINE = "deadline"
+    FAILURE = "failure"  # others had failed
+    LOST = "lost"  # the process that forks the ranks ended
+
+
+_OBSTACLE: Final = {
+    CutKind.STALLED: Obstacle.TIME,
+    CutKind.DEADLINE: Obstacle.TIME,
+    CutKind.FAILURE: Obstacle.OTHER_NODE,
+    CutKind.LOST: Obstacle.LOST,
+}
+
+
 @dataclass(frozen=True)
 class Cut:
     """Why the runner ended the run before its ranks did."""
 
-    kind: str  # "stalled" "deadline" "failure" (others had failed) "lost" (the zygote died) "interrupted"
+    kind: CutKind
     time: float  # time.monotonic
     seconds: float = 0.0  # that nothing moved
     entered: tuple[int, ...] = ()  # collectives entered per rank, from the progress page
@@ -38,6 +56,7 @@ class Cut:
     stopped: tuple[int, ...] = ()  # ranks that /proc shows stopped (T, t)
     blocked: tuple[int, ...] = ()  # or in an uninterruptible wait (D)
     text: str = ""
+    obstacle: Obstacle | None = None  # None: that of its kind
     times: tuple[float | None, ...] = ()  # per rank, where each node ended its own; None: it ended by itself
 
 
@@ -148,11 +167,12 @@ def build(
     moved = sum(int(r.result.get("moved", 0)) for r in ranks)
     results = tuple(_result(r) for r in ranks)
     known = facts or TorchFacts()
+    halted = state in (State.NOT_STARTED, State.UNFINISHED)
     return Run(
         experiment,
         state,
         reason,
-        verified=False if wrong else True if compared and state == "finished" else None,
+        verified=False if wrong else True if compared and state == State.FINISHED else None,
         ranks=results,
         blamed=blamed,
         busbw={s: busbw(s, t, experiment.ranks) for s, t in latency.items()},
@@ -164,37 +184,38 @@ def build(
         nccl_version=known.nccl,
         cuda_available=known.cuda_available,
         torch=facts,
+        obstacle=((cut.obstacle or _OBSTACLE[cut.kind]) if cut else Obstacle.LOST) if halted else None,
         mapped=tuple(sorted({path for r in results for path in r.mapped})),
-        system_cpu_per_gb=sum(r.system_cpu for r in results) / (moved / 1e9) if moved and state == "finished" else None,
+        system_cpu_per_gb=sum(r.system_cpu for r in results) / (moved / 1e9) if moved and state == State.FINISHED else None,
     )
 
 
-def not_started(experiment: AllReduce, reason: str, **more: Any) -> Run:
+def not_started(experiment: AllReduce, reason: Reason, **more: Any) -> Run:
     """A run of which no rank came past import."""
-    return Run(experiment, "not started", reason, **more)
+    return Run(experiment, State.NOT_STARTED, reason.text, obstacle=reason.obstacle, **more)
 
 
-def _state(ranks: Sequence[Rank], cut: Cut | None, culprit: Rank | None) -> tuple[str, str, tuple[int, ...]]:
+def _state(ranks: Sequence[Rank], cut: Cut | None, culprit: Rank | None) -> tuple[State, str, tuple[int, ...]]:
     if culprit is not None:
-        return "failed", _why(culprit), (culprit.rank,)
+        return State.FAILED, _why(culprit), (culprit.rank,)
     if all(r.done for r in ranks):
         late = [r for r in ranks if r.exit not in (0, None)]
-        return "finished", "; ".join(f"{_end(r)} after its work was done" for r in late if cut is None), ()
-    cut = cut or Cut("lost", 0.0, text="the ranks ended without a word")
+        return State.FINISHED, "; ".join(f"{_end(r)} after its work was done" for r in late if cut is None), ()
+    cut = cut or Cut(CutKind.LOST, 0.0, text="the ranks ended without a word")
     slowest = min(ranks, key=lambda r: r.order)
     where = f"rank {slowest.rank} in phase {slowest.phase}"
     if slowest.order <= PHASES.index("import"):
-        return "not started", cut.text or f"{where} when the time was over", ()
-    if cut.kind != "stalled" or slowest.phase == "device":
-        return "unfinished", cut.text or f"{where} when the time was over", ()
+        return State.NOT_STARTED, cut.text or f"{where} when the time was over", ()
+    if cut.kind != CutKind.STALLED or slowest.phase == "device":
+        return State.UNFINISHED, cut.text or f"{where} when the time was over", ()
     blamed = _missing(ranks, cut)
     named = ", ".join(f"rank {n}" for n in blamed)
     what = {"rendezvous": "the rendezvous", "init": "initialisation"}.get(slowest.phase, "a collective")
     text = f"no progress in {what} for {cut.seconds:.0f} s"
     if not named:
-        return "hung", f"{text}: all ranks are inside", ()
+        return State.HUNG, f"{text}: all ranks are inside", ()
     return (
-        "hung",
+        State.HUNG,
         f"{text}: {named} {'never arrived' if blamed != cut.stopped else 'is stopped' if len(blamed) == 1 else 'are stopped'}",
         blamed,
     )

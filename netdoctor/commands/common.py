@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from netdoctor.commands.usage import missing
 from netdoctor.config import Config, ConfigError
-from netdoctor.model import CheckResult, Json, Report, Status, Unavailable, plain
+from netdoctor.model import CheckResult, Json, Kind, Report, Status, Unavailable, plain
 
 if TYPE_CHECKING:
     from netdoctor import policy
@@ -133,7 +133,7 @@ def seen(facts: Mapping[str, Any]) -> policy.Seen:
     """What the profile hangs on, from the facts; None where it could not be told."""
     from netdoctor import policy
 
-    missing = Unavailable("not read")
+    missing = Unavailable(Kind.NOT_READ)
     return policy.Seen(
         _gpu(facts.get("Pci", missing), facts.get("Gpus", missing)),
         _torch(facts.get("Libraries", missing)),
@@ -157,7 +157,7 @@ def _torch(libraries: Any) -> bool | None:
         return None
     for part in (libraries.python, libraries.torch):
         if isinstance(part, Unavailable):
-            return False if part.kind == "absent" else None
+            return False if part.kind == Kind.ABSENT else None
     return not libraries.python.ours
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor.commands.usage import missing, usage
-from netdoctor.model import Finding, Fix, Severity, Status
+from netdoctor.model import Finding, Fix, Kind, Severity, Status
 
 if TYPE_CHECKING:
     from netdoctor.envfiles import Parsed
@@ -108,16 +108,18 @@ def _repeats(parsed: Parsed) -> list[Finding]:
 
 def _written(parsed: Parsed) -> list[Finding]:
     """Ways of writing that keep a value from arriving as it stands there."""
+    from netdoctor.envfiles import WritingRule
+
     found = []
     for one in parsed.found:
-        rule, _, sentence = one.problem.partition(": ")
-        if not rule:
+        if one.problem is None:
             continue
-        evidence = {"variable": one.name, "value": one.value, "source": one.source, "rule": rule, "row": None}
-        if rule == "env-quotes":  # depends on who reads the file
+        rule, sentence = one.problem.rule, one.problem.text
+        evidence = {"variable": one.name, "value": one.value, "source": one.source, "rule": rule.value, "row": None}
+        if rule is WritingRule.ENV_QUOTES:
             found.append(Finding(Status.PASS, f"{one.name}: see the note", one.name, evidence=evidence, notes=(sentence,)))
             continue
-        severity = Severity.CRITICAL if rule == "yaml-type" else Severity.WARNING
+        severity = Severity.CRITICAL if rule is WritingRule.YAML_TYPE else Severity.WARNING
         message = f"{one.name}: {sentence}"
         fix = Fix(f"correct {one.source}")
         found.append(Finding(Status.FAIL, message, one.name, severity, "env_misuse", evidence=evidence, fix=fix))
@@ -188,7 +190,7 @@ def _hcas(host: Any) -> tuple[str, ...] | None:
     if not isinstance(found, Unavailable):
         return found
     there = names(host, "/sys/class")
-    return () if found.kind == "absent" and not isinstance(there, Unavailable) and "net" in there else None
+    return () if found.kind == Kind.ABSENT and not isinstance(there, Unavailable) and "net" in there else None
 
 
 def _read(path: str) -> str | OSError:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.cause import cause_of
 from netdoctor.allreduce.doors import OWN_PORT
+from netdoctor.allreduce.experiment import State
 from netdoctor.allreduce.meeting import NO_THREAD
 from netdoctor.commands.nodes_network import network, subject
 from netdoctor.fleet.drift import clear_majority
@@ -151,7 +152,7 @@ def _missing(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
 
 def _blamed(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
     run = heard.run
-    if run is None or run.state not in ("failed", "hung") or run.told:  # what is told there has its own finding
+    if run is None or run.state not in (State.FAILED, State.HUNG) or run.told:  # what is told there has its own finding
         return
     by_node: dict[int, list[int]] = {}
     for rank in run.blamed:
@@ -161,12 +162,12 @@ def _blamed(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
         phase = next((r.phase for r in run.ranks if r.rank in ranks), "")
         what = (
             f"{named} failed in phase {phase}: {run.reason}"
-            if run.state == "failed"
+            if run.state == State.FAILED
             else f"{named} never arrived in phase {phase}"
         )
         yield node, Finding(
             Status.FAIL, f"{heard.name(node)}: {what}", subject=subject(heard, node),
-            cause=cause_of(run) or ("rank_died" if run.state == "failed" else "hang"),
+            cause=cause_of(run) or ("rank_died" if run.state == State.FAILED else "hang"),
             evidence={"ranks": ranks, "phase": phase},
             how="its own report; dmesg there",
         )  # fmt: skip

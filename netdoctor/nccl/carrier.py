@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from netdoctor.allreduce.experiment import Baseline, PathRun, Run
 from netdoctor.model import Unavailable
+from netdoctor.nccl.facts import SOCKET, NetSource
 from netdoctor.nccl.hcas import selected
 from netdoctor.nccl.integers import integer
+from netdoctor.nccl.merge import family
 from netdoctor.nccl.selector import parse
 from netdoctor.nccl.usable import usable
 from netdoctor.probes.environ import Environ
@@ -76,6 +78,21 @@ def data_by_sockets(
         reason = f"{steps[0][0].name}: {steps[0][1].text}" if steps else f"NCCL_IB_HCA={wanted} selects none"
         return Carrier(True, f"no RDMA device can be used ({reason}), and no network plugin is installed")
     return Carrier(None, "whether the RDMA devices can be used could not be told")
+
+
+# What sites and launchers call a network, and NCCL's own name of it: RoCE is NET/IB too, and EFA goes by aws-ofi-nccl.
+_ALSO: Final = {"roce": "IB", "infiniband": "IB", "rdma": "IB", "efa": "Libfabric", "ofi": "Libfabric", "tcp": SOCKET}
+
+
+def network_family(name: str) -> str:
+    """The family of a network as a site may call it; names that are not known stand for themselves."""
+    return _ALSO.get(name.strip().lower(), family(name.strip()))
+
+
+def shown_network(run: Run) -> str | None:
+    """The family of the network that this run's log says was taken; an error's source file shows no more than a try."""
+    log = run.log
+    return None if log is None or not log.net or log.net_inferred is NetSource.ERRORS else network_family(log.net)
 
 
 def _runs(baseline: Baseline | Unavailable, paths: PathRun | Unavailable) -> Iterator[Run]:

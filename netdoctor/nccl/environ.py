@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from netdoctor.model import Finding, Fix, Severity, Status, Unavailable
+from netdoctor.model import Finding, Fix, Kind, Severity, Status, Unavailable
 from netdoctor.nccl import catalogue
 from netdoctor.nccl.catalogue import Variable
 from netdoctor.nccl.version import Version, text
@@ -218,7 +218,7 @@ def job_version(libraries: Libraries | Unavailable) -> Version | None:
     if not isinstance(libraries.python, Unavailable) and libraries.python.ours:
         return None  # netdoctor's own torch says nothing about the job's
     if isinstance(libraries.torch, Unavailable):
-        versions = {one.version for one in libraries.nccl} if libraries.torch.kind == "absent" else set()
+        versions = {one.version for one in libraries.nccl} if libraries.torch.kind == Kind.ABSENT else set()
     else:
         path = libraries.torch.nccl_path
         versions = {one.version for one in libraries.nccl if isinstance(path, str) and path in (one.path, one.real_path)}
@@ -251,7 +251,7 @@ def judge_fact(
         if file.path in unread:
             continue
         if isinstance(file.entries, Unavailable):
-            if file.entries.kind not in ("absent", "denied"):
+            if file.entries.kind not in (Kind.ABSENT, Kind.DENIED):
                 evidence = {"variable": None, "value": None, "source": file.path, "rule": "not-read", "row": None}
                 message = f"{file.path} could not be read: {file.entries}"
                 found.append(

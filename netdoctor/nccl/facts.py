@@ -8,10 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+SOCKET: Final = "Socket"  # NCCL's name of its network over TCP
+
+
+class NetSource(str, Enum):
+    """What the network was read from where no line names it; the values are words for people."""
+
+    CONNECTIONS = "the transport of its connections"
+    ERRORS = "the source file of its errors"
+    DEVICES = "the device list of NET/IB"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 @dataclass(frozen=True)
@@ -111,7 +126,7 @@ class LogFacts:
     network: str | None = None  # "IB", "Socket", "AWS Libfabric", "IBext_v8", as printed
     net: str | None = None  # the family: IB, Socket, Libfabric …
     networks: Mapping[str, int] = field(default_factory=dict)  # as printed -> processes
-    net_inferred: str | None = None  # what `network` was read from where no "Using network" line is there
+    net_inferred: NetSource | None = None  # what `network` was read from where no "Using network" line is there
     plugin: str | None = None  # name of the net plugin that was loaded
     plugin_error: str | None = None
     libibverbs_missing: bool = False

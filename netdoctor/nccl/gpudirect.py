@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.integers import integer
 from netdoctor.nccl.version import Version, text
 from netdoctor.probes.pci import PciDevice
@@ -37,12 +38,37 @@ NO_PLATFORM: Final = ("GB10",)  # DGX Spark: no GPUDirect RDMA by design of the 
 CONSUMER: Final = ("GeForce", "TITAN")  # the driver offers no GPUDirect RDMA on these
 
 
+class NoGdr(Enum):
+    """Noes that have a mend of their own."""
+
+    DMABUF_SWITCHED_OFF = "NCCL_DMABUF_ENABLE=0"
+    DMABUF_NOT_OFFERED = "the driver offers none"
+    VERBS_TOO_OLD = "libibverbs without IBVERBS_1.12"
+    MODULE_NOT_LOOKED_AT = "NCCL looks elsewhere"
+    NO_MODULE = "none is loaded"
+
+
 @dataclass(frozen=True)
 class Answer:
     """Yes, no, or not known, and why."""
 
     yes: bool | None
     why: str
+    rule: NoGdr | None = None  # of a no that has a mend of its own
+
+
+@dataclass(frozen=True)
+class Mechanisms:
+    """The two ways by which an HCA reaches a GPU's memory; one is enough."""
+
+    peermem: Answer
+    dmabuf: Answer
+
+    @property
+    def yes(self) -> bool | None:
+        if self.dmabuf.yes or self.peermem.yes:
+            return True
+        return False if self.peermem.yes is False and self.dmabuf.yes is False else None
 
 
 def module_files(version: Version) -> tuple[str, ...]:
@@ -53,13 +79,13 @@ def module_files(version: Version) -> tuple[str, ...]:
 def present(path: str, modules: Mapping[str, object], peers: Mapping[str, str | Unavailable]) -> bool | Unavailable:
     """Whether one of those files is there, by what was read of /sys/module and /sys/kernel/mm/memory_peers."""
     if path == MODULE:
-        found = modules.get("nvidia_peermem", Unavailable("not read", MODULE))
+        found = modules.get("nvidia_peermem", Unavailable(Kind.NOT_READ, MODULE))
         if isinstance(found, Unavailable):
-            return False if found.kind == "absent" else found
+            return False if found.kind == Kind.ABSENT else found
         return getattr(found, "version", None) is not None
-    got = peers.get(path.removeprefix(_PEERS).partition("/")[0], Unavailable("absent"))
+    got = peers.get(path.removeprefix(_PEERS).partition("/")[0], Unavailable(Kind.ABSENT))
     if isinstance(got, Unavailable):
-        return False if got.kind == "absent" else got
+        return False if got.kind == Kind.ABSENT else got
     return True
 
 
@@ -75,8 +101,10 @@ def peermem(version: Version, modules: Mapping[str, object], peers: Mapping[str,
     if unread:
         return Answer(None, "; ".join(unread))
     if present(MODULE, modules, peers) is True:
-        return Answer(False, f"nvidia_peermem is loaded, but NCCL {text(version)} does not look at {MODULE}")
-    return Answer(False, f"none of {', '.join(module_files(version))}")
+        return Answer(
+            False, f"nvidia_peermem is loaded, but NCCL {text(version)} does not look at {MODULE}", NoGdr.MODULE_NOT_LOOKED_AT
+        )
+    return Answer(False, f"none of {', '.join(module_files(version))}", NoGdr.NO_MODULE)
 
 
 def dmabuf(
@@ -90,13 +118,14 @@ def dmabuf(
     if version < DMABUF_SINCE:
         return Answer(False, f"NCCL {text(version)} is older than {text(DMABUF_SINCE)}")
     if enable is not None and integer(enable) == 0:
-        return Answer(False, f"NCCL_DMABUF_ENABLE={enable}")
+        return Answer(False, f"NCCL_DMABUF_ENABLE={enable}", NoGdr.DMABUF_SWITCHED_OFF)
     if attribute is False:
-        return Answer(False, "the driver offers no DMA-BUF for this GPU (attribute 124 is 0): open kernel modules would")
+        why = "the driver offers no DMA-BUF for this GPU (attribute 124 is 0): open kernel modules would"
+        return Answer(False, why, NoGdr.DMABUF_NOT_OFFERED)
     if isinstance(errno, str) and errno in NO_DMABUF:
         return Answer(False, f"ibv_reg_dmabuf_mr answers {errno}")
-    if isinstance(errno, Unavailable) and errno.kind == "unsupported":
-        return Answer(False, "this libibverbs has no ibv_reg_dmabuf_mr (IBVERBS_1.12)")
+    if isinstance(errno, Unavailable) and errno.kind == Kind.UNSUPPORTED:
+        return Answer(False, "this libibverbs has no ibv_reg_dmabuf_mr (IBVERBS_1.12)", NoGdr.VERBS_TOO_OLD)
     if isinstance(cuda_driver, int) and cuda_driver < DMABUF_DRIVER:
         return Answer(False, f"the driver is for CUDA {cuda_driver // 1000}.{cuda_driver % 1000 // 10}, DMA-BUF needs 11.7")
     for name, got in (("attribute 124", attribute), ("ibv_reg_dmabuf_mr", errno), ("CUDA driver version", cuda_driver)):

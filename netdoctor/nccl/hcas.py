@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.gpudirect import C2C_NAMES, distance, rank
 from netdoctor.nccl.selector import Selector
 from netdoctor.probes.gpu import Gpu, Gpus, VisibleGpu
@@ -46,13 +46,13 @@ def places(gpus: Gpus | Unavailable, pci: Pci | Unavailable) -> tuple[GpuPlace, 
         if isinstance(pci, Unavailable):
             return pci
         if pci.unread:
-            return Unavailable("not read", f"the class of {pci.unread[0]} on PCI: it may be a GPU")
+            return Unavailable(Kind.NOT_READ, f"the class of {pci.unread[0]} on PCI: it may be a GPU")
         return tuple(GpuPlace(f"GPU {d.address}", None, d, None, _by_address(gpus, d.address)) for d in pci.gpus)
     out = []
     for seen, gpu in jobs:
-        where: PciDevice | Unavailable = Unavailable("not read", "NVML does not say where it sits")
+        where: PciDevice | Unavailable = Unavailable(Kind.NOT_READ, "NVML does not say where it sits")
         if gpu is not None and isinstance(gpu.pci, str) and not isinstance(pci, Unavailable):
-            where = pci.at(gpu.pci) or Unavailable("absent", f"no {gpu.pci} on PCI")
+            where = pci.at(gpu.pci) or Unavailable(Kind.ABSENT, f"no {gpu.pci} on PCI")
         elif isinstance(pci, Unavailable):
             where = pci
         out.append(GpuPlace(f"GPU{seen.ordinal}", seen.ordinal, where, seen, gpu))
@@ -202,4 +202,4 @@ def no_accelerator(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> bool:
     if isinstance(pci, Unavailable) or pci.gpus or pci.unread or pci.foreign_accelerators != ():
         return False
     seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
-    return seen.kind == "absent" if isinstance(seen, Unavailable) else not seen
+    return seen.kind == Kind.ABSENT if isinstance(seen, Unavailable) else not seen

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from typing import Final, NamedTuple
 
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.selector import Selector, parse
 from netdoctor.probes.libraries import Libraries
 from netdoctor.probes.nccl import NcclChoice
@@ -130,8 +130,8 @@ def comm_id_address(comm_id: str) -> str | Unavailable:
         ip_address(text.partition("%")[0])
     except ValueError:
         if text and text.isascii() and not comm_id.startswith("[") and ":" in comm_id:
-            return Unavailable("not read", f"NCCL_COMM_ID names the host {text}")
-        return Unavailable("malformed", f"NCCL_COMM_ID={comm_id!r}")
+            return Unavailable(Kind.NOT_READ, f"NCCL_COMM_ID names the host {text}")
+        return Unavailable(Kind.MALFORMED, f"NCCL_COMM_ID={comm_id!r}")
     return text
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 
 # What distributions compile in as last directories: Debian's multiarch triplet first, then lib64 and lib.
 DEFAULT_DIRS: Final = ("/lib/{triplet}", "/usr/lib/{triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
@@ -123,8 +123,8 @@ def takes(
             if found.machine != requester.machine:
                 continue
             return Taken(path, why)
-        if found.kind == "malformed":
+        if found.kind == Kind.MALFORMED:
             return Taken(path, why, str(found))
-        if found.kind not in ("absent", "denied"):
+        if found.kind not in (Kind.ABSENT, Kind.DENIED):
             return found
     return None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.nccl.connections import Tail, connection
-from netdoctor.nccl.facts import Address, Event, LogFacts, NetDevice, RankFacts, Via
+from netdoctor.nccl.facts import Address, Event, LogFacts, NetDevice, NetSource, RankFacts, Via
 from netdoctor.nccl.state import Process, Seen, State
 from netdoctor.textsafe import clean
 from netdoctor.variables import Of, names_of
@@ -108,7 +108,7 @@ def _spoke(p: Process) -> bool:
     )
 
 
-def _network(state: State, networks: Counter[str], vias: tuple[Via, ...]) -> tuple[str | None, str | None]:
+def _network(state: State, networks: Counter[str], vias: tuple[Via, ...]) -> tuple[str | None, NetSource | None]:
     """The network, and what it was read from where no line names it."""
     if networks:
         return networks.most_common(1)[0][0], None
@@ -117,11 +117,11 @@ def _network(state: State, networks: Counter[str], vias: tuple[Via, ...]) -> tup
         if v.transport in {"NET", "COLLNET"}:
             by_via[v.detail] += v.count
     if by_via:
-        return by_via.most_common(1)[0][0], "the transport of its connections"
+        return by_via.most_common(1)[0][0], NetSource.CONNECTIONS
     if state.networks_inferred:
-        return state.networks_inferred.most_common(1)[0][0], "the source file of its errors"
+        return state.networks_inferred.most_common(1)[0][0], NetSource.ERRORS
     if state.ib_used:
-        return "IB", "the device list of NET/IB"
+        return "IB", NetSource.DEVICES
     return None, None
 
 

@@ -39,7 +39,7 @@ def gdr_proof(runs: Iterable[Run], ordinal: int | None, hca: str, unnamed: bool 
         log: LogFacts | None = run.log
         if log is None or ordinal is None or "vias" in log.absent:
             continue
-        named = run.experiment.path.partition(" ")[2].partition(":")[0]
+        named = run.experiment.path.device
         for via in log.vias:
             if via.transport != "NET" or via.gdrdma is None or via.direction not in ("send", "receive"):
                 continue

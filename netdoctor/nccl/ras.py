@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.textsafe import clean
 
 ADDRESS: Final = ("localhost", 28028)
@@ -79,17 +79,17 @@ def _once(host: str, port: int, command: str, timeout: float) -> str | Unavailab
                     break
                 data += block
                 if not data.startswith(b"SERVER PROTOCOL"[: len(data)]):
-                    return Unavailable("malformed", "what listens there is not NCCL's RAS")
+                    return Unavailable(Kind.MALFORMED, "what listens there is not NCCL's RAS")
     except TimeoutError:
-        return Unavailable("timed out", f"no whole answer within {timeout * 2 + 1:g} s")
+        return Unavailable(Kind.TIMED_OUT, f"no whole answer within {timeout * 2 + 1:g} s")
     except ConnectionRefusedError:
         return Unavailable(
-            "absent", "nothing listens there: no job with NCCL 2.24 or later runs on this node, or NCCL_RAS_ENABLE=0"
+            Kind.ABSENT, "nothing listens there: no job with NCCL 2.24 or later runs on this node, or NCCL_RAS_ENABLE=0"
         )
     except OSError as error:
-        return Unavailable("failed", error.strerror or str(error))
+        return Unavailable(Kind.FAILED, error.strerror or str(error))
     if not data:
-        return Unavailable("empty", "the connection was closed without an answer")
+        return Unavailable(Kind.EMPTY, "the connection was closed without an answer")
     return data.decode("utf-8", "replace")
 
 

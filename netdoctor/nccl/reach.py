@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address, ip_interface
 from typing import Final
 
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.interfaces import INSIDE_NAMES, TUNNEL_NAMES
 from netdoctor.probes.environ import Environ
 from netdoctor.probes.job import JobShape
@@ -39,7 +39,7 @@ def unsaid(environ: Environ | Unavailable, job: JobShape | Unavailable) -> Unava
         return job
     if job.nodes_stated or isinstance(environ, Unavailable) or not environ.launcher.nodes_unsaid:
         return None
-    return Unavailable("not read", f"{environ.launcher.name} does not say")
+    return Unavailable(Kind.NOT_READ, f"{environ.launcher.name} does not say")
 
 
 def leading_out(net: Net) -> frozenset[str]:

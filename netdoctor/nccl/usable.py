@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.hcas import active_ports
 from netdoctor.probes.net import Net
 from netdoctor.probes.rdma import Rdma, RdmaDevice, RdmaPort, Uverbs
@@ -45,11 +45,11 @@ def _unread(what: str, why: Unavailable) -> Usable:
 def _node(device: RdmaDevice) -> Usable:
     verbs = device.uverbs
     if isinstance(verbs, Unavailable):
-        if verbs.kind == "absent":
+        if verbs.kind == Kind.ABSENT:
             return Usable(False, "no-uverbs", "the kernel has no uverbs device for it (module ib_uverbs)")
         return _unread("its uverbs device", verbs)
     have = verbs.node_numbers
-    if isinstance(have, Unavailable) and have.kind == "absent":
+    if isinstance(have, Unavailable) and have.kind == Kind.ABSENT:
         return Usable(False, "not-mapped", f"{verbs.node} is not there (ENOENT)")
     if isinstance(have, tuple) and isinstance(verbs.numbers, tuple) and have != verbs.numbers:
         return Usable(
@@ -92,10 +92,10 @@ def _provider(device: RdmaDevice, rdma: Rdma) -> Usable:
     got = device.provider
     if isinstance(got, Unavailable):
         if isinstance(rdma.libibverbs, Unavailable):
-            if rdma.libibverbs.kind == "absent":
+            if rdma.libibverbs.kind == Kind.ABSENT:
                 return Usable(False, "no-library", "libibverbs.so.1 is not installed here")
             return _unread("libibverbs", rdma.libibverbs)
-        if isinstance(rdma.verbs_devices, tuple) and device.name not in rdma.verbs_devices and got.kind == "absent":
+        if isinstance(rdma.verbs_devices, tuple) and device.name not in rdma.verbs_devices and got.kind == Kind.ABSENT:
             return Usable(False, "no-provider", f"libibverbs does not list it: no provider library for {_driver(device)}")
         return _unread("libibverbs", got)
     if got.context:
@@ -138,7 +138,14 @@ def _gid(device: RdmaDevice, net: Net | Unavailable) -> Usable:
             continue
         for gid in port.gids:
             if isinstance(gid.netdev, Unavailable):
-                if gid.netdev.kind in ("denied", "timed out", "absent", "not recorded", "no budget", "not read"):
+                if gid.netdev.kind in (
+                    Kind.DENIED,
+                    Kind.TIMED_OUT,
+                    Kind.ABSENT,
+                    Kind.NOT_RECORDED,
+                    Kind.NO_BUDGET,
+                    Kind.NOT_READ,
+                ):
                     unread = _unread(f"interface of GID {gid.index}", gid.netdev)
                 continue
             seen.add(gid.netdev)

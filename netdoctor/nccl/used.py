@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from netdoctor.allreduce.experiment import Baseline
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.version import Version, parse
 from netdoctor.probes.libraries import Libraries, NcclLibrary
 
@@ -45,7 +45,7 @@ def used_nccl(libraries: Libraries | Unavailable, baseline: Baseline | Unavailab
     if isinstance(libraries.nccl, Unavailable):
         return libraries.nccl
     if isinstance(libraries.python, Unavailable) or libraries.python.ours:
-        return Unavailable("not read", "the job's own Python is not known")
+        return Unavailable(Kind.NOT_READ, "the job's own Python is not known")
     path = libraries.torch.nccl_path
     used = library_at(path, libraries) if isinstance(path, str) else None
-    return used.version if used else Unavailable("not read", "which NCCL the job uses is not known")
+    return used.version if used else Unavailable(Kind.NOT_READ, "which NCCL the job uses is not known")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from netdoctor.host import Host, link, names, read
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.probes.libraries import JobPython, Torch
 
 MARKER: Final = ".netdoctor-torch"  # written by netdoctor's own Makefile beside the torch that it installs
@@ -26,16 +26,17 @@ def job_python(host: Host, variables: Mapping[str, str], configured: object, com
         if path := of_command(host, variables, command):
             if is_file(host, path):
                 return JobPython(path, "the command", is_file(host, f"{prefix_of(path)}/{MARKER}"))
-            return Unavailable("failed", f"{path}, the Python of the command {command}, is not a file that can be read here")
+            return Unavailable(Kind.FAILED, f"{path}, the Python of the command {command}, is not a file that can be read here")
         found = _job_python(host, variables, configured)
         return found if isinstance(found, Unavailable) else replace(found, why=f"{found.why}; the command does not tell")
     except UnreadError as error:
-        return Unavailable("not read", str(error))
+        return Unavailable(Kind.NOT_READ, str(error))
 
 
 def _job_python(host: Host, variables: Mapping[str, str], configured: object) -> JobPython | Unavailable:
     choices: list[tuple[str, str]] = []
-    if isinstance(configured, str) and configured:
+    given = isinstance(configured, str) and configured != ""
+    if isinstance(configured, str) and given:
         choices.append((configured, "--python"))
     else:
         for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -51,10 +52,10 @@ def _job_python(host: Host, variables: Mapping[str, str], configured: object) ->
         if "/" not in path:
             path = on_path(host, variables, path) or path
         if is_file(host, path):
-            return JobPython(path, why, is_file(host, f"{prefix_of(path)}/{MARKER}"))
-        if why == "--python":
-            return Unavailable("absent", f"{path}, given as --python, is not a file that can be read here")
-    return Unavailable("absent", "no --python, VIRTUAL_ENV, CONDA_PREFIX, torchrun or python3 on PATH")
+            return JobPython(path, why, is_file(host, f"{prefix_of(path)}/{MARKER}"), given)
+        if given:
+            return Unavailable(Kind.ABSENT, f"{path}, given as --python, is not a file that can be read here")
+    return Unavailable(Kind.ABSENT, "no --python, VIRTUAL_ENV, CONDA_PREFIX, torchrun or python3 on PATH")
 
 
 def of_command(host: Host, variables: Mapping[str, str], command: str) -> str | None:
@@ -100,7 +101,7 @@ class UnreadError(Exception):
 def is_file(host: Host, path: str) -> bool:
     """Whether there is a file that may be reached; UnreadError where nobody could look."""
     got = host.ask(f"stat:{path}")
-    if isinstance(got, Unavailable) and got.kind not in ("absent", "denied"):
+    if isinstance(got, Unavailable) and got.kind not in (Kind.ABSENT, Kind.DENIED):
         raise UnreadError(f"{path}: {got}")
     return isinstance(got, dict) and got.get("type") == "file"
 
@@ -136,7 +137,7 @@ def _first_line(host: Host, script: str) -> list[str]:
     """The words after #!; pip and conda write two lines of sh where the path is too long for the kernel."""
     text = read(host, script)
     if isinstance(text, Unavailable):
-        if text.kind not in ("absent", "denied", "malformed"):  # malformed: larger than any script
+        if text.kind not in (Kind.ABSENT, Kind.DENIED, Kind.MALFORMED):  # malformed: larger than any script
             raise UnreadError(f"{script}: {text}")
         return []
     lines = text[:4096].splitlines()
@@ -162,7 +163,7 @@ def site_packages(host: Host, python: str, variables: Mapping[str, str]) -> tupl
     prefix = prefix_of(python)
     config = read(host, f"{prefix}/pyvenv.cfg")
     if isinstance(config, Unavailable):
-        if config.kind != "absent":
+        if config.kind != Kind.ABSENT:
             unread.append(config)
         version = _version(host, python)
         found += _user_site(version, variables)
@@ -197,7 +198,7 @@ def _packages(host: Host, prefixes: tuple[str, ...], version: str | None, unread
         for lib in ("lib", "lib64"):
             have = names(host, f"{prefix}/{lib}")
             if isinstance(have, Unavailable):
-                unread += [] if have.kind == "absent" else [have]
+                unread += [] if have.kind == Kind.ABSENT else [have]
                 continue
             for name in have:
                 found = _VERSIONED.fullmatch(name)
@@ -218,13 +219,13 @@ def read_torch(host: Host, packages: tuple[str, ...], unread: Unavailable | None
     for directory in packages:
         text = read(host, f"{directory}/torch/version.py")
         if isinstance(text, Unavailable):
-            if text.kind != "absent":
+            if text.kind != Kind.ABSENT:
                 return text
             continue
-        missing = Unavailable("malformed", f"{directory}/torch/version.py")
+        missing = Unavailable(Kind.MALFORMED, f"{directory}/torch/version.py")
         cuda = re.search(r"^cuda\b[^=\n]*=\s*(?:'([\d.]+)'|\"([\d.]+)\"|(None))\s*$", text, re.M)
         version = re.search(r"^__version__\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.M)
-        unread = Unavailable("not read")
+        unread = Unavailable(Kind.NOT_READ)
         return Torch(
             version=version.group(1) if version else missing,
             path=f"{directory}/torch",
@@ -234,8 +235,8 @@ def read_torch(host: Host, packages: tuple[str, ...], unread: Unavailable | None
             nccl_compiled=unread,
         )
     if unread is not None:
-        return Unavailable("not read", f"where packages lie: {unread}")
-    return Unavailable("absent", "no torch in " + (", ".join(packages) or "any directory"))
+        return Unavailable(Kind.NOT_READ, f"where packages lie: {unread}")
+    return Unavailable(Kind.ABSENT, "no torch in " + (", ".join(packages) or "any directory"))
 
 
 def wheels(host: Host, packages: tuple[str, ...]) -> dict[str, tuple[int, int, int] | Unavailable]:
@@ -247,7 +248,7 @@ def wheels(host: Host, packages: tuple[str, ...]) -> dict[str, tuple[int, int, i
             if found := re.fullmatch(r"nvidia_nccl_cu\d+-(\d+)\.(\d+)\.(\d+)[\w.+]*\.dist-info", name):
                 version = (int(found.group(1)), int(found.group(2)), int(found.group(3)))
                 same = directory not in out or out[directory] == version
-                out[directory] = version if same else Unavailable("malformed", "two nvidia-nccl wheels share one file")
+                out[directory] = version if same else Unavailable(Kind.MALFORMED, "two nvidia-nccl wheels share one file")
     return out
 
 
@@ -258,6 +259,6 @@ def compiled_pin(host: Host, torch: Torch) -> tuple[int, int, int] | None | Unav
         return torch.version
     text = read(host, f"{directory}/torch-{torch.version}.dist-info/METADATA")
     if isinstance(text, Unavailable):
-        return None if text.kind == "absent" else text
+        return None if text.kind == Kind.ABSENT else text
     found = re.search(r"^Requires-Dist: nvidia-nccl-cu\d+ ?\(?==(\d+)\.(\d+)\.(\d+)", text, re.M)
     return (int(found.group(1)), int(found.group(2)), int(found.group(3))) if found else None

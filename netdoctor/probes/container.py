@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from netdoctor.host import Host, mapping, read
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.probes.vantage import runtime_of, uid_map
 
 
@@ -33,7 +33,7 @@ def _shared_memory(host: Host) -> tuple[int | Unavailable, int | Unavailable]:
     size, free = facts.get("size"), facts.get("free")
     if type(size) is int and type(free) is int:
         return size, free
-    why = Unavailable("malformed", "statvfs of /dev/shm")
+    why = Unavailable(Kind.MALFORMED, "statvfs of /dev/shm")
     return why, why
 
 
@@ -49,5 +49,5 @@ def _devices_from_host(host: Host) -> bool | Unavailable:
         if dash and len(fields) > 4 and right:
             kinds[fields[4]] = right.split()[0]
     if "/" not in kinds:
-        return Unavailable("malformed" if text.strip() else "empty", "/proc/self/mountinfo")
+        return Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, "/proc/self/mountinfo")
     return kinds.get("/dev") == "devtmpfs"

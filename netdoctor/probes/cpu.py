@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.host import Host, mapping, names, read
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 
 MAX_CPUS: Final = 1 << 16  # more than any machine has: a list with more is rubbish
 _NODES: Final = "/sys/devices/system/node"
@@ -39,7 +39,7 @@ class Cpu:
     allowed: frozenset[int] | Unavailable  # Cpus_allowed_list of this process: cpusets of v1 and v2 included
     memory_allowed: frozenset[int] | Unavailable  # Mems_allowed_list
     online: frozenset[int] | Unavailable
-    memory_policy: MemoryPolicy | Unavailable = Unavailable("not read")
+    memory_policy: MemoryPolicy | Unavailable = Unavailable(Kind.NOT_READ)
 
 
 def probe(host: Host) -> Cpu:
@@ -57,7 +57,7 @@ def _policy(host: Host) -> MemoryPolicy | Unavailable:
         return got
     mode, nodes = got.get("mode"), got.get("nodes")
     if not isinstance(mode, str) or not isinstance(nodes, list) or not all(type(n) is int for n in nodes):
-        return Unavailable("malformed", "ask:mempolicy")
+        return Unavailable(Kind.MALFORMED, "ask:mempolicy")
     return MemoryPolicy(mode, frozenset(nodes))
 
 
@@ -74,10 +74,10 @@ def cpu_list(text: str | Unavailable, what: str) -> frozenset[int] | Unavailable
     for part in text.split(",") if text else ():
         range_of = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), re.ASCII)
         if range_of is None:
-            return Unavailable("malformed", f"{what}: {text[:60]!r}")
+            return Unavailable(Kind.MALFORMED, f"{what}: {text[:60]!r}")
         low, high = int(range_of.group(1)), int(range_of.group(2) or range_of.group(1))
         if not low <= high < MAX_CPUS:
-            return Unavailable("malformed", f"{what}: {text[:60]!r}")
+            return Unavailable(Kind.MALFORMED, f"{what}: {text[:60]!r}")
         found.update(range(low, high + 1))
     return frozenset(found)
 
@@ -87,20 +87,20 @@ def _mask(status: str | Unavailable, name: str) -> frozenset[int] | Unavailable:
         return status
     line = re.search(rf"^{name}:[ \t]*(\S+)[ \t]*$", status, re.MULTILINE)
     if line is None:
-        return Unavailable("malformed", f"/proc/self/status has no {name}")
+        return Unavailable(Kind.MALFORMED, f"/proc/self/status has no {name}")
     return cpu_list(line.group(1), name)
 
 
 def _nodes(host: Host, online: frozenset[int] | Unavailable) -> tuple[Node, ...] | Unavailable:
     listed = names(host, _NODES)
     if isinstance(listed, Unavailable):
-        above = names(host, "/sys/devices/system") if listed.kind == "absent" else listed
+        above = names(host, "/sys/devices/system") if listed.kind == Kind.ABSENT else listed
         if isinstance(above, Unavailable) or "cpu" not in above or isinstance(online, Unavailable):
             return listed
         return (Node(0, online, {0: 10}),)  # a kernel built without NUMA: one node, and it says so by having no such folder
     ids = sorted(int(name[4:]) for name in listed if re.fullmatch(r"node\d{1,5}", name, re.ASCII))
     if not ids:
-        return Unavailable("empty", f"{_NODES} shows no node")
+        return Unavailable(Kind.EMPTY, f"{_NODES} shows no node")
     found: list[Node] = []
     for number in ids:
         cpus = cpu_list(read(host, f"{_NODES}/node{number}/cpulist"), f"node{number}/cpulist")
@@ -109,10 +109,10 @@ def _nodes(host: Host, online: frozenset[int] | Unavailable) -> tuple[Node, ...]
         if twice := {
             cpu for node in found for cpu in node.cpus & cpus
         }:  # firmware tables gone wrong: nobody can say where it is
-            return Unavailable("malformed", f"CPU {min(twice)} is in two nodes, one of them {number}")
+            return Unavailable(Kind.MALFORMED, f"CPU {min(twice)} is in two nodes, one of them {number}")
         found.append(Node(number, cpus, _distances(host, number, ids)))
     if not isinstance(online, Unavailable) and (lost := online.difference(*(node.cpus for node in found))):
-        return Unavailable("malformed", f"CPU {min(lost)} is online and in no node")  # a cpulist that was cut off
+        return Unavailable(Kind.MALFORMED, f"CPU {min(lost)} is online and in no node")  # a cpulist that was cut off
     return tuple(found)
 
 
@@ -123,5 +123,5 @@ def _distances(host: Host, number: int, ids: list[int]) -> Mapping[int, int] | U
         return text
     values = text.split()
     if len(values) != len(ids) or not all(re.fullmatch(r"\d{1,3}", v, re.ASCII) for v in values):
-        return Unavailable("malformed", f"node{number}/distance: {text[:60]!r}")
+        return Unavailable(Kind.MALFORMED, f"node{number}/distance: {text[:60]!r}")
     return dict(zip(ids, map(int, values), strict=True))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from netdoctor.host import Host, mapping, read
 from netdoctor.launchers import Launcher, detect
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.variables import of_job
 
 __all__ = ["ConfFile", "Environ", "Launcher", "Setting", "effective", "entries", "probe"]
@@ -37,7 +37,7 @@ class Environ:
     """The variables of the job."""
 
     variables: Mapping[str, str] | Unavailable  # of the process, what a job, its launcher or its libraries read
-    conf_files: tuple[ConfFile, ...]  # in NCCL's order; absent ones stay, as Unavailable("absent")
+    conf_files: tuple[ConfFile, ...]  # in NCCL's order; absent ones stay, as Unavailable(Kind.ABSENT)
     nccl: Mapping[str, Setting] | Unavailable  # effective NCCL_*: environment, then conf files, first writer wins
     launcher: Launcher
 
@@ -76,12 +76,14 @@ def effective(variables: Mapping[str, str], files: Iterable[ConfFile]) -> dict[s
     files = list(files)
     homes = {_set_by(file) for file in files if file.role == "home"}
     if len(homes) > 1:
-        return Unavailable("not read", "$HOME and the password database name two homes; which one NCCL takes is its version's")
+        return Unavailable(
+            Kind.NOT_READ, "$HOME and the password database name two homes; which one NCCL takes is its version's"
+        )
     nccl = {name: Setting(name, value, "environment") for name, value in variables.items() if name.startswith("NCCL_")}
     for file in files:
         if isinstance(file.entries, Unavailable):
-            if file.entries.kind not in ("absent", "denied"):
-                return Unavailable("not read", f"{file.path}: {file.entries}")
+            if file.entries.kind not in (Kind.ABSENT, Kind.DENIED):
+                return Unavailable(Kind.NOT_READ, f"{file.path}: {file.entries}")
             continue
         for name, value, line in file.entries:
             if name.startswith("NCCL_"):
@@ -92,7 +94,7 @@ def effective(variables: Mapping[str, str], files: Iterable[ConfFile]) -> dict[s
 def _set_by(file: ConfFile) -> tuple[tuple[str, str], ...] | Unavailable:
     """What a file sets, or why that is not known."""
     if isinstance(file.entries, Unavailable):
-        return () if file.entries.kind in ("absent", "denied") else file.entries
+        return () if file.entries.kind in (Kind.ABSENT, Kind.DENIED) else file.entries
     return tuple((name, value) for name, value, _ in file.entries)
 
 
@@ -120,7 +122,7 @@ def _conf_files(host: Host, variables: Mapping[str, str]) -> tuple[ConfFile, ...
 
 def _conf_file(host: Host, path: str, role: str) -> ConfFile:
     if not path.startswith("/"):  # relative to the job's working directory, which is not known here
-        return ConfFile(path, Unavailable("not read", "a relative path"), role)
+        return ConfFile(path, Unavailable(Kind.NOT_READ, "a relative path"), role)
     text = read(host, path)
     return ConfFile(path, text if isinstance(text, Unavailable) else entries(text), role)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from netdoctor.host import Host, mapping, read_int
-from netdoctor.model import KINDS, Unavailable
+from netdoctor.model import Kind, Unavailable, kind_named
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class VisibleGpu:
     gpudirect_rdma: bool | Unavailable  # CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED (116)
     dmabuf: bool | Unavailable  # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED (124)
     integrated: bool | Unavailable  # CU_DEVICE_ATTRIBUTE_INTEGRATED (18)
-    pci: str | Unavailable = Unavailable("not read")  # "0000:1b:00.0", from attributes 33, 34 and 50
+    pci: str | Unavailable = Unavailable(Kind.NOT_READ)  # "0000:1b:00.0", from attributes 33, 34 and 50
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,10 @@ def probe(host: Host) -> Gpus:
 def _value(got: object, kind: type[T], what: str) -> T | Unavailable:
     """A helper's field: a value of this type, or why there is none."""
     if isinstance(got, dict) and isinstance(got.get("unavailable"), str):
-        why = got["unavailable"]
-        return Unavailable(why if why in KINDS else "failed", str(got.get("detail", "")))
+        return Unavailable(kind_named(got["unavailable"]), str(got.get("detail", "")))
     if isinstance(got, kind) and (kind is bool or not isinstance(got, bool)):
         return got
-    return Unavailable("malformed" if got is not None else "not read", what)
+    return Unavailable(Kind.MALFORMED if got is not None else Kind.NOT_READ, what)
 
 
 def _field(answer: dict[str, Any] | Unavailable, name: str, kind: type[T]) -> T | Unavailable:
@@ -128,14 +127,14 @@ def _gpu(host: Host, one: dict[str, Any], position: int) -> Gpu:
 def _pair(values: list[Any]) -> tuple[int, int] | Unavailable:
     if len(values) == 2 and all(isinstance(v, int) for v in values):
         return values[0], values[1]
-    return Unavailable("malformed", f"compute capability {str(values)[:40]}")
+    return Unavailable(Kind.MALFORMED, f"compute capability {str(values)[:40]}")
 
 
 def _address(text: str) -> str | Unavailable:
     """NVML's "00000000:1B:00.0" as sysfs writes it; domains above ffff (VMD, Hyper-V) keep their digits."""
     found = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])", text.strip().lower())
     if found is None:
-        return Unavailable("malformed", f"PCI address {text[:40]!r}")
+        return Unavailable(Kind.MALFORMED, f"PCI address {text[:40]!r}")
     return f"{int(found.group(1), 16):04x}:{found.group(2)}"
 
 
@@ -175,7 +174,9 @@ def _visible_one(one: dict[str, Any], position: int, names: dict[str, str]) -> V
     values = {int(k): v for k, v in raw.items() if k.isascii() and k.isdigit() and len(k) < 6 and type(v) is int}
     bus = [values.get(number, -1) for number in (50, 33, 34)]
     pci = (
-        f"{bus[0]:04x}:{bus[1]:02x}:{bus[2]:02x}.0" if min(bus) >= 0 else Unavailable("not read", "CUDA attributes 33, 34, 50")
+        f"{bus[0]:04x}:{bus[1]:02x}:{bus[2]:02x}.0"
+        if min(bus) >= 0
+        else Unavailable(Kind.NOT_READ, "CUDA attributes 33, 34, 50")
     )
     return VisibleGpu(
         ordinal=position,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.host import Host, names, read
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.probes.cpu import cpu_list
 
 _NET: Final = "/sys/class/net"
@@ -25,7 +25,7 @@ def probe(host: Host) -> Interrupts:
     """The effective affinity of each vector (Documentation/core-api/irq/irq-affinity.rst)."""
     rdma = names(host, "/sys/class/infiniband")
     if not isinstance(rdma, Unavailable) and rdma:
-        return Interrupts(Unavailable("unsupported", "there are RDMA devices, and RDMA does not wait for interrupts"))
+        return Interrupts(Unavailable(Kind.UNSUPPORTED, "there are RDMA devices, and RDMA does not wait for interrupts"))
     listed = names(host, _NET)
     if isinstance(listed, Unavailable):
         return Interrupts(listed)
@@ -52,8 +52,8 @@ def _served(host: Host, vectors: tuple[str, ...]) -> frozenset[int] | Unavailabl
         path = f"/proc/irq/{vector}/effective_affinity_list"
         one = cpu_list(read(host, path), path)
         if isinstance(one, Unavailable):
-            if one.kind == "absent":  # a vector that no handler uses has no folder
+            if one.kind == Kind.ABSENT:  # a vector that no handler uses has no folder
                 continue
             return one
         cpus |= one
-    return frozenset(cpus) if cpus else Unavailable("empty", "no vector in use")
+    return frozenset(cpus) if cpus else Unavailable(Kind.EMPTY, "no vector in use")

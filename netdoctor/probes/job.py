@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from netdoctor.host import Host, mapping
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def probe_expected(host: Host) -> Expected | Unavailable:
         try:
             known["busbw_floor"] = {int(size): float(rate) for size, rate in floor.items()}
         except (TypeError, ValueError):
-            return Unavailable("malformed", f"expected.busbw_floor: {str(floor)[:60]}")
+            return Unavailable(Kind.MALFORMED, f"expected.busbw_floor: {str(floor)[:60]}")
     if "peers" in known:
         known["peers"] = tuple(str(one) for one in known["peers"])
     return Expected(**known)
@@ -68,7 +68,9 @@ def _section(host: Host, name: str) -> Mapping[str, Any] | Unavailable:
     given = config.get(name)
     if given is None:
         return {}
-    return given if isinstance(given, Mapping) else Unavailable("malformed", f"{name}: of the configuration is not a mapping")
+    return (
+        given if isinstance(given, Mapping) else Unavailable(Kind.MALFORMED, f"{name}: of the configuration is not a mapping")
+    )
 
 
 def _known(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:

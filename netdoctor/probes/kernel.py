@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.host import Host, names, read
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 
 UNLIMITED = -1
 
@@ -29,7 +29,7 @@ class Kernel:
     command_line: str | Unavailable
     modules: Mapping[
         str, Module | Unavailable
-    ]  # the modules that checks name: nvidia, nvidia_peermem, ib_core, mlx5_core…; absent ones are Unavailable("absent")
+    ]  # the modules that checks name: nvidia, nvidia_peermem, ib_core, mlx5_core…; absent ones are Unavailable(Kind.ABSENT)
     memory_peers: Mapping[
         str, str | Unavailable
     ]  # /sys/kernel/mm/memory_peers/NAME/version by NAME (nv_mem, nv_mem_nc, nvidia-peermem)
@@ -46,18 +46,18 @@ class Kernel:
         try:
             return int(head[0]), int(head[1])
         except (ValueError, IndexError):
-            return Unavailable("malformed", f"kernel release {self.release!r}")
+            return Unavailable(Kind.MALFORMED, f"kernel release {self.release!r}")
 
     def sysctl_ints(self, name: str) -> tuple[int, ...] | Unavailable:
         """A sysctl that holds integers, e.g. ``net.ipv4.tcp_rmem`` -> (4096, 131072, 6291456)."""
-        text = self.sysctls.get(name, Unavailable("not read", name))
+        text = self.sysctls.get(name, Unavailable(Kind.NOT_READ, name))
         if isinstance(text, Unavailable):
             return text
         try:
             values = tuple(int(v) for v in text.split())
         except ValueError:
-            return Unavailable("malformed", f"{name}: {text[:60]!r}")
-        return values or Unavailable("empty", name)
+            return Unavailable(Kind.MALFORMED, f"{name}: {text[:60]!r}")
+        return values or Unavailable(Kind.EMPTY, name)
 
 
 # Modules that NCCL, GPUDirect and RDMA hang on.
@@ -107,31 +107,31 @@ def probe(host: Host) -> Kernel:
         memory_peers=_memory_peers(host),
         sysctls={name: read(host, f"/proc/sys/{name.replace('.', '/')}") for name in SYSCTLS},
         limits=_limits(host),
-        driver=driver if isinstance(driver, Unavailable) else driver.split("\n")[0].strip() or Unavailable("empty"),
+        driver=driver if isinstance(driver, Unavailable) else driver.split("\n")[0].strip() or Unavailable(Kind.EMPTY),
     )
 
 
 def _text(host: Host, path: str) -> str | Unavailable:
     text = read(host, path)
-    return text if isinstance(text, Unavailable) else text.strip() or Unavailable("empty", path)
+    return text if isinstance(text, Unavailable) else text.strip() or Unavailable(Kind.EMPTY, path)
 
 
 def _modules(host: Host) -> dict[str, Module | Unavailable]:
     """Loaded and built-in modules are folders in /sys/module; /proc/modules lacks the built-in ones."""
     listed = names(host, "/sys/module")
     if not isinstance(listed, Unavailable) and not listed:
-        listed = Unavailable("empty", "/sys/module is empty")  # every kernel has built-in modules with parameters
+        listed = Unavailable(Kind.EMPTY, "/sys/module is empty")  # every kernel has built-in modules with parameters
     if isinstance(listed, Unavailable):
-        missing = Unavailable("not read", str(listed)) if listed.kind == "absent" else listed
+        missing = Unavailable(Kind.NOT_READ, str(listed)) if listed.kind == Kind.ABSENT else listed
         return dict.fromkeys(MODULES, missing)
     there = frozenset(listed)
-    return {name: _module(host, name) if name in there else Unavailable("absent") for name in MODULES}
+    return {name: _module(host, name) if name in there else Unavailable(Kind.ABSENT) for name in MODULES}
 
 
 def _module(host: Host, name: str) -> Module | Unavailable:
     version, state = read(host, f"/sys/module/{name}/version"), read(host, f"/sys/module/{name}/initstate")
     for got in (version, state):
-        if isinstance(got, Unavailable) and got.kind != "absent":
+        if isinstance(got, Unavailable) and got.kind != Kind.ABSENT:
             return got
     return Module(
         name,
@@ -143,10 +143,10 @@ def _module(host: Host, name: str) -> Module | Unavailable:
 def _memory_peers(host: Host) -> dict[str, str | Unavailable]:
     folder = "/sys/kernel/mm/memory_peers"
     found = {name: read(host, f"{folder}/{name}/version") for name in MEMORY_PEERS}
-    if all(isinstance(got, Unavailable) and got.kind == "absent" for got in found.values()):
+    if all(isinstance(got, Unavailable) and got.kind == Kind.ABSENT for got in found.values()):
         above = names(host, "/sys/kernel/mm")
         if isinstance(above, Unavailable) or not above:  # without /sys/kernel/mm nothing can be said about what is in it
-            return dict.fromkeys(MEMORY_PEERS, Unavailable("not read", "/sys/kernel/mm"))
+            return dict.fromkeys(MEMORY_PEERS, Unavailable(Kind.NOT_READ, "/sys/kernel/mm"))
     return found
 
 
@@ -155,7 +155,7 @@ def _limits(host: Host) -> dict[str, int | Unavailable]:
     text = read(host, "/proc/self/limits")
     if isinstance(text, Unavailable):
         return dict.fromkeys(_LIMITS.values(), text)
-    found: dict[str, int | Unavailable] = dict.fromkeys(_LIMITS.values(), Unavailable("malformed", "/proc/self/limits"))
+    found: dict[str, int | Unavailable] = dict.fromkeys(_LIMITS.values(), Unavailable(Kind.MALFORMED, "/proc/self/limits"))
     for line in text.splitlines():
         name = line[:26].strip()
         if name in _LIMITS:

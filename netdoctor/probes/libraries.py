@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from netdoctor.host import Host, mapping, question, read
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable, kind_named
 from netdoctor.nccl.loading import Object, Search, Taken, default_dirs, expand, split_path, takes
 from netdoctor.nccl.version import parse
 
@@ -35,7 +35,7 @@ class Plugin:
     path: str
     name: str  # "libnccl-net.so" "libnccl-net-ofi.so" …
     found_by: tuple[str, ...]
-    symbols: tuple[str, ...] | Unavailable = Unavailable("not read")  # ncclNetPlugin_v8 …
+    symbols: tuple[str, ...] | Unavailable = Unavailable(Kind.NOT_READ)  # ncclNetPlugin_v8 …
     aliases: tuple[str, ...] = ()  # other paths of the same file (aws-ofi-nccl: libnccl-net.so -> libnccl-net-ofi.so)
 
 
@@ -44,8 +44,9 @@ class JobPython:
     """The interpreter that the job uses, as far as it can be told."""
 
     path: str
-    why: str  # "--python" "VIRTUAL_ENV" "CONDA_PREFIX" "torchrun on PATH" "python3 on PATH" "the command"
+    why: str  # for people: "--python", "VIRTUAL_ENV", "python3 on PATH" …
     ours: bool  # netdoctor's own Makefile installed its torch (marker file): never judged
+    given: bool = False  # with --python or in the configuration: it is the job's, wherever this is seen from
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Libraries:
     """Libraries around the job."""
 
     python: JobPython | Unavailable
-    torch: Torch | Unavailable  # Unavailable("absent"): the job's Python has none
+    torch: Torch | Unavailable  # Unavailable(Kind.ABSENT): the job's Python has none
     nccl: tuple[NcclLibrary, ...] | Unavailable
     plugins: tuple[Plugin, ...] | Unavailable
     incomplete: tuple[str, ...] = ()  # sources that could not be read: there may be more libraries than these
@@ -88,10 +89,10 @@ class _Survey:
         if row is None:
             listing = self.dirs.get(directory)
             if isinstance(listing, list):
-                return Unavailable("absent") if name not in listing else Unavailable("not read", path)
+                return Unavailable(Kind.ABSENT) if name not in listing else Unavailable(Kind.NOT_READ, path)
             row = listing if isinstance(listing, dict) else {"error": f"{path} was not looked at", "kind": "not read"}
         if "error" in row:
-            return Unavailable(str(row.get("kind", "failed")), str(row["error"]))
+            return Unavailable(kind_named(row.get("kind")), str(row["error"]))
         return Object(
             path,
             tuple(row["needed"]),
@@ -120,7 +121,7 @@ def probe(host: Host) -> Libraries | Unavailable:
     packages: tuple[str, ...] = ()
     torch: Torch | Unavailable
     if isinstance(python, Unavailable):
-        torch = Unavailable("not read", f"no Python: {python}")
+        torch = Unavailable(Kind.NOT_READ, f"no Python: {python}")
     else:
         packages, unread = find.site_packages(host, python.path, variables)
         torch = find.read_torch(host, packages, unread)
@@ -172,7 +173,7 @@ def _survey(
     if isinstance(got, Unavailable):
         return got, incomplete
     if not isinstance(got.get("files"), dict) or not isinstance(got.get("dirs"), dict):
-        return Unavailable("malformed", "ask:elf"), incomplete
+        return Unavailable(Kind.MALFORMED, "ask:elf"), incomplete
     survey = _Survey(got["files"], got["dirs"], cache)
     for path, why in files.items():
         if why:
@@ -188,8 +189,8 @@ def _cache(answer: dict[str, Any] | Unavailable) -> dict[str, tuple[str, ...]] |
     if isinstance(answer, Unavailable):
         return answer
     if "error" in answer:
-        kind = str(answer.get("kind", "failed"))
-        return {} if kind == "absent" else Unavailable(kind, str(answer["error"]))
+        kind = kind_named(answer.get("kind"))
+        return {} if kind == Kind.ABSENT else Unavailable(kind, str(answer["error"]))
     out: dict[str, tuple[str, ...]] = {}
     for name, path in answer.get("entries", ()):
         out[str(name)] = (*out.get(str(name), ()), str(path))
@@ -205,7 +206,7 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
             found = survey.look(f"{directory}/{name}")
             if isinstance(found, Object):
                 objects.setdefault(name, found)
-            elif found.kind not in ("absent", "denied"):
+            elif found.kind not in (Kind.ABSENT, Kind.DENIED):
                 return replace(torch, nccl_linkage=found, nccl_path=found)
     # torch/__init__.py loads libtorch_global_deps.so first, so its search path counts where it names NCCL itself.
     order = [objects[n] for n in ("libtorch_global_deps.so", "libtorch_cuda.so", "libtorch_cpu.so") if n in objects]
@@ -242,7 +243,7 @@ def _static(host: Host, survey: _Survey, cuda: Object | None) -> str | Unavailab
     if isinstance(answer, Unavailable):
         return answer
     if "error" in answer:
-        return Unavailable(str(answer.get("kind", "failed")), str(answer["error"]))
+        return Unavailable(kind_named(answer.get("kind")), str(answer["error"]))
     return "static" if answer.get("text") else "none"
 
 
@@ -261,7 +262,7 @@ def _libraries(
 
 
 def _absent(found: Object | Unavailable) -> bool:
-    return isinstance(found, Unavailable) and found.kind == "absent"
+    return isinstance(found, Unavailable) and found.kind == Kind.ABSENT
 
 
 def _library(
@@ -288,7 +289,7 @@ def _library(
     spelled = None if isinstance(banner, Unavailable) else banner.get("text")
     if isinstance(spelled, str) and (parsed := parse(spelled)):
         return NcclLibrary(path, real, parsed, "file", found_by)
-    why = answer if isinstance(answer, Unavailable) else Unavailable("failed", str(answer.get("error", "no version")))
+    why = answer if isinstance(answer, Unavailable) else Unavailable(Kind.FAILED, str(answer.get("error", "no version")))
     return NcclLibrary(path, real, why, "dlopen", found_by)
 
 

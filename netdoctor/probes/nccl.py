@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from netdoctor.host import Host, mapping, question
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.probes.libraries import Libraries
 
 
@@ -35,30 +35,30 @@ def probe(host: Host, libraries: Libraries | Unavailable) -> NcclChoice | Unavai
         interface, address = _text(told["interface"]), _text(told["address"])
         code, log = int(told["code"]), tuple(str(line) for line in told["log"])
     except (KeyError, TypeError, ValueError) as error:
-        return Unavailable("malformed", f"ask:nccl: {error!r}")
+        return Unavailable(Kind.MALFORMED, f"ask:nccl: {error!r}")
     return NcclChoice(path, (major, minor, patch), interface, address, code, str(told.get("error", "")), log)
 
 
 def _text(got: object) -> str | None | Unavailable:
-    return got if got is None or isinstance(got, str) else Unavailable("malformed", f"ask:nccl: {str(got)[:40]}")
+    return got if got is None or isinstance(got, str) else Unavailable(Kind.MALFORMED, f"ask:nccl: {str(got)[:40]}")
 
 
 def wanted(libraries: Libraries | Unavailable) -> str | Unavailable:
     """The library to ask."""
     if isinstance(libraries, Unavailable):
-        return Unavailable("not read", f"the job's libraries: {libraries}")
+        return Unavailable(Kind.NOT_READ, f"the job's libraries: {libraries}")
     torch = libraries.torch
     if isinstance(torch, Unavailable):
-        if torch.kind != "absent":
-            return Unavailable("not read", f"the job's torch: {torch}")
+        if torch.kind != Kind.ABSENT:
+            return Unavailable(Kind.NOT_READ, f"the job's torch: {torch}")
         found = libraries.nccl
         if isinstance(found, Unavailable):
-            return Unavailable("not read", f"NCCL libraries: {found}")
-        return found[0].path if found else Unavailable("absent", "no torch and no libnccl")
+            return Unavailable(Kind.NOT_READ, f"NCCL libraries: {found}")
+        return found[0].path if found else Unavailable(Kind.ABSENT, "no torch and no libnccl")
     if isinstance(torch.nccl_path, str):
         return torch.nccl_path
     if isinstance(torch.nccl_path, Unavailable):
-        return Unavailable("not read", f"the libnccl of the job's torch: {torch.nccl_path}")
+        return Unavailable(Kind.NOT_READ, f"the libnccl of the job's torch: {torch.nccl_path}")
     if torch.nccl_linkage == "static":
-        return Unavailable("unsupported", "NCCL is linked into torch: there is no library to ask")
-    return Unavailable("absent", "the job's torch has no NCCL")
+        return Unavailable(Kind.UNSUPPORTED, "NCCL is linked into torch: there is no library to ask")
+    return Unavailable(Kind.ABSENT, "the job's torch has no NCCL")

@@ -8,7 +8,7 @@ from ipaddress import ip_interface
 from typing import Any, Final
 
 from netdoctor.host import Host, link, mapping, names, read, read_int
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable, kind_named
 from netdoctor.probes.peers import Peer, Route, configured, meet, resolve, resolving, route
 
 __all__ = ["Address", "Link", "LocalPorts", "Net", "Peer", "Route", "probe", "probe_ports"]
@@ -79,7 +79,7 @@ class Net:
 
 IFF_UP, IFF_LOOPBACK, IFF_RUNNING = 0x1, 0x8, 0x40  # include/uapi/linux/if.h
 MAX_SPEED: Final = 16_000_000  # Mb/s, above any bond; some drivers say -1 as an unsigned number of 16 or 32 bits
-ELSEWHERE: Final = Unavailable("not read", "sysfs of another network namespace")
+ELSEWHERE: Final = Unavailable(Kind.NOT_READ, "sysfs of another network namespace")
 # Interfaces whose speed is that of the hardware below; a veth says 10000 and a tun 10 whatever they carry.
 _REAL_SPEED: Final = (None, "bond", "team", "vlan", "macvlan", "ipvlan", "bridge", "ipoib")
 
@@ -106,7 +106,7 @@ def probe(host: Host) -> Net | Unavailable:
     master = peers.pop() if isinstance(master_name, str) else master_name
     return Net(
         links=links,
-        hostname_addresses=resolve(host, hostname) if isinstance(hostname, str) else Unavailable("not read", str(hostname)),
+        hostname_addresses=resolve(host, hostname) if isinstance(hostname, str) else Unavailable(Kind.NOT_READ, str(hostname)),
         master=master,
         master_port=master_port,
         peers=tuple(peers),
@@ -129,11 +129,11 @@ def probe_ports(host: Host) -> LocalPorts | Unavailable:
                 owners[int(port)] = owners.get(int(port), frozenset()) | {int(uid)}
             listening = frozenset(owners)
         except (TypeError, ValueError, OverflowError):
-            listening, owners = Unavailable("malformed", "ask:netlink: listening"), {}
+            listening, owners = Unavailable(Kind.MALFORMED, "ask:netlink: listening"), {}
     elif isinstance(rows, dict) and "unavailable" in rows:
-        listening = Unavailable(str(rows["unavailable"]), str(rows.get("detail", "")))
+        listening = Unavailable(kind_named(rows["unavailable"]), str(rows.get("detail", "")))
     else:
-        listening = rows if isinstance(rows, Unavailable) else Unavailable("malformed", "ask:netlink: listening")
+        listening = rows if isinstance(rows, Unavailable) else Unavailable(Kind.MALFORMED, "ask:netlink: listening")
     return LocalPorts(
         low,
         high,
@@ -147,12 +147,12 @@ def _links(told: Mapping[str, Any]) -> tuple[Link, ...] | Unavailable:
     try:
         held: dict[int, list[Address]] = {}
         if not isinstance(told["links"], list) or not isinstance(told["addresses"], list):
-            return Unavailable("malformed", "ask:netlink: no lists")
+            return Unavailable(Kind.MALFORMED, "ask:netlink: no lists")
         for row in told["addresses"]:
             held.setdefault(int(row["index"]), []).append(_address(row))
         return tuple(_link(row, tuple(held.get(int(row["index"]), ()))) for row in told["links"])
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        return Unavailable("malformed", f"ask:netlink: {error!r}")
+        return Unavailable(Kind.MALFORMED, f"ask:netlink: {error!r}")
 
 
 def _address(row: Mapping[str, Any]) -> Address:
@@ -196,7 +196,7 @@ def _sysfs_agrees(host: Host, told: Mapping[str, Any]) -> bool | Unavailable:
             continue
         index, address = read_int(host, f"/sys/class/net/{name}/ifindex"), read(host, f"/sys/class/net/{name}/address")
         if isinstance(index, Unavailable) or isinstance(address, Unavailable):
-            return index if isinstance(index, Unavailable) else Unavailable("not read", f"{name}: {address}")
+            return index if isinstance(index, Unavailable) else Unavailable(Kind.NOT_READ, f"{name}: {address}")
         if index != row["index"] or address.strip() != row.get("address"):
             return False
     return True
@@ -206,13 +206,15 @@ def _with_sysfs(host: Host, one: Link, agrees: bool | Unavailable) -> Link:
     if agrees is not True:
         why = ELSEWHERE if agrees is False else agrees
         return replace(one, speed_mbps=why, vendor=why, driver=why, numa_node=why)
-    none = Unavailable("absent", "no hardware of its own")
+    none = Unavailable(Kind.ABSENT, "no hardware of its own")
     if one.loopback:
         return replace(one, speed_mbps=none, vendor=none, driver=none, numa_node=none)
     base = f"/sys/class/net/{one.name}"
-    speed = read_int(host, f"{base}/speed") if one.kind in _REAL_SPEED else Unavailable("absent", f"a {one.kind} has no speed")
+    speed = (
+        read_int(host, f"{base}/speed") if one.kind in _REAL_SPEED else Unavailable(Kind.ABSENT, f"a {one.kind} has no speed")
+    )
     if isinstance(speed, int) and (speed <= 0 or speed == 0xFFFF or speed > MAX_SPEED):
-        speed = Unavailable("unsupported", f"speed {speed}: the driver does not say")
+        speed = Unavailable(Kind.UNSUPPORTED, f"speed {speed}: the driver does not say")
     if one.kind is not None:
         return replace(one, speed_mbps=speed, vendor=none, driver=none, numa_node=none)
     driver = link(host, f"{base}/device/driver")
@@ -226,25 +228,25 @@ def _with_sysfs(host: Host, one: Link, agrees: bool | Unavailable) -> Link:
 
 
 def _text(got: str | Unavailable) -> str | Unavailable:
-    return got if isinstance(got, Unavailable) or got.strip() else Unavailable("empty")
+    return got if isinstance(got, Unavailable) or got.strip() else Unavailable(Kind.EMPTY)
 
 
 def _master(environment: Mapping[str, Any] | Unavailable) -> tuple[str | None | Unavailable, int | None | Unavailable]:
     if isinstance(environment, Unavailable):  # "not read": it says nothing about the two variables themselves
-        lost = Unavailable("not read", f"the environment: {environment}")
+        lost = Unavailable(Kind.NOT_READ, f"the environment: {environment}")
         return lost, lost
     name, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
     number: int | None | Unavailable = None
     if port:
         valid = str(port).isascii() and str(port).isdigit() and 0 < int(port) < 65536
-        number = int(port) if valid else Unavailable("malformed", f"MASTER_PORT={str(port)[:20]!r}")
+        number = int(port) if valid else Unavailable(Kind.MALFORMED, f"MASTER_PORT={str(port)[:20]!r}")
     return (str(name) if name else None), number
 
 
 def _default(told: Mapping[str, Any]) -> Route | None | Unavailable:
     rows = told.get("default")
     if not isinstance(rows, dict):
-        return Unavailable("malformed", "ask:netlink: default")
+        return Unavailable(Kind.MALFORMED, "ask:netlink: default")
     for family in ("4", "6"):
         found = route("default", rows.get(family))
         if isinstance(found, Route) and found.kind == "unicast":
@@ -258,7 +260,7 @@ def _span(text: str | Unavailable) -> tuple[int | Unavailable, int | Unavailable
     fields = text.split()
     if len(fields) == 2 and all(f.isdecimal() for f in fields) and 0 < int(fields[0]) <= int(fields[1]) < 65536:
         return int(fields[0]), int(fields[1])
-    bad = Unavailable("malformed" if text.strip() else "empty", f"ip_local_port_range: {text[:40]!r}")
+    bad = Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"ip_local_port_range: {text[:40]!r}")
     return bad, bad
 
 
@@ -270,6 +272,6 @@ def _port_list(text: str) -> frozenset[int] | Unavailable:
         if not first:
             continue
         if not first.isdecimal() or (last and not last.isdecimal()) or int(last or first) > 65535:
-            return Unavailable("malformed", f"ip_local_reserved_ports: {text[:40]!r}")
+            return Unavailable(Kind.MALFORMED, f"ip_local_reserved_ports: {text[:40]!r}")
         found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)

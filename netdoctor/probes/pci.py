@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.host import Host, link, mapping, names, read, read_int
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 
 DEVICES: Final = "/sys/bus/pci/devices"
 TOPOLOGY: Final = "/var/run/nvidia-topologyd/virtualTopology.xml"  # NCCL src/graph/topo.cc, without NCCL_TOPO_FILE
@@ -125,7 +125,7 @@ def probe(host: Host) -> Pci | Unavailable:
     unread = tuple(a for a, f in functions if isinstance(f, Unavailable))
     if unread and len(unread) == len(functions):
         first = functions[0][1]
-        return first if isinstance(first, Unavailable) else Unavailable("not read")
+        return first if isinstance(first, Unavailable) else Unavailable(Kind.NOT_READ)
     known = [f for _, f in functions if isinstance(f, _Function)]
     wanted = [f for f in known if f.klass >> 16 in (_NETWORK, _DISPLAY, _PROCESSING) or _accelerator(f)]
     devices = {f.address: _device(host, f) for f in wanted}
@@ -142,20 +142,20 @@ def probe(host: Host) -> Pci | Unavailable:
 
 def _there(host: Host, path: str) -> bool | Unavailable:
     got = mapping(host, f"stat:{path}")
-    return (False if got.kind == "absent" else got) if isinstance(got, Unavailable) else True
+    return (False if got.kind == Kind.ABSENT else got) if isinstance(got, Unavailable) else True
 
 
 def _no_bus(host: Host, why: Unavailable) -> tuple[str, ...] | Unavailable:
     """No /sys/bus/pci: positive evidence of a machine without PCI only where /sys/bus shows other buses."""
-    if why.kind != "absent":
+    if why.kind != Kind.ABSENT:
         return why
     buses = names(host, "/sys/bus")
     if isinstance(buses, Unavailable):
         return buses
     if not buses:
-        return Unavailable("empty", "/sys/bus is empty")
+        return Unavailable(Kind.EMPTY, "/sys/bus is empty")
     if "pci" in buses:
-        return Unavailable("empty", "/sys/bus/pci without devices")
+        return Unavailable(Kind.EMPTY, "/sys/bus/pci without devices")
     return ()
 
 
@@ -163,9 +163,9 @@ def _empty_bus(host: Host) -> tuple[str, ...] | Unavailable:
     """No entries: real where the bus has its own attributes and /sys/devices shows no PCI root."""
     bus, roots = names(host, "/sys/bus/pci"), names(host, "/sys/devices")
     if isinstance(bus, Unavailable) or isinstance(roots, Unavailable):
-        return Unavailable("empty", f"{DEVICES} is empty")
+        return Unavailable(Kind.EMPTY, f"{DEVICES} is empty")
     if "drivers" not in bus or not roots or any(name.startswith("pci") for name in roots):
-        return Unavailable("empty", f"{DEVICES} is empty, but /sys does not look whole")
+        return Unavailable(Kind.EMPTY, f"{DEVICES} is empty, but /sys does not look whole")
     return ()
 
 
@@ -179,7 +179,7 @@ def read_function(host: Host, address: str) -> _Function | Unavailable:
         vendor, device = (int(part, 16) for part in values.get("PCI_ID", "").split(":"))
         klass = int(values.get("PCI_CLASS", ""), 16)
     except ValueError:
-        return Unavailable("malformed" if text.strip() else "empty", f"{DEVICES}/{address}/uevent")
+        return Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"{DEVICES}/{address}/uevent")
     return _Function(address, vendor, device, klass, values.get("DRIVER") or None)
 
 
@@ -192,7 +192,7 @@ def is_virtual(host: Host, address: str) -> bool | Unavailable:
     """Whether a function is a virtual one (SR-IOV)."""
     got = link(host, f"{DEVICES}/{address}/physfn")
     if isinstance(got, Unavailable):
-        return False if got.kind == "absent" else got
+        return False if got.kind == Kind.ABSENT else got
     return True
 
 
@@ -226,7 +226,7 @@ def _link(host: Host, where: str) -> PciLink | Unavailable:
     now, most = (s for s in speeds if not isinstance(s, Unavailable))
     width, widest = (w for w in widths if not isinstance(w, Unavailable))
     if width <= 0 or widest <= 0 or widest >= 255:  # 0 and 255 are "no link", as on virtual machines
-        return Unavailable("unsupported", f"{where}: link width {width} of {widest}")
+        return Unavailable(Kind.UNSUPPORTED, f"{where}: link width {width} of {widest}")
     return PciLink(now, width, most, widest)
 
 
@@ -238,7 +238,7 @@ def _speed(host: Host, path: str) -> float | Unavailable:
     found = re.match(r"(\d{1,4}(?:\.\d{1,4})?) GT/s", text)
     if found:
         return float(found.group(1))
-    return Unavailable("unsupported" if text.startswith("Unknown") else "malformed", f"{path}: {text[:40]!r}")
+    return Unavailable(Kind.UNSUPPORTED if text.startswith("Unknown") else Kind.MALFORMED, f"{path}: {text[:40]!r}")
 
 
 def _rdma(one: _Function) -> bool:
@@ -290,7 +290,7 @@ def _foreign(host: Host, functions: Iterable[_Function]) -> tuple[str, ...] | Un
     if isinstance(nodes, Unavailable):
         return tuple(found) or nodes
     return (*found, *(f"/dev/{name}" for name in nodes if _NODES.match(name))) or (
-        () if nodes else Unavailable("empty", "/dev is empty")
+        () if nodes else Unavailable(Kind.EMPTY, "/dev is empty")
     )
 
 

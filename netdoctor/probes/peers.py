@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from netdoctor.host import Host, mapping, question
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Peer:
     name: str
     addresses: tuple[str, ...] | Unavailable
     routes: Mapping[str, Route | Unavailable] = field(default_factory=dict)  # by address
-    rtt_ms: float | Unavailable = Unavailable("not read")  # TCP_INFO of a connection, only where measured
-    local: bool | Unavailable = Unavailable("not read")  # one of its addresses is this node's
+    rtt_ms: float | Unavailable = Unavailable(Kind.NOT_READ)  # TCP_INFO of a connection, only where measured
+    local: bool | Unavailable = Unavailable(Kind.NOT_READ)  # one of its addresses is this node's
     port: int | None = None
     via: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
@@ -89,14 +89,14 @@ def resolve(host: Host, name: str) -> tuple[str, ...] | Unavailable:
     found = got.get("addresses")
     if isinstance(found, list) and found:
         every = tuple(str(ip) for ip in found)
-        return every if all(is_ip(ip) for ip in every) else Unavailable("malformed", f"addresses of {name}")
-    kind = "absent" if got.get("error") in ("EAI_NONAME", "EAI_NODATA") else "failed"
+        return every if all(is_ip(ip) for ip in every) else Unavailable(Kind.MALFORMED, f"addresses of {name}")
+    kind = Kind.ABSENT if got.get("error") in ("EAI_NONAME", "EAI_NODATA") else Kind.FAILED
     return Unavailable(kind, f"{name}: {got.get('error', 'no address')} {got.get('detail', '')}".rstrip())
 
 
 def _unasked(why: Unavailable) -> Unavailable:
     """No answer at all says nothing about the name or the route: never that it is absent."""
-    return Unavailable("not read", str(why)) if why.kind == "absent" else why
+    return Unavailable(Kind.NOT_READ, str(why)) if why.kind == Kind.ABSENT else why
 
 
 def routes_to(host: Host, addresses: Iterable[str]) -> Mapping[str, Any]:
@@ -111,10 +111,10 @@ def routes_to(host: Host, addresses: Iterable[str]) -> Mapping[str, Any]:
 def route(destination: str, row: Any) -> Route | Unavailable:
     if isinstance(row, dict) and "error" in row:
         return Unavailable(
-            "absent" if row["error"] in ("ENETUNREACH", "EHOSTUNREACH", "ENOENT") else "failed", str(row["error"])
+            Kind.ABSENT if row["error"] in ("ENETUNREACH", "EHOSTUNREACH", "ENOENT") else Kind.FAILED, str(row["error"])
         )
     if not isinstance(row, dict) or not row.get("oif"):
-        return Unavailable("malformed", f"route to {destination}")
+        return Unavailable(Kind.MALFORMED, f"route to {destination}")
     source = row.get("source")
     return Route(str(row["oif"]), source if isinstance(source, str) else None, str(row.get("kind", "unicast")))
 
@@ -127,7 +127,7 @@ def _peer(
     own: frozenset[str],
 ) -> Peer:
     if isinstance(addresses, Unavailable):
-        return Peer(name, addresses, port=port, local=Unavailable("not read", f"{name} does not resolve"))
+        return Peer(name, addresses, port=port, local=Unavailable(Kind.NOT_READ, f"{name} does not resolve"))
     routes: dict[str, Route | Unavailable] = {}
     via: dict[str, tuple[str, ...]] = {}
     for ip in addresses:
@@ -135,7 +135,7 @@ def _peer(
         if isinstance(row, dict):
             routes[ip], via[ip] = route(ip, row.get("main")), _names(row.get("via"))
         else:
-            routes[ip] = row if isinstance(row, Unavailable) else Unavailable("not read", "no answer")
+            routes[ip] = row if isinstance(row, Unavailable) else Unavailable(Kind.NOT_READ, "no answer")
     here = any(ip.partition("%")[0] in own for ip in addresses) or any(
         isinstance(one, Route) and one.kind == "local" for one in routes.values()
     )
@@ -156,11 +156,13 @@ def _rtt_question(peer: Peer) -> tuple[str, ...]:
 def _rtt(host: Host, peer: Peer) -> float | Unavailable:
     asks = _rtt_question(peer)
     if not asks:
-        return Unavailable("not read", "this node" if peer.local is True else "no port to connect to")
+        return Unavailable(Kind.NOT_READ, "this node" if peer.local is True else "no port to connect to")
     got = mapping(host, asks[0])
     if isinstance(got, Unavailable):
         return got
     micro = got.get("rtt_us")
     if isinstance(micro, int | float) and micro > 0:
         return micro / 1000
-    return Unavailable("timed out" if got.get("error") == "ETIMEDOUT" else "failed", str(got.get("error", "no round trip")))
+    return Unavailable(
+        Kind.TIMED_OUT if got.get("error") == "ETIMEDOUT" else Kind.FAILED, str(got.get("error", "no round trip"))
+    )

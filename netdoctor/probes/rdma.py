@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.host import Host, link, mapping, names, question, read
-from netdoctor.model import KINDS, Unavailable
+from netdoctor.model import Kind, Unavailable, kind_named
 from netdoctor.probes.pci import ADDRESS, is_virtual, numa_node, read_function
 
 _CLASS: Final = "/sys/class/infiniband"
@@ -49,7 +49,7 @@ class Uverbs:
     name: str  # "uverbs0"
     node: str  # "/dev/infiniband/uverbs0"
     numbers: tuple[int, int] | Unavailable  # major, minor as sysfs says
-    node_numbers: tuple[int, int] | Unavailable  # as the node has them; Unavailable("absent") where there is no node
+    node_numbers: tuple[int, int] | Unavailable  # as the node has them; Unavailable(Kind.ABSENT) where there is no node
     open_errno: str | Unavailable  # "" opened read-write, else "EPERM" "EACCES" "ENXIO" "ENOENT" …
     owner: tuple[int, int, int] | Unavailable  # mode, uid, gid of the node
 
@@ -88,7 +88,7 @@ class Rdma:
     devices: (
         tuple[RdmaDevice, ...] | Unavailable
     )  # () only where /sys/class/infiniband was read empty, or is absent while /sys is a real sysfs
-    nodes: tuple[str, ...] | Unavailable  # entries of /dev/infiniband; () read empty; Unavailable("absent") none
+    nodes: tuple[str, ...] | Unavailable  # entries of /dev/infiniband; () read empty; Unavailable(Kind.ABSENT) none
     libibverbs: str | Unavailable  # path or soname of the library that was opened
     verbs_devices: tuple[str, ...] | Unavailable  # names that ibv_get_device_list gives
 
@@ -103,7 +103,7 @@ def probe(host: Host) -> Rdma:
         devices: tuple[RdmaDevice, ...] | Unavailable = found
     else:
         # One provider that crashes takes the answer about all: then each device is asked for in a child of its own.
-        alone = found if isinstance(verbs, Unavailable) and verbs.kind in ("crashed", "timed out") else ()
+        alone = found if isinstance(verbs, Unavailable) and verbs.kind in (Kind.CRASHED, Kind.TIMED_OUT) else ()
         host.prefetch(question("ibverbs", device=name) for name in alone)
         nodes = _uverbs_names(host, found) if found else {}
         devices = tuple(_device(host, name, nodes, _provider(host, name, listed, bool(alone))) for name in found)
@@ -117,28 +117,28 @@ def probe(host: Host) -> Rdma:
 
 def _device_names(host: Host) -> tuple[str, ...] | Unavailable:
     found = names(host, _CLASS)
-    if not isinstance(found, Unavailable) or found.kind != "absent":
+    if not isinstance(found, Unavailable) or found.kind != Kind.ABSENT:
         return found
     classes = names(host, "/sys/class")
     if isinstance(classes, Unavailable):
         return classes
     # Every kernel has classes; a real sysfs without this one has no RDMA core.
-    return () if classes and "infiniband" not in classes else Unavailable("empty", "/sys/class is empty")
+    return () if classes and "infiniband" not in classes else Unavailable(Kind.EMPTY, "/sys/class is empty")
 
 
 def _text(got: object, what: str) -> str | Unavailable:
     if isinstance(got, str):
         return got
     if isinstance(got, dict) and isinstance(got.get("unavailable"), str):
-        return Unavailable(got["unavailable"] if got["unavailable"] in KINDS else "failed", str(got.get("detail", "")))
-    return Unavailable("malformed", what)
+        return Unavailable(kind_named(got["unavailable"]), str(got.get("detail", "")))
+    return Unavailable(Kind.MALFORMED, what)
 
 
 def _listing(got: object) -> dict[str, Any] | Unavailable:
     if isinstance(got, dict) and not isinstance(got.get("unavailable"), str):
         return {str(k): v for k, v in got.items()}
     why = _text(got, "devices of libibverbs")
-    return why if isinstance(why, Unavailable) else Unavailable("malformed", "devices of libibverbs")
+    return why if isinstance(why, Unavailable) else Unavailable(Kind.MALFORMED, "devices of libibverbs")
 
 
 def _provider(host: Host, name: str, listed: dict[str, Any] | Unavailable, alone: bool) -> Provider | Unavailable:
@@ -148,10 +148,10 @@ def _provider(host: Host, name: str, listed: dict[str, Any] | Unavailable, alone
     if isinstance(listed, Unavailable):
         return listed
     if name not in listed:
-        return Unavailable("absent", "libibverbs does not list it")
+        return Unavailable(Kind.ABSENT, "libibverbs does not list it")
     one = listed[name]
     if not isinstance(one, dict) or not isinstance(one.get("context"), bool):
-        return Unavailable("malformed", f"libibverbs on {name}")
+        return Unavailable(Kind.MALFORMED, f"libibverbs on {name}")
     return Provider(one["context"], str(one.get("error", "")), _text(one.get("dmabuf"), "ibv_reg_dmabuf_mr"))
 
 
@@ -165,11 +165,11 @@ def _uverbs_names(host: Host, devices: tuple[str, ...]) -> dict[str, str | Unava
         if name.startswith("uverbs"):
             ibdev = read(host, f"{_VERBS}/{name}/ibdev")
             if isinstance(ibdev, Unavailable):
-                found[""] = Unavailable("not read", f"{_VERBS}/{name}/ibdev: {ibdev}")
+                found[""] = Unavailable(Kind.NOT_READ, f"{_VERBS}/{name}/ibdev: {ibdev}")
             else:
                 found[ibdev.strip()] = name
                 if ibdev.strip() not in devices:  # of another RDMA namespace, or rubbish
-                    found.setdefault("", Unavailable("malformed", f"{_VERBS}/{name}/ibdev: {ibdev[:40]!r}"))
+                    found.setdefault("", Unavailable(Kind.MALFORMED, f"{_VERBS}/{name}/ibdev: {ibdev[:40]!r}"))
     return found
 
 
@@ -184,7 +184,9 @@ def _device(
     else:
         steps = [step for step in target.split("/") if ADDRESS.fullmatch(step)]
         # Software devices lie under devices/virtual; sub-functions and auxiliary devices under their PCI function.
-        pci = steps[-1] if steps else None if "/virtual/" in target else Unavailable("malformed", f"{where} -> {target[:80]}")
+        pci = (
+            steps[-1] if steps else None if "/virtual/" in target else Unavailable(Kind.MALFORMED, f"{where} -> {target[:80]}")
+        )
     driver: str | Unavailable
     if isinstance(pci, str):
         function = read_function(host, pci)
@@ -192,7 +194,7 @@ def _device(
         vendor = function if isinstance(function, Unavailable) else f"0x{function.vendor:04x}"
         node, virtual = numa_node(host, pci), is_virtual(host, pci)
     else:
-        why = pci if isinstance(pci, Unavailable) else Unavailable("unsupported", "a software device")
+        why = pci if isinstance(pci, Unavailable) else Unavailable(Kind.UNSUPPORTED, "a software device")
         driver = vendor = node = why
         virtual = False if pci is None else why
     firmware = read(host, f"{where}/fw_ver")
@@ -216,16 +218,16 @@ def _ports(host: Host, where: str) -> tuple[RdmaPort, ...] | Unavailable:
         return listed
     numbers = sorted(int(n) for n in listed if re.fullmatch(r"\d{1,3}", n, re.ASCII))
     if not numbers:
-        return Unavailable("empty", where)
+        return Unavailable(Kind.EMPTY, where)
     return tuple(_port(host, f"{where}/{n}", n) for n in numbers)
 
 
 def _port(host: Host, where: str, number: int) -> RdmaPort:
     layer, state = _stripped(read(host, f"{where}/link_layer")), _after_number(host, f"{where}/state")
     if isinstance(layer, str) and layer not in _LAYERS:
-        layer = Unavailable("malformed" if layer else "empty", f"{where}/link_layer: {layer[:40]!r}")
+        layer = Unavailable(Kind.MALFORMED if layer else Kind.EMPTY, f"{where}/link_layer: {layer[:40]!r}")
     if isinstance(state, str) and state not in _STATES:
-        state = Unavailable("malformed", f"{where}/state: {state[:40]!r}")
+        state = Unavailable(Kind.MALFORMED, f"{where}/state: {state[:40]!r}")
     return RdmaPort(
         number=number,
         state=state,
@@ -244,7 +246,7 @@ def _after_number(host: Host, path: str) -> str | Unavailable:
     number, colon, word = text.partition(":")
     if colon and number.strip().isdecimal() and word.strip():
         return word.strip()
-    return Unavailable("malformed" if text.strip() else "empty", f"{path}: {text[:40]!r}")
+    return Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"{path}: {text[:40]!r}")
 
 
 def _rate(host: Host, path: str) -> float | Unavailable:
@@ -253,7 +255,7 @@ def _rate(host: Host, path: str) -> float | Unavailable:
     if isinstance(text, Unavailable):
         return text
     found = re.match(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec", text, re.ASCII)
-    return float(found.group(1)) if found else Unavailable("malformed", f"{path}: {text[:40]!r}")
+    return float(found.group(1)) if found else Unavailable(Kind.MALFORMED, f"{path}: {text[:40]!r}")
 
 
 def _gids(host: Host, where: str) -> tuple[Gid, ...] | Unavailable:
@@ -264,11 +266,11 @@ def _gids(host: Host, where: str) -> tuple[Gid, ...] | Unavailable:
     empty = 0
     indexes = sorted(int(n) for n in listed if re.fullmatch(r"\d{1,4}", n, re.ASCII))
     if not indexes:
-        return Unavailable("empty", f"{where}/gids")  # every port has a table
+        return Unavailable(Kind.EMPTY, f"{where}/gids")  # every port has a table
     for index in indexes:
         value = read(host, f"{where}/gids/{index}")
         if isinstance(value, Unavailable):
-            if value.kind == "failed":  # EAGAIN and EINVAL are an entry that is being changed or not valid
+            if value.kind == Kind.FAILED:  # EAGAIN and EINVAL are an entry that is being changed or not valid
                 continue
             return value
         if value.strip() in _NO_GID or not value.strip():
@@ -289,19 +291,23 @@ def _stripped(text: str | Unavailable) -> str | Unavailable:
 def _uverbs(host: Host, name: str, nodes: dict[str, str | Unavailable] | Unavailable) -> Uverbs | Unavailable:
     if isinstance(nodes, Unavailable):
         return nodes
-    own = nodes.get(name, nodes.get("", Unavailable("absent", f"no uverbs of {name}: the module ib_uverbs has not taken it")))
+    own = nodes.get(
+        name, nodes.get("", Unavailable(Kind.ABSENT, f"no uverbs of {name}: the module ib_uverbs has not taken it"))
+    )
     if isinstance(own, Unavailable):
         return own
     node = f"/dev/infiniband/{own}"
     facts = mapping(host, f"stat:{node}")
-    numbers = owner = facts if isinstance(facts, Unavailable) else Unavailable("malformed", node)
+    numbers = owner = facts if isinstance(facts, Unavailable) else Unavailable(Kind.MALFORMED, node)
     pair: tuple[int, int] | Unavailable = numbers
     access: tuple[int, int, int] | Unavailable = owner
     if not isinstance(facts, Unavailable):
         got = [facts.get(key) for key in ("major", "minor", "mode", "uid", "gid")]
         if all(type(v) is int for v in got):
             major, minor, mode, uid, gid = (int(v or 0) for v in got)
-            pair = (major, minor) if facts.get("type") == "char" else Unavailable("malformed", f"{node} is no character device")
+            pair = (
+                (major, minor) if facts.get("type") == "char" else Unavailable(Kind.MALFORMED, f"{node} is no character device")
+            )
             access = (mode, uid, gid)
     opened = mapping(host, f"open:{node}:rw")
     return Uverbs(
@@ -319,4 +325,4 @@ def _numbers(host: Host, path: str) -> tuple[int, int] | Unavailable:
     if isinstance(text, Unavailable):
         return text
     found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text.strip(), re.ASCII)
-    return (int(found.group(1)), int(found.group(2))) if found else Unavailable("malformed", f"{path}: {text[:40]!r}")
+    return (int(found.group(1)), int(found.group(2))) if found else Unavailable(Kind.MALFORMED, f"{path}: {text[:40]!r}")

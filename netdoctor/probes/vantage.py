@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.host import Host, link, mapping, names, read
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.variables import Role, named
 
 
@@ -63,7 +63,7 @@ def probe(host: Host) -> Vantage | Unavailable:
         return status
     uids = re.search(r"^Uid:\s+\d+\s+(\d{1,10})\s", status, re.MULTILINE)
     if uids is None:
-        return Unavailable("malformed" if status.strip() else "empty", "/proc/self/status")
+        return Unavailable(Kind.MALFORMED if status.strip() else Kind.EMPTY, "/proc/self/status")
     euid = int(uids.group(1))
     found = mapping(host, "env:")
     variables: Mapping[str, Any] = {} if isinstance(found, Unavailable) else found
@@ -126,7 +126,7 @@ def _place(
     if kind == "host-root":
         # Jobs of a kubelet have a network namespace of their own, other jobs of this host share its init's.
         pods = mapping(host, "stat:/var/lib/kubelet")
-        shared = isinstance(pods, Unavailable) and pods.kind == "absent" and _network_of_init(host)
+        shared = isinstance(pods, Unavailable) and pods.kind == Kind.ABSENT and _network_of_init(host)
         return kind, _Own(False, shared, False, _OUTSIDE)
     if kind == "pod-init":
         return kind, _Own(True, True, False, "an init container has an image and an environment of its own")
@@ -231,15 +231,15 @@ def uid_map(host: Host) -> tuple[tuple[int, int, int], ...] | Unavailable:
     for line in text.splitlines():
         fields = line.split()
         if len(fields) != 3 or not all(re.fullmatch(r"\d{1,10}", f, re.ASCII) for f in fields):
-            return Unavailable("malformed", f"/proc/self/uid_map: {line[:60]!r}")
+            return Unavailable(Kind.MALFORMED, f"/proc/self/uid_map: {line[:60]!r}")
         rows.append((int(fields[0]), int(fields[1]), int(fields[2])))
-    return tuple(rows) or Unavailable("empty", "/proc/self/uid_map")
+    return tuple(rows) or Unavailable(Kind.EMPTY, "/proc/self/uid_map")
 
 
 def _capabilities(status: str) -> frozenset[str] | Unavailable:
     found = re.search(r"^CapEff:\s+([0-9a-f]{1,16})\s*$", status, re.MULTILINE)
     if found is None:
-        return Unavailable("malformed", "/proc/self/status has no CapEff")
+        return Unavailable(Kind.MALFORMED, "/proc/self/status has no CapEff")
     bits = int(found.group(1), 16)
     return frozenset(f"CAP_{name}" for n, name in enumerate(_CAPABILITIES) if bits >> n & 1)
 

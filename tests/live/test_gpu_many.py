@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netdoctor.allreduce import limits, plan
-from netdoctor.allreduce.experiment import AllReduce, Baseline, Run
+from netdoctor.allreduce.experiment import AllReduce, Baseline, Path, Run
 from netdoctor.allreduce.runner import Session
 from netdoctor.host import LiveHost
 from netdoctor.model import Unavailable
@@ -65,7 +65,9 @@ def test_shm_forced(session: Session, record_property: Note) -> None:
 
 
 def test_net_forced(session: Session, record_property: Note) -> None:
-    experiment = AllReduce("nccl", len(EVERY), "cuda", plan.PATH_SIZES, plan.NETWORK_ONLY, path="inter-node", gpus=EVERY)
+    experiment = AllReduce(
+        "nccl", len(EVERY), "cuda", plan.PATH_SIZES, plan.NETWORK_ONLY, path=Path.parse("inter-node"), gpus=EVERY
+    )
     assert kinds(right(session, experiment, record_property)) == {"NET"}
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from netdoctor.allreduce.experiment import AllReduce, Baseline, PathRun, RankResult, Run
+from netdoctor.allreduce.experiment import AllReduce, Baseline, Path, PathRun, RankResult, Run
 from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.nccl.facts import LogFacts, Via
 from netdoctor.probes.container import Container
@@ -516,7 +516,7 @@ def via(src: int = 0, dst: int = 1, direction: str = "send", gdrdma: bool = True
 def hca_run(gpu: int = 0, peer: int = 1, hca: str = "mlx5_0:1", gdrdma: bool = True, **changes: Any) -> Run:
     """The inter-node path through one HCA port: two ranks on two GPUs."""
     both = tuple(via(s, d, way, gdrdma) for s, d in ((0, 1), (1, 0)) for way in ("send", "receive"))
-    experiment = AllReduce("nccl", 2, "cuda", path=f"inter-node {hca}", gpus=(gpu, peer))
+    experiment = AllReduce("nccl", 2, "cuda", path=Path.parse(f"inter-node {hca}"), gpus=(gpu, peer))
     fields = {"experiment": experiment, "log": log(net="IB", network="IB", vias=both, gdrdma=gdrdma)}
     return replace(run(2), **{**fields, **changes})
 

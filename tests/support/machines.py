@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from netdoctor.allreduce.experiment import Baseline, PathRun
+from netdoctor.allreduce.experiment import Baseline, Path, PathRun
 from netdoctor.model import Unavailable
 from netdoctor.probes.container import Container
 from netdoctor.probes.cpu import Cpu
@@ -134,7 +134,7 @@ def a100_pcie() -> Machine:
             NcclChoice: f.nccl_choice(interface="eth0", address="10.0.0.7"),
             Kernel: NO_PEERMEM,
             Baseline: f.baseline(socket),
-            PathRun: f.path_run(replace(socket, experiment=replace(socket.experiment, path="inter-node"))),
+            PathRun: f.path_run(replace(socket, experiment=replace(socket.experiment, path=Path.parse("inter-node")))),
         }
     )
 

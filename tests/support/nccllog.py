@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netdoctor.allreduce.busbw import busbw
-from netdoctor.allreduce.experiment import AllReduce, RankResult, Run, TorchFacts
+from netdoctor.allreduce.experiment import AllReduce, RankResult, Run, TorchFacts, Way
 from netdoctor.allreduce.plan import GLOO
 
 CHANGES = (
@@ -45,8 +45,8 @@ class Wire:
 def text(wire: Wire, experiment: AllReduce) -> str:
     """The log of this experiment."""
     network = wire.plugin or ("IB" if wire.devices else "Socket")
-    across = experiment.path != "default" or len(set(experiment.gpus)) < experiment.ranks
-    named = experiment.path.partition(" ")[2]
+    across = experiment.path.way != Way.DEFAULT or len(set(experiment.gpus)) < experiment.ranks
+    named = experiment.path.pinned
     devices = [d for d in wire.devices if not named or d.startswith(f"{named}/")]
     lines: list[str] = []
     for rank in range(experiment.ranks):

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from netdoctor.causes import CAUSES
-from netdoctor.model import CheckResult, Cost, Finding, Fix, Quantity, Report, Severity, Status, Unavailable
+from netdoctor.model import CheckResult, Cost, Finding, Fix, Kind, Quantity, Report, Severity, Status, Unavailable
 from netdoctor.policy import Seen, Waiver, decide
 
 TODAY = datetime.date(2026, 6, 15)
@@ -138,7 +138,7 @@ _leaf = st.one_of(
     st.booleans(),
     st.none(),
     st.builds(Quantity, st.floats(), hostile_text),
-    st.builds(Unavailable, hostile_text, hostile_text),
+    st.builds(Unavailable, st.sampled_from(Kind), hostile_text),
 )
 values = st.recursive(
     _leaf, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(hostile_text, inner, max_size=3)), max_leaves=5

@@ -59,13 +59,13 @@ def test_two_ranks_on_one_gpu_are_two_hosts() -> None:
 
 
 def paths(count: int = 8, **more: Any) -> list[str]:
-    return [e.path for e in plan.path_experiments(count, facts(**more))]
+    return [str(e.path) for e in plan.path_experiments(count, facts(**more))]
 
 
 def test_each_port_alone() -> None:
     found = plan.path_experiments(8, facts())
-    assert [e.path for e in found] == [f"inter-node mlx5_{i}:1" for i in range(8)]
-    assert all(dict(e.env)["NCCL_IB_HCA"] == f"={e.path.split()[1]}" for e in found)
+    assert [str(e.path) for e in found] == [f"inter-node mlx5_{i}:1" for i in range(8)]
+    assert all(dict(e.env)["NCCL_IB_HCA"] == f"={e.path.pinned}" for e in found)
     assert all(dict(e.env)["NCCL_P2P_DISABLE"] == dict(e.env)["NCCL_SHM_DISABLE"] == "1" for e in found)
     assert found[3].gpus[0] == 3  # the GPU behind the same switch
     assert all(len(set(e.gpus)) == 2 for e in found)

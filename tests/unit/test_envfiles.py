@@ -16,7 +16,7 @@ def seen(parsed: Parsed) -> Seen:
 
 
 def problems(parsed: Parsed) -> list[tuple[str, str]]:
-    return [(one.name, one.problem.partition(":")[0]) for one in parsed.found if one.problem]
+    return [(one.name, one.problem.rule.value) for one in parsed.found if one.problem]
 
 
 def unread(parsed: Parsed) -> list[int]:
@@ -167,7 +167,8 @@ def test_repeats_count_in_one_scope_only() -> None:
 def test_env_files(line: str, expected: str | None, problem: str) -> None:
     parsed = parse("job.env", f"# NCCL_B=1\n{line}\nOTHER=1\n")
     assert seen(parsed) == [("NCCL_A", expected, 2)]
-    assert parsed.found[0].problem.partition(":")[0] == problem
+    found = parsed.found[0].problem
+    assert (found.rule.value if found else "") == problem
 
 
 def test_nccl_conf_keeps_what_nccl_keeps() -> None:

@@ -16,7 +16,7 @@ import pytest
 from netdoctor.allreduce import across, doors, places, verdict
 from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.doors import Door, kind_of
-from netdoctor.allreduce.experiment import AllReduce, CommonRun, Run
+from netdoctor.allreduce.experiment import AllReduce, CommonRun, Obstacle, Reason, Run
 from netdoctor.allreduce.hub import PROTOCOL, SUBJECTS, Hub
 from netdoctor.allreduce.meeting import Meeting, MeetingError
 from netdoctor.allreduce.nodes import Given, Nodes, NodesError, find, hosts
@@ -307,7 +307,7 @@ def done(t: float = 1.0) -> list[dict[str, Any]]:
 def common(made: Heard, parts: dict[int, Any]) -> Run:
     plan = across.experiments(made)
     assert not isinstance(plan, str)
-    made.run = across.combine(made, plan, parts, verdict.not_started(plan[0], "own"))
+    made.run = across.combine(made, plan, parts, verdict.not_started(plan[0], Reason(Obstacle.OTHER_NODE, "own")))
     return made.run
 
 
@@ -400,7 +400,12 @@ def test_a_node_that_went_away_is_blamed_whatever_the_others_say() -> None:
     plan = across.experiments(made)
     assert not isinstance(plan, str)
     made.gone = {3: ("result", "its connection was closed")}
-    made.run = across.combine(made, plan, {n: part(*done()[:5], cry) for n in range(3)}, verdict.not_started(plan[0], "own"))
+    made.run = across.combine(
+        made,
+        plan,
+        {n: part(*done()[:5], cry) for n in range(3)},
+        verdict.not_started(plan[0], Reason(Obstacle.OTHER_NODE, "own")),
+    )
     assert (made.run.state, made.run.blamed) == ("failed", (3,))
     assert fails(made) == {"h3": "missing_node"}
 

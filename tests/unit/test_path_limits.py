@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import AllReduce, Run
+from netdoctor.allreduce.experiment import AllReduce, Path, Run
 from netdoctor.allreduce.limits import Limit, path_limit
 from netdoctor.model import Unavailable
 from netdoctor.probes.pci import Pci, PciDevice, PciLink
@@ -60,7 +60,7 @@ def test_paths_without_a_figure(run: Run, words: str) -> None:
          "unsupported: sockets of one node do not cross the network"),
         (f.run(2, experiment=AllReduce("nccl", 2, "cuda", gpus=(0, 1)), log=f.log(vias=(f.via(),))), None,
          "not read: which port carried the data"),  # P2P and SHM are off in the job's environment
-        (f.hca_run(experiment=AllReduce("nccl", 2, "cuda", path="between nodes", gpus=(0,))), None,
+        (f.hca_run(experiment=AllReduce("nccl", 2, "cuda", path=Path.parse("between nodes"), gpus=(0,))), None,
          "not read: which port carried the data"),
     ],
 )  # fmt: skip

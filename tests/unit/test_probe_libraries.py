@@ -102,7 +102,9 @@ def test_the_command_goes_before_the_environment_and_behind_what_was_configured(
     assert find.job_python(host, {"VIRTUAL_ENV": "/venv"}, None, "/v/bin/torchrun") == JobPython(
         "/v/bin/python3", "the command", False
     )
-    assert find.job_python(host, {}, "/usr/bin/python3", "/v/bin/torchrun") == JobPython("/usr/bin/python3", "--python", False)
+    assert find.job_python(host, {}, "/usr/bin/python3", "/v/bin/torchrun") == JobPython(
+        "/usr/bin/python3", "--python", False, True
+    )
 
 
 def test_a_link_of_another_name_is_kept_and_a_missing_python_is_not_replaced() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.diagnosis.scene import CERTAIN, LIKELY, OPEN, QUIET, STRONG, Guess, Scene
-from netdoctor.nccl.facts import Via
+from netdoctor.nccl.facts import SOCKET, NetSource, Via
 
 _DEVICES = Fix(
     "map the RDMA devices and their user-space libraries into the container",
@@ -122,9 +122,9 @@ def _requests(s: Scene) -> Iterator[Guess]:
 def fallback(s: Scene) -> Iterator[Guess]:
     """TCP sockets between nodes.  On one node no data crosses the network, and Socket is what NCCL always shows there."""
     f = s.facts
-    if f.net != "Socket" or f.net_inferred == "the source file of its errors" or s.many_nodes is False or f.nranks == 1:
+    if f.net != "Socket" or f.net_inferred is NetSource.ERRORS or s.many_nodes is False or f.nranks == 1:
         return
-    if any(v.transport == "NET" and v.detail != "Socket" for v in f.vias):
+    if any(v.transport == "NET" and v.detail != SOCKET for v in f.vias):
         return
     wanted = s.wants_rdma
     shown = ["Using network Socket", *wanted]

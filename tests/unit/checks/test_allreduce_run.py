@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import AllReduce, Baseline, CommonRun, PathRun, Run
+from netdoctor.allreduce.experiment import AllReduce, Baseline, CommonRun, Obstacle, PathRun, Run, State
 from netdoctor.allreduce.together import beside, shared
 from netdoctor.checks.allreduce_run import allreduce_run
-from netdoctor.model import Status, Unavailable
+from netdoctor.model import Kind, Status, Unavailable
 from netdoctor.probes.gpu import Gpus
 from netdoctor.probes.pci import Pci
 from tests.support.facts import baseline, gloo_run, gpus, hca_run, judge, log, machine, only, path_run, pci, rank, run
@@ -47,10 +47,13 @@ def test_states(given: Run, status: Status, cause: str | None) -> None:
 
 
 def test_a_missing_node_is_told_plainly_and_the_next_step_is_to_start_it() -> None:
-    missing = Unavailable("not read", "node 1: it did not come within 4 s")
+    missing = Unavailable(Kind.MISSING_NODE, "node 1: it did not come within 4 s")
     found = next(iter(judge(allreduce_run, machine() | {Baseline: missing})))
     assert found.message == "no all-reduce was run: node 1: it did not come within 4 s"
     assert found.how is not None and "missing node" in found.how
+    for other in (Unavailable(Kind.OTHER_NODES, missing.detail), Unavailable(Kind.FAILED, missing.detail)):
+        found = next(iter(judge(allreduce_run, machine() | {Baseline: other})))
+        assert found.how == "netdoctor preflight", "the kind counts, not the words"
 
 
 def test_who_is_on_the_same_machine() -> None:
@@ -60,16 +63,22 @@ def test_who_is_on_the_same_machine() -> None:
 
 def test_two_nodes_on_one_machine_are_told_to_part() -> None:
     reason = shared(0, (1,))
-    found = only(judge(allreduce_run, machine() | {Baseline: baseline(run(state="not started", reason=reason))}))
+    found = only(
+        judge(
+            allreduce_run,
+            machine() | {Baseline: baseline(run(state="not started", reason=reason, obstacle=Obstacle.SAME_MACHINE))},
+        )
+    )
     assert "nodes 0, 1 of this run are the same machine" in found.message
     assert found.how is not None and "machine of its own" in found.how
 
 
 @pytest.mark.parametrize("state", ["finished", "not started"])
 def test_the_report_says_which_python_was_tried(state: str) -> None:
-    python = "the job's Python: /usr/bin/python3 (python3 on PATH; the command does not tell)"
-    found = only(judge(allreduce_run, machine() | {Baseline: baseline(run(state=state, reason="", notes=("no lock", python)))}))
-    assert found.notes == (python,)
+    python = "/usr/bin/python3 (python3 on PATH; the command does not tell)"
+    given = run(state=state, reason="", notes=("no lock", "the job's Python: is a word"), interpreter=python)
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)}))
+    assert found.notes == (f"the job's Python: {python}",)
 
 
 @pytest.mark.parametrize(
@@ -148,18 +157,31 @@ def test_a_path_that_was_not_tried_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "words"),
+    ("obstacle", "reason", "words"),
     [
-        ("GPU 3 is in use: 70000 MiB", "when the GPUs are free"),
-        ("another netdoctor holds the lock", "when the GPUs are free"),
-        ("the interpreter was refused: it belongs to ada", "--user"),
-        ("no torch: ModuleNotFoundError", "--python"),
-        ("rank 0 in phase timed", "more time"),
+        (Obstacle.GPU_BUSY, "GPU 3 is in use: 70000 MiB", "when the GPUs are free"),
+        (Obstacle.LOCK, "another netdoctor holds the lock", "when the GPUs are free"),
+        (Obstacle.REFUSED, "the interpreter was refused: it belongs to ada", "--user"),
+        (Obstacle.NO_TORCH, "no torch: ModuleNotFoundError", "--python"),
+        (Obstacle.TIME, "rank 0 in phase timed", "more time"),
+        (Obstacle.TIME, "import torch was not done after 180 s", "more time"),
+        # words that say something else than they seem to
+        (Obstacle.IMPORT, "import torch fails: No module named 'filelock'", "import torch with that interpreter"),
+        (Obstacle.IMPORT, "import torch fails: io_uring is blocked by seccomp", "import torch with that interpreter"),
+        (Obstacle.LOST, "the process ended: connection refused", "dmesg"),
+        (None, "a recording of an older netdoctor, whose lock is refused", "netdoctor preflight"),
     ],
 )
-def test_what_to_do_fits_the_reason(reason: str, words: str) -> None:
-    found = only(judge(allreduce_run, machine() | {Baseline: baseline(run(state="not started", verified=None, reason=reason))}))
+def test_what_to_do_fits_the_obstacle_and_no_word(obstacle: Obstacle | None, reason: str, words: str) -> None:
+    given = run(state=State.NOT_STARTED, verified=None, reason=reason, obstacle=obstacle)
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)}))
     assert found.status is Status.UNKNOWN and words in (found.how or "") and found.measured["reason"] == reason
+
+
+@pytest.mark.parametrize("obstacle", Obstacle)
+def test_every_obstacle_has_its_next_step(obstacle: Obstacle) -> None:
+    given = run(state=State.UNFINISHED, verified=None, reason="r", obstacle=obstacle)
+    assert only(judge(allreduce_run, machine() | {Baseline: baseline(given)})).how
 
 
 def test_sizes_read_well() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import AllReduce, PathRun
+from netdoctor.allreduce.experiment import AllReduce, Path, PathRun
 from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
 from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.nccl.facts import NetDevice
@@ -22,7 +22,7 @@ MIXED = f.rdma(devices=(*(f.hca(i, name=f"rdmap{i}s0", driver="efa") for i in ra
 def run(send: bool = True, receive: bool = True, detail: str = "Libfabric", **log: Any) -> PathRun:
     """Two ranks on GPUs 0 and 1, as the plan has it where NCCL's own InfiniBand transport does not carry the data."""
     vias = [f.via(s, 1 - s, way, yes, detail=detail) for s in (0, 1) for way, yes in (("send", send), ("receive", receive))]
-    experiment = AllReduce("nccl", 2, "cuda", path="inter-node", gpus=(0, 1))
+    experiment = AllReduce("nccl", 2, "cuda", path=Path.parse("inter-node"), gpus=(0, 1))
     return f.path_run(f.hca_run(experiment=experiment, log=f.log(network=detail, vias=tuple(vias), **log)))
 
 

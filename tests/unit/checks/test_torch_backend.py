@@ -19,7 +19,7 @@ from tests.support.facts import baseline, gloo_run, gpus, judge, libraries, mach
 NONE = Unavailable("absent")
 CPU_ONLY = {"backends": {"cpu": "gloo"}, "backends_nccl": {}, "cuda_available": False}
 OURS = JobPython("/x/.venv/bin/python", "VIRTUAL_ENV", True)
-GIVEN = JobPython("/x/bin/python", "--python", False)
+GIVEN = JobPython("/x/bin/python", "--python", False, True)
 
 
 @pytest.mark.parametrize(

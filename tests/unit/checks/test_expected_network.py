@@ -1,0 +1,127 @@
+"""`expected.transport` and `expected.hca_rate_gbps`: what a site says of its network is judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from netdoctor.allreduce.experiment import Baseline, PathRun
+from netdoctor.checks.allreduce_run import allreduce_run
+from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
+from netdoctor.model import Finding, Severity, Status, Unavailable
+from netdoctor.nccl.facts import NetSource
+from netdoctor.probes.gpu import Gpus
+from netdoctor.probes.job import Expected
+from netdoctor.probes.pci import Pci
+from netdoctor.probes.rdma import Rdma
+from tests.support.facts import (
+    baseline,
+    environ,
+    expected,
+    gpus,
+    hca,
+    hca_run,
+    judge,
+    log,
+    machine,
+    path_run,
+    pci,
+    port,
+    rdma,
+    run,
+)  # fmt: skip
+
+IB = log(net="IB", network="IB")
+SOCKET = log(net="Socket", network="Socket")
+EFA = log(net="Libfabric", network="AWS Libfabric")
+GUESSED = log(net="Socket", network="Socket", net_inferred=NetSource.ERRORS)
+NO_GPU: dict[type, object] = {Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("absent"), visible=Unavailable("absent"))}
+
+
+def transport(wanted: str | None, first: Any, *paths: Any, **more: Any) -> Finding | None:
+    runs = {
+        Baseline: baseline(replace(run(), log=first)),
+        PathRun: PathRun(tuple(hca_run(hca=f"mlx5_{i}:1", log=one) for i, one in enumerate(paths))),
+    }
+    found = judge(allreduce_run, machine({**runs, Expected: expected(transport=wanted)} | more.get("facts", {})))
+    return next((f for f in found if f.subject == "transport"), None)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "logs", "status", "severity"),
+    [
+        ("IB", (IB, IB), Status.PASS, None),
+        ("RoCE", (IB,), Status.PASS, None),
+        ("EFA", (EFA, EFA), Status.PASS, None),
+        ("Socket", (SOCKET, SOCKET), Status.PASS, None),
+        ("IB", (SOCKET, SOCKET), Status.FAIL, Severity.CRITICAL),
+        ("IB", (IB, IB, SOCKET), Status.FAIL, Severity.CRITICAL),
+        ("EFA", (IB, SOCKET), Status.FAIL, Severity.CRITICAL),
+        ("Socket", (IB, IB), Status.FAIL, Severity.WARNING),
+        ("IB", (None,), Status.UNKNOWN, None),
+        ("IB", (IB, None), Status.UNKNOWN, None),
+        ("IB", (GUESSED,), Status.UNKNOWN, None),
+    ],
+)
+def test_the_transport_is_judged(wanted: str, logs: tuple[Any, ...], status: Status, severity: Severity | None) -> None:
+    found = transport(wanted, *logs)
+    assert found is not None and (found.status, found.severity) == (status, severity)
+    assert found.cause == ("transport_fallback_tcp" if severity is Severity.CRITICAL else found.cause)
+
+
+def test_without_a_statement_nothing_is_said_of_the_transport() -> None:
+    assert transport(None, SOCKET) is None
+
+
+def test_runs_that_are_not_there_show_nothing() -> None:
+    lost = {Baseline: Unavailable("refused", "--no-allreduce"), PathRun: Unavailable("refused", "--no-allreduce")}
+    found = transport("IB", IB, facts=lost)
+    assert found is not None and found.status is Status.UNKNOWN and "--no-allreduce" in found.message
+    half = transport("IB", IB, facts={PathRun: Unavailable("no budget")})
+    assert half is not None and half.status is Status.UNKNOWN
+
+
+def test_a_machine_without_accelerator_is_not_alarmed() -> None:
+    found = transport("IB", None, facts=NO_GPU)
+    assert found is not None and found.status is Status.SKIP
+
+
+def test_a_site_of_sockets_is_not_alarmed_by_sockets() -> None:
+    runs = {Baseline: baseline(replace(run(), log=SOCKET)), PathRun: path_run(hca_run(log=SOCKET))}
+    found = judge(allreduce_run, machine({**runs, Expected: expected(transport="Socket")}))
+    assert not [f for f in found if f.status is Status.FAIL]
+    without = judge(dev_infiniband, machine({Rdma: rdma(0), Pci: pci(8, 0), Expected: expected(transport="Socket")}))
+    assert not [f for f in without if f.status is Status.FAIL]
+
+
+def rates(*ports: Any, wanted: float | None = 400, **variables: str) -> dict[str, Status]:
+    devices = rdma(devices=tuple(hca(i, ports=given) for i, given in enumerate(ports)))
+    found = judge(dev_infiniband, machine({Rdma: devices, Expected: expected(hca_rate_gbps=wanted)} | environ_of(variables)))
+    return {f.subject: f.status for f in found if "rate" in f.subject}
+
+
+def environ_of(variables: dict[str, str]) -> dict[type, object]:
+    return {type(environ()): environ(variables)} if variables else {}
+
+
+FAST, SLOW = port(rate_gbps=400.0), port(rate_gbps=200.0)
+
+
+def test_a_port_below_the_rate_fails_and_is_named() -> None:
+    assert rates((FAST,), (FAST,)) == {"rate": Status.PASS}
+    assert rates((FAST,), (SLOW,)) == {"mlx5_1:1 rate": Status.FAIL, "rate": Status.PASS}
+    assert rates((SLOW,), wanted=None) == {}
+    assert rates((SLOW,), wanted=200) == {"rate": Status.PASS}
+
+
+def test_a_rate_that_could_not_be_read_is_unknown() -> None:
+    assert rates((port(rate_gbps=Unavailable("denied")),)) == {"mlx5_0:1 rate": Status.UNKNOWN}
+    assert rates(Unavailable("denied")) == {"mlx5_0 rate": Status.UNKNOWN}
+
+
+def test_ports_that_are_not_the_jobs_do_not_count() -> None:
+    assert rates((FAST,), (SLOW,), NCCL_IB_HCA="=mlx5_0") == {"rate": Status.PASS}
+    assert rates((FAST, port(2, rate_gbps=10.0)), NCCL_IB_HCA="=mlx5_0:1") == {"rate": Status.PASS}
+    assert rates((FAST, port(2, state="DOWN", rate_gbps=10.0))) == {"rate": Status.PASS}
