@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from netdoctor.allreduce import paths, places, verdict
-from netdoctor.allreduce.doors import LOSES
+from netdoctor.allreduce.doors import LOSES, Fault
 from netdoctor.allreduce.experiment import DEFAULT_SIZES, AllReduce, CommonRun, Obstacle, Path, Run, State, TorchFacts, Way
 from netdoctor.allreduce.flows import Flow
 from netdoctor.allreduce.flows import read as read_flows
@@ -65,7 +65,7 @@ class Heard:
     taken: dict[str, dict[int, dict[int, str]]] = field(default_factory=dict)  # the same where ranks will listen, by backend
     ready: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     refused: tuple[str, ...] = ()  # whom the master turned away
-    master: tuple[str, str] | None = None  # kind and text of why the master was not, or is no more, to be had
+    master: tuple[Fault, str] | None = None  # kind and text of why the master was not, or is no more, to be had
     run: CommonRun | None = None
     flows: dict[int, dict[str, Flow]] = field(default_factory=dict)  # from -> address of the other end
     firsts: dict[int, int] = field(default_factory=dict)  # node -> its first rank

@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import threading
+from enum import Enum
 from typing import Final
 
 from netdoctor.allreduce.hub import PROTOCOL
@@ -20,15 +21,36 @@ BURST: Final = 64 << 10  # bytes: 45 packets on Ethernet, 7 of jumbo frames
 SMALL: Final = 536  # bytes of a segment that every path carries (RFC 9293, 3.7.1)
 GUESTS: Final = 256  # at once: 64 nodes (meeting.REACHED) make three visits each; more wait until there is room
 GOT: Final = b"+"
-OWN_PORT: Final = "no local port"
+
+
+class Fault(str, Enum):
+    """Why there is no connection, or no meeting; the values are what reports show."""
+
+    REFUSED = "refused"
+    TIMED_OUT = "timed out"
+    NO_ROUTE = "no route"
+    FORBIDDEN = "forbidden here"
+    NO_LOCAL_PORT = "no local port"
+    NO_SUCH_HOST = "no such host"
+    FAILED = "failed"
+    PORT_TAKEN = "port"  # the master cannot listen on the meeting's port
+    NO_THREAD = "no thread"  # a limit of processes counts threads, too
+    TURNED_AWAY = "turned away"
+    LOST = "lost"
+    SILENT = "silent"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 _KINDS: Final = {
-    errno.ECONNREFUSED: "refused",
-    errno.ETIMEDOUT: "timed out",
-    errno.EHOSTUNREACH: "no route",
-    errno.ENETUNREACH: "no route",
-    errno.EACCES: "forbidden here",
-    errno.EPERM: "forbidden here",
-    errno.EADDRNOTAVAIL: OWN_PORT,
+    errno.ECONNREFUSED: Fault.REFUSED,
+    errno.ETIMEDOUT: Fault.TIMED_OUT,
+    errno.EHOSTUNREACH: Fault.NO_ROUTE,
+    errno.ENETUNREACH: Fault.NO_ROUTE,
+    errno.EACCES: Fault.FORBIDDEN,
+    errno.EPERM: Fault.FORBIDDEN,
+    errno.EADDRNOTAVAIL: Fault.NO_LOCAL_PORT,
 }
 # What is told of a path on which a connection is made, and no more.
 LOSES: Final = "loses segments of"
@@ -93,7 +115,7 @@ def knock(host: str, port: int, node: int) -> str:
             why, segment = _visit(host, port, node, None)  # once is chance
             return f"{LOSES} {segment} bytes" if why == STALLS else why
     except OSError as error:
-        return kind_of(error)[0]
+        return fault_of(error)[0]
     return why
 
 
@@ -111,19 +133,19 @@ def _visit(host: str, port: int, node: int, most: int | None) -> tuple[str, int]
             return STALLS, segment
 
 
-def kind_of(error: OSError) -> tuple[str, str]:
+def fault_of(error: OSError) -> tuple[Fault, str]:
     """Refused, timed out and no route are three faults: nobody listens or a firewall rejects; a firewall drops or the host is
     down; routing, or a firewall that answers with ICMP."""
     if isinstance(error, socket.gaierror):
-        return "no such host", f"its name is not known: {error.strerror}"
+        return Fault.NO_SUCH_HOST, f"its name is not known: {error.strerror}"
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
-        return "timed out", "connections to it time out: it is down, or a firewall drops them"
-    kind = _KINDS.get(error.errno or 0, "failed")
-    if kind == "refused":
+        return Fault.TIMED_OUT, "connections to it time out: it is down, or a firewall drops them"
+    kind = _KINDS.get(error.errno or 0, Fault.FAILED)
+    if kind is Fault.REFUSED:
         return kind, "it refuses connections: nothing listens there (not started, or ended already), or a firewall rejects them"
-    if kind == "no route":
+    if kind is Fault.NO_ROUTE:
         return kind, f"there is no way to it: {os.strerror(error.errno or 0)} (routing, it is down, or a firewall rejects)"
-    if kind == OWN_PORT:
+    if kind is Fault.NO_LOCAL_PORT:
         return kind, "no local port is free to connect from (net.ipv4.ip_local_port_range)"
     return kind, f"connecting to it fails: {error.strerror or error}"
 

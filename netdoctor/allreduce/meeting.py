@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from netdoctor import textsafe
-from netdoctor.allreduce.doors import OWN_PORT, SMALL, TRY, Door, connect, kind_of, knock, listen, with_shutdown
+from netdoctor.allreduce.doors import SMALL, TRY, Door, Fault, connect, fault_of, knock, listen, with_shutdown
 from netdoctor.allreduce.hub import PROTOCOL, Hub
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.allreduce.places import BACKENDS, Place
@@ -23,17 +23,14 @@ REACHED: Final = 64  # nodes that each node tries to reach
 KNOCK: Final = 3 * TRY  # seconds that one door may take: see `doors.knock`
 MAX_TRIES: Final = 2 * REACHED  # at once: those that time out would add up
 
-NO_THREAD: Final = "no thread"  # a limit of processes counts threads, too
-
 Reached = dict[int, str]  # node -> "" or why not
 
 
 class MeetingError(Exception):
     """There is no meeting, or no more: why, in words that name the master."""
 
-    def __init__(self, kind: str, text: str) -> None:
+    def __init__(self, kind: Fault, text: str) -> None:
         super().__init__(text)
-        # "refused" "timed out" "no route" "no such host" "turned away" "lost" "silent" "failed" "port", OWN_PORT, NO_THREAD
         self.kind = kind
 
 
@@ -61,14 +58,14 @@ class Meeting:
         try:
             self.door = Door(self.nodes.rank)
         except OSError as error:
-            raise MeetingError(OWN_PORT, f"no local port can be listened on: {error.strerror}") from None
+            raise MeetingError(Fault.NO_LOCAL_PORT, f"no local port can be listened on: {error.strerror}") from None
         if self.nodes.rank != 0:
             return
         try:
             door = listen(self.nodes.port)
         except OSError as error:
             self.door.close()
-            raise MeetingError("port", f"port {self.nodes.port} cannot be listened on: {error.strerror}") from None
+            raise MeetingError(Fault.PORT_TAKEN, f"port {self.nodes.port} cannot be listened on: {error.strerror}") from None
         hub = Hub(door, self.nodes.count, self.nodes.run, self.limits, self.silence)
         hub.start()
         self.hub = hub
@@ -82,7 +79,7 @@ class Meeting:
             try:
                 error = self._call(hello, min(TRY, max(0.1, deadline - time.monotonic())))
             except OSError as failed:
-                error = MeetingError(*kind_of(failed))
+                error = MeetingError(*fault_of(failed))
             if error is None:
                 return
             if self.closed or time.monotonic() + 0.2 >= deadline:
@@ -114,7 +111,7 @@ class Meeting:
         with self.changed:
             while not self.heard and self.trip == float("inf") and time.monotonic() < end and not self.closed:
                 if self.dead is not None:
-                    return self.dead if self.dead.kind == "lost" else None
+                    return self.dead if self.dead.kind is Fault.LOST else None
                 self.changed.wait(0.1)
         return None
 
@@ -149,7 +146,7 @@ class Meeting:
                     raise self.dead
                 now = time.monotonic()
                 if now - self.last > self.silence or now >= deadline:
-                    raise MeetingError("silent", f"was silent for {now - self.last:.0f} s")
+                    raise MeetingError(Fault.SILENT, f"was silent for {now - self.last:.0f} s")
                 self.changed.wait(0.1)
             return self.heard[subject]
 
@@ -161,7 +158,7 @@ class Meeting:
             with self._writing:
                 line.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
-            self._died(MeetingError("lost", f"the connection to it broke: {error.strerror}"), line)
+            self._died(MeetingError(Fault.LOST, f"the connection to it broke: {error.strerror}"), line)
 
     def _died(self, error: MeetingError, line: socket.socket | None) -> None:
         with self.changed:
@@ -186,11 +183,11 @@ class Meeting:
                     self._hear(json.loads(first))
                 if len(read) > MAX_ANSWER:
                     raise ValueError("too much")
-            self._died(MeetingError("lost", "the connection to it was closed"), line)
+            self._died(MeetingError(Fault.LOST, "the connection to it was closed"), line)
         except OSError as error:
-            self._died(MeetingError("lost", f"the connection to it broke: {error.strerror}"), line)
+            self._died(MeetingError(Fault.LOST, f"the connection to it broke: {error.strerror}"), line)
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
-            self._died(MeetingError("turned away", "what listens there is no netdoctor of this version"), line)
+            self._died(MeetingError(Fault.TURNED_AWAY, "what listens there is no netdoctor of this version"), line)
 
     def _hear(self, message: dict[str, Any]) -> None:
         subject = str(message["say"])
@@ -202,7 +199,7 @@ class Meeting:
                 self.changed.notify_all()
             return
         if subject == "refused":
-            self._died(MeetingError("turned away", f"turned this node away: {textsafe.line(message['why'])}"), self.line)
+            self._died(MeetingError(Fault.TURNED_AWAY, f"turned this node away: {textsafe.line(message['why'])}"), self.line)
             return
         with self.changed:
             self.heard.setdefault(subject, message)

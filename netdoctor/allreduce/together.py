@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from netdoctor import __version__
 from netdoctor.allreduce import across, places, plan, verdict
 from netdoctor.allreduce.across import Heard
-from netdoctor.allreduce.doors import OWN_PORT
+from netdoctor.allreduce.doors import Fault
 from netdoctor.allreduce.experiment import Across, AllReduce, Baseline, Obstacle, Reason, State
 from netdoctor.allreduce.flows import Sampler
-from netdoctor.allreduce.meeting import NO_THREAD, Meeting, MeetingError
+from netdoctor.allreduce.meeting import Meeting, MeetingError
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.allreduce.runner import LIMITS
 from netdoctor.model import Kind, Unavailable
@@ -96,11 +96,11 @@ class Together:
                 self._without(error)
         assert self.heard.master is not None
         kind, why = self.heard.master
-        who = self.heard.nodes.rank if kind in ("port", OWN_PORT, NO_THREAD) else 0
+        who = self.heard.nodes.rank if kind in (Fault.PORT_TAKEN, Fault.NO_LOCAL_PORT, Fault.NO_THREAD) else 0
         return Unavailable(Kind.OTHER_NODES, f"{self.heard.name(who)}: {why}")
 
     def _no_thread(self, error: RuntimeError) -> None:
-        self._without(MeetingError(NO_THREAD, f"it cannot take part: {error}"))
+        self._without(MeetingError(Fault.NO_THREAD, f"it cannot take part: {error}"))
 
     def _without(self, error: MeetingError) -> None:
         self.heard.master = (error.kind, str(error))

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.cause import cause_of
-from netdoctor.allreduce.doors import OWN_PORT
+from netdoctor.allreduce.doors import Fault
 from netdoctor.allreduce.experiment import State
-from netdoctor.allreduce.meeting import NO_THREAD
 from netdoctor.commands.nodes_network import network, subject
 from netdoctor.fleet.drift import clear_majority
 from netdoctor.fleet.traits import NOT_SET, family, title
@@ -111,22 +110,22 @@ def _missing(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
     if heard.master is not None:
         kind, why = heard.master
         own = heard.nodes.rank
-        if kind == "port":
+        if kind == Fault.PORT_TAKEN:
             told = Finding(
                 Status.FAIL, f"this node is the master, and {why}", subject=subject(heard, own), cause="bootstrap_ports",
                 how=f"ss -ltnp 'sport = :{heard.nodes.port}'; or another port: --master HOST:PORT on every node",
             )  # fmt: skip
             yield own, told
-        elif kind == OWN_PORT:
+        elif kind == Fault.NO_LOCAL_PORT:
             told = Finding(
                 Status.FAIL, f"{heard.name(own)}: {why}", subject=subject(heard, own), cause="bootstrap_ports",
                 how="ss -tan; net.port_range of this report",
             )  # fmt: skip
             yield own, told
-        elif kind == NO_THREAD:
+        elif kind == Fault.NO_THREAD:
             how = "ulimit -u; pids.max of its cgroup"
             yield own, Finding(Status.UNKNOWN, f"{heard.name(own)}: {why}", subject=subject(heard, own), how=how)
-        elif kind == "turned away":
+        elif kind == Fault.TURNED_AWAY:
             told = Finding(Status.FAIL, f"{heard.name(0)} {why}", subject=subject(heard, own), evidence={"kind": kind})
             yield own, told
         else:

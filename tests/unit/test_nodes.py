@@ -15,7 +15,7 @@ import pytest
 
 from netdoctor.allreduce import across, doors, places, verdict
 from netdoctor.allreduce.across import Heard
-from netdoctor.allreduce.doors import Door, kind_of
+from netdoctor.allreduce.doors import Door, fault_of
 from netdoctor.allreduce.experiment import AllReduce, CommonRun, Obstacle, Reason, Run
 from netdoctor.allreduce.hub import PROTOCOL, SUBJECTS, Hub
 from netdoctor.allreduce.meeting import Meeting, MeetingError
@@ -144,7 +144,7 @@ def test_commas_in_variables_reach_the_ranks_as_they_are() -> None:
     ],
 )
 def test_kinds_of_errors(error: OSError, kind: str) -> None:
-    assert kind_of(error)[0] == kind
+    assert fault_of(error)[0] == kind
 
 
 # The meeting, over loopback
@@ -437,7 +437,7 @@ def test_the_master_that_is_not_to_be_had() -> None:
     made = Heard(Nodes(3, 1, "h0", 29400), {1: "h1"}, master=("timed out", "connections to it time out"))
     found = {f.subject: f.status for f in nodes_findings.result(made).findings}
     assert found == {"node 0": Status.FAIL, "node 2": Status.UNKNOWN}
-    made.master = (doors.OWN_PORT, "no local port can be listened on: Address already in use")
+    made.master = (doors.Fault.NO_LOCAL_PORT, "no local port can be listened on: Address already in use")
     assert fails(made) == {"h1": "bootstrap_ports"}
 
 
