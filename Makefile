@@ -21,7 +21,8 @@ help:
 
 preflight: $(VENV)/.run $(VENV)/.torch  ## set up, look at this machine, run an all-reduce, write build/report.json
 	@mkdir -p build
-	@$(BIN)/netdoctor preflight --output build/report.json $$(test -e $(VENV)/.netdoctor-torch && echo --python $(CURDIR)/$(BIN)/python) $(ARGS); \
+	@set --; test ! -e $(VENV)/.netdoctor-torch || set -- --python "$$PWD/$(BIN)/python"; \
+	  $(BIN)/netdoctor preflight --output build/report.json "$$@" $(ARGS); \
 	  code=$$?; test ! -e build/report.json || echo "the whole report: build/report.json" >&2; exit $$code
 
 # One line where Python is too old or Debian split venv off, instead of a traceback.

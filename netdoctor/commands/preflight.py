@@ -78,6 +78,7 @@ def run(
 def _keep(outcome: live.Outcome, config: Config, only: tuple[str, ...], path: str, pseudonyms: bytes | None) -> int:
     from netdoctor import facts, snapshot
 
+    engine.identity(outcome.work)  # asked for its answers: a report of this snapshot names the machine as one made here does
     taken = snapshot.Snapshot(
         outcome.host.answers,
         {n: outcome.work.facts[n] for n in facts.RUNS if n in outcome.work.facts},

@@ -187,7 +187,8 @@ def test_a_stopped_rank_is_a_hang_that_names_it(faulty: Session, phase: str, ran
 
 
 def test_the_deadline_of_the_whole_is_no_hang(faulty: Session) -> None:
-    run = faulty.run(planted("timed:stop"), time.monotonic() + 2, again=True)
+    # It comes before the limit of the phase; on a loaded machine the import of torch takes the first seconds of it.
+    run = faulty.run(planted("timed:stop"), time.monotonic() + 10, again=True)
     assert run.state == "unfinished"
     assert 4096 in run.ranks[0].seconds or run.ranks[0].phase == "timed"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 
@@ -10,7 +11,11 @@ import pytest
 from tests.lab import hosts
 from tests.lab.hosts_rows import ROWS
 
-pytestmark = [pytest.mark.live, pytest.mark.root]
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: hosts in namespaces"),
+]
 FEW = (
     "a firewall drops what a host dials, but for the meeting's port",
     "a switch port drops what is above 1500, and the hosts have 9000: seen before anything runs",

@@ -15,16 +15,22 @@ mkdir -p "$apt/lists/partial" "$apt/archives/partial"
 apt-get indextargets --format '$(ORIGIN) $(COMPONENT) deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
     sed -n 's/^Debian main //p' | sort -u | awk '{ print length($3), $0 }' | sort -n | cut -d" " -f2- >"$apt/sources.list"
 [ -s "$apt/sources.list" ] || { echo "this system's apt knows no Debian repository" >&2; exit 77; }
-own="-o Dir::Etc::SourceList=$apt/sources.list -o Dir::Etc::SourceParts=- -o Dir::State::Lists=$apt/lists -o Dir::Cache=$apt -o APT::Sandbox::User=root"
-# shellcheck disable=SC2086
-apt-get $own -qq update
+# A file, for options would be split at the blanks of a path.
+cat >"$apt/apt.conf" <<END
+Dir::Etc::SourceList "$apt/sources.list";
+Dir::Etc::SourceParts "-";
+Dir::State::Lists "$apt/lists";
+Dir::Cache "$apt";
+APT::Sandbox::User "root";
+END
+export APT_CONFIG="$apt/apt.conf"
+apt-get -qq update
 
 for package in ${TREES:-hwloc golang-github-prometheus-procfs util-linux}; do
     [ -d "$out/$package" ] && continue
     rm -rf "$out/.part"
     mkdir "$out/.part"
-    # shellcheck disable=SC2086
-    (cd "$out/.part" && apt-get $own -qq source "$package" >&2) || { echo "$package: cannot be had here" >&2; continue; }
+    (cd "$out/.part" && apt-get -qq source "$package" >&2) || { echo "$package: cannot be had here" >&2; continue; }
     mv "$out/.part"/*/ "$out/$package"
     rm -rf "$out/.part"
 done

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support import pyz
+from tests.support import place, pyz
 
 ROOT = Path(__file__).parents[2]
 CONTAINERFILE = ROOT / "netdoctor/deploy/kubernetes/Containerfile"
@@ -86,7 +86,7 @@ class Podman:
 
     def images(self) -> None:
         """Make both; skips where the packages of the job's image cannot be fetched."""
-        tar = ROOT / f"build/pods-{zlib.crc32(PACKAGES.encode()):08x}.tar"
+        tar = place.cache() / f"pods-{zlib.crc32(PACKAGES.encode()):08x}.tar"
         if not tar.exists():
             tar.parent.mkdir(exist_ok=True)
             half = tar.with_suffix(".half.tar")

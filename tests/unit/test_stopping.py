@@ -17,6 +17,7 @@ from tests.lab import fixtures
 
 @pytest.fixture(autouse=True)
 def as_before() -> object:
+    begun = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     yield
     stopping.release()
@@ -25,6 +26,7 @@ def as_before() -> object:
         number: handlers[number] for number in (signal.SIGINT, signal.SIGTERM)
     }
     signal.signal(signal.SIGALRM, handlers[signal.SIGALRM])
+    signal.signal(signal.SIGINT, begun)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

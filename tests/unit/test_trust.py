@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import os
 import pathlib
-import shutil
 import socket
 import struct
-import tempfile
 from collections.abc import Iterator
 
 import pytest
 
 from netdoctor.trust import open_trusted, trusted
+from tests.support.folders import own_folder
 
-ROOT = pathlib.Path(__file__).parents[2]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes files of other users")
 
 
 @pytest.fixture
 def place() -> Iterator[pathlib.Path]:
     """A folder that only root can change; the usual temporary folders lie below one that everybody may write."""
-    base = ROOT / "build"
-    base.mkdir(exist_ok=True)
-    if trusted(str(base)):
-        pytest.skip(f"the checkout itself is not trusted: {trusted(str(base))}")
-    made = pathlib.Path(tempfile.mkdtemp(dir=base, prefix="trust-"))
-    (made / "a" / "b").mkdir(parents=True)
-    (made / "a" / "b" / "lib.so").write_text("")
-    yield made
-    shutil.rmtree(made)
+    with own_folder() as made:
+        (made / "a" / "b").mkdir(parents=True)
+        (made / "a" / "b" / "lib.so").write_text("")
+        yield made
 
 
 @needs_root

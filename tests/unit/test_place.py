@@ -1,0 +1,121 @@
+"""`make preflight` and `make test` run from any folder: a path with blanks, below /tmp, one that belongs to others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netdoctor.trust import trusted
+from tests.support import place
+
+ROOT = Path(__file__).parents[2]
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes files of other users")
+# A fake netdoctor: it says what it was called with.
+SAY = '#!/bin/sh\nprintf "%s\\n" "$@"\n'
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make")
+def test_make_names_its_python_in_a_folder_with_blanks(tmp_path: Path) -> None:
+    folder = tmp_path / "a b" / "net doctor"
+    programs = folder / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    shutil.copy(ROOT / "Makefile", folder)
+    (folder / "pyproject.toml").touch()
+    for name in ("bin/python", "bin/netdoctor", ".run", ".netdoctor-torch"):
+        (folder / ".venv" / name).write_text(SAY)
+        (folder / ".venv" / name).chmod(0o755)
+    (folder / ".venv" / ".torch").write_text("some\n")
+    command = ["make", "-s", "-C", str(folder), "preflight", "TORCH=some", "ARGS=--brief --only 'a b'"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    options = ["--output", "build/report.json", "--python", f"{programs}/python", "--brief", "--only", "a b"]
+    assert done.stdout.splitlines() == ["preflight", *options]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A little one that belongs to others, with a virtual environment that knows its path."""
+    folder = tmp_path / "a b" / "checkout"
+    folder.mkdir(parents=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / ".venv")], check=True, timeout=60)
+    (site,) = (folder / ".venv/lib").glob("python*/site-packages")
+    (site / "editable.pth").write_text(f"{folder}\n")
+    (folder / ".venv/bin/tool").write_text(f"#!/bin/sh\n'''exec' \"{folder}/.venv/bin/python\" \"$0\" \"$@\"\n' '''\n")
+    (folder / "module.py").write_text("import sys\nprint(__file__, sys.prefix, *sys.argv[1:], sep='\\n')\n")
+    (folder / "build" / "other").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    monkeypatch.setattr(place, "ROOT", folder)
+    return folder
+
+
+@needs_root
+@pytest.mark.root
+def test_the_copy_is_roots_and_means_itself(checkout: Path) -> None:
+    for path in (checkout, checkout / "module.py", checkout / "build"):
+        path.chmod(0o777)
+        os.chown(path, 65534, 65534)
+    assert trusted(str(checkout / "module.py"))
+    with place.placed() as target:
+        assert place.unfit(target) == ""
+        assert [one for one in target.rglob("*") if not one.is_symlink() and trusted(str(one))] == []
+        assert (target / "build" / "other").is_dir() and not (target / ".git").exists()
+        python = target / ".venv/bin/python"
+        done = subprocess.run([python, "-I", "-m", "module"], capture_output=True, text=True, check=True, timeout=60)
+        assert done.stdout.splitlines() == [f"{target}/module.py", f"{target}/.venv"]
+        assert str(checkout) not in (target / ".venv/bin/tool").read_text()
+    assert not target.parent.exists()
+
+
+@needs_root
+@pytest.mark.root
+def test_pytest_runs_in_the_copy_with_its_exit_code_and_arguments(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the checkout is the copy's; what is written elsewhere lands there."""
+    written = checkout.parent / "written"
+    (checkout / "pytest.py").write_text(
+        "import os, pathlib, sys\n"
+        f"pathlib.Path({str(written)!r}).write_text('\\n'.join([os.getcwd(), *sys.argv[1:], os.environ['NAMED']]))\n"
+        "sys.exit(5)\n"
+    )
+    monkeypatch.setattr(sys, "executable", str(checkout / ".venv/bin/python"))
+    monkeypatch.setenv("NAMED", f"{checkout}/build:{checkout}-2")
+    assert place.run(["-q", f"{checkout}/module.py::test", f"--junitxml={checkout}/out.xml"], checkout / "build") == 5
+    here, *words, named = written.read_text().splitlines()
+    target = Path(here).parent
+    assert target != checkout and not target.exists()
+    assert words == ["-q", f"{target}/module.py::test", f"--junitxml={checkout}/out.xml"]
+    assert named == f"{target}/build:{checkout}-2"
+
+
+@needs_root
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("name", "mode", "owner", "why"),
+    [
+        ("plain", 0o755, 0, ""),
+        ("open", 0o777, 0, "others can change it"),
+        ("theirs", 0o755, 65534, "others can change it"),
+        ("home", 0o700, 0, "is closed to other users"),
+        ("a b", 0o755, 0, "its path needs quotes"),
+    ],
+)
+def test_where_roots_tests_can_run(checkout: Path, name: str, mode: int, owner: int, why: str) -> None:
+    with place.placed() as target:
+        folder = target / name
+        folder.mkdir()
+        folder.chmod(mode)
+        os.chown(folder, owner, owner)
+        inside = folder / "checkout"
+        inside.mkdir(mode=0o755)
+        said = place.unfit(inside)
+        assert why in said and bool(why) == bool(said)
+
+
+@needs_root
+@pytest.mark.root
+def test_what_tests_mount_over_is_no_place() -> None:
+    assert place.unfit(Path("/tmp")) and place.unfit(Path("/dev")) and place.unfit(Path("/run"))
