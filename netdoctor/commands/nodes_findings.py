@@ -73,11 +73,8 @@ def _findings(heard: Heard) -> Iterator[Finding]:
 
 def _fine(heard: Heard, node: int) -> Finding:
     who = _name(heard, node)
-    tried = [
-        a
-        for a in (heard.reach.get(heard.nodes.rank, {}).get(node), heard.reach.get(node, {}).get(heard.nodes.rank))
-        if a is not None
-    ]
+    ways = ((heard.nodes.rank, node), (node, heard.nodes.rank))
+    tried = [heard.reach[a][b] for a, b in ways if b in heard.reach.get(a, {})]
     if node not in heard.hosts:
         how = "see what is said of node 0" if heard.master else None
         return Finding(Status.UNKNOWN, f"{who}: whether it is there is not known", subject=subject(heard, node), how=how)
@@ -237,7 +234,7 @@ def section(heard: Heard) -> dict[str, Any]:
                 "ranks": said.get("ranks") if type(said.get("ranks")) is int else None,
                 "backend": text(said.get("backend"), 20) or None,
                 "cannot": text(said.get("cannot")) or None,
-                "reaches": {str(to): why or "ok" for to, why in sorted(heard.reach.get(node, {}).items())},
+                "reaches": {str(to): str(why) if why else "ok" for to, why in sorted(heard.reach.get(node, {}).items())},
             }
         )
     return {
