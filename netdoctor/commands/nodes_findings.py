@@ -73,8 +73,8 @@ def _findings(heard: Heard) -> Iterator[Finding]:
 
 def _fine(heard: Heard, node: int) -> Finding:
     who = _name(heard, node)
-    ways = ((heard.nodes.rank, node), (node, heard.nodes.rank))
-    tried = [heard.reach[a][b] for a, b in ways if b in heard.reach.get(a, {})]
+    both = ((heard.nodes.rank, node), (node, heard.nodes.rank))
+    tried = [heard.reach[a][b] for a, b in both if b in heard.reach.get(a, {})]
     if node not in heard.hosts:
         how = "see what is said of node 0" if heard.master else None
         return Finding(Status.UNKNOWN, f"{who}: whether it is there is not known", subject=subject(heard, node), how=how)
