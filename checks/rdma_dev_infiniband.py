@@ -311,13 +311,8 @@ def _count(rdma: Rdma, here: Here, expected: int) -> Finding:
         return unknown(f"{working} usable RDMA devices, {here.elsewhere}", subject="count", how=FROM_JOB)
     if working + unclear >= expected or not here.mine:
         return unknown(f"{working} usable RDMA devices, {unclear} not known, {expected} expected", subject="count")
-    return fail(
-        f"{working} usable RDMA devices, {expected} expected",
-        subject="count",
-        severity=Severity.WARNING,
-        cause="inventory",
-        expected=str(expected),
-    )
+    text = f"{working} usable RDMA devices, {expected} expected"
+    return fail(text, subject="count", severity=Severity.WARNING, cause="inventory", expected=str(expected))
 
 
 def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected | Unavailable) -> Iterator[Finding]:

@@ -84,7 +84,7 @@ def _fine(heard: Heard, node: int) -> Finding:
     if heard.run is None:
         return Finding(Status.UNKNOWN, f"{who} is there; nothing was run with it", subject=subject(heard, node))
     state = heard.run.state
-    if state != "finished":
+    if state != State.FINISHED:
         return Finding(
             Status.UNKNOWN,
             f"{who} is there; the all-reduce did not finish ({state})",
