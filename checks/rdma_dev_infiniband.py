@@ -96,6 +96,8 @@ def dev_infiniband(
         return
     if not rdma.devices:
         yield _nothing(pci, vantage) if isinstance(expected, Expected) and not expected.hcas else _none(pci, vantage, expected)
+        if isinstance(expected, Expected) and not hcas.no_accelerator(pci, gpus):
+            yield from _rate([], None, expected)
         return
     if hcas.no_accelerator(pci, gpus) and not (isinstance(expected, Expected) and expected.hcas):
         yield _idle(expected)
@@ -125,8 +127,7 @@ def dev_infiniband(
     yield from _devices(states, here, gpus)
     if isinstance(expected, Expected) and expected.hcas is not None:
         yield _count(rdma, here, expected.hcas)
-    if isinstance(expected, Expected) and expected.hca_rate_gbps is not None:
-        yield from _rates([one.device for one, _ in states], choice, expected.hca_rate_gbps)
+    yield from _rate([one.device for one, _ in states], choice, expected)
     yield _memlock(kernel, here, job, path)
 
 
@@ -310,33 +311,29 @@ def _count(rdma: Rdma, here: Here, expected: int) -> Finding:
         return unknown(f"{working} usable RDMA devices, {here.elsewhere}", subject="count", how=FROM_JOB)
     if working + unclear >= expected or not here.mine:
         return unknown(f"{working} usable RDMA devices, {unclear} not known, {expected} expected", subject="count")
-    return fail(
-        f"{working} usable RDMA devices, {expected} expected",
-        subject="count",
-        severity=Severity.WARNING,
-        cause="inventory",
-        expected=str(expected),
-    )
+    text = f"{working} usable RDMA devices, {expected} expected"
+    return fail(text, subject="count", severity=Severity.WARNING, cause="inventory", expected=str(expected))
 
 
-def _rates(devices: list[RdmaDevice], choice: Selector | None, wanted: float) -> Iterator[Finding]:
+def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected | Unavailable) -> Iterator[Finding]:
     """What the job's ports run at (sysfs: rate, width times lane speed), against what the site says that they should."""
-    fine: list[str] = []
-    for device in devices:
-        for port in (None,) if isinstance(device.ports, Unavailable) else hcas.active_ports(device):
-            if port is None or not isinstance(port.rate_gbps, float | int):
-                why = device.ports if port is None else port.rate_gbps
-                at = device.name if port is None else f"{device.name}:{port.number}"
-                yield unknown(f"{wanted:g} Gb/s expected, the rate of {at} could not be read: {why}", subject=f"{at} rate")
-            elif choice is None or choice.takes(device.name, port.number):
-                at = f"{device.name}:{port.number}"
-                fine += [at] if port.rate_gbps >= wanted else []
-                if port.rate_gbps < wanted:
-                    text = f"port {port.number} of {device.name} runs at {port.rate_gbps:g} Gb/s, {wanted:g} expected"
-                    how = f"ibstatus {device.name}; the cable, the transceiver, and the speed that the switch port is set to"
-                    yield fail(text, subject=f"{at} rate", cause="link_degraded", expected=f"{wanted:g} Gb/s", how=how)
-    if fine:
-        yield ok(f"{', '.join(fine)}: at least {wanted:g} Gb/s, as expected", subject="rate")
+    if isinstance(expected, Unavailable):
+        yield unknown(f"whether a rate is expected could not be read: {expected}", subject="rate")
+    if isinstance(expected, Unavailable) or (wanted := expected.hca_rate_gbps) is None:
+        return
+    ports = [(d.name, p) for d in devices for p in hcas.active_ports(d) if choice is None or choice.takes(d.name, p.number)]
+    rates = [(f"{name}:{port.number}", port.rate_gbps) for name, port in ports]
+    rates += [(d.name, d.ports) for d in devices if isinstance(d.ports, Unavailable)]
+    slow = [f"{at} runs at {rate:g} Gb/s" for at, rate in rates if not isinstance(rate, Unavailable) and rate < wanted]
+    unread = [f"{at}: {rate}" for at, rate in rates if isinstance(rate, Unavailable)]
+    if slow:
+        how = "ibstatus; the cable, the transceiver, and the speed that the switch port is set to"
+        text = f"{', '.join(slow)}; {wanted:g} expected"
+        yield fail(text, subject="rate", cause="link_degraded", expected=f"{wanted:g} Gb/s", how=how)
+    elif unread or not rates:
+        yield unknown(f"{wanted:g} Gb/s expected, not read: {'; '.join(unread) or 'no active port'}", subject="rate")
+    else:
+        yield ok(f"{', '.join(at for at, _ in rates)}: at least {wanted:g} Gb/s, as expected", subject="rate")
 
 
 def _memlock(kernel: Kernel | Unavailable, here: Here, job: JobShape | Unavailable, path: PathRun | Unavailable) -> Finding:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from netdoctor.allreduce import paths, places, verdict
-from netdoctor.allreduce.doors import LOSES, Fault
+from netdoctor.allreduce import doors, paths, places, verdict
+from netdoctor.allreduce.doors import Fault, Miss
 from netdoctor.allreduce.experiment import DEFAULT_SIZES, AllReduce, CommonRun, Obstacle, Path, Run, State, TorchFacts, Way
 from netdoctor.allreduce.flows import Flow
 from netdoctor.allreduce.flows import read as read_flows
@@ -61,8 +61,10 @@ class Heard:
     gone: dict[int, tuple[str, str]] = field(default_factory=dict)  # node -> (subject it is missing from, why)
     never: set[int] = field(default_factory=set)  # of those, who did not come at all
     places: dict[int, Place] = field(default_factory=dict)
-    reach: dict[int, dict[int, str]] = field(default_factory=dict)  # from -> to -> "" or why not
-    taken: dict[str, dict[int, dict[int, str]]] = field(default_factory=dict)  # the same where ranks will listen, by backend
+    reach: dict[int, dict[int, Miss | None]] = field(default_factory=dict)  # from -> to -> None or why not
+    taken: dict[str, dict[int, dict[int, Miss | None]]] = field(
+        default_factory=dict
+    )  # the same where ranks will listen, by backend
     ready: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     refused: tuple[str, ...] = ()  # whom the master turned away
     master: tuple[Fault, str] | None = None  # kind and text of why the master was not, or is no more, to be had
@@ -125,8 +127,8 @@ def hear(heard: Heard, subject: str, message: Mapping[str, Any]) -> dict[int, An
     return data
 
 
-def _reached(said: object, count: int) -> dict[int, str]:
-    return {to: line(why, 60) for to, why in table(said, count).items()}
+def _reached(said: object, count: int) -> dict[int, Miss | None]:
+    return {to: doors.read(why) for to, why in table(said, count).items()}
 
 
 def ranks_of(said: Mapping[str, Any]) -> int:
@@ -277,7 +279,7 @@ def _in_the_way(heard: Heard, early: bool) -> Iterator[tuple[str, list[int], str
 
 def path_cause(bad: Mapping[paths.Whom, paths.Pairs]) -> str:
     """Of what `transfers` shows: a lost size is an MTU, slowness alone is none."""
-    return "mtu" if any(why.startswith(LOSES) for pairs in bad.values() for _, _, why in pairs) else "low_bandwidth"
+    return "mtu" if any(why.fault is Fault.LOSES for pairs in bad.values() for _, _, why in pairs) else "low_bandwidth"
 
 
 def _all_of(heard: Heard, nodes: Iterable[int], made: Mapping[int, AllReduce]) -> tuple[int, ...]:

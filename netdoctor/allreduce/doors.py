@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import threading
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -38,6 +39,9 @@ class Fault(str, Enum):
     TURNED_AWAY = "turned away"
     LOST = "lost"
     SILENT = "silent"
+    ANOTHER_NODE = "another node answers"
+    LOSES = "loses segments of"  # small ones pass: `Miss.segment`
+    STALLS = "carries no 64 KiB"
 
     def __str__(self) -> str:
         return self.value
@@ -52,9 +56,36 @@ _KINDS: Final = {
     errno.EPERM: Fault.FORBIDDEN,
     errno.EADDRNOTAVAIL: Fault.NO_LOCAL_PORT,
 }
-# What is told of a path on which a connection is made, and no more.
-LOSES: Final = "loses segments of"
-STALLS: Final = "carries no 64 KiB"
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Why a node's door was not reached, or no data passed it."""
+
+    fault: Fault
+    segment: int = 0  # bytes, of `Fault.LOSES`
+
+    def __str__(self) -> str:
+        return f"{self.fault} {self.segment} bytes" if self.fault is Fault.LOSES else self.fault.value
+
+    @property
+    def of_data(self) -> bool:
+        """A connection is made, and no more."""
+        return self.fault in (Fault.LOSES, Fault.STALLS)
+
+
+def told(miss: Miss | None) -> str | list[str | int]:
+    """As nodes tell it to each other: "" where the door was reached."""
+    return "" if miss is None else [miss.fault.value, miss.segment] if miss.segment else miss.fault.value
+
+
+def read(said: object) -> Miss | None:
+    """The inverse of `told`; what has no meaning here is a failure."""
+    name, segment = said if isinstance(said, list) and len(said) == 2 else (said, 0)
+    if name == "" and not segment:
+        return None
+    known = isinstance(name, str) and name in {one.value for one in Fault}
+    return Miss(Fault(name) if known else Fault.FAILED, segment if type(segment) is int and 0 < segment < 1 << 20 else 0)
 
 
 class Door:
@@ -107,30 +138,31 @@ class Door:
             self.room.release()
 
 
-def knock(host: str, port: int, node: int) -> str:
-    """Try the door of `node`: "" or what is wrong, in a few words."""
+def knock(host: str, port: int, node: int) -> Miss | None:
+    """Try the door of `node`: None, or what is wrong."""
     try:
-        why, segment = _visit(host, port, node, None)
-        if why == STALLS and _visit(host, port, node, SMALL)[0] == "":
-            why, segment = _visit(host, port, node, None)  # once is chance
-            return f"{LOSES} {segment} bytes" if why == STALLS else why
+        fault, segment = _visit(host, port, node, None)
+        if fault is Fault.STALLS and _visit(host, port, node, SMALL)[0] is None:
+            fault, segment = _visit(host, port, node, None)  # once is chance
+            if fault is Fault.STALLS:
+                return Miss(Fault.LOSES, segment)
     except OSError as error:
-        return fault_of(error)[0]
-    return why
+        return Miss(fault_of(error)[0])
+    return None if fault is None else Miss(fault)
 
 
-def _visit(host: str, port: int, node: int, most: int | None) -> tuple[str, int]:
-    """("" or why not, the size of segments on the way there).  `most` bounds that size.  Raises OSError before the greeting."""
+def _visit(host: str, port: int, node: int, most: int | None) -> tuple[Fault | None, int]:
+    """(None or why not, the size of segments on the way, which `most` bounds).  Raises OSError before the greeting."""
     with connect(host, port, TRY, most) as line:
         said = line.recv(64)
         if said != f"{PROTOCOL} {node}\n".encode():
-            return "another node answers", 0
+            return Fault.ANOTHER_NODE, 0
         segment = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
         try:
             line.sendall(bytes(BURST))
-            return ("" if line.recv(1) == GOT else STALLS), segment
+            return (None if line.recv(1) == GOT else Fault.STALLS), segment
         except OSError:  # in time, or broken off by whoever is between
-            return STALLS, segment
+            return Fault.STALLS, segment
 
 
 def fault_of(error: OSError) -> tuple[Fault, str]:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from netdoctor import textsafe
-from netdoctor.allreduce.doors import SMALL, TRY, Door, Fault, connect, fault_of, knock, listen, with_shutdown
+from netdoctor.allreduce.doors import SMALL, TRY, Door, Fault, Miss, connect, fault_of, knock, listen, with_shutdown
 from netdoctor.allreduce.hub import PROTOCOL, Hub
 from netdoctor.allreduce.nodes import Nodes
 from netdoctor.allreduce.places import BACKENDS, Place
@@ -23,7 +23,7 @@ REACHED: Final = 64  # nodes that each node tries to reach
 KNOCK: Final = 3 * TRY  # seconds that one door may take: see `doors.knock`
 MAX_TRIES: Final = 2 * REACHED  # at once: those that time out would add up
 
-Reached = dict[int, str]  # node -> "" or why not
+Reached = dict[int, Miss | None]  # node -> None or why not
 
 
 class MeetingError(Exception):
@@ -208,7 +208,7 @@ class Meeting:
     # Every other node
 
     def reach(self, joined: Mapping[int, Mapping[str, Any]], places: Mapping[int, Place]) -> tuple[Reached, dict[str, Reached]]:
-        """Try the doors of the others: node -> "" or why not, as `doors.knock` has it.  First where they come to the meeting
+        """Try the doors of the others: node -> None or why not, as `doors.knock` has it.  First where they come to the meeting
         from, then, by backend, where their ranks will listen."""
         others = sorted(joined, key=lambda n: (n - self.nodes.rank) % self.nodes.count)
         targets = [n for n in others if n != self.nodes.rank][:REACHED]
@@ -234,6 +234,6 @@ class Meeting:
         return {n: found[n, host] for n, host in usual.items() if (n, host) in found}, by_backend
 
 
-def _knock(node: int, host: str, joined: Mapping[str, Any]) -> str:
+def _knock(node: int, host: str, joined: Mapping[str, Any]) -> Miss | None:
     port = joined.get("port")
-    return knock(host, port, node) if type(port) is int and 0 < port < 65536 else "failed"
+    return knock(host, port, node) if type(port) is int and 0 < port < 65536 else Miss(Fault.FAILED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from netdoctor.allreduce.doors import LOSES, STALLS
+from netdoctor.allreduce.doors import Fault, Miss
 from netdoctor.allreduce.flows import Flow
 
 if TYPE_CHECKING:
@@ -19,34 +19,30 @@ SLOWER: Final = 4.0  # times: routes of unequal length and busy CPUs make two
 ENOUGH: Final = 16 << 20  # bytes
 WAITED: Final = 0.3  # seconds
 
-Reach = Mapping[int, Mapping[int, str]]  # from -> to -> "" or why not
-Pairs = list[tuple[int, int, str]]  # from, to, why not
+Reach = Mapping[int, Mapping[int, Miss | None]]  # from -> to -> None or why not
+Pairs = list[tuple[int, int, Miss]]  # from, to, why not
 Whom = int | tuple[int, int]  # by whom it lies with: a node, or what is between two
 
 
-def tried(heard: Heard) -> dict[int, dict[int, str]]:
+def tried(heard: Heard) -> dict[int, dict[int, Miss | None]]:
     """`reach` without those that share an address: who answers there hangs on chance."""
     shared = {node for nodes in twice(heard).values() for node in nodes}
     return {a: {b: why for b, why in row.items() if b not in shared} for a, row in heard.reach.items() if a not in shared}
 
 
-def connections(reach: Reach) -> dict[int, dict[int, str]]:
+def connections(reach: Reach) -> dict[int, dict[int, Miss | None]]:
     """Whether connections are made, whatever becomes of them."""
-    return {a: {b: "" if _of_data(why) else why for b, why in row.items()} for a, row in reach.items()}
+    return {a: {b: None if why and why.of_data else why for b, why in row.items()} for a, row in reach.items()}
 
 
-def transfers(reach: Reach) -> dict[int, dict[int, str]]:
+def transfers(reach: Reach) -> dict[int, dict[int, Miss | None]]:
     """Whether data follows where connections are made."""
-    return {a: {b: why for b, why in row.items() if not why or _of_data(why)} for a, row in reach.items()}
-
-
-def _of_data(why: str) -> bool:
-    return why.startswith((LOSES, STALLS))
+    return {a: {b: why for b, why in row.items() if not why or why.of_data} for a, row in reach.items()}
 
 
 def broken(reach: Reach) -> dict[Whom, Pairs]:
     """What does not work, by whom it lies with: the node that nobody reaches or that reaches nobody, else the pair."""
-    into: dict[int, list[str]] = {}
+    into: dict[int, list[Miss | None]] = {}
     for row in reach.values():
         for b, why in row.items():
             into.setdefault(b, []).append(why)
@@ -68,7 +64,7 @@ def who_shares(heard: Heard, ip: str, nodes: Mapping[int, str]) -> str:
 
 
 def who_and_whom(heard: Heard, whom: Whom, pairs: Pairs) -> str:
-    kinds = ", ".join(sorted({why for _, _, why in pairs}))
+    kinds = ", ".join(sorted({str(why) for _, _, why in pairs}))
     if isinstance(whom, tuple):
         return f"{heard.name(whom[0])} cannot reach {heard.name(whom[1])}: {kinds}"
     into, out = {a for a, b, _ in pairs if b == whom}, {b for a, b, _ in pairs if a == whom}
@@ -79,8 +75,7 @@ def who_and_whom(heard: Heard, whom: Whom, pairs: Pairs) -> str:
 
 def who_loses(heard: Heard, whom: Whom, pairs: Pairs) -> str:
     """Of `transfers`."""
-    kinds = sorted({why for _, _, why in pairs})
-    sizes = ", ".join(sorted({why.removeprefix(LOSES).strip() for why in kinds if why.startswith(LOSES)}))
+    sizes = ", ".join(sorted({f"{why.segment} bytes" for _, _, why in pairs if why.fault is Fault.LOSES}))
     what = f"segments of {sizes} are lost, small ones arrive" if sizes else "not even 64 KiB in 3 s, in segments of any size"
     if isinstance(whom, tuple):
         way = f"from {heard.name(whom[0])} to {heard.name(whom[1])}"
@@ -97,15 +92,15 @@ def astray(heard: Heard, backend: str) -> dict[int, Pairs]:
     found: dict[int, Pairs] = {}
     for a, row in sorted(heard.taken.get(backend, {}).items()):
         for b, why in sorted(row.items()):
-            usual = heard.reach.get(a, {}).get(b)
-            if why and usual is not None and usual != why and not _of_data(why):
+            tried_before = heard.reach.get(a, {})
+            if why and b in tried_before and tried_before[b] != why and not why.of_data:
                 found.setdefault(b, []).append((a, b, why))
     return found
 
 
 def who_strays(heard: Heard, backend: str, node: int, pairs: Pairs) -> str:
     interface, ip = heard.places[node].takes.get(backend, ("", ""))
-    kinds = ", ".join(sorted({why for _, _, why in pairs}))
+    kinds = ", ".join(sorted({str(why) for _, _, why in pairs}))
     name = {"gloo": "Gloo", "nccl": "NCCL"}[backend]
     at = f"{ip} ({interface})" if interface else ip
     return f"{heard.name(node)}: {name} listens on {at}, where {listed({a for a, _, _ in pairs})} cannot reach it: {kinds}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import __version__
-from netdoctor.allreduce import across, places, plan, verdict
+from netdoctor.allreduce import across, doors, places, plan, verdict
 from netdoctor.allreduce.across import Heard
 from netdoctor.allreduce.doors import Fault
 from netdoctor.allreduce.experiment import Across, AllReduce, Baseline, Obstacle, Reason, State
@@ -123,7 +123,7 @@ class Together:
         known = {n: said for n, said in joined.items() if isinstance(said, Mapping)}
         self.beside = beside(known, self.heard.nodes.rank)
         reached, taken = self.meeting.reach(known, self.heard.places)
-        self.meeting.say("reach", data={**reached, "takes": taken})
+        self.meeting.say("reach", data={**_told(reached), "takes": {kind: _told(one) for kind, one in taken.items()}})
         self._wait("reach", limits["reach"])
         self.meeting.say("ready", data=self._ready(session, facts, traits))
         self._wait("ready", limits["ready"])
@@ -200,6 +200,10 @@ class Together:
                 meeting.changed.wait(0.1)
         port = meeting.heard["store"].get("port")
         return port if type(port) is int and 0 < port < 65536 else 0
+
+
+def _told(reached: Mapping[int, doors.Miss | None]) -> dict[int, Any]:
+    return {node: doors.told(miss) for node, miss in reached.items()}
 
 
 def beside(said: Mapping[int, Mapping[str, Any]], rank: int) -> tuple[int, ...]:

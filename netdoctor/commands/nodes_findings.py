@@ -74,11 +74,8 @@ def _findings(heard: Heard) -> Iterator[Finding]:
 
 def _fine(heard: Heard, node: int) -> Finding:
     who = _name(heard, node)
-    tried = [
-        a
-        for a in (heard.reach.get(heard.nodes.rank, {}).get(node), heard.reach.get(node, {}).get(heard.nodes.rank))
-        if a is not None
-    ]
+    both = ((heard.nodes.rank, node), (node, heard.nodes.rank))
+    tried = [heard.reach[a][b] for a, b in both if b in heard.reach.get(a, {})]
     if node not in heard.hosts:
         how = "see what is said of node 0" if heard.master else None
         return Finding(Status.UNKNOWN, f"{who}: whether it is there is not known", subject=subject(heard, node), how=how)
@@ -88,7 +85,7 @@ def _fine(heard: Heard, node: int) -> Finding:
     if heard.run is None:
         return Finding(Status.UNKNOWN, f"{who} is there; nothing was run with it", subject=subject(heard, node))
     state = heard.run.state
-    if state != "finished":
+    if state != State.FINISHED:
         return Finding(
             Status.UNKNOWN,
             f"{who} is there; the all-reduce did not finish ({state})",
@@ -238,7 +235,7 @@ def section(heard: Heard) -> dict[str, Any]:
                 "ranks": said.get("ranks") if type(said.get("ranks")) is int else None,
                 "backend": line(said.get("backend"), 20) or None,
                 "cannot": line(said.get("cannot")) or None,
-                "reaches": {str(to): why or "ok" for to, why in sorted(heard.reach.get(node, {}).items())},
+                "reaches": {str(to): str(why) if why else "ok" for to, why in sorted(heard.reach.get(node, {}).items())},
             }
         )
     return {

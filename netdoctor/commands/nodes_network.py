@@ -45,7 +45,7 @@ def _unreachable(heard: Heard, severity: Severity) -> Iterator[Told]:
         yield node, Finding(
             Status.FAIL, paths.who_and_whom(heard, whom, pairs), subject=name, cause="firewall_connect", severity=severity,
             expected="every node accepts connections of the others on the ports that its kernel gives out",
-            evidence={"pairs": [[a, b, why] for a, b, why in sorted(pairs)]},
+            evidence={"pairs": [[a, b, str(why)] for a, b, why in pairs]},
             how="nft list ruleset; iptables -S; the network policy",
         )  # fmt: skip
 
@@ -58,7 +58,7 @@ def _losing(heard: Heard, severity: Severity) -> Iterator[Told]:
         yield node, Finding(
             Status.FAIL, paths.who_loses(heard, whom, pairs), subject=name, cause=cause, severity=severity,
             expected="64 KiB arrive at once on every connection between nodes",
-            evidence={"pairs": [[a, b, why] for a, b, why in sorted(pairs)]},
+            evidence={"pairs": [[a, b, str(why)] for a, b, why in pairs]},
             how=_MTU if cause == "mtu" else "ss -ti of a connection there: lost packets, or a rate limit",
         )  # fmt: skip
 
@@ -71,7 +71,7 @@ def _astray(heard: Heard, severity: Severity) -> Iterator[Told]:
         yield node, Finding(
             Status.FAIL, paths.who_strays(heard, backend or "", node, pairs), subject=subject(heard, node),
             cause="socket_ifname", severity=severity, expected="an address that the other nodes reach",
-            evidence={"interface": interface, "address": ip, "pairs": [[a, b, why] for a, b, why in sorted(pairs)]},
+            evidence={"interface": interface, "address": ip, "pairs": [[a, b, str(why)] for a, b, why in pairs]},
             how=f"{variable} there, or what the host's own name resolves to; net.socket_ifname of its report",
         )  # fmt: skip
 

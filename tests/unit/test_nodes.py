@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -149,6 +150,7 @@ def test_kinds_of_errors(error: OSError, kind: str) -> None:
 
 # The meeting, over loopback
 
+FAILED = doors.Miss(doors.Fault.FAILED)
 LIMITS = {"join": 20.0, "place": 5.0, "reach": 5.0, "ready": 5.0, "result": 5.0}
 
 
@@ -179,11 +181,11 @@ def test_two_nodes_meet_and_reach_each_other() -> None:
         }
         with socket.create_server(("127.0.0.1", 0)) as nobody:
             closed = nobody.getsockname()[1]
-        assert both[0].reach(every, strays) == ({1: ""}, {"gloo": {1: ""}, "nccl": {1: "failed"}})
-        assert both[1].reach(every, strays) == ({0: ""}, {"gloo": {0: ""}, "nccl": {}})
-        assert both[1].reach({0: {"port": closed}}, {})[0] == {0: "refused"}
-        assert both[1].reach({0: {"port": every[1]["port"]}}, {})[0] == {0: "another node answers"}
-        assert both[1].reach({0: {"port": "x"}}, {})[0] == {0: "failed"}
+        assert both[0].reach(every, strays) == ({1: None}, {"gloo": {1: None}, "nccl": {1: FAILED}})
+        assert both[1].reach(every, strays) == ({0: None}, {"gloo": {0: None}, "nccl": {}})
+        assert both[1].reach({0: {"port": closed}}, {})[0] == {0: doors.Miss(doors.Fault.REFUSED)}
+        assert both[1].reach({0: {"port": every[1]["port"]}}, {})[0] == {0: doors.Miss(doors.Fault.ANOTHER_NODE)}
+        assert both[1].reach({0: {"port": "x"}}, {})[0] == {0: FAILED}
         both[1].close("enough")
         both[0].say("place", data={})
         both[0].say("reach", data={})
@@ -217,7 +219,13 @@ def test_a_path_that_drops_large_segments(passes: int, why: str, monkeypatch: py
         thread.start()
         found = doors.knock("127.0.0.1", listener.getsockname()[1], 1)
         thread.join()
-    assert found.split(" of ")[0] == why.split(" of ")[0]
+    assert str(found).split(" of ")[0] == why.split(" of ")[0]
+    assert found is not None and found.of_data and doors.read(json.loads(json.dumps(doors.told(found)))) == found
+
+
+@pytest.mark.parametrize("said", [7, None, "a word", ["loses segments of", "x", 1], {"a": 1}, [], ["", 5], [None, None]])
+def test_what_a_node_says_of_another_without_meaning_is_a_failure(said: object) -> None:
+    assert doors.read(said) is not None and doors.read("") is None
 
 
 def test_who_does_not_belong_is_turned_away() -> None:
@@ -274,8 +282,13 @@ def heard(count: int = 4, **more: Any) -> Heard:
     made = Heard(Nodes(count, 0, "h0", 29400), {n: f"h{n}" for n in range(count)})
     made.ready = {n: {"ranks": 1, "backend": "gloo", "traits": {"env": "read", "torch": "2.9"}} for n in range(count)}
     for name, value in more.items():
-        setattr(made, name, value)
+        setattr(made, name, tried(value) if name == "reach" else value)
     return made
+
+
+def tried(said: Mapping[int, Mapping[int, Any]]) -> dict[int, dict[int, doors.Miss | None]]:
+    """Who reaches whom, as nodes tell it to each other."""
+    return {a: {b: doors.read(why) for b, why in row.items()} for a, row in said.items()}
 
 
 def fails(made: Heard) -> dict[str, str | None]:
@@ -510,7 +523,7 @@ def test_a_node_that_listens_where_nobody_comes_is_named_and_why_the_run_stands(
 
 def test_one_address_family_that_is_not_the_others_is_not_blamed_on_who_says_so() -> None:
     made = heard(3, reach=REACHED, places=placed(usual(0), usual(1), ("eth1", "fe80::1", "10.0.0.2", 1500)))
-    made.taken = {"gloo": {0: {1: "", 2: "failed"}, 1: {0: "", 2: "failed"}}}
+    made.taken = {"gloo": tried({0: {1: "", 2: "failed"}, 1: {0: "", 2: "failed"}})}
     cry = {"event": "error", "rank": 0, "error": "RuntimeError: ss1.ss_family == ss2.ss_family. 2 vs 10", "t": 1.9}
     run = common(made, {0: part(*done()[:3]), 1: part(*done()[:3], cry), 2: part(*done()[:3])})
     assert (run.state, run.blamed) == ("failed", (2,))
@@ -519,7 +532,7 @@ def test_one_address_family_that_is_not_the_others_is_not_blamed_on_who_says_so(
 def test_an_address_that_nobody_uses_is_no_fault_of_a_node_behind_a_firewall() -> None:
     shut = {**REACHED, 0: {1: "", 2: "timed out"}, 1: {0: "", 2: "timed out"}}
     made = heard(3, reach=shut, places=placed(usual(0), usual(1), usual(2)))
-    made.taken = {"gloo": {0: {2: "timed out"}, 1: {2: "timed out"}}}
+    made.taken = {"gloo": tried({0: {2: "timed out"}, 1: {2: "timed out"}})}
     assert fails(made) == {"h2": "firewall_connect"}
 
 
@@ -533,7 +546,7 @@ def test_an_address_that_nobody_uses_is_no_fault_of_a_node_behind_a_firewall() -
     ],
 )
 def test_a_path_that_loses_large_segments_is_named(lost: set[tuple[int, int]], expected: dict[str, str]) -> None:
-    why = f"{doors.LOSES} 1448 bytes"
+    why = ["loses segments of", 1448]
     made = heard(3, reach={a: {b: why if (a, b) in lost else "" for b in range(3) if b != a} for a in range(3)})
     assert fails(made) == expected
     cut = verdict.Cut("stalled", 9.0, 4.0, (52,), (51,))
@@ -545,7 +558,7 @@ def test_a_path_that_loses_large_segments_is_named(lost: set[tuple[int, int]], e
 
 
 def test_a_path_on_which_nothing_follows_is_not_called_an_mtu() -> None:
-    made = heard(3, reach={**REACHED, 0: {1: "", 2: doors.STALLS}})
+    made = heard(3, reach={**REACHED, 0: {1: "", 2: doors.Fault.STALLS.value}})
     assert fails(made) == {"h0 to h2": "low_bandwidth"}
 
 
@@ -561,7 +574,7 @@ def test_a_path_on_which_nothing_follows_is_not_called_an_mtu() -> None:
 def test_what_addresses_show(given: tuple[tuple[str, str, str, int], ...], expected: dict[str, str]) -> None:
     made = heard(len(given), places=placed(*given), addresses={n: one[2] for n, one in enumerate(given)})
     twice = len(given) > 2 and given[1] == given[2]
-    made.reach = {0: {n: "timed out" if twice and n == 2 else "" for n in range(1, len(given))}}
+    made.reach = tried({0: {n: "timed out" if twice and n == 2 else "" for n in range(1, len(given))}})
     assert fails(made) == expected  # who answers at a shared address hangs on chance
     # Two processes of one network namespace have the same addresses; another network's MTU is nobody's business here.
     made.reach = {}

@@ -341,7 +341,7 @@ def test_many_who_knock_at_once_all_hear_who_is_there(monkeypatch: pytest.Monkey
     door = doors.Door(1)
     try:
         with ThreadPoolExecutor(40) as pool:
-            assert set(pool.map(lambda _: doors.knock("127.0.0.1", door.port, 1), range(120))) == {""}
+            assert set(pool.map(lambda _: doors.knock("127.0.0.1", door.port, 1), range(120))) == {None}
     finally:
         door.close()
 
@@ -360,7 +360,7 @@ def test_a_door_that_lacks_a_descriptor_for_a_moment_stays_open(monkeypatch: pyt
     monkeypatch.setattr(doors, "listen", lambda port: Poor(fileno=made.detach()))
     door = doors.Door(1)
     try:
-        assert doors.knock("127.0.0.1", door.port, 1) == ""
+        assert doors.knock("127.0.0.1", door.port, 1) is None
     finally:
         door.close()
 
@@ -380,22 +380,21 @@ def test_a_node_that_gets_no_more_threads_tries_the_others_one_after_the_other(m
     made = Meeting(Nodes(2, 0, "127.0.0.1", 5), LIMITS, 5.0)
     monkeypatch.setattr(threading.Thread, "start", no_pool)
     try:
-        assert made.reach({1: {"port": door.port, "address": "127.0.0.1"}}, {}) == ({1: ""}, {"gloo": {}, "nccl": {}})
+        assert made.reach({1: {"port": door.port, "address": "127.0.0.1"}}, {}) == ({1: None}, {"gloo": {}, "nccl": {}})
     finally:
         door.close()
 
 
-@pytest.mark.parametrize(("extra", "there"), [(0.0, {}), (1.0, {1: ""})])
+@pytest.mark.parametrize(("extra", "there"), [(0.0, {}), (1.0, {1: None})])
 def test_without_threads_what_there_is_no_time_for_is_not_tried(
-    monkeypatch: pytest.MonkeyPatch, extra: float, there: dict[int, str]
+    monkeypatch: pytest.MonkeyPatch, extra: float, there: dict[int, None]
 ) -> None:
     """Each door takes the most that it may, by a clock of its own: it fits in once, or not at all."""
     monkeypatch.setattr(threading.Thread, "start", no_pool)
     clock = [100.0]
 
-    def knock(*_: object) -> str:
+    def knock(*_: object) -> None:
         clock[0] += meeting.KNOCK
-        return ""
 
     monkeypatch.setattr(meeting, "knock", knock)
     made = Meeting(Nodes(128, 0, "127.0.0.1", 5), {**LIMITS, "reach": meeting.KNOCK + extra}, 5.0)
