@@ -28,7 +28,7 @@ def _preflight() -> dict[str, float]:
     """One whole preflight: wall time, import of torch, time inside collectives."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "report.json")
-        command = [PYTHON, "-m", "netdoctor.cli", "preflight", "--python", PYTHON, "--format", "json", "-o", out, "--quiet"]
+        command = [PYTHON, "-m", "netdoctor", "preflight", "--python", PYTHON, "--format", "json", "-o", out, "--quiet"]
         wall = seconds(command, cwd=ROOT)
         report = json.loads(pathlib.Path(out).read_text())
     (run, *_) = report["volatile"]["runs"]

@@ -55,8 +55,8 @@ def bare(torch: Any, dist: Any, size: int) -> tuple[float, float]:
 def main() -> None:
     size, pairs = int(sys.argv[1]), int(sys.argv[2])
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    from netdoctor.allreduce.experiment import AllReduce
     from netdoctor.allreduce.runner import Session
+    from netdoctor.facts.runs import AllReduce
 
     session = Session(sys.executable, dict(os.environ))
     session.start()

@@ -93,21 +93,22 @@ def _diagnose() -> Iterator[Row]:
     """The pure part on the largest recorded machine."""
     import time
 
-    from netdoctor import engine, snapshot
-    from netdoctor.commands import common
-    from netdoctor.config import Config
+    from netdoctor import engine
+    from netdoctor.cli import setup
+    from netdoctor.config.load import Config
+    from netdoctor.snapshot import snapshot
 
     recorded = sorted((ROOT / "fixtures" / "hosts").rglob("snapshot.json"), key=lambda p: p.stat().st_size)
     if not recorded:
         print("cli.diagnose: not run (no recorded machine)", file=sys.stderr)
         return
     config = Config()
-    specs, extra = common.load_checks(config, ())
+    specs, extra = setup.load_checks(config, ())
     taken = snapshot.loads(recorded[-1].read_text())
     times = []
     for _ in range(21):
         begin = time.process_time()  # pure: nothing but this process works
-        engine.diagnose(taken, specs, common.decider(config), config.profile, extra)
+        engine.diagnose(taken, specs, setup.decider(config), config.profile, extra)
         times.append(time.process_time() - begin)
     middle = sorted(times)[10]
     yield row(

@@ -21,7 +21,7 @@ TIMES = 3
 _REPORT = """
 import json, resource, sys, time
 begin = time.perf_counter()
-from netdoctor.commands import fleet as command
+from netdoctor.cli import fleet as command
 from netdoctor.fleet.read import expected_names, read
 from netdoctor.fleet.report import examine
 fleet = examine(read([sys.argv[1]]), expected_names(sys.argv[2]))

@@ -64,7 +64,7 @@ def _or_say(measure: Measure) -> Iterator[Row]:
 
 def _preflight() -> dict[str, Any]:
     """One whole preflight on the GPU: wall seconds, and the baseline's run out of the report."""
-    command = [sys.executable, "-m", "netdoctor.cli", "preflight", "--python", PYTHON, "--vantage", "job", "--format", "json"]
+    command = [sys.executable, "-m", "netdoctor", "preflight", "--python", PYTHON, "--vantage", "job", "--format", "json"]
     _settle()
     begin = time.perf_counter()
     done = subprocess.run([*command, "--quiet"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
@@ -181,7 +181,7 @@ def torch_free() -> Iterator[Row]:
 def gloo() -> Iterator[Row]:
     """CUDA tensors by Gloo (over TCP) against NCCL: what a silent fallback costs."""
     experiment = _two()
-    from netdoctor.allreduce.experiment import Path
+    from netdoctor.facts.runs import Path
 
     size = 16 * MIB
     nccl = replace(experiment, sizes=(size,))
@@ -194,7 +194,7 @@ def gloo() -> Iterator[Row]:
 
 def debug() -> Iterator[Row]:
     """NCCL_DEBUG=INFO with netdoctor's subsystems against WARN: whether looking changes what is seen."""
-    from netdoctor.allreduce.experiment import Cure
+    from netdoctor.facts.runs import Cure
 
     experiment = replace(_two(), sizes=(MIB,))
     quiet = replace(experiment, env=(*experiment.env, ("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_SUBSYS", None)))
@@ -203,10 +203,10 @@ def debug() -> Iterator[Row]:
 
 def numa() -> Iterator[Row]:
     """The same ranks on the CPUs of the GPU's node and of the node farthest from it."""
-    from netdoctor.allreduce.experiment import Cure
-    from netdoctor.host import LiveHost
+    from netdoctor.facts import cpu, gpu
+    from netdoctor.facts.runs import Cure
+    from netdoctor.host.base import LiveHost
     from netdoctor.model import Unavailable
-    from netdoctor.probes import cpu, gpu
 
     host = LiveHost()
     try:
@@ -256,8 +256,8 @@ def _need(count: int) -> int:
 def _two() -> Any:
     """Two ranks as the plan would run them: a GPU each, or both on the only one."""
     from netdoctor.allreduce import plan
-    from netdoctor.allreduce.experiment import TorchFacts
-    from netdoctor.probes.job import JobShape
+    from netdoctor.facts.job import JobShape
+    from netdoctor.facts.runs import TorchFacts
 
     count = min(2, devices()[0])
     return plan.first_experiment(TorchFacts(cuda_available=True, nccl_built=True, device_count=count), JobShape())
@@ -322,7 +322,7 @@ def _bare_loop(ranks: int, size: int, pairs: int) -> dict[str, list[float]]:
     bare: list[float] = []
     ours: list[float] = []
     end = time.monotonic() + float(os.environ.get("GPU_BENCH_SECONDS", "100"))
-    from netdoctor.allreduce.experiment import AllReduce
+    from netdoctor.facts.runs import AllReduce
 
     experiment = AllReduce("nccl", ranks, "cuda", (size,), gpus=tuple(range(ranks)), repeats=20)
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

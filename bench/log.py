@@ -14,7 +14,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 
 from bench import Row, row
-from netdoctor.nccl.log import Parser
+from netdoctor.nccl.log.parser import Parser
 
 _MB = 1e6
 _BLOCK = 1 << 20

@@ -22,7 +22,6 @@ from netdoctor.api import (
     Unavailable,
     Way,
     accelerator,
-    carrier,
     cause_of,
     check,
     fail,
@@ -30,11 +29,12 @@ from netdoctor.api import (
     out_of_memory,
     size_text,
     skip,
+    transport,
     unknown,
 )
 
 AGAIN = "netdoctor preflight"
-SOCKET = carrier.network_family("tcp")
+SOCKET = transport.network_family("tcp")
 START = "start netdoctor allreduce on the missing node as well; --wait gives it more time"
 
 
@@ -51,7 +51,7 @@ def allreduce_run(
         yield _transport(wanted, baseline, paths, accelerator(pci, gpus))
     elif isinstance(expected, Unavailable):
         yield unknown(f"whether a transport is expected could not be read: {expected}", subject="transport")
-    sockets = wanted is not None and carrier.network_family(wanted) == SOCKET
+    sockets = wanted is not None and transport.network_family(wanted) == SOCKET
     if isinstance(baseline, Unavailable):
         told = baseline.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES)  # by the nodes themselves: whose fault it is
         how = START if baseline.kind == Kind.MISSING_NODE else AGAIN
@@ -80,8 +80,8 @@ def _transport(
         *(() if isinstance(baseline, Unavailable) else (baseline.run,)),
         *(() if isinstance(tried, Unavailable) else tried),
     ]
-    shown = {str(run.experiment.path): network for run in runs if (network := carrier.shown_network(run))}
-    other = {way: network for way, network in shown.items() if network != carrier.network_family(wanted)}
+    shown = {str(run.experiment.path): network for run in runs if (network := transport.shown_network(run))}
+    other = {way: network for way, network in shown.items() if network != transport.network_family(wanted)}
     if other:
         way, network = min(other.items(), key=lambda one: one[1] != SOCKET)
         fallback = network == SOCKET
@@ -99,7 +99,7 @@ def _transport(
         why = str(lost) if lost is not None else f"no log of {silent} names the network" if silent else "there is none"
         text = f"{wanted} expected, and no all-reduce shows what carries the data: {why}"
         return unknown(text, subject="transport", how=AGAIN)
-    text = f"NCCL's log of the all-reduce says network {carrier.network_family(wanted)}, as expected"
+    text = f"NCCL's log of the all-reduce says network {transport.network_family(wanted)}, as expected"
     return ok(text, subject="transport", transports=shown)
 
 

@@ -31,7 +31,6 @@ from netdoctor.api import (
     Severity,
     Unavailable,
     Vantage,
-    carrier,
     check,
     fail,
     fix_container,
@@ -41,6 +40,7 @@ from netdoctor.api import (
     ok,
     parse_version,
     skip,
+    transport,
     unknown,
 )
 
@@ -101,7 +101,7 @@ def numa_affinity(
     for gpu in _mine(places, environ):
         yield _of_gpu(gpu, here, _hca_node(gpu, rdma, pci))
     yield _memory([_node_of(g) for g in _mine(places, environ)], here)
-    yield _interrupts(carrier.data_by_sockets(rdma, environ, libraries, baseline, path, net), net, interrupts, here)
+    yield _interrupts(transport.data_by_sockets(rdma, environ, libraries, baseline, path, net), net, interrupts, here)
 
 
 def _no_gpu(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> Finding:
@@ -337,7 +337,9 @@ def _memory(nodes: list[int | Unavailable], here: Here) -> Finding:
     return ok("memory may come from near every GPU", subject="memory")
 
 
-def _interrupts(carried: carrier.Carrier, net: Net | Unavailable, interrupts: Interrupts | Unavailable, here: Here) -> Finding:
+def _interrupts(
+    carried: transport.Carrier, net: Net | Unavailable, interrupts: Interrupts | Unavailable, here: Here
+) -> Finding:
     """Interrupts matter where sockets carry the data: RDMA polls."""
     if len(here.nodes) == 1:
         return ok("one NUMA node with CPUs serves every interrupt", subject="interrupts")

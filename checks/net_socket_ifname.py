@@ -26,13 +26,13 @@ from netdoctor.api import (
     Severity,
     Unavailable,
     Vantage,
-    carrier,
     check,
     fail,
     fix_environment,
     ifname,
+    interfaces,
     ok,
-    reach,
+    transport,
     unknown,
 )
 
@@ -72,8 +72,8 @@ def socket_ifname(
     baseline: Baseline | Unavailable,
     paths: PathRun | Unavailable,
 ) -> Iterator[Finding]:
-    several = reach.several(net, environ, job)
-    unsaid = None if several else reach.unsaid(environ, job)
+    several = interfaces.several(net, environ, job)
+    unsaid = None if several else interfaces.unsaid(environ, job)
     seen = Seen(net, vantage, several, unsaid, isinstance(job, JobShape) and job.nodes_stated and not several)
     yield from _master(seen)
     if isinstance(environ, Unavailable):
@@ -86,7 +86,7 @@ def socket_ifname(
         settings = {name: value for name, value in variables.items() if isinstance(value, str)}
         versions = ifname.versions(nccl, libraries)
         yield from _nccl(seen, settings, nccl, baseline, versions)
-        data = carrier.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
+        data = transport.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
         if data.sockets is not False:
             found = _sockets(seen, settings, versions[-1], data.why)
             yield from found if data.sockets else (_if_sockets(one, data.why) for one in found)
@@ -104,7 +104,7 @@ def _master(seen: Seen) -> Iterator[Finding]:
     elif isinstance(master.addresses, Unavailable):
         text = f"MASTER_ADDR={master.name} does not resolve here (yet): {master.addresses}"
         yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}")
-    elif seen.several and reach.is_loopback(master.name):
+    elif seen.several and interfaces.is_loopback(master.name):
         yield fail(
             f"MASTER_ADDR={master.name} is every node's own loopback: no other node reaches rank 0",
             subject="MASTER_ADDR",
@@ -178,7 +178,7 @@ def _refused(seen: Seen, settings: dict[str, str], nccl: NcclChoice, evidence: d
 
 
 def _none(seen: Seen, named: str, evidence: dict[str, Any]) -> Finding:
-    fine = reach.candidates(seen.net)
+    fine = interfaces.candidates(seen.net)
     hint = " (spaces belong to a name)" if " " in named else " (`=` asks for the whole name)" if "=" in named else ""
     change = f"NCCL_SOCKET_IFNAME=={fine[0]}" if fine else "NCCL_SOCKET_IFNAME"
     return fail(
@@ -202,12 +202,12 @@ def _judge(
             return _none(seen, named, evidence)
         return fail("there is no interface with an address that NCCL can use", subject="NCCL", **evidence)
     name, ip = pick[0]
-    link = reach.named(seen.net, name)
+    link = interfaces.named(seen.net, name)
     if link is None:
         return unknown(f"NCCL takes {name}, which is not among this namespace's interfaces", subject="NCCL", **evidence)
     evidence = {**evidence, "interface": name, "address": ip}
-    better = reach.candidates(seen.net, besides=link.name)
-    wrong = _fault(seen, link, ip, () if reach.tunnel(link) and "NCCL_SOCKET_IFNAME" in settings else better)
+    better = interfaces.candidates(seen.net, besides=link.name)
+    wrong = _fault(seen, link, ip, () if interfaces.tunnel(link) and "NCCL_SOCKET_IFNAME" in settings else better)
     sure = seen.several or not link.up or "duplicate" in (wrong or "")
     if wrong and (sure or not seen.alone):
         return fail(
@@ -218,7 +218,7 @@ def _judge(
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={better[0]}") if better else None,
             **evidence,
         )
-    if reach.inside_node(seen.net, link) and isinstance(seen.net.default_route, Unavailable):
+    if interfaces.inside_node(seen.net, link) and isinstance(seen.net.default_route, Unavailable):
         text = f"NCCL takes {name} ({ip}), a container or tunnel network; the default route: {seen.net.default_route}"
         return unknown(text, subject="NCCL", **evidence)
     if any(one.ip == ip and "tentative" in one.flags for one in link.addresses):
@@ -234,11 +234,11 @@ def _fault(seen: Seen, link: Link, ip: str, better: tuple[str, ...]) -> str | No
         return "which is down"
     if address is not None and "dadfailed" in address.flags:
         return "an IPv6 address that another host has too (duplicate address detection failed)"
-    if reach.is_link_local6(ip) and seen.several:
+    if interfaces.is_link_local6(ip) and seen.several:
         return "an IPv6 link-local address, whose scope is an interface number of this node: it leads nowhere on another"
     if link.loopback:
         return "the loopback, which no other node reaches" if seen.several else None
-    if better and reach.inside_node(seen.net, link) and link.name not in reach.leading_out(seen.net):
+    if better and interfaces.inside_node(seen.net, link) and link.name not in interfaces.leading_out(seen.net):
         return f"a container or tunnel network; the route to other nodes leads through {better[0]}"
     if not link.running and better:
         return "which has no carrier"
@@ -248,10 +248,10 @@ def _fault(seen: Seen, link: Link, ip: str, better: tuple[str, ...]) -> str | No
 def _reach(seen: Seen, link: Link, name: str, ip: str, evidence: dict[str, Any]) -> Finding:
     what = f"NCCL takes {name} ({ip})"
     if not seen.several:
-        narrow = link.loopback or reach.is_link_local6(ip)
+        narrow = link.loopback or interfaces.is_link_local6(ip)
         notes = [f"{name} ({ip}) serves jobs on this node alone; with other nodes NCCL would hang"] if narrow else []
         return seen.good(f"{what}; no other node is named", "NCCL", notes, **evidence)
-    far = reach.others(seen.net)
+    far = interfaces.others(seen.net)
     if any(link.name in one.reached_by() for one in far):
         reached = next(one.name for one in far if link.name in one.reached_by())
         return seen.good(f"{what}, which leads to {reached}", "NCCL", **evidence)
@@ -274,9 +274,9 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
     picks = ifname.choose(seen.net.links, version, settings, "socket")
     if isinstance(picks, Unavailable) or len(picks) < 2:
         return
-    links = [link for pick in picks if (link := reach.named(seen.net, pick.interface))]
-    reaching = reach.leading_out(seen.net)
-    stray = [link.name for link in links if reach.inside_node(seen.net, link) and link.name not in reaching]
+    links = [link for pick in picks if (link := interfaces.named(seen.net, pick.interface))]
+    reaching = interfaces.leading_out(seen.net)
+    stray = [link.name for link in links if interfaces.inside_node(seen.net, link) and link.name not in reaching]
     outer = [link for link in links if link.name not in stray]
     names = ", ".join(link.name for link in links)
     speeds = {link.name: link.speed_mbps for link in outer if isinstance(link.speed_mbps, int)}
@@ -295,7 +295,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(link.name for link in outer)}"),
             **evidence,
         )
-    elif scoped := [pick.interface for pick in picks if reach.is_link_local6(pick.address)]:
+    elif scoped := [pick.interface for pick in picks if interfaces.is_link_local6(pick.address)]:
         yield unknown(
             f"NET/Socket also takes {', '.join(scoped)} by link-local addresses: which reach only an interface of like number",
             subject="NET/Socket",
@@ -317,7 +317,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
             speeds=speeds,
             **evidence,
         )
-    elif shared := reach.one_network(outer):
+    elif shared := interfaces.one_network(outer):
         yield unknown(f"NET/Socket spreads over {names}; {shared}", subject="NET/Socket", **evidence)
     else:
         yield seen.good(f"NET/Socket takes {names}", "NET/Socket", **evidence)
@@ -347,7 +347,7 @@ def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
         yield unknown(f"what the host name resolves to could not be told: {addresses}", subject="Gloo")
         return
     own = {address.ip for link in seen.net.links for address in link.addresses}
-    usable = [] if isinstance(addresses, Unavailable) else [ip for ip in addresses if ip in own or reach.is_loopback(ip)]
+    usable = [] if isinstance(addresses, Unavailable) else [ip for ip in addresses if ip in own or interfaces.is_loopback(ip)]
     taken = usable[0] if usable else "127.0.0.1"  # torch falls back to the loopback
     evidence: dict[str, Any] = {
         "hostname_addresses": [] if isinstance(addresses, Unavailable) else list(addresses),
@@ -356,8 +356,8 @@ def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
     where = f"Gloo takes {taken}, " + (
         "the address of this host's name" if usable else "for this host's name has no address here"
     )
-    fine = reach.candidates(seen.net)
-    if not reach.is_loopback(taken):
+    fine = interfaces.candidates(seen.net)
+    if not interfaces.is_loopback(taken):
         yield seen.good(where, "Gloo", **evidence)
     elif seen.several:
         yield fail(
@@ -375,7 +375,7 @@ def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
 def _gloo_named(seen: Seen, named: str) -> Finding:
     labels = {one.label for link in seen.net.links for one in link.addresses} | {x.name for x in seen.net.links if x.addresses}
     missing = [name for name in named.split(",") if name not in labels]
-    fine = reach.candidates(seen.net)
+    fine = interfaces.candidates(seen.net)
     if missing:
         syntax = named.startswith(("^", "=")) or any(label and label.startswith(missing[0]) for label in labels)
         return fail(
@@ -387,7 +387,7 @@ def _gloo_named(seen: Seen, named: str) -> Finding:
             why="torch stops with `Unable to find address for`",
             value=named,
         )
-    wrong = [text for name in named.split(",") if (text := reach.dead_end(seen.net, name))]
+    wrong = [text for name in named.split(",") if (text := interfaces.dead_end(seen.net, name))]
     if wrong and seen.several:
         return fail(f"GLOO_SOCKET_IFNAME={named}: {wrong[0]}", subject="Gloo", value=named)
     return seen.good(f"Gloo takes {named}", "Gloo", value=named)

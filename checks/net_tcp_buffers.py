@@ -31,16 +31,16 @@ from netdoctor.api import (
     Severity,
     Unavailable,
     Vantage,
-    carrier,
     check,
     fail,
     fix_sysctl,
     ifname,
+    interfaces,
     nccl_integer,
     nccl_ports,
     ok,
-    reach,
     skip,
+    transport,
     unknown,
 )
 
@@ -80,7 +80,7 @@ def tcp_buffers(
     if not isinstance(job, Unavailable) and job.nodes_stated and job.nodes == 1:
         yield skip("the configuration says that the job has one node: no data crosses the network", nodes=1)
         return
-    data = carrier.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
+    data = transport.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
     if data.sockets is False:
         yield skip(f"sockets do not carry the data: {data.why}")
         return
@@ -168,13 +168,13 @@ def _links(net: Net, environ: Environ, version: ifname.Version) -> Iterator[Link
     if isinstance(picks, Unavailable):
         yield unknown(f"which interfaces carry the data could not be told: {picks}")
         return
-    links = [link for pick in picks if (link := reach.named(net, pick.interface))]
-    if all(reach.inside_node(net, link) for link in links):
+    links = [link for pick in picks if (link := interfaces.named(net, pick.interface))]
+    if all(interfaces.inside_node(net, link) for link in links):
         yield unknown("NCCL finds no interface that leaves this node for its sockets", how="see net.socket_ifname")
     for link in links:
         if link.loopback:
             yield skip("NCCL's sockets take the loopback: no data crosses the network", subject=link.name)
-        elif not reach.inside_node(net, link):
+        elif not interfaces.inside_node(net, link):
             yield link
 
 
@@ -192,7 +192,7 @@ def _number(text: str | None | Unavailable) -> int | None:
 
 def _round_trip(net: Net, expected: Expected | Unavailable) -> tuple[float, str] | None:
     """Milliseconds and where they come from: the longest that was measured, else what the site says."""
-    measured = [(one.rtt_ms, one.name) for one in reach.others(net) if isinstance(one.rtt_ms, int | float)]
+    measured = [(one.rtt_ms, one.name) for one in interfaces.others(net) if isinstance(one.rtt_ms, int | float)]
     if measured:
         rtt, name = max(measured)
         return rtt, f"measured to {name}"

@@ -8,7 +8,24 @@ from typing import Any, TypeVar
 
 from netdoctor.allreduce.accelerator import Accelerator, accelerator
 from netdoctor.allreduce.cause import cause_of, out_of_memory
-from netdoctor.allreduce.experiment import (
+from netdoctor.allreduce.limits import Limit as PathLimit
+from netdoctor.allreduce.limits import path_limit
+from netdoctor.causes import CAUSES
+from netdoctor.facts.container import Container
+from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
+from netdoctor.facts.environ import Environ, Launcher, Setting
+from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
+from netdoctor.facts.interrupts import Interrupts
+from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
+from netdoctor.facts.libraries import JobPython, Libraries, NcclLibrary, Plugin, Torch
+from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.nccl_version import parse as parse_version
+from netdoctor.facts.nccl_version import text as version_text
+from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
+from netdoctor.facts.pci import Pci, PciDevice, PciLink
+from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
+from netdoctor.facts.runs import (
     AllReduce,
     Baseline,
     CommonRun,
@@ -21,37 +38,20 @@ from netdoctor.allreduce.experiment import (
     TorchFacts,
     Way,
 )
-from netdoctor.allreduce.limits import Limit as PathLimit
-from netdoctor.allreduce.limits import path_limit
-from netdoctor.causes import CAUSES
+from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
 from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, size_text
-from netdoctor.nccl import carrier, gpudirect, hcas, ifname, reach
-from netdoctor.nccl import environ as nccl_environment
+from netdoctor.nccl import gpudirect, hcas, ifname, interfaces, transport
 from netdoctor.nccl import ports as nccl_ports
-from netdoctor.nccl.facts import LogFacts
+from netdoctor.nccl.gdr_evidence import GdrProof, gdr_proof
 from netdoctor.nccl.integers import integer as nccl_integer
 from netdoctor.nccl.integers import param as nccl_param
-from netdoctor.nccl.proof import GdrProof, gdr_proof
+from netdoctor.nccl.log.facts import LogFacts
+from netdoctor.nccl.rdma_access import Usable, usable
 from netdoctor.nccl.selector import Selector
 from netdoctor.nccl.selector import parse as parse_selector
-from netdoctor.nccl.usable import Usable, usable
-from netdoctor.nccl.used import library_at, plugin_interfaces, used_nccl
-from netdoctor.nccl.version import parse as parse_version
-from netdoctor.nccl.version import text as version_text
-from netdoctor.probes.container import Container
-from netdoctor.probes.cpu import Cpu, MemoryPolicy, Node
-from netdoctor.probes.environ import Environ, Launcher, Setting
-from netdoctor.probes.gpu import Gpu, Gpus, VisibleGpu
-from netdoctor.probes.interrupts import Interrupts
-from netdoctor.probes.job import Expected, JobShape
-from netdoctor.probes.kernel import UNLIMITED, Kernel, Module
-from netdoctor.probes.libraries import JobPython, Libraries, NcclLibrary, Plugin, Torch
-from netdoctor.probes.nccl import NcclChoice
-from netdoctor.probes.net import Address, Link, LocalPorts, Net, Peer, Route
-from netdoctor.probes.pci import Pci, PciDevice, PciLink
-from netdoctor.probes.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
-from netdoctor.probes.vantage import Vantage
+from netdoctor.nccl.used_version import library_at, plugin_interfaces, used_nccl
+from netdoctor.variables import judge as nccl_environment
 
 # What to do where evidence is not the job's own.
 FROM_JOB = "look from the job itself: netdoctor run -- CMD; or --vantage job, if this is where the job runs"
@@ -212,7 +212,6 @@ __all__ = [
     "VisibleGpu",
     "Way",
     "accelerator",
-    "carrier",
     "cause_of",
     "check",
     "fail",
@@ -224,6 +223,7 @@ __all__ = [
     "gpudirect",
     "hcas",
     "ifname",
+    "interfaces",
     "library_at",
     "nccl_environment",
     "nccl_integer",
@@ -235,9 +235,9 @@ __all__ = [
     "parse_version",
     "path_limit",
     "plugin_interfaces",
-    "reach",
     "size_text",
     "skip",
+    "transport",
     "unknown",
     "usable",
     "used_nccl",

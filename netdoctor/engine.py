@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from netdoctor import __version__, facts
+from netdoctor import __version__
 from netdoctor.causes import CAUSES
-from netdoctor.host import Host, ReplayHost
+from netdoctor.facts import registry as facts
+from netdoctor.host.base import Host, ReplayHost
 from netdoctor.model import CheckResult, Finding, Kind, Report, Severity, Status, Unavailable, Verdict, plain
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
     from netdoctor.plugins import Need
-    from netdoctor.snapshot import Snapshot
+    from netdoctor.snapshot.snapshot import Snapshot
 
 Progress = Callable[[str], None]
 Decide = Callable[[tuple[CheckResult, ...], Mapping[str, Any]], tuple[tuple[CheckResult, ...], Verdict]]
@@ -128,7 +129,7 @@ def report(work: Work, decide: Decide, profile: str, partial: str | None = None)
 
 
 def _inventory(have: Mapping[str, Any]) -> dict[str, Any]:
-    from netdoctor.inventory import inventory
+    from netdoctor.facts.inventory import inventory
 
     return {"inventory": inventory(have)}
 
@@ -141,7 +142,7 @@ def identity(work: Work) -> dict[str, Any]:
     node     in a pod: the node's name, given by the downward API as NODE_NAME (deploy/kubernetes does)
     machine  on a host: an id that is the same in all reports of one installation (machine-id(5)), by `redact` not the id itself
     """
-    from netdoctor.host import mapping, read
+    from netdoctor.host.base import mapping, read
 
     hostname = read(work.host, "/proc/sys/kernel/hostname")
     kernel = work.facts.get("Kernel", Unavailable(Kind.NOT_READ))
@@ -170,7 +171,7 @@ def _vantage(vantage: Any) -> dict[str, Any]:
 
 def runs(have: Mapping[str, Any]) -> tuple[Any, ...]:
     """Every run among the facts: baseline first."""
-    from netdoctor.allreduce.experiment import Baseline, PathRun
+    from netdoctor.facts.runs import Baseline, PathRun
 
     out: list[Any] = []
     baseline, path = have.get("Baseline"), have.get("PathRun")

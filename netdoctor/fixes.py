@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Iterable
 from typing import Final
 
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Fix
-from netdoctor.probes.vantage import Vantage
 
 # Per network namespace (net/ipv4/sysctl_net_ipv4.c, ipv4_net_table; net/core/sysctl_net_core.c, netns_core_table); two are not.
 _NETWORK_NAMESPACE: Final = ("net.ipv4.", "net.ipv6.", "net.core.somaxconn")

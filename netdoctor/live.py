@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from netdoctor import engine, facts, stopping
-from netdoctor.host import LiveHost, RecordingHost
+from netdoctor import engine
+from netdoctor.facts import registry as facts
+from netdoctor.host.base import LiveHost, RecordingHost
+from netdoctor.host.redact import redact
 from netdoctor.model import CheckResult, Finding, Kind, Status, Unavailable
-from netdoctor.redact import redact
+from netdoctor.process import signals
 
 if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session
     from netdoctor.api import CheckSpec
-    from netdoctor.config import Config
+    from netdoctor.config.load import Config
 
 # For all all-reduces of one preflight.  `import torch` alone takes minutes on a cold network file system; NCCL's own
 # retries of a refused connection take about 60 s (src/misc/socket.cc).
@@ -61,7 +63,7 @@ def interruptible() -> Iterator[None]:
 
     before = {number: signal.signal(number, raise_once) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        if (number := stopping.noted()) is not None:
+        if (number := signals.noted()) is not None:
             raise Interrupted(number)
         yield
     finally:
@@ -146,8 +148,8 @@ def run(
 def _begin(work: engine.Work, config: Config, progress: engine.Progress, together: Together | None) -> Session | None:
     """Start the job's Python, so that its import of torch runs beside the probes; None where that cannot be."""
     from netdoctor.allreduce.runner import Session
-    from netdoctor.host import mapping
-    from netdoctor.probes._libraries_find import job_python
+    from netdoctor.facts.library_search import job_python
+    from netdoctor.host.base import mapping
 
     variables = mapping(work.host, "env:")
     python = (
@@ -167,8 +169,8 @@ def _begin(work: engine.Work, config: Config, progress: engine.Progress, togethe
 def _with_others(work: engine.Work, session: Session | None, together: Together) -> None:
     """The all-reduce of several nodes as this node's baseline.  The path of one node alone is the preflight's to prove."""
     from netdoctor.allreduce import plan
-    from netdoctor.allreduce.experiment import PathRun
-    from netdoctor.snapshot import with_logs
+    from netdoctor.facts.runs import PathRun
+    from netdoctor.snapshot.snapshot import with_logs
 
     engine.collect(work, (*plan.NEEDS, *_COMPARED))
     begin = time.perf_counter()
@@ -179,7 +181,7 @@ def _with_others(work: engine.Work, session: Session | None, together: Together)
 
 def _all_reduces(work: engine.Work, session: Session, names: Sequence[str], config: Config, progress: engine.Progress) -> None:
     from netdoctor.allreduce import plan
-    from netdoctor.snapshot import with_logs
+    from netdoctor.snapshot.snapshot import with_logs
 
     engine.collect(work, plan.NEEDS)
     deadline = time.monotonic() + (config.budget_s or DEFAULT_BUDGET)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from netdoctor.api import CheckSpec
-from netdoctor.facts import RUNS, SOURCES
+from netdoctor.facts.registry import RUNS, SOURCES
 from netdoctor.model import CheckResult, Finding, Fix, Status, Unavailable
 
 GROUP: Final = "netdoctor.plugins"
@@ -326,7 +326,7 @@ def _lines(text: str, package: str, origin: str) -> Iterator[EntryPoint]:
 
 
 def _open(path: str, owners: frozenset[int]) -> tuple[int | None, str | None]:
-    from netdoctor.trust import open_trusted
+    from netdoctor.host.trust import open_trusted
 
     try:
         return open_trusted(path, owners)

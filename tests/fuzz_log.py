@@ -10,10 +10,10 @@ import random
 import sys
 import time
 
-from netdoctor.commands.log import decide
-from netdoctor.commands.log_output import render
+from netdoctor.cli.log import decide
+from netdoctor.cli.log_output import render
 from netdoctor.nccl.diagnosis import diagnose
-from netdoctor.nccl.log import Parser
+from netdoctor.nccl.log.parser import Parser
 from tests.unit.test_log_parser import ERAS, PREFIXES
 from tests.unit.test_log_rules import FIRST, SILENT
 

@@ -1,4 +1,4 @@
-"""Brings netdoctor/nccl/catalogue.tsv up to a libnccl.
+"""Brings netdoctor/variables/catalogue.tsv up to a libnccl.
 
     python tools/refresh_catalogue.py LIBNCCL            says what differs (exit 1 if anything does)
     python tools/refresh_catalogue.py LIBNCCL --write    writes it into the table
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "netdoctor/nccl/catalogue.tsv"
+TABLE = ROOT / "netdoctor/variables/catalogue.tsv"
 COLUMNS = ("name", "program", "first", "last", "default", "history", "accepts", "section", "note")
 UNDEFINED = -(1 << 31)  # NCCL_CONFIG_UNDEF_INT
 # Whole strings of the file that are no variables: enumerators that messages and NVTX schemas name, bare prefixes, subsystems.

@@ -1,0 +1,1 @@
+"""One all-reduce in the job's own Python."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.pci import Pci
 from netdoctor.model import Kind, Unavailable
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.pci import Pci
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from netdoctor.model import Cost, Quantity
 
 if TYPE_CHECKING:
-    from netdoctor.allreduce.experiment import AllReduce, Cure, Run
     from netdoctor.allreduce.runner import Session
+    from netdoctor.facts.runs import AllReduce, Cure, Run
 
 # Five pairs agree in sign by chance once in 16; the median beyond 10 % keeps that out.  With a spread of 6 % between runs (Gloo
 # on a busy machine of two cores) fewer than 1 in 100 comparisons of equal runs pass both, and a true factor of 1.2 passes more

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netdoctor.allreduce.experiment import Run
+from netdoctor.facts.runs import Run
 from netdoctor.model import Status
 
 # These say that it failed, not why.
@@ -14,7 +14,7 @@ _MEMORY = ("out of memory", "outofmemory")
 def cause_of(run: Run) -> str | None:
     """The likeliest cause by name, or None where nothing tells more than that it failed."""
     from netdoctor.nccl.diagnosis import diagnose  # only where something failed: these rules take a while to import
-    from netdoctor.nccl.log import parse_text
+    from netdoctor.nccl.log.parser import parse_text
 
     first = [r for r in run.ranks if r.rank in run.blamed] + [r for r in run.ranks if r.rank not in run.blamed]
     said = "".join(f"[rank{r.rank}]: {r.error}\n" for r in first if r.error)

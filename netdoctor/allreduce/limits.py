@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.allreduce.experiment import Path, Run
+from netdoctor.facts.gpu import Gpu, Gpus
+from netdoctor.facts.pci import Pci, PciLink
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.runs import Path, Run
 from netdoctor.model import Kind, Unavailable
-from netdoctor.probes.gpu import Gpu, Gpus
-from netdoctor.probes.pci import Pci, PciLink
-from netdoctor.probes.rdma import Rdma
 
 # GB/s of one NVLink by compute capability (src/graph/topo.h: SM60_NVLINK_BW … SM100_NVLINK_BW).
 NVLINK: Final = {(6, 0): 18.0, (7, 0): 20.0, (8, 0): 20.0, (8, 6): 12.0, (9, 0): 20.6, (10, 0): 40.1, (10, 3): 40.1}

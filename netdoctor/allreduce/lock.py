@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from netdoctor.allreduce.experiment import Obstacle, Reason
+from netdoctor.facts.runs import Obstacle, Reason
 
 ROOT_FOLDER: Final = "/run/netdoctor"
 HELD: Final = Reason(Obstacle.LOCK, "another netdoctor holds the lock of this node")

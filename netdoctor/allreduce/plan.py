@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from netdoctor.allreduce.experiment import AllReduce, Baseline, Obstacle, Path, PathRun, Reason, Run, State, TorchFacts, Way
 from netdoctor.allreduce.verdict import not_started
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.gpu import Gpu, Gpus
+from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.runs import AllReduce, Baseline, Obstacle, Path, PathRun, Reason, Run, State, TorchFacts, Way
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import hcas, selector
 from netdoctor.nccl.integers import integer
-from netdoctor.probes.environ import Environ
-from netdoctor.probes.gpu import Gpu, Gpus
-from netdoctor.probes.job import Expected, JobShape
-from netdoctor.probes.pci import Pci
-from netdoctor.probes.rdma import Rdma
 
 if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session

@@ -11,15 +11,15 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from netdoctor import proc
 from netdoctor.allreduce import verdict
-from netdoctor.allreduce.experiment import PHASES, Across, AllReduce, Obstacle, Reason, Run, TorchFacts
 from netdoctor.allreduce.lock import Lock
 from netdoctor.allreduce.sandbox import Sandbox, User, conf_names, find_user, sandbox, untrusted_code
 from netdoctor.allreduce.shared import memory, read_logs, shared_memory
 from netdoctor.allreduce.worker import Worker
+from netdoctor.facts.runs import PHASES, Across, AllReduce, Obstacle, Reason, Run, TorchFacts
+from netdoctor.host.redact import scrub
 from netdoctor.model import Kind, Unavailable
-from netdoctor.redact import scrub
+from netdoctor.process import proc
 
 # Seconds without any progress after which a phase counts as stalled.  A healthy node needs 3 s for the import (minutes on a
 # cold network file system: then the answer is unknown, and the whole is bounded by the caller's deadline), below 10 s for the

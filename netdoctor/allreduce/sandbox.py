@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from netdoctor.environment import writes
 from netdoctor.model import Kind, Unavailable
-from netdoctor.variables import writes
 
 # What a launcher sets for its own ranks.  torch reads the first line even where a store is given; MPI and PMI variables make
 # UCX and libfabric plugins look for a process manager.
@@ -103,7 +103,7 @@ def untrusted_code(python: str, environment: Mapping[str, str]) -> str | None:
     is judged by the nearest folder that is: who may write that could put it there.  The Python that netdoctor itself runs
     in is not asked: whoever can change it has changed netdoctor already.
     """
-    from netdoctor.trust import trusted
+    from netdoctor.host.trust import trusted
 
     own = os.path.dirname(os.path.dirname(os.path.abspath(python))) == os.path.abspath(sys.prefix)
     for path in () if own else _code_of(python):

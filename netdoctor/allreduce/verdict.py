@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from netdoctor.allreduce.busbw import busbw
-from netdoctor.allreduce.experiment import PHASES, AllReduce, Obstacle, RankResult, Reason, Run, State, TorchFacts
+from netdoctor.facts.runs import PHASES, AllReduce, Obstacle, RankResult, Reason, Run, State, TorchFacts
 
 Event = Mapping[str, Any]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from netdoctor.compare.traits import NOT_SET, family, title
 from netdoctor.fleet.groups import Group
 from netdoctor.fleet.nodes import Node
-from netdoctor.fleet.traits import NOT_SET, family, title
 from netdoctor.model import Severity
 
 # Of an upgrade that is half done, 48 against 47 nodes, the 47 are not at fault; three of five are a majority.

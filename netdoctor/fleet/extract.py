@@ -9,8 +9,8 @@ import time
 from collections.abc import Hashable, Iterable
 from typing import Any, Final, TypeVar
 
+from netdoctor.compare.traits import no_gpu, traits
 from netdoctor.fleet.nodes import Item, NodeRun, Shape, clean
-from netdoctor.fleet.traits import no_gpu, traits
 from netdoctor.model import size_text
 
 H = TypeVar("H", bound=Hashable)

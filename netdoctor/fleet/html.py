@@ -10,15 +10,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from netdoctor.compare.traits import title as trait_title
 from netdoctor.fleet.drift import Drift
 from netdoctor.fleet.nodes import GOOD, STATES, Node, count
 from netdoctor.fleet.outliers import METRICS, Distribution
 from netdoctor.fleet.read import KINDS
 from netdoctor.fleet.report import Fleet
-from netdoctor.fleet.traits import title as trait_title
 from netdoctor.model import Status
-from netdoctor.render import plots
-from netdoctor.render.page import asset, data_block, esc, page
+from netdoctor.report import plots
+from netdoctor.report.page import asset, data_block, esc, page
 
 FOLD: Final = 300  # more nodes than this: the good ones are folded
 MOST_NAMES: Final = 40

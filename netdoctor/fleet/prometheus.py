@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from netdoctor.extras import MissingExtraError
 from netdoctor.fleet.nodes import GOOD, STATES, safe_name
 from netdoctor.fleet.outliers import METRICS
 from netdoctor.fleet.report import Fleet
+from netdoctor.report.extras import MissingExtraError
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from netdoctor.fleet.across import Fault, across
+from netdoctor.compare.traits import ABSENT
 from netdoctor.fleet.drift import Drift, drift
 from netdoctor.fleet.groups import Group, group
 from netdoctor.fleet.history import doubts, to_and_fro
@@ -27,8 +27,8 @@ from netdoctor.fleet.nodes import (
     shown,
 )
 from netdoctor.fleet.outliers import METRICS, Distribution, distributions
+from netdoctor.fleet.pairwise import Fault, across
 from netdoctor.fleet.read import KINDS
-from netdoctor.fleet.traits import ABSENT
 from netdoctor.model import Finding, Severity, Status
 
 FLEET_SCHEMA: Final = "netdoctor.fleet/1"

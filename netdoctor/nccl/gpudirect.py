@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from netdoctor.facts.nccl_version import Version, text
+from netdoctor.facts.pci import PciDevice
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.integers import integer
-from netdoctor.nccl.version import Version, text
-from netdoctor.probes.pci import PciDevice
 
 # Nearest first (topo.h, PATH_*; P2C came with 2.26: its place decides nothing for the versions without it).
 LEVELS: Final = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
+from netdoctor.facts.pci import Pci, PciDevice
+from netdoctor.facts.rdma import RdmaDevice, RdmaPort
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.gpudirect import C2C_NAMES, distance, rank
 from netdoctor.nccl.selector import Selector
-from netdoctor.probes.gpu import Gpu, Gpus, VisibleGpu
-from netdoctor.probes.pci import Pci, PciDevice
-from netdoctor.probes.rdma import RdmaDevice, RdmaPort
 
 
 @dataclass(frozen=True)

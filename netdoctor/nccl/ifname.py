@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from typing import Final, NamedTuple
 
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.net import Link
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.selector import Selector, parse
-from netdoctor.probes.libraries import Libraries
-from netdoctor.probes.nccl import NcclChoice
-from netdoctor.probes.net import Link
 
 MAX_IFS: Final = 16  # src/include/socket.h
 RUNNING_FROM: Final = (2, 28, 0)  # only IFF_RUNNING interfaces, and virbr passed over

@@ -1,15 +1,123 @@
-"""Names of interfaces that do not lead to other nodes of a job: networks of containers and virtual machines, and tunnels.
-
-Which interfaces carry the same address on every node (fleet/extract.py), and which kinds a container has as its own
-(checks/net_port_range.py), are other questions: flannel's address is a node's own, a BlueField's tmfifo_net is not.
-"""
+"""Which interfaces lead to other nodes, by address and route; names matter only where another interface has the route."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from ipaddress import ip_address, ip_interface
 from typing import Final
 
-TUNNEL_NAMES: Final = ("tailscale", "wg")  # between hosts: may well be the network that somebody means
-INSIDE_NAMES: Final = (
-    *("docker", "podman", "lxc", "lxdbr", "cni", "flannel", "cali", "cilium", "kube-", "veth"),  # containers
-    *("br-", "virbr", "tun", "tap", *TUNNEL_NAMES),  # Docker networks, libvirt, tunnels
-)
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.job import JobShape
+from netdoctor.facts.net import Link, Net, Peer
+from netdoctor.model import Kind, Unavailable
+from netdoctor.nccl.interface_names import INSIDE_NAMES, TUNNEL_NAMES
+
+INSIDE_KINDS: Final = ("tun", "wireguard", "vxlan", "geneve", "dummy")  # networks of containers, and tunnels
+
+
+def others(net: Net) -> tuple[Peer, ...]:
+    """The peers that are other nodes, MASTER_ADDR first."""
+    master = () if net.master is None or isinstance(net.master, Unavailable) else (net.master,)
+    return tuple(one for one in (*master, *net.peers) if one.local is False)
+
+
+def several(net: Net, environ: Environ | Unavailable, job: JobShape | Unavailable) -> bool:
+    """Whether the job runs on more than this node, as far as anything says so; the configuration's word counts most."""
+    if not isinstance(job, Unavailable) and (job.nodes_stated or job.nodes > 1):
+        return job.nodes > 1
+    if any(one.local is False for one in others(net)):
+        return True
+    if isinstance(environ, Unavailable):
+        return False
+    launcher = environ.launcher
+    return (launcher.nodes or 1) > 1 or (launcher.world or 1) > (launcher.local_world or launcher.world or 1)
+
+
+def unsaid(environ: Environ | Unavailable, job: JobShape | Unavailable) -> Unavailable | None:
+    """Why the job may run on other nodes although nothing names one; None: it runs on this node alone, as far as is known."""
+    if isinstance(job, Unavailable):
+        return job
+    if job.nodes_stated or isinstance(environ, Unavailable) or not environ.launcher.nodes_unsaid:
+        return None
+    return Unavailable(Kind.NOT_READ, f"{environ.launcher.name} does not say")
+
+
+def leading_out(net: Net) -> frozenset[str]:
+    """Interfaces that lead to another node, or out of this one by the default route."""
+    route = net.default_route
+    default = frozenset[str]() if route is None or isinstance(route, Unavailable) else frozenset({route.interface})
+    return default.union(*(one.reached_by() for one in others(net)))
+
+
+def candidates(net: Net, besides: str = "") -> tuple[str, ...]:
+    """Interfaces to take instead of `besides`: up, with an address, and leading out."""
+    leading = leading_out(net)
+    return tuple(
+        link.name
+        for link in net.links
+        if link.name in leading and link.name != besides and link.up and not link.loopback and link.addresses
+    )
+
+
+def inside_node(net: Net, link: Link) -> bool:
+    """A network of containers or a tunnel, by name or kind, unless hardware is part of it (a bridge over a NIC)."""
+    if link.kind == "bridge":
+        return not any(one.controller == link.index and one.kind in (None, "bond", "team", "vlan") for one in net.links)
+    if link.kind == "openvswitch":  # br-ex has the host's own address, and no index tells that a NIC is its port
+        return False
+    return link.kind in INSIDE_KINDS or link.name.startswith(INSIDE_NAMES)
+
+
+def tunnel(link: Link) -> bool:
+    """A tunnel between hosts, which may well be the network that somebody means."""
+    return link.kind in ("wireguard", "tun") or link.name.startswith(TUNNEL_NAMES)
+
+
+def one_network(links: Iterable[Link]) -> str | None:
+    """What is to be said of interfaces in one IP network.
+
+    NCCL's sockets are not bound to an interface (src/misc/socket.cc connects to the peer's address alone), so the kernel's
+    route decides: of two entries for one network it takes the first (ip-route(8)).
+    """
+    holders: dict[str, list[str]] = {}
+    for link in links:
+        for network in sorted({str(ip_interface(f"{a.ip}/{a.prefix}").network) for a in link.addresses if a.scope == "global"}):
+            holders.setdefault(network, []).append(link.name)
+    shared = next(((network, names) for network, names in holders.items() if len(names) > 1), None)
+    return f"{', '.join(shared[1])} are in {shared[0]}, to which the kernel sends through one of them" if shared else None
+
+
+def named(net: Net, name: str) -> Link | None:
+    """By name, or by the label of one of its addresses."""
+    return net.link(name) or next((one for one in net.links if any(a.label == name for a in one.addresses)), None)
+
+
+def dead_end(net: Net, name: str) -> str | None:
+    """Why no other node comes to what listens on this interface, whatever the network is; None where one may."""
+    link = named(net, name)
+    if link is None:
+        return None
+    if link.loopback:
+        return "no other node reaches the loopback"
+    if not link.up:
+        return f"{name} is down, and no other node reaches it"
+    # Those are told to the others without the number of the interface, without which nobody dials them (ipv6(7)).
+    if link.addresses and all(is_link_local6(one.ip) for one in link.addresses):
+        return f"{name} has only IPv6 link-local addresses, which no other node can dial"
+    return None
+
+
+def is_loopback(text: str) -> bool:
+    """An address of the loopback, or ``localhost``."""
+    try:
+        return ip_address(text.partition("%")[0]).is_loopback
+    except ValueError:
+        return text == "localhost"
+
+
+def is_link_local6(text: str) -> bool:
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return address.version == 6 and address.is_link_local

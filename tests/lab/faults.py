@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from netdoctor import engine
 from netdoctor.model import Finding, plain
-from netdoctor.snapshot import Snapshot, loads
+from netdoctor.snapshot.snapshot import Snapshot, loads
 from tests.lab import fixtures
 
 FOLDER: Final = fixtures.ROOT / "fixtures" / "faults"

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from netdoctor import engine
 from netdoctor.api import CheckSpec
-from netdoctor.commands import common, diagnose
-from netdoctor.config import Config
-from netdoctor.host import ReplayHost
+from netdoctor.cli import diagnose, setup
+from netdoctor.config.load import Config
+from netdoctor.host.base import ReplayHost
 from netdoctor.model import Finding, Report, Unavailable
-from netdoctor.render import json as as_json
-from netdoctor.snapshot import Snapshot, dumps, loads
+from netdoctor.report import json as as_json
+from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
 
 ROOT: Final = pathlib.Path(__file__).parents[2]
 HOSTS: Final = ROOT / "fixtures" / "hosts"
@@ -32,7 +32,7 @@ def snapshot(slug: str) -> Snapshot:
 @functools.cache
 def specs() -> tuple[CheckSpec, ...]:
     """The checks that come with netdoctor."""
-    return common.load_checks(Config(), ())[0]
+    return setup.load_checks(Config(), ())[0]
 
 
 def facts_of(taken: Snapshot) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def findings(have: dict[str, Any]) -> dict[str, tuple[Finding, ...]]:
 def report(taken: Snapshot) -> Report:
     """As `netdoctor diagnose` gives it."""
     config = diagnose._with_policy(Config(), taken.policy)
-    return engine.diagnose(taken, specs(), common.decider(config, taken.selected, taken.partial), config.profile)
+    return engine.diagnose(taken, specs(), setup.decider(config, taken.selected, taken.partial), config.profile)
 
 
 def stable(taken: Snapshot) -> dict[str, Any]:

@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator
 from multiprocessing.pool import Pool
 from typing import Any, Final
 
-from netdoctor import engine, facts
+from netdoctor import engine
 from netdoctor.api import CheckSpec
-from netdoctor.host import RecordingHost, ReplayHost
+from netdoctor.facts import registry
+from netdoctor.host.base import RecordingHost, ReplayHost
 from netdoctor.model import Unavailable
 from netdoctor.plugins import needs
-from netdoctor.snapshot import Snapshot
+from netdoctor.snapshot.snapshot import Snapshot
 from tests.lab import faults, fixtures
 from tests.lab.absence import is_evidence
 from tests.lab.oracle import worse
@@ -70,7 +71,7 @@ def by_fault(number: int, limit: int | None = None) -> tuple[list[str], int, int
 def _needed(spec: CheckSpec) -> frozenset[str]:
     """The facts that a check is made from, at first or second hand."""
     own = [need.type.__name__ for need in needs(spec)]
-    return frozenset(own).union(facts.closure(own))
+    return frozenset(own).union(registry.closure(own))
 
 
 def _without(name: str, taken: Snapshot, questions: Iterable[str], specs: Iterable[CheckSpec]) -> list[str]:
@@ -98,9 +99,9 @@ def _facts_and_questions(taken: Snapshot) -> tuple[dict[str, Any], dict[str, fro
     """All facts, and what the probe of each asked."""
     have: dict[str, Any] = dict(taken.runs)
     asked: dict[str, frozenset[str]] = {}
-    for name in facts.closure(engine.wanted(fixtures.specs())):
+    for name in registry.closure(engine.wanted(fixtures.specs())):
         host = RecordingHost(ReplayHost(taken.answers))
-        have[name] = facts.make(host, name, have)
+        have[name] = registry.make(host, name, have)
         asked[name] = frozenset(host.answers)
     return have, asked
 
@@ -108,9 +109,9 @@ def _facts_and_questions(taken: Snapshot) -> tuple[dict[str, Any], dict[str, fro
 def _again(have: dict[str, Any], names: tuple[str, ...], taken: Snapshot) -> dict[str, Any]:
     """`have` with these facts, and those made from them, made again."""
     lost, host, changed = dict(have), ReplayHost(taken.answers), set(names)
-    for name, source in facts.SOURCES.items():
+    for name, source in registry.SOURCES.items():
         if name in lost and (name in changed or changed & set(source.after)):
-            lost[name] = facts.make(host, name, lost)
+            lost[name] = registry.make(host, name, lost)
             changed.add(name)
     return lost
 

@@ -12,9 +12,9 @@ import sys
 
 PROBE = """
 import json
-from netdoctor.host import LiveHost
+from netdoctor.host.base import LiveHost
 from netdoctor.model import plain
-from netdoctor.probes import rdma
+from netdoctor.facts import rdma
 host = LiveHost()
 host.prefetch(getattr(rdma, "ASKS", ()))
 print(json.dumps(plain(rdma.probe(host))))
@@ -40,7 +40,7 @@ def output(command: list[str]) -> str:
 
 def main(path: str) -> None:
     out = os.open(path, os.O_WRONLY | os.O_NOCTTY)
-    doctor = [sys.executable, "-m", "netdoctor.cli", "preflight", "--no-allreduce", "--vantage", "job", "--quiet", "-f", "json"]
+    doctor = [sys.executable, "-m", "netdoctor", "preflight", "--no-allreduce", "--vantage", "job", "--quiet", "-f", "json"]
     for step, change in STEPS.items():
         subprocess.run(["sh", "-ec", change], check=True)
         wrap = WITHOUT_RIGHTS if step == "node of no right" else []

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from netdoctor.commands import common
-from netdoctor.config import Config
-from netdoctor.imports import import_tree
+from netdoctor.cli import setup
+from netdoctor.config.load import Config
+from netdoctor.facts.pci import PciDevice
 from netdoctor.model import Unavailable
-from netdoctor.probes.pci import PciDevice
-from netdoctor.snapshot import Snapshot, dumps, loads
+from netdoctor.snapshot.import_tree import import_tree
+from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
 from tests.lab import fixtures
 from tests.support import lstopo, others
 
@@ -34,7 +34,7 @@ class Seen:
 def imported(tree: others.Tree) -> Snapshot:
     """As `netdoctor snapshot --import-tree` writes it and `netdoctor diagnose` reads it."""
     with tree.unpacked() as root:
-        taken = import_tree(str(root), Config().as_answer(), fixtures.specs(), common.policy_data(Config()), "test")
+        taken = import_tree(str(root), Config().as_answer(), fixtures.specs(), setup.policy_data(Config()), "test")
     return loads(dumps(taken))
 
 

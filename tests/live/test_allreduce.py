@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from netdoctor.allreduce.experiment import AllReduce, TorchFacts
 from netdoctor.allreduce.runner import Session
+from netdoctor.facts.runs import AllReduce, TorchFacts
 from netdoctor.model import Unavailable
 
 pytestmark = pytest.mark.live
@@ -268,7 +268,7 @@ def test_planted_paths_are_not_written(folder: Path) -> None:
 
 KILLED = """
 import os, sys, time
-from netdoctor.allreduce.experiment import AllReduce
+from netdoctor.facts.runs import AllReduce
 from netdoctor.allreduce.runner import Session
 session = Session(sys.executable, dict(os.environ), lock=False)
 session.start()

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from netdoctor.allreduce import plan
-from netdoctor.allreduce.experiment import AllReduce, TorchFacts
 from netdoctor.allreduce.runner import Session
-from netdoctor.nccl.log import parse_text
-from netdoctor.probes.job import JobShape
+from netdoctor.facts.job import JobShape
+from netdoctor.facts.runs import AllReduce, TorchFacts
+from netdoctor.nccl.log.parser import parse_text
 from tests.support import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from netdoctor.asking import Asking
-from netdoctor.host import LiveHost
+from netdoctor.facts import gpu, rdma
+from netdoctor.host.base import LiveHost
+from netdoctor.host.children import Asking
+from netdoctor.host.trust import trusted
 from netdoctor.model import Unavailable
-from netdoctor.probes import gpu, rdma
-from netdoctor.trust import trusted
 from tests.support import native
 
 pytestmark = pytest.mark.live

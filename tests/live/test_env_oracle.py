@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from netdoctor.nccl import catalogue, selector
+from netdoctor.facts.nccl_version import parse as parse_version
+from netdoctor.nccl import selector
 from netdoctor.nccl.integers import strtoll
-from netdoctor.nccl.version import parse as parse_version
+from netdoctor.variables import catalogue
 from tests.support.env_table import NEW, OLD, ROWS, Row
 from tests.support.libnccl import libraries
 

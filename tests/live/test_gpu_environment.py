@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 import pytest
 
 from netdoctor.allreduce.cause import cause_of
-from netdoctor.allreduce.experiment import Baseline, Run
 from netdoctor.allreduce.runner import Session
-from netdoctor.commands import env as command
-from netdoctor.host import LiveHost
+from netdoctor.cli import env as command
+from netdoctor.facts.environ import Setting
+from netdoctor.facts.nccl_version import parse as parse_version
+from netdoctor.facts.runs import Baseline, Run
+from netdoctor.host.base import LiveHost
 from netdoctor.model import Status
-from netdoctor.nccl import environ
-from netdoctor.nccl.log import parse_text
-from netdoctor.nccl.version import parse as parse_version
-from netdoctor.probes.environ import Setting
-from netdoctor.snapshot import with_logs
+from netdoctor.nccl.log.parser import parse_text
+from netdoctor.snapshot.snapshot import with_logs
+from netdoctor.variables import judge as environ
 from tests.support import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]

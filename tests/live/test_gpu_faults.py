@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from netdoctor.allreduce.cause import out_of_memory
-from netdoctor.allreduce.experiment import AllReduce, Baseline, Run
 from netdoctor.allreduce.runner import Session
 from netdoctor.checks.allreduce_run import allreduce_run
+from netdoctor.facts.runs import AllReduce, Baseline, Run
 from netdoctor.model import Finding, Status, Unavailable
 from tests.support import gpus
 

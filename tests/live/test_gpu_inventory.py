@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from netdoctor.host import LiveHost
+from netdoctor.facts import gpu, pci
+from netdoctor.host.base import LiveHost
 from netdoctor.model import Unavailable
-from netdoctor.probes import gpu, pci
 from tests.support import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netdoctor.allreduce import limits, plan
-from netdoctor.allreduce.experiment import AllReduce, Baseline, Path, Run
 from netdoctor.allreduce.runner import Session
-from netdoctor.host import LiveHost
+from netdoctor.facts import gpu, pci, rdma
+from netdoctor.facts.runs import AllReduce, Baseline, Path, Run
+from netdoctor.host.base import LiveHost
 from netdoctor.model import Unavailable
-from netdoctor.nccl.log import parse_text
-from netdoctor.probes import gpu, pci, rdma
-from netdoctor.snapshot import with_logs
+from netdoctor.nccl.log.parser import parse_text
+from netdoctor.snapshot.snapshot import with_logs
 from tests.support import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netdoctor.allreduce.cause import cause_of
-from netdoctor.allreduce.experiment import AllReduce, Baseline, Run
 from netdoctor.allreduce.plan import ONE_GPU_ENV
 from netdoctor.allreduce.runner import Session
-from netdoctor.ask import elf
 from netdoctor.checks.allreduce_run import allreduce_run
-from netdoctor.host import LiveHost, mapping, question
+from netdoctor.facts import gpu, net, pci
+from netdoctor.facts.nccl_version import parse as parse_version
+from netdoctor.facts.runs import AllReduce, Baseline, Run
+from netdoctor.host.ask import elf
+from netdoctor.host.base import LiveHost, mapping, question
 from netdoctor.model import Status, Unavailable
 from netdoctor.nccl import ifname
 from netdoctor.nccl.diagnosis import diagnose
-from netdoctor.nccl.log import parse_text
-from netdoctor.nccl.version import parse as parse_version
-from netdoctor.probes import gpu, net, pci
-from netdoctor.snapshot import with_logs
+from netdoctor.nccl.log.parser import parse_text
+from netdoctor.snapshot.snapshot import with_logs
 from tests.support import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]

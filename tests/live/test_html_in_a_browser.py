@@ -17,12 +17,12 @@ from html.parser import HTMLParser
 
 import pytest
 
+from netdoctor.facts.inventory import inventory
 from netdoctor.fleet import html as fleet_html
 from netdoctor.fleet.read import read
 from netdoctor.fleet.report import examine
-from netdoctor.inventory import inventory
 from netdoctor.model import Finding, Quantity, Status
-from netdoctor.render import html as node_html
+from netdoctor.report import html as node_html
 from tests.support import facts, fleets
 from tests.support.reports import FAIL, PAIRS, PASS, SKIP, UNKNOWN, check, report
 

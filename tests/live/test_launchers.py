@@ -24,7 +24,7 @@ pytestmark = [
 Report = dict[str, Any]
 ONLY = "allreduce.run,allreduce.bandwidth,nccl.environment"
 ALLREDUCE = ("allreduce", "--python", sys.executable, "--wait", "60", "--only", ONLY, "-f", "json", "-q")
-NETDOCTOR = (sys.executable, "-m", "netdoctor.cli")
+NETDOCTOR = (sys.executable, "-m", "netdoctor")
 COMMAS = {"NCCL_IB_HCA": "mlx5_0,mlx5_1", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
 

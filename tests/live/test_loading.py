@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from netdoctor.ask import elf
-from netdoctor.host import Answer, LiveHost, RecordingHost, ReplayHost
+from netdoctor.facts.libraries import Libraries, probe
+from netdoctor.facts.loader import Object, Search, Taken, takes
+from netdoctor.host.ask import elf
+from netdoctor.host.base import Answer, LiveHost, RecordingHost, ReplayHost
+from netdoctor.host.trust import trusted
 from netdoctor.model import Unavailable
-from netdoctor.nccl.loading import Object, Search, Taken, takes
-from netdoctor.probes.libraries import Libraries, probe
-from netdoctor.trust import trusted
 from tests.support import libnccl
 from tests.support.native import gcc
 

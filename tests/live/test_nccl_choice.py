@@ -49,11 +49,11 @@ SETTINGS: list[dict[str, str]] = [
 ]  # fmt: skip
 
 PROGRAM = """
-from netdoctor.ask import nccl, netlink
-from netdoctor.host import ReplayHost
+from netdoctor.host.ask import nccl, netlink
+from netdoctor.host.base import ReplayHost
 from netdoctor.model import Unavailable
 from netdoctor.nccl.ifname import choose
-from netdoctor.probes.net import probe
+from netdoctor.facts.net import probe
 layout, libraries, settings = json.loads(sys.argv[1])
 exec(layout)
 links = probe(ReplayHost({"ask:netlink": netlink.answer({})})).links

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from netdoctor.host import LiveHost, question
+from netdoctor.host.base import LiveHost, question
 from netdoctor.model import Unavailable
 from tests.support import libnccl, netlab
 
@@ -71,20 +71,20 @@ def test_a_file_that_is_no_library() -> None:
 
 # Facts of a namespace, judged as the engine judges them.
 PROGRAM = """
-from netdoctor import facts
+from netdoctor.facts import registry as facts
 from netdoctor.checks.net_socket_ifname import socket_ifname
-from netdoctor.host import LiveHost, question
+from netdoctor.host.base import LiveHost, question
 from netdoctor.model import Unavailable, plain
 from tests.support.facts import environ, job, judge, libraries, library, machine, torch
 layout, path, variables = json.loads(sys.argv[1])
 exec(layout)
 os.environ.update(variables)
 host = LiveHost(config={})
-from netdoctor.probes import nccl, net
-from netdoctor.probes.libraries import Libraries
-from netdoctor.probes.net import Net
-from netdoctor.probes.nccl import NcclChoice
-from netdoctor.probes.environ import Environ, probe as probe_environ
+from netdoctor.facts import nccl_choice as nccl, net
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.net import Net
+from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.environ import Environ, probe as probe_environ
 have = libraries(torch=torch(nccl_path=path), nccl=(library(path),))
 made = {Net: net.probe(host), Environ: probe_environ(host), Libraries: have, NcclChoice: nccl.probe(host, have)}
 host.close()

@@ -16,7 +16,7 @@ if os.geteuid() != 0:
 
 PROGRAM = """
 import sys
-from netdoctor.output import OutputError, write
+from netdoctor.process.files import OutputError, write
 try:
     print(write(sys.argv[1], sys.argv[2] * int(sys.argv[3])))
 except OutputError as error:

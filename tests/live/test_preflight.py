@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 pytestmark = pytest.mark.live
-NETDOCTOR = [sys.executable, "-m", "netdoctor.cli"]
+NETDOCTOR = [sys.executable, "-m", "netdoctor"]
 SECRET = "hunter2-Zq9x"
 PLANTED = {"AWS_SECRET_ACCESS_KEY": SECRET, "NCCL_FOO_TOKEN": SECRET, "MASTER_ADDR_NOTE": f"http://me:{SECRET}@x/"}
 

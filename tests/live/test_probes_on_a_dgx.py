@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from netdoctor.trust import trusted
+from netdoctor.host.trust import trusted
 from tests.support import native
 from tests.support.overlay import can_overlay, probes
 from tests.support.trees import dgx_h100, scratch

@@ -12,7 +12,7 @@ import uuid
 import pytest
 
 pytestmark = pytest.mark.live
-NETDOCTOR = [sys.executable, "-m", "netdoctor.cli"]
+NETDOCTOR = [sys.executable, "-m", "netdoctor"]
 SHOW = [sys.executable, "-c", "import json, os, sys; print(json.dumps(dict(os.environ))); sys.exit(7)"]
 
 

@@ -52,7 +52,7 @@ seen["prolog log"] = pathlib.Path("/run/slurm/slurmd-n3.log").read_text()
 seen["asleep"] = [c for c in map(command, processes()) if c.startswith("sleep")]
 
 # The one file was tried; an installed netdoctor starts faster.
-PROGRAM = f"{sys.executable} -I -m netdoctor.cli"
+PROGRAM = f"{sys.executable} -I -m netdoctor"
 settings()
 
 # netdoctor breaks, in every way; the other nodes are as bad as n3, so that nothing but the defect keeps them in service.

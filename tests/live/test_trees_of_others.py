@@ -11,7 +11,7 @@ import pathlib
 import pytest
 from typer.testing import CliRunner
 
-from netdoctor.cli import app
+from netdoctor.cli.main import app
 from tests.lab import trees
 from tests.support import others
 

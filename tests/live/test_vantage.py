@@ -16,9 +16,9 @@ pytestmark = [pytest.mark.live, pytest.mark.skipif(not shutil.which("unshare"), 
 ROOT = pathlib.Path(__file__).parents[2]
 _LOOK = """
 import json
-from netdoctor.host import LiveHost
+from netdoctor.host.base import LiveHost
 from netdoctor.model import plain
-from netdoctor.probes import container, vantage
+from netdoctor.facts import container, vantage
 host = LiveHost()
 print(json.dumps([plain(vantage.probe(host)), plain(container.probe(host))]))
 """

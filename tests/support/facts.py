@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from netdoctor.allreduce.experiment import AllReduce, Baseline, Path, PathRun, RankResult, Run
+from netdoctor.facts.container import Container
+from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
+from netdoctor.facts.environ import Environ, Launcher, Setting
+from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
+from netdoctor.facts.interrupts import Interrupts
+from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
+from netdoctor.facts.libraries import JobPython, Libraries, NcclLibrary, Plugin, Torch
+from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.net import Address, Link, LocalPorts, Net
+from netdoctor.facts.pci import Pci, PciDevice, PciLink
+from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
+from netdoctor.facts.runs import AllReduce, Baseline, Path, PathRun, RankResult, Run
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
-from netdoctor.nccl.facts import LogFacts, Via
-from netdoctor.probes.container import Container
-from netdoctor.probes.cpu import Cpu, MemoryPolicy, Node
-from netdoctor.probes.environ import Environ, Launcher, Setting
-from netdoctor.probes.gpu import Gpu, Gpus, VisibleGpu
-from netdoctor.probes.interrupts import Interrupts
-from netdoctor.probes.job import Expected, JobShape
-from netdoctor.probes.kernel import UNLIMITED, Kernel, Module
-from netdoctor.probes.libraries import JobPython, Libraries, NcclLibrary, Plugin, Torch
-from netdoctor.probes.nccl import NcclChoice
-from netdoctor.probes.net import Address, Link, LocalPorts, Net
-from netdoctor.probes.pci import Pci, PciDevice, PciLink
-from netdoctor.probes.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
-from netdoctor.probes.vantage import Vantage
+from netdoctor.nccl.log.facts import LogFacts, Via
 
 Facts = Mapping[type, object]
 NONE = Unavailable("absent")

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from netdoctor.inventory import inventory
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.libraries import Libraries
-from netdoctor.probes.nccl import NcclChoice
-from netdoctor.probes.net import Net
-from netdoctor.probes.pci import Pci
-from netdoctor.probes.rdma import Rdma
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.inventory import inventory
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.net import Net
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.rdma import Rdma
 from tests.support import facts
 
 CHECKS = (

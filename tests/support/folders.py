@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from netdoctor.trust import open_trusted
+from netdoctor.host.trust import open_trusted
 
 
 @contextlib.contextmanager

@@ -19,13 +19,13 @@ from typing import Any, Final
 import pytest
 
 from netdoctor.allreduce import plan
-from netdoctor.allreduce.experiment import AllReduce, Run, TorchFacts
 from netdoctor.allreduce.runner import Session
-from netdoctor.host import LiveHost
-from netdoctor.probes.job import JobShape
+from netdoctor.facts.job import JobShape
+from netdoctor.facts.runs import AllReduce, Run, TorchFacts
+from netdoctor.host.base import LiveHost
 
 FAKES: Final = pathlib.Path(__file__).parent.parent / "fakes"
-NETDOCTOR: Final = (sys.executable, "-m", "netdoctor.cli")
+NETDOCTOR: Final = (sys.executable, "-m", "netdoctor")
 # The product waits for slow clusters; a test on one node need not (a first context takes 5 s, an init below 5 s).
 LIMITS: Final = {"device": 40.0, "init": 25.0, "first": 20.0, "timed": 20.0, "verify": 20.0}
 MIB: Final = 1 << 20

@@ -73,7 +73,7 @@ class Hosts:
 
     def start(self, number: int, *arguments: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """`netdoctor ARGUMENTS` on a host; its report is read from stdout."""
-        return self.spawn(number, sys.executable, "-m", "netdoctor.cli", *arguments, variables=variables)
+        return self.spawn(number, sys.executable, "-m", "netdoctor", *arguments, variables=variables)
 
     def spawn(self, number: int, *command: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         environment = {**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT), **(variables or {})}

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor import engine
-from netdoctor.allreduce.experiment import Baseline, PathRun, TorchFacts
 from netdoctor.allreduce.plan import first_experiment, path_experiments
-from netdoctor.config import Config
-from netdoctor.host import RecordingHost
+from netdoctor.config.load import Config
+from netdoctor.facts.cpu import cpu_list
+from netdoctor.facts.runs import Baseline, PathRun, TorchFacts
+from netdoctor.host.base import RecordingHost
+from netdoctor.host.redact import redact
 from netdoctor.model import Unavailable
-from netdoctor.probes.cpu import cpu_list
-from netdoctor.redact import redact
-from netdoctor.snapshot import Snapshot, with_logs
+from netdoctor.snapshot.snapshot import Snapshot, with_logs
 from tests.support.composer import roce_gids
 from tests.support.nccllog import Wire, gloo_run, nccl_run, torch_facts
 from tests.support.nodes import MELLANOX, NVIDIA, Node, Place
@@ -50,11 +50,11 @@ class Built:
 
     def snapshot(self) -> Snapshot:
         """Every answer that the probes ask for, and the runs that the plan would make here."""
-        from netdoctor.commands import common
+        from netdoctor.cli import setup
 
         host = RecordingHost(self.node.finish(), redact)
         config = Config(python=self.node.config.get("python"))
-        specs, _ = common.load_checks(config, ())
+        specs, _ = setup.load_checks(config, ())
         work = engine.Work(host, specs)
         engine.collect(work, engine.wanted(specs))
         engine.identity(work)
@@ -75,7 +75,7 @@ class Built:
                 "Baseline": with_logs(Baseline(run(experiment, self.rates.inside), self.python, True)),
                 "PathRun": with_logs(PathRun(tuple(run(one, self.rates.path) for one in path))),
             }
-        return Snapshot(host.answers, runs, common.policy_data(config), (), "composed", self.taken)
+        return Snapshot(host.answers, runs, setup.policy_data(config), (), "composed", self.taken)
 
     def _masks(self) -> tuple[tuple[int, ...], ...]:
         """Each rank near its GPU, as launchers that bind do; one mask for all where there is no GPU."""

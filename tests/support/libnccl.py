@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from netdoctor.trust import trusted
+from netdoctor.host.trust import trusted
 
 FOLDER = Path(os.environ.get("LIBNCCL_FOLDER") or Path(__file__).parents[2] / "build" / "nccl")
 LIBRARY = "nvidia/nccl/lib/libnccl.so.2"

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from netdoctor.allreduce.experiment import Baseline, Path, PathRun
+from netdoctor.facts.container import Container
+from netdoctor.facts.cpu import Cpu
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.interrupts import Interrupts
+from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.libraries import JobPython, Libraries
+from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.net import Link, Net, Route
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.rdma import Provider, Rdma
+from netdoctor.facts.runs import Baseline, Path, PathRun
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Unavailable
-from netdoctor.probes.container import Container
-from netdoctor.probes.cpu import Cpu
-from netdoctor.probes.environ import Environ
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.interrupts import Interrupts
-from netdoctor.probes.kernel import Kernel
-from netdoctor.probes.libraries import JobPython, Libraries
-from netdoctor.probes.nccl import NcclChoice
-from netdoctor.probes.net import Link, Net, Route
-from netdoctor.probes.pci import Pci
-from netdoctor.probes.rdma import Provider, Rdma
-from netdoctor.probes.vantage import Vantage
 from tests.support import facts as f
 
 Machine = dict[type, object]

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from netdoctor.trust import trusted
+from netdoctor.host.trust import trusted
 
 ROOT = pathlib.Path(__file__).parents[2]
 FAKES = ROOT / "tests" / "fakes"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netdoctor.allreduce.busbw import busbw
-from netdoctor.allreduce.experiment import AllReduce, RankResult, Run, TorchFacts, Way
 from netdoctor.allreduce.plan import GLOO
+from netdoctor.facts.runs import AllReduce, RankResult, Run, TorchFacts, Way
 
 CHANGES = (
     ("NCCL_DEBUG", "INFO"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from netdoctor.host import question
+from netdoctor.host.base import question
 from tests.support.composer import MODULES, SYSCTLS, ComposedHost, Files, SysTree, netlink_address, netlink_link
 
 MELLANOX, NVIDIA, INTEL = 0x15B3, 0x10DE, 0x8086

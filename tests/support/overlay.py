@@ -18,12 +18,12 @@ ROOT = pathlib.Path(__file__).parents[2]
 _LOOK = """
 import json, sys
 from importlib import import_module
-from netdoctor.host import LiveHost, RecordingHost
-from netdoctor import facts
+from netdoctor.host.base import LiveHost, RecordingHost
+from netdoctor.facts import registry as facts
 from netdoctor.model import plain
 host = LiveHost()
 seen = RecordingHost(host)
-modules = [import_module("netdoctor.probes." + name) for name in sys.argv[1:]]
+modules = [import_module("netdoctor.facts." + name) for name in sys.argv[1:]]
 facts.prefetch(seen, facts.SOURCES)
 print(json.dumps({m.__name__.rpartition(".")[2]: plain(m.probe(seen)) for m in modules}))
 host.close()

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from netdoctor.trust import trusted
+from netdoctor.host.trust import trusted
 
 ROOT: Final = Path(__file__).parents[2]
 PLACED: Final = "NETDOCTOR_TESTS_PLACED_FROM"  # in the copy: the checkout

@@ -176,7 +176,7 @@ def variables(scene: Scene, made: Path) -> dict[str, str]:
 
 def doctor(scene: Scene, made: Path, python: Path) -> list[str]:
     """The command that looks at it."""
-    command = [sys.executable, "-m", "netdoctor.cli", "preflight", "-f", "json", "--quiet", "--config", f"{made}/config.yaml"]
+    command = [sys.executable, "-m", "netdoctor", "preflight", "-f", "json", "--quiet", "--config", f"{made}/config.yaml"]
     return [*command, *scene.options, *(() if "--python" in scene.options else ("--python", str(python)))]
 
 

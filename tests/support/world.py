@@ -34,7 +34,7 @@ UPPER = os.open("/mnt/upper", os.O_RDONLY | os.O_DIRECTORY)
 HERE = os.getcwd()
 os.chroot("/mnt/root")
 os.chdir(HERE)
-NETDOCTOR = [sys.executable, "-m", "netdoctor.cli"]
+NETDOCTOR = [sys.executable, "-m", "netdoctor"]
 def written():
     "Files that somebody wrote in this world, byte code left out."
     found = set()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from netdoctor.allreduce.busbw import busbw, compare, cost, order, significant
-from netdoctor.allreduce.experiment import AllReduce, Cure, Run
+from netdoctor.facts.runs import AllReduce, Cure, Run
 
 BASE = AllReduce("gloo", 2, sizes=(4096, 1 << 20))
 CURE = Cure(replace(BASE, env=(("GLOO_SOCKET_IFNAME", "eth1"),)), BASE, "GLOO_SOCKET_IFNAME=eth1")

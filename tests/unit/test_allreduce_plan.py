@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from netdoctor.allreduce import plan
-from netdoctor.allreduce.experiment import TorchFacts
+from netdoctor.facts.runs import TorchFacts
 from netdoctor.model import Unavailable
 from tests.support.facts import environ, expected, gpu, gpus, hca, job, pci, port, rdma
 

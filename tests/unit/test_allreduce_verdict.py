@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netdoctor.allreduce.experiment import PHASES, AllReduce
 from netdoctor.allreduce.verdict import Cut, build, facts_of
+from netdoctor.facts.runs import PHASES, AllReduce
 
 EXPERIMENT = AllReduce("gloo", 2, sizes=(4096, 1 << 20))
 RECORDED = Path(__file__).parent / "data" / "allreduce"

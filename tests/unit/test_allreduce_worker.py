@@ -44,7 +44,7 @@ def test_no_thread_is_left() -> None:
 
 _CONDUCT = """
 import os, resource, sys
-from netdoctor.allreduce.experiment import AllReduce, TorchFacts
+from netdoctor.facts.runs import AllReduce, TorchFacts
 from netdoctor.allreduce.runner import Session
 from netdoctor.allreduce.worker import Worker
 session, worker = Session(sys.executable, {{}}, lock=False), Worker(sys.executable, {{}}, None, True)

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from netdoctor import helpers
-from netdoctor.asking import MAX_ANSWER, Asking
+from netdoctor.host import programs
+from netdoctor.host.children import MAX_ANSWER, Asking
 from netdoctor.model import Unavailable
 
 LIMITS = {"hang": 0.3, "stubborn": 0.3, "grandchild": 0.5}
@@ -62,7 +62,7 @@ HELPERS = {
 @pytest.fixture(autouse=True)
 def _helpers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, source in HELPERS.items():
-        monkeypatch.setitem(helpers._SOURCES, name, source + "\n")
+        monkeypatch.setitem(programs._SOURCES, name, source + "\n")
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_child_is_alone(asking: Asking) -> None:
 
 def test_a_child_is_isolated_and_has_our_modules(asking: Asking) -> None:
     path, isolated, no_site = asking.answer("ask:path")  # type: ignore[misc, str-unpack]
-    assert isolated and no_site and path[-len(helpers.site()) :] == helpers.site()
+    assert isolated and no_site and path[-len(programs.site()) :] == programs.site()
 
 
 def test_variables_that_write_files_are_taken_away(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,8 +200,8 @@ def test_a_child_dies_with_us(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "in")
     arrivals = os.open(tmp_path / "in", os.O_RDWR)
     code = (
-        "import sys\nfrom netdoctor import helpers\nfrom netdoctor.asking import Asking\n"
-        f"helpers._SOURCES['waits'] = {HELPERS['waits']!r} + '\\n'\n"
+        "import sys\nfrom netdoctor.host import programs\nfrom netdoctor.host.children import Asking\n"
+        f"programs._SOURCES['waits'] = {HELPERS['waits']!r} + '\\n'\n"
         f"one = Asking(deadlines={{'waits': 60.0}})\none.start(['ask:waits?in={tmp_path}/in'])\n"
         "print(next(iter(one._children.values())).pid, flush=True)\nsys.stdin.read()\n"
     )
@@ -226,14 +226,12 @@ def test_ignored_sigchld_costs_nothing(asking: Asking) -> None:
 
 
 def test_helpers_come_out_of_a_zip_file(tmp_path: pathlib.Path) -> None:
-    package = pathlib.Path(helpers.__file__).parent
+    package = pathlib.Path(programs.__file__).parents[1]
     archive = tmp_path / "netdoctor.pyz"
     with zipfile.ZipFile(archive, "w") as out:
-        for file in (*package.glob("*.py"), *(package / "ask").glob("*.py")):
+        for file in package.rglob("*.py"):
             out.write(file, f"netdoctor/{file.relative_to(package)}")
-    code = (
-        "from netdoctor.helpers import helper_source; print('def answer' in (helper_source('nvml') or ''), helper_source('x'))"
-    )
+    code = "from netdoctor.host.programs import helper_source; print('def answer' in (helper_source('nvml') or ''), helper_source('x'))"  # noqa: E501
     env = {**os.environ, "PYTHONPATH": str(archive)}
     got = subprocess.run([sys.executable, "-c", code], env=env, cwd="/", capture_output=True, text=True, check=True)
     assert got.stdout == "True None\n"

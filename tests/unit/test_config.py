@@ -7,8 +7,8 @@ from subprocess import run
 
 import pytest
 
-from netdoctor.config import Config, ConfigError, Expect, Job, load, variable
-from netdoctor.confvalues import KEYS, size
+from netdoctor.config.keys import KEYS, size
+from netdoctor.config.load import Config, ConfigError, Expect, Job, load, variable
 from netdoctor.policy import Waiver
 
 FULL = """\
@@ -318,5 +318,5 @@ def test_sizes(text: object, bytes_: int) -> None:
 
 
 def test_yaml_is_not_imported_without_a_file() -> None:
-    code = "import sys, netdoctor.config as c; c.load(environ={}, site='/nonexistent/x'); sys.exit('yaml' in sys.modules)"
+    code = "import sys, netdoctor.config.load as c; c.load(environ={}, site='/nonexistent/x'); sys.exit('yaml' in sys.modules)"
     assert run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from netdoctor.commands import deploy
+from netdoctor.cli import deploy
 
 FOLDER = Path(__file__).parents[2] / "netdoctor/deploy"
 WHAT = sorted(p.name for p in FOLDER.iterdir() if p.is_dir() and not p.name.startswith("_"))

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from netdoctor.cli import app
+from netdoctor.cli.main import app
 from tests.support import kustomize
 
 FOLDER = Path(__file__).parents[2] / "netdoctor/deploy/kubernetes"

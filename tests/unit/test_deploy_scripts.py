@@ -205,7 +205,7 @@ def test_the_program_patches_its_node(tmp_path: Path, api: tuple[type[FakeApi], 
 
 
 def test_scripts_come_out_as_programs(tmp_path: Path) -> None:
-    from netdoctor.commands import deploy
+    from netdoctor.cli import deploy
 
     assert deploy.run("kubernetes", str(tmp_path / "k8s")) == 0
     for path in (tmp_path / "k8s").rglob("*.sh"):

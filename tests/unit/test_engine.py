@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from netdoctor import engine, snapshot
+from netdoctor import engine
 from netdoctor.api import CheckSpec, Finding, JobShape, Kernel, Vantage, check, fail, ok
-from netdoctor.commands import common
-from netdoctor.config import Config
-from netdoctor.host import RecordingHost, ReplayHost
+from netdoctor.cli import setup
+from netdoctor.config.load import Config
+from netdoctor.host.base import RecordingHost, ReplayHost
 from netdoctor.model import Severity, Status, Unavailable
-from netdoctor.render import json as as_json
+from netdoctor.report import json as as_json
+from netdoctor.snapshot import snapshot
 from tests.support import facts
 
 
@@ -90,7 +91,7 @@ def test_a_check_that_was_not_reached_is_unknown() -> None:
 
 
 def test_a_probe_that_raises_costs_one_fact(monkeypatch: pytest.MonkeyPatch) -> None:
-    from netdoctor.probes import kernel
+    from netdoctor.facts import kernel
 
     def raising(host: Any) -> Kernel:
         raise ZeroDivisionError("odd kernel")
@@ -106,14 +107,14 @@ def test_diagnose_says_what_the_live_run_said() -> None:
     """On a host of few answers; the whole of it on real ones is in tests/live."""
     config = Config()
     host = RecordingHost(ReplayHost({"file:/proc/sys/kernel/hostname": "n1\n", "config:": config.as_answer(), "env:": {}}))
-    specs, extra = common.load_checks(config, ())
+    specs, extra = setup.load_checks(config, ())
     work = engine.Work(host, specs, extra, {"Baseline": Unavailable("refused", "x"), "PathRun": Unavailable("refused", "x")})
     engine.collect(work, engine.wanted(specs))
     engine.judge_all(work)
-    decide = common.decider(config)
+    decide = setup.decider(config)
     live = json.loads(as_json.render(engine.report(work, decide, config.profile)))
     text = snapshot.dumps(
-        snapshot.Snapshot(host.answers, {n: work.facts[n] for n in ("Baseline", "PathRun")}, common.policy_data(config))
+        snapshot.Snapshot(host.answers, {n: work.facts[n] for n in ("Baseline", "PathRun")}, setup.policy_data(config))
     )
     again = json.loads(as_json.render(engine.diagnose(snapshot.loads(text), specs, decide, config.profile, extra)))
     live.pop("volatile"), again.pop("volatile")

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from netdoctor.commands import env
-from netdoctor.nccl import catalogue
-from netdoctor.nccl.version import parse as parse_version
+from netdoctor.cli import env
+from netdoctor.facts.nccl_version import parse as parse_version
+from netdoctor.variables import catalogue
 
 SCHEMA = json.loads(files("netdoctor.schemas").joinpath("env-1.json").read_text("utf-8"))
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from netdoctor.facts.environ import Setting
+from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.model import Finding, Severity, Status
-from netdoctor.nccl import catalogue
-from netdoctor.nccl.environ import judge, judge_conf, judge_repeats
-from netdoctor.nccl.version import parse as parse_version
-from netdoctor.probes.environ import Setting
+from netdoctor.variables import catalogue
+from netdoctor.variables.judge import judge, judge_conf, judge_repeats
 from tests.support.env_table import HEALTHY, NEW, OLD, ROWS
 
 
@@ -208,8 +208,8 @@ def test_nothing_raises(values: dict[str, str], version: tuple[int, int, int] | 
 
 
 def test_catalogue_rows_are_whole() -> None:
-    from netdoctor.nccl.grammar import GRAMMARS
     from netdoctor.nccl.integers import ranges
+    from netdoctor.variables.grammar import GRAMMARS
 
     for row in catalogue.table().values():
         assert (row.first is None) == (row.program != "nccl"), row.name

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netdoctor.envfiles import Parsed, kind_of, parse, repeated
+from netdoctor.variables.files import Parsed, kind_of, parse, repeated
 
 Seen = list[tuple[str, str | None, int]]
 

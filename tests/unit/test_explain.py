@@ -4,7 +4,7 @@ import pytest
 
 from netdoctor.api import Net, Unavailable, Vantage, check, ok
 from netdoctor.causes import CAUSES
-from netdoctor.explain import explain, listing
+from netdoctor.cli.explain import explain, listing
 from netdoctor.model import CheckResult, Finding, Status
 from netdoctor.plugins import Loaded, load
 
@@ -32,7 +32,7 @@ def test_results_that_no_file_of_checks_gives_are_explained(id: str) -> None:
 
 
 def test_the_title_of_a_result_is_the_one_of_the_report() -> None:
-    from netdoctor.commands.nodes_findings import ID, TITLE
+    from netdoctor.cluster.findings import ID, TITLE
 
     assert explain(Loaded(), ID).startswith(f"{ID}: {TITLE}\n")
 

@@ -5,6 +5,7 @@ import shlex
 import pytest
 
 from netdoctor.causes import CAUSES
+from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import (
     CONTAINER_FLAGS,
     RUNTIMES,
@@ -17,7 +18,6 @@ from netdoctor.fixes import (
 )
 from netdoctor.model import Fix
 from netdoctor.plugins import load
-from netdoctor.probes.vantage import Vantage
 
 
 def at(runtime: str | None) -> Vantage:

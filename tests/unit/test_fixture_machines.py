@@ -7,7 +7,7 @@ import json
 import pytest
 
 from netdoctor.model import Status
-from netdoctor.snapshot import dumps
+from netdoctor.snapshot.snapshot import dumps
 from tests.lab import fixtures
 from tests.support.composed import HOSTS
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from netdoctor.commands import fleet as command
+from netdoctor.cli import fleet as command
 from netdoctor.fleet import lists
 from netdoctor.fleet.read import DEFECT, expected_names, read
 from netdoctor.fleet.report import Fleet, examine

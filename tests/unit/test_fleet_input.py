@@ -16,13 +16,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netdoctor.commands import fleet as command
+from netdoctor.cli import fleet as command
 from netdoctor.fleet import html, jsondoc, junit, lists, prometheus, text
 from netdoctor.fleet.extract import Extract, MalformedReportError
 from netdoctor.fleet.nodes import clean
 from netdoctor.fleet.read import DEFECT, MAX_BYTES, expected_names, read
 from netdoctor.fleet.report import Fleet, examine
-from netdoctor.render import json as node_json
+from netdoctor.report import json as node_json
 from tests.support import fleets
 
 Doc = dict[str, Any]
@@ -399,7 +399,7 @@ def test_no_report_breaks_the_fleets_report(seed: int, changes: int, tmp_path: p
 
 def test_the_real_report_is_what_is_read(tmp_path: pathlib.Path) -> None:
     """A report as the engine's renderer writes it, not as a test imagines it."""
-    from netdoctor.inventory import inventory
+    from netdoctor.facts.inventory import inventory
     from netdoctor.model import CheckResult, Finding, Report, Status, Verdict
     from tests.support import facts
 
@@ -431,7 +431,7 @@ def test_cleaning_keeps_what_is_harmless() -> None:
 
 
 def test_the_command_line_does_not_load_what_it_does_not_need() -> None:
-    code = "import sys, netdoctor.fleet.html, netdoctor.commands.fleet; print(sorted({'torch', 'yaml'} & set(sys.modules)))"
+    code = "import sys, netdoctor.fleet.html, netdoctor.cli.fleet; print(sorted({'torch', 'yaml'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

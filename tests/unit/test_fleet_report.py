@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from netdoctor.commands import fleet as command
+from netdoctor.cli import fleet as command
 from netdoctor.fleet import jsondoc, text
 from netdoctor.fleet.nodes import STATES
 from netdoctor.fleet.read import read

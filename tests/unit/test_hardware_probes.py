@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from netdoctor.host import Answer, LiveHost, RecordingHost, ReplayHost
+from netdoctor.facts import cpu, gpu, kernel, pci, rdma
+from netdoctor.host.base import Answer, LiveHost, RecordingHost, ReplayHost
 from netdoctor.model import Unavailable
-from netdoctor.probes import cpu, gpu, kernel, pci, rdma
 from tests.support.trees import GPU_BUSES, HCA_BUSES, Extra, dgx_h100, scratch
 
 DEV = {"dir:/dev": ["full", "null", "nvidia0", "nvidiactl", "zero"]}

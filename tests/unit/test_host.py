@@ -8,7 +8,18 @@ import stat
 
 import pytest
 
-from netdoctor.host import LiveHost, RecordingHost, ReplayHost, decode, encode, names, question, read, read_int, split_question
+from netdoctor.host.base import (
+    LiveHost,
+    RecordingHost,
+    ReplayHost,
+    decode,
+    encode,
+    names,
+    question,
+    read,
+    read_int,
+    split_question,
+)
 from netdoctor.model import Unavailable
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from netdoctor.engine import Work, identity
-from netdoctor.host import RecordingHost, ReplayHost
+from netdoctor.facts.vantage import Vantage
+from netdoctor.host.base import RecordingHost, ReplayHost
+from netdoctor.host.redact import redact
 from netdoctor.model import Unavailable
-from netdoctor.probes.vantage import Vantage
-from netdoctor.pseudonyms import pseudonymise
-from netdoctor.redact import redact
-from netdoctor.snapshot import Snapshot, dumps
+from netdoctor.snapshot.pseudonyms import pseudonymise
+from netdoctor.snapshot.snapshot import Snapshot, dumps
 from tests.support import facts
 
 ID = "0123456789abcdef0123456789abcdef"

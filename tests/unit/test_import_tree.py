@@ -7,12 +7,12 @@ import pathlib
 
 import pytest
 
-from netdoctor.cli import app
-from netdoctor.commands import common
-from netdoctor.config import Config
-from netdoctor.imports import TreeError, import_tree
+from netdoctor.cli import setup
+from netdoctor.cli.main import app
+from netdoctor.config.load import Config
 from netdoctor.model import Status, Unavailable
-from netdoctor.snapshot import Snapshot, dumps, loads
+from netdoctor.snapshot.import_tree import TreeError, import_tree
+from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
 from tests.lab import fixtures
 from tests.support.trees import Extra, dgx_h100, scratch
 
@@ -33,7 +33,7 @@ TREES: dict[str, dict[str, object]] = {
 
 
 def imported(root: pathlib.Path) -> Snapshot:
-    return import_tree(str(root), Config().as_answer(), fixtures.specs(), common.policy_data(Config()), "test")
+    return import_tree(str(root), Config().as_answer(), fixtures.specs(), setup.policy_data(Config()), "test")
 
 
 @pytest.mark.parametrize("faults", TREES.values(), ids=TREES)

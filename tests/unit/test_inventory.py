@@ -3,13 +3,13 @@
 import json
 from dataclasses import replace
 
-from netdoctor.inventory import inventory
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.inventory import inventory
+from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.net import Net
 from netdoctor.model import Unavailable
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.kernel import Kernel
-from netdoctor.probes.libraries import Libraries
-from netdoctor.probes.nccl import NcclChoice
-from netdoctor.probes.net import Net
 from tests.support import facts
 
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from netdoctor import codec
-from netdoctor.host import decode, encode
+from netdoctor.host.base import decode, encode
 from netdoctor.model import KINDS, Kind, Unavailable, kind_named, plain
+from netdoctor.snapshot import codec
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from netdoctor.commands.log import run
-from netdoctor.nccl.log import parse_text
+from netdoctor.cli.log import run
+from netdoctor.nccl.log.parser import parse_text
 from tests.unit.test_log_parser import ERAS
 from tests.unit.test_log_rules import DONE, FIRST, MLX, ONE, SILENT, TWO, A
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netdoctor.nccl.diagnosis import diagnose
-from netdoctor.nccl.framing import MAX_LINE
-from netdoctor.nccl.log import Parser, parse_bytes, parse_text
+from netdoctor.nccl.log.parser import Parser, parse_bytes, parse_text
+from netdoctor.nccl.log.prefix import MAX_LINE
 
 P = "node01:100:130 [0] NCCL INFO "
 

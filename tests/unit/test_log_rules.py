@@ -11,7 +11,7 @@ import pytest
 
 from netdoctor.model import Status
 from netdoctor.nccl.diagnosis import diagnose
-from netdoctor.nccl.log import parse_text
+from netdoctor.nccl.log.parser import parse_text
 
 A = "node01:100:100 [0] NCCL INFO "
 B = "node02:200:200 [0] NCCL INFO "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from netdoctor.facts.kernel import Module
 from netdoctor.model import Unavailable
 from netdoctor.nccl import gpudirect as g
 from netdoctor.nccl.integers import integer
-from netdoctor.probes.kernel import Module
 from tests.support import facts as f
 
 MODULE = {"nvidia_peermem": Module("nvidia_peermem", "580.95.05", "live")}

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.pci import Pci, PciDevice
+from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.model import Unavailable
 from netdoctor.nccl import hcas
 from netdoctor.nccl.selector import parse
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.pci import Pci, PciDevice
-from netdoctor.probes.rdma import RdmaDevice
 from tests.support import facts as f
 
 LOST = Unavailable("denied")

@@ -2,9 +2,9 @@
 
 import pytest
 
+from netdoctor.facts.net import Link
 from netdoctor.model import Unavailable
 from netdoctor.nccl.ifname import Pick, choose, comm_id_address
-from netdoctor.probes.net import Link
 from tests.support.facts import address, netlink_link
 
 OLD, NEW, BUGGY = (2, 27, 7), (2, 28, 9), (2, 29, 7)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from netdoctor.facts.net import Net
+from netdoctor.facts.rdma import Provider, Rdma, RdmaDevice
 from netdoctor.model import Unavailable
-from netdoctor.nccl.usable import usable
-from netdoctor.probes.net import Net
-from netdoctor.probes.rdma import Provider, Rdma, RdmaDevice
+from netdoctor.nccl.rdma_access import usable
 from tests.support import facts as f
 
 LOST, GONE = Unavailable("denied"), Unavailable("absent")

@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce import across, doors, places, verdict
-from netdoctor.allreduce.across import Heard
-from netdoctor.allreduce.doors import Door, fault_of
-from netdoctor.allreduce.experiment import AllReduce, CommonRun, Obstacle, Reason, Run
-from netdoctor.allreduce.hub import PROTOCOL, SUBJECTS, Hub
-from netdoctor.allreduce.meeting import Meeting, MeetingError
-from netdoctor.allreduce.nodes import Given, Nodes, NodesError, find, hosts
-from netdoctor.allreduce.places import Place
+from netdoctor.allreduce import verdict
 from netdoctor.allreduce.sandbox import sandbox
-from netdoctor.commands import nodes_findings
+from netdoctor.cluster import combine, connectivity, endpoints, findings
+from netdoctor.cluster.combine import Heard
+from netdoctor.cluster.connectivity import Door, fault_of
+from netdoctor.cluster.coordinator import PROTOCOL, SUBJECTS, Hub
+from netdoctor.cluster.endpoints import Place
+from netdoctor.cluster.member import Meeting, MeetingError
+from netdoctor.cluster.membership import Given, Nodes, NodesError, find, hosts
+from netdoctor.facts.net import Address, Link, Net
+from netdoctor.facts.runs import AllReduce, CommonRun, Obstacle, Reason, Run
 from netdoctor.model import Severity, Status, Unavailable
-from netdoctor.probes.net import Address, Link, Net
 from tests.support.facts import environ
 
 TORCHRUN = {
@@ -121,7 +121,7 @@ def test_a_node_that_did_not_come_has_the_name_that_slurm_gives_it() -> None:
     assert find(Given(), {**SRUN, "SLURM_STEP_NODELIST": "gpu[0-999999999]"}).names == ()
     assert find(Given(), TORCHRUN).names == ()
     heard = Heard(find(Given(), SRUN), hosts={0: "gpu03", 2: "gpu08"}, gone={1: ("join", "did not come within 3 s")})
-    (found,) = [f for f in nodes_findings.result(heard).findings if f.status is Status.FAIL]
+    (found,) = [f for f in findings.result(heard).findings if f.status is Status.FAIL]
     assert found.subject == "gpu07" and found.message == "node 1 (gpu07) is missing: did not come within 3 s"
 
 
@@ -150,7 +150,7 @@ def test_kinds_of_errors(error: OSError, kind: str) -> None:
 
 # The meeting, over loopback
 
-FAILED = doors.Miss(doors.Fault.FAILED)
+FAILED = connectivity.Miss(connectivity.Fault.FAILED)
 LIMITS = {"join": 20.0, "place": 5.0, "reach": 5.0, "ready": 5.0, "result": 5.0}
 
 
@@ -183,8 +183,8 @@ def test_two_nodes_meet_and_reach_each_other() -> None:
             closed = nobody.getsockname()[1]
         assert both[0].reach(every, strays) == ({1: None}, {"gloo": {1: None}, "nccl": {1: FAILED}})
         assert both[1].reach(every, strays) == ({0: None}, {"gloo": {0: None}, "nccl": {}})
-        assert both[1].reach({0: {"port": closed}}, {})[0] == {0: doors.Miss(doors.Fault.REFUSED)}
-        assert both[1].reach({0: {"port": every[1]["port"]}}, {})[0] == {0: doors.Miss(doors.Fault.ANOTHER_NODE)}
+        assert both[1].reach({0: {"port": closed}}, {})[0] == {0: connectivity.Miss(connectivity.Fault.REFUSED)}
+        assert both[1].reach({0: {"port": every[1]["port"]}}, {})[0] == {0: connectivity.Miss(connectivity.Fault.ANOTHER_NODE)}
         assert both[1].reach({0: {"port": "x"}}, {})[0] == {0: FAILED}
         both[1].close("enough")
         both[0].say("place", data={})
@@ -198,8 +198,8 @@ def test_two_nodes_meet_and_reach_each_other() -> None:
 @pytest.mark.parametrize(("passes", "why"), [(600, "loses segments of 32741 bytes"), (0, "carries no 64 KiB")])
 def test_a_path_that_drops_large_segments(passes: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel of the test drops nothing: a listener that reads only what comes in small segments."""
-    monkeypatch.setattr(doors, "TRY", 0.3)
-    with doors.listen(0) as listener:
+    monkeypatch.setattr(connectivity, "TRY", 0.3)
+    with connectivity.listen(0) as listener:
 
         def live() -> None:
             for _ in range(3 if passes else 2):
@@ -208,24 +208,24 @@ def test_a_path_that_drops_large_segments(passes: int, why: str, monkeypatch: py
                     guest.sendall(f"{PROTOCOL} 1\n".encode())
                     guest.settimeout(2.0)
                     if guest.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= passes:
-                        left = doors.BURST
+                        left = connectivity.BURST
                         while left > 0:
                             left -= len(guest.recv(1 << 16))
-                        guest.sendall(doors.GOT)
+                        guest.sendall(connectivity.GOT)
                     while guest.recv(1 << 16):
                         pass
 
         thread = threading.Thread(target=live)
         thread.start()
-        found = doors.knock("127.0.0.1", listener.getsockname()[1], 1)
+        found = connectivity.knock("127.0.0.1", listener.getsockname()[1], 1)
         thread.join()
     assert str(found).split(" of ")[0] == why.split(" of ")[0]
-    assert found is not None and found.of_data and doors.read(json.loads(json.dumps(doors.told(found)))) == found
+    assert found is not None and found.of_data and connectivity.read(json.loads(json.dumps(connectivity.told(found)))) == found
 
 
 @pytest.mark.parametrize("said", [7, None, "a word", ["loses segments of", "x", 1], {"a": 1}, [], ["", 5], [None, None]])
 def test_what_a_node_says_of_another_without_meaning_is_a_failure(said: object) -> None:
-    assert doors.read(said) is not None and doors.read("") is None
+    assert connectivity.read(said) is not None and connectivity.read("") is None
 
 
 def test_who_does_not_belong_is_turned_away() -> None:
@@ -286,17 +286,17 @@ def heard(count: int = 4, **more: Any) -> Heard:
     return made
 
 
-def tried(said: Mapping[int, Mapping[int, Any]]) -> dict[int, dict[int, doors.Miss | None]]:
+def tried(said: Mapping[int, Mapping[int, Any]]) -> dict[int, dict[int, connectivity.Miss | None]]:
     """Who reaches whom, as nodes tell it to each other."""
-    return {a: {b: doors.read(why) for b, why in row.items()} for a, row in said.items()}
+    return {a: {b: connectivity.read(why) for b, why in row.items()} for a, row in said.items()}
 
 
 def fails(made: Heard) -> dict[str, str | None]:
-    return {f.subject: f.cause for f in nodes_findings.result(made).findings if f.status is Status.FAIL}
+    return {f.subject: f.cause for f in findings.result(made).findings if f.status is Status.FAIL}
 
 
 def part(*events: dict[str, Any], cut: verdict.Cut | None = None) -> dict[str, Any]:
-    told = json.loads(json.dumps(across.outgoing(events, cut, 100.0)))
+    told = json.loads(json.dumps(combine.outgoing(events, cut, 100.0)))
     assert isinstance(told, dict)
     return told
 
@@ -318,9 +318,9 @@ def done(t: float = 1.0) -> list[dict[str, Any]]:
 
 
 def common(made: Heard, parts: dict[int, Any]) -> Run:
-    plan = across.experiments(made)
+    plan = combine.experiments(made)
     assert not isinstance(plan, str)
-    made.run = across.combine(made, plan, parts, verdict.not_started(plan[0], Reason(Obstacle.OTHER_NODE, "own")))
+    made.run = combine.combine(made, plan, parts, verdict.not_started(plan[0], Reason(Obstacle.OTHER_NODE, "own")))
     return made.run
 
 
@@ -330,7 +330,7 @@ def test_ranks_of_all_nodes_are_one_run() -> None:
     assert (run.state, run.verified, run.experiment.ranks, [r.rank for r in run.ranks]) == ("finished", True, 4, [0, 1, 2, 3])
     assert set(run.busbw) == set(run.experiment.sizes)
     assert fails(made) == {}
-    assert all(f.status is Status.PASS for f in nodes_findings.result(made).findings)
+    assert all(f.status is Status.PASS for f in findings.result(made).findings)
 
 
 def test_a_node_that_did_not_compare_its_data_makes_the_whole_unknown() -> None:
@@ -410,10 +410,10 @@ def test_a_node_that_went_away_is_blamed_whatever_the_others_say() -> None:
     made = heard()
     cry = {"event": "error", "rank": 0, "error": "ValueError: of my own", "t": 1.9}
     made.firsts = {}
-    plan = across.experiments(made)
+    plan = combine.experiments(made)
     assert not isinstance(plan, str)
     made.gone = {3: ("result", "its connection was closed")}
-    made.run = across.combine(
+    made.run = combine.combine(
         made,
         plan,
         {n: part(*done()[:5], cry) for n in range(3)},
@@ -448,17 +448,17 @@ def test_versions_and_variables_that_differ() -> None:
 
 def test_the_master_that_is_not_to_be_had() -> None:
     made = Heard(Nodes(3, 1, "h0", 29400), {1: "h1"}, master=("timed out", "connections to it time out"))
-    found = {f.subject: f.status for f in nodes_findings.result(made).findings}
+    found = {f.subject: f.status for f in findings.result(made).findings}
     assert found == {"node 0": Status.FAIL, "node 2": Status.UNKNOWN}
-    made.master = (doors.Fault.NO_LOCAL_PORT, "no local port can be listened on: Address already in use")
+    made.master = (connectivity.Fault.NO_LOCAL_PORT, "no local port can be listened on: Address already in use")
     assert fails(made) == {"h1": "bootstrap_ports"}
 
 
 def test_what_nodes_cannot_run_is_no_pass() -> None:
     made = heard()
     made.ready[2] = {"cannot": "no torch", "ranks": 0}
-    assert across.experiments(made) == "node 2 (h2): no torch"
-    assert all(f.status is Status.UNKNOWN for f in nodes_findings.result(made).findings)
+    assert combine.experiments(made) == "node 2 (h2): no torch"
+    assert all(f.status is Status.UNKNOWN for f in findings.result(made).findings)
 
 
 @pytest.mark.parametrize(
@@ -477,17 +477,17 @@ def test_what_nodes_cannot_run_is_no_pass() -> None:
 def test_rubbish_from_other_nodes(said: Any) -> None:
     made = Heard(Nodes(2, 0, "h0", 1))
     for subject in SUBJECTS:
-        across.hear(made, subject, {"data": said, "gone": said, "refused": said})
-    text = json.dumps(nodes_findings.section(made)) + str(nodes_findings.result(made))
+        combine.hear(made, subject, {"data": said, "gone": said, "refused": said})
+    text = json.dumps(findings.section(made)) + str(findings.result(made))
     assert "\\u001b" not in text and "\x1b" not in text
-    assert isinstance(across.experiments(made), str)
-    assert across._events([{"rank": 0, "event": "phase", "phase": ["x"]}, None, {"rank": 5}], 0, 1) == [
+    assert isinstance(combine.experiments(made), str)
+    assert combine._events([{"rank": 0, "event": "phase", "phase": ["x"]}, None, {"rank": 5}], 0, 1) == [
         {"event": "phase", "rank": 0}
     ]
 
 
 def test_one_node_alone_has_no_others() -> None:
-    found = nodes_findings.result(Heard(Nodes(1, 0, "127.0.0.1", 1), {0: "h0"})).findings
+    found = findings.result(Heard(Nodes(1, 0, "127.0.0.1", 1), {0: "h0"})).findings
     assert [f.status for f in found] == [Status.SKIP]
 
 
@@ -497,7 +497,7 @@ def test_one_node_alone_has_no_others() -> None:
 def placed(*given: tuple[str, str, str, int]) -> dict[int, Place]:
     """(what Gloo takes, its address, the own address in 10.0.0.0/24, its MTU) of each node."""
     return {
-        n: places.read(json.loads(json.dumps({"space": f"s{n}", "gloo": [name, ip], "links": [["eth0", own, 24, mtu]]})))
+        n: endpoints.read(json.loads(json.dumps({"space": f"s{n}", "gloo": [name, ip], "links": [["eth0", own, 24, mtu]]})))
         for n, (name, ip, own, mtu) in enumerate(given)
     }
 
@@ -511,8 +511,8 @@ REACHED = {a: {b: "" for b in range(3) if b != a} for a in range(3)}
 
 def test_a_node_that_listens_where_nobody_comes_is_named_and_why_the_run_stands() -> None:
     made = heard(3, reach=REACHED, places=placed(usual(0), usual(1), ("eth1", "192.168.7.2", "10.0.0.2", 1500)))
-    across.hear(made, "reach", {"data": {"0": {"2": "", "takes": {"gloo": {"1": "", "2": "refused"}}}}})
-    across.hear(made, "reach", {"data": {"1": {"2": "", "takes": {"gloo": {"0": "", "2": "refused"}}}}})
+    combine.hear(made, "reach", {"data": {"0": {"2": "", "takes": {"gloo": {"1": "", "2": "refused"}}}}})
+    combine.hear(made, "reach", {"data": {"1": {"2": "", "takes": {"gloo": {"0": "", "2": "refused"}}}}})
     assert fails(made) == {"h2": "socket_ifname"}
     cut = verdict.Cut("stalled", 9.0, 4.0, (0,), (0,))
     run = common(made, {n: part(*done()[:3], cut=cut) for n in range(3)})
@@ -553,12 +553,12 @@ def test_a_path_that_loses_large_segments_is_named(lost: set[tuple[int, int]], e
     run = common(made, {n: part(*done()[:5], cut=cut) for n in range(3)})
     assert isinstance(run, CommonRun) and run.told_cause == "mtu" and "segments of 1448 bytes are lost" in run.reason
     common(made, {n: part(*done()) for n in range(3)})  # it went all the same
-    found = [f for f in nodes_findings.result(made).findings if f.status is Status.FAIL]
+    found = [f for f in findings.result(made).findings if f.status is Status.FAIL]
     assert {f.severity for f in found} == {Severity.WARNING}
 
 
 def test_a_path_on_which_nothing_follows_is_not_called_an_mtu() -> None:
-    made = heard(3, reach={**REACHED, 0: {1: "", 2: doors.Fault.STALLS.value}})
+    made = heard(3, reach={**REACHED, 0: {1: "", 2: connectivity.Fault.STALLS.value}})
     assert fails(made) == {"h0 to h2": "low_bandwidth"}
 
 
@@ -607,7 +607,7 @@ def test_where_ranks_will_listen() -> None:
 
     def gloo(named: str | None, **more: Any) -> Any:
         facts = {"Net": dataclasses.replace(net, **more), "Environ": environ({"GLOO_SOCKET_IFNAME": named} if named else {})}
-        return places.told(facts)["gloo"]
+        return endpoints.told(facts)["gloo"]
 
     assert gloo("eth0") == ("eth0", "10.0.0.7")  # IPv4 comes first, as getifaddrs(3) lists it
     assert gloo("eth1") == ("eth1", "fe80::8")
@@ -616,4 +616,4 @@ def test_where_ranks_will_listen() -> None:
     assert gloo(None, hostname_addresses=("10.9.9.9", "10.0.0.7")) == ("eth0", "10.0.0.7")
     assert gloo(None, hostname_addresses=("10.9.9.9",)) == ("lo", "127.0.0.1")  # torch falls back to it
     assert gloo(None, hostname_addresses=Unavailable("timed out")) is None
-    assert places.told({"Net": net})["gloo"] is None and set(places.told({})) == {"space"}
+    assert endpoints.told({"Net": net})["gloo"] is None and set(endpoints.told({})) == {"space"}

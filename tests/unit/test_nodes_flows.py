@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce import flows, paths
-from netdoctor.allreduce.across import Heard
-from netdoctor.allreduce.experiment import AllReduce, CommonRun, RankResult
-from netdoctor.allreduce.flows import Flow, Sampler
-from netdoctor.allreduce.nodes import Nodes
-from netdoctor.allreduce.places import Own, Place
-from netdoctor.commands import nodes_findings
+from netdoctor.cluster import findings, tcp_stats
+from netdoctor.cluster import network as paths
+from netdoctor.cluster.combine import Heard
+from netdoctor.cluster.endpoints import Own, Place
+from netdoctor.cluster.membership import Nodes
+from netdoctor.cluster.tcp_stats import Flow, Sampler
+from netdoctor.facts.runs import AllReduce, CommonRun, RankResult
 from netdoctor.model import Status
 
 GB = 1 << 30
@@ -34,7 +34,7 @@ def heard(carried: dict[tuple[int, int], Flow], count: int = 3, seconds: float =
 
 
 def fails(made: Heard) -> dict[str, str | None]:
-    return {f.subject: f.cause for f in nodes_findings.result(made).findings if f.status is Status.FAIL}
+    return {f.subject: f.cause for f in findings.result(made).findings if f.status is Status.FAIL}
 
 
 def ring(*busy: float, again: int = 0) -> dict[tuple[int, int], Flow]:
@@ -99,13 +99,13 @@ def test_an_address_of_several_nodes_is_nobodys() -> None:
     ],
 )
 def test_rubbish_is_no_flow(said: Any) -> None:
-    assert flows.read(said) == {}
+    assert tcp_stats.read(said) == {}
 
 
 def test_what_goes_to_the_others_is_read_again() -> None:
     sampler = Sampler()
     sampler.found = {7: ("10.0.0.1", Flow(1, 2.0, 4, 3)), 8: ("10.0.0.1", Flow(1, 2.0, 4, 3))}
-    assert flows.read(sampler.stop()) == {"10.0.0.1": Flow(2, 4.0, 8, 6)}
+    assert tcp_stats.read(sampler.stop()) == {"10.0.0.1": Flow(2, 4.0, 8, 6)}
 
 
 def test_where_no_more_threads_are_to_be_had_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_the_kernels_counts_of_a_connection() -> None:
                 left -= len(far.recv(left))
             inode = os.fstat(line.fileno()).st_ino
             try:
-                mine = [(ip, flow) for _, ip, flow in flows.connections({inode})]
+                mine = [(ip, flow) for _, ip, flow in tcp_stats.connections({inode})]
             except OSError as error:
                 pytest.skip(f"sock_diag: {error}")
     assert [ip for ip, _ in mine] == ["127.0.0.1"]
@@ -137,9 +137,9 @@ def test_the_kernels_counts_of_a_connection() -> None:
 
 def test_only_descendants_are_counted() -> None:
     with subprocess.Popen([sys.executable, "-I", "-c", "input()"], stdin=subprocess.PIPE) as child:
-        assert child.pid in flows.descendants(os.getpid())
-        assert os.getpid() not in flows.descendants(os.getpid())
-        assert flows.descendants(child.pid) == set()
+        assert child.pid in tcp_stats.descendants(os.getpid())
+        assert os.getpid() not in tcp_stats.descendants(os.getpid())
+        assert tcp_stats.descendants(child.pid) == set()
         child.communicate(b"x\n", timeout=20)
 
 
@@ -164,7 +164,7 @@ def test_a_child_with_a_connection_is_seen() -> None:
                     if sampler.found or not sampler.thread.is_alive():
                         break
                     sampler.ended.wait(0.05)
-                told = flows.read(sampler.stop())
+                told = tcp_stats.read(sampler.stop())
             child.communicate(b"x\n", timeout=20)
     if not told and not _sock_diag():
         pytest.skip("no sock_diag here")
@@ -173,7 +173,7 @@ def test_a_child_with_a_connection_is_seen() -> None:
 
 def _sock_diag() -> bool:
     try:
-        list(flows.connections(()))
+        list(tcp_stats.connections(()))
     except OSError:
         return False
     return True

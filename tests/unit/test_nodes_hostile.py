@@ -16,14 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netdoctor.allreduce import across, doors, hub, meeting, places
-from netdoctor.allreduce.across import Heard
-from netdoctor.allreduce.experiment import AllReduce, Run
-from netdoctor.allreduce.hub import PROTOCOL, STRANGERS, SUBJECTS, Hub
-from netdoctor.allreduce.meeting import Meeting, MeetingError
-from netdoctor.allreduce.nodes import Nodes
-from netdoctor.allreduce.together import Limits, Together
-from netdoctor.commands import nodes_findings
+from netdoctor.cluster import combine, connectivity, coordinator, endpoints, findings, member
+from netdoctor.cluster.combine import Heard
+from netdoctor.cluster.coordinator import PROTOCOL, STRANGERS, SUBJECTS, Hub
+from netdoctor.cluster.member import Meeting, MeetingError
+from netdoctor.cluster.membership import Nodes
+from netdoctor.cluster.session import Limits, Together
+from netdoctor.facts.runs import AllReduce, Run
 from netdoctor.model import Status
 
 LIMITS = {**dict.fromkeys(SUBJECTS, 30.0)}
@@ -87,11 +86,11 @@ def judged(good: dict[str, Any], other: dict[str, Any]) -> tuple[Heard, Any]:
     heard = Heard(Nodes(2, 0, "h0", 29400))
     for subject in SUBJECTS[:-1]:
         message = {"data": {"0": good[subject], "1": json.loads(json.dumps(other[subject]))}, "gone": {}, "refused": []}
-        across.hear(heard, subject, message)
-    made = across.experiments(heard)
+        combine.hear(heard, subject, message)
+    made = combine.experiments(heard)
     if not isinstance(made, str):
-        parts = across.hear(heard, "result", {"data": {"0": good["result"], "1": json.loads(json.dumps(other["result"]))}})
-        heard.run = across.combine(heard, made, parts, Run(made[0], "finished"))
+        parts = combine.hear(heard, "result", {"data": {"0": good["result"], "1": json.loads(json.dumps(other["result"]))}})
+        heard.run = combine.combine(heard, made, parts, Run(made[0], "finished"))
     return heard, made
 
 
@@ -104,9 +103,9 @@ def test_whatever_another_node_says_there_is_a_verdict(seed: int, changes: int) 
         subject = draw.choice(SUBJECTS)
         other[subject] = changed(other[subject], draw)
     heard, made = judged(good, other)
-    result = nodes_findings.result(heard)
+    result = findings.result(heard)
     assert result.findings
-    said = json.dumps(nodes_findings.section(heard)) + str(result)
+    said = json.dumps(findings.section(heard)) + str(result)
     assert "\x1b" not in said and "\\u001b" not in said
     if isinstance(made, str):
         assert Status.PASS not in {f.status for f in result.findings}
@@ -131,7 +130,7 @@ def test_events_that_are_none_are_left_out(rubbish: dict[str, Any]) -> None:
 
 
 def test_an_address_with_a_zone_of_any_text_is_clean_and_short() -> None:
-    place = places.read({"gloo": ["eth0", f"fe80::1%\x1b[31m{'x' * 500}"]})
+    place = endpoints.read({"gloo": ["eth0", f"fe80::1%\x1b[31m{'x' * 500}"]})
     assert place.takes["gloo"][1].isprintable() and len(place.takes["gloo"][1]) <= 64
 
 
@@ -144,7 +143,7 @@ def test_a_stranger_who_was_turned_away_costs_nobody_a_whole_run(state: str, sta
     heard, _ = judged(good, good)
     heard.reach.clear()
     heard.refused = ("10.9.9.9: another job",)
-    found = {f.subject: f.status for f in nodes_findings.result(heard).findings}
+    found = {f.subject: f.status for f in findings.result(heard).findings}
     assert found == {"meeting": status, "h1": status}
 
 
@@ -229,7 +228,7 @@ def test_a_hub_that_lacks_a_descriptor_does_not_spin_and_lets_in_who_waits(monke
             return super().accept()
 
     clock = [100.0]
-    monkeypatch.setattr(hub.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(coordinator.time, "monotonic", lambda: clock[0])
     door = Poor(fileno=socket.create_server(("127.0.0.1", 0)).detach())
     one = Hub(door, 2, "", LIMITS, 20.0)
     one.selector.register(door, selectors.EVENT_READ)
@@ -268,7 +267,7 @@ def test_a_node_that_verifies_for_long_is_waited_for() -> None:
     made._ended(False)
     assert made.end - time.monotonic() > 75.0 + 15.0  # runner.LIMITS: verify, done
     made._ended(True)
-    assert made.end - time.monotonic() <= hub.LAST_SECONDS
+    assert made.end - time.monotonic() <= coordinator.LAST_SECONDS
     door.close()
 
 
@@ -337,11 +336,11 @@ def test_a_name_that_nobody_can_have_is_no_crash(host: str) -> None:
 
 def test_many_who_knock_at_once_all_hear_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of 64 nodes brings each of them up to three visits of every other at the same moment."""
-    monkeypatch.setattr(doors, "GUESTS", 2)
-    door = doors.Door(1)
+    monkeypatch.setattr(connectivity, "GUESTS", 2)
+    door = connectivity.Door(1)
     try:
         with ThreadPoolExecutor(40) as pool:
-            assert set(pool.map(lambda _: doors.knock("127.0.0.1", door.port, 1), range(120))) == {None}
+            assert set(pool.map(lambda _: connectivity.knock("127.0.0.1", door.port, 1), range(120))) == {None}
     finally:
         door.close()
 
@@ -356,11 +355,11 @@ def test_a_door_that_lacks_a_descriptor_for_a_moment_stays_open(monkeypatch: pyt
                 raise OSError(errno.EMFILE, "Too many open files")
             return super().accept()
 
-    made = doors.listen(0)
-    monkeypatch.setattr(doors, "listen", lambda port: Poor(fileno=made.detach()))
-    door = doors.Door(1)
+    made = connectivity.listen(0)
+    monkeypatch.setattr(connectivity, "listen", lambda port: Poor(fileno=made.detach()))
+    door = connectivity.Door(1)
     try:
-        assert doors.knock("127.0.0.1", door.port, 1) is None
+        assert connectivity.knock("127.0.0.1", door.port, 1) is None
     finally:
         door.close()
 
@@ -376,7 +375,7 @@ def no_pool(thread: threading.Thread) -> None:
 
 
 def test_a_node_that_gets_no_more_threads_tries_the_others_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = doors.Door(1)
+    door = connectivity.Door(1)
     made = Meeting(Nodes(2, 0, "127.0.0.1", 5), LIMITS, 5.0)
     monkeypatch.setattr(threading.Thread, "start", no_pool)
     try:
@@ -394,13 +393,13 @@ def test_without_threads_what_there_is_no_time_for_is_not_tried(
     clock = [100.0]
 
     def knock(*_: object) -> None:
-        clock[0] += meeting.KNOCK
+        clock[0] += member.KNOCK
 
-    monkeypatch.setattr(meeting, "knock", knock)
-    made = Meeting(Nodes(128, 0, "127.0.0.1", 5), {**LIMITS, "reach": meeting.KNOCK + extra}, 5.0)
-    monkeypatch.setattr(meeting.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(member, "knock", knock)
+    made = Meeting(Nodes(128, 0, "127.0.0.1", 5), {**LIMITS, "reach": member.KNOCK + extra}, 5.0)
+    monkeypatch.setattr(member.time, "monotonic", lambda: clock[0])
     joined = {n: {"port": 7, "address": f"10.0.0.{n}"} for n in range(1, 128)}
-    taken = {n: places.Place(takes={"gloo": ("eth1", f"10.1.0.{n}")}) for n in range(1, 128)}
+    taken = {n: endpoints.Place(takes={"gloo": ("eth1", f"10.1.0.{n}")}) for n in range(1, 128)}
     assert made.reach(joined, taken) == (there, {"gloo": {}, "nccl": {}})
 
 
@@ -422,5 +421,5 @@ def test_a_node_that_gets_no_thread_at_all_blames_itself(monkeypatch: pytest.Mon
         assert "it cannot take part: can't start new thread" in str(made.run(None, {}, {}))
     finally:
         made.close()
-    own = [one for one in nodes_findings.result(made.heard).findings if "cannot take part" in one.message]
+    own = [one for one in findings.result(made.heard).findings if "cannot take part" in one.message]
     assert [one.status for one in own] == [Status.UNKNOWN]

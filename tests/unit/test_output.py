@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from netdoctor.output import REPORT_MODE, SNAPSHOT_MODE, OutputError, write
+from netdoctor.process.files import REPORT_MODE, SNAPSHOT_MODE, OutputError, write
 
 
 def mode_of(path: Path) -> int:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import AllReduce, Path, Run
 from netdoctor.allreduce.limits import Limit, path_limit
+from netdoctor.facts.pci import Pci, PciDevice, PciLink
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.runs import AllReduce, Path, Run
 from netdoctor.model import Unavailable
-from netdoctor.probes.pci import Pci, PciDevice, PciLink
-from netdoctor.probes.rdma import Rdma
 from tests.support import facts as f
 
 LOST = Unavailable("denied")

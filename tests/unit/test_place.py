@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from netdoctor.trust import trusted
+from netdoctor.host.trust import trusted
 from tests.support import place
 
 ROOT = Path(__file__).parents[2]

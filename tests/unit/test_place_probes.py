@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from netdoctor.host import Answer, ReplayHost
+from netdoctor.facts import container, vantage
+from netdoctor.host.base import Answer, ReplayHost
 from netdoctor.model import Unavailable
-from netdoctor.probes import container, vantage
 
 HASH = "0123456789abcdef" * 4
 MOUNTS = "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n23 22 0:5 / /dev rw - devtmpfs devtmpfs rw\n"

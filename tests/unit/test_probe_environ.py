@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netdoctor.host import ReplayHost
-from netdoctor.launchers import Launcher, detect
+from netdoctor.facts.environ import Environ, entries, probe
+from netdoctor.facts.launcher import Launcher, detect
+from netdoctor.host.base import ReplayHost
 from netdoctor.model import Unavailable
-from netdoctor.probes.environ import Environ, entries, probe
 
 STATUS = "Name:\tx\nUid:\t1000\t1000\t1000\t1000\n"
 PASSWD = "root:x:0:0:root:/root:/bin/sh\nme:x:1000:1000::/home/me:/bin/sh\n"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from netdoctor.host import Answer, ReplayHost
+from netdoctor.facts.interrupts import Interrupts, probe
+from netdoctor.host.base import Answer, ReplayHost
 from netdoctor.model import Unavailable
-from netdoctor.probes.interrupts import Interrupts, probe
 
 ABSENT = Unavailable("absent")
 NET: dict[str, Answer] = {

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from netdoctor.host import Answer, ReplayHost
+from netdoctor.facts import library_search as find
+from netdoctor.facts.cpu import MemoryPolicy, _policy
+from netdoctor.facts.libraries import JobPython, Libraries, Torch, probe
+from netdoctor.host.base import Answer, ReplayHost
 from netdoctor.model import Unavailable
-from netdoctor.probes import _libraries_find as find
-from netdoctor.probes.cpu import MemoryPolicy, _policy
-from netdoctor.probes.libraries import JobPython, Libraries, Torch, probe
 
 FILE: Answer = {"mode": 0o755, "uid": 0, "gid": 0, "type": "file", "major": 0, "minor": 0, "dev": 1}
 ABSENT = Unavailable("absent")

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from netdoctor.ask.nccl import address_of, taken, version
-from netdoctor.host import ReplayHost, question
+from netdoctor.facts.nccl_choice import NcclChoice, probe, wanted
+from netdoctor.host.ask.nccl import address_of, taken, version
+from netdoctor.host.base import ReplayHost, question
 from netdoctor.model import Unavailable
-from netdoctor.probes.nccl import NcclChoice, probe, wanted
 from tests.support.facts import LIBNCCL, libraries, library, torch
 
 LOST = Unavailable("denied")

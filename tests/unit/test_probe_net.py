@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from netdoctor.host import ReplayHost, question
+from netdoctor.facts.job import probe_expected, probe_job
+from netdoctor.facts.net import Net, probe, probe_ports
+from netdoctor.host.base import ReplayHost, question
 from netdoctor.model import Unavailable
-from netdoctor.probes.job import probe_expected, probe_job
-from netdoctor.probes.net import Net, probe, probe_ports
 
 ETH0 = {
     "name": "eth0",

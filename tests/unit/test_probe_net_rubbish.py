@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netdoctor.host import ReplayHost, question
+from netdoctor.facts.job import probe_expected, probe_job
+from netdoctor.facts.nccl_choice import probe as probe_nccl
+from netdoctor.facts.net import Net, probe, probe_ports
+from netdoctor.host.base import ReplayHost, question
 from netdoctor.model import Unavailable
-from netdoctor.nccl import ifname, reach
-from netdoctor.probes.job import probe_expected, probe_job
-from netdoctor.probes.nccl import probe as probe_nccl
-from netdoctor.probes.net import Net, probe, probe_ports
+from netdoctor.nccl import ifname, interfaces
 from tests.support.facts import LIBNCCL, libraries
 from tests.unit.test_probe_net import ANSWERS, hop
 
@@ -40,7 +40,7 @@ def look(answers: dict[str, Any]) -> None:
         for version in ifname.EITHER:
             for purpose in ("bootstrap", "socket"):
                 ifname.choose(net.links, version, {"NCCL_SOCKET_IFNAME": "^docker"}, purpose)
-        reach.candidates(net)
+        interfaces.candidates(net)
     probe_ports(host)
     probe_nccl(host, libraries())
     probe_job(host)

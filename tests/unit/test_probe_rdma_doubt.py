@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from netdoctor.host import Answer, ReplayHost
+from netdoctor.facts import pci, rdma
+from netdoctor.host.base import Answer, ReplayHost
 from netdoctor.model import Unavailable
-from netdoctor.probes import pci, rdma
 from tests.support.trees import HCA_BUSES, scratch
 from tests.unit.test_hardware_probes import answers, devices, the_rdma
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netdoctor.host import Answer, LiveHost, RecordingHost, ReplayHost
+from netdoctor.facts import container, cpu, gpu, kernel, pci, rdma, vantage
+from netdoctor.host.base import Answer, LiveHost, RecordingHost, ReplayHost
 from netdoctor.model import KINDS, Unavailable
-from netdoctor.probes import container, cpu, gpu, kernel, pci, rdma, vantage
 from tests.support.trees import Extra, dgx_h100, scratch
 from tests.unit.test_hardware_probes import CUDA, CUDA_GPU, DEV, NVML, NVML_GPU, VERBS
 from tests.unit.test_place_probes import place

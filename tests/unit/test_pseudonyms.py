@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from netdoctor.pseudonyms import pseudonymise
-from netdoctor.snapshot import dumps
+from netdoctor.snapshot.pseudonyms import pseudonymise
+from netdoctor.snapshot.snapshot import dumps
 from tests.lab import fixtures, matrix
 from tests.support.composed import HOSTS
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from netdoctor.commands import ras as command
+from netdoctor.cli import ras as command
 from netdoctor.model import Unavailable
 from netdoctor.nccl.ras import ask, parse
 

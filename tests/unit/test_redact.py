@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from netdoctor.host import RecordingHost, ReplayHost
-from netdoctor.redact import GONE, redact, scrub
+from netdoctor.host.base import RecordingHost, ReplayHost
+from netdoctor.host.redact import GONE, redact, scrub
 
 SECRET = "hunter2-Zq9"
 

@@ -15,10 +15,10 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 
-from netdoctor.inventory import inventory
+from netdoctor.facts.inventory import inventory
 from netdoctor.model import Finding, Quantity, Report, Status
-from netdoctor.render import html, plots
-from netdoctor.render.page import data_block, esc, page
+from netdoctor.report import html, plots
+from netdoctor.report.page import data_block, esc, page
 from tests.support import facts
 from tests.support.reports import EVERY, PASS, check, report, reports
 
@@ -173,7 +173,7 @@ def test_without_the_library_the_figures_are_there_as_text(monkeypatch: pytest.M
 
 def test_no_font_cache_is_left_behind(tmp_path: Path) -> None:
     program = (
-        "from netdoctor.render import plots; print(len(plots.curve([(1, 1.0), (2, 2.0)], None, 'GB/s', 'x')), plots.why_not())"
+        "from netdoctor.report import plots; print(len(plots.curve([(1, 1.0), (2, 2.0)], None, 'GB/s', 'x')), plots.why_not())"
     )
     environment = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "c")}
     environment = {k: v for k, v in environment.items() if not k.startswith("MPL")}
@@ -183,7 +183,7 @@ def test_no_font_cache_is_left_behind(tmp_path: Path) -> None:
 
 
 def test_the_library_is_told_apart_from_one_that_does_not_load() -> None:
-    program = "import sys; sys.modules['matplotlib'] = None; from netdoctor.render import plots; print(plots.why_not())"
+    program = "import sys; sys.modules['matplotlib'] = None; from netdoctor.report import plots; print(plots.why_not())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == plots.NEEDED
 

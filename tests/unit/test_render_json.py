@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from netdoctor.model import Finding, Quantity, Report, Severity, Status, plain
-from netdoctor.render.json import data, render
+from netdoctor.report.json import data, render
 from tests.support.reports import EVERY, FAIL, PASS, check, report, reports
 
 SCHEMA = json.loads((files("netdoctor") / "schemas" / "report-1.json").read_text())

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from netdoctor.commands import common, env, fleet, log
+from netdoctor.cli import env, fleet, log, setup
 from netdoctor.model import Report
 from netdoctor.policy import Seen
-from netdoctor.render.junit import render, setup_failed
+from netdoctor.report.junit import render, setup_failed
 from tests.support.reports import EVERY, PASS, report, reports
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=60)
@@ -110,14 +110,14 @@ def no_junitparser(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "refused",
     [
-        lambda: common.known_format("junit"),
-        lambda: common.known_format(None, output="report.xml"),
+        lambda: setup.known_format("junit"),
+        lambda: setup.known_format(None, output="report.xml"),
     ],
 )
 def test_without_the_library_nothing_is_looked_at(refused: Callable[[], None]) -> None:
-    with pytest.raises(common.UsageError, match=r"JUnit needs junitparser: pip install 'cluster-netdoctor\[junit\]'"):
+    with pytest.raises(setup.UsageError, match=r"JUnit needs junitparser: pip install 'cluster-netdoctor\[junit\]'"):
         refused()
-    common.known_format("json", output="report.json")
+    setup.known_format("json", output="report.json")
 
 
 @pytest.mark.usefixtures("no_junitparser")
@@ -127,7 +127,7 @@ def test_other_commands_say_so_too(tmp_path: Path, capsys: pytest.CaptureFixture
         env.run((), format="junit"),
         log.run([str(tmp_path / "x.log")], "junit"),
         fleet.run([str(tmp_path)], format="junit", quiet=True),
-        common.refuse(common.UsageError("something else"), None, str(tmp_path / "out.xml")),
+        setup.refuse(setup.UsageError("something else"), None, str(tmp_path / "out.xml")),
     ]
     assert codes == [2] * 4 and capsys.readouterr().err.count("junitparser: pip install") == 4
     assert not (tmp_path / "out.xml").exists()

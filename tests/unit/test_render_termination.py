@@ -7,7 +7,7 @@ import re
 from hypothesis import HealthCheck, given, settings
 
 from netdoctor.model import Finding, Fix, Report, Severity, Status
-from netdoctor.render.termination import render
+from netdoctor.report.termination import render
 from tests.support.reports import check, report, reports
 
 FIX = Fix("widen the range", ("sysctl -w net.ipv4.ip_local_port_range='30000 65535'",))

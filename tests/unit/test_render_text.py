@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from netdoctor.model import Finding, Report, Status
-from netdoctor.render import terminal
-from netdoctor.render.brief import render as brief
-from netdoctor.render.brief import termination
-from netdoctor.render.common import cut, shown
-from netdoctor.render.text import render
+from netdoctor.report import terminal
+from netdoctor.report.brief import render as brief
+from netdoctor.report.brief import termination
+from netdoctor.report.text import render
+from netdoctor.report.values import cut, shown
 from tests.support.reports import EVERY, FAIL, PAIRS, PASS, check, report, reports
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=60)

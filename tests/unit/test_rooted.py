@@ -8,9 +8,9 @@ import pathlib
 
 import pytest
 
-from netdoctor.host import LiveHost
+from netdoctor.host.base import LiveHost
+from netdoctor.host.rooted import open_in_root
 from netdoctor.model import Unavailable
-from netdoctor.rooted import open_in_root
 
 
 @pytest.fixture

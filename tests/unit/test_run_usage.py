@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from netdoctor import cli
-from netdoctor.commands import preflight, run
+from netdoctor.cli import main, preflight, run
 
 
 @pytest.mark.parametrize(
@@ -15,7 +14,7 @@ from netdoctor.commands import preflight, run
 )
 def test_a_misspelt_option_is_bad_usage_and_no_job(arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "run", lambda *_, **__: pytest.fail("it looked"))
-    done = CliRunner().invoke(cli.app, ["run", *arguments])
+    done = CliRunner().invoke(main.app, ["run", *arguments])
     assert done.exit_code == 2 and says in done.output
 
 
@@ -51,5 +50,5 @@ def test_a_relative_program_is_of_the_working_directory(monkeypatch: pytest.Monk
 def test_the_command_is_told_to_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
     monkeypatch.setattr(preflight, "run", lambda *_, **said: told.append(said["program"]) or 2)
-    assert CliRunner().invoke(cli.app, ["run", "--", "nice", "/v/bin/torchrun", "train.py"]).exit_code == 2
+    assert CliRunner().invoke(main.app, ["run", "--", "nice", "/v/bin/torchrun", "train.py"]).exit_code == 2
     assert told == ["/v/bin/torchrun"]

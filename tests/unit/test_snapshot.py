@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from netdoctor import snapshot
-from netdoctor.allreduce.experiment import AllReduce, Baseline, PathRun, RankResult, Run
+from netdoctor.facts.runs import AllReduce, Baseline, PathRun, RankResult, Run
 from netdoctor.model import Unavailable
-from netdoctor.snapshot import Snapshot, SnapshotError, dumps, loads
+from netdoctor.snapshot import snapshot
+from netdoctor.snapshot.snapshot import Snapshot, SnapshotError, dumps, loads
 
 RUN = Run(
     AllReduce("nccl", 2, "cuda", (4096,), (("NCCL_X", None),), gpus=(0, 1)),

@@ -17,7 +17,7 @@ SNAPSHOT = str(ROOT / "fixtures/hosts/dgx-h100/snapshot.json")
 def shell(line: str, *words: str) -> subprocess.CompletedProcess[str]:
     """What a shell line says in which $N is netdoctor; its exit code is netdoctor's."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "S": SNAPSHOT}
-    script = f'N() {{ "{sys.executable}" -m netdoctor.cli "$@"; }}; {line}'
+    script = f'N() {{ "{sys.executable}" -m netdoctor "$@"; }}; {line}'
     return subprocess.run(["bash", "-c", script, "sh", *words], capture_output=True, text=True, env=environment, check=False)
 
 
@@ -78,7 +78,7 @@ def test_variables_that_are_no_text(format: str) -> None:
         b"MASTER_ADDR": b"h\xff",
         b"VIRTUAL_ENV": b"/\xff",
     }
-    command = [sys.executable, "-m", "netdoctor.cli", "preflight", "--no-allreduce", "--vantage", "job", "-q", "-f", format]
+    command = [sys.executable, "-m", "netdoctor", "preflight", "--no-allreduce", "--vantage", "job", "-q", "-f", format]
     environment = {**os.environb, b"PYTHONPATH": os.fsencode(ROOT), **rubbish}
     done = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert done.returncode in (0, 3, 4) and b"defect" not in done.stderr
@@ -90,7 +90,7 @@ def test_variables_that_are_no_text(format: str) -> None:
 
 def test_env_with_variables_that_are_no_text() -> None:
     environment = {**os.environb, b"PYTHONPATH": os.fsencode(ROOT), b"NCCL_\xff": b"\xfe"}
-    done = subprocess.run([sys.executable, "-m", "netdoctor.cli", "env"], env=environment, capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "netdoctor", "env"], env=environment, capture_output=True, check=False)
     assert done.returncode == 3 and "NCCL_\\xff=\\xfe" in done.stdout.decode()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from netdoctor.model import Status, Unavailable
-from netdoctor.snapshot import loads
+from netdoctor.snapshot.snapshot import loads
 from tests.lab import fixtures
 from tests.support import lstopo, others
 

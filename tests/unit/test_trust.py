@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from netdoctor.trust import open_trusted, trusted
+from netdoctor.host.trust import open_trusted, trusted
 from tests.support.folders import own_folder
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes files of other users")

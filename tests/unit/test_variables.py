@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 
 import netdoctor
-from netdoctor import engine, snapshot, variables
-from netdoctor.commands import common
-from netdoctor.config import Config
-from netdoctor.host import LiveHost, RecordingHost, ReplayHost, mapping
-from netdoctor.launchers import Launcher, detect
+from netdoctor import engine, environment
+from netdoctor.cli import setup
+from netdoctor.config.load import Config
+from netdoctor.environment import Of, names_of
+from netdoctor.facts import libraries
+from netdoctor.facts.environ import Environ, probe
+from netdoctor.facts.launcher import Launcher, detect
+from netdoctor.facts.libraries import Libraries
+from netdoctor.host.base import LiveHost, RecordingHost, ReplayHost, mapping
+from netdoctor.host.redact import GONE, redact
 from netdoctor.model import Unavailable
-from netdoctor.nccl import catalogue
-from netdoctor.probes import libraries
-from netdoctor.probes.environ import Environ, probe
-from netdoctor.probes.libraries import Libraries
-from netdoctor.redact import GONE, redact
-from netdoctor.render import json as as_json
-from netdoctor.variables import Of, names_of
+from netdoctor.report import json as as_json
+from netdoctor.snapshot import snapshot
+from netdoctor.variables import catalogue
 
 ROOT = Path(__file__).parents[2]
 Variables = dict[str, str]
@@ -142,13 +143,13 @@ def test_every_launcher_passes_the_door(name: str) -> None:
 def test_the_cases_use_every_variable_that_tells_a_number() -> None:
     used = set().union(*(given for given, _ in LAUNCHED.values()))
     roles = (
-        variables.Role.RANK,
-        variables.Role.WORLD,
-        variables.Role.LOCAL_WORLD,
-        variables.Role.NODES,
-        variables.Role.NODE_RANK,
+        environment.Role.RANK,
+        environment.Role.WORLD,
+        environment.Role.LOCAL_WORLD,
+        environment.Role.NODES,
+        environment.Role.NODE_RANK,
     )
-    asked = {name for role in roles for name in variables.named(role)}
+    asked = {name for role in roles for name in environment.named(role)}
     # Read as a second name where the first is not there: of MVAPICH, Cray PALS and Spectrum MPI.
     second = {name for name in asked if name.startswith(("MV2_", "PMI_LOCAL_", "JSM_"))}
     assert asked - used - second <= {"SLURM_JOB_NUM_NODES"}
@@ -167,22 +168,22 @@ def test_what_may_be_a_credential_stays_out(name: str) -> None:
     assert name not in at_the_door({name: SECRET, "RANK": "0"})
 
 
-@pytest.mark.parametrize("prefix", [row.name[:-1] for row in variables.TABLE if row.name.endswith("*")])
+@pytest.mark.parametrize("prefix", [row.name[:-1] for row in environment.TABLE if row.name.endswith("*")])
 @pytest.mark.parametrize("word", ["TOKEN", "AUTH_KEY", "KEY", "KEYFILE", "PASSWORD", "PASSPHRASE", "SECRET", "JWT"])
 def test_a_prefix_lets_no_credential_in(prefix: str, word: str) -> None:
     assert at_the_door({f"{prefix}X_{word}": SECRET}) == {f"{prefix}X_{word}": GONE}
 
 
 def test_no_variable_that_is_judged_sounds_like_a_credential() -> None:
-    assert not [name for name in catalogue.table() if variables.secret(name)]
+    assert not [name for name in catalogue.table() if environment.secret(name)]
 
 
 def test_every_variable_that_is_judged_is_kept() -> None:
-    assert not [name for name in catalogue.table() if not variables.kept(name)]
+    assert not [name for name in catalogue.table() if not environment.kept(name)]
 
 
 def test_a_variable_has_one_row() -> None:
-    names = [row.name for row in variables.TABLE]
+    names = [row.name for row in environment.TABLE]
     assert len(names) == len(set(names))
 
 
@@ -192,12 +193,12 @@ def test_what_names_the_job_is_the_same_for_all_its_nodes() -> None:
     assert "NCCL_SOCKET_IFNAME" not in names_of(Of.RUN, Of.PROCESS)  # differs: the fleet shows it
 
 
-@pytest.mark.parametrize("one", variables.WRITERS, ids=lambda one: one.pattern)
-def test_patterns_of_writers_are_those_of_fnmatch(one: variables.Writer) -> None:
+@pytest.mark.parametrize("one", environment.WRITERS, ids=lambda one: one.pattern)
+def test_patterns_of_writers_are_those_of_fnmatch(one: environment.Writer) -> None:
     for name in (one.pattern.replace("*", "X_"), one.pattern.replace("*", "")):
-        assert fnmatch.fnmatchcase(name, one.pattern) and variables.writes(name)
+        assert fnmatch.fnmatchcase(name, one.pattern) and environment.writes(name)
     assert one.pattern.count("*") <= 1
-    assert not variables.writes(f"A_{one.pattern.replace('*', '')}")
+    assert not environment.writes(f"A_{one.pattern.replace('*', '')}")
 
 
 def test_vllms_library_is_found_behind_the_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,12 +220,12 @@ def replayed(given: Variables) -> list[dict[str, Any]]:
     here = recorded.answers["env:"]
     assert isinstance(here, dict)
     config = Config(vantage="job")
-    specs, extra = common.load_checks(config, ("net.socket_ifname",))
+    specs, extra = setup.load_checks(config, ("net.socket_ifname",))
     answers = {**recorded.answers, "env:": {**here, **given}, "config:": config.as_answer()}
     work = engine.Work(RecordingHost(ReplayHost(answers), redact), specs, extra, dict(recorded.runs))
     engine.collect(work, engine.wanted(specs))
     engine.judge_all(work)
-    report = json.loads(as_json.render(engine.report(work, common.decider(config), config.profile)))
+    report = json.loads(as_json.render(engine.report(work, setup.decider(config), config.profile)))
     return [f for check in report["checks"] for f in check["findings"]]
 
 
@@ -293,5 +294,5 @@ def test_what_any_code_asks_for_is_kept() -> None:
     assert {"VLLM_NCCL_SO_PATH", "MASTER_ADDR", "NCCL_IB_HCA", "NODE_NAME", "USER"} <= set(asked), (
         "the scan finds what is asked"
     )
-    assert {n: at for n, at in asked.items() if not variables.kept(n) and n not in _NOT_RECORDED} == {}
+    assert {n: at for n, at in asked.items() if not environment.kept(n) and n not in _NOT_RECORDED} == {}
     assert set(_NOT_RECORDED) <= set(asked), "an exception that nobody needs"

@@ -45,9 +45,9 @@ class Machine:
 
 def look(python: str) -> Machine:
     """Ask libcuda and NVML through netdoctor's own probe, and `python` for its torch (only where there is a GPU)."""
-    from netdoctor.host import LiveHost
+    from netdoctor.facts import gpu
+    from netdoctor.host.base import LiveHost
     from netdoctor.model import Unavailable
-    from netdoctor.probes import gpu
 
     host = LiveHost()
     try:

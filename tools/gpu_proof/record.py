@@ -39,7 +39,7 @@ def host(out: pathlib.Path, slug: str, python: str) -> None:
     fresh = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "snapshot.json"
-    command = [sys.executable, "-m", "netdoctor.cli", "snapshot", "--pseudonymise", "--vantage", "job", "--python", python]
+    command = [sys.executable, "-m", "netdoctor", "snapshot", "--pseudonymise", "--vantage", "job", "--python", python]
     try:
         done = subprocess.run(
             [*command, "--quiet", "-o", str(target)], capture_output=True, text=True, timeout=SECONDS, check=False
@@ -63,7 +63,7 @@ def host(out: pathlib.Path, slug: str, python: str) -> None:
 
 
 def _judged(folder: pathlib.Path, slug: str, out: pathlib.Path) -> None:
-    from netdoctor.snapshot import dumps, loads
+    from netdoctor.snapshot.snapshot import dumps, loads
     from tests.lab import fixtures
 
     text = (folder / "snapshot.json").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""NCCL's log of this version, at every level and subsystem, as samples for the parser of netdoctor/nccl/log.py."""
+"""NCCL's log of this version, at every level and subsystem, as samples for the parser of netdoctor/nccl/log/."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import Any, Final
 
-from netdoctor.nccl.grammar import SUBSYSTEMS
+from netdoctor.variables.grammar import SUBSYSTEMS
 from tools.gpu_proof import clean, tell
 
 CLAIM: Final = "record.logs"
@@ -82,7 +82,7 @@ def samples() -> list[tuple[str, Any]]:
 
 def lacking(text: str) -> list[str]:
     """What a log at every subsystem must show the parser."""
-    from netdoctor.nccl.log import parse_text
+    from netdoctor.nccl.log.parser import parse_text
 
     log = parse_text(text)
     names = ("nccl_version", "network", "bootstraps", "vias", "comms_complete")
@@ -91,7 +91,7 @@ def lacking(text: str) -> list[str]:
 
 def unlike(before: str, after: str) -> str:
     """What the parser reads differently in the cleaned log; addresses and hosts are meant to differ."""
-    from netdoctor.nccl.log import parse_text
+    from netdoctor.nccl.log.parser import parse_text
 
     first, second = parse_text(before), parse_text(after)
     names = (

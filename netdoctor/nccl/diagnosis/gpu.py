@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.scene import CERTAIN, EFFECT, LIKELY, OPEN, QUIET, STRONG, Guess, Scene
-from netdoctor.nccl.facts import Event
+from netdoctor.nccl.diagnosis.context import CERTAIN, EFFECT, LIKELY, OPEN, QUIET, STRONG, Guess, Scene
+from netdoctor.nccl.log.facts import Event
 
 _MAP = Fix(
     "one rank a GPU: each rank takes the GPU of its LOCAL_RANK, and every rank of a node sees all of them",

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from netdoctor.causes import CAUSES
 from netdoctor.model import Finding, Status
-from netdoctor.nccl.diagnosis import ends, gpu, links, network, software, verbs
-from netdoctor.nccl.diagnosis.scene import EFFECT, Guess, Rule, Scene, who
-from netdoctor.nccl.facts import Event, LogFacts
+from netdoctor.nccl.diagnosis import gpu, network, rdma, sockets, software, termination
+from netdoctor.nccl.diagnosis.context import EFFECT, Guess, Rule, Scene, who
+from netdoctor.nccl.log.facts import Event, LogFacts
 
-RULES: Final[tuple[Rule, ...]] = (*gpu.RULES, *links.RULES, *verbs.RULES, *network.RULES, *software.RULES, *ends.RULES)
+RULES: Final[tuple[Rule, ...]] = (*gpu.RULES, *sockets.RULES, *rdma.RULES, *network.RULES, *software.RULES, *termination.RULES)
 _LINES: Final = 6  # lines of evidence a finding
 _MAX: Final = 6  # findings that fail
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.scene import CERTAIN, LIKELY, OPEN, QUIET, STRONG, Guess, Scene
-from netdoctor.nccl.facts import SOCKET, NetSource, Via
+from netdoctor.nccl.diagnosis.context import CERTAIN, LIKELY, OPEN, QUIET, STRONG, Guess, Scene
+from netdoctor.nccl.log.facts import SOCKET, NetSource, Via
 
 _DEVICES = Fix(
     "map the RDMA devices and their user-space libraries into the container",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.scene import CERTAIN, EFFECT, LIKELY, OPEN, QUIET, STRONG, Guess, Scene
+from netdoctor.nccl.diagnosis.context import CERTAIN, EFFECT, LIKELY, OPEN, QUIET, STRONG, Guess, Scene
 
 _VERSION = Fix(
     "use one NCCL on all nodes: the one that the framework's wheel pins",

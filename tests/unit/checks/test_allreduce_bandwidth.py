@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from netdoctor.allreduce.experiment import AllReduce, Baseline, PathRun, Run
 from netdoctor.allreduce.limits import Limit, path_limit
 from netdoctor.checks.allreduce_bandwidth import allreduce_bandwidth
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.job import Expected
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.runs import AllReduce, Baseline, PathRun, Run
 from netdoctor.model import Severity, Status, Unavailable
-from netdoctor.nccl.facts import Via
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.job import Expected
-from netdoctor.probes.pci import Pci
+from netdoctor.nccl.log.facts import Via
 from tests.support.facts import (
     baseline,
     expected,

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import AllReduce, Baseline, CommonRun, Obstacle, PathRun, Run, State
-from netdoctor.allreduce.together import beside, shared
 from netdoctor.checks.allreduce_run import allreduce_run
+from netdoctor.cluster.session import beside, shared
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.runs import AllReduce, Baseline, CommonRun, Obstacle, PathRun, Run, State
 from netdoctor.model import Kind, Status, Unavailable
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.pci import Pci
 from tests.support.facts import baseline, gloo_run, gpus, hca_run, judge, log, machine, only, path_run, pci, rank, run
 
 NO_GPU = {Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("absent"), visible=Unavailable("absent"))}

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import Baseline, PathRun
 from netdoctor.checks.cpu_numa_affinity import near_nodes, numa_affinity
+from netdoctor.facts.cpu import Cpu, MemoryPolicy
+from netdoctor.facts.environ import Environ, Launcher
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.interrupts import Interrupts
+from netdoctor.facts.net import Net
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.runs import Baseline, PathRun
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
-from netdoctor.nccl.facts import RankFacts
-from netdoctor.probes.cpu import Cpu, MemoryPolicy
-from netdoctor.probes.environ import Environ, Launcher
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.interrupts import Interrupts
-from netdoctor.probes.net import Net
-from netdoctor.probes.pci import Pci
-from netdoctor.probes.rdma import Rdma
-from netdoctor.probes.vantage import Vantage
+from netdoctor.nccl.log.facts import RankFacts
 from tests.support import facts as f
 
 LOST = Unavailable("not recorded")

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import Baseline, PathRun
 from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.job import Expected
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.model import Finding, Severity, Status, Unavailable
-from netdoctor.nccl.facts import NetSource
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.job import Expected
-from netdoctor.probes.pci import Pci
-from netdoctor.probes.rdma import Rdma
+from netdoctor.nccl.log.facts import NetSource
 from tests.support.facts import (
     baseline,
     environ,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from netdoctor.checks.hardware_accelerator import accelerator
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.job import Expected
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
-from netdoctor.probes.environ import Environ
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.job import Expected
-from netdoctor.probes.pci import Pci
-from netdoctor.probes.rdma import Rdma
-from netdoctor.probes.vantage import Vantage
 from tests.support import facts as f
 
 LOST = Unavailable("not recorded")

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import Baseline, PathRun
+from netdoctor.facts.cpu import Cpu
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.rdma import Provider, Rdma
+from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.model import Finding, Status, Unavailable
-from netdoctor.probes.cpu import Cpu
-from netdoctor.probes.environ import Environ
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.kernel import Kernel
-from netdoctor.probes.libraries import Libraries
-from netdoctor.probes.rdma import Provider, Rdma
 from tests.support import facts as f
 from tests.support.machines import HEALTHY, Machine, dgx_h100, hgx_roce
 from tests.unit.checks.test_healthy import CHECKS

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from netdoctor import engine, facts
-from netdoctor.host import ReplayHost
+from netdoctor import engine
+from netdoctor.facts import registry
+from netdoctor.host.base import ReplayHost
 from netdoctor.model import Finding, Status, Unavailable
-from netdoctor.nccl.carrier import data_by_sockets
+from netdoctor.nccl.transport import data_by_sockets
 from tests.lab import faults, fixtures
 from tests.lab.oracle import worse
 
@@ -47,7 +48,7 @@ def test_no_verdict_comes_from_a_loss(fault: str, check: str, what: str, why: Un
     taken = next(one for one in faults.every() if one.fault == fault).after()
     spec = next(one for one in fixtures.specs() if one.id == check)
     have = fixtures.facts_of(taken)
-    assert what in facts.SOURCES or what in facts.RUNS or what in taken.answers, what
+    assert what in registry.SOURCES or what in registry.RUNS or what in taken.answers, what
     lost = have | {what: why} if what not in taken.answers else fixtures.facts_of(fixtures.without(taken, what, why))
     before, after = engine.judge(spec, have), engine.judge(spec, lost)
     assert worse(before, after) == []
@@ -72,6 +73,6 @@ def test_pci_with_a_function_unread_shows_no_absence() -> None:
     question = next(q for q in answers if q.startswith("file:/sys/bus/pci/devices/") and q.endswith("/uevent"))
     have = fixtures.facts_of(fixtures.snapshot("cpu-node"))
     assert have["Pci"].unread == ()
-    pci = facts.make(ReplayHost({**answers, question: LOST}), "Pci", have)
+    pci = registry.make(ReplayHost({**answers, question: LOST}), "Pci", have)
     spec = next(one for one in fixtures.specs() if one.id == "hardware.accelerator")
     assert {f.status for f in engine.judge(spec, have | {"Pci": pci})} == {Status.UNKNOWN}

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from checks.nccl_environment import environment
+from netdoctor.facts.environ import ConfFile, Environ, Setting
+from netdoctor.facts.job import JobShape
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
-from netdoctor.probes.environ import ConfFile, Environ, Setting
-from netdoctor.probes.job import JobShape
-from netdoctor.probes.libraries import Libraries
-from netdoctor.probes.rdma import Rdma
-from netdoctor.probes.vantage import Vantage
 from tests.support.env_table import HEALTHY
 from tests.support.facts import environ, job, judge, libraries, library, machine, no_rdma, outside, plugin, rdma
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import Baseline
 from netdoctor.checks.nccl_version import nccl_version
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.job import JobShape
+from netdoctor.facts.libraries import JobPython, Libraries
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.runs import Baseline
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Severity, Status, Unavailable
-from netdoctor.probes.environ import Environ
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.job import JobShape
-from netdoctor.probes.libraries import JobPython, Libraries
-from netdoctor.probes.pci import Pci
-from netdoctor.probes.rdma import Rdma
-from netdoctor.probes.vantage import Vantage
 from tests.support import facts as f
 
 LOST = Unavailable("not recorded")

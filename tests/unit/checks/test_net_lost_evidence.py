@@ -12,15 +12,15 @@ import pytest
 from checks.net_port_range import port_range
 from checks.net_socket_ifname import socket_ifname
 from checks.net_tcp_buffers import tcp_buffers
-from netdoctor.allreduce.experiment import Baseline
+from netdoctor.facts.environ import Environ, Launcher
+from netdoctor.facts.job import JobShape
+from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.net import Link, LocalPorts, Net, Peer, Route
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.runs import Baseline
 from netdoctor.model import STATUS_ORDER, Finding, Status, Unavailable
-from netdoctor.nccl.facts import LogFacts
-from netdoctor.probes.environ import Environ, Launcher
-from netdoctor.probes.job import JobShape
-from netdoctor.probes.kernel import Kernel
-from netdoctor.probes.nccl import NcclChoice
-from netdoctor.probes.net import Link, LocalPorts, Net, Peer, Route
-from netdoctor.probes.rdma import Rdma
+from netdoctor.nccl.log.facts import LogFacts
 from tests.support.facts import baseline, environ, job, judge, kernel, machine, net, netlink_link, no_rdma, ports, run
 
 LOST = Unavailable("denied")

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from checks.net_port_range import port_range
+from netdoctor.facts.environ import Environ, Launcher
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.job import JobShape
+from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.net import LocalPorts, Net, Peer, Route
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Severity, Status, Unavailable
-from netdoctor.probes.environ import Environ, Launcher
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.job import JobShape
-from netdoctor.probes.nccl import NcclChoice
-from netdoctor.probes.net import LocalPorts, Net, Peer, Route
-from netdoctor.probes.vantage import Vantage
 from tests.support.facts import environ, gpus, job, judge, machine, nccl_choice, net, netlink_link, outside, pod, ports
 from tests.support.facts import vantage as job_vantage
 

@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 
 from checks.net_socket_ifname import socket_ifname
-from netdoctor.allreduce.experiment import Baseline
+from netdoctor.facts.environ import Environ, Launcher
+from netdoctor.facts.job import JobShape
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.net import Link, Net, Peer, Route
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.runs import Baseline
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Severity, Status, Unavailable
-from netdoctor.nccl.facts import LogFacts
-from netdoctor.probes.environ import Environ, Launcher
-from netdoctor.probes.job import JobShape
-from netdoctor.probes.libraries import Libraries
-from netdoctor.probes.nccl import NcclChoice
-from netdoctor.probes.net import Link, Net, Peer, Route
-from netdoctor.probes.rdma import Rdma
-from netdoctor.probes.vantage import Vantage
+from netdoctor.nccl.log.facts import LogFacts
 from tests.support.facts import (
     address,
     baseline,

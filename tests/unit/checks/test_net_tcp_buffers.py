@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 
 from checks.net_tcp_buffers import tcp_buffers
-from netdoctor.allreduce.experiment import Baseline
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.net import Net, Peer, Route
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.runs import Baseline
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
-from netdoctor.nccl.facts import LogFacts
-from netdoctor.probes.environ import Environ
-from netdoctor.probes.job import Expected, JobShape
-from netdoctor.probes.kernel import Kernel
-from netdoctor.probes.libraries import Libraries
-from netdoctor.probes.nccl import NcclChoice
-from netdoctor.probes.net import Net, Peer, Route
-from netdoctor.probes.rdma import Rdma
-from netdoctor.probes.vantage import Vantage
+from netdoctor.nccl.log.facts import LogFacts
 from tests.support.facts import (
     baseline,
     environ,

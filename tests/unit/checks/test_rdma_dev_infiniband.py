@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import PathRun
 from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.job import Expected
+from netdoctor.facts.kernel import UNLIMITED, Kernel
+from netdoctor.facts.net import Net
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.rdma import Provider, Rdma, RdmaDevice
+from netdoctor.facts.runs import PathRun
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Severity, Status, Unavailable
-from netdoctor.probes.environ import Environ
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.job import Expected
-from netdoctor.probes.kernel import UNLIMITED, Kernel
-from netdoctor.probes.net import Net
-from netdoctor.probes.pci import Pci
-from netdoctor.probes.rdma import Provider, Rdma, RdmaDevice
-from netdoctor.probes.vantage import Vantage
 from tests.support import facts as f
 
 LOST = Unavailable("not recorded")

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import Baseline, PathRun
 from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.job import JobShape
+from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.rdma import Provider, Rdma
+from netdoctor.facts.runs import Baseline, PathRun
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Severity, Status, Unavailable
-from netdoctor.probes.environ import Environ
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.job import JobShape
-from netdoctor.probes.kernel import Kernel
-from netdoctor.probes.libraries import Libraries
-from netdoctor.probes.pci import Pci
-from netdoctor.probes.rdma import Provider, Rdma
-from netdoctor.probes.vantage import Vantage
 from tests.support import facts as f
 
 PAIR = "GPU0–mlx5_0"

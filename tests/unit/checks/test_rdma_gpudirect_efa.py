@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import AllReduce, Path, PathRun
 from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.runs import AllReduce, Path, PathRun
 from netdoctor.model import Finding, Status, Unavailable
-from netdoctor.nccl.facts import NetDevice
-from netdoctor.probes.environ import Environ
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.rdma import Rdma
+from netdoctor.nccl.log.facts import NetDevice
 from tests.support import facts as f
 
 EFAS = f.rdma(devices=tuple(f.hca(i, name=f"rdmap{i}s0", driver="efa") for i in range(8)))

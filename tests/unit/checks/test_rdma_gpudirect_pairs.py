@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from netdoctor.allreduce.experiment import PathRun
 from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.runs import PathRun
 from netdoctor.model import Finding, Status, Unavailable
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.pci import Pci
-from netdoctor.probes.rdma import Rdma
 from tests.support import facts as f
 
 UNREAD = Unavailable("denied")

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.experiment import Baseline, PathRun, Run, TorchFacts
 from netdoctor.checks.allreduce_bandwidth import allreduce_bandwidth
 from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.checks.torch_backend import torch_backend
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.libraries import JobPython, Libraries
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.runs import Baseline, PathRun, Run, TorchFacts
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Status, Unavailable
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.libraries import JobPython, Libraries
-from netdoctor.probes.pci import Pci
-from netdoctor.probes.vantage import Vantage
 from tests.support.facts import baseline, gloo_run, gpus, judge, libraries, machine, only, outside, pci, run, torch
 
 NONE = Unavailable("absent")

@@ -7,25 +7,25 @@ from dataclasses import replace
 
 import pytest
 
-from netdoctor.allreduce.experiment import Baseline, PathRun
 from netdoctor.checks.hardware_accelerator import accelerator
 from netdoctor.checks.nccl_version import nccl_version
 from netdoctor.checks.net_socket_ifname import socket_ifname
 from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
 from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.libraries import Libraries, Plugin
+from netdoctor.facts.libraries import probe as probe_libraries
+from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.net import Net, Route
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.pci import probe as probe_pci
+from netdoctor.facts.rdma import Provider, Rdma, RdmaDevice
+from netdoctor.facts.runs import Baseline, PathRun
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
-from netdoctor.probes.environ import Environ
-from netdoctor.probes.gpu import Gpus
-from netdoctor.probes.job import Expected, JobShape
-from netdoctor.probes.kernel import Kernel
-from netdoctor.probes.libraries import Libraries, Plugin
-from netdoctor.probes.libraries import probe as probe_libraries
-from netdoctor.probes.nccl import NcclChoice
-from netdoctor.probes.net import Net, Route
-from netdoctor.probes.pci import Pci
-from netdoctor.probes.pci import probe as probe_pci
-from netdoctor.probes.rdma import Provider, Rdma, RdmaDevice
-from netdoctor.probes.vantage import Vantage
 from tests.support import facts as f
 from tests.support.hosts_away import aws_p5
 from tests.support.hosts_own import a100_pcie

@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from netdoctor.allreduce.experiment import Baseline, PathRun
 from netdoctor.checks.net_tcp_buffers import tcp_buffers
-from netdoctor.host import ReplayHost
+from netdoctor.facts.cpu import probe as probe_cpu
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.nccl_choice import probe as probe_nccl
+from netdoctor.facts.net import LocalPorts, Net, Route, probe_ports
+from netdoctor.facts.net import probe as probe_net
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.rdma import probe as probe_rdma
+from netdoctor.facts.runs import Baseline, PathRun
+from netdoctor.host.base import ReplayHost
 from netdoctor.model import Finding, Status, Unavailable
-from netdoctor.nccl.usable import usable
-from netdoctor.probes.cpu import probe as probe_cpu
-from netdoctor.probes.environ import Environ
-from netdoctor.probes.kernel import Kernel
-from netdoctor.probes.nccl import NcclChoice
-from netdoctor.probes.nccl import probe as probe_nccl
-from netdoctor.probes.net import LocalPorts, Net, Route, probe_ports
-from netdoctor.probes.net import probe as probe_net
-from netdoctor.probes.rdma import Rdma
-from netdoctor.probes.rdma import probe as probe_rdma
+from netdoctor.nccl.rdma_access import usable
 from tests.lab import fixtures
 from tests.support import facts as f
 

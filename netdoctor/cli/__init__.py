@@ -1,0 +1,1 @@
+"""The command line: parse, call, deliver.  One file a command."""

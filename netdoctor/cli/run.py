@@ -1,0 +1,214 @@
+"""``netdoctor run [--gate] -- CMD``: the doctor in the job's own process context, then the job.
+
+It is the one place where environment, cgroup, limits, namespaces, interpreter and user are the job's.  Put before a launcher
+(``netdoctor run -- torchrun …``) it looks once; put before every rank (``srun netdoctor run -- python train.py``) the rank
+that is local rank 0 looks, and the others of its node wait for the verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from netdoctor.cli import preflight
+from netdoctor.environment import Of, names_of
+from netdoctor.facts.launcher import detect
+from netdoctor.process import signals
+
+WAIT: Final = 900.0  # seconds that a rank waits for its node's doctor: its own budget and a cold import of torch
+SERVE: Final = 120.0  # seconds after the verdict until the last rank must have asked
+# Together these name one start of one job on one node; whichever are there.
+_NAMES: Final = names_of(Of.START, Of.NODE_START)
+
+
+def run(given: preflight.Given, command: Sequence[str], *, gate: bool, quiet: bool) -> int:
+    """Does not return where the job is started: this process becomes it, environment and all."""
+    if not command:
+        print("netdoctor: run: give the command after --", file=sys.stderr)
+        return 2
+    if command[0].startswith("-"):  # a misspelt --gate must not become the job's name, nor be left out
+        print(f"netdoctor: run: no such option: {command[0]}", file=sys.stderr)
+        return 2
+    launcher = detect(os.environ)
+    others = (launcher.local_world or 1) - 1
+    if launcher.local_rank:
+        code = _ask(_address(os.environ))
+    else:
+        code = preflight.run(given, (), None, allreduce=True, quiet=quiet, in_job=True, program=program(command))
+        if launcher.local_rank == 0 and others > 0:
+            _serve(_address(os.environ), code, others)
+    signals.release()
+    if (number := signals.noted()) is not None:  # between the verdict and the job
+        return 128 + number
+    if code in (2, 130, 143):
+        return code
+    if gate and code != 0:
+        print(f"netdoctor: the job was not started (exit {code})", file=sys.stderr)
+        return code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvp(command[0], list(command))
+    except OSError as error:
+        print(f"netdoctor: {command[0]}: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def program(command: Sequence[str]) -> str:
+    """The program that does the job's work: behind simple wrappers, where what they are given leaves no doubt.
+
+    A wrapper that was not seen through is itself the program.  A path is made absolute, its links are kept.
+    """
+    words = list(command)
+    while (name := words[0].rpartition("/")[2]) in _WRAPPERS:
+        behind = _behind(name, words[1:])
+        if not behind:
+            break
+        words = behind
+    if "/" not in words[0] or words[0].startswith("/"):
+        return words[0]
+    try:
+        return os.path.join(os.getcwd(), words[0])
+    except OSError:  # the working directory is gone
+        return words[0]
+
+
+# Short options by wrapper: with a value, without one; then words before the command (their man pages).
+_WRAPPERS: Final[Mapping[str, tuple[str, str, int]]] = {
+    "env": ("", "", 0),
+    "nice": ("n", "", 0),
+    "stdbuf": ("ioe", "", 0),
+    "taskset": ("", "c", 1),
+    "numactl": ("NmCiwp", "l", 0),
+}
+_FLAGS: Final = frozenset({"--cpu-list", "--localalloc"})
+# Which program starts, or what it imports, hangs on these.
+_CHANGES: Final = frozenset({"PATH", "PYTHONPATH", "PYTHONHOME", "PYENV_VERSION", "HOME", "PYTHONNOUSERSITE"})
+
+
+def _behind(wrapper: str, words: list[str]) -> list[str]:
+    """The command behind a wrapper; [] where that is in doubt."""
+    values, flags, before = _WRAPPERS[wrapper]
+    while words and words[0].startswith("-"):
+        word, words = words[0], words[1:]
+        if word == "--":
+            break
+        if word.startswith("--"):
+            if wrapper == "env" or ("=" not in word and word not in _FLAGS):
+                return []
+        elif word[1:2] and word[1] in values:
+            words = words if word[2:] else words[1:]
+        elif not (
+            (word[1:] and set(word[1:]) <= set(flags)) or (wrapper == "nice" and word[1:].isascii() and word[1:].isdigit())
+        ):
+            return []
+    while wrapper == "env" and words and "=" in words[0]:
+        if words[0].partition("=")[0] in _CHANGES:
+            return []
+        words = words[1:]
+    return words[before:]
+
+
+def ask_doctor() -> int:
+    """The code of this node's local rank 0."""
+    return _ask(_address(os.environ))
+
+
+def tell_ranks(code: int, others: int) -> None:
+    _serve(_address(os.environ), code, others)
+
+
+def _address(variables: Mapping[str, str]) -> bytes:
+    """A name in the abstract namespace of Unix sockets (unix(7)): no file, and gone with its process."""
+    said = [f"{name}={variables[name]}" for name in _NAMES if name in variables]
+    said = said or [f"parent={_proxy(variables) or os.getppid()}"]
+    return b"\0netdoctor-run-" + hashlib.sha256("\0".join([str(os.getuid()), *said]).encode()).hexdigest()[:32].encode()
+
+
+def _proxy(variables: Mapping[str, str]) -> int | None:
+    """Hydra (MPICH) names no job.  Its ranks of one node hold socket pairs to one proxy, each under another number."""
+    try:
+        with socket.socket(fileno=os.dup(int(variables["PMI_FD"]))) as line:
+            return _peer_pid(line) or None
+    except (KeyError, ValueError, OSError):
+        return None
+
+
+def _ask(address: bytes) -> int:
+    """The code of this node's doctor; 4 where none answers in time."""
+    signals.release()  # what waits for others ends at once
+    if (number := signals.noted()) is not None:
+        return 128 + number
+    end = time.monotonic() + WAIT
+    while time.monotonic() < end:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            line.settimeout(max(0.1, end - time.monotonic()))
+            try:
+                line.connect(address)
+                if _peer(line) == os.getuid():
+                    return int(line.recv(8) or b"4")
+            except (OSError, ValueError):
+                pass
+        _pause()
+    print("netdoctor: no verdict of this node's local rank 0 in time", file=sys.stderr)
+    return 4
+
+
+def _pause() -> None:
+    """Until the doctor of local rank 0 listens there is nothing to wait on."""
+    import select
+
+    select.select([], [], [], 0.2)
+
+
+def _peer(line: socket.socket) -> int:
+    """The uid behind a Unix socket."""
+    return _credentials(line)[1]
+
+
+def _peer_pid(line: socket.socket) -> int:
+    """Who made the socket pair; 0 where that process is of another PID namespace."""
+    return _credentials(line)[0]
+
+
+def _credentials(line: socket.socket) -> tuple[int, int, int]:
+    """SO_PEERCRED (unix(7)): pid, uid, gid."""
+    import struct
+
+    pid, uid, gid = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid, gid
+
+
+def _serve(address: bytes, code: int, others: int) -> None:
+    """Tell the other ranks of the node, from a child that ends by itself; the job does not wait for it."""
+    signals.release()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        try:
+            door.bind(address)
+            door.listen(others)
+        except OSError as error:
+            print(f"netdoctor: the other ranks cannot be told: {error.strerror}", file=sys.stderr)
+            return
+        child = os.fork()
+        if child != 0:
+            os.waitpid(child, 0)
+            return
+        try:
+            if os.fork() == 0:  # a grandchild: nobody's zombie
+                end = time.monotonic() + SERVE
+                while others > 0 and time.monotonic() < end:
+                    door.settimeout(max(0.1, end - time.monotonic()))
+                    line, _ = door.accept()
+                    with line:
+                        if _peer(line) == os.getuid():
+                            line.sendall(str(code).encode())
+                            others -= 1
+        except OSError:
+            pass
+        finally:
+            os._exit(0)

@@ -1,0 +1,1 @@
+"""Several nodes meet, try each other and run one all-reduce together."""

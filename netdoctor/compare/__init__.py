@@ -1,0 +1,1 @@
+"""Rules between nodes, whoever brought their words: a live meeting or report files."""

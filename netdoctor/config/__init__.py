@@ -1,0 +1,1 @@
+"""One YAML file, NETDOCTOR_* variables and options become one Config."""

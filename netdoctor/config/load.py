@@ -1,0 +1,269 @@
+"""The configuration: one YAML file, NETDOCTOR_* and the command line, merged in this order.
+
+The file is ``--config`` (or NETDOCTOR_CONFIG), else /etc/netdoctor/config.yaml.  Where the site's file says ``lock: true``
+it is always read, and every other source can only make it stricter: the one who is judged may not switch the judge off.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from netdoctor.config.document import MAX_BYTES, ConfigError, Path, dotted, parse
+from netdoctor.config.keys import KEYS, WAIVER_KEYS, WrongValueError, from_text
+from netdoctor.policy import Waiver
+
+SITE_FILE: Final = "/etc/netdoctor/config.yaml"
+PREFIX: Final = "NETDOCTOR_"
+# Code that the environment may not bring in where somebody else's process is judged, or where it would run as root.
+_NOT_FROM_ENVIRONMENT: Final = "checks_dir"
+_GATES: Final = frozenset({"gate", "prolog"})
+
+
+@dataclass(frozen=True)
+class Job:
+    """The job's shape; None: not said."""
+
+    nodes: int | None = None
+    ranks_per_node: int | None = None
+    communicators: int | None = None
+    gloo_groups: int | None = None
+    all_to_all: bool | None = None
+
+
+@dataclass(frozen=True)
+class Expect:
+    """What the site says must be there; None: not said."""
+
+    gpus: int | None = None
+    hcas: int | None = None
+    hca_rate_gbps: float | None = None
+    transport: str | None = None
+    busbw_floor: Mapping[int, float] | None = None  # bytes -> GB/s
+    rails_routed: bool | None = None
+    peers: tuple[str, ...] | None = None
+    rtt_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """The effective configuration.  ``None`` is "not said": who reads it has the default."""
+
+    job: Job = field(default_factory=Job)
+    expected: Expect = field(default_factory=Expect)
+    profile: str = "default"
+    fail_on: str = "critical"
+    disabled: tuple[str, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+    checks_dir: str | None = None
+    python: str | None = None
+    command: str | None = None  # the program that `netdoctor run` becomes: its Python is the job's
+    user: str | None = None
+    vantage: str | None = None
+    budget_s: float | None = None
+    lock: bool = False
+    sources: tuple[str, ...] = ()  # what was read, in order: files, "environment", "command line"
+    notes: tuple[str, ...] = ()  # what was not followed, and why: for stderr
+
+    def as_answer(self) -> dict[str, Any]:
+        """The answer to ``config:``, as JSON: only what was said.
+
+        Keys: profile, job {…}, expected {…, busbw_floor {"67108864": 10.0}}, python, user, vantage, budget_s, and command
+        (no option: what `netdoctor run` becomes).
+        """
+        floor = self.expected.busbw_floor
+        expected = {**_said(self.expected)}
+        if floor is not None:
+            expected["busbw_floor"] = {str(size): floor[size] for size in sorted(floor)}
+        if self.expected.peers is not None:
+            expected["peers"] = list(self.expected.peers)
+        answer: dict[str, Any] = {"profile": self.profile, "job": _said(self.job), "expected": expected}
+        for name in ("python", "user", "vantage", "budget_s", "command"):
+            if getattr(self, name) is not None:
+                answer[name] = getattr(self, name)
+        return answer
+
+
+def _said(part: Job | Expect) -> dict[str, Any]:
+    return {f.name: getattr(part, f.name) for f in fields(part) if getattr(part, f.name) is not None}
+
+
+def load(
+    path: str | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    site: str = SITE_FILE,
+    euid: int | None = None,
+) -> Config:
+    """Read and merge.  `overrides` are command line options by dotted key (``"job.nodes": 4``), None for one not given.
+
+    Raises ConfigError (exit 2).  The site's file may be absent; a file that was named may not, and one that cannot be read
+    is an error even if nobody named it: it might be locked.
+    """
+    environ = os.environ if environ is None else environ
+    euid = os.geteuid() if euid is None else euid
+    notes: list[str] = []
+    named = path or environ.get(f"{PREFIX}CONFIG") or None
+    layers: list[tuple[str, dict[str, Any]]] = []
+    base = _file(site, must=False)
+    locked = bool(base and base.get("lock"))
+    if base is not None and (locked or named is None):
+        layers.append((site, base))
+    if named is not None and not _same(named, site, base):
+        layers.append((named, _file(named, must=True) or {}))
+    from_env, hints = _environment(environ)
+    notes += hints
+    given = _overrides(overrides or {})
+    profiles = {values.get("profile") for values in (from_env, given, *(v for _, v in layers))}
+    if _NOT_FROM_ENVIRONMENT in from_env and (euid == 0 or profiles & _GATES):
+        del from_env[_NOT_FROM_ENVIRONMENT]
+        notes.append(f"{PREFIX}CHECKS_DIR is ignored as root and in a gate; use --checks-dir or the configuration file")
+    layers += [(name, values) for name, values in (("environment", from_env), ("command line", given)) if values]
+    merged = _merge(layers, locked, notes)
+    return _build(merged, tuple(name for name, _ in layers), tuple(notes))
+
+
+def _same(named: str, site: str, base: Mapping[str, Any] | None) -> bool:
+    try:
+        return base is not None and os.path.samefile(named, site)
+    except OSError:
+        return False
+
+
+def _merge(layers: list[tuple[str, dict[str, Any]]], locked: bool, notes: list[str]) -> dict[str, Any]:
+    """Later layers win; over a locked first layer they only tighten, and what they may not loosen is noted."""
+    merged: dict[str, Any] = {}
+    for index, (source, values) in enumerate(layers):
+        for key, value in values.items():
+            if not locked or index == 0:
+                merged[key] = value
+                continue
+            tightest = KEYS[key].stricter(merged.get(key, KEYS[key].default), value)
+            if tightest != value:
+                notes.append(f"{key} from the {source} counts only where it is stricter: the site's configuration is locked")
+            merged[key] = tightest
+    return merged
+
+
+def _build(merged: Mapping[str, Any], sources: tuple[str, ...], notes: tuple[str, ...]) -> Config:
+    parts: dict[str, dict[str, Any]] = {"job": {}, "expected": {}, "": {}}
+    for key, value in merged.items():
+        section, _, name = key.rpartition(".")
+        if value is not None:
+            parts[section][name] = value
+    return Config(job=Job(**parts["job"]), expected=Expect(**parts["expected"]), **parts[""], sources=sources, notes=notes)
+
+
+def _file(path: str, *, must: bool) -> dict[str, Any] | None:
+    try:
+        with open(path, "rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if must:
+            raise ConfigError(error.strerror or str(error), source=path) from None
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", source=path) from None
+    if len(raw) > MAX_BYTES:
+        raise ConfigError(f"larger than {MAX_BYTES >> 20} MiB", source=path)
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError("not UTF-8", source=path, line=raw.count(b"\n", 0, error.start) + 1) from None
+    data, lines = parse(text, path)
+    if data is None:
+        return {}
+
+    def wrong(at: Path, message: str) -> ConfigError:
+        line = next((lines[at[:n]] for n in range(len(at), -1, -1) if at[:n] in lines), None)
+        return ConfigError(message, source=path, line=line, key=dotted(at))
+
+    return _flatten(data, wrong)
+
+
+def _flatten(data: Any, wrong: Callable[[Path, str], ConfigError]) -> dict[str, Any]:
+    """The document as ``{"job.nodes": 4, …}``, every value checked."""
+    if not isinstance(data, dict):
+        raise wrong((), "the configuration must be a mapping of keys to values")
+    sections = {key.partition(".")[0] for key in KEYS if "." in key}
+    top = {key for key in KEYS if "." not in key} | sections
+    out: dict[str, Any] = {}
+    for name, value in data.items():
+        if name not in top:
+            raise wrong((name,), unknown_key(name, top))
+        if name not in sections:
+            out[name] = _checked(name, value, (name,), wrong)
+            continue
+        if value is not None and not isinstance(value, dict):
+            raise wrong((name,), "must be a mapping of keys to values")
+        below = {key.partition(".")[2] for key in KEYS if key.startswith(f"{name}.")}
+        for inner, given in (value or {}).items():
+            if inner not in below:
+                raise wrong((name, inner), unknown_key(inner, below))
+            out[f"{name}.{inner}"] = _checked(f"{name}.{inner}", given, (name, inner), wrong)
+    return {key: value for key, value in out.items() if value is not None}
+
+
+def _checked(key: str, value: Any, at: Path, wrong: Callable[[Path, str], ConfigError]) -> Any:
+    try:
+        return None if value is None else KEYS[key].check(value)
+    except WrongValueError as error:
+        raise wrong((*at, *error.path), error.message) from None
+
+
+def unknown_key(name: str, known: set[str]) -> str:
+    """``unknown key; did you mean nodes?``"""
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    return f"unknown key; did you mean {close[0]}?" if close else f"unknown key; known are {', '.join(sorted(known))}"
+
+
+def variable(key: str) -> str:
+    """The environment variable of a dotted key: ``job.nodes`` is NETDOCTOR_JOB_NODES."""
+    return PREFIX + key.replace(".", "_").upper()
+
+
+def _environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    known = {variable(key): key for key in KEYS}
+    out: dict[str, Any] = {}
+    hints = []
+    for name in sorted(environ):
+        if name in known:
+            if environ[name].strip():
+                out[known[name]] = _from_text(known[name], environ[name], name)
+        # Not an error: Kubernetes puts NETDOCTOR_SERVICE_HOST into every pod beside a Service of that name.
+        elif name.startswith(PREFIX) and (close := difflib.get_close_matches(name, known, n=1, cutoff=0.9)):
+            hints.append(f"{name} is not an option; did you mean {close[0]}?")
+    return out, hints
+
+
+def _overrides(given: Mapping[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in given.items():
+        if value is None:
+            continue
+        if key not in KEYS:
+            raise ConfigError(unknown_key(key, set(KEYS)), source="command line", key=key)
+        if isinstance(value, str):
+            out[key] = _from_text(key, value, _option(key))
+        else:
+            out[key] = _checked(key, value, (key,), lambda at, text: ConfigError(text, source=_option(dotted(at))))
+    return out
+
+
+def _option(key: str) -> str:
+    """The option of a dotted key: budget_s is --budget."""
+    return "--" + key.removesuffix("_s").replace(".", "-").replace("_", "-")
+
+
+def _from_text(key: str, text: str, source: str) -> Any:
+    try:
+        return KEYS[key].check(from_text(KEYS[key].kind, text, source))
+    except WrongValueError as error:
+        raise ConfigError(error.message, source=source, key=dotted(error.path)) from None
+
+
+__all__ = ["KEYS", "SITE_FILE", "WAIVER_KEYS", "Config", "ConfigError", "Expect", "Job", "load", "unknown_key", "variable"]

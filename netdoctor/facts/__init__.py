@@ -1,0 +1,1 @@
+"""A probe a source, and the frozen dataclass that it fills.  A probe never judges and never raises."""

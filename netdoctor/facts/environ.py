@@ -1,0 +1,139 @@
+"""Variables that NCCL, torch, Gloo, UCX, libfabric, CUDA, OpenMP and launchers read, and nccl.conf with NCCL's precedence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from netdoctor.environment import of_job
+from netdoctor.facts.launcher import Launcher, detect
+from netdoctor.host.base import Host, mapping, read
+from netdoctor.model import Kind, Unavailable
+
+__all__ = ["ConfFile", "Environ", "Launcher", "Setting", "effective", "entries", "probe"]
+
+
+@dataclass(frozen=True)
+class ConfFile:
+    """One nccl.conf that NCCL would read."""
+
+    path: str
+    entries: tuple[tuple[str, str, int], ...] | Unavailable  # name, value, line number
+    role: str = ""  # "NCCL_CONF_FILE" (read from 2.23.4 on), "home" (else) or "system"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable in effect, and where it comes from."""
+
+    name: str
+    value: str
+    source: str  # "environment" or "PATH:LINE"
+
+
+@dataclass(frozen=True)
+class Environ:
+    """The variables of the job."""
+
+    variables: Mapping[str, str] | Unavailable  # of the process, what a job, its launcher or its libraries read
+    conf_files: tuple[ConfFile, ...]  # in NCCL's order; absent ones stay, as Unavailable(Kind.ABSENT)
+    nccl: Mapping[str, Setting] | Unavailable  # effective NCCL_*: environment, then conf files, first writer wins
+    launcher: Launcher
+
+    def get(self, name: str) -> str | None | Unavailable:
+        """A variable's value; None where it is not set; Unavailable where that cannot be told."""
+        if isinstance(self.variables, Unavailable):
+            return self.variables
+        if name in self.variables or not name.startswith("NCCL_"):
+            return self.variables.get(name)
+        if isinstance(self.nccl, Unavailable):
+            return self.nccl
+        return self.nccl[name].value if name in self.nccl else None
+
+
+def entries(text: str) -> tuple[tuple[str, str, int], ...]:
+    """The ``(name, value, line)`` of a conf file as NCCL reads it.
+
+    Source: NCCL src/misc/param.cc (setEnvFile): one ``NAME=value`` a line, nothing is trimmed or unquoted, ``#`` is a comment
+    only in column 1, a line without ``=`` is passed over, name and value are cut at 1023 bytes, an empty name is refused by
+    setenv(3).
+    """
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        name, equals, value = line.partition("=")
+        if equals and name and not line.startswith("#"):
+            found.append((name[:1023], value[:1023], number))
+    return tuple(found)
+
+
+def effective(variables: Mapping[str, str], files: Iterable[ConfFile]) -> dict[str, Setting] | Unavailable:
+    """NCCL_* in effect: setenv(3) without overwrite, environment first, then the files in NCCL's order.
+
+    A file that is absent or that may not be opened sets nothing, as NCCL passes over what fopen(3) refuses; one that could
+    not be read for another reason makes the whole unknown.
+    """
+    files = list(files)
+    homes = {_set_by(file) for file in files if file.role == "home"}
+    if len(homes) > 1:
+        return Unavailable(
+            Kind.NOT_READ, "$HOME and the password database name two homes; which one NCCL takes is its version's"
+        )
+    nccl = {name: Setting(name, value, "environment") for name, value in variables.items() if name.startswith("NCCL_")}
+    for file in files:
+        if isinstance(file.entries, Unavailable):
+            if file.entries.kind not in (Kind.ABSENT, Kind.DENIED):
+                return Unavailable(Kind.NOT_READ, f"{file.path}: {file.entries}")
+            continue
+        for name, value, line in file.entries:
+            if name.startswith("NCCL_"):
+                nccl.setdefault(name, Setting(name, value, f"{file.path}:{line}"))
+    return nccl
+
+
+def _set_by(file: ConfFile) -> tuple[tuple[str, str], ...] | Unavailable:
+    """What a file sets, or why that is not known."""
+    if isinstance(file.entries, Unavailable):
+        return () if file.entries.kind in (Kind.ABSENT, Kind.DENIED) else file.entries
+    return tuple((name, value) for name, value, _ in file.entries)
+
+
+def probe(host: Host) -> Environ | Unavailable:
+    """The variables of this process, the conf files that NCCL would read here, and the launcher."""
+    found = mapping(host, "env:")
+    if isinstance(found, Unavailable):
+        files = _conf_files(host, {})
+        return Environ(found, files, found, Launcher(None, None, None, None, None))
+    everything = {str(name): str(value) for name, value in found.items()}
+    variables = {n: v for n, v in sorted(everything.items()) if of_job(n)}
+    files = _conf_files(host, everything)
+    return Environ(variables, files, effective(variables, files), detect(variables))
+
+
+def _conf_files(host: Host, variables: Mapping[str, str]) -> tuple[ConfFile, ...]:
+    """NCCL src/misc/param.cc (initEnv): NCCL_CONF_FILE where it is set, else ~/.nccl.conf; then /etc/nccl.conf."""
+    named = variables.get("NCCL_CONF_FILE")
+    if named:
+        first = [_conf_file(host, named, "NCCL_CONF_FILE")]
+    else:
+        first = [_conf_file(host, f"{home.rstrip('/')}/.nccl.conf", "home") for home in _homes(host, variables)]
+    return (*first, _conf_file(host, "/etc/nccl.conf", "system"))
+
+
+def _conf_file(host: Host, path: str, role: str) -> ConfFile:
+    if not path.startswith("/"):  # relative to the job's working directory, which is not known here
+        return ConfFile(path, Unavailable(Kind.NOT_READ, "a relative path"), role)
+    text = read(host, path)
+    return ConfFile(path, text if isinstance(text, Unavailable) else entries(text), role)
+
+
+def _homes(host: Host, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Home by $HOME (newest NCCL) and by the password database (getpwuid, NCCL <= 2.27); usually one and the same."""
+    homes = [variables.get("HOME", "")]
+    status = read(host, "/proc/self/status")
+    uid = None if isinstance(status, Unavailable) else re.search(r"^Uid:\s+(\d+)", status, re.MULTILINE)
+    users = read(host, "/etc/passwd") if uid else ""
+    if uid and not isinstance(users, Unavailable):
+        rows = (line.split(":") for line in users.split("\n"))
+        homes += [row[5] for row in rows if len(row) > 6 and row[2] == uid.group(1)][:1]
+    return tuple(dict.fromkeys(home for home in homes if home.startswith("/")))

@@ -1,0 +1,189 @@
+"""GPUs: what NVML sees, joined by UUID to what libcuda shows the job."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from netdoctor.host.base import Host, mapping, read_int
+from netdoctor.model import Kind, Unavailable, kind_named
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as NVML knows it."""
+
+    uuid: str | Unavailable
+    index: int  # NVML's
+    name: str | Unavailable
+    pci: str | Unavailable  # "0000:1b:00.0"
+    numa_node: int | Unavailable  # the PCI device's numa_node, never nvmlDeviceGetNumaNodeId
+    memory_total: int | Unavailable  # bytes
+    memory_used: int | Unavailable  # bytes; reserved excluded where NVML can (v2)
+    utilization: int | Unavailable  # percent
+    processes: int | Unavailable  # blind across PID namespaces
+    nvlinks: tuple[bool, ...] | Unavailable  # state per link; () none
+    mig: bool | Unavailable
+    capability: tuple[int, int] | Unavailable  # compute capability, (9, 0)
+    mig_uuids: tuple[str, ...] | Unavailable = ()  # MIG-… of its instances
+
+
+@dataclass(frozen=True)
+class VisibleGpu:
+    """One device that libcuda shows the job, in the job's order."""
+
+    ordinal: int
+    uuid: str  # GPU-… or MIG-…
+    name: str
+    gpudirect_rdma: bool | Unavailable  # CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED (116)
+    dmabuf: bool | Unavailable  # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED (124)
+    integrated: bool | Unavailable  # CU_DEVICE_ATTRIBUTE_INTEGRATED (18)
+    pci: str | Unavailable = Unavailable(Kind.NOT_READ)  # "0000:1b:00.0", from attributes 33, 34 and 50
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The NVIDIA GPUs that NVML and libcuda show, and the driver."""
+
+    driver: str | Unavailable  # "580.95.05"
+    cuda_driver: int | Unavailable  # 13000, from libcuda or NVML
+    all: tuple[Gpu, ...] | Unavailable  # () only where NVML answered 0
+    visible: tuple[VisibleGpu, ...] | Unavailable  # () only where libcuda answered 0 or CUDA_ERROR_NO_DEVICE
+
+    @property
+    def of_the_job(self) -> tuple[tuple[VisibleGpu, Gpu | None], ...] | Unavailable:
+        """Visible GPUs in the job's order, each with NVML's view of it where the UUIDs meet."""
+        if isinstance(self.visible, Unavailable):
+            return self.visible
+        known: dict[str, Gpu] = {}
+        for gpu in () if isinstance(self.all, Unavailable) else self.all:
+            names = () if isinstance(gpu.mig_uuids, Unavailable) else gpu.mig_uuids
+            known |= dict.fromkeys((*names, *([gpu.uuid] if isinstance(gpu.uuid, str) else [])), gpu)
+        return tuple((v, known.get(v.uuid)) for v in self.visible)
+
+
+def probe(host: Host) -> Gpus:
+    """NVML's GPUs of the node, and libcuda's of the job."""
+    nvml, cuda = mapping(host, "ask:nvml"), mapping(host, "ask:cuda")
+    everything = _all(host, nvml)
+    version = _field(cuda, "driver_version", int)
+    return Gpus(
+        driver=_field(nvml, "driver", str),
+        cuda_driver=_field(nvml, "cuda", int) if isinstance(version, Unavailable) else version,
+        all=everything,
+        visible=_visible(cuda, () if isinstance(everything, Unavailable) else everything),
+    )
+
+
+def _value(got: object, kind: type[T], what: str) -> T | Unavailable:
+    """A helper's field: a value of this type, or why there is none."""
+    if isinstance(got, dict) and isinstance(got.get("unavailable"), str):
+        return Unavailable(kind_named(got["unavailable"]), str(got.get("detail", "")))
+    if isinstance(got, kind) and (kind is bool or not isinstance(got, bool)):
+        return got
+    return Unavailable(Kind.MALFORMED if got is not None else Kind.NOT_READ, what)
+
+
+def _field(answer: dict[str, Any] | Unavailable, name: str, kind: type[T]) -> T | Unavailable:
+    return answer if isinstance(answer, Unavailable) else _value(answer.get(name), kind, name)
+
+
+def _all(host: Host, nvml: dict[str, Any] | Unavailable) -> tuple[Gpu, ...] | Unavailable:
+    devices: list[Any] | Unavailable = _field(nvml, "devices", list)
+    if isinstance(devices, Unavailable):
+        return devices
+    return tuple(_gpu(host, one if isinstance(one, dict) else {}, n) for n, one in enumerate(devices))
+
+
+def _gpu(host: Host, one: dict[str, Any], position: int) -> Gpu:
+    lost = _value(one, str, "") if "unavailable" in one else None  # NVML gives no handle: the GPU fell off the bus
+
+    def of(name: str, kind: type[T]) -> T | Unavailable:
+        return lost if isinstance(lost, Unavailable) else _value(one.get(name), kind, f"NVML {name}")
+
+    index, pci = _value(one.get("index"), int, "index"), of("pci", str)
+    address = pci if isinstance(pci, Unavailable) else _address(pci)
+    links, capability, instances = of("nvlinks", list), of("capability", list), of("mig_uuids", list)
+    return Gpu(
+        uuid=of("uuid", str),
+        index=position if isinstance(index, Unavailable) else index,
+        name=of("name", str),
+        pci=address,
+        numa_node=address if isinstance(address, Unavailable) else read_int(host, f"/sys/bus/pci/devices/{address}/numa_node"),
+        memory_total=of("memory_total", int),
+        memory_used=of("memory_used", int),
+        utilization=of("utilization", int),
+        processes=of("processes", int),
+        nvlinks=links if isinstance(links, Unavailable) else tuple(bool(state) for state in links),
+        mig=of("mig", bool),
+        capability=capability if isinstance(capability, Unavailable) else _pair(capability),
+        mig_uuids=instances if isinstance(instances, Unavailable) else tuple(str(u) for u in instances),
+    )
+
+
+def _pair(values: list[Any]) -> tuple[int, int] | Unavailable:
+    if len(values) == 2 and all(isinstance(v, int) for v in values):
+        return values[0], values[1]
+    return Unavailable(Kind.MALFORMED, f"compute capability {str(values)[:40]}")
+
+
+def _address(text: str) -> str | Unavailable:
+    """NVML's "00000000:1B:00.0" as sysfs writes it; domains above ffff (VMD, Hyper-V) keep their digits."""
+    found = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])", text.strip().lower())
+    if found is None:
+        return Unavailable(Kind.MALFORMED, f"PCI address {text[:40]!r}")
+    return f"{int(found.group(1), 16):04x}:{found.group(2)}"
+
+
+def _visible(cuda: dict[str, Any] | Unavailable, known: tuple[Gpu, ...]) -> tuple[VisibleGpu, ...] | Unavailable:
+    devices: list[Any] | Unavailable = _field(cuda, "devices", list)
+    if isinstance(devices, Unavailable):
+        return devices
+    # libcuda gives the 16 bytes of a UUID, not whether they name a GPU or a MIG instance: NVML's names tell.
+    names: dict[str, str] = {}
+    for gpu in known:
+        instances = () if isinstance(gpu.mig_uuids, Unavailable) else gpu.mig_uuids
+        for name in (gpu.uuid, *instances):
+            if isinstance(name, str):
+                names[re.sub(r"[^0-9a-f]", "", name.lower().partition("-")[2])] = name
+    found = []
+    for n, one in enumerate(devices):
+        seen = _visible_one(one if isinstance(one, dict) else {}, n, names)
+        if isinstance(seen, Unavailable):
+            return seen  # fewer devices than the job has would be a wrong answer
+        found.append(seen)
+    return tuple(found)
+
+
+def _visible_one(one: dict[str, Any], position: int, names: dict[str, str]) -> VisibleGpu | Unavailable:
+    digits = _value(one if "unavailable" in one else one.get("uuid"), str, "UUID of a CUDA device")
+    if isinstance(digits, Unavailable):
+        return digits
+    name = _value(one.get("name"), str, "name")
+    given = one.get("attributes")
+    raw: dict[str, Any] = given if isinstance(given, dict) else {}
+
+    def flag(number: int) -> bool | Unavailable:
+        got = _value(raw.get(str(number)), int, f"CUDA attribute {number}")
+        return got if isinstance(got, Unavailable) else got != 0
+
+    plain = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    values = {int(k): v for k, v in raw.items() if k.isascii() and k.isdigit() and len(k) < 6 and type(v) is int}
+    bus = [values.get(number, -1) for number in (50, 33, 34)]
+    pci = (
+        f"{bus[0]:04x}:{bus[1]:02x}:{bus[2]:02x}.0"
+        if min(bus) >= 0
+        else Unavailable(Kind.NOT_READ, "CUDA attributes 33, 34, 50")
+    )
+    return VisibleGpu(
+        ordinal=position,
+        uuid=names.get(digits.lower(), f"GPU-{plain}"),
+        name="" if isinstance(name, Unavailable) else name,
+        gpudirect_rdma=flag(116),
+        dmabuf=flag(124),
+        integrated=flag(18),
+        pci=pci,
+    )

@@ -1,0 +1,171 @@
+"""The kernel: release, command line, modules, sysctls, limits of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from netdoctor.host.base import Host, names, read
+from netdoctor.model import Kind, Unavailable
+
+UNLIMITED = -1
+
+
+@dataclass(frozen=True)
+class Module:
+    """One entry of /sys/module (built in or loaded)."""
+
+    name: str
+    version: str | None  # None: /sys/module/NAME exists without a version file
+    state: str | None  # "live", None for a built-in one
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Facts of the running kernel as this process sees them."""
+
+    release: str | Unavailable  # "6.8.0-1019-nvidia"
+    command_line: str | Unavailable
+    modules: Mapping[
+        str, Module | Unavailable
+    ]  # the modules that checks name: nvidia, nvidia_peermem, ib_core, mlx5_core…; absent ones are Unavailable(Kind.ABSENT)
+    memory_peers: Mapping[
+        str, str | Unavailable
+    ]  # /sys/kernel/mm/memory_peers/NAME/version by NAME (nv_mem, nv_mem_nc, nvidia-peermem)
+    sysctls: Mapping[str, str | Unavailable]  # dotted name -> text
+    limits: Mapping[str, int | Unavailable]  # soft ones: "memlock" (bytes), "nofile", "stack" (bytes), "nproc"; or `UNLIMITED`
+    driver: str | Unavailable  # first line of /proc/driver/nvidia/version
+
+    @property
+    def version(self) -> tuple[int, int] | Unavailable:
+        """(major, minor) of `release`."""
+        if isinstance(self.release, Unavailable):
+            return self.release
+        head = self.release.split("-")[0].split(".")
+        try:
+            return int(head[0]), int(head[1])
+        except (ValueError, IndexError):
+            return Unavailable(Kind.MALFORMED, f"kernel release {self.release!r}")
+
+    def sysctl_ints(self, name: str) -> tuple[int, ...] | Unavailable:
+        """A sysctl that holds integers, e.g. ``net.ipv4.tcp_rmem`` -> (4096, 131072, 6291456)."""
+        text = self.sysctls.get(name, Unavailable(Kind.NOT_READ, name))
+        if isinstance(text, Unavailable):
+            return text
+        try:
+            values = tuple(int(v) for v in text.split())
+        except ValueError:
+            return Unavailable(Kind.MALFORMED, f"{name}: {text[:60]!r}")
+        return values or Unavailable(Kind.EMPTY, name)
+
+
+# Modules that NCCL, GPUDirect and RDMA hang on.
+MODULES: Final = (
+    *("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nv_peer_mem", "gdrdrv"),
+    *("ib_core", "ib_uverbs", "ib_umad", "ib_ipoib", "rdma_cm", "rdma_ucm", "rdma_rxe", "siw"),
+    *("mlx5_core", "mlx5_ib", "mlx4_core", "mlx4_ib", "bnxt_en", "bnxt_re", "ice", "irdma", "efa", "ena", "mana", "mana_ib"),
+    *("amdgpu", "vfio_pci"),
+)
+# NCCL looks for these (src/transport/net_ib gdr.cc); an ofed or distribution kernel with peer memory has the folder.
+MEMORY_PEERS: Final = ("nv_mem", "nv_mem_nc", "nvidia-peermem")
+SYSCTLS: Final = (
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+    "net.ipv4.tcp_mem",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_available_congestion_control",
+    "net.ipv4.tcp_moderate_rcvbuf",
+    "net.ipv4.tcp_adv_win_scale",
+    "net.ipv4.tcp_window_scaling",
+    "net.ipv4.tcp_slow_start_after_idle",
+    "net.ipv4.tcp_mtu_probing",
+    "net.ipv4.tcp_syn_retries",
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    "net.core.somaxconn",
+    "kernel.numa_balancing",
+)
+_LIMITS: Final = {
+    "Max locked memory": "memlock",
+    "Max open files": "nofile",
+    "Max stack size": "stack",
+    "Max processes": "nproc",
+}
+
+
+def probe(host: Host) -> Kernel:
+    """Each source for itself: what could not be read is Unavailable in its own field."""
+    driver = read(host, "/proc/driver/nvidia/version")
+    return Kernel(
+        release=_text(host, "/proc/sys/kernel/osrelease"),
+        command_line=read(host, "/proc/cmdline"),
+        modules=_modules(host),
+        memory_peers=_memory_peers(host),
+        sysctls={name: read(host, f"/proc/sys/{name.replace('.', '/')}") for name in SYSCTLS},
+        limits=_limits(host),
+        driver=driver if isinstance(driver, Unavailable) else driver.split("\n")[0].strip() or Unavailable(Kind.EMPTY),
+    )
+
+
+def _text(host: Host, path: str) -> str | Unavailable:
+    text = read(host, path)
+    return text if isinstance(text, Unavailable) else text.strip() or Unavailable(Kind.EMPTY, path)
+
+
+def _modules(host: Host) -> dict[str, Module | Unavailable]:
+    """Loaded and built-in modules are folders in /sys/module; /proc/modules lacks the built-in ones."""
+    listed = names(host, "/sys/module")
+    if not isinstance(listed, Unavailable) and not listed:
+        listed = Unavailable(Kind.EMPTY, "/sys/module is empty")  # every kernel has built-in modules with parameters
+    if isinstance(listed, Unavailable):
+        missing = Unavailable(Kind.NOT_READ, str(listed)) if listed.kind == Kind.ABSENT else listed
+        return dict.fromkeys(MODULES, missing)
+    there = frozenset(listed)
+    return {name: _module(host, name) if name in there else Unavailable(Kind.ABSENT) for name in MODULES}
+
+
+def _module(host: Host, name: str) -> Module | Unavailable:
+    version, state = read(host, f"/sys/module/{name}/version"), read(host, f"/sys/module/{name}/initstate")
+    for got in (version, state):
+        if isinstance(got, Unavailable) and got.kind != Kind.ABSENT:
+            return got
+    return Module(
+        name,
+        None if isinstance(version, Unavailable) else version.strip(),
+        None if isinstance(state, Unavailable) else state.strip(),
+    )
+
+
+def _memory_peers(host: Host) -> dict[str, str | Unavailable]:
+    folder = "/sys/kernel/mm/memory_peers"
+    found = {name: read(host, f"{folder}/{name}/version") for name in MEMORY_PEERS}
+    if all(isinstance(got, Unavailable) and got.kind == Kind.ABSENT for got in found.values()):
+        above = names(host, "/sys/kernel/mm")
+        if isinstance(above, Unavailable) or not above:  # without /sys/kernel/mm nothing can be said about what is in it
+            return dict.fromkeys(MEMORY_PEERS, Unavailable(Kind.NOT_READ, "/sys/kernel/mm"))
+    return found
+
+
+def _limits(host: Host) -> dict[str, int | Unavailable]:
+    """The soft ones of /proc/self/limits: name in 26 columns, soft, hard, unit (proc(5)); memory in bytes."""
+    text = read(host, "/proc/self/limits")
+    if isinstance(text, Unavailable):
+        return dict.fromkeys(_LIMITS.values(), text)
+    found: dict[str, int | Unavailable] = dict.fromkeys(_LIMITS.values(), Unavailable(Kind.MALFORMED, "/proc/self/limits"))
+    for line in text.splitlines():
+        name = line[:26].strip()
+        if name in _LIMITS:
+            values = [
+                UNLIMITED if v == "unlimited" else int(v) for v in line[26:].split()[:2] if v == "unlimited" or _digits(v)
+            ]
+            if len(values) == 2:
+                found[_LIMITS[name]] = values[0]
+    return found
+
+
+def _digits(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 20

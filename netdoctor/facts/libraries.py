@@ -1,0 +1,314 @@
+"""Every libnccl and network plugin that the loader could take, and the one that the job's torch does take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from netdoctor.facts.loader import Object, Search, Taken, default_dirs, expand, split_path, takes
+from netdoctor.facts.nccl_version import parse
+from netdoctor.host.base import Host, mapping, question, read
+from netdoctor.model import Kind, Unavailable, kind_named
+
+SONAME: Final = "libnccl.so.2"
+MAX_LIBRARIES: Final = 16  # each costs a child process
+_TORCH_LIBS: Final = ("libtorch_cuda.so", "libtorch_cpu.so", "libtorch_global_deps.so", "libtorch_python.so")
+
+
+@dataclass(frozen=True)
+class NcclLibrary:
+    """One libnccl file on this machine."""
+
+    path: str
+    real_path: str
+    version: tuple[int, int, int] | Unavailable
+    how: str  # "dlopen" "file" "wheel metadata"
+    found_by: tuple[str, ...]  # "loader cache" "LD_LIBRARY_PATH" "LD_PRELOAD" "site-packages" "torch"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A libnccl-net*.so that NCCL could load."""
+
+    path: str
+    name: str  # "libnccl-net.so" "libnccl-net-ofi.so" …
+    found_by: tuple[str, ...]
+    symbols: tuple[str, ...] | Unavailable = Unavailable(Kind.NOT_READ)  # ncclNetPlugin_v8 …
+    aliases: tuple[str, ...] = ()  # other paths of the same file (aws-ofi-nccl: libnccl-net.so -> libnccl-net-ofi.so)
+
+
+@dataclass(frozen=True)
+class JobPython:
+    """The interpreter that the job uses, as far as it can be told."""
+
+    path: str
+    why: str  # for people: "--python", "VIRTUAL_ENV", "python3 on PATH" …
+    ours: bool  # netdoctor's own Makefile installed its torch (marker file): never judged
+    given: bool = False  # with --python or in the configuration: it is the job's, wherever this is seen from
+
+
+@dataclass(frozen=True)
+class Torch:
+    """The job's torch, read without importing it."""
+
+    version: str | Unavailable  # "2.13.0+cpu"
+    path: str
+    cuda: str | None | Unavailable  # "12.8"; None: a CPU build
+    nccl_linkage: str | Unavailable  # "dynamic" "static" "none"
+    nccl_path: str | None | Unavailable  # the libnccl that its loader rules take, links resolved
+    nccl_compiled: tuple[int, int, int] | None | Unavailable  # what it was compiled against, where it says so
+    nccl_why: str = ""  # by which rule of the loader: "DT_RPATH of …/libtorch_cuda.so" "LD_PRELOAD" "loader cache" …
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """Libraries around the job."""
+
+    python: JobPython | Unavailable
+    torch: Torch | Unavailable  # Unavailable(Kind.ABSENT): the job's Python has none
+    nccl: tuple[NcclLibrary, ...] | Unavailable
+    plugins: tuple[Plugin, ...] | Unavailable
+    incomplete: tuple[str, ...] = ()  # sources that could not be read: there may be more libraries than these
+
+
+@dataclass
+class _Survey:
+    """What the ELF helper answered, and where each file was found."""
+
+    files: Mapping[str, Any]
+    dirs: Mapping[str, Any]
+    cache: dict[str, tuple[str, ...]] | Unavailable
+    found_by: dict[str, list[str]] = field(default_factory=dict)
+
+    def look(self, path: str) -> Object | Unavailable:
+        """What the loader would find at `path`."""
+        row = self.files.get(path)
+        directory, _, name = path.rpartition("/")
+        if row is None:
+            listing = self.dirs.get(directory)
+            if isinstance(listing, list):
+                return Unavailable(Kind.ABSENT) if name not in listing else Unavailable(Kind.NOT_READ, path)
+            row = listing if isinstance(listing, dict) else {"error": f"{path} was not looked at", "kind": "not read"}
+        if "error" in row:
+            return Unavailable(kind_named(row.get("kind")), str(row["error"]))
+        return Object(
+            path,
+            tuple(row["needed"]),
+            row["soname"],
+            row["rpath"],
+            row["runpath"],
+            bool(row["default_dirs"]),
+            int(row["machine"]),
+        )
+
+    def real(self, path: str) -> str:
+        row = self.files.get(path)
+        return str(row.get("real", path)) if isinstance(row, dict) else path
+
+
+def probe(host: Host) -> Libraries | Unavailable:
+    """Libraries around the job: files are read, nothing is imported; a libnccl is loaded in a child to ask its version."""
+    from netdoctor.facts import library_search as find
+
+    variables = mapping(host, "env:")
+    if isinstance(variables, Unavailable):
+        return Libraries(variables, variables, variables, variables)
+    config = mapping(host, "config:")
+    config = {} if isinstance(config, Unavailable) else config
+    python = find.job_python(host, variables, config.get("python"), config.get("command"))
+    packages: tuple[str, ...] = ()
+    torch: Torch | Unavailable
+    if isinstance(python, Unavailable):
+        torch = Unavailable(Kind.NOT_READ, f"no Python: {python}")
+    else:
+        packages, unread = find.site_packages(host, python.path, variables)
+        torch = find.read_torch(host, packages, unread)
+    survey, incomplete = _survey(host, python, packages, torch, variables)
+    if isinstance(survey, Unavailable):
+        if not isinstance(torch, Unavailable):
+            torch = replace(torch, nccl_linkage=survey, nccl_path=survey)
+        return Libraries(python, torch, survey, survey, incomplete)
+    wheels = find.wheels(host, packages)
+    if not isinstance(torch, Unavailable) and not isinstance(python, Unavailable):
+        torch = replace(_linkage(host, torch, survey, python, variables), nccl_compiled=find.compiled_pin(host, torch))
+    return Libraries(python, torch, _libraries(host, survey, wheels), _plugins(survey), incomplete)
+
+
+def _survey(
+    host: Host,
+    python: JobPython | Unavailable,
+    packages: tuple[str, ...],
+    torch: Torch | Unavailable,
+    variables: Mapping[str, str],
+) -> tuple[_Survey | Unavailable, tuple[str, ...]]:
+    """One question about all files and directories, and the loader's cache."""
+    dirs: dict[str, str] = {expand(d, "") or ".": "LD_LIBRARY_PATH" for d in split_path(variables.get("LD_LIBRARY_PATH", ""))}
+    files: dict[str, str] = {}
+    for directory in packages:
+        dirs.setdefault(f"{directory}/nvidia/nccl/lib", "site-packages")
+    if not isinstance(torch, Unavailable):
+        dirs.setdefault(f"{torch.path}/lib", "torch")
+        files |= {f"{torch.path}/lib/{name}": "" for name in _TORCH_LIBS}
+    if not isinstance(python, Unavailable):
+        prefix = python.path.rpartition("/")[0].rpartition("/")[0]
+        dirs.setdefault(f"{prefix}/lib", "the Python's prefix")
+        files |= {f"{prefix}/lib/{name}": "" for name in _TORCH_LIBS} | {python.path: ""}
+    for machine in (62, 183):
+        dirs |= {d: "default directory" for d in default_dirs(machine) if d not in dirs}
+    preload = re.split(r"[\s:]+", variables.get("LD_PRELOAD", ""))
+    system = read(host, "/etc/ld.so.preload")
+    preload += [] if isinstance(system, Unavailable) else re.split(r"[\s:]+", system)
+    files |= {path: "LD_PRELOAD" for path in preload if path.startswith("/")}
+    for name in ("VLLM_NCCL_SO_PATH", "NCCL_NET_PLUGIN"):
+        if variables.get(name, "").startswith("/"):
+            files.setdefault(variables[name], name)
+    answer = mapping(host, "ask:elf?cache=libnccl")
+    cache = _cache(answer)
+    if not isinstance(cache, Unavailable):
+        files |= {path: "loader cache" for paths in cache.values() for path in paths if path not in files}
+    incomplete = (f"the loader's cache: {cache}",) if isinstance(cache, Unavailable) else ()
+    got = mapping(host, question("elf", files="\n".join(files), dirs="\n".join(dirs)))
+    if isinstance(got, Unavailable):
+        return got, incomplete
+    if not isinstance(got.get("files"), dict) or not isinstance(got.get("dirs"), dict):
+        return Unavailable(Kind.MALFORMED, "ask:elf"), incomplete
+    survey = _Survey(got["files"], got["dirs"], cache)
+    for path, why in files.items():
+        if why:
+            survey.found_by.setdefault(path, []).append(why)
+    for directory, listing in survey.dirs.items():
+        for name in listing if isinstance(listing, list) else ():
+            survey.found_by.setdefault(f"{directory}/{name}", []).append(dirs.get(directory, "the search path inside torch"))
+    return survey, incomplete
+
+
+def _cache(answer: dict[str, Any] | Unavailable) -> dict[str, tuple[str, ...]] | Unavailable:
+    """soname → paths; a machine without a cache (musl, a slim image) has an empty one."""
+    if isinstance(answer, Unavailable):
+        return answer
+    if "error" in answer:
+        kind = kind_named(answer.get("kind"))
+        return {} if kind == Kind.ABSENT else Unavailable(kind, str(answer["error"]))
+    out: dict[str, tuple[str, ...]] = {}
+    for name, path in answer.get("entries", ()):
+        out[str(name)] = (*out.get(str(name), ()), str(path))
+    return out
+
+
+def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, variables: Mapping[str, str]) -> Torch:
+    """How torch comes to its NCCL, by the loader's rules."""
+    prefix = python.path.rpartition("/")[0].rpartition("/")[0]
+    objects: dict[str, Object] = {}
+    for name in _TORCH_LIBS:
+        for directory in (f"{torch.path}/lib", f"{prefix}/lib"):
+            found = survey.look(f"{directory}/{name}")
+            if isinstance(found, Object):
+                objects.setdefault(name, found)
+            elif found.kind not in (Kind.ABSENT, Kind.DENIED):
+                return replace(torch, nccl_linkage=found, nccl_path=found)
+    # torch/__init__.py loads libtorch_global_deps.so first, so its search path counts where it names NCCL itself.
+    order = [objects[n] for n in ("libtorch_global_deps.so", "libtorch_cuda.so", "libtorch_cpu.so") if n in objects]
+    user = next((o for o in order if any(n.startswith("libnccl.so") for n in o.needed)), None)
+    cuda = objects.get("libtorch_cuda.so")
+    if user is None:
+        linkage = _static(host, survey, cuda)
+        return replace(torch, nccl_linkage=linkage, nccl_path=None)
+    above = [objects["libtorch_python.so"]] if "libtorch_python.so" in objects else []
+    program = survey.look(survey.real(python.path))
+    program = program if isinstance(program, Object) else survey.look(python.path)
+    loaders = [*above, *([program] if isinstance(program, Object) else [])]
+    preload = tuple(
+        one for p, why in survey.found_by.items() if "LD_PRELOAD" in why and isinstance(one := survey.look(p), Object)
+    )
+    cache = {} if isinstance(survey.cache, Unavailable) else survey.cache
+    search = Search(preload, variables.get("LD_LIBRARY_PATH"), cache)
+    soname = next(n for n in user.needed if n.startswith("libnccl.so"))
+    taken = takes(soname, user, loaders, search, survey.look)
+    if isinstance(survey.cache, Unavailable) and (taken is None or (isinstance(taken, Taken) and "default" in taken.by)):
+        taken = survey.cache
+    path = survey.real(taken.path) if isinstance(taken, Taken) else taken
+    why = taken.by if isinstance(taken, Taken) else ""
+    return replace(torch, nccl_linkage="dynamic", nccl_path=path, nccl_why=why)
+
+
+def _static(host: Host, survey: _Survey, cuda: Object | None) -> str | Unavailable:
+    """Whether NCCL was linked into libtorch_cuda.so: it exports NCCL's functions, or carries its banner."""
+    if cuda is None:
+        return "none"
+    if any(name.startswith(("ncclGet", "ncclComm")) for name in survey.files[cuda.path].get("exports", ())):
+        return "static"
+    answer = mapping(host, question("elf", version=cuda.path))
+    if isinstance(answer, Unavailable):
+        return answer
+    if "error" in answer:
+        return Unavailable(kind_named(answer.get("kind")), str(answer["error"]))
+    return "static" if answer.get("text") else "none"
+
+
+def _libraries(
+    host: Host, survey: _Survey, wheels: Mapping[str, tuple[int, int, int] | Unavailable]
+) -> tuple[NcclLibrary, ...]:
+    from netdoctor.facts.library_search import LIBRARY
+
+    by_real: dict[str, list[str]] = {}
+    for path in survey.found_by:
+        if LIBRARY.fullmatch(path.rpartition("/")[2]) and not _absent(survey.look(path)):
+            by_real.setdefault(survey.real(path), []).append(path)
+    reals = sorted(by_real)[:MAX_LIBRARIES]
+    host.prefetch(question("nccl", path=real) for real in reals if isinstance(survey.look(by_real[real][0]), Object))
+    return tuple(_library(host, survey, real, by_real[real], wheels) for real in reals)
+
+
+def _absent(found: Object | Unavailable) -> bool:
+    return isinstance(found, Unavailable) and found.kind == Kind.ABSENT
+
+
+def _library(
+    host: Host,
+    survey: _Survey,
+    real: str,
+    paths: list[str],
+    wheels: Mapping[str, tuple[int, int, int] | Unavailable],
+) -> NcclLibrary:
+    path = min(paths, key=lambda p: (not p.endswith(SONAME), p))
+    found_by = tuple(dict.fromkeys(why for p in paths for why in survey.found_by[p]))
+    found = survey.look(path)
+    if isinstance(found, Unavailable):
+        return NcclLibrary(path, real, found, "file", found_by)
+    answer = mapping(host, question("nccl", path=real))
+    said = None if isinstance(answer, Unavailable) else answer.get("version")
+    if isinstance(said, list) and len(said) == 3 and all(type(n) is int and n >= 0 for n in said):
+        version = (said[0], said[1], said[2])
+        return NcclLibrary(path, real, version, "dlopen", found_by)
+    for directory, wheel in wheels.items():
+        if not isinstance(wheel, Unavailable) and any(p.startswith(f"{directory}/nvidia/nccl/") for p in (*paths, real)):
+            return NcclLibrary(path, real, wheel, "wheel metadata", found_by)
+    banner = mapping(host, question("elf", version=real))
+    spelled = None if isinstance(banner, Unavailable) else banner.get("text")
+    if isinstance(spelled, str) and (parsed := parse(spelled)):
+        return NcclLibrary(path, real, parsed, "file", found_by)
+    why = answer if isinstance(answer, Unavailable) else Unavailable(Kind.FAILED, str(answer.get("error", "no version")))
+    return NcclLibrary(path, real, why, "dlopen", found_by)
+
+
+def _plugins(survey: _Survey) -> tuple[Plugin, ...]:
+    from netdoctor.facts.library_search import PLUGIN
+
+    seen: dict[str, Plugin] = {}
+    for path, found_by in sorted(survey.found_by.items()):
+        name = path.rpartition("/")[2]
+        found = survey.look(path)
+        if not (PLUGIN.fullmatch(name) or "NCCL_NET_PLUGIN" in found_by) or _absent(found):
+            continue
+        row = survey.files.get(path, {})
+        symbols: Iterable[str] | Unavailable = found if isinstance(found, Unavailable) else row.get("exports", ())
+        names = symbols if isinstance(symbols, Unavailable) else tuple(n for n in symbols if n.startswith("ncclNetPlugin"))
+        real = survey.real(path)
+        if (known := seen.get(real)) is None:
+            seen[real] = Plugin(path, name, tuple(found_by), names)
+        else:
+            by = tuple(dict.fromkeys((*known.found_by, *found_by)))
+            seen[real] = replace(known, found_by=by, aliases=(*known.aliases, path))
+    return tuple(seen.values())

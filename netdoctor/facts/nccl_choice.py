@@ -1,0 +1,64 @@
+"""Which interface NCCL itself takes: ncclGetUniqueId of a real libnccl, in a child process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from netdoctor.facts.libraries import Libraries
+from netdoctor.host.base import Host, mapping, question
+from netdoctor.model import Kind, Unavailable
+
+
+@dataclass(frozen=True)
+class NcclChoice:
+    """What one libnccl answered."""
+
+    library: str
+    version: tuple[int, int, int]
+    interface: str | None | Unavailable  # None: it found none ("no socket interface found")
+    address: str | None | Unavailable
+    code: int  # ncclResult_t of ncclGetUniqueId
+    error: str  # its last error or WARN line
+    log: tuple[str, ...]  # NCCL's lines
+
+
+def probe(host: Host, libraries: Libraries | Unavailable) -> NcclChoice | Unavailable:
+    """What the libnccl of the job's torch takes; where the job has no torch, the first one that the loader finds."""
+    path = wanted(libraries)
+    if isinstance(path, Unavailable):
+        return path
+    told = mapping(host, question("nccl", path=path))
+    if isinstance(told, Unavailable):
+        return told
+    try:
+        major, minor, patch = (int(one) for one in told["version"])
+        interface, address = _text(told["interface"]), _text(told["address"])
+        code, log = int(told["code"]), tuple(str(line) for line in told["log"])
+    except (KeyError, TypeError, ValueError) as error:
+        return Unavailable(Kind.MALFORMED, f"ask:nccl: {error!r}")
+    return NcclChoice(path, (major, minor, patch), interface, address, code, str(told.get("error", "")), log)
+
+
+def _text(got: object) -> str | None | Unavailable:
+    return got if got is None or isinstance(got, str) else Unavailable(Kind.MALFORMED, f"ask:nccl: {str(got)[:40]}")
+
+
+def wanted(libraries: Libraries | Unavailable) -> str | Unavailable:
+    """The library to ask."""
+    if isinstance(libraries, Unavailable):
+        return Unavailable(Kind.NOT_READ, f"the job's libraries: {libraries}")
+    torch = libraries.torch
+    if isinstance(torch, Unavailable):
+        if torch.kind != Kind.ABSENT:
+            return Unavailable(Kind.NOT_READ, f"the job's torch: {torch}")
+        found = libraries.nccl
+        if isinstance(found, Unavailable):
+            return Unavailable(Kind.NOT_READ, f"NCCL libraries: {found}")
+        return found[0].path if found else Unavailable(Kind.ABSENT, "no torch and no libnccl")
+    if isinstance(torch.nccl_path, str):
+        return torch.nccl_path
+    if isinstance(torch.nccl_path, Unavailable):
+        return Unavailable(Kind.NOT_READ, f"the libnccl of the job's torch: {torch.nccl_path}")
+    if torch.nccl_linkage == "static":
+        return Unavailable(Kind.UNSUPPORTED, "NCCL is linked into torch: there is no library to ask")
+    return Unavailable(Kind.ABSENT, "the job's torch has no NCCL")

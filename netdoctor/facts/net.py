@@ -1,0 +1,277 @@
+"""Interfaces, addresses and routes, from netlink: /sys/class/net may show another namespace's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_interface
+from typing import Any, Final
+
+from netdoctor.facts.peers import Peer, Route, configured, meet, resolve, resolving, route
+from netdoctor.host.base import Host, link, mapping, names, read, read_int
+from netdoctor.model import Kind, Unavailable, kind_named
+
+__all__ = ["Address", "Link", "LocalPorts", "Net", "Peer", "Route", "probe", "probe_ports"]
+
+
+@dataclass(frozen=True)
+class Address:
+    """One address of an interface."""
+
+    ip: str
+    prefix: int
+    family: int  # 4 or 6
+    scope: str  # "global" "link" "host"
+    flags: frozenset[str] = frozenset()  # "tentative" "dadfailed" "deprecated" "temporary"
+    label: str | None = None  # of an IPv4 address: getifaddrs(3), and so NCCL, names it by this ("eth0:1")
+
+    @property
+    def usable(self) -> bool:
+        return not self.flags & {"tentative", "dadfailed"}
+
+
+@dataclass(frozen=True)
+class Link:
+    """One interface of this network namespace."""
+
+    name: str
+    index: int
+    up: bool  # IFF_UP
+    running: bool  # IFF_RUNNING
+    loopback: bool
+    kind: str | None  # "veth" "bridge" "bond" "vlan" "macvlan" "tun" …; None for a physical one
+    mtu: int
+    controller: int | None  # index of its bridge or bond
+    addresses: tuple[Address, ...]
+    speed_mbps: int | Unavailable  # from sysfs, if sysfs shows this namespace; -1 and EINVAL are Unavailable
+    vendor: str | Unavailable  # PCI vendor of /sys/class/net/IF/device, "0x1d0f"
+    driver: str | Unavailable
+    numa_node: int | Unavailable
+
+
+@dataclass(frozen=True)
+class LocalPorts:
+    """The ports that bind(0) and connect() may take in this network namespace."""
+
+    low: int | Unavailable
+    high: int | Unavailable
+    reserved: frozenset[int] | Unavailable  # ip_local_reserved_ports, all of them
+    listening: frozenset[int] | Unavailable  # TCP ports with a listener in this namespace (v4 and v6)
+    owners: Mapping[int, frozenset[int]] = field(default_factory=dict)  # user ids of the listeners, by port
+
+
+@dataclass(frozen=True)
+class Net:
+    """The network as this process sees it."""
+
+    links: tuple[Link, ...]  # in kernel order (ifindex), as getifaddrs gives them
+    hostname_addresses: tuple[str, ...] | Unavailable  # what this node's own name resolves to
+    master: Peer | None | Unavailable  # MASTER_ADDR; None: not set
+    master_port: int | None | Unavailable  # MASTER_PORT
+    peers: tuple[Peer, ...]  # of the configuration
+    default_route: Route | None | Unavailable  # None: there is none
+
+    def link(self, name: str) -> Link | None:
+        return next((one for one in self.links if one.name == name), None)
+
+
+# How the facts are made
+
+IFF_UP, IFF_LOOPBACK, IFF_RUNNING = 0x1, 0x8, 0x40  # include/uapi/linux/if.h
+MAX_SPEED: Final = 16_000_000  # Mb/s, above any bond; some drivers say -1 as an unsigned number of 16 or 32 bits
+ELSEWHERE: Final = Unavailable(Kind.NOT_READ, "sysfs of another network namespace")
+# Interfaces whose speed is that of the hardware below; a veth says 10000 and a tun 10 whatever they carry.
+_REAL_SPEED: Final = (None, "bond", "team", "vlan", "macvlan", "ipvlan", "bridge", "ipoib")
+
+
+def probe(host: Host) -> Net | Unavailable:
+    """Interfaces, addresses, routes; who MASTER_ADDR and the configured peers are and how they are reached."""
+    told = mapping(host, "ask:netlink")
+    if isinstance(told, Unavailable):
+        return told
+    bare = _links(told)
+    if isinstance(bare, Unavailable):
+        return bare
+    agrees = _sysfs_agrees(host, told)
+    links = tuple(_with_sysfs(host, one, agrees) for one in bare)
+    own = frozenset(address.ip for one in links for address in one.addresses)
+
+    hostname = _text(read(host, "/proc/sys/kernel/hostname"))
+    master_name, master_port = _master(mapping(host, "env:"))
+    people = configured(host)
+    if isinstance(master_name, str):
+        people.append((master_name, master_port if isinstance(master_port, int) else None))
+    host.prefetch(resolving(name for name in (hostname, *(name for name, _ in people)) if isinstance(name, str)))
+    peers = meet(host, people, own)
+    master = peers.pop() if isinstance(master_name, str) else master_name
+    return Net(
+        links=links,
+        hostname_addresses=resolve(host, hostname) if isinstance(hostname, str) else Unavailable(Kind.NOT_READ, str(hostname)),
+        master=master,
+        master_port=master_port,
+        peers=tuple(peers),
+        default_route=_default(told),
+    )
+
+
+def probe_ports(host: Host) -> LocalPorts | Unavailable:
+    """The ports of this network namespace."""
+    span = read(host, "/proc/sys/net/ipv4/ip_local_port_range")
+    low, high = _span(span)
+    reserved = read(host, "/proc/sys/net/ipv4/ip_local_reserved_ports")
+    told = mapping(host, "ask:netlink")
+    listening: frozenset[int] | Unavailable
+    owners: dict[int, frozenset[int]] = {}
+    rows = told if isinstance(told, Unavailable) else told.get("listening")
+    if isinstance(rows, list):
+        try:
+            for port, uid in rows:
+                owners[int(port)] = owners.get(int(port), frozenset()) | {int(uid)}
+            listening = frozenset(owners)
+        except (TypeError, ValueError, OverflowError):
+            listening, owners = Unavailable(Kind.MALFORMED, "ask:netlink: listening"), {}
+    elif isinstance(rows, dict) and "unavailable" in rows:
+        listening = Unavailable(kind_named(rows["unavailable"]), str(rows.get("detail", "")))
+    else:
+        listening = rows if isinstance(rows, Unavailable) else Unavailable(Kind.MALFORMED, "ask:netlink: listening")
+    return LocalPorts(
+        low,
+        high,
+        reserved if isinstance(reserved, Unavailable) else _port_list(reserved),
+        listening,
+        owners,
+    )
+
+
+def _links(told: Mapping[str, Any]) -> tuple[Link, ...] | Unavailable:
+    try:
+        held: dict[int, list[Address]] = {}
+        if not isinstance(told["links"], list) or not isinstance(told["addresses"], list):
+            return Unavailable(Kind.MALFORMED, "ask:netlink: no lists")
+        for row in told["addresses"]:
+            held.setdefault(int(row["index"]), []).append(_address(row))
+        return tuple(_link(row, tuple(held.get(int(row["index"]), ()))) for row in told["links"])
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        return Unavailable(Kind.MALFORMED, f"ask:netlink: {error!r}")
+
+
+def _address(row: Mapping[str, Any]) -> Address:
+    net = ip_interface(f"{row['ip']}/{int(row['prefix'])}")
+    label = row.get("label")
+    flags = frozenset(str(one) for one in row["flags"])
+    return Address(
+        str(net.ip), net.network.prefixlen, net.version, str(row["scope"]), flags, None if label is None else str(label)
+    )
+
+
+def _link(row: Mapping[str, Any], addresses: tuple[Address, ...]) -> Link:
+    flags = int(row["flags"])
+    return Link(
+        name=str(row["name"]),
+        index=int(row["index"]),
+        up=bool(flags & IFF_UP),
+        running=bool(flags & IFF_RUNNING),
+        loopback=bool(flags & IFF_LOOPBACK),
+        kind=None if row["kind"] is None else str(row["kind"]),
+        mtu=int(row["mtu"]),
+        controller=None if row["controller"] is None else int(row["controller"]),
+        addresses=addresses,
+        speed_mbps=ELSEWHERE,
+        vendor=ELSEWHERE,
+        driver=ELSEWHERE,
+        numa_node=ELSEWHERE,
+    )
+
+
+def _sysfs_agrees(host: Host, told: Mapping[str, Any]) -> bool | Unavailable:
+    """Whether /sys/class/net shows this namespace: same names, indexes and hardware addresses (lo and eth0 are everywhere)."""
+    listed = names(host, "/sys/class/net")
+    if isinstance(listed, Unavailable):
+        return listed
+    rows = {str(row["name"]): row for row in told["links"]}
+    if {name for name in listed if name != "bonding_masters"} != set(rows):
+        return False
+    for name, row in rows.items():
+        if name == "lo":
+            continue
+        index, address = read_int(host, f"/sys/class/net/{name}/ifindex"), read(host, f"/sys/class/net/{name}/address")
+        if isinstance(index, Unavailable) or isinstance(address, Unavailable):
+            return index if isinstance(index, Unavailable) else Unavailable(Kind.NOT_READ, f"{name}: {address}")
+        if index != row["index"] or address.strip() != row.get("address"):
+            return False
+    return True
+
+
+def _with_sysfs(host: Host, one: Link, agrees: bool | Unavailable) -> Link:
+    if agrees is not True:
+        why = ELSEWHERE if agrees is False else agrees
+        return replace(one, speed_mbps=why, vendor=why, driver=why, numa_node=why)
+    none = Unavailable(Kind.ABSENT, "no hardware of its own")
+    if one.loopback:
+        return replace(one, speed_mbps=none, vendor=none, driver=none, numa_node=none)
+    base = f"/sys/class/net/{one.name}"
+    speed = (
+        read_int(host, f"{base}/speed") if one.kind in _REAL_SPEED else Unavailable(Kind.ABSENT, f"a {one.kind} has no speed")
+    )
+    if isinstance(speed, int) and (speed <= 0 or speed == 0xFFFF or speed > MAX_SPEED):
+        speed = Unavailable(Kind.UNSUPPORTED, f"speed {speed}: the driver does not say")
+    if one.kind is not None:
+        return replace(one, speed_mbps=speed, vendor=none, driver=none, numa_node=none)
+    driver = link(host, f"{base}/device/driver")
+    return replace(
+        one,
+        speed_mbps=speed,
+        vendor=_text(read(host, f"{base}/device/vendor")),
+        driver=driver if isinstance(driver, Unavailable) else driver.rpartition("/")[2],
+        numa_node=read_int(host, f"{base}/device/numa_node"),
+    )
+
+
+def _text(got: str | Unavailable) -> str | Unavailable:
+    return got if isinstance(got, Unavailable) or got.strip() else Unavailable(Kind.EMPTY)
+
+
+def _master(environment: Mapping[str, Any] | Unavailable) -> tuple[str | None | Unavailable, int | None | Unavailable]:
+    if isinstance(environment, Unavailable):  # "not read": it says nothing about the two variables themselves
+        lost = Unavailable(Kind.NOT_READ, f"the environment: {environment}")
+        return lost, lost
+    name, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    number: int | None | Unavailable = None
+    if port:
+        valid = str(port).isascii() and str(port).isdigit() and 0 < int(port) < 65536
+        number = int(port) if valid else Unavailable(Kind.MALFORMED, f"MASTER_PORT={str(port)[:20]!r}")
+    return (str(name) if name else None), number
+
+
+def _default(told: Mapping[str, Any]) -> Route | None | Unavailable:
+    rows = told.get("default")
+    if not isinstance(rows, dict):
+        return Unavailable(Kind.MALFORMED, "ask:netlink: default")
+    for family in ("4", "6"):
+        found = route("default", rows.get(family))
+        if isinstance(found, Route) and found.kind == "unicast":
+            return found
+    return None
+
+
+def _span(text: str | Unavailable) -> tuple[int | Unavailable, int | Unavailable]:
+    if isinstance(text, Unavailable):
+        return text, text
+    fields = text.split()
+    if len(fields) == 2 and all(f.isdecimal() for f in fields) and 0 < int(fields[0]) <= int(fields[1]) < 65536:
+        return int(fields[0]), int(fields[1])
+    bad = Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"ip_local_port_range: {text[:40]!r}")
+    return bad, bad
+
+
+def _port_list(text: str) -> frozenset[int] | Unavailable:
+    """``8080,9000-9010`` of ip_local_reserved_ports (Documentation/networking/ip-sysctl.rst)."""
+    found: set[int] = set()
+    for item in text.replace("\n", ",").split(","):
+        first, _, last = item.strip().partition("-")
+        if not first:
+            continue
+        if not first.isdecimal() or (last and not last.isdecimal()) or int(last or first) > 65535:
+            return Unavailable(Kind.MALFORMED, f"ip_local_reserved_ports: {text[:40]!r}")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)

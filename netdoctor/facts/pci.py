@@ -1,0 +1,306 @@
+"""PCI: every accelerator and HCA with its link, NUMA node and path to the root."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netdoctor.host.base import Host, link, mapping, names, read, read_int
+from netdoctor.model import Kind, Unavailable
+
+DEVICES: Final = "/sys/bus/pci/devices"
+TOPOLOGY: Final = "/var/run/nvidia-topologyd/virtualTopology.xml"  # NCCL src/graph/topo.cc, without NCCL_TOPO_FILE
+ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
+
+NVIDIA: Final = 0x10DE
+OTHER_ACCELERATORS: Final = {
+    0x1002: "AMD",
+    0x1DA3: "Intel Gaudi (Habana)",
+    0x1D0F: "AWS Neuron",
+    0x1E52: "Tenstorrent",
+    0x8086: "Intel",
+    0x1AE0: "Google TPU",
+    0x19E5: "Huawei",
+}
+
+
+@dataclass(frozen=True)
+class PciLink:
+    """A PCIe link: speed in GT/s and lanes, now and at most."""
+
+    speed: float
+    width: int
+    max_speed: float
+    max_width: int
+
+
+@dataclass(frozen=True)
+class PciDevice:
+    """One function that checks ask about: accelerators, network and InfiniBand controllers, bridges on their path."""
+
+    address: str  # "0000:1b:00.0"
+    vendor: int
+    device: int
+    klass: int  # 24 bit: 0x030200
+    numa_node: int | Unavailable  # -1: not said
+    driver: str | None | Unavailable  # None: no driver bound
+    link: PciLink | Unavailable
+    path: tuple[str, ...]  # addresses from the root port down to the device's parent
+    root: str  # "pci0000:1a"
+    physical_function: str | None  # of a virtual function
+    rdma: bool = False  # an InfiniBand controller, or an Ethernet controller of a family that does RDMA
+    model: str | None = None  # udev's name from the hardware database, for people
+    placed: bool = True  # False: the link that tells `path` and `root` could not be read
+
+    @property
+    def is_gpu(self) -> bool:
+        """An NVIDIA display or 3D controller."""
+        return self.vendor == NVIDIA and self.klass >> 16 == 0x03
+
+
+@dataclass(frozen=True)
+class Pci:
+    """The PCI devices that matter here."""
+
+    devices: tuple[PciDevice, ...]
+    foreign_accelerators: (
+        tuple[str, ...] | Unavailable
+    )  # "AMD (0000:c1:00.0)", "/dev/kfd", "/dev/dxg": what netdoctor cannot judge
+    unread: tuple[str, ...] = ()  # functions whose class could not be read: no "there is none" while any is left
+    virtual_topology: bool | Unavailable = False  # the hypervisor's file that NCCL reads before it looks at PCI is there
+
+    def at(self, address: str) -> PciDevice | None:
+        return next((d for d in self.devices if d.address == address), None)
+
+    @property
+    def gpus(self) -> tuple[PciDevice, ...]:
+        return tuple(d for d in self.devices if d.is_gpu)
+
+    @property
+    def rdma(self) -> tuple[PciDevice, ...]:
+        return tuple(d for d in self.devices if d.rdma)
+
+
+# Kernel drivers of network controllers that have an RDMA driver beside them (drivers/infiniband/hw).  A function without a
+# driver is told by its number below.
+_RDMA_DRIVERS: Final = frozenset(
+    {"mlx5_core", "mlx4_core", "bnxt_en", "ice", "idpf", "efa", "erdma", "mana", "qede", "cxgb4", "ionic", "xscale"}
+)
+_NETWORK, _INFINIBAND, _DISPLAY, _PROCESSING = 0x02, 0x0207, 0x03, 0x12
+# Intel E800 series (drivers/net/ethernet/intel/ice/ice_devids.h): E810, E822, E823, E825, E830.
+_ICE: Final = frozenset(
+    {0x1591, 0x1592, 0x1593, 0x1599, 0x159A, 0x159B, 0x124C, 0x124D, 0x124E, 0x124F, 0x12D1, 0x12D2, 0x12D3, 0x12D5}
+) | frozenset(range(0x1888, 0x189B))
+# Google TPU: v2/v3, v4, v5p, v5e, v6e (jax/_src/hardware_utils.py).
+_TPU: Final = frozenset({0x0027, 0x0056, 0x005E, 0x0062, 0x0063, 0x006F})
+_FPGA_VENDORS: Final = frozenset({0x10EE, 0x1172})  # Xilinx and Altera cards have the class of accelerators, too
+# Device nodes of accelerators that netdoctor does not judge: AMD, WSL2, Neuron, Huawei, Gaudi (before /dev/accel).
+_NODES: Final = re.compile(r"(?:kfd|dxg|neuron\d+|davinci\d+|hl\d+)\Z")
+
+
+@dataclass(frozen=True)
+class _Function:
+    """One PCI function as its uevent file tells it."""
+
+    address: str
+    vendor: int
+    device: int
+    klass: int
+    driver: str | None | Unavailable
+
+
+def probe(host: Host) -> Pci | Unavailable:
+    """Accelerators, network controllers and the bridges above them."""
+    listed = names(host, DEVICES)
+    if isinstance(listed, Unavailable):
+        listed = _no_bus(host, listed)
+    elif not listed:
+        listed = _empty_bus(host)
+    if isinstance(listed, Unavailable):
+        return listed
+    addresses = [name for name in listed if ADDRESS.fullmatch(name)]
+    functions = [(a, read_function(host, a)) for a in addresses]
+    unread = tuple(a for a, f in functions if isinstance(f, Unavailable))
+    if unread and len(unread) == len(functions):
+        first = functions[0][1]
+        return first if isinstance(first, Unavailable) else Unavailable(Kind.NOT_READ)
+    known = [f for _, f in functions if isinstance(f, _Function)]
+    wanted = [f for f in known if f.klass >> 16 in (_NETWORK, _DISPLAY, _PROCESSING) or _accelerator(f)]
+    devices = {f.address: _device(host, f) for f in wanted}
+    bridges = {address for one in devices.values() for address in one.path} - devices.keys()
+    devices |= {f.address: _device(host, f) for f in known if f.address in bridges}
+    ordered = [devices[address] for address in sorted(devices)]
+    return Pci(
+        tuple(_named(host, ordered) if any(map(_accelerator, known)) else ordered),
+        _foreign(host, known),
+        unread,
+        _there(host, TOPOLOGY),
+    )
+
+
+def _there(host: Host, path: str) -> bool | Unavailable:
+    got = mapping(host, f"stat:{path}")
+    return (False if got.kind == Kind.ABSENT else got) if isinstance(got, Unavailable) else True
+
+
+def _no_bus(host: Host, why: Unavailable) -> tuple[str, ...] | Unavailable:
+    """No /sys/bus/pci: positive evidence of a machine without PCI only where /sys/bus shows other buses."""
+    if why.kind != Kind.ABSENT:
+        return why
+    buses = names(host, "/sys/bus")
+    if isinstance(buses, Unavailable):
+        return buses
+    if not buses:
+        return Unavailable(Kind.EMPTY, "/sys/bus is empty")
+    if "pci" in buses:
+        return Unavailable(Kind.EMPTY, "/sys/bus/pci without devices")
+    return ()
+
+
+def _empty_bus(host: Host) -> tuple[str, ...] | Unavailable:
+    """No entries: real where the bus has its own attributes and /sys/devices shows no PCI root."""
+    bus, roots = names(host, "/sys/bus/pci"), names(host, "/sys/devices")
+    if isinstance(bus, Unavailable) or isinstance(roots, Unavailable):
+        return Unavailable(Kind.EMPTY, f"{DEVICES} is empty")
+    if "drivers" not in bus or not roots or any(name.startswith("pci") for name in roots):
+        return Unavailable(Kind.EMPTY, f"{DEVICES} is empty, but /sys does not look whole")
+    return ()
+
+
+def read_function(host: Host, address: str) -> _Function | Unavailable:
+    """Vendor, device, class and driver of a function: its uevent file has all four."""
+    text = read(host, f"{DEVICES}/{address}/uevent")
+    if isinstance(text, Unavailable):
+        return text
+    values = dict(line.partition("=")[::2] for line in text.splitlines())
+    try:
+        vendor, device = (int(part, 16) for part in values.get("PCI_ID", "").split(":"))
+        klass = int(values.get("PCI_CLASS", ""), 16)
+    except ValueError:
+        return Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"{DEVICES}/{address}/uevent")
+    return _Function(address, vendor, device, klass, values.get("DRIVER") or None)
+
+
+def numa_node(host: Host, address: str) -> int | Unavailable:
+    """The NUMA node that the firmware gives a function; -1: it says none."""
+    return read_int(host, f"{DEVICES}/{address}/numa_node")
+
+
+def is_virtual(host: Host, address: str) -> bool | Unavailable:
+    """Whether a function is a virtual one (SR-IOV)."""
+    got = link(host, f"{DEVICES}/{address}/physfn")
+    if isinstance(got, Unavailable):
+        return False if got.kind == Kind.ABSENT else got
+    return True
+
+
+def _device(host: Host, one: _Function) -> PciDevice:
+    where = f"{DEVICES}/{one.address}"
+    target = link(host, where)
+    steps = [] if isinstance(target, Unavailable) else target.split("/")
+    physical = link(host, f"{where}/physfn") if one.klass >> 16 in (_NETWORK, _DISPLAY) else ""  # NVIDIA vGPU has them, too
+    return PciDevice(
+        address=one.address,
+        vendor=one.vendor,
+        device=one.device,
+        klass=one.klass,
+        numa_node=numa_node(host, one.address),
+        driver=one.driver,
+        link=_link(host, where),
+        path=tuple(s for s in steps[:-1] if ADDRESS.fullmatch(s)),
+        root=next((s for s in steps if re.fullmatch(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", s)), ""),
+        physical_function=physical.rpartition("/")[2] or None if isinstance(physical, str) else None,
+        rdma=_rdma(one),
+        placed=not isinstance(target, Unavailable),
+    )
+
+
+def _link(host: Host, where: str) -> PciLink | Unavailable:
+    speeds = [_speed(host, f"{where}/{name}") for name in ("current_link_speed", "max_link_speed")]
+    widths = [read_int(host, f"{where}/{name}") for name in ("current_link_width", "max_link_width")]
+    for got in (*speeds, *widths):
+        if isinstance(got, Unavailable):
+            return got
+    now, most = (s for s in speeds if not isinstance(s, Unavailable))
+    width, widest = (w for w in widths if not isinstance(w, Unavailable))
+    if width <= 0 or widest <= 0 or widest >= 255:  # 0 and 255 are "no link", as on virtual machines
+        return Unavailable(Kind.UNSUPPORTED, f"{where}: link width {width} of {widest}")
+    return PciLink(now, width, most, widest)
+
+
+def _speed(host: Host, path: str) -> float | Unavailable:
+    """ "32.0 GT/s PCIe" as 32.0; "Unknown" is what the kernel says of a link that it cannot tell."""
+    text = read(host, path)
+    if isinstance(text, Unavailable):
+        return text
+    found = re.match(r"(\d{1,4}(?:\.\d{1,4})?) GT/s", text)
+    if found:
+        return float(found.group(1))
+    return Unavailable(Kind.UNSUPPORTED if text.startswith("Unknown") else Kind.MALFORMED, f"{path}: {text[:40]!r}")
+
+
+def _rdma(one: _Function) -> bool:
+    """Whether the function is of a family that does RDMA; by driver where one is bound, by number where none is."""
+    if one.klass >> 8 == _INFINIBAND:
+        return True
+    if one.klass >> 16 != _NETWORK:
+        return False
+    if isinstance(one.driver, str) and one.driver not in ("vfio-pci", "pci-stub", "uio_pci_generic"):
+        return one.driver in _RDMA_DRIVERS or (one.driver == "hns3" and _by_number(one))
+    return _by_number(one)
+
+
+def _by_number(one: _Function) -> bool:
+    device = one.device
+    return {
+        0x15B3: 0x1002 <= device <= 0x10FF or 0xA2D2 <= device <= 0xA2FF,  # mlx4, mlx5, BlueField; not Spectrum switches
+        # bnxt_en's table (bnxt.c); 0x16A0 to 0x16AF are bnx2x, 0x165F and 0x1657 are tg3
+        0x14E4: 0x16C0 <= device <= 0x16EF or 0x1750 <= device <= 0x1760 or 0x1800 <= device <= 0x1810 or device >> 8 == 0xD8,
+        0x8086: device in _ICE,
+        0x1D0F: device >> 4 == 0xEFA,  # ENA is 0xEC20
+        0x1414: device in (0x00B9, 0x00BA),  # MANA
+        0x1DED: device == 0x107F,  # erdma
+        0x19E5: 0xA222 <= device <= 0xA22F and device != 0xA223,  # hns3: hnae3.h HNAE3_DEV_ID_*_RDMA
+    }.get(one.vendor, False)
+
+
+def _accelerator(one: _Function) -> str | None:
+    """The maker of an accelerator that netdoctor does not judge."""
+    kind, display = one.klass >> 16, one.klass >> 8
+    name = OTHER_ACCELERATORS.get(one.vendor)
+    onboard = re.match(r"0000:00:", one.address) is not None  # a processor's own graphics or NPU
+    hit = {
+        NVIDIA: False,
+        0x1002: display in (0x0380, 0x1200),  # 0x0300 may be a processor's own graphics: /dev/kfd tells
+        0x1DA3: True,
+        0x1E52: True,
+        0x1D0F: 0x70 <= one.device >> 8 <= 0x7F and 0x64 <= one.device & 0xFF <= 0x67,
+        0x8086: display in (0x0380, 0x1200) and not onboard,
+        0x1AE0: one.device in _TPU,
+        **dict.fromkeys(_FPGA_VENDORS, False),
+    }.get(one.vendor, kind == _PROCESSING)
+    return (name or f"vendor {one.vendor:04x}") if hit else None
+
+
+def _foreign(host: Host, functions: Iterable[_Function]) -> tuple[str, ...] | Unavailable:
+    found = [f"{maker} ({f.address})" for f in functions if (maker := _accelerator(f))]
+    nodes = names(host, "/dev")
+    if isinstance(nodes, Unavailable):
+        return tuple(found) or nodes
+    return (*found, *(f"/dev/{name}" for name in nodes if _NODES.match(name))) or (
+        () if nodes else Unavailable(Kind.EMPTY, "/dev is empty")
+    )
+
+
+def _named(host: Host, devices: Iterable[PciDevice]) -> Iterable[PciDevice]:
+    """With the hardware database's names, where udev answers: for accelerators of which nothing else tells the name."""
+    from dataclasses import replace
+
+    answer = mapping(host, "ask:udev")
+    known: Any = None if isinstance(answer, Unavailable) else answer.get("pci")
+    for one in devices:
+        facts = known.get(one.address) if isinstance(known, dict) else None
+        model = facts.get("ID_MODEL_FROM_DATABASE") if isinstance(facts, dict) else None
+        yield replace(one, model=model) if isinstance(model, str) else one

@@ -1,0 +1,328 @@
+"""RDMA devices: sysfs, device nodes, and what the user-space provider makes of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netdoctor.facts.pci import ADDRESS, is_virtual, numa_node, read_function
+from netdoctor.host.base import Host, link, mapping, names, question, read
+from netdoctor.model import Kind, Unavailable, kind_named
+
+_CLASS: Final = "/sys/class/infiniband"
+_VERBS: Final = "/sys/class/infiniband_verbs"
+# What the kernel writes there (drivers/infiniband/core/sysfs.c); "Unspecified" is libibverbs' word for "Unknown".
+_LAYERS: Final = frozenset({"InfiniBand", "Ethernet", "Unknown", "Unspecified"})
+_STATES: Final = frozenset({"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"})
+# A RoCE port has up to 256 GID entries and fills them from the front; reading stops after this many empty ones in a row.
+_EMPTY_GIDS: Final = 16
+_NO_GID: Final = frozenset({"0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000"})
+
+
+@dataclass(frozen=True)
+class Gid:
+    """One filled entry of a port's GID table."""
+
+    index: int
+    value: str  # "fe80:0000:…"
+    kind: str | Unavailable  # "IB/RoCE v1" | "RoCE v2"
+    netdev: str | Unavailable  # gid_attrs/ndevs; unreadable where its netdev is in another namespace
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """One port of an HCA."""
+
+    number: int
+    state: str | Unavailable  # "ACTIVE" "DOWN" "INIT" "ARMED"
+    physical: str | Unavailable  # "LinkUp"
+    link_layer: str | Unavailable  # "InfiniBand" | "Ethernet" | "Unspecified" (EFA)
+    rate_gbps: float | Unavailable
+    gids: tuple[Gid, ...] | Unavailable
+
+
+@dataclass(frozen=True)
+class Uverbs:
+    """The character device of an HCA, /dev/infiniband/uverbsN."""
+
+    name: str  # "uverbs0"
+    node: str  # "/dev/infiniband/uverbs0"
+    numbers: tuple[int, int] | Unavailable  # major, minor as sysfs says
+    node_numbers: tuple[int, int] | Unavailable  # as the node has them; Unavailable(Kind.ABSENT) where there is no node
+    open_errno: str | Unavailable  # "" opened read-write, else "EPERM" "EACCES" "ENXIO" "ENOENT" …
+    owner: tuple[int, int, int] | Unavailable  # mode, uid, gid of the node
+
+
+@dataclass(frozen=True)
+class Provider:
+    """What libibverbs answers for a device, in a child process."""
+
+    context: bool  # ibv_open_device succeeded
+    error: str  # errno name of a refused open
+    dmabuf_errno: (
+        str | Unavailable
+    )  # errno name of ibv_reg_dmabuf_mr(fd=-1): "EBADF" yes, "EOPNOTSUPP" no; Unavailable: symbol missing
+
+
+@dataclass(frozen=True)
+class RdmaDevice:
+    """One entry of /sys/class/infiniband."""
+
+    name: str  # "mlx5_0"
+    pci: str | None | Unavailable  # "0000:18:00.0"; None: software device (rxe, siw)
+    driver: str | Unavailable  # "mlx5_core" "efa" "bnxt_en" "irdma" "mana" …
+    vendor: str | Unavailable  # "0x15b3"
+    numa_node: int | Unavailable  # -1: the firmware does not say
+    virtual_function: bool | Unavailable
+    firmware: str | Unavailable
+    ports: tuple[RdmaPort, ...] | Unavailable
+    uverbs: Uverbs | Unavailable
+    provider: Provider | Unavailable
+
+
+@dataclass(frozen=True)
+class Rdma:
+    """All RDMA devices that sysfs shows, and the libraries that speak to them."""
+
+    devices: (
+        tuple[RdmaDevice, ...] | Unavailable
+    )  # () only where /sys/class/infiniband was read empty, or is absent while /sys is a real sysfs
+    nodes: tuple[str, ...] | Unavailable  # entries of /dev/infiniband; () read empty; Unavailable(Kind.ABSENT) none
+    libibverbs: str | Unavailable  # path or soname of the library that was opened
+    verbs_devices: tuple[str, ...] | Unavailable  # names that ibv_get_device_list gives
+
+
+def probe(host: Host) -> Rdma:
+    """Every device of sysfs with its ports and node, beside what libibverbs makes of it."""
+    verbs = mapping(host, "ask:ibverbs")
+    found = _device_names(host)
+    library = verbs if isinstance(verbs, Unavailable) else _text(verbs.get("library"), "library")
+    listed = verbs if isinstance(verbs, Unavailable) else _listing(verbs.get("devices"))
+    if isinstance(found, Unavailable):
+        devices: tuple[RdmaDevice, ...] | Unavailable = found
+    else:
+        # One provider that crashes takes the answer about all: then each device is asked for in a child of its own.
+        alone = found if isinstance(verbs, Unavailable) and verbs.kind in (Kind.CRASHED, Kind.TIMED_OUT) else ()
+        host.prefetch(question("ibverbs", device=name) for name in alone)
+        nodes = _uverbs_names(host, found) if found else {}
+        devices = tuple(_device(host, name, nodes, _provider(host, name, listed, bool(alone))) for name in found)
+    return Rdma(
+        devices=devices,
+        nodes=names(host, "/dev/infiniband"),
+        libibverbs=library,
+        verbs_devices=listed if isinstance(listed, Unavailable) else tuple(listed),
+    )
+
+
+def _device_names(host: Host) -> tuple[str, ...] | Unavailable:
+    found = names(host, _CLASS)
+    if not isinstance(found, Unavailable) or found.kind != Kind.ABSENT:
+        return found
+    classes = names(host, "/sys/class")
+    if isinstance(classes, Unavailable):
+        return classes
+    # Every kernel has classes; a real sysfs without this one has no RDMA core.
+    return () if classes and "infiniband" not in classes else Unavailable(Kind.EMPTY, "/sys/class is empty")
+
+
+def _text(got: object, what: str) -> str | Unavailable:
+    if isinstance(got, str):
+        return got
+    if isinstance(got, dict) and isinstance(got.get("unavailable"), str):
+        return Unavailable(kind_named(got["unavailable"]), str(got.get("detail", "")))
+    return Unavailable(Kind.MALFORMED, what)
+
+
+def _listing(got: object) -> dict[str, Any] | Unavailable:
+    if isinstance(got, dict) and not isinstance(got.get("unavailable"), str):
+        return {str(k): v for k, v in got.items()}
+    why = _text(got, "devices of libibverbs")
+    return why if isinstance(why, Unavailable) else Unavailable(Kind.MALFORMED, "devices of libibverbs")
+
+
+def _provider(host: Host, name: str, listed: dict[str, Any] | Unavailable, alone: bool) -> Provider | Unavailable:
+    if alone:
+        answer = mapping(host, question("ibverbs", device=name))
+        listed = answer if isinstance(answer, Unavailable) else _listing(answer.get("devices"))
+    if isinstance(listed, Unavailable):
+        return listed
+    if name not in listed:
+        return Unavailable(Kind.ABSENT, "libibverbs does not list it")
+    one = listed[name]
+    if not isinstance(one, dict) or not isinstance(one.get("context"), bool):
+        return Unavailable(Kind.MALFORMED, f"libibverbs on {name}")
+    return Provider(one["context"], str(one.get("error", "")), _text(one.get("dmabuf"), "ibv_reg_dmabuf_mr"))
+
+
+def _uverbs_names(host: Host, devices: tuple[str, ...]) -> dict[str, str | Unavailable] | Unavailable:
+    """uverbsN by RDMA device; under "" why the device of one could not be read."""
+    listed = names(host, _VERBS)
+    if isinstance(listed, Unavailable):
+        return listed
+    found: dict[str, str | Unavailable] = {}
+    for name in listed:
+        if name.startswith("uverbs"):
+            ibdev = read(host, f"{_VERBS}/{name}/ibdev")
+            if isinstance(ibdev, Unavailable):
+                found[""] = Unavailable(Kind.NOT_READ, f"{_VERBS}/{name}/ibdev: {ibdev}")
+            else:
+                found[ibdev.strip()] = name
+                if ibdev.strip() not in devices:  # of another RDMA namespace, or rubbish
+                    found.setdefault("", Unavailable(Kind.MALFORMED, f"{_VERBS}/{name}/ibdev: {ibdev[:40]!r}"))
+    return found
+
+
+def _device(
+    host: Host, name: str, nodes: dict[str, str | Unavailable] | Unavailable, provider: Provider | Unavailable
+) -> RdmaDevice:
+    where = f"{_CLASS}/{name}"
+    target = link(host, where)
+    pci: str | None | Unavailable
+    if isinstance(target, Unavailable):
+        pci = target
+    else:
+        steps = [step for step in target.split("/") if ADDRESS.fullmatch(step)]
+        # Software devices lie under devices/virtual; sub-functions and auxiliary devices under their PCI function.
+        pci = (
+            steps[-1] if steps else None if "/virtual/" in target else Unavailable(Kind.MALFORMED, f"{where} -> {target[:80]}")
+        )
+    driver: str | Unavailable
+    if isinstance(pci, str):
+        function = read_function(host, pci)
+        driver = function if isinstance(function, Unavailable) else _text(function.driver or None, "no driver is bound")
+        vendor = function if isinstance(function, Unavailable) else f"0x{function.vendor:04x}"
+        node, virtual = numa_node(host, pci), is_virtual(host, pci)
+    else:
+        why = pci if isinstance(pci, Unavailable) else Unavailable(Kind.UNSUPPORTED, "a software device")
+        driver = vendor = node = why
+        virtual = False if pci is None else why
+    firmware = read(host, f"{where}/fw_ver")
+    return RdmaDevice(
+        name=name,
+        pci=pci,
+        driver=driver,
+        vendor=vendor,
+        numa_node=node,
+        virtual_function=virtual,
+        firmware=firmware if isinstance(firmware, Unavailable) else firmware.strip(),
+        ports=_ports(host, f"{where}/ports"),
+        uverbs=_uverbs(host, name, nodes),
+        provider=provider,
+    )
+
+
+def _ports(host: Host, where: str) -> tuple[RdmaPort, ...] | Unavailable:
+    listed = names(host, where)
+    if isinstance(listed, Unavailable):
+        return listed
+    numbers = sorted(int(n) for n in listed if re.fullmatch(r"\d{1,3}", n, re.ASCII))
+    if not numbers:
+        return Unavailable(Kind.EMPTY, where)
+    return tuple(_port(host, f"{where}/{n}", n) for n in numbers)
+
+
+def _port(host: Host, where: str, number: int) -> RdmaPort:
+    layer, state = _stripped(read(host, f"{where}/link_layer")), _after_number(host, f"{where}/state")
+    if isinstance(layer, str) and layer not in _LAYERS:
+        layer = Unavailable(Kind.MALFORMED if layer else Kind.EMPTY, f"{where}/link_layer: {layer[:40]!r}")
+    if isinstance(state, str) and state not in _STATES:
+        state = Unavailable(Kind.MALFORMED, f"{where}/state: {state[:40]!r}")
+    return RdmaPort(
+        number=number,
+        state=state,
+        physical=_after_number(host, f"{where}/phys_state"),
+        link_layer=layer,
+        rate_gbps=_rate(host, f"{where}/rate"),
+        gids=_gids(host, where),
+    )
+
+
+def _after_number(host: Host, path: str) -> str | Unavailable:
+    """ "4: ACTIVE" as "ACTIVE"."""
+    text = read(host, path)
+    if isinstance(text, Unavailable):
+        return text
+    number, colon, word = text.partition(":")
+    if colon and number.strip().isdecimal() and word.strip():
+        return word.strip()
+    return Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"{path}: {text[:40]!r}")
+
+
+def _rate(host: Host, path: str) -> float | Unavailable:
+    """ "400 Gb/sec (4X NDR)" as 400.0."""
+    text = read(host, path)
+    if isinstance(text, Unavailable):
+        return text
+    found = re.match(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec", text, re.ASCII)
+    return float(found.group(1)) if found else Unavailable(Kind.MALFORMED, f"{path}: {text[:40]!r}")
+
+
+def _gids(host: Host, where: str) -> tuple[Gid, ...] | Unavailable:
+    listed = names(host, f"{where}/gids")
+    if isinstance(listed, Unavailable):
+        return listed
+    found: list[Gid] = []
+    empty = 0
+    indexes = sorted(int(n) for n in listed if re.fullmatch(r"\d{1,4}", n, re.ASCII))
+    if not indexes:
+        return Unavailable(Kind.EMPTY, f"{where}/gids")  # every port has a table
+    for index in indexes:
+        value = read(host, f"{where}/gids/{index}")
+        if isinstance(value, Unavailable):
+            if value.kind == Kind.FAILED:  # EAGAIN and EINVAL are an entry that is being changed or not valid
+                continue
+            return value
+        if value.strip() in _NO_GID or not value.strip():
+            empty += 1
+            if empty >= _EMPTY_GIDS:
+                break
+            continue
+        empty = 0
+        kind, netdev = (read(host, f"{where}/gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
+        found.append(Gid(index, value.strip(), _stripped(kind), _stripped(netdev)))
+    return tuple(found)
+
+
+def _stripped(text: str | Unavailable) -> str | Unavailable:
+    return text if isinstance(text, Unavailable) else text.strip()
+
+
+def _uverbs(host: Host, name: str, nodes: dict[str, str | Unavailable] | Unavailable) -> Uverbs | Unavailable:
+    if isinstance(nodes, Unavailable):
+        return nodes
+    own = nodes.get(
+        name, nodes.get("", Unavailable(Kind.ABSENT, f"no uverbs of {name}: the module ib_uverbs has not taken it"))
+    )
+    if isinstance(own, Unavailable):
+        return own
+    node = f"/dev/infiniband/{own}"
+    facts = mapping(host, f"stat:{node}")
+    numbers = owner = facts if isinstance(facts, Unavailable) else Unavailable(Kind.MALFORMED, node)
+    pair: tuple[int, int] | Unavailable = numbers
+    access: tuple[int, int, int] | Unavailable = owner
+    if not isinstance(facts, Unavailable):
+        got = [facts.get(key) for key in ("major", "minor", "mode", "uid", "gid")]
+        if all(type(v) is int for v in got):
+            major, minor, mode, uid, gid = (int(v or 0) for v in got)
+            pair = (
+                (major, minor) if facts.get("type") == "char" else Unavailable(Kind.MALFORMED, f"{node} is no character device")
+            )
+            access = (mode, uid, gid)
+    opened = mapping(host, f"open:{node}:rw")
+    return Uverbs(
+        name=own,
+        node=node,
+        numbers=_numbers(host, f"{_VERBS}/{own}/dev"),
+        node_numbers=pair,
+        open_errno=opened if isinstance(opened, Unavailable) else _text(opened.get("name"), f"open of {node}"),
+        owner=access,
+    )
+
+
+def _numbers(host: Host, path: str) -> tuple[int, int] | Unavailable:
+    text = read(host, path)
+    if isinstance(text, Unavailable):
+        return text
+    found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text.strip(), re.ASCII)
+    return (int(found.group(1)), int(found.group(2))) if found else Unavailable(Kind.MALFORMED, f"{path}: {text[:40]!r}")

@@ -1,0 +1,73 @@
+"""Which probe makes which fact.  Modules are named, not imported: a run imports what its checks need."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netdoctor.host.base import Host
+from netdoctor.model import Kind, Unavailable
+
+
+@dataclass(frozen=True)
+class Source:
+    """How a fact is made: ``module.function(host, *facts of these types)``."""
+
+    module: str
+    function: str = "probe"
+    after: tuple[str, ...] = ()  # names of the facts that the function takes after the host
+    asks: tuple[str, ...] = ()  # questions to helper programs that it is known to ask: begun before anything is imported
+
+
+# In the order they are made: first what this process reads itself, while the helper programs work.
+SOURCES: Final[dict[str, Source]] = {
+    "Vantage": Source("netdoctor.facts.vantage"),
+    "Kernel": Source("netdoctor.facts.kernel"),
+    "Container": Source("netdoctor.facts.container"),
+    "Environ": Source("netdoctor.facts.environ"),
+    "JobShape": Source("netdoctor.facts.job", "probe_job"),
+    "Expected": Source("netdoctor.facts.job", "probe_expected"),
+    "Libraries": Source("netdoctor.facts.libraries", asks=("ask:elf?cache=libnccl",)),
+    "Net": Source("netdoctor.facts.net", asks=("ask:netlink",)),
+    "LocalPorts": Source("netdoctor.facts.net", "probe_ports", asks=("ask:netlink",)),
+    "Cpu": Source("netdoctor.facts.cpu", asks=("ask:mempolicy",)),
+    "Interrupts": Source("netdoctor.facts.interrupts"),
+    "Rdma": Source("netdoctor.facts.rdma", asks=("ask:ibverbs",)),
+    "Gpus": Source("netdoctor.facts.gpu", asks=("ask:nvml", "ask:cuda")),
+    "Pci": Source("netdoctor.facts.pci"),
+    "NcclChoice": Source("netdoctor.facts.nccl_choice", after=("Libraries",)),
+}
+
+# Facts that are runs: the engine makes them, or a snapshot brings them.
+RUNS: Final = ("Baseline", "PathRun")
+
+Fact = Any
+Facts = Mapping[str, Any]  # by the fact's class name
+
+
+def prefetch(host: Host, names: Iterable[str]) -> None:
+    """Start every question that these facts are known to ask, all at once."""
+    host.prefetch(dict.fromkeys(q for name in names for q in SOURCES[name].asks))
+
+
+def closure(names: Iterable[str]) -> tuple[str, ...]:
+    """`names` and what they are made from, in the order of `SOURCES`."""
+    todo, seen = [n for n in names if n in SOURCES], set[str]()
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += SOURCES[name].after
+    return tuple(n for n in SOURCES if n in seen)
+
+
+def make(host: Host, name: str, have: Facts) -> Fact | Unavailable:
+    """One fact.  A probe that raises is a defect of ours: it costs this fact, not the run."""
+    source = SOURCES[name]
+    function: Callable[..., Any] = getattr(importlib.import_module(source.module), source.function)
+    try:
+        return function(host, *(have.get(n, Unavailable(Kind.NOT_READ, n)) for n in source.after))
+    except Exception as error:  # the border: whatever a probe did not foresee becomes one missing fact
+        return Unavailable(Kind.CRASHED, f"probe {name}: {type(error).__name__}: {error}")

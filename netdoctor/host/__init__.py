@@ -1,0 +1,1 @@
+"""The only door to the machine: questions in, answers or Unavailable out."""

@@ -1,0 +1,331 @@
+"""The only door to the machine: a host answers questions.
+
+A question is a string, an answer is JSON or `Unavailable`.  In this process::
+
+    file:PATH        text, at most 4 MiB
+    dir:PATH         sorted names
+    link:PATH        the target of a symbolic link
+    stat:PATH        {"mode", "uid", "gid", "type", "major", "minor", "dev"}  (follows links)
+    open:PATH:MODE   {"errno": 0 | N, "name": "EACCES"}; MODE is r or rw; the descriptor is closed at once
+    statvfs:PATH     {"size", "free"} in bytes
+    env:             the environment as {name: value}
+    config:          the effective configuration as the engine was given it
+
+By helper programs in killable children (`netdoctor/host/ask/NAME.py`), one file per native library::
+
+    ask:NAME?key=value&…
+
+Recording and replay are dictionaries from question to answer, negatives included, so a snapshot replays anywhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl, urlencode
+
+from netdoctor.model import Json, Kind, Unavailable, kind_named
+
+Answer = Json | Unavailable
+MAX_FILE: Final = 4 << 20
+
+_KIND_OF_ERRNO: Final = {
+    errno.ENOENT: Kind.ABSENT,
+    errno.ENOTDIR: Kind.ABSENT,
+    errno.EACCES: Kind.DENIED,
+    errno.EPERM: Kind.DENIED,
+    errno.ETIMEDOUT: Kind.TIMED_OUT,
+    errno.EOPNOTSUPP: Kind.UNSUPPORTED,
+    errno.ENOSYS: Kind.UNSUPPORTED,
+}
+
+
+def unavailable(error: OSError) -> Unavailable:
+    """The `Unavailable` that an OSError means."""
+    name = errno.errorcode.get(error.errno or 0, str(error.errno))
+    return Unavailable(_KIND_OF_ERRNO.get(error.errno or 0, Kind.FAILED), f"{name} {os.strerror(error.errno or 0)}")
+
+
+class Host(Protocol):
+    """Answers questions about one machine."""
+
+    def ask(self, question: str) -> Answer:
+        """The answer to `question`; never raises for what a machine may do."""
+
+    def prefetch(self, questions: Iterable[str]) -> None:
+        """Start answering `questions` at once, so that a later `ask` finds them answered."""
+
+
+def question(name: str, /, **parameters: str | int) -> str:
+    """``ask:NAME?…`` with its parameters in a fixed order."""
+    pairs = sorted((k, str(v)) for k, v in parameters.items())
+    return f"ask:{name}?{urlencode(pairs)}" if pairs else f"ask:{name}"
+
+
+def split_question(text: str) -> tuple[str, dict[str, str]]:
+    """The inverse of `question`."""
+    name, _, query = text.removeprefix("ask:").partition("?")
+    return name, dict(parse_qsl(query, keep_blank_values=True))
+
+
+# What probes read through: each returns the content or Unavailable, and never raises.
+
+
+def read(host: Host, path: str) -> str | Unavailable:
+    """The text of a file without its trailing newline; an empty file is the empty string."""
+    got = host.ask(f"file:{path}")
+    if isinstance(got, Unavailable):
+        return got
+    return got.rstrip("\n") if isinstance(got, str) else Unavailable(Kind.MALFORMED, f"{path}: not text")
+
+
+def read_int(host: Host, path: str, base: int = 10) -> int | Unavailable:
+    """A file that holds one integer (base 0 accepts 0x…)."""
+    text = read(host, path)
+    if isinstance(text, Unavailable):
+        return text
+    try:
+        return int(text.strip(), base)
+    except ValueError:
+        return Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"{path}: {text[:60]!r}")
+
+
+def names(host: Host, path: str) -> tuple[str, ...] | Unavailable:
+    """The sorted entries of a directory."""
+    got = host.ask(f"dir:{path}")
+    if isinstance(got, Unavailable):
+        return got
+    if isinstance(got, list) and all(isinstance(n, str) for n in got):
+        return tuple(str(n) for n in got)
+    return Unavailable(Kind.MALFORMED, f"{path}: not a directory listing")
+
+
+def link(host: Host, path: str) -> str | Unavailable:
+    """The target of a symbolic link."""
+    got = host.ask(f"link:{path}")
+    if isinstance(got, Unavailable):
+        return got
+    return got if isinstance(got, str) else Unavailable(Kind.MALFORMED, f"{path}: not a link target")
+
+
+def mapping(host: Host, text: str) -> dict[str, Any] | Unavailable:
+    """The answer to a question that must be a JSON object."""
+    got = host.ask(text)
+    if isinstance(got, Unavailable):
+        return got
+    return got if isinstance(got, dict) else Unavailable(Kind.MALFORMED, f"{text}: not an object")
+
+
+class LiveHost:
+    """This machine, or a mounted root of the same kernel (`root`)."""
+
+    def __init__(self, root: str | None = None, config: Mapping[str, Any] | None = None) -> None:
+        from netdoctor.host.children import Asking  # children: only when something is asked
+
+        self._root = os.path.abspath(root) if root and os.path.abspath(root) != "/" else None
+        self._config = dict(config or {})
+        self._asking = Asking()
+
+    def ask(self, question: str) -> Answer:
+        scheme, _, rest = question.partition(":")
+        if scheme == "config":
+            return dict(self._config)
+        if scheme == "ask":
+            return Unavailable(Kind.ANOTHER_ROOT) if self._root else self._asking.answer(question)
+        if scheme == "env":
+            return Unavailable(Kind.ANOTHER_ROOT) if self._root else _environment()
+        if scheme not in _IN_PROCESS or not rest.startswith("/"):
+            return Unavailable(Kind.MALFORMED, f"no such question: {question}")
+        if self._root and rest.startswith(("/proc/self", "/proc/thread-self", "/proc/sys/net", "/proc/net")):
+            return Unavailable(Kind.ANOTHER_ROOT)
+        try:
+            return _IN_PROCESS[scheme](rest, self._root)
+        except OSError as error:
+            return unavailable(error)
+        except ValueError as error:  # a NUL byte in a path
+            return Unavailable(Kind.MALFORMED, str(error))
+
+    def prefetch(self, questions: Iterable[str]) -> None:
+        if not self._root:
+            self._asking.start(q for q in questions if q.startswith("ask:"))
+
+    def close(self) -> None:
+        """End every helper that still runs."""
+        self._asking.close()
+
+
+def _environment() -> Json:
+    return {_text(name): _text(value) for name, value in os.environ.items()}
+
+
+def _text(text: str) -> str:
+    """Bytes that are not UTF-8 (surrogates in Python) written out, as in files: JSON, XML and URLs take no surrogates."""
+    return text if text.isascii() else os.fsencode(text).decode("utf-8", "backslashreplace")
+
+
+def _open(path: str, flags: int, root: str | None) -> int:
+    """Open `path`; with `root` inside it and nowhere else (openat2, RESOLVE_IN_ROOT)."""
+    if root is None:
+        return os.open(path, flags | os.O_CLOEXEC)
+    from netdoctor.host.rooted import open_in_root
+
+    return open_in_root(root, path, flags | os.O_CLOEXEC)
+
+
+def _file(path: str, root: str | None) -> Answer:
+    fd = _open(path, os.O_RDONLY | os.O_NONBLOCK, root)
+    try:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise IsADirectoryError(errno.EISDIR, "is a directory")
+        data = bytearray()
+        while len(data) <= MAX_FILE and (block := os.read(fd, 1 << 16)):
+            data += block
+    finally:
+        os.close(fd)
+    if len(data) > MAX_FILE:
+        return Unavailable(Kind.MALFORMED, f"larger than {MAX_FILE >> 20} MiB")
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _dir(path: str, root: str | None) -> Answer:
+    if root is None:
+        return sorted(map(_text, os.listdir(path)))
+    fd = _open(path, os.O_RDONLY | os.O_DIRECTORY, root)
+    try:
+        return sorted(map(_text, os.listdir(fd)))
+    finally:
+        os.close(fd)
+
+
+def _link(path: str, root: str | None) -> Answer:
+    if root is None:
+        return _text(os.readlink(path))
+    fd = _open(path, os.O_PATH | os.O_NOFOLLOW, root)
+    try:
+        return os.readlink(b"", dir_fd=fd).decode("utf-8", "backslashreplace")
+    finally:
+        os.close(fd)
+
+
+def _stat(path: str, root: str | None) -> Answer:
+    if root is None:
+        got = os.stat(path)
+    else:
+        fd = _open(path, os.O_PATH, root)
+        try:
+            got = os.fstat(fd)
+        finally:
+            os.close(fd)
+    kind = next((n for n, test in _TYPES if test(got.st_mode)), "other")
+    return {
+        "mode": stat.S_IMODE(got.st_mode),
+        "uid": got.st_uid,
+        "gid": got.st_gid,
+        "type": kind,
+        "major": os.major(got.st_rdev),
+        "minor": os.minor(got.st_rdev),
+        "dev": got.st_dev,
+    }
+
+
+_TYPES: Final[tuple[tuple[str, Callable[[int], bool]], ...]] = (
+    ("file", stat.S_ISREG),
+    ("dir", stat.S_ISDIR),
+    ("char", stat.S_ISCHR),
+    ("block", stat.S_ISBLK),
+    ("socket", stat.S_ISSOCK),
+    ("fifo", stat.S_ISFIFO),
+)
+
+
+def _try_open(rest: str, root: str | None) -> Answer:
+    path, _, mode = rest.rpartition(":")
+    flags = os.O_RDWR if mode == "rw" else os.O_RDONLY
+    try:
+        os.close(_open(path, flags | os.O_NONBLOCK, root))
+    except OSError as error:
+        return {"errno": error.errno or 0, "name": errno.errorcode.get(error.errno or 0, "?")}
+    return {"errno": 0, "name": ""}
+
+
+def _statvfs(path: str, root: str | None) -> Answer:
+    fd = _open(path, os.O_PATH, root)
+    try:
+        got = os.fstatvfs(fd)
+    finally:
+        os.close(fd)
+    return {"size": got.f_frsize * got.f_blocks, "free": got.f_frsize * got.f_bavail}
+
+
+_IN_PROCESS: Final[dict[str, Callable[[str, str | None], Answer]]] = {
+    "file": _file,
+    "dir": _dir,
+    "link": _link,
+    "stat": _stat,
+    "open": _try_open,
+    "statvfs": _statvfs,
+}
+
+
+class RecordingHost:
+    """Asks another host and keeps every answer: nothing is asked twice, and the answers are the snapshot.
+
+    `redact` sees every answer before anybody else does, so that a report and its snapshot rest on the same.
+    """
+
+    def __init__(self, host: Host, redact: Callable[[str, Answer], Answer] | None = None) -> None:
+        self._host = host
+        self._redact = redact
+        self.answers: dict[str, Answer] = {}
+
+    def ask(self, question: str) -> Answer:
+        if question not in self.answers:
+            got = self._host.ask(question)
+            self.answers[question] = self._redact(question, got) if self._redact else got
+        return self.answers[question]
+
+    def prefetch(self, questions: Iterable[str]) -> None:
+        self._host.prefetch(q for q in questions if q not in self.answers)
+
+
+class ReplayHost:
+    """Answers from a dictionary; what is not in it is Unavailable(Kind.NOT_RECORDED)."""
+
+    def __init__(self, answers: Mapping[str, Answer]) -> None:
+        self.answers = answers
+
+    def ask(self, question: str) -> Answer:
+        return self.answers.get(question, Unavailable(Kind.NOT_RECORDED))
+
+    def prefetch(self, questions: Iterable[str]) -> None:
+        pass
+
+
+def encode(answers: Mapping[str, Answer]) -> dict[str, Json]:
+    """Answers as JSON: ``{"ok": …}`` or ``{"unavailable": kind, "detail": …}`` under each question, sorted."""
+    out: dict[str, Json] = {}
+    for text in sorted(answers):
+        got = answers[text]
+        if isinstance(got, Unavailable):
+            out[text] = {"unavailable": got.kind.value, "detail": got.detail}
+        else:
+            out[text] = {"ok": got}
+    return out
+
+
+def decode(data: Mapping[str, Any]) -> dict[str, Answer]:
+    """The inverse of `encode`; an entry of another shape is Unavailable(Kind.MALFORMED)."""
+    return dict(_decoded(data))
+
+
+def _decoded(data: Mapping[str, Any]) -> Iterator[tuple[str, Answer]]:
+    for text, entry in data.items():
+        if isinstance(entry, dict) and "ok" in entry:
+            yield text, entry["ok"]
+        elif isinstance(entry, dict) and isinstance(entry.get("unavailable"), str):
+            yield text, Unavailable(kind_named(entry["unavailable"]), str(entry.get("detail", "")))
+        else:
+            yield text, Unavailable(Kind.MALFORMED, "snapshot entry")

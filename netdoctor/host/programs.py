@@ -1,0 +1,157 @@
+"""What a helper program is made of: its text, what runs before and after it, and the environment it gets."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from netdoctor.environment import writes
+
+# Lists of files and folders that the dynamic loader takes code from (ld.so(8)).
+LOADER_PATHS: Final = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT")
+
+_FUTURE: Final = "from __future__ import annotations\n"  # must be the first line of a program, so it is taken out of helpers
+
+# What runs before a helper's own text.  It keeps names of its own out of the helper's way, and does without the json package,
+# whose import takes as long as the start of the interpreter.
+_BOOT: Final = """
+def _netdoctor_boot(plan):
+    import os, sys
+    os.closerange(4, 1 << 20)
+    os.set_inheritable(3, False)
+    import ctypes, resource
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    # 1 ends a core dump even where core_pattern is a pipe (core(5), fs/coredump.c)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard if 0 <= hard < 1 else 1, hard))
+    try:
+        from _json import encode_basestring_ascii as quote
+    except ImportError:
+        from json import dumps as quote
+    def text(value):
+        if isinstance(value, str):
+            return quote(value)
+        if value is None or isinstance(value, bool):
+            return {None: "null", True: "true", False: "false"}[value]
+        if isinstance(value, int):
+            return int.__repr__(value)
+        if isinstance(value, float):
+            return float.__repr__(value) if value - value == 0 else "null"
+        if isinstance(value, dict):
+            return "{" + ",".join([quote(str(k)) + ":" + text(v) for k, v in value.items()]) + "}"
+        if isinstance(value, (list, tuple)):
+            return "[" + ",".join([text(v) for v in value]) + "]"
+        raise TypeError("%s is not JSON" % type(value).__name__)
+    def bye(reply):
+        data = memoryview(text(reply).encode())
+        while data:
+            data = data[os.write(3, data):]
+        os.close(3)
+        os._exit(0)
+    if plan["user"] is not None:
+        try:
+            import pwd
+            who, _, group = plan["user"].partition(":")
+            if who.isdecimal():
+                uid = int(who)
+                entry = None if group else pwd.getpwuid(uid)
+            else:
+                entry = pwd.getpwnam(who)
+                uid = entry.pw_uid
+            gid = int(group) if group else entry.pw_gid
+            os.setgroups(os.getgrouplist(entry.pw_name, gid) if entry else [gid])
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+        except (KeyError, ValueError, OSError) as error:
+            bye({"unavailable": "refused", "detail": "cannot become user %s: %s" % (plan["user"], error)})
+        prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+    prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL; after setuid, which clears it (prctl(2))
+    if os.getppid() != plan["parent"]:
+        os._exit(0)
+    sys.path += plan["path"]
+    return plan["parameters"], bye
+_netdoctor_parameters, _netdoctor_bye = _netdoctor_boot(_netdoctor_plan)
+"""
+_RUN: Final = """
+try:
+    _netdoctor_reply = answer(_netdoctor_parameters)
+except BaseException as error:
+    _netdoctor_reply = {"unavailable": "crashed", "detail": "%s: %s" % (type(error).__name__, error)}
+_netdoctor_bye(_netdoctor_reply)
+"""
+
+
+def program(name: str, parameters: Mapping[str, str], user: str | None) -> str | None:
+    """The whole text that a child runs for ``ask:NAME?…``; None where there is no such helper."""
+    source = helper_source(name)
+    if source is None:
+        return None
+    plan = {"parameters": dict(parameters), "path": site(), "user": user, "parent": os.getpid()}
+    return f"{_FUTURE}_netdoctor_plan = {plan!r}\n{_BOOT}{source}{_RUN}"
+
+
+def environment(user: str | None) -> tuple[dict[str, str], list[str]]:
+    """The job's environment for a child, and what root does not let the loader take from it.
+
+    What makes libraries write, or dial another job's root, is left out.  A child that becomes `user` first runs that user's
+    code as that user, so nothing is withheld from it.
+    """
+    variables = {k: v for k, v in os.environ.items() if k != "NCCL_COMM_ID" and not writes(k)}
+    return variables, withhold(variables) if user is None and os.geteuid() == 0 else []
+
+
+def withhold(environment: dict[str, str]) -> list[str]:
+    """Take out of `environment` what the loader must not take code from with euid 0; what was taken and why."""
+    from netdoctor.host.trust import trusted
+
+    said: list[str] = []
+    for name in LOADER_PATHS:
+        if name not in environment:
+            continue
+        kept: list[str] = []
+        # ld.so(8): LD_LIBRARY_PATH is split at colons and semicolons, the others at spaces and colons; "" means ".".
+        for part in environment[name].replace(";", ":").replace(" ", ":").split(":"):
+            if not part.startswith("/"):
+                if part:
+                    said.append(f"{name} {part}: not an absolute path")
+            elif os.path.exists(part) and (reason := trusted(part)):
+                said.append(f"{name} {part}: {reason}")
+            else:
+                kept.append(part)
+        if kept:
+            environment[name] = ":".join(kept)
+        else:
+            del environment[name]
+    return said
+
+
+_SOURCES: Final[dict[str, str | None]] = {}
+
+
+def helper_source(name: str) -> str | None:
+    """The text of a helper program, from a folder or a zip file; None where there is no such helper."""
+    if name not in _SOURCES:
+        _SOURCES[name] = _load(name) if name.isidentifier() else None
+    return _SOURCES[name]
+
+
+def _load(name: str) -> str | None:
+    import netdoctor.host.ask as package
+
+    loader: Any = package.__spec__.loader if package.__spec__ else None
+    try:
+        data: bytes = loader.get_data(os.path.join(os.path.dirname(str(package.__file__)), f"{name}.py"))
+    except (OSError, AttributeError):
+        return None
+    return data.decode().replace(_FUTURE, "")
+
+
+def site() -> list[str]:
+    """The folders that third-party modules of this process come from, in its order; where netdoctor itself lies comes last."""
+    import netdoctor
+
+    found = [p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages") or p.endswith((".pyz", ".zip"))]
+    here = os.path.dirname(os.path.dirname(os.path.abspath(str(netdoctor.__file__))))
+    return found if here in found else [*found, here]

@@ -1,0 +1,185 @@
+"""What the rules look at, and what they say: `Scene` is the facts with the questions that rules ask, `Guess` one answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from netdoctor.model import Fix, Severity
+from netdoctor.nccl.interface_names import INSIDE_NAMES
+from netdoctor.nccl.log.facts import Event, LogFacts
+
+# How likely a guess is to be the cause rather than one of its effects.  Between two guesses only the order counts.
+CERTAIN: Final = 95  # NCCL names the cause itself
+STRONG: Final = 85  # an error message that has one usual cause
+LIKELY: Final = 75
+OPEN: Final = 60  # one of several causes that the log cannot tell apart
+QUIET: Final = 45  # nothing failed: a setting or a transport that costs speed
+EFFECT: Final = 30  # what a rank prints when another one has gone
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One hypothesis: cause, how likely, what shows it."""
+
+    cause: str
+    weight: int
+    message: str
+    events: tuple[Event, ...] = ()
+    fix: Fix | None = None
+    how: str | None = None  # what to look at next; None: the checks of the cause
+    notes: tuple[str, ...] = ()
+    severity: Severity | None = None
+    shown: tuple[str, ...] = ()  # facts that show it, where no event does
+    subject: str | None = None
+
+    @property
+    def confidence(self) -> str:
+        return "high" if self.weight >= STRONG else "medium" if self.weight >= OPEN or self.weight == QUIET else "low"
+
+
+Rule = Callable[["Scene"], Iterator[Guess]]
+
+_LOOPBACK: Final = re.compile(r"127\.|::1$|localhost")
+_LINK_LOCAL: Final = re.compile(r"fe80:|169\.254\.")
+# The addresses that Docker's and libvirt's default bridges have on every host.
+_BRIDGE: Final = re.compile(r"172\.1[7-9]\.0\.1$|172\.2\d\.0\.1$|192\.168\.122\.1$")
+
+
+# Docker's and Podman's default pools: container addresses behind a host's own bridge.
+BRIDGED: Final = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.|10\.88\.")
+
+
+def local_interface(name: str) -> bool:
+    """One that carries traffic within a host only, by the name that Docker, libvirt, CNI plugins and VPNs give it."""
+    return name == "lo" or name.startswith(INSIDE_NAMES)
+
+
+def loopback(address: str) -> bool:
+    return bool(_LOOPBACK.match(address))
+
+
+def link_local(address: str) -> bool:
+    return bool(_LINK_LOCAL.match(address))
+
+
+def unreachable_by_design(address: str) -> bool:
+    """Loopback, link-local, or the address of a bridge that every host has."""
+    return loopback(address) or link_local(address) or bool(_BRIDGE.match(address))
+
+
+def is_ipv6(address: str) -> bool:
+    return address.count(":") >= 2
+
+
+class Scene:
+    """The facts of a log with what several rules ask about them."""
+
+    def __init__(self, facts: LogFacts) -> None:
+        self.facts = facts
+        self._by_kind: dict[str, list[Event]] = {}
+        for event in facts.events:
+            if "ras/" in event.source or "ras/" in event.text[:200]:
+                continue  # RAS listens on one port a node: a second job's bind fails, harmlessly (src/ras/client_support.cc)
+            self._by_kind.setdefault(event.kind, []).append(event)
+
+    def of(self, *kinds: str) -> tuple[Event, ...]:
+        """Events of these kinds, without those of NCCL's RAS thread."""
+        return tuple(e for k in kinds for e in self._by_kind.get(k, ()))
+
+    def loud(self, *kinds: str) -> tuple[Event, ...]:
+        """The same without those that NCCL printed as INFO: it went on after them."""
+        return tuple(e for e in self.of(*kinds) if e.data.get("level") != "INFO")
+
+    @cached_property
+    def many_nodes(self) -> bool | None:
+        """Whether the job spans nodes; None where the log does not tell."""
+        f = self.facts
+        if f.nodes is not None:
+            return f.nodes > 1
+        if len(f.hosts) > 1:
+            return True
+        if (
+            any(v.transport == "NET" for v in f.vias)
+            and f.env.get("NCCL_P2P_DISABLE") != "1"
+            and f.env.get("NCCL_SHM_DISABLE") != "1"
+        ):
+            return True
+        seen = {r for p in f.ranks for r in p.ranks}
+        devices = {d for p in f.ranks for d in p.devs}  # of one host, here
+        return False if f.nranks and max(len(seen), len(devices)) >= f.nranks else None
+
+    @cached_property
+    def came_up(self) -> bool:
+        """Whether at least one communicator was set up."""
+        f = self.facts
+        return f.comms_complete > 0 or f.rings > 0 or bool(f.vias)
+
+    @cached_property
+    def link_layers(self) -> set[str]:
+        return {d.link.split("/")[0] for d in self.facts.devices}
+
+    @cached_property
+    def roce(self) -> bool:
+        """RoCE is in use: by the device list, or by device names that only RoCE ports have."""
+        if "RoCE" in self.link_layers:
+            return True
+        return any(
+            e.data.get("dev", "").startswith(("roce", "rxe", "bnxt", "ionic")) or e.data.get("hca", "").startswith("roce")
+            for e in self.facts.events
+        )
+
+    @cached_property
+    def broken_locally(self) -> bool:
+        """A rank failed by itself: what others say about the network may be the echo."""
+        return bool(
+            self.loud("cuda", "shm_full", "oom", "duplicate_gpu", "nvls_bind", "driver")
+            or any(sudden(e) for e in self.of("died"))
+        )
+
+    @cached_property
+    def wants_rdma(self) -> tuple[str, ...]:
+        """What in the log says that RDMA hardware is expected here."""
+        f = self.facts
+        out = []
+        if f.env.get("NCCL_IB_HCA"):
+            out.append(f"NCCL_IB_HCA={f.env['NCCL_IB_HCA']}")
+        if f.env.get("NCCL_IB_DISABLE") == "0":
+            out.append("NCCL_IB_DISABLE=0")
+        if f.env.get("NCCL_NET", "").upper().startswith("IB"):
+            out.append(f"NCCL_NET={f.env['NCCL_NET']}")
+        out += [
+            f"{n}={f.env[n]}"
+            for n in ("NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_NET_GDR_LEVEL")
+            if n in f.env
+        ]
+        if any(n.lower().startswith("ibext") or "sharp" in n.lower() or "rdma plugin" in n.lower() for n in (f.plugin or "",)):
+            out.append(f"network plugin {f.plugin}")
+        names = {a.ifname for a in (*f.bootstraps, *f.socket_interfaces)}
+        out += [f"IPoIB interface {n}" for n in sorted(names) if re.match(r"ib(?:p\d|s\d|\d|b)|ib\d", n)]
+        return tuple(out)
+
+
+def sudden(event: Event) -> bool:
+    """A death that NCCL did not cause: SIGKILL, the OOM killer, a scheduler's out-of-memory."""
+    d = event.data
+    signal = d.get("signal", "")
+    return (
+        signal in {"9", "SIGKILL"}
+        or d.get("how", "") in {"Killed", "Out Of Memory"}
+        or "oom" in event.text.lower()
+        or "Killed process" in event.text
+    )
+
+
+def who(events: Iterable[Event]) -> str:
+    """Who printed the first of these: ``rank 3 (node07)``."""
+    for e in events:
+        if e.rank is not None:
+            return f"rank {e.rank} ({e.host})" if e.host else f"rank {e.rank}"
+        if e.host:
+            return e.host
+    return "job"

@@ -1,0 +1,148 @@
+"""How a job ends: who died first, who only noticed, and who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from netdoctor.model import Fix
+from netdoctor.nccl.diagnosis.context import EFFECT, LIKELY, OPEN, QUIET, Guess, Scene, sudden, who
+from netdoctor.nccl.log.facts import Event
+
+_FIRST = Fix("read the log of the first rank that failed, from its end backwards; the network is not it")
+
+
+def deaths(s: Scene) -> Iterator[Guess]:
+    """A process that ended by itself.  SIGABRT is how torch's watchdog ends a rank, so it is an effect."""
+    for e in s.of("elastic")[:1]:
+        rank, code = e.data.get("rank"), e.data.get("code", "?")
+        yield Guess(
+            "rank_died",
+            OPEN if code in {"-6", "134"} else LIKELY,
+            f"rank {rank} failed first (exit code {code})" if rank else f"the first failure was exit code {code}",
+            (e,),
+            _FIRST,
+            subject=f"rank {rank}" if rank else None,
+        )
+    died = s.of("died")
+    killed = tuple(e for e in died if sudden(e))
+    if killed:
+        text = (
+            "a process was killed: out of memory"
+            if any("oom" in e.text.lower() or "out of memory" in e.text.lower() for e in killed)
+            else "a process was killed from outside (SIGKILL)"
+        )
+        yield Guess(
+            "rank_died",
+            LIKELY + 2,
+            text,
+            killed,
+            Fix(
+                "see the kernel's and the scheduler's view",
+                ("dmesg | grep -i oom", "sacct -j <job> -o JobID,State,ExitCode,MaxRSS"),
+            ),
+        )
+    elif died:
+        first = _first(died)
+        host = first.data.get("host")
+        task = first.data.get("task")
+        name = f"task {task} on {host}" if host and task else who((first,))
+        weight = EFFECT if _abort(first) else QUIET + 8
+        yield Guess("rank_died", weight, f"{name} ended first; the others lost their peer", died, _FIRST, subject=host)
+    if s.of("oom") and not s.of("cuda"):
+        yield Guess(
+            "rank_died",
+            LIKELY - 2,
+            "a rank ran out of memory; the others wait for it",
+            s.of("oom"),
+            Fix("lower the batch or the model's memory on that rank", ("nvidia-smi   # another process on the GPU?",)),
+        )
+
+
+def _abort(e: Event) -> bool:
+    return e.data.get("signal") == "6" or "134" in e.data.get("how", "") or "Aborted" in e.text
+
+
+def _first(died: tuple[Event, ...]) -> Event:
+    calm = [e for e in died if not _abort(e)]
+    return min(calm or died, key=lambda e: (e.at or "~", e.line))
+
+
+def victims(s: Scene) -> Iterator[Guess]:
+    """Lines that only say that a peer is gone."""
+    if s.facts.busbw is not None and not s.of("generic"):
+        return  # the test ran to its end; ranks that leave at different moments say so
+    closed = s.loud("peer_closed")
+    echo = s.loud("secondary")
+    if closed or echo:
+        events = closed + echo
+        peers = sorted({e.data["peer"] for e in closed if e.data.get("peer")})
+        text = f"{peers[0]} closed its connection" if peers else "a rank lost the connection to its peer"
+        yield Guess(
+            "rank_died",
+            EFFECT + 10,
+            f"{text}: what these lines show is the consequence, the first failure is elsewhere",
+            events,
+            _FIRST,
+            how="the log of the peer that went away",
+        )
+    elif any("remote" in e.text.lower() for e in s.of("generic")):
+        yield Guess(
+            "rank_died", EFFECT - 5, "NCCL reports a remote process that exited, or a network error", s.of("generic"), _FIRST
+        )
+
+
+def waiting(s: Scene) -> Iterator[Guess]:
+    """Watchdogs: a collective did not end.  The rank with the lowest sequence number, or without a report, is behind."""
+    events = s.of("watchdog")
+    if events:
+        behind = _behind(s, events)
+        yield Guess(
+            "hang",
+            QUIET + 7,
+            "a collective did not finish in time" + (f"; {behind}" if behind else ""),
+            events,
+            Fix(
+                "find the rank that did not come",
+                (
+                    "netdoctor ras   # while the job hangs, NCCL >= 2.24",
+                    "TORCH_FR_BUFFER_SIZE=2000, then torchfrtrace",
+                    "py-spy dump --pid <rank>",
+                ),
+            ),
+            subject=behind.partition(" is")[0] if behind.startswith("rank") else None,
+        )
+    barrier = s.of("barrier")
+    if barrier:
+        missing = next(
+            (e.data.get("missing") or e.data.get("peer") for e in barrier if e.data.get("missing") or e.data.get("peer")), None
+        )
+        yield Guess(
+            "hang",
+            OPEN + 5,
+            f"rank {missing} did not come to the barrier" if missing else "a rank did not come to the barrier",
+            barrier,
+            subject=f"rank {missing}" if missing else None,
+        )
+    if s.of("gloo_timeout") and not events:
+        yield Guess("hang", OPEN - 5, "a Gloo operation waited for a rank that did not come", s.of("gloo_timeout"))
+
+
+def _behind(s: Scene, events: tuple[Event, ...]) -> str:
+    seqs = {
+        e.data.get("rank") or str(e.rank): int(e.data["seq"])
+        for e in events
+        if e.data.get("seq", "").isdecimal() and (e.data.get("rank") or e.rank is not None)
+    }
+    if len(seqs) > 1 and len(set(seqs.values())) > 1:
+        low = min(seqs.values())
+        slow = sorted((r for r, q in seqs.items() if q == low), key=int)
+        return f"rank {', '.join(slow[:4])} is behind (sequence number {low})"
+    nranks = s.facts.nranks
+    if nranks and 1 < len(seqs) < nranks <= 4096:
+        silent = sorted(set(range(nranks)) - {int(r) for r in seqs})
+        if len(silent) <= 4:
+            return f"rank {', '.join(map(str, silent))} is silent: the others wait for it"
+    return ""
+
+
+RULES = (deaths, victims, waiting)

@@ -1,0 +1,53 @@
+"""What the runs' NCCL logs prove about one GPU and one HCA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from netdoctor.facts.runs import Run
+from netdoctor.nccl.log.facts import LogFacts
+
+_OWN: Final = ("IB", "Socket")  # NCCL's own networks, which list their devices
+
+
+@dataclass(frozen=True)
+class GdrProof:
+    """Whether connections of this pair used GPUDirect RDMA, by direction; None: no such connection was shown."""
+
+    send: bool | None = None  # the HCA reads the GPU's memory
+    receive: bool | None = None  # the HCA writes the GPU's memory
+    network: str | None = None  # "IB" "IBext_v8" "Libfabric" …
+    run: Run | None = None
+
+    @property
+    def shown(self) -> bool:
+        return self.send is not None or self.receive is not None
+
+
+def gdr_proof(runs: Iterable[Run], ordinal: int | None, hca: str, unnamed: bool = False) -> GdrProof:
+    """``/GDRDMA`` on the NET connections of GPU `ordinal` through `hca`, over all runs.
+
+    The line of a send speaks of the sender's GPU, that of a receive of the receiver's (NCCL src/transport/net.cc).  `unnamed`:
+    connections of a plugin's network count, too, where neither run nor log names a device.
+    """
+    send: list[bool] = []
+    receive: list[bool] = []
+    network, used = None, None
+    for run in runs:
+        log: LogFacts | None = run.log
+        if log is None or ordinal is None or "vias" in log.absent:
+            continue
+        named = run.experiment.path.device
+        for via in log.vias:
+            if via.transport != "NET" or via.gdrdma is None or via.direction not in ("send", "receive"):
+                continue
+            listed = log.devices[via.device].name if via.device is not None and via.device < len(log.devices) else ""
+            rank = via.src if via.direction == "send" else via.dst
+            gpus = run.experiment.gpus
+            device = named or listed or (hca if unnamed and not log.devices and via.detail not in _OWN else "")
+            if device == hca and rank < len(gpus) and gpus[rank] == ordinal:
+                (send if via.direction == "send" else receive).append(via.gdrdma)
+                network, used = via.detail, run
+    return GdrProof(all(send) if send else None, all(receive) if receive else None, network, used)

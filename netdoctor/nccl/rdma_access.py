@@ -1,0 +1,159 @@
+"""Whether an RDMA device can be used from here, step by step as libibverbs and NCCL go.
+
+Sources: open(2), cgroup v2 device controller (Documentation/admin-guide/cgroup-v2.rst: EPERM), mount(8) nodev (EACCES),
+drivers/infiniband/core/uverbs_main.c (ENXIO), NCCL src/transport/net_ib/init.cc (ports that are not ACTIVE are passed over).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from netdoctor.facts.net import Net
+from netdoctor.facts.rdma import Rdma, RdmaDevice, RdmaPort, Uverbs
+from netdoctor.model import Kind, Unavailable
+from netdoctor.nccl.hcas import active_ports
+
+
+@dataclass(frozen=True)
+class Usable:
+    """Yes, no, or not known (`yes` None), the step that says so, and words for people.
+
+    `step` is one of: usable unread no-uverbs not-mapped stale EPERM EACCES ENXIO open no-library no-provider context port gid
+    """
+
+    yes: bool | None
+    step: str
+    text: str
+
+
+def usable(device: RdmaDevice, rdma: Rdma, net: Net | Unavailable) -> Usable:
+    """The first step that fails; "not known" only where no later step fails for certain."""
+    steps = (_node(device), _provider(device, rdma), _ports(device), _gid(device, net))
+    refused = next((s for s in steps if s.yes is False), None)
+    return refused or next(
+        (s for s in steps if s.yes is None), Usable(True, "usable", "opens, has a context and an ACTIVE port")
+    )
+
+
+_FINE = Usable(True, "usable", "")
+
+
+def _unread(what: str, why: Unavailable) -> Usable:
+    return Usable(None, "unread", f"{what}: {why}")
+
+
+def _node(device: RdmaDevice) -> Usable:
+    verbs = device.uverbs
+    if isinstance(verbs, Unavailable):
+        if verbs.kind == Kind.ABSENT:
+            return Usable(False, "no-uverbs", "the kernel has no uverbs device for it (module ib_uverbs)")
+        return _unread("its uverbs device", verbs)
+    have = verbs.node_numbers
+    if isinstance(have, Unavailable) and have.kind == Kind.ABSENT:
+        return Usable(False, "not-mapped", f"{verbs.node} is not there (ENOENT)")
+    if isinstance(have, tuple) and isinstance(verbs.numbers, tuple) and have != verbs.numbers:
+        return Usable(
+            False,
+            "stale",
+            f"{verbs.node} is device {have[0]}:{have[1]}, sysfs says {verbs.numbers[0]}:{verbs.numbers[1]}: a stale node",
+        )
+    return _opened(verbs)
+
+
+def _opened(verbs: Uverbs) -> Usable:
+    errno = verbs.open_errno
+    if isinstance(errno, Unavailable):
+        return _unread(f"open {verbs.node}", errno)
+    if errno == "":
+        for what, got in (("numbers in sysfs", verbs.numbers), (f"numbers of {verbs.node}", verbs.node_numbers)):
+            if isinstance(got, Unavailable):
+                return _unread(what, got)
+        return _FINE
+    said = {
+        "EPERM": "EPERM: a device rule of the cgroup (or seccomp) refuses it",
+        "EACCES": f"EACCES: {_permission(verbs)}",
+        "ENXIO": "ENXIO: no driver stands behind the node",
+        "ENOENT": "ENOENT: it is not mapped here",
+    }
+    step = {"ENOENT": "not-mapped"}.get(errno, errno if errno in said else "open")
+    return Usable(False, step, f"{verbs.node} does not open: {said.get(errno, errno)}")
+
+
+def _permission(verbs: Uverbs) -> str:
+    if isinstance(verbs.owner, Unavailable):
+        return "mode, group, a nodev mount or a security module"
+    mode, uid, gid = verbs.owner
+    if mode & 0o006 == 0o006:
+        return f"mode {mode:04o} allows everybody, so a nodev mount or a security module (AppArmor, SELinux) refuses it"
+    return f"mode {mode:04o}, owner {uid}, group {gid} do not let this user in"
+
+
+def _provider(device: RdmaDevice, rdma: Rdma) -> Usable:
+    got = device.provider
+    if isinstance(got, Unavailable):
+        if isinstance(rdma.libibverbs, Unavailable):
+            if rdma.libibverbs.kind == Kind.ABSENT:
+                return Usable(False, "no-library", "libibverbs.so.1 is not installed here")
+            return _unread("libibverbs", rdma.libibverbs)
+        if isinstance(rdma.verbs_devices, tuple) and device.name not in rdma.verbs_devices and got.kind == Kind.ABSENT:
+            return Usable(False, "no-provider", f"libibverbs does not list it: no provider library for {_driver(device)}")
+        return _unread("libibverbs", got)
+    if got.context:
+        return _FINE
+    return Usable(False, "context", f"libibverbs gets no context ({got.error or 'no reason given'})")
+
+
+def _driver(device: RdmaDevice) -> str:
+    return device.driver if isinstance(device.driver, str) else "its driver"
+
+
+def _ports(device: RdmaDevice) -> Usable:
+    if isinstance(device.ports, Unavailable):
+        return _unread("its ports", device.ports)
+    if device.driver == "efa":  # libfabric's: link layer Unspecified, always one port
+        live: tuple[RdmaPort, ...] = tuple(p for p in device.ports if p.state == "ACTIVE")
+    else:
+        live = active_ports(device)
+    if live:
+        return _FINE
+    for port in device.ports:
+        for what, got in (("state", port.state), ("link layer", port.link_layer)):
+            if isinstance(got, Unavailable):
+                return _unread(f"{what} of port {port.number}", got)
+    states = ", ".join(f"port {p.number} {p.state}, {p.physical}" for p in device.ports) or "it has no port"
+    initialising = any(p.state in ("INIT", "ARMED") for p in device.ports)
+    return Usable(False, "port", f"no ACTIVE port: {states}{' (no subnet manager has set it up)' if initialising else ''}")
+
+
+def _gid(device: RdmaDevice, net: Net | Unavailable) -> Usable:
+    """On Ethernet a GID whose interface is in this network namespace: modify_qp fails with ENODEV without one."""
+    ethernet = [p for p in active_ports(device) if p.link_layer == "Ethernet"]
+    if not ethernet or any(p.link_layer == "InfiniBand" for p in active_ports(device)):
+        return _FINE
+    unread: Usable | None = None
+    seen: set[str] = set()
+    for port in ethernet:
+        if isinstance(port.gids, Unavailable):
+            unread = _unread(f"GIDs of port {port.number}", port.gids)
+            continue
+        for gid in port.gids:
+            if isinstance(gid.netdev, Unavailable):
+                if gid.netdev.kind in (
+                    Kind.DENIED,
+                    Kind.TIMED_OUT,
+                    Kind.ABSENT,
+                    Kind.NOT_RECORDED,
+                    Kind.NO_BUDGET,
+                    Kind.NOT_READ,
+                ):
+                    unread = _unread(f"interface of GID {gid.index}", gid.netdev)
+                continue
+            seen.add(gid.netdev)
+    if isinstance(net, Unavailable):
+        return _unread("interfaces of this network namespace", net)
+    if any(net.link(name) for name in seen):
+        return _FINE
+    if unread is not None:
+        return unread
+    where = ", ".join(sorted(seen)) or "no GID names an interface that is visible here"
+    return Usable(False, "gid", f"no GID with an interface in this network namespace ({where})")

@@ -1,0 +1,1 @@
+"""What a process owes its system: files, streams, signals, users."""

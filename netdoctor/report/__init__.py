@@ -1,0 +1,1 @@
+"""A renderer a format.  It reads a report and nothing else."""

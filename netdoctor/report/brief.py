@@ -1,0 +1,45 @@
+"""The report in one line.
+
+``--brief`` and a pod's termination message are this line with a width and a prefix.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from netdoctor.model import Report
+from netdoctor.report.values import cut, fails
+from netdoctor.textsafe import clean
+
+WIDTH: Final = 200
+# Kubernetes keeps 4096 bytes of a termination message (kubelet, MaxContainerTerminationMessageLength).
+TERMINATION_WIDTH: Final = 4096
+
+
+def render(report: Report, *, width: int = WIDTH, prefix: str = "") -> str:
+    """Verdict and causes in at most `width` bytes of UTF-8 with the prefix; no line break."""
+    verdict = report.verdict
+    head = f"{prefix}{clean(verdict.status)}: "
+    room = width - len(head.encode("utf-8", "replace"))
+    if verdict.status == "healthy":
+        return cut(head + clean(verdict.text).removeprefix("healthy: "), width)
+    items = list(dict.fromkeys(f"{clean(f.cause or 'other')} ({clean(f.check)})" for f in fails(report.checks)))
+    if verdict.status == "unhealthy" and items:
+        tail = f"; not whole: {clean(report.partial)}" if report.partial else ""
+        return cut(head + _fitting(items, room - len(tail.encode())) + tail, width)
+    return cut(head + clean(verdict.text).removeprefix(f"{verdict.status}: "), width)
+
+
+def _fitting(items: list[str], room: int) -> str:
+    """As many items as fit, and how many more there are."""
+    for count in range(len(items), 0, -1):
+        more = len(items) - count
+        text = ", ".join(items[:count]) + (f", +{more} more" if more else "")
+        if len(text.encode("utf-8", "replace")) <= room:
+            return text
+    return ", ".join(items)
+
+
+def termination(report: Report, *, width: int = TERMINATION_WIDTH, prefix: str = "netdoctor: ") -> str:
+    """A container's termination message."""
+    return render(report, width=width, prefix=prefix)

@@ -1,0 +1,179 @@
+"""The report for people: one line a check, what is wrong expanded below its line, the verdict last.
+
+The word at the start of a line says the status; colour only repeats it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from netdoctor.causes import CAUSES
+from netdoctor.model import CheckResult, Finding, Report, Status, size_text
+from netdoctor.report.values import WRONG, groups, headline, shown
+from netdoctor.textsafe import clean
+
+_WORDS: Final = {
+    Status.PASS: "pass",
+    Status.FAIL: "FAIL",
+    Status.SKIP: "skip",
+    Status.UNKNOWN: "UNKNOWN",
+    Status.ERROR: "ERROR",
+}
+_WAIVED: Final = "WAIVED"
+# ECMA-48 select graphic rendition.
+_COLOURS: Final = {"pass": "32", "FAIL": "1;31", "skip": "2", "UNKNOWN": "33", "ERROR": "1;35", _WAIVED: "33"}
+_VERDICTS: Final = {"healthy": "1;32", "unhealthy": "1;31", "inconclusive": "1;33"}
+_INDENT: Final = " " * 9
+_LABEL: Final = 10
+_NARROWEST: Final = 40  # below this, lines are left to the terminal
+
+
+def render(report: Report, *, width: int | None = None, colour: bool = False) -> str:
+    """The whole report, ending in a line break.  `width` in columns wraps prose, never commands; None wraps nothing."""
+    width = width if width is not None and width >= _NARROWEST else None
+    paint = _paint if colour else _leave
+    lines = [clean(line) for line in _head(report)]
+    lines.append("")
+    column = max((len(c.id) for c in report.checks), default=0)
+    for check in report.checks:
+        lines += _check(check, min(column, 28), width, paint)
+    lines += _runs(report, width)
+    lines.append("")
+    if report.partial:
+        lines += _wrapped(f"this report is not whole: {clean(report.partial)}", "", "  ", width)
+    lines.append(paint(clean(report.verdict.text), _VERDICTS.get(report.verdict.status, "1")))
+    return "\n".join(lines) + "\n"
+
+
+def _leave(text: str, code: str) -> str:
+    return text
+
+
+def _paint(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def _head(report: Report) -> Iterator[str]:
+    host, kernel = report.identity.get("host"), report.identity.get("kernel")
+    about = shown(host) if isinstance(host, str) and host else "a node without a name"
+    if isinstance(node := report.identity.get("node"), str) and node != host:
+        about += f", node {shown(node)}"
+    yield f"netdoctor {report.tool_version} on {about}" + (f", Linux {shown(kernel)}" if isinstance(kernel, str) else "")
+    seen = report.vantage
+    place = shown(seen.get("kind", "an unknown place"))
+    runtime = seen.get("runtime")
+    user = seen.get("user")
+    where = f"seen from: {place}" + (f" ({shown(runtime)})" if isinstance(runtime, str) else "")
+    yield where + (f", as {shown(user)}" if isinstance(user, str) else "") + f"; profile {report.profile}"
+    if isinstance(why := seen.get("why_not"), str) and why:
+        yield f"not the job's own view: {why}"
+
+
+def _check(check: CheckResult, column: int, width: int | None, paint: Any) -> Iterator[str]:
+    bad = [f for f in check.findings if f.status is Status.FAIL]
+    word = _WAIVED if check.status is Status.FAIL and all(f.waived for f in bad) else _WORDS[check.status]
+    severity = check.severity
+    tag = f"[{severity.value}] " if severity and word == "FAIL" else ""
+    first = f"{word:<8} {clean(check.id):<{column}}  "
+    lines = _wrapped(tag + headline(check), first, _INDENT + " " * (column + 2), width)
+    yield lines[0].replace(word, paint(word, _COLOURS[word]), 1)
+    yield from lines[1:]
+    for finding, subjects in groups(f for f in check.findings if f.status in WRONG):
+        yield from _expanded(check, finding, subjects, width)
+    notes = dict.fromkeys(n for f in check.findings if f.status not in WRONG for n in f.notes)
+    for note in notes:
+        yield from _row("note", note, width)
+
+
+def _expanded(check: CheckResult, finding: Finding, subjects: list[str], width: int | None) -> Iterator[str]:
+    if len(check.findings) > 1:
+        word = _WAIVED if finding.waived else _WORDS[finding.status]
+        severity = f" [{finding.severity.value}]" if finding.severity and not finding.waived else ""
+        text = f"{', '.join(clean(s) for s in subjects)}: {clean(finding.message)}"
+        yield from _wrapped(text, f"{_INDENT}- {word}{severity} ", f"{_INDENT}    ", width)
+    if finding.waived:
+        yield from _row("waived", finding.waived, width)
+    if finding.expected:
+        yield from _row("expected", finding.expected, width)
+    if finding.evidence:
+        yield from _row("evidence", _pairs(finding.evidence), width)
+    if finding.status is Status.FAIL:
+        yield from _row("why", _why(check, finding), width)
+    if finding.measured:
+        yield from _row("measured", _pairs(finding.measured), width)
+    if finding.cost:
+        yield from _row("cost", finding.cost.summary, width)
+    if finding.fix:
+        yield from _row("mend", finding.fix.summary, width)
+        yield from _commands(finding.fix.commands)
+        yield from _commands(finding.fix.persistent, "to last")
+    if finding.how:
+        yield from _row("next" if finding.status is Status.FAIL else "find out", finding.how, width)
+    for note in finding.notes:
+        yield from _row("note", note, width)
+
+
+def _why(check: CheckResult, finding: Finding) -> str:
+    if finding.why:
+        return finding.why
+    row = CAUSES.get(finding.cause or check.cause)
+    return f"{row.title}: {row.costs}" if row else ""
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return "; ".join(f"{clean(str(key)).replace('_', ' ')}: {shown(value)}" for key, value in values.items())
+
+
+def _row(label: str, text: str, width: int | None) -> list[str]:
+    text = clean(text)
+    if not text:
+        return []
+    return _wrapped(text, f"{_INDENT}{label:<{_LABEL}}", _INDENT + " " * _LABEL, width)
+
+
+def _commands(commands: Iterable[str], label: str = "") -> Iterator[str]:
+    """Never wrapped: they are there to be copied."""
+    for command in commands:
+        for line in clean(command, lines=True).expandtabs(4).splitlines():
+            yield f"{_INDENT}{label:<{_LABEL}}{line}"
+            label = ""
+
+
+def _wrapped(text: str, first: str, rest: str, width: int | None) -> list[str]:
+    if width is None:
+        return [f"{first}{text}".rstrip()]
+    if len(rest) > width - 24:  # a long id in a narrow window: better a small indent than one word a line
+        rest = _INDENT
+    wrapped = textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+    return wrapped or [first.rstrip()]
+
+
+def _runs(report: Report, width: int | None) -> Iterator[str]:
+    """A line for each all-reduce that ran, with its largest size's bandwidth."""
+    figures = report.volatile.get("runs")
+    for index, run in enumerate(report.runs):
+        if not index:
+            yield ""
+        figure = figures[index] if isinstance(figures, list | tuple) and index < len(figures) else {}
+        yield from _wrapped(clean(_run(run, figure if isinstance(figure, Mapping) else {})), "", "  ", width)
+    if report.runs and not any(str(run.get("backend")) == "nccl" for run in report.runs):
+        yield "NCCL did not run: no all-reduce above went through it"
+
+
+def _run(run: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
+    backend = {"nccl": "NCCL", "gloo": "Gloo"}.get(str(run.get("backend")), str(run.get("backend")))
+    where = "" if run.get("path") in (None, "default") else f", {run.get('path')}"
+    text = f"all-reduce: {backend}, {run.get('ranks')} ranks on {run.get('device')}{where}: {run.get('state')}"
+    if run.get("verified") is not None:
+        text += ", data right" if run["verified"] else ", DATA WRONG"
+    busbw = figure.get("busbw_gb_s")
+    sizes = [s for s in busbw if str(s).isdecimal()] if isinstance(busbw, Mapping) else []
+    if isinstance(busbw, Mapping) and sizes:
+        largest = max(sizes, key=lambda s: int(str(s)))
+        text += f", {shown(busbw[largest])} GB/s bus bandwidth at {size_text(int(str(largest)))}"
+    reason = figure.get("reason")
+    return f"{text} ({reason})" if isinstance(reason, str) and reason else text

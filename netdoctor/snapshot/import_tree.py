@@ -1,0 +1,60 @@
+"""A tree of files from another machine (as hwloc and others keep them for tests) as a snapshot: ``snapshot --import-tree``.
+
+Files, listings and links of the tree are answers; whatever needs a running machine (helper programs, rights, sizes, the
+environment) is Unavailable(Kind.NOT_RECORDED), and so is what is not in the tree: its maker copied a part, and nothing says
+which, so absence is no evidence.  So nothing passes for what nobody looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from netdoctor import engine
+from netdoctor.host.base import Answer, LiveHost, RecordingHost
+from netdoctor.host.redact import redact
+from netdoctor.model import Kind, Unavailable
+from netdoctor.snapshot.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from netdoctor.api import CheckSpec
+
+FILES_ONLY: Final = Unavailable(Kind.NOT_RECORDED, "an imported tree has files only")
+NOT_COPIED: Final = Unavailable(Kind.NOT_RECORDED, "not in the tree")
+# A copied tree has these of the process that made the copy, if at all.
+_OF_A_PROCESS: Final = ("file:/proc/self/", "link:/proc/self/", "file:/proc/thread-self/")
+
+
+class TreeError(ValueError):
+    """A folder that is no tree of a machine."""
+
+
+class TreeHost:
+    """Answers from the files below `root`, followed as if it were "/"."""
+
+    def __init__(self, root: str, config: Mapping[str, Any]) -> None:
+        if not any(os.path.isdir(os.path.join(root, name)) for name in ("sys", "proc")):
+            raise TreeError(f"{root}: neither sys nor proc is in it")
+        self._files = LiveHost(root, config)
+
+    def ask(self, question: str) -> Answer:
+        kind = question.partition(":")[0]
+        if kind == "config" or (kind in ("file", "dir", "link") and not question.startswith(_OF_A_PROCESS)):
+            got = self._files.ask(question)
+            return NOT_COPIED if isinstance(got, Unavailable) and got.kind == Kind.ABSENT else got
+        return FILES_ONLY
+
+    def prefetch(self, questions: Iterable[str]) -> None:
+        pass
+
+
+def import_tree(
+    root: str, config: Mapping[str, Any], specs: Sequence[CheckSpec], policy: Mapping[str, Any], version: str
+) -> Snapshot:
+    """The tree as a snapshot; raises TreeError."""
+    host = RecordingHost(TreeHost(root, config), redact)
+    work = engine.Work(host, specs)
+    engine.collect(work, engine.wanted(specs))
+    engine.identity(work)
+    return Snapshot(host.answers, {"Baseline": FILES_ONLY, "PathRun": FILES_ONLY}, policy, (), version)

@@ -1,0 +1,190 @@
+"""A snapshot that tells what the machine is like and not which one it is: `netdoctor snapshot --pseudonymise`.
+
+Host name, user, home and working folder, own and named addresses, hardware addresses, GIDs and GPU UUIDs get other names, the
+same one everywhere, so that the diagnosis stays what it was.  With a key the names are the same in every snapshot made with it;
+without one they are made from a random key.  Prefixes of addresses stay prefixes: what shares a network still does.  Listings
+of which only some entries count are cut to those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from netdoctor.model import Unavailable
+from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
+
+_MAC: Final = re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{2}:){5}(?:(?:[0-9a-f]{2}:){14})?[0-9a-f]{2}(?![0-9a-f:])")
+_GID: Final = re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{4}:){7}[0-9a-f]{4}(?![0-9a-f:])")
+_UUID: Final = re.compile(r"(?<=GPU-|MIG-)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+# What probes look for in listings that show much more.
+_ROOT: Final = frozenset(
+    {".dockerenv", ".singularity.d", "bin", "dev", "etc", "home", "lib", "lib64", "opt", "proc", "root"}
+    | {"run", "sbin", "srv", "sys", "tmp", "usr", "var"}
+)
+_MOUNTS: Final = frozenset({"/", "/dev", "/dev/shm", "/proc", "/sys"})
+_PACKAGE: Final = re.compile(r"(?i)(?:torch|nvidia|libnccl)[\w.+-]*")
+_RUNTIME: Final = re.compile(r"kubepods|docker|libpod|lxc|user\.slice|system\.slice|slurm")
+
+
+def pseudonymise(snapshot: Snapshot, key: bytes, folders: Iterable[str] = ()) -> Snapshot:
+    """The same machine under other names; `folders` are paths that tell who recorded it (home, working folder)."""
+
+    def tag(text: str, size: int) -> str:
+        return hmac.new(key, text.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()[:size]
+
+    from dataclasses import replace
+
+    cut = replace(snapshot, answers={q: _cut(q, a, tag) for q, a in snapshot.answers.items()}, taken="")
+    words = _words(snapshot, tag) | {path: f"/srv/{tag(path, 8)}" for path in folders if len(path) > 1 and path != "/root"}
+    data = json.loads(dumps(cut))
+    digits = {m.group() for m in _UUID.finditer(json.dumps(data))}
+    bare = {one.replace("-", ""): tag(one, 32) for one in digits}
+
+    def dashed(found: re.Match[str]) -> str:
+        new = bare[found.group().replace("-", "")]
+        return f"{new[:8]}-{new[8:12]}-{new[12:16]}-{new[16:20]}-{new[20:]}"
+
+    pattern = _any_of(words)
+
+    def other(text: str) -> str:
+        if pattern is not None:
+            text = pattern.sub(lambda m: _word(m, words), text)
+        text = _MAC.sub(lambda m: _mac(m.group(), tag), _GID.sub(lambda m: _gid(m.group(), tag), text))
+        return bare.get(text) or (_UUID.sub(dashed, text) if bare else text)
+
+    return loads(json.dumps(_deep(data, other)))
+
+
+def _any_of(words: Iterable[str]) -> re.Pattern[str] | None:
+    """The words as they are, not inside longer ones, and as they stand in the parameters of a question."""
+    ordered = sorted(words, key=len, reverse=True)
+    plain = "|".join(map(re.escape, ordered))
+    quoted = "|".join(re.escape(quote(one, safe="")) for one in ordered if quote(one, safe="") != one)
+    if not plain:
+        return None
+    return re.compile(rf"(?<![\w.-])(?:{plain})(?![\w-])" + (rf"|(?:{quoted})(?![\w-])" if quoted else ""))
+
+
+def _word(found: re.Match[str], words: Mapping[str, str]) -> str:
+    old = found.group()
+    return words[old] if old in words else quote(words[unquote(old)], safe="")
+
+
+def _deep(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_deep(one, change) for one in value]
+    return {change(k): _deep(v, change) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+Tag = Callable[[str, int], str]
+
+
+def _words(snapshot: Snapshot, tag: Tag) -> dict[str, str]:
+    """Names and addresses by what they become."""
+    out: dict[str, str] = {}
+    answers = snapshot.answers
+    name = answers.get("file:/proc/sys/kernel/hostname")
+    if isinstance(name, str) and name.strip() not in ("", "localhost"):
+        for one in (name.strip(), name.strip().partition(".")[0]):
+            out[one] = f"node-{tag(one, 8)}"
+    machine = answers.get("file:/etc/machine-id")
+    if isinstance(machine, str) and machine.strip():
+        out[machine.strip()] = f"netdoctor-{tag(machine.strip(), 32)}"
+    variables = answers.get("env:")
+    if isinstance(variables, dict):
+        for variable in ("NODE_NAME", "SLURMD_NODENAME"):
+            if one := str(variables.get(variable, "")):
+                out.setdefault(one, f"node-{tag(one, 8)}")
+        for variable in ("USER", "LOGNAME"):
+            if (user := str(variables.get(variable, ""))) not in ("", "root"):
+                out[user] = "user"
+        home = str(variables.get("HOME", ""))
+        if home not in ("", "/", "/root"):
+            out[home] = "/home/user"
+    for ip in _addresses(answers):
+        out[ip] = _address(ip, tag)
+    return out
+
+
+def _addresses(answers: Mapping[str, Any]) -> set[str]:
+    """Every address in answers about the network and in the environment, but those that mean the same everywhere."""
+    about = ("ask:netlink", "ask:resolve", "ask:nccl")
+    text = json.dumps([a for q, a in answers.items() if q.startswith(about) and not isinstance(a, Unavailable)])
+    variables = answers.get("env:")
+    text += json.dumps(variables if isinstance(variables, dict) else {})
+    found = set()
+    for word in re.findall(r"[0-9a-fA-F:.]{3,45}", text):
+        try:
+            address = ip_address(word.strip(":") if word.count(":") == 1 else word)
+        except ValueError:
+            continue
+        if not (address.is_loopback or address.is_unspecified or address.is_multicast):
+            found.add(str(word))
+    return found
+
+
+def _address(text: str, tag: Tag) -> str:
+    address = ip_address(text)
+    if isinstance(address, IPv4Address):
+        parts = address.packed
+        mixed = [part ^ int(tag(f"v4 {parts[:n].hex()}", 2), 16) for n, part in enumerate(parts)]
+        return str(IPv4Address(bytes([10, *mixed[1:]])))
+    return str(IPv6Address(_v6(address.packed, tag)))
+
+
+def _v6(packed: bytes, tag: Tag) -> bytes:
+    """The scope stays (link-local or not), the rest is mixed group by group, each by what stands before it."""
+    link_local = packed[:2] == b"\xfe\x80"
+    groups = [int.from_bytes(packed[n : n + 2], "big") for n in range(0, 16, 2)]
+    mixed = [g ^ int(tag(f"v6 {packed[: 2 * n].hex()}", 4), 16) if g else 0 for n, g in enumerate(groups)]
+    mixed[0] = 0xFE80 if link_local else 0xFD00
+    return b"".join(g.to_bytes(2, "big") for g in mixed)
+
+
+def _gid(text: str, tag: Tag) -> str:
+    packed = IPv6Address(text).packed
+    if packed[:12] == bytes(10) + b"\xff\xff":
+        new = packed[:12] + IPv4Address(_address(str(IPv4Address(packed[12:])), tag)).packed
+    else:
+        new = _v6(packed, tag) if any(packed[8:]) else packed
+    return ":".join(new[n : n + 2].hex() for n in range(0, 16, 2))
+
+
+def _mac(text: str, tag: Tag) -> str:
+    if set(text) <= {"0", ":"} or set(text) <= {"f", ":"}:
+        return text
+    digits = "02" + tag(text, len(text.replace(":", "")) - 2)
+    return ":".join(digits[n : n + 2] for n in range(0, len(digits), 2))
+
+
+def _cut(question: str, answer: Any, tag: Tag) -> Any:
+    """The part of an answer that probes look at, where the rest tells more than it must."""
+    if question == "dir:/" and isinstance(answer, list):
+        return [name for name in answer if name in _ROOT]
+    if question.startswith("dir:") and question.endswith("-packages") and isinstance(answer, list):
+        return [name for name in answer if _PACKAGE.fullmatch(name)]
+    if not isinstance(answer, str):
+        return answer
+    if question == "file:/proc/self/mountinfo":
+        return "".join(line for line in answer.splitlines(True) if line.split()[4:5] and line.split()[4] in _MOUNTS)
+    if question == "file:/etc/passwd":
+        return "".join(line for line in answer.splitlines(True) if line.startswith("root:"))
+    if question == "file:/proc/self/cgroup":
+        rows = (line.split(":", 2) for line in answer.splitlines())
+        return "".join(f"{row[0]}:{row[1]}:{_group(row[2], tag)}\n" for row in rows if len(row) == 3)
+    if question.endswith("/METADATA"):
+        return "\n".join(re.findall(r"^(?:Name|Version|Requires-Dist: nvidia-nccl).*$", answer, re.M)) + "\n"
+    return answer
+
+
+def _group(path: str, tag: Tag) -> str:
+    return path if path == "/" or _RUNTIME.search(path) else f"/{tag(path, 8)}"

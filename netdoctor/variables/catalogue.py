@@ -1,0 +1,180 @@
+"""The variables that NCCL and the programs around it read: one table, ``catalogue.tsv``, read when it is first asked for.
+
+Columns: name, program (nccl, torch, gloo, ucx, libfabric, …; ``none``: in no release), first and last release that reads it
+(NCCL only), default in the newest release, default history (``version:default;…``), what it accepts, section of NVIDIA's user
+guide (``system`` or ``debugging``), note.  ``tools/refresh_catalogue.py`` brings the table up to a newer libnccl.
+
+What ``accepts`` says: ``flag`` 0 or 1 · ``one`` acts for exactly 1 · ``int`` any integer · ``A..B`` and ``V|A..B`` integers ·
+``X|Y`` one of these words · ``level algo proto ifname hca debug subsys commid cidr path bool alias text`` a grammar of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from netdoctor.facts.nccl_version import Version, parse, text
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One row."""
+
+    name: str
+    program: str
+    first: Version | None
+    last: Version | None
+    default: str
+    history: tuple[tuple[Version, str], ...]
+    accepts: str
+    section: str
+    note: str
+
+    @property
+    def row(self) -> str:
+        """The row as it is cited."""
+        parts = [self.name, self.program]
+        if self.first and self.last:
+            parts.append(f"{text(self.first)}–{'' if self.last == newest() else text(self.last)}")
+        if self.default:
+            parts.append(f"default {self.default}")
+        if self.section == "debugging":
+            parts.append("for debugging")
+        return " · ".join(parts)
+
+    def default_in(self, version: Version | None) -> str:
+        """The default in `version` ("undef": left to the communicator's configuration; "": a string that is not set)."""
+        known = [value for since, value in self.history if version and since <= version]
+        newest_known = not version or version >= newest()
+        return self.default if newest_known or not known else known[-1]
+
+
+# Names that plugins and frameworks take, by prefix.
+# Sources: aws-ofi-nccl, Google's gIB/FasTrak/TCPX guides, nccl-tests, ext-tuner/ext-profiler of NCCL, Meta's NCCLX.
+PREFIXES: Final = (
+    ("NCCL_FASTRAK_", "gcp"),
+    ("NCCL_GPUDIRECTTCPX", "gcp"),
+    ("NCCL_SHIM", "gcp"),
+    ("NCCL_GIB_", "gcp"),
+    ("NCCL_TUNER_CONFIG_", "a tuner plugin"),
+    ("NCCL_INSPECTOR_", "the inspector plugin"),
+    ("NCCL_PROFILE_", "a profiler plugin"),
+    ("NCCL_PROFILER_", "a profiler plugin"),
+    ("NCCL_TESTS_", "nccl-tests"),
+    ("NCCL_EP_", "NCCL EP"),
+    ("NCCL_CTRAN_", "NCCLX"),
+    ("NCCL_UCX_", "nccl-rdma-sharp-plugin"),
+    ("NCCL_OFI_", "aws-ofi-nccl"),
+    ("OFI_NCCL_", "aws-ofi-nccl"),
+    ("TORCH_NCCL_", "torch"),
+    ("TORCH_FR_", "torch"),
+    ("TORCH_GLOO_", "torch"),
+    ("TORCH_DISTRIBUTED_", "torch"),
+    ("GLOO_", "gloo"),
+    ("UCX_", "ucx"),
+    ("FI_", "libfabric"),
+    ("RCCL_", "rccl"),
+    ("NCCL_", "nccl"),
+)
+# Programs whose names are all in the table: a name that is missing there is unknown to them.
+COMPLETE: Final = frozenset({"nccl", "torch", "gloo"})
+
+
+def program_of(name: str) -> str | None:
+    """Whose variable this is, by its prefix; None where netdoctor does not judge it."""
+    return next((program for prefix, program in PREFIXES if name.startswith(prefix)), None)
+
+
+@lru_cache(maxsize=1)
+def table() -> dict[str, Variable]:
+    """Every row by name."""
+    from importlib.resources import files
+
+    lines = files("netdoctor.variables").joinpath("catalogue.tsv").read_text("utf-8").splitlines()[1:]
+    rows = (_row(line.split("\t")) for line in lines)
+    return {row.name: row for row in rows}
+
+
+def _row(cells: list[str]) -> Variable:
+    name, program, first, last, default, history, accepts, section, note = cells
+    past = []
+    for entry in filter(None, history.split(";")):
+        since, _, value = entry.partition(":")
+        if version := parse(since):
+            past.append((version, value))
+    nccl = program == "nccl"
+    return Variable(
+        name,
+        program,
+        parse(first) if nccl else None,
+        parse(last) if nccl else None,
+        default,
+        tuple(past),
+        accepts,
+        section,
+        note,
+    )
+
+
+@lru_cache(maxsize=1)
+def newest() -> Version:
+    """The newest release that the table knows."""
+    return max(row.last for row in table().values() if row.last)
+
+
+def lookup(name: str) -> Variable | None:
+    return table().get(name)
+
+
+def closest(name: str, version: Version | None = None) -> str | None:
+    """The real name that was probably meant: by spelling, or the same words in another order."""
+    words, letters = sorted(name.split("_")), _letters(name)
+    best: tuple[int, str] | None = None
+    limit = 1 if len(name) < 10 else 3 if len(name) > 20 else 2
+    for row, its_words, its_letters in _meant():
+        if version and row.last and row.last < version:
+            continue
+        if its_words == words:
+            return row.name
+        # An edit brings one letter and takes one, at most: most rows are told apart without the matrix.
+        if bin(letters ^ its_letters).count("1") > 2 * limit:
+            continue
+        distance = _distance(name, row.name, limit)
+        if distance <= limit and (best is None or distance < best[0]):
+            best = distance, row.name
+    return best[1] if best else None
+
+
+@lru_cache(maxsize=1)
+def _meant() -> tuple[tuple[Variable, list[str], int], ...]:
+    """The rows that somebody can have meant, with their words and letters."""
+    rows = (row for row in table().values() if row.program != "none" and row.accepts != "alias")
+    return tuple((row, sorted(row.name.split("_")), _letters(row.name)) for row in rows)
+
+
+def _letters(name: str) -> int:
+    """A bit for each letter that is in it."""
+    bits = 0
+    for letter in set(name):
+        bits |= 1 << (ord(letter) & 63)
+    return bits
+
+
+def _distance(a: str, b: str, limit: int) -> int:
+    """Edit distance with swaps of neighbours (optimal string alignment), or limit + 1 where it is larger."""
+    if abs(len(a) - len(b)) > limit:
+        return limit + 1
+    before: list[int] = []
+    last = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        row = [i]
+        for j, y in enumerate(b, 1):
+            cost = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (x != y))
+            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
+                cost = min(cost, before[j - 2] + 1)
+            row.append(cost)
+        if min(row) > limit:
+            return limit + 1
+        before, last = last, row
+    return last[-1]

@@ -1,0 +1,329 @@
+"""Values with a grammar of their own: interfaces, HCAs, algorithms, protocols, levels, debug levels, addresses.
+
+Sources: NCCL src/misc/utils.cc (parseStringList, matchIfList), src/graph/tuning.cc (parseList), src/graph/paths.cc
+(ncclGetLevel), src/debug.cc, src/misc/socket.cc.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Collection
+from typing import Final
+
+from netdoctor.facts.nccl_version import Version
+from netdoctor.model import Severity
+from netdoctor.nccl.integers import decimal
+from netdoctor.nccl.selector import Selector, parse
+from netdoctor.variables.judge import Context, Issue
+
+_WARN, _INFO, _CRIT = Severity.WARNING, Severity.INFO, Severity.CRITICAL
+
+# First release of each name.  CollNet was split in 2.14.
+ALGORITHMS: Final[tuple[tuple[str, Version, Version | None], ...]] = (
+    ("Tree", (2, 5, 0), None),
+    ("Ring", (2, 5, 0), None),
+    ("CollNet", (2, 6, 0), (2, 13, 99)),
+    ("CollNetDirect", (2, 14, 0), None),
+    ("CollNetChain", (2, 14, 0), None),
+    ("NVLS", (2, 17, 0), None),
+    ("NVLSTree", (2, 18, 0), None),
+    ("PAT", (2, 23, 0), None),
+)
+PROTOCOLS: Final[tuple[tuple[str, Version, Version | None], ...]] = (
+    ("LL", (2, 5, 0), None),
+    ("LL128", (2, 5, 0), None),
+    ("Simple", (2, 5, 0), None),
+)
+FUNCTIONS: Final = frozenset({"broadcast", "reduce", "allgather", "reducescatter", "allreduce"})
+PER_FUNCTION: Final[Version] = (2, 24, 0)  # "allreduce:tree,ring;broadcast:ring", and unknown names are refused
+LEVELS: Final[tuple[tuple[str, Version], ...]] = (
+    ("LOC", (2, 3, 0)),
+    ("NVL", (2, 5, 0)),
+    ("NVB", (2, 9, 0)),
+    ("C2C", (2, 26, 0)),
+    ("PIX", (2, 3, 0)),
+    ("PXB", (2, 3, 0)),
+    ("P2C", (2, 27, 0)),
+    ("PXN", (2, 12, 0)),
+    ("PHB", (2, 3, 0)),
+    ("SYS", (2, 3, 0)),
+)
+SUBSYSTEMS: Final = frozenset(
+    {"INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "ALLOC_HOST", "CALL", "PROXY", "NVLS"}
+    | {"BOOTSTRAP", "REG", "PROFILE", "RAS", "DESTROY", "ALL"}
+)
+TRIMS: Final[Version] = (2, 30, 0)  # the parameter parser that trims blanks and refuses the whole value for one unknown word
+
+
+def _names(name: str, value: str, context: Context, known: tuple[tuple[str, Version, Version | None], ...]) -> list[Issue]:
+    """NCCL_ALGO and NCCL_PROTO."""
+    valid = {w.lower() for w, first, last in known if first <= context.version and (not last or context.version <= last)}
+    spoken = ", ".join(w for w, _, _ in known if w.lower() in valid)
+    strict = context.version >= PER_FUNCTION
+    sections = value.split(";") if strict else [value]
+    for section in sections:
+        head, colon, tail = section.partition(":")
+        if colon and not strict:
+            return [Issue("grammar", "values per function came with NCCL 2.24: nothing of it counts", _CRIT, expected=spoken)]
+        if colon and head.lower() not in FUNCTIONS:
+            return [
+                Issue(
+                    "grammar", f"no such function: {head}: NCCL refuses to start", _CRIT, expected=", ".join(sorted(FUNCTIONS))
+                )
+            ]
+        words = (tail if colon else section).removeprefix("^").split(",")
+        wrong = [word for word in words if word and word.lower() not in valid]
+        if wrong and strict:
+            return [
+                Issue(
+                    "grammar",
+                    f"{wrong[0]!r} is not one of its names: NCCL refuses to start",
+                    _CRIT,
+                    expected=spoken,
+                )
+            ]
+        if wrong and len(wrong) == len([word for word in words if word]) and not section.startswith("^"):
+            return [Issue("grammar", f"no name that this version knows ({wrong[0]!r}): none is left", _CRIT, expected=spoken)]
+        if wrong:
+            return [Issue("grammar", f"{wrong[0]!r} is silently ignored", _WARN, expected=spoken)]
+    return []
+
+
+def _algo(name: str, value: str, context: Context) -> list[Issue]:
+    return _names(name, value, context, ALGORITHMS)
+
+
+def _proto(name: str, value: str, context: Context) -> list[Issue]:
+    return _names(name, value, context, PROTOCOLS)
+
+
+def level_of(value: str, version: Version) -> str | None:
+    """The distance that ncclGetLevel takes; None where it ignores the value.  Legacy digits are 0 LOC to 4 and more SYS."""
+    if value in {word for word, first in LEVELS if first <= version}:
+        return value
+    number = re.match(r"[0-9]+", value)
+    return ("LOC", "PIX", "PXB", "PHB", "SYS")[min(decimal(number.group()), 4)] if number else None
+
+
+def _level(name: str, value: str, context: Context) -> list[Issue]:
+    if level_of(value, context.version) is None:
+        known = [word for word, first in LEVELS if first <= context.version]
+        if value in dict(LEVELS):
+            why = "this version does not know it and silently ignores it"
+        elif value.upper() in known:
+            why = "silently ignored: names are upper case"
+        else:
+            why = "no such level: silently ignored"
+        return [Issue("grammar", why, _WARN, expected=", ".join(known))]
+    if value[:1].isdecimal():
+        return [Issue("legacy-level", f"legacy number; the name is {level_of(value, context.version)}")]
+    return []
+
+
+def _debug(name: str, value: str, context: Context) -> list[Issue]:
+    word = value.strip() if context.version >= TRIMS else value
+    if word.upper() in ("VERSION", "WARN", "INFO", "ABORT", "TRACE"):
+        return []
+    if word.upper() in ("NONE", "OFF", "0"):
+        return [Issue("debug-off", "no level of that name: NCCL prints nothing, as if it were not set")]
+    return [Issue("grammar", "no such level: NCCL prints nothing at all", _WARN, expected="VERSION, WARN, INFO or TRACE")]
+
+
+def _subsys(name: str, value: str, context: Context) -> list[Issue]:
+    words = value.removeprefix("^").split(",")
+    if context.version >= TRIMS:
+        words = [word.strip() for word in words]
+    wrong = [word for word in words if word and word.upper() not in SUBSYSTEMS]
+    if not wrong:
+        return []
+    then = "NCCL takes its default instead" if context.version >= TRIMS else "silently ignored"
+    return [Issue("grammar", f"no subsystem {wrong[0]!r}: {then}", _WARN, expected=", ".join(sorted(SUBSYSTEMS)))]
+
+
+def _commid(name: str, value: str, context: Context) -> list[Issue]:
+    """src/misc/socket.cc (ncclSocketGetAddrFromString): a missing or wordy port is not refused, it is just not set."""
+    expected = "<ipv4>:<port>, [<ipv6>]:<port> or <host>:<port>"
+    match = re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", value)
+    if not match or not match.group(1):
+        return [Issue("grammar", "NCCL refuses to start", _CRIT, expected=expected)]
+    port = match.group(2) or ""
+    if not port.isdecimal() or not 0 < decimal(port) < 65536:
+        return [
+            Issue("no-port", "no port that NCCL could use, and it does not say so: ranks do not meet", _CRIT, expected=expected)
+        ]
+    if (2, 29, 2) <= context.version <= (2, 29, 7) and not value.startswith("["):
+        message = (
+            "NCCL 2.29.2 to 2.29.7 takes an interface outside the subnet of this address (matchSubnet is inverted for IPv4)"
+        )
+        return [Issue("known-bug", message)]
+    return []
+
+
+def _cidr(name: str, value: str, context: Context) -> list[Issue]:
+    try:
+        ipaddress.ip_network(value, strict=False)
+    except ValueError:
+        return [Issue("grammar", "not a network prefix", _WARN, expected="for instance 10.0.0.0/8")]
+    return []
+
+
+def _bool(name: str, value: str, context: Context) -> list[Issue]:
+    """Boolean parameters: integers of which 1 acts up to 2.29, then a parser that takes 0, 1, true and false (src/param)."""
+    word = value.strip().lower()
+    if word in ("0", "1") or (context.version >= TRIMS and word in ("true", "false")):
+        return []
+    if word in ("false", "off", "no"):
+        return [Issue("read-as-zero", "not a number: it counts as 0, which is what it says here; write 0")]
+    if word.isdecimal():
+        return [Issue("out-of-range", "only 1 acts: this does nothing", _WARN, expected="0 or 1")]
+    return [Issue("read-as-zero", "silently counts as 0", _WARN, expected="1")]
+
+
+def list_issues(value: str, what: str) -> list[Issue]:
+    """What is wrong with any selector list: too short, blanks, a mark where it does not count."""
+    if len(value) <= 1:
+        return [Issue("grammar", "one character: NCCL ignores it", _WARN, expected=what)]
+    body = value.removeprefix("^").removeprefix("=")
+    if any(item != item.strip() for item in body.split(",")) or "\r" in value:
+        return [
+            Issue(
+                "blank",
+                "blanks are part of a name here: what follows one never matches",
+                _WARN,
+                expected=re.sub(r"\s+", "", value),
+            )
+        ]
+    if re.search(r"[;|\s]", body):  # dev_valid_name() refuses blanks, and nobody names a device so
+        return [Issue("separator", "only a comma separates names: this is one", _WARN, expected=re.sub(r"[;|\s]+", ",", value))]
+    if value[:1] in "\"'":
+        return [Issue("quoted", "the quotes are part of the value", _WARN, expected=value.strip("\"'"))]
+    if any(mark in body for mark in "^="):
+        return [
+            Issue(
+                "grammar",
+                "^ and = count once, at the start, and for the whole list; here they are part of a name",
+                _WARN,
+                expected=what,
+            )
+        ]
+    return []
+
+
+def beyond(selector: Selector, there: Collection[str]) -> list[str]:
+    """What a list takes although no entry is called so: an entry that is a device itself was not meant as a prefix."""
+    meant = {want for want, _ in selector.names if want in there}
+    if selector.exact or selector.exclude or not meant:
+        return []
+    return sorted(
+        name
+        for name in there
+        if name not in meant
+        and selector.takes(name)
+        and not any(name.startswith(w) for w, _ in selector.names if w not in meant)
+    )
+
+
+def _ifname(name: str, value: str, context: Context) -> list[Issue]:
+    issues = list_issues(value, "[^][=]name[,name…]")
+    selector = parse(value)
+    if issues or selector is None:
+        return issues
+    wants = [want for want, _ in selector.names]
+    if any(re.match(r"(mlx5|mlx4|bnxt_re|irdma|rxe|hfi1|efa|rocep|rdmap)_?\d", want) for want in wants):
+        return [
+            Issue("wrong-kind", "an RDMA device, not an interface (ip -br link)", _WARN, "socket_ifname", "interface names")
+        ]
+    if any(re.fullmatch(r"\d+\.\d+\.\d+\.\d+(/\d+)?", want) for want in wants):
+        return [Issue("wrong-kind", "an address, not an interface: it matches none", _CRIT, "socket_ifname", "interface names")]
+    if selector.exclude:
+        return _excluding(selector, wants, context)
+    if context.links is not None:
+        if not any(selector.takes(link) for link in context.links):
+            message = "no interface of this node matches: NCCL stops with 'no socket interface found'"
+            return [Issue("no-match", message, _CRIT, "socket_ifname", "one of: " + ", ".join(sorted(context.links)))]
+        if extra := beyond(selector, context.links):
+            message = f"names are prefixes: it also takes {', '.join(extra)}"
+            return [Issue("prefix", message, _WARN, "socket_ifname", f"={value}")]
+    elif not selector.exact and any(want[-1:] in "123456789" for want in wants):
+        trap = next(want for want in wants if want[-1:] in "123456789")
+        issues = [
+            Issue("prefix", f"names are prefixes: {trap} also takes {trap}0…{trap}9 where there are any; ={value} does not")
+        ]
+    if wants == ["lo"]:
+        issues = [*issues, Issue("loopback", "the loopback interface serves one node only")]
+    return issues
+
+
+def _excluding(selector: Selector, wants: list[str], context: Context) -> list[Issue]:
+    """A list of one's own replaces NCCL's default exclusion of docker and lo (and virbr from 2.28 on): src/misc/socket.cc."""
+    if selector.takes("lo"):
+        message = "re-admits lo: a list of one's own replaces the default exclusion, and lo comes first"
+        severity = _CRIT if context.nodes and context.nodes > 1 else _WARN
+        return [Issue("readmits-lo", message, severity, "socket_ifname", "^lo," + ",".join(w for w in wants if w != "lo"))]
+    links = context.links or ()
+    if context.links is not None and not any(selector.takes(link) for link in links):
+        return [Issue("no-match", "excludes every interface of this node", _CRIT, "socket_ifname")]
+    bridges = sorted(link for link in links if link.startswith(("docker", "virbr")) and selector.takes(link))
+    if bridges:
+        message = f"re-admits {', '.join(bridges)}: a list of one's own replaces the default exclusion"
+        return [Issue("readmits-bridge", message, _WARN, "socket_ifname", "^lo,docker,virbr," + ",".join(wants))]
+    return []
+
+
+def _hca(name: str, value: str, context: Context) -> list[Issue]:
+    issues = list_issues(value, "[^][=]name[:port][,…]")
+    selector = parse(value)
+    if issues or selector is None:
+        return issues
+    wants = [want for want, _ in selector.names]
+    if context.hcas:
+        if not any(selector.takes(hca) for hca in context.hcas):
+            message = "no RDMA device of this node matches: NCCL silently takes TCP sockets"
+            return [Issue("no-match", message, _CRIT, "transport_fallback_tcp", "of: " + ", ".join(sorted(context.hcas)))]
+        if extra := beyond(selector, context.hcas):
+            return [Issue("prefix", f"names are prefixes: it also takes {', '.join(extra)}", _WARN, expected=f"={value}")]
+        return []
+    network = [w for w in wants if re.match(r"(eth|eno|ens|enp|bond|wl)\d|ib\d+$|lo$", w)]
+    if network and not selector.exclude:
+        message = (
+            f"{network[0]} is an interface, not an RDMA device (ibv_devices): nothing matches, NCCL silently takes TCP sockets"
+        )
+        return [Issue("wrong-kind", message, _CRIT, "transport_fallback_tcp", "RDMA device names, e.g. mlx5_0")]
+    trap = next((w for w in wants if re.search(r"_[1-9]$", w)), None)
+    if trap and not selector.exact and not selector.exclude:
+        issues = [
+            Issue("prefix", f"names are prefixes: {trap} also takes {trap}0…{trap}9 where there are any; ={value} does not")
+        ]
+    return issues
+
+
+def _gloo_ifname(value: str, context: Context) -> list[Issue]:
+    """Gloo takes exact names (gloo/transport/tcp): no prefix, no marks."""
+    names = value.split(",")
+    if any(mark in value for mark in "^=") or any(name != name.strip() for name in names):
+        message = "Gloo takes exact names: ^, = and blanks are NCCL's grammar or none; it stops with 'Unable to find address'"
+        return [Issue("grammar", message, _CRIT, "socket_ifname", "name[,name…]")]
+    if any(re.fullmatch(r"[\d.]+", name) for name in names):
+        return [Issue("wrong-kind", "an address, not an interface", _CRIT, "socket_ifname", "interface names")]
+    missing = [name for name in names if context.links is not None and name and name not in context.links]
+    if missing:
+        message = f"no interface {missing[0]} on this node; Gloo takes exact names and stops"
+        return [Issue("no-match", message, _CRIT, "socket_ifname", "of: " + ", ".join(sorted(context.links or ())))]
+    return []
+
+
+Rule = Callable[[str, str, Context], list[Issue]]
+GRAMMARS: Final[dict[str, Rule]] = {
+    "algo": _algo,
+    "proto": _proto,
+    "level": _level,
+    "debug": _debug,
+    "subsys": _subsys,
+    "commid": _commid,
+    "cidr": _cidr,
+    "bool": _bool,
+    "ifname": _ifname,
+    "hca": _hca,
+    "gloo-ifname": lambda name, value, context: _gloo_ifname(value, context),
+}

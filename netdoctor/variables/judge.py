@@ -1,0 +1,262 @@
+"""Judges variables against the catalogue for the NCCL version that the job has.  Pure: settings in, findings out.
+
+Findings carry ``variable``, ``value``, ``source``, ``rule`` (the name of what was found) and ``row`` (the catalogue row) as
+evidence.  A fail is a setting that does not do what it says, is not read at all, or leaves a transport off; advice is a note on
+a pass; what another program reads and netdoctor has no table of is unknown, and not blocking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from netdoctor.facts.environ import Environ, Setting
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.nccl_version import Version, text
+from netdoctor.model import Finding, Fix, Kind, Severity, Status, Unavailable
+from netdoctor.variables import catalogue
+from netdoctor.variables.catalogue import Variable
+
+# Releases on both sides of what changed since 2.18.1 (torch 2.1), tried where the job's version is not known; and the newest.
+USUAL: Final[tuple[Version, ...]] = ((2, 18, 1), (2, 21, 5), (2, 24, 3), (2, 27, 5), (2, 29, 7))
+
+
+CONF_FILE: Final[Version] = (2, 23, 4)  # the first release that reads NCCL_CONF_FILE (src/misc/param.cc)
+
+
+@dataclass(frozen=True)
+class Issue:
+    """One thing to say about one setting; without a severity it is a note."""
+
+    rule: str
+    message: str
+    severity: Severity | None = None
+    cause: str = "env_misuse"
+    expected: str | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the rules may look at beside the one value."""
+
+    version: Version
+    values: dict[str, str]  # every variable in effect
+    plugin: str | None = None  # "aws-ofi-nccl", "gcp", "nccl-rdma-sharp-plugin" or another network plugin in use
+    links: Collection[str] | None = None  # interfaces of the node, lo included; None: not known
+    hcas: Collection[str] | None = None  # RDMA devices of the node; empty: there are none; None: not known
+    nodes: int | None = None
+
+    def integer(self, name: str) -> int | None:
+        """The value of an integer variable as NCCL reads it; None where it is unset."""
+        from netdoctor.nccl.integers import strtoll
+
+        value = self.values.get(name, "")
+        return strtoll(value).value if value else None
+
+
+def judge(
+    settings: Iterable[Setting],
+    version: Version | None,
+    *,
+    plugin: str | None = None,
+    links: Collection[str] | None = None,
+    hcas: Collection[str] | None = None,
+    nodes: int | None = None,
+) -> list[Finding]:
+    """One finding or more for each setting, in their order.
+
+    `version` None: the releases of `USUAL` are tried, and a setting whose verdict differs between them is unknown.
+    """
+    given = list(settings)
+    values = {one.name: one.value for one in given}
+    plugin = plugin or plugin_of(values)
+    versions = (version,) if version else (*USUAL, catalogue.newest())
+    tried = [
+        [_judge_one(one, Context(v, {**values, one.name: one.value}, plugin, links, hcas, nodes)) for one in given]
+        for v in versions
+    ]
+    return [finding for each in zip(*tried, strict=True) for finding in _agree(each, versions)]
+
+
+def plugin_of(values: dict[str, str]) -> str | None:
+    """The network plugin that the variables speak of."""
+    net = values.get("NCCL_NET", "").lower()
+    library = values.get("NCCL_NET_PLUGIN", "").lower()
+    if library == "none" or net in ("ib", "socket"):
+        return None
+    if "libfabric" in net or "ofi" in (net, library) or "aws-ofi" in library or "libnccl-net-ofi" in library:
+        return "aws-ofi-nccl"
+    if any(name.startswith(("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX", "NCCL_SHIM")) for name in values):
+        return "gcp"
+    if net.startswith(("gib", "fastrak", "gpudirecttcpx")) or library.startswith(("gib", "fastrak", "tcpx")):
+        return "gcp"
+    if "FI_PROVIDER" in values or any(name.startswith(("OFI_NCCL_", "FI_EFA_")) for name in values):
+        return "aws-ofi-nccl"
+    if net.startswith(("ibext", "ucx")) or "NCCL_PLUGIN_P2P" in values:
+        return "nccl-rdma-sharp-plugin"
+    return library or None
+
+
+def _judge_one(one: Setting, context: Context) -> list[Finding]:
+    from netdoctor.variables import parsing_rules as rules
+
+    row = catalogue.lookup(one.name)
+    if not row and catalogue.program_of(one.name) is None:
+        return []
+    naming = rules.name_issues(one.name, row, context)
+    if isinstance(naming, Finding):
+        return [replace(naming, evidence={**_evidence(one, row), **naming.evidence})]
+    stop = any(issue.severity for issue in naming)
+    issues = naming if stop or row is None else naming + rules.value_issues(one.name, one.value, row, context)
+    return _findings(one, row, issues)
+
+
+def _evidence(one: Setting, row: Variable | None) -> dict[str, Any]:
+    return {"variable": one.name, "value": one.value, "source": one.source, "row": row.row if row else None}
+
+
+def _findings(one: Setting, row: Variable | None, issues: Sequence[Issue]) -> list[Finding]:
+    """The fails, each on its own, or one pass; notes ride on the first of them."""
+    base = _evidence(one, row)
+    notes = tuple(issue.message for issue in issues if not issue.severity)
+    noted = [issue.rule for issue in issues if not issue.severity]
+    fails = [
+        Finding(
+            Status.FAIL,
+            f"{one.name}={one.value}: {issue.message}" if issue.severity else "",
+            one.name,
+            issue.severity,
+            issue.cause,
+            issue.expected,
+            {**base, "rule": issue.rule},
+            fix=_fix(one, issue),
+        )
+        for issue in issues
+        if issue.severity
+    ]
+    if fails:
+        return [replace(fails[0], notes=notes), *fails[1:]]
+    rule = noted[0] if noted else "ok"
+    return [Finding(Status.PASS, f"{one.name}={one.value}", one.name, evidence={**base, "rule": rule}, notes=notes)]
+
+
+def _fix(one: Setting, issue: Issue) -> Fix:
+    where = "" if one.source == "environment" else f" ({one.source})"
+    if issue.expected:
+        return Fix(f"set it as expected{where}: {issue.expected}")
+    return Fix(f"remove {one.name}{where}", (f"unset {one.name}",) if not where else ())
+
+
+def _agree(each: tuple[list[Finding], ...], versions: tuple[Version, ...]) -> list[Finding]:
+    """The findings where all versions agree on fail or not; else one unknown that names the difference."""
+    failed = [tuple(f.evidence.get("rule") for f in found if f.status is Status.FAIL) for found in each]
+    if len(set(failed)) == 1 and len({tuple(f.status for f in found) for found in each}) == 1:
+        return each[-1]
+    worst = next((f for found in each for f in found if f.status is Status.FAIL), each[-1][0])
+    wrong = ", ".join(text(v) for v, rules in zip(versions, failed, strict=True) if rules)
+    return [
+        Finding(
+            Status.UNKNOWN,
+            f"depends on the NCCL version; wrong with {wrong}: {worst.message}",
+            worst.subject,
+            evidence={**worst.evidence, "rule": "version-unknown"},
+            how="give the job's version: netdoctor env --nccl VERSION",
+            notes=worst.notes,
+        )
+    ]
+
+
+def judge_conf(entries: Iterable[Setting], environment: dict[str, str]) -> list[Finding]:
+    """Lines of conf files that something else overrides, or that NCCL does not take as they were meant.
+
+    `entries` come in NCCL's order (NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf): the first writer wins.
+    """
+    found = []
+    first: dict[str, Setting] = {}
+    for one in entries:
+        name = one.name.strip().removeprefix("export ").strip()
+        base = {"variable": one.name, "value": one.value, "source": one.source, "row": None}
+        if name != one.name and catalogue.program_of(name):
+            message = f"{one.source}: NCCL takes {one.name!r} as the name, blanks and export included; nothing reads it"
+            fix = Fix(f"write {name}={one.value.strip()} from column 1 ({one.source})")
+            evidence = {**base, "rule": "conf-name"}
+            found.append(Finding(Status.FAIL, message, name, Severity.WARNING, "env_misuse", f"{name}=…", evidence, fix=fix))
+            continue
+        winner = "the environment" if name in environment else first[name].source if name in first else None
+        value = environment.get(name, first[name].value if name in first else one.value)
+        if winner and value != one.value:
+            note = f"{one.source} says {one.value}, but {winner} says {value} and wins"
+            found.append(
+                Finding(Status.PASS, f"{name}={value}", name, evidence={**base, "rule": "conf-shadowed"}, notes=(note,))
+            )
+        first.setdefault(name, one)
+    return found
+
+
+def judge_repeats(settings: Sequence[Setting]) -> list[Finding]:
+    """The same variable twice in one file with two values: the last assignment of a script or manifest wins."""
+    found = []
+    last: dict[str, Setting] = {}
+    for one in settings:
+        before = last.get(one.name)
+        if before and before.value != one.value and before.source != one.source:
+            message = f"{one.name} is set twice: {before.value} ({before.source}), then {one.value} ({one.source})"
+            evidence = {"variable": one.name, "value": one.value, "source": one.source, "rule": "set-twice", "row": None}
+            fix = Fix(f"keep one of the two: {before.source} or {one.source}")
+            found.append(
+                Finding(Status.FAIL, message, one.name, Severity.WARNING, "env_misuse", "one value", evidence, fix=fix)
+            )
+        last[one.name] = one
+    return found
+
+
+def job_version(libraries: Libraries | Unavailable) -> Version | None:
+    """The NCCL that the job's torch takes, or the only one there is without a torch; None where that is not known."""
+    if isinstance(libraries, Unavailable) or isinstance(libraries.nccl, Unavailable):
+        return None
+    if not isinstance(libraries.python, Unavailable) and libraries.python.ours:
+        return None  # netdoctor's own torch says nothing about the job's
+    if isinstance(libraries.torch, Unavailable):
+        versions = {one.version for one in libraries.nccl} if libraries.torch.kind == Kind.ABSENT else set()
+    else:
+        path = libraries.torch.nccl_path
+        versions = {one.version for one in libraries.nccl if isinstance(path, str) and path in (one.path, one.real_path)}
+    only = versions.pop() if len(versions) == 1 else None
+    return None if isinstance(only, Unavailable) else only
+
+
+def judge_fact(
+    environ: Environ,
+    version: Version | None,
+    *,
+    plugin: str | None = None,
+    links: Collection[str] | None = None,
+    hcas: Collection[str] | None = None,
+    nodes: int | None = None,
+) -> list[Finding]:
+    """Everything in effect in `environ`: the process's variables, and what conf files add to them."""
+    if isinstance(environ.variables, Unavailable):
+        return [Finding(Status.UNKNOWN, f"the environment could not be read: {environ.variables}")]
+    nccl = environ.nccl
+    old = version is not None and version < CONF_FILE
+    unread = {file.path for file in environ.conf_files if old and file.role == "NCCL_CONF_FILE"}
+    settings = [Setting(name, value, "environment") for name, value in environ.variables.items()]
+    if not isinstance(nccl, Unavailable):
+        settings += [one for one in nccl.values() if one.source != "environment" and one.name == one.name.strip()]
+    found = judge(settings, version, plugin=plugin, links=links, hcas=hcas, nodes=nodes)
+    found = [one for one in found if str(one.evidence.get("source")).rpartition(":")[0] not in unread]
+    lines: list[Setting] = []
+    for file in environ.conf_files:
+        if file.path in unread:
+            continue
+        if isinstance(file.entries, Unavailable):
+            if file.entries.kind not in (Kind.ABSENT, Kind.DENIED):
+                evidence = {"variable": None, "value": None, "source": file.path, "rule": "not-read", "row": None}
+                message = f"{file.path} could not be read: {file.entries}"
+                found.append(
+                    Finding(Status.UNKNOWN, message, file.path, evidence=evidence, how=f"read {file.path} as the job's user")
+                )
+            continue
+        lines += [Setting(name, value, f"{file.path}:{line}") for name, value, line in file.entries]
+    return found + judge_conf(lines, dict(environ.variables))

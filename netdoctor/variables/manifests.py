@@ -1,0 +1,159 @@
+"""Reads YAML for variables: Kubernetes (env lists, ConfigMap data, commands), Ansible and compose (environment), any depth.
+
+The node graph is read, nothing is constructed: tags that are not known (``!vault``, ``!Ref``) are opaque, and aliases are
+bounded by the number of nodes that are visited.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from netdoctor.variables.files import MENTIONS, Found, Problem, Unread, WritingRule, parse_conf, parse_env, wanted
+
+MAX_YAML: Final = 1 << 20  # the pure parser takes seconds a megabyte
+MAX_NODES: Final = 200_000
+_PLAIN = "tag:yaml.org,2002:"
+_PROSE = frozenset({"name", "description", "title", "msg", "message", "comment", "help", "summary"})
+_ENV_KEYS = frozenset({"env", "environment", "extraEnv", "extraEnvVars", "envVars", "environment_variables", "data", "vars"})
+
+
+class _Walk:
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.found: list[Found] = []
+        self.unread: list[Unread] = []
+        self.budget = MAX_NODES
+        self.active: set[int] = set()
+        self.kubernetes = False
+
+    def source(self, node: Any) -> str:
+        return f"{self.path}:{node.start_mark.line + 1}"
+
+
+def parse_yaml(path: str, text: str) -> tuple[list[Found], list[Unread]]:
+    """The assignments of all documents of `text`."""
+    import yaml
+
+    walk = _Walk(path)
+    if len(text) > MAX_YAML:
+        return [], [Unread(f"{path}:1", f"larger than {MAX_YAML >> 20} MiB: not read")]
+    try:
+        for document in yaml.compose_all(text, Loader=yaml.SafeLoader):
+            walk.kubernetes = "apiVersion:" in text
+            if document is not None:
+                _visit(document, "", walk)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else 1
+        template = " (a template?)" if "{{" in text or "{%" in text else ""
+        walk.unread.append(Unread(f"{path}:{line}", f"not YAML as it stands{template}: what follows is not known"))
+    except (RecursionError, ValueError) as error:
+        walk.unread.append(Unread(f"{path}:1", f"not read: {type(error).__name__}"))
+    if walk.budget <= 0:
+        walk.unread.append(Unread(f"{path}:1", "too many nodes (aliases): the rest was not read"))
+    return walk.found, walk.unread
+
+
+def _visit(node: Any, key: str, walk: _Walk) -> None:
+    walk.budget -= 1
+    if walk.budget <= 0 or id(node) in walk.active:
+        return
+    walk.active.add(id(node))
+    try:
+        if node.id == "mapping":
+            _mapping(node, key, walk)
+        elif node.id == "sequence":
+            _sequence(node, key, walk)
+        elif MENTIONS.search(node.value) and _is_text(node):
+            _embedded(node, key, walk)
+    finally:
+        walk.active.discard(id(node))
+
+
+def _mapping(node: Any, key: str, walk: _Walk) -> None:
+    pairs = [(k.value if k.id == "scalar" else "", v) for k, v in node.value]
+    fields = dict(pairs)
+    name = fields.get("name")
+    if name is not None and name.id == "scalar" and wanted(name.value) and ("value" in fields or "valueFrom" in fields):
+        _env_entry(name, fields, walk, key)
+        return
+    for k, value in pairs:
+        if k == "<<":
+            for one in value.value if value.id == "sequence" else [value]:
+                _visit(one, key, walk)
+        elif wanted(k) and key in _ENV_KEYS:
+            _pair(k, value, walk, f"{key} {node.start_mark.line}")
+        elif wanted(k) and value.id == "scalar":
+            _pair(k, value, walk, f"map {node.start_mark.line}")
+        else:
+            _visit(value, k, walk)
+
+
+def _sequence(node: Any, key: str, walk: _Walk) -> None:
+    """Lists of env entries share a scope; lists of strings may be ``A=1`` (compose) or an argv."""
+    for one in node.value:
+        if one.id == "scalar":
+            match = re.match(r"([A-Za-z_]\w*)=(.*)\Z", one.value, re.DOTALL)
+            if match and wanted(match.group(1)):
+                _add(match.group(1), match.group(2), one, walk, f"list {node.start_mark.line}")
+                continue
+        _visit(one, f"{key} {node.start_mark.line}" if one.id == "mapping" else key, walk)
+
+
+def _env_entry(name: Any, fields: dict[str, Any], walk: _Walk, scope: str) -> None:
+    if "valueFrom" in fields:
+        walk.found.append(Found(name.value, None, walk.source(name), scope, "valueFrom: it comes from another object"))
+        return
+    value = fields["value"]
+    problem = None
+    if walk.kubernetes and value.id == "scalar" and value.tag in (f"{_PLAIN}int", f"{_PLAIN}bool", f"{_PLAIN}float"):
+        problem = Problem(WritingRule.YAML_TYPE, f"Kubernetes takes strings only and refuses {value.value}: quote it")
+    _pair(name.value, value, walk, scope, problem)
+
+
+def _pair(name: str, value: Any, walk: _Walk, scope: str, problem: Problem | None = None) -> None:
+    if value.id != "scalar":
+        walk.found.append(Found(name, None, walk.source(value), scope, "not a scalar"))
+    elif not value.tag.startswith(_PLAIN):
+        walk.found.append(Found(name, None, walk.source(value), scope, f"tag {value.tag}: its value is not known here"))
+    elif value.tag == f"{_PLAIN}null" and not walk.kubernetes:
+        walk.found.append(Found(name, None, walk.source(value), scope, "passed on from where the file is used"))
+    elif value.tag == f"{_PLAIN}bool" and not problem and not walk.kubernetes:
+        said = value.value.lower() in ("true", "yes", "on", "y")
+        _add(name, str(said), value, walk, scope)  # Ansible hands on Python's True and False
+    else:
+        text = "" if value.tag == f"{_PLAIN}null" else value.value
+        _add(name, text, value, walk, scope, problem)
+
+
+def _add(name: str, value: str, node: Any, walk: _Walk, scope: str, problem: Problem | None = None) -> None:
+    if "{{" in value or "{%" in value or re.search(r"\$[({\w]", value):
+        walk.found.append(Found(name, None, walk.source(node), scope, f"{value[:60]!r} is expanded later"))
+    else:
+        walk.found.append(Found(name, value, walk.source(node), scope, problem=problem))
+
+
+def _is_text(node: Any) -> bool:
+    return str(node.tag).startswith(_PLAIN)
+
+
+def _embedded(node: Any, key: str, walk: _Walk) -> None:
+    """A script, .env file or nccl.conf inside a YAML value."""
+    from netdoctor.variables.shell import parse_shell
+
+    if key in _PROSE or not re.search(r"_[A-Z0-9_]+\s*=", node.value):
+        return
+    offset = node.start_mark.line + (1 if node.style in ("|", ">") else 0)
+    if key.endswith(".conf"):
+        inner = parse_conf(walk.path, node.value)
+    elif key.endswith(".env"):
+        inner, _ = parse_env(walk.path, node.value)
+    else:
+        found, more = parse_shell(walk.path, node.value, offset)
+        walk.found += found
+        walk.unread += more
+        return
+    for one in inner:
+        line = int(one.source.rpartition(":")[2]) + offset
+        walk.found.append(Found(one.name, one.value, f"{walk.path}:{line}", f"{key} {offset}", one.why, one.problem))
