@@ -227,8 +227,9 @@ def _rank_figures(rank: Any) -> dict[str, Any]:
     }
 
 
-def diagnose(snapshot: Snapshot, specs: Sequence[CheckSpec], decide: Decide, profile: str,
-             extra: tuple[CheckResult, ...] = ()) -> Report:  # fmt: skip
+def diagnose(
+    snapshot: Snapshot, specs: Sequence[CheckSpec], decide: Decide, profile: str, extra: tuple[CheckResult, ...] = ()
+) -> Report:
     """The report of a snapshot: the same as was given where it was taken, but for `volatile`."""
     chosen = [s for s in specs if not snapshot.selected or s.id in snapshot.selected]
     work = Work(ReplayHost(snapshot.answers), chosen, extra, dict(snapshot.runs))

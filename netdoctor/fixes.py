@@ -253,10 +253,25 @@ _PLAIN: Final = {
             ("take other copies of libnccl out of LD_LIBRARY_PATH and LD_PRELOAD",),
         ),
     ),
-    "acs_iommu": (Fix("turn ACS redirection off on the PCIe switches (bare metal), or set the IOMMU to passthrough", (),
-                      ("iommu=pt   # kernel command line",)),),
-    "fabric_manager": (Fix("start the Fabric Manager of the driver's version", ("systemctl status nvidia-fabricmanager",),
-                           ("systemctl enable --now nvidia-fabricmanager",)),),
-    "imex": (Fix("start IMEX with the addresses of all nodes of the NVLink domain", ("systemctl status nvidia-imex",),
-                 ("/etc/nvidia-imex/nodes_config.cfg", "systemctl enable --now nvidia-imex")),),
-}  # fmt: skip
+    "acs_iommu": (
+        Fix(
+            "turn ACS redirection off on the PCIe switches (bare metal), or set the IOMMU to passthrough",
+            (),
+            ("iommu=pt   # kernel command line",),
+        ),
+    ),
+    "fabric_manager": (
+        Fix(
+            "start the Fabric Manager of the driver's version",
+            ("systemctl status nvidia-fabricmanager",),
+            ("systemctl enable --now nvidia-fabricmanager",),
+        ),
+    ),
+    "imex": (
+        Fix(
+            "start IMEX with the addresses of all nodes of the NVLink domain",
+            ("systemctl status nvidia-imex",),
+            ("/etc/nvidia-imex/nodes_config.cfg", "systemctl enable --now nvidia-imex"),
+        ),
+    ),
+}

@@ -19,9 +19,26 @@ from tests.unit.test_log_rules import FIRST, SILENT
 
 _BATCH = 2000
 _NASTY = (
-    b"\x00", b"\x1b[2J", b"\x9b31m", b"\r", b"\n", b"\xff\xfe", b"%s", b"[", b"]", b"(", b"<", b":", b" -> ", b"via NET/",
-    b"NCCL ",    b"\xe2\x80\xae", b"9" * 40, b"-1", b"::",
-)  # fmt: skip
+    b"\x00",
+    b"\x1b[2J",
+    b"\x9b31m",
+    b"\r",
+    b"\n",
+    b"\xff\xfe",
+    b"%s",
+    b"[",
+    b"]",
+    b"(",
+    b"<",
+    b":",
+    b" -> ",
+    b"via NET/",
+    b"NCCL ",
+    b"\xe2\x80\xae",
+    b"9" * 40,
+    b"-1",
+    b"::",
+)
 
 
 def lines() -> list[bytes]:

@@ -83,9 +83,15 @@ class Library:
             functions = (ctypes.c_char_p * len(FUNCTIONS))(*(f.encode() for f in FUNCTIONS))
             out = (ctypes.c_int * (len(FUNCTIONS) * len(elements)))(*([1] * len(FUNCTIONS) * len(elements)))
             code = self.call(
-                "_Z9parseListPKcPS0_iS1_iPi", ctypes.c_int, value.encode(), functions, ctypes.c_int(len(FUNCTIONS)), names,
-                ctypes.c_int(len(elements)), out,
-            )  # fmt: skip
+                "_Z9parseListPKcPS0_iS1_iPi",
+                ctypes.c_int,
+                value.encode(),
+                functions,
+                ctypes.c_int(len(FUNCTIONS)),
+                names,
+                ctypes.c_int(len(elements)),
+                out,
+            )
         else:
             out = (ctypes.c_int * len(elements))(*([1] * len(elements)))
             code = self.call("_Z9parseListPKcPS0_iPi", ctypes.c_int, value.encode(), names, ctypes.c_int(len(elements)), out)

@@ -156,10 +156,18 @@ class Session:
         facts = self.facts(deadline)
         known = facts if isinstance(facts, TorchFacts) else TorchFacts()
         return verdict.not_started(
-            experiment, reason, torch=facts if isinstance(facts, TorchFacts) else None, torch_version=known.version,
-            nccl_version=known.nccl, cuda_available=known.cuda_available, backends=known.backends,
-            backends_nccl=known.backends_nccl, changes=self._sandbox.changes, notes=self.notes, interpreter=self.interpreter,
-        )  # fmt: skip
+            experiment,
+            reason,
+            torch=facts if isinstance(facts, TorchFacts) else None,
+            torch_version=known.version,
+            nccl_version=known.nccl,
+            cuda_available=known.cuda_available,
+            backends=known.backends,
+            backends_nccl=known.backends_nccl,
+            changes=self._sandbox.changes,
+            notes=self.notes,
+            interpreter=self.interpreter,
+        )
 
     # One run
 

@@ -284,11 +284,21 @@ def _result(rank: Rank) -> RankResult:
 
 
 _FACTS: Final = {
-    "torch": "version", "torch_path": "path", "torch_cuda": "cuda", "torch_hip": "hip", "nccl": "nccl",
-    "nccl_built": "nccl_built", "cuda_available": "cuda_available", "cuda_warning": "cuda_warning",
-    "device_count": "device_count", "backends": "backends", "backends_error": "backends_error",
-    "backends_nccl": "backends_nccl", "backends_nccl_error": "backends_nccl_error", "error": "error",
-}  # fmt: skip
+    "torch": "version",
+    "torch_path": "path",
+    "torch_cuda": "cuda",
+    "torch_hip": "hip",
+    "nccl": "nccl",
+    "nccl_built": "nccl_built",
+    "cuda_available": "cuda_available",
+    "cuda_warning": "cuda_warning",
+    "device_count": "device_count",
+    "backends": "backends",
+    "backends_error": "backends_error",
+    "backends_nccl": "backends_nccl",
+    "backends_nccl_error": "backends_nccl_error",
+    "error": "error",
+}
 
 
 def facts_of(events: Iterable[Event]) -> TorchFacts:

@@ -166,9 +166,18 @@ def allreduce(
     from netdoctor.cluster.session import Limits
 
     given = Given(
-        config, profile, fail_on, "brief" if brief else format, output, checks_dir, python, user,
-        budget=budget, exit_style=exit_style, termination_log=termination_log,
-    )  # fmt: skip
+        config,
+        profile,
+        fail_on,
+        "brief" if brief else format,
+        output,
+        checks_dir,
+        python,
+        user,
+        budget=budget,
+        exit_style=exit_style,
+        termination_log=termination_log,
+    )
     place = Place(nodes, node_rank, master, ranks_per_node)
     raise typer.Exit(command.allreduce(given, place, Limits(wait, stall), _ids(only), quiet=quiet))
 

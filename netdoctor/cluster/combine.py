@@ -176,9 +176,13 @@ def outgoing(events: Iterable[Mapping[str, Any]], cut: verdict.Cut | None, offse
     data: dict[str, Any] = {"events": told, "cut": None}
     if cut is not None:
         data["cut"] = {
-            "kind": cut.kind, "obstacle": cut.obstacle, "time": cut.time + offset, "seconds": cut.seconds, "text": cut.text,
+            "kind": cut.kind,
+            "obstacle": cut.obstacle,
+            "time": cut.time + offset,
+            "seconds": cut.seconds,
+            "text": cut.text,
             **{name: getattr(cut, name) for name in (*_COUNTS, *_NAMES)},
-        }  # fmt: skip
+        }
     return data
 
 

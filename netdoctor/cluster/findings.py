@@ -109,15 +109,21 @@ def _missing(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
         own = heard.nodes.rank
         if kind == Fault.PORT_TAKEN:
             told = Finding(
-                Status.FAIL, f"this node is the master, and {why}", subject=subject(heard, own), cause="bootstrap_ports",
+                Status.FAIL,
+                f"this node is the master, and {why}",
+                subject=subject(heard, own),
+                cause="bootstrap_ports",
                 how=f"ss -ltnp 'sport = :{heard.nodes.port}'; or another port: --master HOST:PORT on every node",
-            )  # fmt: skip
+            )
             yield own, told
         elif kind == Fault.NO_LOCAL_PORT:
             told = Finding(
-                Status.FAIL, f"{heard.name(own)}: {why}", subject=subject(heard, own), cause="bootstrap_ports",
+                Status.FAIL,
+                f"{heard.name(own)}: {why}",
+                subject=subject(heard, own),
+                cause="bootstrap_ports",
                 how="ss -tan; net.port_range of this report",
-            )  # fmt: skip
+            )
             yield own, told
         elif kind == Fault.NO_THREAD:
             how = "ulimit -u; pids.max of its cgroup"
@@ -140,10 +146,16 @@ def _missing(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
         if node == 0 and heard.master is not None:
             continue
         phase = {"join": "", "result": " during the all-reduce"}.get(missing, f" before the all-reduce ({missing})")
-        yield node, Finding(
-            Status.FAIL, f"{_name(heard, node)} is missing{phase}: {why}", subject=subject(heard, node),
-            evidence={"missing_from": missing}, how="its own report, if there is one; is it up, and does it reach the master?",
-        )  # fmt: skip
+        yield (
+            node,
+            Finding(
+                Status.FAIL,
+                f"{_name(heard, node)} is missing{phase}: {why}",
+                subject=subject(heard, node),
+                evidence={"missing_from": missing},
+                how="its own report, if there is one; is it up, and does it reach the master?",
+            ),
+        )
 
 
 def _blamed(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
@@ -161,12 +173,17 @@ def _blamed(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
             if run.state == State.FAILED
             else f"{named} never arrived in phase {phase}"
         )
-        yield node, Finding(
-            Status.FAIL, f"{heard.name(node)}: {what}", subject=subject(heard, node),
-            cause=cause_of(run) or ("rank_died" if run.state == State.FAILED else "hang"),
-            evidence={"ranks": ranks, "phase": phase},
-            how="its own report; dmesg there",
-        )  # fmt: skip
+        yield (
+            node,
+            Finding(
+                Status.FAIL,
+                f"{heard.name(node)}: {what}",
+                subject=subject(heard, node),
+                cause=cause_of(run) or ("rank_died" if run.state == State.FAILED else "hang"),
+                evidence={"ranks": ranks, "phase": phase},
+                how="its own report; dmesg there",
+            ),
+        )
 
 
 def _differing(heard: Heard) -> Iterator[tuple[int | None, Finding]]:
@@ -192,18 +209,33 @@ def _different(heard: Heard, name: str, known: Mapping[int, str], most: str | No
     if most is None:
         text_of = "; ".join(f"{heard.name(n)}: {value}" for n, value in sorted(known.items())[:8])
         evidence = {"trait": name, "values": {str(n): v for n, v in sorted(known.items())}}
-        yield None, Finding(
-            Status.FAIL, f"the nodes differ in {what}: {text_of}", subject=f"nodes, {what}", cause=kind.cause,
-            severity=kind.severity, expected="the same on every node", evidence=evidence,
-        )  # fmt: skip
+        yield (
+            None,
+            Finding(
+                Status.FAIL,
+                f"the nodes differ in {what}: {text_of}",
+                subject=f"nodes, {what}",
+                cause=kind.cause,
+                severity=kind.severity,
+                expected="the same on every node",
+                evidence=evidence,
+            ),
+        )
         return
     for node, value in sorted(known.items()):
         if value != most:
-            yield node, Finding(
-                Status.FAIL, f"{heard.name(node)} differs in {what}: {value}, where the others have {most}",
-                subject=f"{subject(heard, node)}, {what}", cause=kind.cause, severity=kind.severity, expected=most,
-                evidence={"trait": name, "value": value, "others": most},
-            )  # fmt: skip
+            yield (
+                node,
+                Finding(
+                    Status.FAIL,
+                    f"{heard.name(node)} differs in {what}: {value}, where the others have {most}",
+                    subject=f"{subject(heard, node)}, {what}",
+                    cause=kind.cause,
+                    severity=kind.severity,
+                    expected=most,
+                    evidence={"trait": name, "value": value, "others": most},
+                ),
+            )
 
 
 def _traits(said: Mapping[str, Any]) -> dict[str, str]:

@@ -20,11 +20,19 @@ MAX: Final = 4096
 # which modules were loaded (tcp_available_congestion_control); Documentation/networking/ip-sysctl.rst.
 _OWN_SYSCTLS: Final = frozenset(
     {
-        "net.ipv4.tcp_available_congestion_control", "net.ipv4.tcp_mem", "net.ipv4.udp_mem",
-        "fs.file-max", "fs.file-nr", "kernel.threads-max", "kernel.pid_max",
-        "vm.min_free_kbytes", "kernel.hostname", "kernel.random.boot_id", "net.netfilter.nf_conntrack_count",
+        "net.ipv4.tcp_available_congestion_control",
+        "net.ipv4.tcp_mem",
+        "net.ipv4.udp_mem",
+        "fs.file-max",
+        "fs.file-nr",
+        "kernel.threads-max",
+        "kernel.pid_max",
+        "vm.min_free_kbytes",
+        "kernel.hostname",
+        "kernel.random.boot_id",
+        "net.netfilter.nf_conntrack_count",
     }
-)  # fmt: skip
+)
 _VIRTUAL: Final = re.compile(r"\dv\d+$")
 # A report of another version may still hold them.
 _OWN_VARIABLES: Final = frozenset(names_of(Of.RUN, Of.PROCESS))

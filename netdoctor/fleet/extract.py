@@ -299,6 +299,8 @@ def _family(value: Any) -> str:
     """Of a GID's text: an IPv4 address is mapped (::ffff:a.b.c.d), fe80 is the link's own."""
     if not isinstance(value, str):
         return ""
-    return "IPv4" if value.startswith(("0000:0000:0000:0000:0000:ffff:", "::ffff:")) else (
-        "link-local" if value.lower().startswith("fe80") else "IPv6"
-    )  # fmt: skip
+    return (
+        "IPv4"
+        if value.startswith(("0000:0000:0000:0000:0000:ffff:", "::ffff:"))
+        else ("link-local" if value.lower().startswith("fe80") else "IPv6")
+    )

@@ -41,8 +41,9 @@ def across(groups: list[Group], nodes: list[Node]) -> list[Fault]:
     return found
 
 
-def _fail(check: str, subject: str, message: str, cause: str, severity: Severity, blamed: Iterable[str], how: str,
-          **evidence: object) -> Fault:  # fmt: skip
+def _fail(
+    check: str, subject: str, message: str, cause: str, severity: Severity, blamed: Iterable[str], how: str, **evidence: object
+) -> Fault:
     finding = Finding(
         Status.FAIL, message, subject, severity, cause, evidence=evidence, how=how or None, check=f"fleet.{check}"
     )
@@ -71,8 +72,16 @@ def _versions(group: Group) -> Iterator[Fault]:
     most = clear_majority(Counter({v: len(n) for v, n in by.items()}))
     blamed = [] if most is None else [n for v, names in by.items() if v != most for n in names]
     how = "install one NCCL everywhere; torch's own wheel decides: pip show torch nvidia-nccl-cu12"
-    yield _fail("nccl_version", group.name, f"NCCL differs: {_sides(by)}", "version_mismatch", Severity.CRITICAL, blamed, how,
-                versions=dict(by))  # fmt: skip
+    yield _fail(
+        "nccl_version",
+        group.name,
+        f"NCCL differs: {_sides(by)}",
+        "version_mismatch",
+        Severity.CRITICAL,
+        blamed,
+        how,
+        versions=dict(by),
+    )
 
 
 @lru_cache(maxsize=1 << 15)
@@ -127,15 +136,27 @@ def _inside(ip: str, network: str) -> bool:
     return ipaddress.ip_address(ip) in ipaddress.ip_network(network)
 
 
-def _wrong_subnet(group: Group, node: Node, run: NodeRun, network: str, most: str, usual: str, inside: str,
-                  others: int) -> Fault:  # fmt: skip
+def _wrong_subnet(
+    group: Group, node: Node, run: NodeRun, network: str, most: str, usual: str, inside: str, others: int
+) -> Fault:
     name, ip = run.nccl_if[:2] if run.nccl_if else ("", "")
     words = f"NCCL takes {name} ({ip}, {network}), {count(others, 'node')} are in {most} ({usual})"
     words += f"; this node is there too, with {inside}" if inside else ""
     severity = Severity.CRITICAL if inside else Severity.WARNING
     how = f"NCCL_SOCKET_IFNAME={usual}" if inside or name != usual else "check its address and the route to the others"
-    return _fail("nccl_subnet", node.name, words, "socket_ifname", severity, [node.name], how,
-                 group=group.name, interface=name, network=network, majority=most)  # fmt: skip
+    return _fail(
+        "nccl_subnet",
+        node.name,
+        words,
+        "socket_ifname",
+        severity,
+        [node.name],
+        how,
+        group=group.name,
+        interface=name,
+        network=network,
+        majority=most,
+    )
 
 
 def _mtu(nodes: list[Node]) -> Iterator[Fault]:
@@ -150,9 +171,16 @@ def _mtu(nodes: list[Node]) -> Iterator[Fault]:
         most = clear_majority(Counter({str(m): len(n) for m, n in mtus.items()}))
         blamed = [] if most is None else [n for m, names in mtus.items() if str(m) != most for n in names]
         sides = _sides({str(m): names for m, names in mtus.items()})
-        yield _fail("mtu", network, f"MTU of the interface that NCCL takes differs in one subnet: {sides}", "mtu",
-                    Severity.CRITICAL, blamed, "ip link set dev IF mtu N, and in the network configuration",
-                    mtus={str(m): names for m, names in mtus.items()})  # fmt: skip
+        yield _fail(
+            "mtu",
+            network,
+            f"MTU of the interface that NCCL takes differs in one subnet: {sides}",
+            "mtu",
+            Severity.CRITICAL,
+            blamed,
+            "ip link set dev IF mtu N, and in the network configuration",
+            mtus={str(m): names for m, names in mtus.items()},
+        )
 
 
 def _addresses(nodes: list[Node]) -> Iterator[Fault]:
@@ -174,9 +202,16 @@ def _addresses(nodes: list[Node]) -> Iterator[Fault]:
         if all(a.ids & b.ids for _, a, _ in having[:1] for _, b, _ in having[1:]):
             continue  # one machine under two names (two pods of one node)
         where = ", ".join(f"{node.name} ({interface})" for node, _, interface in having[:5])
-        yield _fail("address", ip, f"{ip} is on {count(len(names), 'node')}: {where}", "duplicate_address",
-                    Severity.CRITICAL, names, f"arping -D -I IF {ip}; give one of them another address",
-                    nodes=sorted(names))  # fmt: skip
+        yield _fail(
+            "address",
+            ip,
+            f"{ip} is on {count(len(names), 'node')}: {where}",
+            "duplicate_address",
+            Severity.CRITICAL,
+            names,
+            f"arping -D -I IF {ip}; give one of them another address",
+            nodes=sorted(names),
+        )
 
 
 def _gids(group: Group) -> Iterator[Fault]:
@@ -203,9 +238,16 @@ def _gids(group: Group) -> Iterator[Fault]:
             if usual and ROUTABLE not in table.values():
                 blamed[node.name].append(f"{port}: no {ROUTABLE} GID, most have one")
     for name, words in sorted(blamed.items()):
-        yield _fail("gid", name, "GID table differs: " + "; ".join(words[:4]) + ("; …" if len(words) > 4 else ""), "roce_gid",
-                    Severity.CRITICAL, [name], "unset NCCL_IB_GID_INDEX (NCCL ≥ 2.21.5 picks it), or mend the addresses",
-                    group=group.name)  # fmt: skip
+        yield _fail(
+            "gid",
+            name,
+            "GID table differs: " + "; ".join(words[:4]) + ("; …" if len(words) > 4 else ""),
+            "roce_gid",
+            Severity.CRITICAL,
+            [name],
+            "unset NCCL_IB_GID_INDEX (NCCL ≥ 2.21.5 picks it), or mend the addresses",
+            group=group.name,
+        )
 
 
 def _fixed_index(run: NodeRun) -> int | None:

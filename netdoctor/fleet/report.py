@@ -92,8 +92,19 @@ def examine(reading: Reading, expected: Sequence[str] | None = None, fail_on: Se
     unique(nodes)
     live = [n for n in nodes if n.run is not None]
     groups = group(live)
-    fleet = Fleet(nodes, groups, drift(groups), distributions(groups), across(groups, live), reading.problems, reading.files,
-                  len(reading.runs), reading.bytes, names, fail_on=fail_on)  # fmt: skip
+    fleet = Fleet(
+        nodes,
+        groups,
+        drift(groups),
+        distributions(groups),
+        across(groups, live),
+        reading.problems,
+        reading.files,
+        len(reading.runs),
+        reading.bytes,
+        names,
+        fail_on=fail_on,
+    )
     for node in nodes:
         _judge_own(node)
     _one_machine(live)
@@ -315,8 +326,10 @@ def _notes(fleet: Fleet) -> list[str]:
         if have:
             versions[have.most_common(1)[0][0]].append(one.name)
     if len(versions) > 1:
-        notes.append("kinds have different NCCL versions, a job across them is refused: "
-                     + "; ".join(f"{v} ({shown(g, 2)})" for v, g in sorted(versions.items())))  # fmt: skip
+        notes.append(
+            "kinds have different NCCL versions, a job across them is refused: "
+            + "; ".join(f"{v} ({shown(g, 2)})" for v, g in sorted(versions.items()))
+        )
     times = [n.run.time for n in fleet.nodes if n.run and n.run.time is not None and n.run.skewed <= CLOCK_SKEW]
     newest = max(times, default=0.0)
     if old := sum(t < newest - STALE for t in times):

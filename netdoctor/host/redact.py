@@ -51,7 +51,7 @@ _SCRUB: Final = (
         ),
         GONE,
     ),
-)  # fmt: skip
+)
 _HINT: Final = re.compile(
     r"(?i)//[^/\s]*@|token|secret|passw|credential|key|authorization|bearer|gh[pousr]_|hf_|AKIA|eyJ|sk-|xox"
 )

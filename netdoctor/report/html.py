@@ -23,9 +23,19 @@ _STYLE: Final = """
 dl{display:grid;grid-template-columns:8rem 1fr;gap:.25rem 1rem;margin:.3rem 0 .8rem;font-size:.92rem}
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 """
-_NAMES: Final = {"driver": "NVIDIA driver", "cuda_driver": "CUDA of the driver", "kernel": "kernel", "torch": "torch",
-                 "nccl": "NCCL", "nccl_interface": "NCCL's interface", "nccl_variables": "NCCL variables", "sysctls": "sysctls",
-                 "links": "network interfaces", "gpus": "GPUs", "nics": "RDMA devices"}  # fmt: skip
+_NAMES: Final = {
+    "driver": "NVIDIA driver",
+    "cuda_driver": "CUDA of the driver",
+    "kernel": "kernel",
+    "torch": "torch",
+    "nccl": "NCCL",
+    "nccl_interface": "NCCL's interface",
+    "nccl_variables": "NCCL variables",
+    "sysctls": "sysctls",
+    "links": "network interfaces",
+    "gpus": "GPUs",
+    "nics": "RDMA devices",
+}
 
 
 def render(report: Report) -> str:

@@ -24,10 +24,18 @@ NEEDED: Final = "plots need matplotlib: pip install 'cluster-netdoctor[plots]'"
 _BLUE, _BAR, _RED, _SOFT, _LINE = "#2563a8", "#8fb3d9", "#c8321f", "#5b6675", "#d9dee5"
 # On top of matplotlib's own defaults: a matplotlibrc of the user or of the working folder does not count.
 _STYLE: Final = {
-    "svg.fonttype": "none", "svg.hashsalt": "netdoctor", "font.size": 8.5, "axes.edgecolor": _LINE, "axes.labelcolor": _SOFT,
-    "xtick.color": _SOFT, "ytick.color": _SOFT, "axes.spines.top": False, "axes.spines.right": False,
-    "font.family": "sans-serif", "axes.unicode_minus": False,
-}  # fmt: skip
+    "svg.fonttype": "none",
+    "svg.hashsalt": "netdoctor",
+    "font.size": 8.5,
+    "axes.edgecolor": _LINE,
+    "axes.labelcolor": _SOFT,
+    "xtick.color": _SOFT,
+    "ytick.color": _SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.family": "sans-serif",
+    "axes.unicode_minus": False,
+}
 _MOST_NAMES: Final = 6
 
 
@@ -129,7 +137,14 @@ def curve(points: Sequence[tuple[int, float]], limit: float | None, unit: str, l
         axes.set_ylim(0, max(limit or 0.0, *(value for _, value in points)) * 1.12)
         if limit:
             axes.axhline(limit, linestyle="--", linewidth=1, color=_RED)
-            axes.annotate(f"limit of the path {limit:.3g} {unit}", (1, limit), xycoords=("axes fraction", "data"),
-                          ha="right", va="bottom", color=_RED, parse_math=False)  # fmt: skip
+            axes.annotate(
+                f"limit of the path {limit:.3g} {unit}",
+                (1, limit),
+                xycoords=("axes fraction", "data"),
+                ha="right",
+                va="bottom",
+                color=_RED,
+                parse_math=False,
+            )
 
     return _drawn(2.6, label, draw)

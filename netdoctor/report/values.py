@@ -61,10 +61,20 @@ def groups(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
     out: dict[str, tuple[Finding, list[str]]] = {}
     for finding in findings:
         parts = (
-            finding.status, finding.severity, finding.message, finding.cause, finding.expected, plain(finding.evidence),
-            plain(finding.measured), finding.how, finding.why, finding.notes, plain(finding.fix), plain(finding.cost),
+            finding.status,
+            finding.severity,
+            finding.message,
+            finding.cause,
+            finding.expected,
+            plain(finding.evidence),
+            plain(finding.measured),
+            finding.how,
+            finding.why,
+            finding.notes,
+            plain(finding.fix),
+            plain(finding.cost),
             finding.waived,
-        )  # fmt: skip
+        )
         out.setdefault(repr(parts), (finding, []))[1].append(finding.subject)
     return list(out.values())
 

@@ -253,8 +253,12 @@ def one(row: Row, healthy: dict[object, dict[int, Report]], began: float) -> Out
     base = row.base()
     if base not in healthy:
         healthy[base] = look(base.row())
-        wrong = [f"{id} {f['subject']}: {f['message']}" for r in healthy[base].values() for id, f in findings(r)
-                 if f["status"] in ("fail", "error")]  # fmt: skip
+        wrong = [
+            f"{id} {f['subject']}: {f['message']}"
+            for r in healthy[base].values()
+            for id, f in findings(r)
+            if f["status"] in ("fail", "error")
+        ]
         assert not wrong, f"the healthy hosts are not: {wrong}"
     seen = look(row)
     missing, disturbed = compare(row, healthy[base], seen)

@@ -132,8 +132,11 @@ def _machines(pool: Pool) -> int:
     for line in found:
         print(line)
     answers = sum(len(asked) for _, asked in work)
-    print(f"ignorance: {answers} answers of {len(fixtures.slugs())} machines, {len(WHYS)} ways each, "
-          f"{len(found)} broken promises, {time.monotonic() - begin:.0f} s", flush=True)  # fmt: skip
+    print(
+        f"ignorance: {answers} answers of {len(fixtures.slugs())} machines, {len(WHYS)} ways each, "
+        f"{len(found)} broken promises, {time.monotonic() - begin:.0f} s",
+        flush=True,
+    )
     return 1 if found else 0
 
 
@@ -145,7 +148,10 @@ def _faulted(pool: Pool) -> int:
         for line in one[0]:
             print(line, flush=True)
     found = [line for lines, _, _ in done for line in lines]
-    print(f"ignorance: {sum(n for _, n, _ in done)} of {sum(n for _, _, n in done)} answers of {len(done)} faulted machines "
-          f"(seed {SEED}), {len(WHYS)} ways each, and every fact: {len(found)} broken promises, "
-          f"{time.monotonic() - begin:.0f} s", flush=True)  # fmt: skip
+    print(
+        f"ignorance: {sum(n for _, n, _ in done)} of {sum(n for _, _, n in done)} answers of {len(done)} faulted machines "
+        f"(seed {SEED}), {len(WHYS)} ways each, and every fact: {len(found)} broken promises, "
+        f"{time.monotonic() - begin:.0f} s",
+        flush=True,
+    )
     return 1 if found else 0

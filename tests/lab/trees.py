@@ -125,8 +125,10 @@ def main() -> int:
         print(f"{'BAD ' if wrong else 'ok  '}{tree.name}: {dict(seen.statuses)} {dict(seen.compared)}", flush=True)
         for line in seen.differs:
             print(f"       {line}")
-    print(f"trees: {len(others.every())} machines, findings {dict(statuses)}, compared with hwloc {dict(compared)}, "
-          f"{bad} with something wrong, {time.monotonic() - begin:.0f} s")  # fmt: skip
+    print(
+        f"trees: {len(others.every())} machines, findings {dict(statuses)}, compared with hwloc {dict(compared)}, "
+        f"{bad} with something wrong, {time.monotonic() - begin:.0f} s"
+    )
     return 1 if bad else 0
 
 

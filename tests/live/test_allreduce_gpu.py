@@ -71,5 +71,8 @@ def test_cuda_is_not_touched_before_the_fork(session: Session) -> None:
     assert session._worker is not None
     with open(f"/proc/{session._worker.zygote}/maps") as maps:
         assert "/dev/nvidia" not in maps.read()
-    assert not [fd for fd in os.listdir(f"/proc/{session._worker.zygote}/fd")
-                if os.readlink(f"/proc/{session._worker.zygote}/fd/{fd}").startswith("/dev/nvidia")]  # fmt: skip
+    assert not [
+        fd
+        for fd in os.listdir(f"/proc/{session._worker.zygote}/fd")
+        if os.readlink(f"/proc/{session._worker.zygote}/fd/{fd}").startswith("/dev/nvidia")
+    ]

@@ -41,11 +41,20 @@ def browse(tmp_path: pathlib.Path) -> Callable[..., str]:
     def run(path: pathlib.Path, at: str = "", screenshot: pathlib.Path | None = None, size: str = "1280,1600") -> str:
         assert BROWSER is not None
         command = [
-            BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={size}",
-            "--disable-extensions", "--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=5000",
+            BROWSER,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            f"--window-size={size}",
+            "--disable-extensions",
+            "--no-first-run",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--virtual-time-budget=5000",
             f"--user-data-dir={tmp_path / 'profile'}",
-            f"--screenshot={screenshot}" if screenshot else "--dump-dom", f"{path.as_uri()}{at}",
-        ]  # fmt: skip
+            f"--screenshot={screenshot}" if screenshot else "--dump-dom",
+            f"{path.as_uri()}{at}",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
@@ -102,8 +111,16 @@ def sample(folder: pathlib.Path, hostile: bool = False) -> pathlib.Path:
         if fault := plan.get(number):
             fleets.FAULTS[fault][1](doc)
         if number == 22:
-            doc["checks"][6] |= {"status": "unknown", "findings": [{**doc["checks"][6]["findings"][0], "status": "unknown",
-                                 "message": "the delay to the other nodes was not measured"}]}  # fmt: skip
+            doc["checks"][6] |= {
+                "status": "unknown",
+                "findings": [
+                    {
+                        **doc["checks"][6]["findings"][0],
+                        "status": "unknown",
+                        "message": "the delay to the other nodes was not measured",
+                    }
+                ],
+            }
             doc["verdict"] = {"status": "inconclusive", "exit_code": 4, "text": "INCONCLUSIVE", "causes": []}
         names.append(name)
         (folder / f"{number:02d}.json").write_text(json.dumps(doc) if number != 30 else json.dumps(doc)[:20000])
@@ -180,14 +197,37 @@ def test_a_page_that_was_tampered_with_says_nothing_new(browse: Callable[..., st
 
 def node_page(tmp_path: pathlib.Path) -> pathlib.Path:
     sizes = [1 << power for power in range(12, 31)]
-    figures = {"path": "default", "reason": "", "latency_s": {"4096": 25e-6, "1048576": 60e-6}, "system_cpu_per_gb": 0.0012,
-               "busbw_gb_s": {str(s): 360.0 * s / (s + (12 << 20)) for s in sizes}}  # fmt: skip
-    run = {"backend": "nccl", "device": "cuda", "ranks": 8, "path": "default", "state": "finished", "verified": True,
-           "torch": "2.9.1+cu129", "nccl": "2.27.5", "transports": {"P2P/CUMEM": 224, "NVLS": 8}}  # fmt: skip
+    figures = {
+        "path": "default",
+        "reason": "",
+        "latency_s": {"4096": 25e-6, "1048576": 60e-6},
+        "system_cpu_per_gb": 0.0012,
+        "busbw_gb_s": {str(s): 360.0 * s / (s + (12 << 20)) for s in sizes},
+    }
+    run = {
+        "backend": "nccl",
+        "device": "cuda",
+        "ranks": 8,
+        "path": "default",
+        "state": "finished",
+        "verified": True,
+        "torch": "2.9.1+cu129",
+        "nccl": "2.27.5",
+        "transports": {"P2P/CUMEM": 224, "NVLS": 8},
+    }
     found = Finding(Status.PASS, "356 GB/s at 1 GiB", measured={"busbw": Quantity(356, "GB/s"), "limit": Quantity(450, "GB/s")})
     volatile = {"time": "2026-03-01T08:00:00Z", "runs": [figures]}
-    made = report(PASS, FAIL, PAIRS, SKIP, UNKNOWN, check("allreduce.bandwidth", found), runs=(run,), volatile=volatile,
-                  inventory=inventory(facts.machine()))  # fmt: skip
+    made = report(
+        PASS,
+        FAIL,
+        PAIRS,
+        SKIP,
+        UNKNOWN,
+        check("allreduce.bandwidth", found),
+        runs=(run,),
+        volatile=volatile,
+        inventory=inventory(facts.machine()),
+    )
     path = tmp_path / "node.html"
     path.write_text(node_html.render(made), encoding="utf-8")
     return path

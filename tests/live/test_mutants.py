@@ -22,8 +22,13 @@ def test_fifty_drawn_mutants_are_noticed() -> None:
     print(f"SEED={seed}")
     done = subprocess.run(
         [sys.executable, "-m", "tests.lab", "mutants"],
-        cwd=ROOT, env={**os.environ, "DRAW": "50", "SEED": seed, "CHECK": ""},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "DRAW": "50", "SEED": seed, "CHECK": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     print(done.stdout)
     assert done.returncode == 0 and "mutants: " in done.stdout, done.stdout

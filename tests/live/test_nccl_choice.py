@@ -33,20 +33,49 @@ LAYOUTS = {
 }
 SETTINGS: list[dict[str, str]] = [
     {},
-    *({"NCCL_SOCKET_IFNAME": value} for value in (
-        "eth", "=eth", "eth0", "=eth0", "eth1", "eth9,eth1", "eth9, eth1", "^docker", "^docker,lo", "^=docker0", "^eth,lo",
-        "lo", "x", "nosuch", "^,", "=,", ":1", "eth0:1", "ib",
-    )),
+    *(
+        {"NCCL_SOCKET_IFNAME": value}
+        for value in (
+            "eth",
+            "=eth",
+            "eth0",
+            "=eth0",
+            "eth1",
+            "eth9,eth1",
+            "eth9, eth1",
+            "^docker",
+            "^docker,lo",
+            "^=docker0",
+            "^eth,lo",
+            "lo",
+            "x",
+            "nosuch",
+            "^,",
+            "=,",
+            ":1",
+            "eth0:1",
+            "ib",
+        )
+    ),
     {"NCCL_SOCKET_FAMILY": "AF_INET6"},
     {"NCCL_SOCKET_FAMILY": "AF_INET"},
     {"NCCL_SOCKET_FAMILY": "ipv6"},
     {"NCCL_SOCKET_FAMILY": "AF_INET6", "NCCL_SOCKET_IFNAME": "eth1"},
-    *({"NCCL_COMM_ID": value} for value in (
-        "10.1.0.1:4000", "10.0.0.1:4000", "127.0.0.1:4000", "192.0.2.1:4000", "[fd00::1]:4000", "[fe80::1]:4000",
-        "[fe80::1%eth0]:4000", "bad",
-    )),
+    *(
+        {"NCCL_COMM_ID": value}
+        for value in (
+            "10.1.0.1:4000",
+            "10.0.0.1:4000",
+            "127.0.0.1:4000",
+            "192.0.2.1:4000",
+            "[fd00::1]:4000",
+            "[fe80::1]:4000",
+            "[fe80::1%eth0]:4000",
+            "bad",
+        )
+    ),
     {"NCCL_COMM_ID": "10.1.0.1:4000", "NCCL_SOCKET_IFNAME": "eth0"},
-]  # fmt: skip
+]
 
 PROGRAM = """
 from netdoctor.host.ask import nccl, netlink

@@ -107,7 +107,7 @@ MASTER = {"MASTER_ADDR": "10.0.0.9"}
         (f"{LO}; {ETH0}", {"MASTER_ADDR": "10.77.0.1"}, "unknown"),
         (LO, {}, "pass"),
     ],
-)  # fmt: skip
+)
 def test_the_check_in_a_namespace(layout: str, variables: dict[str, str], status: str) -> None:
     for path in libnccl.both():
         found = netlab.run(PROGRAM, json.dumps([layout, str(path), variables]))

@@ -33,7 +33,7 @@ CHECKS = (
     ("nccl.version", "One NCCL is loaded", "version_mismatch"),
     ("nccl.environment", "Variables do what they say", "env_misuse"),
     ("container.shm", "Shared memory is large enough", "shm_disabled_or_small"),
-)  # fmt: skip
+)
 SIZES = [1 << power for power in range(12, 27)]
 TIME = "2026-03-01T08:00:00Z"
 
@@ -65,29 +65,56 @@ def _facts(kind: Kind) -> dict[type, object]:
     nic = {
         "ib": facts.hca,
         "roce": lambda i: facts.hca(i, ports=(facts.roce_port(f"eth{i + 1}", rate_gbps=200.0),)),
-        "efa": lambda i: facts.hca(i, name=f"rdmap{i}", driver="efa", vendor="0x1d0f", firmware="1.0",
-                                   ports=(facts.port(link_layer="Unspecified", rate_gbps=100.0),)),
-    }.get(kind.nics)  # fmt: skip
-    return facts.machine({
-        Gpus: facts.gpus(all=tuple(facts.gpu(i, name=kind.gpu) for i in range(kind.gpus)),
-                         visible=tuple(facts.visible(i, name=kind.gpu) for i in range(kind.gpus))),
-        Pci: facts.pci(devices=tuple(facts.gpu_device(i, device=kind.gpu_id) for i in range(kind.gpus))
-                       + (tuple(facts.hca_device(i) for i in range(8)) if nic else ())),
-        Rdma: facts.rdma(devices=tuple(nic(i) for i in range(8))) if nic else facts.no_rdma(),
-        Net: facts.net(facts.netlink_link("lo", 1, "127.0.0.1"), facts.netlink_link("eth0", 2, "10.0.0.1", mtu=9000),
-                       facts.netlink_link("mgmt0", 3, "172.20.0.1"),
-                       facts.netlink_link("docker0", 4, "172.17.0.1", kind="bridge")),
-        NcclChoice: facts.nccl_choice(interface="eth0", address="10.0.0.1"),
-        Libraries: facts.libraries(),
-    })  # fmt: skip
+        "efa": lambda i: facts.hca(
+            i,
+            name=f"rdmap{i}",
+            driver="efa",
+            vendor="0x1d0f",
+            firmware="1.0",
+            ports=(facts.port(link_layer="Unspecified", rate_gbps=100.0),),
+        ),
+    }.get(kind.nics)
+    return facts.machine(
+        {
+            Gpus: facts.gpus(
+                all=tuple(facts.gpu(i, name=kind.gpu) for i in range(kind.gpus)),
+                visible=tuple(facts.visible(i, name=kind.gpu) for i in range(kind.gpus)),
+            ),
+            Pci: facts.pci(
+                devices=tuple(facts.gpu_device(i, device=kind.gpu_id) for i in range(kind.gpus))
+                + (tuple(facts.hca_device(i) for i in range(8)) if nic else ())
+            ),
+            Rdma: facts.rdma(devices=tuple(nic(i) for i in range(8))) if nic else facts.no_rdma(),
+            Net: facts.net(
+                facts.netlink_link("lo", 1, "127.0.0.1"),
+                facts.netlink_link("eth0", 2, "10.0.0.1", mtu=9000),
+                facts.netlink_link("mgmt0", 3, "172.20.0.1"),
+                facts.netlink_link("docker0", 4, "172.17.0.1", kind="bridge"),
+            ),
+            NcclChoice: facts.nccl_choice(interface="eth0", address="10.0.0.1"),
+            Libraries: facts.libraries(),
+        }
+    )
 
 
 def _finding(check: str, cause: str, subject: str, message: str, **evidence: Any) -> dict[str, Any]:
     return {
-        "check": check, "status": "pass", "severity": None, "cause": cause, "subject": subject, "message": message,
-        "expected": None, "evidence": evidence, "how": None, "why": None, "notes": [], "fix": None, "waived": None,
-        "blocking": True, "fingerprint": f"{abs(hash((check, subject))):016x}"[:16],
-    }  # fmt: skip
+        "check": check,
+        "status": "pass",
+        "severity": None,
+        "cause": cause,
+        "subject": subject,
+        "message": message,
+        "expected": None,
+        "evidence": evidence,
+        "how": None,
+        "why": None,
+        "notes": [],
+        "fix": None,
+        "waived": None,
+        "blocking": True,
+        "fingerprint": f"{abs(hash((check, subject))):016x}"[:16],
+    }
 
 
 def _checks(kind: Kind) -> list[dict[str, Any]]:
@@ -96,13 +123,23 @@ def _checks(kind: Kind) -> list[dict[str, Any]]:
         findings = [_finding(name, cause, "node", title, seen="as it should be")]
         if name in ("rdma.gpudirect", "cpu.numa_affinity"):
             findings = [
-                _finding(name, cause, f"GPU {g} - mlx5_{h}", "DMA-BUF: ibv_reg_dmabuf_mr(fd=-1) answers EBADF",
-                         dmabuf_errno="EBADF", gpu=facts.bdf(facts.GPU_BUSES[g]), hca=facts.bdf(facts.HCA_BUSES[h]),
-                         distance="PXB", used=True,
-                         nccl="2.27.5", level="default", read=True)
+                _finding(
+                    name,
+                    cause,
+                    f"GPU {g} - mlx5_{h}",
+                    "DMA-BUF: ibv_reg_dmabuf_mr(fd=-1) answers EBADF",
+                    dmabuf_errno="EBADF",
+                    gpu=facts.bdf(facts.GPU_BUSES[g]),
+                    hca=facts.bdf(facts.HCA_BUSES[h]),
+                    distance="PXB",
+                    used=True,
+                    nccl="2.27.5",
+                    level="default",
+                    read=True,
+                )
                 for g in range(kind.gpus)
                 for h in range(8 if name == "rdma.gpudirect" else 16 // kind.gpus)
-            ]  # fmt: skip
+            ]
         out.append({"id": name, "title": title, "cause": cause, "status": "pass", "severity": None, "findings": findings})
     return out
 
@@ -113,16 +150,33 @@ _TEMPLATES: dict[str, str] = {}
 def report(name: str = "n1", kind: Kind = KINDS[0], number: int = 1, noise: random.Random | None = None) -> dict[str, Any]:
     """A healthy node: its own addresses, GPUs and figures, the rest as on every node of its kind."""
     if kind.name not in _TEMPLATES:
-        _TEMPLATES[kind.name] = json.dumps({
-            "schema": "netdoctor.report/1", "tool_version": "0.1.0", "identity": {"host": "", "kernel": "6.8.0-1019-nvidia"},
-            "vantage": {"kind": "host", "runtime": None, "euid": 0, "user": "root", "job_user": True}, "profile": "audit",
-            "checks": _checks(kind),
-            "verdict": {"status": "healthy", "exit_code": 0, "text": "HEALTHY: 12 checks passed", "causes": []},
-            "runs": [{"backend": "nccl", "device": "cuda", "ranks": kind.gpus, "path": "default", "sizes": SIZES,
-                      "state": "finished", "verified": True, "torch": "2.9.1+cu129", "nccl": "2.27.5",
-                      "environment_changes": []}],
-            "inventory": inventory(_facts(kind)), "partial": None,
-        })  # fmt: skip
+        _TEMPLATES[kind.name] = json.dumps(
+            {
+                "schema": "netdoctor.report/1",
+                "tool_version": "0.1.0",
+                "identity": {"host": "", "kernel": "6.8.0-1019-nvidia"},
+                "vantage": {"kind": "host", "runtime": None, "euid": 0, "user": "root", "job_user": True},
+                "profile": "audit",
+                "checks": _checks(kind),
+                "verdict": {"status": "healthy", "exit_code": 0, "text": "HEALTHY: 12 checks passed", "causes": []},
+                "runs": [
+                    {
+                        "backend": "nccl",
+                        "device": "cuda",
+                        "ranks": kind.gpus,
+                        "path": "default",
+                        "sizes": SIZES,
+                        "state": "finished",
+                        "verified": True,
+                        "torch": "2.9.1+cu129",
+                        "nccl": "2.27.5",
+                        "environment_changes": [],
+                    }
+                ],
+                "inventory": inventory(_facts(kind)),
+                "partial": None,
+            }
+        )
     doc: dict[str, Any] = json.loads(_TEMPLATES[kind.name])
     doc["identity"]["host"] = name
     have = doc["inventory"]
@@ -139,13 +193,22 @@ def report(name: str = "n1", kind: Kind = KINDS[0], number: int = 1, noise: rand
         "time": TIME,
         "seconds": {f"check {name}": round(draw.random() / 100, 6) for name, _, _ in CHECKS},
         "measured": {},
-        "runs": [{
-            "path": "default", "reason": "", "seconds": 9.1, "import_seconds": 3.2, "busbw_gb_s": busbw,
-            "latency_s": {str(s): 25e-6 * small * (1 + s / (1 << 20)) for s in SIZES}, "system_cpu_per_gb": 0.001,
-            "ranks": [{"rank": r, "phase": "done", "error": "", "exit": 0, "phase_seconds": {"init": 1.6 * init, "first": 0.4}}
-                      for r in range(kind.gpus)],
-        }],
-    }  # fmt: skip
+        "runs": [
+            {
+                "path": "default",
+                "reason": "",
+                "seconds": 9.1,
+                "import_seconds": 3.2,
+                "busbw_gb_s": busbw,
+                "latency_s": {str(s): 25e-6 * small * (1 + s / (1 << 20)) for s in SIZES},
+                "system_cpu_per_gb": 0.001,
+                "ranks": [
+                    {"rank": r, "phase": "done", "error": "", "exit": 0, "phase_seconds": {"init": 1.6 * init, "first": 0.4}}
+                    for r in range(kind.gpus)
+                ],
+            }
+        ],
+    }
     return doc
 
 
@@ -177,8 +240,12 @@ def _mtu(doc: dict[str, Any]) -> None:
 
 
 def _interface(doc: dict[str, Any]) -> None:
-    doc["inventory"]["nccl_interface"] |= {"name": "mgmt0", "prefix": 16, "mtu": 1500,
-                                           "address": doc["inventory"]["links"][2]["addresses"][0].split("/")[0]}  # fmt: skip
+    doc["inventory"]["nccl_interface"] |= {
+        "name": "mgmt0",
+        "prefix": 16,
+        "mtu": 1500,
+        "address": doc["inventory"]["links"][2]["addresses"][0].split("/")[0],
+    }
 
 
 def _gids(doc: dict[str, Any]) -> None:
@@ -211,7 +278,7 @@ FAULTS: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
     "interface": ("h200", _interface, "NCCL takes mgmt0"),
     "gids": ("a100", _gids, "GID table"),
     "own": ("l40s", own_fail, "net.port_range"),
-}  # fmt: skip
+}
 
 
 @dataclass

@@ -63,13 +63,18 @@ def test_a_verdict_that_the_exit_code_contradicts_is_not_kept(plugin: Any) -> No
 @pytest.mark.parametrize(
     "sent",
     [
-        {}, {"unreachable": True}, {"status": "healthy"}, {"status": "healthy", "report": []}, {"status": ["healthy"]},
-        {"status": "healthy", "report": {"schema": {}}}, {"failed": True, "msg": "sudo: a password is required"},
+        {},
+        {"unreachable": True},
+        {"status": "healthy"},
+        {"status": "healthy", "report": []},
+        {"status": ["healthy"]},
+        {"status": "healthy", "report": {"schema": {}}},
+        {"failed": True, "msg": "sudo: a password is required"},
         {"status": "no_report", "text": "\x1b[2Jx"},
         {"status": "healthy", "report": {**fleets.report("n1"), "verdict": {"status": []}}},
         {"status": "healthy", "report": {**fleets.report("n1"), "checks": [{"id": "a", "status": [], "findings": []}]}},
     ],
-)  # fmt: skip
+)
 def test_whatever_comes_there_is_a_report_that_is_not_healthy(sent: dict[str, Any], plugin: Any) -> None:
     report = plugin.checked_report(sent, "n1")
     assert report["verdict"]["status"] in ("unhealthy", "inconclusive") and "\x1b" not in str(report)

@@ -78,16 +78,24 @@ TWO = f'{{name: {RESERVED}, value: "1,3-4"}}, {{name: {RANGE}, value: "1 2"}}'
 @pytest.mark.parametrize(
     ("runtime", "commands", "persistent"),
     [
-        (None, (f"sysctl -w {RESERVED}=1,3-4", f"sysctl -w {RANGE}='1 2'"),
-         (f"echo '{RESERVED} = 1,3-4' >> {SYSCTL_FILE}", f"echo '{RANGE} = 1 2' >> {SYSCTL_FILE}")),
+        (
+            None,
+            (f"sysctl -w {RESERVED}=1,3-4", f"sysctl -w {RANGE}='1 2'"),
+            (f"echo '{RESERVED} = 1,3-4' >> {SYSCTL_FILE}", f"echo '{RANGE} = 1 2' >> {SYSCTL_FILE}"),
+        ),
         ("docker", (f"docker run --sysctl {RESERVED}=1,3-4 --sysctl {RANGE}='1 2' …",), ()),
         # podman takes the flag's value apart at commas, as CSV
         ("podman", (f"podman run --sysctl '\"{RESERVED}=1,3-4\"' --sysctl {RANGE}='1 2' …",), ()),
-        ("kubernetes", (),
-         (f'securityContext: {{sysctls: [{TWO}]}}   # of the pod',
-          f"kubelet --allowed-unsafe-sysctls={RESERVED}   # needed before Kubernetes 1.27: not in the safe set")),
+        (
+            "kubernetes",
+            (),
+            (
+                f"securityContext: {{sysctls: [{TWO}]}}   # of the pod",
+                f"kubelet --allowed-unsafe-sysctls={RESERVED}   # needed before Kubernetes 1.27: not in the safe set",
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_sysctls_that_belong_together_are_one_mend_in_their_order(
     runtime: str | None, commands: tuple[str, ...], persistent: tuple[str, ...]
 ) -> None:

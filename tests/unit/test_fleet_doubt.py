@@ -104,8 +104,10 @@ def test_a_newer_report_that_cannot_be_read_is_not_passed_over(
     doc = fleets.report("n1")
     put(tmp_path, "n1-1.json", doc, DAY)
     text = {
-        "empty": "", "other": json.dumps({**doc, "schema": "netdoctor.report/2"}), "foreign": '{"ansible_facts": {}}',
-    }.get(lost, json.dumps(doc)[:9000])  # fmt: skip
+        "empty": "",
+        "other": json.dumps({**doc, "schema": "netdoctor.report/2"}),
+        "foreign": '{"ansible_facts": {}}',
+    }.get(lost, json.dumps(doc)[:9000])
     put(tmp_path, name, text, DAY - 60 if lost == "older" else DAY + 60)
     fleet = look(tmp_path)
     assert fleet.accounting["given"] == 1

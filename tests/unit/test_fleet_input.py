@@ -107,9 +107,12 @@ def test_other_things_in_the_directory_are_named(tmp_path: pathlib.Path) -> None
     put(tmp_path / "below", "n2.json", fleets.report("n2", number=2))
     fleet = look(tmp_path)
     assert sorted((pathlib.Path(p.file).name, p.kind) for p in fleet.problems) == [
-        ("gone.json", "unreadable"), ("log.json", "another document"), ("notes.txt", "skipped"), ("pipe.json", "unreadable"),
+        ("gone.json", "unreadable"),
+        ("log.json", "another document"),
+        ("notes.txt", "skipped"),
+        ("pipe.json", "unreadable"),
         ("twice.json", "skipped"),
-    ]  # fmt: skip
+    ]
     assert fleet.reports == 2 and fleet.files == 7
     out = text.render(fleet)
     assert all(name in out for name in ("gone.json", "log.json", "notes.txt", "pipe.json", "twice.json"))
@@ -203,11 +206,13 @@ def test_a_machine_id_that_comes_back_is_of_a_second_machine(tmp_path: pathlib.P
 
 
 def test_another_machine_id_alone_blames_nobody_and_hides_nothing(tmp_path: pathlib.Path) -> None:
-    for number, (told, expected) in enumerate({
-        (("a", "healthy"), ("b", "healthy")): "good",  # a node without a disk has another one after each start
-        (("a", "unhealthy"), ("b", "healthy")): "unknown",  # mended and installed anew, or another machine
-        (("a", "unhealthy"), ("a", "healthy")): "good",
-    }.items()):  # fmt: skip
+    for number, (told, expected) in enumerate(
+        {
+            (("a", "healthy"), ("b", "healthy")): "good",  # a node without a disk has another one after each start
+            (("a", "unhealthy"), ("b", "healthy")): "unknown",  # mended and installed anew, or another machine
+            (("a", "unhealthy"), ("a", "healthy")): "good",
+        }.items()
+    ):
         folder = tmp_path / str(number)
         folder.mkdir()
         fleet = days(folder, *told)
@@ -285,9 +290,12 @@ def test_short_and_full_names_meet_where_that_is_unambiguous(tmp_path: pathlib.P
         put(tmp_path, f"{number}.json", fleets.report(name, number=number))
     fleet = look(tmp_path, ["n1", "n2.cluster.example", "n3"])
     assert {n.name: (n.state, n.expected) for n in fleet.nodes} == {
-        "n1": ("good", True), "n2.cluster.example": ("good", True), "n3": ("missing", True),
-        "n3.a": ("good", False), "n3.b": ("good", False),
-    }  # fmt: skip
+        "n1": ("good", True),
+        "n2.cluster.example": ("good", True),
+        "n3": ("missing", True),
+        "n3.a": ("good", False),
+        "n3.b": ("good", False),
+    }
     assert lists.lists(fleet)[0] == {"passing_nodes.txt": "n1\nn2.cluster.example\n", "failing_nodes.txt": "n3\n"}
 
 
@@ -405,19 +413,28 @@ def test_the_real_report_is_what_is_read(tmp_path: pathlib.Path) -> None:
 
     finding = Finding(Status.FAIL, "3 usable ports", check="net.port_range", cause="bootstrap_ports")
     report = Report(
-        "0.1.0", {"host": "real", "kernel": "6.8"}, {"kind": "host"}, "audit",
+        "0.1.0",
+        {"host": "real", "kernel": "6.8"},
+        {"kind": "host"},
+        "audit",
         (CheckResult("net.port_range", "wide enough", "bootstrap_ports", (finding,)),),
         Verdict("unhealthy", 3, "UNHEALTHY"),
         runs=({"backend": "nccl", "device": "cuda", "ranks": 8, "path": "default", "state": "finished", "verified": True},),
-        volatile={"time": fleets.TIME, "runs": [{"busbw_gb_s": {"67108864": 360.0}, "latency_s": {"4096": 25e-6},
-                                                 "ranks": [{"phase_seconds": {"init": 1.5}}]}]},
+        volatile={
+            "time": fleets.TIME,
+            "runs": [
+                {"busbw_gb_s": {"67108864": 360.0}, "latency_s": {"4096": 25e-6}, "ranks": [{"phase_seconds": {"init": 1.5}}]}
+            ],
+        },
         inventory=inventory(facts.machine()),
-    )  # fmt: skip
+    )
     run = Extract().run(json.loads(node_json.render(report)), "f", 0.0)
     assert (run.host, run.verdict, run.statuses, run.items[0].message) == ("real", "unhealthy", "f", "3 usable ports")
     assert run.metrics == {
-        "busbw|nccl cuda ×8, 64 MiB": 360.0, "latency|nccl cuda ×8, 4 KiB": 25e-6, "init|nccl cuda ×8": 1.5,
-    }  # fmt: skip
+        "busbw|nccl cuda ×8, 64 MiB": 360.0,
+        "latency|nccl cuda ×8, 4 KiB": 25e-6,
+        "init|nccl cuda ×8": 1.5,
+    }
     assert run.traits["gpus"] == "8 × NVIDIA H100 80GB HBM3" and run.traits["nccl"] == "2.27.5"
     assert run.nccl_if == ("ib0", "10.1.0.7", 24, 2044) and run.time == 1772352000.0
     with pytest.raises(MalformedReportError):

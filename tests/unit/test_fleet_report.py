@@ -83,8 +83,11 @@ def test_a_fleet_of_every_kind_with_everything_planted(tmp_path: pathlib.Path) -
             (tmp_path / f"{one.name}.json").write_text(one.text)
     fleet = examine(read([str(tmp_path)]), planted.expected)
     check_sums(fleet)
-    wrong = {n.name: (n.state, n.reasons) for n in fleet.nodes if n.state != (
-        planted.planted[n.name].state if n.name in planted.planted else "good")}  # fmt: skip
+    wrong = {
+        n.name: (n.state, n.reasons)
+        for n in fleet.nodes
+        if n.state != (planted.planted[n.name].state if n.name in planted.planted else "good")
+    }
     assert wrong == {}
     for name, one in planted.planted.items():
         assert any(one.says in r for n in fleet.nodes if n.name == name for r in n.reasons), (name, one.fault)
@@ -271,10 +274,14 @@ def test_noise_is_no_outlier_and_a_fast_node_neither(fleet_of: Callable[..., Fle
 
 
 def test_noise_in_small_groups_blames_nobody(fleet_of: Callable[..., Fleet]) -> None:
-    kinds = [replace(KINDS[0], gpu=f"GPU {size}-{n}", gpu_id=1000 * size + n, name=f"{size}-{n}")
-             for size in range(3, 8) for n in range(6)]  # fmt: skip
-    docs = [reports.report(f"{k.name}-{i}", k, i + 1, random.Random(f"{k.name}{i}"))
-            for k in kinds for i in range(int(k.name[0]))]  # fmt: skip
+    kinds = [
+        replace(KINDS[0], gpu=f"GPU {size}-{n}", gpu_id=1000 * size + n, name=f"{size}-{n}")
+        for size in range(3, 8)
+        for n in range(6)
+    ]
+    docs = [
+        reports.report(f"{k.name}-{i}", k, i + 1, random.Random(f"{k.name}{i}")) for k in kinds for i in range(int(k.name[0]))
+    ]
     for doc in docs:
         doc["inventory"] = {k: v for k, v in doc["inventory"].items() if k not in ("links", "nccl_interface")}
     fleet = fleet_of(*docs)
@@ -375,8 +382,9 @@ def test_nodes_without_gpus_are_a_kind(fleet_of: Callable[..., Fleet]) -> None:
 def test_what_follows_from_memory_or_load_order_is_no_drift(fleet_of: Callable[..., Fleet]) -> None:
     docs = nodes(4)
     docs[0]["inventory"]["sysctls"] |= {
-        "net.ipv4.tcp_mem": "1\t2\t3", "net.ipv4.tcp_available_congestion_control": "reno bbr cubic",
-    }  # fmt: skip
+        "net.ipv4.tcp_mem": "1\t2\t3",
+        "net.ipv4.tcp_available_congestion_control": "reno bbr cubic",
+    }
     assert not fleet_of(*docs).drift
 
 

@@ -214,9 +214,17 @@ def test_tests_become_claims(tmp_path: pathlib.Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     children.run(step, [*command, *files], ledger, time.monotonic() + 60, environment=environment)
     assert states(ledger) == {
-        "passes": SEEN, "fails": FAILED, "skips": NOT_SEEN, "leaves": FAILED, "cases": FAILED, "one_each[1]": SEEN,
-        "one_each[2]": FAILED, "never": NOT_SEEN, "b": NOT_SEEN, "c": FAILED,
-    }  # fmt: skip
+        "passes": SEEN,
+        "fails": FAILED,
+        "skips": NOT_SEEN,
+        "leaves": FAILED,
+        "cases": FAILED,
+        "one_each[1]": SEEN,
+        "one_each[2]": FAILED,
+        "never": NOT_SEEN,
+        "b": NOT_SEEN,
+        "c": FAILED,
+    }
     text = {name: entry.text for name, entry in ledger.entries.items()}
     assert ledger.entries["passes"].data == {"figure": 7}
     assert text["skips"] == "no such thing here" and "no GPU at all" in text["b"]
@@ -397,9 +405,10 @@ def test_every_gpu_test_is_a_claim_and_every_claim_has_something_that_shows_it()
 def test_the_cases_of_the_environment_are_claims() -> None:
     tree = ast.parse((ROOT / "tests/live/test_gpu_environment.py").read_text())
     cases = next(
-        node.value for node in tree.body
+        node.value
+        for node in tree.body
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "CASES"
-    )  # fmt: skip
+    )
     assert isinstance(cases, ast.Dict)
     names = {ast.literal_eval(key) for key in cases.keys if key is not None}
     assert {f"env.{name}" for name in names} == {c.id for s in STEPS if s.name == "environment" for c in s.claims}

@@ -53,10 +53,12 @@ def test_variables_of_one_run_are_left_out() -> None:
 
 
 def test_unreadable_fields_stay_told() -> None:
-    have = facts.machine({
-        Gpus: facts.gpus(driver=Unavailable("timed out"), all=Unavailable("crashed", "signal 11")),
-        Kernel: facts.kernel(sysctls={"net.ipv4.tcp_rmem": Unavailable("denied")}),
-    })  # fmt: skip
+    have = facts.machine(
+        {
+            Gpus: facts.gpus(driver=Unavailable("timed out"), all=Unavailable("crashed", "signal 11")),
+            Kernel: facts.kernel(sysctls={"net.ipv4.tcp_rmem": Unavailable("denied")}),
+        }
+    )
     got = inventory(have)
     assert got["gpus"] == {"unavailable": "crashed", "detail": "signal 11"}
     assert got["sysctls"] == {"net.ipv4.tcp_rmem": {"unavailable": "denied", "detail": ""}}

@@ -60,7 +60,7 @@ SLOW, HALF, FAST = (dev(f"{rate:g}", None, f.port(rate_gbps=rate)) for rate in (
         ([dev("state", None, f.port(state=LOST)), dev("down", None, DOWN)], ["state", "down"]),
         ([SLOW, dev("two ports", None, DOWN, f.port(2, rate_gbps=400.0))], ["two ports"]),
     ],
-)  # fmt: skip
+)
 def test_preferred(devices: list[RdmaDevice], kept: list[str]) -> None:
     assert names(hcas.prefer(devices)) == kept
 
@@ -189,23 +189,50 @@ CHOSEN, NEAREST = ("NCCL_IB_HCA selects it", True), ("nearest to GPU0 (PIX)", Tr
         (TWO, G, bus(GPU, NEAR, NEAR_TOO), "=c", {}),
         (TWO, LOST, bus(NEAR, NEAR_TOO), "", dict.fromkeys("ab", ("the job's GPUs could not be read (denied)", False))),
         (TWO, (), bus(NEAR, NEAR_TOO), "", dict.fromkeys("ab", ("no GPU to measure the distance from", True))),
-        ((*TWO, dev("s", C, f.port(rate_gbps=25.0))), (), bus(NEAR, NEAR_TOO, CPU_0), "",
-         dict.fromkeys("ab", ("no GPU to measure the distance from", True))),
+        (
+            (*TWO, dev("s", C, f.port(rate_gbps=25.0))),
+            (),
+            bus(NEAR, NEAR_TOO, CPU_0),
+            "",
+            dict.fromkeys("ab", ("no GPU to measure the distance from", True)),
+        ),
         (TWO, G, bus(GPU, NEAR, NEAR_TOO), "", dict.fromkeys("ab", ("nearest to GPU0 (PIX)", True))),
         (TWO, G, LOST, "", dict.fromkeys("ab", ("perhaps the HCA of GPU0", False))),
         # of two at one distance the other may be the job's, where the rate of one could not be read
-        (UNRATED, G, bus(GPU, NEAR, NEAR_TOO), "",
-         {"a": ("nearest to GPU0 (PIX)", True), "b": ("perhaps the HCA of GPU0 (PIX)", False)}),
+        (
+            UNRATED,
+            G,
+            bus(GPU, NEAR, NEAR_TOO),
+            "",
+            {"a": ("nearest to GPU0 (PIX)", True), "b": ("perhaps the HCA of GPU0 (PIX)", False)},
+        ),
         (UNRATED[1:], G, bus(GPU, NEAR_TOO), "", {"b": ("nearest to GPU0 (PIX)", True)}),  # no other to choose
         # certain for one GPU is certain
-        (UNRATED, (*G, hcas.GpuPlace("GPU1", 1, LOST, None, None)), bus(GPU, NEAR, NEAR_TOO), "",
-         {"a": ("nearest to GPU0 (PIX), GPU1", True), "b": ("perhaps the HCA of GPU0 (PIX), GPU1", False)}),
-        (TWO, (hcas.GpuPlace("GPU1", 1, LOST, None, None), *G), bus(GPU, NEAR, NEAR_TOO), "",
-         dict.fromkeys("ab", ("nearest to GPU1, GPU0 (PIX)", True))),
+        (
+            UNRATED,
+            (*G, hcas.GpuPlace("GPU1", 1, LOST, None, None)),
+            bus(GPU, NEAR, NEAR_TOO),
+            "",
+            {"a": ("nearest to GPU0 (PIX), GPU1", True), "b": ("perhaps the HCA of GPU0 (PIX), GPU1", False)},
+        ),
+        (
+            TWO,
+            (hcas.GpuPlace("GPU1", 1, LOST, None, None), *G),
+            bus(GPU, NEAR, NEAR_TOO),
+            "",
+            dict.fromkeys("ab", ("nearest to GPU1, GPU0 (PIX)", True)),
+        ),
         # a device without a place is said, also where it is not the nearest
-        ((dev("a", A), dev("x", LOST)), G, bus(GPU, NEAR), "",
-         {"a": ("nearest to GPU0 (PIX)", True),
-          "x": ("perhaps the HCA of one of the GPUs: its place on PCI is not known", False)}),
+        (
+            (dev("a", A), dev("x", LOST)),
+            G,
+            bus(GPU, NEAR),
+            "",
+            {
+                "a": ("nearest to GPU0 (PIX)", True),
+                "x": ("perhaps the HCA of one of the GPUs: its place on PCI is not known", False),
+            },
+        ),
         ((dev("a", A), dev("soft", None)), G, bus(GPU, NEAR), "", {"a": ("nearest to GPU0 (PIX)", True)}),
         # a prefix takes what nobody meant, too: then the nearest of them count, and what is called by its name
         ((dev("x1", A), dev("x12", C)), G, bus(GPU, NEAR, CPU_0), "x1", {"x1": CHOSEN}),
@@ -213,15 +240,25 @@ CHOSEN, NEAREST = ("NCCL_IB_HCA selects it", True), ("nearest to GPU0 (PIX)", Tr
         ((dev("x1", A), dev("x12", C), dev("x13", C)), G, bus(GPU, NEAR, CPU_0), "x12,x", {"x12": CHOSEN, "x1": NEAREST}),
         ((dev("x1", A), dev("x12", C)), G, bus(GPU, NEAR, CPU_0), "^x12", {"x1": NEAREST}),
         # through the CPU an idle port may be another network's, and one that works is the job's all the same
-        ((dev("c", C, DOWN), dev("d", D)), G, bus(GPU, CPU_0, CPU_1), "",
-         {"c": ("perhaps the HCA of GPU0 (PHB)", False), "d": ("nearest to GPU0 (SYS)", True)}),
-        ((dev("c", C, DOWN), dev("d", D, f.port(state=LOST))), G, bus(GPU, CPU_0, CPU_1), "",
-         {"c": ("perhaps the HCA of GPU0 (PHB)", False), "d": ("nearest to GPU0 (SYS)", True)}),
+        (
+            (dev("c", C, DOWN), dev("d", D)),
+            G,
+            bus(GPU, CPU_0, CPU_1),
+            "",
+            {"c": ("perhaps the HCA of GPU0 (PHB)", False), "d": ("nearest to GPU0 (SYS)", True)},
+        ),
+        (
+            (dev("c", C, DOWN), dev("d", D, f.port(state=LOST))),
+            G,
+            bus(GPU, CPU_0, CPU_1),
+            "",
+            {"c": ("perhaps the HCA of GPU0 (PHB)", False), "d": ("nearest to GPU0 (SYS)", True)},
+        ),
         ((dev("c", C, f.port(state=LOST)), dev("d", D)), G, bus(GPU, CPU_0, CPU_1), "", {"c": ("nearest to GPU0 (PHB)", True)}),
         ((dev("c", C, DOWN), dev("d", D, DOWN)), G, bus(GPU, CPU_0, CPU_1), "", {"c": ("nearest to GPU0 (PHB)", True)}),
         ((dev("a", A, DOWN), dev("d", D)), G, bus(GPU, NEAR, CPU_1), "", {"a": ("nearest to GPU0 (PIX)", True)}),
     ],
-)  # fmt: skip
+)
 def test_subjects(
     devices: tuple[RdmaDevice, ...], gpus: Any, pci: Pci | Unavailable, choice: str, found: dict[str, tuple[str, bool]]
 ) -> None:

@@ -38,8 +38,11 @@ def ports(*some: Any) -> RdmaDevice:
         (verbs(node_numbers=(231, 7)), "stale", f"{NODE} is device 231:7, sysfs says 231:192: a stale node"),
         (verbs(open_errno=LOST), "unread", f"open {NODE}: denied"),
         (verbs(open_errno="ENOENT"), "not-mapped", f"{NODE} does not open: ENOENT: it is not mapped here"),
-        (verbs(open_errno="EPERM"), "EPERM",
-         f"{NODE} does not open: EPERM: a device rule of the cgroup (or seccomp) refuses it"),
+        (
+            verbs(open_errno="EPERM"),
+            "EPERM",
+            f"{NODE} does not open: EPERM: a device rule of the cgroup (or seccomp) refuses it",
+        ),
         (verbs(open_errno="ENXIO"), "ENXIO", f"{NODE} does not open: ENXIO: no driver stands behind the node"),
         (verbs(open_errno="EIO"), "open", f"{NODE} does not open: EIO"),
         # the library and its provider
@@ -61,7 +64,7 @@ def ports(*some: Any) -> RdmaDevice:
         # what fails for certain goes before what could not be read
         (f.hca(0, uverbs=LOST, ports=(f.port(state="DOWN"),)), "port", "no ACTIVE port: port 1 DOWN, LinkUp"),
     ],
-)  # fmt: skip
+)
 def test_each_step(device: RdmaDevice, step: str, text: str) -> None:
     found = usable(device, f.rdma(), f.net())
     assert (found.step, found.text) == (step, text)
@@ -121,7 +124,7 @@ ELSEWHERE = Unavailable("failed", "EINVAL")
         ((f.roce_port("eth9", gids=(f.gid(0, netdev="eth9"), f.gid(3, netdev=LOST))),), f.net(), "unread", "of GID 3: denied"),
         ((f.roce_port("eth9", gids=(f.gid(3, netdev=LOST), f.gid(4, netdev="eth0"))),), f.net(), "usable", ""),
     ],
-)  # fmt: skip
+)
 def test_the_interface_of_a_gid(some: tuple[Any, ...], net: Net | Unavailable, step: str, text: str) -> None:
     found = usable(ports(*some), f.rdma(), net)
     assert found.step == step and text in found.text, found

@@ -29,17 +29,34 @@ from netdoctor.model import Severity, Status, Unavailable
 from tests.support.facts import environ
 
 TORCHRUN = {
-    "TORCHELASTIC_RUN_ID": "x", "RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8",
-    "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "gpu1", "MASTER_PORT": "29500",
-}  # fmt: skip
+    "TORCHELASTIC_RUN_ID": "x",
+    "RANK": "9",
+    "WORLD_SIZE": "16",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "8",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+    "MASTER_ADDR": "gpu1",
+    "MASTER_PORT": "29500",
+}
 SRUN = {
-    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_NUM_TASKS": "3", "SLURM_NODEID": "2",
-    "SLURM_STEP_TASKS_PER_NODE": "1(x3)", "SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "gpu[03,07-08]",
-}  # fmt: skip
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_NODES": "3",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_NODEID": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
+    "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_NODELIST": "gpu[03,07-08]",
+}
 OPENMPI = {
-    "OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "MASTER_ADDR": "m",
-}  # fmt: skip
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "MASTER_ADDR": "m",
+}
 HYDRA = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2", "MASTER_ADDR": "m"}
 INDEXED = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "3", "NNODES": "4", "MASTER_ADDR": "train-0.train"}
 JOBSET = {"JOBSET_NAME": "js", "REPLICATED_JOB_NAME": "w", "JOB_COMPLETION_INDEX": "1", "NNODES": "2"}
@@ -107,10 +124,17 @@ def test_what_is_missing_is_said(given: Given, text: str) -> None:
 @pytest.mark.parametrize(
     ("nodelist", "names"),
     [
-        ("gpu[03-04,9],login1", ["gpu03", "gpu04", "gpu9", "login1"]), ("a", ["a"]), ("a-1.b,c", ["a-1.b", "c"]),
-        ("r[9-10]n", ["r9n", "r10n"]), ("[1-2]", ["1", "2"]), ("", []), ("a[x]", []), ("a,b[x]", ["a"]), (",", []),
+        ("gpu[03-04,9],login1", ["gpu03", "gpu04", "gpu9", "login1"]),
+        ("a", ["a"]),
+        ("a-1.b,c", ["a-1.b", "c"]),
+        ("r[9-10]n", ["r9n", "r10n"]),
+        ("[1-2]", ["1", "2"]),
+        ("", []),
+        ("a[x]", []),
+        ("a,b[x]", ["a"]),
+        (",", []),
     ],
-)  # fmt: skip
+)
 def test_slurms_list_of_nodes(nodelist: str, names: list[str]) -> None:
     assert list(hosts(nodelist)) == names
 
@@ -570,7 +594,7 @@ def test_a_path_on_which_nothing_follows_is_not_called_an_mtu() -> None:
         ((usual(0), usual(1, 9000)), {"nodes, MTU in 10.0.0.0/24": "mtu"}),
         ((usual(0), usual(1), usual(1)), {"h1, 10.0.0.1": "duplicate_address", "h2, 10.0.0.1": "duplicate_address"}),
     ],
-)  # fmt: skip
+)
 def test_what_addresses_show(given: tuple[tuple[str, str, str, int], ...], expected: dict[str, str]) -> None:
     made = heard(len(given), places=placed(*given), addresses={n: one[2] for n, one in enumerate(given)})
     twice = len(given) > 2 and given[1] == given[2]

@@ -27,9 +27,24 @@ from netdoctor.model import Status
 
 LIMITS = {**dict.fromkeys(SUBJECTS, 30.0)}
 ANYTHING: tuple[Any, ...] = (
-    None, True, -1, 0, 1e308, 10**400, float("nan"), float("inf"), "", "x", "\x1b[0m", "9" * 400, [], [[]], {},
-    {"a": {}}, [1e400],
-)  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    1e308,
+    10**400,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "\x1b[0m",
+    "9" * 400,
+    [],
+    [[]],
+    {},
+    {"a": {}},
+    [1e400],
+)
 
 
 # What other nodes say of the run
@@ -49,8 +64,16 @@ def events(ranks: int = 2) -> list[dict[str, Any]]:
 
 
 def part() -> dict[str, Any]:
-    cut = {"kind": "stalled", "time": 4.0, "seconds": 3.0, "text": "x", "entered": [1, 2], "left": [1, 1], "stopped": [0],
-           "blocked": [1]}  # fmt: skip
+    cut = {
+        "kind": "stalled",
+        "time": 4.0,
+        "seconds": 3.0,
+        "text": "x",
+        "entered": [1, 2],
+        "left": [1, 1],
+        "stopped": [0],
+        "blocked": [1],
+    }
     return {"events": events(), "cut": cut}
 
 

@@ -56,14 +56,23 @@ def test_paths_without_a_figure(run: Run, words: str) -> None:
         (f.hca_run(), f.rdma(devices=(f.hca(0, ports=(f.port(), f.port(2, rate_gbps=100.0))),)), 25.0),
         (f.hca_run(), LOST, "not read: RDMA devices: denied"),
         (f.hca_run(), f.rdma(devices=LOST), "not read: RDMA devices: denied"),
-        (f.hca_run(log=f.log(net="Socket", vias=(f.via(),))), None,
-         "unsupported: sockets of one node do not cross the network"),
-        (f.run(2, experiment=AllReduce("nccl", 2, "cuda", gpus=(0, 1)), log=f.log(vias=(f.via(),))), None,
-         "not read: which port carried the data"),  # P2P and SHM are off in the job's environment
-        (f.hca_run(experiment=AllReduce("nccl", 2, "cuda", path=Path.parse("between nodes"), gpus=(0,))), None,
-         "not read: which port carried the data"),
+        (
+            f.hca_run(log=f.log(net="Socket", vias=(f.via(),))),
+            None,
+            "unsupported: sockets of one node do not cross the network",
+        ),
+        (
+            f.run(2, experiment=AllReduce("nccl", 2, "cuda", gpus=(0, 1)), log=f.log(vias=(f.via(),))),
+            None,
+            "not read: which port carried the data",
+        ),  # P2P and SHM are off in the job's environment
+        (
+            f.hca_run(experiment=AllReduce("nccl", 2, "cuda", path=Path.parse("between nodes"), gpus=(0,))),
+            None,
+            "not read: which port carried the data",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_port_that_both_ranks_share(run: Run, rdma: Rdma | Unavailable | None, found: float | str) -> None:
     assert limit(run, rdma=rdma) == found
 

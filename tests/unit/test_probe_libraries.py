@@ -60,7 +60,7 @@ PYTHONS: dict[str, tuple[dict[str, str], dict[str, str], str | None, tuple[str, 
         None,
         ("/root/.pyenv/versions/3.11.7/bin/python3", "python3 on PATH"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("files", "variables", "configured", "expected"), PYTHONS.values(), ids=PYTHONS)
@@ -87,7 +87,7 @@ COMMANDS: dict[str, tuple[str, dict[str, str], tuple[str, str]]] = {
     "sh": ("/j/x.sh", {"/j/x.sh": "#!/bin/sh\n"}, ("/usr/bin/python3", "python3 on PATH; the command does not tell")),
     "a program": ("/bin/srun", {"/bin/srun": "\x7fELF"}, ("/usr/bin/python3", "python3 on PATH; the command does not tell")),
     "nothing": ("/nosuch", {}, ("/usr/bin/python3", "python3 on PATH; the command does not tell")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("command", "files", "expected"), COMMANDS.values(), ids=COMMANDS)

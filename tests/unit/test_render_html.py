@@ -91,11 +91,23 @@ def test_other_peoples_strings_stay_text(made: Report) -> None:
 def whole() -> Report:
     sizes = [1 << power for power in range(12, 27)]
     figures = {"busbw_gb_s": {str(s): 360.0 * s / (s + (1 << 23)) for s in sizes}, "latency_s": {"4096": 25e-6}}
-    run = {"backend": "nccl", "device": "cuda", "ranks": 8, "path": "default", "state": "finished", "verified": True,
-           "transports": {"P2P/CUMEM": 224}}  # fmt: skip
+    run = {
+        "backend": "nccl",
+        "device": "cuda",
+        "ranks": 8,
+        "path": "default",
+        "state": "finished",
+        "verified": True,
+        "transports": {"P2P/CUMEM": 224},
+    }
     found = Finding(Status.PASS, "341 GB/s", measured={"limit": Quantity(450, "GB/s")})
-    return report(PASS, check("allreduce.bandwidth", found), runs=(run,), volatile={"runs": [figures]},
-                  inventory=inventory(facts.machine()))  # fmt: skip
+    return report(
+        PASS,
+        check("allreduce.bandwidth", found),
+        runs=(run,),
+        volatile={"runs": [figures]},
+        inventory=inventory(facts.machine()),
+    )
 
 
 def test_curve_limit_transports_topology_and_inventory_are_shown() -> None:

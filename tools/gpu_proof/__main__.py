@@ -67,9 +67,14 @@ def prove(
             end = time.monotonic() + min(left, step.seconds)
             more = {"GPU_PROOF_SECONDS": f"{end - time.monotonic() - 3:.0f}"}
             children.run(
-                step, command_of(step), ledger, end, environment={**environment, **more},
-                changed=lambda: report.write(ledger.document(), stem), log=str(log),
-            )  # fmt: skip
+                step,
+                command_of(step),
+                ledger,
+                end,
+                environment={**environment, **more},
+                changed=lambda: report.write(ledger.document(), stem),
+                log=str(log),
+            )
             ledger.running = ""
 
 
@@ -100,9 +105,11 @@ def main(arguments: Sequence[str] | None = None, steps: tuple[Step, ...] = STEPS
         log = build / "steps.log"
         log.write_bytes(b"")
         environment = {
-            **os.environ, "GPU_PROOF_OUT": str(base), "GPU_PROOF_SLUG": machine.slug,
+            **os.environ,
+            "GPU_PROOF_OUT": str(base),
+            "GPU_PROOF_SLUG": machine.slug,
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
-        }  # fmt: skip
+        }
         report.write(ledger.document(), stem)
         prove(ledger, machine, stem, given.seconds, environment, log)
     except Interrupted as stop:

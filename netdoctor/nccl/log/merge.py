@@ -244,12 +244,38 @@ def _event(state: State, seen: Seen) -> Event:
 
 
 # What only the level INFO prints (src/debug.cc: the default mask is INIT, ENV from 2.16.5, BOOTSTRAP from 2.23).
-_AT_INFO = frozenset((
-    "nccl_version", "cuda_version", "cuda_driver_version", "bootstrap_ifname", "bootstrap_address", "network", "net",
-    "plugin", "devices", "vias", "transports", "gdrdma", "dmabuf", "nvls", "mnnvl", "sharp", "collnet", "channels",
-    "affinity", "nodes", "nranks", "init_seconds", "env", "gdr_hca", "gdr_distance", "algorithms", "socket_interfaces",
-    "oob",
-))  # fmt: skip
+_AT_INFO = frozenset(
+    (
+        "nccl_version",
+        "cuda_version",
+        "cuda_driver_version",
+        "bootstrap_ifname",
+        "bootstrap_address",
+        "network",
+        "net",
+        "plugin",
+        "devices",
+        "vias",
+        "transports",
+        "gdrdma",
+        "dmabuf",
+        "nvls",
+        "mnnvl",
+        "sharp",
+        "collnet",
+        "channels",
+        "affinity",
+        "nodes",
+        "nranks",
+        "init_seconds",
+        "env",
+        "gdr_hca",
+        "gdr_distance",
+        "algorithms",
+        "socket_interfaces",
+        "oob",
+    )
+)
 
 
 def _with_absent(facts: LogFacts) -> LogFacts:

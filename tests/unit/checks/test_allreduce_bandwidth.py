@@ -122,7 +122,7 @@ def test_a_port_in_loopback_never_fails(rate: float, status: Status) -> None:
         (hca_run(), gpus(), 25.0),
         (hca_run(hca="mlx5_9:1"), gpus(), None),
     ],
-)  # fmt: skip
+)
 def test_limits(given: Run, devices: Gpus, limit: float | None) -> None:
     found = path_limit(given, devices, pci(), rdma())
     assert (round(found.rate, 1) if isinstance(found, Limit) else None) == limit

@@ -86,11 +86,13 @@ def test_the_report_says_which_python_was_tried(state: str) -> None:
     [
         ("RuntimeError: ifa != nullptr. Unable to find address for: nosuch0", "socket_ifname"),
         ("RuntimeError: rv != -1. -1 vs -1. bind: Address already in use", "bootstrap_ports"),
-        ("DistBackendError: NCCL error / Last error: / Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000",
-         "duplicate_gpu"),
+        (
+            "DistBackendError: NCCL error / Last error: / Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000",
+            "duplicate_gpu",
+        ),
         ("RuntimeError: planted", "rank_died"),
     ],
-)  # fmt: skip
+)
 def test_the_error_of_the_rank_that_failed_gives_the_cause(error: str, cause: str) -> None:
     given = gloo_run(state="failed", verified=None, blamed=(1,), ranks=(rank(0), rank(1, phase="init", error=error)))
     found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)}))

@@ -118,7 +118,7 @@ FAILS: dict[str, tuple[Changes, str, str]] = {
     "threads squeezed": ({Baseline: ranks(FIRST, (7,)), Environ: f.environ({"KMP_AFFINITY": "compact"})}, "GPU0", "KMP"),
     "memory by cpuset": ({Cpu: f.cpu(memory_allowed=frozenset({0}))}, "memory", "cpuset"),
     "memory by numactl": ({Cpu: f.cpu(memory_policy=MemoryPolicy("bind", frozenset({1})))}, "memory", "memory policy"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("changes", "subject", "words"), FAILS.values(), ids=FAILS)
@@ -191,8 +191,10 @@ UNKNOWNS: dict[str, tuple[Changes, str]] = {
     "environment lost, no run": ({Baseline: LOST, Environ: LOST}, "(OpenMP's variables could not be read)"),
     "the firmware names no node": ({Gpus: NO_NODE}, "the firmware names no NUMA node"),
     "the GPU's node is lost": (
-        {Gpus: f.gpus(all=tuple(f.gpu(i, numa_node=LOST) for i in range(8))),
-         Pci: f.pci(devices=tuple(f.gpu_device(i, numa_node=NO_PLACE) for i in range(8)))},
+        {
+            Gpus: f.gpus(all=tuple(f.gpu(i, numa_node=LOST) for i in range(8))),
+            Pci: f.pci(devices=tuple(f.gpu_device(i, numa_node=NO_PLACE) for i in range(8))),
+        },
         f"NUMA node of the GPU: {NO_PLACE}",
     ),
     "the GPU's node is none of those that are shown": (
@@ -207,7 +209,7 @@ UNKNOWNS: dict[str, tuple[Changes, str]] = {
         {Cpu: f.cpu(nodes=(f.node(0, FIRST, {7: 20}), f.node(1, SECOND, {7: 20}))), Baseline: ranks(SECOND)},
         "no distances of NUMA node 0",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("changes", "words"), UNKNOWNS.values(), ids=UNKNOWNS)

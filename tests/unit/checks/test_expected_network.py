@@ -31,7 +31,7 @@ from tests.support.facts import (
     port,
     rdma,
     run,
-)  # fmt: skip
+)
 
 IB = log(net="IB", network="IB")
 SOCKET = log(net="Socket", network="Socket")

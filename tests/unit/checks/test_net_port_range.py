@@ -243,7 +243,7 @@ TORCHRUN_2 = Launcher("torchrun", 0, 16, 0, 8, nodes=2)
         ({"job": job(nodes=2, nodes_stated=True), "gpus": LOST}, None),
         ({"job": job(nodes=2, nodes_stated=True), "gpus": LOST, "ports": ports(low=40000, high=49999)}, (UNKNOWN, None)),
     ],
-)  # fmt: skip
+)
 def test_ports_that_connections_keep(facts: dict[str, Any], status: Any) -> None:
     assert found(**facts).get("connections") == status
 
@@ -307,27 +307,41 @@ SET = net(master=HERE, master_port=20000)
     ("facts", "subject", "commands"),
     [
         # the kernel's default is enough to the last port
-        ({"ports": ports(low=40000, high=40039, reserved=frozenset(range(32768, 60951)))}, "listeners",
-         [f"{RANGE}='32768 60999'"]),
-        ({"ports": ports(low=40000, high=40039, reserved=frozenset(range(32768, 60952)))}, "listeners",
-         [f"{RANGE}='30000 65535'"]),
+        (
+            {"ports": ports(low=40000, high=40039, reserved=frozenset(range(32768, 60951)))},
+            "listeners",
+            [f"{RANGE}='32768 60999'"],
+        ),
+        (
+            {"ports": ports(low=40000, high=40039, reserved=frozenset(range(32768, 60952)))},
+            "listeners",
+            [f"{RANGE}='30000 65535'"],
+        ),
         ({"job": FEW, "environ": NO_PXN}, "connections", [f"{RANGE}='30000 65535'"]),
         # below 30000 lie service ports: they are reserved before the range is widened over them
         ({"job": MANY, "environ": NO_PXN}, "connections", [f"{RESERVED}=28028,29500", f"{RANGE}='10240 65535'"]),
-        ({"job": MANY, "environ": NO_PXN, "ports": ports(reserved=frozenset({8080, 29500}))}, "connections",
-         [f"{RANGE}='10240 65535'"]),  # RAS alone stops no job
-        ({"job": MANY, "environ": NO_PXN, "ports": ports(reserved=frozenset({8080, 8081}))}, "connections",
-         [f"{RESERVED}=8080-8081,28028,29500", f"{RANGE}='10240 65535'"]),
-        ({"job": MANY, "environ": NO_PXN, "net": SET}, "connections",
-         [f"{RESERVED}=20000,28028", f"{RANGE}='10240 65535'"]),
-        ({"job": MANY, "environ": NO_PXN, "net": net(master=THERE, master_port=29500)}, "connections",
-         [f"{RESERVED}=28028,29500", f"{RANGE}='10240 65535'"]),
+        (
+            {"job": MANY, "environ": NO_PXN, "ports": ports(reserved=frozenset({8080, 29500}))},
+            "connections",
+            [f"{RANGE}='10240 65535'"],
+        ),  # RAS alone stops no job
+        (
+            {"job": MANY, "environ": NO_PXN, "ports": ports(reserved=frozenset({8080, 8081}))},
+            "connections",
+            [f"{RESERVED}=8080-8081,28028,29500", f"{RANGE}='10240 65535'"],
+        ),
+        ({"job": MANY, "environ": NO_PXN, "net": SET}, "connections", [f"{RESERVED}=20000,28028", f"{RANGE}='10240 65535'"]),
+        (
+            {"job": MANY, "environ": NO_PXN, "net": net(master=THERE, master_port=29500)},
+            "connections",
+            [f"{RESERVED}=28028,29500", f"{RANGE}='10240 65535'"],
+        ),
         # what is reserved could not be read: nothing can be appended to it
         ({"job": MANY, "environ": NO_PXN, "ports": ports(reserved=LOST)}, "connections", [f"{RANGE}='10240 65535'"]),
         # no range is wide enough
         ({"job": shape(nodes=1024, all_to_all=True), "environ": NO_PXN}, "connections", []),
     ],
-)  # fmt: skip
+)
 def test_the_mend_widens_no_further_than_needed(facts: dict[str, Any], subject: str, commands: list[str]) -> None:
     finding = findings(**facts)[subject]
     assert finding.status is FAIL and finding.fix
@@ -350,19 +364,34 @@ def test_the_mend_mends_and_nothing_else_is_wrong_after_it(facts: dict[str, Any]
     ("facts", "subject", "words"),
     [
         ({"ports": ports(low=40000, high=40039, reserved=LOST)}, "listeners", "the range 40000 40039 has 40 ports"),
-        ({"ports": ports(low=40000, high=40039, reserved=frozenset({39999, 40000, 40039, 40040}))}, "listeners",
-         "the range 40000 40039 has 40 ports, 2 of them reserved"),
+        (
+            {"ports": ports(low=40000, high=40039, reserved=frozenset({39999, 40000, 40039, 40040}))},
+            "listeners",
+            "the range 40000 40039 has 40 ports, 2 of them reserved",
+        ),
         ({"vantage": outside()}, "listeners", "the range 32768 60999 has 28232 ports here, seen as root outside the job"),
-        ({"vantage": outside(why_not="")}, "listeners",
-         "the range 32768 60999 has 28232 ports here, seen outside the job's network namespace"),
-        ({"net": net(master=HERE, master_port=29500), "vantage": outside()}, "MASTER_PORT",
-         "MASTER_PORT 29500 is free here, seen as root outside the job"),
-        ({"net": net(master=HERE, master_port=29500), "ports": ports(listening=LOST)}, "MASTER_PORT",
-         "whether MASTER_PORT 29500 is free could not be read: denied"),
-        ({"net": net(master=HERE, master_port=29500), "ports": ports(reserved=LOST)}, "MASTER_PORT",
-         "whether MASTER_PORT 29500 is free could not be read: denied"),
+        (
+            {"vantage": outside(why_not="")},
+            "listeners",
+            "the range 32768 60999 has 28232 ports here, seen outside the job's network namespace",
+        ),
+        (
+            {"net": net(master=HERE, master_port=29500), "vantage": outside()},
+            "MASTER_PORT",
+            "MASTER_PORT 29500 is free here, seen as root outside the job",
+        ),
+        (
+            {"net": net(master=HERE, master_port=29500), "ports": ports(listening=LOST)},
+            "MASTER_PORT",
+            "whether MASTER_PORT 29500 is free could not be read: denied",
+        ),
+        (
+            {"net": net(master=HERE, master_port=29500), "ports": ports(reserved=LOST)},
+            "MASTER_PORT",
+            "whether MASTER_PORT 29500 is free could not be read: denied",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_was_seen_is_said(facts: dict[str, Any], subject: str, words: str) -> None:
     assert findings(**facts)[subject].message.endswith(words)
 
@@ -374,9 +403,21 @@ def test_a_master_port_at_either_end_of_the_range(port: int, status: Status) -> 
 
 @pytest.mark.parametrize(
     ("value", "off"),
-    [("1", True), ("0x1", True), (" 01", True), ("1 # off", True), ("+1", True), ("2", False), ("0", False), ("", False),
-     ("true", False), ("11", False), ("-1", False), ("9223372036854775808", False)],
-)  # fmt: skip
+    [
+        ("1", True),
+        ("0x1", True),
+        (" 01", True),
+        ("1 # off", True),
+        ("+1", True),
+        ("2", False),
+        ("0", False),
+        ("", False),
+        ("true", False),
+        ("11", False),
+        ("-1", False),
+        ("9223372036854775808", False),
+    ],
+)
 def test_pxn_is_off_where_nccl_reads_one(value: str, off: bool) -> None:
     facts = {"job": shape(nodes=256, all_to_all=True), "environ": environ({"NCCL_PXN_DISABLE": value})}
     assert ("without PXN" in str(findings(**facts).get("connections"))) is off
@@ -384,9 +425,20 @@ def test_pxn_is_off_where_nccl_reads_one(value: str, off: bool) -> None:
 
 @pytest.mark.parametrize(
     ("value", "on"),
-    [("1", True), ("0x1", True), ("01", True), ("", True), ("9223372036854775808", True), ("0", False), ("00", False),
-     ("false", False), ("2", False), ("-1", False), ("0 # off", False)],
-)  # fmt: skip
+    [
+        ("1", True),
+        ("0x1", True),
+        ("01", True),
+        ("", True),
+        ("9223372036854775808", True),
+        ("0", False),
+        ("00", False),
+        ("false", False),
+        ("2", False),
+        ("-1", False),
+        ("0 # off", False),
+    ],
+)
 def test_ras_is_on_where_nccl_reads_one(value: str, on: bool) -> None:
     found = findings(ports=ports(low=1024, high=65535), environ=environ({"NCCL_RAS_ENABLE": value}))["service ports"]
     assert ("28028" in found.message) is on

@@ -367,21 +367,29 @@ BOTH = far("eth0", "eth1")
 @pytest.mark.parametrize(
     ("given", "status", "words", "commands"),
     [
-        (seen(LO, SLOW, FAST, master=BOTH), FAIL, "eth0 (1000 Mb/s), eth1 (100000 Mb/s): slower than eth1 alone",
-         ("export NCCL_SOCKET_IFNAME==eth1",)),
+        (
+            seen(LO, SLOW, FAST, master=BOTH),
+            FAIL,
+            "eth0 (1000 Mb/s), eth1 (100000 Mb/s): slower than eth1 alone",
+            ("export NCCL_SOCKET_IFNAME==eth1",),
+        ),
         (seen(LO, ETH0, BR, master=far("eth0")), FAIL, "also takes br-1a2b", ("export NCCL_SOCKET_IFNAME==eth0",)),
         (seen(LO, ETH0, BLIND, master=BOTH), UNKNOWN, "eth0, eth1; the speed of eth1 is not known", None),
         # two halves as fast as the whole: no gain from leaving one out
         (seen(LO, netlink_link("eth0", 2, "10.0.0.7", speed_mbps=50000), FAST, master=BOTH), PASS, "takes eth0, eth1", None),
-        (seen(LO, netlink_link("eth0", 2, "10.0.0.7", speed_mbps=49000), FAST, master=BOTH), FAIL, "slower than eth1 alone",
-         ("export NCCL_SOCKET_IFNAME==eth1",)),
+        (
+            seen(LO, netlink_link("eth0", 2, "10.0.0.7", speed_mbps=49000), FAST, master=BOTH),
+            FAIL,
+            "slower than eth1 alone",
+            ("export NCCL_SOCKET_IFNAME==eth1",),
+        ),
         # nothing but networks of containers
         (seen(LO, BR, BR2, default_route=None, master=far("eth7")), UNKNOWN, "nothing shows that other nodes", None),
         # the default route may lead through it
         (seen(LO, ETH0, BR, default_route=LOST, master=far("eth0")), UNKNOWN, "takes br-1a2b: container", None),
         (seen(LO, BR, BR2, default_route=None), PASS, "takes br-1a2b, br-3c4d", None),
     ],
-)  # fmt: skip
+)
 def test_interfaces_that_sockets_spread_over(given: Net, status: Status, words: str, commands: tuple[str, ...] | None) -> None:
     finding = findings(net=given, baseline=SOCKET_LOG)["NET/Socket"]
     assert finding.status is status and words in finding.message, finding

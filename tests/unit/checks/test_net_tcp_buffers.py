@@ -230,15 +230,27 @@ EXACT = tuned(tcp_rmem="4096 131072 67108864", tcp_wmem="4096 16384 3125000")
         ({"net": on(25000), "kernel": tuned(tcp_wmem="4096 16384 62500")}, PASS),
         ({"net": on(25000), "kernel": tuned(tcp_wmem="4096 16384 62498")}, FAIL),
         # buffers that the job sets, by version
-        ({"net": on(25000, 0.5), "environ": environ({"NCCL_SOCKET_RCVBUF": "1048576"}),
-          "nccl": nccl_choice(version=(2, 27, 3))}, FAIL),
-        ({"net": on(25000, 0.5), "environ": environ({"NCCL_SOCKET_RCVBUF": "1048576"}),
-          "nccl": nccl_choice(version=(2, 27, 2))}, PASS),
+        (
+            {
+                "net": on(25000, 0.5),
+                "environ": environ({"NCCL_SOCKET_RCVBUF": "1048576"}),
+                "nccl": nccl_choice(version=(2, 27, 3)),
+            },
+            FAIL,
+        ),
+        (
+            {
+                "net": on(25000, 0.5),
+                "environ": environ({"NCCL_SOCKET_RCVBUF": "1048576"}),
+                "nccl": nccl_choice(version=(2, 27, 2)),
+            },
+            PASS,
+        ),
         # what is no number to NCCL sets nothing, though str.isdigit() takes it
         ({"net": on(25000, 0.5), "environ": environ({"NCCL_SOCKET_SNDBUF": "\u00b2"})}, PASS),
         ({"net": on(25000, 0.5), "environ": environ({"NCCL_SOCKET_NTHREADS": "\u00b2"})}, PASS),
     ],
-)  # fmt: skip
+)
 def test_the_last_byte_counts(facts: dict[str, Any], status: Status) -> None:
     assert findings(**facts)["eth0"].status is status
 
@@ -282,10 +294,15 @@ def test_a_window_for_one_site_needs_no_advice() -> None:
         ({"environ": environ(nccl=LOST), "nccl": nccl_choice(version=(2, 26, 2))}, "which interfaces carry the data"),
         ({"kernel": tuned(tcp_rmem="4096 131072")}, "the TCP buffers could not be read: malformed"),
         ({"environ": environ({"NCCL_SOCKET_SNDBUF": "65536"}), "kernel": kernel(sysctls={})}, "could not be read"),
-        ({"environ": environ({"NCCL_SOCKET_SNDBUF": "65536"}),
-          "kernel": kernel(sysctls={k: v for k, v in LINUX.items() if k != "net.core.wmem_max"})}, "net.core.wmem_max"),
+        (
+            {
+                "environ": environ({"NCCL_SOCKET_SNDBUF": "65536"}),
+                "kernel": kernel(sysctls={k: v for k, v in LINUX.items() if k != "net.core.wmem_max"}),
+            },
+            "net.core.wmem_max",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_was_lost_is_named(facts: dict[str, Any], words: str) -> None:
     finding = findings(**facts)["node"]
     assert finding.status is UNKNOWN and words in finding.message, finding.message

@@ -96,7 +96,7 @@ FAILS: dict[str, tuple[Changes, str, str]] = {
     "no subnet manager": ({Rdma: all_hcas(ports=(f.port(state="INIT"),))}, "port", "subnet manager"),
     "an errno without a rule of its own": ({Rdma: every_node(open_errno="EIO")}, "open", "strace"),
     "GID of another namespace": ({Rdma: FOREIGN_GID, Vantage: f.pod()}, "gid", "network namespace"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("changes", "step", "mend"), FAILS.values(), ids=FAILS)

@@ -62,7 +62,7 @@ GIVEN = JobPython("/x/bin/python", "--python", False, True)
         ({Gpus: gpus(0, all=NONE, visible=NONE)}, Status.UNKNOWN, None),  # a container without GPUs on a node with them
         ({Gpus: gpus(visible=NONE), Baseline: baseline(run(**CPU_ONLY))}, Status.FAIL, "cuda_driver_mismatch"),
     ],
-)  # fmt: skip
+)
 def test_table(facts: dict[type, object], status: Status, cause: str | None) -> None:
     found = only(judge(torch_backend, machine() | facts))
     assert (found.status, found.cause) == (status, cause), found

@@ -62,7 +62,7 @@ EXIT_CODES = {"healthy": (0,), "unhealthy": (3,), "inconclusive": (0, 4, 130, 14
 PARTS = {
     "schema": str, "tool_version": str, "identity": dict, "vantage": dict, "profile": str, "verdict": dict,
     "checks": list, "runs": list, "inventory": dict, "volatile": dict,
-}  # fmt: skip
+}
 
 
 class Refused(ValueError):
@@ -137,7 +137,7 @@ def finding_report(host, subject, status, message, how, evidence=None):
         "fingerprint": fingerprint, "check": "fleet.audited", "status": status, "severity": severity, "cause": cause,
         "subject": subject, "message": message, "expected": None, "evidence": evidence or {}, "how": how, "why": None, "notes": [],
         "fix": None, "cure": None, "waived": None, "blocking": True,
-    }  # fmt: skip
+    }
     word, code = ("unhealthy", 3) if status == "fail" else ("inconclusive", 4)
     return {
         "schema": SCHEMA,
@@ -179,7 +179,7 @@ def checked_report(result, host, check_name=True):
         return finding_report(
             host, "name", "unknown", "the host that answered calls itself %s" % line(says, 80),
             "addresses in the inventory and DNS; check_name: false where names differ on purpose", {"host": line(says, 253)},
-        )  # fmt: skip
+        )
     report["identity"]["host"] = host
     report["identity"].pop("node", None)  # the inventory's name counts
     report["volatile"].pop("attempts", None)
