@@ -1,4 +1,4 @@
-"""Collect, run, judge, cure.  `diagnose` is pure: answers and runs in, report out."""
+"""Collect, judge, report: pure, but for the host that is asked."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from netdoctor import __version__
 from netdoctor.causes import CAUSES
 from netdoctor.facts import registry as facts
-from netdoctor.host.base import Host, ReplayHost
+from netdoctor.host.base import Host
 from netdoctor.model import CheckResult, Finding, Kind, Report, Severity, Status, Unavailable, Verdict, plain
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
     from netdoctor.plugins import Need
-    from netdoctor.snapshot.snapshot import Snapshot
 
 Progress = Callable[[str], None]
 Decide = Callable[[tuple[CheckResult, ...], Mapping[str, Any]], tuple[tuple[CheckResult, ...], Verdict]]
@@ -225,14 +224,3 @@ def _rank_figures(rank: Any) -> dict[str, Any]:
         "user_cpu": rank.user_cpu,
         "collective_seconds": rank.collective_seconds,
     }
-
-
-def diagnose(
-    snapshot: Snapshot, specs: Sequence[CheckSpec], decide: Decide, profile: str, extra: tuple[CheckResult, ...] = ()
-) -> Report:
-    """The report of a snapshot: the same as was given where it was taken, but for `volatile`."""
-    chosen = [s for s in specs if not snapshot.selected or s.id in snapshot.selected]
-    work = Work(ReplayHost(snapshot.answers), chosen, extra, dict(snapshot.runs))
-    collect(work, wanted(chosen))
-    judge_all(work)
-    return report(work, decide, profile, snapshot.partial)

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from netdoctor import engine
 from netdoctor.cli import setup
 from netdoctor.config.load import Config
+from netdoctor.snapshot.diagnose import diagnose
 from netdoctor.snapshot.snapshot import Snapshot, SnapshotError, loads
 
 
@@ -36,7 +36,7 @@ def run(
         why = getattr(error, "strerror", None) or error
         return setup.refuse(SnapshotError(f"{file}: {why}"), format, output)
     decide = setup.decider(config, chosen, snapshot.partial)
-    return setup.deliver(engine.diagnose(snapshot, specs, decide, config.profile, extra), format, output, exit_style)
+    return setup.deliver(diagnose(snapshot, specs, decide, config.profile, extra), format, output, exit_style)
 
 
 def _read(file: str) -> Snapshot:

@@ -15,6 +15,7 @@ from netdoctor.config.load import Config
 from netdoctor.host.base import ReplayHost
 from netdoctor.model import Finding, Report, Unavailable
 from netdoctor.report import json as as_json
+from netdoctor.snapshot.diagnose import diagnose as judge_snapshot
 from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
 
 ROOT: Final = pathlib.Path(__file__).parents[2]
@@ -50,7 +51,7 @@ def findings(have: dict[str, Any]) -> dict[str, tuple[Finding, ...]]:
 def report(taken: Snapshot) -> Report:
     """As `netdoctor diagnose` gives it."""
     config = diagnose._with_policy(Config(), taken.policy)
-    return engine.diagnose(taken, specs(), setup.decider(config, taken.selected, taken.partial), config.profile)
+    return judge_snapshot(taken, specs(), setup.decider(config, taken.selected, taken.partial), config.profile)
 
 
 def stable(taken: Snapshot) -> dict[str, Any]:
