@@ -40,7 +40,7 @@ from netdoctor.facts.runs import (
 )
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
-from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, size_text
+from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
 from netdoctor.nccl import gpudirect, hcas, ifname, interfaces, transport
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_proof
@@ -225,6 +225,7 @@ __all__ = [
     "ifname",
     "interfaces",
     "library_at",
+    "missing",
     "nccl_environment",
     "nccl_integer",
     "nccl_param",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from netdoctor import __version__
 from netdoctor.causes import CAUSES
 from netdoctor.facts import registry as facts
+from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host
 from netdoctor.model import CheckResult, Finding, Kind, Report, Severity, Status, Unavailable, Verdict, plain
 
@@ -19,6 +20,26 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 Decide = Callable[[tuple[CheckResult, ...], Mapping[str, Any]], tuple[tuple[CheckResult, ...], Verdict]]
+
+
+# Checks that still leave it to the engine to say `unknown` where a fact could not be read.  The list may only shrink: a fact
+# is always there, and a check asks its fields.
+BY_PARAMETER = frozenset(
+    {
+        "allreduce.bandwidth",
+        "allreduce.run",
+        "cpu.numa_affinity",
+        "hardware.accelerator",
+        "nccl.environment",
+        "nccl.version",
+        "net.port_range",
+        "net.socket_ifname",
+        "net.tcp_buffers",
+        "rdma.dev_infiniband",
+        "rdma.gpudirect",
+        "torch.backend",
+    }
+)
 
 
 @dataclass
@@ -57,9 +78,12 @@ def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
 
     values: dict[str, Any] = {}
     for need in needs(spec):
-        value = have.get(need.type.__name__, Unavailable(Kind.NOT_READ, f"no {need.type.__name__}"))
-        if isinstance(value, Unavailable) and not need.optional:
-            return (_complete(spec, _missing(need, value)),)
+        value = facts.of(have, need.type.__name__)
+        lost = value if isinstance(value, Unavailable) else value.lost if isinstance(value, Fact) else None
+        if lost is not None and need.optional:
+            value = lost  # as long as there are parameters `Fact | Unavailable`
+        elif lost is not None and (spec.id in BY_PARAMETER or value is lost):
+            return (_complete(spec, _missing(need, lost)),)
         values[need.parameter] = value
     try:
         found = tuple(spec.judge(**values))

@@ -124,7 +124,7 @@ def run(
                     if passive
                     else "--no-allreduce"
                 )
-                work.facts.update(dict.fromkeys(facts.RUNS, Unavailable(Kind.REFUSED, why)))
+                _without(work, Unavailable(Kind.REFUSED, why))
             progress("looking at the node")
             facts.prefetch(host, facts.closure(names))
             engine.collect(work, names)
@@ -137,12 +137,17 @@ def run(
                 _cures(work, session, config, progress)
     except Interrupted as stop:
         outcome.partial, outcome.signal = f"interrupted by {stop}", stop.number
-        work.facts.update({n: Unavailable(Kind.NO_BUDGET, outcome.partial) for n in facts.RUNS if n not in work.facts})
+        _without(work, Unavailable(Kind.NO_BUDGET, outcome.partial))
     finally:
         if session is not None:
             session.close()
         live.close()
     return outcome
+
+
+def _without(work: engine.Work, why: Unavailable) -> None:
+    """Of the runs that are not there yet nothing is known."""
+    work.facts.update({name: facts.unread(name, why) for name in facts.RUNS if name not in work.facts})
 
 
 def _begin(work: engine.Work, config: Config, progress: engine.Progress, together: Together | None) -> Session | None:
@@ -156,7 +161,7 @@ def _begin(work: engine.Work, config: Config, progress: engine.Progress, togethe
         variables if isinstance(variables, Unavailable) else job_python(work.host, variables, config.python, config.command)
     )
     if isinstance(python, Unavailable):
-        work.facts.update(dict.fromkeys(facts.RUNS, python))
+        _without(work, python)
         return None
     progress(f"starting {python.path} ({python.why})")
     session = Session(python.path, dict(os.environ), user=config.user, limits=together.limits if together else None)

@@ -103,6 +103,11 @@ class Unavailable:
         return False
 
 
+def missing(*values: object) -> Unavailable | None:
+    """The first of these that is Unavailable; None: all of them are there."""
+    return next((value for value in values if isinstance(value, Unavailable)), None)
+
+
 @dataclass(frozen=True)
 class Quantity:
     """A measured number with its unit, e.g. ``Quantity(11.2, "GB/s")``."""

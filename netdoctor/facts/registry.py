@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host
 from netdoctor.model import Kind, Unavailable
 
@@ -40,10 +41,9 @@ SOURCES: Final[dict[str, Source]] = {
     "NcclChoice": Source("netdoctor.facts.nccl_choice", after=("Libraries",)),
 }
 
-# Facts that are runs: the engine makes them, or a snapshot brings them.
-RUNS: Final = ("Baseline", "PathRun")
+# Facts that are runs: made by `live`, or brought by a snapshot.
+RUNS: Final = {"Baseline": "netdoctor.facts.runs", "PathRun": "netdoctor.facts.runs"}
 
-Fact = Any
 Facts = Mapping[str, Any]  # by the fact's class name
 
 
@@ -63,11 +63,25 @@ def closure(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(n for n in SOURCES if n in seen)
 
 
-def make(host: Host, name: str, have: Facts) -> Fact | Unavailable:
+def unread(name: str, why: Unavailable) -> Any:
+    """The fact of that name of which nothing could be read; `why` itself for a fact that is not a `Fact` yet."""
+    module = SOURCES[name].module if name in SOURCES else RUNS[name]
+    kind = getattr(importlib.import_module(module), name)
+    return kind.unread(why) if issubclass(kind, Fact) else why
+
+
+def of(have: Facts, name: str) -> Any:
+    """The fact of that name; where nobody made it, the one of which nothing was read."""
+    found = have.get(name)
+    return unread(name, Unavailable(Kind.NOT_READ, f"no {name}")) if found is None else found
+
+
+def make(host: Host, name: str, have: Facts) -> Any:
     """One fact.  A probe that raises is a defect of ours: it costs this fact, not the run."""
     source = SOURCES[name]
     function: Callable[..., Any] = getattr(importlib.import_module(source.module), source.function)
     try:
-        return function(host, *(have.get(n, Unavailable(Kind.NOT_READ, n)) for n in source.after))
+        found = function(host, *(of(have, n) for n in source.after))
     except Exception as error:  # the border: whatever a probe did not foresee becomes one missing fact
-        return Unavailable(Kind.CRASHED, f"probe {name}: {type(error).__name__}: {error}")
+        found = Unavailable(Kind.CRASHED, f"probe {name}: {type(error).__name__}: {error}")
+    return unread(name, found) if isinstance(found, Unavailable) else found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from netdoctor import engine
 from netdoctor.api import CheckSpec, Finding, JobShape, Kernel, Vantage, check, fail, ok
 from netdoctor.cli import setup
 from netdoctor.config.load import Config
+from netdoctor.facts.base import Fact
 from netdoctor.host.base import RecordingHost, ReplayHost
-from netdoctor.model import Severity, Status, Unavailable
+from netdoctor.model import Kind, Severity, Status, Unavailable, plain
 from netdoctor.report import json as as_json
 from netdoctor.snapshot import snapshot
 from netdoctor.snapshot.diagnose import diagnose
@@ -102,6 +104,32 @@ def test_a_probe_that_raises_costs_one_fact(monkeypatch: pytest.MonkeyPatch) -> 
     engine.collect(work, ["Kernel", "JobShape"])
     assert isinstance(work.facts["Kernel"], Unavailable) and work.facts["Kernel"].kind == "crashed"
     assert isinstance(work.facts["JobShape"], JobShape)
+
+
+@dataclass(frozen=True)
+class Bridge(Fact):
+    """A fact as every fact shall be."""
+
+    name: str | Unavailable
+    ports: tuple[str, ...] | Unavailable
+    ours: bool = False
+
+
+def test_a_fact_is_there_when_nothing_was_read() -> None:
+    why = Unavailable(Kind.DENIED, "br0")
+    bridge = Bridge.unread(why)
+    assert (bridge.name, bridge.ports, bridge.ours, bridge.lost) == (why, why, False, why)
+    assert Bridge("br0", ()).lost is None
+    assert plain(bridge) == {"name": plain(why), "ports": plain(why), "ours": False}
+
+
+def test_a_fact_that_cannot_say_that_it_was_not_read() -> None:
+    @dataclass(frozen=True)
+    class Sure(Fact):
+        name: str
+
+    with pytest.raises(TypeError, match=r"Sure\.name"):
+        Sure.unread(Unavailable(Kind.DENIED))
 
 
 def test_diagnose_says_what_the_live_run_said() -> None:
