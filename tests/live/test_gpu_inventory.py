@@ -14,7 +14,7 @@ import pytest
 from netdoctor.facts import gpu, pci
 from netdoctor.host.base import LiveHost
 from netdoctor.model import Unavailable
-from tests.support import gpus
+from tests.support.machines import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]
 Note = Callable[[str, object], None]

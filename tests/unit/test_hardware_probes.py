@@ -11,7 +11,7 @@ import pytest
 from netdoctor.facts import cpu, gpu, kernel, pci, rdma
 from netdoctor.host.base import Answer, LiveHost, RecordingHost, ReplayHost
 from netdoctor.model import Unavailable
-from tests.support.trees import GPU_BUSES, HCA_BUSES, Extra, dgx_h100, scratch
+from tests.support.machines.sysfs import GPU_BUSES, HCA_BUSES, Extra, dgx_h100, scratch
 
 DEV = {"dir:/dev": ["full", "null", "nvidia0", "nvidiactl", "zero"]}
 VERBS: dict[str, Any] = {
@@ -148,7 +148,7 @@ def test_accelerators_by_their_device_nodes(healthy: dict[str, Answer], node: st
     assert the_pci(healthy | {"dir:/dev": ["null", node]}).foreign_accelerators == (f"/dev/{node}",)
 
 
-def test_without_dev_nobody_says_that_there_is_no_other_accelerator(healthy: dict[str, Answer]) -> None:
+def test_without_dev_nobody_denies_other_accelerators(healthy: dict[str, Answer]) -> None:
     nothing: list[Answer] = [Unavailable("denied"), []]
     for answer in nothing:
         assert isinstance(the_pci(healthy | {"dir:/dev": answer}).foreign_accelerators, Unavailable)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from netdoctor.facts import container, cpu, gpu, kernel, pci, rdma, vantage
 from netdoctor.host.base import Answer, LiveHost, RecordingHost, ReplayHost
 from netdoctor.model import KINDS, Unavailable
-from tests.support.trees import Extra, dgx_h100, scratch
+from tests.support.machines.sysfs import Extra, dgx_h100, scratch
 from tests.unit.test_hardware_probes import CUDA, CUDA_GPU, DEV, NVML, NVML_GPU, VERBS
 from tests.unit.test_place_probes import place
 

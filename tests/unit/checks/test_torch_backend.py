@@ -80,7 +80,7 @@ def test_a_torch_without_cpu_backend_passes_with_a_note() -> None:
     assert not only(judge(torch_backend, machine() | {Baseline: baseline(run(backends=both))})).notes
 
 
-def test_a_gloo_run_of_a_cuda_torch_that_was_not_asked_is_unknown() -> None:
+def test_a_gloo_run_of_an_unasked_cuda_torch_is_unknown() -> None:
     given = replace(gloo_run(), cuda_available=None)
     assert only(judge(torch_backend, machine() | {Baseline: baseline(given)})).status is Status.UNKNOWN
 
