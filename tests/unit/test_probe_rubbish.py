@@ -126,5 +126,5 @@ def test_losing_an_answer_never_makes_a_machine_look_bare(machine: dict[str, Ans
             for why in kinds:
                 host = ReplayHost(machine | {question: why})
                 tree, devices = pci.probe(host), rdma.probe(host).devices
-                assert isinstance(tree, Unavailable) or tree.rdma or tree.unread, question
+                assert isinstance(tree, Unavailable) or tree.rdma or tree.unclassified, question
                 assert devices != (), question
