@@ -40,7 +40,7 @@ from netdoctor.facts.runs import (
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
 from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
-from netdoctor.nccl import gpudirect, hcas, ifname, interfaces, transport
+from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, tcp_window, transport
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_proof
 from netdoctor.nccl.integers import integer as nccl_integer
@@ -210,6 +210,7 @@ __all__ = [
     "VisibleGpu",
     "Way",
     "accelerator",
+    "affinity",
     "cause_of",
     "check",
     "fail",
@@ -236,6 +237,7 @@ __all__ = [
     "plugin_interfaces",
     "size_text",
     "skip",
+    "tcp_window",
     "transport",
     "unknown",
     "usable",

@@ -27,14 +27,11 @@ Decide = Callable[[tuple[CheckResult, ...], Mapping[str, Any]], tuple[tuple[Chec
 BY_PARAMETER = frozenset(
     {
         "allreduce.bandwidth",
-        "cpu.numa_affinity",
         "hardware.accelerator",
         "nccl.environment",
         "nccl.version",
-        "net.tcp_buffers",
         "rdma.dev_infiniband",
         "rdma.gpudirect",
-        "torch.backend",
     }
 )
 

@@ -84,6 +84,12 @@ class Net(Fact):
         return by_name or next((one for one in self.links if any(a.label == name for a in one.addresses)), None)
 
     @property
+    def perhaps_others(self) -> tuple[Peer | Unavailable, ...]:
+        """The peers that are not known to be this node, and why some could not be read."""
+        peers = (self.peers,) if isinstance(self.peers, Unavailable) else self.peers
+        return tuple(one for one in (self.master, *peers) if one is not None and not (one and one.local is True))
+
+    @property
     def others(self) -> tuple[Peer, ...]:
         """The peers that are known to be other nodes, that of MASTER_ADDR first."""
         return tuple(one for one in (self.master, *(self.peers or ())) if one and one.local is False)

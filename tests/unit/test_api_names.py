@@ -9,9 +9,10 @@ Accelerator Address AllReduce Baseline CommonRun Cpu Cure Environ Expected FROM_
 Gpu Gpus Interrupts JobPython JobShape Kernel Kind Launcher Libraries Link LocalPorts LogFacts MemoryPolicy Module
 NcclChoice NcclLibrary Net Node Obstacle PathLimit PathRun Pci PciDevice PciLink Peer Plugin Provider Quantity RankResult Rdma
 RdmaDevice RdmaPort Route Run Selector Setting Severity State Status Torch TorchFacts UNLIMITED Unavailable Usable Uverbs
-Vantage VisibleGpu Way accelerator cause_of check fail fix_container fix_environment fix_module fix_sysctl gdr_proof
+Vantage VisibleGpu Way accelerator affinity cause_of check fail fix_container fix_environment fix_module fix_sysctl gdr_proof
 gpudirect hcas ifname interfaces library_at missing nccl_environment nccl_integer nccl_param nccl_ports ok out_of_memory
-parse_selector parse_version path_limit plugin_interfaces size_text skip transport unknown usable used_nccl version_text
+parse_selector parse_version path_limit plugin_interfaces size_text skip tcp_window transport unknown usable used_nccl
+version_text
 """
 
 
