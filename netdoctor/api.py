@@ -17,7 +17,8 @@ from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.job import Expected, JobShape
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
-from netdoctor.facts.libraries import JobPython, Libraries, NcclLibrary, Plugin, Torch
+from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
+from netdoctor.facts.library_search import JobPython, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.nccl_version import text as version_text

@@ -135,7 +135,6 @@ class RankResult:
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     system_cpu: float = 0.0  # seconds in the timed loops
     user_cpu: float = 0.0
-    bytes_moved: int = 0
     mapped: tuple[str, ...] = ()  # libnccl files in /proc/self/maps
     affinity: tuple[int, ...] = ()  # CPUs after import
     thread_affinity: tuple[int, ...] = ()  # CPUs of a thread that was started after import
