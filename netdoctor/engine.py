@@ -26,9 +26,7 @@ Decide = Callable[[tuple[CheckResult, ...], Mapping[str, Any]], tuple[tuple[Chec
 # is always there, and a check asks its fields.
 BY_PARAMETER = frozenset(
     {
-        "allreduce.bandwidth",
         "cpu.numa_affinity",
-        "hardware.accelerator",
         "nccl.environment",
         "nccl.version",
         "net.tcp_buffers",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from netdoctor.facts import library_search as find
-from netdoctor.facts.base import Fact
+from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.library_search import JobPython, Torch, prefix_of
 from netdoctor.facts.loader import Object, Search, Taken, default_dirs, expand, split_path, takes
 from netdoctor.facts.nccl_version import parse
@@ -51,6 +51,10 @@ class Libraries(Fact):
     nccl: tuple[NcclLibrary, ...] | Unavailable
     plugins: tuple[Plugin, ...] | Unavailable
     incomplete: tuple[str, ...] = ()  # sources that could not be read: there may be more libraries than these
+
+    @classmethod
+    def _unread(cls, why: Unavailable) -> dict[str, Any]:
+        return super()._unread(no_evidence(why))
 
 
 @dataclass

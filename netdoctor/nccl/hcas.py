@@ -218,5 +218,4 @@ def no_accelerator(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> bool:
     """Positive evidence that there is none: PCI was read and shows none, and libcuda shows none or is absent."""
     if not isinstance(pci, Pci) or pci.gpus != () or pci.unclassified or pci.foreign_accelerators != ():
         return False
-    seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
-    return seen.kind == Kind.ABSENT if isinstance(seen, Unavailable) else not seen
+    return isinstance(gpus, Gpus) and gpus.none_visible
