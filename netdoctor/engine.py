@@ -30,7 +30,6 @@ BY_PARAMETER = frozenset(
         "nccl.environment",
         "nccl.version",
         "net.tcp_buffers",
-        "rdma.dev_infiniband",
         "rdma.gpudirect",
         "torch.backend",
     }
