@@ -39,11 +39,11 @@ from netdoctor.facts.runs import (
     Way,
 )
 from netdoctor.facts.vantage import Vantage
-from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
+from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_module, fix_sysctl
 from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
 from netdoctor.nccl import gpudirect, hcas, ifname, interfaces, transport
 from netdoctor.nccl import ports as nccl_ports
-from netdoctor.nccl.gdr_evidence import GdrProof, gdr_proof
+from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
 from netdoctor.nccl.integers import integer as nccl_integer
 from netdoctor.nccl.integers import param as nccl_param
 from netdoctor.nccl.log.facts import LogFacts
@@ -216,9 +216,12 @@ __all__ = [
     "fail",
     "fix_container",
     "fix_environment",
+    "fix_gpudirect",
     "fix_module",
     "fix_sysctl",
+    "gdr_mechanisms",
     "gdr_proof",
+    "gdr_sends",
     "gpudirect",
     "hcas",
     "ifname",

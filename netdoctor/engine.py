@@ -30,7 +30,6 @@ BY_PARAMETER = frozenset(
         "nccl.environment",
         "nccl.version",
         "net.tcp_buffers",
-        "rdma.gpudirect",
         "torch.backend",
     }
 )
