@@ -41,7 +41,7 @@ from netdoctor.facts.runs import (
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_module, fix_sysctl
 from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
-from netdoctor.nccl import gpudirect, hcas, ifname, interfaces, transport
+from netdoctor.nccl import gpudirect, hcas, ifname, interfaces, net_plugin, transport
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
 from netdoctor.nccl.integers import integer as nccl_integer
@@ -50,7 +50,7 @@ from netdoctor.nccl.log.facts import LogFacts
 from netdoctor.nccl.rdma_access import Usable, usable
 from netdoctor.nccl.selector import Selector
 from netdoctor.nccl.selector import parse as parse_selector
-from netdoctor.nccl.used_version import library_at, plugin_interfaces, used_nccl
+from netdoctor.nccl.used_version import used_nccl
 from netdoctor.variables import judge as nccl_environment
 
 # What to do where evidence is not the job's own.
@@ -226,18 +226,17 @@ __all__ = [
     "hcas",
     "ifname",
     "interfaces",
-    "library_at",
     "missing",
     "nccl_environment",
     "nccl_integer",
     "nccl_param",
     "nccl_ports",
+    "net_plugin",
     "ok",
     "out_of_memory",
     "parse_selector",
     "parse_version",
     "path_limit",
-    "plugin_interfaces",
     "size_text",
     "skip",
     "transport",

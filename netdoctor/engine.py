@@ -28,7 +28,6 @@ BY_PARAMETER = frozenset(
     {
         "cpu.numa_affinity",
         "nccl.environment",
-        "nccl.version",
         "net.tcp_buffers",
         "torch.backend",
     }

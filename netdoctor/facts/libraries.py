@@ -56,6 +56,15 @@ class Libraries(Fact):
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
         return super()._unread(no_evidence(why))
 
+    def at(self, path: str) -> NcclLibrary | None:
+        """The libnccl of this path."""
+        return next((one for one in self.nccl or () if path in (one.path, one.real_path)), None)
+
+    def nccl_version(self, path: str) -> tuple[int, int, int] | Unavailable:
+        """The version of the libnccl of this path."""
+        found = self.at(path)
+        return found.version if found else Unavailable(Kind.NOT_READ, "not among the libraries that were looked at")
+
 
 @dataclass
 class _Survey:

@@ -207,6 +207,15 @@ class Baseline(Fact):
     python: str = ""
     nccl_ran: bool = False  # False: two Gloo ranks, "NCCL did not run"
 
+    @property
+    def finished(self) -> bool:
+        return bool(self.run and self.run.finished)
+
+    @property
+    def nccl_run(self) -> Run | None:
+        """The run, if NCCL ran in it."""
+        return (self.run or None) if self.nccl_ran else None
+
 
 @dataclass(frozen=True)
 class PathRun(Fact):
