@@ -27,7 +27,6 @@ Decide = Callable[[tuple[CheckResult, ...], Mapping[str, Any]], tuple[tuple[Chec
 BY_PARAMETER = frozenset(
     {
         "cpu.numa_affinity",
-        "nccl.environment",
         "net.tcp_buffers",
         "torch.backend",
     }
