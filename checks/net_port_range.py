@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from netdoctor.api import (
@@ -21,6 +22,7 @@ from netdoctor.api import (
     check,
     fail,
     fix_sysctl,
+    missing,
     nccl_param,
     nccl_ports,
     ok,
@@ -38,146 +40,140 @@ Services = Mapping[int, str]  # port -> what binds it
 OWN_NETWORK = ("veth", "macvlan", "ipvlan", "netkit")  # what a container of its own network namespace has as its interface
 
 
+@dataclass(frozen=True)
+class Range:
+    """The range of ports, and what the job needs of it."""
+
+    low: int
+    high: int
+    ports: LocalPorts
+    vantage: Vantage
+    job: JobShape
+    ranks: int | None
+    need: nccl_ports.Listeners
+    guard: Services  # what a wider range must leave alone
+
+    @property
+    def free(self) -> int:
+        """What was not read counts as not taken, and then nothing passes."""
+        return nccl_ports.sure(self.low, self.high, self.ports.taken)
+
+    @property
+    def text(self) -> str:
+        """Configured, not counted: who listens just now changes from run to run."""
+        reserved = self.inside(self.ports.reserved or ())
+        of = f", {reserved} of them reserved" if reserved else ""
+        return f"the range {self.low} {self.high} has {self.high - self.low + 1} ports{of}"
+
+    @property
+    def place(self) -> str:
+        return self.vantage.why_not or "seen outside the job's network namespace"
+
+    def inside(self, some: Iterable[int]) -> int:
+        return sum(1 for port in some if self.low <= port <= self.high)
+
+    def wider(self, need: int) -> Fix:
+        """The narrowest of `WIDER` that is enough, with its service ports reserved; where reserved ports are what is missing,
+        this says so by itself."""
+        reserved = self.ports.reserved or frozenset[int]()
+        unread = isinstance(self.ports.reserved, Unavailable)  # then nothing can be appended to it
+        for low, high in WIDER:
+            keep = [] if unread else _unguarded(low, high, reserved, self.guard)
+            if nccl_ports.sure(low, high, self.ports.taken.union(keep)) < need:
+                continue
+            span = (RANGE, f"{low} {high}")
+            # Writing the list clears the old one (Documentation/networking/ip-sysctl.rst): what is reserved stays in it.  It
+            # is written first, so that no connection gets one of these ports in between.
+            kept = _list(reserved.union(keep))
+            return fix_sysctl(self.vantage, RESERVED, kept, span) if keep else fix_sysctl(self.vantage, *span)
+        return Fix("no port range has that many: reserve fewer ports, run fewer communicators or Gloo groups, or let PXN on")
+
+
 @check(id="net.port_range", title="There are ports for every listener of the job", cause="bootstrap_ports")
 def port_range(
-    ports: LocalPorts,
-    vantage: Vantage,
-    job: JobShape,
-    net: Net,
-    environ: Environ,
-    gpus: Gpus,
-    nccl: NcclChoice,
+    ports: LocalPorts, vantage: Vantage, job: JobShape, net: Net, environ: Environ, gpus: Gpus, nccl: NcclChoice
 ) -> Iterator[Finding]:
     if isinstance(ports.low, Unavailable) or isinstance(ports.high, Unavailable):
         yield unknown(f"{RANGE} could not be read: {ports.low}", subject="listeners")
         return
-    span = (ports.low, ports.high)
-    version = nccl.version or None
-    services = _services(net, environ, version)
-    guard = {**services, **_stated_master_port(net)}  # what a wider range must leave alone
-    yield from _listeners(span, ports, vantage, job, job.ranks_here(environ, gpus), version, guard)
-    yield from _connections(span, ports, vantage, job, environ, job.ranks_here(environ, gpus), version, guard)
-    yield from _service_ports(span, ports, vantage, net, services)
-    yield from _master_port(span, ports, vantage, net)
-
-
-def _taken(ports: LocalPorts) -> frozenset[int]:
-    """What is known to be taken; missing lists count as empty, and then nothing passes."""
-    reserved, listening = ports.reserved, ports.listening
-    none: frozenset[int] = frozenset()
-    return (none if isinstance(reserved, Unavailable) else reserved) | (
-        none if isinstance(listening, Unavailable) else listening
-    )
-
-
-def _listeners(
-    span: tuple[int, int],
-    ports: LocalPorts,
-    vantage: Vantage,
-    job: JobShape,
-    ranks: int | None,
-    version: tuple[int, int, int] | None,
-    guard: Services,
-) -> Iterator[Finding]:
-    free = nccl_ports.sure(*span, _taken(ports))
-    have = _span_text(span, ports)  # in messages: what is configured; who listens just now changes from run to run
+    version, ranks = nccl.version or None, job.ranks_here(environ, gpus)
     need = nccl_ports.listeners(ranks or MANY_RANKS, job.communicators, job.gloo_groups, version)
-    evidence: dict[str, Any] = {
-        "range": f"{span[0]} {span[1]}",
-        "reserved": "unread" if isinstance(ports.reserved, Unavailable) else _inside(span, ports.reserved),
+    services = _services(net, environ, version)
+    guard = {**services, **({net.master_port: "MASTER_PORT"} if net.master_port else {})}
+    span = Range(ports.low, ports.high, ports, vantage, job, ranks, need, guard)
+    yield _listeners(span)
+    yield from _connections(span, environ)
+    yield from _service_ports(span, net, services)
+    yield from _master_port(span, net)
+
+
+def _listeners(span: Range) -> Finding:
+    ports, ranks, need = span.ports, span.ranks, span.need
+    said: dict[str, Any] = {
+        "subject": "listeners",
+        "measured": {"usable": span.free, "listening": _count(span, ports.listening, None)},
+        "range": f"{span.low} {span.high}",
+        "reserved": _count(span, ports.reserved, "unread"),
         "ranks": ranks,
         "listeners": need.total,
     }
-    measured = {
-        "usable": free,
-        "listening": None if isinstance(ports.listening, Unavailable) else _inside(span, ports.listening),
-    }
-    if free < need.total and ranks is not None:
-        yield fail(
-            f"{need.total} listeners must bind at once ({_words(need)}), and {have}",
-            subject="listeners",
+    if span.free < need.total and ranks is not None:
+        parts = (("NCCL bootstrap and proxy", need.bootstrap + need.root), ("NCCL RAS", need.ras), ("Gloo", need.gloo))
+        words = ", ".join(f"{name} {count}" for name, count in parts if count)
+        return fail(
+            f"{need.total} listeners must bind at once ({words}), and {span.text}",
             expected=f"at least {need.total} ports in {RANGE} that are neither reserved nor taken",
-            fix=_widen(vantage, ports, need.total, guard),
-            measured=measured,
-            **evidence,
+            fix=span.wider(need.total),
+            **said,
         )
-        return
-    missing = next((one for one in (ports.reserved, ports.listening) if isinstance(one, Unavailable)), None)
-    if missing is not None:
-        yield unknown(f"which ports are taken could not be read: {missing}", subject="listeners", measured=measured, **evidence)
-    elif isinstance(job.nodes, Unavailable):
-        yield unknown(f"{have}; the job's shape: {job.nodes}", subject="listeners", measured=measured, **evidence)
-    elif not vantage.job_network:
-        yield unknown(f"{have} here, {_place(vantage)}", subject="listeners", how=HERE, measured=measured, **evidence)
-    elif ranks is None and free < need.total:
-        yield unknown(
-            f"{have}; how many ranks run on this node is not known",
-            subject="listeners",
-            how=RANKS,
-            measured=measured,
-            **evidence,
-        )
-    else:
-        who = (
-            f"{need.total} listeners of {ranks} rank{'s' * (ranks > 1)}"
-            if ranks
-            else f"{need.total} listeners of up to {MANY_RANKS} ranks"
-        )
-        notes = []
-        if span[1] - span[0] < nccl_ports.DEFAULT_RANGE[1] - nccl_ports.DEFAULT_RANGE[0]:
-            notes.append(f"{RANGE} is narrower than the kernel's default (32768 60999); every other program shares it")
-        yield ok(f"there are ports for the {who}", subject="listeners", notes=notes, measured=measured, **evidence)
+    if (lost := missing(ports.reserved, ports.listening)) is not None:
+        return unknown(f"which ports are taken could not be read: {lost}", **said)
+    if (lost := missing(span.job.nodes)) is not None:
+        return unknown(f"{span.text}; the job's shape: {lost}", **said)
+    if not span.vantage.job_network:
+        return unknown(f"{span.text} here, {span.place}", how=HERE, **said)
+    if ranks is None and span.free < need.total:
+        return unknown(f"{span.text}; how many ranks run on this node is not known", how=RANKS, **said)
+    who = f"of {ranks} rank{'s' * (ranks > 1)}" if ranks else f"of up to {MANY_RANKS} ranks"
+    narrow = span.high - span.low < nccl_ports.DEFAULT_RANGE[1] - nccl_ports.DEFAULT_RANGE[0]
+    note = f"{RANGE} is narrower than the kernel's default (32768 60999); every other program shares it"
+    return ok(f"there are ports for the {need.total} listeners {who}", notes=[note] if narrow else [], **said)
 
 
-def _connections(
-    span: tuple[int, int],
-    ports: LocalPorts,
-    vantage: Vantage,
-    job: JobShape,
-    environ: Environ,
-    ranks: int | None,
-    version: tuple[int, int, int] | None,
-    guard: Services,
-) -> Iterator[Finding]:
+def _count(span: Range, some: frozenset[int] | Unavailable, lost: str | None) -> int | str | None:
+    return lost if isinstance(some, Unavailable) else span.inside(some)
+
+
+def _connections(span: Range, environ: Environ) -> Iterator[Finding]:
     """Only a fail or a doubt says something of its own: an estimate that fits is part of the finding about listeners."""
-    if isinstance(environ.variables, Unavailable) and (job.all_to_all or not job.nodes_stated):
-        why = f"how many nodes, and whether PXN is off: the job's variables: {environ.variables}"
-        yield unknown(why, subject="connections")
+    job, ranks, nodes = span.job, span.ranks, span.job.node_count(environ)
+    lost = missing(environ.variables)
+    if lost is not None and (job.all_to_all or not job.nodes_stated):
+        yield unknown(f"how many nodes, and whether PXN is off: the job's variables: {lost}", subject="connections")
         return
-    nodes = job.node_count(environ)
     if isinstance(nodes, Unavailable):
         yield unknown(f"how many nodes: {nodes}", subject="connections")
         return
     if nodes < 2:
         return
-    no_pxn = environ.get("NCCL_PXN_DISABLE")
-    pxn = nccl_param(no_pxn, 0) != 1  # src/graph/paths.cc, ncclTopoComputePaths: nothing but 1 is off
-    here = ranks or MANY_RANKS
+    pxn = nccl_param(environ.get("NCCL_PXN_DISABLE"), 0) != 1  # src/graph/paths.cc, ncclTopoComputePaths: nothing but 1 is off
+    here, need = ranks or MANY_RANKS, span.need.total
     kept = nccl_ports.kept_by_connections(here, here * nodes, job.communicators, all_to_all=job.all_to_all, pxn=pxn)
-    need = nccl_ports.listeners(here, job.communicators, job.gloo_groups, version).total
-    free = nccl_ports.sure(*span, _taken(ports))
-    if not need <= free < need + kept:
+    if not need <= span.free < need + kept:
         return
     if ranks is None:
-        yield unknown(
-            f"whether connections from other nodes find ports: {_span_text(span, ports)}; how many ranks run on this node "
-            "is not known",
-            subject="connections",
-            how=RANKS,
-            nodes=nodes,
-        )
+        text = f"whether connections from other nodes find ports: {span.text}; how many ranks run on this node is not known"
+        yield unknown(text, subject="connections", how=RANKS, nodes=nodes)
         return
-    how = (
-        "all-to-all without PXN: a connection from every remote rank to every local one" if job.all_to_all and not pxn else None
-    )
+    every = "all-to-all without PXN: a connection from every remote rank to every local one"
     yield fail(
-        f"about {kept} connections from other nodes keep a port each, beside {need} listeners; {_span_text(span, ports)}",
+        f"about {kept} connections from other nodes keep a port each, beside {need} listeners; {span.text}",
         subject="connections",
         severity=Severity.WARNING,
-        fix=_widen(vantage, ports, need + kept, guard),
-        how=how,
+        fix=span.wider(need + kept),
+        how=every if job.all_to_all and not pxn else None,
         why="`bind: Address already in use` while connections are set up",
-        measured={"usable": free},
+        measured={"usable": span.free},
         nodes=nodes,
         ranks=ranks,
         estimate=kept,
@@ -196,122 +192,78 @@ def _services(net: Net, environ: Environ, version: tuple[int, int, int] | None) 
     return found
 
 
-def _stated_master_port(net: Net) -> Services:
-    return {net.master_port: "MASTER_PORT"} if net.master_port else {}
-
-
-def _unguarded(span: tuple[int, int], reserved: frozenset[int], services: Services) -> list[int]:
+def _unguarded(low: int, high: int, reserved: frozenset[int], services: Services) -> list[int]:
     """The services' ports that any outbound connection may be given."""
-    found = sorted(port for port in services if span[0] <= port <= span[1] and port not in reserved)
+    found = sorted(port for port in services if low <= port <= high and port not in reserved)
     # NCCL src/ras/client_support.cc: where RAS cannot bind it says so at INFO, and the job goes on, without `ncclras`.
     return [] if found == [nccl_ports.RAS_PORT] else found
 
 
-def _service_ports(
-    span: tuple[int, int], ports: LocalPorts, vantage: Vantage, net: Net, services: Services
-) -> Iterator[Finding]:
+def _service_ports(span: Range, net: Net, services: Services) -> Iterator[Finding]:
     """A range whose floor was lowered: any outbound connection may sit on a port that a service binds later."""
-    if isinstance(ports.reserved, Unavailable):
-        return
-    unguarded = _unguarded(span, ports.reserved, services)
-    if not unguarded:
+    reserved = span.ports.reserved
+    if isinstance(reserved, Unavailable) or not (unguarded := _unguarded(span.low, span.high, reserved, services)):
         return
     if isinstance(net.master_port, Unavailable):
         yield unknown(f"whether MASTER_PORT is set, which moves torch's store: {net.master_port}", subject="service ports")
-    else:
-        listed = ", ".join(f"{port} ({services[port]})" for port in unguarded)
-        yield fail(
-            f"the port range begins at {span[0]} and holds {listed}: any connection may be given these ports",
-            subject="service ports",
-            severity=Severity.WARNING,
-            expected=f"{RESERVED} holds {_list(unguarded)}",
-            fix=fix_sysctl(vantage, RESERVED, _list(ports.reserved.union(unguarded))),
-            why="now and then a job does not start: its service port is taken by somebody's outbound connection",
-            range=f"{span[0]} {span[1]}",
-            ports=unguarded,
-        )
+        return
+    listed = ", ".join(f"{port} ({services[port]})" for port in unguarded)
+    yield fail(
+        f"the port range begins at {span.low} and holds {listed}: any connection may be given these ports",
+        subject="service ports",
+        severity=Severity.WARNING,
+        expected=f"{RESERVED} holds {_list(unguarded)}",
+        fix=fix_sysctl(span.vantage, RESERVED, _list(reserved.union(unguarded))),
+        why="now and then a job does not start: its service port is taken by somebody's outbound connection",
+        range=f"{span.low} {span.high}",
+        ports=unguarded,
+    )
 
 
-def _master_port(span: tuple[int, int], ports: LocalPorts, vantage: Vantage, net: Net) -> Iterator[Finding]:
-    port, master = net.master_port, net.master
-    if port is None:
-        return
-    if isinstance(port, Unavailable):
-        if port.kind == Kind.MALFORMED:
-            yield fail(f"MASTER_PORT is not a port: {port.detail}", subject="MASTER_PORT")
-        else:
-            yield unknown(f"MASTER_PORT: {port}", subject="MASTER_PORT")
-        return
-    if isinstance(master, Unavailable) or (master is not None and isinstance(master.local, Unavailable)):
-        why = master if isinstance(master, Unavailable) else master.local
-        yield unknown(f"whether MASTER_ADDR is this node could not be told: {why}", subject="MASTER_PORT", port=port)
-        return
-    if master is not None and not master.local:
-        return  # judged on the node that owns it
-    listening, reserved = ports.listening, ports.reserved
-    if isinstance(listening, Unavailable) or isinstance(reserved, Unavailable):
-        gone = listening if isinstance(listening, Unavailable) else reserved
-        yield unknown(f"whether MASTER_PORT {port} is free could not be read: {gone}", subject="MASTER_PORT", port=port)
-    elif port in listening:
-        yield _taken_master(port, ports.owners.get(port, frozenset()), vantage)
-    elif not vantage.job_network:
-        yield unknown(f"MASTER_PORT {port} is free here, {_place(vantage)}", subject="MASTER_PORT", how=HERE, port=port)
-    elif span[0] <= port <= span[1] and port not in reserved and not _own_network(vantage, net):
-        yield fail(
-            f"MASTER_PORT {port} lies inside {RANGE} ({span[0]} {span[1]}): any connection of this node may be given it",
-            subject="MASTER_PORT",
+def _master_port(span: Range, net: Net) -> Iterator[Finding]:
+    port, here = net.master_port, net.master_is_here
+    if isinstance(port, Unavailable) and port.kind == Kind.MALFORMED:
+        yield fail(f"MASTER_PORT is not a port: {port.detail}", subject="MASTER_PORT")
+    elif isinstance(port, Unavailable):
+        yield unknown(f"MASTER_PORT: {port}", subject="MASTER_PORT")
+    elif port and isinstance(here, Unavailable):
+        yield unknown(f"whether MASTER_ADDR is this node could not be told: {here}", subject="MASTER_PORT", port=port)
+    elif port and here:  # else judged on the node that owns it
+        yield _own_master_port(span, net, port)
+
+
+def _own_master_port(span: Range, net: Net, port: int) -> Finding:
+    ports, vantage = span.ports, span.vantage
+    said: dict[str, Any] = {"subject": "MASTER_PORT", "port": port}
+    if (lost := missing(ports.listening, ports.reserved)) is not None:
+        return unknown(f"whether MASTER_PORT {port} is free could not be read: {lost}", **said)
+    if port in (ports.listening or ()):
+        owners = ports.owners.get(port, frozenset())
+        measured = {"owners": sorted(owners)}
+        if vantage.job_user and owners and vantage.euid not in owners:
+            users = ", ".join(str(uid) for uid in sorted(owners))
+            fix = Fix("take another port", ("export MASTER_PORT=…",))
+            return fail(f"MASTER_PORT {port} is taken by a process of user id {users}", fix=fix, measured=measured, **said)
+        text = f"something listens on MASTER_PORT {port}: the job's own store, or another job's"
+        return unknown(text, how=f"ss -ltnp 'sport = :{port}'", measured=measured, **said)
+    if not vantage.job_network:
+        return unknown(f"MASTER_PORT {port} is free here, {span.place}", how=HERE, **said)
+    if span.inside({port}.difference(ports.reserved or ())) and not _own_network(vantage, net):
+        return fail(
+            f"MASTER_PORT {port} lies inside {RANGE} ({span.low} {span.high}): any connection of this node may be given it",
             severity=Severity.WARNING,
-            expected=f"a port outside {span[0]}–{span[1]}, or one in {RESERVED}",
+            expected=f"a port outside {span.low}–{span.high}, or one in {RESERVED}",
             fix=Fix("take a port below the range", (f"export MASTER_PORT={nccl_ports.STORE_PORT}",)),
             why="now and then the job does not start: `Address already in use`",
-            port=port,
+            **said,
         )
-    else:
-        yield ok(f"MASTER_PORT {port} is free", subject="MASTER_PORT", port=port)
-
-
-def _taken_master(port: int, owners: frozenset[int], vantage: Vantage) -> Finding:
-    if vantage.job_user and owners and vantage.euid not in owners:
-        users = ", ".join(str(uid) for uid in sorted(owners))
-        return fail(
-            f"MASTER_PORT {port} is taken by a process of user id {users}",
-            subject="MASTER_PORT",
-            fix=Fix("take another port", ("export MASTER_PORT=…",)),
-            measured={"owners": sorted(owners)},
-            port=port,
-        )
-    return unknown(
-        f"something listens on MASTER_PORT {port}: the job's own store, or another job's",
-        subject="MASTER_PORT",
-        how=f"ss -ltnp 'sport = :{port}'",
-        measured={"owners": sorted(owners)},
-        port=port,
-    )
+    return ok(f"MASTER_PORT {port} is free", **said)
 
 
 def _own_network(vantage: Vantage, net: Net) -> bool:
     """Whether this is a container's own network namespace, where only the job itself can take its port."""
-    route = net.default_route
-    if not vantage.in_container or isinstance(route, Unavailable) or route is None:
-        return False
-    link = net.link(route.interface)
-    return link is not None and link.kind in OWN_NETWORK
-
-
-def _widen(vantage: Vantage, ports: LocalPorts, need: int, guard: Services) -> Fix:
-    """The narrowest of `WIDER` that is enough, with its service ports reserved; where reserved ports are what is missing,
-    this says so by itself."""
-    unread = isinstance(ports.reserved, Unavailable)  # then nothing can be appended to it
-    reserved = frozenset[int]() if isinstance(ports.reserved, Unavailable) else ports.reserved
-    for low, high in WIDER:
-        keep = [] if unread else _unguarded((low, high), reserved, guard)
-        if nccl_ports.sure(low, high, _taken(ports).union(keep)) < need:
-            continue
-        span = (RANGE, f"{low} {high}")
-        # Writing the list clears the old one (Documentation/networking/ip-sysctl.rst): what is reserved stays in it.  It is
-        # written first, so that no connection gets one of these ports in between.
-        return fix_sysctl(vantage, RESERVED, _list(reserved.union(keep)), span) if keep else fix_sysctl(vantage, *span)
-    return Fix("no port range has that many: reserve fewer ports, run fewer communicators or Gloo groups, or let PXN on")
+    link = net.link(net.default_route.interface) if vantage.in_container and net.default_route else None
+    return link.kind in OWN_NETWORK if link else False
 
 
 def _list(ports: Iterable[int]) -> str:
@@ -323,23 +275,3 @@ def _list(ports: Iterable[int]) -> str:
         else:
             runs.append([port])
     return ",".join("-".join(map(str, run)) for run in runs)
-
-
-def _span_text(span: tuple[int, int], ports: LocalPorts) -> str:
-    """Configured, not counted: equal on every run of one state."""
-    reserved = 0 if isinstance(ports.reserved, Unavailable) else _inside(span, ports.reserved)
-    of = f", {reserved} of them reserved" if reserved else ""
-    return f"the range {span[0]} {span[1]} has {span[1] - span[0] + 1} ports{of}"
-
-
-def _inside(span: tuple[int, int], some: frozenset[int]) -> int:
-    return sum(1 for port in some if span[0] <= port <= span[1])
-
-
-def _words(need: nccl_ports.Listeners) -> str:
-    parts = (("NCCL bootstrap and proxy", need.bootstrap + need.root), ("NCCL RAS", need.ras), ("Gloo", need.gloo))
-    return ", ".join(f"{name} {count}" for name, count in parts if count)
-
-
-def _place(vantage: Vantage) -> str:
-    return vantage.why_not or "seen outside the job's network namespace"

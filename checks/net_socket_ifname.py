@@ -66,12 +66,12 @@ def socket_ifname(
     net: Net,
     vantage: Vantage,
     environ: Environ,
-    nccl: NcclChoice | Unavailable,
+    nccl: NcclChoice,
     job: JobShape,
-    rdma: Rdma | Unavailable,
-    libraries: Libraries | Unavailable,
-    baseline: Baseline | Unavailable,
-    paths: PathRun | Unavailable,
+    rdma: Rdma,
+    libraries: Libraries,
+    baseline: Baseline,
+    paths: PathRun,
 ) -> Iterator[Finding]:
     if isinstance(net.links, Unavailable):
         yield unknown(f"the interfaces could not be read: {net.links}", subject="NCCL")
@@ -120,8 +120,8 @@ def _master(seen: Seen) -> Iterator[Finding]:
 def _nccl(
     seen: Seen,
     settings: dict[str, str],
-    nccl: NcclChoice | Unavailable,
-    baseline: Baseline | Unavailable,
+    nccl: NcclChoice,
+    baseline: Baseline,
     versions: tuple[ifname.Version, ...],
 ) -> Iterator[Finding]:
     """The interface of NCCL's bootstrap and of NET/IB's out-of-band traffic."""
@@ -156,7 +156,7 @@ def _nccl(
         yield judged[0]
 
 
-def _answer(nccl: NcclChoice | Unavailable, baseline: Baseline | Unavailable) -> tuple[ifname.Pick, ...] | None:
+def _answer(nccl: NcclChoice, baseline: Baseline) -> tuple[ifname.Pick, ...] | None:
     """What NCCL itself took: in the all-reduce, or when asked."""
     run = baseline if isinstance(baseline, Unavailable) else baseline.run
     log = None if isinstance(run, Unavailable) else run.log

@@ -1,13 +1,7 @@
-"""TCP windows are wide enough to fill the links, where sockets carry the data.
-
-NCCL leaves the buffers to the kernel's autotuning (src/misc/socket.cc; NCCL_SOCKET_SNDBUF and NCCL_SOCKET_RCVBUF from 2.27.3 on
-set them), so the maxima of tcp_rmem and tcp_wmem bound what is in flight: about half of each, for buffers count the memory that
-packets occupy (Documentation/networking/ip-sysctl.rst tcp_adv_win_scale; net/ipv4/tcp_input.c tcp_sndbuf_expand).
-"""
+"""TCP windows are wide enough to fill the links, where sockets carry the data; netdoctor/nccl/tcp_window.py has the rules."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +12,9 @@ from netdoctor.api import (
     Environ,
     Expected,
     Finding,
+    Fix,
     JobShape,
     Kernel,
-    Kind,
     Libraries,
     Link,
     NcclChoice,
@@ -37,31 +31,27 @@ from netdoctor.api import (
     ifname,
     interfaces,
     missing,
-    nccl_integer,
-    nccl_ports,
     ok,
     skip,
+    tcp_window,
     transport,
     unknown,
 )
 
-CHANNELS = 2  # at least: rings across nodes are doubled (NCCL src/graph/connect.cc ncclTopoPostset)
 WIDE_MS = 1.0  # enough up to this round trip: any network inside one site
 NEAR_MS = 0.02  # no kernel TCP round trip between two hosts is shorter (a switch hop, two stacks, interrupts)
 FASTEST_MBPS = 400_000  # of an Ethernet port that one might meet where the driver does not tell the speed
-BYTES_PER_MS = 125  # of 1 Mb/s
-EXPLICIT_FROM = (2, 27, 3)
-UNSCALED = 65535  # the largest window without tcp_window_scaling (RFC 7323)
 MEASURE = "set MASTER_ADDR and MASTER_PORT, or expected: {peers: [HOST:PORT]} or {rtt_ms: …} in the configuration"
 
 
 @dataclass(frozen=True)
-class Window:
-    """What one socket can have in flight, and which setting bounds it."""
+class RoundTrip:
+    """The longest round trip to another node: milliseconds and where they come from, or why they are not known."""
 
-    bytes: int
-    setting: str
-    why: str = ""
+    ms: float | None
+    source: str = ""
+    unread: str = ""  # why a round trip that there is could not be had; "": nobody named another node
+    any: bool = False  # it may be any
 
 
 @check(id="net.tcp_buffers", title="TCP windows fill the links, where sockets carry the data", cause="tcp_tuning")
@@ -70,101 +60,60 @@ def tcp_buffers(
     net: Net,
     vantage: Vantage,
     environ: Environ,
-    nccl: NcclChoice | Unavailable,
+    nccl: NcclChoice,
     job: JobShape,
     expected: Expected,
-    rdma: Rdma | Unavailable,
-    libraries: Libraries | Unavailable,
-    baseline: Baseline | Unavailable,
-    paths: PathRun | Unavailable,
+    rdma: Rdma,
+    libraries: Libraries,
+    baseline: Baseline,
+    paths: PathRun,
 ) -> Iterator[Finding]:
     if job.alone:
         yield skip("the configuration says that the job has one node: no data crosses the network", nodes=1)
         return
     data = transport.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
+    version = ifname.versions(nccl, libraries)[-1]
+    window = tcp_window.window(kernel, environ, version)
     if data.sockets is False:
         yield skip(f"sockets do not carry the data: {data.why}")
-        return
-    if data.sockets is None:
-        yield unknown(
-            f"whether sockets carry the data could not be told: {data.why}", how="run the all-reduce, or set NCCL_NET"
-        )
-        return
-    if isinstance(environ.variables, Unavailable):  # with a log, what carries the data is known without it
+    elif data.sockets is None:
+        how = "run the all-reduce, or set NCCL_NET"
+        yield unknown(f"whether sockets carry the data could not be told: {data.why}", how=how)
+    elif isinstance(environ.variables, Unavailable):  # with a log, what carries the data is known without it
         yield unknown(f"the job's variables could not be read: {environ.variables}")
-        return
-    yield from _congestion(kernel)
-    version = ifname.versions(nccl, libraries)[-1]
-    window = _window(kernel, environ, version)
-    if isinstance(window, Unavailable):
-        yield unknown(f"the TCP buffers could not be read: {window}", carrier=data.why)
-        return
-    trip = _round_trip(net, expected)
-    missing = None if trip else _unmeasured(net, expected)
-    for link in _links(net, environ, version):
-        if isinstance(link, Finding):
-            yield link
-        else:
-            yield _judge(link, window, _streams(link, environ), trip, missing, vantage, data.why)
+    else:
+        yield from _congestion(kernel)
+        if isinstance(window, Unavailable):
+            yield unknown(f"the TCP buffers could not be read: {window}", carrier=data.why)
+            return
+        trip = _round_trip(net, expected)
+        for link in _links(net, environ, version):
+            yield link if isinstance(link, Finding) else _judge(Sockets(link, window, environ, data.why), trip, vantage)
 
 
 def _congestion(kernel: Kernel) -> Iterator[Finding]:
     """A name that the kernel does not offer; a good one is not worth a word."""
-    chosen = kernel.sysctls.get("net.ipv4.tcp_congestion_control", Unavailable(Kind.NOT_READ))
-    offered = kernel.sysctls.get("net.ipv4.tcp_available_congestion_control", Unavailable(Kind.NOT_READ))
-    if isinstance(chosen, Unavailable) or isinstance(offered, Unavailable):
-        why = chosen if isinstance(chosen, Unavailable) else offered
+    chosen = kernel.sysctl("net.ipv4.tcp_congestion_control")
+    offered = kernel.sysctl("net.ipv4.tcp_available_congestion_control")
+    if (why := missing(chosen, offered)) is not None:
         yield unknown(f"whether the congestion control is offered could not be read: {why}", subject="congestion control")
         return
-    if chosen.strip() and offered.strip() and chosen.strip() not in offered.split():
+    name, names = (chosen or "").strip(), (offered or "").strip()
+    if name and names and name not in names.split():
         yield fail(
-            f"tcp_congestion_control is {chosen.strip()}, which this kernel does not offer ({offered.strip()})",
+            f"tcp_congestion_control is {name}, which this kernel does not offer ({names})",
             subject="congestion control",
-            expected=f"one of {offered.strip()}",
-            fix=None,
-            chosen=chosen.strip(),
-            offered=sorted(offered.split()),
+            expected=f"one of {names}",
+            chosen=name,
+            offered=sorted(names.split()),
         )
-
-
-def _window(kernel: Kernel, environ: Environ, version: ifname.Version) -> Window | Unavailable:
-    """The narrower of the two ends of a socket; the peer is taken to be set up alike."""
-    ends = []
-    for direction, letter, variable in (("rmem", "r", "NCCL_SOCKET_RCVBUF"), ("wmem", "w", "NCCL_SOCKET_SNDBUF")):
-        explicit = environ.get(variable) if version >= EXPLICIT_FROM else None
-        if isinstance(explicit, Unavailable):
-            return explicit
-        if (size := _number(explicit)) is not None and size > 0:  # else it counts as not set (src/misc/socket.cc)
-            ceiling = kernel.sysctl_ints(f"net.core.{letter}mem_max")
-            if isinstance(ceiling, Unavailable):
-                return ceiling
-            ends.append(Window(min(size, ceiling[0]), f"{variable}={explicit}", "set by the job"))
-            continue
-        values = kernel.sysctl_ints(f"net.ipv4.tcp_{direction}")
-        if isinstance(values, Unavailable):
-            return values
-        if len(values) != 3 or min(values) <= 0:
-            return Unavailable(Kind.MALFORMED, f"tcp_{direction}: {values}")
-        ends.append(Window(values[2] // 2, f"net.ipv4.tcp_{direction}"))
-        if direction == "rmem":
-            moderate = kernel.sysctl_ints("net.ipv4.tcp_moderate_rcvbuf")
-            scaling = kernel.sysctls.get("net.ipv4.tcp_window_scaling", "1")
-            if isinstance(moderate, Unavailable):
-                return moderate
-            if isinstance(scaling, Unavailable):
-                return scaling
-            if moderate[0] == 0:
-                ends[-1] = Window(values[1] // 2, "net.ipv4.tcp_moderate_rcvbuf", "is 0: receive buffers stay at their default")
-            if scaling.strip() == "0":
-                ends.append(Window(UNSCALED, "net.ipv4.tcp_window_scaling", "is 0"))
-    return min(ends, key=lambda one: one.bytes)
 
 
 def _links(net: Net, environ: Environ, version: ifname.Version) -> Iterator[Link | Finding]:
     """The interfaces that NET/Socket takes."""
     settings = {name: environ.get(name) for name in ifname.VARIABLES}
-    known = {name: value for name, value in settings.items() if isinstance(value, str)}
     lost = missing(net.links, *settings.values())
+    known = {name: value for name, value in settings.items() if value}
     picks = lost if lost is not None else ifname.choose(net.links or (), version, known, "socket")
     if isinstance(picks, Unavailable):
         yield unknown(f"which interfaces carry the data could not be told: {picks}")
@@ -179,106 +128,75 @@ def _links(net: Net, environ: Environ, version: ifname.Version) -> Iterator[Link
             yield link
 
 
-def _streams(link: Link, environ: Environ) -> int:
-    """Sockets that share the link, at least."""
-    vendor = None if isinstance(link.vendor, Unavailable) else link.vendor
-    nsocks, threads = (_number(environ.get(name)) for name in ("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"))
-    return CHANNELS * nccl_ports.sockets_per_connection(vendor, nsocks, threads)
-
-
-def _number(text: str | None | Unavailable) -> int | None:
-    """As NCCL reads it: 0x100000 is a number, too."""
-    return nccl_integer(text) if isinstance(text, str) and text.strip() else None
-
-
-def _round_trip(net: Net, expected: Expected) -> tuple[float, str] | None:
-    """Milliseconds and where they come from: the longest that was measured, else what the site says."""
-    measured = [(one.rtt_ms, one.name) for one in net.others if isinstance(one.rtt_ms, int | float)]
+def _round_trip(net: Net, expected: Expected) -> RoundTrip:
+    """The longest that was measured, else what the site says."""
+    measured = [(one.rtt_ms, one.name) for one in net.others if one.rtt_ms]
     if measured:
         rtt, name = max(measured)
-        return rtt, f"measured to {name}"
+        return RoundTrip(rtt, f"measured to {name}")
     if expected.rtt_ms:
-        return expected.rtt_ms, "as configured"
-    return None
+        return RoundTrip(expected.rtt_ms, "as configured")
+    unread = missing(expected.rtt_ms)
+    if not (far := net.perhaps_others):
+        return RoundTrip(None, unread="" if unread is None else str(unread), any=unread is not None)
+    text = f"the round trip to {far[0].name}: {far[0].rtt_ms}" if far[0] else str(far[0])
+    return RoundTrip(None, unread=text, any=unread is not None or any(not one or one.port is not None for one in far))
 
 
-def _unmeasured(net: Net, expected: Expected) -> tuple[str, bool] | None:
-    """Why a round trip that there is could not be had, and whether it may be any; None where nobody named another node."""
-    people = (net.master, *(net.peers if isinstance(net.peers, tuple) else (net.peers,)))
-    if far := [one for one in people if one is not None and (isinstance(one, Unavailable) or one.local is not True)]:
-        first = far[0]
-        text = str(first) if isinstance(first, Unavailable) else f"the round trip to {first.name}: {first.rtt_ms}"
-        tried = any(isinstance(one, Unavailable) or one.port is not None for one in far)
-        return text, tried or isinstance(expected.rtt_ms, Unavailable)
-    return (str(expected.rtt_ms), True) if isinstance(expected.rtt_ms, Unavailable) else None
+class Sockets:
+    """NCCL's sockets on one link."""
+
+    def __init__(self, link: Link, window: tcp_window.Window, environ: Environ, carrier: str) -> None:
+        self.link, self.window = link, window
+        self.count = tcp_window.streams(link, environ)
+        self.speed = link.speed_mbps or FASTEST_MBPS
+        self.bytes_per_ms = self.speed * tcp_window.BYTES_PER_MS
+        self.in_flight = window.bytes * self.count
+        self.enough = self.in_flight / self.bytes_per_ms  # ms
+        self.evidence: dict[str, Any] = {
+            "window": window.bytes,
+            "bounded_by": window.setting,
+            "sockets": self.count,
+            "speed_mbps": link.speed_mbps or None,
+            "carrier": carrier,
+            "enough_up_to_ms": float(f"{self.enough:.2g}"),
+        }
 
 
-def _judge(
-    link: Link,
-    window: Window,
-    streams: int,
-    trip: tuple[float, str] | None,
-    missing: tuple[str, bool] | None,
-    vantage: Vantage,
-    why: str,
-) -> Finding:
-    evidence: dict[str, Any] = {
-        "window": window.bytes,
-        "bounded_by": window.setting,
-        "sockets": streams,
-        "speed_mbps": None if isinstance(link.speed_mbps, Unavailable) else link.speed_mbps,
-        "carrier": why,
-    }
-    have = window.bytes * streams
-    speed = FASTEST_MBPS if isinstance(link.speed_mbps, Unavailable) else link.speed_mbps
-    enough = have / (speed * BYTES_PER_MS)  # ms
-    evidence["enough_up_to_ms"] = float(f"{enough:.2g}")
+def _judge(on: Sockets, trip: RoundTrip, vantage: Vantage) -> Finding:
+    name, enough = on.link.name, on.enough
     # The message holds what the settings give; what was measured stands beside it.
-    bound = f"{window.setting} {window.why}".strip()
-    at = f"{bound}: {streams} sockets fill the link up to a round trip of {enough:.2g} ms"
-    needed = WIDE_MS
-    measured: dict[str, Any] = {}
-    if trip is not None:
-        needed = trip[0]
-        measured = {"round_trip": Quantity(needed, "ms"), "at_most": Quantity(have / (needed * BYTES_PER_MS) / 1000, "Gb/s")}
-        at += f", and it is {'longer' if enough < needed else 'not longer'} ({trip[1]})"
-    if isinstance(link.speed_mbps, Unavailable) and enough < needed:
-        return unknown(
-            f"the speed of {link.name} is not known ({link.speed_mbps}); at 400 Gb/s, {at}",
-            subject=link.name,
-            how=f"ethtool {link.name}, or ask the cloud provider",
-            measured=measured,
-            **evidence,
-        )
-    if enough < (needed if trip else NEAR_MS):
+    bound = f"{on.window.setting} {on.window.why}".strip()
+    at = f"{bound}: {on.count} sockets fill the link up to a round trip of {enough:.2g} ms"
+    said: dict[str, Any] = {"subject": name, "measured": {}, **on.evidence}
+    if trip.ms is not None:
+        most = Quantity(on.in_flight / (trip.ms * tcp_window.BYTES_PER_MS) / 1000, "Gb/s")
+        said["measured"] = {"round_trip": Quantity(trip.ms, "ms"), "at_most": most}
+        at += f", and it is {'longer' if enough < trip.ms else 'not longer'} ({trip.source})"
+    needed = WIDE_MS if trip.ms is None else trip.ms
+    if isinstance(on.link.speed_mbps, Unavailable) and enough < needed:
+        text = f"the speed of {name} is not known ({on.link.speed_mbps}); at 400 Gb/s, {at}"
+        return unknown(text, how=f"ethtool {name}, or ask the cloud provider", **said)
+    if enough < (NEAR_MS if trip.ms is None else trip.ms):
+        wanted = tcp_window.maximum(on.speed, needed, on.count)
         return fail(
-            f"{at}; {link.name} has {speed / 1000:g} Gb/s",
-            subject=link.name,
+            f"{at}; {name} has {on.speed / 1000:g} Gb/s",
             severity=Severity.WARNING,
-            expected=f"{window.setting}: at least {_wanted(speed, needed if trip else WIDE_MS, streams)} bytes",
-            fix=_fix(vantage, window, _wanted(speed, needed if trip else WIDE_MS, streams)),
-            how=None if trip else MEASURE,
-            measured=measured,
-            **evidence,
+            expected=f"{on.window.setting}: at least {wanted} bytes",
+            fix=_fix(vantage, on.window, wanted),
+            how=MEASURE if trip.ms is None else None,
+            **said,
         )
-    if trip is None and missing is not None and (missing[1] or enough < WIDE_MS):
-        return unknown(f"{at}; {missing[0]}", subject=link.name, how=MEASURE, measured=measured, **evidence)
+    if trip.unread and (trip.any or enough < WIDE_MS):
+        return unknown(f"{at}; {trip.unread}", how=MEASURE, **said)
     if not vantage.job_network:
         where = vantage.why_not or "seen outside the job's network namespace"
-        return unknown(f"{at}; {where}", subject=link.name, how=FROM_JOB, measured=measured, **evidence)
-    notes = (
-        [f"farther nodes need more; to have the round trip measured: {MEASURE}"] if trip is None and enough < WIDE_MS else []
-    )
-    return ok(at, subject=link.name, notes=notes, measured=measured, **evidence)
+        return unknown(f"{at}; {where}", how=FROM_JOB, **said)
+    farther = trip.ms is None and enough < WIDE_MS
+    return ok(at, notes=[f"farther nodes need more; to have the round trip measured: {MEASURE}"] if farther else [], **said)
 
 
-def _wanted(speed_mbps: int, rtt_ms: float, streams: int) -> int:
-    """A maximum, twice the window that each socket needs, rounded up to a power of two."""
-    need = 2 * speed_mbps * BYTES_PER_MS * rtt_ms / streams
-    return 1 << math.ceil(math.log2(max(need, 1 << 16)))
-
-
-def _fix(vantage: Vantage, window: Window, wanted: int) -> Any:
+def _fix(vantage: Vantage, window: tcp_window.Window, wanted: int) -> Fix | None:
     if window.setting.startswith("NCCL_"):
         return None
     if window.why:

@@ -36,10 +36,10 @@ ELSEWHERE = frozenset({"gloo", "mpi", "ucc"})  # of zygote.CARRIERS: all but NCC
 @check(id="torch.backend", title="CUDA tensors would go by NCCL if the job passes no backend or nccl", cause="gloo_backend")
 def torch_backend(
     vantage: Vantage,
-    baseline: Baseline | Unavailable,
-    libraries: Libraries | Unavailable,
-    pci: Pci | Unavailable,
-    gpus: Gpus | Unavailable,
+    baseline: Baseline,
+    libraries: Libraries,
+    pci: Pci,
+    gpus: Gpus,
 ) -> Iterator[Finding]:
     there = accelerator(pci, gpus)
     if isinstance(there, Unavailable):
@@ -52,11 +52,7 @@ def torch_backend(
         yield _nvidia(there, vantage, baseline, libraries)
 
 
-def _nvidia(
-    there: Accelerator, vantage: Vantage, baseline: Baseline | Unavailable, libraries: Libraries | Unavailable
-) -> Finding:
-    if isinstance(libraries, Unavailable):
-        return unknown(f"the job's Python could not be read: {libraries}")
+def _nvidia(there: Accelerator, vantage: Vantage, baseline: Baseline, libraries: Libraries) -> Finding:
     python, torch = libraries.python, libraries.torch
     if isinstance(python, Unavailable):
         return unknown(f"the job's Python is not known: {python}", how=GIVE)
@@ -75,7 +71,7 @@ def _nvidia(
 
 def _static(torch: Torch | Unavailable) -> Finding | None:
     """A CPU build can be told from its files alone."""
-    if isinstance(torch, Unavailable) or torch.cuda is not None or isinstance(torch.version, Unavailable):
+    if not torch or torch.cuda is not None or not torch.version:
         return None
     return fail(
         "the job's torch is a CPU build: CUDA tensors cannot be made, and everything goes by Gloo",
@@ -85,9 +81,9 @@ def _static(torch: Torch | Unavailable) -> Finding | None:
     )
 
 
-def _asked(python: JobPython, baseline: Baseline | Unavailable) -> Finding:
+def _asked(python: JobPython, baseline: Baseline) -> Finding:
     """What torch itself answered in a child process."""
-    run = baseline if isinstance(baseline, Unavailable) else baseline.run
+    run = baseline.run
     if isinstance(run, Unavailable):
         return unknown(f"torch was not asked: {run}", how="netdoctor preflight")
     facts = run.torch or TorchFacts()

@@ -41,7 +41,7 @@ from netdoctor.facts.runs import (
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_module, fix_sysctl
 from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
-from netdoctor.nccl import gpudirect, hcas, ifname, interfaces, net_plugin, transport
+from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, tcp_window, transport
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
 from netdoctor.nccl.integers import integer as nccl_integer
@@ -74,8 +74,8 @@ class CheckSpec:
 def check(*, id: str, title: str, cause: str) -> Callable[[J], J]:
     """Declare a check.  `id` is ``area.name``, `title` says what is true on a healthy node, `cause` is of the vocabulary.
 
-    The function's parameters are its needs, by type: ``net: Net`` must be there, else the engine says unknown with the
-    reason; ``net: Net | Unavailable`` may be missing.  Raises ValueError for a cause that is not in the vocabulary.
+    The function's parameters are its needs, by type: ``net: Net``.  A fact is always there; a field of it that could not be
+    read is Unavailable and says why.  Raises ValueError for a cause that is not in the vocabulary.
     """
     if cause not in CAUSES:
         raise ValueError(f"check {id}: no such cause: {cause}")
@@ -211,6 +211,7 @@ __all__ = [
     "VisibleGpu",
     "Way",
     "accelerator",
+    "affinity",
     "cause_of",
     "check",
     "fail",
@@ -239,6 +240,7 @@ __all__ = [
     "path_limit",
     "size_text",
     "skip",
+    "tcp_window",
     "transport",
     "unknown",
     "usable",

@@ -60,6 +60,11 @@ class LocalPorts(Fact):
     listening: frozenset[int] | Unavailable  # TCP ports with a listener in this namespace (v4 and v6)
     owners: Mapping[int, frozenset[int]] = field(default_factory=dict)  # user ids of the listeners, by port
 
+    @property
+    def taken(self) -> frozenset[int]:
+        """The ports that are known to be reserved or to have a listener."""
+        return frozenset({*(self.reserved or ()), *(self.listening or ())})
+
 
 @dataclass(frozen=True)
 class Net(Fact):
@@ -82,6 +87,19 @@ class Net(Fact):
             return self.links
         by_name = next((one for one in self.links if one.name == name), None)
         return by_name or next((one for one in self.links if any(a.label == name for a in one.addresses)), None)
+
+    @property
+    def master_is_here(self) -> bool | Unavailable:
+        """Whether MASTER_ADDR, where it is set, is this node."""
+        if isinstance(self.master, Unavailable):
+            return self.master
+        return True if self.master is None else self.master.local
+
+    @property
+    def perhaps_others(self) -> tuple[Peer | Unavailable, ...]:
+        """The peers that are not known to be this node, and why some could not be read."""
+        peers = (self.peers,) if isinstance(self.peers, Unavailable) else self.peers
+        return tuple(one for one in (self.master, *peers) if one is not None and not (one and one.local is True))
 
     @property
     def others(self) -> tuple[Peer, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from netdoctor.facts.environ import Environ
@@ -10,7 +9,7 @@ from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, PathRun, Run
-from netdoctor.model import Unavailable
+from netdoctor.model import Unavailable, missing
 from netdoctor.nccl.hcas import selected
 from netdoctor.nccl.integers import integer
 from netdoctor.nccl.log.facts import SOCKET, NetSource
@@ -27,52 +26,54 @@ class Carrier(NamedTuple):
 
 
 def data_by_sockets(
-    rdma: Rdma | Unavailable,
-    environ: Environ | Unavailable,
-    libraries: Libraries | Unavailable,
-    baseline: Baseline | Unavailable,
-    paths: PathRun | Unavailable,
-    net: Net | Unavailable,
+    rdma: Rdma, environ: Environ, libraries: Libraries, baseline: Baseline, paths: PathRun, net: Net
 ) -> Carrier:
     """What a run's log says counts most; then what the environment forces; then the lack of anything else.
 
     NCCL takes a plugin's network before its own, NET/IB before NET/Socket, and NET/Socket where the others find no device
     (src/plugin/net.cc).
     """
-    logged = {str(seen) for run in _runs(baseline, paths) if (seen := getattr(run.log, "net", None))}
-    if logged:
-        names = ", ".join(sorted(logged))
-        lost = next(
-            (x for x in (getattr(baseline, "run", baseline), getattr(paths, "runs", paths)) if isinstance(x, Unavailable)), None
-        )
-        if "Socket" not in logged and lost is not None:  # NCCL falls back to sockets run by run
-            return Carrier(None, f"NCCL's log of one all-reduce says network {names}, another is not there: {lost}")
-        return Carrier("Socket" in logged, f"NCCL's log of the all-reduce says network {names}")
-    if isinstance(environ, Unavailable):
-        return Carrier(None, f"the job's variables: {environ}")
+    return _by_log(baseline, paths) or _by_settings(environ, libraries) or _by_devices(rdma, environ, net)
+
+
+def _by_log(baseline: Baseline, paths: PathRun) -> Carrier | None:
+    runs = (*((baseline.run,) if baseline.run else ()), *(paths.runs or ()))
+    logged = {str(run.log.net) for run in runs if run.log is not None and run.log.net}
+    if not logged:
+        return None
+    names = ", ".join(sorted(logged))
+    lost = missing(baseline.run, paths.runs)
+    if "Socket" not in logged and lost is not None:  # NCCL falls back to sockets run by run
+        return Carrier(None, f"NCCL's log of one all-reduce says network {names}, another is not there: {lost}")
+    return Carrier("Socket" in logged, f"NCCL's log of the all-reduce says network {names}")
+
+
+def _by_settings(environ: Environ, libraries: Libraries) -> Carrier | None:
     forced, ib_off = environ.get("NCCL_NET"), environ.get("NCCL_IB_DISABLE")
-    if isinstance(forced, Unavailable) or isinstance(ib_off, Unavailable):
-        return Carrier(None, f"the job's variables: {forced if isinstance(forced, Unavailable) else ib_off}")
+    if (lost := missing(forced, ib_off)) is not None:
+        return Carrier(None, f"the job's variables: {lost}")
     if forced and forced.lower() == "socket":
         return Carrier(True, f"NCCL_NET={forced}")
-    plugins = libraries if isinstance(libraries, Unavailable) else libraries.plugins
+    plugins = libraries.plugins
     if isinstance(plugins, Unavailable):
         return Carrier(None, f"network plugins: {plugins}")
     if plugins:
         return Carrier(None, f"a network plugin is installed ({plugins[0].name}), and no log says whether it carries the data")
-    if ib_off is not None and integer(ib_off):
+    if ib_off and integer(ib_off):
         return Carrier(True, f"NCCL_IB_DISABLE={ib_off}, and no network plugin is installed")
-    devices = rdma if isinstance(rdma, Unavailable) else rdma.devices
+    return None
+
+
+def _by_devices(rdma: Rdma, environ: Environ, net: Net) -> Carrier:
+    devices, wanted = rdma.devices, environ.get("NCCL_IB_HCA")
     if isinstance(devices, Unavailable):
         return Carrier(None, f"RDMA devices: {devices}")
     if not devices:
         return Carrier(True, "no RDMA device and no network plugin")
-    wanted = environ.get("NCCL_IB_HCA")
     if isinstance(wanted, Unavailable):
         return Carrier(None, f"the job's variables: {wanted}")
     choice = parse(wanted or "")
-    chosen = devices if choice is None else selected(devices, choice)
-    steps = [(one, usable(one, rdma, net)) for one in chosen] if not isinstance(rdma, Unavailable) else []
+    steps = [(one, usable(one, rdma, net)) for one in (selected(devices, choice) if choice else devices)]
     if good := next((one.name for one, step in steps if step.yes), None):
         # Not a no: NCCL falls back to sockets silently, and only a log shows that it did not.
         return Carrier(None, f"RDMA device {good} can be used, and no all-reduce shows that NCCL uses it")
@@ -95,10 +96,3 @@ def shown_network(run: Run) -> str | None:
     """The family of the network that this run's log says was taken; an error's source file shows no more than a try."""
     log = run.log
     return None if log is None or not log.net or log.net_inferred is NetSource.ERRORS else network_family(log.net)
-
-
-def _runs(baseline: Baseline | Unavailable, paths: PathRun | Unavailable) -> Iterator[Run]:
-    if not isinstance(baseline, Unavailable) and not isinstance(baseline.run, Unavailable):
-        yield baseline.run
-    if not isinstance(paths, Unavailable) and not isinstance(paths.runs, Unavailable):
-        yield from paths.runs

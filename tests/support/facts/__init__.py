@@ -51,14 +51,9 @@ def judge(check: Callable[..., Iterable[Finding]], facts: Facts) -> list[Finding
     return list(check(**{name: _argument(hint, facts) for name, hint in hints.items()}))
 
 
-def _argument(hint: Any, facts: Facts) -> object:
-    options = typing.get_args(hint) or (hint,)
-    wanted = next(o for o in options if o is not Unavailable)
-    got = facts.get(wanted, Unavailable("not recorded"))
-    if isinstance(got, Unavailable) and Unavailable not in options and issubclass(wanted, Fact):
-        return wanted.unread(got)
-    assert not isinstance(got, Unavailable) or Unavailable in options, f"the engine would say unknown: no {wanted.__name__}"
-    return got
+def _argument(hint: type[Fact], facts: Facts) -> object:
+    got = facts.get(hint, Unavailable("not recorded"))
+    return hint.unread(got) if isinstance(got, Unavailable) else got
 
 
 def statuses(findings: Iterable[Finding]) -> dict[str, Status]:

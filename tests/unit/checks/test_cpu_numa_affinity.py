@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from netdoctor.checks.cpu_numa_affinity import near_nodes, numa_affinity
+from netdoctor.checks.cpu_numa_affinity import numa_affinity
 from netdoctor.facts.cpu import Cpu, MemoryPolicy
 from netdoctor.facts.environ import Environ, Launcher
 from netdoctor.facts.gpu import Gpus
@@ -18,6 +18,7 @@ from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.nccl.affinity import near_nodes
 from netdoctor.nccl.log.facts import RankFacts
 from tests.support import facts as f
 
@@ -301,7 +302,7 @@ def test_an_hca_on_the_other_socket_is_a_note(node: Any, pci: Any, shown: int | 
 )
 def test_near_is_by_distance(distances: dict[int, int], near: set[int]) -> None:
     nodes = [f.node(n, (n,), distances if n == 0 else {}) for n in distances]
-    assert near_nodes(0, nodes, nodes) == frozenset(near)
+    assert near_nodes(0, nodes) == frozenset(near)
 
 
 def test_a_memory_policy_of_a_newer_kernel_is_not_known() -> None:

@@ -62,7 +62,9 @@ def told(findings: tuple[Finding, ...]) -> list[tuple[str, Status, str]]:
 def test_one_log_of_two_can_prove_sockets_but_not_their_absence() -> None:
     def sockets(**lost: Any) -> bool | None:
         have = fixtures.facts_of(fixtures.snapshot("dgx-h100")) | lost
-        return data_by_sockets(*(have[n] for n in ("Rdma", "Environ", "Libraries", "Baseline", "PathRun", "Net"))).sockets
+        return data_by_sockets(
+            *(registry.of(have, n) for n in ("Rdma", "Environ", "Libraries", "Baseline", "PathRun", "Net"))
+        ).sockets
 
     assert sockets() is False
     assert sockets(PathRun=LOST) is None and sockets(Baseline=LOST) is None
