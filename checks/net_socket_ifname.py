@@ -21,7 +21,6 @@ from netdoctor.api import (
     NcclChoice,
     Net,
     PathRun,
-    Peer,
     Rdma,
     Severity,
     Unavailable,
@@ -31,6 +30,7 @@ from netdoctor.api import (
     fix_environment,
     ifname,
     interfaces,
+    missing,
     ok,
     transport,
     unknown,
@@ -80,10 +80,10 @@ def socket_ifname(
     seen = Seen(net, net.links, vantage, several, None if several else job.unsaid(environ), job.alone)
     yield from _master(seen)
     variables = {name: environ.get(name) for name in ifname.VARIABLES}
-    if lost := [value for value in variables.values() if isinstance(value, Unavailable)]:
-        yield unknown(f"the job's NCCL variables could not be read: {lost[0]}", subject="NCCL")
+    if (lost := missing(*variables.values())) is not None:
+        yield unknown(f"the job's NCCL variables could not be read: {lost}", subject="NCCL")
     else:
-        settings = {name: value for name, value in variables.items() if isinstance(value, str)}
+        settings = {name: value or "" for name, value in variables.items() if value is not None}
         versions = ifname.versions(nccl, libraries)
         yield from _nccl(seen, settings, nccl, baseline, versions)
         data = transport.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
@@ -102,19 +102,21 @@ def _master(seen: Seen) -> Iterator[Finding]:
     if isinstance(master, Unavailable):
         yield unknown(f"MASTER_ADDR could not be read: {master}", subject="MASTER_ADDR")
     elif isinstance(master.addresses, Unavailable):
-        text = f"MASTER_ADDR={master.name} does not resolve here (yet): {master.addresses}"
+        text = f"{master.variable}={master.name} does not resolve here (yet): {master.addresses}"
         yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}")
     elif seen.several and interfaces.is_loopback(master.name):
         yield fail(
-            f"MASTER_ADDR={master.name} is every node's own loopback: no other node reaches rank 0",
+            f"{master.variable}={master.name} is every node's own loopback: no other node reaches rank 0",
             subject="MASTER_ADDR",
             expected="a name or address of rank 0's node that the other nodes reach",
-            how="export MASTER_ADDR=… of the node of rank 0",
+            how=f"export {master.variable}=… of the node of rank 0",
         )
     elif master.routes and all(isinstance(one, Unavailable) and one.kind == Kind.ABSENT for one in master.routes.values()):
-        yield fail(f"there is no route to MASTER_ADDR={master.name}", subject="MASTER_ADDR", addresses=list(master.addresses))
+        yield fail(
+            f"there is no route to {master.variable}={master.name}", subject="MASTER_ADDR", addresses=list(master.addresses)
+        )
     elif any(isinstance(one, Unavailable) for one in master.routes.values()):
-        yield unknown(f"the route to MASTER_ADDR={master.name} could not be read", subject="MASTER_ADDR")
+        yield unknown(f"the route to {master.variable}={master.name} could not be read", subject="MASTER_ADDR")
 
 
 def _nccl(
@@ -141,7 +143,7 @@ def _nccl(
             )
         if "NCCL_COMM_ID" not in settings:
             picks = [answer]
-    if not isinstance(nccl, Unavailable) and nccl.code and "NCCL_COMM_ID" not in settings:
+    if nccl.code and "NCCL_COMM_ID" not in settings:
         yield _refused(seen, settings, nccl, evidence)
         return
     judged = [_judge(seen, settings, pick, evidence) for pick in dict.fromkeys(picks)]
@@ -158,16 +160,13 @@ def _nccl(
 
 def _answer(nccl: NcclChoice, baseline: Baseline) -> tuple[ifname.Pick, ...] | None:
     """What NCCL itself took: in the all-reduce, or when asked."""
-    run = baseline if isinstance(baseline, Unavailable) else baseline.run
-    log = None if isinstance(run, Unavailable) else run.log
+    log = baseline.run.log if baseline.run else None
     name, address = getattr(log, "bootstrap_ifname", None), getattr(log, "bootstrap_address", None)
     if name and address:
         return (ifname.Pick(name, str(address).partition("%")[0]),)
-    if isinstance(nccl, Unavailable) or isinstance(nccl.interface, Unavailable) or isinstance(nccl.address, Unavailable):
+    if missing(nccl.interface, nccl.address) is not None or (nccl.interface is None and not nccl.code):
         return None
-    if nccl.interface is None:
-        return () if nccl.code else None
-    return (ifname.Pick(nccl.interface, nccl.address or ""),)
+    return (ifname.Pick(nccl.interface, nccl.address or ""),) if nccl.interface else ()
 
 
 def _refused(seen: Seen, settings: dict[str, str], nccl: NcclChoice, evidence: dict[str, Any]) -> Finding:
@@ -208,7 +207,8 @@ def _judge(
         return unknown(f"NCCL takes {name}, which is not among this namespace's interfaces", subject="NCCL", **evidence)
     evidence = {**evidence, "interface": name, "address": ip}
     better = interfaces.candidates(seen.net, besides=link.name)
-    wrong = _fault(seen, link, ip, () if interfaces.tunnel(link) and "NCCL_SOCKET_IFNAME" in settings else better)
+    meant = interfaces.tunnel(link) and "NCCL_SOCKET_IFNAME" in settings
+    wrong = interfaces.fault(link, ip, () if meant else better, seen.net, several=seen.several)
     sure = seen.several or not link.up or "duplicate" in (wrong or "")
     if wrong and (sure or not seen.alone):
         return fail(
@@ -228,24 +228,6 @@ def _judge(
     return _reach(seen, link, name, ip, evidence)
 
 
-def _fault(seen: Seen, link: Link, ip: str, better: tuple[str, ...]) -> str | None:
-    """What is wrong with this interface wherever the other nodes are."""
-    address = next((one for one in link.addresses if one.ip == ip), None)
-    if not link.up:
-        return "which is down"
-    if address is not None and "dadfailed" in address.flags:
-        return "an IPv6 address that another host has too (duplicate address detection failed)"
-    if interfaces.is_link_local6(ip) and seen.several:
-        return "an IPv6 link-local address, whose scope is an interface number of this node: it leads nowhere on another"
-    if link.loopback:
-        return "the loopback, which no other node reaches" if seen.several else None
-    if better and interfaces.inside_node(seen.net, link) and link.name not in interfaces.leading_out(seen.net):
-        return f"a container or tunnel network; the route to other nodes leads through {better[0]}"
-    if not link.running and better:
-        return "which has no carrier"
-    return None
-
-
 def _reach(seen: Seen, link: Link, name: str, ip: str, evidence: dict[str, Any]) -> Finding:
     what = f"NCCL takes {name} ({ip})"
     if not seen.several:
@@ -257,9 +239,8 @@ def _reach(seen: Seen, link: Link, name: str, ip: str, evidence: dict[str, Any])
         reached = next(one.name for one in far if link.name in one.reached_by())
         return seen.good(f"{what}, which leads to {reached}", "NCCL", **evidence)
     master = seen.net.master
-    here = master.addresses if isinstance(master, Peer) and master.local is True else ()
-    if not isinstance(here, Unavailable) and ip in here:
-        return seen.good(f"{what}, the address of MASTER_ADDR, which the other nodes use", "NCCL", **evidence)
+    if master and master.local is True and ip in (master.addresses or ()):
+        return seen.good(f"{what}, the address of {master.variable}, which the other nodes use", "NCCL", **evidence)
     via = sorted(frozenset[str]().union(*(one.reached_by() for one in far)))
     return unknown(
         f"{what}; nothing here shows that it reaches the other nodes"
@@ -280,7 +261,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
     stray = [link.name for link in links if interfaces.inside_node(seen.net, link) and link.name not in reaching]
     outer = [link for link in links if link.name not in stray]
     names = ", ".join(link.name for link in links)
-    speeds = {link.name: link.speed_mbps for link in outer if isinstance(link.speed_mbps, int)}
+    speeds = {link.name: link.speed_mbps for link in outer if link.speed_mbps}
     evidence: dict[str, Any] = {"interfaces": [link.name for link in links], "carrier": why}
     if not seen.several:
         notes = [f"with several nodes, NET/Socket would also take {', '.join(stray)}"] if stray else []
@@ -306,7 +287,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
     elif len(speeds) < len(outer):
         blind = ", ".join(link.name for link in outer if link.name not in speeds)
         yield unknown(f"NET/Socket spreads over {names}; the speed of {blind} is not known", subject="NET/Socket", **evidence)
-    elif best := _faster(speeds):
+    elif best := interfaces.faster(speeds):
         yield fail(
             f"NET/Socket spreads over {', '.join(f'{name} ({speed} Mb/s)' for name, speed in speeds.items())}: "
             f"slower than {', '.join(best)} alone",
@@ -324,13 +305,6 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
         yield seen.good(f"NET/Socket takes {names}", "NET/Socket", **evidence)
 
 
-def _faster(speeds: dict[str, int]) -> list[str]:
-    """The fastest interfaces, where they alone carry more than all do in equal shares: each as much as the slowest."""
-    fast = max(speeds.values())
-    best = [name for name, speed in speeds.items() if speed == fast]
-    return best if min(speeds.values()) * len(speeds) < fast * len(best) else []
-
-
 def _if_sockets(finding: Finding, why: str) -> Finding:
     return unknown(f"{finding.message}, if sockets carry the data ({why})", subject=finding.subject, how="run the all-reduce")
 
@@ -343,20 +317,13 @@ def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
     if named is not None and len(named) > 1:  # shorter values are ignored
         yield _gloo_named(seen, named)
         return
-    addresses = seen.net.hostname_addresses
-    if isinstance(addresses, Unavailable) and addresses.kind != Kind.ABSENT:
-        yield unknown(f"what the host name resolves to could not be told: {addresses}", subject="Gloo")
+    own = interfaces.gloo_address(seen.net)
+    if isinstance(own, Unavailable):
+        yield unknown(f"what the host name resolves to could not be told: {own}", subject="Gloo")
         return
-    own = {address.ip for link in seen.links for address in link.addresses}
-    usable = [] if isinstance(addresses, Unavailable) else [ip for ip in addresses if ip in own or interfaces.is_loopback(ip)]
-    taken = usable[0] if usable else "127.0.0.1"  # torch falls back to the loopback
-    evidence: dict[str, Any] = {
-        "hostname_addresses": [] if isinstance(addresses, Unavailable) else list(addresses),
-        "address": taken,
-    }
-    where = f"Gloo takes {taken}, " + (
-        "the address of this host's name" if usable else "for this host's name has no address here"
-    )
+    taken = own or "127.0.0.1"
+    evidence: dict[str, Any] = {"hostname_addresses": list(seen.net.hostname_addresses or ()), "address": taken}
+    where = f"Gloo takes {taken}, " + ("the address of this host's name" if own else "for this host's name has no address here")
     fine = interfaces.candidates(seen.net)
     if not interfaces.is_loopback(taken):
         yield seen.good(where, "Gloo", **evidence)

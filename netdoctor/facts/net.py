@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_interface
 from typing import Any, Final
 
+from netdoctor.environment import Role, named
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.peers import Peer, Route, configured, meet, resolve, resolving, route
 from netdoctor.host.base import Host, link, mapping, names, read, read_int
@@ -72,7 +73,7 @@ class Net(Fact):
 
     links: tuple[Link, ...] | Unavailable  # in kernel order (ifindex), as getifaddrs gives them
     hostname_addresses: tuple[str, ...] | Unavailable  # what this node's own name resolves to
-    master: Peer | None | Unavailable  # MASTER_ADDR; None: not set
+    master: Peer | None | Unavailable  # node 0, by MASTER_ADDR or what a launcher has instead; None: no variable names it
     master_port: int | None | Unavailable  # MASTER_PORT
     peers: tuple[Peer, ...] | Unavailable  # of the configuration
     default_route: Route | None | Unavailable  # None: there is none
@@ -90,7 +91,7 @@ class Net(Fact):
 
     @property
     def master_is_here(self) -> bool | Unavailable:
-        """Whether MASTER_ADDR, where it is set, is this node."""
+        """Whether node 0, where a variable names it, is this node."""
         if isinstance(self.master, Unavailable):
             return self.master
         return True if self.master is None else self.master.local
@@ -129,13 +130,13 @@ def probe(host: Host) -> Net | Unavailable:
     own = frozenset(address.ip for one in links for address in one.addresses)
 
     hostname = _text(read(host, "/proc/sys/kernel/hostname"))
-    master_name, master_port = _master(mapping(host, "env:"))
+    variable, master_name, master_port = _master(mapping(host, "env:"))
     people = configured(host)
     if isinstance(master_name, str):
         people.append((master_name, master_port if isinstance(master_port, int) else None))
     host.prefetch(resolving(name for name in (hostname, *(name for name, _ in people)) if isinstance(name, str)))
     peers = meet(host, people, own)
-    master = peers.pop() if isinstance(master_name, str) else master_name
+    master = replace(peers.pop(), variable=variable) if isinstance(master_name, str) else master_name
     return Net(
         links=links,
         hostname_addresses=resolve(host, hostname) if isinstance(hostname, str) else Unavailable(Kind.NOT_READ, str(hostname)),
@@ -263,16 +264,20 @@ def _text(got: str | Unavailable) -> str | Unavailable:
     return got if isinstance(got, Unavailable) or got.strip() else Unavailable(Kind.EMPTY)
 
 
-def _master(environment: Mapping[str, Any] | Unavailable) -> tuple[str | None | Unavailable, int | None | Unavailable]:
-    if isinstance(environment, Unavailable):  # "not read": it says nothing about the two variables themselves
+def _master(
+    environment: Mapping[str, Any] | Unavailable,
+) -> tuple[str, str | None | Unavailable, int | None | Unavailable]:
+    """The variable that names node 0 and its value, torch's own first; MASTER_PORT."""
+    if isinstance(environment, Unavailable):  # "not read": it says nothing about the variables themselves
         lost = Unavailable(Kind.NOT_READ, f"the environment: {environment}")
-        return lost, lost
-    name, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+        return "", lost, lost
+    variable = next((one for one in named(Role.MASTER) if environment.get(one)), "")
+    name, port = environment.get(variable), environment.get("MASTER_PORT")
     number: int | None | Unavailable = None
     if port:
         valid = str(port).isascii() and str(port).isdigit() and 0 < int(port) < 65536
         number = int(port) if valid else Unavailable(Kind.MALFORMED, f"MASTER_PORT={str(port)[:20]!r}")
-    return (str(name) if name else None), number
+    return variable, (str(name) if name else None), number
 
 
 def _default(told: Mapping[str, Any]) -> Route | None | Unavailable:

@@ -22,7 +22,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Peer:
-    """A name that ranks must reach (MASTER_ADDR, a configured peer) with its addresses and routes."""
+    """A name that ranks must reach (node 0, a configured peer) with its addresses and routes."""
 
     name: str
     addresses: tuple[str, ...] | Unavailable
@@ -30,6 +30,7 @@ class Peer:
     rtt_ms: float | Unavailable = Unavailable(Kind.NOT_READ)  # TCP_INFO of a connection, only where measured
     local: bool | Unavailable = Unavailable(Kind.NOT_READ)  # one of its addresses is this node's
     port: int | None = None
+    variable: str = "MASTER_ADDR"  # of node 0: which one names it
     via: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # by address: interfaces with a route longer than the default

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address, ip_interface
 from typing import Final
 
 from netdoctor.facts.net import Link, Net
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.interface_names import INSIDE_NAMES, TUNNEL_NAMES
 
 INSIDE_KINDS: Final = ("tun", "wireguard", "vxlan", "geneve", "dummy")  # networks of containers, and tunnels
@@ -87,3 +87,38 @@ def is_link_local6(text: str) -> bool:
     except ValueError:
         return False
     return address.version == 6 and address.is_link_local
+
+
+def fault(link: Link, ip: str, better: tuple[str, ...], net: Net, *, several: bool) -> str | None:
+    """What is wrong with listening on this address wherever the other nodes are; `better` are other interfaces to take."""
+    address = next((one for one in link.addresses if one.ip == ip), None)
+    if not link.up:
+        return "which is down"
+    if address is not None and "dadfailed" in address.flags:
+        return "an IPv6 address that another host has too (duplicate address detection failed)"
+    if is_link_local6(ip) and several:
+        return "an IPv6 link-local address, whose scope is an interface number of this node: it leads nowhere on another"
+    if link.loopback:
+        return "the loopback, which no other node reaches" if several else None
+    if better and inside_node(net, link) and link.name not in leading_out(net):
+        return f"a container or tunnel network; the route to other nodes leads through {better[0]}"
+    if not link.running and better:
+        return "which has no carrier"
+    return None
+
+
+def faster(speeds: Mapping[str, int]) -> list[str]:
+    """The fastest interfaces, where they alone carry more than all do in equal shares: each as much as the slowest."""
+    fast = max(speeds.values())
+    best = [name for name, speed in speeds.items() if speed == fast]
+    return best if min(speeds.values()) * len(speeds) < fast * len(best) else []
+
+
+def gloo_address(net: Net) -> str | Unavailable:
+    """What Gloo listens on without GLOO_SOCKET_IFNAME: the address that the host name has here, "" where it has none, and
+    then the loopback is taken (torch ProcessGroupGloo::createDefaultDevice)."""
+    found = net.hostname_addresses
+    if isinstance(found, Unavailable) and found.kind != Kind.ABSENT:
+        return found
+    own = {one.ip for link in net.links or () for one in link.addresses}
+    return next((ip for ip in found or () if ip in own or is_loopback(ip)), "")

@@ -120,6 +120,21 @@ def test_master_is_resolved_routed_and_its_round_trip_measured() -> None:
     assert net.master.reached_by() == {"eth0", "ib0"}
 
 
+@pytest.mark.parametrize(
+    ("env", "variable", "name"),
+    [
+        ({"PET_MASTER_ADDR": "10.0.0.1"}, "PET_MASTER_ADDR", "10.0.0.1"),
+        ({"LWS_LEADER_ADDRESS": "10.0.0.1"}, "LWS_LEADER_ADDRESS", "10.0.0.1"),
+        ({"MASTER_ADDR": "10.0.0.2", "PET_MASTER_ADDR": "10.0.0.1"}, "MASTER_ADDR", "10.0.0.2"),
+        ({"MASTER_ADDR": "", "PET_MASTER_ADDR": "10.0.0.1"}, "PET_MASTER_ADDR", "10.0.0.1"),
+    ],
+)
+def test_node_0_by_what_a_launcher_has(env: dict[str, str], variable: str, name: str) -> None:
+    net = seen(**{"env:": env, **_routes(name, hop("eth0"))})
+    assert net.master and (net.master.variable, net.master.name, net.master.local) == (variable, name, False)
+    assert net.others == (net.master,)
+
+
 def test_this_node_is_known_as_master_and_nothing_connects_to_it() -> None:
     net = seen(**{"env:": {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}, **_routes("10.0.0.7", hop("lo", kind="local"))})
     assert net.master and net.master.local is True
