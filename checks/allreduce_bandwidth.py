@@ -39,25 +39,18 @@ ENOUGH = 32 << 20
 
 @check(id="allreduce.bandwidth", title="The all-reduce reaches what its path can carry", cause="low_bandwidth")
 def allreduce_bandwidth(
-    baseline: Baseline | Unavailable,
-    paths: PathRun | Unavailable,
-    gpus: Gpus | Unavailable,
-    pci: Pci | Unavailable,
-    rdma: Rdma | Unavailable,
-    expected: Expected | Unavailable,
+    baseline: Baseline, paths: PathRun, gpus: Gpus, pci: Pci, rdma: Rdma, expected: Expected
 ) -> Iterator[Finding]:
-    if isinstance(baseline, Unavailable) or isinstance(baseline.run, Unavailable):
-        yield unknown(f"no all-reduce was run: {baseline}", how="netdoctor preflight")
+    there = accelerator(pci, gpus)
+    if isinstance(baseline.run, Unavailable):
+        yield unknown(f"no all-reduce was run: {baseline.run}", how="netdoctor preflight")
     else:
-        yield _baseline(baseline.run, gpus, pci, rdma, expected)
-    runs = paths if isinstance(paths, Unavailable) else paths.runs
-    if isinstance(runs, Unavailable):
-        there = accelerator(pci, gpus)
-        if not isinstance(baseline, Unavailable) and not (isinstance(there, Accelerator) and there.none):
-            yield unknown(f"the inter-node path was not tried: {runs}", subject="inter-node")
-        return
-    for run in runs:
-        yield _loopback(_judge(run, str(run.experiment.path), path_limit(run, gpus, pci, rdma), None))
+        yield _baseline(baseline.run, path_limit(baseline.run, gpus, pci, rdma), there, expected)
+    if not isinstance(paths.runs, Unavailable):
+        for run in paths.runs:
+            yield _loopback(_judge(run, str(run.experiment.path), path_limit(run, gpus, pci, rdma), None))
+    elif baseline.run and not (there and there.none):
+        yield unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node")
 
 
 def _loopback(finding: Finding) -> Finding:
@@ -68,29 +61,26 @@ def _loopback(finding: Finding) -> Finding:
     return unknown(text, subject=finding.subject, how="netdoctor allreduce over two nodes", measured=finding.measured)
 
 
-def _baseline(
-    run: Run, gpus: Gpus | Unavailable, pci: Pci | Unavailable, rdma: Rdma | Unavailable, expected: Expected | Unavailable
-) -> Finding:
+def _baseline(run: Run, limit: PathLimit | Unavailable, there: Accelerator | Unavailable, expected: Expected) -> Finding:
     floor = _floor(run, expected)
-    if run.experiment.backend == "nccl" or isinstance(floor, Quantity):
-        limit = path_limit(run, gpus, pci, rdma) if run.experiment.backend == "nccl" else Unavailable(Kind.UNSUPPORTED, "Gloo")
+    if run.experiment.backend == "nccl":
         return _judge(run, "node", limit, floor)
-    there = accelerator(pci, gpus)
-    if isinstance(expected, Unavailable):
-        return unknown(f"whether a floor is configured could not be read: {expected}")
-    if isinstance(there, Accelerator) and there.none:
+    if floor:
+        return _judge(run, "node", Unavailable(Kind.UNSUPPORTED, "Gloo"), floor)
+    if isinstance(floor, Unavailable):
+        return unknown(f"whether a floor is configured could not be read: {floor}")
+    if there and there.none:
         return skip("no accelerator (PCI was read and shows none), and no floor is configured for the CPU")
-    what = there if isinstance(there, Unavailable) else there.nvidia or ", ".join(there.foreign)
+    what = (there.nvidia or ", ".join(there.foreign)) if there else there
     return unknown(f"NCCL did not run, so its bandwidth is not known ({what})", how="see torch.backend and allreduce.run")
 
 
-def _floor(run: Run, expected: Expected | Unavailable) -> Quantity | None | Unavailable:
+def _floor(run: Run, expected: Expected) -> Quantity | None | Unavailable:
     """The configured floor for the largest size that ran: that of the largest configured size that is not above it."""
-    floors = expected if isinstance(expected, Unavailable) else expected.busbw_floor
-    if isinstance(floors, Unavailable):
-        return floors
-    fitting = [size for size in floors if size <= max(run.experiment.sizes)]
-    return Quantity(floors[max(fitting)], "GB/s") if fitting else None
+    if isinstance(expected.busbw_floor, Unavailable):
+        return expected.busbw_floor
+    fitting = [size for size in expected.busbw_floor if size <= max(run.experiment.sizes)]
+    return Quantity(expected.busbw_floor[max(fitting)], "GB/s") if fitting else None
 
 
 def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quantity | None | Unavailable) -> Finding:
@@ -99,7 +89,7 @@ def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quanti
     size = max(run.busbw)
     rate = run.busbw[size]
     measured = {"busbw": Quantity(rate, "GB/s"), "bytes": size}
-    if isinstance(floor, Quantity) and rate < floor.value:
+    if floor and rate < floor.value:
         return fail(
             "bus bandwidth is below the site's floor",
             subject=subject,
@@ -108,7 +98,7 @@ def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quanti
             measured=measured,
             how="compare with nodes of the same kind: netdoctor fleet report",
         )
-    if isinstance(limit, PathLimit) and size >= ENOUGH:
+    if limit and size >= ENOUGH:
         measured["limit"] = Quantity(limit.rate, "GB/s")
         if rate < LOW * limit.rate:
             return fail(
@@ -123,9 +113,9 @@ def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quanti
             return unknown(text, subject=subject, measured=measured)
         notes = (f"below {LOOK:.0%} of the limit: worth a look",) if rate < LOOK * limit.rate else ()
         return ok(f"bus bandwidth is near the limit of the path ({limit.why})", subject=subject, measured=measured, notes=notes)
-    if isinstance(floor, Quantity):
+    if floor:
         return ok(f"bus bandwidth is above the site's floor of {floor}", subject=subject, measured=measured)
-    why = str(limit) if isinstance(limit, Unavailable) else f"{size} bytes are too few to fill the path"
+    why = f"{size} bytes are too few to fill the path" if limit else limit
     return unknown(
         f"no limit to judge by: {why}",
         subject=subject,

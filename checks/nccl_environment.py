@@ -11,7 +11,6 @@ from netdoctor.api import (
     Environ,
     Finding,
     JobShape,
-    Kind,
     Libraries,
     Rdma,
     Status,
@@ -27,37 +26,29 @@ HOW = f"{FROM_JOB}; netdoctor env --file JOBSCRIPT judges a script"
 
 
 @check(id="nccl.environment", title="Every NCCL variable is read and does what it says", cause="env_misuse")
-def environment(
-    environ: Environ,
-    vantage: Vantage,
-    libraries: Libraries | Unavailable,
-    rdma: Rdma | Unavailable,
-    job: JobShape | Unavailable,
-) -> Iterator[Finding]:
+def environment(environ: Environ, vantage: Vantage, libraries: Libraries, rdma: Rdma, job: JobShape) -> Iterator[Finding]:
     if isinstance(environ.variables, Unavailable):
         yield unknown(f"the environment could not be read: {environ.variables}", how=HOW)
         return
-    version = nccl_environment.job_version(libraries)
-    devices = Unavailable(Kind.NOT_READ) if isinstance(rdma, Unavailable) else rdma.devices
+    hcas = rdma.names
     found = nccl_environment.judge_fact(
         environ,
-        version,
+        nccl_environment.job_version(libraries),
         plugin=_plugin(libraries),
-        hcas=None if isinstance(devices, Unavailable) else tuple(one.name for one in devices),
-        nodes=job.nodes if not isinstance(job, Unavailable) and isinstance(job.nodes, int) and job.nodes_stated else None,
+        hcas=None if isinstance(hcas, Unavailable) else hcas,
+        nodes=(job.nodes or None) if job.nodes_stated else None,
     )
     if not vantage.job_environment:  # of another environment only the node's own nccl.conf says something about the job
         found = [one for one in found if str(one.evidence.get("source", "")).startswith("/etc/nccl.conf")]
-    if isinstance(devices, Unavailable):
-        found = [_unmatched(one, devices) if one.subject == "NCCL_IB_HCA" else one for one in found]
+    if isinstance(hcas, Unavailable):
+        found = [_unmatched(one, hcas) if one.subject == "NCCL_IB_HCA" else one for one in found]
     yield from (one for one in found if one.status is not Status.PASS)
     if not vantage.job_environment:
         yield unknown(f"{vantage.why_not}: the job's variables are not seen", how=HOW)
         return
     if isinstance(environ.nccl, Unavailable):
-        yield unknown(
-            f"not all conf files could be read: {environ.nccl}", subject="nccl.conf", how="read them as the job's user"
-        )
+        text = f"not all conf files could be read: {environ.nccl}"
+        yield unknown(text, subject="nccl.conf", how="read them as the job's user")
         return
     passed = [one for one in found if one.status is Status.PASS]
     notes = tuple(dict.fromkeys(f"{one.subject}: {note}" for one in passed for note in one.notes))
@@ -75,11 +66,9 @@ def _unmatched(one: Finding, why: Unavailable) -> Finding:
     return replace(one, status=Status.UNKNOWN, message=f"whether it selects a device could not be told: RDMA devices: {why}")
 
 
-def _plugin(libraries: Libraries | Unavailable) -> str | None:
+def _plugin(libraries: Libraries) -> str | None:
     """A network plugin that the loader finds by NCCL's default name or that carries its maker's."""
-    if isinstance(libraries, Unavailable) or isinstance(libraries.plugins, Unavailable):
-        return None
-    paths = "\n".join(one.path.lower() for one in libraries.plugins)
+    paths = "\n".join(one.path.lower() for one in libraries.plugins or ())
     if re.search(r"[/._-]ofi[/._-]", paths):
         return "aws-ofi-nccl"
     return "gcp" if re.search(r"[/._-](fastrak|tcpxo?|gib)[/._-]", paths) else None

@@ -6,7 +6,7 @@ Devices that are not the job's (virtual functions of others, storage and managem
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from netdoctor.api import (
     FROM_JOB,
@@ -18,13 +18,11 @@ from netdoctor.api import (
     Gpus,
     JobShape,
     Kernel,
-    Kind,
     Net,
     PathRun,
     Pci,
     Rdma,
     RdmaDevice,
-    Run,
     Selector,
     Severity,
     Unavailable,
@@ -36,6 +34,7 @@ from netdoctor.api import (
     fix_environment,
     fix_module,
     hcas,
+    missing,
     ok,
     parse_selector,
     size_text,
@@ -58,20 +57,15 @@ class Here:
     """What all devices share."""
 
     rdma: Rdma
-    net: Net | Unavailable
+    gpus: Gpus
+    net: Net
+    environ: Environ
     vantage: Vantage
-    settings_unread: Unavailable | None
-    no_gpu: bool  # libcuda shows this container none: it need not be for a job of NCCL's
-    gpus_unread: Unavailable | None  # which GPUs are the job's; those of PCI stand for them
 
     @property
-    def mine(self) -> bool:
-        """Whether rights, interfaces and libraries are those that the job will have."""
-        return self.vantage.job_user and self.vantage.job_network and self.vantage.job_environment
-
-    @property
-    def elsewhere(self) -> str:
-        return self.vantage.why_not or "seen outside the job"
+    def no_gpu(self) -> bool:
+        """libcuda shows this container none: it need not be for a job of NCCL's."""
+        return self.vantage.in_container and self.gpus.none_visible
 
 
 @check(
@@ -81,35 +75,30 @@ class Here:
 )
 def dev_infiniband(
     rdma: Rdma,
-    pci: Pci | Unavailable,
-    gpus: Gpus | Unavailable,
-    net: Net | Unavailable,
-    environ: Environ | Unavailable,
-    kernel: Kernel | Unavailable,
+    pci: Pci,
+    gpus: Gpus,
+    net: Net,
+    environ: Environ,
+    kernel: Kernel,
     vantage: Vantage,
-    expected: Expected | Unavailable,
-    job: JobShape | Unavailable,
-    path: PathRun | Unavailable,
+    expected: Expected,
+    job: JobShape,
+    path: PathRun,
 ) -> Iterator[Finding]:
     if isinstance(rdma.devices, Unavailable):
         yield unknown(f"/sys/class/infiniband could not be read: {rdma.devices}")
         return
     if not rdma.devices:
-        yield _nothing(pci, vantage) if isinstance(expected, Expected) and not expected.hcas else _none(pci, vantage, expected)
-        if isinstance(expected, Expected) and not hcas.no_accelerator(pci, gpus):
+        yield _none(pci, vantage, expected)
+        if expected.hca_rate_gbps and not hcas.no_accelerator(pci, gpus):
             yield from _rate([], None, expected)
         return
-    if hcas.no_accelerator(pci, gpus) and not (isinstance(expected, Expected) and expected.hcas):
+    if hcas.no_accelerator(pci, gpus) and not expected.hcas:
         yield _idle(expected)
         return
-    setting = environ.get("NCCL_IB_HCA") if isinstance(environ, Environ) else environ
-    unread = environ.nccl if isinstance(environ, Environ) else environ
-    seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
-    no_gpu = vantage.in_container and (seen.kind == Kind.ABSENT if isinstance(seen, Unavailable) else not seen)
-    jobs = gpus if isinstance(gpus, Unavailable) else gpus.of_the_job
-    jobs_unread = jobs if isinstance(jobs, Unavailable) and not isinstance(setting, str) else None
-    here = Here(rdma, net, vantage, unread if isinstance(unread, Unavailable) else None, no_gpu, jobs_unread)
-    choice = parse_selector(setting) if isinstance(setting, str) else None
+    here = Here(rdma, gpus, net, environ, vantage)
+    setting = environ.get("NCCL_IB_HCA") or ""
+    choice = parse_selector(setting)
     chosen = hcas.subjects(rdma.devices, hcas.places(gpus, pci), pci, choice)
     if not chosen:
         yield fail(
@@ -119,53 +108,49 @@ def dev_infiniband(
             why="NCCL says 'NET/IB : No device found.' and takes TCP sockets",
             fix=fix_environment(vantage, "NCCL_IB_HCA", unset=True),
         )
-        yield _memlock(kernel, here, job, path)
-        return
-    states = [(one, usable(one.device, rdma, net)) for one in chosen]
-    if vantage.in_container:
-        states = _given(states, hcas.selected(rdma.devices, choice) if choice else rdma.devices, here)
-    yield from _devices(states, here, gpus)
-    if isinstance(expected, Expected) and isinstance(expected.hcas, int):
-        yield _count(rdma, here, expected.hcas)
-    yield from _rate([one.device for one, _ in states], choice, expected)
-    yield _memlock(kernel, here, job, path)
+    else:
+        states = [(one, usable(one.device, rdma, net)) for one in chosen]
+        if vantage.runtime is not None:  # a container, or whether it is one is not known
+            states = _given(states, hcas.selected(rdma.devices, choice) if choice else rdma.devices, here)
+        yield from _devices(states, here)
+        if isinstance(expected.hcas, int):
+            yield _count(rdma.devices, here, expected.hcas)
+        yield from _rate([one.device for one, _ in states], choice, expected)
+    yield replace(_memlock(kernel.limit("memlock"), here, job, path), subject="memlock")
 
 
-def _idle(expected: Expected | Unavailable) -> Finding:
+def _idle(expected: Expected) -> Finding:
     """RDMA devices (storage, MPI) of a machine that NCCL has nothing to do on; Gloo uses sockets alone."""
-    if isinstance(expected, Unavailable):
-        return unknown(f"no accelerator, and whether RDMA devices are expected could not be read: {expected}", subject="count")
+    if isinstance(expected.hcas, Unavailable):
+        text = f"no accelerator, and whether RDMA devices are expected could not be read: {expected.hcas}"
+        return unknown(text, subject="count")
     return skip("no accelerator: PCI was read and shows none, libcuda shows none; NCCL has nothing to do")
 
 
-def _nothing(pci: Pci | Unavailable, vantage: Vantage) -> Finding:
-    if isinstance(pci, Unavailable):
-        return unknown(f"/sys/class/infiniband is empty, and PCI could not be read to compare: {pci}")
-    if not pci.rdma and pci.unclassified:
-        return unknown(
-            f"/sys/class/infiniband is empty, and the class of {', '.join(pci.unclassified)} on PCI could not be read"
-        )
-    if not pci.rdma:
-        return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
-    have = ", ".join(f"{d.address} ({d.driver or 'no driver'})" for d in pci.rdma)
-    return unknown(
-        f"PCI shows RDMA hardware ({have}), /sys/class/infiniband shows no device",
-        how="on the node: rdma link; rdma system (an exclusive namespace mode hides devices); lsmod | grep -e mlx5_ib -e _ib",
-    )
+def _none(pci: Pci, vantage: Vantage, expected: Expected) -> Finding:
+    """No device at all: a fault where the site expects some, unless the job's network namespace may show more."""
+    if isinstance(expected.hcas, Unavailable):
+        return unknown(f"no RDMA device, and how many are expected could not be read: {expected.hcas}", subject="count")
+    if isinstance(pci.rdma, Unavailable):
+        return unknown(f"/sys/class/infiniband is empty, and PCI could not be read to compare: {pci.rdma}")
+    if expected.hcas and (not pci.rdma or vantage.job_network):
+        return _lost(expected.hcas, f"PCI shows {len(pci.rdma) or 'none'}")
+    if pci.rdma:
+        have = ", ".join(f"{d.address} ({d.driver or 'no driver'})" for d in pci.rdma)
+        how = "on the node: rdma link; rdma system (an exclusive namespace mode hides devices); lsmod | grep -e mlx5_ib -e _ib"
+        return unknown(f"PCI shows RDMA hardware ({have}), /sys/class/infiniband shows no device", how=how)
+    if pci.unclassified:
+        which = ", ".join(pci.unclassified)
+        return unknown(f"/sys/class/infiniband is empty, and the class of {which} on PCI could not be read")
+    return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
 
 
-def _none(pci: Pci | Unavailable, vantage: Vantage, expected: Expected | Unavailable) -> Finding:
-    """No device, where the site expects some, or where it could not be read whether it does."""
-    if isinstance(expected, Unavailable):
-        return unknown(f"no RDMA device, and how many are expected could not be read: {expected}", subject="count")
-    if isinstance(pci, Unavailable) or (pci.rdma and not vantage.job_network):
-        return _nothing(pci, vantage)  # the job's network namespace may show devices that this one does not
-    hardware = f"PCI shows {len(pci.rdma)}" if pci.rdma else "PCI shows none"
+def _lost(expected: int, hardware: str) -> Finding:
     return fail(
-        f"no RDMA device at all, {expected.hcas} expected; {hardware}",
+        f"no RDMA device at all, {expected} expected; {hardware}",
         subject="count",
         severity=Severity.CRITICAL,
-        expected=str(expected.hcas),
+        expected=str(expected),
         fix=Fix(
             "find out where they are lost: the bus, the driver, or a namespace",
             (
@@ -199,10 +184,9 @@ def _alike(one: RdmaDevice, other: RdmaDevice) -> bool:
     return one.driver == other.driver and layers[0] == layers[1] and hcas.rate(one) >= hcas.rate(other) / 2
 
 
-def _devices(states: list[tuple[hcas.Subject, Usable]], here: Here, gpus: Gpus | Unavailable) -> Iterator[Finding]:
+def _devices(states: list[tuple[hcas.Subject, Usable]], here: Here) -> Iterator[Finding]:
     working = sum(state.yes is True for _, state in states)
-    seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
-    needed = len(states) if isinstance(seen, Unavailable) or not seen else min(len(seen), len(states))
+    needed = min(len(here.gpus.visible), len(states)) if here.gpus.visible else len(states)
     for one, state in states:
         if state.yes is None:
             yield unknown(f"{state.text}; {one.why}", subject=one.device.name, how="netdoctor preflight as the job's user")
@@ -218,24 +202,26 @@ def _devices(states: list[tuple[hcas.Subject, Usable]], here: Here, gpus: Gpus |
 def _usable(device: RdmaDevice, why: str, here: Here) -> Finding:
     port = next(iter(hcas.active_ports(device)), None)
     evidence = {} if port is None else {"link_layer": str(port.link_layer), "port": port.number}
-    if not here.mine:
-        return unknown(f"usable, {here.elsewhere}", subject=device.name, how=FROM_JOB, measured=None, **evidence)
-    if here.settings_unread is not None:
-        return unknown(f"usable, but NCCL_IB_HCA could not be read: {here.settings_unread}", subject=device.name)
-    if here.gpus_unread is not None:
-        text = f"usable, but which GPUs are the job's could not be read: {here.gpus_unread}; {why}"
+    if not here.vantage.of_the_job:
+        text = f"usable, {here.vantage.elsewhere}"
+        return unknown(text, subject=device.name, how=FROM_JOB, measured=None, **evidence)
+    if isinstance(here.environ.nccl, Unavailable):
+        return unknown(f"usable, but NCCL_IB_HCA could not be read: {here.environ.nccl}", subject=device.name)
+    jobs = here.gpus.of_the_job
+    if isinstance(jobs, Unavailable) and "NCCL_IB_HCA" not in here.environ.nccl:
+        text = f"usable, but which GPUs are the job's could not be read: {jobs}; {why}"
         return unknown(text, subject=device.name, how="nvidia-smi -L in the job")
     notes = []
-    if port is not None and port.link_layer == "Ethernet" and not isinstance(port.gids, Unavailable):
-        kinds = {g.kind for g in port.gids}
-        if "RoCE v2" not in kinds and not any(isinstance(k, Unavailable) for k in kinds):
+    if port is not None and port.link_layer == "Ethernet":
+        kinds = {g.kind for g in port.gids or ()}
+        if port.gids and "RoCE v2" not in kinds and missing(*kinds) is None:
             notes.append("its GIDs are RoCE v1 only: not routable")
     return ok(f"opens, has a context and an ACTIVE port; {why}", subject=device.name, notes=notes, measured=None, **evidence)
 
 
 def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, severity: Severity) -> Finding:
-    if not here.mine and state.step not in OF_THE_NODE:
-        return unknown(f"{state.text}, {here.elsewhere}", subject=device.name, how=FROM_JOB)
+    if not here.vantage.of_the_job and state.step not in OF_THE_NODE:
+        return unknown(f"{state.text}, {here.vantage.elsewhere}", subject=device.name, how=FROM_JOB)
     if here.no_gpu and state.step not in OF_THE_NODE:
         return unknown(f"{state.text}; libcuda shows this container no GPU either", subject=device.name, how=NO_GPU)
     cause = {"port": "link_degraded", "gid": "roce_gid"}.get(state.step)
@@ -303,25 +289,26 @@ def _module(device: RdmaDevice) -> str:
     return device.driver if isinstance(device.driver, str) else "the HCA's driver"
 
 
-def _count(rdma: Rdma, here: Here, expected: int) -> Finding:
-    assert not isinstance(rdma.devices, Unavailable)
-    states = [usable(d, rdma, here.net) for d in rdma.devices]
+def _count(devices: tuple[RdmaDevice, ...], here: Here, expected: int) -> Finding:
+    states = [usable(d, here.rdma, here.net) for d in devices]
     working, unclear = sum(s.yes is True for s in states), sum(s.yes is None for s in states)
     if working >= expected:
-        if here.mine:
+        if here.vantage.of_the_job:
             return ok(f"{working} usable RDMA devices, {expected} expected", subject="count")
-        return unknown(f"{working} usable RDMA devices, {here.elsewhere}", subject="count", how=FROM_JOB)
-    if working + unclear >= expected or not here.mine:
+        return unknown(f"{working} usable RDMA devices, {here.vantage.elsewhere}", subject="count", how=FROM_JOB)
+    if working + unclear >= expected or not here.vantage.of_the_job:
         return unknown(f"{working} usable RDMA devices, {unclear} not known, {expected} expected", subject="count")
     text = f"{working} usable RDMA devices, {expected} expected"
     return fail(text, subject="count", severity=Severity.WARNING, cause="inventory", expected=str(expected))
 
 
-def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected | Unavailable) -> Iterator[Finding]:
+def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected) -> Iterator[Finding]:
     """What the job's ports run at (sysfs: rate, width times lane speed), against what the site says that they should."""
-    if isinstance(expected, Unavailable):
-        yield unknown(f"whether a rate is expected could not be read: {expected}", subject="rate")
-    if isinstance(expected, Unavailable) or not (wanted := expected.hca_rate_gbps):
+    wanted = expected.hca_rate_gbps
+    if isinstance(wanted, Unavailable):
+        yield unknown(f"whether a rate is expected could not be read: {wanted}", subject="rate")
+        return
+    if wanted is None:
         return
     ports = [(d.name, p) for d in devices for p in hcas.active_ports(d) if choice is None or choice.takes(d.name, p.number)]
     rates = [(f"{name}:{port.number}", port.rate_gbps) for name, port in ports]
@@ -338,40 +325,33 @@ def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected
         yield ok(f"{', '.join(at for at, _ in rates)}: at least {wanted:g} Gb/s, as expected", subject="rate")
 
 
-def _memlock(kernel: Kernel | Unavailable, here: Here, job: JobShape | Unavailable, path: PathRun | Unavailable) -> Finding:
-    """Registered memory counts against RLIMIT_MEMLOCK (drivers/infiniband/core/umem.c) unless CAP_IPC_LOCK is held in the
-    initial user namespace: capable(), not ns_capable()."""
+def _memlock(limit: int | Unavailable, here: Here, job: JobShape, path: PathRun) -> Finding:
+    """Registered memory counts against RLIMIT_MEMLOCK (drivers/infiniband/core/umem.c)."""
     vantage = here.vantage
-    limit: int | Unavailable = (
-        kernel if isinstance(kernel, Unavailable) else kernel.limits.get("memlock", Unavailable(Kind.NOT_READ))
-    )
     if not vantage.job_user:
-        return unknown(f"the job's own locked-memory limit is not seen from here: {vantage.why_not}", subject="memlock")
+        return unknown(f"the job's own locked-memory limit is not seen from here: {vantage.why_not}")
     if isinstance(limit, Unavailable):
-        return unknown(f"the locked-memory limit could not be read: {limit}", subject="memlock", how="ulimit -l in the job")
-    if limit == UNLIMITED:
-        return ok("locked memory is unlimited", subject="memlock")
-    if isinstance(vantage.capabilities, Unavailable) or "CAP_IPC_LOCK" in vantage.capabilities:
-        if isinstance(vantage.capabilities, Unavailable) or isinstance(vantage.root_is_root, Unavailable):
-            return unknown("whether CAP_IPC_LOCK of the initial user namespace is held could not be read", subject="memlock")
-        if vantage.root_is_root:
-            return ok("CAP_IPC_LOCK lifts the locked-memory limit", subject="memlock", limit=limit)
+        return unknown(f"the locked-memory limit could not be read: {limit}", how="ulimit -l in the job")
+    if (lifted := _lifted(limit, vantage)) is not None:
+        return lifted
     size = size_text(limit)
     if limit >= MEMLOCK_PLENTY:
-        return ok(f"locked memory is limited to {size}, which is plenty", subject="memlock", limit=limit)
-    if any(_carried(run) for run in _runs(path)):
+        return ok(f"locked memory is limited to {size}, which is plenty", limit=limit)
+    if any(run.finished and run.log is not None and run.log.net == "IB" for run in path.runs or ()):
         note = f"the limit is {size}: more channels or peers may need more"
-        return ok("the path run registered its memory and finished over RDMA", subject="memlock", notes=(note,), limit=limit)
+        return ok("the path run registered its memory and finished over RDMA", notes=(note,), limit=limit)
     if limit >= MEMLOCK_LEAST:
-        return unknown(
-            f"locked memory is limited to {size}: enough for some jobs", subject="memlock", how="ulimit -l unlimited"
-        )
+        return unknown(f"locked memory is limited to {size}: enough for some jobs", how="ulimit -l unlimited")
     if here.no_gpu:
         text = f"locked memory is limited to {size}; libcuda shows this container no GPU"
-        return unknown(text, subject="memlock", how=NO_GPU, limit=limit)
-    if isinstance(job, JobShape) and job.nodes_stated and job.nodes == 1:
+        return unknown(text, how=NO_GPU, limit=limit)
+    if job.alone:
         text = f"the configuration says that the job has one node, where HCAs carry nothing; locked memory is limited to {size}"
-        return skip(text, subject="memlock", limit=limit)
+        return skip(text, limit=limit)
+    if isinstance(job.nodes, Unavailable):
+        return unknown(
+            f"locked memory is limited to {size}, and whether the job has other nodes could not be read: {job.nodes}"
+        )
     fix = fix_container(vantage, "memlock")
     if not vantage.in_container:
         fix = Fix(
@@ -379,19 +359,17 @@ def _memlock(kernel: Kernel | Unavailable, here: Here, job: JobShape | Unavailab
             ("ulimit -l unlimited",),
             ("'* - memlock unlimited' in /etc/security/limits.d/rdma.conf", "LimitMEMLOCK=infinity in slurmd's systemd unit"),
         )
-    return fail(
-        f"locked memory is limited to {size}: NCCL cannot register its buffers",
-        subject="memlock",
-        cause="memlock",
-        expected="unlimited",
-        fix=fix,
-        limit=limit,
-    )
+    text = f"locked memory is limited to {size}: NCCL cannot register its buffers"
+    return fail(text, cause="memlock", expected="unlimited", fix=fix, limit=limit)
 
 
-def _runs(path: PathRun | Unavailable) -> tuple[Run, ...]:
-    return () if isinstance(path, Unavailable) or isinstance(path.runs, Unavailable) else path.runs
-
-
-def _carried(run: Run) -> bool:
-    return run.finished and run.log is not None and run.log.net == "IB"
+def _lifted(limit: int, vantage: Vantage) -> Finding | None:
+    """No limit, or one that CAP_IPC_LOCK lifts: in the initial user namespace alone (capable(), not ns_capable())."""
+    if limit == UNLIMITED:
+        return ok("locked memory is unlimited")
+    held = vantage.capabilities
+    if not isinstance(held, Unavailable) and "CAP_IPC_LOCK" not in held:
+        return None
+    if missing(held, vantage.root_is_root) is not None:
+        return unknown("whether CAP_IPC_LOCK of the initial user namespace is held could not be read")
+    return ok("CAP_IPC_LOCK lifts the locked-memory limit", limit=limit) if vantage.root_is_root else None

@@ -17,7 +17,8 @@ from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.job import Expected, JobShape
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
-from netdoctor.facts.libraries import JobPython, Libraries, NcclLibrary, Plugin, Torch
+from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
+from netdoctor.facts.library_search import JobPython, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.nccl_version import text as version_text
@@ -38,18 +39,18 @@ from netdoctor.facts.runs import (
     Way,
 )
 from netdoctor.facts.vantage import Vantage
-from netdoctor.fixes import fix_container, fix_environment, fix_module, fix_sysctl
+from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_module, fix_sysctl
 from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
-from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, tcp_window, transport
+from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, tcp_window, transport
 from netdoctor.nccl import ports as nccl_ports
-from netdoctor.nccl.gdr_evidence import GdrProof, gdr_proof
+from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
 from netdoctor.nccl.integers import integer as nccl_integer
 from netdoctor.nccl.integers import param as nccl_param
 from netdoctor.nccl.log.facts import LogFacts
 from netdoctor.nccl.rdma_access import Usable, usable
 from netdoctor.nccl.selector import Selector
 from netdoctor.nccl.selector import parse as parse_selector
-from netdoctor.nccl.used_version import library_at, plugin_interfaces, used_nccl
+from netdoctor.nccl.used_version import used_nccl
 from netdoctor.variables import judge as nccl_environment
 
 # What to do where evidence is not the job's own.
@@ -73,8 +74,8 @@ class CheckSpec:
 def check(*, id: str, title: str, cause: str) -> Callable[[J], J]:
     """Declare a check.  `id` is ``area.name``, `title` says what is true on a healthy node, `cause` is of the vocabulary.
 
-    The function's parameters are its needs, by type: ``net: Net`` must be there, else the engine says unknown with the
-    reason; ``net: Net | Unavailable`` may be missing.  Raises ValueError for a cause that is not in the vocabulary.
+    The function's parameters are its needs, by type: ``net: Net``.  A fact is always there; a field of it that could not be
+    read is Unavailable and says why.  Raises ValueError for a cause that is not in the vocabulary.
     """
     if cause not in CAUSES:
         raise ValueError(f"check {id}: no such cause: {cause}")
@@ -216,25 +217,27 @@ __all__ = [
     "fail",
     "fix_container",
     "fix_environment",
+    "fix_gpudirect",
     "fix_module",
     "fix_sysctl",
+    "gdr_mechanisms",
     "gdr_proof",
+    "gdr_sends",
     "gpudirect",
     "hcas",
     "ifname",
     "interfaces",
-    "library_at",
     "missing",
     "nccl_environment",
     "nccl_integer",
     "nccl_param",
     "nccl_ports",
+    "net_plugin",
     "ok",
     "out_of_memory",
     "parse_selector",
     "parse_version",
     "path_limit",
-    "plugin_interfaces",
     "size_text",
     "skip",
     "tcp_window",

@@ -10,30 +10,14 @@ from typing import TYPE_CHECKING, Any
 from netdoctor import __version__
 from netdoctor.causes import CAUSES
 from netdoctor.facts import registry as facts
-from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host
 from netdoctor.model import CheckResult, Finding, Kind, Report, Severity, Status, Unavailable, Verdict, plain
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
-    from netdoctor.plugins import Need
 
 Progress = Callable[[str], None]
 Decide = Callable[[tuple[CheckResult, ...], Mapping[str, Any]], tuple[tuple[CheckResult, ...], Verdict]]
-
-
-# Checks that still leave it to the engine to say `unknown` where a fact could not be read.  The list may only shrink: a fact
-# is always there, and a check asks its fields.
-BY_PARAMETER = frozenset(
-    {
-        "allreduce.bandwidth",
-        "hardware.accelerator",
-        "nccl.environment",
-        "nccl.version",
-        "rdma.dev_infiniband",
-        "rdma.gpudirect",
-    }
-)
 
 
 @dataclass
@@ -70,15 +54,7 @@ def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
     """The findings of one check on these facts.  Never raises: a check that crashes or says nothing is `error`."""
     from netdoctor.plugins import needs
 
-    values: dict[str, Any] = {}
-    for need in needs(spec):
-        value = facts.of(have, need.type.__name__)
-        lost = value if isinstance(value, Unavailable) else value.lost if isinstance(value, Fact) else None
-        if lost is not None and need.optional:
-            value = lost  # as long as there are parameters `Fact | Unavailable`
-        elif lost is not None and (spec.id in BY_PARAMETER or value is lost):
-            return (_complete(spec, _missing(need, lost)),)
-        values[need.parameter] = value
+    values = {need.parameter: facts.of(have, need.type.__name__) for need in needs(spec)}
     try:
         found = tuple(spec.judge(**values))
         wrong = next((f for f in found if not isinstance(f, Finding)), None)
@@ -89,10 +65,6 @@ def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
     if not found:
         return (_complete(spec, Finding(Status.ERROR, "the check said nothing")),)
     return tuple(_complete(spec, f) for f in found)
-
-
-def _missing(need: Need, value: Unavailable) -> Finding:
-    return Finding(Status.UNKNOWN, f"{need.type.__name__} could not be had: {value}", evidence={"missing": need.type.__name__})
 
 
 def _complete(spec: CheckSpec, finding: Finding) -> Finding:

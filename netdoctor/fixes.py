@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Fix
+from netdoctor.nccl.gpudirect import Mechanisms, NoGdr
 
 # Per network namespace (net/ipv4/sysctl_net_ipv4.c, ipv4_net_table; net/core/sysctl_net_core.c, netns_core_table); two are not.
 _NETWORK_NAMESPACE: Final = ("net.ipv4.", "net.ipv6.", "net.core.somaxconn")
@@ -99,6 +101,30 @@ def fix_environment(vantage: Vantage, change: str, *, unset: bool = False) -> Fi
             lasting = f"take {name} out of the job script, of what it sources and of /etc/nccl.conf"
     what = f"remove {name} from" if unset else f"set {change} in"
     return Fix(f"{what} the job's environment", (verb,), (lasting,))
+
+
+NEWER: Final = "use a GPU driver (CUDA 11.7 or newer), kernel, HCA driver and NCCL (2.13.4 or newer) with DMA-BUF"
+
+
+def fix_gpudirect(vantage: Vantage, able: Mechanisms) -> Fix:
+    """Where neither way of GPUDirect RDMA is there: the mend that can help here, and no modprobe where it cannot."""
+    if able.dmabuf.rule is NoGdr.DMABUF_SWITCHED_OFF:
+        return fix_environment(vantage, "NCCL_DMABUF_ENABLE", unset=True)
+    if able.peermem.rule is NoGdr.MODULE_NOT_LOOKED_AT:
+        words = "use NCCL 2.23.4 or newer, which looks at /sys/module/nvidia_peermem"
+        return Fix(words, ("pip install 'nvidia-nccl-cu12>=2.23.4'",))
+    if able.dmabuf.rule is NoGdr.DMABUF_NOT_OFFERED:
+        return Fix(
+            "install the driver's open kernel modules (DMA-BUF), or load nvidia_peermem where ib_core has the peer-memory API",
+            ("cat /proc/driver/nvidia/version   # says 'Open Kernel Module' where they are in use", "modprobe nvidia-peermem"),
+            ("echo nvidia-peermem > /etc/modules-load.d/nvidia-peermem.conf",),
+        )
+    if able.dmabuf.rule is NoGdr.VERBS_TOO_OLD:
+        return Fix("install rdma-core 34 or newer where the job runs", ("apt-get install libibverbs1 ibverbs-providers",))
+    if able.peermem.rule is NoGdr.NO_MODULE:  # whether ib_core has the API shows only when a module registers itself
+        words = f"load nvidia_peermem where ib_core has the peer-memory API (MLNX_OFED, DOCA-OFED), or {NEWER}"
+        return replace(fix_module("nvidia-peermem"), summary=words)
+    return Fix(NEWER)
 
 
 def fix_container(vantage: Vantage, need: str) -> Fix:

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from netdoctor.api import CheckSpec
 from netdoctor.facts.registry import RUNS, SOURCES
-from netdoctor.model import CheckResult, Finding, Fix, Status, Unavailable
+from netdoctor.model import CheckResult, Finding, Fix, Status
 
 GROUP: Final = "netdoctor.plugins"
 DROPIN_DIR: Final = "/etc/netdoctor/checks.d"
@@ -43,11 +43,10 @@ class NeedsError(TypeError):
 
 @dataclass(frozen=True)
 class Need:
-    """One parameter of a judge: the fact it takes, and whether that may be missing."""
+    """One parameter of a judge, and the fact that it takes."""
 
     parameter: str
     type: type[Any]
-    optional: bool
 
 
 @dataclass
@@ -254,16 +253,13 @@ def _need(id: str, parameter: inspect.Parameter, hints: dict[str, Any]) -> Need:
         raise NeedsError(f"{id}: the parameter {name} must be a plain one, with a fact as its type")
     if name not in hints:
         raise NeedsError(f"{id}: the parameter {name} has no type; write {name}: Net, for example")
-    hint = hints[name]
-    options = typing.get_args(hint) if typing.get_origin(hint) in {typing.Union, types.UnionType} else (hint,)
-    fact = [option for option in options if option is not Unavailable]
-    known = SOURCES.keys() | set(RUNS)
-    if len(fact) != 1 or not isinstance(fact[0], type) or not _is_fact(fact[0], known):
-        shown = " | ".join(getattr(option, "__name__", str(option)) for option in options)
+    hint, known = hints[name], SOURCES.keys() | set(RUNS)
+    if not isinstance(hint, type) or not _is_fact(hint, known):
+        shown = getattr(hint, "__name__", str(hint).replace("netdoctor.model.", ""))
         raise NeedsError(
             f"{id}: the parameter {name} has the type {shown}, which is no fact; facts are {', '.join(sorted(known))}"
         )
-    return Need(name, fact[0], len(options) > 1)
+    return Need(name, hint)
 
 
 def _is_fact(kind: type[Any], known: set[str]) -> bool:

@@ -275,7 +275,6 @@ def _result(rank: Rank) -> RankResult:
         phase_seconds=spans,
         system_cpu=float(result.get("system_cpu", 0.0)),
         user_cpu=float(result.get("user_cpu", 0.0)),
-        bytes_moved=int(result.get("moved", 0)),
         mapped=tuple(str(p) for p in result.get("mapped", ())),
         affinity=tuple(rank.affinity.get("main", ())),
         thread_affinity=tuple(rank.affinity.get("thread", ())),

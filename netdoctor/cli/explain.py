@@ -94,8 +94,7 @@ def _check(spec: CheckSpec, source: str) -> Iterator[str]:
     yield "looks at"
     for need in needs(spec):
         about = (inspect.getdoc(need.type) or "").partition("\n")[0]
-        missing = "  (judges without it, too)" if need.optional else ""
-        yield from _wrapped(f"{need.type.__name__}: {about}{missing}")
+        yield from _wrapped(f"{need.type.__name__}: {about}")
     if spec.requires:
         yield from _wrapped(f"required by: {', '.join(spec.requires)}")
     row = CAUSES.get(spec.cause)

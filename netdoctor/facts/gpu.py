@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from netdoctor.facts.base import Fact
+from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.host.base import Host, mapping, read_int
 from netdoctor.model import Kind, Unavailable, kind_named
 
@@ -53,6 +53,20 @@ class Gpus(Fact):
     cuda_driver: int | Unavailable  # 13000, from libcuda or NVML
     all: tuple[Gpu, ...] | Unavailable  # () only where NVML answered 0
     visible: tuple[VisibleGpu, ...] | Unavailable  # () only where libcuda answered 0 or CUDA_ERROR_NO_DEVICE
+
+    @classmethod
+    def _unread(cls, why: Unavailable) -> dict[str, Any]:
+        return super()._unread(no_evidence(why))
+
+    @property
+    def count(self) -> int | Unavailable:
+        """How many NVML knows."""
+        return self.all if isinstance(self.all, Unavailable) else len(self.all)
+
+    @property
+    def none_visible(self) -> bool:
+        """libcuda shows none, or it is not there at all."""
+        return self.visible.kind == Kind.ABSENT if isinstance(self.visible, Unavailable) else not self.visible
 
     @property
     def of_the_job(self) -> tuple[tuple[VisibleGpu, Gpu | None], ...] | Unavailable:

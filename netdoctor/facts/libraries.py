@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from netdoctor.facts.base import Fact
+from netdoctor.facts import library_search as find
+from netdoctor.facts.base import Fact, no_evidence
+from netdoctor.facts.library_search import JobPython, Torch, prefix_of
 from netdoctor.facts.loader import Object, Search, Taken, default_dirs, expand, split_path, takes
 from netdoctor.facts.nccl_version import parse
 from netdoctor.host.base import Host, mapping, question, read
@@ -41,29 +43,6 @@ class Plugin:
 
 
 @dataclass(frozen=True)
-class JobPython:
-    """The interpreter that the job uses, as far as it can be told."""
-
-    path: str
-    why: str  # for people: "--python", "VIRTUAL_ENV", "python3 on PATH" …
-    ours: bool  # netdoctor's own Makefile installed its torch (marker file): never judged
-    given: bool = False  # with --python or in the configuration: it is the job's, wherever this is seen from
-
-
-@dataclass(frozen=True)
-class Torch:
-    """The job's torch, read without importing it."""
-
-    version: str | Unavailable  # "2.13.0+cpu"
-    path: str
-    cuda: str | None | Unavailable  # "12.8"; None: a CPU build
-    nccl_linkage: str | Unavailable  # "dynamic" "static" "none"
-    nccl_path: str | None | Unavailable  # the libnccl that its loader rules take, links resolved
-    nccl_compiled: tuple[int, int, int] | None | Unavailable  # what it was compiled against, where it says so
-    nccl_why: str = ""  # by which rule of the loader: "DT_RPATH of …/libtorch_cuda.so" "LD_PRELOAD" "loader cache" …
-
-
-@dataclass(frozen=True)
 class Libraries(Fact):
     """Libraries around the job."""
 
@@ -72,6 +51,19 @@ class Libraries(Fact):
     nccl: tuple[NcclLibrary, ...] | Unavailable
     plugins: tuple[Plugin, ...] | Unavailable
     incomplete: tuple[str, ...] = ()  # sources that could not be read: there may be more libraries than these
+
+    @classmethod
+    def _unread(cls, why: Unavailable) -> dict[str, Any]:
+        return super()._unread(no_evidence(why))
+
+    def at(self, path: str) -> NcclLibrary | None:
+        """The libnccl of this path."""
+        return next((one for one in self.nccl or () if path in (one.path, one.real_path)), None)
+
+    def nccl_version(self, path: str) -> tuple[int, int, int] | Unavailable:
+        """The version of the libnccl of this path."""
+        found = self.at(path)
+        return found.version if found else Unavailable(Kind.NOT_READ, "not among the libraries that were looked at")
 
 
 @dataclass
@@ -111,8 +103,6 @@ class _Survey:
 
 def probe(host: Host) -> Libraries | Unavailable:
     """Libraries around the job: files are read, nothing is imported; a libnccl is loaded in a child to ask its version."""
-    from netdoctor.facts import library_search as find
-
     variables = mapping(host, "env:")
     if isinstance(variables, Unavailable):
         return Libraries(variables, variables, variables, variables)
@@ -137,6 +127,29 @@ def probe(host: Host) -> Libraries | Unavailable:
     return Libraries(python, torch, _libraries(host, survey, wheels), _plugins(survey), incomplete)
 
 
+def _places(
+    python: JobPython | Unavailable,
+    packages: tuple[str, ...],
+    torch: Torch | Unavailable,
+    variables: Mapping[str, str],
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Directories and files to look at, each with why; "" for files that are no libnccl themselves."""
+    dirs = {expand(d, "") or ".": "LD_LIBRARY_PATH" for d in split_path(variables.get("LD_LIBRARY_PATH", ""))}
+    files: dict[str, str] = {}
+    own = [(f"{directory}/nvidia/nccl/lib", "site-packages") for directory in packages]
+    if torch:
+        own.append((f"{torch.path}/lib", "torch"))
+        files |= {f"{torch.path}/lib/{name}": "" for name in _TORCH_LIBS}
+    if python:
+        prefix = prefix_of(python.path)
+        own.append((f"{prefix}/lib", "the Python's prefix"))
+        files |= {f"{prefix}/lib/{name}": "" for name in _TORCH_LIBS} | {python.path: ""}
+    own += [(directory, "default directory") for machine in (62, 183) for directory in default_dirs(machine)]
+    for directory, why in own:
+        dirs.setdefault(directory, why)
+    return dirs, files
+
+
 def _survey(
     host: Host,
     python: JobPython | Unavailable,
@@ -145,23 +158,9 @@ def _survey(
     variables: Mapping[str, str],
 ) -> tuple[_Survey | Unavailable, tuple[str, ...]]:
     """One question about all files and directories, and the loader's cache."""
-    dirs: dict[str, str] = {expand(d, "") or ".": "LD_LIBRARY_PATH" for d in split_path(variables.get("LD_LIBRARY_PATH", ""))}
-    files: dict[str, str] = {}
-    for directory in packages:
-        dirs.setdefault(f"{directory}/nvidia/nccl/lib", "site-packages")
-    if not isinstance(torch, Unavailable):
-        dirs.setdefault(f"{torch.path}/lib", "torch")
-        files |= {f"{torch.path}/lib/{name}": "" for name in _TORCH_LIBS}
-    if not isinstance(python, Unavailable):
-        prefix = python.path.rpartition("/")[0].rpartition("/")[0]
-        dirs.setdefault(f"{prefix}/lib", "the Python's prefix")
-        files |= {f"{prefix}/lib/{name}": "" for name in _TORCH_LIBS} | {python.path: ""}
-    for machine in (62, 183):
-        dirs |= {d: "default directory" for d in default_dirs(machine) if d not in dirs}
-    preload = re.split(r"[\s:]+", variables.get("LD_PRELOAD", ""))
-    system = read(host, "/etc/ld.so.preload")
-    preload += [] if isinstance(system, Unavailable) else re.split(r"[\s:]+", system)
-    files |= {path: "LD_PRELOAD" for path in preload if path.startswith("/")}
+    dirs, files = _places(python, packages, torch, variables)
+    preload = (variables.get("LD_PRELOAD", ""), read(host, "/etc/ld.so.preload") or "")
+    files |= {path: "LD_PRELOAD" for text in preload for path in re.split(r"[\s:]+", text) if path.startswith("/")}
     for name in ("VLLM_NCCL_SO_PATH", "NCCL_NET_PLUGIN"):
         if variables.get(name, "").startswith("/"):
             files.setdefault(variables[name], name)
@@ -200,7 +199,7 @@ def _cache(answer: dict[str, Any] | Unavailable) -> dict[str, tuple[str, ...]] |
 
 def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, variables: Mapping[str, str]) -> Torch:
     """How torch comes to its NCCL, by the loader's rules."""
-    prefix = python.path.rpartition("/")[0].rpartition("/")[0]
+    prefix = prefix_of(python.path)
     objects: dict[str, Object] = {}
     for name in _TORCH_LIBS:
         for directory in (f"{torch.path}/lib", f"{prefix}/lib"):
@@ -251,11 +250,9 @@ def _static(host: Host, survey: _Survey, cuda: Object | None) -> str | Unavailab
 def _libraries(
     host: Host, survey: _Survey, wheels: Mapping[str, tuple[int, int, int] | Unavailable]
 ) -> tuple[NcclLibrary, ...]:
-    from netdoctor.facts.library_search import LIBRARY
-
     by_real: dict[str, list[str]] = {}
     for path in survey.found_by:
-        if LIBRARY.fullmatch(path.rpartition("/")[2]) and not _absent(survey.look(path)):
+        if find.LIBRARY.fullmatch(path.rpartition("/")[2]) and not _absent(survey.look(path)):
             by_real.setdefault(survey.real(path), []).append(path)
     reals = sorted(by_real)[:MAX_LIBRARIES]
     host.prefetch(question("nccl", path=real) for real in reals if isinstance(survey.look(by_real[real][0]), Object))
@@ -295,13 +292,11 @@ def _library(
 
 
 def _plugins(survey: _Survey) -> tuple[Plugin, ...]:
-    from netdoctor.facts.library_search import PLUGIN
-
     seen: dict[str, Plugin] = {}
     for path, found_by in sorted(survey.found_by.items()):
         name = path.rpartition("/")[2]
         found = survey.look(path)
-        if not (PLUGIN.fullmatch(name) or "NCCL_NET_PLUGIN" in found_by) or _absent(found):
+        if not (find.PLUGIN.fullmatch(name) or "NCCL_NET_PLUGIN" in found_by) or _absent(found):
             continue
         row = survey.files.get(path, {})
         symbols: Iterable[str] | Unavailable = found if isinstance(found, Unavailable) else row.get("exports", ())

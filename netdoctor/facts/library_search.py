@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from netdoctor.facts.libraries import JobPython, Torch
 from netdoctor.host.base import Host, link, names, read
 from netdoctor.model import Kind, Unavailable
 
@@ -16,6 +15,29 @@ _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?t?)?")
 _VERSIONED: Final = re.compile(r"python(\d+\.\d+)t?$")
 LIBRARY: Final = re.compile(r"libnccl\.so(\.\d+)*$")
 PLUGIN: Final = re.compile(r"libnccl-net[\w.-]*\.so(\.\d+)*$")
+
+
+@dataclass(frozen=True)
+class JobPython:
+    """The interpreter that the job uses, as far as it can be told."""
+
+    path: str
+    why: str  # for people: "--python", "VIRTUAL_ENV", "python3 on PATH" …
+    ours: bool  # netdoctor's own Makefile installed its torch (marker file): never judged
+    given: bool = False  # with --python or in the configuration: it is the job's, wherever this is seen from
+
+
+@dataclass(frozen=True)
+class Torch:
+    """The job's torch, read without importing it."""
+
+    version: str | Unavailable  # "2.13.0+cpu"
+    path: str
+    cuda: str | None | Unavailable  # "12.8"; None: a CPU build
+    nccl_linkage: str | Unavailable  # "dynamic" "static" "none"
+    nccl_path: str | None | Unavailable  # the libnccl that its loader rules take, links resolved
+    nccl_compiled: tuple[int, int, int] | None | Unavailable  # what it was compiled against, where it says so
+    nccl_why: str = ""  # by which rule of the loader: "DT_RPATH of …/libtorch_cuda.so" "LD_PRELOAD" "loader cache" …
 
 
 def job_python(host: Host, variables: Mapping[str, str], configured: object, command: object = None) -> JobPython | Unavailable:

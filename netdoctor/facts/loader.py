@@ -78,31 +78,29 @@ def _own_dirs(one: Object, text: str) -> Iterator[str]:
             yield expand(part, origin, one.machine)
 
 
+def _dirs(requester: Object, loaders: Iterable[Object], search: Search) -> Iterator[tuple[str, str]]:
+    """(directory, why) of those that objects and the environment name."""
+    for one in (requester, *loaders) if requester.runpath is None else ():
+        if one.runpath is None:
+            yield from ((directory, f"DT_RPATH of {one.path}") for directory in _own_dirs(one, one.rpath or ""))
+    for directory in split_path(search.library_path or ""):
+        yield expand(directory, "", requester.machine) or ".", "LD_LIBRARY_PATH"
+    yield from ((directory, f"DT_RUNPATH of {requester.path}") for directory in _own_dirs(requester, requester.runpath or ""))
+
+
 def candidates(name: str, requester: Object, loaders: Iterable[Object], search: Search) -> Iterator[tuple[str, str]]:
     """(path, why) in the order in which the loader tries them; `loaders` go from the requester's loader up to the program."""
     if "/" in name:
         yield expand(name, requester.path.rpartition("/")[0], requester.machine), "its path is in DT_NEEDED"
         return
-    for one in search.preload:
-        if one.soname == name:
-            yield one.path, "LD_PRELOAD"
-    if requester.runpath is None:
-        for one in (requester, *loaders):
-            if one.runpath is None and one.rpath is not None:
-                for directory in _own_dirs(one, one.rpath):
-                    yield f"{directory}/{name}", f"DT_RPATH of {one.path}"
-    for directory in split_path(search.library_path or ""):
-        yield f"{expand(directory, '', requester.machine) or '.'}/{name}", "LD_LIBRARY_PATH"
-    if requester.runpath is not None:
-        for directory in _own_dirs(requester, requester.runpath):
-            yield f"{directory}/{name}", f"DT_RUNPATH of {requester.path}"
+    yield from ((one.path, "LD_PRELOAD") for one in search.preload if one.soname == name)
+    yield from ((f"{directory}/{name}", why) for directory, why in _dirs(requester, loaders, search))
     default = search.default or default_dirs(requester.machine)
     for path in search.cache.get(name, ()):
         if requester.default_dirs or path.rpartition("/")[0] not in default:
             yield path, "loader cache"
     if requester.default_dirs:
-        for directory in default:
-            yield f"{directory}/{name}", "default directory"
+        yield from ((f"{directory}/{name}", "default directory") for directory in default)
 
 
 def takes(

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from netdoctor.facts.base import Fact
+from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.pci import ADDRESS, is_virtual, numa_node, read_function
 from netdoctor.host.base import Host, link, mapping, names, question, read
 from netdoctor.model import Kind, Unavailable, kind_named
@@ -92,6 +92,14 @@ class Rdma(Fact):
     nodes: tuple[str, ...] | Unavailable  # entries of /dev/infiniband; () read empty; Unavailable(Kind.ABSENT) none
     libibverbs: str | Unavailable  # path or soname of the library that was opened
     verbs_devices: tuple[str, ...] | Unavailable  # names that ibv_get_device_list gives
+
+    @classmethod
+    def _unread(cls, why: Unavailable) -> dict[str, Any]:
+        return super()._unread(no_evidence(why))
+
+    @property
+    def names(self) -> tuple[str, ...] | Unavailable:
+        return self.devices if isinstance(self.devices, Unavailable) else tuple(one.name for one in self.devices)
 
 
 def probe(host: Host) -> Rdma:

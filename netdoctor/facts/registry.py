@@ -63,10 +63,10 @@ def closure(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def unread(name: str, why: Unavailable) -> Any:
-    """The fact of that name of which nothing could be read; `why` itself for a fact that is not a `Fact` yet."""
+    """The fact of that name of which nothing could be read."""
     module = SOURCES[name].module if name in SOURCES else RUNS[name]
-    kind = getattr(importlib.import_module(module), name)
-    return kind.unread(why) if issubclass(kind, Fact) else why
+    kind: type[Fact] = getattr(importlib.import_module(module), name)
+    return kind.unread(why)
 
 
 def of(have: Facts, name: str) -> Any:

@@ -135,7 +135,6 @@ class RankResult:
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     system_cpu: float = 0.0  # seconds in the timed loops
     user_cpu: float = 0.0
-    bytes_moved: int = 0
     mapped: tuple[str, ...] = ()  # libnccl files in /proc/self/maps
     affinity: tuple[int, ...] = ()  # CPUs after import
     thread_affinity: tuple[int, ...] = ()  # CPUs of a thread that was started after import
@@ -207,6 +206,15 @@ class Baseline(Fact):
     run: Run | Unavailable  # Unavailable: none was made
     python: str = ""
     nccl_ran: bool = False  # False: two Gloo ranks, "NCCL did not run"
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.run and self.run.finished)
+
+    @property
+    def nccl_run(self) -> Run | None:
+        """The run, if NCCL ran in it."""
+        return (self.run or None) if self.nccl_ran else None
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,19 @@
-"""What the runs' NCCL logs prove about one GPU and one HCA."""
+"""One GPU and one HCA: what NCCL would ask about them, and what the runs' NCCL logs prove."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.nccl_version import Version
+from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.facts.runs import Run
+from netdoctor.model import Kind, Unavailable
+from netdoctor.nccl import gpudirect
+from netdoctor.nccl.hcas import GpuPlace
 from netdoctor.nccl.log.facts import LogFacts
 
 _OWN: Final = ("IB", "Socket")  # NCCL's own networks, which list their devices
@@ -51,3 +58,26 @@ def gdr_proof(runs: Iterable[Run], ordinal: int | None, hca: str, unnamed: bool 
                 (send if via.direction == "send" else receive).append(via.gdrdma)
                 network, used = via.detail, run
     return GdrProof(all(send) if send else None, all(receive) if receive else None, network, used)
+
+
+def gdr_mechanisms(
+    version: Version, kernel: Kernel, gpus: Gpus, gpu: GpuPlace, device: RdmaDevice, enable: str | None
+) -> gpudirect.Mechanisms:
+    """Whether one of the two ways would serve this pair; `enable` is NCCL_DMABUF_ENABLE."""
+    lost = Unavailable(Kind.NOT_READ, "libcuda")
+    errno = device.provider if isinstance(device.provider, Unavailable) else device.provider.dmabuf_errno
+    peer = gpudirect.peermem(version, kernel.modules, kernel.memory_peers)
+    offered = gpu.visible.gpudirect_rdma if gpu.visible else lost
+    if peer.yes and offered is not True:  # the module serves GPUs that offer it (attribute 116)
+        why = f"attribute 116 of this GPU{f': {offered}' if isinstance(offered, Unavailable) else ' is 0'}"
+        peer = replace(peer, rule=None, yes=None if isinstance(offered, Unavailable) else False, why=why)
+    attribute = gpu.visible.dmabuf if gpu.visible else lost
+    return gpudirect.Mechanisms(peer, gpudirect.dmabuf(version, gpus.cuda_driver, attribute, errno, enable))
+
+
+def gdr_sends(gpu: GpuPlace, count: int, setting: str | None) -> gpudirect.Answer:
+    """Whether a GPU's sends use GPUDirect; `setting` is NCCL_NET_GDR_READ, `count` the GPUs of the job here."""
+    lost = Unavailable(Kind.NOT_READ)
+    links = gpu.gpu.nvlinks if gpu.gpu else lost
+    nvlink = links if isinstance(links, Unavailable) else any(links)
+    return gpudirect.reads(gpu.gpu.capability if gpu.gpu else lost, nvlink, count, setting)

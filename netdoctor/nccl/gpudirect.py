@@ -70,6 +70,10 @@ class Mechanisms:
             return True
         return False if self.peermem.yes is False and self.dmabuf.yes is False else None
 
+    @property
+    def why(self) -> str:
+        return f"peer memory: {self.peermem.why}. DMA-BUF: {self.dmabuf.why}"
+
 
 def module_files(version: Version) -> tuple[str, ...]:
     """The files whose existence tells this NCCL version that a peer-memory module is loaded."""

@@ -6,8 +6,9 @@ Source: NCCL src/graph/topo.cc (ncclTopoGetLocalNet: nearest path type, highest 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.pci import Pci, PciDevice
@@ -163,45 +164,58 @@ def subjects(
     devices: tuple[RdmaDevice, ...], gpus: tuple[GpuPlace, ...] | Unavailable, pci: Pci | Unavailable, choice: Selector | None
 ) -> tuple[Subject, ...]:
     """The devices that NCCL_IB_HCA selects, else those nearest to the job's GPUs, else (no GPU) all that could carry it."""
-    if choice is not None:
-        # A prefix or an exclusion also takes ports that nobody cabled; what is called by its name is meant.
-        taken = selected(devices, choice)
-        called = () if choice.exclude else {name for name, _ in choice.names}
-        named = tuple(Subject(d, "NCCL_IB_HCA selects it", True) for d in taken if d.name in called)
-        others = subjects(taken, gpus, pci, None) if len(named) < len(taken) else ()
-        return (*named, *(one for one in others if one.device.name not in called))
+    pci = Pci.unread(pci) if isinstance(pci, Unavailable) else pci
+    if choice is None:
+        return _nearest_to_any(devices, gpus, pci)
+    # A prefix or an exclusion also takes ports that nobody cabled; what is called by its name is meant.
+    taken = selected(devices, choice)
+    called = () if choice.exclude else {name for name, _ in choice.names}
+    named = tuple(Subject(d, "NCCL_IB_HCA selects it", True) for d in taken if d.name in called)
+    others = _nearest_to_any(taken, gpus, pci) if len(named) < len(taken) else ()
+    return (*named, *(one for one in others if one.device.name not in called))
+
+
+def _nearest_to_any(devices: tuple[RdmaDevice, ...], gpus: tuple[GpuPlace, ...] | Unavailable, pci: Pci) -> tuple[Subject, ...]:
     if isinstance(gpus, Unavailable):
         return tuple(Subject(d, f"the job's GPUs could not be read ({gpus})", False) for d in devices)
     if not gpus:
         return tuple(Subject(d, "no GPU to measure the distance from", True) for d in prefer(list(devices)))
-    why: dict[str, list[str]] = {}
-    certain: dict[str, bool] = {}
-    for gpu in gpus:
-        kind, near = nearest(gpu, devices, pci)
-        live = tuple(d for d in devices if active_ports(d) or not _ports_read(d))
-        if kind and _through_cpu(kind) and live and not set(near) & set(live):
-            # NCCL passes over ports that are not ACTIVE; behind no common switch they may be another network's.
-            for device in near:
-                why.setdefault(device.name, []).append(f"{gpu.label} ({kind})")
-                certain.setdefault(device.name, False)
-            kind, near = nearest(gpu, live, pci)
-        for device in near:
-            why.setdefault(device.name, []).append(f"{gpu.label} ({kind})" if kind else gpu.label)
-            sure = bool(kind) and (len(near) == 1 or rates_read(device))
-            certain[device.name] = certain.get(device.name, False) or sure
-    for device in () if not isinstance(pci, Pci) or isinstance(pci.devices, Unavailable) else unplaced(devices, pci):
-        why.setdefault(device.name, ["one of the GPUs: its place on PCI is not known"])
-        certain.setdefault(device.name, False)
-    return tuple(
-        Subject(d, ("nearest to " if certain[d.name] else "perhaps the HCA of ") + ", ".join(why[d.name]), certain[d.name])
-        for d in devices
-        if d.name in why
-    )
+    claims = [claim for gpu in gpus for claim in _claims(gpu, devices, pci)]
+    if not isinstance(pci.devices, Unavailable):
+        known = {claim.device for claim in claims}
+        lost = (d for d in unplaced(devices, pci) if d.name not in known)
+        claims += (_Claim(d.name, "one of the GPUs: its place on PCI is not known", False) for d in lost)
+    return tuple(_subject(d, mine) for d in devices if (mine := [claim for claim in claims if claim.device == d.name]))
+
+
+class _Claim(NamedTuple):
+    """One GPU whose device this may be."""
+
+    device: str
+    gpu: str
+    sure: bool
+
+
+def _claims(gpu: GpuPlace, devices: tuple[RdmaDevice, ...], pci: Pci) -> Iterator[_Claim]:
+    kind, near = nearest(gpu, devices, pci)
+    live = tuple(d for d in devices if active_ports(d) or not _ports_read(d))
+    if kind and _through_cpu(kind) and live and not set(near) & set(live):
+        # NCCL passes over ports that are not ACTIVE; behind no common switch they may be another network's.
+        yield from (_Claim(device.name, f"{gpu.label} ({kind})", False) for device in near)
+        kind, near = nearest(gpu, live, pci)
+    for device in near:
+        sure = bool(kind) and (len(near) == 1 or rates_read(device))
+        yield _Claim(device.name, f"{gpu.label} ({kind})" if kind else gpu.label, sure)
+
+
+def _subject(device: RdmaDevice, claims: Sequence[_Claim]) -> Subject:
+    certain = any(claim.sure for claim in claims)
+    words = "nearest to " if certain else "perhaps the HCA of "
+    return Subject(device, words + ", ".join(claim.gpu for claim in claims), certain)
 
 
 def no_accelerator(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> bool:
     """Positive evidence that there is none: PCI was read and shows none, and libcuda shows none or is absent."""
     if not isinstance(pci, Pci) or pci.gpus != () or pci.unclassified or pci.foreign_accelerators != ():
         return False
-    seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
-    return seen.kind == Kind.ABSENT if isinstance(seen, Unavailable) else not seen
+    return isinstance(gpus, Gpus) and gpus.none_visible

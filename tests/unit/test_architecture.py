@@ -48,7 +48,6 @@ KNOWN_CIRCLES = (
     {"netdoctor.fleet", "netdoctor.compare"},
     {"netdoctor.fleet.extract", "netdoctor.compare.traits"},
     {"netdoctor.host.children", "netdoctor.host.base"},
-    {"netdoctor.facts.library_search", "netdoctor.facts.libraries"},
     {
         "netdoctor.variables.grammar",
         "netdoctor.variables.advice_rules",

@@ -29,8 +29,8 @@ def needs_kernel(kernel: Kernel) -> Iterator[Finding]:
 
 
 @check(id="t.may", title="May do without", cause="other")
-def may_lack(kernel: Kernel | Unavailable, job: JobShape) -> Iterator[Finding]:
-    yield ok("seen") if isinstance(kernel, Kernel) else fail("lacking", nodes=str(job.nodes))
+def may_lack(kernel: Kernel, job: JobShape) -> Iterator[Finding]:
+    yield ok("seen") if kernel.lost is None else fail("lacking", nodes=str(job.nodes))
 
 
 @check(id="t.exit", title="Ends the program", cause="other")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from netdoctor.api import Net, Unavailable, Vantage, check, ok
+from netdoctor.api import Net, Vantage, check, ok
 from netdoctor.causes import CAUSES
 from netdoctor.cli.explain import explain, listing
 from netdoctor.model import CheckResult, Finding, Status
@@ -11,7 +11,7 @@ from netdoctor.plugins import Loaded, load
 
 def loaded() -> Loaded:
     @check(id="site.mtu\x1b[2J", title="MTUs agree", cause="tcp_tuning")
-    def judge(net: Net, vantage: Vantage | Unavailable) -> list[Finding]:
+    def judge(net: Net, vantage: Vantage) -> list[Finding]:
         return [ok("x")]
 
     spec = judge.__netdoctor_check__  # type: ignore[attr-defined]
@@ -44,7 +44,7 @@ def test_a_check_is_explained() -> None:
         "site.mtu: MTUs agree\nfrom file /etc/netdoctor/checks.d/mtu.py",
         "`netdoctor list` and `netdoctor explain`: every check",  # the docstring of its module
         "  Net: ",
-        "  Vantage: The place that netdoctor looks from.  (judges without it, too)",
+        "  Vantage: The place that netdoctor looks from.",
         "TCP buffers or congestion control limit the sockets (cause tcp_tuning, warning unless",
         "cost: one stream cannot fill the link",
         "to mend it on the node\n  set net.ipv4.tcp_rmem to MIN DEFAULT MAX here\n    sysctl -w net.ipv4.tcp_rmem=",

@@ -294,7 +294,7 @@ def test_selected_by_port(selector: str, taken: list[str]) -> None:
     [
         (f.pci(0, 8), f.gpus(0), True),
         (f.pci(0, 8), f.gpus(0, visible=Unavailable("absent")), True),  # no libcuda
-        (f.pci(0, 8), Unavailable("absent"), True),
+        (f.pci(0, 8), Gpus.unread(Unavailable("absent")), False),  # a probe that said so of itself
         (f.pci(0, 8), f.gpus(0, visible=LOST), False),
         (f.pci(0, 8), LOST, False),
         (f.pci(0, 8), f.gpus(1), False),

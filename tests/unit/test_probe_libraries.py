@@ -8,7 +8,8 @@ import pytest
 
 from netdoctor.facts import library_search as find
 from netdoctor.facts.cpu import MemoryPolicy, _policy
-from netdoctor.facts.libraries import JobPython, Libraries, Torch, probe
+from netdoctor.facts.libraries import Libraries, probe
+from netdoctor.facts.library_search import JobPython, Torch
 from netdoctor.host.base import Answer, ReplayHost
 from netdoctor.model import Unavailable
 

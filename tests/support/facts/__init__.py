@@ -20,7 +20,8 @@ from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.job import Expected, JobShape
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
-from netdoctor.facts.libraries import JobPython, Libraries, NcclLibrary, Plugin, Torch
+from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
+from netdoctor.facts.library_search import JobPython, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Address, Link, LocalPorts, Net
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
@@ -50,14 +51,9 @@ def judge(check: Callable[..., Iterable[Finding]], facts: Facts) -> list[Finding
     return list(check(**{name: _argument(hint, facts) for name, hint in hints.items()}))
 
 
-def _argument(hint: Any, facts: Facts) -> object:
-    options = typing.get_args(hint) or (hint,)
-    wanted = next(o for o in options if o is not Unavailable)
-    got = facts.get(wanted, Unavailable("not recorded"))
-    if isinstance(got, Unavailable) and Unavailable not in options and issubclass(wanted, Fact):
-        return wanted.unread(got)
-    assert not isinstance(got, Unavailable) or Unavailable in options, f"the engine would say unknown: no {wanted.__name__}"
-    return got
+def _argument(hint: type[Fact], facts: Facts) -> object:
+    got = facts.get(hint, Unavailable("not recorded"))
+    return hint.unread(got) if isinstance(got, Unavailable) else got
 
 
 def statuses(findings: Iterable[Finding]) -> dict[str, Status]:

@@ -10,7 +10,8 @@ from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.kernel import Kernel
-from netdoctor.facts.libraries import JobPython, Libraries
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.library_search import JobPython
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Link, Net, Route
 from netdoctor.facts.pci import Pci

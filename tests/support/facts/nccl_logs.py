@@ -137,7 +137,6 @@ def _rank_result(number: int, seconds: Mapping[int, float], libnccl: str, mask: 
         phase_seconds={"init": 1.1, "first": 0.3, "timed": 0.8},
         user_cpu=1.2,
         system_cpu=0.02,
-        bytes_moved=1 << 30,
         mapped=(libnccl,) if libnccl else (),
         affinity=mask,
         thread_affinity=mask,

@@ -10,7 +10,8 @@ from netdoctor.checks.nccl_version import nccl_version
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.job import JobShape
-from netdoctor.facts.libraries import JobPython, Libraries
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.library_search import JobPython
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline

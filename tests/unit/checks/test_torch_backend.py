@@ -9,7 +9,8 @@ from netdoctor.checks.allreduce_bandwidth import allreduce_bandwidth
 from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.checks.torch_backend import torch_backend
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.libraries import JobPython, Libraries
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.library_search import JobPython
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.runs import Baseline, PathRun, Run, TorchFacts
 from netdoctor.facts.vantage import Vantage
