@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from netdoctor.api import (
     Accelerator,
@@ -36,6 +37,7 @@ from netdoctor.api import (
 
 AGAIN = "netdoctor preflight"
 SOCKET = transport.network_family("tcp")
+IB = "rdma.dev_infiniband tells what NCCL cannot open or use"
 START = "start netdoctor allreduce on the missing node as well; --wait gives it more time"
 
 
@@ -51,164 +53,121 @@ def allreduce_run(
     if isinstance(wanted, Unavailable):
         yield unknown(f"whether a transport is expected could not be read: {wanted}", subject="transport")
     elif wanted is not None:
-        yield _transport(wanted, run, paths, accelerator(pci, gpus))
+        yield replace(_transport(wanted, run, paths, accelerator(pci, gpus)), subject="transport")
     sockets = bool(wanted) and transport.network_family(wanted or "") == SOCKET
     if isinstance(run, Unavailable):
         told = run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES)  # by the nodes themselves: whose fault it is
         how = START if run.kind == Kind.MISSING_NODE else AGAIN
         yield unknown(f"no all-reduce was run: {run.detail if told else run}", how=how)
     else:
-        yield _judge(run, "node", accelerator(pci, gpus), sockets)
+        yield _judge(run, accelerator(pci, gpus), sockets)
     if isinstance(paths.runs, Unavailable):
         there = accelerator(pci, gpus)
         if run and not (there and there.none):
             yield unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node")
         return
     for one in paths.runs:
-        yield _judge(one, str(one.experiment.path), None, sockets)
+        yield replace(_judge(one, None, sockets), subject=str(one.experiment.path))
 
 
 def _transport(wanted: str, run: Run | Unavailable, paths: PathRun, there: Accelerator | Unavailable) -> Finding:
     """What NCCL's logs say carries the data between nodes, against what the site says that it should."""
     if there and there.none:
-        return skip(f"{wanted} expected, but there is no accelerator and NCCL does not run", subject="transport")
-    lost = missing(run, paths.runs)
-    runs = (*((run,) if run else ()), *(paths.runs or ()))
-    shown = {str(run.experiment.path): network for run in runs if (network := transport.shown_network(run))}
+        return skip(f"{wanted} expected, but there is no accelerator and NCCL does not run")
+    runs = {str(one.experiment.path): one for one in (*((run,) if run else ()), *(paths.runs or ()))}
+    shown = {way: network for way, one in runs.items() if (network := transport.shown_network(one))}
     other = {way: network for way, network in shown.items() if network != transport.network_family(wanted)}
     if other:
         way, network = min(other.items(), key=lambda one: one[1] != SOCKET)
         fallback = network == SOCKET
         return fail(
             f"NCCL's log of the all-reduce ({way}) says network {network}, {wanted} expected",
-            subject="transport",
             severity=Severity.CRITICAL if fallback else Severity.WARNING,
             cause="transport_fallback_tcp" if fallback else "env_misuse",
             expected=wanted,
-            how="rdma.dev_infiniband tells what NCCL cannot open or use" if fallback else "NCCL_NET, and the network plugins",
+            how=IB if fallback else "NCCL_NET, and the network plugins",
             transports=shown,
         )
-    silent = next((str(run.experiment.path) for run in runs if str(run.experiment.path) not in shown), None)
+    lost = missing(run, paths.runs)
+    silent = next((way for way in runs if way not in shown), None)
     if not shown or lost is not None or silent is not None:
         why = str(lost) if lost is not None else f"no log of {silent} names the network" if silent else "there is none"
-        text = f"{wanted} expected, and no all-reduce shows what carries the data: {why}"
-        return unknown(text, subject="transport", how=AGAIN)
-    text = f"NCCL's log of the all-reduce says network {transport.network_family(wanted)}, as expected"
-    return ok(text, subject="transport", transports=shown)
+        return unknown(f"{wanted} expected, and no all-reduce shows what carries the data: {why}", how=AGAIN)
+    network = transport.network_family(wanted)
+    return ok(f"NCCL's log of the all-reduce says network {network}, as expected", transports=shown)
 
 
-def _judge(run: Run, subject: str, there: Accelerator | Unavailable | None, sockets: bool) -> Finding:
-    measured: dict[str, object] = {"seconds": round(run.seconds, 3)}
-    if run.reason:
-        measured["reason"] = run.reason
+def _judge(run: Run, there: Accelerator | Unavailable | None, sockets: bool) -> Finding:
+    measured: dict[str, object] = {"seconds": round(run.seconds, 3), **({"reason": run.reason} if run.reason else {})}
     if run.state == State.FINISHED:
-        return _finished(run, subject, there, sockets, measured)
+        return _finished(run, there, sockets, measured)
     if run.state in (State.FAILED, State.HUNG):
-        return _broken(run, subject, measured)
+        return _broken(run, {**measured, "errors": {r.rank: r.error for r in run.ranks if r.error}})
     what = "did not start" if run.state == State.NOT_STARTED else "was not done in time"
-    text = f"the all-reduce {what}: {run.reason}"
     how = _HOW[run.obstacle] if run.obstacle else AGAIN
-    found = unknown(text, subject=subject, how=how, measured=measured, state=run.state)
+    found = unknown(f"the all-reduce {what}: {run.reason}", how=how, measured=measured, state=run.state)
     return replace(found, notes=_python(run))
 
 
-def _finished(
-    run: Run, subject: str, there: Accelerator | Unavailable | None, sockets: bool, measured: dict[str, object]
-) -> Finding:
-    wrong = [r.rank for r in run.ranks if r.wrong]
+def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, measured: dict[str, object]) -> Finding:
+    wrong = {r.rank: r.wrong for r in run.ranks if r.wrong}
     if run.verified is False or wrong:
         return fail(
             f"the sums are wrong on rank{'s' if len(wrong) > 1 else ''} {_list(wrong)}",
-            subject=subject,
             cause="wrong_data",
             expected="exact sums: the values are integers that float32 adds without rounding",
-            measured={**measured, "wrong_elements": {r.rank: r.wrong for r in run.ranks if r.wrong}},
+            measured={**measured, "wrong_elements": wrong},
             how="run it again on this node alone; check ECC errors, PCIe errors (dmesg) and NCCL_* settings",
         )
     if run.verified is None:
-        return unknown("the all-reduce finished, but its data was not compared", subject=subject)
+        return unknown("the all-reduce finished, but its data was not compared")
     if not sockets and (took := _fell_back(run)):
         return fail(
             f"NCCL took plain sockets instead of {took}",
-            subject=subject,
             cause="transport_fallback_tcp",
             expected=f"NET/IB on {took}",
             measured=measured,
-            how="rdma.dev_infiniband tells what NCCL cannot open or use",
+            how=IB,
         )
-    sizes = f"{size_text(min(run.experiment.sizes))} to {size_text(max(run.experiment.sizes))}"
+    one = run.experiment
+    sums = f"{size_text(min(one.sizes))} to {size_text(max(one.sizes))}, every sum exact"
+    between = one.path.way == Way.BETWEEN_NODES
     notes = (*((run.reason,) if run.reason else ()), *_python(run))
-    if run.experiment.backend == "nccl":
-        across = run.experiment.path.way == Way.BETWEEN_NODES
-        where = (
-            "between nodes"
-            if across
-            else (
-                "on one GPU, as if on two hosts"
-                if len(set(run.experiment.gpus)) == 1
-                else f"on {len(run.experiment.gpus)} GPUs"
-            )
-        )
-        text = f"NCCL {run.nccl_version}, {run.experiment.ranks} ranks {where}: {sizes}, every sum exact"
-        return ok(text, subject=subject, measured=measured, notes=notes, backend="nccl", ranks=run.experiment.ranks)
-    return _gloo(run, subject, there, sizes, measured, notes)
-
-
-def _gloo(
-    run: Run,
-    subject: str,
-    there: Accelerator | Unavailable | None,
-    sizes: str,
-    measured: dict[str, object],
-    notes: tuple[str, ...],
-) -> Finding:
-    count = "two" if run.experiment.ranks == 2 else str(run.experiment.ranks)
-    place = f"the CPU, {run.experiment.path}" if run.experiment.path.way == Way.BETWEEN_NODES else "the CPU"
-    text = f"{count} Gloo ranks on {place}: {sizes}, every sum exact; NCCL did not run"
+    if one.backend == "nccl":
+        here = "on one GPU, as if on two hosts" if len(set(one.gpus)) == 1 else f"on {len(one.gpus)} GPUs"
+        text = f"NCCL {run.nccl_version}, {one.ranks} ranks {'between nodes' if between else here}: {sums}"
+        return ok(text, measured=measured, notes=notes, backend="nccl", ranks=one.ranks)
+    count, place = "two" if one.ranks == 2 else str(one.ranks), f"the CPU, {one.path}" if between else "the CPU"
+    text = f"{count} Gloo ranks on {place}: {sums}; NCCL did not run"
     if there and there.none:
-        return ok(f"{text}: there is no accelerator", subject=subject, measured=measured, notes=notes, backend="gloo")
-    if isinstance(there, Accelerator):
+        return ok(f"{text}: there is no accelerator", measured=measured, notes=notes, backend="gloo")
+    if there:
         what = there.nvidia or ", ".join(there.foreign)
         why = "the job's torch does not use it" if there.nvidia else "netdoctor does not judge it"
-        return unknown(f"{text}: there is {what}, but {why}", subject=subject, how="see torch.backend", measured=measured)
-    return unknown(f"{text}: whether there is an accelerator could not be read ({there})", subject=subject, measured=measured)
+        return unknown(f"{text}: there is {what}, but {why}", how="see torch.backend", measured=measured)
+    return unknown(f"{text}: whether there is an accelerator could not be read ({there})", measured=measured)
 
 
-def _broken(run: Run, subject: str, measured: dict[str, object]) -> Finding:
+def _broken(run: Run, measured: dict[str, object]) -> Finding:
     named = f"rank{'s' if len(run.blamed) > 1 else ''} {_list(run.blamed)}"
-    measured = {**measured, "errors": {r.rank: r.error for r in run.ranks if r.error}}
+    said: dict[str, Any] = {"measured": measured, "ranks": list(run.blamed)}
     phase = next((r.phase for r in run.ranks if r.rank in run.blamed), "")
     if isinstance(run, CommonRun) and run.told:
-        how = "see allreduce.nodes"
-        text = f"the all-reduce did not finish: {run.told}"
-        return fail(text, subject=subject, cause=run.told_cause, how=how, measured=measured, ranks=list(run.blamed))
-    shared = len(set(run.experiment.gpus)) < len(run.experiment.gpus)
+        return fail(f"the all-reduce did not finish: {run.told}", cause=run.told_cause, how="see allreduce.nodes", **said)
+    if run.state == State.HUNG and len(set(run.experiment.gpus)) < len(run.experiment.gpus):
+        # Both kernels must be on the GPU at once; time slices may keep them apart.
+        text = "two ranks on one GPU did not finish: they may wait for each other's time slice"
+        return unknown(text, how="two GPUs or two nodes", measured=measured)
     if run.state == State.HUNG:
-        if shared:  # both kernels must be on the GPU at once; time slices may keep them apart
-            text = "two ranks on one GPU did not finish: they may wait for each other's time slice"
-            return unknown(text, subject=subject, how="two GPUs or two nodes", measured=measured)
         text = f"{named} never arrived" if run.blamed else "all ranks are in it, and none comes out"
-        return fail(
-            f"the all-reduce hangs: {text}",
-            subject=subject,
-            cause=cause_of(run) or "hang",
-            how="py-spy dump --pid of the rank; NCCL_DEBUG=INFO; dmesg for Xid and PCIe errors",
-            measured=measured,
-            ranks=list(run.blamed),
-            phase=phase,
-        )
+        how = "py-spy dump --pid of the rank; NCCL_DEBUG=INFO; dmesg for Xid and PCIe errors"
+        return fail(f"the all-reduce hangs: {text}", cause=cause_of(run) or "hang", how=how, phase=phase, **said)
     if out_of_memory(run):
-        text = "a GPU had no free memory for the buffers"
-        return unknown(f"the all-reduce did not run: {text}", subject=subject, how="nvidia-smi: who uses it", measured=measured)
-    return fail(
-        f"{named} failed in phase {phase}; the others are its victims",
-        subject=subject,
-        cause=cause_of(run) or "rank_died",
-        how="the rank's own error, and its NCCL log",
-        measured=measured,
-        ranks=list(run.blamed),
-        phase=phase,
-    )
+        text = "the all-reduce did not run: a GPU had no free memory for the buffers"
+        return unknown(text, how="nvidia-smi: who uses it", measured=measured)
+    text = f"{named} failed in phase {phase}; the others are its victims"
+    how = "the rank's own error, and its NCCL log"
+    return fail(text, cause=cause_of(run) or "rank_died", how=how, phase=phase, **said)
 
 
 def _fell_back(run: Run) -> str | None:
@@ -237,5 +196,5 @@ _HOW = {
 }
 
 
-def _list(ranks: tuple[int, ...] | list[int]) -> str:
+def _list(ranks: Iterable[int]) -> str:
     return ", ".join(map(str, ranks))

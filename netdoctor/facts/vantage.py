@@ -10,7 +10,7 @@ from typing import Any, Final
 from netdoctor.environment import Role, named
 from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, link, mapping, names, read
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, missing
 
 
 @dataclass(frozen=True)
@@ -197,17 +197,15 @@ def runtime_of(host: Host) -> str | None | Unavailable:
     # A machine that was made from a container image keeps these files: in the initial PID namespace they count only on a
     # root of layers (docker run --pid=host).
     initial = isinstance(space, str) and _number(space) == _INITIAL_PID_NAMESPACE
-    if not initial or kind in ("overlay", "fuse.fuse-overlayfs", "btrfs", "zfs", "aufs"):
-        if _there(host, "/run/.containerenv"):
-            return "podman"
-        if ".dockerenv" in entries:
-            return "docker"
-    if by_cgroup:
-        return by_cgroup
-    for why in (space, root):
-        if isinstance(why, Unavailable):
-            return why
-    return None if initial else "unknown container"
+    layers = kind in ("overlay", "fuse.fuse-overlayfs", "btrfs", "zfs", "aufs")
+    found_by = (_by_file(host, entries) if layers or not initial else None) or by_cgroup
+    if found_by or (unread := missing(space, root)) is None:
+        return found_by or (None if initial else "unknown container")
+    return unread
+
+
+def _by_file(host: Host, entries: frozenset[str]) -> str | None:
+    return "podman" if _there(host, "/run/.containerenv") else "docker" if ".dockerenv" in entries else None
 
 
 def _any(variables: Mapping[str, Any], prefix: str) -> bool:
