@@ -94,7 +94,7 @@ def path_experiments(count: int, facts: Mapping[str, Any]) -> tuple[AllReduce, .
     two_gpus = AllReduce("nccl", 2, "cuda", PATH_SIZES, NETWORK_ONLY, path=Path(Way.INTER_NODE), gpus=(0, 1))
     base = _shared_gpu() if count == 1 else two_gpus
     ports = _ports(facts)
-    routed = of(facts, "Expected").rails_routed
+    expected = of(facts, "Expected")
     one_by_one = tuple(
         replace(
             base,
@@ -104,7 +104,7 @@ def path_experiments(count: int, facts: Mapping[str, Any]) -> tuple[AllReduce, .
         )
         for device, port, near in ports
     )
-    return (*one_by_one, base) if routed or not one_by_one else one_by_one
+    return (*one_by_one, base) if expected.rails_routed or not one_by_one else one_by_one
 
 
 def _shared_gpu() -> AllReduce:
