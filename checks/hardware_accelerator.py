@@ -184,22 +184,12 @@ def _expected_hcas(pci: Pci, rdma: Rdma, wanted: int) -> Finding:
     if count >= wanted:
         return ok(f"{count} RDMA devices, {wanted} expected", subject=subject, found=count)
     if on_bus >= wanted:
-        return fail(
-            f"PCI shows {on_bus} RDMA controllers, sysfs {count} RDMA devices, {wanted} expected",
-            subject=subject,
-            expected=str(wanted),
-            fix=Fix("load the HCA's RDMA driver", ("lsmod | grep -e mlx5_ib -e efa", "rdma link")),
-            found=count,
-        )
+        text = f"PCI shows {on_bus} RDMA controllers, sysfs {count} RDMA devices, {wanted} expected"
+        fix = Fix("load the HCA's RDMA driver", ("lsmod | grep -e mlx5_ib -e efa", "rdma link"))
+        return fail(text, subject=subject, expected=str(wanted), fix=fix, found=count)
     return _short(f"{count} RDMA devices, {wanted} expected", subject, wanted, count)
 
 
 def _short(message: str, subject: str, wanted: int, found: int) -> Finding:
-    return fail(
-        message,
-        subject=subject,
-        severity=Severity.CRITICAL,
-        expected=str(wanted),
-        fix=Fix("find the missing ones: reseat, firmware, dmesg", ("lspci -nn | grep -i -e nvidia -e mellanox", "dmesg")),
-        found=found,
-    )
+    fix = Fix("find the missing ones: reseat, firmware, dmesg", ("lspci -nn | grep -i -e nvidia -e mellanox", "dmesg"))
+    return fail(message, subject=subject, severity=Severity.CRITICAL, expected=str(wanted), fix=fix, found=found)

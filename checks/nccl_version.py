@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from netdoctor.api import (
     FROM_JOB,
@@ -16,7 +16,6 @@ from netdoctor.api import (
     Kind,
     Libraries,
     Pci,
-    Plugin,
     Rdma,
     Run,
     Severity,
@@ -38,6 +37,7 @@ from netdoctor.api import (
 )
 
 Version = tuple[int, int, int]
+LOADER_VARIABLES = "env | grep -e LD_LIBRARY_PATH -e LD_PRELOAD"
 
 
 @check(id="nccl.version", title="One NCCL serves the job, and its plugin fits", cause="version_mismatch")
@@ -58,7 +58,7 @@ def nccl_version(
     run, lost = baseline.nccl_run, missing(baseline.run)
     found = (run and _of_the_run(run, libraries, torch)) or _by_the_rules(libraries, torch)
     yield replace(_ours(_with_others(found, libraries, job), vantage, lost), subject="loaded")
-    plugin = _plugin(libraries, environ, rdma, run, used_nccl(libraries, baseline))
+    plugin = net_plugin.judge(libraries, environ, rdma, run.log if run else None, used_nccl(libraries, baseline))
     yield replace(_ours(plugin, vantage, lost), subject="plugin")
 
 
@@ -142,10 +142,7 @@ def _older(version: Version, torch: Torch) -> Finding | None:
         severity=Severity.WARNING if version[:2] == compiled[:2] else None,
         expected=f"{built} or newer",
         why="an older library lacks functions that torch calls, or behaves as other ranks do not",
-        fix=Fix(
-            "let torch load its own NCCL",
-            ("env | grep -e LD_LIBRARY_PATH -e LD_PRELOAD", f"pip install nvidia-nccl-cu12=={built}"),
-        ),
+        fix=Fix("let torch load its own NCCL", (LOADER_VARIABLES, f"pip install nvidia-nccl-cu12=={built}")),
         nccl=have,
         compiled=built,
     )
@@ -175,11 +172,8 @@ def _by_the_rules(libraries: Libraries, torch: Torch) -> Finding:
     version = libraries.nccl_version(path)
     if isinstance(version, Unavailable):
         if version.kind == Kind.MALFORMED:
-            return fail(
-                f"torch loads {path} ({torch.nccl_why}), which is no library: {version.detail}",
-                why="importing torch fails",
-                fix=Fix("remove or replace that file", (f"file {path}",)),
-            )
+            text = f"torch loads {path} ({torch.nccl_why}), which is no library: {version.detail}"
+            return fail(text, why="importing torch fails", fix=Fix("remove or replace that file", (f"file {path}",)))
         return unknown(f"the version of {path} could not be read: {version}")
     if (older := _older(version, torch)) is not None:
         return older
@@ -202,95 +196,3 @@ def _with_others(finding: Finding, libraries: Libraries, job: JobShape) -> Findi
     if job.nodes and job.nodes > 1:
         notes.append("other nodes were not seen from here: netdoctor fleet report compares them")
     return replace(finding, notes=(*finding.notes, *notes))
-
-
-@dataclass(frozen=True)
-class Network:
-    """What the job's network hangs on."""
-
-    efa: tuple[str, ...] | Unavailable  # its devices, which need a plugin
-    named: str | None  # NCCL_NET_PLUGIN
-    used: str | None  # by the run, as its log says
-    problem: str | None  # with a plugin, as the log says
-
-    @property
-    def severity(self) -> Severity:
-        return Severity.CRITICAL if self.efa else Severity.WARNING
-
-
-def _plugin(libraries: Libraries, environ: Environ, rdma: Rdma, run: Run | None, version: Version | Unavailable) -> Finding:
-    """The network plugin: loaded where there is one, and there where EFA needs one."""
-    named, devices = environ.get("NCCL_NET_PLUGIN"), rdma.devices
-    if isinstance(named, Unavailable):
-        return unknown(f"NCCL_NET_PLUGIN could not be read: {named}")
-    log = run.log if run is not None else None
-    used, problem = (None, None) if log is None else (log.network, log.plugin_error)
-    if used is not None and used not in net_plugin.BUILT_IN:
-        return ok(f"the run used the plugin's network {used}", network=used)
-    if isinstance(libraries.plugins, Unavailable):
-        return unknown(f"plugins could not be looked for: {libraries.plugins}")
-    efa = devices if isinstance(devices, Unavailable) else tuple(d.name for d in devices if d.driver == "efa")
-    network = Network(efa, named, used, problem)
-    names = net_plugin.wanted(named, version)
-    reachable = [plugin for name in names for plugin in libraries.plugins if net_plugin.is_named(plugin, name)]
-    if reachable:
-        return _fitting(reachable[0], network, version)
-    return _no_plugin(replace(network, named=named if names else "none"), libraries.incomplete)
-
-
-def _fitting(plugin: Plugin, network: Network, version: Version | Unavailable) -> Finding:
-    if isinstance(plugin.symbols, Unavailable) or isinstance(version, Unavailable):
-        return unknown(f"whether {plugin.path} fits could not be told: {missing(plugin.symbols, version)}")
-    have, (low, high) = net_plugin.offered(plugin.symbols), net_plugin.interfaces(version)
-    if not any(low <= n <= high for n in have):
-        offers = ", ".join(f"v{n}" for n in have) or "no interface"
-        return fail(
-            f"{plugin.path} offers {offers}; NCCL {version_text(version)} looks for v{low} to v{high}",
-            severity=network.severity,
-            cause="plugin_mismatch",
-            fix=Fix("install the plugin that fits this NCCL", ("NCCL_DEBUG=INFO … | grep NET/Plugin",)),
-            interfaces=have,
-        )
-    if network.used is not None and (network.efa or network.problem):
-        return fail(
-            f"{plugin.path} is there, and the run used NCCL's own {network.used}",
-            severity=network.severity,
-            cause="plugin_mismatch",
-            why=network.problem,
-            fix=Fix("see why it does not load", (f"ldd {plugin.path}", "NCCL_DEBUG=INFO … | grep NET/Plugin")),
-        )
-    if network.used is not None and isinstance(network.efa, Unavailable):
-        text = f"{plugin.path} is there, the run used NCCL's own {network.used}, and whether EFA needs it could not be read"
-        return unknown(text)
-    return ok(f"{plugin.path} fits NCCL {version_text(version)}", interfaces=have)
-
-
-def _no_plugin(network: Network, incomplete: tuple[str, ...]) -> Finding:
-    efa, named = network.efa, network.named
-    if isinstance(efa, Unavailable):
-        return unknown("no plugin was found, and whether one is needed (EFA) could not be read")
-    if efa and named != "none" and incomplete and network.used is None:
-        return unknown(f"no plugin was found, but {'; '.join(incomplete)}")
-    if efa:
-        where, fix = "no libnccl-net.so is where NCCL looks", INSTALL
-        if named == "none":
-            where, fix = "NCCL_NET_PLUGIN keeps it away", Fix("remove NCCL_NET_PLUGIN", ("unset NCCL_NET_PLUGIN",))
-        return fail(
-            f"{', '.join(efa)}: EFA needs aws-ofi-nccl, and {where}",
-            severity=network.severity,
-            cause="plugin_mismatch",
-            why="without it NCCL takes TCP sockets",
-            fix=fix,
-        )
-    if named in (None, "", "none"):
-        return skip("no network plugin is installed, and no device needs one")
-    if network.used is None:
-        return unknown(f"no file was found for NCCL_NET_PLUGIN={named}")
-    text = f"NCCL_NET_PLUGIN={named} names no plugin that NCCL finds; the run used NCCL's own {network.used}"
-    return fail(text, severity=Severity.WARNING, cause="plugin_mismatch")
-
-
-INSTALL = Fix(
-    "install aws-ofi-nccl and put it on the loader's path",
-    ("export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:$LD_LIBRARY_PATH",),
-)

@@ -23,10 +23,8 @@ class Accelerator:
         return not self.nvidia and not self.foreign
 
 
-def accelerator(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> Accelerator | Unavailable:
+def accelerator(pci: Pci, gpus: Gpus) -> Accelerator | Unavailable:
     """What PCI, NVML and libcuda show together; Unavailable where "none" cannot be said for sure."""
-    pci = Pci.unread(pci) if isinstance(pci, Unavailable) else pci
-    gpus = Gpus.unread(gpus) if isinstance(gpus, Unavailable) else gpus
     known, seen, on_pci = (len(some or ()) for some in (gpus.all, gpus.visible, pci.gpus))
     foreign = pci.foreign_accelerators or ()
     if known or seen or on_pci:

@@ -31,11 +31,8 @@ class Limit:
     why: str
 
 
-def path_limit(run: Run, gpus: Gpus | Unavailable, pci: Pci | Unavailable, rdma: Rdma | Unavailable) -> Limit | Unavailable:
+def path_limit(run: Run, gpus: Gpus, pci: Pci, rdma: Rdma) -> Limit | Unavailable:
     """The limit of the path that the run's log shows; Unavailable where it depends on what cannot be read here."""
-    gpus = Gpus.unread(gpus) if isinstance(gpus, Unavailable) else gpus
-    pci = Pci.unread(pci) if isinstance(pci, Unavailable) else pci
-    rdma = Rdma.unread(rdma) if isinstance(rdma, Unavailable) else rdma
     experiment = run.experiment
     if len(set(experiment.gpus)) < len(experiment.gpus):
         return Unavailable(Kind.UNSUPPORTED, "the ranks share one GPU and take turns")

@@ -8,11 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor.allreduce.verdict import not_started
-from netdoctor.facts.environ import Environ
-from netdoctor.facts.gpu import Gpu, Gpus
-from netdoctor.facts.job import Expected, JobShape
-from netdoctor.facts.pci import Pci
-from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.gpu import Gpu
+from netdoctor.facts.job import JobShape
+from netdoctor.facts.registry import of
 from netdoctor.facts.runs import AllReduce, Baseline, Obstacle, Path, PathRun, Reason, Run, State, TorchFacts, Way
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import hcas, selector
@@ -54,7 +52,7 @@ GLOO: Final = AllReduce("gloo", 2, "cpu")
 
 def baseline(session: Session, facts: Mapping[str, Any], deadline: float) -> Baseline:
     """The all-reduce as the job would run it on this node: a rank a GPU, else two Gloo ranks."""
-    experiment = first_experiment(session.facts(deadline), _of(facts, "JobShape", JobShape))
+    experiment = first_experiment(session.facts(deadline), of(facts, "JobShape"))
     run = _run(session, experiment, facts, deadline)
     return Baseline(run, session.python, experiment.backend == "nccl" and run.state != State.NOT_STARTED)
 
@@ -78,14 +76,14 @@ def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> Pat
     return PathRun(tuple(runs))
 
 
-def first_experiment(torch: TorchFacts | Unavailable, job: JobShape | Unavailable) -> AllReduce:
+def first_experiment(torch: TorchFacts | Unavailable, job: JobShape) -> AllReduce:
     """The baseline for what the job's torch sees."""
     count = 0 if isinstance(torch, Unavailable) else gpus_of(torch)
     if count == 0:
         return GLOO
     if count == 1:
         return _shared_gpu()
-    wanted = count if isinstance(job, Unavailable) or not job.ranks_per_node else min(count, job.ranks_per_node)
+    wanted = min(count, job.ranks_per_node) if job.ranks_per_node else count
     ranks = max(2, min(wanted, MAX_RANKS))
     return AllReduce("nccl", ranks, "cuda", CUDA_SIZES, gpus=tuple(range(ranks)))
 
@@ -96,8 +94,7 @@ def path_experiments(count: int, facts: Mapping[str, Any]) -> tuple[AllReduce, .
     two_gpus = AllReduce("nccl", 2, "cuda", PATH_SIZES, NETWORK_ONLY, path=Path(Way.INTER_NODE), gpus=(0, 1))
     base = _shared_gpu() if count == 1 else two_gpus
     ports = _ports(facts)
-    expected = _of(facts, "Expected", Expected)
-    routed = not isinstance(expected, Unavailable) and expected.rails_routed
+    expected = of(facts, "Expected")
     one_by_one = tuple(
         replace(
             base,
@@ -107,7 +104,7 @@ def path_experiments(count: int, facts: Mapping[str, Any]) -> tuple[AllReduce, .
         )
         for device, port, near in ports
     )
-    return (*one_by_one, base) if routed or not one_by_one else one_by_one
+    return (*one_by_one, base) if expected.rails_routed or not one_by_one else one_by_one
 
 
 def _shared_gpu() -> AllReduce:
@@ -116,21 +113,17 @@ def _shared_gpu() -> AllReduce:
 
 def _ports(facts: Mapping[str, Any]) -> list[tuple[str, int, tuple[int, int]]]:
     """(HCA, port, two GPUs near it) of every active port that the job's NCCL would take."""
-    rdma, gpus, pci = (_of(facts, n, k) for n, k in (("Rdma", Rdma), ("Gpus", Gpus), ("Pci", Pci)))
-    environ = _of(facts, "Environ", Environ)
-    if isinstance(rdma, Unavailable) or isinstance(rdma.devices, Unavailable):
+    rdma, gpus, pci, environ = (of(facts, name) for name in ("Rdma", "Gpus", "Pci", "Environ"))
+    if isinstance(rdma.devices, Unavailable):
         return []
-    setting: Any = None if isinstance(environ, Unavailable) else environ.get("NCCL_IB_HCA")
-    network: Any = None if isinstance(environ, Unavailable) else environ.get("NCCL_NET")
-    off: Any = None if isinstance(environ, Unavailable) else environ.get("NCCL_IB_DISABLE")
-    if (isinstance(network, str) and network.lower() != "ib") or (isinstance(off, str) and integer(off)):
+    network, off = environ.get("NCCL_NET"), environ.get("NCCL_IB_DISABLE")
+    if (isinstance(network, str) and network.lower() != "ib") or (off and integer(off)):
         return []  # the job's choice: then one run over whatever carries its data
-    choice = selector.parse(setting) if isinstance(setting, str) else None
+    choice = selector.parse(environ.get("NCCL_IB_HCA") or "")
     places = hcas.places(gpus, pci)
-    known = () if isinstance(places, Unavailable) else places
     out = []
     for device in (one.device for one in hcas.subjects(rdma.devices, places, pci, choice)):
-        near = [p.ordinal for p in known if p.ordinal is not None and device in hcas.nearest(p, rdma.devices, pci)[1]]
+        near = [p.ordinal for p in places or () if p.ordinal is not None and device in hcas.nearest(p, rdma.devices, pci)[1]]
         others = [n for n in range(2) if n not in near]
         pair = (*near, *others)[:2]
         numbers = [p.number for p in hcas.active_ports(device) if choice is None or choice.takes(device.name, p.number)]
@@ -149,8 +142,7 @@ def busy(facts: Mapping[str, Any], experiment: AllReduce) -> Reason | None:
     and utilisation count as well."""
     if experiment.device != "cuda":
         return None
-    gpus = _of(facts, "Gpus", Gpus)
-    pairs = gpus if isinstance(gpus, Unavailable) else gpus.of_the_job
+    pairs = of(facts, "Gpus").of_the_job
     if isinstance(pairs, Unavailable):
         return Reason(Obstacle.GPU_UNREAD, f"whether the GPUs are in use could not be read ({pairs})")
     known = {seen.ordinal: gpu for seen, gpu in pairs}
@@ -177,9 +169,3 @@ def _in_use(gpu: Gpu | None) -> Reason | None:
 def gpus_of(torch: TorchFacts) -> int:
     """CUDA devices that NCCL could use; a ROCm torch calls its devices cuda too, and RCCL is not judged."""
     return (torch.device_count or 0) if torch.cuda_available and torch.nccl_built and not torch.hip else 0
-
-
-def _of(facts: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
-    """A fact by name, or Unavailable."""
-    got = facts.get(name)
-    return got if isinstance(got, kind | Unavailable) else Unavailable(Kind.NOT_READ, name)

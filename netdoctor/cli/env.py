@@ -154,7 +154,7 @@ def _unknown(parsed: Parsed) -> list[Finding]:
 def judge_here(version: Version | None) -> tuple[list[Finding], Version | None]:
     """This process's variables and the conf files that NCCL would read here, for the NCCL that the job's torch loads."""
     from netdoctor.facts import environ as probe
-    from netdoctor.facts import libraries
+    from netdoctor.facts import libraries, registry
     from netdoctor.host.base import LiveHost
     from netdoctor.model import Unavailable
     from netdoctor.variables import judge as environ
@@ -162,7 +162,7 @@ def judge_here(version: Version | None) -> tuple[list[Finding], Version | None]:
     host = LiveHost()
     try:
         fact = probe.probe(host)
-        version = version or environ.job_version(libraries.probe(host))
+        version = version or environ.job_version(registry.there("Libraries", libraries.probe(host)))
         links, hcas = _links(host), _hcas(host)
     finally:
         host.close()

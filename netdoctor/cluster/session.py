@@ -19,6 +19,7 @@ from netdoctor.cluster.connectivity import Fault
 from netdoctor.cluster.member import Meeting, MeetingError
 from netdoctor.cluster.membership import Nodes
 from netdoctor.cluster.tcp_stats import Sampler
+from netdoctor.facts.job import JobShape
 from netdoctor.facts.runs import Across, AllReduce, Baseline, Obstacle, Reason, State
 from netdoctor.model import Kind, Unavailable
 from netdoctor.process.proc import boot_id
@@ -146,7 +147,7 @@ class Together:
         if isinstance(torch, Unavailable):
             return {**said, "cannot": torch.detail or str(torch)}
         said["traits"] = {**said["traits"], "torch": torch.version, **({"nccl": torch.nccl} if torch.nccl else {})}
-        one = plan.first_experiment(torch, Unavailable(Kind.NOT_READ))
+        one = plan.first_experiment(torch, JobShape())
         gpus = plan.gpus_of(torch)
         ranks = self.heard.nodes.ranks_per_node or (min(gpus, plan.MAX_RANKS) if one.backend == "nccl" else 1)
         if one.backend == "nccl":

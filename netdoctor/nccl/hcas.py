@@ -40,10 +40,8 @@ class GpuPlace:
         return any(word in self.name for word in C2C_NAMES)
 
 
-def places(gpus: Gpus | Unavailable, pci: Pci | Unavailable) -> tuple[GpuPlace, ...] | Unavailable:
+def places(gpus: Gpus, pci: Pci) -> tuple[GpuPlace, ...] | Unavailable:
     """The job's GPUs (what libcuda shows it), else those of PCI.  () only where both were read and show none."""
-    gpus = Gpus.unread(gpus) if isinstance(gpus, Unavailable) else gpus
-    pci = Pci.unread(pci) if isinstance(pci, Unavailable) else pci
     jobs = gpus.of_the_job
     if not jobs:
         if isinstance(pci.gpus, Unavailable):
@@ -89,14 +87,13 @@ def _numbers(device: RdmaDevice) -> tuple[int, ...]:
     return (1, 2) if isinstance(device.ports, Unavailable) else tuple(p.number for p in device.ports)
 
 
-def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci | Unavailable) -> tuple[str, tuple[RdmaDevice, ...]]:
+def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci) -> tuple[str, tuple[RdmaDevice, ...]]:
     """(distance, the devices at that distance); ("", all of them) where it cannot be told.
 
     Among equals a device with an ACTIVE port wins over one without (the second port of a card), and one of at least half
     the highest rate over slower ones (a management port beside the fabric).
     """
     every = tuple(devices)
-    pci = Pci.unread(pci) if isinstance(pci, Unavailable) else pci
     if isinstance(pci.devices, Unavailable) or isinstance(gpu.device, Unavailable) or not gpu.device.placed:
         return "", every
     ranked: dict[str, list[RdmaDevice]] = {}
@@ -161,10 +158,9 @@ class Subject:
 
 
 def subjects(
-    devices: tuple[RdmaDevice, ...], gpus: tuple[GpuPlace, ...] | Unavailable, pci: Pci | Unavailable, choice: Selector | None
+    devices: tuple[RdmaDevice, ...], gpus: tuple[GpuPlace, ...] | Unavailable, pci: Pci, choice: Selector | None
 ) -> tuple[Subject, ...]:
     """The devices that NCCL_IB_HCA selects, else those nearest to the job's GPUs, else (no GPU) all that could carry it."""
-    pci = Pci.unread(pci) if isinstance(pci, Unavailable) else pci
     if choice is None:
         return _nearest_to_any(devices, gpus, pci)
     # A prefix or an exclusion also takes ports that nobody cabled; what is called by its name is meant.
@@ -214,8 +210,6 @@ def _subject(device: RdmaDevice, claims: Sequence[_Claim]) -> Subject:
     return Subject(device, words + ", ".join(claim.gpu for claim in claims), certain)
 
 
-def no_accelerator(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> bool:
+def no_accelerator(pci: Pci, gpus: Gpus) -> bool:
     """Positive evidence that there is none: PCI was read and shows none, and libcuda shows none or is absent."""
-    if not isinstance(pci, Pci) or pci.gpus != () or pci.unclassified or pci.foreign_accelerators != ():
-        return False
-    return isinstance(gpus, Gpus) and gpus.none_visible
+    return pci.gpus == () and not pci.unclassified and pci.foreign_accelerators == () and gpus.none_visible

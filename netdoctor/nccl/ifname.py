@@ -135,15 +135,14 @@ def comm_id_address(comm_id: str) -> str | Unavailable:
     return text
 
 
-def versions(nccl: NcclChoice | Unavailable, libraries: Libraries | Unavailable) -> tuple[Version, ...]:
+def versions(nccl: NcclChoice, libraries: Libraries) -> tuple[Version, ...]:
     """The version of the job's NCCL, or one of each kind."""
-    if not isinstance(nccl, Unavailable) and not isinstance(nccl.version, Unavailable):
+    if nccl.version:
         return (nccl.version,)
-    torch = libraries if isinstance(libraries, Unavailable) else libraries.torch
-    if isinstance(libraries, Unavailable) or isinstance(torch, Unavailable):
+    torch = libraries.torch
+    if isinstance(torch, Unavailable):
         return EITHER
-    found = () if isinstance(libraries.nccl, Unavailable) else libraries.nccl
-    mapped = [one.version for one in found if one.path == torch.nccl_path and not isinstance(one.version, Unavailable)]
+    mapped = [one.version for one in libraries.nccl or () if one.path == torch.nccl_path and one.version]
     if not mapped and torch.nccl_linkage == "static" and isinstance(torch.nccl_compiled, tuple):
         mapped = [torch.nccl_compiled]
     return tuple(mapped[:1]) or EITHER

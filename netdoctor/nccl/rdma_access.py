@@ -26,7 +26,7 @@ class Usable:
     text: str
 
 
-def usable(device: RdmaDevice, rdma: Rdma, net: Net | Unavailable) -> Usable:
+def usable(device: RdmaDevice, rdma: Rdma, net: Net) -> Usable:
     """The first step that fails; "not known" only where no later step fails for certain."""
     steps = (_node(device), _provider(device, rdma), _ports(device), _gid(device, net))
     refused = next((s for s in steps if s.yes is False), None)
@@ -125,7 +125,7 @@ def _ports(device: RdmaDevice) -> Usable:
     return Usable(False, "port", f"no ACTIVE port: {states}{' (no subnet manager has set it up)' if initialising else ''}")
 
 
-def _gid(device: RdmaDevice, net: Net | Unavailable) -> Usable:
+def _gid(device: RdmaDevice, net: Net) -> Usable:
     """On Ethernet a GID whose interface is in this network namespace: modify_qp fails with ENODEV without one."""
     ethernet = [p for p in active_ports(device) if p.link_layer == "Ethernet"]
     if not ethernet or any(p.link_layer == "InfiniBand" for p in active_ports(device)):
@@ -149,7 +149,7 @@ def _gid(device: RdmaDevice, net: Net | Unavailable) -> Usable:
                     unread = _unread(f"interface of GID {gid.index}", gid.netdev)
                 continue
             seen.add(gid.netdev)
-    links = net if isinstance(net, Unavailable) else net.links
+    links = net.links
     if isinstance(links, Unavailable):
         return _unread("interfaces of this network namespace", links)
     if seen & {one.name for one in links}:

@@ -211,9 +211,9 @@ def judge_repeats(settings: Sequence[Setting]) -> list[Finding]:
     return found
 
 
-def job_version(libraries: Libraries | Unavailable) -> Version | None:
+def job_version(libraries: Libraries) -> Version | None:
     """The NCCL that the job's torch takes, or the only one there is without a torch; None where that is not known."""
-    if isinstance(libraries, Unavailable) or isinstance(libraries.nccl, Unavailable):
+    if isinstance(libraries.nccl, Unavailable):
         return None
     if not isinstance(libraries.python, Unavailable) and libraries.python.ours:
         return None  # netdoctor's own torch says nothing about the job's

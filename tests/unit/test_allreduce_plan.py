@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from netdoctor.allreduce import plan
+from netdoctor.facts.job import JobShape
 from netdoctor.facts.runs import TorchFacts
 from netdoctor.model import Unavailable
 from tests.support.facts import environ, expected, gpu, gpus, hca, job, pci, port, rdma
@@ -36,7 +37,7 @@ def torch(**changes: Any) -> TorchFacts:
         (CUDA, job(), "nccl", 8, tuple(range(8))),
         (CUDA, job(ranks_per_node=4), "nccl", 4, tuple(range(4))),
         (CUDA, job(ranks_per_node=1), "nccl", 2, (0, 1)),
-        (CUDA, Unavailable("malformed"), "nccl", 8, tuple(range(8))),
+        (CUDA, JobShape.unread(Unavailable("malformed")), "nccl", 8, tuple(range(8))),
         (torch(device_count=1), job(), "nccl", 2, (0, 0)),
         (torch(device_count=64), job(), "nccl", 16, tuple(range(16))),
         (torch(device_count=0), job(), "gloo", 2, ()),

@@ -15,6 +15,7 @@ from netdoctor.nccl.selector import parse
 from tests.support import facts as f
 
 LOST = Unavailable("denied")
+NO_PCI, NO_GPUS = Pci.unread(LOST), Gpus.unread(LOST)
 DOWN = f.port(state="DOWN")
 
 
@@ -109,7 +110,7 @@ def bus(*devices: PciDevice) -> Pci:
         (place(GPU), {"soft": None, "d": D}, bus(GPU, CPU_1), ("SYS", ["d"])),  # rxe and siw have no place and need none
         (place(GPU), {"soft": None}, bus(GPU), ("", ["soft"])),
         # the GPU's place is not known
-        (place(GPU), {"a": A, "c": C}, LOST, ("", ["a", "c"])),
+        (place(GPU), {"a": A, "c": C}, NO_PCI, ("", ["a", "c"])),
         (place(LOST), {"a": A, "c": C}, bus(GPU, NEAR, CPU_0), ("", ["a", "c"])),
         (place(f.gpu_device(0, placed=False)), {"a": A, "c": C}, bus(NEAR, CPU_0), ("", ["a", "c"])),
         # a device whose place is not known may be nearer, except than one behind the GPU's own switch
@@ -131,7 +132,7 @@ def bus(*devices: PciDevice) -> Pci:
         (place(f.gpu_device(0, numa_node=LOST)), {"a": A, "c": C}, bus(NEAR, CPU_0), ("PIX", ["a"])),
     ],
 )
-def test_nearest(gpu: hcas.GpuPlace, devices: dict[str, Any], pci: Pci | Unavailable, found: tuple[str, list[str]]) -> None:
+def test_nearest(gpu: hcas.GpuPlace, devices: dict[str, Any], pci: Pci, found: tuple[str, list[str]]) -> None:
     kind, near = hcas.nearest(gpu, [dev(name, address) for name, address in devices.items()], pci)
     assert (kind, names(near)) == found
 
@@ -143,20 +144,20 @@ def test_nearest(gpu: hcas.GpuPlace, devices: dict[str, Any], pci: Pci | Unavail
         # without libcuda's answer those of PCI, with what NVML knows of them
         (f.gpus(2, visible=LOST), f.pci(2, 0), [("GPU 0000:1b:00.0", "0000:1b:00.0"), ("GPU 0000:43:00.0", "0000:43:00.0")]),
         (f.gpus(1, visible=()), f.pci(1, 0), [("GPU 0000:1b:00.0", "0000:1b:00.0")]),
-        (LOST, f.pci(1, 0), [("GPU 0000:1b:00.0", "0000:1b:00.0")]),
+        (NO_GPUS, f.pci(1, 0), [("GPU 0000:1b:00.0", "0000:1b:00.0")]),
         (f.gpus(0), f.pci(0, 8), []),
-        (LOST, LOST, LOST),
+        (NO_GPUS, NO_PCI, LOST),
         # a function whose class could not be read may be a GPU
-        (LOST, f.pci(0, 8, unclassified=("0000:77:00.0",)), "the class of 0000:77:00.0 on PCI: it may be a GPU"),
-        (LOST, f.pci(1, 8, unclassified=("0000:77:00.0",)), "the class of 0000:77:00.0 on PCI: it may be a GPU"),
+        (NO_GPUS, f.pci(0, 8, unclassified=("0000:77:00.0",)), "the class of 0000:77:00.0 on PCI: it may be a GPU"),
+        (NO_GPUS, f.pci(1, 8, unclassified=("0000:77:00.0",)), "the class of 0000:77:00.0 on PCI: it may be a GPU"),
         (f.gpus(1), f.pci(1, 8, unclassified=("0000:77:00.0",)), [("GPU0", "0000:1b:00.0")]),  # libcuda knows the job's
         # where it sits could not be told
         (f.gpus(1, all=(f.gpu(0, pci=LOST),)), f.pci(1, 0), [("GPU0", "not read: NVML does not say where it sits")]),
         (f.gpus(1), f.pci(0, 0), [("GPU0", "absent: no 0000:1b:00.0 on PCI")]),
-        (f.gpus(1), LOST, [("GPU0", "denied")]),
+        (f.gpus(1), NO_PCI, [("GPU0", "denied")]),
     ],
 )
-def test_places(gpus: Gpus | Unavailable, pci: Pci | Unavailable, found: Any) -> None:
+def test_places(gpus: Gpus, pci: Pci, found: Any) -> None:
     got = hcas.places(gpus, pci)
     if isinstance(got, Unavailable):
         assert found in (got, got.detail)
@@ -185,7 +186,7 @@ CHOSEN, NEAREST = ("NCCL_IB_HCA selects it", True), ("nearest to GPU0 (PIX)", Tr
     ("devices", "gpus", "pci", "choice", "found"),
     [
         (TWO, G, bus(GPU, NEAR, NEAR_TOO), "=b", {"b": ("NCCL_IB_HCA selects it", True)}),
-        (TWO, LOST, LOST, "=b", {"b": ("NCCL_IB_HCA selects it", True)}),
+        (TWO, LOST, NO_PCI, "=b", {"b": ("NCCL_IB_HCA selects it", True)}),
         (TWO, G, bus(GPU, NEAR, NEAR_TOO), "=c", {}),
         (TWO, LOST, bus(NEAR, NEAR_TOO), "", dict.fromkeys("ab", ("the job's GPUs could not be read (denied)", False))),
         (TWO, (), bus(NEAR, NEAR_TOO), "", dict.fromkeys("ab", ("no GPU to measure the distance from", True))),
@@ -197,7 +198,7 @@ CHOSEN, NEAREST = ("NCCL_IB_HCA selects it", True), ("nearest to GPU0 (PIX)", Tr
             dict.fromkeys("ab", ("no GPU to measure the distance from", True)),
         ),
         (TWO, G, bus(GPU, NEAR, NEAR_TOO), "", dict.fromkeys("ab", ("nearest to GPU0 (PIX)", True))),
-        (TWO, G, LOST, "", dict.fromkeys("ab", ("perhaps the HCA of GPU0", False))),
+        (TWO, G, NO_PCI, "", dict.fromkeys("ab", ("perhaps the HCA of GPU0", False))),
         # of two at one distance the other may be the job's, where the rate of one could not be read
         (
             UNRATED,
@@ -260,7 +261,7 @@ CHOSEN, NEAREST = ("NCCL_IB_HCA selects it", True), ("nearest to GPU0 (PIX)", Tr
     ],
 )
 def test_subjects(
-    devices: tuple[RdmaDevice, ...], gpus: Any, pci: Pci | Unavailable, choice: str, found: dict[str, tuple[str, bool]]
+    devices: tuple[RdmaDevice, ...], gpus: Any, pci: Pci, choice: str, found: dict[str, tuple[str, bool]]
 ) -> None:
     got = hcas.subjects(devices, gpus, pci, parse(choice))
     assert {one.device.name: (one.why, one.certain) for one in got} == found
@@ -296,13 +297,13 @@ def test_selected_by_port(selector: str, taken: list[str]) -> None:
         (f.pci(0, 8), f.gpus(0, visible=Unavailable("absent")), True),  # no libcuda
         (f.pci(0, 8), Gpus.unread(Unavailable("absent")), False),  # a probe that said so of itself
         (f.pci(0, 8), f.gpus(0, visible=LOST), False),
-        (f.pci(0, 8), LOST, False),
+        (f.pci(0, 8), NO_GPUS, False),
         (f.pci(0, 8), f.gpus(1), False),
         (f.pci(1, 8), f.gpus(0), False),
-        (LOST, f.gpus(0), False),
+        (NO_PCI, f.gpus(0), False),
         (f.pci(0, 8, foreign_accelerators=("AMD (0000:c1:00.0)",)), f.gpus(0), False),
         (f.pci(0, 8, foreign_accelerators=LOST), f.gpus(0), False),
     ],
 )
-def test_no_accelerator_needs_both_sources(pci: Pci | Unavailable, gpus: Gpus | Unavailable, none: bool) -> None:
+def test_no_accelerator_needs_both_sources(pci: Pci, gpus: Gpus, none: bool) -> None:
     assert hcas.no_accelerator(pci, gpus) is none

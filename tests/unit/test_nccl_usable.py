@@ -118,7 +118,7 @@ ELSEWHERE = Unavailable("failed", "EINVAL")
         ((f.roce_port("eth9"), f.roce_port("eth0", number=2)), f.net(), "usable", ""),
         ((f.roce_port("eth9"), f.port(2)), f.net(), "usable", ""),  # a port of InfiniBand needs no interface
         ((f.roce_port("eth9", state="DOWN"), f.roce_port("eth0", number=2)), f.net(), "usable", ""),
-        ((f.roce_port("eth0"),), LOST, "unread", "interfaces of this network namespace: denied"),
+        ((f.roce_port("eth0"),), Net.unread(LOST), "unread", "interfaces of this network namespace: denied"),
         ((f.roce_port("eth0", gids=LOST),), f.net(), "unread", "GIDs of port 1: denied"),
         ((f.roce_port("eth0", gids=LOST), f.roce_port("eth0", number=2)), f.net(), "usable", ""),
         ((f.roce_port("eth9", gids=(f.gid(0, netdev="eth9"), f.gid(3, netdev=LOST))),), f.net(), "unread", "of GID 3: denied"),

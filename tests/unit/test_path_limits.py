@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from netdoctor.allreduce.limits import Limit, path_limit
+from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import AllReduce, Path, Run
@@ -54,7 +55,7 @@ def test_paths_without_a_figure(run: Run, words: str) -> None:
         (f.hca_run(), f.rdma(devices=(f.hca(0, ports=(f.port(rate_gbps=LOST),)),)), "not read: the rate of mlx5_0:1"),
         (f.hca_run(), f.rdma(devices=(f.hca(0, ports=LOST),)), "not read: the rate of mlx5_0:1"),
         (f.hca_run(), f.rdma(devices=(f.hca(0, ports=(f.port(), f.port(2, rate_gbps=100.0))),)), 25.0),
-        (f.hca_run(), LOST, "not read: RDMA devices: denied"),
+        (f.hca_run(), Rdma.unread(LOST), "not read: RDMA devices: denied"),
         (f.hca_run(), f.rdma(devices=LOST), "not read: RDMA devices: denied"),
         (
             f.hca_run(log=f.log(net="Socket", vias=(f.via(),))),
@@ -73,7 +74,7 @@ def test_paths_without_a_figure(run: Run, words: str) -> None:
         ),
     ],
 )
-def test_a_port_that_both_ranks_share(run: Run, rdma: Rdma | Unavailable | None, found: float | str) -> None:
+def test_a_port_that_both_ranks_share(run: Run, rdma: Rdma | None, found: float | str) -> None:
     assert limit(run, rdma=rdma) == found
 
 
@@ -138,11 +139,11 @@ SOME = "unsupported: without NVSwitch, some of the GPUs have some of the links t
 def test_some_of_the_gpus_of_a_board(count: int, there: int, changes: dict[str, Any], found: float | str) -> None:
     job = f.gpus(count, all=tuple(f.gpu(i, **changes) for i in range(count)))
     assert limit(peers(count), job, f.pci(there)) == found
-    assert limit(peers(count), job, LOST) == "not read: how many GPUs NVLink joins: PCI: denied"
+    assert limit(peers(count), job, Pci.unread(LOST)) == "not read: how many GPUs NVLink joins: PCI: denied"
 
 
 def test_gpus_that_nvml_does_not_know() -> None:
-    assert limit(peers(), LOST) == "not read: GPUs: denied"
+    assert limit(peers(), Gpus.unread(LOST)) == "not read: GPUs: denied"
     assert limit(peers(), f.gpus(visible=LOST)) == "not read: GPUs: denied"
     assert limit(peers(), f.gpus(all=tuple(f.gpu(i) for i in range(7)))) == "not read: not every GPU is known to NVML"
 
@@ -194,10 +195,10 @@ LINK = "not read: the PCIe link of 0000:43:00.0"
         # where it sits could not be read: no path of its own is no path through the CPU
         (below(GEN5, GEN5, placed=False, path=(), root=""), "not read: where the GPUs sit on PCI"),
         (below(GEN5, GEN5, placed=False), "not read: where the GPUs sit on PCI"),
-        (LOST, "not read: PCI: denied"),
+        (Pci.unread(LOST), "not read: PCI: denied"),
     ],
 )
-def test_gpus_without_nvlink(pci: Pci | Unavailable, found: float | str) -> None:
+def test_gpus_without_nvlink(pci: Pci, found: float | str) -> None:
     without = f.gpus(2, all=tuple(f.gpu(i, nvlinks=()) for i in range(2)))
     assert limit(peers(2), without, pci) == found
 
