@@ -65,10 +65,6 @@ class Range:
         of = f", {reserved} of them reserved" if reserved else ""
         return f"the range {self.low} {self.high} has {self.high - self.low + 1} ports{of}"
 
-    @property
-    def place(self) -> str:
-        return self.vantage.why_not or "seen outside the job's network namespace"
-
     def inside(self, some: Iterable[int]) -> int:
         return sum(1 for port in some if self.low <= port <= self.high)
 
@@ -131,7 +127,7 @@ def _listeners(span: Range) -> Finding:
     if (lost := missing(span.job.nodes)) is not None:
         return unknown(f"{span.text}; the job's shape: {lost}", **said)
     if not span.vantage.job_network:
-        return unknown(f"{span.text} here, {span.place}", how=HERE, **said)
+        return unknown(f"{span.text} here, {span.vantage.network_elsewhere}", how=HERE, **said)
     if ranks is None and span.free < need.total:
         return unknown(f"{span.text}; how many ranks run on this node is not known", how=RANKS, **said)
     who = f"of {ranks} rank{'s' * (ranks > 1)}" if ranks else f"of up to {MANY_RANKS} ranks"
@@ -247,7 +243,7 @@ def _own_master_port(span: Range, net: Net, port: int) -> Finding:
         text = f"something listens on MASTER_PORT {port}: the job's own store, or another job's"
         return unknown(text, how=f"ss -ltnp 'sport = :{port}'", measured=measured, **said)
     if not vantage.job_network:
-        return unknown(f"MASTER_PORT {port} is free here, {span.place}", how=HERE, **said)
+        return unknown(f"MASTER_PORT {port} is free here, {span.vantage.network_elsewhere}", how=HERE, **said)
     if span.inside({port}.difference(ports.reserved or ())) and not _own_network(vantage, net):
         return fail(
             f"MASTER_PORT {port} lies inside {RANGE} ({span.low} {span.high}): any connection of this node may be given it",

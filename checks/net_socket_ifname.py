@@ -57,8 +57,7 @@ class Seen:
             return unknown(f"{message}; how many nodes the job has: {self.lost}", subject=subject, how=NODES, **evidence)
         if self.vantage.job_network and self.vantage.job_environment:
             return ok(message, subject=subject, notes=notes, **evidence)
-        where = self.vantage.why_not or "seen outside the job"
-        return unknown(f"{message}; {where}", subject=subject, how=FROM_JOB, **evidence)
+        return unknown(f"{message}; {self.vantage.elsewhere}", subject=subject, how=FROM_JOB, **evidence)
 
 
 @check(id="net.socket_ifname", title="NCCL and Gloo take interfaces that reach the other nodes", cause="socket_ifname")

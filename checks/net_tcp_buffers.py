@@ -38,6 +38,7 @@ from netdoctor.api import (
     unknown,
 )
 
+RUN = "run the all-reduce, or set NCCL_NET"
 WIDE_MS = 1.0  # enough up to this round trip: any network inside one site
 NEAR_MS = 0.02  # no kernel TCP round trip between two hosts is shorter (a switch hop, two stacks, interrupts)
 FASTEST_MBPS = 400_000  # of an Ethernet port that one might meet where the driver does not tell the speed
@@ -51,7 +52,7 @@ class RoundTrip:
     ms: float | None
     source: str = ""
     unread: str = ""  # why a round trip that there is could not be had; "": nobody named another node
-    any: bool = False  # it may be any
+    hidden: bool = False  # a measurement that was to be, or the configuration: it may be any
 
 
 @check(id="net.tcp_buffers", title="TCP windows fill the links, where sockets carry the data", cause="tcp_tuning")
@@ -77,8 +78,7 @@ def tcp_buffers(
     if data.sockets is False:
         yield skip(f"sockets do not carry the data: {data.why}")
     elif data.sockets is None:
-        how = "run the all-reduce, or set NCCL_NET"
-        yield unknown(f"whether sockets carry the data could not be told: {data.why}", how=how)
+        yield unknown(f"whether sockets carry the data could not be told: {data.why}", how=RUN)
     elif isinstance(environ.variables, Unavailable):  # with a log, what carries the data is known without it
         yield unknown(f"the job's variables could not be read: {environ.variables}")
     else:
@@ -130,17 +130,15 @@ def _links(net: Net, environ: Environ, version: ifname.Version) -> Iterator[Link
 
 def _round_trip(net: Net, expected: Expected) -> RoundTrip:
     """The longest that was measured, else what the site says."""
-    measured = [(one.rtt_ms, one.name) for one in net.others if one.rtt_ms]
-    if measured:
-        rtt, name = max(measured)
-        return RoundTrip(rtt, f"measured to {name}")
+    if measured := [(one.rtt_ms, f"measured to {one.name}") for one in net.others if one.rtt_ms]:
+        return RoundTrip(*max(measured))
     if expected.rtt_ms:
         return RoundTrip(expected.rtt_ms, "as configured")
     unread = missing(expected.rtt_ms)
     if not (far := net.perhaps_others):
-        return RoundTrip(None, unread="" if unread is None else str(unread), any=unread is not None)
+        return RoundTrip(None, unread="" if unread is None else str(unread), hidden=unread is not None)
     text = f"the round trip to {far[0].name}: {far[0].rtt_ms}" if far[0] else str(far[0])
-    return RoundTrip(None, unread=text, any=unread is not None or any(not one or one.port is not None for one in far))
+    return RoundTrip(None, unread=text, hidden=unread is not None or any(not one or one.port is not None for one in far))
 
 
 class Sockets:
@@ -165,8 +163,8 @@ class Sockets:
 
 def _judge(on: Sockets, trip: RoundTrip, vantage: Vantage) -> Finding:
     name, enough = on.link.name, on.enough
-    # The message holds what the settings give; what was measured stands beside it.
     bound = f"{on.window.setting} {on.window.why}".strip()
+    # The message holds what the settings give; what was measured stands beside it.
     at = f"{bound}: {on.count} sockets fill the link up to a round trip of {enough:.2g} ms"
     said: dict[str, Any] = {"subject": name, "measured": {}, **on.evidence}
     if trip.ms is not None:
@@ -175,8 +173,8 @@ def _judge(on: Sockets, trip: RoundTrip, vantage: Vantage) -> Finding:
         at += f", and it is {'longer' if enough < trip.ms else 'not longer'} ({trip.source})"
     needed = WIDE_MS if trip.ms is None else trip.ms
     if isinstance(on.link.speed_mbps, Unavailable) and enough < needed:
-        text = f"the speed of {name} is not known ({on.link.speed_mbps}); at 400 Gb/s, {at}"
-        return unknown(text, how=f"ethtool {name}, or ask the cloud provider", **said)
+        at = f"the speed of {name} is not known ({on.link.speed_mbps}); at 400 Gb/s, {at}"
+        return unknown(at, how=f"ethtool {name}, or ask the cloud provider", **said)
     if enough < (NEAR_MS if trip.ms is None else trip.ms):
         wanted = tcp_window.maximum(on.speed, needed, on.count)
         return fail(
@@ -187,19 +185,16 @@ def _judge(on: Sockets, trip: RoundTrip, vantage: Vantage) -> Finding:
             how=MEASURE if trip.ms is None else None,
             **said,
         )
-    if trip.unread and (trip.any or enough < WIDE_MS):
+    if trip.unread and (trip.hidden or enough < WIDE_MS):
         return unknown(f"{at}; {trip.unread}", how=MEASURE, **said)
     if not vantage.job_network:
-        where = vantage.why_not or "seen outside the job's network namespace"
-        return unknown(f"{at}; {where}", how=FROM_JOB, **said)
+        return unknown(f"{at}; {vantage.network_elsewhere}", how=FROM_JOB, **said)
     farther = trip.ms is None and enough < WIDE_MS
     return ok(at, notes=[f"farther nodes need more; to have the round trip measured: {MEASURE}"] if farther else [], **said)
 
 
 def _fix(vantage: Vantage, window: tcp_window.Window, wanted: int) -> Fix | None:
+    least = {"net.ipv4.tcp_rmem": "4096 131072", "net.ipv4.tcp_wmem": "4096 16384"}.get(window.setting)
     if window.setting.startswith("NCCL_"):
         return None
-    if window.why:
-        return fix_sysctl(vantage, window.setting, "1")
-    default = {"net.ipv4.tcp_rmem": "4096 131072", "net.ipv4.tcp_wmem": "4096 16384"}[window.setting]
-    return fix_sysctl(vantage, window.setting, f"{default} {wanted}")
+    return fix_sysctl(vantage, window.setting, "1" if least is None else f"{least} {wanted}")

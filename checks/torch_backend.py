@@ -61,7 +61,7 @@ def _nvidia(there: Accelerator, vantage: Vantage, baseline: Baseline, libraries:
     if isinstance(torch, Unavailable) and torch.kind == Kind.ABSENT:
         return unknown(f"{python.path} has no torch", how=GIVE)
     if not vantage.job_environment and not python.given:
-        return unknown(f"{vantage.why_not or 'seen outside the job'}: {python.path} need not be the job's Python", how=GIVE)
+        return unknown(f"{vantage.elsewhere}: {python.path} need not be the job's Python", how=GIVE)
     if there.hidden:
         return unknown("libcuda shows this process no GPU (CUDA_VISIBLE_DEVICES, or none was given to the container)")
     if not there.visible:

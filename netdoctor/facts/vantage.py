@@ -50,6 +50,11 @@ class Vantage(Fact):
         """What keeps this place from being the job's own, for a finding that must not pass."""
         return self.why_not or "seen outside the job"
 
+    @property
+    def network_elsewhere(self) -> str:
+        """The same of evidence that only its network namespace shows."""
+        return self.why_not or "seen outside the job's network namespace"
+
 
 IDENTITY: Final = ((0, 0, 4294967295),)  # uid_map of the initial user namespace (user_namespaces(7))
 _NAMESPACES: Final = ("net", "user", "mnt", "pid", "ipc", "uts", "cgroup")
