@@ -91,7 +91,9 @@ def _finding(scene: Scene, guess: Guess, top: Guess) -> Finding:
 def _spread(events: list[Event]) -> list[Event]:
     """The first line of every kind, then further ones, in the order of the log."""
     events = _once(events)
-    firsts = {e.kind: e for e in reversed(events)}
+    firsts: dict[str, Event] = {}
+    for e in events:
+        firsts.setdefault(e.kind, e)
     chosen = [*firsts.values(), *(e for e in events if e is not firsts[e.kind])][:_LINES]
     return sorted(chosen, key=lambda e: (e.file, e.line))
 
