@@ -108,7 +108,7 @@ def _repeats(parsed: Parsed) -> list[Finding]:
 
 def _written(parsed: Parsed) -> list[Finding]:
     """Ways of writing that keep a value from arriving as it stands there."""
-    from netdoctor.variables.files import WritingRule
+    from netdoctor.variables.assignments import WritingRule
 
     found = []
     for one in parsed.found:

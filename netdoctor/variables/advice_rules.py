@@ -11,7 +11,7 @@ from netdoctor.model import Severity
 from netdoctor.nccl.integers import strtoll
 from netdoctor.variables.catalogue import Variable
 from netdoctor.variables.grammar import level_of
-from netdoctor.variables.judge import Context, Issue
+from netdoctor.variables.issue import Context, Issue
 
 _WARN, _INFO = Severity.WARNING, Severity.INFO
 

@@ -8,56 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 from typing import Final
 
+from netdoctor.variables.assignments import MENTIONS, Found, Unread
+
 MAX_TEXT: Final = 4 << 20
-# Names that netdoctor judges (catalogue.PREFIXES), anywhere in a text.
-WANTED: Final = re.compile(
-    r"(?:NCCL|TORCH_NCCL|TORCH_FR|TORCH_GLOO|TORCH_DISTRIBUTED|GLOO|UCX|FI|OFI_NCCL|RCCL)_[A-Za-z0-9_]+\Z"
-)
-MENTIONS: Final = re.compile(r"\b(?:NCCL|TORCH_FR|TORCH_GLOO|TORCH_DISTRIBUTED|GLOO|UCX|FI|RCCL)_[A-Z0-9_]")
-
-
 _OTHERS: Final = (".py", ".ipynb", ".toml", ".ini", ".cfg", ".rs", ".go", ".c", ".cc", ".cpp", ".lua", ".tf", ".hcl", ".md")
-
-
-class WritingRule(str, Enum):
-    """A way of writing by which a value does not arrive as it stands there; the values are the names in reports."""
-
-    YAML_TYPE = "yaml-type"
-    NOT_EXPORTED = "not-exported"
-    EXPORT_COMMA = "export-comma"
-    ENV_QUOTES = "env-quotes"  # depends on who reads the file
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A rule that is broken, and what that means here, for people."""
-
-    rule: WritingRule
-    text: str
-
-
-@dataclass(frozen=True)
-class Found:
-    """One assignment."""
-
-    name: str
-    value: str | None  # None: it cannot be told without running the file
-    source: str  # "PATH:LINE"
-    scope: str = ""  # two assignments repeat each other only in one scope
-    why: str = ""  # why the value is not known
-    problem: Problem | None = None  # what is wrong with the way it is written
-
-
-@dataclass(frozen=True)
-class Unread:
-    """A line that may set variables which cannot be seen."""
-
-    source: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -70,10 +27,6 @@ class Parsed:
     unread: tuple[Unread, ...]
 
 
-def wanted(name: str) -> bool:
-    return WANTED.match(name) is not None
-
-
 def parse(path: str, text: str, kind: str | None = None) -> Parsed:
     """The assignments of `text`; `kind` by its name and first lines where it is not given.  Never raises."""
     text = text[:MAX_TEXT]
@@ -83,8 +36,12 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
 
         found, unread = parse_yaml(path, text)
     elif kind == "conf":
+        from netdoctor.variables.line_files import parse_conf
+
         found, unread = parse_conf(path, text), []
     elif kind == "env":
+        from netdoctor.variables.line_files import parse_env
+
         found, unread = parse_env(path, text)
     elif kind == "other":
         line = next((i for i, one in enumerate(text.split("\n"), 1) if MENTIONS.search(one)), None)
@@ -119,35 +76,6 @@ def kind_of(path: str, text: str) -> str:
     if re.search(r"^(apiVersion|kind|services|- hosts|- name):", text, re.MULTILINE):
         return "yaml"
     return "shell"
-
-
-def parse_conf(path: str, text: str) -> list[Found]:
-    """nccl.conf as NCCL reads it; names are kept as they stand, blanks included."""
-    from netdoctor.facts.environ import entries
-
-    return [Found(name, value, f"{path}:{line}") for name, value, line in entries(text) if MENTIONS.search(name)]
-
-
-def parse_env(path: str, text: str) -> tuple[list[Found], list[Unread]]:
-    """A .env file (docker --env-file, docker compose, systemd's EnvironmentFile)."""
-    found: list[Found] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        match = re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)", line.rstrip("\r"))
-        if not match or not wanted(match.group(1)):
-            continue
-        name, value = match.group(1), match.group(2)
-        one = Found(name, value, f"{path}:{number}")
-        quoted = re.fullmatch(r"""\s*(["'])(.*)\1\s*(?:#.*)?""", value)
-        if quoted:
-            text = "docker run --env-file keeps the quotes as part of the value; compose and systemd take them off"
-            problem = Problem(WritingRule.ENV_QUOTES, text)
-            one = replace(one, value=quoted.group(2), problem=problem)
-        else:
-            one = replace(one, value=re.sub(r"\s+#.*", "", value).strip())
-        if "$" in (one.value or "") and not (quoted and quoted.group(1) == "'"):
-            one = replace(one, value=None, why=f"{value.strip()!r} is expanded when the file is used")
-        found.append(one)
-    return found, []
 
 
 def repeated(found: Sequence[Found]) -> list[tuple[Found, Found]]:

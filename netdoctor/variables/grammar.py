@@ -15,7 +15,7 @@ from netdoctor.facts.nccl_version import Version
 from netdoctor.model import Severity
 from netdoctor.nccl.integers import decimal
 from netdoctor.nccl.selector import Selector, parse
-from netdoctor.variables.judge import Context, Issue
+from netdoctor.variables.issue import Context, Issue
 
 _WARN, _INFO, _CRIT = Severity.WARNING, Severity.INFO, Severity.CRITICAL
 

@@ -8,7 +8,7 @@ a pass; what another program reads and netdoctor has no table of is unknown, and
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.facts.environ import Environ, Setting
@@ -17,42 +17,11 @@ from netdoctor.facts.nccl_version import Version, text
 from netdoctor.model import Finding, Fix, Kind, Severity, Status, Unavailable
 from netdoctor.variables import catalogue
 from netdoctor.variables.catalogue import Variable
+from netdoctor.variables.issue import Context, Issue
 
 # Releases on both sides of what changed since 2.18.1 (torch 2.1), tried where the job's version is not known; and the newest.
 USUAL: Final[tuple[Version, ...]] = ((2, 18, 1), (2, 21, 5), (2, 24, 3), (2, 27, 5), (2, 29, 7))
-
-
 CONF_FILE: Final[Version] = (2, 23, 4)  # the first release that reads NCCL_CONF_FILE (src/misc/param.cc)
-
-
-@dataclass(frozen=True)
-class Issue:
-    """One thing to say about one setting; without a severity it is a note."""
-
-    rule: str
-    message: str
-    severity: Severity | None = None
-    cause: str = "env_misuse"
-    expected: str | None = None
-
-
-@dataclass(frozen=True)
-class Context:
-    """What the rules may look at beside the one value."""
-
-    version: Version
-    values: dict[str, str]  # every variable in effect
-    plugin: str | None = None  # "aws-ofi-nccl", "gcp", "nccl-rdma-sharp-plugin" or another network plugin in use
-    links: Collection[str] | None = None  # interfaces of the node, lo included; None: not known
-    hcas: Collection[str] | None = None  # RDMA devices of the node; empty: there are none; None: not known
-    nodes: int | None = None
-
-    def integer(self, name: str) -> int | None:
-        """The value of an integer variable as NCCL reads it; None where it is unset."""
-        from netdoctor.nccl.integers import strtoll
-
-        value = self.values.get(name, "")
-        return strtoll(value).value if value else None
 
 
 def judge(
@@ -99,16 +68,17 @@ def plugin_of(values: dict[str, str]) -> str | None:
 
 
 def _judge_one(one: Setting, context: Context) -> list[Finding]:
-    from netdoctor.variables import parsing_rules as rules
+    # Every command that imports netdoctor.api imports this module; the rules are loaded by those that judge a setting.
+    from netdoctor.variables import parsing_rules
 
     row = catalogue.lookup(one.name)
     if not row and catalogue.program_of(one.name) is None:
         return []
-    naming = rules.name_issues(one.name, row, context)
+    naming = parsing_rules.name_issues(one.name, row, context)
     if isinstance(naming, Finding):
         return [replace(naming, evidence={**_evidence(one, row), **naming.evidence})]
     stop = any(issue.severity for issue in naming)
-    issues = naming if stop or row is None else naming + rules.value_issues(one.name, one.value, row, context)
+    issues = naming if stop or row is None else naming + parsing_rules.value_issues(one.name, one.value, row, context)
     return _findings(one, row, issues)
 
 

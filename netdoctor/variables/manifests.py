@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from netdoctor.variables.files import MENTIONS, Found, Problem, Unread, WritingRule, parse_conf, parse_env, wanted
+from netdoctor.variables.assignments import MENTIONS, Found, Problem, Unread, WritingRule, wanted
+from netdoctor.variables.line_files import parse_conf, parse_env
+from netdoctor.variables.shell import parse_shell
 
 MAX_YAML: Final = 1 << 20  # the pure parser takes seconds a megabyte
 MAX_NODES: Final = 200_000
@@ -140,8 +142,6 @@ def _is_text(node: Any) -> bool:
 
 def _embedded(node: Any, key: str, walk: _Walk) -> None:
     """A script, .env file or nccl.conf inside a YAML value."""
-    from netdoctor.variables.shell import parse_shell
-
     if key in _PROSE or not re.search(r"_[A-Z0-9_]+\s*=", node.value):
         return
     offset = node.start_mark.line + (1 if node.style in ("|", ">") else 0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from netdoctor.variables.files import MENTIONS, Found, Problem, Unread, WritingRule, wanted
+from netdoctor.variables.assignments import MENTIONS, Found, Problem, Unread, WritingRule, wanted
 
 _NAME: Final = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)\Z", re.DOTALL)
 _OPEN = frozenset({"if", "while", "until", "for", "case", "select", "{", "("})
