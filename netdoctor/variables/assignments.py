@@ -32,8 +32,8 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Found:
-    """One assignment."""
+class Assignment:
+    """NAME=VALUE at a place of a file."""
 
     name: str
     value: str | None  # None: it cannot be told without running the file

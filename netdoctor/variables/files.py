@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.variables.assignments import MENTIONS, Found, Unread
+from netdoctor.variables.assignments import MENTIONS, Assignment, Unread
 
 MAX_TEXT: Final = 4 << 20
 _OTHERS: Final = (".py", ".ipynb", ".toml", ".ini", ".cfg", ".rs", ".go", ".c", ".cc", ".cpp", ".lua", ".tf", ".hcl", ".md")
@@ -23,7 +23,7 @@ class Parsed:
 
     path: str
     kind: str  # "shell" "env" "conf" "yaml" "other"
-    found: tuple[Found, ...]
+    found: tuple[Assignment, ...]
     unread: tuple[Unread, ...]
 
 
@@ -78,10 +78,10 @@ def kind_of(path: str, text: str) -> str:
     return "shell"
 
 
-def repeated(found: Sequence[Found]) -> list[tuple[Found, Found]]:
+def repeated(found: Sequence[Assignment]) -> list[tuple[Assignment, Assignment]]:
     """Pairs of assignments of one scope that give one name two values."""
     pairs = []
-    last: dict[tuple[str, str], Found] = {}
+    last: dict[tuple[str, str], Assignment] = {}
     for one in found:
         key = one.name, one.scope
         before = last.get(key)

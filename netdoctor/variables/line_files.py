@@ -6,23 +6,23 @@ import re
 from dataclasses import replace
 
 from netdoctor.facts.environ import entries
-from netdoctor.variables.assignments import MENTIONS, Found, Problem, Unread, WritingRule, wanted
+from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, wanted
 
 
-def parse_conf(path: str, text: str) -> list[Found]:
+def parse_conf(path: str, text: str) -> list[Assignment]:
     """nccl.conf as NCCL reads it; names are kept as they stand, blanks included."""
-    return [Found(name, value, f"{path}:{line}") for name, value, line in entries(text) if MENTIONS.search(name)]
+    return [Assignment(name, value, f"{path}:{line}") for name, value, line in entries(text) if MENTIONS.search(name)]
 
 
-def parse_env(path: str, text: str) -> tuple[list[Found], list[Unread]]:
+def parse_env(path: str, text: str) -> tuple[list[Assignment], list[Unread]]:
     """A .env file (docker --env-file, docker compose, systemd's EnvironmentFile)."""
-    found: list[Found] = []
+    found: list[Assignment] = []
     for number, line in enumerate(text.split("\n"), 1):
         match = re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)", line.rstrip("\r"))
         if not match or not wanted(match.group(1)):
             continue
         name, value = match.group(1), match.group(2)
-        one = Found(name, value, f"{path}:{number}")
+        one = Assignment(name, value, f"{path}:{number}")
         quoted = re.fullmatch(r"""\s*(["'])(.*)\1\s*(?:#.*)?""", value)
         if quoted:
             text = "docker run --env-file keeps the quotes as part of the value; compose and systemd take them off"

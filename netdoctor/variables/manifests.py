@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from netdoctor.variables.assignments import MENTIONS, Found, Problem, Unread, WritingRule, wanted
+from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, wanted
 from netdoctor.variables.line_files import parse_conf, parse_env
 from netdoctor.variables.shell import parse_shell
 
@@ -23,7 +23,7 @@ _ENV_KEYS = frozenset({"env", "environment", "extraEnv", "extraEnvVars", "envVar
 class _Walk:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.found: list[Found] = []
+        self.found: list[Assignment] = []
         self.unread: list[Unread] = []
         self.budget = MAX_NODES
         self.active: set[int] = set()
@@ -33,7 +33,7 @@ class _Walk:
         return f"{self.path}:{node.start_mark.line + 1}"
 
 
-def parse_yaml(path: str, text: str) -> tuple[list[Found], list[Unread]]:
+def parse_yaml(path: str, text: str) -> tuple[list[Assignment], list[Unread]]:
     """The assignments of all documents of `text`."""
     import yaml
 
@@ -105,7 +105,7 @@ def _sequence(node: Any, key: str, walk: _Walk) -> None:
 
 def _env_entry(name: Any, fields: dict[str, Any], walk: _Walk, scope: str) -> None:
     if "valueFrom" in fields:
-        walk.found.append(Found(name.value, None, walk.source(name), scope, "valueFrom: it comes from another object"))
+        walk.found.append(Assignment(name.value, None, walk.source(name), scope, "valueFrom: it comes from another object"))
         return
     value = fields["value"]
     problem = None
@@ -116,11 +116,11 @@ def _env_entry(name: Any, fields: dict[str, Any], walk: _Walk, scope: str) -> No
 
 def _pair(name: str, value: Any, walk: _Walk, scope: str, problem: Problem | None = None) -> None:
     if value.id != "scalar":
-        walk.found.append(Found(name, None, walk.source(value), scope, "not a scalar"))
+        walk.found.append(Assignment(name, None, walk.source(value), scope, "not a scalar"))
     elif not value.tag.startswith(_PLAIN):
-        walk.found.append(Found(name, None, walk.source(value), scope, f"tag {value.tag}: its value is not known here"))
+        walk.found.append(Assignment(name, None, walk.source(value), scope, f"tag {value.tag}: its value is not known here"))
     elif value.tag == f"{_PLAIN}null" and not walk.kubernetes:
-        walk.found.append(Found(name, None, walk.source(value), scope, "passed on from where the file is used"))
+        walk.found.append(Assignment(name, None, walk.source(value), scope, "passed on from where the file is used"))
     elif value.tag == f"{_PLAIN}bool" and not problem and not walk.kubernetes:
         said = value.value.lower() in ("true", "yes", "on", "y")
         _add(name, str(said), value, walk, scope)  # Ansible hands on Python's True and False
@@ -131,9 +131,9 @@ def _pair(name: str, value: Any, walk: _Walk, scope: str, problem: Problem | Non
 
 def _add(name: str, value: str, node: Any, walk: _Walk, scope: str, problem: Problem | None = None) -> None:
     if "{{" in value or "{%" in value or re.search(r"\$[({\w]", value):
-        walk.found.append(Found(name, None, walk.source(node), scope, f"{value[:60]!r} is expanded later"))
+        walk.found.append(Assignment(name, None, walk.source(node), scope, f"{value[:60]!r} is expanded later"))
     else:
-        walk.found.append(Found(name, value, walk.source(node), scope, problem=problem))
+        walk.found.append(Assignment(name, value, walk.source(node), scope, problem=problem))
 
 
 def _is_text(node: Any) -> bool:
@@ -156,4 +156,4 @@ def _embedded(node: Any, key: str, walk: _Walk) -> None:
         return
     for one in inner:
         line = int(one.source.rpartition(":")[2]) + offset
-        walk.found.append(Found(one.name, one.value, f"{walk.path}:{line}", f"{key} {offset}", one.why, one.problem))
+        walk.found.append(Assignment(one.name, one.value, f"{walk.path}:{line}", f"{key} {offset}", one.why, one.problem))

@@ -139,6 +139,21 @@ def twice(parsed: Parsed) -> list[tuple[str | None, str | None]]:
     return [(before.value, after.value) for before, after in repeated(parsed.found)]
 
 
+@pytest.mark.parametrize("end", ["", "\n"], ids=["no newline at the end", "a newline"])
+@pytest.mark.parametrize("between", ["", "\n", " \n", " # why\n  "], ids=repr)
+def test_behind_and_or_a_command_is_conditional(between: str, end: str) -> None:
+    (one,) = parse("job.sh", f"ibstat &&{between}export NCCL_A=1{end}").found
+    assert one.scope != ""
+
+
+def test_a_here_document_may_end_the_file() -> None:
+    assert unread(parse("job.sh", "cat > x <<EOF\nhello\nEOF")) == []
+
+
+def test_a_quote_that_ends_in_a_backslash_does_not_end() -> None:
+    assert unread(parse("job.sh", "echo 'a\\")) == [1]
+
+
 def test_repeats_count_in_one_scope_only() -> None:
     assert twice(parse("j.sh", "export NCCL_A=1\nexport NCCL_A=2\n")) == [("1", "2")]
     assert twice(parse("j.sh", "export NCCL_A=1\nexport NCCL_A=1\n")) == []
