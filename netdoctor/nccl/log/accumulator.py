@@ -46,7 +46,7 @@ class Process:
 
 
 @dataclass(slots=True)
-class Seen:
+class CollectedEvent:
     """An event while it is collected."""
 
     kind: str
@@ -63,13 +63,13 @@ class Seen:
 
 
 @dataclass(slots=True)
-class State:
+class Accumulator:
     """Everything that the facts are made of."""
 
     files: list[str] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
     index: dict[tuple[str, int], int] = field(default_factory=dict)
-    events: dict[tuple[object, ...], Seen] = field(default_factory=dict)
+    events: dict[tuple[object, ...], CollectedEvent] = field(default_factory=dict)
     versions: Counter[str] = field(default_factory=Counter)
     cuda_versions: Counter[str] = field(default_factory=Counter)
     driver_version: str = ""

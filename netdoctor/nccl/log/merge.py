@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.environment import Of, names_of
-from netdoctor.nccl.log.accumulator import Process, Seen, State
+from netdoctor.nccl.log.accumulator import Accumulator, CollectedEvent, Process
 from netdoctor.nccl.log.connections import Tail, connection
 from netdoctor.nccl.log.facts import Address, Event, LogFacts, NetDevice, NetSource, RankFacts, Via
 from netdoctor.textsafe import clean
@@ -24,25 +24,25 @@ def family(network: str) -> str:
     return next((name for start, name in _FAMILY if low.startswith(start)), network)
 
 
-def merge(state: State) -> LogFacts:
-    processes = [p for p in state.processes if _spoke(p)]
+def merge(accumulator: Accumulator) -> LogFacts:
+    processes = [p for p in accumulator.processes if _spoke(p)]
     networks = Counter(p.network for p in processes if p.network)
     vias, lines = _vias(processes)
-    network, inferred = _network(state, networks, vias)
-    hosts = tuple(dict.fromkeys([p.host for p in processes if p.host] + list(state.header_hosts)))
+    network, inferred = _network(accumulator, networks, vias)
+    hosts = tuple(dict.fromkeys([p.host for p in processes if p.host] + list(accumulator.header_hosts)))
     bootstraps = tuple(dict.fromkeys(Address(*p.bootstrap, p.host) for p in processes if p.bootstrap))
     main = _first(a.ifname for a in bootstraps)
     known = {p.devices: tuple(NetDevice(*d) for d in p.devices) for p in processes}
     devices = tuple(dict.fromkeys(d for one in known.values() for d in one))
-    gdrdma, reason = _gdr(state, vias)
-    nranks = state.nranks or state.ring_ranks or None
+    gdrdma, reason = _gdr(accumulator, vias)
+    nranks = accumulator.nranks or accumulator.ring_ranks or None
     facts = LogFacts(
-        library=state.library or ("NCCL" if state.nccl_lines else None),
-        nccl_version=state.versions.most_common(1)[0][0] if state.versions else None,
-        nccl_versions=dict(state.versions),
-        cuda_version=state.cuda_versions.most_common(1)[0][0] if state.cuda_versions else None,
-        cuda_driver_version=state.driver_version or None,
-        torch_version=state.torch_version or None,
+        library=accumulator.library or ("NCCL" if accumulator.nccl_lines else None),
+        nccl_version=accumulator.versions.most_common(1)[0][0] if accumulator.versions else None,
+        nccl_versions=dict(accumulator.versions),
+        cuda_version=accumulator.cuda_versions.most_common(1)[0][0] if accumulator.cuda_versions else None,
+        cuda_driver_version=accumulator.driver_version or None,
+        torch_version=accumulator.torch_version or None,
         bootstrap_ifname=main,
         bootstrap_address=_first(a.address for a in bootstraps if a.ifname == main),
         bootstraps=bootstraps,
@@ -50,47 +50,47 @@ def merge(state: State) -> LogFacts:
         net=family(network) if network else None,
         networks=dict(networks),
         net_inferred=inferred,
-        plugin=clean(state.plugin) or None,
-        plugin_error=clean(state.plugin_error) or None,
+        plugin=clean(accumulator.plugin) or None,
+        plugin_error=clean(accumulator.plugin_error) or None,
         libibverbs_missing=any(p.verbs_missing for p in processes),
         devices=devices,
         no_ib_device=any(p.no_ib for p in processes) and not devices,
-        oob=Address(state.oob[1], state.oob[2], state.oob[0]) if state.oob else None,
-        socket_interfaces=tuple(Address(name, address, host) for host, name, address in state.socket_ifs),
+        oob=Address(accumulator.oob[1], accumulator.oob[2], accumulator.oob[0]) if accumulator.oob else None,
+        socket_interfaces=tuple(Address(name, address, host) for host, name, address in accumulator.socket_ifs),
         vias=vias,
         transports=_transports(vias),
         gdrdma=gdrdma,
-        gdr_hca=dict(state.gdr_hca),
-        gdr_distance=dict(state.gdr_distance),
+        gdr_hca=dict(accumulator.gdr_hca),
+        gdr_distance=dict(accumulator.gdr_distance),
         gdr_reason=reason,
-        dmabuf=state.dmabuf,
-        nvls=state.nvls,
-        mnnvl=state.mnnvl,
-        sharp=state.sharp,
-        collnet=state.collnet or any(v.transport == "COLLNET" for v in vias) or None,
-        channels=dict(state.channels),
-        algorithms=dict(state.algorithms),
+        dmabuf=accumulator.dmabuf,
+        nvls=accumulator.nvls,
+        mnnvl=accumulator.mnnvl,
+        sharp=accumulator.sharp,
+        collnet=accumulator.collnet or any(v.transport == "COLLNET" for v in vias) or None,
+        channels=dict(accumulator.channels),
+        algorithms=dict(accumulator.algorithms),
         affinity=tuple(dict.fromkeys(f"GPU {g}: {mask}" for p in processes for g, mask in sorted(p.affinity.items())))[:64],
-        nodes=state.nodes or (1 if nranks == 1 else None),
+        nodes=accumulator.nodes or (1 if nranks == 1 else None),
         nranks=nranks,
         hosts=hosts,
         ranks=tuple(_rank(p, *lines[at], known) for at, p in enumerate(processes)),
         comms_started=sum(p.started for p in processes),
         comms_complete=sum(p.complete for p in processes),
-        rings=state.rings,
+        rings=accumulator.rings,
         init_seconds=max((p.init_seconds for p in processes), default=0.0) or None,
         env=_env(processes),
         env_differs=_env_differs(processes),
-        busbw=state.busbw,
-        gpus=tuple(state.gpus),
-        diagnostics=tuple(clean(d) for d in state.diagnostics),
-        levels=frozenset(state.levels),
-        subsystems=frozenset(state.subsystems),
-        events=tuple(_event(state, s) for s in sorted(state.events.values(), key=lambda s: (s.file, s.line))),
-        files=tuple(state.files),
-        lines=state.lines,
-        nccl_lines=state.nccl_lines,
-        bytes_read=state.bytes_read,
+        busbw=accumulator.busbw,
+        gpus=tuple(accumulator.gpus),
+        diagnostics=tuple(clean(d) for d in accumulator.diagnostics),
+        levels=frozenset(accumulator.levels),
+        subsystems=frozenset(accumulator.subsystems),
+        events=tuple(_event(accumulator, s) for s in sorted(accumulator.events.values(), key=lambda s: (s.file, s.line))),
+        files=tuple(accumulator.files),
+        lines=accumulator.lines,
+        nccl_lines=accumulator.nccl_lines,
+        bytes_read=accumulator.bytes_read,
     )
     return _with_absent(facts)
 
@@ -108,7 +108,7 @@ def _spoke(p: Process) -> bool:
     )
 
 
-def _network(state: State, networks: Counter[str], vias: tuple[Via, ...]) -> tuple[str | None, NetSource | None]:
+def _network(accumulator: Accumulator, networks: Counter[str], vias: tuple[Via, ...]) -> tuple[str | None, NetSource | None]:
     """The network, and what it was read from where no line names it."""
     if networks:
         return networks.most_common(1)[0][0], None
@@ -118,9 +118,9 @@ def _network(state: State, networks: Counter[str], vias: tuple[Via, ...]) -> tup
             by_via[v.detail] += v.count
     if by_via:
         return by_via.most_common(1)[0][0], NetSource.CONNECTIONS
-    if state.networks_inferred:
-        return state.networks_inferred.most_common(1)[0][0], NetSource.ERRORS
-    if state.ib_used:
+    if accumulator.networks_inferred:
+        return accumulator.networks_inferred.most_common(1)[0][0], NetSource.ERRORS
+    if accumulator.ib_used:
         return "IB", NetSource.DEVICES
     return None, None
 
@@ -155,7 +155,7 @@ def _transports(vias: tuple[Via, ...]) -> dict[str, int]:
     return dict(out)
 
 
-def _gdr(state: State, vias: tuple[Via, ...]) -> tuple[bool | str | None, str | None]:
+def _gdr(accumulator: Accumulator, vias: tuple[Via, ...]) -> tuple[bool | str | None, str | None]:
     """Whether connections that cross the network use GPUDirect RDMA, and what refuses it where they do not.
 
     The proof is the suffix /GDRDMA of a "via NET" line.  Without such lines an HCA that refuses is proof of the contrary;
@@ -163,13 +163,13 @@ def _gdr(state: State, vias: tuple[Via, ...]) -> tuple[bool | str | None, str | 
     """
     on = sum(v.count for v in vias if v.gdrdma)
     off = sum(v.count for v in vias if v.gdrdma is False and v.transport == "NET")
-    hca_off = [name for name, enabled in state.gdr_hca.items() if not enabled]
-    all_off = bool(state.gdr_hca) and len(hca_off) == len(state.gdr_hca)
+    hca_off = [name for name, enabled in accumulator.gdr_hca.items() if not enabled]
+    all_off = bool(accumulator.gdr_hca) and len(hca_off) == len(accumulator.gdr_hca)
     reason = (
         "hca"
         if hca_off
         else "topology"
-        if state.gdr_distance.get("disabled") and not state.gdr_distance.get("enabled")
+        if accumulator.gdr_distance.get("disabled") and not accumulator.gdr_distance.get("enabled")
         else None
     )
     if on or off:
@@ -225,12 +225,12 @@ def _env_differs(processes: list[Process]) -> dict[str, tuple[str, ...]]:
     return {n: tuple(v) for n, v in values.items() if len(v) > 1 and n not in _OWN}
 
 
-def _event(state: State, seen: Seen) -> Event:
-    process = state.processes[seen.process]
+def _event(accumulator: Accumulator, seen: CollectedEvent) -> Event:
+    process = accumulator.processes[seen.process]
     rank = seen.rank if seen.rank >= 0 else process.rank(seen.dev)
     return Event(
         seen.kind,
-        clean(state.files[seen.file]),
+        clean(accumulator.files[seen.file]),
         seen.line,
         clean(seen.text.decode("utf-8", "replace"))[:1000],
         clean(process.host),

@@ -97,7 +97,7 @@ def split_level(line: bytes) -> tuple[bytes, bytes, bytes] | None:
         rest = line[at + 5 : at + 10]
         level = _LEVELS.get(rest)
         if level is not None:
-            return line[:at], level, line[at + 5 + len(level) :].lstrip(b" ")
+            return line[:at], level, line[at + 6 + len(level) :]
         at = line.find(b"NCCL ", at + 5)
     at = line.find(b"CCOM WARN ")
     if at >= 0:
