@@ -34,7 +34,6 @@ ERAS: list[tuple[str, str, Any]] = [
         "nccl_version",
         "2.27.3",
     ),
-    (P + "cudaDriverVersion 12040", "cuda_driver_version", "12.4"),  # 2.13.4 –
     (
         P + "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE ; OOB eth0:10.0.0.2<0>",
         "devices",

@@ -1,4 +1,4 @@
-"""What the parser remembers while bytes stream by.  It grows with ranks and pairs of ranks, never with bytes."""
+"""What the parser keeps while bytes stream by.  It grows with ranks and pairs of ranks, never with bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_COMM_IDS: Final = 64  # a process; a job that makes one a step has thousands
 
 @dataclass(slots=True)
 class Process:
-    """What one process (host and pid) said."""
+    """What one process (host and pid) printed."""
 
     host: str
     pid: int
@@ -72,7 +72,6 @@ class Accumulator:
     events: dict[tuple[object, ...], CollectedEvent] = field(default_factory=dict)
     versions: Counter[str] = field(default_factory=Counter)
     cuda_versions: Counter[str] = field(default_factory=Counter)
-    driver_version: str = ""
     torch_version: str = ""
     library: str = ""
     networks_inferred: Counter[str] = field(default_factory=Counter)

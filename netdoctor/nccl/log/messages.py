@@ -46,9 +46,9 @@ _ADDRESS: Final = re.compile(rb"(?:\[\d+\])?([^\s:\[\]]+):(\S+?)<\d+>")
 
 def bootstrap(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``Bootstrap : Using eth0:10.0.0.2<0>``; up to 2.7 a list, from 2.24 without the space; 2.3: ``NET : Using interface``."""
-    found = _ADDRESS.search(msg, msg.find(b"sing "))
-    if found and b"sing " in msg:
-        process.bootstrap = process.bootstrap or (_text(found[1]), _text(found[2]))
+    match = _ADDRESS.search(msg, msg.find(b"sing "))
+    if match and b"sing " in msg:
+        process.bootstrap = process.bootstrap or (_text(match[1]), _text(match[2]))
         accumulator.subsystems.add("BOOTSTRAP")
 
 
@@ -57,12 +57,12 @@ _VERSION: Final = re.compile(rb"(NCCL|RCCL) version ?:? ?(\d+\.\d+(?:\.\d+)?)[^\
 
 def version(accumulator: Accumulator, process: Process | None, dev: int, msg: bytes) -> None:
     """``NCCL version 2.21.5+cuda12.4``, bare or with a prefix; torch's errors end in ``NCCL version 2.21.5``."""
-    for found in _VERSION.finditer(msg):
-        number = found[2].decode()
+    for match in _VERSION.finditer(msg):
+        number = match[2].decode()
         accumulator.versions[number] += 1
-        accumulator.library = found[1].decode()
-        if found[3]:
-            accumulator.cuda_versions[found[3].decode()] += 1
+        accumulator.library = match[1].decode()
+        if match[3]:
+            accumulator.cuda_versions[match[3].decode()] += 1
         if process is not None:
             process.version = number
 
@@ -73,11 +73,11 @@ _COMM_MORE: Final = re.compile(rb"cudaDev (\d+)|commId (0x[0-9a-f]+)|nNodes (\d+
 
 def comm(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """Communicator lines of every era: ``comm %p rank %d nranks %d cudaDev %d … - Init COMPLETE``."""
-    found = _COMM.search(msg)
-    if found is None:
+    match = _COMM.search(msg)
+    if match is None:
         return
-    rank, nranks = int(found[2]), int(found[3])
-    for more in _COMM_MORE.finditer(msg, found.end()):
+    rank, nranks = int(match[2]), int(match[3])
+    for more in _COMM_MORE.finditer(msg, match.end()):
         device, identity, nodes, mnnvl = more.groups()
         if device is not None:
             dev = int(device)
@@ -106,16 +106,16 @@ _TIMING: Final = re.compile(rb"total (\d+\.\d+)")
 
 def timings(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``Init timings - ncclCommInitRank: rank 0 nranks 8 total 1.28 (kernels …)`` (2.22 and later)."""
-    found = _TIMING.search(msg)
-    if found:
-        process.init_seconds = max(process.init_seconds, float(found[1]))
+    match = _TIMING.search(msg)
+    if match:
+        process.init_seconds = max(process.init_seconds, float(match[1]))
 
 
 def affinity(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``Setting affinity for GPU 0 to ff,ffff`` (to 2.27)."""
-    found = re.match(rb"Setting affinity for GPU (\d+) to (\S+)", msg)
-    if found:
-        process.affinity[int(found[1])] = _text(found[2])[:200]
+    match = re.match(rb"Setting affinity for GPU (\d+) to (\S+)", msg)
+    if match:
+        process.affinity[int(match[1])] = _text(match[2])[:200]
 
 
 _AFFINITY: Final = re.compile(
@@ -125,13 +125,13 @@ _AFFINITY: Final = re.compile(
 
 def affinity_topo(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``ncclTopoGetCpuAffinity: Affinity for GPU 0 is …. (GPU affinity = … ; CPU affinity = …).`` (2.28 and later)."""
-    found = _AFFINITY.search(msg)
-    if found is None:
+    match = _AFFINITY.search(msg)
+    if match is None:
         return
-    gpu = int(found[1])
-    process.affinity[gpu] = _text(found[2])
-    mine, theirs = _text(found[3]), _text(found[4] or b"")
-    if found[2].startswith(b"empty") and mine and theirs:
+    gpu = int(match[1])
+    process.affinity[gpu] = _text(match[2])
+    mine, theirs = _text(match[3]), _text(match[4] or b"")
+    if match[2].startswith(b"empty") and mine and theirs:
         process.cpu_conflict[gpu] = (mine, theirs)
 
 
@@ -140,22 +140,22 @@ _ENV: Final = re.compile(rb"([A-Z][A-Z0-9_]{3,60}) set (?:by environment )?to ?(
 
 def variable(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``NCCL_X set by environment to 1.`` (numbers end in a dot), ``NCCL_IB_HCA set to mlx5_0``."""
-    found = _ENV.match(msg)
-    if found is None:
+    match = _ENV.match(msg)
+    if match is None:
         return
-    value = _text(found[2])
+    value = _text(match[2])
     if re.fullmatch(r"-?\d+\.", value):
         value = value[:-1]
     if len(process.env) < 512:
-        process.env[found[1].decode()] = value[:400]
+        process.env[match[1].decode()] = value[:400]
     accumulator.subsystems.add("ENV")
 
 
 def network(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``Using network IB``, the one stable line since 2.6; 2.3: ``Using internal Network``, 2.27: ``Assigned NET plugin``."""
-    found = re.match(rb"Using (?:network|internal Network) (.{1,80})|Assigned NET plugin (.{1,80}?) to comm", msg)
-    if found:
-        process.network = _text(found[1] or found[2])
+    match = re.match(rb"Using (?:network|internal Network) (.{1,80})|Assigned NET plugin (.{1,80}?) to comm", msg)
+    if match:
+        process.network = _text(match[1] or match[2])
 
 
 _IB_DEVICE: Final = re.compile(rb"(?:\[\d+\] ?)?([A-Za-z_][\w.\-]*):(\d+)/(IB/SHARP|RoCE/SHARP|IB|RoCE|eRDMA|[A-Za-z]\w{0,15})")
@@ -165,9 +165,9 @@ def net_ib(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> 
     """NET/IB: the device list, its absence, GPUDirect per HCA."""
     if b": Using " in msg:
         devices, _, oob = msg.partition(b"; OOB ")
-        found = tuple((_text(n), int(p), _text(k)) for n, p, k in _IB_DEVICE.findall(devices[:8192]))
-        if found:
-            process.devices = found
+        listed = tuple((_text(n), int(p), _text(k)) for n, p, k in _IB_DEVICE.findall(devices[:8192]))
+        if listed:
+            process.devices = listed
             accumulator.ib_used = True
         address = _ADDRESS.search(oob)
         if address:
@@ -187,15 +187,15 @@ _GDR_HCA: Final = re.compile(
 
 def gdr(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'``, or by distance from a GPU."""
-    found = _GDR_HCA.search(msg)
-    if found is None:
+    match = _GDR_HCA.search(msg)
+    if match is None:
         return
     accumulator.subsystems.add("NET")
-    on = found[1].lower() == b"enabled"
+    on = match[1].lower() == b"enabled"
     if b"distance" in msg:
         accumulator.gdr_distance["enabled" if on else "disabled"] += 1
         return
-    name = _text(found[3] or found[2])
+    name = _text(match[3] or match[2])
     if len(accumulator.gdr_hca) < 4096:
         accumulator.gdr_hca[f"{process.host}/{name}" if process.host else name] = on
 
@@ -214,9 +214,9 @@ _DLERROR: Final = re.compile(rb"(?:returned \d+ : |dlerror=)(.{1,300}?)(?: No pl
 
 def net_plugin(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """NET/Plugin lines: which plugin was loaded, or why it could not be."""
-    found = re.search(rb"Loaded net plugin (.{1,60}?) \(v(\d+)\)", msg)
-    if found:
-        accumulator.plugin = _text(found[1])
+    match = re.search(rb"Loaded net plugin (.{1,60}?) \(v(\d+)\)", msg)
+    if match:
+        accumulator.plugin = _text(match[1])
     else:
         error = _DLERROR.search(msg)
         if error:
@@ -232,9 +232,9 @@ _OFI_SETS: Final = re.compile(rb"[Ss]etting ([A-Z][A-Z0-9_]+) environment variab
 
 def net_ofi(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """aws-ofi-nccl; it sets NCCL variables itself, and those are not the user's."""
-    found = _OFI_SETS.search(msg)
-    if found:
-        process.plugin_env.add(found[1].decode())
+    match = _OFI_SETS.search(msg)
+    if match:
+        process.plugin_env.add(match[1].decode())
     if b"Initializing aws-ofi-nccl" in msg or b"elected " in msg:
         accumulator.plugin = accumulator.plugin or "aws-ofi-nccl"
 
@@ -255,9 +255,9 @@ def nvls(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> No
 
 def mnnvl(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``MNNVL 1 cliqueId … cliqueSize …``."""
-    found = re.match(rb"MNNVL (\d) cliqueId", msg)
-    if found:
-        accumulator.mnnvl = bool(accumulator.mnnvl) or found[1] != b"0"
+    match = re.match(rb"MNNVL (\d) cliqueId", msg)
+    if match:
+        accumulator.mnnvl = bool(accumulator.mnnvl) or match[1] != b"0"
 
 
 def sharp(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
@@ -269,14 +269,6 @@ def sharp(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> N
 def dmabuf(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``DMA-BUF is available on GPU device 0``: a capability of the GPU, no proof of use."""
     accumulator.dmabuf = True
-
-
-def driver(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
-    """``cudaDriverVersion 12040``."""
-    found = re.match(rb"cudaDriverVersion (\d{4,6})\b", msg)
-    if found:
-        number = int(found[1])
-        accumulator.driver_version = f"{number // 1000}.{number % 1000 // 10}"
 
 
 _CHANNELS: Final = re.compile(rb"(\d+) (coll|collnet|nvls|p2p) channels( per peer)?")
@@ -294,12 +286,12 @@ _ALGO: Final = re.compile(rb"(?:(\w+)(?: \[\w[\w ]*\])?: )?(\d+) Bytes -> (?:Alg
 
 def algorithm(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``AllReduce: 8388608 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}``; numbers up to 2.23 (subsystem TUNING)."""
-    found = _ALGO.search(msg)
-    if found:
+    match = _ALGO.search(msg)
+    if match:
         accumulator.subsystems.add("TUNING")
-        what = "/".join(p.decode() for p in (found[3] or found[5], found[4]) if p)
+        what = "/".join(p.decode() for p in (match[3] or match[5], match[4]) if p)
         if len(accumulator.algorithms) < 512:
-            accumulator.algorithms[f"{(found[1] or b'?').decode()} {what}"] += 1
+            accumulator.algorithms[f"{(match[1] or b'?').decode()} {what}"] += 1
 
 
 def rings(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
@@ -323,9 +315,9 @@ _UNWIND: Final = re.compile(rb"\S{0,80}?transport/(net_ib|net_socket)[\w/]*\.cc:
 
 def unwinding(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``transport/net_socket.cc:474 -> 6``: an error on its way up says which network it came through."""
-    found = _UNWIND.match(msg)
-    if found:
-        accumulator.networks_inferred["IB" if found[1] == b"net_ib" else "Socket"] += 1
+    match = _UNWIND.match(msg)
+    if match:
+        accumulator.networks_inferred["IB" if match[1] == b"net_ib" else "Socket"] += 1
 
 
 # By the first word of the message.
@@ -361,7 +353,6 @@ HANDLERS: Final[dict[bytes, Handler]] = {
     b"MNNVL": mnnvl,
     b"SHARP": sharp,
     b"DMA-BUF": dmabuf,
-    b"cudaDriverVersion": driver,
     b"Connected": rings,
     b"Failed": verbs_missing,
     b"Count": verbs_missing,
@@ -373,9 +364,9 @@ HANDLERS: Final[dict[bytes, Handler]] = {
 def handler(msg: bytes) -> Handler | None:
     """The handler of a message; None for one that carries no fact."""
     first = msg.split(b" ", 1)[0]
-    found = HANDLERS.get(first)
-    if found is not None:
-        return found
+    by_word = HANDLERS.get(first)
+    if by_word is not None:
+        return by_word
     if b" set by environment to" in msg or b" set to " in msg:
         return variable
     if b" comm 0x" in msg and b" rank " in msg:

@@ -60,13 +60,13 @@ def head(text: bytes) -> Head:
     text = text[-_HEAD:]
     at = _TIME.search(text)
     text = _STAMP.sub(b" ", text)
-    found = _WHO.search(text)
-    if found is None:
+    match = _WHO.search(text)
+    if match is None:
         for pattern in _WHO_SHORT:
-            found = pattern.search(text)
-            if found is not None:
+            match = pattern.search(text)
+            if match is not None:
                 break
-    groups = found.groupdict() if found else {}
+    groups = match.groupdict() if match else {}
     dev = int(groups.get("dev") or -1)
     return Head(
         (groups.get("host") or b"").decode("ascii", "replace"),
@@ -86,8 +86,8 @@ def bare(line: bytes) -> Head:
 
 def rank(text: bytes) -> int:
     """The global rank that a launcher's mark names, or -1."""
-    found = _RANK.search(text[:_HEAD])
-    return int(next(g for g in found.groups() if g is not None)) if found else -1
+    match = _RANK.search(text[:_HEAD])
+    return int(next(g for g in match.groups() if g is not None)) if match else -1
 
 
 def split_level(line: bytes) -> tuple[bytes, bytes, bytes] | None:
@@ -115,5 +115,5 @@ _OLD: Final = re.compile(
 def _old(line: bytes) -> tuple[bytes, bytes, bytes] | None:
     if b"] INFO " not in line and b" WARN " not in line:
         return None
-    found = _OLD.search(line[:1024])
-    return (line[: found.end("head")], found["level"], line[found.end() :]) if found else None
+    match = _OLD.search(line[:1024])
+    return (line[: match.end("head")], match["level"], line[match.end() :]) if match else None
