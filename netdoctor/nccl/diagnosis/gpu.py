@@ -132,10 +132,7 @@ _CUDA_FAILURES: Final = (
         text=re.compile("invalid device ordinal"),
     ),
     _CudaFailure(
-        (
-            _UNUSABLE,
-            Hypothesis("device_mapping", Confidence.OPEN_MINUS, "no GPU is visible to this process", fix=_MAP),
-        ),
+        (_UNUSABLE, Hypothesis("device_mapping", Confidence.OPEN_MINUS, "no GPU is visible to this process", fix=_MAP)),
         text=re.compile("no cuda-capable device"),
     ),
     _CudaFailure(
@@ -177,10 +174,7 @@ _CUDA_FAILURES: Final = (
     _CudaFailure(
         (
             Hypothesis(
-                "rank_died",
-                Confidence.LIKELY,
-                "the GPU failed: {what}",
-                how="dmesg | grep -i xid; nvidia-smi -q -d ECC",
+                "rank_died", Confidence.LIKELY, "the GPU failed: {what}", how="dmesg | grep -i xid; nvidia-smi -q -d ECC"
             ),
             Hypothesis("inventory", Confidence.OPEN, "the GPU needs a reset or replacement"),
         ),
