@@ -34,23 +34,26 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
     if kind == "yaml":
         from netdoctor.variables.manifests import parse_yaml
 
-        found, unread = parse_yaml(path, text)
+        assignments, unread = parse_yaml(path, text)
     elif kind == "conf":
         from netdoctor.variables.line_files import parse_conf
 
-        found, unread = parse_conf(path, text), []
+        assignments, unread = parse_conf(path, text), []
     elif kind == "env":
         from netdoctor.variables.line_files import parse_env
 
-        found, unread = parse_env(path, text)
+        assignments, unread = parse_env(path, text)
     elif kind == "other":
-        line = next((i for i, one in enumerate(text.split("\n"), 1) if MENTIONS.search(one)), None)
-        found, unread = [], [Unread(f"{path}:{line}", "a kind of file that netdoctor does not read")] if line else []
+        mention = next((i for i, line in enumerate(text.split("\n"), 1) if MENTIONS.search(line)), None)
+        assignments, unread = (
+            [],
+            [Unread(f"{path}:{mention}", "a kind of file that netdoctor does not read")] if mention else [],
+        )
     else:
         from netdoctor.variables.shell import parse_shell
 
-        found, unread = parse_shell(path, text)
-    return Parsed(path, kind, tuple(found), tuple(unread))
+        assignments, unread = parse_shell(path, text)
+    return Parsed(path, kind, tuple(assignments), tuple(unread))
 
 
 def kind_of(path: str, text: str) -> str:
@@ -78,14 +81,14 @@ def kind_of(path: str, text: str) -> str:
     return "shell"
 
 
-def repeated(found: Sequence[Assignment]) -> list[tuple[Assignment, Assignment]]:
+def repeated(assignments: Sequence[Assignment]) -> list[tuple[Assignment, Assignment]]:
     """Pairs of assignments of one scope that give one name two values."""
     pairs = []
     last: dict[tuple[str, str], Assignment] = {}
-    for one in found:
-        key = one.name, one.scope
+    for assignment in assignments:
+        key = assignment.name, assignment.scope
         before = last.get(key)
-        if before and before.value != one.value and before.value is not None and one.value is not None:
-            pairs.append((before, one))
-        last[key] = one
+        if before and before.value != assignment.value and before.value is not None and assignment.value is not None:
+            pairs.append((before, assignment))
+        last[key] = assignment
     return pairs

@@ -16,21 +16,21 @@ def parse_conf(path: str, text: str) -> list[Assignment]:
 
 def parse_env(path: str, text: str) -> tuple[list[Assignment], list[Unread]]:
     """A .env file (docker --env-file, docker compose, systemd's EnvironmentFile)."""
-    found: list[Assignment] = []
+    assignments: list[Assignment] = []
     for number, line in enumerate(text.split("\n"), 1):
         match = re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)", line.rstrip("\r"))
         if not match or not wanted(match.group(1)):
             continue
         name, value = match.group(1), match.group(2)
-        one = Assignment(name, value, f"{path}:{number}")
+        assignment = Assignment(name, value, f"{path}:{number}")
         quoted = re.fullmatch(r"""\s*(["'])(.*)\1\s*(?:#.*)?""", value)
         if quoted:
             text = "docker run --env-file keeps the quotes as part of the value; compose and systemd take them off"
             problem = Problem(WritingRule.ENV_QUOTES, text)
-            one = replace(one, value=quoted.group(2), problem=problem)
+            assignment = replace(assignment, value=quoted.group(2), problem=problem)
         else:
-            one = replace(one, value=re.sub(r"\s+#.*", "", value).strip())
-        if "$" in (one.value or "") and not (quoted and quoted.group(1) == "'"):
-            one = replace(one, value=None, why=f"{value.strip()!r} is expanded when the file is used")
-        found.append(one)
-    return found, []
+            assignment = replace(assignment, value=re.sub(r"\s+#.*", "", value).strip())
+        if "$" in (assignment.value or "") and not (quoted and quoted.group(1) == "'"):
+            assignment = replace(assignment, value=None, why=f"{value.strip()!r} is expanded when the file is used")
+        assignments.append(assignment)
+    return assignments, []

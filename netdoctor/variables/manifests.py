@@ -82,8 +82,8 @@ def _mapping(node: Any, key: str, walk: _Walk) -> None:
         return
     for k, value in pairs:
         if k == "<<":
-            for one in value.value if value.id == "sequence" else [value]:
-                _visit(one, key, walk)
+            for merged in value.value if value.id == "sequence" else [value]:
+                _visit(merged, key, walk)
         elif wanted(k) and key in _ENV_KEYS:
             _pair(k, value, walk, f"{key} {node.start_mark.line}")
         elif wanted(k) and value.id == "scalar":
@@ -94,13 +94,13 @@ def _mapping(node: Any, key: str, walk: _Walk) -> None:
 
 def _sequence(node: Any, key: str, walk: _Walk) -> None:
     """Lists of env entries share a scope; lists of strings may be ``A=1`` (compose) or an argv."""
-    for one in node.value:
-        if one.id == "scalar":
-            match = re.match(r"([A-Za-z_]\w*)=(.*)\Z", one.value, re.DOTALL)
+    for item in node.value:
+        if item.id == "scalar":
+            match = re.match(r"([A-Za-z_]\w*)=(.*)\Z", item.value, re.DOTALL)
             if match and wanted(match.group(1)):
-                _add(match.group(1), match.group(2), one, walk, f"list {node.start_mark.line}")
+                _add(match.group(1), match.group(2), item, walk, f"list {node.start_mark.line}")
                 continue
-        _visit(one, f"{key} {node.start_mark.line}" if one.id == "mapping" else key, walk)
+        _visit(item, f"{key} {node.start_mark.line}" if item.id == "mapping" else key, walk)
 
 
 def _env_entry(name: Any, fields: dict[str, Any], walk: _Walk, scope: str) -> None:
@@ -122,8 +122,8 @@ def _pair(name: str, value: Any, walk: _Walk, scope: str, problem: Problem | Non
     elif value.tag == f"{_PLAIN}null" and not walk.kubernetes:
         walk.found.append(Assignment(name, None, walk.source(value), scope, "passed on from where the file is used"))
     elif value.tag == f"{_PLAIN}bool" and not problem and not walk.kubernetes:
-        said = value.value.lower() in ("true", "yes", "on", "y")
-        _add(name, str(said), value, walk, scope)  # Ansible hands on Python's True and False
+        true = value.value.lower() in ("true", "yes", "on", "y")
+        _add(name, str(true), value, walk, scope)  # Ansible hands on Python's True and False
     else:
         text = "" if value.tag == f"{_PLAIN}null" else value.value
         _add(name, text, value, walk, scope, problem)
@@ -150,10 +150,10 @@ def _embedded(node: Any, key: str, walk: _Walk) -> None:
     elif key.endswith(".env"):
         inner, _ = parse_env(walk.path, node.value)
     else:
-        found, more = parse_shell(walk.path, node.value, offset)
-        walk.found += found
-        walk.unread += more
+        assignments, unread = parse_shell(walk.path, node.value, offset)
+        walk.found += assignments
+        walk.unread += unread
         return
-    for one in inner:
-        line = int(one.source.rpartition(":")[2]) + offset
-        walk.found.append(Assignment(one.name, one.value, f"{walk.path}:{line}", f"{key} {offset}", one.why, one.problem))
+    for a in inner:
+        line = int(a.source.rpartition(":")[2]) + offset
+        walk.found.append(Assignment(a.name, a.value, f"{walk.path}:{line}", f"{key} {offset}", a.why, a.problem))

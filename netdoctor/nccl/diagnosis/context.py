@@ -131,9 +131,9 @@ class LogContext:
             and f.env.get("NCCL_SHM_DISABLE") != "1"
         ):
             return True
-        seen = {r for p in f.ranks for r in p.ranks}
+        ranks = {r for p in f.ranks for r in p.ranks}
         devices = {d for p in f.ranks for d in p.devs}  # of one host, here
-        return False if f.nranks and max(len(seen), len(devices)) >= f.nranks else None
+        return False if f.nranks and max(len(ranks), len(devices)) >= f.nranks else None
 
     @cached_property
     def came_up(self) -> bool:

@@ -33,13 +33,13 @@ def _merged(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
     """One hypothesis a cause: the likeliest, with the evidence of all that are as likely."""
     best: dict[str, Hypothesis] = {}
     for h in hypotheses:
-        have = best.get(h.cause)
-        if have is None:
+        before = best.get(h.cause)
+        if before is None:
             best[h.cause] = h
-        elif h.confidence > have.confidence:
-            best[h.cause] = replace(h, events=_union(h.events, have.events))
+        elif h.confidence > before.confidence:
+            best[h.cause] = replace(h, events=_union(h.events, before.events))
         else:
-            best[h.cause] = replace(have, events=_union(have.events, h.events))
+            best[h.cause] = replace(before, events=_union(before.events, h.events))
     return sorted(best.values(), key=lambda h: (-h.confidence, min((_order(e) for e in h.events), default=("~", "", 0))))
 
 
@@ -99,7 +99,7 @@ def _spread(events: list[Event]) -> list[Event]:
 
 
 def _once(events: list[Event]) -> list[Event]:
-    """One event a message.  A message may be of several kinds, and one line may hold the messages of several writers."""
+    """One event a message: a message may be of several kinds, and one line may hold the messages of several writers."""
     kept: dict[tuple[str, int], list[Event]] = {}
     for e in sorted(events, key=lambda e: (-len(e.text), -e.count)):
         same = kept.setdefault((e.file, e.line), [])

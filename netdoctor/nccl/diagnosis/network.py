@@ -167,8 +167,9 @@ class _TcpEvidence:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        found = (("Failed to open libibverbs", self.no_libibverbs), ("NET/IB : No device found", self.no_device))
-        return ("Using network Socket", *self.hints, *(text for text, there in found if there))
+        library = ("Failed to open libibverbs",) if self.no_libibverbs else ()
+        device = ("NET/IB : No device found",) if self.no_device else ()
+        return ("Using network Socket", *self.hints, *library, *device)
 
 
 def _tcp_evidence(log: LogContext) -> _TcpEvidence:
@@ -265,7 +266,7 @@ def fallback(log: LogContext) -> Iterator[Hypothesis]:
 
 
 def _over_tcp(evidence: _TcpEvidence) -> Hypothesis:
-    unsure = "the log does not show whether these nodes have an RDMA network; without one, TCP is what they have"
+    no_hint = "the log does not show whether these nodes have an RDMA network; without one, TCP is what they have"
     return Hypothesis(
         "transport_fallback_tcp",
         Confidence.OPEN_PLUS if evidence.expected or evidence.no_libibverbs else Confidence.OPEN_MINUS,
@@ -273,7 +274,7 @@ def _over_tcp(evidence: _TcpEvidence) -> Hypothesis:
         shown=evidence.shown,
         fix=Fix("remove NCCL_IB_DISABLE", ("unset NCCL_IB_DISABLE",)) if evidence.switched_off else _DEVICES,
         severity=None if evidence.expected or evidence.switched_off else Severity.WARNING,
-        notes=() if evidence.expected else (unsure,),
+        notes=() if evidence.expected else (no_hint,),
     )
 
 

@@ -59,11 +59,11 @@ def versions(log: LogContext) -> Iterator[Hypothesis]:
 
 def _one_job(log: LogContext) -> bool:
     """Processes of different versions in one communicator: its id is on both."""
-    seen: dict[str, set[str]] = {}
+    versions: dict[str, set[str]] = {}
     for p in log.facts.ranks:
-        for identity in p.comm_ids:
-            seen.setdefault(identity, set()).add(p.nccl_version or "")
-    return any(len(v - {""}) > 1 for v in seen.values())
+        for identity in p.comm_ids if p.nccl_version else ():
+            versions.setdefault(identity, set()).add(p.nccl_version or "")
+    return any(len(v) > 1 for v in versions.values())
 
 
 def variables(log: LogContext) -> Iterator[Hypothesis]:

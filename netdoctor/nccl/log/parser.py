@@ -50,16 +50,16 @@ _BARE: Final = re.compile(
 
 def _telling(text: bytes, words: tuple[bytes, ...]) -> set[bytes]:
     """The lines of `text` that hold a word."""
-    found = set()
+    telling = set()
     for word in words:
         at = text.find(word)
         while at >= 0:
             end = text.find(b"\n", at)
             if end < 0:
                 end = len(text)
-            found.add(text[text.rfind(b"\n", 0, at) + 1 : end])
+            telling.add(text[text.rfind(b"\n", 0, at) + 1 : end])
             at = text.find(word, end)
-    return found
+    return telling
 
 
 class Parser:
@@ -193,8 +193,8 @@ class Parser:
 
     def _writer(self, raw: bytes) -> Writer:
         head = prefix.head(raw)
-        known = bool(head.host) or head.pid >= 0
-        index = self.accumulator.process(head.host, head.pid) if known else self._nobody()
+        named = bool(head.host) or head.pid >= 0
+        index = self.accumulator.process(head.host, head.pid) if named else self._unnamed()
         process = self.accumulator.processes[index]
         if head.rank >= 0:
             process.rank_hint = head.rank
@@ -205,7 +205,7 @@ class Parser:
         writer = self._heads[raw] = Writer(index, process, head)
         return writer
 
-    def _nobody(self) -> int:
+    def _unnamed(self) -> int:
         """The process of lines without a prefix: one a file."""
         if self._anonymous < 0:
             self._anonymous = self.accumulator.process("", -1 - len(self.accumulator.files))
@@ -272,7 +272,7 @@ class Parser:
         bare = _BARE.search(line)
         if not shape.patterns and not bare:
             return
-        index = self._nobody()
+        index = self._unnamed()
         process = accumulator.processes[index]
         handler = messages.handler(line[bare.start() :]) if bare else None
         if bare and handler:
