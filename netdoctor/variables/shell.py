@@ -160,7 +160,7 @@ class _Script:
         """NAME=VALUE that a launcher gives to the program that it starts."""
         self.assign(word, exported=True, plain=False, scope=scope)
 
-    # What follows returns whether it was this command's form; all else may be a launcher.
+    # Builtins.  Each returns whether the command is one of the forms that it knows; others are read as launchers.
 
     def source_file(self, words: list[Word]) -> bool:
         if len(words) > 1:

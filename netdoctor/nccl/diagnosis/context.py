@@ -39,7 +39,7 @@ class Confidence(IntEnum):
 
     @property
     def word(self) -> str:
-        """What people are told."""
+        """The level as reports name it."""
         if self >= Confidence.STRONG:
             return "high"
         return "medium" if self >= Confidence.OPEN or self is Confidence.QUIET else "low"
@@ -72,7 +72,7 @@ BRIDGED: Final = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.|10\.88\.")
 
 
 def local_interface(name: str) -> bool:
-    """One that carries traffic within a host only, by the name that Docker, libvirt, CNI plugins and VPNs give it."""
+    """Whether an interface carries traffic within its host only, by the names that Docker, libvirt, CNI plugins and VPNs give."""
     return name == "lo" or name.startswith(INSIDE_NAMES)
 
 
@@ -114,7 +114,7 @@ class LogContext:
         return tuple(e for k in kinds for e in self._by_kind.get(k, ()))
 
     def loud(self, *kinds: str) -> tuple[Event, ...]:
-        """The same without those that NCCL printed as INFO: it went on after them."""
+        """Events of these kinds but those that NCCL printed as INFO, after which it goes on."""
         return tuple(e for e in self.of(*kinds) if e.data.get("level") != "INFO")
 
     @cached_property
@@ -157,7 +157,7 @@ class LogContext:
 
     @cached_property
     def broken_locally(self) -> bool:
-        """A rank failed by itself: what others say about the network may be the echo."""
+        """Whether a rank failed by itself: network errors of other ranks may then be its consequence."""
         return bool(
             self.loud("cuda", "shm_full", "oom", "duplicate_gpu", "nvls_bind", "driver")
             or any(killed_from_outside(e) for e in self.of("died"))

@@ -98,7 +98,7 @@ class _CudaFailure(NamedTuple):
 
 
 _UNUSABLE = Hypothesis("cuda_driver_mismatch", Confidence.STRONG_PLUS, "CUDA cannot be used here: {what}", fix=_DRIVER)
-# The first that fits decides.  NVLS comes before all of them: what its calls fail with is listed nowhere.
+# The first that fits decides.  A failure in nvls.cc is judged before them, whatever its error is.
 _CUDA_FAILURES: Final = (
     _CudaFailure(
         (Hypothesis("imex", Confidence.STRONG, "multi-node NVLink could not be set up: {what}", fix=_IMEX),),

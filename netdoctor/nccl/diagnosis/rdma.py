@@ -165,7 +165,7 @@ def modify_qp(log: LogContext) -> Iterator[Hypothesis]:
 
 
 def completion(log: LogContext) -> Iterator[Hypothesis]:
-    """A work request ended with an error; 5 (flushed) is only ever the echo of another one."""
+    """A work request ended with an error; status 5 (flushed) only follows another error."""
     by_status: dict[str, list[Event]] = {}
     for e in log.of("completion"):
         by_status.setdefault(e.data.get("status", "?"), []).append(e)
@@ -309,7 +309,8 @@ def async_event(log: LogContext) -> Iterator[Hypothesis]:
 
 
 def devices(log: LogContext) -> Iterator[Hypothesis]:
-    """Devices that are listed and cannot be opened; other functions' VFs fail to open as well, harmlessly, where some open."""
+    """RDMA devices that are listed and cannot be opened.  Virtual functions of other containers fail as well, which does no harm
+    where a device of one's own opens."""
     events = log.of("open_device")
     if events and not log.facts.devices and (log.facts.net or "") != "IB":
         names = ", ".join(sorted({e.data["dev"] for e in events if e.data.get("dev")})[:4])

@@ -57,7 +57,7 @@ def no_interface(log: LogContext) -> Iterator[Hypothesis]:
 
 
 def address_family(log: LogContext) -> Iterator[Hypothesis]:
-    """A peer's address that is none: garbage from another version or plugin; or a kernel without that family."""
+    """An address of no known family: another version or plugin wrote it, or the kernel lacks the family."""
     for e in log.of("address_family")[:1]:
         if "family" in e.data:
             if "NCCL_SOCKET_IFNAME" in log.facts.env and not log.facts.bootstraps:
@@ -136,7 +136,7 @@ def bind(log: LogContext) -> Iterator[Hypothesis]:
         )
 
 
-# What connect() of a peer said, by the words of strerror(3) that logs hold; of several errnos the first here decides.
+# The errno of a failed connect(), by words of its strerror(3) text, which is all that logs hold.
 _STRERROR: Final = {
     "assign requested": errno.EADDRNOTAVAIL,
     "network is unreachable": errno.ENETUNREACH,
@@ -147,7 +147,7 @@ _STRERROR: Final = {
     "reset": errno.ECONNRESET,
     "broken": errno.EPIPE,
 }
-# What the same lines are worth where a rank failed by itself, or used a stale id: they are the echo of that.
+# Where a rank failed by itself or used a stale id, failed connections are the consequence, and count for less.
 _AS_ECHO: Final = {
     Confidence.LIKELY_PLUS: Confidence.EFFECT_PLUS,
     Confidence.LIKELY: Confidence.EFFECT,
@@ -225,6 +225,7 @@ def _timed_out(c: _FailedConnect) -> Iterator[Hypothesis]:
     yield c.because("socket_ifname", Confidence.OPEN_PLUS, text, _IFNAME)
 
 
+# Where lines name several errnos, the first here decides.
 _BY_ERRNO: Final[dict[int, Callable[[_FailedConnect], Iterator[Hypothesis]]]] = {
     errno.EADDRNOTAVAIL: _no_address,
     errno.ENETUNREACH: _no_route,

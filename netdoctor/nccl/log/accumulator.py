@@ -64,7 +64,7 @@ class CollectedEvent:
 
 @dataclass(slots=True)
 class Accumulator:
-    """Everything that the facts are made of."""
+    """Everything from which `merge` makes the facts."""
 
     files: list[str] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Accumulator:
     bytes_read: int = 0
 
     def process(self, host: str, pid: int) -> int:
-        """The index of this process, made where it is new."""
+        """The index of a process; a new one is added."""
         key = (host, pid)
         at = self.index.get(key)
         if at is None:

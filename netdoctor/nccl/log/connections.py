@@ -38,7 +38,7 @@ def _tail(raw: bytes) -> Tail:
 
 
 def connection(rest: bytes) -> tuple[int, int, str, Tail] | None:
-    """(from, to, direction, what carries it) of what `via` has kept; rank -1 where the line does not say."""
+    """(from, to, direction, what carries it) of a line's end that `messages.via` kept; rank -1 where the line names none."""
     match = _VIA.match(rest)
     if match is None:
         return None

@@ -24,7 +24,7 @@ def family(network: str) -> str:
 
 
 def merge(accumulator: Accumulator) -> LogFacts:
-    """The facts, a topic a step."""
+    """The facts of all processes; each step adds the fields of one topic."""
     processes = [p for p in accumulator.processes if _is_nccls(p)]
     facts = _contents(accumulator)
     facts = _versions(facts, accumulator)
@@ -138,7 +138,7 @@ def _settings(facts: LogFacts, processes: list[Process]) -> LogFacts:
 
 
 def _most_frequent(counted: Counter[str]) -> str | None:
-    """Of equals the first."""
+    """The most frequent, or of equally frequent ones the first."""
     return counted.most_common(1)[0][0] if counted else None
 
 

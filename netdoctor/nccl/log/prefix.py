@@ -38,7 +38,7 @@ _STAMP: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[
 _TIME: Final = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 # mpirun --tag-output "[1,3]<stdout>:", torch's "[rank3]:", srun --label "3: ", "[Rank 3]"
 _RANK: Final = re.compile(rb"\[\d{1,6},(\d{1,7})\]<|\[[Rr]ank ?(\d{1,7})\]|^ {0,8}(\d{1,7}): ")
-# A second record on one line: a writer whose newline another writer's text has overtaken.
+# A second record on one line: two processes write to one file, and the newline of the first comes late.
 GLUED: Final = re.compile(
     rb"[A-Za-z0-9_][\w.\-]{0,252}:\d{1,10}:\d{1,10} \[-?\d{1,10}\] (?:[\w./]{1,100}:\d{1,6} (?:\(\w{1,100}\) )?)?NCCL (?:INFO|WARN) "
 )
