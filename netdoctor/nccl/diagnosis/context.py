@@ -72,7 +72,7 @@ BRIDGED: Final = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.|10\.88\.")
 
 
 def local_interface(name: str) -> bool:
-    """Whether an interface carries traffic within its host only, by the names that Docker, libvirt, CNI plugins and VPNs give."""
+    """Whether an interface carries traffic within its host only, by the names of Docker, libvirt, CNI plugins and VPNs."""
     return name == "lo" or name.startswith(INSIDE_NAMES)
 
 

@@ -309,8 +309,8 @@ def async_event(log: LogContext) -> Iterator[Hypothesis]:
 
 
 def devices(log: LogContext) -> Iterator[Hypothesis]:
-    """RDMA devices that are listed and cannot be opened.  Virtual functions of other containers fail as well, which does no harm
-    where a device of one's own opens."""
+    """RDMA devices that are listed and cannot be opened.  Virtual functions of other containers fail as well, which does no
+    harm where a device of one's own opens."""
     events = log.of("open_device")
     if events and not log.facts.devices and (log.facts.net or "") != "IB":
         names = ", ".join(sorted({e.data["dev"] for e in events if e.data.get("dev")})[:4])
