@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-# Names that netdoctor judges (catalogue.PREFIXES), anywhere in a text.
-WANTED: Final = re.compile(
-    r"(?:NCCL|TORCH_NCCL|TORCH_FR|TORCH_GLOO|TORCH_DISTRIBUTED|GLOO|UCX|FI|OFI_NCCL|RCCL)_[A-Za-z0-9_]+\Z"
-)
-MENTIONS: Final = re.compile(r"\b(?:NCCL|TORCH_FR|TORCH_GLOO|TORCH_DISTRIBUTED|GLOO|UCX|FI|RCCL)_[A-Z0-9_]")
+# Names that netdoctor judges (catalogue.PREFIXES), alone and anywhere in a text.
+_PREFIXES: Final = "NCCL|TORCH_NCCL|TORCH_FR|TORCH_GLOO|TORCH_DISTRIBUTED|GLOO|UCX|FI|OFI_NCCL|RCCL"
+WANTED: Final = re.compile(rf"(?:{_PREFIXES})_[A-Za-z0-9_]+\Z")
+MENTIONS: Final = re.compile(rf"\b(?:{_PREFIXES})_[A-Z0-9_]")
 
 
 class WritingRule(str, Enum):

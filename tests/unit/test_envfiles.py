@@ -58,6 +58,7 @@ def unread(parsed: Parsed) -> list[int]:
         ("cat <<< 'a b' > c\nexport NCCL_A=1\n", [("NCCL_A", "1", 2)]),
         ("sudo -E NCCL_A=1 ./a", [("NCCL_A", "1", 1)]),
         ("ssh h 'export NCCL_A=1; ./a'", [("NCCL_A", "1", 1)]),
+        ("ssh h 'export TORCH_NCCL_A=1; ./a'", [("TORCH_NCCL_A", "1", 1)]),
         ("echo 'export NCCL_A=1; ./a'", []),
         ("timeout 9 env NCCL_A=1 ./a", [("NCCL_A", "1", 1)]),
         ("x && export NCCL_A=1 || export NCCL_A=2", [("NCCL_A", "1", 1), ("NCCL_A", "2", 1)]),
@@ -148,6 +149,7 @@ def test_behind_and_or_a_command_is_conditional(between: str, end: str) -> None:
 
 def test_a_here_document_may_end_the_file() -> None:
     assert unread(parse("job.sh", "cat > x <<EOF\nhello\nEOF")) == []
+    assert unread(parse("job.sh", "cat > x <<EOF\nexport OFI_NCCL_A=1")) == [2]
 
 
 def test_a_quote_that_ends_in_a_backslash_does_not_end() -> None:
