@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
@@ -98,61 +99,12 @@ _WEAKER = {
 }
 
 
-def _after_recovery(confidence: Confidence, recovered: bool) -> Confidence:
-    return _WEAKER[confidence] if recovered else confidence
-
-
 def modify_qp(log: LogContext) -> Iterator[Hypothesis]:
     """ibv_modify_qp INIT -> RTR is where the GIDs of both ends meet."""
     for e in log.of("modify_qp"):
-        d = e.data
-        errno, index = d.get("no") or d.get("errno", ""), d.get("index")
-        at = f" (index {index})" if index else ""
-        recovered = d.get("level") == "INFO" and bool(log.facts.comms_complete)
-        if _empty(d.get("local", "")) or errno in {"61"} or "no data" in d.get("errno", "").lower():
-            yield Hypothesis(
-                "roce_gid",
-                _after_recovery(Confidence.STRONG_PLUS, recovered),
-                f"the local GID{at} of {d.get('dev', 'the port')} is empty: the GID table moved, or the index never fitted",
-                (e,),
-                _GID,
-            )
-        elif _empty(d.get("remote", "")):
-            yield Hypothesis(
-                "roce_gid",
-                _after_recovery(Confidence.STRONG_PLUS, recovered),
-                "the other node's GID is empty: mend it there",
-                (e,),
-                _GID,
-            )
-        elif errno == "22" or "invalid argument" in d.get("errno", "").lower():
-            yield Hypothesis(
-                "roce_gid",
-                _after_recovery(Confidence.STRONG, recovered),
-                f"the GIDs of the two ends{at} are of different kinds (RoCE v1 or v2, IPv4 or IPv6, InfiniBand)",
-                (e,),
-                _GID,
-            )
-        else:
-            ib_only = log.link_layers == {"IB"}
-            own = d.get("dev", "the port") + (f" GID {d['local']}" if d.get("local") else "")
-            text = f"the path from {own} to {d.get('remote', 'the peer')} does not resolve"
-            notes = ("point-to-point cabling: NCCL assumes that every NIC reaches every peer",)
-            yield Hypothesis(
-                "roce_gid",
-                _after_recovery(Confidence.OPEN if ib_only else Confidence.STRONG, recovered),
-                text + ": another subnet, VLAN or cable than this port's",
-                (e,),
-                _GID,
-                notes=notes,
-            )
-            yield Hypothesis(
-                "ib_timeout",
-                _after_recovery(Confidence.STRONG if ib_only else Confidence.LIKELY_MINUS, recovered),
-                text + ": the fabric or the other node does not answer",
-                (e,),
-                _LINK,
-            )
+        recovered = e.data.get("level") == "INFO" and log.facts.comms_complete
+        for h in _unconnected(log, e):
+            yield replace(h, confidence=_WEAKER[h.confidence]) if recovered else h
     for e in log.of("address_handle")[:1]:
         yield Hypothesis("roce_gid", Confidence.LIKELY, "no route to the peer's GID from this port", (e,), _GID)
         yield Hypothesis(
@@ -162,6 +114,35 @@ def modify_qp(log: LogContext) -> Iterator[Hypothesis]:
             (e,),
             notes=("check NCCL_IB_HCA and UCX_NET_DEVICES: prefixes take more devices than they seem to",),
         )
+
+
+def _unconnected(log: LogContext, e: Event) -> Iterator[Hypothesis]:
+    d = e.data
+    number, reason = d.get("no") or d.get("errno", ""), d.get("errno", "").lower()
+    at = f" (index {d['index']})" if d.get("index") else ""
+    if _empty(d.get("local", "")) or number == "61" or "no data" in reason:  # ENODATA
+        port = d.get("dev", "the port")
+        text = f"the local GID{at} of {port} is empty: the GID table moved, or the index never fitted"
+        yield Hypothesis("roce_gid", Confidence.STRONG_PLUS, text, (e,), _GID)
+    elif _empty(d.get("remote", "")):
+        yield Hypothesis("roce_gid", Confidence.STRONG_PLUS, "the other node's GID is empty: mend it there", (e,), _GID)
+    elif number == "22" or "invalid argument" in reason:  # EINVAL
+        text = f"the GIDs of the two ends{at} are of different kinds (RoCE v1 or v2, IPv4 or IPv6, InfiniBand)"
+        yield Hypothesis("roce_gid", Confidence.STRONG, text, (e,), _GID)
+    else:
+        ib_only = log.link_layers == {"IB"}
+        own = d.get("dev", "the port") + (f" GID {d['local']}" if d.get("local") else "")
+        path = f"the path from {own} to {d.get('remote', 'the peer')} does not resolve"
+        yield Hypothesis(
+            "roce_gid",
+            Confidence.OPEN if ib_only else Confidence.STRONG,
+            f"{path}: another subnet, VLAN or cable than this port's",
+            (e,),
+            _GID,
+            notes=("point-to-point cabling: NCCL assumes that every NIC reaches every peer",),
+        )
+        text = f"{path}: the fabric or the other node does not answer"
+        yield Hypothesis("ib_timeout", Confidence.STRONG if ib_only else Confidence.LIKELY_MINUS, text, (e,), _LINK)
 
 
 def completion(log: LogContext) -> Iterator[Hypothesis]:
@@ -174,24 +155,7 @@ def completion(log: LogContext) -> Iterator[Hypothesis]:
         if name in by_status:
             by_status.setdefault(code, []).extend(by_status.pop(name))
     yield from _retries(log, tuple(by_status.get("12", ())))
-    for code, text in (("4", "the NIC was refused access to a local buffer (local protection error)"),):
-        events = tuple(by_status.get(code, ()))
-        if events:
-            where = (
-                "GPU memory behind an IOMMU, ACS or a broken peer-memory mapping"
-                if log.facts.gdrdma
-                else "a broken memory mapping"
-            )
-            yield Hypothesis(
-                "acs_iommu",
-                Confidence.LIKELY_MINUS,
-                f"{text}: {where}",
-                events,
-                severity=Severity.CRITICAL,
-                notes=("not a timeout: link and GID are not it; one node that always fails points at its HCA",),
-            )
-            yield Hypothesis("gdr_disabled", Confidence.OPEN, f"{text}: GPU memory registration may be broken", events, _GDR)
-            yield Hypothesis("other", Confidence.OPEN, f"{text}: a faulty HCA, if it is always the same node", events)
+    yield from _local_protection(log, tuple(by_status.get("4", ())))
     for code in ("9", "10", "11"):
         events = tuple(by_status.get(code, ()))
         if events:
@@ -216,6 +180,24 @@ def completion(log: LogContext) -> Iterator[Hypothesis]:
             "requests were flushed (status 5): the first error is on another rank",
             tuple(by_status["5"]),
         )
+
+
+def _local_protection(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
+    """Status 4."""
+    if not events:
+        return
+    text = "the NIC was refused access to a local buffer (local protection error)"
+    gpu_memory = "GPU memory behind an IOMMU, ACS or a broken peer-memory mapping"
+    yield Hypothesis(
+        "acs_iommu",
+        Confidence.LIKELY_MINUS,
+        f"{text}: {gpu_memory if log.facts.gdrdma else 'a broken memory mapping'}",
+        events,
+        severity=Severity.CRITICAL,
+        notes=("not a timeout: link and GID are not it; one node that always fails points at its HCA",),
+    )
+    yield Hypothesis("gdr_disabled", Confidence.OPEN, f"{text}: GPU memory registration may be broken", events, _GDR)
+    yield Hypothesis("other", Confidence.OPEN, f"{text}: a faulty HCA, if it is always the same node", events)
 
 
 def _retries(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
