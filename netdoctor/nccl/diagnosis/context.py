@@ -113,7 +113,7 @@ class LogContext:
         """Events of these kinds, without those of NCCL's RAS thread."""
         return tuple(e for k in kinds for e in self._by_kind.get(k, ()))
 
-    def loud(self, *kinds: str) -> tuple[Event, ...]:
+    def above_info(self, *kinds: str) -> tuple[Event, ...]:
         """Events of these kinds but those that NCCL printed as INFO, after which it goes on."""
         return tuple(e for e in self.of(*kinds) if e.data.get("level") != "INFO")
 
@@ -159,7 +159,7 @@ class LogContext:
     def broken_locally(self) -> bool:
         """Whether a rank failed by itself: network errors of other ranks may then be its consequence."""
         return bool(
-            self.loud("cuda", "shm_full", "oom", "duplicate_gpu", "nvls_bind", "driver")
+            self.above_info("cuda", "shm_full", "oom", "duplicate_gpu", "nvls_bind", "driver")
             or any(killed_from_outside(e) for e in self.of("died"))
         )
 

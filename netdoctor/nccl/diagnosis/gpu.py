@@ -51,7 +51,7 @@ def duplicate(log: LogContext) -> Iterator[Hypothesis]:
 def shared_memory(log: LogContext) -> Iterator[Hypothesis]:
     """/dev/shm cannot hold NCCL's segments: 64 MB is Docker's default (src/misc/shmutils.cc)."""
     full = tuple(e for e in log.of("shm_full") if e.data.get("level") != "INFO" or "no space" in e.text.lower())
-    events = full + log.loud("shm_error")
+    events = full + log.above_info("shm_error")
     if not events:
         return
     text = " ".join(e.text.lower() for e in events)
@@ -200,7 +200,7 @@ _OTHER_FAILURE: Final = _CudaFailure((Hypothesis("other", Confidence.OPEN, "CUDA
 def cuda(log: LogContext) -> Iterator[Hypothesis]:
     """``Cuda failure '…'`` (src/include/checks.h), and the same in torch's words."""
     for e in log.of("cuda"):
-        if e.data.get("level") == "INFO" and log.loud("cuda"):
+        if e.data.get("level") == "INFO" and log.above_info("cuda"):
             continue  # NCCL prints the call stack of a failure again, as INFO
         what = e.data.get("what", e.text)
         source = f"{e.source} {e.text[:80]}".lower()
@@ -253,16 +253,16 @@ def nvlink(log: LogContext) -> Iterator[Hypothesis]:
         yield Hypothesis(
             "fabric_manager", Confidence.STRONG_PLUS, "Fabric Manager reports a fault", log.of("fabric_manager"), _FM
         )
-    if log.loud("multicast"):
+    if log.above_info("multicast"):
         yield Hypothesis(
-            "nvls_failure", Confidence.LIKELY, "multicast was asked for and is not available", log.loud("multicast"), _FM
+            "nvls_failure", Confidence.LIKELY, "multicast was asked for and is not available", log.above_info("multicast"), _FM
         )
-    if log.loud("imex"):
+    if log.above_info("imex"):
         yield Hypothesis(
             "imex",
             Confidence.STRONG_PLUS,
             "multi-node NVLink is there but does not work: IMEX is not set up",
-            log.loud("imex"),
+            log.above_info("imex"),
             _IMEX,
         )
     if log.of("nvlink_p2p"):
@@ -309,12 +309,12 @@ def hardware(log: LogContext) -> Iterator[Hypothesis]:
             yield Hypothesis("rank_died", Confidence.LIKELY, f"uncorrectable memory error of a GPU (Xid {xid})", (e,))
         else:
             yield Hypothesis("rank_died", Confidence.OPEN_MINUS, f"the driver reports Xid {xid}", (e,))
-    if log.loud("wrong_data"):
+    if log.above_info("wrong_data"):
         yield Hypothesis(
             "wrong_data",
             Confidence.CERTAIN,
             "the reduced values are wrong",
-            log.loud("wrong_data"),
+            log.above_info("wrong_data"),
             how="nvidia-smi -q -d ECC; the same test pairwise",
         )
 

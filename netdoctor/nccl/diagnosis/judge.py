@@ -130,7 +130,7 @@ def _origin(events: list[Event]) -> Mapping[str, Any]:
 def _without_hypothesis(log: LogContext) -> Finding:
     """No rule yields anything: the log shows a job that came up, or it does not show enough."""
     f = log.facts
-    failed = log.loud("generic")
+    failed = log.above_info("generic")
     if failed:
         return Finding(
             Status.UNKNOWN,

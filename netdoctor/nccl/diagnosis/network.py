@@ -31,7 +31,7 @@ def plugins(log: LogContext) -> Iterator[Hypothesis]:
     """Network plugins that cannot be loaded or find no device.  src/plugin/net.cc, aws-ofi-nccl src/nccl_ofi_net.cpp."""
     f = log.facts
     works = bool(f.net and f.net not in {SOCKET, "IB"} and log.came_up)
-    for e in log.loud("net_not_found")[:1]:
+    for e in log.above_info("net_not_found")[:1]:
         yield Hypothesis(
             "plugin_mismatch",
             Confidence.CERTAIN,
@@ -40,7 +40,7 @@ def plugins(log: LogContext) -> Iterator[Hypothesis]:
             _PLUGIN,
         )
         yield Hypothesis("env_misuse", Confidence.OPEN, "NCCL_NET names a network that is not there", (e,))
-    for e in log.loud("net_none")[:1]:
+    for e in log.above_info("net_none")[:1]:
         if "initialize any" in e.text:
             forced = f.env.get("NCCL_NET", "").upper().startswith("IB") or f.no_ib_device
             yield Hypothesis(
@@ -57,9 +57,9 @@ def plugins(log: LogContext) -> Iterator[Hypothesis]:
                 (e,),
                 _PLUGIN,
             )
-        elif not log.loud("ofi_init", "plugin_load"):
+        elif not log.above_info("ofi_init", "plugin_load"):
             yield Hypothesis("plugin_mismatch", Confidence.QUIET_PLUS, "two ranks have no transport in common", (e,))
-    init = log.loud("ofi_init")
+    init = log.above_info("ofi_init")
     if init and not works:
         alone = log.many_nodes is False
         text = (
@@ -118,7 +118,7 @@ def _requests(log: LogContext) -> Iterator[Hypothesis]:
         else:
             yield Hypothesis("hang", Confidence.OPEN, f"a libfabric request failed: {e.data.get('error', e.text)[:100]}", (e,))
             yield Hypothesis("firewall_connect", Confidence.OPEN_MINUS, "the fabric to the peer may be closed", (e,))
-    for e in log.loud("ofi_register")[:1]:
+    for e in log.above_info("ofi_register")[:1]:
         low = e.text.lower()
         if "cannot allocate" in low or "-12" in low:
             yield Hypothesis(
@@ -130,7 +130,7 @@ def _requests(log: LogContext) -> Iterator[Hypothesis]:
         yield Hypothesis(
             "gdr_disabled", Confidence.LIKELY, "libfabric could not register a buffer", (e,), severity=Severity.CRITICAL
         )
-    for e in log.loud("gdrcopy")[:1]:
+    for e in log.above_info("gdrcopy")[:1]:
         yield Hypothesis(
             "plugin_mismatch",
             Confidence.OPEN,

@@ -34,7 +34,7 @@ _LINK = Fix(
 
 def register(log: LogContext) -> Iterator[Hypothesis]:
     """Registration fails: ENOMEM is the locked-memory limit, or GPU memory that cannot be pinned at all."""
-    events = log.loud("register")
+    events = log.above_info("register")
     if not events:
         return
     keys, peermem, limits = log.of("mkey"), log.of("peermem"), log.of("memlock")
@@ -242,7 +242,7 @@ def _retries(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hypothesis]
             "roce_gid", Confidence.OPEN_MINUS, "the GIDs may be on networks that do not reach each other", events, _GID
         )
     yield Hypothesis("ib_timeout", unanswered, text, events, _LINK, notes=tuple(notes))
-    if log.loud("peer_closed", "secondary") or gone:
+    if log.above_info("peer_closed", "secondary") or gone:
         yield Hypothesis("rank_died", Confidence.QUIET_PLUS, "the peer may have died", events)
 
 
@@ -252,7 +252,7 @@ def _port(e: Event) -> bool:
 
 def async_event(log: LogContext) -> Iterator[Hypothesis]:
     """Events of the device: src/transport/net_ib/common.cc, ibv_event_type_str of libibverbs."""
-    failing = bool(log.loud("completion", "modify_qp", "generic", "peer_closed"))
+    failing = bool(log.above_info("completion", "modify_qp", "generic", "peer_closed"))
     for e in log.of("async_event"):
         text = (e.data.get("event") or e.text).lower()
         dev = e.data.get("dev", "a device")
@@ -333,10 +333,10 @@ def mixed(log: LogContext) -> Iterator[Hypothesis]:
     """InfiniBand and RoCE ports in one list, and topology files that name other devices."""
     hca = Fix("list the ports of one fabric only", ("export NCCL_IB_HCA==mlx5_0,mlx5_2   # '=' makes the names exact",))
     layers = log.link_layers
-    for e in log.loud("mixed_link")[:1]:
+    for e in log.above_info("mixed_link")[:1]:
         yield Hypothesis("env_misuse", Confidence.STRONG, "ports of different link layers were paired", (e,), hca)
         yield Hypothesis("roce_gid", Confidence.OPEN_MINUS, "an InfiniBand port cannot talk to a RoCE port", (e,), hca)
-    for e in log.loud("topo_attribute")[:1]:
+    for e in log.above_info("topo_attribute")[:1]:
         odd = " and the device list mixes InfiniBand and RoCE: a device took another's name" if {"IB", "RoCE"} <= layers else ""
         yield Hypothesis(
             "env_misuse",

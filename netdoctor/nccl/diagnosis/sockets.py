@@ -124,7 +124,7 @@ def bind(log: LogContext) -> Iterator[Hypothesis]:
                 ("export MASTER_PORT=<free port outside net.ipv4.ip_local_port_range>", "ss -ltnp"),
             ),
         )
-    for e in log.loud("descriptors")[:1]:
+    for e in log.above_info("descriptors")[:1]:
         yield Hypothesis(
             "bootstrap_ports",
             Confidence.STRONG,
@@ -241,7 +241,7 @@ def connect(log: LogContext) -> Iterator[Hypothesis]:
     """connect() to a peer fails: who is wrong depends on the errno and on whose address it is."""
     events = log.of("connect", "connect_gave_up")
     f = log.facts
-    if not log.loud("connect", "connect_gave_up") and f.comms_complete and f.comms_complete >= f.comms_started:
+    if not log.above_info("connect", "connect_gave_up") and f.comms_complete and f.comms_complete >= f.comms_started:
         return  # retried, then it worked
     if not events:
         return
@@ -293,7 +293,7 @@ def _stale_id(log: LogContext, events: tuple[Event, ...]) -> Hypothesis | None:
 def chosen_interface(log: LogContext) -> Iterator[Hypothesis]:
     """The interface that bootstrap took cannot reach another node."""
     f = log.facts
-    if log.many_nodes is False or f.nranks == 1 or (f.comms_complete and not log.loud("connect")):
+    if log.many_nodes is False or f.nranks == 1 or (f.comms_complete and not log.above_info("connect")):
         return
     by_address: dict[str, set[str]] = {}
     for a in f.bootstraps:

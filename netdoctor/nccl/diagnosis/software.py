@@ -37,7 +37,7 @@ def versions(log: LogContext) -> Iterator[Hypothesis]:
             else "NCCL does not fit the program that uses it"
         )
         yield Hypothesis("version_mismatch", Confidence.CERTAIN, text, events, _VERSION)
-    garbled = log.loud("garbled")
+    garbled = log.above_info("garbled")
     if garbled:
         yield Hypothesis(
             "version_mismatch",

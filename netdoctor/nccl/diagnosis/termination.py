@@ -71,8 +71,8 @@ def victims(log: LogContext) -> Iterator[Hypothesis]:
     """Lines that only say that a peer is gone."""
     if log.facts.busbw is not None and not log.of("generic"):
         return  # the test ran to its end; ranks that leave at different moments say so
-    closed = log.loud("peer_closed")
-    echo = log.loud("secondary")
+    closed = log.above_info("peer_closed")
+    echo = log.above_info("secondary")
     if closed or echo:
         events = closed + echo
         peers = sorted({e.data["peer"] for e in closed if e.data.get("peer")})
