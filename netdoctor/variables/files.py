@@ -23,7 +23,7 @@ class Parsed:
 
     path: str
     kind: str  # "shell" "env" "conf" "yaml" "other"
-    found: tuple[Assignment, ...]
+    assignments: tuple[Assignment, ...]
     unread: tuple[Unread, ...]
 
 

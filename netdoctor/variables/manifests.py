@@ -23,7 +23,7 @@ _ENV_KEYS = frozenset({"env", "environment", "extraEnv", "extraEnvVars", "envVar
 class _Walk:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.found: list[Assignment] = []
+        self.assignments: list[Assignment] = []
         self.unread: list[Unread] = []
         self.budget = MAX_NODES
         self.active: set[int] = set()
@@ -54,7 +54,7 @@ def parse_yaml(path: str, text: str) -> tuple[list[Assignment], list[Unread]]:
         walk.unread.append(Unread(f"{path}:1", f"not read: {type(error).__name__}"))
     if walk.budget <= 0:
         walk.unread.append(Unread(f"{path}:1", "too many nodes (aliases): the rest was not read"))
-    return walk.found, walk.unread
+    return walk.assignments, walk.unread
 
 
 def _visit(node: Any, key: str, walk: _Walk) -> None:
@@ -105,7 +105,9 @@ def _sequence(node: Any, key: str, walk: _Walk) -> None:
 
 def _env_entry(name: Any, fields: dict[str, Any], walk: _Walk, scope: str) -> None:
     if "valueFrom" in fields:
-        walk.found.append(Assignment(name.value, None, walk.source(name), scope, "valueFrom: it comes from another object"))
+        walk.assignments.append(
+            Assignment(name.value, None, walk.source(name), scope, "valueFrom: it comes from another object")
+        )
         return
     value = fields["value"]
     problem = None
@@ -116,11 +118,13 @@ def _env_entry(name: Any, fields: dict[str, Any], walk: _Walk, scope: str) -> No
 
 def _pair(name: str, value: Any, walk: _Walk, scope: str, problem: Problem | None = None) -> None:
     if value.id != "scalar":
-        walk.found.append(Assignment(name, None, walk.source(value), scope, "not a scalar"))
+        walk.assignments.append(Assignment(name, None, walk.source(value), scope, "not a scalar"))
     elif not value.tag.startswith(_PLAIN):
-        walk.found.append(Assignment(name, None, walk.source(value), scope, f"tag {value.tag}: its value is not known here"))
+        walk.assignments.append(
+            Assignment(name, None, walk.source(value), scope, f"tag {value.tag}: its value is not known here")
+        )
     elif value.tag == f"{_PLAIN}null" and not walk.kubernetes:
-        walk.found.append(Assignment(name, None, walk.source(value), scope, "passed on from where the file is used"))
+        walk.assignments.append(Assignment(name, None, walk.source(value), scope, "passed on from where the file is used"))
     elif value.tag == f"{_PLAIN}bool" and not problem and not walk.kubernetes:
         true = value.value.lower() in ("true", "yes", "on", "y")
         _add(name, str(true), value, walk, scope)  # Ansible hands on Python's True and False
@@ -131,9 +135,9 @@ def _pair(name: str, value: Any, walk: _Walk, scope: str, problem: Problem | Non
 
 def _add(name: str, value: str, node: Any, walk: _Walk, scope: str, problem: Problem | None = None) -> None:
     if "{{" in value or "{%" in value or re.search(r"\$[({\w]", value):
-        walk.found.append(Assignment(name, None, walk.source(node), scope, f"{value[:60]!r} is expanded later"))
+        walk.assignments.append(Assignment(name, None, walk.source(node), scope, f"{value[:60]!r} is expanded later"))
     else:
-        walk.found.append(Assignment(name, value, walk.source(node), scope, problem=problem))
+        walk.assignments.append(Assignment(name, value, walk.source(node), scope, problem=problem))
 
 
 def _is_text(node: Any) -> bool:
@@ -151,9 +155,9 @@ def _embedded(node: Any, key: str, walk: _Walk) -> None:
         inner, _ = parse_env(walk.path, node.value)
     else:
         assignments, unread = parse_shell(walk.path, node.value, offset)
-        walk.found += assignments
+        walk.assignments += assignments
         walk.unread += unread
         return
     for a in inner:
         line = int(a.source.rpartition(":")[2]) + offset
-        walk.found.append(Assignment(a.name, a.value, f"{walk.path}:{line}", f"{key} {offset}", a.why, a.problem))
+        walk.assignments.append(Assignment(a.name, a.value, f"{walk.path}:{line}", f"{key} {offset}", a.why, a.problem))

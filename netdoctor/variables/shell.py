@@ -38,8 +38,8 @@ def parse_shell(path: str, text: str, offset: int = 0, nested: int = 0) -> tuple
         script.command(command)
     for index in script.bare.values():
         problem = Problem(WritingRule.NOT_EXPORTED, "a shell variable that is never exported; programs do not see it")
-        script.found[index] = replace(script.found[index], problem=problem)
-    return script.found, script.unread
+        script.assignments[index] = replace(script.assignments[index], problem=problem)
+    return script.assignments, script.unread
 
 
 def _directive(comment: Comment) -> Iterator[_Command]:
@@ -64,9 +64,9 @@ class _Script:
     brackets: int = 0  # of these, how many are ( …: the ) of a case pattern closes none
     conditional: bool = False  # this command runs only if the one before it did well, or ill
     all_exported: bool = False
-    found: list[Assignment] = field(default_factory=list)
+    assignments: list[Assignment] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
-    bare: dict[str, int] = field(default_factory=dict)  # index in found of plain shell variables, by name
+    bare: dict[str, int] = field(default_factory=dict)  # index in assignments of plain shell variables, by name
 
     def source(self, line: int) -> str:
         return f"{self.path}:{line + self.offset}"
@@ -132,8 +132,8 @@ class _Script:
     def inner(self, text: str, line: int, scope: str, substituted: bool = False) -> None:
         """A script within a word of this one."""
         if self.nested < _MAX_DEPTH:
-            found, unread = parse_shell(self.path, text, line - 1 + self.offset, self.nested + 1)
-            self.found += [replace(a, scope=scope, problem=None if substituted else a.problem) for a in found]
+            assignments, unread = parse_shell(self.path, text, line - 1 + self.offset, self.nested + 1)
+            self.assignments += [replace(a, scope=scope, problem=None if substituted else a.problem) for a in assignments]
             self.unread += unread
 
     def assign(self, word: Word, exported: bool, plain: bool, scope: str = "") -> None:
@@ -144,17 +144,17 @@ class _Script:
         name, operator, value = match.groups()
         why = word.opaque or ("appended to what was there" if operator == "+=" else "")
         where = scope or (f"line {word.line}" if not plain or self.depth or self.conditional else "")
-        self.found.append(Assignment(name, None if why else value, self.source(word.line), where, why))
+        self.assignments.append(Assignment(name, None if why else value, self.source(word.line), where, why))
         if exported:
             if plain:
                 self.bare.pop(name, None)
         elif not self.exported_before(name):
-            self.bare[name] = len(self.found) - 1
+            self.bare[name] = len(self.assignments) - 1
 
     def exported_before(self, name: str) -> bool:
         """A name that was exported before the last assignment stays exported."""
         bare = self.bare.values()
-        return any(a.name == name and not a.problem and i not in bare for i, a in enumerate(self.found[:-1]))
+        return any(a.name == name and not a.problem and i not in bare for i, a in enumerate(self.assignments[:-1]))
 
     def hand_on(self, word: Word, scope: str) -> None:
         """NAME=VALUE that a launcher gives to the program that it starts."""
@@ -248,12 +248,12 @@ class _Script:
         """srun(1), sbatch(1): --export=ALL,A=1,B=2.  Commas separate variables, so a list as a value is cut."""
         parts = word.text.split(",")
         for part, after in zip(parts, [*parts[1:], ""], strict=True):
-            before = len(self.found)
+            before = len(self.assignments)
             self.hand_on(replace(word, text=part), scope)
             cut = after and "=" not in after and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", after)
-            if len(self.found) > before and cut:
+            if len(self.assignments) > before and cut:
                 text = f"--export separates variables at commas: {after!r} is not part of the value"
-                self.found[-1] = replace(self.found[-1], problem=Problem(WritingRule.EXPORT_COMMA, text))
+                self.assignments[-1] = replace(self.assignments[-1], problem=Problem(WritingRule.EXPORT_COMMA, text))
 
 
 _BUILTINS: Final[dict[str, Callable[[_Script, list[Word]], bool]]] = {
