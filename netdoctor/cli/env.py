@@ -82,7 +82,7 @@ def judge_file(path: str, text: str, version: Version | None) -> list[Finding]:
     from netdoctor.variables import judge as environ
 
     parsed = envfiles.parse(path, text)
-    known = [one for one in parsed.found if one.value is not None]
+    known = [one for one in parsed.assignments if one.value is not None]
     settings = [Setting(one.name.strip() if parsed.kind != "conf" else one.name, one.value or "", one.source) for one in known]
     findings = [] if parsed.kind == "conf" else environ.judge(settings, version)
     if parsed.kind == "conf":
@@ -98,7 +98,7 @@ def _repeats(parsed: Parsed) -> list[Finding]:
     from netdoctor.variables import files as envfiles
     from netdoctor.variables import judge as environ
 
-    pairs = envfiles.repeated(parsed.found)
+    pairs = envfiles.repeated(parsed.assignments)
     return [
         finding
         for before, after in pairs
@@ -108,10 +108,10 @@ def _repeats(parsed: Parsed) -> list[Finding]:
 
 def _written(parsed: Parsed) -> list[Finding]:
     """Ways of writing that keep a value from arriving as it stands there."""
-    from netdoctor.variables.files import WritingRule
+    from netdoctor.variables.assignments import WritingRule
 
     found = []
-    for one in parsed.found:
+    for one in parsed.assignments:
         if one.problem is None:
             continue
         rule, sentence = one.problem.rule, one.problem.text
@@ -136,7 +136,7 @@ def _unknown(parsed: Parsed) -> list[Finding]:
             evidence={"variable": one.name, "value": None, "source": one.source, "rule": "not-evaluated", "row": None},
             how=how,
         )
-        for one in parsed.found
+        for one in parsed.assignments
         if one.value is None
     ]
     return found + [

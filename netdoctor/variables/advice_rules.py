@@ -6,12 +6,15 @@ what merely pins or tunes is a note.  What a network plugin's own guide sets is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 from netdoctor.facts.nccl_version import Version
 from netdoctor.model import Severity
 from netdoctor.nccl.integers import strtoll
 from netdoctor.variables.catalogue import Variable
 from netdoctor.variables.grammar import level_of
-from netdoctor.variables.judge import Context, Issue
+from netdoctor.variables.issue import Context, Issue
 
 _WARN, _INFO = Severity.WARNING, Severity.INFO
 
@@ -78,14 +81,9 @@ _OFF = {
 def usage_issues(name: str, value: str, row: Variable, context: Context) -> list[Issue]:
     """Advice and faults of a value that is read as it is written."""
     number = strtoll(value).value
-    if name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_CHECK_POINTERS"):
-        return _switch(name, number, context)
-    if name in ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"):
-        return _distance(name, value, context)
-    if name in ("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"):
-        return _sockets(name, context)
-    if name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "TORCH_DISTRIBUTED_DEBUG"):
-        return _logging(name, value, context)
+    rule = _RULES.get(name)
+    if rule:
+        return rule(name, value, number, context)
     if name in ("NCCL_NTHREADS", "NCCL_LL128_NTHREADS") and number > 0 and number % 32:
         return [Issue("out-of-range", "not a multiple of 32: NCCL takes another value", _WARN, expected="a multiple of 32")]
     if name.endswith(("_NCHANNELS", "_NRINGS", "_CTAS")) and (wrong := _channels(name, number, context)):
@@ -110,7 +108,7 @@ def usage_issues(name: str, value: str, row: Variable, context: Context) -> list
     return []
 
 
-def _switch(name: str, number: int, context: Context) -> list[Issue]:
+def _switch(name: str, value: str, number: int, context: Context) -> list[Issue]:
     if number == 0:
         more = "; it does not force InfiniBand" if name == "NCCL_IB_DISABLE" else ""
         return [Issue("is-default", f"this is the default; it need not be set{more}")]
@@ -136,7 +134,7 @@ def _sockets_only(context: Context, message: str) -> list[Issue]:
     return [Issue("ib-off", f"{message}; NCCL takes TCP sockets", _WARN, "transport_fallback_tcp")]
 
 
-def _distance(name: str, value: str, context: Context) -> list[Issue]:
+def _distance(name: str, value: str, number: int, context: Context) -> list[Issue]:
     level = level_of(value, context.version)
     if level == "LOC" and name == "NCCL_P2P_LEVEL":
         return [Issue("p2p-off", "no GPU pair is near enough: peer-to-peer is off", _WARN, "p2p_disabled")]
@@ -150,7 +148,7 @@ def _distance(name: str, value: str, context: Context) -> list[Issue]:
     return []
 
 
-def _sockets(name: str, context: Context) -> list[Issue]:
+def _sockets(name: str, value: str, number: int, context: Context) -> list[Issue]:
     """src/transport/net_socket.cc: at most 16 threads, at most 64 sockets; sockets count only with threads."""
     threads, each = context.integer("NCCL_SOCKET_NTHREADS"), context.integer("NCCL_NSOCKS_PERTHREAD")
     if name == "NCCL_NSOCKS_PERTHREAD" and threads == 0 and each is not None and each > 1:
@@ -165,7 +163,7 @@ def _sockets(name: str, context: Context) -> list[Issue]:
     return [] if context.plugin else [Issue("sockets-tuned", "counts only where TCP sockets carry the data")]
 
 
-def _logging(name: str, value: str, context: Context) -> list[Issue]:
+def _logging(name: str, value: str, number: int, context: Context) -> list[Issue]:
     level = context.values.get("NCCL_DEBUG", "").strip().upper()  # judged together with the others of its file
     if name == "NCCL_DEBUG":
         if level == "TRACE":
@@ -183,6 +181,15 @@ def _logging(name: str, value: str, context: Context) -> list[Issue]:
     if "%h" not in value and "%p" not in value and not value.startswith("/dev/"):
         return [Issue("one-file", "without %h and %p all ranks write into one file and overwrite each other")]
     return []
+
+
+# The variables whose every value is judged by one rule.
+_RULES: Final[dict[str, Callable[[str, str, int, Context], list[Issue]]]] = {
+    **dict.fromkeys(("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_CHECK_POINTERS"), _switch),
+    **dict.fromkeys(("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"), _distance),
+    **dict.fromkeys(("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"), _sockets),
+    **dict.fromkeys(("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "TORCH_DISTRIBUTED_DEBUG"), _logging),
+}
 
 
 def _channels(name: str, number: int, context: Context) -> list[Issue]:

@@ -137,7 +137,7 @@ def closest(name: str, version: Version | None = None) -> str | None:
             continue
         if its_words == words:
             return row.name
-        # An edit brings one letter and takes one, at most: most rows are told apart without the matrix.
+        # An edit adds one letter and removes one, at most: the sets of letters rule most rows out without the distance matrix.
         if bin(letters ^ its_letters).count("1") > 2 * limit:
             continue
         distance = _distance(name, row.name, limit)

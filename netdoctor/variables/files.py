@@ -8,56 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 from typing import Final
 
+from netdoctor.variables.assignments import MENTIONS, Assignment, Unread
+
 MAX_TEXT: Final = 4 << 20
-# Names that netdoctor judges (catalogue.PREFIXES), anywhere in a text.
-WANTED: Final = re.compile(
-    r"(?:NCCL|TORCH_NCCL|TORCH_FR|TORCH_GLOO|TORCH_DISTRIBUTED|GLOO|UCX|FI|OFI_NCCL|RCCL)_[A-Za-z0-9_]+\Z"
-)
-MENTIONS: Final = re.compile(r"\b(?:NCCL|TORCH_FR|TORCH_GLOO|TORCH_DISTRIBUTED|GLOO|UCX|FI|RCCL)_[A-Z0-9_]")
-
-
 _OTHERS: Final = (".py", ".ipynb", ".toml", ".ini", ".cfg", ".rs", ".go", ".c", ".cc", ".cpp", ".lua", ".tf", ".hcl", ".md")
-
-
-class WritingRule(str, Enum):
-    """A way of writing by which a value does not arrive as it stands there; the values are the names in reports."""
-
-    YAML_TYPE = "yaml-type"
-    NOT_EXPORTED = "not-exported"
-    EXPORT_COMMA = "export-comma"
-    ENV_QUOTES = "env-quotes"  # depends on who reads the file
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A rule that is broken, and what that means here, for people."""
-
-    rule: WritingRule
-    text: str
-
-
-@dataclass(frozen=True)
-class Found:
-    """One assignment."""
-
-    name: str
-    value: str | None  # None: it cannot be told without running the file
-    source: str  # "PATH:LINE"
-    scope: str = ""  # two assignments repeat each other only in one scope
-    why: str = ""  # why the value is not known
-    problem: Problem | None = None  # what is wrong with the way it is written
-
-
-@dataclass(frozen=True)
-class Unread:
-    """A line that may set variables which cannot be seen."""
-
-    source: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -66,12 +23,8 @@ class Parsed:
 
     path: str
     kind: str  # "shell" "env" "conf" "yaml" "other"
-    found: tuple[Found, ...]
+    assignments: tuple[Assignment, ...]
     unread: tuple[Unread, ...]
-
-
-def wanted(name: str) -> bool:
-    return WANTED.match(name) is not None
 
 
 def parse(path: str, text: str, kind: str | None = None) -> Parsed:
@@ -81,19 +34,26 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
     if kind == "yaml":
         from netdoctor.variables.manifests import parse_yaml
 
-        found, unread = parse_yaml(path, text)
+        assignments, unread = parse_yaml(path, text)
     elif kind == "conf":
-        found, unread = parse_conf(path, text), []
+        from netdoctor.variables.line_files import parse_conf
+
+        assignments, unread = parse_conf(path, text), []
     elif kind == "env":
-        found, unread = parse_env(path, text)
+        from netdoctor.variables.line_files import parse_env
+
+        assignments, unread = parse_env(path, text)
     elif kind == "other":
-        line = next((i for i, one in enumerate(text.split("\n"), 1) if MENTIONS.search(one)), None)
-        found, unread = [], [Unread(f"{path}:{line}", "a kind of file that netdoctor does not read")] if line else []
+        mention = next((i for i, line in enumerate(text.split("\n"), 1) if MENTIONS.search(line)), None)
+        assignments, unread = (
+            [],
+            [Unread(f"{path}:{mention}", "a kind of file that netdoctor does not read")] if mention else [],
+        )
     else:
         from netdoctor.variables.shell import parse_shell
 
-        found, unread = parse_shell(path, text)
-    return Parsed(path, kind, tuple(found), tuple(unread))
+        assignments, unread = parse_shell(path, text)
+    return Parsed(path, kind, tuple(assignments), tuple(unread))
 
 
 def kind_of(path: str, text: str) -> str:
@@ -121,43 +81,14 @@ def kind_of(path: str, text: str) -> str:
     return "shell"
 
 
-def parse_conf(path: str, text: str) -> list[Found]:
-    """nccl.conf as NCCL reads it; names are kept as they stand, blanks included."""
-    from netdoctor.facts.environ import entries
-
-    return [Found(name, value, f"{path}:{line}") for name, value, line in entries(text) if MENTIONS.search(name)]
-
-
-def parse_env(path: str, text: str) -> tuple[list[Found], list[Unread]]:
-    """A .env file (docker --env-file, docker compose, systemd's EnvironmentFile)."""
-    found: list[Found] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        match = re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)", line.rstrip("\r"))
-        if not match or not wanted(match.group(1)):
-            continue
-        name, value = match.group(1), match.group(2)
-        one = Found(name, value, f"{path}:{number}")
-        quoted = re.fullmatch(r"""\s*(["'])(.*)\1\s*(?:#.*)?""", value)
-        if quoted:
-            text = "docker run --env-file keeps the quotes as part of the value; compose and systemd take them off"
-            problem = Problem(WritingRule.ENV_QUOTES, text)
-            one = replace(one, value=quoted.group(2), problem=problem)
-        else:
-            one = replace(one, value=re.sub(r"\s+#.*", "", value).strip())
-        if "$" in (one.value or "") and not (quoted and quoted.group(1) == "'"):
-            one = replace(one, value=None, why=f"{value.strip()!r} is expanded when the file is used")
-        found.append(one)
-    return found, []
-
-
-def repeated(found: Sequence[Found]) -> list[tuple[Found, Found]]:
+def repeated(assignments: Sequence[Assignment]) -> list[tuple[Assignment, Assignment]]:
     """Pairs of assignments of one scope that give one name two values."""
     pairs = []
-    last: dict[tuple[str, str], Found] = {}
-    for one in found:
-        key = one.name, one.scope
+    last: dict[tuple[str, str], Assignment] = {}
+    for assignment in assignments:
+        key = assignment.name, assignment.scope
         before = last.get(key)
-        if before and before.value != one.value and before.value is not None and one.value is not None:
-            pairs.append((before, one))
-        last[key] = one
+        if before and before.value != assignment.value and before.value is not None and assignment.value is not None:
+            pairs.append((before, assignment))
+        last[key] = assignment
     return pairs

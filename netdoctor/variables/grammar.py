@@ -15,7 +15,7 @@ from netdoctor.facts.nccl_version import Version
 from netdoctor.model import Severity
 from netdoctor.nccl.integers import decimal
 from netdoctor.nccl.selector import Selector, parse
-from netdoctor.variables.judge import Context, Issue
+from netdoctor.variables.issue import Context, Issue
 
 _WARN, _INFO, _CRIT = Severity.WARNING, Severity.INFO, Severity.CRITICAL
 
@@ -75,14 +75,7 @@ def _names(name: str, value: str, context: Context, known: tuple[tuple[str, Vers
         words = (tail if colon else section).removeprefix("^").split(",")
         wrong = [word for word in words if word and word.lower() not in valid]
         if wrong and strict:
-            return [
-                Issue(
-                    "grammar",
-                    f"{wrong[0]!r} is not one of its names: NCCL refuses to start",
-                    _CRIT,
-                    expected=spoken,
-                )
-            ]
+            return [Issue("grammar", f"{wrong[0]!r} is not one of its names: NCCL refuses to start", _CRIT, expected=spoken)]
         if wrong and len(wrong) == len([word for word in words if word]) and not section.startswith("^"):
             return [Issue("grammar", f"no name that this version knows ({wrong[0]!r}): none is left", _CRIT, expected=spoken)]
         if wrong:

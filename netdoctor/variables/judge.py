@@ -8,7 +8,7 @@ a pass; what another program reads and netdoctor has no table of is unknown, and
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.facts.environ import Environ, Setting
@@ -17,42 +17,11 @@ from netdoctor.facts.nccl_version import Version, text
 from netdoctor.model import Finding, Fix, Kind, Severity, Status, Unavailable
 from netdoctor.variables import catalogue
 from netdoctor.variables.catalogue import Variable
+from netdoctor.variables.issue import Context, Issue
 
 # Releases on both sides of what changed since 2.18.1 (torch 2.1), tried where the job's version is not known; and the newest.
 USUAL: Final[tuple[Version, ...]] = ((2, 18, 1), (2, 21, 5), (2, 24, 3), (2, 27, 5), (2, 29, 7))
-
-
 CONF_FILE: Final[Version] = (2, 23, 4)  # the first release that reads NCCL_CONF_FILE (src/misc/param.cc)
-
-
-@dataclass(frozen=True)
-class Issue:
-    """One thing to say about one setting; without a severity it is a note."""
-
-    rule: str
-    message: str
-    severity: Severity | None = None
-    cause: str = "env_misuse"
-    expected: str | None = None
-
-
-@dataclass(frozen=True)
-class Context:
-    """What the rules may look at beside the one value."""
-
-    version: Version
-    values: dict[str, str]  # every variable in effect
-    plugin: str | None = None  # "aws-ofi-nccl", "gcp", "nccl-rdma-sharp-plugin" or another network plugin in use
-    links: Collection[str] | None = None  # interfaces of the node, lo included; None: not known
-    hcas: Collection[str] | None = None  # RDMA devices of the node; empty: there are none; None: not known
-    nodes: int | None = None
-
-    def integer(self, name: str) -> int | None:
-        """The value of an integer variable as NCCL reads it; None where it is unset."""
-        from netdoctor.nccl.integers import strtoll
-
-        value = self.values.get(name, "")
-        return strtoll(value).value if value else None
 
 
 def judge(
@@ -69,11 +38,11 @@ def judge(
     `version` None: the releases of `USUAL` are tried, and a setting whose verdict differs between them is unknown.
     """
     given = list(settings)
-    values = {one.name: one.value for one in given}
+    values = {setting.name: setting.value for setting in given}
     plugin = plugin or plugin_of(values)
     versions = (version,) if version else (*USUAL, catalogue.newest())
     tried = [
-        [_judge_one(one, Context(v, {**values, one.name: one.value}, plugin, links, hcas, nodes)) for one in given]
+        [_judge_setting(s, Context(v, {**values, s.name: s.value}, plugin, links, hcas, nodes)) for s in given]
         for v in versions
     ]
     return [finding for each in zip(*tried, strict=True) for finding in _agree(each, versions)]
@@ -98,39 +67,40 @@ def plugin_of(values: dict[str, str]) -> str | None:
     return library or None
 
 
-def _judge_one(one: Setting, context: Context) -> list[Finding]:
-    from netdoctor.variables import parsing_rules as rules
+def _judge_setting(setting: Setting, context: Context) -> list[Finding]:
+    # Every command that imports netdoctor.api imports this module; the rules are loaded by those that judge a setting.
+    from netdoctor.variables import parsing_rules
 
-    row = catalogue.lookup(one.name)
-    if not row and catalogue.program_of(one.name) is None:
+    row = catalogue.lookup(setting.name)
+    if not row and catalogue.program_of(setting.name) is None:
         return []
-    naming = rules.name_issues(one.name, row, context)
+    naming = parsing_rules.name_issues(setting.name, row, context)
     if isinstance(naming, Finding):
-        return [replace(naming, evidence={**_evidence(one, row), **naming.evidence})]
+        return [replace(naming, evidence={**_evidence(setting, row), **naming.evidence})]
     stop = any(issue.severity for issue in naming)
-    issues = naming if stop or row is None else naming + rules.value_issues(one.name, one.value, row, context)
-    return _findings(one, row, issues)
+    issues = naming if stop or row is None else naming + parsing_rules.value_issues(setting.name, setting.value, row, context)
+    return _findings(setting, row, issues)
 
 
-def _evidence(one: Setting, row: Variable | None) -> dict[str, Any]:
-    return {"variable": one.name, "value": one.value, "source": one.source, "row": row.row if row else None}
+def _evidence(setting: Setting, row: Variable | None = None) -> dict[str, Any]:
+    return {"variable": setting.name, "value": setting.value, "source": setting.source, "row": row.row if row else None}
 
 
-def _findings(one: Setting, row: Variable | None, issues: Sequence[Issue]) -> list[Finding]:
+def _findings(setting: Setting, row: Variable | None, issues: Sequence[Issue]) -> list[Finding]:
     """The fails, each on its own, or one pass; notes ride on the first of them."""
-    base = _evidence(one, row)
+    base = _evidence(setting, row)
     notes = tuple(issue.message for issue in issues if not issue.severity)
     noted = [issue.rule for issue in issues if not issue.severity]
     fails = [
         Finding(
             Status.FAIL,
-            f"{one.name}={one.value}: {issue.message}" if issue.severity else "",
-            one.name,
+            f"{setting.name}={setting.value}: {issue.message}" if issue.severity else "",
+            setting.name,
             issue.severity,
             issue.cause,
             issue.expected,
             {**base, "rule": issue.rule},
-            fix=_fix(one, issue),
+            fix=_fix(setting, issue),
         )
         for issue in issues
         if issue.severity
@@ -138,22 +108,22 @@ def _findings(one: Setting, row: Variable | None, issues: Sequence[Issue]) -> li
     if fails:
         return [replace(fails[0], notes=notes), *fails[1:]]
     rule = noted[0] if noted else "ok"
-    return [Finding(Status.PASS, f"{one.name}={one.value}", one.name, evidence={**base, "rule": rule}, notes=notes)]
+    return [Finding(Status.PASS, f"{setting.name}={setting.value}", setting.name, evidence={**base, "rule": rule}, notes=notes)]
 
 
-def _fix(one: Setting, issue: Issue) -> Fix:
-    where = "" if one.source == "environment" else f" ({one.source})"
+def _fix(setting: Setting, issue: Issue) -> Fix:
+    where = "" if setting.source == "environment" else f" ({setting.source})"
     if issue.expected:
         return Fix(f"set it as expected{where}: {issue.expected}")
-    return Fix(f"remove {one.name}{where}", (f"unset {one.name}",) if not where else ())
+    return Fix(f"remove {setting.name}{where}", (f"unset {setting.name}",) if not where else ())
 
 
 def _agree(each: tuple[list[Finding], ...], versions: tuple[Version, ...]) -> list[Finding]:
     """The findings where all versions agree on fail or not; else one unknown that names the difference."""
-    failed = [tuple(f.evidence.get("rule") for f in found if f.status is Status.FAIL) for found in each]
-    if len(set(failed)) == 1 and len({tuple(f.status for f in found) for found in each}) == 1:
+    failed = [tuple(f.evidence.get("rule") for f in findings if f.status is Status.FAIL) for findings in each]
+    if len(set(failed)) == 1 and len({tuple(f.status for f in findings) for findings in each}) == 1:
         return each[-1]
-    worst = next((f for found in each for f in found if f.status is Status.FAIL), each[-1][0])
+    worst = next((f for findings in each for f in findings if f.status is Status.FAIL), each[-1][0])
     wrong = ", ".join(text(v) for v, rules in zip(versions, failed, strict=True) if rules)
     return [
         Finding(
@@ -172,43 +142,48 @@ def judge_conf(entries: Iterable[Setting], environment: dict[str, str]) -> list[
 
     `entries` come in NCCL's order (NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf): the first writer wins.
     """
-    found = []
+    findings: list[Finding] = []
     first: dict[str, Setting] = {}
-    for one in entries:
-        name = one.name.strip().removeprefix("export ").strip()
-        base = {"variable": one.name, "value": one.value, "source": one.source, "row": None}
-        if name != one.name and catalogue.program_of(name):
-            message = f"{one.source}: NCCL takes {one.name!r} as the name, blanks and export included; nothing reads it"
-            fix = Fix(f"write {name}={one.value.strip()} from column 1 ({one.source})")
-            evidence = {**base, "rule": "conf-name"}
-            found.append(Finding(Status.FAIL, message, name, Severity.WARNING, "env_misuse", f"{name}=…", evidence, fix=fix))
+    for setting in entries:
+        name = setting.name.strip().removeprefix("export ").strip()
+        if name != setting.name and catalogue.program_of(name):
+            message = f"{setting.source}: NCCL takes {setting.name!r} as the name, blanks and export included; nothing reads it"
+            fix = Fix(f"write {name}={setting.value.strip()} from column 1 ({setting.source})")
+            evidence = {**_evidence(setting), "rule": "conf-name"}
+            findings.append(Finding(Status.FAIL, message, name, Severity.WARNING, "env_misuse", f"{name}=…", evidence, fix=fix))
             continue
         winner = "the environment" if name in environment else first[name].source if name in first else None
-        value = environment.get(name, first[name].value if name in first else one.value)
-        if winner and value != one.value:
-            note = f"{one.source} says {one.value}, but {winner} says {value} and wins"
-            found.append(
-                Finding(Status.PASS, f"{name}={value}", name, evidence={**base, "rule": "conf-shadowed"}, notes=(note,))
+        value = environment.get(name, first[name].value if name in first else setting.value)
+        if winner and value != setting.value:
+            note = f"{setting.source} says {setting.value}, but {winner} says {value} and wins"
+            findings.append(
+                Finding(
+                    Status.PASS,
+                    f"{name}={value}",
+                    name,
+                    evidence={**_evidence(setting), "rule": "conf-shadowed"},
+                    notes=(note,),
+                )
             )
-        first.setdefault(name, one)
-    return found
+        first.setdefault(name, setting)
+    return findings
 
 
 def judge_repeats(settings: Sequence[Setting]) -> list[Finding]:
     """The same variable twice in one file with two values: the last assignment of a script or manifest wins."""
-    found = []
+    findings: list[Finding] = []
     last: dict[str, Setting] = {}
-    for one in settings:
-        before = last.get(one.name)
-        if before and before.value != one.value and before.source != one.source:
-            message = f"{one.name} is set twice: {before.value} ({before.source}), then {one.value} ({one.source})"
-            evidence = {"variable": one.name, "value": one.value, "source": one.source, "rule": "set-twice", "row": None}
-            fix = Fix(f"keep one of the two: {before.source} or {one.source}")
-            found.append(
-                Finding(Status.FAIL, message, one.name, Severity.WARNING, "env_misuse", "one value", evidence, fix=fix)
+    for setting in settings:
+        before = last.get(setting.name)
+        if before and before.value != setting.value and before.source != setting.source:
+            message = f"{setting.name} is set twice: {before.value} ({before.source}), then {setting.value} ({setting.source})"
+            evidence = {**_evidence(setting), "rule": "set-twice"}
+            fix = Fix(f"keep one of the two: {before.source} or {setting.source}")
+            findings.append(
+                Finding(Status.FAIL, message, setting.name, Severity.WARNING, "env_misuse", "one value", evidence, fix=fix)
             )
-        last[one.name] = one
-    return found
+        last[setting.name] = setting
+    return findings
 
 
 def job_version(libraries: Libraries) -> Version | None:
@@ -218,10 +193,10 @@ def job_version(libraries: Libraries) -> Version | None:
     if not isinstance(libraries.python, Unavailable) and libraries.python.ours:
         return None  # netdoctor's own torch says nothing about the job's
     if isinstance(libraries.torch, Unavailable):
-        versions = {one.version for one in libraries.nccl} if libraries.torch.kind == Kind.ABSENT else set()
+        versions = {library.version for library in libraries.nccl} if libraries.torch.kind == Kind.ABSENT else set()
     else:
         path = libraries.torch.nccl_path
-        versions = {one.version for one in libraries.nccl if isinstance(path, str) and path in (one.path, one.real_path)}
+        versions = {lib.version for lib in libraries.nccl if isinstance(path, str) and path in (lib.path, lib.real_path)}
     only = versions.pop() if len(versions) == 1 else None
     return None if isinstance(only, Unavailable) else only
 
@@ -243,9 +218,9 @@ def judge_fact(
     unread = {file.path for file in environ.conf_files if old and file.role == "NCCL_CONF_FILE"}
     settings = [Setting(name, value, "environment") for name, value in environ.variables.items()]
     if not isinstance(nccl, Unavailable):
-        settings += [one for one in nccl.values() if one.source != "environment" and one.name == one.name.strip()]
-    found = judge(settings, version, plugin=plugin, links=links, hcas=hcas, nodes=nodes)
-    found = [one for one in found if str(one.evidence.get("source")).rpartition(":")[0] not in unread]
+        settings += [s for s in nccl.values() if s.source != "environment" and s.name == s.name.strip()]
+    findings = judge(settings, version, plugin=plugin, links=links, hcas=hcas, nodes=nodes)
+    findings = [f for f in findings if str(f.evidence.get("source")).rpartition(":")[0] not in unread]
     lines: list[Setting] = []
     for file in environ.conf_files:
         if file.path in unread:
@@ -254,9 +229,9 @@ def judge_fact(
             if file.entries.kind not in (Kind.ABSENT, Kind.DENIED):
                 evidence = {"variable": None, "value": None, "source": file.path, "rule": "not-read", "row": None}
                 message = f"{file.path} could not be read: {file.entries}"
-                found.append(
+                findings.append(
                     Finding(Status.UNKNOWN, message, file.path, evidence=evidence, how=f"read {file.path} as the job's user")
                 )
             continue
         lines += [Setting(name, value, f"{file.path}:{line}") for name, value, line in file.entries]
-    return found + judge_conf(lines, dict(environ.variables))
+    return findings + judge_conf(lines, dict(environ.variables))

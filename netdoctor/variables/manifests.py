@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from netdoctor.variables.files import MENTIONS, Found, Problem, Unread, WritingRule, parse_conf, parse_env, wanted
+from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, wanted
+from netdoctor.variables.line_files import parse_conf, parse_env
+from netdoctor.variables.shell import parse_shell
 
 MAX_YAML: Final = 1 << 20  # the pure parser takes seconds a megabyte
 MAX_NODES: Final = 200_000
@@ -21,7 +23,7 @@ _ENV_KEYS = frozenset({"env", "environment", "extraEnv", "extraEnvVars", "envVar
 class _Walk:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.found: list[Found] = []
+        self.assignments: list[Assignment] = []
         self.unread: list[Unread] = []
         self.budget = MAX_NODES
         self.active: set[int] = set()
@@ -31,7 +33,7 @@ class _Walk:
         return f"{self.path}:{node.start_mark.line + 1}"
 
 
-def parse_yaml(path: str, text: str) -> tuple[list[Found], list[Unread]]:
+def parse_yaml(path: str, text: str) -> tuple[list[Assignment], list[Unread]]:
     """The assignments of all documents of `text`."""
     import yaml
 
@@ -52,7 +54,7 @@ def parse_yaml(path: str, text: str) -> tuple[list[Found], list[Unread]]:
         walk.unread.append(Unread(f"{path}:1", f"not read: {type(error).__name__}"))
     if walk.budget <= 0:
         walk.unread.append(Unread(f"{path}:1", "too many nodes (aliases): the rest was not read"))
-    return walk.found, walk.unread
+    return walk.assignments, walk.unread
 
 
 def _visit(node: Any, key: str, walk: _Walk) -> None:
@@ -80,8 +82,8 @@ def _mapping(node: Any, key: str, walk: _Walk) -> None:
         return
     for k, value in pairs:
         if k == "<<":
-            for one in value.value if value.id == "sequence" else [value]:
-                _visit(one, key, walk)
+            for merged in value.value if value.id == "sequence" else [value]:
+                _visit(merged, key, walk)
         elif wanted(k) and key in _ENV_KEYS:
             _pair(k, value, walk, f"{key} {node.start_mark.line}")
         elif wanted(k) and value.id == "scalar":
@@ -92,18 +94,20 @@ def _mapping(node: Any, key: str, walk: _Walk) -> None:
 
 def _sequence(node: Any, key: str, walk: _Walk) -> None:
     """Lists of env entries share a scope; lists of strings may be ``A=1`` (compose) or an argv."""
-    for one in node.value:
-        if one.id == "scalar":
-            match = re.match(r"([A-Za-z_]\w*)=(.*)\Z", one.value, re.DOTALL)
+    for item in node.value:
+        if item.id == "scalar":
+            match = re.match(r"([A-Za-z_]\w*)=(.*)\Z", item.value, re.DOTALL)
             if match and wanted(match.group(1)):
-                _add(match.group(1), match.group(2), one, walk, f"list {node.start_mark.line}")
+                _add(match.group(1), match.group(2), item, walk, f"list {node.start_mark.line}")
                 continue
-        _visit(one, f"{key} {node.start_mark.line}" if one.id == "mapping" else key, walk)
+        _visit(item, f"{key} {node.start_mark.line}" if item.id == "mapping" else key, walk)
 
 
 def _env_entry(name: Any, fields: dict[str, Any], walk: _Walk, scope: str) -> None:
     if "valueFrom" in fields:
-        walk.found.append(Found(name.value, None, walk.source(name), scope, "valueFrom: it comes from another object"))
+        walk.assignments.append(
+            Assignment(name.value, None, walk.source(name), scope, "valueFrom: it comes from another object")
+        )
         return
     value = fields["value"]
     problem = None
@@ -114,14 +118,16 @@ def _env_entry(name: Any, fields: dict[str, Any], walk: _Walk, scope: str) -> No
 
 def _pair(name: str, value: Any, walk: _Walk, scope: str, problem: Problem | None = None) -> None:
     if value.id != "scalar":
-        walk.found.append(Found(name, None, walk.source(value), scope, "not a scalar"))
+        walk.assignments.append(Assignment(name, None, walk.source(value), scope, "not a scalar"))
     elif not value.tag.startswith(_PLAIN):
-        walk.found.append(Found(name, None, walk.source(value), scope, f"tag {value.tag}: its value is not known here"))
+        walk.assignments.append(
+            Assignment(name, None, walk.source(value), scope, f"tag {value.tag}: its value is not known here")
+        )
     elif value.tag == f"{_PLAIN}null" and not walk.kubernetes:
-        walk.found.append(Found(name, None, walk.source(value), scope, "passed on from where the file is used"))
+        walk.assignments.append(Assignment(name, None, walk.source(value), scope, "passed on from where the file is used"))
     elif value.tag == f"{_PLAIN}bool" and not problem and not walk.kubernetes:
-        said = value.value.lower() in ("true", "yes", "on", "y")
-        _add(name, str(said), value, walk, scope)  # Ansible hands on Python's True and False
+        true = value.value.lower() in ("true", "yes", "on", "y")
+        _add(name, str(true), value, walk, scope)  # Ansible hands on Python's True and False
     else:
         text = "" if value.tag == f"{_PLAIN}null" else value.value
         _add(name, text, value, walk, scope, problem)
@@ -129,9 +135,9 @@ def _pair(name: str, value: Any, walk: _Walk, scope: str, problem: Problem | Non
 
 def _add(name: str, value: str, node: Any, walk: _Walk, scope: str, problem: Problem | None = None) -> None:
     if "{{" in value or "{%" in value or re.search(r"\$[({\w]", value):
-        walk.found.append(Found(name, None, walk.source(node), scope, f"{value[:60]!r} is expanded later"))
+        walk.assignments.append(Assignment(name, None, walk.source(node), scope, f"{value[:60]!r} is expanded later"))
     else:
-        walk.found.append(Found(name, value, walk.source(node), scope, problem=problem))
+        walk.assignments.append(Assignment(name, value, walk.source(node), scope, problem=problem))
 
 
 def _is_text(node: Any) -> bool:
@@ -140,8 +146,6 @@ def _is_text(node: Any) -> bool:
 
 def _embedded(node: Any, key: str, walk: _Walk) -> None:
     """A script, .env file or nccl.conf inside a YAML value."""
-    from netdoctor.variables.shell import parse_shell
-
     if key in _PROSE or not re.search(r"_[A-Z0-9_]+\s*=", node.value):
         return
     offset = node.start_mark.line + (1 if node.style in ("|", ">") else 0)
@@ -150,10 +154,10 @@ def _embedded(node: Any, key: str, walk: _Walk) -> None:
     elif key.endswith(".env"):
         inner, _ = parse_env(walk.path, node.value)
     else:
-        found, more = parse_shell(walk.path, node.value, offset)
-        walk.found += found
-        walk.unread += more
+        assignments, unread = parse_shell(walk.path, node.value, offset)
+        walk.assignments += assignments
+        walk.unread += unread
         return
-    for one in inner:
-        line = int(one.source.rpartition(":")[2]) + offset
-        walk.found.append(Found(one.name, one.value, f"{walk.path}:{line}", f"{key} {offset}", one.why, one.problem))
+    for a in inner:
+        line = int(a.source.rpartition(":")[2]) + offset
+        walk.assignments.append(Assignment(a.name, a.value, f"{walk.path}:{line}", f"{key} {offset}", a.why, a.problem))

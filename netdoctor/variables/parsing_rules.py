@@ -11,7 +11,7 @@ from netdoctor.variables import catalogue
 from netdoctor.variables.advice_rules import usage_issues
 from netdoctor.variables.catalogue import Variable, newest
 from netdoctor.variables.grammar import GRAMMARS
-from netdoctor.variables.judge import Context, Issue
+from netdoctor.variables.issue import Context, Issue
 
 _WARN, _INFO, _CRIT = Severity.WARNING, Severity.INFO, Severity.CRITICAL
 _FALSE = ("false", "no", "off", "n", "f", "disabled", "disable", "none")

@@ -48,13 +48,6 @@ KNOWN_CIRCLES = (
     {"netdoctor.fleet", "netdoctor.compare"},
     {"netdoctor.fleet.extract", "netdoctor.compare.traits"},
     {"netdoctor.host.children", "netdoctor.host.base"},
-    {
-        "netdoctor.variables.grammar",
-        "netdoctor.variables.advice_rules",
-        "netdoctor.variables.parsing_rules",
-        "netdoctor.variables.judge",
-    },
-    {"netdoctor.variables.manifests", "netdoctor.variables.shell", "netdoctor.variables.files"},
     {"netdoctor.cli.env_output", "netdoctor.cli.env"},
     {"netdoctor.allreduce.runner", "netdoctor.allreduce.busbw", "netdoctor.allreduce.verdict"},
     {"netdoctor.cluster.network", "netdoctor.cluster.combine"},

@@ -12,11 +12,11 @@ Seen = list[tuple[str, str | None, int]]
 
 
 def seen(parsed: Parsed) -> Seen:
-    return [(one.name, one.value, int(one.source.rpartition(":")[2])) for one in parsed.found]
+    return [(one.name, one.value, int(one.source.rpartition(":")[2])) for one in parsed.assignments]
 
 
 def problems(parsed: Parsed) -> list[tuple[str, str]]:
-    return [(one.name, one.problem.rule.value) for one in parsed.found if one.problem]
+    return [(one.name, one.problem.rule.value) for one in parsed.assignments if one.problem]
 
 
 def unread(parsed: Parsed) -> list[int]:
@@ -58,6 +58,7 @@ def unread(parsed: Parsed) -> list[int]:
         ("cat <<< 'a b' > c\nexport NCCL_A=1\n", [("NCCL_A", "1", 2)]),
         ("sudo -E NCCL_A=1 ./a", [("NCCL_A", "1", 1)]),
         ("ssh h 'export NCCL_A=1; ./a'", [("NCCL_A", "1", 1)]),
+        ("ssh h 'export TORCH_NCCL_A=1; ./a'", [("TORCH_NCCL_A", "1", 1)]),
         ("echo 'export NCCL_A=1; ./a'", []),
         ("timeout 9 env NCCL_A=1 ./a", [("NCCL_A", "1", 1)]),
         ("x && export NCCL_A=1 || export NCCL_A=2", [("NCCL_A", "1", 1), ("NCCL_A", "2", 1)]),
@@ -136,7 +137,23 @@ def test_ways_of_writing_that_go_wrong(script: str, expected: list[tuple[str, st
 
 
 def twice(parsed: Parsed) -> list[tuple[str | None, str | None]]:
-    return [(before.value, after.value) for before, after in repeated(parsed.found)]
+    return [(before.value, after.value) for before, after in repeated(parsed.assignments)]
+
+
+@pytest.mark.parametrize("end", ["", "\n"], ids=["no newline at the end", "a newline"])
+@pytest.mark.parametrize("between", ["", "\n", " \n", " # why\n  "], ids=repr)
+def test_behind_and_or_a_command_is_conditional(between: str, end: str) -> None:
+    (one,) = parse("job.sh", f"ibstat &&{between}export NCCL_A=1{end}").assignments
+    assert one.scope != ""
+
+
+def test_a_here_document_may_end_the_file() -> None:
+    assert unread(parse("job.sh", "cat > x <<EOF\nhello\nEOF")) == []
+    assert unread(parse("job.sh", "cat > x <<EOF\nexport OFI_NCCL_A=1")) == [2]
+
+
+def test_a_quote_that_ends_in_a_backslash_does_not_end() -> None:
+    assert unread(parse("job.sh", "echo 'a\\")) == [1]
 
 
 def test_repeats_count_in_one_scope_only() -> None:
@@ -167,7 +184,7 @@ def test_repeats_count_in_one_scope_only() -> None:
 def test_env_files(line: str, expected: str | None, problem: str) -> None:
     parsed = parse("job.env", f"# NCCL_B=1\n{line}\nOTHER=1\n")
     assert seen(parsed) == [("NCCL_A", expected, 2)]
-    found = parsed.found[0].problem
+    found = parsed.assignments[0].problem
     assert (found.rule.value if found else "") == problem
 
 
@@ -270,7 +287,7 @@ def test_ansible_with_tags_that_are_not_known() -> None:
         ("NCCL_P2P_LEVEL", "NVL", 17),
         ("NCCL_P2P_LEVEL", "NVL", 17),
     ]
-    assert [one.why for one in parsed.found if one.name == "NCCL_ALGO"] == ["tag !Ref: its value is not known here"]
+    assert [one.why for one in parsed.assignments if one.name == "NCCL_ALGO"] == ["tag !Ref: its value is not known here"]
 
 
 def test_compose() -> None:
@@ -293,7 +310,7 @@ def test_aliases_cannot_blow_up() -> None:
     levels = (f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
     bomb = "a0: &a0 [NCCL_A=1, NCCL_A=1]\n" + "".join(levels)
     parsed = parse("x.yaml", bomb)
-    assert len(parsed.found) < 1_000_000
+    assert len(parsed.assignments) < 1_000_000
     assert any("too many" in one.why for one in parsed.unread)
     assert seen(parse("x.yaml", "a: &a\n  b: *a\n  NCCL_A: 1\n")) == [("NCCL_A", "1", 3)]
     assert parse("x.yaml", "[" * 5000).unread
@@ -367,8 +384,8 @@ PIECES = st.sampled_from((*SHELL, *YAML))
 def test_no_text_raises(text: str, kind: str) -> None:
     parsed = parse("f", text, kind)
     lines = text.count("\n") + 1
-    for source in [one.source for one in parsed.found] + [one.source for one in parsed.unread]:
+    for source in [one.source for one in parsed.assignments] + [one.source for one in parsed.unread]:
         path, _, line = source.rpartition(":")
         assert path == "f" and 1 <= int(line) <= lines + 1
-    for found in parsed.found:
+    for found in parsed.assignments:
         assert found.value is not None or found.why

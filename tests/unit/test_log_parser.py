@@ -34,7 +34,6 @@ ERAS: list[tuple[str, str, Any]] = [
         "nccl_version",
         "2.27.3",
     ),
-    (P + "cudaDriverVersion 12040", "cuda_driver_version", "12.4"),  # 2.13.4 –
     (
         P + "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE ; OOB eth0:10.0.0.2<0>",
         "devices",
@@ -254,6 +253,16 @@ def test_rare_and_frequent_lines_are_read_alike(dense: bool) -> None:
     assert [(e.kind, e.line) for e in facts.events] == [("generic", 2 * step), ("register", 3 * step)]
 
 
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_warning_with_another_record_behind_it_is_kept(dense: bool) -> None:
+    """Of two writers, one overtook the other's newline."""
+    filler = (P + "Trees [0] 1/-1/-1->0->-1\n") * 9 if dense else "step 1 loss 2.0\n" * 99
+    warning = "node01:1:1 [0] misc/shmutils.cc:38 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 9 bytes (28)"
+    facts = parse_text(filler + warning + "node02:2:2 [0] NCCL INFO Using network Socket\n")
+    assert [(e.kind, e.host) for e in facts.events] == [("shm_full", "node01")]
+    assert facts.net == "Socket"
+
+
 @pytest.mark.parametrize("alike", [True, False])
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
 @pytest.mark.parametrize(
@@ -300,7 +309,7 @@ def test_memory_does_not_grow_with_bytes() -> None:
             parser.feed(
                 f"node01:1:{number % 4} [0] NCCL INFO socketPollConnect: connect to 10.0.0.9<{number}> returned Connection refused, retrying ({number}/34)\n".encode()
             )
-        state = parser.state
+        state = parser.accumulator
         return len(state.events), len(state.processes), len(parser._shapes), len(parser._heads)
 
     assert kept(20000) == kept(200)

@@ -813,3 +813,18 @@ def test_a_job_that_somebody_ended_did_not_fail() -> None:
     text = "mpirun noticed that process rank 3 with PID 1 on node node01 exited on signal 15 (Terminated)."
     (finding,) = diagnose(parse_text(ONE + DONE + text))
     assert finding.status is Status.PASS
+
+
+def test_of_many_kinds_the_earliest_are_shown() -> None:
+    """Six lines are shown; the first that failed must be among them."""
+    lines = [
+        "[ 9.0] NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=python",
+        f"{WA}enqueue.cc:1402 NCCL WARN Cuda failure 'an illegal memory access was encountered'",
+        f"{WA}transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.9<4000> with status=9 opcode=0 len=0 vendor err 136",
+        "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+        f"{WA}proxy.cc:1500 NCCL WARN [Service thread] Accept failed Resource temporarily unavailable",
+        "srun: error: node02: task 3: Exited with exit code 1",
+        "Root Cause (first observed failure):",
+    ]
+    (finding,) = (f for f in diagnose(parse_text("\n".join(lines))) if f.cause == "rank_died")
+    assert [int(one.split(":")[1]) for one in finding.evidence["lines"]] == [1, 2, 3, 4, 5, 6]

@@ -1,10 +1,11 @@
-"""What the rules look at, and what they say: `Scene` is the facts with the questions that rules ask, `Guess` one answer."""
+"""`LogContext`, the facts of a log with what rules ask of them, and `Hypothesis`, what a rule yields."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import IntEnum, auto
 from functools import cached_property
 from typing import Final
 
@@ -12,21 +13,44 @@ from netdoctor.model import Fix, Severity
 from netdoctor.nccl.interface_names import INSIDE_NAMES
 from netdoctor.nccl.log.facts import Event, LogFacts
 
-# How likely a guess is to be the cause rather than one of its effects.  Between two guesses only the order counts.
-CERTAIN: Final = 95  # NCCL names the cause itself
-STRONG: Final = 85  # an error message that has one usual cause
-LIKELY: Final = 75
-OPEN: Final = 60  # one of several causes that the log cannot tell apart
-QUIET: Final = 45  # nothing failed: a setting or a transport that costs speed
-EFFECT: Final = 30  # what a rank prints when another one has gone
+
+class Confidence(IntEnum):
+    """How likely a hypothesis is the cause rather than one of its effects.  Only the order counts.
+
+    The six levels have grades, as in a school: a rule that says two things of one line says with them which it believes more.
+    """
+
+    EFFECT_MINUS = auto()
+    EFFECT = auto()  # what a rank prints when another one has gone
+    EFFECT_PLUS = auto()
+    QUIET_MINUS = auto()
+    QUIET = auto()  # nothing failed: a setting or a transport that costs speed
+    QUIET_PLUS = auto()
+    OPEN_MINUS = auto()
+    OPEN = auto()  # one of several causes that the log cannot tell apart
+    OPEN_PLUS = auto()
+    LIKELY_MINUS = auto()
+    LIKELY = auto()
+    LIKELY_PLUS = auto()
+    STRONG_MINUS = auto()
+    STRONG = auto()  # an error message that has one usual cause
+    STRONG_PLUS = auto()
+    CERTAIN = auto()  # NCCL names the cause itself
+
+    @property
+    def word(self) -> str:
+        """The level as reports name it."""
+        if self >= Confidence.STRONG:
+            return "high"
+        return "medium" if self >= Confidence.OPEN or self is Confidence.QUIET else "low"
 
 
 @dataclass(frozen=True)
-class Guess:
-    """One hypothesis: cause, how likely, what shows it."""
+class Hypothesis:
+    """What may be wrong: a cause, how likely it is, and what shows it."""
 
     cause: str
-    weight: int
+    confidence: Confidence
     message: str
     events: tuple[Event, ...] = ()
     fix: Fix | None = None
@@ -36,25 +60,19 @@ class Guess:
     shown: tuple[str, ...] = ()  # facts that show it, where no event does
     subject: str | None = None
 
-    @property
-    def confidence(self) -> str:
-        return "high" if self.weight >= STRONG else "medium" if self.weight >= OPEN or self.weight == QUIET else "low"
 
-
-Rule = Callable[["Scene"], Iterator[Guess]]
+Rule = Callable[["LogContext"], Iterator[Hypothesis]]
 
 _LOOPBACK: Final = re.compile(r"127\.|::1$|localhost")
 _LINK_LOCAL: Final = re.compile(r"fe80:|169\.254\.")
 # The addresses that Docker's and libvirt's default bridges have on every host.
 _BRIDGE: Final = re.compile(r"172\.1[7-9]\.0\.1$|172\.2\d\.0\.1$|192\.168\.122\.1$")
-
-
 # Docker's and Podman's default pools: container addresses behind a host's own bridge.
 BRIDGED: Final = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.|10\.88\.")
 
 
 def local_interface(name: str) -> bool:
-    """One that carries traffic within a host only, by the name that Docker, libvirt, CNI plugins and VPNs give it."""
+    """Whether an interface carries traffic within its host only, by the names of Docker, libvirt, CNI plugins and VPNs."""
     return name == "lo" or name.startswith(INSIDE_NAMES)
 
 
@@ -75,8 +93,13 @@ def is_ipv6(address: str) -> bool:
     return address.count(":") >= 2
 
 
-class Scene:
-    """The facts of a log with what several rules ask about them."""
+class LogContext:
+    """The facts of a log with what several rules ask about them.
+
+    One log goes through four shapes.  `log.accumulator.Accumulator` is what the parser counts and keeps while lines stream by;
+    `log.merge` makes `LogFacts` of it, the log as data, whose `ranks` hold a `RankFacts` for each process; this class answers
+    questions about them and is thrown away after the diagnosis.
+    """
 
     def __init__(self, facts: LogFacts) -> None:
         self.facts = facts
@@ -90,8 +113,8 @@ class Scene:
         """Events of these kinds, without those of NCCL's RAS thread."""
         return tuple(e for k in kinds for e in self._by_kind.get(k, ()))
 
-    def loud(self, *kinds: str) -> tuple[Event, ...]:
-        """The same without those that NCCL printed as INFO: it went on after them."""
+    def above_info(self, *kinds: str) -> tuple[Event, ...]:
+        """Events of these kinds but those that NCCL printed as INFO, after which it goes on."""
         return tuple(e for e in self.of(*kinds) if e.data.get("level") != "INFO")
 
     @cached_property
@@ -108,9 +131,9 @@ class Scene:
             and f.env.get("NCCL_SHM_DISABLE") != "1"
         ):
             return True
-        seen = {r for p in f.ranks for r in p.ranks}
+        ranks = {r for p in f.ranks for r in p.ranks}
         devices = {d for p in f.ranks for d in p.devs}  # of one host, here
-        return False if f.nranks and max(len(seen), len(devices)) >= f.nranks else None
+        return False if f.nranks and max(len(ranks), len(devices)) >= f.nranks else None
 
     @cached_property
     def came_up(self) -> bool:
@@ -134,10 +157,10 @@ class Scene:
 
     @cached_property
     def broken_locally(self) -> bool:
-        """A rank failed by itself: what others say about the network may be the echo."""
+        """Whether a rank failed by itself: network errors of other ranks may then be its consequence."""
         return bool(
-            self.loud("cuda", "shm_full", "oom", "duplicate_gpu", "nvls_bind", "driver")
-            or any(sudden(e) for e in self.of("died"))
+            self.above_info("cuda", "shm_full", "oom", "duplicate_gpu", "nvls_bind", "driver")
+            or any(killed_from_outside(e) for e in self.of("died"))
         )
 
     @cached_property
@@ -163,7 +186,7 @@ class Scene:
         return tuple(out)
 
 
-def sudden(event: Event) -> bool:
+def killed_from_outside(event: Event) -> bool:
     """A death that NCCL did not cause: SIGKILL, the OOM killer, a scheduler's out-of-memory."""
     d = event.data
     signal = d.get("signal", "")
@@ -175,8 +198,8 @@ def sudden(event: Event) -> bool:
     )
 
 
-def who(events: Iterable[Event]) -> str:
-    """Who printed the first of these: ``rank 3 (node07)``."""
+def author(events: Iterable[Event]) -> str:
+    """The process that printed the first of these: ``rank 3 (node07)``."""
     for e in events:
         if e.rank is not None:
             return f"rank {e.rank} ({e.host})" if e.host else f"rank {e.rank}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.context import CERTAIN, EFFECT, LIKELY, OPEN, QUIET, STRONG, Guess, Scene
+from netdoctor.nccl.diagnosis.context import Confidence, Hypothesis, LogContext
 from netdoctor.nccl.log.facts import Event
 
 _MAP = Fix(
@@ -26,26 +28,30 @@ _SHM = Fix(
     ("docker run --shm-size=8g …   # or --ipc=host", "df -h /dev/shm; ls -l /dev/shm/nccl-*   # left behind by a crash?"),
     ("volumes: [{name: shm, emptyDir: {medium: Memory}}] mounted at /dev/shm",),
 )
+_IMEX = Fix(
+    "start nvidia-imex on every node of the rack with the same node list, and give the job an IMEX channel",
+    ("nvidia-imex-ctl -N", "ls /dev/nvidia-caps-imex-channels"),
+)
 
 
-def duplicate(s: Scene) -> Iterator[Guess]:
+def duplicate(log: LogContext) -> Iterator[Hypothesis]:
     """src/init.cc: two ranks of one host with one bus id (up to 2.29), or one GPU UUID (2.30.7)."""
-    events = s.of("duplicate_gpu")
+    events = log.of("duplicate_gpu")
     if events:
         a, b = events[0].data.get("a"), events[0].data.get("b")
-        yield Guess(
+        yield Hypothesis(
             "duplicate_gpu",
-            CERTAIN,
+            Confidence.CERTAIN,
             f"ranks {a} and {b} took one GPU" if a and b else "several ranks took one GPU",
             events,
             _MAP,
         )
 
 
-def shared_memory(s: Scene) -> Iterator[Guess]:
+def shared_memory(log: LogContext) -> Iterator[Hypothesis]:
     """/dev/shm cannot hold NCCL's segments: 64 MB is Docker's default (src/misc/shmutils.cc)."""
-    full = tuple(e for e in s.of("shm_full") if e.data.get("level") != "INFO" or "no space" in e.text.lower())
-    events = full + s.loud("shm_error")
+    full = tuple(e for e in log.of("shm_full") if e.data.get("level") != "INFO" or "no space" in e.text.lower())
+    events = full + log.above_info("shm_error")
     if not events:
         return
     text = " ".join(e.text.lower() for e in events)
@@ -54,175 +60,234 @@ def shared_memory(s: Scene) -> Iterator[Guess]:
         f"a segment of {int(size):,} bytes did not fit into /dev/shm" if size and size.isdecimal() else "/dev/shm is too small"
     )
     if "no space" in text or full:
-        yield Guess(
+        yield Hypothesis(
             "shm_disabled_or_small",
-            CERTAIN - 2,
+            Confidence.CERTAIN,
             what,
             events,
             _SHM,
             notes=("NCCL_SHM_DISABLE=1 only moves the traffic to the network",),
         )
     else:
-        yield Guess(
+        yield Hypothesis(
             "shm_disabled_or_small",
-            LIKELY,
+            Confidence.LIKELY,
             "a shared-memory segment could not be made or opened: /dev/shm is full, absent, or another container's",
             events,
             _SHM,
         )
 
 
-_MISMATCH = re.compile(
-    r"no cuda-capable device|driver version is insufficient|initialization error|forward compat|unsupported toolchain"
-    r"|no kernel image|unsupported ptx|not supported in the installed|unsupported display driver|driver shutting down"
-    r"|shared object initialization"
-)
-_BROKEN = re.compile(
-    r"illegal memory access|illegal address|launch failure|launch failed|misaligned|assert|illegal instruction|hardware stack"
-)
-_HARDWARE = re.compile(r"ecc|nvlink was|hardware error|gpu is lost|unspecified hardware|unknown error")
+class _CudaFailure(NamedTuple):
+    """What a failed CUDA call means, by its error text (cudaGetErrorString's), its code, or NCCL's source file that made it.
+
+    `{what}` in a message is the error text.
+    """
+
+    hypotheses: tuple[Hypothesis, ...]
+    text: re.Pattern[str] | None = None
+    source: str | None = None
+    code: str | None = None
+
+    def fits(self, text: str, source: str, code: str | None) -> bool:
+        return bool(
+            (self.text and self.text.search(text))
+            or (self.source and self.source in source)
+            or (self.code and self.code == code)
+        )
 
 
-def cuda(s: Scene) -> Iterator[Guess]:
-    """``Cuda failure '…'`` (src/include/checks.h), and the same in torch's words; the text is cudaGetErrorString's."""
-    for e in s.of("cuda"):
-        what = e.data.get("what", e.text)
-        low, source = what.lower(), f"{e.source} {e.text[:80]}".lower()
-        echo = EFFECT if e.data.get("level") == "INFO" and s.loud("cuda") else 0
-        if echo:
-            continue
-        if "nvls.cc" in source:
-            yield from _nvls(s, (e,), what)
-        elif "mnnvl" in source or "fabric" in low:
-            yield Guess("imex", STRONG, f"multi-node NVLink could not be set up: {what}", (e,), _IMEX)
-        elif "system not yet initialized" in low or e.data.get("code") == "802":
-            yield Guess(
+_UNUSABLE = Hypothesis("cuda_driver_mismatch", Confidence.STRONG_PLUS, "CUDA cannot be used here: {what}", fix=_DRIVER)
+# The first that fits decides.  A failure in nvls.cc is judged before them, whatever its error is.
+_CUDA_FAILURES: Final = (
+    _CudaFailure(
+        (Hypothesis("imex", Confidence.STRONG, "multi-node NVLink could not be set up: {what}", fix=_IMEX),),
+        text=re.compile("fabric"),
+        source="mnnvl",
+    ),
+    _CudaFailure(
+        (
+            Hypothesis(
                 "fabric_manager",
-                STRONG + 6,
+                Confidence.STRONG_PLUS,
                 "CUDA error 802: the NVSwitch fabric is not initialised, Fabric Manager does not run",
-                (e,),
-                _FM,
-            )
-            yield Guess("cuda_driver_mismatch", OPEN - 5, "CUDA cannot be initialised", (e,), _DRIVER)
-        elif "invalid device ordinal" in low:
-            yield Guess(
+                fix=_FM,
+            ),
+            Hypothesis("cuda_driver_mismatch", Confidence.OPEN_MINUS, "CUDA cannot be initialised", fix=_DRIVER),
+        ),
+        text=re.compile("system not yet initialized"),
+        code="802",
+    ),
+    _CudaFailure(
+        (
+            Hypothesis(
                 "device_mapping",
-                STRONG + 5,
+                Confidence.STRONG_PLUS,
                 "a GPU that a rank must open is not visible to it",
-                (e,),
-                _MAP,
+                fix=_MAP,
                 notes=("ranks of one node must all see every GPU of the job on it (CUDA_VISIBLE_DEVICES, --gpus-per-task)",),
-            )
-            yield Guess("env_misuse", OPEN - 5, "CUDA_VISIBLE_DEVICES differs between ranks of a node", (e,))
-        elif _MISMATCH.search(low):
-            yield Guess("cuda_driver_mismatch", STRONG + 5, f"CUDA cannot be used here: {what}", (e,), _DRIVER)
-            if "no cuda-capable" in low:
-                yield Guess("device_mapping", OPEN - 5, "no GPU is visible to this process", (e,), _MAP)
-        elif "out of memory" in low:
-            yield Guess(
+            ),
+            Hypothesis("env_misuse", Confidence.OPEN_MINUS, "CUDA_VISIBLE_DEVICES differs between ranks of a node"),
+        ),
+        text=re.compile("invalid device ordinal"),
+    ),
+    _CudaFailure(
+        (_UNUSABLE, Hypothesis("device_mapping", Confidence.OPEN_MINUS, "no GPU is visible to this process", fix=_MAP)),
+        text=re.compile("no cuda-capable device"),
+    ),
+    _CudaFailure(
+        (_UNUSABLE,),
+        text=re.compile(
+            r"driver version is insufficient|initialization error|forward compat|unsupported toolchain|no kernel image"
+            r"|unsupported ptx|not supported in the installed|unsupported display driver|driver shutting down"
+            r"|shared object initialization"
+        ),
+    ),
+    _CudaFailure(
+        (
+            Hypothesis(
                 "rank_died",
-                LIKELY,
+                Confidence.LIKELY,
                 "the GPU's memory was full when NCCL asked for buffers",
-                (e,),
-                Fix(
+                fix=Fix(
                     "leave room for NCCL's buffers (about 1 GB a communicator on many channels)",
                     ("nvidia-smi   # another process on that GPU?",),
                 ),
-            )
-        elif _BROKEN.search(low):
-            yield Guess(
+            ),
+        ),
+        text=re.compile("out of memory"),
+    ),
+    _CudaFailure(
+        (
+            Hypothesis(
                 "rank_died",
-                LIKELY,
-                f"a kernel of the program broke the GPU context ({what}); NCCL only reports it",
-                (e,),
-                Fix("find the kernel", ("CUDA_LAUNCH_BLOCKING=1 python …", "compute-sanitizer python …")),
-            )
-        elif _HARDWARE.search(low):
-            yield Guess("rank_died", LIKELY, f"the GPU failed: {what}", (e,), how="dmesg | grep -i xid; nvidia-smi -q -d ECC")
-            yield Guess("inventory", OPEN, "the GPU needs a reset or replacement", (e,))
-        elif "p2p.cc" in source or "peer access" in low or "mapping of buffer" in low:
-            yield Guess(
-                "p2p_disabled", STRONG - 2, f"peer-to-peer between GPUs does not work: {what}", (e,), severity=Severity.CRITICAL
-            )
-            yield Guess("acs_iommu", OPEN - 5, "ACS or the IOMMU may stand between the GPUs", (e,))
-        else:
-            yield Guess("other", OPEN, f"CUDA failed: {what}", (e,))
-    events = tuple(e for e in s.of("driver"))
-    if events and not s.of("cuda"):
-        nvml = all("nvml" in e.text.lower() and "mismatch" not in e.text.lower() for e in events)
-        if not (nvml and s.came_up):
-            yield Guess(
-                "cuda_driver_mismatch",
-                STRONG + 5,
-                f"driver and CUDA do not fit together, or there is no driver: {events[0].text[:100]}",
-                events,
-                _DRIVER,
-            )
+                Confidence.LIKELY,
+                "a kernel of the program broke the GPU context ({what}); NCCL only reports it",
+                fix=Fix("find the kernel", ("CUDA_LAUNCH_BLOCKING=1 python …", "compute-sanitizer python …")),
+            ),
+        ),
+        text=re.compile(
+            r"illegal memory access|illegal address|launch failure|launch failed|misaligned|assert|illegal instruction"
+            r"|hardware stack"
+        ),
+    ),
+    _CudaFailure(
+        (
+            Hypothesis(
+                "rank_died", Confidence.LIKELY, "the GPU failed: {what}", how="dmesg | grep -i xid; nvidia-smi -q -d ECC"
+            ),
+            Hypothesis("inventory", Confidence.OPEN, "the GPU needs a reset or replacement"),
+        ),
+        text=re.compile(r"ecc|nvlink was|hardware error|gpu is lost|unspecified hardware|unknown error"),
+    ),
+    _CudaFailure(
+        (
+            Hypothesis(
+                "p2p_disabled",
+                Confidence.STRONG_MINUS,
+                "peer-to-peer between GPUs does not work: {what}",
+                severity=Severity.CRITICAL,
+            ),
+            Hypothesis("acs_iommu", Confidence.OPEN_MINUS, "ACS or the IOMMU may stand between the GPUs"),
+        ),
+        text=re.compile("peer access|mapping of buffer"),
+        source="p2p.cc",
+    ),
+)
+_OTHER_FAILURE: Final = _CudaFailure((Hypothesis("other", Confidence.OPEN, "CUDA failed: {what}"),))
 
 
-def _nvls(s: Scene, events: tuple[Event, ...], what: str) -> Iterator[Guess]:
+def cuda(log: LogContext) -> Iterator[Hypothesis]:
+    """``Cuda failure '…'`` (src/include/checks.h), and the same in torch's words."""
+    for e in log.of("cuda"):
+        if e.data.get("level") == "INFO" and log.above_info("cuda"):
+            continue  # NCCL prints the call stack of a failure again, as INFO
+        what = e.data.get("what", e.text)
+        source = f"{e.source} {e.text[:80]}".lower()
+        if "nvls.cc" in source:
+            yield from _nvls(log, (e,), what)
+            continue
+        failure = next((f for f in _CUDA_FAILURES if f.fits(what.lower(), source, e.data.get("code"))), _OTHER_FAILURE)
+        for h in failure.hypotheses:
+            yield replace(h, message=h.message.format(what=what), events=(e,))
+
+
+def driver(log: LogContext) -> Iterator[Hypothesis]:
+    """The driver is missing or another one than CUDA's; NVML alone failing does no harm to a job that came up."""
+    events = log.of("driver")
+    if not events or log.of("cuda"):
+        return
+    nvml_only = all("nvml" in e.text.lower() and "mismatch" not in e.text.lower() for e in events)
+    if not (nvml_only and log.came_up):
+        text = f"driver and CUDA do not fit together, or there is no driver: {events[0].text[:100]}"
+        yield Hypothesis("cuda_driver_mismatch", Confidence.STRONG_PLUS, text, events, _DRIVER)
+
+
+def _nvls(log: LogContext, events: tuple[Event, ...], what: str) -> Iterator[Hypothesis]:
     went_on = all("proceeding without nvls" in e.text.lower() or e.data.get("level") == "INFO" for e in events)
-    yield Guess(
+    yield Hypothesis(
         "nvls_failure",
-        CERTAIN - 2,
+        Confidence.CERTAIN,
         f"NVLink SHARP multicast memory could not be bound: {what}",
-        events + s.of("fabric_manager"),
+        events + log.of("fabric_manager"),
         _FM,
         severity=Severity.WARNING if went_on else None,
         how="fabricmanager.log, `nvidia-smi -q | grep -A3 Fabric`; nvidia-smi looks clean while multicast is stuck",
         notes=("NCCL_NVLS_ENABLE=0 only hides it: reductions are slower without",),
     )
-    yield Guess(
+    yield Hypothesis(
         "fabric_manager",
-        STRONG if s.of("fabric_manager") else OPEN,
+        Confidence.STRONG if log.of("fabric_manager") else Confidence.OPEN,
         "Fabric Manager or an NVSwitch is in a bad state",
-        events + s.of("fabric_manager"),
+        events + log.of("fabric_manager"),
         _FM,
     )
 
 
-_IMEX = Fix(
-    "start nvidia-imex on every node of the rack with the same node list, and give the job an IMEX channel",
-    ("nvidia-imex-ctl -N", "ls /dev/nvidia-caps-imex-channels"),
-)
-
-
-def nvlink(s: Scene) -> Iterator[Guess]:
+def nvlink(log: LogContext) -> Iterator[Hypothesis]:
     """NVLS, multi-node NVLink, links that are down.  src/transport/nvls.cc, src/mnnvl.cc, src/graph/paths.cc."""
-    bind = s.of("nvls_bind")
+    bind = log.of("nvls_bind")
     if bind:
-        yield from _nvls(s, bind, f"CUDA error {bind[0].data.get('code', '?')} {bind[0].data.get('what', '')}".strip())
-    elif s.of("fabric_manager"):
-        yield Guess("fabric_manager", STRONG + 3, "Fabric Manager reports a fault", s.of("fabric_manager"), _FM)
-    if s.loud("multicast"):
-        yield Guess("nvls_failure", LIKELY, "multicast was asked for and is not available", s.loud("multicast"), _FM)
-    if s.loud("imex"):
-        yield Guess(
-            "imex", STRONG + 5, "multi-node NVLink is there but does not work: IMEX is not set up", s.loud("imex"), _IMEX
+        yield from _nvls(log, bind, f"CUDA error {bind[0].data.get('code', '?')} {bind[0].data.get('what', '')}".strip())
+    elif log.of("fabric_manager"):
+        yield Hypothesis(
+            "fabric_manager", Confidence.STRONG_PLUS, "Fabric Manager reports a fault", log.of("fabric_manager"), _FM
         )
-    if s.of("nvlink_p2p"):
-        yield Guess(
+    if log.above_info("multicast"):
+        yield Hypothesis(
+            "nvls_failure", Confidence.LIKELY, "multicast was asked for and is not available", log.above_info("multicast"), _FM
+        )
+    if log.above_info("imex"):
+        yield Hypothesis(
+            "imex",
+            Confidence.STRONG_PLUS,
+            "multi-node NVLink is there but does not work: IMEX is not set up",
+            log.above_info("imex"),
+            _IMEX,
+        )
+    if log.of("nvlink_p2p"):
+        yield Hypothesis(
             "p2p_disabled",
-            STRONG + 3,
+            Confidence.STRONG_PLUS,
             "GPUs that are linked by NVLink cannot reach each other: a hardware fault",
-            s.of("nvlink_p2p"),
+            log.of("nvlink_p2p"),
             severity=Severity.CRITICAL,
             how="nvidia-smi nvlink -s; nvidia-smi topo -p2p r",
         )
-        yield Guess("link_degraded", OPEN, "an NVLink may be down", s.of("nvlink_p2p"))
-    if s.of("nvlink_degraded"):
-        yield Guess(
+        yield Hypothesis("link_degraded", Confidence.OPEN, "an NVLink may be down", log.of("nvlink_p2p"))
+    if log.of("nvlink_degraded"):
+        yield Hypothesis(
             "link_degraded",
-            STRONG,
+            Confidence.STRONG,
             "the NVLink fabric reports reduced bandwidth",
-            s.of("nvlink_degraded"),
+            log.of("nvlink_degraded"),
             how="nvidia-smi nvlink -s",
         )
 
 
-def hardware(s: Scene) -> Iterator[Guess]:
+def hardware(log: LogContext) -> Iterator[Hypothesis]:
     """lspci, dmesg and RCCL lines about PCIe; Xid numbers by NVIDIA's Xid catalogue."""
-    acs = s.of("acs")
+    acs = log.of("acs")
     if acs:
         iommu = any(e.data.get("iommu") for e in acs)
         text = "the kernel runs without iommu=pt" if iommu else "ACS redirects peer-to-peer traffic on a PCIe bridge"
@@ -231,48 +296,48 @@ def hardware(s: Scene) -> Iterator[Guess]:
             ("setpci -s <bridge> ECAP_ACS+0x6.w=0000",),
             ("BIOS: ACS off; kernel command line: iommu=pt",),
         )
-        yield Guess("acs_iommu", STRONG, text, acs, fix)
-    if s.of("iommu_fault"):
-        yield Guess("acs_iommu", STRONG - 2, "the IOMMU refused accesses of a device", s.of("iommu_fault"))
-    for e in s.of("xid"):
+        yield Hypothesis("acs_iommu", Confidence.STRONG, text, acs, fix)
+    if log.of("iommu_fault"):
+        yield Hypothesis("acs_iommu", Confidence.STRONG_MINUS, "the IOMMU refused accesses of a device", log.of("iommu_fault"))
+    for e in log.of("xid"):
         xid = e.data.get("xid", "")
         if xid == "79":
-            yield Guess("inventory", STRONG, "a GPU has fallen off the bus (Xid 79)", (e,))
+            yield Hypothesis("inventory", Confidence.STRONG, "a GPU has fallen off the bus (Xid 79)", (e,))
         elif xid == "74":
-            yield Guess("link_degraded", STRONG, "NVLink error (Xid 74)", (e,))
+            yield Hypothesis("link_degraded", Confidence.STRONG, "NVLink error (Xid 74)", (e,))
         elif xid in {"48", "63", "64", "92", "94", "95"}:
-            yield Guess("rank_died", LIKELY, f"uncorrectable memory error of a GPU (Xid {xid})", (e,))
+            yield Hypothesis("rank_died", Confidence.LIKELY, f"uncorrectable memory error of a GPU (Xid {xid})", (e,))
         else:
-            yield Guess("rank_died", OPEN - 2, f"the driver reports Xid {xid}", (e,))
-    if s.loud("wrong_data"):
-        yield Guess(
+            yield Hypothesis("rank_died", Confidence.OPEN_MINUS, f"the driver reports Xid {xid}", (e,))
+    if log.above_info("wrong_data"):
+        yield Hypothesis(
             "wrong_data",
-            CERTAIN - 3,
+            Confidence.CERTAIN,
             "the reduced values are wrong",
-            s.loud("wrong_data"),
+            log.above_info("wrong_data"),
             how="nvidia-smi -q -d ECC; the same test pairwise",
         )
 
 
-def switches(s: Scene) -> Iterator[Guess]:
+def switches(log: LogContext) -> Iterator[Hypothesis]:
     """Peer-to-peer or shared memory switched off by a variable while several ranks share a node."""
-    f = s.facts
+    f = log.facts
     if f.nranks == 1 or (f.ranks and f.nodes and f.nranks == f.nodes):
         return
     geforce = any("geforce" in g.lower() for g in f.gpus)
     staged = [t for t in f.transports if t.startswith("SHM")]
     if f.env.get("NCCL_P2P_DISABLE") == "1" and (staged or not f.transports) and not geforce:
-        yield Guess(
+        yield Hypothesis(
             "p2p_disabled",
-            QUIET,
+            Confidence.QUIET,
             "NCCL_P2P_DISABLE=1: GPUs of a node exchange data through host memory",
             shown=("NCCL_P2P_DISABLE set to 1", *staged[:2]),
             fix=Fix("remove the variable; if jobs hang without it, look for ACS and the IOMMU", ("unset NCCL_P2P_DISABLE",)),
         )
-    if f.env.get("NCCL_SHM_DISABLE") == "1" and any(t.startswith("NET") for t in f.transports) and s.many_nodes is False:
-        yield Guess(
+    if f.env.get("NCCL_SHM_DISABLE") == "1" and any(t.startswith("NET") for t in f.transports) and log.many_nodes is False:
+        yield Hypothesis(
             "shm_disabled_or_small",
-            QUIET,
+            Confidence.QUIET,
             "NCCL_SHM_DISABLE=1: ranks of one node talk over the network",
             shown=("NCCL_SHM_DISABLE set to 1",),
             fix=Fix("remove the variable and enlarge /dev/shm instead", ("unset NCCL_SHM_DISABLE",)),
@@ -288,33 +353,33 @@ def _bits(mask: str) -> int:
     )
 
 
-def affinity(s: Scene) -> Iterator[Guess]:
+def affinity(log: LogContext) -> Iterator[Hypothesis]:
     """src/graph/topo.cc, ncclTopoGetCpuAffinity: the GPU's CPUs against those that the process may use."""
     fix = Fix(
         "bind each rank to the NUMA node of its GPU",
         ("srun --gpus-per-task=1 --gpu-bind=closest --cpu-bind=cores …", "numactl --cpunodebind=<node> --membind=<node> …"),
     )
-    clash = [(p, g, c) for p in s.facts.ranks for g, c in p.cpu_conflict.items()]
+    clash = [(p, g, c) for p in log.facts.ranks for g, c in p.cpu_conflict.items()]
     if clash:
         p, gpu, (mine, theirs) = clash[0]
-        yield Guess(
+        yield Hypothesis(
             "numa_affinity",
-            QUIET,
+            Confidence.QUIET,
             f"GPU {gpu} of {p.host or 'this host'} belongs to CPUs {mine}, the process may only use {theirs}",
             shown=(f"Affinity for GPU {gpu} is empty",),
             fix=fix,
             subject=p.host or None,
         )
     squeezed: dict[tuple[str, str], set[int]] = {}
-    for p in s.facts.ranks:
+    for p in log.facts.ranks:
         for gpu, mask in p.affinity.items():
             if _bits(mask) == 1:
                 squeezed.setdefault((p.host, mask), set()).add(gpu)
     for (host, mask), gpus in squeezed.items():
         if len(gpus) > 1:
-            yield Guess(
+            yield Hypothesis(
                 "numa_affinity",
-                QUIET - 1,
+                Confidence.QUIET_MINUS,
                 f"{len(gpus)} ranks of {host or 'one host'} share one CPU (mask {mask})",
                 shown=(f"Setting affinity for GPU {min(gpus)} to {mask}",),
                 fix=fix,
@@ -323,4 +388,4 @@ def affinity(s: Scene) -> Iterator[Guess]:
             return
 
 
-RULES = (duplicate, shared_memory, cuda, nvlink, hardware, switches, affinity)
+RULES = (duplicate, shared_memory, cuda, driver, nvlink, hardware, switches, affinity)

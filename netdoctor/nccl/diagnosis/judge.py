@@ -9,7 +9,7 @@ from typing import Any, Final
 from netdoctor.causes import CAUSES
 from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis import gpu, network, rdma, sockets, software, termination
-from netdoctor.nccl.diagnosis.context import EFFECT, Guess, Rule, Scene, who
+from netdoctor.nccl.diagnosis.context import Confidence, Hypothesis, LogContext, Rule, author
 from netdoctor.nccl.log.facts import Event, LogFacts
 
 RULES: Final[tuple[Rule, ...]] = (*gpu.RULES, *sockets.RULES, *rdma.RULES, *network.RULES, *software.RULES, *termination.RULES)
@@ -19,28 +19,28 @@ _MAX: Final = 6  # findings that fail
 
 def diagnose(facts: LogFacts) -> tuple[Finding, ...]:
     """The findings of a log: fails (likeliest first), what the log cannot tell, or a pass where it shows a healthy job."""
-    scene = Scene(facts)
-    guesses = _merged(g for rule in RULES for g in rule(scene))
-    if guesses:
-        # A consequence is worth a finding of its own only where no cause is known.
-        top = guesses[0].weight
-        kept = [g for g in guesses if g.weight > EFFECT + 12 or top <= EFFECT + 12][:_MAX]
-        return tuple(_finding(scene, g, guesses[0]) for g in kept)
-    return (_quiet(scene),)
+    log = LogContext(facts)
+    hypotheses = _merged(hypothesis for rule in RULES for hypothesis in rule(log))
+    if not hypotheses:
+        return (_without_hypothesis(log),)
+    top = hypotheses[0]
+    # A consequence is worth a finding of its own only where no cause is known.
+    least = Confidence.EFFECT_MINUS if top.confidence <= Confidence.EFFECT_PLUS else Confidence.QUIET_MINUS
+    return tuple(_finding(h, top) for h in [h for h in hypotheses if h.confidence >= least][:_MAX])
 
 
-def _merged(guesses: Iterable[Guess]) -> list[Guess]:
-    """One guess a cause: the likeliest, with the evidence of all that are as likely."""
-    best: dict[str, Guess] = {}
-    for g in guesses:
-        have = best.get(g.cause)
-        if have is None:
-            best[g.cause] = g
-        elif g.weight > have.weight:
-            best[g.cause] = replace(g, events=_union(g.events, have.events))
+def _merged(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
+    """One hypothesis a cause: the likeliest, with the evidence of all that are as likely."""
+    best: dict[str, Hypothesis] = {}
+    for h in hypotheses:
+        before = best.get(h.cause)
+        if before is None:
+            best[h.cause] = h
+        elif h.confidence > before.confidence:
+            best[h.cause] = replace(h, events=_union(h.events, before.events))
         else:
-            best[g.cause] = replace(have, events=_union(have.events, g.events))
-    return sorted(best.values(), key=lambda g: (-g.weight, min((_order(e) for e in g.events), default=("~", "", 0))))
+            best[h.cause] = replace(before, events=_union(before.events, h.events))
+    return sorted(best.values(), key=lambda h: (-h.confidence, min((_order(e) for e in h.events), default=("~", "", 0))))
 
 
 def _union(a: tuple[Event, ...], b: tuple[Event, ...]) -> tuple[Event, ...]:
@@ -51,39 +51,39 @@ def _order(e: Event) -> tuple[str, str, int]:
     return e.at or "~", e.file, e.line
 
 
-def _finding(scene: Scene, guess: Guess, top: Guess) -> Finding:
-    cause = CAUSES[guess.cause]
-    events = sorted(guess.events, key=_order)
+def _finding(hypothesis: Hypothesis, top: Hypothesis) -> Finding:
+    cause = CAUSES[hypothesis.cause]
+    events = sorted(hypothesis.events, key=_order)
     evidence: dict[str, Any] = {
-        "confidence": guess.confidence,
+        "confidence": hypothesis.confidence.word,
         "lines": [
             f"{e.where}: {e.text[:300]}" + (f" (and {e.count - 1} more like it)" if e.count > 1 else "")
             for e in _spread(events)
         ],
     }
-    if guess.shown:
-        evidence["shown"] = list(guess.shown)
+    if hypothesis.shown:
+        evidence["shown"] = list(hypothesis.shown)
     if events:
-        evidence |= _people(events)
-    if guess is not top:
+        evidence |= _origin(events)
+    if hypothesis is not top:
         evidence["alternative"] = True
-    look = guess.how or (f"netdoctor preflight --only {','.join(cause.look)}" if cause.look else None)
-    if guess.how and cause.look:
-        look = f"{guess.how}; netdoctor preflight --only {','.join(cause.look)}"
-    severity = guess.severity or cause.severity
-    if guess is not top:  # another reading of what the first finding shows is no worse than it
+    look = hypothesis.how or (f"netdoctor preflight --only {','.join(cause.look)}" if cause.look else None)
+    if hypothesis.how and cause.look:
+        look = f"{hypothesis.how}; netdoctor preflight --only {','.join(cause.look)}"
+    severity = hypothesis.severity or cause.severity
+    if hypothesis is not top:  # another reading of what the first finding shows is no worse than it
         severity = min(severity, top.severity or CAUSES[top.cause].severity, key=lambda s: s.rank)
     return Finding(
         Status.FAIL,
-        guess.message,
-        guess.subject or (who(events) if events else "job"),
+        hypothesis.message,
+        hypothesis.subject or (author(events) if events else "job"),
         severity,
-        guess.cause,
+        hypothesis.cause,
         evidence=evidence,
         how=look,
         why=cause.costs,
-        notes=guess.notes,
-        fix=guess.fix,
+        notes=hypothesis.notes,
+        fix=hypothesis.fix,
         check="log",
     )
 
@@ -91,13 +91,15 @@ def _finding(scene: Scene, guess: Guess, top: Guess) -> Finding:
 def _spread(events: list[Event]) -> list[Event]:
     """The first line of every kind, then further ones, in the order of the log."""
     events = _once(events)
-    firsts = {e.kind: e for e in reversed(events)}
+    firsts: dict[str, Event] = {}
+    for e in events:
+        firsts.setdefault(e.kind, e)
     chosen = [*firsts.values(), *(e for e in events if e is not firsts[e.kind])][:_LINES]
     return sorted(chosen, key=lambda e: (e.file, e.line))
 
 
 def _once(events: list[Event]) -> list[Event]:
-    """One event a message.  A message may be of several kinds, and one line may hold the messages of several writers."""
+    """One event a message: a message may be of several kinds, and one line may hold the messages of several writers."""
     kept: dict[tuple[str, int], list[Event]] = {}
     for e in sorted(events, key=lambda e: (-len(e.text), -e.count)):
         same = kept.setdefault((e.file, e.line), [])
@@ -106,8 +108,8 @@ def _once(events: list[Event]) -> list[Event]:
     return [e for e in events if any(e is other for other in kept[e.file, e.line])]
 
 
-def _people(events: list[Event]) -> Mapping[str, Any]:
-    """Who failed first, and how many more say the same."""
+def _origin(events: list[Event]) -> Mapping[str, Any]:
+    """The process that failed first, and the others that print the same."""
     out: dict[str, Any] = {}
     first = events[0]
     if first.rank is not None:
@@ -125,15 +127,15 @@ def _people(events: list[Event]) -> Mapping[str, Any]:
     return out
 
 
-def _quiet(scene: Scene) -> Finding:
-    """No rule speaks.  Then the log shows a job that came up, or it does not show enough."""
-    f = scene.facts
-    failed = scene.loud("generic")
+def _without_hypothesis(log: LogContext) -> Finding:
+    """No rule yields anything: the log shows a job that came up, or it does not show enough."""
+    f = log.facts
+    failed = log.above_info("generic")
     if failed:
         return Finding(
             Status.UNKNOWN,
             "NCCL failed, and the lines that say why are not in this log",
-            who(failed),
+            author(failed),
             evidence={"lines": [f"{e.where}: {e.text[:300]}" for e in failed[:_LINES]]},
             how="run it again with NCCL_DEBUG=INFO and keep the output of every rank (NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log)",
             check="log",
@@ -147,7 +149,7 @@ def _quiet(scene: Scene) -> Finding:
             f"{f.comms_started - f.comms_complete} communicators of {f.comms_started} were started and not finished in this log"
         )
         return Finding(Status.UNKNOWN, text, how="the logs of the other ranks; netdoctor ras while the job hangs", check="log")
-    if not scene.came_up:
+    if not log.came_up:
         return Finding(
             Status.UNKNOWN,
             "the log ends before a communicator is set up",

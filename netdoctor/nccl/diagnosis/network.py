@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.context import CERTAIN, LIKELY, OPEN, QUIET, STRONG, Guess, Scene
+from netdoctor.nccl.diagnosis.context import Confidence, Hypothesis, LogContext
 from netdoctor.nccl.log.facts import SOCKET, NetSource, Via
 
 _DEVICES = Fix(
@@ -25,182 +27,255 @@ _GDR = Fix(
 _NETDEV = re.compile(r"(?:\^|=)*(?:eth|en[ospx]|bond|ib\d|ibp|ibs|hsn|em\d|p\d+p)")
 
 
-def plugins(s: Scene) -> Iterator[Guess]:
+def plugins(log: LogContext) -> Iterator[Hypothesis]:
     """Network plugins that cannot be loaded or find no device.  src/plugin/net.cc, aws-ofi-nccl src/nccl_ofi_net.cpp."""
-    f = s.facts
-    works = bool(f.net and f.net not in {"Socket", "IB"} and s.came_up)
-    for e in s.loud("net_not_found")[:1]:
-        yield Guess(
+    f = log.facts
+    works = bool(f.net and f.net not in {SOCKET, "IB"} and log.came_up)
+    for e in log.above_info("net_not_found")[:1]:
+        yield Hypothesis(
             "plugin_mismatch",
-            CERTAIN - 3,
+            Confidence.CERTAIN,
             f"NCCL_NET asks for {e.data.get('name', 'a network')}, which no plugin offers",
             (e,),
             _PLUGIN,
         )
-        yield Guess("env_misuse", OPEN, "NCCL_NET names a network that is not there", (e,))
-    for e in s.loud("net_none")[:1]:
+        yield Hypothesis("env_misuse", Confidence.OPEN, "NCCL_NET names a network that is not there", (e,))
+    for e in log.above_info("net_none")[:1]:
         if "initialize any" in e.text:
             forced = f.env.get("NCCL_NET", "").upper().startswith("IB") or f.no_ib_device
-            yield Guess(
+            yield Hypothesis(
                 "dev_infiniband_missing",
-                STRONG + 3 if forced else OPEN,
+                Confidence.STRONG_PLUS if forced else Confidence.OPEN,
                 "no network could be initialised: the one that is asked for finds no device here",
                 (e,),
                 _DEVICES,
             )
-            yield Guess(
-                "plugin_mismatch", LIKELY if forced else STRONG, "no network plugin could be initialised", (e,), _PLUGIN
+            yield Hypothesis(
+                "plugin_mismatch",
+                Confidence.LIKELY if forced else Confidence.STRONG,
+                "no network plugin could be initialised",
+                (e,),
+                _PLUGIN,
             )
-        elif not s.loud("ofi_init", "plugin_load"):
-            yield Guess("plugin_mismatch", OPEN - 10, "two ranks have no transport in common", (e,))
-    init = s.loud("ofi_init")
+        elif not log.above_info("ofi_init", "plugin_load"):
+            yield Hypothesis("plugin_mismatch", Confidence.QUIET_PLUS, "two ranks have no transport in common", (e,))
+    init = log.above_info("ofi_init")
     if init and not works:
-        alone = s.many_nodes is False
+        alone = log.many_nodes is False
         text = (
             "libfabric has no usable EFA device here"
             if re.search(r"efa|provider", " ".join(e.text for e in init), re.IGNORECASE)
             else "the libfabric plugin could not be initialised"
         )
-        yield Guess(
-            "plugin_mismatch", LIKELY if alone else STRONG, text, init, _PLUGIN, severity=Severity.WARNING if alone else None
-        )
-    warned = tuple(e for e in s.of("ofi_any") if e.data.get("level") == "WARN")
-    if warned and not init and not works and s.of("generic", "peer_closed"):
-        text = f"the libfabric plugin complains: {warned[0].data.get('what', '')[:120]}"
-        yield Guess("plugin_mismatch", OPEN - 8, text, warned, _PLUGIN)
-    load = s.of("plugin_load")
-    if load and not works:
-        yield Guess(
+        yield Hypothesis(
             "plugin_mismatch",
-            STRONG,
+            Confidence.LIKELY if alone else Confidence.STRONG,
+            text,
+            init,
+            _PLUGIN,
+            severity=Severity.WARNING if alone else None,
+        )
+    warned = tuple(e for e in log.of("ofi_any") if e.data.get("level") == "WARN")
+    if warned and not init and not works and log.of("generic", "peer_closed"):
+        text = f"the libfabric plugin complains: {warned[0].data.get('what', '')[:120]}"
+        yield Hypothesis("plugin_mismatch", Confidence.QUIET_PLUS, text, warned, _PLUGIN)
+    load = log.of("plugin_load")
+    if load and not works:
+        yield Hypothesis(
+            "plugin_mismatch",
+            Confidence.STRONG,
             f"a plugin's library cannot be loaded: {load[0].data.get('why', load[0].text)[:140]}",
             load,
             _PLUGIN,
         )
-    elif f.plugin_error and not works and s.many_nodes is not False:
-        yield Guess(
+    elif f.plugin_error and not works and log.many_nodes is not False:
+        yield Hypothesis(
             "plugin_mismatch",
-            LIKELY,
+            Confidence.LIKELY,
             f"the network plugin cannot be loaded: {f.plugin_error[:140]}",
             shown=(f.plugin_error[:200],),
             fix=_PLUGIN,
         )
-    old = s.of("plugin_old")
-    if old and not f.plugin and s.many_nodes is not False:
-        yield Guess("plugin_mismatch", OPEN + 2, "the network plugin is too old for this NCCL", old, _PLUGIN)
-    yield from _requests(s)
+    old = log.of("plugin_old")
+    if old and not f.plugin and log.many_nodes is not False:
+        yield Hypothesis("plugin_mismatch", Confidence.OPEN, "the network plugin is too old for this NCCL", old, _PLUGIN)
+    yield from _requests(log)
 
 
-def _requests(s: Scene) -> Iterator[Guess]:
-    for e in s.of("ofi_request")[:1]:
+def _requests(log: LogContext) -> Iterator[Hypothesis]:
+    for e in log.of("ofi_request")[:1]:
         error = e.data.get("error", e.text).lower()
         if re.search(r"unresponsive|unreachable|handshake|host is down|timed? ?out", error):
             fix = Fix("see that the peer is alive; then let the security group pass all traffic within itself, both ways")
-            yield Guess("firewall_connect", STRONG - 2, "the EFA peer is known but does not complete its handshake", (e,), fix)
-            yield Guess("rank_died", OPEN, "the peer may have died", (e,))
+            yield Hypothesis(
+                "firewall_connect",
+                Confidence.STRONG_MINUS,
+                "the EFA peer is known but does not complete its handshake",
+                (e,),
+                fix,
+            )
+            yield Hypothesis("rank_died", Confidence.OPEN, "the peer may have died", (e,))
         else:
-            yield Guess("hang", OPEN, f"a libfabric request failed: {e.data.get('error', e.text)[:100]}", (e,))
-            yield Guess("firewall_connect", OPEN - 5, "the fabric to the peer may be closed", (e,))
-    for e in s.loud("ofi_register")[:1]:
+            yield Hypothesis("hang", Confidence.OPEN, f"a libfabric request failed: {e.data.get('error', e.text)[:100]}", (e,))
+            yield Hypothesis("firewall_connect", Confidence.OPEN_MINUS, "the fabric to the peer may be closed", (e,))
+    for e in log.above_info("ofi_register")[:1]:
         low = e.text.lower()
         if "cannot allocate" in low or "-12" in low:
-            yield Guess("memlock", LIKELY + 3, "libfabric could not register memory: the locked-memory limit is too low", (e,))
-        yield Guess("gdr_disabled", LIKELY, "libfabric could not register a buffer", (e,), severity=Severity.CRITICAL)
-    for e in s.loud("gdrcopy")[:1]:
-        yield Guess(
+            yield Hypothesis(
+                "memlock",
+                Confidence.LIKELY_PLUS,
+                "libfabric could not register memory: the locked-memory limit is too low",
+                (e,),
+            )
+        yield Hypothesis(
+            "gdr_disabled", Confidence.LIKELY, "libfabric could not register a buffer", (e,), severity=Severity.CRITICAL
+        )
+    for e in log.above_info("gdrcopy")[:1]:
+        yield Hypothesis(
             "plugin_mismatch",
-            OPEN,
+            Confidence.OPEN,
             "GDRCopy is not usable here: /dev/gdrdrv is not mapped, or the library is missing",
             (e,),
             Fix("map /dev/gdrdrv into the container", ("docker run --device=/dev/gdrdrv …",)),
         )
-        yield Guess("env_misuse", OPEN - 3, "a feature that needs GDRCopy is switched on", (e,))
-    for e in s.of("gdr_off_plugin")[:1]:
-        yield Guess("gdr_disabled", OPEN, "the plugin switched GPUDirect off on an instance type that has it", (e,))
+        yield Hypothesis("env_misuse", Confidence.OPEN_MINUS, "a feature that needs GDRCopy is switched on", (e,))
+    for e in log.of("gdr_off_plugin")[:1]:
+        yield Hypothesis(
+            "gdr_disabled", Confidence.OPEN, "the plugin switched GPUDirect off on an instance type that has it", (e,)
+        )
 
 
-def fallback(s: Scene) -> Iterator[Guess]:
-    """TCP sockets between nodes.  On one node no data crosses the network, and Socket is what NCCL always shows there."""
-    f = s.facts
-    if f.net != "Socket" or f.net_inferred is NetSource.ERRORS or s.many_nodes is False or f.nranks == 1:
-        return
-    if any(v.transport == "NET" and v.detail != SOCKET for v in f.vias):
-        return
-    wanted = s.wants_rdma
-    shown = ["Using network Socket", *wanted]
-    if f.libibverbs_missing:
-        shown.append("Failed to open libibverbs")
-    if f.no_ib_device:
-        shown.append("NET/IB : No device found")
-    hca = f.env.get("NCCL_IB_HCA", "")
+@dataclass(frozen=True)
+class _TcpEvidence:
+    """What a log whose data went over TCP sockets says about RDMA."""
+
+    hints: tuple[str, ...]  # that RDMA hardware is expected here
+    requested: bool  # a hint is a setting, not only a name or a plugin that an image brings along
+    slingshot: bool
+    switched_off: bool  # NCCL_IB_DISABLE=1
+    hca: str  # NCCL_IB_HCA
+    no_device: bool  # NET/IB : No device found
+    no_libibverbs: bool
+
+    @property
+    def expected(self) -> bool:
+        return bool(self.hints) or self.slingshot
+
+    @property
+    def invisible(self) -> bool:
+        return self.no_device or self.no_libibverbs
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        library = ("Failed to open libibverbs",) if self.no_libibverbs else ()
+        device = ("NET/IB : No device found",) if self.no_device else ()
+        return ("Using network Socket", *self.hints, *library, *device)
+
+
+def _tcp_evidence(log: LogContext) -> _TcpEvidence:
+    f = log.facts
     # A plugin that an image brings along says nothing about a job on one node.
-    weak = ("IPoIB",) if s.many_nodes else ("IPoIB", "network plugin")
-    asked = [w for w in wanted if not w.startswith(weak)]
-    if not s.many_nodes:
-        if asked and (f.no_ib_device or f.libibverbs_missing):
-            yield Guess(
-                "dev_infiniband_missing",
-                QUIET + 3,
-                "RDMA is asked for, but NCCL found no device and took TCP",
-                shown=tuple(shown),
-                fix=_DEVICES,
-            )
-        return
-    slingshot = any(a.ifname.startswith("hsn") for a in (*f.bootstraps, *f.socket_interfaces))
-    expected = bool(wanted) or slingshot
-    off = f.env.get("NCCL_IB_DISABLE") == "1"
-    weight = OPEN + 4 if expected or f.libibverbs_missing else OPEN - 5
-    yield Guess(
-        "transport_fallback_tcp",
-        weight,
-        "data between the nodes goes over TCP sockets" + (", though RDMA is asked for" if asked else ""),
-        shown=tuple(shown),
-        fix=Fix("remove NCCL_IB_DISABLE", ("unset NCCL_IB_DISABLE",)) if off else _DEVICES,
-        severity=None if expected or off else Severity.WARNING,
-        notes=()
-        if expected
-        else ("the log does not show whether these nodes have an RDMA network; without one, TCP is what they have",),
+    weak = ("IPoIB",) if log.many_nodes else ("IPoIB", "network plugin")
+    return _TcpEvidence(
+        hints=log.wants_rdma,
+        requested=any(not hint.startswith(weak) for hint in log.wants_rdma),
+        slingshot=any(a.ifname.startswith("hsn") for a in (*f.bootstraps, *f.socket_interfaces)),
+        switched_off=f.env.get("NCCL_IB_DISABLE") == "1",
+        hca=f.env.get("NCCL_IB_HCA", ""),
+        no_device=f.no_ib_device,
+        no_libibverbs=f.libibverbs_missing,
     )
-    if off:
-        yield Guess(
-            "env_misuse",
-            weight - 6,
-            "NCCL_IB_DISABLE=1 switches RDMA off",
-            shown=("NCCL_IB_DISABLE set to 1",),
-            fix=Fix("remove it", ("unset NCCL_IB_DISABLE",)),
-        )
-    elif hca and f.no_ib_device and _NETDEV.match(hca):
-        yield Guess(
-            "env_misuse",
-            OPEN + 8,
-            f"NCCL_IB_HCA={hca} names network interfaces, it wants RDMA devices such as mlx5_0",
-            shown=(f"NCCL_IB_HCA set to {hca}",),
-            fix=Fix("name RDMA devices", ("ibdev2netdev   # the first column", "export NCCL_IB_HCA=mlx5_0")),
-        )
-    elif slingshot:
-        yield Guess(
-            "plugin_mismatch",
-            OPEN + 6,
-            "Slingshot (hsn0) needs the libfabric plugin, and none was loaded",
-            shown=tuple(shown),
-            fix=_PLUGIN,
-        )
-    elif asked and (f.no_ib_device or f.libibverbs_missing):
-        yield Guess(
-            "dev_infiniband_missing",
-            OPEN + 6,
-            "RDMA is asked for, but no device is visible where the job runs",
-            shown=tuple(shown),
-            fix=_DEVICES,
-        )
-    elif f.libibverbs_missing or wanted:
-        yield Guess(
-            "dev_infiniband_missing",
-            OPEN - 8,
-            "the container may lack the RDMA devices or libraries",
-            shown=tuple(shown),
-            fix=_DEVICES,
-        )
+
+
+class _TcpReason(NamedTuple):
+    """Why NCCL took TCP although there may be RDMA; `{hca}` in a text is the value of NCCL_IB_HCA."""
+
+    applies: Callable[[_TcpEvidence], bool]
+    cause: str
+    confidence: Confidence
+    text: str
+    fix: Fix
+    shown: str | None = None  # None: all that `_TcpEvidence` shows
+
+
+# The first that applies is the reason.
+_TCP_REASONS: Final = (
+    _TcpReason(
+        lambda e: e.switched_off,
+        "env_misuse",
+        Confidence.OPEN_MINUS,
+        "NCCL_IB_DISABLE=1 switches RDMA off",
+        Fix("remove it", ("unset NCCL_IB_DISABLE",)),
+        "NCCL_IB_DISABLE set to 1",
+    ),
+    _TcpReason(
+        lambda e: e.no_device and _NETDEV.match(e.hca) is not None,
+        "env_misuse",
+        Confidence.LIKELY_MINUS,
+        "NCCL_IB_HCA={hca} names network interfaces, it wants RDMA devices such as mlx5_0",
+        Fix("name RDMA devices", ("ibdev2netdev   # the first column", "export NCCL_IB_HCA=mlx5_0")),
+        "NCCL_IB_HCA set to {hca}",
+    ),
+    _TcpReason(
+        lambda e: e.slingshot,
+        "plugin_mismatch",
+        Confidence.LIKELY_MINUS,
+        "Slingshot (hsn0) needs the libfabric plugin, and none was loaded",
+        _PLUGIN,
+    ),
+    _TcpReason(
+        lambda e: e.requested and e.invisible,
+        "dev_infiniband_missing",
+        Confidence.LIKELY_MINUS,
+        "RDMA is asked for, but no device is visible where the job runs",
+        _DEVICES,
+    ),
+    _TcpReason(
+        lambda e: e.no_libibverbs or bool(e.hints),
+        "dev_infiniband_missing",
+        Confidence.QUIET_PLUS,
+        "the container may lack the RDMA devices or libraries",
+        _DEVICES,
+    ),
+)
+
+
+def _sockets_between_nodes(log: LogContext) -> bool:
+    """Whether data went over TCP and may have left the node: on one node NCCL always names Socket, and nothing crosses it."""
+    f = log.facts
+    if f.net != SOCKET or f.net_inferred is NetSource.ERRORS or log.many_nodes is False or f.nranks == 1:
+        return False
+    return not any(v.transport == "NET" and v.detail != SOCKET for v in f.vias)
+
+
+def fallback(log: LogContext) -> Iterator[Hypothesis]:
+    """TCP sockets between nodes."""
+    if not _sockets_between_nodes(log):
+        return
+    evidence = _tcp_evidence(log)
+    if log.many_nodes:
+        yield _over_tcp(evidence)
+        reason = next((r for r in _TCP_REASONS if r.applies(evidence)), None)
+        if reason:
+            shown = (reason.shown.format(hca=evidence.hca),) if reason.shown else evidence.shown
+            text = reason.text.format(hca=evidence.hca)
+            yield Hypothesis(reason.cause, reason.confidence, text, shown=shown, fix=reason.fix)
+    elif evidence.requested and evidence.invisible:
+        text = "RDMA is asked for, but NCCL found no device and took TCP"
+        yield Hypothesis("dev_infiniband_missing", Confidence.QUIET_PLUS, text, shown=evidence.shown, fix=_DEVICES)
+
+
+def _over_tcp(evidence: _TcpEvidence) -> Hypothesis:
+    no_hint = "the log does not show whether these nodes have an RDMA network; without one, TCP is what they have"
+    return Hypothesis(
+        "transport_fallback_tcp",
+        Confidence.OPEN_PLUS if evidence.expected or evidence.no_libibverbs else Confidence.OPEN_MINUS,
+        "data between the nodes goes over TCP sockets" + (", though RDMA is asked for" if evidence.requested else ""),
+        shown=evidence.shown,
+        fix=Fix("remove NCCL_IB_DISABLE", ("unset NCCL_IB_DISABLE",)) if evidence.switched_off else _DEVICES,
+        severity=None if evidence.expected or evidence.switched_off else Severity.WARNING,
+        notes=() if evidence.expected else (no_hint,),
+    )
 
 
 # Adapters and platforms that have no GPUDirect RDMA with NCCL, so that its absence is no fault.
@@ -208,13 +283,13 @@ _NO_GDR_DEVICE = re.compile(r"hfi1|opa|qib|i40iw|irdma")
 _GB10_DEVICES = frozenset({"rocep1s0f0", "rocep1s0f1", "roceP2p1s0f0", "roceP2p1s0f1"})
 
 
-def _gb10(s: Scene) -> bool:
+def _gb10(log: LogContext) -> bool:
     """NVIDIA GB10 (DGX Spark): its ConnectX ports have these names, and the platform has no GPUDirect RDMA by design."""
-    names = {d.name for d in s.facts.devices} | {n.rpartition("/")[2] for n in s.facts.gdr_hca}
-    hosts = " ".join(s.facts.hosts).lower()
+    names = {d.name for d in log.facts.devices} | {n.rpartition("/")[2] for n in log.facts.gdr_hca}
+    hosts = " ".join(log.facts.hosts).lower()
     return (
         bool(names and names <= _GB10_DEVICES and any(n.startswith("roceP2") for n in names))
-        or any("GB10" in g for g in s.facts.gpus)
+        or any("GB10" in g for g in log.facts.gpus)
         or (bool(names & _GB10_DEVICES) and "spark" in hosts)
     )
 
@@ -232,13 +307,13 @@ def _off(vias: tuple[Via, ...]) -> list[Via]:
     return [v for v in ib if not v.gdrdma]
 
 
-def gpudirect(s: Scene) -> Iterator[Guess]:
+def gpudirect(log: LogContext) -> Iterator[Hypothesis]:
     """GPUDirect RDMA is not in use on RDMA connections between nodes."""
-    f = s.facts
-    if s.many_nodes is False or f.net != "IB":
+    f = log.facts
+    if log.many_nodes is False or f.net != "IB":
         return
     names = {d.name for d in f.devices} | {n.rpartition("/")[2] for n in f.gdr_hca}
-    if _gb10(s) or (names and all(_NO_GDR_DEVICE.match(n) for n in names)) or any("geforce" in g.lower() for g in f.gpus):
+    if _gb10(log) or (names and all(_NO_GDR_DEVICE.match(n) for n in names)) or any("geforce" in g.lower() for g in f.gpus):
         return
     off = _off(f.vias)
     on = [v for v in f.vias if v.gdrdma]
@@ -248,16 +323,19 @@ def gpudirect(s: Scene) -> Iterator[Guess]:
     if off and not refused and not names:
         return  # which adapter this is, the log does not say
     if names and all(re.match(r"rxe|siw", n) for n in names):
-        yield Guess(
+        yield Hypothesis(
             "gdr_disabled",
-            QUIET,
+            Confidence.QUIET,
             "the RDMA device is a software one (Soft-RoCE), over an ordinary network interface",
             shown=tuple(refused[:4]),
             fix=Fix("use a hardware adapter, or none", ("rdma link show",)),
             notes=("`Using network IB` is not RDMA hardware here",),
         )
-        yield Guess(
-            "transport_fallback_tcp", QUIET - 5, "traffic runs through the kernel's network stack", shown=tuple(refused[:4])
+        yield Hypothesis(
+            "transport_fallback_tcp",
+            Confidence.EFFECT_PLUS,
+            "traffic runs through the kernel's network stack",
+            shown=tuple(refused[:4]),
         )
         return
     hosts = sorted({v.host for v in off if v.host} - {v.host for v in on if v.host})
@@ -284,8 +362,14 @@ def gpudirect(s: Scene) -> Iterator[Guess]:
         if old
         else ()
     )
-    yield Guess(
-        "gdr_disabled", QUIET + (1 if some else 0), text, shown=shown, fix=fix, notes=notes, subject=hosts[0] if some else None
+    yield Hypothesis(
+        "gdr_disabled",
+        Confidence.QUIET_PLUS if some else Confidence.QUIET,
+        text,
+        shown=shown,
+        fix=fix,
+        notes=notes,
+        subject=hosts[0] if some else None,
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.context import EFFECT, LIKELY, OPEN, QUIET, STRONG, Guess, Scene, sudden
+from netdoctor.nccl.diagnosis.context import Confidence, Hypothesis, LogContext, killed_from_outside
 from netdoctor.nccl.log.facts import Event
 
 _GID = Fix(
@@ -31,46 +32,52 @@ _LINK = Fix(
 )
 
 
-def register(s: Scene) -> Iterator[Guess]:
+def register(log: LogContext) -> Iterator[Hypothesis]:
     """Registration fails: ENOMEM is the locked-memory limit, or GPU memory that cannot be pinned at all."""
-    events = s.loud("register")
+    events = log.above_info("register")
     if not events:
         return
-    keys, peermem, limits = s.of("mkey"), s.of("peermem"), s.of("memlock")
+    keys, peermem, limits = log.of("mkey"), log.of("peermem"), log.of("memlock")
     errno = " ".join(e.data.get("errno", "") for e in events).lower()
     calls = {e.data.get("call", "").lower() for e in events}
     if keys:
-        yield Guess(
+        yield Hypothesis(
             "other",
-            STRONG + 4,
+            Confidence.STRONG_PLUS,
             "the HCA ran out of memory keys; the locked-memory limit is not it",
             events + keys,
             how="dmesg | grep CREATE_MKEY",
         )
     if any("dmabuf" in c for c in calls) or "bad address" in errno or "invalid argument" in errno or "not permitted" in errno:
-        yield Guess(
+        yield Hypothesis(
             "gdr_disabled",
-            STRONG,
+            Confidence.STRONG,
             "GPU memory could not be registered with the NIC: peer memory or DMA-BUF does not work here",
             events + peermem,
             _GDR,
             severity=Severity.CRITICAL,
         )
-        yield Guess("memlock", OPEN, "the locked-memory limit can do the same", events, _MEMLOCK)
+        yield Hypothesis("memlock", Confidence.OPEN, "the locked-memory limit can do the same", events, _MEMLOCK)
         return
     if any(c in {"ibv_create_cq", "ibv_create_qp", "ibv_alloc_pd"} for c in calls):
-        yield Guess("memlock", STRONG + 3, "not even a completion queue could be locked into memory", events + limits, _MEMLOCK)
+        yield Hypothesis(
+            "memlock",
+            Confidence.STRONG_PLUS,
+            "not even a completion queue could be locked into memory",
+            events + limits,
+            _MEMLOCK,
+        )
         return
-    yield Guess(
+    yield Hypothesis(
         "memlock",
-        OPEN - 2 if peermem or keys else STRONG,
+        Confidence.OPEN_MINUS if peermem or keys else Confidence.STRONG,
         "memory could not be locked for RDMA: the limit of the process (or container) is too low",
         events + limits,
         _MEMLOCK,
     )
-    yield Guess(
+    yield Hypothesis(
         "gdr_disabled",
-        STRONG if peermem else OPEN - 5,
+        Confidence.STRONG if peermem else Confidence.OPEN_MINUS,
         "GPU memory could not be registered: neither peer memory nor DMA-BUF is there",
         events + peermem,
         _GDR,
@@ -83,120 +90,125 @@ def _empty(gid: str) -> bool:
     return bool(gid) and re.fullmatch(r"[:0]+", gid.rstrip(".,")) is not None
 
 
-def modify_qp(s: Scene) -> Iterator[Guess]:
+# A queue pair that failed at level INFO in a job that came up: NCCL went on, so it is seldom the cause of what failed later.
+_WEAKER = {
+    Confidence.STRONG_PLUS: Confidence.LIKELY_MINUS,
+    Confidence.STRONG: Confidence.OPEN_PLUS,
+    Confidence.LIKELY_MINUS: Confidence.QUIET_PLUS,
+    Confidence.OPEN: Confidence.EFFECT_PLUS,
+}
+
+
+def modify_qp(log: LogContext) -> Iterator[Hypothesis]:
     """ibv_modify_qp INIT -> RTR is where the GIDs of both ends meet."""
-    for e in s.of("modify_qp"):
-        d = e.data
-        errno, index = d.get("no") or d.get("errno", ""), d.get("index")
-        at = f" (index {index})" if index else ""
-        quiet = 20 if d.get("level") == "INFO" and s.facts.comms_complete else 0
-        if _empty(d.get("local", "")) or errno in {"61"} or "no data" in d.get("errno", "").lower():
-            yield Guess(
-                "roce_gid",
-                STRONG + 7 - quiet,
-                f"the local GID{at} of {d.get('dev', 'the port')} is empty: the GID table moved, or the index never fitted",
-                (e,),
-                _GID,
-            )
-        elif _empty(d.get("remote", "")):
-            yield Guess("roce_gid", STRONG + 7 - quiet, "the other node's GID is empty: mend it there", (e,), _GID)
-        elif errno == "22" or "invalid argument" in d.get("errno", "").lower():
-            yield Guess(
-                "roce_gid",
-                STRONG - quiet,
-                f"the GIDs of the two ends{at} are of different kinds (RoCE v1 or v2, IPv4 or IPv6, InfiniBand)",
-                (e,),
-                _GID,
-            )
-        else:
-            ib_only = s.link_layers == {"IB"}
-            own = d.get("dev", "the port") + (f" GID {d['local']}" if d.get("local") else "")
-            text = f"the path from {own} to {d.get('remote', 'the peer')} does not resolve"
-            notes = ("point-to-point cabling: NCCL assumes that every NIC reaches every peer",)
-            yield Guess(
-                "roce_gid",
-                (OPEN if ib_only else STRONG) - quiet,
-                text + ": another subnet, VLAN or cable than this port's",
-                (e,),
-                _GID,
-                notes=notes,
-            )
-            yield Guess(
-                "ib_timeout",
-                (STRONG if ib_only else LIKELY - 5) - quiet,
-                text + ": the fabric or the other node does not answer",
-                (e,),
-                _LINK,
-            )
-    for e in s.of("address_handle")[:1]:
-        yield Guess("roce_gid", LIKELY, "no route to the peer's GID from this port", (e,), _GID)
-        yield Guess(
+    for e in log.of("modify_qp"):
+        recovered = e.data.get("level") == "INFO" and log.facts.comms_complete
+        for h in _unconnected(log, e):
+            yield replace(h, confidence=_WEAKER[h.confidence]) if recovered else h
+    for e in log.of("address_handle")[:1]:
+        yield Hypothesis("roce_gid", Confidence.LIKELY, "no route to the peer's GID from this port", (e,), _GID)
+        yield Hypothesis(
             "env_misuse",
-            OPEN,
+            Confidence.OPEN,
             "a port that is not on the fabric is among the devices in use",
             (e,),
             notes=("check NCCL_IB_HCA and UCX_NET_DEVICES: prefixes take more devices than they seem to",),
         )
 
 
-def completion(s: Scene) -> Iterator[Guess]:
-    """A work request ended with an error; 5 (flushed) is only ever the echo of another one."""
+def _unconnected(log: LogContext, e: Event) -> Iterator[Hypothesis]:
+    d = e.data
+    number, reason = d.get("no") or d.get("errno", ""), d.get("errno", "").lower()
+    at = f" (index {d['index']})" if d.get("index") else ""
+    if _empty(d.get("local", "")) or number == "61" or "no data" in reason:  # ENODATA
+        port = d.get("dev", "the port")
+        text = f"the local GID{at} of {port} is empty: the GID table moved, or the index never fitted"
+        yield Hypothesis("roce_gid", Confidence.STRONG_PLUS, text, (e,), _GID)
+    elif _empty(d.get("remote", "")):
+        yield Hypothesis("roce_gid", Confidence.STRONG_PLUS, "the other node's GID is empty: mend it there", (e,), _GID)
+    elif number == "22" or "invalid argument" in reason:  # EINVAL
+        text = f"the GIDs of the two ends{at} are of different kinds (RoCE v1 or v2, IPv4 or IPv6, InfiniBand)"
+        yield Hypothesis("roce_gid", Confidence.STRONG, text, (e,), _GID)
+    else:
+        ib_only = log.link_layers == {"IB"}
+        own = d.get("dev", "the port") + (f" GID {d['local']}" if d.get("local") else "")
+        path = f"the path from {own} to {d.get('remote', 'the peer')} does not resolve"
+        yield Hypothesis(
+            "roce_gid",
+            Confidence.OPEN if ib_only else Confidence.STRONG,
+            f"{path}: another subnet, VLAN or cable than this port's",
+            (e,),
+            _GID,
+            notes=("point-to-point cabling: NCCL assumes that every NIC reaches every peer",),
+        )
+        text = f"{path}: the fabric or the other node does not answer"
+        yield Hypothesis("ib_timeout", Confidence.STRONG if ib_only else Confidence.LIKELY_MINUS, text, (e,), _LINK)
+
+
+def completion(log: LogContext) -> Iterator[Hypothesis]:
+    """A work request ended with an error; status 5 (flushed) only follows another error."""
     by_status: dict[str, list[Event]] = {}
-    for e in s.of("completion"):
+    for e in log.of("completion"):
         by_status.setdefault(e.data.get("status", "?"), []).append(e)
     names = {"RETRY_EXC": "12", "IBV_WC_RETRY_EXC_ERR": "12", "IBV_WC_LOC_PROT_ERR": "4"}
     for name, code in names.items():
         if name in by_status:
             by_status.setdefault(code, []).extend(by_status.pop(name))
-    yield from _retries(s, tuple(by_status.get("12", ())))
-    for code, text in (("4", "the NIC was refused access to a local buffer (local protection error)"),):
-        events = tuple(by_status.get(code, ()))
-        if events:
-            where = (
-                "GPU memory behind an IOMMU, ACS or a broken peer-memory mapping"
-                if s.facts.gdrdma
-                else "a broken memory mapping"
-            )
-            yield Guess(
-                "acs_iommu",
-                LIKELY - 2,
-                f"{text}: {where}",
-                events,
-                severity=Severity.CRITICAL,
-                notes=("not a timeout: link and GID are not it; one node that always fails points at its HCA",),
-            )
-            yield Guess("gdr_disabled", OPEN + 2, f"{text}: GPU memory registration may be broken", events, _GDR)
-            yield Guess("other", OPEN, f"{text}: a faulty HCA, if it is always the same node", events)
+    yield from _retries(log, tuple(by_status.get("12", ())))
+    yield from _local_protection(log, tuple(by_status.get("4", ())))
     for code in ("9", "10", "11"):
         events = tuple(by_status.get(code, ()))
         if events:
-            yield Guess(
-                "rank_died", OPEN - 5, f"the peer's NIC refused a request (status {code}): look at the peer's log first", events
+            yield Hypothesis(
+                "rank_died",
+                Confidence.OPEN_MINUS,
+                f"the peer's NIC refused a request (status {code}): look at the peer's log first",
+                events,
             )
     if "13" in by_status:
-        yield Guess("straggler", OPEN, "the peer was not ready to receive for too long (status 13)", tuple(by_status["13"]))
-        yield Guess("ib_timeout", OPEN - 5, "receiver not ready (status 13)", tuple(by_status["13"]))
+        yield Hypothesis(
+            "straggler", Confidence.OPEN, "the peer was not ready to receive for too long (status 13)", tuple(by_status["13"])
+        )
+        yield Hypothesis("ib_timeout", Confidence.OPEN_MINUS, "receiver not ready (status 13)", tuple(by_status["13"]))
     rest = tuple(e for code in by_status if code not in {"12", "4", "9", "10", "11", "13", "5"} for e in by_status[code])
     if rest and "12" not in by_status:
-        yield Guess("ib_timeout", OPEN - 5, "RDMA requests ended with an error", rest, _LINK)
+        yield Hypothesis("ib_timeout", Confidence.OPEN_MINUS, "RDMA requests ended with an error", rest, _LINK)
     if set(by_status) == {"5"}:
-        yield Guess(
+        yield Hypothesis(
             "rank_died",
-            EFFECT + 5,
+            Confidence.EFFECT,
             "requests were flushed (status 5): the first error is on another rank",
             tuple(by_status["5"]),
         )
 
 
-def _retries(s: Scene, events: tuple[Event, ...]) -> Iterator[Guess]:
+def _local_protection(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
+    """Status 4."""
+    if not events:
+        return
+    text = "the NIC was refused access to a local buffer (local protection error)"
+    gpu_memory = "GPU memory behind an IOMMU, ACS or a broken peer-memory mapping"
+    yield Hypothesis(
+        "acs_iommu",
+        Confidence.LIKELY_MINUS,
+        f"{text}: {gpu_memory if log.facts.gdrdma else 'a broken memory mapping'}",
+        events,
+        severity=Severity.CRITICAL,
+        notes=("not a timeout: link and GID are not it; one node that always fails points at its HCA",),
+    )
+    yield Hypothesis("gdr_disabled", Confidence.OPEN, f"{text}: GPU memory registration may be broken", events, _GDR)
+    yield Hypothesis("other", Confidence.OPEN, f"{text}: a faulty HCA, if it is always the same node", events)
+
+
+def _retries(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
     """Status 12: no answer within the retries.  Link, path, or a peer that is gone; the counters do not tell which."""
     if not events:
         return
-    f = s.facts
+    f = log.facts
     peers = sorted({e.data["peer"] for e in events if e.data.get("peer")})
     hcas = sorted({e.data["hca"] for e in events if e.data.get("hca")})
-    gone = s.broken_locally or any(sudden(e) for e in s.of("died"))
-    link = [e for e in s.of("async_event") if _port(e)]
+    gone = log.broken_locally or any(killed_from_outside(e) for e in log.of("died"))
+    link = [e for e in log.of("async_event") if _port(e)]
     text = (
         "RDMA requests got no answer (status 12)"
         + (f" from {', '.join(peers[:3])}" if peers else "")
@@ -205,13 +217,14 @@ def _retries(s: Scene, events: tuple[Event, ...]) -> Iterator[Guess]:
     notes = ["a peer that died leaves the same error: see that it still runs before you look at cables"]
     if len(peers) == 1:
         notes.append(f"all errors name one peer, {peers[0]}: start there")
-    if s.roce:
+    if log.roce:
         notes.append("on RoCE check the GID on both ends, MTU and PFC along the path")
-    weight = OPEN - 5 if gone else LIKELY + 5
+    unanswered = Confidence.OPEN_MINUS if gone else Confidence.LIKELY_PLUS
+    misrouted = Confidence.OPEN_MINUS if gone else Confidence.STRONG_MINUS
     if link:
-        yield Guess(
+        yield Hypothesis(
             "link_degraded",
-            STRONG,
+            Confidence.STRONG,
             "a port went down before requests timed out",
             (*link, *events),
             _LINK,
@@ -221,68 +234,71 @@ def _retries(s: Scene, events: tuple[Event, ...]) -> Iterator[Guess]:
     local_gid = any(g.lower().startswith("fe80") for g in gids)
     # NCCL's default GID index is 0 up to 2.20.5, a link-local or RoCE v1 GID (src/transport/net_ib.cc); automatic from 2.21.5.
     version = parse(f.nccl_version or "")
-    default_gid = s.roce and version is not None and version < (2, 21, 5) and "NCCL_IB_GID_INDEX" not in f.env
-    if (s.roce and local_gid) or (default_gid and "INFO" in f.levels and not gone):
-        yield Guess("roce_gid", weight + 2, "the GID in use is link-local or RoCE v1, which is not routed", events, _GID)
-    elif s.roce or any("ffff" in g for g in gids):
-        yield Guess("roce_gid", OPEN - 2, "the GIDs may be on networks that do not reach each other", events, _GID)
-    yield Guess("ib_timeout", weight, text, events, _LINK, notes=tuple(notes))
-    if s.loud("peer_closed", "secondary") or gone:
-        yield Guess("rank_died", OPEN - 8, "the peer may have died", events)
+    default_gid = log.roce and version is not None and version < (2, 21, 5) and "NCCL_IB_GID_INDEX" not in f.env
+    if (log.roce and local_gid) or (default_gid and "INFO" in f.levels and not gone):
+        yield Hypothesis("roce_gid", misrouted, "the GID in use is link-local or RoCE v1, which is not routed", events, _GID)
+    elif log.roce or any("ffff" in g for g in gids):
+        yield Hypothesis(
+            "roce_gid", Confidence.OPEN_MINUS, "the GIDs may be on networks that do not reach each other", events, _GID
+        )
+    yield Hypothesis("ib_timeout", unanswered, text, events, _LINK, notes=tuple(notes))
+    if log.above_info("peer_closed", "secondary") or gone:
+        yield Hypothesis("rank_died", Confidence.QUIET_PLUS, "the peer may have died", events)
 
 
 def _port(e: Event) -> bool:
     return bool(re.search(r"port err|port down|port_err|link down", e.data.get("event", "").lower()))
 
 
-def async_event(s: Scene) -> Iterator[Guess]:
+def async_event(log: LogContext) -> Iterator[Hypothesis]:
     """Events of the device: src/transport/net_ib/common.cc, ibv_event_type_str of libibverbs."""
-    failing = bool(s.loud("completion", "modify_qp", "generic", "peer_closed"))
-    for e in s.of("async_event"):
+    failing = bool(log.above_info("completion", "modify_qp", "generic", "peer_closed"))
+    for e in log.of("async_event"):
         text = (e.data.get("event") or e.text).lower()
         dev = e.data.get("dev", "a device")
         if _port(e):
-            yield Guess(
+            yield Hypothesis(
                 "link_degraded",
-                STRONG - 1,
+                Confidence.STRONG_MINUS,
                 f"the port of {dev} went down while the job ran",
                 (e,),
                 _LINK,
                 severity=Severity.CRITICAL,
             )
-            yield Guess("ib_timeout", OPEN - 3, "requests over that port time out", (e,), _LINK)
+            yield Hypothesis("ib_timeout", Confidence.OPEN_MINUS, "requests over that port time out", (e,), _LINK)
         elif ("catastrophic" in text and "work queue" not in text) or "device fatal" in text:
-            yield Guess(
+            yield Hypothesis(
                 "link_degraded",
-                STRONG,
+                Confidence.STRONG,
                 f"{dev} reports a fatal error of the adapter (firmware or hardware)",
                 (e,),
                 _LINK,
                 severity=Severity.CRITICAL,
                 how="dmesg on that node; mlxfwreset, or replace it",
             )
-            yield Guess("inventory", OPEN, f"{dev} is lost until its driver or firmware is reset", (e,))
+            yield Hypothesis("inventory", Confidence.OPEN, f"{dev} is lost until its driver or firmware is reset", (e,))
         elif "gid" in text or "unknown event type" in text:
-            yield Guess(
+            yield Hypothesis(
                 "roce_gid",
-                LIKELY + 7 if failing else QUIET - 3,
+                Confidence.STRONG_MINUS if failing else Confidence.EFFECT_PLUS,
                 f"the GID table of {dev} changed while the job ran: connections made before keep the old GID",
                 (e,),
                 _GID,
                 severity=None if failing else Severity.WARNING,
             )
         elif failing and ("access" in text or "work queue" in text or "fatal" in text):
-            yield Guess("ib_timeout", EFFECT + 5, f"a queue pair of {dev} broke: {text[:60]}", (e,))
+            yield Hypothesis("ib_timeout", Confidence.EFFECT, f"a queue pair of {dev} broke: {text[:60]}", (e,))
 
 
-def devices(s: Scene) -> Iterator[Guess]:
-    """Devices that are listed and cannot be opened; other functions' VFs fail to open as well, harmlessly, where some open."""
-    events = s.of("open_device")
-    if events and not s.facts.devices and (s.facts.net or "") != "IB":
+def devices(log: LogContext) -> Iterator[Hypothesis]:
+    """RDMA devices that are listed and cannot be opened.  Virtual functions of other containers fail as well, which does no
+    harm where a device of one's own opens."""
+    events = log.of("open_device")
+    if events and not log.facts.devices and (log.facts.net or "") != "IB":
         names = ", ".join(sorted({e.data["dev"] for e in events if e.data.get("dev")})[:4])
-        yield Guess(
+        yield Hypothesis(
             "dev_infiniband_missing",
-            STRONG + 3,
+            Confidence.STRONG_PLUS,
             f"RDMA devices are listed{f' ({names})' if names else ''} but cannot be opened: "
             "/dev/infiniband is not mapped, or not allowed, where the job runs",
             events,
@@ -292,55 +308,59 @@ def devices(s: Scene) -> Iterator[Guess]:
                 (),
             ),
         )
-        yield Guess("transport_fallback_tcp", OPEN, "NCCL goes on over TCP", events)
-    for e in s.of("provider")[:1]:
+        yield Hypothesis("transport_fallback_tcp", Confidence.OPEN, "NCCL goes on over TCP", events)
+    for e in log.of("provider")[:1]:
         if "abi" in e.text.lower():
-            yield Guess(
+            yield Hypothesis(
                 "plugin_mismatch",
-                STRONG,
+                Confidence.STRONG,
                 "the RDMA provider library in this image does not fit the kernel driver of the host",
                 (e,),
                 Fix("install the rdma-core (or vendor driver libraries) of the host in the image"),
             )
-            yield Guess("dev_infiniband_missing", OPEN - 5, "no RDMA device is usable here", (e,))
-        elif not s.facts.devices and not e.data.get("driver"):
-            yield Guess(
+            yield Hypothesis("dev_infiniband_missing", Confidence.OPEN_MINUS, "no RDMA device is usable here", (e,))
+        elif not log.facts.devices and not e.data.get("driver"):
+            yield Hypothesis(
                 "dev_infiniband_missing",
-                LIKELY,
+                Confidence.LIKELY,
                 "no provider library for the RDMA device is installed here",
                 (e,),
                 Fix("install rdma-core's provider libraries in the image", ("apt-get install ibverbs-providers",)),
             )
 
 
-def mixed(s: Scene) -> Iterator[Guess]:
+def mixed(log: LogContext) -> Iterator[Hypothesis]:
     """InfiniBand and RoCE ports in one list, and topology files that name other devices."""
     hca = Fix("list the ports of one fabric only", ("export NCCL_IB_HCA==mlx5_0,mlx5_2   # '=' makes the names exact",))
-    layers = s.link_layers
-    for e in s.loud("mixed_link")[:1]:
-        yield Guess("env_misuse", STRONG, "ports of different link layers were paired", (e,), hca)
-        yield Guess("roce_gid", OPEN - 5, "an InfiniBand port cannot talk to a RoCE port", (e,), hca)
-    for e in s.loud("topo_attribute")[:1]:
+    layers = log.link_layers
+    for e in log.above_info("mixed_link")[:1]:
+        yield Hypothesis("env_misuse", Confidence.STRONG, "ports of different link layers were paired", (e,), hca)
+        yield Hypothesis("roce_gid", Confidence.OPEN_MINUS, "an InfiniBand port cannot talk to a RoCE port", (e,), hca)
+    for e in log.above_info("topo_attribute")[:1]:
         odd = " and the device list mixes InfiniBand and RoCE: a device took another's name" if {"IB", "RoCE"} <= layers else ""
-        yield Guess(
+        yield Hypothesis(
             "env_misuse",
-            LIKELY,
+            Confidence.LIKELY,
             f"the topology does not fit the devices found{odd}",
             (e,),
             Fix("use persistent RDMA device names, or a topology file of this machine", ("echo $NCCL_TOPO_FILE",)),
         )
-        yield Guess("inventory", OPEN, "a device that the topology file names is not there under that name", (e,))
-    for e in s.of("net_counts")[:1]:
+        yield Hypothesis(
+            "inventory", Confidence.OPEN, "a device that the topology file names is not there under that name", (e,)
+        )
+    for e in log.of("net_counts")[:1]:
         ignored = "ignoring" in e.text.lower()
         low, high = e.data.get("min", "?"), e.data.get("max", "?")
-        yield Guess(
+        yield Hypothesis(
             "inventory",
-            (OPEN if ignored else STRONG + 3),
+            (Confidence.OPEN if ignored else Confidence.STRONG_PLUS),
             f"ranks see between {low} and {high} network devices",
             (e,),
             notes=("NCCL_IGNORE_NET_MISMATCH only hides it",),
         )
-        yield Guess("dev_infiniband_missing", OPEN - 3, "a rank's container has fewer RDMA devices mapped", (e,))
+        yield Hypothesis(
+            "dev_infiniband_missing", Confidence.OPEN_MINUS, "a rank's container has fewer RDMA devices mapped", (e,)
+        )
 
 
 RULES = (register, modify_qp, completion, async_event, devices, mixed)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+import errno
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
 
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.context import (
     BRIDGED,
-    CERTAIN,
-    EFFECT,
-    LIKELY,
-    OPEN,
-    QUIET,
-    STRONG,
-    Guess,
-    Scene,
+    Confidence,
+    Hypothesis,
+    LogContext,
     is_ipv6,
     link_local,
     local_interface,
@@ -39,15 +36,15 @@ _PORTS = Fix(
 )
 
 
-def no_interface(s: Scene) -> Iterator[Guess]:
+def no_interface(log: LogContext) -> Iterator[Hypothesis]:
     """No interface matches: NCCL finds or fails where the user named one (src/misc/socket.cc, ncclFindInterfaces)."""
-    events = s.of("no_interface")
+    events = log.of("no_interface")
     if not events:
         return
-    name = s.facts.env.get("NCCL_SOCKET_IFNAME")
-    yield Guess(
+    name = log.facts.env.get("NCCL_SOCKET_IFNAME")
+    yield Hypothesis(
         "socket_ifname",
-        CERTAIN,
+        Confidence.CERTAIN,
         f"no interface matches NCCL_SOCKET_IFNAME={name} on this node"
         if name
         else "NCCL found no usable network interface on this node",
@@ -59,35 +56,43 @@ def no_interface(s: Scene) -> Iterator[Guess]:
     )
 
 
-def address_family(s: Scene) -> Iterator[Guess]:
-    """A peer's address that is none: garbage from another version or plugin; or a kernel without that family."""
-    for e in s.of("address_family")[:1]:
+def address_family(log: LogContext) -> Iterator[Hypothesis]:
+    """An address of no known family: another version or plugin wrote it, or the kernel lacks the family."""
+    for e in log.of("address_family")[:1]:
         if "family" in e.data:
-            if "NCCL_SOCKET_IFNAME" in s.facts.env and not s.facts.bootstraps:
+            if "NCCL_SOCKET_IFNAME" in log.facts.env and not log.facts.bootstraps:
                 # 2.27 goes on with an empty address where the named interface is not there (src/misc/socket.cc)
-                name = s.facts.env["NCCL_SOCKET_IFNAME"]
-                yield Guess(
-                    "socket_ifname", STRONG, f"no interface matches NCCL_SOCKET_IFNAME={name} on this node", (e,), _IFNAME
+                name = log.facts.env["NCCL_SOCKET_IFNAME"]
+                yield Hypothesis(
+                    "socket_ifname",
+                    Confidence.STRONG,
+                    f"no interface matches NCCL_SOCKET_IFNAME={name} on this node",
+                    (e,),
+                    _IFNAME,
                 )
-            broken = s.of("plugin_old", "plugin_load", "ofi_init") or s.facts.plugin_error
+            broken = log.of("plugin_old", "plugin_load", "ofi_init") or log.facts.plugin_error
             first, second = (
-                ("plugin_mismatch", "version_mismatch") if broken or s.facts.plugin else ("version_mismatch", "plugin_mismatch")
+                ("plugin_mismatch", "version_mismatch")
+                if broken or log.facts.plugin
+                else ("version_mismatch", "plugin_mismatch")
             )
             text = "a peer sent an address of no known family: the ranks do not speak the same handshake"
-            yield Guess(first, LIKELY, text, (e,))
-            yield Guess(second, OPEN, text, (e,))
+            yield Hypothesis(first, Confidence.LIKELY, text, (e,))
+            yield Hypothesis(second, Confidence.OPEN, text, (e,))
         else:
-            yield Guess("socket_ifname", STRONG, "the chosen address family is not available here", (e,), _IFNAME)
+            yield Hypothesis(
+                "socket_ifname", Confidence.STRONG, "the chosen address family is not available here", (e,), _IFNAME
+            )
 
 
-def bind(s: Scene) -> Iterator[Guess]:
+def bind(log: LogContext) -> Iterator[Hypothesis]:
     """bind() of a listener; NCCL binds port 0, so an address in use means that no ephemeral port is free."""
-    for e in s.of("bind"):
-        errno = e.data.get("errno", "").lower()
-        if "in use" in errno:
-            yield Guess(
+    for e in log.of("bind"):
+        reason = e.data.get("errno", "").lower()
+        if "in use" in reason:
+            yield Hypothesis(
                 "bootstrap_ports",
-                STRONG + 5,
+                Confidence.STRONG_PLUS,
                 "no ephemeral port was free for a listener",
                 (e,),
                 _PORTS,
@@ -96,20 +101,22 @@ def bind(s: Scene) -> Iterator[Guess]:
                     "NCCL_PXN_DISABLE=1 multiplies the connections of an all-to-all by the GPUs of a node",
                 ),
             )
-        elif "assign" in errno or "no such device" in errno:
-            yield Guess(
+        elif "assign" in reason or "no such device" in reason:
+            yield Hypothesis(
                 "socket_ifname",
-                STRONG + 5,
+                Confidence.STRONG_PLUS,
                 "NCCL chose an interface whose address cannot be bound (link-local, or not ready)",
                 (e,),
                 _IFNAME,
             )
-        elif errno:
-            yield Guess("bootstrap_ports", OPEN, f"a listener could not be bound: {e.data['errno']}", (e,), _PORTS)
-    for e in s.of("store_port")[:1]:
-        yield Guess(
+        elif reason:
+            yield Hypothesis(
+                "bootstrap_ports", Confidence.OPEN, f"a listener could not be bound: {e.data['errno']}", (e,), _PORTS
+            )
+    for e in log.of("store_port")[:1]:
+        yield Hypothesis(
             "bootstrap_ports",
-            LIKELY,
+            Confidence.LIKELY,
             "the rendezvous port is taken by another process",
             (e,),
             Fix(
@@ -117,10 +124,10 @@ def bind(s: Scene) -> Iterator[Guess]:
                 ("export MASTER_PORT=<free port outside net.ipv4.ip_local_port_range>", "ss -ltnp"),
             ),
         )
-    for e in s.loud("descriptors")[:1]:
-        yield Guess(
+    for e in log.above_info("descriptors")[:1]:
+        yield Hypothesis(
             "bootstrap_ports",
-            STRONG,
+            Confidence.STRONG,
             "the process ran out of file descriptors: every connection is one",
             (e,),
             Fix(
@@ -129,98 +136,151 @@ def bind(s: Scene) -> Iterator[Guess]:
         )
 
 
-def connect(s: Scene) -> Iterator[Guess]:
+# The errno of a failed connect(), by words of its strerror(3) text, which is all that logs hold.
+_STRERROR: Final = {
+    "assign requested": errno.EADDRNOTAVAIL,
+    "network is unreachable": errno.ENETUNREACH,
+    "unreachable": errno.EHOSTUNREACH,
+    "no route": errno.EHOSTUNREACH,
+    "refused": errno.ECONNREFUSED,
+    "software caused": errno.ECONNABORTED,
+    "reset": errno.ECONNRESET,
+    "broken": errno.EPIPE,
+}
+# Where a rank failed by itself or used a stale id, failed connections are the consequence, and count for less.
+_AS_ECHO: Final = {
+    Confidence.LIKELY_PLUS: Confidence.EFFECT_PLUS,
+    Confidence.LIKELY: Confidence.EFFECT,
+    Confidence.LIKELY_MINUS: Confidence.EFFECT,
+    Confidence.OPEN_PLUS: Confidence.EFFECT_MINUS,
+    Confidence.OPEN: Confidence.EFFECT_MINUS,
+}
+
+
+@dataclass(frozen=True)
+class _FailedConnect:
+    """What the lines about failed connections say together."""
+
+    events: tuple[Event, ...]
+    peers: tuple[str, ...]
+    errnos: frozenset[int]
+    echo: bool
+    several_interfaces: bool
+
+    @property
+    def to(self) -> str:
+        return f" to {self.peers[0]}" if self.peers else ""
+
+    @property
+    def ipv6(self) -> bool:
+        return any(is_ipv6(p) for p in self.peers)
+
+    def because(self, cause: str, confidence: Confidence, text: str, fix: Fix | None = None) -> Hypothesis:
+        return Hypothesis(cause, _AS_ECHO[confidence] if self.echo else confidence, text, self.events, fix)
+
+
+def _no_address(c: _FailedConnect) -> Iterator[Hypothesis]:
+    if c.ipv6:
+        yield c.because("socket_ifname", Confidence.LIKELY_PLUS, f"connect{c.to}: no local address of that kind", _IFNAME)
+        return
+    yield c.because("bootstrap_ports", Confidence.LIKELY, f"connect{c.to}: no local port was free", _PORTS)
+    text = f"connect{c.to}: the address is not usable from here"
+    yield Hypothesis("socket_ifname", Confidence.OPEN, text, c.events, _IFNAME)
+
+
+def _no_route(c: _FailedConnect) -> Iterator[Hypothesis]:
+    wrong = c.several_interfaces or c.ipv6 or errno.ENETUNREACH in c.errnos
+    text = f"no route{c.to}: an interface was chosen that the peer is not behind"
+    yield c.because("socket_ifname", Confidence.LIKELY_PLUS if wrong else Confidence.OPEN_PLUS, text, _IFNAME)
+    text = f"no route{c.to}: a firewall that rejects answers the same"
+    yield c.because("firewall_connect", Confidence.LIKELY, text, _FIREWALL)
+
+
+def _refused(c: _FailedConnect) -> Iterator[Hypothesis]:
+    start = f"connection{c.to} refused:"
+    text = f"{start} nothing listens there, or a firewall answers for it"
+    yield c.because("firewall_connect", Confidence.LIKELY_MINUS, text, _FIREWALL)
+    yield c.because("rank_died", Confidence.OPEN_PLUS, f"{start} the rank that listened may have ended")
+    yield c.because("socket_ifname", Confidence.OPEN, f"{start} the address may be another host's", _IFNAME)
+
+
+def _aborted(c: _FailedConnect) -> Iterator[Hypothesis]:
+    """A second connect() on a socket whose first one failed: Linux answers ECONNABORTED, the errno that mattered is gone
+    (net/ipv4/af_inet.c, __inet_stream_connect)."""
+    text = f"connection{c.to} failed; the kernel's reason was lost on a retry"
+    interface = Confidence.LIKELY_PLUS if c.several_interfaces else Confidence.LIKELY_MINUS
+    yield c.because("socket_ifname", interface, text, _IFNAME)
+    yield c.because("firewall_connect", Confidence.LIKELY, text, _FIREWALL)
+
+
+def _broke(c: _FailedConnect) -> Iterator[Hypothesis]:
+    text = f"connection{c.to} broke while it was made: look at the other rank first"
+    yield Hypothesis("rank_died", Confidence.EFFECT, text, c.events)
+
+
+def _timed_out(c: _FailedConnect) -> Iterator[Hypothesis]:
+    text = f"connection{c.to} timed out: packets are dropped on the way"
+    yield c.because("firewall_connect", Confidence.LIKELY_PLUS, text, _FIREWALL)
+    text = f"connection{c.to} timed out: the address may be on a network that does not reach it"
+    yield c.because("socket_ifname", Confidence.OPEN_PLUS, text, _IFNAME)
+
+
+# Where lines name several errnos, the first here decides.
+_BY_ERRNO: Final[dict[int, Callable[[_FailedConnect], Iterator[Hypothesis]]]] = {
+    errno.EADDRNOTAVAIL: _no_address,
+    errno.ENETUNREACH: _no_route,
+    errno.EHOSTUNREACH: _no_route,
+    errno.ECONNREFUSED: _refused,
+    errno.ECONNABORTED: _aborted,
+    errno.ECONNRESET: _broke,
+    errno.EPIPE: _broke,
+}
+
+
+def connect(log: LogContext) -> Iterator[Hypothesis]:
     """connect() to a peer fails: who is wrong depends on the errno and on whose address it is."""
-    events = s.of("connect", "connect_gave_up")
-    f = s.facts
-    if not s.loud("connect", "connect_gave_up") and f.comms_complete and f.comms_complete >= f.comms_started:
+    events = log.of("connect", "connect_gave_up")
+    f = log.facts
+    if not log.above_info("connect", "connect_gave_up") and f.comms_complete and f.comms_complete >= f.comms_started:
         return  # retried, then it worked
     if not events:
         return
-    stale = _stale_id(s, events)
+    stale = _stale_id(log, events)
     if stale:
         yield stale
-    peers = [p for p in (e.data.get("peer", "") for e in events) if p]
-    errnos = Counter(e.data.get("errno", "").lower() for e in events for _ in range(e.count))
-    errno = " ".join(errnos)
-    many_ifs = len({a.ifname for a in f.socket_interfaces}) > 1
-    odd_peer = next((p for p in peers if unreachable_by_design(p)), None)
-    odd_if = next((a for a in f.bootstraps if local_interface(a.ifname)), None)
-    base = EFFECT + 5 if s.broken_locally or stale else LIKELY
-    at = f" to {peers[0]}" if peers else ""
-    if odd_peer and not (loopback(odd_peer) and s.many_nodes is False):
-        yield Guess(
-            "socket_ifname", max(base, STRONG), f"a rank advertises {odd_peer}, which other nodes cannot reach", events, _IFNAME
-        )
+    text = " ".join(e.data.get("errno", "").lower() for e in events)
+    failed = _FailedConnect(
+        events,
+        peers=tuple(e.data["peer"] for e in events if e.data.get("peer")),
+        errnos=frozenset(number for words, number in _STRERROR.items() if words in text),
+        echo=log.broken_locally or stale is not None,
+        several_interfaces=len({a.ifname for a in f.socket_interfaces}) > 1,
+    )
+    unreachable = next((p for p in failed.peers if unreachable_by_design(p)), None)
+    if unreachable and not (loopback(unreachable) and log.many_nodes is False):
+        text = f"a rank advertises {unreachable}, which other nodes cannot reach"
+        yield Hypothesis("socket_ifname", Confidence.STRONG, text, events, _IFNAME)
         return
-    if odd_if and s.many_nodes is not False:
-        yield Guess(
-            "socket_ifname",
-            base + 3,
-            f"NCCL listens on {odd_if.ifname} ({odd_if.address}), which is local to its host",
-            events,
-            _IFNAME,
-        )
-    if "assign requested" in errno:
-        if any(is_ipv6(p) for p in peers):
-            yield Guess("socket_ifname", base + 3, f"connect{at}: no local address of that kind", events, _IFNAME)
-        else:
-            yield Guess("bootstrap_ports", base, f"connect{at}: no local port was free", events, _PORTS)
-            yield Guess("socket_ifname", OPEN, f"connect{at}: the address is not usable from here", events, _IFNAME)
-    elif "no route" in errno or "unreachable" in errno:
-        wrong = many_ifs or any(is_ipv6(p) for p in peers) or "network is unreachable" in errno
-        yield Guess(
-            "socket_ifname",
-            base + (3 if wrong else -10),
-            f"no route{at}: an interface was chosen that the peer is not behind",
-            events,
-            _IFNAME,
-        )
-        yield Guess("firewall_connect", base, f"no route{at}: a firewall that rejects answers the same", events, _FIREWALL)
-    elif "refused" in errno:
-        yield Guess(
-            "firewall_connect",
-            base - 5,
-            f"connection{at} refused: nothing listens there, or a firewall answers for it",
-            events,
-            _FIREWALL,
-        )
-        yield Guess("rank_died", base - 12, f"connection{at} refused: the rank that listened may have ended", events)
-        yield Guess("socket_ifname", base - 14, f"connection{at} refused: the address may be another host's", events, _IFNAME)
-    elif "software caused" in errno:
-        # A second connect() on a socket whose first one failed: Linux answers ECONNABORTED, the errno that mattered is gone
-        # (net/ipv4/af_inet.c, __inet_stream_connect).
-        text = f"connection{at} failed; the kernel's reason was lost on a retry"
-        yield Guess("socket_ifname", base + (3 if many_ifs else -5), text, events, _IFNAME)
-        yield Guess("firewall_connect", base, text, events, _FIREWALL)
-    elif "reset" in errno or "broken" in errno:
-        yield Guess("rank_died", EFFECT + 8, f"connection{at} broke while it was made: look at the other rank first", events)
-    else:
-        yield Guess(
-            "firewall_connect", base + 2, f"connection{at} timed out: packets are dropped on the way", events, _FIREWALL
-        )
-        yield Guess(
-            "socket_ifname",
-            base - 10,
-            f"connection{at} timed out: the address may be on a network that does not reach it",
-            events,
-            _IFNAME,
-        )
+    local = next((a for a in f.bootstraps if local_interface(a.ifname)), None)
+    if local and log.many_nodes is not False:
+        text = f"NCCL listens on {local.ifname} ({local.address}), which is local to its host"
+        yield failed.because("socket_ifname", Confidence.LIKELY_PLUS, text, _IFNAME)
+    yield from next((rule for number, rule in _BY_ERRNO.items() if number in failed.errnos), _timed_out)(failed)
 
 
-def _stale_id(s: Scene, events: tuple[Event, ...]) -> Guess | None:
+def _stale_id(log: LogContext, events: tuple[Event, ...]) -> Hypothesis | None:
     """Ranks of one communicator that start with different ids: one of them read the id of an earlier communicator."""
     ids: dict[int, dict[str, int]] = {}
-    for p in s.facts.ranks:
+    for p in log.facts.ranks:
         for identity in p.comm_ids:
             ids.setdefault(p.nranks or 0, {}).setdefault(identity, 0)
             ids[p.nranks or 0][identity] += 1
-    for nranks, found in ids.items():
-        lonely = [i for i, n in found.items() if n < nranks]
+    for nranks, counts in ids.items():
+        lonely = [i for i, n in counts.items() if n < nranks]
         if nranks > 1 and len(lonely) > 1 and any("refused" in e.data.get("errno", "").lower() for e in events):
-            return Guess(
+            return Hypothesis(
                 "other",
-                STRONG,
+                Confidence.STRONG,
                 "the ranks start one communicator with different ids: a rank uses the id of a communicator that is gone",
                 events,
                 Fix("use a fresh store or prefix for every process group; do not re-create one while ranks still join"),
@@ -230,57 +290,47 @@ def _stale_id(s: Scene, events: tuple[Event, ...]) -> Guess | None:
     return None
 
 
-def chosen_interface(s: Scene) -> Iterator[Guess]:
+def chosen_interface(log: LogContext) -> Iterator[Hypothesis]:
     """The interface that bootstrap took cannot reach another node."""
-    f = s.facts
-    if s.many_nodes is False or f.nranks == 1 or (f.comms_complete and not s.loud("connect")):
+    f = log.facts
+    if log.many_nodes is False or f.nranks == 1 or (f.comms_complete and not log.above_info("connect")):
         return
-    hosts = {a.host for a in f.bootstraps}
     by_address: dict[str, set[str]] = {}
     for a in f.bootstraps:
         by_address.setdefault(a.address, set()).add(a.host)
     # Containers of one node that share its network have one address too: only addresses that hosts give out themselves count.
-    same = next((a for a, h in by_address.items() if len(h) > 1 and (unreachable_by_design(a) or BRIDGED.match(a))), None)
-    if same and len(hosts) > 1:
-        yield Guess(
-            "socket_ifname",
-            STRONG,
-            f"{len(by_address[same])} hosts bootstrap on the same address {same}",
-            (),
-            _IFNAME,
-            shown=(f"Bootstrap: Using …:{same}",),
-        )
+    shared = next((a for a, h in by_address.items() if len(h) > 1 and (unreachable_by_design(a) or BRIDGED.match(a))), None)
+    if shared:
+        text = f"{len(by_address[shared])} hosts bootstrap on the same address {shared}"
+        yield Hypothesis("socket_ifname", Confidence.STRONG, text, fix=_IFNAME, shown=(f"Bootstrap: Using …:{shared}",))
         return
+    if not log.many_nodes and (f.vias or f.channels):
+        return  # connections were made
     for a in f.bootstraps:
-        odd = local_interface(a.ifname) or loopback(a.address)
-        if odd or (link_local(a.address) and s.many_nodes):
-            weight = LIKELY if s.many_nodes else QUIET - 5
-            if weight < QUIET and (f.vias or s.facts.channels):
-                continue
-            yield Guess(
+        if local_interface(a.ifname) or loopback(a.address) or (link_local(a.address) and log.many_nodes):
+            yield Hypothesis(
                 "socket_ifname",
-                weight,
+                Confidence.LIKELY if log.many_nodes else Confidence.EFFECT_PLUS,
                 f"bootstrap took {a.ifname} ({a.address}), which other nodes cannot reach",
-                (),
-                _IFNAME,
+                fix=_IFNAME,
                 shown=(f"Bootstrap: Using {a.ifname}:{a.address}",),
                 subject=a.host or None,
             )
             return
 
 
-def store(s: Scene) -> Iterator[Guess]:
+def store(log: LogContext) -> Iterator[Hypothesis]:
     """torch's TCPStore: the rendezvous itself does not come about (torch/csrc/distributed/c10d/TCPStore.cpp, socket.cpp)."""
-    events = s.of("store")
+    events = log.of("store")
     if not events:
         return
-    weight = EFFECT + 5 if s.broken_locally or s.of("peer_closed") else OPEN
+    confidence = Confidence.EFFECT if log.broken_locally or log.of("peer_closed") else Confidence.OPEN
     text = "a rank cannot reach the rendezvous" + (f" at {events[0].data['peer']}" if events[0].data.get("peer") else "")
     if any("gai" in e.data for e in events):
         text = "the rendezvous host's name cannot be resolved"
-    yield Guess(
+    yield Hypothesis(
         "firewall_connect",
-        weight,
+        confidence,
         text,
         events,
         _FIREWALL,
@@ -288,16 +338,16 @@ def store(s: Scene) -> Iterator[Guess]:
     )
 
 
-def rank_twice(s: Scene) -> Iterator[Guess]:
+def rank_twice(log: LogContext) -> Iterator[Hypothesis]:
     """src/bootstrap.cc: two processes of one job came with one rank number."""
-    events = s.of("rank_twice")
+    events = log.of("rank_twice")
     if events:
         fix = Fix(
             "start each rank once: one launcher sets RANK and WORLD_SIZE, not two", ("srun --ntasks-per-node=1 torchrun …",)
         )
         text = f"rank {events[0].data.get('rank', '?')} came twice: the launcher starts it more than once"
-        yield Guess("env_misuse", STRONG, text, events, fix)
-        yield Guess("device_mapping", OPEN - 5, "ranks are counted wrongly", events, fix)
+        yield Hypothesis("env_misuse", Confidence.STRONG, text, events, fix)
+        yield Hypothesis("device_mapping", Confidence.OPEN_MINUS, "ranks are counted wrongly", events, fix)
 
 
 RULES = (rank_twice, no_interface, address_family, bind, connect, chosen_interface, store)

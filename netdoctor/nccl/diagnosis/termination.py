@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.context import EFFECT, LIKELY, OPEN, QUIET, Guess, Scene, sudden, who
+from netdoctor.nccl.diagnosis.context import Confidence, Hypothesis, LogContext, author, killed_from_outside
 from netdoctor.nccl.log.facts import Event
 
 _FIRST = Fix("read the log of the first rank that failed, from its end backwards; the network is not it")
 
 
-def deaths(s: Scene) -> Iterator[Guess]:
+def deaths(log: LogContext) -> Iterator[Hypothesis]:
     """A process that ended by itself.  SIGABRT is how torch's watchdog ends a rank, so it is an effect."""
-    for e in s.of("elastic")[:1]:
+    for e in log.of("elastic")[:1]:
         rank, code = e.data.get("rank"), e.data.get("code", "?")
-        yield Guess(
+        yield Hypothesis(
             "rank_died",
-            OPEN if code in {"-6", "134"} else LIKELY,
+            Confidence.OPEN if code in {"-6", "134"} else Confidence.LIKELY,
             f"rank {rank} failed first (exit code {code})" if rank else f"the first failure was exit code {code}",
             (e,),
             _FIRST,
             subject=f"rank {rank}" if rank else None,
         )
-    died = s.of("died")
-    killed = tuple(e for e in died if sudden(e))
+    died = log.of("died")
+    killed = tuple(e for e in died if killed_from_outside(e))
     if killed:
         text = (
             "a process was killed: out of memory"
             if any("oom" in e.text.lower() or "out of memory" in e.text.lower() for e in killed)
             else "a process was killed from outside (SIGKILL)"
         )
-        yield Guess(
+        yield Hypothesis(
             "rank_died",
-            LIKELY + 2,
+            Confidence.LIKELY_PLUS,
             text,
             killed,
             Fix(
@@ -45,15 +45,15 @@ def deaths(s: Scene) -> Iterator[Guess]:
         first = _first(died)
         host = first.data.get("host")
         task = first.data.get("task")
-        name = f"task {task} on {host}" if host and task else who((first,))
-        weight = EFFECT if _abort(first) else QUIET + 8
-        yield Guess("rank_died", weight, f"{name} ended first; the others lost their peer", died, _FIRST, subject=host)
-    if s.of("oom") and not s.of("cuda"):
-        yield Guess(
+        name = f"task {task} on {host}" if host and task else author((first,))
+        confidence = Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
+        yield Hypothesis("rank_died", confidence, f"{name} ended first; the others lost their peer", died, _FIRST, subject=host)
+    if log.of("oom") and not log.of("cuda"):
+        yield Hypothesis(
             "rank_died",
-            LIKELY - 2,
+            Confidence.LIKELY_MINUS,
             "a rank ran out of memory; the others wait for it",
-            s.of("oom"),
+            log.of("oom"),
             Fix("lower the batch or the model's memory on that rank", ("nvidia-smi   # another process on the GPU?",)),
         )
 
@@ -67,38 +67,42 @@ def _first(died: tuple[Event, ...]) -> Event:
     return min(calm or died, key=lambda e: (e.at or "~", e.line))
 
 
-def victims(s: Scene) -> Iterator[Guess]:
+def victims(log: LogContext) -> Iterator[Hypothesis]:
     """Lines that only say that a peer is gone."""
-    if s.facts.busbw is not None and not s.of("generic"):
+    if log.facts.busbw is not None and not log.of("generic"):
         return  # the test ran to its end; ranks that leave at different moments say so
-    closed = s.loud("peer_closed")
-    echo = s.loud("secondary")
+    closed = log.above_info("peer_closed")
+    echo = log.above_info("secondary")
     if closed or echo:
         events = closed + echo
         peers = sorted({e.data["peer"] for e in closed if e.data.get("peer")})
         text = f"{peers[0]} closed its connection" if peers else "a rank lost the connection to its peer"
-        yield Guess(
+        yield Hypothesis(
             "rank_died",
-            EFFECT + 10,
+            Confidence.EFFECT_PLUS,
             f"{text}: what these lines show is the consequence, the first failure is elsewhere",
             events,
             _FIRST,
             how="the log of the peer that went away",
         )
-    elif any("remote" in e.text.lower() for e in s.of("generic")):
-        yield Guess(
-            "rank_died", EFFECT - 5, "NCCL reports a remote process that exited, or a network error", s.of("generic"), _FIRST
+    elif any("remote" in e.text.lower() for e in log.of("generic")):
+        yield Hypothesis(
+            "rank_died",
+            Confidence.EFFECT_MINUS,
+            "NCCL reports a remote process that exited, or a network error",
+            log.of("generic"),
+            _FIRST,
         )
 
 
-def waiting(s: Scene) -> Iterator[Guess]:
+def waiting(log: LogContext) -> Iterator[Hypothesis]:
     """Watchdogs: a collective did not end.  The rank with the lowest sequence number, or without a report, is behind."""
-    events = s.of("watchdog")
+    events = log.of("watchdog")
     if events:
-        behind = _behind(s, events)
-        yield Guess(
+        behind = _behind(log, events)
+        yield Hypothesis(
             "hang",
-            QUIET + 7,
+            Confidence.QUIET_PLUS,
             "a collective did not finish in time" + (f"; {behind}" if behind else ""),
             events,
             Fix(
@@ -111,23 +115,25 @@ def waiting(s: Scene) -> Iterator[Guess]:
             ),
             subject=behind.partition(" is")[0] if behind.startswith("rank") else None,
         )
-    barrier = s.of("barrier")
+    barrier = log.of("barrier")
     if barrier:
         missing = next(
             (e.data.get("missing") or e.data.get("peer") for e in barrier if e.data.get("missing") or e.data.get("peer")), None
         )
-        yield Guess(
+        yield Hypothesis(
             "hang",
-            OPEN + 5,
+            Confidence.OPEN_PLUS,
             f"rank {missing} did not come to the barrier" if missing else "a rank did not come to the barrier",
             barrier,
             subject=f"rank {missing}" if missing else None,
         )
-    if s.of("gloo_timeout") and not events:
-        yield Guess("hang", OPEN - 5, "a Gloo operation waited for a rank that did not come", s.of("gloo_timeout"))
+    if log.of("gloo_timeout") and not events:
+        yield Hypothesis(
+            "hang", Confidence.OPEN_MINUS, "a Gloo operation waited for a rank that did not come", log.of("gloo_timeout")
+        )
 
 
-def _behind(s: Scene, events: tuple[Event, ...]) -> str:
+def _behind(log: LogContext, events: tuple[Event, ...]) -> str:
     seqs = {
         e.data.get("rank") or str(e.rank): int(e.data["seq"])
         for e in events
@@ -137,7 +143,7 @@ def _behind(s: Scene, events: tuple[Event, ...]) -> str:
         low = min(seqs.values())
         slow = sorted((r for r, q in seqs.items() if q == low), key=int)
         return f"rank {', '.join(slow[:4])} is behind (sequence number {low})"
-    nranks = s.facts.nranks
+    nranks = log.facts.nranks
     if nranks and 1 < len(seqs) < nranks <= 4096:
         silent = sorted(set(range(nranks)) - {int(r) for r in seqs})
         if len(silent) <= 4:

@@ -1,4 +1,4 @@
-"""What the parser remembers while bytes stream by.  It grows with ranks and pairs of ranks, never with bytes."""
+"""What the parser keeps while bytes stream by.  It grows with ranks and pairs of ranks, never with bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_COMM_IDS: Final = 64  # a process; a job that makes one a step has thousands
 
 @dataclass(slots=True)
 class Process:
-    """What one process (host and pid) said."""
+    """What one process (host and pid) printed."""
 
     host: str
     pid: int
@@ -46,7 +46,7 @@ class Process:
 
 
 @dataclass(slots=True)
-class Seen:
+class CollectedEvent:
     """An event while it is collected."""
 
     kind: str
@@ -63,16 +63,15 @@ class Seen:
 
 
 @dataclass(slots=True)
-class State:
-    """Everything that the facts are made of."""
+class Accumulator:
+    """Everything from which `merge` makes the facts."""
 
     files: list[str] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
     index: dict[tuple[str, int], int] = field(default_factory=dict)
-    events: dict[tuple[object, ...], Seen] = field(default_factory=dict)
+    events: dict[tuple[object, ...], CollectedEvent] = field(default_factory=dict)
     versions: Counter[str] = field(default_factory=Counter)
     cuda_versions: Counter[str] = field(default_factory=Counter)
-    driver_version: str = ""
     torch_version: str = ""
     library: str = ""
     networks_inferred: Counter[str] = field(default_factory=Counter)
@@ -105,7 +104,7 @@ class State:
     bytes_read: int = 0
 
     def process(self, host: str, pid: int) -> int:
-        """The index of this process, made where it is new."""
+        """The index of a process; a new one is added."""
         key = (host, pid)
         at = self.index.get(key)
         if at is None:

@@ -38,10 +38,10 @@ def _tail(raw: bytes) -> Tail:
 
 
 def connection(rest: bytes) -> tuple[int, int, str, Tail] | None:
-    """(from, to, direction, what carries it) of what `via` has kept; rank -1 where the line does not say."""
-    found = _VIA.match(rest)
-    if found is None:
+    """(from, to, direction, what carries it) of a line's end that `messages.via` kept; rank -1 where the line names none."""
+    match = _VIA.match(rest)
+    if match is None:
         return None
-    src, dst, direction, raw = found.groups()
+    src, dst, direction, raw = match.groups()
     way = {b"send": "send", b"receive": "receive", b"recv": "receive"}.get(direction, "")
     return int(src), int(dst) if dst is not None else -1, way, _tail(raw)

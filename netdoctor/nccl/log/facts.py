@@ -13,8 +13,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-
-
 SOCKET: Final = "Socket"  # NCCL's name of its network over TCP
 
 
@@ -66,7 +64,7 @@ class Via:
 class Event:
     """Something that went wrong (or may have), with the line that shows it."""
 
-    kind: str  # a name of netdoctor.nccl.events
+    kind: str  # a name of netdoctor.nccl.log.patterns
     file: str
     line: int  # of the first such line
     text: str  # cleaned and bounded
@@ -90,7 +88,6 @@ class RankFacts:
     host: str
     pid: int | None
     ranks: tuple[int, ...] = ()
-    cuda_devs: tuple[int, ...] = ()
     nranks: int | None = None
     nodes: int | None = None
     nccl_version: str | None = None
@@ -103,8 +100,6 @@ class RankFacts:
     init_seconds: float | None = None
     env: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     affinity: Mapping[int, str] = field(default_factory=dict)  # CUDA device -> mask or ranges as printed
-    net_lines: int = 0  # "via NET" lines, and how many of them with GDRDMA
-    net_gdr_lines: int = 0
     cpu_conflict: Mapping[int, tuple[str, str]] = field(default_factory=dict)  # GPU -> (its CPUs, the process's): disjoint
     plugin_env: frozenset[str] = frozenset()  # variables that a network plugin says it set itself
     devs: frozenset[int] = frozenset()  # CUDA devices that its lines' prefixes name
@@ -116,16 +111,13 @@ class LogFacts:
 
     library: str | None = None  # "NCCL" | "RCCL" | "Neuron"
     nccl_version: str | None = None  # "2.21.5", the one that most processes printed
-    nccl_versions: Mapping[str, int] = field(default_factory=dict)  # version -> lines
     cuda_version: str | None = None  # that NCCL was built for
-    cuda_driver_version: str | None = None  # "12.4"
     torch_version: str | None = None
     bootstrap_ifname: str | None = None
     bootstrap_address: str | None = None
     bootstraps: tuple[Address, ...] = ()  # one a process, distinct
     network: str | None = None  # "IB", "Socket", "AWS Libfabric", "IBext_v8", as printed
     net: str | None = None  # the family: IB, Socket, Libfabric …
-    networks: Mapping[str, int] = field(default_factory=dict)  # as printed -> processes
     net_inferred: NetSource | None = None  # what `network` was read from where no "Using network" line is there
     plugin: str | None = None  # name of the net plugin that was loaded
     plugin_error: str | None = None

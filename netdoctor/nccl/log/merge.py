@@ -1,14 +1,13 @@
-"""From what the parser remembers to `LogFacts`: per rank, and merged over the job."""
+"""From the parser's `Accumulator` to `LogFacts`: per rank, and merged over the job."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from netdoctor.environment import Of, names_of
-from netdoctor.nccl.log.accumulator import Process, Seen, State
+from netdoctor.nccl.log.accumulator import Accumulator, CollectedEvent, Process
 from netdoctor.nccl.log.connections import Tail, connection
 from netdoctor.nccl.log.facts import Address, Event, LogFacts, NetDevice, NetSource, RankFacts, Via
 from netdoctor.textsafe import clean
@@ -24,127 +23,163 @@ def family(network: str) -> str:
     return next((name for start, name in _FAMILY if low.startswith(start)), network)
 
 
-def merge(state: State) -> LogFacts:
-    processes = [p for p in state.processes if _spoke(p)]
-    networks = Counter(p.network for p in processes if p.network)
-    vias, lines = _vias(processes)
-    network, inferred = _network(state, networks, vias)
-    hosts = tuple(dict.fromkeys([p.host for p in processes if p.host] + list(state.header_hosts)))
-    bootstraps = tuple(dict.fromkeys(Address(*p.bootstrap, p.host) for p in processes if p.bootstrap))
-    main = _first(a.ifname for a in bootstraps)
-    known = {p.devices: tuple(NetDevice(*d) for d in p.devices) for p in processes}
-    devices = tuple(dict.fromkeys(d for one in known.values() for d in one))
-    gdrdma, reason = _gdr(state, vias)
-    nranks = state.nranks or state.ring_ranks or None
-    facts = LogFacts(
-        library=state.library or ("NCCL" if state.nccl_lines else None),
-        nccl_version=state.versions.most_common(1)[0][0] if state.versions else None,
-        nccl_versions=dict(state.versions),
-        cuda_version=state.cuda_versions.most_common(1)[0][0] if state.cuda_versions else None,
-        cuda_driver_version=state.driver_version or None,
-        torch_version=state.torch_version or None,
-        bootstrap_ifname=main,
-        bootstrap_address=_first(a.address for a in bootstraps if a.ifname == main),
-        bootstraps=bootstraps,
-        network=network,
-        net=family(network) if network else None,
-        networks=dict(networks),
-        net_inferred=inferred,
-        plugin=clean(state.plugin) or None,
-        plugin_error=clean(state.plugin_error) or None,
-        libibverbs_missing=any(p.verbs_missing for p in processes),
-        devices=devices,
-        no_ib_device=any(p.no_ib for p in processes) and not devices,
-        oob=Address(state.oob[1], state.oob[2], state.oob[0]) if state.oob else None,
-        socket_interfaces=tuple(Address(name, address, host) for host, name, address in state.socket_ifs),
+def merge(accumulator: Accumulator) -> LogFacts:
+    """The facts of all processes; each step adds the fields of one topic."""
+    processes = [p for p in accumulator.processes if _is_nccls(p)]
+    facts = _contents(accumulator)
+    facts = _versions(facts, accumulator)
+    facts = _connections(facts, accumulator, processes)
+    facts = _network(facts, accumulator, processes)
+    facts = _features(facts, accumulator)
+    facts = _job(facts, accumulator, processes)
+    facts = _settings(facts, processes)
+    return _absent(facts)
+
+
+def _contents(accumulator: Accumulator) -> LogFacts:
+    """What the log consists of, and its events."""
+    events = sorted(accumulator.events.values(), key=lambda e: (e.file, e.line))
+    return LogFacts(
+        library=accumulator.library or ("NCCL" if accumulator.nccl_lines else None),
+        diagnostics=tuple(clean(d) for d in accumulator.diagnostics),
+        levels=frozenset(accumulator.levels),
+        subsystems=frozenset(accumulator.subsystems),
+        events=tuple(_event(accumulator, event) for event in events),
+        files=tuple(accumulator.files),
+        lines=accumulator.lines,
+        nccl_lines=accumulator.nccl_lines,
+        bytes_read=accumulator.bytes_read,
+    )
+
+
+def _versions(facts: LogFacts, accumulator: Accumulator) -> LogFacts:
+    return replace(
+        facts,
+        nccl_version=_most_frequent(accumulator.versions),
+        cuda_version=_most_frequent(accumulator.cuda_versions),
+        torch_version=accumulator.torch_version or None,
+    )
+
+
+def _connections(facts: LogFacts, accumulator: Accumulator, processes: list[Process]) -> LogFacts:
+    vias = _vias(processes)
+    gdrdma, reason = _gdr(accumulator, vias)
+    return replace(
+        facts,
         vias=vias,
         transports=_transports(vias),
         gdrdma=gdrdma,
-        gdr_hca=dict(state.gdr_hca),
-        gdr_distance=dict(state.gdr_distance),
+        gdr_hca=dict(accumulator.gdr_hca),
+        gdr_distance=dict(accumulator.gdr_distance),
         gdr_reason=reason,
-        dmabuf=state.dmabuf,
-        nvls=state.nvls,
-        mnnvl=state.mnnvl,
-        sharp=state.sharp,
-        collnet=state.collnet or any(v.transport == "COLLNET" for v in vias) or None,
-        channels=dict(state.channels),
-        algorithms=dict(state.algorithms),
-        affinity=tuple(dict.fromkeys(f"GPU {g}: {mask}" for p in processes for g, mask in sorted(p.affinity.items())))[:64],
-        nodes=state.nodes or (1 if nranks == 1 else None),
+    )
+
+
+def _network(facts: LogFacts, accumulator: Accumulator, processes: list[Process]) -> LogFacts:
+    """Interfaces, networks and devices; the connections are known already."""
+    bootstraps = tuple(dict.fromkeys(Address(*p.bootstrap, p.host) for p in processes if p.bootstrap))
+    ifname = _most_frequent(Counter(a.ifname for a in bootstraps))
+    network, inferred = _used_network(accumulator, processes, facts.vias)
+    devices = tuple(dict.fromkeys(NetDevice(*d) for listed in {p.devices: None for p in processes} for d in listed))
+    oob = accumulator.oob
+    return replace(
+        facts,
+        bootstrap_ifname=ifname,
+        bootstrap_address=_most_frequent(Counter(a.address for a in bootstraps if a.ifname == ifname)),
+        bootstraps=bootstraps,
+        network=network,
+        net=family(network) if network else None,
+        net_inferred=inferred,
+        plugin=clean(accumulator.plugin) or None,
+        plugin_error=clean(accumulator.plugin_error) or None,
+        libibverbs_missing=any(p.verbs_missing for p in processes),
+        devices=devices,
+        no_ib_device=any(p.no_ib for p in processes) and not devices,
+        oob=Address(oob[1], oob[2], oob[0]) if oob else None,
+        socket_interfaces=tuple(Address(name, address, host) for host, name, address in accumulator.socket_ifs),
+    )
+
+
+def _features(facts: LogFacts, accumulator: Accumulator) -> LogFacts:
+    return replace(
+        facts,
+        dmabuf=accumulator.dmabuf,
+        nvls=accumulator.nvls,
+        mnnvl=accumulator.mnnvl,
+        sharp=accumulator.sharp,
+        collnet=accumulator.collnet or any(v.transport == "COLLNET" for v in facts.vias) or None,
+        channels=dict(accumulator.channels),
+        algorithms=dict(accumulator.algorithms),
+    )
+
+
+def _job(facts: LogFacts, accumulator: Accumulator, processes: list[Process]) -> LogFacts:
+    """Nodes, ranks and communicators."""
+    nranks = accumulator.nranks or accumulator.ring_ranks or None
+    listed = {p.devices: tuple(NetDevice(*d) for d in p.devices) for p in processes}  # shared by the ranks of a node
+    return replace(
+        facts,
+        nodes=accumulator.nodes or (1 if nranks == 1 else None),
         nranks=nranks,
-        hosts=hosts,
-        ranks=tuple(_rank(p, *lines[at], known) for at, p in enumerate(processes)),
+        hosts=tuple(dict.fromkeys([p.host for p in processes if p.host] + list(accumulator.header_hosts))),
+        ranks=tuple(_rank(p, listed[p.devices]) for p in processes),
         comms_started=sum(p.started for p in processes),
         comms_complete=sum(p.complete for p in processes),
-        rings=state.rings,
+        rings=accumulator.rings,
         init_seconds=max((p.init_seconds for p in processes), default=0.0) or None,
-        env=_env(processes),
-        env_differs=_env_differs(processes),
-        busbw=state.busbw,
-        gpus=tuple(state.gpus),
-        diagnostics=tuple(clean(d) for d in state.diagnostics),
-        levels=frozenset(state.levels),
-        subsystems=frozenset(state.subsystems),
-        events=tuple(_event(state, s) for s in sorted(state.events.values(), key=lambda s: (s.file, s.line))),
-        files=tuple(state.files),
-        lines=state.lines,
-        nccl_lines=state.nccl_lines,
-        bytes_read=state.bytes_read,
+        busbw=accumulator.busbw,
+        gpus=tuple(accumulator.gpus),
     )
-    return _with_absent(facts)
 
 
-def _first(values: Iterable[str]) -> str | None:
-    """The most frequent, of equals the first."""
-    counted = Counter(values)
+def _settings(facts: LogFacts, processes: list[Process]) -> LogFacts:
+    affinity = dict.fromkeys(f"GPU {g}: {mask}" for p in processes for g, mask in sorted(p.affinity.items()))
+    return replace(facts, env=_env(processes), env_differs=_env_differs(processes), affinity=tuple(affinity)[:64])
+
+
+def _most_frequent(counted: Counter[str]) -> str | None:
+    """The most frequent, or of equally frequent ones the first."""
     return counted.most_common(1)[0][0] if counted else None
 
 
-def _spoke(p: Process) -> bool:
+def _is_nccls(p: Process) -> bool:
     """Whether a process is one of NCCL's: lines without a prefix belong to a process of their own, which may be empty."""
     return p.pid >= 0 or bool(
         p.host or p.network or p.devices or p.bootstrap or p.vias or p.verbs_missing or p.no_ib or p.env or p.ranks
     )
 
 
-def _network(state: State, networks: Counter[str], vias: tuple[Via, ...]) -> tuple[str | None, NetSource | None]:
+def _used_network(
+    accumulator: Accumulator, processes: list[Process], vias: tuple[Via, ...]
+) -> tuple[str | None, NetSource | None]:
     """The network, and what it was read from where no line names it."""
-    if networks:
-        return networks.most_common(1)[0][0], None
+    named = Counter(p.network for p in processes if p.network)
+    if named:
+        return _most_frequent(named), None
     by_via: Counter[str] = Counter()
     for v in vias:
         if v.transport in {"NET", "COLLNET"}:
             by_via[v.detail] += v.count
     if by_via:
-        return by_via.most_common(1)[0][0], NetSource.CONNECTIONS
-    if state.networks_inferred:
-        return state.networks_inferred.most_common(1)[0][0], NetSource.ERRORS
-    if state.ib_used:
-        return "IB", NetSource.DEVICES
-    return None, None
+        return _most_frequent(by_via), NetSource.CONNECTIONS
+    if accumulator.networks_inferred:
+        return _most_frequent(accumulator.networks_inferred), NetSource.ERRORS
+    return ("IB", NetSource.DEVICES) if accumulator.ib_used else (None, None)
 
 
-def _vias(processes: list[Process]) -> tuple[tuple[Via, ...], dict[int, tuple[int, int]]]:
-    """All connections, and for each process how many lines say NET, and how many of those GDRDMA."""
-    out: dict[tuple[Any, ...], int] = {}
-    tails: dict[int, tuple[int, int]] = {}
+def _vias(processes: list[Process]) -> tuple[Via, ...]:
+    """All connections; the lines of one are counted."""
+    counts: dict[tuple[int, int, str, Tail, str], int] = {}
     read: dict[bytes, tuple[int, int, str, Tail] | None] = {}
-    for at, p in enumerate(processes):
-        net = gdr = 0
+    for p in processes:
         for rest, count in p.vias.items():
             if rest not in read:
                 read[rest] = connection(rest)
-            one = read[rest]
-            if one is None:
-                continue
-            src, dst, way, tail = one
-            key = (src, dst, way, *tail, p.host)
-            out[key] = out.get(key, 0) + count
-            if tail[0] == "NET":
-                net, gdr = net + count, gdr + count * bool(tail[3])
-        tails[at] = net, gdr
-    return tuple(Via(a, b, c, d, e, f, g, h, n) for (a, b, c, d, e, f, g, h), n in out.items()), tails
+            ends = read[rest]
+            if ends is not None:
+                key = (*ends, p.host)
+                counts[key] = counts.get(key, 0) + count
+    return tuple(Via(src, dst, way, *tail, host, count) for (src, dst, way, tail, host), count in counts.items())
 
 
 def _transports(vias: tuple[Via, ...]) -> dict[str, int]:
@@ -155,7 +190,7 @@ def _transports(vias: tuple[Via, ...]) -> dict[str, int]:
     return dict(out)
 
 
-def _gdr(state: State, vias: tuple[Via, ...]) -> tuple[bool | str | None, str | None]:
+def _gdr(accumulator: Accumulator, vias: tuple[Via, ...]) -> tuple[bool | str | None, str | None]:
     """Whether connections that cross the network use GPUDirect RDMA, and what refuses it where they do not.
 
     The proof is the suffix /GDRDMA of a "via NET" line.  Without such lines an HCA that refuses is proof of the contrary;
@@ -163,13 +198,13 @@ def _gdr(state: State, vias: tuple[Via, ...]) -> tuple[bool | str | None, str | 
     """
     on = sum(v.count for v in vias if v.gdrdma)
     off = sum(v.count for v in vias if v.gdrdma is False and v.transport == "NET")
-    hca_off = [name for name, enabled in state.gdr_hca.items() if not enabled]
-    all_off = bool(state.gdr_hca) and len(hca_off) == len(state.gdr_hca)
+    hca_off = [name for name, enabled in accumulator.gdr_hca.items() if not enabled]
+    all_off = bool(accumulator.gdr_hca) and len(hca_off) == len(accumulator.gdr_hca)
     reason = (
         "hca"
         if hca_off
         else "topology"
-        if state.gdr_distance.get("disabled") and not state.gdr_distance.get("enabled")
+        if accumulator.gdr_distance.get("disabled") and not accumulator.gdr_distance.get("enabled")
         else None
     )
     if on or off:
@@ -179,26 +214,23 @@ def _gdr(state: State, vias: tuple[Via, ...]) -> tuple[bool | str | None, str | 
     return None, reason
 
 
-def _rank(p: Process, net: int, gdr: int, known: dict[tuple[tuple[str, int, str], ...], tuple[NetDevice, ...]]) -> RankFacts:
+def _rank(p: Process, devices: tuple[NetDevice, ...]) -> RankFacts:
     return RankFacts(
         host=clean(p.host),
         pid=p.pid if p.pid >= 0 else None,
         ranks=tuple(sorted(set(p.ranks.values()))) or ((p.rank_hint,) if p.rank_hint >= 0 else ()),
-        cuda_devs=tuple(sorted(d for d in p.ranks if d >= 0)),
         nranks=max(p.nranks.values(), default=0) or None,
         nodes=p.nodes or None,
         nccl_version=p.version or None,
         bootstrap=Address(*p.bootstrap, p.host) if p.bootstrap else None,
         network=p.network or None,
-        devices=known[p.devices],
+        devices=devices,
         comms_started=p.started,
         comms_complete=p.complete,
         comm_ids=tuple(p.comm_ids),
         init_seconds=p.init_seconds or None,
         env={k: clean(v) for k, v in p.env.items()},
         affinity=dict(p.affinity),
-        net_lines=net,
-        net_gdr_lines=gdr,
         cpu_conflict=dict(p.cpu_conflict),
         plugin_env=frozenset(p.plugin_env),
         devs=frozenset(p.devs),
@@ -225,21 +257,21 @@ def _env_differs(processes: list[Process]) -> dict[str, tuple[str, ...]]:
     return {n: tuple(v) for n, v in values.items() if len(v) > 1 and n not in _OWN}
 
 
-def _event(state: State, seen: Seen) -> Event:
-    process = state.processes[seen.process]
-    rank = seen.rank if seen.rank >= 0 else process.rank(seen.dev)
+def _event(accumulator: Accumulator, event: CollectedEvent) -> Event:
+    process = accumulator.processes[event.process]
+    rank = event.rank if event.rank >= 0 else process.rank(event.dev)
     return Event(
-        seen.kind,
-        clean(state.files[seen.file]),
-        seen.line,
-        clean(seen.text.decode("utf-8", "replace"))[:1000],
+        event.kind,
+        clean(accumulator.files[event.file]),
+        event.line,
+        clean(event.text.decode("utf-8", "replace"))[:1000],
         clean(process.host),
         process.pid if process.pid >= 0 else None,
         rank if rank >= 0 else None,
-        seen.at,
-        seen.count,
-        clean(seen.source),
-        {k: clean(v) for k, v in seen.data.items()},
+        event.at,
+        event.count,
+        clean(event.source),
+        {k: clean(v) for k, v in event.data.items()},
     )
 
 
@@ -248,7 +280,6 @@ _AT_INFO = frozenset(
     (
         "nccl_version",
         "cuda_version",
-        "cuda_driver_version",
         "bootstrap_ifname",
         "bootstrap_address",
         "network",
@@ -278,7 +309,7 @@ _AT_INFO = frozenset(
 )
 
 
-def _with_absent(facts: LogFacts) -> LogFacts:
+def _absent(facts: LogFacts) -> LogFacts:
     unseen: list[tuple[str, str]] = []
     absent: set[str] = set()
     if "INFO" not in facts.levels:

@@ -1,6 +1,6 @@
 """NCCL's INFO messages, one handler a family, found by the first word of the message.
 
-A handler takes (state, process, device, message) and keeps what the message says.  Formats per version: src/init.cc,
+A handler takes (accumulator, process, device, message) and keeps what the message says.  Formats per version: src/init.cc,
 src/bootstrap.cc, src/transport/*.cc, src/graph/*.cc, src/plugin/net.cc of the tags 2.4.2 to 2.32.3.
 """
 
@@ -10,16 +10,16 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from netdoctor.nccl.log.accumulator import MAX_COMM_IDS, Process, State
+from netdoctor.nccl.log.accumulator import MAX_COMM_IDS, Accumulator, Process
 
-Handler = Callable[[State, Process, int, bytes], None]
+Handler = Callable[[Accumulator, Process, int, bytes], None]
 
 
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace").strip()
 
 
-def via(state: State, process: Process, dev: int, msg: bytes) -> None:
+def via(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA`` (``Ring`` to 2.6, ``Coll``, ``CollNet``).
 
     The channels of one connection differ in their number only, so lines are counted here and read by `connections.connection`.
@@ -31,38 +31,38 @@ def via(state: State, process: Process, dev: int, msg: bytes) -> None:
     elif b" via " in rest:
         vias[rest] = 1
     else:
-        ring(state, msg)
+        ring(accumulator, msg)
 
 
-def ring(state: State, msg: bytes) -> None:
+def ring(accumulator: Accumulator, msg: bytes) -> None:
     """``Channel 00/08 :    0   5   4   7``: how many ranks the ring has, where no other line tells."""
     members = msg.partition(b" : ")[2].split()
-    if members and len(members) > state.ring_ranks and all(m.isdigit() for m in members):
-        state.ring_ranks = len(members)
+    if members and len(members) > accumulator.ring_ranks and all(m.isdigit() for m in members):
+        accumulator.ring_ranks = len(members)
 
 
 _ADDRESS: Final = re.compile(rb"(?:\[\d+\])?([^\s:\[\]]+):(\S+?)<\d+>")
 
 
-def bootstrap(state: State, process: Process, dev: int, msg: bytes) -> None:
+def bootstrap(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``Bootstrap : Using eth0:10.0.0.2<0>``; up to 2.7 a list, from 2.24 without the space; 2.3: ``NET : Using interface``."""
-    found = _ADDRESS.search(msg, msg.find(b"sing "))
-    if found and b"sing " in msg:
-        process.bootstrap = process.bootstrap or (_text(found[1]), _text(found[2]))
-        state.subsystems.add("BOOTSTRAP")
+    match = _ADDRESS.search(msg, msg.find(b"sing "))
+    if match and b"sing " in msg:
+        process.bootstrap = process.bootstrap or (_text(match[1]), _text(match[2]))
+        accumulator.subsystems.add("BOOTSTRAP")
 
 
 _VERSION: Final = re.compile(rb"(NCCL|RCCL) version ?:? ?(\d+\.\d+(?:\.\d+)?)[^\s+]{0,40}(?:\+(?:cuda|hip)(\d+\.\d+)?)?")
 
 
-def version(state: State, process: Process | None, dev: int, msg: bytes) -> None:
+def version(accumulator: Accumulator, process: Process | None, dev: int, msg: bytes) -> None:
     """``NCCL version 2.21.5+cuda12.4``, bare or with a prefix; torch's errors end in ``NCCL version 2.21.5``."""
-    for found in _VERSION.finditer(msg):
-        number = found[2].decode()
-        state.versions[number] += 1
-        state.library = found[1].decode()
-        if found[3]:
-            state.cuda_versions[found[3].decode()] += 1
+    for match in _VERSION.finditer(msg):
+        number = match[2].decode()
+        accumulator.versions[number] += 1
+        accumulator.library = match[1].decode()
+        if match[3]:
+            accumulator.cuda_versions[match[3].decode()] += 1
         if process is not None:
             process.version = number
 
@@ -71,13 +71,13 @@ _COMM: Final = re.compile(rb"(?:^|comm (\S+) )rank (\d+) n[rR]anks (\d+)")
 _COMM_MORE: Final = re.compile(rb"cudaDev (\d+)|commId (0x[0-9a-f]+)|nNodes (\d+)|MNNVL (\d)")
 
 
-def comm(state: State, process: Process, dev: int, msg: bytes) -> None:
+def comm(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """Communicator lines of every era: ``comm %p rank %d nranks %d cudaDev %d … - Init COMPLETE``."""
-    found = _COMM.search(msg)
-    if found is None:
+    match = _COMM.search(msg)
+    if match is None:
         return
-    rank, nranks = int(found[2]), int(found[3])
-    for more in _COMM_MORE.finditer(msg, found.end()):
+    rank, nranks = int(match[2]), int(match[3])
+    for more in _COMM_MORE.finditer(msg, match.end()):
         device, identity, nodes, mnnvl = more.groups()
         if device is not None:
             dev = int(device)
@@ -86,15 +86,15 @@ def comm(state: State, process: Process, dev: int, msg: bytes) -> None:
                 process.comm_ids[identity.decode()] = nranks
         elif nodes is not None:
             process.nodes = max(process.nodes, int(nodes))
-            state.nodes = max(state.nodes, int(nodes))
+            accumulator.nodes = max(accumulator.nodes, int(nodes))
         elif mnnvl is not None:
-            state.mnnvl = bool(state.mnnvl) or mnnvl != b"0"
+            accumulator.mnnvl = bool(accumulator.mnnvl) or mnnvl != b"0"
     if b"estroy" in msg or b"Abort" in msg or b"Revoke" in msg:
         return
     if nranks >= process.nranks.get(dev, 0):
         process.nranks[dev] = nranks
         process.ranks[dev] = rank
-    state.nranks = max(state.nranks, nranks)
+    accumulator.nranks = max(accumulator.nranks, nranks)
     if msg.endswith(b"COMPLETE"):
         process.complete += 1
     elif b"Init START" in msg:
@@ -104,18 +104,18 @@ def comm(state: State, process: Process, dev: int, msg: bytes) -> None:
 _TIMING: Final = re.compile(rb"total (\d+\.\d+)")
 
 
-def timings(state: State, process: Process, dev: int, msg: bytes) -> None:
+def timings(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``Init timings - ncclCommInitRank: rank 0 nranks 8 total 1.28 (kernels …)`` (2.22 and later)."""
-    found = _TIMING.search(msg)
-    if found:
-        process.init_seconds = max(process.init_seconds, float(found[1]))
+    match = _TIMING.search(msg)
+    if match:
+        process.init_seconds = max(process.init_seconds, float(match[1]))
 
 
-def affinity(state: State, process: Process, dev: int, msg: bytes) -> None:
+def affinity(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``Setting affinity for GPU 0 to ff,ffff`` (to 2.27)."""
-    found = re.match(rb"Setting affinity for GPU (\d+) to (\S+)", msg)
-    if found:
-        process.affinity[int(found[1])] = _text(found[2])[:200]
+    match = re.match(rb"Setting affinity for GPU (\d+) to (\S+)", msg)
+    if match:
+        process.affinity[int(match[1])] = _text(match[2])[:200]
 
 
 _AFFINITY: Final = re.compile(
@@ -123,61 +123,61 @@ _AFFINITY: Final = re.compile(
 )
 
 
-def affinity_topo(state: State, process: Process, dev: int, msg: bytes) -> None:
+def affinity_topo(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``ncclTopoGetCpuAffinity: Affinity for GPU 0 is …. (GPU affinity = … ; CPU affinity = …).`` (2.28 and later)."""
-    found = _AFFINITY.search(msg)
-    if found is None:
+    match = _AFFINITY.search(msg)
+    if match is None:
         return
-    gpu = int(found[1])
-    process.affinity[gpu] = _text(found[2])
-    mine, theirs = _text(found[3]), _text(found[4] or b"")
-    if found[2].startswith(b"empty") and mine and theirs:
+    gpu = int(match[1])
+    process.affinity[gpu] = _text(match[2])
+    mine, theirs = _text(match[3]), _text(match[4] or b"")
+    if match[2].startswith(b"empty") and mine and theirs:
         process.cpu_conflict[gpu] = (mine, theirs)
 
 
 _ENV: Final = re.compile(rb"([A-Z][A-Z0-9_]{3,60}) set (?:by environment )?to ?(.*)")
 
 
-def variable(state: State, process: Process, dev: int, msg: bytes) -> None:
+def variable(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``NCCL_X set by environment to 1.`` (numbers end in a dot), ``NCCL_IB_HCA set to mlx5_0``."""
-    found = _ENV.match(msg)
-    if found is None:
+    match = _ENV.match(msg)
+    if match is None:
         return
-    value = _text(found[2])
+    value = _text(match[2])
     if re.fullmatch(r"-?\d+\.", value):
         value = value[:-1]
     if len(process.env) < 512:
-        process.env[found[1].decode()] = value[:400]
-    state.subsystems.add("ENV")
+        process.env[match[1].decode()] = value[:400]
+    accumulator.subsystems.add("ENV")
 
 
-def network(state: State, process: Process, dev: int, msg: bytes) -> None:
+def network(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``Using network IB``, the one stable line since 2.6; 2.3: ``Using internal Network``, 2.27: ``Assigned NET plugin``."""
-    found = re.match(rb"Using (?:network|internal Network) (.{1,80})|Assigned NET plugin (.{1,80}?) to comm", msg)
-    if found:
-        process.network = _text(found[1] or found[2])
+    match = re.match(rb"Using (?:network|internal Network) (.{1,80})|Assigned NET plugin (.{1,80}?) to comm", msg)
+    if match:
+        process.network = _text(match[1] or match[2])
 
 
 _IB_DEVICE: Final = re.compile(rb"(?:\[\d+\] ?)?([A-Za-z_][\w.\-]*):(\d+)/(IB/SHARP|RoCE/SHARP|IB|RoCE|eRDMA|[A-Za-z]\w{0,15})")
 
 
-def net_ib(state: State, process: Process, dev: int, msg: bytes) -> None:
+def net_ib(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """NET/IB: the device list, its absence, GPUDirect per HCA."""
     if b": Using " in msg:
         devices, _, oob = msg.partition(b"; OOB ")
-        found = tuple((_text(n), int(p), _text(k)) for n, p, k in _IB_DEVICE.findall(devices[:8192]))
-        if found:
-            process.devices = found
-            state.ib_used = True
+        listed = tuple((_text(n), int(p), _text(k)) for n, p, k in _IB_DEVICE.findall(devices[:8192]))
+        if listed:
+            process.devices = listed
+            accumulator.ib_used = True
         address = _ADDRESS.search(oob)
         if address:
-            state.oob = state.oob or (process.host, _text(address[1]), _text(address[2]))
+            accumulator.oob = accumulator.oob or (process.host, _text(address[1]), _text(address[2]))
     elif b"No device found" in msg:
         process.no_ib = True
     else:
-        gdr(state, process, dev, msg)
+        gdr(accumulator, process, dev, msg)
         if b"Made virtual device" in msg or b"IbDev" in msg or b"provider=" in msg:
-            state.subsystems.add("NET")
+            accumulator.subsystems.add("NET")
 
 
 _GDR_HCA: Final = re.compile(
@@ -185,38 +185,38 @@ _GDR_HCA: Final = re.compile(
 )
 
 
-def gdr(state: State, process: Process, dev: int, msg: bytes) -> None:
+def gdr(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'``, or by distance from a GPU."""
-    found = _GDR_HCA.search(msg)
-    if found is None:
+    match = _GDR_HCA.search(msg)
+    if match is None:
         return
-    state.subsystems.add("NET")
-    on = found[1].lower() == b"enabled"
+    accumulator.subsystems.add("NET")
+    on = match[1].lower() == b"enabled"
     if b"distance" in msg:
-        state.gdr_distance["enabled" if on else "disabled"] += 1
+        accumulator.gdr_distance["enabled" if on else "disabled"] += 1
         return
-    name = _text(found[3] or found[2])
-    if len(state.gdr_hca) < 4096:
-        state.gdr_hca[f"{process.host}/{name}" if process.host else name] = on
+    name = _text(match[3] or match[2])
+    if len(accumulator.gdr_hca) < 4096:
+        accumulator.gdr_hca[f"{process.host}/{name}" if process.host else name] = on
 
 
-def net_socket(state: State, process: Process, dev: int, msg: bytes) -> None:
+def net_socket(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``NET/Socket : Using [0]eth0:10.0.0.2<0> [1]…``."""
-    if b": Using " in msg and len(state.socket_ifs) < 8192:
+    if b": Using " in msg and len(accumulator.socket_ifs) < 8192:
         for name, address in _ADDRESS.findall(msg[:8192]):
-            state.socket_ifs[(process.host, _text(name), _text(address))] = None
+            accumulator.socket_ifs[(process.host, _text(name), _text(address))] = None
     elif b" threads and " in msg:
-        state.subsystems.add("NET")
+        accumulator.subsystems.add("NET")
 
 
 _DLERROR: Final = re.compile(rb"(?:returned \d+ : |dlerror=)(.{1,300}?)(?: No plugin found|: when loading|$)")
 
 
-def net_plugin(state: State, process: Process, dev: int, msg: bytes) -> None:
+def net_plugin(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """NET/Plugin lines: which plugin was loaded, or why it could not be."""
-    found = re.search(rb"Loaded net plugin (.{1,60}?) \(v(\d+)\)", msg)
-    if found:
-        state.plugin = _text(found[1])
+    match = re.search(rb"Loaded net plugin (.{1,60}?) \(v(\d+)\)", msg)
+    if match:
+        accumulator.plugin = _text(match[1])
     else:
         error = _DLERROR.search(msg)
         if error:
@@ -224,108 +224,100 @@ def net_plugin(state: State, process: Process, dev: int, msg: bytes) -> None:
             # Its own file not being there is how a node without a plugin looks; anything else is a plugin that is broken.
             plain = re.match(r"lib(?:nccl-net|nccom-net)[\w.\-]*: cannot open shared object file: No such file", why)
             if not plain:
-                state.plugin_error = why[:300]
+                accumulator.plugin_error = why[:300]
 
 
 _OFI_SETS: Final = re.compile(rb"[Ss]etting ([A-Z][A-Z0-9_]+) environment variable")
 
 
-def net_ofi(state: State, process: Process, dev: int, msg: bytes) -> None:
+def net_ofi(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """aws-ofi-nccl; it sets NCCL variables itself, and those are not the user's."""
-    found = _OFI_SETS.search(msg)
-    if found:
-        process.plugin_env.add(found[1].decode())
+    match = _OFI_SETS.search(msg)
+    if match:
+        process.plugin_env.add(match[1].decode())
     if b"Initializing aws-ofi-nccl" in msg or b"elected " in msg:
-        state.plugin = state.plugin or "aws-ofi-nccl"
+        accumulator.plugin = accumulator.plugin or "aws-ofi-nccl"
 
 
-def net_other(state: State, process: Process, dev: int, msg: bytes) -> None:
+def net_other(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """Another network's lines (NET/gIB, NET/FasTrak): only GPUDirect is common to all."""
     if b"GPU Direct" in msg:
-        gdr(state, process, dev, msg)
+        gdr(accumulator, process, dev, msg)
 
 
-def nvls(state: State, process: Process, dev: int, msg: bytes) -> None:
+def nvls(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``NVLS multicast support is [not ]available on dev 0``, ``NVLS comm 0x… headRank …``."""
     if b"not available" in msg:
-        state.nvls = bool(state.nvls)
+        accumulator.nvls = bool(accumulator.nvls)
     elif b"is available" in msg or b"NVLS comm" in msg:
-        state.nvls = True
+        accumulator.nvls = True
 
 
-def mnnvl(state: State, process: Process, dev: int, msg: bytes) -> None:
+def mnnvl(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``MNNVL 1 cliqueId … cliqueSize …``."""
-    found = re.match(rb"MNNVL (\d) cliqueId", msg)
-    if found:
-        state.mnnvl = bool(state.mnnvl) or found[1] != b"0"
+    match = re.match(rb"MNNVL (\d) cliqueId", msg)
+    if match:
+        accumulator.mnnvl = bool(accumulator.mnnvl) or match[1] != b"0"
 
 
-def sharp(state: State, process: Process, dev: int, msg: bytes) -> None:
+def sharp(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """nccl-rdma-sharp-plugins: ``SHARP rank 0/2 initialized on mlx5_0``."""
     if b"initialized on" in msg:
-        state.sharp = True
+        accumulator.sharp = True
 
 
-def dmabuf(state: State, process: Process, dev: int, msg: bytes) -> None:
+def dmabuf(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``DMA-BUF is available on GPU device 0``: a capability of the GPU, no proof of use."""
-    state.dmabuf = True
-
-
-def driver(state: State, process: Process, dev: int, msg: bytes) -> None:
-    """``cudaDriverVersion 12040``."""
-    found = re.match(rb"cudaDriverVersion (\d{4,6})\b", msg)
-    if found:
-        number = int(found[1])
-        state.driver_version = f"{number // 1000}.{number % 1000 // 10}"
+    accumulator.dmabuf = True
 
 
 _CHANNELS: Final = re.compile(rb"(\d+) (coll|collnet|nvls|p2p) channels( per peer)?")
 
 
-def channels(state: State, process: Process, dev: int, msg: bytes) -> None:
+def channels(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``16 coll channels, 16 collnet channels, 0 nvls channels, 32 p2p channels, 32 p2p channels per peer``."""
     for number, kind, per in _CHANNELS.findall(msg):
         name = "p2p_per_peer" if per else kind.decode()
-        state.channels[name] = max(state.channels.get(name, 0), int(number))
+        accumulator.channels[name] = max(accumulator.channels.get(name, 0), int(number))
 
 
 _ALGO: Final = re.compile(rb"(?:(\w+)(?: \[\w[\w ]*\])?: )?(\d+) Bytes -> (?:Algo (\w+) proto (\w+)|Kernel (\w+))")
 
 
-def algorithm(state: State, process: Process, dev: int, msg: bytes) -> None:
+def algorithm(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``AllReduce: 8388608 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}``; numbers up to 2.23 (subsystem TUNING)."""
-    found = _ALGO.search(msg)
-    if found:
-        state.subsystems.add("TUNING")
-        what = "/".join(p.decode() for p in (found[3] or found[5], found[4]) if p)
-        if len(state.algorithms) < 512:
-            state.algorithms[f"{(found[1] or b'?').decode()} {what}"] += 1
+    match = _ALGO.search(msg)
+    if match:
+        accumulator.subsystems.add("TUNING")
+        what = "/".join(p.decode() for p in (match[3] or match[5], match[4]) if p)
+        if len(accumulator.algorithms) < 512:
+            accumulator.algorithms[f"{(match[1] or b'?').decode()} {what}"] += 1
 
 
-def rings(state: State, process: Process, dev: int, msg: bytes) -> None:
+def rings(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``Connected all rings[, use ring PXN 0 GDR 1]``; GDR is 1 as well where no connection crosses the network."""
-    state.rings += b"rings" in msg
+    accumulator.rings += b"rings" in msg
 
 
-def verbs_missing(state: State, process: Process, dev: int, msg: bytes) -> None:
+def verbs_missing(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``Failed to open libibverbs.so[.1]``."""
     if b"libibverbs" in msg:
         process.verbs_missing = True
 
 
-def graph(state: State, process: Process, dev: int, msg: bytes) -> None:
+def graph(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """Lines of the GRAPH subsystem."""
-    state.subsystems.add("GRAPH")
+    accumulator.subsystems.add("GRAPH")
 
 
 _UNWIND: Final = re.compile(rb"\S{0,80}?transport/(net_ib|net_socket)[\w/]*\.cc:\d+ (?:\(\w+\) )?-> \d")
 
 
-def unwinding(state: State, process: Process, dev: int, msg: bytes) -> None:
+def unwinding(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``transport/net_socket.cc:474 -> 6``: an error on its way up says which network it came through."""
-    found = _UNWIND.match(msg)
-    if found:
-        state.networks_inferred["IB" if found[1] == b"net_ib" else "Socket"] += 1
+    match = _UNWIND.match(msg)
+    if match:
+        accumulator.networks_inferred["IB" if match[1] == b"net_ib" else "Socket"] += 1
 
 
 # By the first word of the message.
@@ -361,7 +353,6 @@ HANDLERS: Final[dict[bytes, Handler]] = {
     b"MNNVL": mnnvl,
     b"SHARP": sharp,
     b"DMA-BUF": dmabuf,
-    b"cudaDriverVersion": driver,
     b"Connected": rings,
     b"Failed": verbs_missing,
     b"Count": verbs_missing,
@@ -373,9 +364,9 @@ HANDLERS: Final[dict[bytes, Handler]] = {
 def handler(msg: bytes) -> Handler | None:
     """The handler of a message; None for one that carries no fact."""
     first = msg.split(b" ", 1)[0]
-    found = HANDLERS.get(first)
-    if found is not None:
-        return found
+    by_word = HANDLERS.get(first)
+    if by_word is not None:
+        return by_word
     if b" set by environment to" in msg or b" set to " in msg:
         return variable
     if b" comm 0x" in msg and b" rank " in msg:

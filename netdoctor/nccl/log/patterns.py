@@ -355,10 +355,9 @@ _COMPILED: Final = {kind: tuple(re.compile(r) for r in regexes) for kind, regexe
 def details(kind: str, text: bytes, match: re.Match[bytes] | None) -> dict[str, str]:
     """All named parts of a message that are there; names that end in a digit are alternatives of the name without it."""
     out: dict[str, str] = {}
-    found = [match] if match else []
-    found += [m for m in (r.search(text) for r in _COMPILED.get(kind, ())) if m]
-    for one in found:
-        for name, value in one.groupdict().items():
+    more = (regex.search(text) for regex in _COMPILED.get(kind, ()))
+    for m in (match, *more):
+        for name, value in m.groupdict().items() if m else ():
             if value:
                 out.setdefault(name.rstrip("23456"), value.decode("utf-8", "replace").strip()[:300])
     return out

@@ -38,7 +38,7 @@ _STAMP: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[
 _TIME: Final = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 # mpirun --tag-output "[1,3]<stdout>:", torch's "[rank3]:", srun --label "3: ", "[Rank 3]"
 _RANK: Final = re.compile(rb"\[\d{1,6},(\d{1,7})\]<|\[[Rr]ank ?(\d{1,7})\]|^ {0,8}(\d{1,7}): ")
-# A second record on one line: a writer whose newline another writer's text has overtaken.
+# A second record on one line: two processes write to one file, and the newline of the first comes late.
 GLUED: Final = re.compile(
     rb"[A-Za-z0-9_][\w.\-]{0,252}:\d{1,10}:\d{1,10} \[-?\d{1,10}\] (?:[\w./]{1,100}:\d{1,6} (?:\(\w{1,100}\) )?)?NCCL (?:INFO|WARN) "
 )
@@ -60,13 +60,13 @@ def head(text: bytes) -> Head:
     text = text[-_HEAD:]
     at = _TIME.search(text)
     text = _STAMP.sub(b" ", text)
-    found = _WHO.search(text)
-    if found is None:
+    match = _WHO.search(text)
+    if match is None:
         for pattern in _WHO_SHORT:
-            found = pattern.search(text)
-            if found is not None:
+            match = pattern.search(text)
+            if match is not None:
                 break
-    groups = found.groupdict() if found else {}
+    groups = match.groupdict() if match else {}
     dev = int(groups.get("dev") or -1)
     return Head(
         (groups.get("host") or b"").decode("ascii", "replace"),
@@ -86,8 +86,8 @@ def bare(line: bytes) -> Head:
 
 def rank(text: bytes) -> int:
     """The global rank that a launcher's mark names, or -1."""
-    found = _RANK.search(text[:_HEAD])
-    return int(next(g for g in found.groups() if g is not None)) if found else -1
+    match = _RANK.search(text[:_HEAD])
+    return int(next(g for g in match.groups() if g is not None)) if match else -1
 
 
 def split_level(line: bytes) -> tuple[bytes, bytes, bytes] | None:
@@ -97,7 +97,7 @@ def split_level(line: bytes) -> tuple[bytes, bytes, bytes] | None:
         rest = line[at + 5 : at + 10]
         level = _LEVELS.get(rest)
         if level is not None:
-            return line[:at], level, line[at + 5 + len(level) :].lstrip(b" ")
+            return line[:at], level, line[at + 6 + len(level) :]
         at = line.find(b"NCCL ", at + 5)
     at = line.find(b"CCOM WARN ")
     if at >= 0:
@@ -115,5 +115,5 @@ _OLD: Final = re.compile(
 def _old(line: bytes) -> tuple[bytes, bytes, bytes] | None:
     if b"] INFO " not in line and b" WARN " not in line:
         return None
-    found = _OLD.search(line[:1024])
-    return (line[: found.end("head")], found["level"], line[found.end() :]) if found else None
+    match = _OLD.search(line[:1024])
+    return (line[: match.end("head")], match["level"], line[match.end() :]) if match else None

@@ -1,0 +1,108 @@
+"""Collects events while lines stream by: a kind, key and process once, with how often it came and what its next lines add."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from netdoctor.nccl.log import messages, prefix
+from netdoctor.nccl.log.accumulator import MAX_EVENTS, Accumulator, CollectedEvent, Process
+from netdoctor.nccl.log.patterns import Pattern, details
+
+# Groups of patterns whose values are digits.
+_NUMERIC: Final = frozenset({"status", "no", "rank", "task", "xid", "rc", "code", "what", "n", "text"})
+
+
+class Writer(NamedTuple):
+    """Who printed a line."""
+
+    slot: int  # of the process in the accumulator
+    process: Process
+    head: prefix.Head
+
+
+class Shape:
+    """What lines of one shape have in common: lines are of one shape if they are equal apart from digits."""
+
+    __slots__ = ("glued", "handler", "hot", "patience", "patterns")
+
+    def __init__(self, handler: messages.Handler | None, patterns: tuple[Pattern, ...], glued: bool) -> None:
+        self.glued = glued  # a second record follows on the same line
+        self.handler = handler
+        self.patterns = patterns
+        # Process -> (how often, its last events): a message that floods is counted after `patience` times and not read again.
+        # Digits are not part of a shape: where digits tell events apart (a status, an errno), every line is read.
+        self.hot: dict[int, tuple[int, tuple[CollectedEvent, ...]]] = {}
+        keys = {name for p in patterns for name in p.key}
+        self.patience = 1 if not keys else 64 if not keys & _NUMERIC else 0
+
+
+class EventCollector:
+    def __init__(self, accumulator: Accumulator) -> None:
+        self.following = 0  # lines that may still belong to the last event
+        self._last: CollectedEvent | None = None
+        self._accumulator = accumulator
+
+    def close(self) -> None:
+        """The lines that come belong to no event before them."""
+        self._last, self.following = None, 0
+
+    def collect(self, shape: Shape, msg: bytes, writer: Writer, number: int, level: str) -> None:
+        """The events of a message of `shape`."""
+        hot = shape.hot.get(writer.slot)
+        if hot is not None and 0 < shape.patience <= hot[0]:
+            for event in hot[1]:
+                event.count += 1
+            return
+        events = tuple(self._event(p, msg, writer, number, level) for p in shape.patterns)
+        kept = tuple(e for e in events if e is not None)
+        if shape.patience and len(kept) == len(events):
+            shape.hot[writer.slot] = (hot[0] + 1 if hot else 1), kept
+
+    def _event(self, pattern: Pattern, msg: bytes, writer: Writer, number: int, level: str) -> CollectedEvent | None:
+        """Count an event, or keep it where it is new; None where there are too many."""
+        events = self._accumulator.events
+        match = pattern.regex.search(msg) if pattern.key else None
+        key: tuple[object, ...] = (pattern.kind, writer.slot, level == "INFO")
+        if match is not None:
+            key = (*key, *(match[g] for g in pattern.key if g in pattern.regex.groupindex))
+        event = events.get(key)
+        if event is not None:
+            event.count += 1
+            return event
+        if len(events) >= MAX_EVENTS:
+            return None
+        data = details(pattern.kind, msg, match or pattern.regex.search(msg))
+        if level:
+            data["level"] = level
+        head = writer.head
+        event = CollectedEvent(
+            pattern.kind,
+            file=len(self._accumulator.files) - 1,
+            line=number,
+            text=msg[:2000],
+            process=writer.slot,
+            dev=head.dev,
+            rank=head.rank if head.rank >= 0 else writer.process.rank_hint,
+            at=head.at,
+            source=head.source,
+            data=data,
+        )
+        events[key] = event
+        if pattern.follow:
+            self._last, self.following = event, pattern.follow
+        return event
+
+    def more(self, line: bytes) -> None:
+        """A line after an event that may belong to it: kept, and searched for details that are missing."""
+        self.following -= 1
+        event = self._last
+        if event is None or prefix.GLUED.search(line):
+            self.following = 0
+            return
+        if not line.strip():
+            if event.kind not in {"elastic", "register"}:
+                self.following = 0
+            return
+        event.text = (event.text + b" " + line.strip())[:3000]
+        for name, value in details(event.kind, event.text, None).items():
+            event.data.setdefault(name, value)

@@ -1,0 +1,38 @@
+"""What the rules about variables are given (`Context`) and what they say (`Issue`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from netdoctor.facts.nccl_version import Version
+from netdoctor.model import Severity
+from netdoctor.nccl.integers import strtoll
+
+
+@dataclass(frozen=True)
+class Issue:
+    """One thing to say about one setting; without a severity it is a note."""
+
+    rule: str
+    message: str
+    severity: Severity | None = None
+    cause: str = "env_misuse"
+    expected: str | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the rules may look at beside the one value."""
+
+    version: Version
+    values: dict[str, str]  # every variable in effect
+    plugin: str | None = None  # "aws-ofi-nccl", "gcp", "nccl-rdma-sharp-plugin" or another network plugin in use
+    links: Collection[str] | None = None  # interfaces of the node, lo included; None: not known
+    hcas: Collection[str] | None = None  # RDMA devices of the node; empty: there are none; None: not known
+    nodes: int | None = None
+
+    def integer(self, name: str) -> int | None:
+        """The value of an integer variable as NCCL reads it; None where it is unset."""
+        value = self.values.get(name, "")
+        return strtoll(value).value if value else None

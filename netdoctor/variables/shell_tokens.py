@@ -1,0 +1,210 @@
+"""The tokens of a shell script: words, operators, comments and here-documents.  Nothing is expanded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+_STOPS: Final = re.compile(r'["\\$`]|\Z')  # what means something inside double quotes
+_PLAIN: Final = re.compile(r"[\w./:=,+@%^~*?!\[\]-]*")  # what means nothing outside quotes
+_HERE: Final = re.compile(r"<<-?\s*[\"'\\]?([\w.-]+)[\"']?")
+_VARIABLE: Final = re.compile(r"\$(?:\w+|[^\w\s'\"])?")
+_ENDS_WORD: Final = frozenset(" \t\r\n;&|()<>")
+
+
+@dataclass
+class Word:
+    text: str
+    line: int
+    opaque: str = ""  # why its text is not what the shell will make of it
+    runs: list[tuple[str, int]] = field(default_factory=list)  # what its command substitutions run, and in which line
+    open: bool = False  # a quote or bracket of it does not end
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One of ``; & | && || ( ) { }`` or a newline."""
+
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Comment:
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class HereDoc:
+    body: str
+    line: int  # its first
+
+
+Token = Word | Operator | Comment | HereDoc
+
+
+class Tokenizer:
+    """Iterate over it once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._line = 1
+        self._marks: list[str] = []  # of here-documents that begin behind the next newline
+
+    def __iter__(self) -> Iterator[Token]:
+        while self._at < len(self._text):
+            c = self._text[self._at]
+            following = self._text[self._at + 1 : self._at + 2]
+            if self._text.startswith("<<", self._at):
+                self._here()
+            elif c in " \t\r<>":  # what a redirection names comes as a word
+                self._at += 1
+            elif c == "\\" and following in ("", "\n"):
+                self._escaped(None)
+            elif c == "#":
+                yield self._comment()
+            elif c in "\n;&|()" or (c in "{}" and following in ("", " ", "\n", "\t", ";")):
+                yield self._operator()
+                if c == "\n":
+                    yield from self._documents()
+            else:
+                yield self._word()
+
+    def _comment(self) -> Comment:
+        end = self._text.find("\n", self._at)
+        start, self._at = self._at, len(self._text) if end < 0 else end
+        return Comment(self._text[start : self._at], self._line)
+
+    def _operator(self) -> Operator:
+        pair = self._text[self._at : self._at + 2]
+        operator = Operator(pair if pair in ("&&", "||") else pair[0], self._line)
+        self._at += len(operator.text)
+        self._line += operator.text == "\n"
+        return operator
+
+    def _here(self) -> None:
+        """Past ``<<<``, or past ``<<MARK``, whose document begins at the next newline."""
+        if self._text.startswith("<<<", self._at):
+            self._at += 3
+            return
+        mark = _HERE.match(self._text, self._at)
+        if mark:
+            self._marks.append(mark[1])
+        self._at = mark.end() if mark else self._at + 2
+
+    def _documents(self) -> Iterator[HereDoc]:
+        for mark in self._marks:
+            first, body = self._line, []
+            while self._at < len(self._text):
+                end = self._text.find("\n", self._at)
+                end = len(self._text) if end < 0 else end
+                line, self._at = self._text[self._at : end], end + 1
+                self._line += 1
+                if line.strip() == mark:
+                    break
+                body.append(line)
+            yield HereDoc("\n".join(body), first)
+        self._marks = []
+
+    def _word(self) -> Word:
+        word = Word("", self._line)
+        while self._at < len(self._text) and self._text[self._at] not in _ENDS_WORD:
+            c = self._text[self._at]
+            if c == "\\":
+                self._escaped(word)
+            elif c in "'\"":
+                self._quoted(word)
+            elif c in "$`":
+                self._expansion(word)
+            else:
+                self._take(word, _end(_PLAIN, self._text, self._at + 1))
+        return word
+
+    def _take(self, word: Word, end: int) -> None:
+        """The text up to `end`, as it stands there."""
+        piece = self._text[self._at : end]
+        word.text += piece
+        self._line += piece.count("\n")
+        self._at = end
+
+    def _escaped(self, word: Word | None) -> None:
+        """Past a backslash and what it escapes; with a newline it is nothing at all."""
+        escaped = self._text[self._at + 1 : self._at + 2]
+        if escaped == "\n":
+            self._line += 1
+        elif word:
+            word.text += escaped
+        self._at += 2
+
+    def _quoted(self, word: Word) -> None:
+        quote = self._text[self._at]
+        self._at += 1
+        while self._at < len(self._text) and self._text[self._at] != quote:
+            c = self._text[self._at]
+            if quote == "'":
+                end = self._text.find("'", self._at)
+                self._take(word, end if end >= 0 else len(self._text))
+            elif c == "\\" and self._at + 1 < len(self._text):
+                if self._text[self._at + 1] not in '"\\$`\n':
+                    word.text += c  # it escapes nothing here
+                self._escaped(word)
+            elif c in "$`":
+                self._expansion(word)
+            else:
+                self._take(word, _end(_STOPS, self._text, self._at + 1, start=True))
+        word.open |= self._at >= len(self._text)
+        self._at += 1
+
+    def _expansion(self, word: Word) -> None:
+        """Past $NAME, ${…}, $(…) or `…`; the word is opaque from here on."""
+        text, start, line = self._text, self._at, self._line
+        if text[start] == "`":
+            end = text.find("`", start + 1) + 1
+            inside = slice(start + 1, end - 1 if end else len(text))
+        elif text[start + 1 : start + 2] in ("(", "{"):
+            end = _closing(text, start + 1)
+            inside = slice(start + 2, end - 1 if end else len(text))
+        else:
+            end = _end(_VARIABLE, text, start)
+            inside = slice(0)
+        if end == start + 1:  # a dollar that expands nothing
+            self._take(word, end)
+            return
+        if text[start] == "`" or (text[start + 1] == "(" and text[start + 2 : start + 3] != "("):
+            word.runs.append((text[inside], line))
+        word.open |= not end
+        self._take(word, end or len(text))
+        piece = text[start : self._at]
+        shown = piece[:60].splitlines()[0] if piece.strip() else piece
+        word.opaque = word.opaque or f"{shown!r} is only known when the script runs"
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int, start: bool = False) -> int:
+    """Where a match of `pattern` at `at` ends, or where the next one starts; both patterns also match nothing."""
+    match = pattern.search(text, at) if start else pattern.match(text, at)
+    if match is None:
+        return at
+    return match.start() if start else match.end()
+
+
+def _closing(text: str, at: int) -> int:
+    """The place behind the bracket that closes the one at `at`; 0 where none does."""
+    opening, level = text[at], 0
+    closing = ")" if opening == "(" else "}"
+    while at < len(text):
+        c = text[at]
+        if c == "\\":
+            at += 1
+        elif c in "'\"" and opening == "(":
+            at += 1
+            while at < len(text) and text[at] != c:
+                at += 2 if text[at] == "\\" and c == '"' else 1
+        level += (c == opening) - (c == closing)
+        at += 1
+        if level == 0:
+            return at
+    return 0
