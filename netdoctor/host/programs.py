@@ -138,7 +138,7 @@ def helper_source(name: str) -> str | None:
 
 
 def _load(name: str) -> str | None:
-    import netdoctor.host.ask as package
+    import netdoctor.host.helpers as package
 
     loader: Any = package.__spec__.loader if package.__spec__ else None
     try:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netdoctor.facts import gpu, rdma
-from netdoctor.host.base import LiveHost
-from netdoctor.host.children import Asking
+from netdoctor.host.children import HelperPool
+from netdoctor.host.live import LiveHost
 from netdoctor.host.trust import trusted
 from netdoctor.model import Unavailable
 from tests.support import native
@@ -34,7 +34,7 @@ def look(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lo
             file.write_text(text.replace(" ", "\n"))
             monkeypatch.setenv(f"FAKE_{name}_CONF", str(file))
         host = LiveHost()
-        host._asking = Asking(deadlines=dict.fromkeys(("nvml", "cuda", "ibverbs"), limit))
+        host._pool = HelperPool(deadlines=dict.fromkeys(("nvml", "cuda", "ibverbs"), limit))
         hosts.append(host)
         return host
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from netdoctor.facts import cpu, gpu, kernel, pci, rdma
-from netdoctor.host.base import Answer, LiveHost, RecordingHost, ReplayHost
+from netdoctor.host.base import Answer, RecordingHost, ReplayHost
+from netdoctor.host.live import LiveHost
 from netdoctor.model import Unavailable
 from tests.support.trees import GPU_BUSES, HCA_BUSES, Extra, dgx_h100, scratch
 
