@@ -12,6 +12,7 @@ from typing import Any
 from netdoctor.api import (
     FROM_JOB,
     Baseline,
+    DeviceNames,
     Environ,
     Finding,
     JobShape,
@@ -49,6 +50,7 @@ class Seen:
     several: bool  # the job runs on more than this node, as far as anything says so
     lost: Unavailable | None  # why it may run on several all the same
     alone: bool  # the configuration says that it runs on this node alone
+    names: DeviceNames
 
     def good(self, message: str, subject: str, notes: Iterable[str] = (), **evidence: Any) -> Finding:
         """A pass, where what is seen is the job's own."""
@@ -71,10 +73,11 @@ def socket_ifname(
     libraries: Libraries | Unavailable,
     baseline: Baseline | Unavailable,
     paths: PathRun | Unavailable,
+    names: DeviceNames,
 ) -> Iterator[Finding]:
     several = interfaces.several(net, environ, job)
     unsaid = None if several else interfaces.unsaid(environ, job)
-    seen = Seen(net, vantage, several, unsaid, isinstance(job, JobShape) and job.nodes_stated and not several)
+    seen = Seen(net, vantage, several, unsaid, isinstance(job, JobShape) and job.nodes_stated and not several, names)
     yield from _master(seen)
     if isinstance(environ, Unavailable):
         yield unknown(f"the job's variables could not be read: {environ}", subject="NCCL")
@@ -178,9 +181,9 @@ def _refused(seen: Seen, settings: dict[str, str], nccl: NcclChoice, evidence: d
 
 
 def _none(seen: Seen, named: str, evidence: dict[str, Any]) -> Finding:
-    fine = interfaces.candidates(seen.net)
-    hint = " (spaces belong to a name)" if " " in named else " (`=` asks for the whole name)" if "=" in named else ""
+    fine = seen.names.meant(interfaces.candidates(seen.net))
     change = f"NCCL_SOCKET_IFNAME=={fine[0]}" if fine else "NCCL_SOCKET_IFNAME"
+    hint = seen.names.why_no_interface(named)
     return fail(
         f"NCCL_SOCKET_IFNAME={named} matches no interface that NCCL can use{hint}: NCCL stops with `no socket interface found`",
         subject="NCCL",
@@ -347,15 +350,12 @@ def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
         yield unknown(f"what the host name resolves to could not be told: {addresses}", subject="Gloo")
         return
     own = {address.ip for link in seen.net.links for address in link.addresses}
-    usable = [] if isinstance(addresses, Unavailable) else [ip for ip in addresses if ip in own or interfaces.is_loopback(ip)]
+    known = () if isinstance(addresses, Unavailable) else addresses
+    usable = [ip for ip in known if ip in own or interfaces.is_loopback(ip)]
     taken = usable[0] if usable else "127.0.0.1"  # torch falls back to the loopback
-    evidence: dict[str, Any] = {
-        "hostname_addresses": [] if isinstance(addresses, Unavailable) else list(addresses),
-        "address": taken,
-    }
-    where = f"Gloo takes {taken}, " + (
-        "the address of this host's name" if usable else "for this host's name has no address here"
-    )
+    evidence: dict[str, Any] = {"hostname_addresses": list(known), "address": taken}
+    why = "the address of this host's name" if usable else "for this host's name has no address here"
+    where = f"Gloo takes {taken}, {why}"
     fine = interfaces.candidates(seen.net)
     if not interfaces.is_loopback(taken):
         yield seen.good(where, "Gloo", **evidence)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from netdoctor.api import (
     FROM_JOB,
     UNLIMITED,
+    DeviceNames,
     Environ,
     Expected,
     Finding,
@@ -90,12 +91,14 @@ def dev_infiniband(
     expected: Expected | Unavailable,
     job: JobShape | Unavailable,
     path: PathRun | Unavailable,
+    names: DeviceNames,
 ) -> Iterator[Finding]:
     if isinstance(rdma.devices, Unavailable):
         yield unknown(f"/sys/class/infiniband could not be read: {rdma.devices}")
         return
     if not rdma.devices:
-        yield _nothing(pci, vantage) if isinstance(expected, Expected) and not expected.hcas else _none(pci, vantage, expected)
+        none_wanted = isinstance(expected, Expected) and not expected.hcas
+        yield _nothing(pci, names) if none_wanted else _none(pci, vantage, expected, names)
         if isinstance(expected, Expected) and not hcas.no_accelerator(pci, gpus):
             yield from _rate([], None, expected)
         return
@@ -112,8 +115,9 @@ def dev_infiniband(
     choice = parse_selector(setting) if isinstance(setting, str) else None
     chosen = hcas.subjects(rdma.devices, hcas.places(gpus, pci), pci, choice)
     if not chosen:
+        hint = f" ({names.hca_hint})" if names.hca_hint else ""
         yield fail(
-            f"NCCL_IB_HCA={setting} selects none of {', '.join(d.name for d in rdma.devices)}",
+            f"NCCL_IB_HCA={setting} selects none of {', '.join(d.name for d in rdma.devices)}{hint}",
             severity=Severity.CRITICAL,
             cause="env_misuse",
             why="NCCL says 'NET/IB : No device found.' and takes TCP sockets",
@@ -138,26 +142,26 @@ def _idle(expected: Expected | Unavailable) -> Finding:
     return skip("no accelerator: PCI was read and shows none, libcuda shows none; NCCL has nothing to do")
 
 
-def _nothing(pci: Pci | Unavailable, vantage: Vantage) -> Finding:
+def _nothing(pci: Pci | Unavailable, names: DeviceNames) -> Finding:
     if isinstance(pci, Unavailable):
         return unknown(f"/sys/class/infiniband is empty, and PCI could not be read to compare: {pci}")
     if not pci.rdma and pci.unread:
         return unknown(f"/sys/class/infiniband is empty, and the class of {', '.join(pci.unread)} on PCI could not be read")
     if not pci.rdma:
         return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
-    have = ", ".join(f"{d.address} ({d.driver or 'no driver'})" for d in pci.rdma)
+    have = ", ".join(f"{names.at(d.address)} ({d.driver or 'no driver'})" for d in pci.rdma)
     return unknown(
         f"PCI shows RDMA hardware ({have}), /sys/class/infiniband shows no device",
         how="on the node: rdma link; rdma system (an exclusive namespace mode hides devices); lsmod | grep -e mlx5_ib -e _ib",
     )
 
 
-def _none(pci: Pci | Unavailable, vantage: Vantage, expected: Expected | Unavailable) -> Finding:
+def _none(pci: Pci | Unavailable, vantage: Vantage, expected: Expected | Unavailable, names: DeviceNames) -> Finding:
     """No device, where the site expects some, or where it could not be read whether it does."""
     if isinstance(expected, Unavailable):
         return unknown(f"no RDMA device, and how many are expected could not be read: {expected}", subject="count")
     if isinstance(pci, Unavailable) or (pci.rdma and not vantage.job_network):
-        return _nothing(pci, vantage)  # the job's network namespace may show devices that this one does not
+        return _nothing(pci, names)  # the job's network namespace may show devices that this one does not
     hardware = f"PCI shows {len(pci.rdma)}" if pci.rdma else "PCI shows none"
     return fail(
         f"no RDMA device at all, {expected.hcas} expected; {hardware}",

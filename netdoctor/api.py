@@ -13,6 +13,7 @@ from netdoctor.allreduce.limits import path_limit
 from netdoctor.causes import CAUSES
 from netdoctor.facts.container import Container
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
+from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.interrupts import Interrupts
@@ -158,6 +159,7 @@ __all__ = [
     "Container",
     "Cpu",
     "Cure",
+    "DeviceNames",
     "Environ",
     "Expected",
     "Finding",

@@ -33,6 +33,11 @@ class Vantage:
     def in_container(self) -> bool:
         return self.runtime is not None
 
+    @property
+    def initial_pids(self) -> bool:
+        """Whether a PID that the kernel's drivers tell is the same process here."""
+        return self.namespaces.get("pid") == _INITIAL_PID_NAMESPACE
+
 
 IDENTITY: Final = ((0, 0, 4294967295),)  # uid_map of the initial user namespace (user_namespaces(7))
 _NAMESPACES: Final = ("net", "user", "mnt", "pid", "ipc", "uts", "cgroup")
