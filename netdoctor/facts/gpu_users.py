@@ -48,14 +48,15 @@ def probe(host: Host, gpus: Gpus | Unavailable, vantage: Vantage | Unavailable) 
     told = got if isinstance(got, Unavailable) else got.get("processes")
     if isinstance(told, Unavailable):
         return told
-    return GpuUsers({pid: _text(pid, told.get(str(pid)) if isinstance(told, dict) else None) for pid in asked})
+    return GpuUsers({pid: described(pid, told.get(str(pid)) if isinstance(told, dict) else None) for pid in asked})
 
 
 def _pids(gpu: Gpu) -> tuple[int, ...]:
     return () if isinstance(gpu.pids, Unavailable) else gpu.pids
 
 
-def _text(pid: int, told: Any) -> str:
+def described(pid: int, told: Any) -> str:
+    """One process as a message names it, from psutil's answer."""
     one = told if isinstance(told, dict) else {}
     name, user = line(one.get("name"), 40), line(one.get("user"), 40)
     about = f"pid {pid}" + (f", {user}" if user else "")

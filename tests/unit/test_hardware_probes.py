@@ -144,6 +144,12 @@ def test_accelerators_that_are_not_judged(root: pathlib.Path, vendor: int, devic
     assert fact.foreign_accelerators == ((words,) if words else ())
 
 
+def test_the_model_of_an_accelerator_that_is_not_judged(root: pathlib.Path) -> None:
+    told = answers(root, gpus=0, hcas=0, extra=[Extra(0x21, 0x1DA3, 0x1060, 0x120000)])
+    udev = {"pci": {"0000:21:00.0": {"ID_MODEL_FROM_DATABASE": "Gaudi3"}}}
+    assert the_pci({**told, "ask:udev": udev}).foreign_accelerators == ("Intel Gaudi (Habana) Gaudi3 (0000:21:00.0)",)
+
+
 @pytest.mark.parametrize("node", ["kfd", "dxg", "neuron0", "davinci3"])
 def test_accelerators_by_their_device_nodes(healthy: dict[str, Answer], node: str) -> None:
     assert the_pci(healthy | {"dir:/dev": ["null", node]}).foreign_accelerators == (f"/dev/{node}",)
