@@ -160,14 +160,19 @@ def _kind(variables: Mapping[str, Any], real_root: bool, runtime: str | None, pr
     return "host"
 
 
+_TOLD_BY: Final = {
+    "KUBERNETES_SERVICE_HOST": "kubernetes",
+    "APPTAINER_CONTAINER": "apptainer",
+    "SINGULARITY_CONTAINER": "apptainer",
+}
+
+
 def runtime_of(host: Host) -> str | None | Unavailable:
     """The container runtime, from the marks that each leaves; None only where the sources were read and show none."""
     found = mapping(host, "env:")
     variables: Mapping[str, Any] = {} if isinstance(found, Unavailable) else found
-    if "KUBERNETES_SERVICE_HOST" in variables:
-        return "kubernetes"
-    if {"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"} & variables.keys():
-        return "apptainer"
+    if named := next((runtime for name, runtime in _TOLD_BY.items() if name in variables), None):
+        return named
     cgroup = read(host, "/proc/self/cgroup")
     by_cgroup = None if isinstance(cgroup, Unavailable) else _runtime_of_cgroup(cgroup)
     if by_cgroup == "kubernetes":

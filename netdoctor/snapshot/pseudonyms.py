@@ -102,21 +102,26 @@ def _words(snapshot: Snapshot, tag: Tag) -> dict[str, str]:
     if isinstance(machine, str) and machine.strip():
         out[machine.strip()] = f"netdoctor-{tag(machine.strip(), 32)}"
     variables = answers.get("env:")
-    if isinstance(variables, dict):
-        for variable in ("NODE_NAME", "SLURMD_NODENAME"):
-            if one := str(variables.get(variable, "")):
-                out.setdefault(one, f"node-{tag(one, 8)}")
-        for variable in ("USER", "LOGNAME"):
-            if (user := str(variables.get(variable, ""))) not in ("", "root"):
-                out[user] = "user"
-        home = str(variables.get("HOME", ""))
-        if home not in ("", "/", "/root"):
-            out[home] = "/home/user"
+    out = _words_of_variables(variables if isinstance(variables, dict) else {}, tag) | out
     for question, answer in answers.items():
         for pid, process in _processes(question, answer).items():
             out[described(pid, process)] = described(pid, _nameless(process, tag))
     for ip in _addresses(answers):
         out[ip] = _address(ip, tag)
+    return out
+
+
+def _words_of_variables(variables: Mapping[str, Any], tag: Tag) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for variable in ("NODE_NAME", "SLURMD_NODENAME"):
+        if one := str(variables.get(variable, "")):
+            out[one] = f"node-{tag(one, 8)}"
+    for variable in ("USER", "LOGNAME"):
+        if (user := str(variables.get(variable, ""))) not in ("", "root"):
+            out[user] = "user"
+    home = str(variables.get("HOME", ""))
+    if home not in ("", "/", "/root"):
+        out[home] = "/home/user"
     return out
 
 
@@ -128,10 +133,13 @@ def _processes(question: str, answer: Any) -> dict[int, dict[str, Any]]:
 
 
 def _nameless(process: dict[str, Any], tag: Tag) -> dict[str, Any]:
-    name, user = process.get("name"), process.get("user")
-    if isinstance(name, str) and not _PYTHON.fullmatch(name):
-        name = f"program-{tag(name, 8)}"
-    return {"name": name, "user": "user" if isinstance(user, str) and user != "root" else user}
+    """The same process without what tells whose it is; a field that could not be read stays so."""
+    changed = dict(process)
+    if isinstance(name := process.get("name"), str) and not _PYTHON.fullmatch(name):
+        changed["name"] = f"program-{tag(name, 8)}"
+    if isinstance(user := process.get("user"), str) and user != "root":
+        changed["user"] = "user"
+    return changed
 
 
 def _addresses(answers: Mapping[str, Any]) -> set[str]:
