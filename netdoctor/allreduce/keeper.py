@@ -19,9 +19,12 @@ import select
 import signal
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+if TYPE_CHECKING:  # its text is put before this one
+    from netdoctor.process.become import become_user
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TERM_SECONDS = 0.3  # the children's SIGTERM is the default action; this is for those that changed it
 KILL_SECONDS = 3.0  # after SIGKILL; what is still there then hangs in the kernel
 
@@ -72,10 +75,7 @@ def become(order: dict[str, Any], libc: Any, parent: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0 if hard == 0 else 1, hard))
         if order["user"]:
             uid, gid, groups = order["user"]
-            os.setgroups(groups)
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
-            libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            become_user(uid, gid, groups)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # after setuid, which clears it
         if os.getppid() != parent:
             os._exit(1)
