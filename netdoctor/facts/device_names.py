@@ -8,12 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from netdoctor.facts import udev
 from netdoctor.facts.base import Fact
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.net import Net
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.rdma import Rdma, RdmaDevice
 from netdoctor.host.base import Host
 from netdoctor.model import Unavailable
+
+T = TypeVar("T")
 
 # rdma-core kernel-boot/rdma_rename.c, by_pci: the protocol, then the place on PCI as systemd writes it for interfaces.
 # Hot-plug slots, virtual functions and ARI have other numbers: their names are not told apart here.
@@ -36,6 +42,10 @@ class DeviceNames(Fact):
         why = self.interface_hint or grammar
         return f" ({why})" if why else ""
 
+    def why_no_hca(self) -> str:
+        """The same for an NCCL_IB_HCA."""
+        return f" ({self.hca_hint})" if self.hca_hint else ""
+
     def meant(self, fine: tuple[str, ...]) -> tuple[str, ...]:
         """Of the interfaces that would do, the one that the setting meant, where that is known."""
         return (self.interface,) if self.interface is not None and self.interface in fine else fine
@@ -45,24 +55,23 @@ class DeviceNames(Fact):
         return f"{address} {self.models[address]}" if address in self.models else address
 
 
-def probe(host: Host, environ: Any, net: Any, rdma: Any, pci: Any) -> DeviceNames:
+def probe(host: Host, environ: Environ, net: Net, rdma: Rdma, pci: Pci) -> DeviceNames:
     """Asks nothing where every setting finds its device and every HCA has one."""
-    interface, interface_hint = _interface(host, _unmet(environ, "NCCL_SOCKET_IFNAME", [one.name for one in _of(net, "links")]))
-    devices = _of(rdma, "devices")
+    interface, interface_hint = _interface(host, _unmet(environ, "NCCL_SOCKET_IFNAME", [one.name for one in _list(net.links)]))
+    devices = _list(rdma.devices)
     hca_hint = "; ".join(_hcas(_unmet(environ, "NCCL_IB_HCA", [one.name for one in devices]), devices))
-    lost = [] if devices or isinstance(rdma, Unavailable) else [one.address for one in _of(pci, "devices") if one.rdma]
+    lost = [one.address for one in _list(pci.devices) if one.rdma] if rdma.devices == () else []
     models = udev.models(host) if lost else {}
     return DeviceNames(interface, interface_hint, hca_hint, {one: models[one] for one in lost if one in models})
 
 
-def _of(fact: Any, name: str) -> tuple[Any, ...]:
-    value = fact if isinstance(fact, Unavailable) else getattr(fact, name)
+def _list(value: tuple[T, ...] | Unavailable) -> tuple[T, ...]:
     return () if isinstance(value, Unavailable) else value
 
 
-def _unmet(environ: Any, variable: str, have: Collection[str]) -> tuple[str, ...]:
+def _unmet(environ: Environ, variable: str, have: Collection[str]) -> tuple[str, ...]:
     """The names in a list of NCCL's, where it takes (not excludes) devices and none of them is here."""
-    value = None if isinstance(environ, Unavailable) else environ.get(variable)
+    value = environ.get(variable)
     if not isinstance(value, str) or value.startswith("^") or not have:
         return ()
     wanted = [one.partition(":")[0] for one in value.removeprefix("=").split(",")]
@@ -81,7 +90,7 @@ def _interface(host: Host, wanted: tuple[str, ...]) -> tuple[str | None, str]:
     return None, ""
 
 
-def _hcas(wanted: tuple[str, ...], devices: tuple[Any, ...]) -> Iterator[str]:
+def _hcas(wanted: tuple[str, ...], devices: tuple[RdmaDevice, ...]) -> Iterator[str]:
     """By rule, not by database: rdma-core keeps no record of what it renamed."""
     placed = [one.name for one in devices if _BY_PLACE.fullmatch(one.name)]
     for one in wanted:

@@ -34,14 +34,13 @@ class GpuUsers(Fact):
         return ", ".join(known[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def probe(host: Host, gpus: Gpus | Unavailable, vantage: Vantage | Unavailable) -> GpuUsers | Unavailable:
+def probe(host: Host, gpus: Gpus, vantage: Vantage) -> GpuUsers | Unavailable:
     """Names only what NVML's numbers mean here.
 
     NVML tells PIDs of the initial PID namespace; in a container the same number may be another process.
     """
-    every = gpus if isinstance(gpus, Unavailable) else gpus.all
-    pids = set[int]().union(*(() if isinstance(every, Unavailable) else map(_pids, every)))
-    if not pids or isinstance(vantage, Unavailable) or not vantage.initial_pids:
+    pids = set[int]().union(*(() if isinstance(gpus.all, Unavailable) else map(_pids, gpus.all)))
+    if not pids or not vantage.initial_pids:
         return GpuUsers()
     asked = sorted(pids)[:MAX_ASKED]
     got = mapping(host, question("psutil", pids=",".join(map(str, asked))))

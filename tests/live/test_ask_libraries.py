@@ -20,7 +20,7 @@ from netdoctor.host.live import LiveHost
 from netdoctor.host.trust import trusted
 from netdoctor.model import Unavailable
 from tests.support import facts as f
-from tests.support import native
+from tests.support.machines import native
 
 pytestmark = pytest.mark.live
 Look = Callable[..., LiveHost]

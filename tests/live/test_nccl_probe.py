@@ -11,7 +11,8 @@ import pytest
 from netdoctor.host.base import question
 from netdoctor.host.live import LiveHost
 from netdoctor.model import Unavailable
-from tests.support import libnccl, netlab
+from tests.support.machines import libnccl
+from tests.support.namespaces import netlab
 
 pytestmark = [pytest.mark.live, pytest.mark.nccl]
 

@@ -10,6 +10,7 @@ import pytest
 from netdoctor.facts import device_names, gpu_users
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.gpu_users import GpuUsers
+from netdoctor.facts.rdma import Rdma
 from netdoctor.host.base import RecordingHost, ReplayHost, question
 from netdoctor.model import Kind, Unavailable
 from tests.support import facts as f
@@ -81,7 +82,7 @@ def test_models_of_hcas_without_a_device() -> None:
     found, asked = look(rdma=f.rdma(0))
     assert found.at("0000:18:00.0") == "0000:18:00.0 MT2910 Family [ConnectX-7]" and asked == {"ask:udev"}
     assert found.at("0000:40:00.0") == "0000:40:00.0"
-    assert look(rdma=Unavailable(Kind.DENIED))[1] == set()
+    assert look(rdma=Rdma.unread(Unavailable(Kind.DENIED)))[1] == set()
 
 
 @pytest.mark.parametrize(

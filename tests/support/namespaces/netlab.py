@@ -1,0 +1,66 @@
+"""Network namespaces that end with the test: `run` executes a Python text in one, as a child that `unshare --net` starts.
+
+Nothing is named and nothing outlives the child: the kernel takes the interfaces away with the namespace's last process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PRELUDE = """
+import json, os, subprocess, sys
+def sh(*lines):
+    for line in lines:
+        subprocess.run(line, shell=True, check=True, stdout=subprocess.DEVNULL)
+def veth(name, *addresses, up=True, carrier=True):
+    # One end of a cable whose other end is in the same namespace, without an address.
+    sh(f"ip link add {name} type veth peer name {name}p")
+    give(name, *addresses)
+    if up: sh(f"ip link set {name} up")
+    if carrier: sh(f"ip link set {name}p up")
+def bridge(name, *addresses, carrier=False):
+    sh(f"ip link add {name} type bridge")
+    give(name, *addresses)
+    sh(f"ip link set {name} up")
+    if carrier:
+        veth("p" + name[:11]); sh(f"ip link set p{name[:11]} master {name}")
+def give(name, *addresses):
+    for address in addresses:
+        sh(f"ip addr add {address} dev {name}" + (" nodad" if ":" in address.split()[0] else ""))
+def quiet():
+    # no link-local addresses but those that a layout gives, and no waiting for duplicates
+    for kind in ("all", "default"):
+        for key, value in (("addr_gen_mode", 1), ("accept_dad", 0)):
+            path = f"/proc/sys/net/ipv6/conf/{kind}/{key}"
+            if os.path.exists(path):
+                open(path, "w").write(str(value))
+def say(value):
+    os.write(1, json.dumps(value).encode() + b"\\n")
+quiet()
+"""
+
+
+def run(program: str, *arguments: str, timeout: float = 60) -> Any:
+    """What `program` gives to `say`, the last line of its output.  Skips without root or `unshare`."""
+    if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("ip"):
+        pytest.skip("needs root, unshare and ip")
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", PRELUDE + program, *arguments],
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
