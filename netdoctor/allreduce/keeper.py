@@ -21,8 +21,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # its text is put before this one
+if TYPE_CHECKING:  # their texts are put before this one
     from netdoctor.process.become import become_user
+    from netdoctor.process.proc import parents
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TERM_SECONDS = 0.3  # the children's SIGTERM is the default action; this is for those that changed it
@@ -110,22 +111,13 @@ def reaped() -> list[tuple[int, int]]:
 
 
 def descendants() -> list[int]:
-    """Every process below this one, zombies left out."""
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            if fields and fields[0] not in (b"Z", b"X"):
-                parents[int(name)] = int(fields[1])
+    """Every living process below this one."""
+    above = parents()
     below: set[int] = set()
     more = {os.getpid()}
     while more:
         below |= more
-        more = {pid for pid, parent in parents.items() if parent in more} - below
+        more = {pid for pid, parent in above.items() if parent in more} - below
     return sorted(below - {os.getpid()})
 
 

@@ -158,7 +158,7 @@ class Worker:
     def _spawn(self, output: int, status: int) -> subprocess.Popen[bytes]:
         theirs = self._theirs.fileno()
         program = _memfd("rank", _programs("allreduce/rank.py", "allreduce/zygote.py"))
-        keeper = _memfd("keeper", _programs("process/become.py", "allreduce/keeper.py"))
+        keeper = _memfd("keeper", _programs("process/become.py", "process/proc.py", "allreduce/keeper.py"))
         order = {
             "parent": os.getpid(),
             "life": self._life,
