@@ -205,7 +205,7 @@ def numa() -> Iterator[Row]:
     """The same ranks on the CPUs of the GPU's node and of the node farthest from it."""
     from netdoctor.facts import cpu, gpu
     from netdoctor.facts.runs import Cure
-    from netdoctor.host.base import LiveHost
+    from netdoctor.host.live import LiveHost
     from netdoctor.model import Unavailable
 
     host = LiveHost()

@@ -12,6 +12,7 @@ from typing import Any
 from netdoctor.api import (
     FROM_JOB,
     Baseline,
+    DeviceNames,
     Environ,
     Finding,
     JobShape,
@@ -50,6 +51,7 @@ class Seen:
     several: bool  # the job runs on more than this node, as far as anything says so
     lost: Unavailable | None  # why it may run on several all the same
     alone: bool  # the configuration says that it runs on this node alone
+    names: DeviceNames
 
     def good(self, message: str, subject: str, notes: Iterable[str] = (), **evidence: Any) -> Finding:
         """A pass, where what is seen is the job's own."""
@@ -71,12 +73,13 @@ def socket_ifname(
     libraries: Libraries,
     baseline: Baseline,
     paths: PathRun,
+    names: DeviceNames,
 ) -> Iterator[Finding]:
     if isinstance(net.links, Unavailable):
         yield unknown(f"the interfaces could not be read: {net.links}", subject="NCCL")
         return
     several = job.several(net, environ)
-    seen = Seen(net, net.links, vantage, several, None if several else job.unsaid(environ), job.alone)
+    seen = Seen(net, net.links, vantage, several, None if several else job.unsaid(environ), job.alone, names)
     yield from _master(seen)
     variables = {name: environ.get(name) for name in ifname.VARIABLES}
     if (lost := missing(*variables.values())) is not None:
@@ -177,9 +180,9 @@ def _refused(seen: Seen, settings: dict[str, str], nccl: NcclChoice, evidence: d
 
 
 def _none(seen: Seen, named: str, evidence: dict[str, Any]) -> Finding:
-    fine = interfaces.candidates(seen.net)
-    hint = " (spaces belong to a name)" if " " in named else " (`=` asks for the whole name)" if "=" in named else ""
+    fine = seen.names.meant(interfaces.candidates(seen.net))
     change = f"NCCL_SOCKET_IFNAME=={fine[0]}" if fine else "NCCL_SOCKET_IFNAME"
+    hint = seen.names.why_no_interface(named)
     return fail(
         f"NCCL_SOCKET_IFNAME={named} matches no interface that NCCL can use{hint}: NCCL stops with `no socket interface found`",
         subject="NCCL",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from netdoctor.api import (
     FROM_JOB,
     UNLIMITED,
+    DeviceNames,
     Environ,
     Expected,
     Finding,
@@ -84,12 +85,13 @@ def dev_infiniband(
     expected: Expected,
     job: JobShape,
     path: PathRun,
+    names: DeviceNames,
 ) -> Iterator[Finding]:
     if isinstance(rdma.devices, Unavailable):
         yield unknown(f"/sys/class/infiniband could not be read: {rdma.devices}")
         return
     if not rdma.devices:
-        yield _none(pci, vantage, expected)
+        yield _none(pci, vantage, expected, names)
         if expected.hca_rate_gbps and not hcas.no_accelerator(pci, gpus):
             yield from _rate([], None, expected)
         return
@@ -102,7 +104,7 @@ def dev_infiniband(
     chosen = hcas.subjects(rdma.devices, hcas.places(gpus, pci), pci, choice)
     if not chosen:
         yield fail(
-            f"NCCL_IB_HCA={setting} selects none of {', '.join(d.name for d in rdma.devices)}",
+            f"NCCL_IB_HCA={setting} selects none of {', '.join(d.name for d in rdma.devices)}{names.why_no_hca()}",
             severity=Severity.CRITICAL,
             cause="env_misuse",
             why="NCCL says 'NET/IB : No device found.' and takes TCP sockets",
@@ -127,7 +129,7 @@ def _idle(expected: Expected) -> Finding:
     return skip("no accelerator: PCI was read and shows none, libcuda shows none; NCCL has nothing to do")
 
 
-def _none(pci: Pci, vantage: Vantage, expected: Expected) -> Finding:
+def _none(pci: Pci, vantage: Vantage, expected: Expected, names: DeviceNames) -> Finding:
     """No device at all: a fault where the site expects some, unless the job's network namespace may show more."""
     if isinstance(expected.hcas, Unavailable):
         return unknown(f"no RDMA device, and how many are expected could not be read: {expected.hcas}", subject="count")
@@ -136,7 +138,7 @@ def _none(pci: Pci, vantage: Vantage, expected: Expected) -> Finding:
     if expected.hcas and (not pci.rdma or vantage.job_network):
         return _lost(expected.hcas, f"PCI shows {len(pci.rdma) or 'none'}")
     if pci.rdma:
-        have = ", ".join(f"{d.address} ({d.driver or 'no driver'})" for d in pci.rdma)
+        have = ", ".join(f"{names.at(d.address)} ({d.driver or 'no driver'})" for d in pci.rdma)
         how = "on the node: rdma link; rdma system (an exclusive namespace mode hides devices); lsmod | grep -e mlx5_ib -e _ib"
         return unknown(f"PCI shows RDMA hardware ({have}), /sys/class/infiniband shows no device", how=how)
     if pci.unclassified:

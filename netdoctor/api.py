@@ -12,6 +12,7 @@ from netdoctor.allreduce.limits import Limit as PathLimit
 from netdoctor.allreduce.limits import path_limit
 from netdoctor.causes import CAUSES
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
+from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.interrupts import Interrupts
@@ -157,6 +158,7 @@ __all__ = [
     "CommonRun",
     "Cpu",
     "Cure",
+    "DeviceNames",
     "Environ",
     "Expected",
     "Finding",

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from netdoctor import engine
 from netdoctor.facts import registry as facts
-from netdoctor.host.base import LiveHost, RecordingHost
+from netdoctor.host.base import RecordingHost
+from netdoctor.host.live import LiveHost
 from netdoctor.host.redact import redact
 from netdoctor.model import CheckResult, Finding, Kind, Status, Unavailable
 from netdoctor.process import signals
@@ -63,7 +64,7 @@ def interruptible() -> Iterator[None]:
 
     before = {number: signal.signal(number, raise_once) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        if (number := signals.noted()) is not None:
+        if (number := signals.pending()) is not None:
             raise Interrupted(number)
         yield
     finally:

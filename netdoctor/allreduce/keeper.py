@@ -19,9 +19,13 @@ import select
 import signal
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+if TYPE_CHECKING:  # their texts are put before this one
+    from netdoctor.process.become import become_user
+    from netdoctor.process.proc import parents
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TERM_SECONDS = 0.3  # the children's SIGTERM is the default action; this is for those that changed it
 KILL_SECONDS = 3.0  # after SIGKILL; what is still there then hangs in the kernel
 
@@ -72,10 +76,7 @@ def become(order: dict[str, Any], libc: Any, parent: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0 if hard == 0 else 1, hard))
         if order["user"]:
             uid, gid, groups = order["user"]
-            os.setgroups(groups)
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
-            libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            become_user(uid, gid, groups)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # after setuid, which clears it
         if os.getppid() != parent:
             os._exit(1)
@@ -110,22 +111,13 @@ def reaped() -> list[tuple[int, int]]:
 
 
 def descendants() -> list[int]:
-    """Every process below this one, zombies left out."""
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            if fields and fields[0] not in (b"Z", b"X"):
-                parents[int(name)] = int(fields[1])
+    """Every living process below this one."""
+    above = parents()
     below: set[int] = set()
     more = {os.getpid()}
     while more:
         below |= more
-        more = {pid for pid, parent in parents.items() if parent in more} - below
+        more = {pid for pid, parent in above.items() if parent in more} - below
     return sorted(below - {os.getpid()})
 
 

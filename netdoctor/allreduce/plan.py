@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor.allreduce.verdict import not_started
 from netdoctor.facts.gpu import Gpu
+from netdoctor.facts.gpu_users import GpuUsers
 from netdoctor.facts.job import JobShape
 from netdoctor.facts.registry import of
 from netdoctor.facts.runs import AllReduce, Baseline, Obstacle, Path, PathRun, Reason, Run, State, TorchFacts, Way
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session
 
 # Facts that the plan is made from (names as the engine keeps them).
-NEEDS: Final = ("Gpus", "Rdma", "Pci", "JobShape", "Environ", "Expected")
+NEEDS: Final = ("Gpus", "GpuUsers", "Rdma", "Pci", "JobShape", "Environ", "Expected")
 
 MIB: Final = 1 << 20
 # NVLink needs about 256 MiB to come near its limit (nccl-tests' own curves on 8 GPUs); a NIC does at 64 MiB.
@@ -146,17 +147,18 @@ def busy(facts: Mapping[str, Any], experiment: AllReduce) -> Reason | None:
     if isinstance(pairs, Unavailable):
         return Reason(Obstacle.GPU_UNREAD, f"whether the GPUs are in use could not be read ({pairs})")
     known = {seen.ordinal: gpu for seen, gpu in pairs}
+    users: GpuUsers = of(facts, "GpuUsers")
     for ordinal in sorted(set(experiment.gpus)):
-        if reason := _in_use(known.get(ordinal)):
+        if reason := _in_use(known.get(ordinal), users):
             return replace(reason, text=f"GPU {ordinal} {reason}")
     return None
 
 
-def _in_use(gpu: Gpu | None) -> Reason | None:
+def _in_use(gpu: Gpu | None, users: GpuUsers) -> Reason | None:
     if gpu is None:
         return Reason(Obstacle.GPU_UNREAD, "is not known to NVML: whether it is in use could not be read")
     if isinstance(gpu.processes, int) and gpu.processes:
-        return Reason(Obstacle.GPU_BUSY, f"is in use by {gpu.processes} process{'es' if gpu.processes > 1 else ''}")
+        return Reason(Obstacle.GPU_BUSY, f"is in use by {users.of(gpu)}")
     if isinstance(gpu.memory_used, int) and gpu.memory_used > BUSY_MEMORY:
         return Reason(Obstacle.GPU_BUSY, f"is in use: {gpu.memory_used // MIB} MiB of its memory")
     if isinstance(gpu.utilization, int) and gpu.utilization > BUSY_PERCENT:

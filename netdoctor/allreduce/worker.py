@@ -157,8 +157,8 @@ class Worker:
 
     def _spawn(self, output: int, status: int) -> subprocess.Popen[bytes]:
         theirs = self._theirs.fileno()
-        program = _memfd("rank", b"\0".join(_source(name) for name in ("rank.py", "zygote.py")))
-        keeper = _memfd("keeper", _source("keeper.py"))
+        program = _memfd("rank", _programs("allreduce/rank.py", "allreduce/zygote.py"))
+        keeper = _memfd("keeper", _programs("process/become.py", "process/proc.py", "allreduce/keeper.py"))
         order = {
             "parent": os.getpid(),
             "life": self._life,
@@ -254,6 +254,11 @@ def _memfd(name: str, content: bytes) -> int:
     return number
 
 
+def _programs(*names: str) -> bytes:
+    """Programs that `_BOOT` runs as one."""
+    return b"\0".join(map(_source, names))
+
+
 def _source(name: str) -> bytes:
-    """The text of a program beside this file (also inside a zipapp)."""
-    return pkgutil.get_data("netdoctor.allreduce", name) or b""
+    """The text of a program of ours (also inside a zipapp)."""
+    return pkgutil.get_data("netdoctor", name) or b""

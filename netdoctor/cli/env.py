@@ -155,7 +155,7 @@ def judge_here(version: Version | None) -> tuple[list[Finding], Version | None]:
     """This process's variables and the conf files that NCCL would read here, for the NCCL that the job's torch loads."""
     from netdoctor.facts import environ as probe
     from netdoctor.facts import libraries, registry
-    from netdoctor.host.base import LiveHost
+    from netdoctor.host.live import LiveHost
     from netdoctor.model import Unavailable
     from netdoctor.variables import judge as environ
 

@@ -363,8 +363,8 @@ def main() -> None:
     from netdoctor.process import streams
 
     if sys.argv[1:2] and sys.argv[1] in signals.COMMANDS:
-        signals.hold()
-    streams.whole_streams()
+        signals.defer()
+    streams.ensure_open()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a locale without UTF-8 must not end a report in a traceback
             stream.reconfigure(errors="backslashreplace")
@@ -375,11 +375,11 @@ def main() -> None:
         # click ends a broken pipe itself, with 1 and a wrapper in the place of the stream.
         code = 141 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
     except Exception as error:
-        code = streams.unprinted(error, 0) if streams.is_unprinted(error) else streams.defect(error)
-    if (number := signals.noted()) is not None and code not in (2, 128 + number):
+        code = streams.report_write_error(error, 0) if streams.is_write_error(error) else streams.defect(error)
+    if (number := signals.pending()) is not None and code not in (2, 128 + number):
         code = 128 + number
     lost = streams.lost()
-    sys.exit(streams.unprinted(lost, code) if lost else code)
+    sys.exit(streams.report_write_error(lost, code) if lost else code)
 
 
 if __name__ == "__main__":

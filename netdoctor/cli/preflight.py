@@ -72,7 +72,7 @@ def run(
     if given.termination_log is not None:
         setup.last_words(report, given.termination_log)
     code = setup.deliver(report, given.format, given.output, given.exit_style, sys.stderr if in_job else sys.stdout)
-    number = outcome.signal or signals.noted()
+    number = outcome.signal or signals.pending()
     return 128 + number if number else code
 
 

@@ -42,8 +42,8 @@ def run(given: preflight.Given, command: Sequence[str], *, gate: bool, quiet: bo
         code = preflight.run(given, (), None, allreduce=True, quiet=quiet, in_job=True, program=program(command))
         if launcher.local_rank == 0 and others > 0:
             _serve(_address(os.environ), code, others)
-    signals.release()
-    if (number := signals.noted()) is not None:  # between the verdict and the job
+    signals.restore()
+    if (number := signals.pending()) is not None:  # between the verdict and the job
         return 128 + number
     if code in (2, 130, 143):
         return code
@@ -141,8 +141,8 @@ def _proxy(variables: Mapping[str, str]) -> int | None:
 
 def _ask(address: bytes) -> int:
     """The code of this node's doctor; 4 where none answers in time."""
-    signals.release()  # what waits for others ends at once
-    if (number := signals.noted()) is not None:
+    signals.restore()  # what waits for others ends at once
+    if (number := signals.pending()) is not None:
         return 128 + number
     end = time.monotonic() + WAIT
     while time.monotonic() < end:
@@ -186,7 +186,7 @@ def _credentials(line: socket.socket) -> tuple[int, int, int]:
 
 def _serve(address: bytes, code: int, others: int) -> None:
     """Tell the other ranks of the node, from a child that ends by itself; the job does not wait for it."""
-    signals.release()
+    signals.restore()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         try:
             door.bind(address)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 WAIT: Final = 120.0  # seconds for all nodes to come: pods and job steps start within a minute or two of each other
 BUDGET: Final = 300.0  # seconds for the run
 SILENCE: Final = 20.0  # seconds without a sign of life (they come twice a second) until a node counts as silent
-LOOK: Final = 60.0  # to look at the node: asking.PATIENCE, and some slack
+LOOK: Final = 60.0  # to look at the node: children.PATIENCE, and some slack
 REACH: Final = 15.0  # three tries that time out, one after the other, and some slack
 _STALLS: Final = ("rendezvous", "init", "first", "timed", "verify", "done")
 

@@ -16,13 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from netdoctor.host.helpers.netlink import NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, Netlink, attributes
 from netdoctor.process import proc
 
 EVERY: Final = 0.1  # seconds between looks, at least: what a socket counted after the last one is lost
 SHARE: Final = 10  # that many times longer than a look takes
 MAX_FLOWS: Final = 4096
-NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20  # linux/netlink.h, linux/sock_diag.h
-NLM_F_REQUEST_DUMP, NLMSG_ERROR, NLMSG_DONE = 0x301, 2, 3
 INET_DIAG_INFO = 2  # linux/inet_diag.h
 ESTABLISHED = 1 << 1
 # Offsets in struct tcp_info (include/uapi/linux/tcp.h); rwnd_limited follows busy_time; bytes_sent and bytes_retrans are
@@ -112,41 +111,28 @@ def descendants(pid: int) -> set[int]:
 
 def connections(inodes: Collection[int]) -> Iterator[tuple[int, str, Flow]]:
     """(inode, address of the other end, what was sent to it) of these TCP connections of this network namespace."""
-    for family, size in ((socket.AF_INET, 4), (socket.AF_INET6, 16)):
-        for one, info in _dump(family):
-            if (inode := struct.unpack_from("=I", one, 68)[0]) not in inodes:
-                continue
-            ip = socket.inet_ntop(family, one[24 : 24 + size]).removeprefix("::ffff:")
-            acked = struct.unpack_from("=Q", info, _ACKED)[0]
-            busy, limited = struct.unpack_from("=QQ", info, _BUSY)
-            sent, again = struct.unpack_from("=QQ", info, _SENT)
-            yield inode, ip, Flow(acked, max(0, busy - limited) / 1e6, sent, again)
+    diag = Netlink(NETLINK_SOCK_DIAG)
+    try:
+        for family, size in ((socket.AF_INET, 4), (socket.AF_INET6, 16)):
+            for one in _dump(diag, family):
+                info = attributes(one[72:]).get(INET_DIAG_INFO, b"")  # behind struct inet_diag_msg
+                if len(info) < _LENGTH or (inode := struct.unpack_from("=I", one, 68)[0]) not in inodes:
+                    continue
+                ip = socket.inet_ntop(family, one[24 : 24 + size]).removeprefix("::ffff:")
+                acked = struct.unpack_from("=Q", info, _ACKED)[0]
+                busy, limited = struct.unpack_from("=QQ", info, _BUSY)
+                sent, again = struct.unpack_from("=QQ", info, _SENT)
+                yield inode, ip, Flow(acked, max(0, busy - limited) / 1e6, sent, again)
+    finally:
+        diag.close()
 
 
-def _dump(family: int) -> Iterator[tuple[bytes, bytes]]:
-    """(struct inet_diag_msg, struct tcp_info), as the kernel packs them."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as line:
-        line.settimeout(2.0)
-        asked = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), ESTABLISHED)
-        line.send(struct.pack("=IHHII", 16 + len(asked), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST_DUMP, 1, 0) + asked)
-        while True:
-            data = line.recv(1 << 18)
-            while len(data) >= 16:
-                length, kind = struct.unpack_from("=IH", data)
-                if kind in (NLMSG_DONE, NLMSG_ERROR) or length < 16:
-                    return
-                message, data = data[16:length], data[(length + 3) & ~3 :]
-                info = _attribute(message[72:], INET_DIAG_INFO)
-                if len(info) >= _LENGTH:
-                    yield message[:72], info
-
-
-def _attribute(data: bytes, wanted: int) -> bytes:
-    while len(data) >= 4:
-        length, kind = struct.unpack_from("=HH", data)
-        if length < 4:
-            break
-        if kind == wanted:
-            return data[4:length]
-        data = data[(length + 3) & ~3 :]
-    return b""
+def _dump(diag: Netlink, family: int) -> list[bytes]:
+    """The established connections; none where the kernel has no such family, or where the dump kept changing."""
+    asked = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), ESTABLISHED)
+    try:
+        return diag.ask(SOCK_DIAG_BY_FAMILY, asked, dump=True)
+    except TimeoutError:  # a kernel that does not answer: nothing more is asked
+        raise
+    except OSError:
+        return []

@@ -30,6 +30,7 @@ class Gpu:
     mig: bool | Unavailable
     capability: tuple[int, int] | Unavailable  # compute capability, (9, 0)
     mig_uuids: tuple[str, ...] | Unavailable = ()  # MIG-… of its instances
+    pids: tuple[int, ...] | Unavailable = ()  # of `processes`, in the initial PID namespace
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def _gpu(host: Host, one: dict[str, Any], position: int) -> Gpu:
     index, pci = _value(one.get("index"), int, "index"), of("pci", str)
     address = pci if isinstance(pci, Unavailable) else _address(pci)
     links, capability, instances = of("nvlinks", list), of("capability", list), of("mig_uuids", list)
+    pids = of("pids", list)
     return Gpu(
         uuid=of("uuid", str),
         index=position if isinstance(index, Unavailable) else index,
@@ -136,6 +138,7 @@ def _gpu(host: Host, one: dict[str, Any], position: int) -> Gpu:
         mig=of("mig", bool),
         capability=capability if isinstance(capability, Unavailable) else _pair(capability),
         mig_uuids=instances if isinstance(instances, Unavailable) else tuple(str(u) for u in instances),
+        pids=pids if isinstance(pids, Unavailable) else tuple(p for p in pids if type(p) is int and 0 < p < 1 << 22),
     )
 
 

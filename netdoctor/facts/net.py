@@ -45,7 +45,7 @@ class Link:
     mtu: int
     controller: int | None  # index of its bridge or bond
     addresses: tuple[Address, ...]
-    speed_mbps: int | Unavailable  # from sysfs, if sysfs shows this namespace; -1 and EINVAL are Unavailable
+    speed_mbps: int | Unavailable  # from sysfs, if sysfs shows this namespace, else by ioctl; -1 and EINVAL are Unavailable
     vendor: str | Unavailable  # PCI vendor of /sys/class/net/IF/device, "0x1d0f"
     driver: str | Unavailable
     numa_node: int | Unavailable
@@ -126,7 +126,8 @@ def probe(host: Host) -> Net | Unavailable:
     if isinstance(bare, Unavailable):
         return bare
     agrees = _sysfs_agrees(host, told)
-    links = tuple(_with_sysfs(host, one, agrees) for one in bare)
+    speeds = {} if agrees is True else _speeds(host)
+    links = tuple(_with_sysfs(host, one, agrees, speeds) for one in bare)
     own = frozenset(address.ip for one in links for address in one.addresses)
 
     hostname = _text(read(host, "/proc/sys/kernel/hostname"))
@@ -235,10 +236,24 @@ def _sysfs_agrees(host: Host, told: Mapping[str, Any]) -> bool | Unavailable:
     return True
 
 
-def _with_sysfs(host: Host, one: Link, agrees: bool | Unavailable) -> Link:
+def _speeds(host: Host) -> dict[str, int]:
+    """Mb/s by ethtool's ioctl, which asks this namespace whatever /sys shows; empty where psutil does not tell."""
+    answer = mapping(host, "ask:psutil")
+    told = None if isinstance(answer, Unavailable) else answer.get("interfaces")
+    rows = told.items() if isinstance(told, dict) else ()
+    speeds = {str(name): one.get("speed_mbps") for name, one in rows if isinstance(one, dict)}
+    return {name: speed for name, speed in speeds.items() if type(speed) is int and _plausible(speed)}
+
+
+def _plausible(speed: int) -> bool:
+    return 0 < speed <= MAX_SPEED and speed != 0xFFFF
+
+
+def _with_sysfs(host: Host, one: Link, agrees: bool | Unavailable, speeds: Mapping[str, int]) -> Link:
     if agrees is not True:
         why = ELSEWHERE if agrees is False else agrees
-        return replace(one, speed_mbps=why, vendor=why, driver=why, numa_node=why)
+        real = speeds.get(one.name, why) if one.kind in _REAL_SPEED else why
+        return replace(one, speed_mbps=real, vendor=why, driver=why, numa_node=why)
     none = Unavailable(Kind.ABSENT, "no hardware of its own")
     if one.loopback:
         return replace(one, speed_mbps=none, vendor=none, driver=none, numa_node=none)
@@ -246,7 +261,7 @@ def _with_sysfs(host: Host, one: Link, agrees: bool | Unavailable) -> Link:
     speed = (
         read_int(host, f"{base}/speed") if one.kind in _REAL_SPEED else Unavailable(Kind.ABSENT, f"a {one.kind} has no speed")
     )
-    if isinstance(speed, int) and (speed <= 0 or speed == 0xFFFF or speed > MAX_SPEED):
+    if isinstance(speed, int) and not _plausible(speed):
         speed = Unavailable(Kind.UNSUPPORTED, f"speed {speed}: the driver does not say")
     if one.kind is not None:
         return replace(one, speed_mbps=speed, vendor=none, driver=none, numa_node=none)

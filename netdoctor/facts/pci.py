@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from netdoctor.facts import udev
 from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, link, mapping, names, read, read_int
 from netdoctor.model import Kind, Unavailable
@@ -52,7 +53,6 @@ class PciDevice:
     root: str  # "pci0000:1a"
     physical_function: str | None  # of a virtual function
     rdma: bool = False  # an InfiniBand controller, or an Ethernet controller of a family that does RDMA
-    model: str | None = None  # udev's name from the hardware database, for people
     placed: bool = True  # False: the link that tells `path` and `root` could not be read
 
     @property
@@ -137,7 +137,7 @@ def probe(host: Host) -> Pci | Unavailable:
     devices |= {f.address: _device(host, f) for f in known if f.address in bridges}
     ordered = [devices[address] for address in sorted(devices)]
     return Pci(
-        tuple(_named(host, ordered) if any(map(_accelerator, known)) else ordered),
+        tuple(ordered),
         _foreign(host, known),
         unread,
         _there(host, TOPOLOGY),
@@ -289,22 +289,12 @@ def _accelerator(one: _Function) -> str | None:
 
 
 def _foreign(host: Host, functions: Iterable[_Function]) -> tuple[str, ...] | Unavailable:
-    found = [f"{maker} ({f.address})" for f in functions if (maker := _accelerator(f))]
+    makers = {f.address: maker for f in functions if (maker := _accelerator(f))}
+    models = udev.models(host) if makers else {}  # no library of theirs is asked for a name
+    found = [f"{maker} {models[a]} ({a})" if a in models else f"{maker} ({a})" for a, maker in makers.items()]
     nodes = names(host, "/dev")
     if isinstance(nodes, Unavailable):
         return tuple(found) or nodes
     return (*found, *(f"/dev/{name}" for name in nodes if _NODES.match(name))) or (
         () if nodes else Unavailable(Kind.EMPTY, "/dev is empty")
     )
-
-
-def _named(host: Host, devices: Iterable[PciDevice]) -> Iterable[PciDevice]:
-    """With the hardware database's names, where udev answers: for accelerators of which nothing else tells the name."""
-    from dataclasses import replace
-
-    answer = mapping(host, "ask:udev")
-    known: Any = None if isinstance(answer, Unavailable) else answer.get("pci")
-    for one in devices:
-        facts = known.get(one.address) if isinstance(known, dict) else None
-        model = facts.get("ID_MODEL_FROM_DATABASE") if isinstance(facts, dict) else None
-        yield replace(one, model=model) if isinstance(model, str) else one

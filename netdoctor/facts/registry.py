@@ -37,6 +37,8 @@ SOURCES: Final[dict[str, Source]] = {
     "Rdma": Source("netdoctor.facts.rdma", asks=("ask:ibverbs",)),
     "Gpus": Source("netdoctor.facts.gpu", asks=("ask:nvml", "ask:cuda")),
     "Pci": Source("netdoctor.facts.pci"),
+    "DeviceNames": Source("netdoctor.facts.device_names", after=("Environ", "Net", "Rdma", "Pci")),
+    "GpuUsers": Source("netdoctor.facts.gpu_users", after=("Gpus", "Vantage")),
     "NcclChoice": Source("netdoctor.facts.nccl_choice", after=("Libraries",)),
 }
 

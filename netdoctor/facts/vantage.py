@@ -55,6 +55,11 @@ class Vantage(Fact):
         """The same of evidence that only its network namespace shows."""
         return self.why_not or "seen outside the job's network namespace"
 
+    @property
+    def initial_pids(self) -> bool:
+        """Whether a PID that the kernel's drivers tell is the same process here."""
+        return not isinstance(self.namespaces, Unavailable) and self.namespaces.get("pid") == _INITIAL_PID_NAMESPACE
+
 
 IDENTITY: Final = ((0, 0, 4294967295),)  # uid_map of the initial user namespace (user_namespaces(7))
 _NAMESPACES: Final = ("net", "user", "mnt", "pid", "ipc", "uts", "cgroup")
@@ -177,14 +182,19 @@ def _kind(variables: Mapping[str, Any], real_root: bool, runtime: str | None, pr
     return "host"
 
 
+_TOLD_BY: Final = {
+    "KUBERNETES_SERVICE_HOST": "kubernetes",
+    "APPTAINER_CONTAINER": "apptainer",
+    "SINGULARITY_CONTAINER": "apptainer",
+}
+
+
 def runtime_of(host: Host) -> str | None | Unavailable:
     """The container runtime, from the marks that each leaves; None only where the sources were read and show none."""
     found = mapping(host, "env:")
     variables: Mapping[str, Any] = {} if isinstance(found, Unavailable) else found
-    if "KUBERNETES_SERVICE_HOST" in variables:
-        return "kubernetes"
-    if {"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"} & variables.keys():
-        return "apptainer"
+    if named := next((runtime for name, runtime in _TOLD_BY.items() if name in variables), None):
+        return named
     cgroup = read(host, "/proc/self/cgroup")
     by_cgroup = None if isinstance(cgroup, Unavailable) else _runtime_of_cgroup(cgroup)
     if by_cgroup == "kubernetes":

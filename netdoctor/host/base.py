@@ -11,7 +11,7 @@ A question is a string, an answer is JSON or `Unavailable`.  In this process::
     env:             the environment as {name: value}
     config:          the effective configuration as the engine was given it
 
-By helper programs in killable children (`netdoctor/host/ask/NAME.py`), one file per native library::
+By helper programs in killable children (`netdoctor/host/helpers/NAME.py`), one file per native library::
 
     ask:NAME?key=value&…
 
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl, urlencode
@@ -30,7 +29,6 @@ from urllib.parse import parse_qsl, urlencode
 from netdoctor.model import Json, Kind, Unavailable, kind_named
 
 Answer = Json | Unavailable
-MAX_FILE: Final = 4 << 20
 
 _KIND_OF_ERRNO: Final = {
     errno.ENOENT: Kind.ABSENT,
@@ -117,157 +115,6 @@ def mapping(host: Host, text: str) -> dict[str, Any] | Unavailable:
     if isinstance(got, Unavailable):
         return got
     return got if isinstance(got, dict) else Unavailable(Kind.MALFORMED, f"{text}: not an object")
-
-
-class LiveHost:
-    """This machine, or a mounted root of the same kernel (`root`)."""
-
-    def __init__(self, root: str | None = None, config: Mapping[str, Any] | None = None) -> None:
-        from netdoctor.host.children import Asking  # children: only when something is asked
-
-        self._root = os.path.abspath(root) if root and os.path.abspath(root) != "/" else None
-        self._config = dict(config or {})
-        self._asking = Asking()
-
-    def ask(self, question: str) -> Answer:
-        scheme, _, rest = question.partition(":")
-        if scheme == "config":
-            return dict(self._config)
-        if scheme == "ask":
-            return Unavailable(Kind.ANOTHER_ROOT) if self._root else self._asking.answer(question)
-        if scheme == "env":
-            return Unavailable(Kind.ANOTHER_ROOT) if self._root else _environment()
-        if scheme not in _IN_PROCESS or not rest.startswith("/"):
-            return Unavailable(Kind.MALFORMED, f"no such question: {question}")
-        if self._root and rest.startswith(("/proc/self", "/proc/thread-self", "/proc/sys/net", "/proc/net")):
-            return Unavailable(Kind.ANOTHER_ROOT)
-        try:
-            return _IN_PROCESS[scheme](rest, self._root)
-        except OSError as error:
-            return unavailable(error)
-        except ValueError as error:  # a NUL byte in a path
-            return Unavailable(Kind.MALFORMED, str(error))
-
-    def prefetch(self, questions: Iterable[str]) -> None:
-        if not self._root:
-            self._asking.start(q for q in questions if q.startswith("ask:"))
-
-    def close(self) -> None:
-        """End every helper that still runs."""
-        self._asking.close()
-
-
-def _environment() -> Json:
-    return {_text(name): _text(value) for name, value in os.environ.items()}
-
-
-def _text(text: str) -> str:
-    """Bytes that are not UTF-8 (surrogates in Python) written out, as in files: JSON, XML and URLs take no surrogates."""
-    return text if text.isascii() else os.fsencode(text).decode("utf-8", "backslashreplace")
-
-
-def _open(path: str, flags: int, root: str | None) -> int:
-    """Open `path`; with `root` inside it and nowhere else (openat2, RESOLVE_IN_ROOT)."""
-    if root is None:
-        return os.open(path, flags | os.O_CLOEXEC)
-    from netdoctor.host.rooted import open_in_root
-
-    return open_in_root(root, path, flags | os.O_CLOEXEC)
-
-
-def _file(path: str, root: str | None) -> Answer:
-    fd = _open(path, os.O_RDONLY | os.O_NONBLOCK, root)
-    try:
-        if stat.S_ISDIR(os.fstat(fd).st_mode):
-            raise IsADirectoryError(errno.EISDIR, "is a directory")
-        data = bytearray()
-        while len(data) <= MAX_FILE and (block := os.read(fd, 1 << 16)):
-            data += block
-    finally:
-        os.close(fd)
-    if len(data) > MAX_FILE:
-        return Unavailable(Kind.MALFORMED, f"larger than {MAX_FILE >> 20} MiB")
-    return data.decode("utf-8", "backslashreplace")
-
-
-def _dir(path: str, root: str | None) -> Answer:
-    if root is None:
-        return sorted(map(_text, os.listdir(path)))
-    fd = _open(path, os.O_RDONLY | os.O_DIRECTORY, root)
-    try:
-        return sorted(map(_text, os.listdir(fd)))
-    finally:
-        os.close(fd)
-
-
-def _link(path: str, root: str | None) -> Answer:
-    if root is None:
-        return _text(os.readlink(path))
-    fd = _open(path, os.O_PATH | os.O_NOFOLLOW, root)
-    try:
-        return os.readlink(b"", dir_fd=fd).decode("utf-8", "backslashreplace")
-    finally:
-        os.close(fd)
-
-
-def _stat(path: str, root: str | None) -> Answer:
-    if root is None:
-        got = os.stat(path)
-    else:
-        fd = _open(path, os.O_PATH, root)
-        try:
-            got = os.fstat(fd)
-        finally:
-            os.close(fd)
-    kind = next((n for n, test in _TYPES if test(got.st_mode)), "other")
-    return {
-        "mode": stat.S_IMODE(got.st_mode),
-        "uid": got.st_uid,
-        "gid": got.st_gid,
-        "type": kind,
-        "major": os.major(got.st_rdev),
-        "minor": os.minor(got.st_rdev),
-        "dev": got.st_dev,
-    }
-
-
-_TYPES: Final[tuple[tuple[str, Callable[[int], bool]], ...]] = (
-    ("file", stat.S_ISREG),
-    ("dir", stat.S_ISDIR),
-    ("char", stat.S_ISCHR),
-    ("block", stat.S_ISBLK),
-    ("socket", stat.S_ISSOCK),
-    ("fifo", stat.S_ISFIFO),
-)
-
-
-def _try_open(rest: str, root: str | None) -> Answer:
-    path, _, mode = rest.rpartition(":")
-    flags = os.O_RDWR if mode == "rw" else os.O_RDONLY
-    try:
-        os.close(_open(path, flags | os.O_NONBLOCK, root))
-    except OSError as error:
-        return {"errno": error.errno or 0, "name": errno.errorcode.get(error.errno or 0, "?")}
-    return {"errno": 0, "name": ""}
-
-
-def _statvfs(path: str, root: str | None) -> Answer:
-    fd = _open(path, os.O_PATH, root)
-    try:
-        got = os.fstatvfs(fd)
-    finally:
-        os.close(fd)
-    return {"size": got.f_frsize * got.f_blocks, "free": got.f_frsize * got.f_bavail}
-
-
-_IN_PROCESS: Final[dict[str, Callable[[str, str | None], Answer]]] = {
-    "file": _file,
-    "dir": _dir,
-    "link": _link,
-    "stat": _stat,
-    "open": _try_open,
-    "statvfs": _statvfs,
-}
 
 
 class RecordingHost:

@@ -1,7 +1,7 @@
-"""Runs helper programs (`netdoctor/host/ask/NAME.py`) in children: concurrently, bounded, and never for longer than allowed.
+"""Runs helper programs (`netdoctor/host/helpers/NAME.py`) in children: concurrently, and never for longer than allowed.
 
-No threads: the caller of `Asking.answer` turns the event loop.  A child has its own session, dies with us, is ended with TERM
-and then KILL, and a child that does not even die of KILL (stuck in a driver) is left behind and named in the answer.
+No threads: the caller of `HelperPool.answer` turns the event loop.  A child has its own session, dies with us, is ended with
+TERM and then KILL, and a child that does not even die of KILL (stuck in a driver) is left behind and named in the answer.
 """
 
 from __future__ import annotations
@@ -15,16 +15,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
-from netdoctor.host.base import split_question
+from netdoctor.host.base import Answer, split_question
 from netdoctor.host.programs import environment, program
 from netdoctor.model import Kind, Unavailable, kind_named
 from netdoctor.process import proc
 from netdoctor.textsafe import line
-
-if TYPE_CHECKING:
-    from netdoctor.host.base import Answer
 
 AT_ONCE: Final = 5  # children alive at the same time; more gain nothing on a busy node
 MAX_ANSWER: Final = 4 << 20  # bytes
@@ -60,7 +57,7 @@ class _Child:
         return self.fds[self.answer_fd]
 
 
-class Asking:
+class HelperPool:
     """Answers ``ask:`` questions; see the module."""
 
     def __init__(self, at_once: int = AT_ONCE, patience: float = PATIENCE, deadlines: Mapping[str, float] = DEADLINES) -> None:

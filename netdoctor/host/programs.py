@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Mapping
@@ -61,12 +62,9 @@ def _netdoctor_boot(plan):
                 entry = pwd.getpwnam(who)
                 uid = entry.pw_uid
             gid = int(group) if group else entry.pw_gid
-            os.setgroups(os.getgrouplist(entry.pw_name, gid) if entry else [gid])
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
+            become_user(uid, gid, os.getgrouplist(entry.pw_name, gid) if entry else [gid])
         except (KeyError, ValueError, OSError) as error:
             bye({"unavailable": "refused", "detail": "cannot become user %s: %s" % (plan["user"], error)})
-        prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
     prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL; after setuid, which clears it (prctl(2))
     if os.getppid() != plan["parent"]:
         os._exit(0)
@@ -89,7 +87,8 @@ def program(name: str, parameters: Mapping[str, str], user: str | None) -> str |
     if source is None:
         return None
     plan = {"parameters": dict(parameters), "path": site(), "user": user, "parent": os.getpid()}
-    return f"{_FUTURE}_netdoctor_plan = {plan!r}\n{_BOOT}{source}{_RUN}"
+    become = "" if user is None else _text("netdoctor.process", "become") or ""
+    return f"{_FUTURE}_netdoctor_plan = {plan!r}\n{become}{_BOOT}{source}{_RUN}"
 
 
 def environment(user: str | None) -> tuple[dict[str, str], list[str]]:
@@ -133,13 +132,13 @@ _SOURCES: Final[dict[str, str | None]] = {}
 def helper_source(name: str) -> str | None:
     """The text of a helper program, from a folder or a zip file; None where there is no such helper."""
     if name not in _SOURCES:
-        _SOURCES[name] = _load(name) if name.isidentifier() else None
+        _SOURCES[name] = _text("netdoctor.host.helpers", name) if name.isidentifier() else None
     return _SOURCES[name]
 
 
-def _load(name: str) -> str | None:
-    import netdoctor.host.ask as package
-
+def _text(folder: str, name: str) -> str | None:
+    """A module as the text that it is, without its __future__ line."""
+    package = importlib.import_module(folder)
     loader: Any = package.__spec__.loader if package.__spec__ else None
     try:
         data: bytes = loader.get_data(os.path.join(os.path.dirname(str(package.__file__)), f"{name}.py"))

@@ -7,9 +7,10 @@ import stat
 import struct
 from typing import Final
 
+from netdoctor.process.paths import Judge, walk
+
 _ACL_USER, _ACL_GROUP, _ACL_MASK = 0x02, 0x08, 0x10  # include/uapi/linux/posix_acl.h
 _WRITE: Final = 2
-_MAX_LINKS: Final = 40  # the kernel's own limit (path_resolution(7))
 
 
 def trusted(path: str) -> str | None:
@@ -31,6 +32,10 @@ def trusted(path: str) -> str | None:
 ROOT: Final = frozenset({0})
 
 
+class _RefusedError(Exception):
+    """A component that somebody else can change; the text is for people."""
+
+
 def open_trusted(path: str, owners: frozenset[int] = ROOT) -> tuple[int | None, str | None]:
     """(a read-only descriptor, None) of a file or folder that is `trusted`, or (None, reason).
 
@@ -38,52 +43,35 @@ def open_trusted(path: str, owners: frozenset[int] = ROOT) -> tuple[int | None, 
     """
     if not path.startswith("/"):
         return None, "not an absolute path"
-    here = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    parents: list[int] = []  # the folders above `here`, for ".."
-    todo = [p for p in reversed(path.split("/")) if p not in ("", ".")]
-    seen = "/"
-    links = 0
+
+    def judge(fd: int, name: str, link: os.stat_result | None) -> None:
+        if link is None and (reason := _changeable(fd, owners)):
+            raise _RefusedError(f"{name} {reason}")
+        if link is not None and link.st_uid not in owners:
+            raise _RefusedError(f"the link {name} belongs to uid {link.st_uid}")
+
     try:
-        if reason := _changeable(here, owners):
-            return None, f"/ {reason}"
-        while todo:
-            part = todo.pop()
-            if part == "..":
-                if parents:
-                    os.close(here)
-                    here = parents.pop()
-                continue
-            seen = part
-            facts = os.stat(part, dir_fd=here, follow_symlinks=False)
-            if stat.S_ISLNK(facts.st_mode):
-                links += 1
-                if facts.st_uid not in owners:
-                    return None, f"the link {part} belongs to uid {facts.st_uid}"
-                if links > _MAX_LINKS:
-                    return None, "too many links"
-                target = os.readlink(part, dir_fd=here)
-                if target.startswith("/"):
-                    while parents:
-                        os.close(here)
-                        here = parents.pop()
-                todo += [p for p in reversed(target.split("/")) if p not in ("", ".")]
-                continue
-            if not stat.S_ISDIR(facts.st_mode) and not stat.S_ISREG(facts.st_mode):
-                return None, f"{part} is neither a file nor a folder"
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_DIRECTORY if todo else 0)
-            inside = os.open(part, flags, dir_fd=here)
-            parents.append(here)
-            here = inside
-            if reason := _changeable(here, owners):
-                return None, f"{part} {reason}"
-        fd, here = here, -1
-        return fd, None
+        with walk(path, judge, os.O_RDONLY) as (folder, name):
+            return _open(folder, name, judge), None
+    except _RefusedError as refused:
+        return None, str(refused)
     except OSError as error:
-        return None, f"{seen}: {os.strerror(error.errno or 0)}"
-    finally:
-        for one in [*parents, here]:
-            if one >= 0:
-                os.close(one)
+        return None, f"{error.filename}: {error.strerror}"
+
+
+def _open(folder: int, name: str, judge: Judge) -> int:
+    """What the way leads to, judged by its descriptor."""
+    if name:
+        kind = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        if not stat.S_ISDIR(kind) and not stat.S_ISREG(kind):  # a device is not even opened
+            raise _RefusedError(f"{name} is neither a file nor a folder")
+    fd = os.open(name or ".", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        judge(fd, name, None)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _changeable(fd: int, owners: frozenset[int]) -> str | None:

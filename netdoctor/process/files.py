@@ -15,10 +15,10 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
+from netdoctor.process.paths import walk
+
 REPORT_MODE: Final = 0o644
 SNAPSHOT_MODE: Final = 0o600  # addresses, host names and settings of the site
-_MAX_LINKS: Final = 40  # the kernel's own limit (path_resolution(7))
-_DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Where a new file beside the target is not possible but the target itself may be.
 _NO_NEW_FILE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
@@ -76,43 +76,15 @@ def _write_all(fd: int, data: bytes) -> None:
 @contextlib.contextmanager
 def _resolved(path: str) -> Iterator[tuple[int, str]]:
     """(descriptor of the directory, last name), every link on the way, and a link in the last place, judged and followed."""
-    here = os.open("/" if path.startswith("/") else ".", _DIRECTORY)
-    todo = [p for p in reversed(path.split("/")) if p not in ("", ".")]
-    if not todo or path.endswith("/") or todo[0] == "..":
-        os.close(here)
-        raise IsADirectoryError(errno.EISDIR, "is a directory")
-    links = 0
-    try:
-        while True:
-            part = todo.pop()
-            try:
-                target = os.readlink(part, dir_fd=here)
-            except OSError as error:
-                if error.errno not in {errno.EINVAL, errno.ENOENT} or (error.errno == errno.ENOENT and todo):
-                    raise
-                if not todo:
-                    break
-                below = os.open(part, _DIRECTORY, dir_fd=here)
-                os.close(here)
-                here = below
-                continue
-            links += 1
-            if reason := _foreign(here):
-                raise OutputError(path, f"not written: {part} is a symbolic link in a folder that {reason}")
-            if links > _MAX_LINKS:
-                raise OSError(errno.ELOOP, "too many links")
-            if target.startswith("/"):
-                root = os.open("/", _DIRECTORY)
-                os.close(here)
-                here = root
-            todo += [p for p in reversed(target.split("/")) if p not in ("", ".")]
-            if not todo:
-                raise IsADirectoryError(errno.EISDIR, "is a directory")
-        if part == "..":
+
+    def judge(folder: int, name: str, link: os.stat_result | None) -> None:
+        if link is not None and (reason := _foreign(folder)):
+            raise OutputError(path, f"not written: {name} is a symbolic link in a folder that {reason}")
+
+    with walk(path, judge) as (folder, name):
+        if not name or path.endswith("/"):
             raise IsADirectoryError(errno.EISDIR, "is a directory")
-        yield here, part
-    finally:
-        os.close(here)
+        yield folder, name
 
 
 def _foreign(folder: int) -> str | None:

@@ -1,4 +1,7 @@
-"""What Linux tells of processes and of this boot: /proc/PID/stat (proc(5)) and boot_id (random(4))."""
+"""What Linux tells of processes and of this boot: /proc/PID/stat (proc(5)) and boot_id (random(4)).
+
+Self-contained: the keeper, which runs without netdoctor, gets this text put before its own.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,9 @@ def state(pid: int) -> str:
 
 
 def parents() -> dict[int, int]:
-    """The parent of every process that is seen."""
-    return {int(name): int(fields[1]) for name in os.listdir("/proc") if name.isdecimal() and len(fields := stat(name)) > 1}
+    """The parent of every living process that is seen; the dead that nobody has collected yet are left out."""
+    seen = ((int(name), stat(name)) for name in os.listdir("/proc") if name.isdecimal())
+    return {pid: int(fields[1]) for pid, fields in seen if len(fields) > 1 and fields[0] not in ("Z", "X")}
 
 
 def boot_id() -> str:

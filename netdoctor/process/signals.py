@@ -14,20 +14,20 @@ from typing import Any, Final
 
 PATIENCE: Final = 10  # seconds; Slurm's KillWait and Kubernetes' grace period are 30
 COMMANDS: Final = frozenset({"preflight", "snapshot", "run", "allreduce"})  # what writes a partial report
-_HELD: Final = (signal.SIGINT, signal.SIGTERM)
+_DEFERRED: Final = (signal.SIGINT, signal.SIGTERM)
 _before: dict[int, Any] = {}
 _noted: list[int] = []
 
 
-def hold() -> None:
-    """From here to `release` signals are noted.  For the main thread only."""
+def defer() -> None:
+    """From here to `restore` signals are noted.  For the main thread only."""
     _noted.clear()
-    for number in _HELD:
+    for number in _DEFERRED:
         if number not in _before:
             _before[number] = signal.signal(number, _note)
 
 
-def release() -> None:
+def restore() -> None:
     """Signals do what they did; what was noted stays known."""
     signal.alarm(0)
     for number, handler in _before.items():
@@ -35,7 +35,7 @@ def release() -> None:
     _before.clear()
 
 
-def noted() -> int | None:
+def pending() -> int | None:
     """The first signal that came."""
     return _noted[0] if _noted else None
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
 
-def whole_streams() -> None:
+def ensure_open() -> None:
     """Put something in the place of a standard stream that the caller closed.
 
     Else the next file or pipe that is opened takes its number, and progress or a child's output goes into it; and Python's
@@ -36,7 +36,7 @@ def defect(error: Exception) -> int:
     return 1
 
 
-def is_unprinted(error: Exception) -> TypeGuard[OSError]:
+def is_write_error(error: Exception) -> TypeGuard[OSError]:
     """A write to a stream failed: without a file's name."""
     import errno
 
@@ -58,7 +58,7 @@ def lost() -> OSError | None:
     return None
 
 
-def unprinted(error: OSError, code: str | int | None) -> str | int | None:
+def report_write_error(error: OSError, code: str | int | None) -> str | int | None:
     """The exit code where the output did not get out: 141 as a shell's where the reader went away, else 1; worse news stay."""
     if isinstance(error, BrokenPipeError):
         return 141

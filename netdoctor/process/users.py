@@ -11,8 +11,9 @@ class UserError(ValueError):
 
 def become(name: str) -> None:
     """Be `name` (a login name or a uid): its groups, gid and uid, and PR_SET_NO_NEW_PRIVS.  Raises UserError."""
-    import ctypes
     import pwd
+
+    from netdoctor.process.become import become_user
 
     try:
         entry = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
@@ -21,13 +22,9 @@ def become(name: str) -> None:
     if entry.pw_uid == 0:
         return
     try:
-        os.setgroups(os.getgrouplist(entry.pw_name, entry.pw_gid))
-        os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
-        os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
+        become_user(entry.pw_uid, entry.pw_gid, os.getgrouplist(entry.pw_name, entry.pw_gid))
     except OSError as error:
         raise UserError(f"cannot become {name}: {error.strerror}") from None
-    if ctypes.CDLL(None, use_errno=True).prctl(38, 1, 0, 0, 0) != 0:  # PR_SET_NO_NEW_PRIVS
-        raise UserError(f"cannot become {name}: no_new_privs was refused")
     if missing := _unreadable():
         raise UserError(f"{missing} is not readable by {name}: install netdoctor and its Python where that user may read them")
     os.environ.update({"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name})

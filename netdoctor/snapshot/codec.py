@@ -33,39 +33,53 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _value(hint: Any, data: Any, where: str) -> Any:
     origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return _union(typing.get_args(hint), data, where)
     if hint is Any:
         return data
-    if isinstance(data, str) and isinstance(hint, type) and (parse := _parser(hint)) is not None:
+    if origin in (typing.Union, types.UnionType):
+        return _union(typing.get_args(hint), data, where)
+    if origin in (tuple, frozenset):
+        return _items(hint, data, where)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping(hint, data, where)
+    return _single(hint, data, where)
+
+
+def _single(hint: type, data: Any, where: str) -> Any:
+    if isinstance(data, str) and (parse := _parser(hint)) is not None:
         try:
             return parse(data)
         except ValueError as error:
             raise MalformedError(f"{where}: {error}") from None
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+    if dataclasses.is_dataclass(hint):
         return _dataclass(hint, data, where)
-    if origin in (tuple, frozenset):
-        if not isinstance(data, list):
-            raise MalformedError(f"{where}: expected a list")
-        args = typing.get_args(hint)
-        if origin is tuple and Ellipsis not in args:
-            if len(args) != len(data):
-                raise MalformedError(f"{where}: expected {len(args)} items")
-            return tuple(_value(a, d, where) for a, d in zip(args, data, strict=True))
-        return origin(_value(args[0], d, where) for d in data)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        if not isinstance(data, dict):
-            raise MalformedError(f"{where}: expected an object")
-        key, value = typing.get_args(hint)
-        try:
-            return {(int(k) if key is int else k): _value(value, v, where) for k, v in data.items()}
-        except ValueError as error:  # MalformedError is one
-            raise MalformedError(f"{where}: {error}") from None
-    if hint is float and isinstance(data, int) and not isinstance(data, bool):
+    if isinstance(data, bool) and hint is not bool:  # which Python takes for an int
+        raise MalformedError(f"{where}: expected {hint.__name__}, found bool")
+    if hint is float and isinstance(data, int):
         return float(data)
-    if isinstance(hint, type) and isinstance(data, hint) and not (hint is int and isinstance(data, bool)):
+    if isinstance(data, hint):
         return data
-    raise MalformedError(f"{where}: expected {getattr(hint, '__name__', hint)}, found {type(data).__name__}")
+    raise MalformedError(f"{where}: expected {hint.__name__}, found {type(data).__name__}")
+
+
+def _items(hint: Any, data: Any, where: str) -> Any:
+    if not isinstance(data, list):
+        raise MalformedError(f"{where}: expected a list")
+    kind, args = typing.get_origin(hint), typing.get_args(hint)
+    if kind is frozenset or Ellipsis in args:
+        return kind(_value(args[0], one, where) for one in data)
+    if len(args) != len(data):
+        raise MalformedError(f"{where}: expected {len(args)} items")
+    return tuple(_value(arg, one, where) for arg, one in zip(args, data, strict=True))
+
+
+def _mapping(hint: Any, data: Any, where: str) -> dict[Any, Any]:
+    if not isinstance(data, dict):
+        raise MalformedError(f"{where}: expected an object")
+    key, value = typing.get_args(hint)
+    try:
+        return {(int(k) if key is int else k): _value(value, v, where) for k, v in data.items()}
+    except ValueError as error:  # MalformedError is one
+        raise MalformedError(f"{where}: {error}") from None
 
 
 def _parser(hint: type) -> Callable[[str], Any] | None:

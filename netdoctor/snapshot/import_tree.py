@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import engine
 from netdoctor.facts import registry as facts
-from netdoctor.host.base import Answer, LiveHost, RecordingHost
+from netdoctor.host.base import Answer, RecordingHost
+from netdoctor.host.live import LiveHost
 from netdoctor.host.redact import redact
 from netdoctor.model import Kind, Unavailable
 from netdoctor.snapshot.snapshot import Snapshot

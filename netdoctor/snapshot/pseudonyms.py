@@ -17,6 +17,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from netdoctor.facts.gpu_users import described
 from netdoctor.model import Unavailable
 from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
 
@@ -30,6 +31,7 @@ _ROOT: Final = frozenset(
 )
 _MOUNTS: Final = frozenset({"/", "/dev", "/dev/shm", "/proc", "/sys"})
 _PACKAGE: Final = re.compile(r"(?i)(?:torch|nvidia|libnccl)[\w.+-]*")
+_PYTHON: Final = re.compile(r"python[\d.]*")
 _RUNTIME: Final = re.compile(r"kubepods|docker|libpod|lxc|user\.slice|system\.slice|slurm")
 
 
@@ -100,19 +102,44 @@ def _words(snapshot: Snapshot, tag: Tag) -> dict[str, str]:
     if isinstance(machine, str) and machine.strip():
         out[machine.strip()] = f"netdoctor-{tag(machine.strip(), 32)}"
     variables = answers.get("env:")
-    if isinstance(variables, dict):
-        for variable in ("NODE_NAME", "SLURMD_NODENAME"):
-            if one := str(variables.get(variable, "")):
-                out.setdefault(one, f"node-{tag(one, 8)}")
-        for variable in ("USER", "LOGNAME"):
-            if (user := str(variables.get(variable, ""))) not in ("", "root"):
-                out[user] = "user"
-        home = str(variables.get("HOME", ""))
-        if home not in ("", "/", "/root"):
-            out[home] = "/home/user"
+    out = _words_of_variables(variables if isinstance(variables, dict) else {}, tag) | out
+    for question, answer in answers.items():
+        for pid, process in _processes(question, answer).items():
+            out[described(pid, process)] = described(pid, _nameless(process, tag))
     for ip in _addresses(answers):
         out[ip] = _address(ip, tag)
     return out
+
+
+def _words_of_variables(variables: Mapping[str, Any], tag: Tag) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for variable in ("NODE_NAME", "SLURMD_NODENAME"):
+        if one := str(variables.get(variable, "")):
+            out[one] = f"node-{tag(one, 8)}"
+    for variable in ("USER", "LOGNAME"):
+        if (user := str(variables.get(variable, ""))) not in ("", "root"):
+            out[user] = "user"
+    home = str(variables.get("HOME", ""))
+    if home not in ("", "/", "/root"):
+        out[home] = "/home/user"
+    return out
+
+
+def _processes(question: str, answer: Any) -> dict[int, dict[str, Any]]:
+    """The processes that psutil named."""
+    told = answer.get("processes") if question.startswith("ask:psutil?") and isinstance(answer, dict) else None
+    rows = told.items() if isinstance(told, dict) else ()
+    return {int(pid): one for pid, one in rows if pid.isdecimal() and isinstance(one, dict)}
+
+
+def _nameless(process: dict[str, Any], tag: Tag) -> dict[str, Any]:
+    """The same process without what tells whose it is; a field that could not be read stays so."""
+    changed = dict(process)
+    if isinstance(name := process.get("name"), str) and not _PYTHON.fullmatch(name):
+        changed["name"] = f"program-{tag(name, 8)}"
+    if isinstance(user := process.get("user"), str) and user != "root":
+        changed["user"] = "user"
+    return changed
 
 
 def _addresses(answers: Mapping[str, Any]) -> set[str]:
@@ -172,6 +199,8 @@ def _cut(question: str, answer: Any, tag: Tag) -> Any:
         return [name for name in answer if name in _ROOT]
     if question.startswith("dir:") and question.endswith("-packages") and isinstance(answer, list):
         return [name for name in answer if _PACKAGE.fullmatch(name)]
+    if named := _processes(question, answer):
+        return {"processes": {str(pid): _nameless(one, tag) for pid, one in named.items()}}
     if not isinstance(answer, str):
         return answer
     if question == "file:/proc/self/mountinfo":

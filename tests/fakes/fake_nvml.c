@@ -133,7 +133,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *count, Process *o
     if (have > room)
         return TOO_SMALL;
     for (unsigned i = 0; i < have; i++)
-        out[i] = (Process){1000 + i, 1 << 20, ~0u, ~0u};
+        out[i] = (Process){number(INDEX(h), "pid", 1000) + i, 1 << 20, ~0u, ~0u};
     return 0;
 }
 

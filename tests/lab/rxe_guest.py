@@ -12,7 +12,7 @@ import sys
 
 PROBE = """
 import json
-from netdoctor.host.base import LiveHost
+from netdoctor.host.live import LiveHost
 from netdoctor.model import plain
 from netdoctor.facts import rdma
 host = LiveHost()

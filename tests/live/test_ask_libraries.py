@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import pathlib
+import pwd
+import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
-from netdoctor.facts import gpu, rdma
-from netdoctor.host.base import LiveHost
-from netdoctor.host.children import Asking
+from netdoctor.allreduce import plan
+from netdoctor.facts import gpu, gpu_users, rdma
+from netdoctor.facts.job import JobShape
+from netdoctor.facts.runs import TorchFacts
+from netdoctor.host.children import HelperPool
+from netdoctor.host.live import LiveHost
 from netdoctor.host.trust import trusted
 from netdoctor.model import Unavailable
+from tests.support import facts as f
 from tests.support.machines import native
 
 pytestmark = pytest.mark.live
@@ -34,7 +41,7 @@ def look(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lo
             file.write_text(text.replace(" ", "\n"))
             monkeypatch.setenv(f"FAKE_{name}_CONF", str(file))
         host = LiveHost()
-        host._asking = Asking(deadlines=dict.fromkeys(("nvml", "cuda", "ibverbs"), limit))
+        host._pool = HelperPool(deadlines=dict.fromkeys(("nvml", "cuda", "ibverbs"), limit))
         hosts.append(host)
         return host
 
@@ -173,6 +180,23 @@ def test_a_provider_that_crashes(look: Look) -> None:
 
 def test_a_kernel_without_rdma(look: Look) -> None:
     assert rdma.probe(look(ibv="error.list=38")).verbs_devices == Unavailable("unsupported", "ibv_get_device_list: ENOSYS")
+
+
+def test_who_holds_a_gpu(look: Look) -> None:
+    """A real process holds the fake's GPU; the number of one that is gone is told as a number."""
+    with subprocess.Popen(["sleep", "600"]) as holder:
+        try:
+            seen = gpu.probe(look(nvml=f"gpu3.processes=2 gpu3.pid={holder.pid}"))
+            where = replace(f.vantage(), namespaces={"pid": "4026531836"})
+            facts = {"Gpus": seen, "GpuUsers": gpu_users.probe(look(), seen, where)}
+            reason = plan.busy(
+                facts, plan.first_experiment(TorchFacts(nccl_built=True, cuda_available=True, device_count=8), JobShape())
+            )
+        finally:
+            holder.kill()
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert str(reason).startswith(f"GPU 3 is in use by sleep (pid {holder.pid}, {user}), "), reason
+    assert f"pid {holder.pid + 1}" in str(reason)
 
 
 @pytest.mark.root

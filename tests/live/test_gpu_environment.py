@@ -13,7 +13,7 @@ from netdoctor.cli import env as command
 from netdoctor.facts.environ import Setting
 from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.runs import Baseline, Run
-from netdoctor.host.base import LiveHost
+from netdoctor.host.live import LiveHost
 from netdoctor.model import Status
 from netdoctor.nccl.log.parser import parse_text
 from netdoctor.snapshot.snapshot import with_logs

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from netdoctor.facts import gpu, pci
-from netdoctor.host.base import LiveHost
+from netdoctor.host.live import LiveHost
 from netdoctor.model import Unavailable
 from tests.support.machines import gpus
 

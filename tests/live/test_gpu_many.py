@@ -13,7 +13,7 @@ from netdoctor.allreduce import limits, plan
 from netdoctor.allreduce.runner import Session
 from netdoctor.facts import gpu, pci, rdma
 from netdoctor.facts.runs import AllReduce, Baseline, Path, Run
-from netdoctor.host.base import LiveHost
+from netdoctor.host.live import LiveHost
 from netdoctor.model import Unavailable
 from netdoctor.nccl.log.parser import parse_text
 from netdoctor.snapshot.snapshot import with_logs

@@ -14,8 +14,9 @@ from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.facts import gpu, net, pci
 from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.runs import AllReduce, Baseline, Run
-from netdoctor.host.ask import elf
-from netdoctor.host.base import LiveHost, mapping, question
+from netdoctor.host.base import mapping, question
+from netdoctor.host.helpers import elf
+from netdoctor.host.live import LiveHost
 from netdoctor.model import Status, Unavailable
 from netdoctor.nccl import ifname
 from netdoctor.nccl.diagnosis import diagnose

@@ -12,8 +12,9 @@ import pytest
 
 from netdoctor.facts.libraries import Libraries, probe
 from netdoctor.facts.loader import Object, Search, Taken, takes
-from netdoctor.host.ask import elf
-from netdoctor.host.base import Answer, LiveHost, RecordingHost, ReplayHost
+from netdoctor.host.base import Answer, RecordingHost, ReplayHost
+from netdoctor.host.helpers import elf
+from netdoctor.host.live import LiveHost
 from netdoctor.host.trust import trusted
 from netdoctor.model import Unavailable
 from tests.support.machines import libnccl

@@ -79,7 +79,7 @@ SETTINGS: list[dict[str, str]] = [
 ]
 
 PROGRAM = """
-from netdoctor.host.ask import nccl, netlink
+from netdoctor.host.helpers import nccl, netlink
 from netdoctor.host.base import ReplayHost
 from netdoctor.model import Unavailable
 from netdoctor.nccl.ifname import choose

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from netdoctor.host.base import LiveHost, question
+from netdoctor.host.base import question
+from netdoctor.host.live import LiveHost
 from netdoctor.model import Unavailable
 from tests.support.machines import libnccl
 from tests.support.namespaces import netlab
@@ -74,7 +75,8 @@ def test_a_file_that_is_no_library() -> None:
 PROGRAM = """
 from netdoctor.facts import registry as facts
 from netdoctor.checks.net_socket_ifname import socket_ifname
-from netdoctor.host.base import LiveHost, question
+from netdoctor.host.base import question
+from netdoctor.host.live import LiveHost
 from netdoctor.model import Unavailable, plain
 from tests.support.facts import environ, job, judge, libraries, library, machine, torch
 layout, path, variables = json.loads(sys.argv[1])

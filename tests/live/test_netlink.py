@@ -25,7 +25,7 @@ AGAINST_IP = (
     + """
 def ip(*words):
     return json.loads(subprocess.run(["ip", "-j", "-d", *words], capture_output=True, check=True).stdout or "[]")
-from netdoctor.host.ask.netlink import answer
+from netdoctor.host.helpers.netlink import answer
 told = answer({})
 indexes = {one["index"]: one["name"] for one in told["links"]}
 theirs, mine = {}, {}
@@ -81,8 +81,8 @@ def test_routes_are_those_of_iproute2() -> None:
 
 LISTENERS = """
 import socket
-from netdoctor.host.ask import netlink
-from netdoctor.host.ask.netlink import listening, listening_proc
+from netdoctor.host.helpers import netlink
+from netdoctor.host.helpers.netlink import listening, listening_proc
 sh('ip link set lo up')
 held = [socket.create_server(("127.0.0.1", 41001)), socket.create_server(("::", 41002), family=socket.AF_INET6)]
 bound = socket.socket(); bound.bind(("127.0.0.1", 41003))
@@ -111,7 +111,7 @@ PROBE = (
     + """
 import socket
 os.environ.update(MASTER_ADDR="10.1.0.9", MASTER_PORT="29500")
-from netdoctor.host.base import LiveHost
+from netdoctor.host.live import LiveHost
 from netdoctor.facts.net import probe, probe_ports
 host = LiveHost(config={"expected": {"peers": ["10.0.0.7:41001", "10.2.0.9"]}})
 held = socket.create_server(("127.0.0.1", 41001))
@@ -138,7 +138,7 @@ def test_the_probe_through_the_helper() -> None:
 
 RTT = """
 import socket
-from netdoctor.host.ask.rtt import answer
+from netdoctor.host.helpers.rtt import answer
 sh('ip link set lo up')
 server = socket.create_server(("127.0.0.1", 41001))
 say([answer({"host": "127.0.0.1", "port": "41001"}), answer({"host": "127.0.0.1", "port": "9"}),
@@ -154,7 +154,8 @@ def test_round_trip_of_a_connection() -> None:
 
 
 RESOLVE = """
-from netdoctor.host.base import LiveHost, question
+from netdoctor.host.base import question
+from netdoctor.host.live import LiveHost
 host = LiveHost()
 names = ["localhost", "nosuch.invalid", "x" * 70 + ".invalid"]
 from netdoctor.model import plain

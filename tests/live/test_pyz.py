@@ -55,7 +55,9 @@ def test_it_holds_no_compiled_code_and_nothing_of_this_machine(file: Path) -> No
         text = b"".join(archive.read(name) for name in names)
     assert not [name for name in names if name.endswith((".so", ".pyc", ".pyd")) or "__pycache__" in name]
     assert str(pyz.ROOT).encode() not in text
-    assert {"netdoctor/checks/net_port_range.py", "netdoctor/host/ask/nvml.py", "netdoctor/schemas/report-1.json"} <= set(names)
+    assert {"netdoctor/checks/net_port_range.py", "netdoctor/host/helpers/nvml.py", "netdoctor/schemas/report-1.json"} <= set(
+        names
+    )
     assert not {name.partition("/")[0] for name in names} & {"rich", "pygments", "psutil"}
 
 
@@ -170,7 +172,7 @@ def test_without_the_compiled_packages_an_answer_says_so(file: Path) -> None:
     """psutil is for some architecture, so it is not in the file: its answer is Unavailable, or comes from the machine's own."""
     program = (
         f"import sys; sys.path[:] = [{str(file)!r}] + [p for p in sys.path if not p.endswith('-packages')]\n"
-        "from netdoctor.host.base import LiveHost\nhost = LiveHost()\nprint(repr(host.ask('ask:psutil')))\nhost.close()\n"
+        "from netdoctor.host.live import LiveHost\nhost = LiveHost()\nprint(repr(host.ask('ask:psutil')))\nhost.close()\n"
     )
     done = start([python("3.10"), "-I", "-c", program])
     assert "Unavailable" in done.stdout and "psutil" in done.stdout, done.stdout + done.stderr

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.live, pytest.mark.skipif(not shutil.which("unshare"), 
 ROOT = pathlib.Path(__file__).parents[2]
 _LOOK = """
 import json
-from netdoctor.host.base import LiveHost
+from netdoctor.host.live import LiveHost
 from netdoctor.model import plain
 from netdoctor.facts import container, vantage
 host = LiveHost()

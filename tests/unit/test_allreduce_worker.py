@@ -68,7 +68,7 @@ _STRANGE = """
 import os, sys, time
 from netdoctor.allreduce import worker as module
 source = module._source
-module._source = lambda name: {keeper!r} if name == "keeper.py" and {keeper!r} else source(name)
+module._source = lambda name: {keeper!r} if name == "allreduce/keeper.py" and {keeper!r} else source(name)
 worker = module.Worker(sys.executable, {environment}, None, True)
 worker.start()
 worker.wait(lambda: worker.gone, time.monotonic() + 10)

@@ -47,7 +47,6 @@ LAYERS = (
 KNOWN_CIRCLES = (
     {"netdoctor.fleet", "netdoctor.compare"},
     {"netdoctor.fleet.extract", "netdoctor.compare.traits"},
-    {"netdoctor.host.children", "netdoctor.host.base"},
     {"netdoctor.cli.env_output", "netdoctor.cli.env"},
     {"netdoctor.allreduce.runner", "netdoctor.allreduce.busbw", "netdoctor.allreduce.verdict"},
     {"netdoctor.cluster.network", "netdoctor.cluster.combine"},
@@ -199,7 +198,7 @@ def test_checks_import_the_api_only(path: pathlib.Path) -> None:
 
 
 def test_helper_programs_stand_alone() -> None:
-    for path in files("netdoctor/host/ask"):
+    for path in files("netdoctor/host/helpers"):
         assert not [name for name in imports(path) if name.startswith("netdoctor")], path.name
 
 

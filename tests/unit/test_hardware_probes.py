@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from netdoctor.facts import cpu, gpu, kernel, pci, rdma
-from netdoctor.host.base import Answer, LiveHost, RecordingHost, ReplayHost
+from netdoctor.host.base import Answer, RecordingHost, ReplayHost
+from netdoctor.host.live import LiveHost
 from netdoctor.model import Unavailable
 from tests.support.machines.sysfs import GPU_BUSES, HCA_BUSES, Extra, dgx_h100, scratch
 
@@ -141,6 +142,12 @@ def test_which_network_controllers_do_rdma(
 def test_accelerators_that_are_not_judged(root: pathlib.Path, vendor: int, device: int, klass: int, words: str | None) -> None:
     fact = the_pci(answers(root, gpus=0, hcas=0, extra=[Extra(0x21, vendor, device, klass)]))
     assert fact.foreign_accelerators == ((words,) if words else ())
+
+
+def test_the_model_of_an_accelerator_that_is_not_judged(root: pathlib.Path) -> None:
+    told = answers(root, gpus=0, hcas=0, extra=[Extra(0x21, 0x1DA3, 0x1060, 0x120000)])
+    udev = {"pci": {"0000:21:00.0": {"ID_MODEL_FROM_DATABASE": "Gaudi3"}}}
+    assert the_pci({**told, "ask:udev": udev}).foreign_accelerators == ("Intel Gaudi (Habana) Gaudi3 (0000:21:00.0)",)
 
 
 @pytest.mark.parametrize("node", ["kfd", "dxg", "neuron0", "davinci3"])

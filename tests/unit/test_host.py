@@ -8,18 +8,8 @@ import stat
 
 import pytest
 
-from netdoctor.host.base import (
-    LiveHost,
-    RecordingHost,
-    ReplayHost,
-    decode,
-    encode,
-    names,
-    question,
-    read,
-    read_int,
-    split_question,
-)
+from netdoctor.host.base import RecordingHost, ReplayHost, decode, encode, names, question, read, read_int, split_question
+from netdoctor.host.live import LiveHost
 from netdoctor.model import Unavailable
 
 

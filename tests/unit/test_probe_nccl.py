@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from netdoctor.facts.nccl_choice import NcclChoice, probe, wanted
-from netdoctor.host.ask.nccl import address_of, taken, version
 from netdoctor.host.base import ReplayHost, question
+from netdoctor.host.helpers.nccl import address_of, taken, version
 from netdoctor.model import Unavailable
 from tests.support.facts import LIBNCCL, libraries, library, torch
 

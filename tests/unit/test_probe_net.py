@@ -6,7 +6,7 @@ import pytest
 
 from netdoctor.facts.job import probe_expected, probe_job
 from netdoctor.facts.net import Net, probe, probe_ports
-from netdoctor.host.base import ReplayHost, question
+from netdoctor.host.base import RecordingHost, ReplayHost, question
 from netdoctor.model import Unavailable
 
 ETH0 = {
@@ -98,6 +98,26 @@ def test_speed_and_vendor_come_from_sysfs_of_the_same_namespace() -> None:
 def test_sysfs_of_another_namespace_is_not_taken(path: str, value: Any) -> None:
     net = seen(**{path: value})
     assert net.links[1].speed_mbps == Unavailable("not read", "sysfs of another network namespace")
+
+
+@pytest.mark.parametrize(
+    ("answer", "speed"),
+    [
+        ({"interfaces": {"eth0": {"speed_mbps": 200000}, "docker0": {"speed_mbps": 10000}}}, 200000),
+        ({"interfaces": {"eth0": {"speed_mbps": 0}}}, Unavailable("not read", "sysfs of another network namespace")),
+        ({"interfaces": {"eth0": {"speed_mbps": 65535}}}, Unavailable("not read", "sysfs of another network namespace")),
+        ({"interfaces": []}, Unavailable("not read", "sysfs of another network namespace")),
+    ],
+)
+def test_the_speed_of_a_link_that_sysfs_does_not_show_is_asked_of_the_driver(answer: Any, speed: Any) -> None:
+    net = seen(**{"dir:/sys/class/net": ["eth0", "lo"], "ask:psutil": answer})
+    assert net.links[1].speed_mbps == speed
+
+
+def test_the_driver_is_not_asked_where_sysfs_shows_this_namespace() -> None:
+    host = RecordingHost(ReplayHost(ANSWERS))
+    probe(host)
+    assert "ask:netlink" in host.answers and "ask:psutil" not in host.answers
 
 
 def test_sysfs_that_cannot_be_read_is_not_agreement() -> None:

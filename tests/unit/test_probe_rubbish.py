@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netdoctor.facts import cpu, gpu, kernel, pci, rdma, vantage
-from netdoctor.host.base import Answer, LiveHost, RecordingHost, ReplayHost
+from netdoctor.host.base import Answer, RecordingHost, ReplayHost
+from netdoctor.host.live import LiveHost
 from netdoctor.model import KINDS, Unavailable
 from tests.support.machines.sysfs import Extra, dgx_h100, scratch
 from tests.unit.test_hardware_probes import CUDA, CUDA_GPU, DEV, NVML, NVML_GPU, VERBS

@@ -57,6 +57,18 @@ def test_prefixes_stay_prefixes() -> None:
     assert d.startswith("fe80::") and d != "fe80::1"
 
 
+def test_who_held_a_gpu_is_not_told() -> None:
+    named = {"4711": {"name": "secret-model", "user": "ada"}, "4712": {"name": "python3", "user": "root"}}
+    text = "GPU 0 is in use by secret-model (pid 4711, ada), python3 (pid 4712, root)"
+    taken = replace(
+        fixtures.snapshot("cpu-node"), answers={"ask:psutil?pids=4711%2C4712": {"processes": named}, "file:/x": text}
+    )
+    given = pseudonymise(taken, KEY).answers
+    assert "secret" not in str(given) and "ada" not in str(given)
+    assert str(given["file:/x"]).startswith("GPU 0 is in use by program-")
+    assert str(given["file:/x"]).endswith(" (pid 4711, user), python3 (pid 4712, root)")
+
+
 def test_listings_are_cut_to_what_counts() -> None:
     answers = {
         "dir:/": ["bin", "our-secret-project", "proc"],

@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 
-from netdoctor.host.base import LiveHost
+from netdoctor.host.live import LiveHost
 from netdoctor.host.rooted import open_in_root
 from netdoctor.model import Unavailable
 

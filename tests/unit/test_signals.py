@@ -11,7 +11,7 @@ import pytest
 
 from netdoctor import live
 from netdoctor.config.load import Config
-from netdoctor.host.base import LiveHost
+from netdoctor.host.live import LiveHost
 from netdoctor.process import signals
 from tests.lab import fixtures
 
@@ -21,7 +21,7 @@ def as_before() -> object:
     begun = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     yield
-    signals.release()
+    signals.restore()
     signals._noted.clear()
     assert {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} == {
         number: handlers[number] for number in (signal.SIGINT, signal.SIGTERM)
@@ -32,9 +32,9 @@ def as_before() -> object:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_came_before_ends_the_look_at_once(number: signal.Signals) -> None:
-    signals.hold()
+    signals.defer()
     os.kill(os.getpid(), number)
-    assert signals.noted() == number
+    assert signals.pending() == number
     seen: list[str] = []
     outcome = live.run(
         LiveHost(None, Config().as_answer()),
@@ -50,20 +50,20 @@ def test_what_came_before_ends_the_look_at_once(number: signal.Signals) -> None:
 
 
 def test_nothing_is_noted_where_nobody_holds() -> None:
-    signals.hold()
+    signals.defer()
     os.kill(os.getpid(), signal.SIGTERM)
-    signals.hold()
-    assert signals.noted() is None
-    signals.release()
+    signals.defer()
+    assert signals.pending() is None
+    signals.restore()
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
-    assert signals.noted() is None
+    assert signals.pending() is None
 
 
 SECOND = """
 import os, signal
 from netdoctor.process import signals
-signals.hold()
+signals.defer()
 os.kill(os.getpid(), signal.SIGINT)
 print("on", flush=True)
 os.kill(os.getpid(), signal.SIGTERM)
@@ -73,7 +73,7 @@ PATIENT = """
 import signal
 from netdoctor.process import signals
 signals.PATIENCE = 1
-signals.hold()
+signals.defer()
 signal.raise_signal(signal.SIGTERM)
 print("on", flush=True)
 signal.pause()

@@ -58,7 +58,7 @@ class TestAsRoot:
     def test_links_in_a_circle(self, place: pathlib.Path) -> None:
         (place / "x").symlink_to("y")
         (place / "y").symlink_to("x")
-        assert trusted(f"{place}/x") == "too many links"
+        assert (trusted(f"{place}/x") or "").endswith(": too many links")
 
     def test_acl_entry_of_another_user(self, place: pathlib.Path) -> None:
         entries = [(0x01, 7, -1), (0x02, 7, 1000), (0x04, 5, -1), (0x10, 7, -1), (0x20, 5, -1)]

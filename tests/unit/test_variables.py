@@ -20,7 +20,8 @@ from netdoctor.facts import libraries
 from netdoctor.facts.environ import Environ, probe
 from netdoctor.facts.launcher import Launcher, detect
 from netdoctor.facts.libraries import Libraries
-from netdoctor.host.base import LiveHost, RecordingHost, ReplayHost, mapping
+from netdoctor.host.base import RecordingHost, ReplayHost, mapping
+from netdoctor.host.live import LiveHost
 from netdoctor.host.redact import GONE, redact
 from netdoctor.model import Unavailable
 from netdoctor.report import json as as_json

@@ -37,7 +37,7 @@ def words() -> tuple[str, ...]:
 @functools.cache
 def own_addresses() -> frozenset[str]:
     """The addresses of this machine's interfaces: IP and hardware."""
-    from netdoctor.host.base import LiveHost
+    from netdoctor.host.live import LiveHost
 
     host = LiveHost()
     try:

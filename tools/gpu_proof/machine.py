@@ -46,7 +46,7 @@ class Machine:
 def look(python: str) -> Machine:
     """Ask libcuda and NVML through netdoctor's own probe, and `python` for its torch (only where there is a GPU)."""
     from netdoctor.facts import gpu
-    from netdoctor.host.base import LiveHost
+    from netdoctor.host.live import LiveHost
     from netdoctor.model import Unavailable
 
     host = LiveHost()

@@ -15,6 +15,7 @@ from typing import Any
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
+from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.interrupts import Interrupts
@@ -527,6 +528,7 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
     """All facts of a healthy DGX H100 on one node, seen by the job; `changes` replace facts by type."""
     return {
         Vantage: vantage(),
+        DeviceNames: DeviceNames(),
         Kernel: kernel(),
         Cpu: cpu(),
         Interrupts: interrupts(),

@@ -172,7 +172,7 @@ class ComposedHost:
         return Unavailable("unsupported", f"no answer composed for {question}")
 
     def _elf(self, parameters: Mapping[str, str]) -> Answer:
-        """As netdoctor/host/ask/elf.py: the files asked for, the folders that they name, and every libnccl in these."""
+        """As netdoctor/host/helpers/elf.py: the files asked for, the folders that they name, and every libnccl in these."""
         if "cache" in parameters:
             return {"entries": [row for row in self.cache if row[0].startswith(parameters["cache"])]}
         if "version" in parameters:

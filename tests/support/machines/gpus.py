@@ -22,7 +22,7 @@ from netdoctor.allreduce import plan
 from netdoctor.allreduce.runner import Session
 from netdoctor.facts.job import JobShape
 from netdoctor.facts.runs import AllReduce, Run, TorchFacts
-from netdoctor.host.base import LiveHost
+from netdoctor.host.live import LiveHost
 
 FAKES: Final = pathlib.Path(__file__).parents[2] / "fakes"
 NETDOCTOR: Final = (sys.executable, "-m", "netdoctor")

@@ -18,7 +18,8 @@ ROOT = pathlib.Path(__file__).parents[3]
 _LOOK = """
 import json, sys
 from importlib import import_module
-from netdoctor.host.base import LiveHost, RecordingHost
+from netdoctor.host.base import RecordingHost
+from netdoctor.host.live import LiveHost
 from netdoctor.facts import registry as facts
 from netdoctor.model import plain
 host = LiveHost()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from checks.net_socket_ifname import socket_ifname
+from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher
 from netdoctor.facts.job import JobShape
 from netdoctor.facts.libraries import Libraries
@@ -205,6 +206,15 @@ def test_nccl_that_refuses_is_a_fail_in_its_words() -> None:
     nothing = nccl_choice(interface=None, address=None, code=5, error="Bootstrap : no socket interface found")
     finding = findings(net=seen(), nccl=nothing, environ=environ({"NCCL_SOCKET_IFNAME": "eth1"}))["NCCL"]
     assert finding.status is FAIL and "matches no interface" in finding.message
+
+
+def test_another_name_of_an_interface_is_told_and_taken() -> None:
+    names = DeviceNames("eth1", "udev's name ens4 is eth1 here")
+    where = seen(LO, ETH0, ETH1, master=far("eth0", "eth1"))
+    have = {Net: where, Environ: environ({"NCCL_SOCKET_IFNAME": "ens4"}), DeviceNames: names}
+    finding = next(x for x in judge(socket_ifname, machine({**have, NcclChoice: LOST})) if x.subject == "NCCL")
+    assert finding.status is FAIL and "can use (udev's name ens4 is eth1 here): NCCL stops" in finding.message
+    assert "NCCL_SOCKET_IFNAME==eth1" in str(finding.fix)
 
 
 NO_NET_LOG = baseline(run(log=LogFacts(net="IB")))

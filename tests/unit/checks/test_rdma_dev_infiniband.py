@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
+from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.job import Expected
@@ -356,3 +357,11 @@ def test_hardware_without_a_device_is_named_with_its_driver() -> None:
     bare = (f.hca_device(0, driver=None), f.hca_device(1))
     found = judged({Rdma: f.no_rdma(), Pci: f.pci(devices=bare)})["node"]
     assert "(0000:18:00.0 (no driver), 0000:40:00.0 (mlx5_core))" in found.message
+
+
+def test_other_names_and_models_are_told() -> None:
+    names = DeviceNames(hca_hint="rocep24s0 is mlx5_0 here", models={"0000:18:00.0": "ConnectX-7"})
+    found = judged({Environ: f.environ({"NCCL_IB_HCA": "rocep24s0"}), DeviceNames: names})["node"]
+    assert found.status is Status.FAIL and found.message.endswith("mlx5_7 (rocep24s0 is mlx5_0 here)")
+    found = judged({Rdma: f.rdma(0), DeviceNames: names})["node"]
+    assert found.status is Status.UNKNOWN and "(0000:18:00.0 ConnectX-7 (mlx5_core), 0000:40:00.0 (" in found.message

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from netdoctor.host import programs
-from netdoctor.host.children import MAX_ANSWER, Asking
+from netdoctor.host.children import MAX_ANSWER, HelperPool
 from netdoctor.model import Unavailable
 
 LIMITS = {"hang": 0.3, "stubborn": 0.3, "grandchild": 0.5}
@@ -66,8 +66,8 @@ def _helpers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def asking() -> Iterator[Asking]:
-    one = Asking(deadlines=LIMITS)
+def pool() -> Iterator[HelperPool]:
+    one = HelperPool(deadlines=LIMITS)
     yield one
     one.close()
     assert not one._children
@@ -87,31 +87,31 @@ def gone(pid: int) -> bool:
         os.close(fd)
 
 
-def test_parameters_go_in_and_json_comes_out(asking: Asking) -> None:
-    assert asking.answer("ask:echo?a=1&b=x%20y%26") == {"a": "1", "b": "x y&"}
+def test_parameters_go_in_and_json_comes_out(pool: HelperPool) -> None:
+    assert pool.answer("ask:echo?a=1&b=x%20y%26") == {"a": "1", "b": "x y&"}
 
 
-def test_a_child_is_alone(asking: Asking) -> None:
-    pid, session, parent = asking.answer("ask:pid")  # type: ignore[misc, str-unpack]
+def test_a_child_is_alone(pool: HelperPool) -> None:
+    pid, session, parent = pool.answer("ask:pid")  # type: ignore[misc, str-unpack]
     assert pid == session and parent == os.getpid()
-    listed = asking.answer("ask:fds")
+    listed = pool.answer("ask:fds")
     assert isinstance(listed, list) and set(listed) - {"0", "1", "2", "3"} <= {"4"}  # 4 is the listing itself
 
 
-def test_a_child_is_isolated_and_has_our_modules(asking: Asking) -> None:
-    path, isolated, no_site = asking.answer("ask:path")  # type: ignore[misc, str-unpack]
+def test_a_child_is_isolated_and_has_our_modules(pool: HelperPool) -> None:
+    path, isolated, no_site = pool.answer("ask:path")  # type: ignore[misc, str-unpack]
     assert isolated and no_site and path[-len(programs.site()) :] == programs.site()
 
 
-def test_variables_that_write_files_are_taken_away(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_write_files_are_taken_away(pool: HelperPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_DEBUG_FILE", "/x")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    seen = asking.answer("ask:env")
+    seen = pool.answer("ask:env")
     assert isinstance(seen, dict) and seen["CUDA_VISIBLE_DEVICES"] == "3,1" and "NCCL_DEBUG_FILE" not in seen
 
 
-def test_what_libraries_print_disturbs_nothing(asking: Asking) -> None:
-    assert asking.answer("ask:prints") == "spoke"
+def test_what_libraries_print_disturbs_nothing(pool: HelperPool) -> None:
+    assert pool.answer("ask:prints") == "spoke"
 
 
 @pytest.mark.parametrize(
@@ -133,51 +133,51 @@ def test_what_libraries_print_disturbs_nothing(asking: Asking) -> None:
         ("..%2Fhost", "malformed", "no such question"),
     ],
 )
-def test_what_goes_wrong_is_said(asking: Asking, name: str, kind: str, words: str) -> None:
-    got = asking.answer(f"ask:{name}")
+def test_what_goes_wrong_is_said(pool: HelperPool, name: str, kind: str, words: str) -> None:
+    got = pool.answer(f"ask:{name}")
     assert isinstance(got, Unavailable) and got.kind == kind and words in got.detail, got
 
 
-def test_a_large_answer_comes_whole(asking: Asking) -> None:
-    assert asking.answer(f"ask:large?n={MAX_ANSWER - 10}") == "x" * (MAX_ANSWER - 10)
+def test_a_large_answer_comes_whole(pool: HelperPool) -> None:
+    assert pool.answer(f"ask:large?n={MAX_ANSWER - 10}") == "x" * (MAX_ANSWER - 10)
 
 
-def test_an_answer_counts_even_if_its_child_lingers(asking: Asking) -> None:
-    assert asking.answer("ask:lingers") == 42
+def test_an_answer_counts_even_if_its_child_lingers(pool: HelperPool) -> None:
+    assert pool.answer("ask:lingers") == 42
 
 
-def test_what_a_helper_leaves_running_ends_with_it(asking: Asking) -> None:
-    child = asking.answer("ask:grandchild")
+def test_what_a_helper_leaves_running_ends_with_it(pool: HelperPool) -> None:
+    child = pool.answer("ask:grandchild")
     assert isinstance(child, int)
-    asking.close()
+    pool.close()
     assert gone(child)
 
 
-def test_at_most_five_at_once(asking: Asking, tmp_path: pathlib.Path) -> None:
+def test_at_most_five_at_once(pool: HelperPool, tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "in")
     os.mkfifo(tmp_path / "out")
     arrivals = os.open(tmp_path / "in", os.O_RDWR)
     leave = os.open(tmp_path / "out", os.O_RDWR)
     questions = [f"ask:meet?in={tmp_path}/in&n={n}&out={tmp_path}/out" for n in range(7)]
-    asking.start(questions)
+    pool.start(questions)
     came = b""
     while len(came) < 5:
         assert select.select([arrivals], [], [], 20)[0]
         came += os.read(arrivals, 10)
-    assert len(came) == 5 and len(asking._children) == 5
+    assert len(came) == 5 and len(pool._children) == 5
     os.write(leave, b"go go go")
-    assert [asking.answer(q) for q in questions] == ["met"] * 7
+    assert [pool.answer(q) for q in questions] == ["met"] * 7
     os.close(arrivals)
     os.close(leave)
 
 
-def test_a_question_runs_once(asking: Asking) -> None:
-    asking.start(["ask:pid", "ask:pid"])
-    assert asking.answer("ask:pid") == asking.answer("ask:pid")
+def test_a_question_runs_once(pool: HelperPool) -> None:
+    pool.start(["ask:pid", "ask:pid"])
+    assert pool.answer("ask:pid") == pool.answer("ask:pid")
 
 
 def test_patience_is_common() -> None:
-    one = Asking(patience=0.2, deadlines={"hang": 60.0})
+    one = HelperPool(patience=0.2, deadlines={"hang": 60.0})
     try:
         got = one.answer("ask:hang")
         assert isinstance(got, Unavailable) and got.kind == "no budget"
@@ -189,7 +189,7 @@ def test_patience_is_common() -> None:
 
 
 def test_close_ends_what_still_runs(tmp_path: pathlib.Path) -> None:
-    one = Asking(deadlines={"hang": 60.0, "stubborn": 60.0})
+    one = HelperPool(deadlines={"hang": 60.0, "stubborn": 60.0})
     one.start(["ask:hang", "ask:stubborn"])
     pids = [child.pid for child in one._children.values()]
     one.close()
@@ -200,9 +200,9 @@ def test_a_child_dies_with_us(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "in")
     arrivals = os.open(tmp_path / "in", os.O_RDWR)
     code = (
-        "import sys\nfrom netdoctor.host import programs\nfrom netdoctor.host.children import Asking\n"
+        "import sys\nfrom netdoctor.host import programs\nfrom netdoctor.host.children import HelperPool\n"
         f"programs._SOURCES['waits'] = {HELPERS['waits']!r} + '\\n'\n"
-        f"one = Asking(deadlines={{'waits': 60.0}})\none.start(['ask:waits?in={tmp_path}/in'])\n"
+        f"one = HelperPool(deadlines={{'waits': 60.0}})\none.start(['ask:waits?in={tmp_path}/in'])\n"
         "print(next(iter(one._children.values())).pid, flush=True)\nsys.stdin.read()\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
@@ -214,14 +214,14 @@ def test_a_child_dies_with_us(tmp_path: pathlib.Path) -> None:
     assert gone(child)
 
 
-def test_ignored_sigchld_costs_nothing(asking: Asking) -> None:
+def test_ignored_sigchld_costs_nothing(pool: HelperPool) -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        assert asking.answer("ask:echo?x=1") == {"x": "1"}
-        got = asking.answer("ask:exits")
+        assert pool.answer("ask:echo?x=1") == {"x": "1"}
+        got = pool.answer("ask:exits")
         assert isinstance(got, Unavailable) and got.kind == "crashed"
     finally:
-        asking.close()
+        pool.close()
         signal.signal(signal.SIGCHLD, before)
 
 
@@ -237,20 +237,20 @@ def test_helpers_come_out_of_a_zip_file(tmp_path: pathlib.Path) -> None:
     assert got.stdout == "True None\n"
 
 
-def test_another_user_is_only_for_root(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_user_is_only_for_root(pool: HelperPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    got = asking.answer("ask:who?user=nobody")
+    got = pool.answer("ask:who?user=nobody")
     assert isinstance(got, Unavailable) and got.kind == "refused"
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("user", ["nobody", "65534", "65534:65534"])
-def test_a_child_becomes_the_user_for_good(asking: Asking, user: str) -> None:
+def test_a_child_becomes_the_user_for_good(pool: HelperPool, user: str) -> None:
     before = os.getgroups()
     os.setgroups([0, 4242])
     try:
-        uids, gids, groups, status = asking.answer(f"ask:who?user={user.replace(':', '%3A')}")  # type: ignore[misc, str-unpack]
+        uids, gids, groups, status = pool.answer(f"ask:who?user={user.replace(':', '%3A')}")  # type: ignore[misc, str-unpack]
     finally:
         os.setgroups(before)
     assert uids == [65534] * 3 and gids == [65534] * 3 and not {0, 4242} & set(groups)
@@ -260,32 +260,32 @@ def test_a_child_becomes_the_user_for_good(asking: Asking, user: str) -> None:
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("user", ["no-such-user", "4294967290", "x:y", ""])
-def test_no_such_user_is_refused(asking: Asking, user: str) -> None:
-    got = asking.answer(f"ask:who?user={user.replace(':', '%3A')}")
+def test_no_such_user_is_refused(pool: HelperPool, user: str) -> None:
+    got = pool.answer(f"ask:who?user={user.replace(':', '%3A')}")
     assert isinstance(got, Unavailable) and got.kind == "refused", got
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_root_loads_nothing_that_others_can_change(
-    asking: Asking, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    pool: HelperPool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = tmp_path / "libnccl.so.2"
     library.write_bytes(b"")
-    got = asking.answer(f"ask:echo?path={library}")
+    got = pool.answer(f"ask:echo?path={library}")
     assert isinstance(got, Unavailable) and got.kind == "refused" and "writable by everybody" in got.detail
     monkeypatch.setenv("LD_LIBRARY_PATH", f"/usr/lib:{tmp_path}:relative")
-    seen = asking.answer("ask:env")
+    seen = pool.answer("ask:env")
     assert isinstance(seen, dict) and seen["LD_LIBRARY_PATH"] == "/usr/lib"
     # What root did not look at is not absent.
-    got = asking.answer("ask:unavailable?kind=absent")
+    got = pool.answer("ask:unavailable?kind=absent")
     assert isinstance(got, Unavailable) and got.kind == "refused" and str(tmp_path) in got.detail
 
 
-def test_time_is_bounded_by_the_deadline(asking: Asking) -> None:
+def test_time_is_bounded_by_the_deadline(pool: HelperPool) -> None:
     began = time.monotonic()
-    asking.start([f"ask:stubborn?n={n}" for n in range(5)])
-    assert all(isinstance(asking.answer(f"ask:stubborn?n={n}"), Unavailable) for n in range(5))
+    pool.start([f"ask:stubborn?n={n}" for n in range(5)])
+    assert all(isinstance(pool.answer(f"ask:stubborn?n={n}"), Unavailable) for n in range(5))
     assert time.monotonic() - began < 30  # five side by side, TERM ignored; far below any single default deadline times five
 
 
@@ -298,7 +298,7 @@ def test_a_child_that_cannot_die_is_left_behind_and_named(monkeypatch: pytest.Mo
     """A task that the version 1 freezer holds is in state D and takes no signal, like one inside a hung driver."""
     group = FREEZER / f"netdoctor-test-{os.getpid()}"
     group.mkdir()
-    one = Asking(deadlines={"hang": 0.5})
+    one = HelperPool(deadlines={"hang": 0.5})
     try:
         one.start(["ask:hang"])
         pid = one._children["ask:hang"].pid

@@ -1,6 +1,6 @@
-"""udev, through pyudev: names that the hardware database gives PCI devices, and the persistent names of interfaces.
+"""udev, through pyudev: what the hardware database calls PCI devices, and the names by place that udev has for interfaces.
 
-Answer: {"pci": {ADDRESS: {property: text}}, "net": {NAME: …}, "infiniband": {NAME: …}}, only the properties in `KEPT`.
+Answer: {"pci": {ADDRESS: {property: text}}, "net": {NAME: …}}, only the properties in `KEPT`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-KEPT = (
-    *("DRIVER", "PCI_ID", "PCI_CLASS", "PCI_SLOT_NAME", "INTERFACE", "NAME", "ID_PATH"),
-    *("ID_NET_DRIVER", "ID_NET_NAME_PATH", "ID_NET_NAME_SLOT", "ID_NET_NAME_ONBOARD"),
-    *("ID_VENDOR_FROM_DATABASE", "ID_MODEL_FROM_DATABASE"),
-)
+KEPT = {
+    "pci": ("ID_VENDOR_FROM_DATABASE", "ID_MODEL_FROM_DATABASE"),
+    "net": ("ID_NET_NAME_ONBOARD", "ID_NET_NAME_SLOT", "ID_NET_NAME_PATH", "ID_NET_NAME_MAC", "ID_NET_NAME"),
+}
 PCI_CLASSES = ("2", "3", "12")  # network controllers, display controllers, processing accelerators, without the leading zero
 
 
@@ -25,7 +24,7 @@ def answer(parameters: dict[str, str]) -> object:
         return {"unavailable": "failed" if error.name else "absent", "detail": str(error)}
     try:
         context = pyudev.Context()
-        return {subsystem: dict(found(context, subsystem)) for subsystem in ("pci", "net", "infiniband")}
+        return {subsystem: dict(found(context, subsystem)) for subsystem in KEPT}
     except Exception as error:  # libudev answers in many ways where /sys or /run/udev is odd
         return {"unavailable": "failed", "detail": f"{type(error).__name__}: {error}"}
 
@@ -37,4 +36,5 @@ def found(context: Any, subsystem: str) -> Any:
             klass = properties.get("PCI_CLASS", "")
             if not klass.lstrip("0").startswith(PCI_CLASSES) or len(klass.lstrip("0")) not in (5, 6):
                 continue
-        yield device.sys_name, {key: properties[key] for key in KEPT if key in properties}
+        if kept := {key: properties[key] for key in KEPT[subsystem] if key in properties}:
+            yield device.sys_name, kept

@@ -1,7 +1,7 @@
 """NVML: every GPU of the node, whatever CUDA_VISIBLE_DEVICES says.
 
 Answer: {"driver", "cuda", "devices": [{"index", "uuid", "name", "pci", "memory_total", "memory_used", "utilization",
-"processes", "nvlinks", "mig", "mig_uuids", "capability"}]}; every field may be {"unavailable", "detail"}.
+"processes", "pids", "nvlinks", "mig", "mig_uuids", "capability"}]}; every field may be {"unavailable", "detail"}.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ def device(n: Any, index: int) -> dict[str, Any]:
         "memory_used": memory if isinstance(memory, dict) else memory.used,
         "utilization": rates if isinstance(rates, dict) else rates.gpu,
         "processes": processes if isinstance(processes, dict) else len(processes),
+        "pids": processes if isinstance(processes, dict) else [one.pid for one in processes],
         "nvlinks": nvlinks(n, handle),
         "mig": on,
         "mig_uuids": mig_uuids(n, handle) if on is True else [],

@@ -7,6 +7,10 @@
                               ERROR is {"error": text, "kind": kind of Unavailable}
     ask:elf?version=PATH      {"text": "2.27.5+cuda12.9" | null}: a search of the whole file, seconds for half a gigabyte
 
+Not pyelftools 0.33, with which the reading would be some 100 lines shorter: importing it takes the child from 16 to 53 ms, 300
+libraries of a torch take 606 ms instead of 39, and of 300 damaged files it raises ValueError and OverflowError beside its own
+errors (the two agree on all that both read).
+
 Sources: elf(5), System V gABI (dynamic section, hash table), glibc sysdeps/generic/dl-cache.h and elf/dl-lookup.c.
 """
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netdoctor.host.ask import elf
+from netdoctor.host.helpers import elf
 
 MACHINES = {"x86_64": 62, "aarch64": 183}
 

@@ -1,0 +1,65 @@
+"""Who holds the GPUs that are in use: asked only where NVML names processes, before an all-reduce leaves such a GPU alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from netdoctor.facts.base import Fact
+from netdoctor.facts.gpu import Gpu, Gpus
+from netdoctor.facts.vantage import Vantage
+from netdoctor.host.base import Host, mapping, question
+from netdoctor.model import Unavailable
+from netdoctor.textsafe import line
+
+MAX_ASKED: Final = 64  # processes
+MAX_NAMED: Final = 3  # in one message
+
+
+@dataclass(frozen=True)
+class GpuUsers(Fact):
+    """For messages only: a GPU is in use whether or not its processes can be named."""
+
+    processes: Mapping[int, str] | Unavailable = field(default_factory=dict)  # "python (pid 4711, alice)" by PID
+
+    def of(self, gpu: Gpu) -> str:
+        """Who is on a GPU; how many, where nothing names them."""
+        pids = _pids(gpu)
+        count = gpu.processes if isinstance(gpu.processes, int) else len(pids)
+        known = () if isinstance(self.processes, Unavailable) else tuple(self.processes[p] for p in pids if p in self.processes)
+        if not known:
+            return f"{count} process{'es' if count > 1 else ''}"
+        more = count - len(known[:MAX_NAMED])
+        return ", ".join(known[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def probe(host: Host, gpus: Gpus, vantage: Vantage) -> GpuUsers | Unavailable:
+    """Names only what NVML's numbers mean here.
+
+    NVML tells PIDs of the initial PID namespace; in a container the same number may be another process.
+    """
+    pids = set[int]().union(*(() if isinstance(gpus.all, Unavailable) else map(_pids, gpus.all)))
+    if not pids or not vantage.initial_pids:
+        return GpuUsers()
+    asked = sorted(pids)[:MAX_ASKED]
+    got = mapping(host, question("psutil", pids=",".join(map(str, asked))))
+    told = got if isinstance(got, Unavailable) else got.get("processes")
+    if isinstance(told, Unavailable):
+        return told
+    return GpuUsers({pid: described(pid, told.get(str(pid)) if isinstance(told, dict) else None) for pid in asked})
+
+
+def _pids(gpu: Gpu) -> tuple[int, ...]:
+    return () if isinstance(gpu.pids, Unavailable) else gpu.pids
+
+
+def described(pid: int, told: Any) -> str:
+    """One process as a message names it, from psutil's answer."""
+    one = told if isinstance(told, dict) else {}
+    name, user = line(one.get("name"), 40), line(one.get("user"), 40)
+    about = f"pid {pid}" + (f", {user}" if user else "")
+    if name:
+        return f"{name} ({about})"
+    hidden = ", which this user may not see" if one.get("unavailable") == "denied" else ""
+    return f"{about}{hidden}"
