@@ -228,6 +228,8 @@ class Session:
             end = begin + self._limits[phase]
             if not worker.wait(lambda wanted=wanted: worker.first(*wanted) is not None, sooner(deadline, end)):  # type: ignore[misc]
                 what = f"{self.python} did not start" if phase == "spawn" else "import torch was not done"
+                if worker.refused:
+                    return Reason(Obstacle.MEMORY, f"{self.python} {worker.ended}")
                 if worker.ended or worker.gone:
                     said = scrub(_last_line(worker.output()))
                     text = f"{self.python} {worker.ended or 'ended'} before torch was imported{': ' + said if said else ''}"

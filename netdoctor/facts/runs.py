@@ -39,7 +39,7 @@ class Obstacle(str, Enum):
     NO_TORCH = "no torch"  # the interpreter has none
     IMPORT = "import"  # the interpreter or its torch fails
     TIME = "time"  # the budget, or the limit of a phase
-    MEMORY = "memory"  # no descriptor or no memory to share with the ranks
+    MEMORY = "memory"  # no descriptor, no thread or no memory for the ranks
     LOST = "lost"  # the process that forks the ranks ended
     OTHER_NODE = "other node"  # another node never began, or ended the run
 
