@@ -208,7 +208,7 @@ class Rank:
                 store.add(key, 1)
                 while (self.rank == 0 or key.endswith("done")) and store.add(key, 0) < self.ranks and time.monotonic() < end:
                     time.sleep(0.002)
-        except Exception:  # the store went with its rank: nobody waits for this one either
+        except Exception:  # noqa: BLE001  (the store went with its rank: nobody waits for this one either)
             pass
 
     def init(self, store: Any) -> None:
@@ -316,7 +316,7 @@ def run_rank(say: Say, plan: dict[str, Any], rank: int, descriptors: list[int], 
         program.settle()
         program.run()
         status = 0
-    except BaseException as error:  # whatever ends a rank is told before it ends
+    except BaseException as error:  # noqa: BLE001  (whatever ends a rank is told before it ends)
         say("error", phase=program.phase if program else "spawn", error=text_of(error))
     finally:
         os._exit(status)

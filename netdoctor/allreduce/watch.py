@@ -28,7 +28,7 @@ class NodePart:
     world: int  # ranks of all nodes
     host: str  # where rank 0 serves the store
     port: int  # 0: rank 0 is here, and says which port it got
-    served: Callable[[int], None] = lambda port: None
+    served: Callable[[int], None] = lambda _port: None
     stopped: Callable[[], bool] = lambda: False  # another node says that it is over
     events: tuple[Mapping[str, Any], ...] = ()
     interruption: Interruption | None = None

@@ -149,7 +149,7 @@ class Worker:
                     os.close(descriptor)
             self.keeper = process.pid
             self._listen(ours[0], ours[1])
-        except Exception as error:  # whatever it is: somebody waits for what this thread says
+        except Exception as error:  # noqa: BLE001  (whatever it is: somebody waits for what this thread says)
             self._lost(error)
         if process is not None:
             self.kill()  # where the keeper was not listened to until its end, this ends it
