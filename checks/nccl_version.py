@@ -55,7 +55,7 @@ def nccl_version(
     if isinstance(torch, Finding):
         yield torch
         return
-    run = baseline.run if isinstance(baseline, Baseline) and baseline.nccl_ran else None
+    run = (baseline.run or None) if isinstance(baseline, Baseline) and baseline.nccl_ran else None
     found = _of_the_run(run, libraries, torch) if run is not None else None
     if found is None:
         found = _by_the_rules(libraries, torch)
@@ -222,7 +222,7 @@ def _with_others(finding: Finding, libraries: Libraries, job: JobShape) -> Findi
     )
     if libraries.incomplete:
         notes.append(f"not everything could be searched: {'; '.join(libraries.incomplete)}")
-    if job.nodes > 1:
+    if isinstance(job.nodes, int) and job.nodes > 1:
         notes.append("other nodes were not seen from here: netdoctor fleet report compares them")
     return ok(finding.message, subject=finding.subject, notes=notes, measured=None, **dict(finding.evidence))
 

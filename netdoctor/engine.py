@@ -27,13 +27,10 @@ Decide = Callable[[tuple[CheckResult, ...], Mapping[str, Any]], tuple[tuple[Chec
 BY_PARAMETER = frozenset(
     {
         "allreduce.bandwidth",
-        "allreduce.run",
         "cpu.numa_affinity",
         "hardware.accelerator",
         "nccl.environment",
         "nccl.version",
-        "net.port_range",
-        "net.socket_ifname",
         "net.tcp_buffers",
         "rdma.dev_infiniband",
         "rdma.gpudirect",
@@ -198,7 +195,7 @@ def runs(have: Mapping[str, Any]) -> tuple[Any, ...]:
 
     out: list[Any] = []
     baseline, path = have.get("Baseline"), have.get("PathRun")
-    if isinstance(baseline, Baseline):
+    if isinstance(baseline, Baseline) and not isinstance(baseline.run, Unavailable):
         out.append(baseline.run)
     if isinstance(path, PathRun) and not isinstance(path.runs, Unavailable):
         out += path.runs

@@ -74,7 +74,7 @@ def test_a_device_whose_link_could_not_be_read_has_no_place(healthy: dict[str, A
     assert isinstance(fact, pci.Pci)
     assert [d.address for d in fact.devices if not d.placed] == [address]
     lost = fact.at(address)
-    assert lost is not None and (lost.path, lost.root) == ((), "")
+    assert lost and (lost.path, lost.root) == ((), "")
     assert lost.rdma and lost.driver == "mlx5_core"  # all else of it was read
 
 

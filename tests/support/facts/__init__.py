@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from netdoctor.facts.container import Container
+from netdoctor.facts.base import Fact
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
@@ -44,7 +44,7 @@ LIBNCCL = "/opt/venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2"
 
 
 def judge(check: Callable[..., Iterable[Finding]], facts: Facts) -> list[Finding]:
-    """The findings of `check` on `facts`; a parameter ``X | Unavailable`` without its fact gets Unavailable("not recorded")."""
+    """The findings of `check` on `facts`; of a fact that is not there nothing was read."""
     hints = typing.get_type_hints(check)
     hints.pop("return", None)
     return list(check(**{name: _argument(hint, facts) for name, hint in hints.items()}))
@@ -54,6 +54,8 @@ def _argument(hint: Any, facts: Facts) -> object:
     options = typing.get_args(hint) or (hint,)
     wanted = next(o for o in options if o is not Unavailable)
     got = facts.get(wanted, Unavailable("not recorded"))
+    if isinstance(got, Unavailable) and Unavailable not in options and issubclass(wanted, Fact):
+        return wanted.unread(got)
     assert not isinstance(got, Unavailable) or Unavailable in options, f"the engine would say unknown: no {wanted.__name__}"
     return got
 
@@ -109,11 +111,6 @@ def outside(**changes: Any) -> Vantage:
 def pod(**changes: Any) -> Vantage:
     """The job's own container in Kubernetes."""
     return vantage(**{"kind": "pod", "runtime": "kubernetes", "euid": 0, "user": "root", **changes})
-
-
-def container(**changes: Any) -> Container:
-    base = Container(runtime=None, uid_map=((0, 0, 4294967295),), shm_size=1 << 40, shm_free=1 << 40, devices_from_host=True)
-    return replace(base, **changes)
 
 
 # Kernel
@@ -401,7 +398,7 @@ def environ(variables: Mapping[str, str] | None = None, /, launcher: Launcher | 
     """`variables` as a process has them; NCCL_* become effective settings from the environment."""
     have = dict(variables or {})
     effective = {k: Setting(k, v, "environment") for k, v in have.items() if k.startswith("NCCL_")}
-    base = Environ(have, (), effective, launcher or Launcher(None, None, None, None, None))
+    base = Environ(have, effective, launcher or Launcher(None, None, None, None, None))
     return replace(base, **changes)
 
 
@@ -534,7 +531,6 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
     """All facts of a healthy DGX H100 on one node, seen by the job; `changes` replace facts by type."""
     return {
         Vantage: vantage(),
-        Container: container(),
         Kernel: kernel(),
         Cpu: cpu(),
         Interrupts: interrupts(),

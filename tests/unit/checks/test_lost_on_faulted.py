@@ -72,7 +72,7 @@ def test_pci_with_a_function_unread_shows_no_absence() -> None:
     answers = {**fixtures.snapshot("cpu-node").answers}
     question = next(q for q in answers if q.startswith("file:/sys/bus/pci/devices/") and q.endswith("/uevent"))
     have = fixtures.facts_of(fixtures.snapshot("cpu-node"))
-    assert have["Pci"].unread == ()
+    assert have["Pci"].unclassified == ()
     pci = registry.make(ReplayHost({**answers, question: LOST}), "Pci", have)
     spec = next(one for one in fixtures.specs() if one.id == "hardware.accelerator")
     assert {f.status for f in engine.judge(spec, have | {"Pci": pci})} == {Status.UNKNOWN}

@@ -55,7 +55,7 @@ GIVEN = JobPython("/x/bin/python", "--python", False, True)
         ({Pci: pci(0, 0), Gpus: gpus(0)}, Status.SKIP, None),
         ({Pci: Unavailable("denied"), Gpus: gpus(0, all=NONE, visible=NONE)}, Status.UNKNOWN, None),
         ({Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("crashed"), visible=NONE)}, Status.UNKNOWN, None),
-        ({Pci: pci(0, 0, unread=("0000:01:00.0",)), Gpus: gpus(0, all=NONE, visible=NONE)}, Status.UNKNOWN, None),
+        ({Pci: pci(0, 0, unclassified=("0000:01:00.0",)), Gpus: gpus(0, all=NONE, visible=NONE)}, Status.UNKNOWN, None),
         ({Pci: pci(0, 0, foreign_accelerators=("AMD (0000:c1:00.0)",)), Gpus: gpus(0, all=NONE)}, Status.UNKNOWN, None),
         ({Pci: pci(0, 0, foreign_accelerators=NONE), Gpus: gpus(0, all=NONE)}, Status.UNKNOWN, None),
         ({Gpus: gpus(visible=())}, Status.UNKNOWN, None),  # hidden by CUDA_VISIBLE_DEVICES
