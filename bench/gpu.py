@@ -213,7 +213,7 @@ def numa() -> Iterator[Row]:
         cpus, gpus = cpu.probe(host), gpu.probe(host)
     finally:
         host.close()
-    if isinstance(cpus, Unavailable) or isinstance(cpus.nodes, Unavailable) or isinstance(gpus.of_the_job, Unavailable):
+    if isinstance(cpus.nodes, Unavailable) or isinstance(gpus.of_the_job, Unavailable):
         raise CannotError("NUMA nodes or GPUs could not be read")
     allowed = os.sched_getaffinity(0)
     nodes = {node.id: sorted(set(node.cpus) & allowed) for node in cpus.nodes if set(node.cpus) & allowed}
