@@ -123,13 +123,10 @@ class Session:
             return Unavailable(Kind.REFUSED, self._refused.text)
         self.start()
         assert self._worker is not None
-        reason = self._imported(self._worker, deadline)
-        if reason is not None:
-            return Unavailable(Kind.TIMED_OUT if reason.obstacle is Obstacle.TIME else Kind.FAILED, reason.text)
-        worker = self._worker
-        end = sooner(deadline, time.monotonic() + self._limits["facts"])
-        worker.wait(lambda: worker.first("facts") is not None, end)
-        return verdict.facts_of(list(worker.events))
+        answered = self._begin(self._worker, deadline)
+        if isinstance(answered, Reason):
+            return Unavailable(Kind.TIMED_OUT if answered.obstacle is Obstacle.TIME else Kind.FAILED, answered.text)
+        return answered
 
     def run(
         self, experiment: AllReduce, deadline: float | None = None, *, again: bool = False, part: NodePart | None = None
@@ -215,6 +212,7 @@ class Session:
         return self._worker
 
     def _begin(self, worker: Worker, deadline: float | None) -> TorchFacts | Reason:
+        """What torch answered in the child that asks it; why there is no torch to ask."""
         reason = self._imported(worker, deadline)
         if reason is not None:
             return reason
