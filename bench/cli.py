@@ -95,8 +95,8 @@ def _diagnose() -> Iterator[Row]:
     """The pure part on the largest recorded machine, against copy.deepcopy of the same file's JSON.
 
     The reference is Python over many objects as we are, so that a busy machine slows both alike, and none of our code, so that
-    it does not get slower with us.  Both are CPU time of this process.  Seven runs at a load of 10 gave 3.00 to 3.15 (json.loads,
-    in C, gave 7.2 to 10); the goal leaves the room that the 10 ms of before left above the 7.3 ms measured then.
+    it does not get slower with us.  Both are CPU time of this process.  Eight runs at a load of 10 gave 2.97 to 3.15 (against
+    json.loads, in C, 7.2 to 10); the goal leaves the room that the 10 ms of before left above the 7.3 ms measured then.
     """
     import time
 
