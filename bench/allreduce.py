@@ -60,8 +60,11 @@ def _whole() -> Iterator[Row]:
     runs.clear()
     mine, theirs = interleaved(5, ours, lambda: seconds(torchrun, cwd=ROOT))
     yield at_most("allreduce.preflight", mine, "s", theirs, 0.6)
-    rest = statistics.median(r["wall"] - r["import"] - r["collectives"] for r in runs)
-    yield row("allreduce.overhead", rest, "s", None, "<= 0.6 s beside import torch and the collectives", rest <= 0.6)
+    # What is ours beside torch's import and the collectives: 0.50 to 0.59 s on an idle machine.  Against the reference it is
+    # 0.17 to 0.24 where others keep both cores busy (ten pairs, medians 0.21), which is the harder case: it is mostly the
+    # start of processes, which wait for a core.
+    rest = [r["wall"] - r["import"] - r["collectives"] for r in runs]
+    yield at_most("allreduce.overhead", rest, "s", theirs, 0.25)
 
 
 def _experiments() -> Iterator[Row]:

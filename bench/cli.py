@@ -4,6 +4,7 @@ one libnccl where the loader finds it.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pathlib
@@ -11,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bench import Row, at_most, interleaved, row, seconds
 
@@ -91,7 +92,12 @@ def _size() -> Iterator[Row]:
 
 
 def _diagnose() -> Iterator[Row]:
-    """The pure part on the largest recorded machine."""
+    """The pure part on the largest recorded machine, against copy.deepcopy of the same file's JSON.
+
+    The reference is Python over many objects as we are, so that a busy machine slows both alike, and none of our code, so that
+    it does not get slower with us.  Both are CPU time of this process.  Eight runs at a load of 10 gave 2.97 to 3.15 (against
+    json.loads, in C, 7.2 to 10); the goal leaves the room that the 10 ms of before left above the 7.3 ms measured then.
+    """
     import time
 
     from netdoctor.cli import setup
@@ -105,21 +111,20 @@ def _diagnose() -> Iterator[Row]:
         return
     config = Config()
     specs, extra = setup.load_checks(config, ())
-    taken = snapshot.loads(recorded[-1].read_text())
-    times = []
-    for _ in range(21):
-        begin = time.process_time()  # pure: nothing but this process works
-        diagnose(taken, specs, setup.decider(config), config.profile, extra)
-        times.append(time.process_time() - begin)
-    middle = sorted(times)[10]
-    yield row(
-        "cli.diagnose",
-        middle * 1e3,
-        "ms",
-        None,
-        f"<= 10 ms on {recorded[-1].parent.name or recorded[-1].name}",
-        middle <= 0.010,
+    text = recorded[-1].read_text()
+    taken, plain = snapshot.loads(text), json.loads(text)
+
+    def milliseconds(work: Callable[[], object]) -> float:
+        begin = time.process_time()
+        work()
+        return (time.process_time() - begin) * 1e3
+
+    ours, copying = interleaved(
+        21,
+        lambda: milliseconds(lambda: diagnose(taken, specs, setup.decider(config), config.profile, extra)),
+        lambda: milliseconds(lambda: copy.deepcopy(plain)),
     )
+    yield at_most("cli.diagnose", ours, "ms", copying, 4.0)
 
 
 if __name__ == "__main__":

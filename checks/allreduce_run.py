@@ -190,7 +190,7 @@ _HOW = {
     Obstacle.NO_TORCH: "give the job's interpreter with --python",
     Obstacle.IMPORT: "import torch with that interpreter; give another with --python",
     Obstacle.TIME: "more time: allreduce budget in the configuration",
-    Obstacle.MEMORY: "ulimit -n, and the memory limit of the cgroup",
+    Obstacle.MEMORY: "ulimit -n and -u, and the limits of memory and processes of the cgroup",
     Obstacle.LOST: "dmesg: whether the kernel ended it (out of memory); run it again",
     Obstacle.OTHER_NODE: "see allreduce.nodes",
 }

@@ -85,7 +85,7 @@ def become(order: dict[str, Any], libc: Any, parent: int) -> None:
         os.dup2(order["output"], 1)
         os.dup2(order["output"], 2)
         os.execve(order["argv"][0], order["argv"], order["env"])
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  (told to the parent, whatever it is: the child is not the job's Python yet)
         tell(order, "not started", error=f"{type(error).__name__}: {error}")
     os._exit(127)
 

@@ -9,10 +9,11 @@ from typing import Final
 MAX_LOG: Final = 4 << 20  # bytes kept of NCCL's log, all ranks together
 
 
-def memory(held: ExitStack, name: str) -> int:
+def memory(held: ExitStack, name: str, content: bytes = b"") -> int:
     """A file in memory, closed with `held`.  Raises OSError."""
     number = os.memfd_create(f"netdoctor-{name}")
     held.callback(os.close, number)
+    os.write(number, content)
     return number
 
 

@@ -17,9 +17,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 from netdoctor.allreduce.sandbox import User
+from netdoctor.allreduce.shared import memory
 
 PROTOCOL: Final = 1  # of rank.py
 MAX_PACKET: Final = 1 << 20
@@ -52,6 +54,7 @@ class Worker:
         self.zygote = 0  # pid, 0 before it was started
         self.gone = False  # the keeper has ended, and all below it
         self.ended: str | None = None  # how the zygote ended
+        self.refused = False  # this process may not start it: a limit of its own, no fault of the job's Python
         self.abandoned: tuple[int, ...] = ()
         self.changed = threading.Condition()
         self._output = bytearray()
@@ -59,22 +62,33 @@ class Worker:
         self._python, self._environment, self._user = python, environment, user
         self._flags = ["-B", "-I"] if isolated else ["-B"]
         self._path = ":".join(path)
-        self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._life, self._life_write = os.pipe()
+        self._control: socket.socket | None = None  # with the ranks: commands and events
+        self._life_write = -1  # the keeper ends everything when this is closed
         self._ending = threading.Lock()
-        self._thread = threading.Thread(target=self._live, name="netdoctor-allreduce", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start it; where this process may have no thread more (a limit of processes counts them), `ended` says so."""
+        """Start it; where this process may have no descriptor or no thread more (limits count both), `ended` says so."""
+        theirs: list[int] = []  # closed by the thread, where there is one
         try:
-            self._thread.start()
-        except RuntimeError as error:
+            self._control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            theirs.append(other.detach())
+            life, self._life_write = os.pipe()
+            theirs.append(life)
+            thread = threading.Thread(target=self._live, args=theirs, name="netdoctor-allreduce", daemon=True)
+            thread.start()
+            self._thread = thread
+        except (OSError, RuntimeError) as error:
+            for descriptor in theirs:
+                os.close(descriptor)
             self._lost(error)
             self.gone = True  # nothing was begun
 
     def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> bool:
         """Send a command with descriptors; False where nobody listens any more."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        if self._control is None:
+            return False
         try:
             self._control.sendmsg([json.dumps(message).encode()], rights, socket.MSG_NOSIGNAL)
         except OSError:
@@ -113,30 +127,29 @@ class Worker:
     def close(self) -> None:
         """End everything and wait for it, but not for what hangs in the kernel."""
         self.kill()
-        self._control.close()
-        if self._thread.ident is not None:
+        if self._control is not None:
+            self._control.close()
+        if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
-        else:
-            for descriptor in (self._life, self._theirs.detach()):
-                os.close(descriptor)
 
     # The thread
 
-    def _live(self) -> None:
-        process, ours, theirs = None, list[int](), [self._life]
+    def _live(self, control: int, life: int) -> None:
+        """`control` and `life` are the keeper's ends: closed here as soon as it has them."""
+        process, ours, theirs = None, list[int](), [control, life]
         try:
             try:
                 for _ in ("output", "status"):
                     read, write = os.pipe()
                     ours.append(read)
                     theirs.append(write)
-                process = self._spawn(theirs[1], theirs[2])
+                process = self._spawn(*theirs)
             finally:
-                for descriptor in (*theirs, self._theirs.detach()):
+                for descriptor in theirs:
                     os.close(descriptor)
             self.keeper = process.pid
             self._listen(ours[0], ours[1])
-        except Exception as error:  # whatever it is: somebody waits for what this thread says
+        except Exception as error:  # noqa: BLE001  (whatever it is: somebody waits for what this thread says)
             self._lost(error)
         if process is not None:
             self.kill()  # where the keeper was not listened to until its end, this ends it
@@ -152,42 +165,39 @@ class Worker:
 
     def _lost(self, error: Exception) -> None:
         with self.changed:
+            self.refused = not self.keeper and isinstance(error, (OSError, RuntimeError))
             self.ended = self.ended or f"{'was lost' if self.keeper else 'could not start'}: {error}"
             self.changed.notify_all()
 
-    def _spawn(self, output: int, status: int) -> subprocess.Popen[bytes]:
-        theirs = self._theirs.fileno()
-        program = _memfd("rank", _programs("allreduce/rank.py", "allreduce/zygote.py"))
-        keeper = _memfd("keeper", _programs("process/become.py", "process/proc.py", "allreduce/keeper.py"))
-        order = {
-            "parent": os.getpid(),
-            "life": self._life,
-            "status": status,
-            "output": output,
-            "keep": [theirs, program],
-            "argv": [self._python, *self._flags, "-c", _BOOT, str(program), self._path, str(theirs)],
-            "env": dict(self._environment),
-            "user": [self._user.uid, self._user.gid, list(self._user.groups)] if self._user else None,
-        }
-        orders = _memfd("order", json.dumps(order).encode())
-        passed = [theirs, program, keeper, orders, self._life, status, output]
-        try:
+    def _spawn(self, control: int, life: int, output: int, status: int) -> subprocess.Popen[bytes]:
+        with ExitStack() as held:
+            program = memory(held, "rank", _programs("allreduce/rank.py", "allreduce/zygote.py"))
+            keeper = memory(held, "keeper", _programs("process/become.py", "process/proc.py", "allreduce/keeper.py"))
+            order = {
+                "parent": os.getpid(),
+                "life": life,
+                "status": status,
+                "output": output,
+                "keep": [control, program],
+                "argv": [self._python, *self._flags, "-c", _BOOT, str(program), self._path, str(control)],
+                "env": dict(self._environment),
+                "user": [self._user.uid, self._user.gid, list(self._user.groups)] if self._user else None,
+            }
+            orders = memory(held, "order", json.dumps(order).encode())
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", "-B", "-c", _BOOT, str(keeper), "", str(orders)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=passed,
+                pass_fds=[control, program, keeper, orders, life, status, output],
                 start_new_session=True,
                 env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
             )
-        finally:
-            for descriptor in (program, keeper, orders):
-                os.close(descriptor)
 
     def _listen(self, output: int, status: int) -> None:
         """Read until the keeper closes its end of `status`."""
         poll = select.poll()
+        assert self._control is not None
         control = self._control.fileno()
         for descriptor in (output, status, control):
             poll.register(descriptor, select.POLLIN)
@@ -212,6 +222,7 @@ class Worker:
                     return
 
     def _receive(self) -> bool:
+        assert self._control is not None
         try:
             data = self._control.recv(MAX_PACKET)
         except OSError:  # closed by close()
@@ -246,12 +257,6 @@ class Worker:
                 self.abandoned = tuple(event["abandoned"])
                 self.gone = True
             self.changed.notify_all()
-
-
-def _memfd(name: str, content: bytes) -> int:
-    number = os.memfd_create(f"netdoctor-{name}")
-    os.write(number, content)
-    return number
 
 
 def _programs(*names: str) -> bytes:

@@ -79,7 +79,7 @@ def torch_facts(say: Say) -> None:
     try:
         version = torch.cuda.nccl.version()
         say("fact", nccl=version if isinstance(version, str) else ".".join(str(n) for n in version))
-    except Exception as error:  # a CPU build has no such function; an int (torch < 1.10) is not iterable
+    except Exception as error:  # noqa: BLE001  (a CPU build has no such function; an int (torch < 1.10) is not iterable)
         say("fact", nccl="", nccl_error=text_of(error))
     for name, backend in (("backends", None), ("backends_nccl", "nccl")):
         ask_backend(say, dist, name, backend)
@@ -92,7 +92,7 @@ def ask_backend(say: Say, dist: Any, name: str, backend: str | None) -> None:
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
         say("fact", **{name: effective_backends(dist)})
         dist.destroy_process_group()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  (whatever torch says is the answer)
         say("fact", **{name: {}, name + "_error": text_of(error)})
 
 
@@ -126,7 +126,7 @@ class Zygote:
                 die_with_parent(parent)
                 torch_facts(self.say)
                 os._exit(0)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  (a broken torch may raise anything)
                 self.say("fact", error=text_of(error))
             os._exit(FAILED)
 
@@ -211,7 +211,7 @@ def main() -> None:
         if not dist.is_available():
             raise ImportError("this torch was built without torch.distributed")
         version = str(torch.__version__)
-    except BaseException as error:  # a broken torch may raise anything, SystemExit included
+    except BaseException as error:  # noqa: BLE001  (a broken torch may raise anything, SystemExit included)
         say("no torch", error=text_of(error), absent=isinstance(error, ImportError) and getattr(error, "name", "") == "torch")
         os._exit(FAILED)
     say("imported", seconds=time.perf_counter() - begin, torch=version)

@@ -203,7 +203,7 @@ class Bench:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(self._planted(mutant.tree))
-            except Exception:  # the mutated file does not even load
+            except Exception:  # noqa: BLE001  (the mutated file does not even load)
                 return "load"
             for index, (_, case) in enumerate(self.cases):
                 if how := _failure(case):
@@ -226,7 +226,7 @@ def _failure(case: Case) -> str:
             case()
     except TimeoutError:
         return "time"
-    except (Exception, pytest.fail.Exception, pytest.skip.Exception):  # pytest's own are no Exception
+    except (Exception, pytest.fail.Exception, pytest.skip.Exception):  # noqa: BLE001  (pytest's own are no Exception)
         return "failed"
     return ""
 

@@ -68,7 +68,7 @@ def fetch() -> Path:
     if not kernel.exists():
         BUILD.mkdir(parents=True, exist_ok=True)
         said = _output("apt-cache", "depends", "linux-image-amd64")
-        (image,) = re.findall(r"Depends: (linux-image-[\d.]+-\d+-amd64)$", said, re.M)
+        (image,) = re.findall(r"Depends: (linux-image-[\d.]+-\d+-amd64)$", said, re.MULTILINE)
         subprocess.run(["apt-get", "download", "-q", image, *PACKAGES], cwd=BUILD, check=True, stdout=subprocess.DEVNULL)
         for deb in BUILD.glob("*.deb"):
             target = BUILD / "kernel.part" if deb.name.startswith("linux-image") else extra

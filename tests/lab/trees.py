@@ -66,7 +66,7 @@ ANOTHER: Final = {
 
 def _nodes(cpu: Any, theirs: lstopo.Machine, name: str, compared: Counter[str]) -> Iterator[str]:
     """lstopo leaves out CPUs that are offline, and gives a node without CPUs those of its neighbours."""
-    if isinstance(cpu, Unavailable) or isinstance(cpu.nodes, Unavailable) or name in ANOTHER:
+    if isinstance(cpu.nodes, Unavailable) or name in ANOTHER:
         return
     online = None if isinstance(cpu.online, Unavailable) else cpu.online
     ours = {node.id: node.cpus if online is None else node.cpus & online for node in cpu.nodes}
@@ -83,7 +83,7 @@ def _list(cpus: frozenset[int] | None) -> str:
 
 def _functions(pci: Any, theirs: lstopo.Machine, copied: Any, compared: Counter[str]) -> Iterator[str]:
     """A bridge that is not among the copied folders is known from links alone; lstopo leaves it out."""
-    if isinstance(pci, Unavailable):
+    if isinstance(pci.devices, Unavailable):
         return
     for one in pci.devices:
         other = theirs.functions.get(one.address)

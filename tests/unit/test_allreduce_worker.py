@@ -64,6 +64,30 @@ def test_a_run_without_a_descriptor_is_not_started(more: int) -> None:
     assert done.stdout.strip() == "not started | no memory to share with the ranks: Too many open files | 0", done.stderr
 
 
+_START = """
+import os, resource, sys
+from netdoctor.facts.runs import AllReduce
+from netdoctor.allreduce.runner import Session
+session = Session(sys.executable, {{}}, lock=False)
+before = os.listdir("/proc/self/fd")
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, before)) + {more}, hard))
+runs = [session.run(AllReduce("gloo", 2, fresh_import=fresh)) for fresh in (False, True)]
+session.close()
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+said = {{(run.state.value, run.obstacle.value, "could not start: [Errno 24]" in run.reason) for run in runs}}
+print(*said, "|", len(os.listdir("/proc/self/fd")) - len(before))
+"""
+
+
+@pytest.mark.parametrize("more", range(11))  # two pairs, two pipes, three programs
+def test_no_descriptor_for_the_keeper_is_a_run_not_started(more: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _START.format(more=more)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stdout.strip() == "('not started', 'memory', True) | 0", done.stderr
+
+
 _STRANGE = """
 import os, sys, time
 from netdoctor.allreduce import worker as module

@@ -48,7 +48,6 @@ KNOWN_CIRCLES = (
     {"netdoctor.fleet", "netdoctor.compare"},
     {"netdoctor.fleet.extract", "netdoctor.compare.traits"},
     {"netdoctor.cli.env_output", "netdoctor.cli.env"},
-    {"netdoctor.allreduce.runner", "netdoctor.allreduce.busbw", "netdoctor.allreduce.verdict"},
     {"netdoctor.cluster.network", "netdoctor.cluster.combine"},
 )
 KNOWN_UP = {
@@ -304,3 +303,14 @@ def _unread(keys: Iterable[str], sources: Iterable[str]) -> set[str]:
                 name, of = getattr(node.args[0], "value", None), node.func.value
             read.add((of.id if isinstance(of, ast.Name) else of.attr if isinstance(of, ast.Attribute) else "", name))
     return {key for key in keys if (key.rpartition(".")[0] or "config", key.rpartition(".")[2]) not in read}
+
+
+def test_names_of_tests_are_short() -> None:
+    """The sentence is the id of a row, or the docstring."""
+    long = [
+        f"{path.relative_to(ROOT)}: {node.name}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and len(node.name) > 60
+    ]
+    assert not long

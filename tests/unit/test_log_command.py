@@ -121,7 +121,7 @@ def test_nothing_hostile_reaches_a_terminal(
     (tmp_path / "x\x1b[2J.log").write_text(text)
     run([str(tmp_path)], format)
     out = shown(capsysbinary)
-    assert not [c for c in out if (ord(c) < 32 and c not in "\n") or 0x7F <= ord(c) < 0xA0 or c == "\u202e"]
+    assert not [c for c in out if (ord(c) < 32 and c != "\n") or 0x7F <= ord(c) < 0xA0 or c == "\u202e"]
 
 
 def test_junit_fails_where_the_exit_code_does(tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -46,6 +46,7 @@ def prove(
     ledger: Ledger, machine: Machine, stem: pathlib.Path, whole: float, environment: dict[str, str], log: pathlib.Path
 ) -> None:
     """Every step that this machine can take, in order; the files are written after each thing that is said."""
+    ledger.changed = lambda: report.write(ledger.document(), stem)
     deadline = ledger.begin + whole
     for step in ledger.steps:
         for claim in step.claims:
@@ -72,7 +73,6 @@ def prove(
                 ledger,
                 end,
                 environment={**environment, **more},
-                changed=lambda: report.write(ledger.document(), stem),
                 log=str(log),
             )
             ledger.running = ""
@@ -133,7 +133,7 @@ def _finish(ledger: Ledger, stem: pathlib.Path, packed: pathlib.Path, code: int)
     return code or ledger.code
 
 
-def _interrupt(number: int, frame: object) -> None:
+def _interrupt(number: int, _frame: object) -> None:
     raise Interrupted(number)
 
 

@@ -28,7 +28,6 @@ def run(
     deadline: float,
     *,
     environment: Mapping[str, str] | None = None,
-    changed: Callable[[], None] = lambda: None,
     log: str = os.devnull,
 ) -> str:
     """Run `command` until it ends or `deadline` (time.monotonic); how it ended.  Every claim of `step` is spoken for."""
@@ -50,7 +49,7 @@ def run(
             )
         os.close(writer)
         writer = -1
-        late = _read(reader, process, deadline, lambda told: _enter(ledger, step, told, changed))
+        late = _read(reader, process, deadline, lambda told: _enter(ledger, step, told))
         ended = f"the step was ended at its deadline, after {time.monotonic() - begin:.0f} s" if late else _how(process)
     except OSError as error:
         ended = f"the step could not be started: {error}"
@@ -62,7 +61,7 @@ def run(
             end_group(process)
         ledger.took[step.name] = round(time.monotonic() - begin, 1)
         ledger.close(step, ended or "the proof was ended while this step ran")
-        changed()
+        ledger.changed()
     return ended
 
 
@@ -118,7 +117,7 @@ def _parse(text: bytes) -> Mapping[str, Any] | None:
     return told if isinstance(told, dict) else None
 
 
-def _enter(ledger: Ledger, step: Step, told: Mapping[str, Any], changed: Callable[[], None]) -> None:
+def _enter(ledger: Ledger, step: Step, told: Mapping[str, Any]) -> None:
     mine = {c.id: c for c in step.claims}
     text = str(told.get("text", ""))
     if "file" in told:
@@ -133,7 +132,7 @@ def _enter(ledger: Ledger, step: Step, told: Mapping[str, Any], changed: Callabl
             # One case of a test may be a claim of its own; else of several cases the worst counts.
             elif "test" in told and claim.source in (told["test"], str(told["test"]).partition("[")[0]):
                 ledger.say(claim.id, state, text, _merged(ledger, claim, told))
-    changed()
+    ledger.changed()
 
 
 def _data(told: Mapping[str, Any]) -> dict[str, Any]:

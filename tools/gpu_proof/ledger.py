@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ class Ledger:
         self.entries: dict[str, Entry] = {c.id: Entry(c, s.name) for s in steps for c in s.claims}
         self.took: dict[str, float] = {}  # step -> seconds
         self.running = ""
+        self.changed: Callable[[], None] = lambda: None  # called after an entry or a step: the book on disk
         self.machine: dict[str, Any] = {}
         self.files: list[str] = []  # what was recorded beside the book
         self.ended = ""  # why it ended early; "" it did not

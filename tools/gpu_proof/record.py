@@ -27,7 +27,7 @@ def main() -> int:
     python = os.environ.get("NETDOCTOR_TORCH_PYTHON") or sys.executable
     try:
         host(out, slug, python)
-    except Exception as error:  # the logs are worth having all the same
+    except Exception as error:  # noqa: BLE001  (the logs are worth having all the same)
         tell.failed(HOST, f"{type(error).__name__}: {error}")
     record_logs.record(out, slug, python)
     return 0

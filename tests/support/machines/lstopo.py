@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from xml.etree import ElementTree
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,16 @@ def _text(text: str) -> Machine:
 
 def _xml(text: str) -> Machine:
     out = Machine()
-    for one in ET.fromstring(text).iter("object"):
+    for one in ElementTree.fromstring(text).iter("object"):
         if one.get("type") == "NUMANode":
             out.nodes[int(one.get("os_index", "0"))] = _bits(one.get("cpuset") or "")
-    for one, path in _walk(ET.fromstring(text), ()):
+    for one, path in _walk(ElementTree.fromstring(text), ()):
         ids, klass = _ids(one)
         out.functions[one.get("pci_busid", "")] = Function(ids, klass, path, float(one.get("pci_link_speed", "0")) or None)
     return out
 
 
-def _walk(holder: ET.Element, path: tuple[str, ...]) -> Iterator[tuple[ET.Element, tuple[str, ...]]]:
+def _walk(holder: ElementTree.Element, path: tuple[str, ...]) -> Iterator[tuple[ElementTree.Element, tuple[str, ...]]]:
     for one in holder:
         kind, address = one.get("type"), one.get("pci_busid")
         if kind == "PCIDev":
@@ -83,7 +83,7 @@ def _walk(holder: ET.Element, path: tuple[str, ...]) -> Iterator[tuple[ET.Elemen
         yield from _walk(one, (*path, address) if kind == "Bridge" and address else path)
 
 
-def _ids(one: ET.Element) -> tuple[str, str]:
+def _ids(one: ElementTree.Element) -> tuple[str, str]:
     """ "0207 [15b3:1011] [15b3:0179] 00"."""
     klass, ids = (one.get("pci_type") or "").split()[:2]
     return ids.strip("[]"), klass
