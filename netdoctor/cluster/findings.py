@@ -9,9 +9,9 @@ from netdoctor.allreduce.cause import cause_of
 from netdoctor.cluster.combine import Heard
 from netdoctor.cluster.connectivity import Fault
 from netdoctor.cluster.network_findings import network, subject
+from netdoctor.compare.majority import clear_majority
 from netdoctor.compare.traits import NOT_SET, family, title
 from netdoctor.facts.runs import State
-from netdoctor.fleet.drift import clear_majority
 from netdoctor.model import CheckResult, Finding, Status
 from netdoctor.textsafe import line
 

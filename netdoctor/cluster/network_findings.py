@@ -8,7 +8,7 @@ from typing import Final
 
 from netdoctor.cluster import network as paths
 from netdoctor.cluster.combine import Heard, path_cause
-from netdoctor.fleet.drift import clear_majority
+from netdoctor.compare.majority import clear_majority
 from netdoctor.model import Finding, Quantity, Severity, Status
 
 Told = tuple[int | None, Finding]  # which node it is about

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.environment import Of, names_of
-from netdoctor.fleet.nodes import clean
 from netdoctor.model import Severity
+from netdoctor.textsafe import as_line as clean
 
 ABSENT: Final = "(not there)"
 NOT_SET: Final = "(not set)"
@@ -173,8 +173,6 @@ def _gpus(out: dict[str, str], gpus: list[Any]) -> None:
 
 
 def _nics(out: dict[str, str], nics: list[Any]) -> None:
-    from netdoctor.fleet.extract import own_nics
-
     own = own_nics(nics)
     if all(isinstance(n.get("driver"), str) for n in own):
         out["nics"] = _multiset([clean(n["driver"], 60) for n in own])
@@ -198,6 +196,12 @@ def _nics(out: dict[str, str], nics: list[Any]) -> None:
         out["ports"] = ", ".join([*sorted(set(up)), *([_multiset(down)] if down else [])]) or ABSENT
     for driver, versions in firmware.items():
         out[f"firmware {driver}"] = ", ".join(sorted(versions))
+
+
+def own_nics(nics: list[Any]) -> list[dict[str, Any]]:
+    """RDMA devices without virtual functions, unless there are only those (a virtual machine)."""
+    every = [n for n in nics[:MAX] if isinstance(n, dict)]
+    return [n for n in every if n.get("virtual_function") is not True] or every
 
 
 def _get(value: Any, key: str) -> Any:
