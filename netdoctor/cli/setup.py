@@ -144,7 +144,7 @@ def seen(facts: Mapping[str, Any]) -> policy.Seen:
 def _gpu(pci: Any, gpus: Any) -> bool | None:
     if not isinstance(gpus, Unavailable) and not isinstance(gpus.all, Unavailable) and gpus.all:
         return True
-    if isinstance(pci, Unavailable):
+    if isinstance(pci, Unavailable) or isinstance(pci.gpus, Unavailable):
         return None
     if pci.gpus:
         return True
@@ -162,7 +162,7 @@ def _torch(libraries: Any) -> bool | None:
 
 
 def _rdma(pci: Any) -> bool | None:
-    return None if isinstance(pci, Unavailable) else bool(pci.rdma)
+    return None if isinstance(pci, Unavailable) or isinstance(pci.rdma, Unavailable) else bool(pci.rdma)
 
 
 def policy_data(config: Config) -> dict[str, Json]:
