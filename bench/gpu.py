@@ -141,7 +141,7 @@ def busbw() -> Iterator[Row]:
     data = _bare_loop(min(count, 16), 256 * MIB, 7)
     ratios = [bare / ours for ours, bare in zip(data["ours"], data["bare"], strict=True)]  # seconds: bandwidths are inverse
     middle = statistics.median(ratios)
-    from netdoctor.allreduce.busbw import busbw as formula
+    from netdoctor.allreduce.verdict import busbw as formula
 
     mine, theirs = (formula(256 * MIB, statistics.median(data[side]), min(count, 16)) for side in ("ours", "bare"))
     goal = f"median of {len(ratios)} paired ratios {middle:.3f} within 0.98-1.02"
@@ -370,9 +370,9 @@ def _size_of_torch() -> float:
 
 
 def _compare(name: str, cure: Any) -> Iterator[Row]:
-    from netdoctor.allreduce import busbw as compared
+    from netdoctor.allreduce.comparison import compare
 
-    cost = compared.compare(_session(), cure, time.monotonic() + 75.0)
+    cost = compare(_session(), cure, time.monotonic() + 75.0)
     if cost.before is None or cost.after is None:
         raise RuntimeError(cost.summary)
     certain = "stands out" if cost.significant else "no difference that stands out"

@@ -202,7 +202,7 @@ def _cures(work: engine.Work, session: Session, config: Config, progress: engine
     """Try what should mend a fail, in interleaved pairs, and attach what it gained."""
     from dataclasses import replace
 
-    from netdoctor.allreduce import busbw
+    from netdoctor.allreduce.comparison import compare
 
     deadline = time.monotonic() + min(60.0, (config.budget_s or DEFAULT_BUDGET) / 2)
     for id, found in work.findings.items():
@@ -212,6 +212,6 @@ def _cures(work: engine.Work, session: Session, config: Config, progress: engine
         for finding in found:
             if finding.status is Status.FAIL and finding.cure is not None:
                 progress(f"trying the cure of {id}: {finding.cure.label}")
-                finding = replace(finding, cost=busbw.compare(session, finding.cure, deadline))
+                finding = replace(finding, cost=compare(session, finding.cure, deadline))
             cured.append(finding)
         work.findings[id] = tuple(cured)

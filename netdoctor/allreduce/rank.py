@@ -125,7 +125,7 @@ class Rank:
         self.device = torch.device("cuda", plan["gpus"][rank]) if self.cuda else torch.device("cpu")
         self.phase = "spawn"
         self.begin = 0.0
-        self.inside = 0.0  # seconds in collectives, all of them
+        self.collective_seconds = 0.0  # seconds in collectives, all of them
 
     def enter(self, phase: str) -> None:
         self.phase = phase
@@ -170,7 +170,15 @@ class Rank:
             count = self.verify(buffer[: size // 4], table, exact)
             wrong += count
             self.say("verified", bytes=size, wrong=count)
-        self.say("result", wrong=wrong, system_cpu=cpu[1], user_cpu=cpu[0], moved=moved, mapped=libraries(), inside=self.inside)
+        self.say(
+            "result",
+            wrong=wrong,
+            system_cpu=cpu[1],
+            user_cpu=cpu[0],
+            bytes_moved=moved,
+            mapped=libraries(),
+            collective_seconds=self.collective_seconds,
+        )
         self.enter("done")
         if "port" in self.across:
             self.part(store, 5.0)
@@ -222,7 +230,7 @@ class Rank:
     def finish(self) -> None:
         if self.cuda:
             self.torch.cuda.synchronize(self.device)
-        self.inside += time.perf_counter() - self.begin
+        self.collective_seconds += time.perf_counter() - self.begin
         self.progress.leave()
 
     # The data: rank r holds ((i mod P) * (2 r + 1) + 31 r) mod 251 at index i, P = PERIOD.  Every sum is an integer far
@@ -266,7 +274,7 @@ class Rank:
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu[0] += after.ru_utime - before.ru_utime
         cpu[1] += after.ru_stime - before.ru_stime
-        self.inside += sum(seconds)
+        self.collective_seconds += sum(seconds)
         seconds.sort()
         middle = len(seconds) // 2
         median = seconds[middle] if len(seconds) % 2 else (seconds[middle - 1] + seconds[middle]) / 2

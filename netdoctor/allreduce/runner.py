@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
@@ -12,14 +11,15 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from netdoctor.allreduce import verdict
+from netdoctor.allreduce.interruption import Interruption
 from netdoctor.allreduce.lock import Lock
 from netdoctor.allreduce.sandbox import Sandbox, User, conf_names, find_user, sandbox, untrusted_code
 from netdoctor.allreduce.shared import memory, read_logs, shared_memory
+from netdoctor.allreduce.watch import SLOT, NodePart, Watch, sooner
 from netdoctor.allreduce.worker import Worker
-from netdoctor.facts.runs import PHASES, Across, AllReduce, Obstacle, Reason, Run, TorchFacts
+from netdoctor.facts.runs import AllReduce, Obstacle, Reason, Run, TorchFacts
 from netdoctor.host.redact import scrub
 from netdoctor.model import Kind, Unavailable
-from netdoctor.process import proc
 
 # Seconds without any progress after which a phase counts as stalled.  A healthy node needs 3 s for the import (minutes on a
 # cold network file system: then the answer is unknown, and the whole is bounded by the caller's deadline), below 10 s for the
@@ -37,11 +37,8 @@ LIMITS: Final[Mapping[str, float]] = {
     "verify": 75.0,
     "done": 15.0,
 }
-GRACE: Final = 0.5  # seconds after a failure for the others to tell what they saw
 END_SECONDS: Final = 3.0  # after TERM and KILL, for a rank to be reaped
-POLL: Final = 0.25  # seconds between looks at the progress page
 MAX_OUTPUT: Final = 4000  # characters kept of what the ranks of a run that went wrong printed
-_SLOT: Final = 64  # of rank.py
 
 
 class Session:
@@ -72,7 +69,7 @@ class Session:
         self._worker: Worker | None = None
         self._done: dict[AllReduce, Run] = {}
         self._number = 0
-        self._across: Across | None = None
+        self._part: NodePart | None = None
         self._decide_user(user or "", environment)
 
     # Life
@@ -130,24 +127,24 @@ class Session:
         if reason is not None:
             return Unavailable(Kind.TIMED_OUT if reason.obstacle is Obstacle.TIME else Kind.FAILED, reason.text)
         worker = self._worker
-        end = _sooner(deadline, time.monotonic() + self._limits["facts"])
+        end = sooner(deadline, time.monotonic() + self._limits["facts"])
         worker.wait(lambda: worker.first("facts") is not None, end)
         return verdict.facts_of(list(worker.events))
 
     def run(
-        self, experiment: AllReduce, deadline: float | None = None, *, again: bool = False, across: Across | None = None
+        self, experiment: AllReduce, deadline: float | None = None, *, again: bool = False, part: NodePart | None = None
     ) -> Run:
         """Run one experiment; an equal one that ran before gives the same run, unless `again`.
 
-        `deadline` is a time.monotonic() value.  `across`: these are this node's ranks of a run of several nodes (the run that
+        `deadline` is a time.monotonic() value.  `part`: these are this node's ranks of a run of several nodes (the run that
         is returned tells of them alone).  Never raises for what a machine or a torch may do.
         """
-        if not again and across is None and experiment in self._done:
+        if not again and part is None and experiment in self._done:
             return self._done[experiment]
         begin = time.monotonic()
-        self._across = across
+        self._part = part
         run = replace(self._try(experiment, deadline), seconds=time.monotonic() - begin)
-        if across is None:
+        if part is None:
             self._done.setdefault(experiment, run)
         return run
 
@@ -197,7 +194,7 @@ class Session:
             return verdict.not_started(experiment, facts, output=scrub(worker.output()[-MAX_OUTPUT:]), **more)
         if self._lock is None:
             return self._conduct(worker, experiment, facts, deadline, more)
-        reason = self._lock.take(_sooner(deadline, time.monotonic() + 3600))
+        reason = self._lock.take(sooner(deadline, time.monotonic() + 3600))
         if reason is not None:
             return verdict.not_started(experiment, reason, torch=facts, **more)
         if self._lock.note:
@@ -221,7 +218,7 @@ class Session:
         reason = self._imported(worker, deadline)
         if reason is not None:
             return reason
-        worker.wait(lambda: worker.first("facts") is not None, _sooner(deadline, time.monotonic() + self._limits["facts"]))
+        worker.wait(lambda: worker.first("facts") is not None, sooner(deadline, time.monotonic() + self._limits["facts"]))
         return verdict.facts_of(list(worker.events))
 
     def _imported(self, worker: Worker, deadline: float | None) -> Reason | None:
@@ -229,7 +226,7 @@ class Session:
         for wanted, phase in ((("hello",), "spawn"), (("imported", "no torch"), "import")):
             begin = worker.started if phase == "spawn" else (worker.first("hello") or {}).get("t", worker.started)
             end = begin + self._limits[phase]
-            if not worker.wait(lambda wanted=wanted: worker.first(*wanted) is not None, _sooner(deadline, end)):  # type: ignore[misc]
+            if not worker.wait(lambda wanted=wanted: worker.first(*wanted) is not None, sooner(deadline, end)):  # type: ignore[misc]
                 what = f"{self.python} did not start" if phase == "spawn" else "import torch was not done"
                 if worker.ended or worker.gone:
                     said = scrub(_last_line(worker.output()))
@@ -254,20 +251,20 @@ class Session:
         with ExitStack() as held:
             try:  # nothing is begun before all of it is there: here no descriptor or no memory may be left
                 store, page, *logs = (memory(held, name) for name in ("store", "progress", *["log"] * experiment.ranks))
-                os.ftruncate(page, -(-_SLOT * experiment.ranks // mmap.PAGESIZE) * mmap.PAGESIZE)
+                os.ftruncate(page, -(-SLOT * experiment.ranks // mmap.PAGESIZE) * mmap.PAGESIZE)
                 progress = held.enter_context(mmap.mmap(page, 0, prot=mmap.PROT_READ))
             except OSError as error:
                 short = Reason(Obstacle.MEMORY, f"no memory to share with the ranks: {error.strerror}")
                 return verdict.not_started(experiment, short, torch=facts, **more)
             at, printed = len(worker.events), worker.mark()
             worker.send({"do": "run", "run": number, "plan": self._plan(experiment)}, [store, page, *logs])
-            watch = Watch(worker, experiment, number, at, progress, self._limits, self._across)
-            cut = watch.until_end(deadline)
-            abandoned = self._end(worker, watch, cut)
-            if self._across is not None:
-                self._across.events, self._across.cut = tuple(watch.events()), cut
+            watch = Watch(worker, experiment, number, at, progress, self._limits, self._part)
+            interruption = watch.until_end(deadline)
+            abandoned = self._end(worker, watch, interruption)
+            if self._part is not None:
+                self._part.events, self._part.interruption = tuple(watch.events()), interruption
             imported = worker.first("imported") or {}
-            run = verdict.build(experiment, watch.events(), cut, facts=facts, import_seconds=imported.get("seconds"))
+            run = verdict.build(experiment, watch.events(), interruption, facts=facts, import_seconds=imported.get("seconds"))
             text, printed_text = read_logs(logs), worker.output(printed)
             output = "" if run.finished else scrub(printed_text[-MAX_OUTPUT:])
             return replace(run, log_text=text + _nccl_lines(printed_text), output=output, abandoned=abandoned, **more)
@@ -276,13 +273,13 @@ class Session:
         plan = asdict(experiment)
         plan["timeout"] = 600.0 + sum(self._limits.values())  # above every limit of ours
         plan["gpus"] = list(experiment.gpus or range(experiment.ranks))
-        if (across := self._across) is not None:
-            plan["across"] = {"first": across.first, "world": across.world, "host": across.host, "port": across.port}
+        if (part := self._part) is not None:
+            plan["across"] = {"first": part.first, "world": part.world, "host": part.host, "port": part.port}
         return plan
 
-    def _end(self, worker: Worker, watch: Watch, cut: verdict.Cut | None) -> tuple[int, ...]:
+    def _end(self, worker: Worker, watch: Watch, interruption: Interruption | None) -> tuple[int, ...]:
         """End what is left of a run; the pids that could not be ended."""
-        if cut is None:
+        if interruption is None:
             return ()
         shared = [path for pid in watch.pids() for path in shared_memory(pid)]
         worker.send({"do": "abort", "run": watch.number})
@@ -295,92 +292,8 @@ class Session:
         return tuple(pid for pid in watch.pids() if worker.gone and os.path.exists(f"/proc/{pid}")) or worker.abandoned
 
 
-class Watch:
-    """Looks at one run while it runs."""
-
-    def __init__(
-        self,
-        worker: Worker,
-        experiment: AllReduce,
-        number: int,
-        at: int,
-        page: mmap.mmap,
-        limits: Mapping[str, float],
-        across: Across | None = None,
-    ) -> None:
-        self.worker, self.experiment, self.number, self.at = worker, experiment, number, at
-        self.page, self.limits, self.across = page, limits, across
-        self.told = False  # the other nodes know the store's port
-
-    def events(self) -> list[dict[str, Any]]:
-        return [e for e in self.worker.events[self.at :] if e.get("run") == self.number]
-
-    def ended(self) -> bool:
-        return any(e.get("event") == "ended" for e in self.events())
-
-    def pids(self) -> list[int]:
-        """Ranks that were forked and not reaped."""
-        return [r.pid for r in verdict.ranks_of(self.experiment.ranks, self.events()) if r.pid and r.exit_time is None]
-
-    def until_end(self, deadline: float | None) -> verdict.Cut | None:
-        """None when all ranks ended by themselves; else why they must be ended."""
-        moved, seen = time.monotonic(), (0, b"")
-        stopped: float | None = None
-        while True:
-            if self.worker.wait(self.ended, _sooner(deadline, time.monotonic() + (POLL if self.across is None else POLL / 10))):
-                return None
-            now = time.monotonic()
-            events = self.events()
-            stopped = stopped or (now if self._across(events) else None)
-            state = (len(events), bytes(self.page))
-            if state != seen:
-                moved, seen = now, state
-            ranks = verdict.ranks_of(self.experiment.ranks, events)
-            failed = [t for r in ranks for t in (r.error_time, None if r.done else r.exit_time) if t is not None]
-            if failed and now > min(failed) + GRACE:
-                return self._cut(verdict.CutKind.FAILURE, now, ranks, 0.0)
-            # Not at once: the victims elsewhere know of a death sooner than those who reap the dead here.
-            if stopped is not None and now > stopped + GRACE and not failed:
-                return self._cut(verdict.CutKind.FAILURE, now, ranks, 0.0, "another node ended the run")
-            if self.worker.gone or self.worker.ended:
-                text = f"the process that forks the ranks {self.worker.ended or 'ended'}"
-                return self._cut(verdict.CutKind.LOST, now, ranks, 0.0, text)
-            phase = min((r.phase for r in ranks), key=PHASES.index)
-            if now - moved > self.limits[phase]:
-                return self._cut(verdict.CutKind.STALLED, now, ranks, now - moved)
-            if deadline is not None and now >= deadline:
-                return self._cut(verdict.CutKind.DEADLINE, now, ranks, now - moved)
-
-    def _across(self, events: list[dict[str, Any]]) -> bool:
-        """Pass the store's port on as soon as it is known; whether another node ended the run."""
-        if self.across is None:
-            return False
-        if not self.told and (event := next((e for e in events if e.get("event") == "store"), None)):
-            self.told = True
-            self.across.served(int(event["port"]))
-        return self.across.stopped()
-
-    def _cut(self, kind: verdict.CutKind, now: float, ranks: list[verdict.Rank], seconds: float, text: str = "") -> verdict.Cut:
-        counts = [struct.unpack_from("<QQ", self.page, _SLOT * r.rank) for r in ranks]
-        states = {r.rank: proc.state(r.pid) for r in ranks if r.pid}
-        return verdict.Cut(
-            kind,
-            now,
-            seconds,
-            entered=tuple(entered for entered, _ in counts),
-            left=tuple(left for _, left in counts),
-            stopped=tuple(n for n, state in states.items() if state in ("T", "t")),
-            blocked=tuple(n for n, state in states.items() if state == "D"),
-            text=text,
-        )
-
-
 def _refusal(text: str) -> Reason:
     return Reason(Obstacle.REFUSED, text)
-
-
-def _sooner(deadline: float | None, other: float) -> float:
-    return other if deadline is None else min(deadline, other)
 
 
 def _nccl_lines(output: str) -> str:

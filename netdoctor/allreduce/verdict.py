@@ -5,11 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import pairwise
 from typing import Any, Final
 
-from netdoctor.allreduce.busbw import busbw
+from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.facts.runs import PHASES, AllReduce, Obstacle, RankResult, Reason, Run, State, TorchFacts
 
 Event = Mapping[str, Any]
@@ -27,39 +26,6 @@ _ABRUPT_LEAD: Final = 1.0  # seconds
 _TEARDOWN: Final = "done"
 
 
-class CutKind(str, Enum):
-    """Why a run was ended."""
-
-    STALLED = "stalled"  # nothing moved
-    DEADLINE = "deadline"
-    FAILURE = "failure"  # others had failed
-    LOST = "lost"  # the process that forks the ranks ended
-
-
-_OBSTACLE: Final = {
-    CutKind.STALLED: Obstacle.TIME,
-    CutKind.DEADLINE: Obstacle.TIME,
-    CutKind.FAILURE: Obstacle.OTHER_NODE,
-    CutKind.LOST: Obstacle.LOST,
-}
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Why the runner ended the run before its ranks did."""
-
-    kind: CutKind
-    time: float  # time.monotonic
-    seconds: float = 0.0  # that nothing moved
-    entered: tuple[int, ...] = ()  # collectives entered per rank, from the progress page
-    left: tuple[int, ...] = ()  # and those left again: a rank that is inside one waits for others
-    stopped: tuple[int, ...] = ()  # ranks that /proc shows stopped (T, t)
-    blocked: tuple[int, ...] = ()  # or in an uninterruptible wait (D)
-    text: str = ""
-    obstacle: Obstacle | None = None  # None: that of its kind
-    times: tuple[float | None, ...] = ()  # per rank, where each node ended its own; None: it ended by itself
-
-
 @dataclass
 class Rank:
     """What is known of one rank."""
@@ -75,7 +41,7 @@ class Rank:
     verified: dict[int, int] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)
     affinity: Mapping[str, Any] = field(default_factory=dict)
-    cut: float | None = None  # when the runner began to end it: what comes later is the runner's own doing
+    interrupted: float | None = None  # when the runner began to end it: what comes later is the runner's own doing
 
     @property
     def phase(self) -> str:
@@ -135,7 +101,7 @@ def first_failing(ranks: Sequence[Rank]) -> Rank | None:
     failed: list[tuple[bool, float, int, Rank]] = []
     for rank in ranks:
         time = rank.error_time if rank.error_time is not None else None if rank.done else rank.exit_time
-        if time is None or (rank.cut is not None and time > rank.cut):
+        if time is None or (rank.interrupted is not None and time > rank.interrupted):
             continue
         if rank.error_time is not None:
             victim, lead = is_victim(rank.error), 0.0
@@ -146,28 +112,32 @@ def first_failing(ranks: Sequence[Rank]) -> Rank | None:
     return min(failed, key=lambda f: f[:3])[3] if failed else None
 
 
+def busbw(size: int, seconds: float, ranks: int) -> float:
+    """Bus bandwidth of an all-reduce in GB/s (1e9): bytes / time × 2(n-1)/n (nccl-tests, doc/PERFORMANCE.md)."""
+    return size / seconds * 2 * (ranks - 1) / ranks / 1e9 if seconds > 0 else 0.0
+
+
 def build(
     experiment: AllReduce,
     events: Sequence[Event],
-    cut: Cut | None,
+    interruption: Interruption | None,
     *,
     facts: TorchFacts | None = None,
     import_seconds: float | None = None,
 ) -> Run:
-    """The run that these events tell of.  `cut` is None where every rank ended by itself."""
+    """The run that these events tell of.  `interruption` is None where every rank ended by itself."""
     ranks = ranks_of(experiment.ranks, events)
-    if cut is not None:
+    if interruption is not None:
         for rank in ranks:
-            rank.cut = cut.times[rank.rank] if cut.times else cut.time
-    state, reason, blamed = _state(ranks, cut, first_failing(ranks))
+            rank.interrupted = interruption.times[rank.rank] if interruption.times else interruption.time
+    state, reason, blamed = _state(ranks, interruption, first_failing(ranks))
     every = [r.sizes for r in ranks]
     latency = {s: max(t[s] for t in every) for s in experiment.sizes if all(s in t for t in every)}
     wrong = any(count for r in ranks for count in r.verified.values())
     compared = all(size in r.verified for r in ranks for size in experiment.sizes)
-    moved = sum(int(r.result.get("moved", 0)) for r in ranks)
+    moved = sum(int(r.result.get("bytes_moved", 0)) for r in ranks)
     results = tuple(_result(r) for r in ranks)
     known = facts or TorchFacts()
-    halted = state in (State.NOT_STARTED, State.UNFINISHED)
     return Run(
         experiment,
         state,
@@ -184,7 +154,7 @@ def build(
         nccl_version=known.nccl,
         cuda_available=known.cuda_available,
         torch=facts,
-        obstacle=((cut.obstacle or _OBSTACLE[cut.kind]) if cut else Obstacle.LOST) if halted else None,
+        obstacle=_obstacle(interruption) if state in (State.NOT_STARTED, State.UNFINISHED) else None,
         mapped=tuple(sorted({path for r in results for path in r.mapped})),
         system_cpu_per_gb=sum(r.system_cpu for r in results) / (moved / 1e9) if moved and state == State.FINISHED else None,
     )
@@ -195,51 +165,54 @@ def not_started(experiment: AllReduce, reason: Reason, **more: Any) -> Run:
     return Run(experiment, State.NOT_STARTED, reason.text, obstacle=reason.obstacle, **more)
 
 
-def _state(ranks: Sequence[Rank], cut: Cut | None, culprit: Rank | None) -> tuple[State, str, tuple[int, ...]]:
+def _obstacle(interruption: Interruption | None) -> Obstacle:
+    return (interruption.obstacle or interruption.kind.obstacle) if interruption else Obstacle.LOST
+
+
+def _state(
+    ranks: Sequence[Rank], interruption: Interruption | None, culprit: Rank | None
+) -> tuple[State, str, tuple[int, ...]]:
     if culprit is not None:
         return State.FAILED, _why(culprit), (culprit.rank,)
     if all(r.done for r in ranks):
         late = [r for r in ranks if r.exit not in (0, None)]
-        return State.FINISHED, "; ".join(f"{_end(r)} after its work was done" for r in late if cut is None), ()
-    cut = cut or Cut(CutKind.LOST, 0.0, text="the ranks ended without a word")
+        return State.FINISHED, "; ".join(f"{_end(r)} after its work was done" for r in late if interruption is None), ()
+    interruption = interruption or Interruption(InterruptionKind.LOST, 0.0, text="the ranks ended without a word")
     slowest = min(ranks, key=lambda r: r.order)
     where = f"rank {slowest.rank} in phase {slowest.phase}"
     if slowest.order <= PHASES.index("import"):
-        return State.NOT_STARTED, cut.text or f"{where} when the time was over", ()
-    if cut.kind != CutKind.STALLED or slowest.phase == "device":
-        return State.UNFINISHED, cut.text or f"{where} when the time was over", ()
-    blamed = _missing(ranks, cut)
+        return State.NOT_STARTED, interruption.text or f"{where} when the time was over", ()
+    if interruption.kind != InterruptionKind.STALLED or slowest.phase == "device":
+        return State.UNFINISHED, interruption.text or f"{where} when the time was over", ()
+    blamed = _missing(ranks, interruption)
     named = ", ".join(f"rank {n}" for n in blamed)
     what = {"rendezvous": "the rendezvous", "init": "initialisation"}.get(slowest.phase, "a collective")
-    text = f"no progress in {what} for {cut.seconds:.0f} s"
+    text = f"no progress in {what} for {interruption.seconds:.0f} s"
     if not named:
         return State.HUNG, f"{text}: all ranks are inside", ()
-    return (
-        State.HUNG,
-        f"{text}: {named} {'never arrived' if blamed != cut.stopped else 'is stopped' if len(blamed) == 1 else 'are stopped'}",
-        blamed,
-    )
+    fate = "never arrived" if blamed != interruption.stopped else "is stopped" if len(blamed) == 1 else "are stopped"
+    return State.HUNG, f"{text}: {named} {fate}", blamed
 
 
-def _missing(ranks: Sequence[Rank], cut: Cut) -> tuple[int, ...]:
+def _missing(ranks: Sequence[Rank], interruption: Interruption) -> tuple[int, ...]:
     """Ranks that the others wait for; () when all are inside.
 
     A stopped process is what nothing gets past.  Else those behind, but for one that is inside its collective: its peers
     end theirs as soon as their own parts have come, so a victim may be a collective, and even a phase, behind the others.
     """
     waiting = {r.rank: r for r in ranks if not r.done}
-    if stopped := tuple(n for n in cut.stopped if n in waiting):
+    if stopped := tuple(n for n in interruption.stopped if n in waiting):
         return stopped
     phases = {n: r.order for n, r in waiting.items()}
     if min(phases.values()) < PHASES.index("first"):
         return _behind(phases)
-    entered = {n: cut.entered[n] if n < len(cut.entered) else 0 for n in waiting}
-    outside = tuple(n for n in waiting if n < len(cut.left) and cut.left[n] == entered[n])
+    entered = {n: interruption.entered[n] if n < len(interruption.entered) else 0 for n in waiting}
+    outside = tuple(n for n in waiting if n < len(interruption.left) and interruption.left[n] == entered[n])
     if 0 < len(outside) < len(ranks):
         return outside
     # Collectives on a GPU are begun without waiting for the one before: there, ranks can be further apart.
     behind = tuple(n for n in _behind(entered) if max(entered.values()) > entered[n] + 1)
-    return behind or tuple(n for n in cut.blocked if n in waiting)
+    return behind or tuple(n for n in interruption.blocked if n in waiting)
 
 
 def _behind(place: Mapping[int, int]) -> tuple[int, ...]:
@@ -261,7 +234,7 @@ def _end(rank: Rank) -> str:
 
 
 def _result(rank: Rank) -> RankResult:
-    ours = rank.cut is not None and rank.exit_time is not None and rank.exit_time > rank.cut  # we ended it
+    ours = rank.interrupted is not None and rank.exit_time is not None and rank.exit_time > rank.interrupted  # we ended it
     times: list[tuple[str, float]] = [(p, rank.phases[p]) for p in PHASES if p in rank.phases]
     spans = {p: round(end - begin, 6) for (p, begin), (_, end) in pairwise(times)}
     result = rank.result
@@ -275,11 +248,11 @@ def _result(rank: Rank) -> RankResult:
         phase_seconds=spans,
         system_cpu=float(result.get("system_cpu", 0.0)),
         user_cpu=float(result.get("user_cpu", 0.0)),
-        bytes_moved=int(result.get("moved", 0)),
+        bytes_moved=int(result.get("bytes_moved", 0)),
         mapped=tuple(str(p) for p in result.get("mapped", ())),
         affinity=tuple(rank.affinity.get("main", ())),
         thread_affinity=tuple(rank.affinity.get("thread", ())),
-        collective_seconds=float(result.get("inside", 0.0)),
+        collective_seconds=float(result.get("collective_seconds", 0.0)),
     )
 
 

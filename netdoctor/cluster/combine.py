@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from netdoctor.allreduce import verdict
+from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.cluster import connectivity
 from netdoctor.cluster import endpoints as places
 from netdoctor.cluster import network as paths
@@ -39,8 +40,8 @@ _KEPT: Final = frozenset(
         "wrong",
         "system_cpu",
         "user_cpu",
-        "moved",
-        "inside",
+        "bytes_moved",
+        "collective_seconds",
     }
 )
 
@@ -170,7 +171,7 @@ def _sizes(nccl: bool) -> tuple[int, ...]:
     return CUDA_SIZES if nccl else DEFAULT_SIZES
 
 
-def outgoing(events: Iterable[Mapping[str, Any]], cut: verdict.Cut | None, offset: float) -> dict[str, Any]:
+def outgoing(events: Iterable[Mapping[str, Any]], cut: Interruption | None, offset: float) -> dict[str, Any]:
     """A node's own part for the others, in the hub's time.  `offset` is the hub's clock minus ours."""
     told = [{**{k: v for k, v in e.items() if k in _KEPT}, "t": e["t"] + offset} for e in events if e.get("event") in _EVENTS]
     data: dict[str, Any] = {"events": told, "cut": None}
@@ -191,11 +192,11 @@ def combine(heard: Heard, made: Mapping[int, AllReduce], parts: Mapping[int, Any
     world = sum(one.ranks for one in made.values())
     experiment = replace(made[heard.nodes.rank], ranks=world, gpus=())
     events: list[dict[str, Any]] = []
-    cuts: list[verdict.Cut] = []
+    cuts: list[Interruption] = []
     counts = {name: [0] * world for name in _COUNTS}
     named: dict[str, list[int]] = {name: [] for name in _NAMES}
     times: list[float | None] = [None] * world
-    lame: dict[int, str] = {}
+    failed_nodes: dict[int, str] = {}
     for node, part in parts.items():
         first, ranks = heard.firsts[node], made[node].ranks
         if not isinstance(part, Mapping):
@@ -205,26 +206,26 @@ def combine(heard: Heard, made: Mapping[int, AllReduce], parts: Mapping[int, Any
         cut = _cut(part.get("cut"), ranks)
         if cut is not None:
             cuts.append(cut)
-            if cut.kind == verdict.CutKind.LOST:
-                lame[node] = cut.text
+            if cut.kind == InterruptionKind.LOST:
+                failed_nodes[node] = cut.text
             times[first : first + ranks] = [cut.time] * ranks
             for name in _COUNTS:
                 counts[name][first : first + ranks] = (*getattr(cut, name), *[0] * ranks)[:ranks]
             for name in _NAMES:
                 named[name] += [first + n for n in getattr(cut, name)]
     # Where one node saw that nothing moved, that is what happened; the others were told to stop.
-    stalled = [c for c in cuts if c.kind == verdict.CutKind.STALLED]
+    stalled = [c for c in cuts if c.kind == InterruptionKind.STALLED]
     cut = min(stalled or cuts, key=lambda c: c.time, default=None)
     if cut is not None:
         known: dict[str, Any] = {name: tuple(values) for name, values in (*counts.items(), *named.items())}
         # Each node its own time: it learns from victims elsewhere that its rank died, sooner than it can reap it.  But what
         # fails after a node ended its ranks for the time fails by that.
-        ended = min((c.time for c in cuts if c.kind in (verdict.CutKind.STALLED, verdict.CutKind.DEADLINE)), default=None)
+        ended = min((c.time for c in cuts if c.kind in (InterruptionKind.STALLED, InterruptionKind.DEADLINE)), default=None)
         cut = replace(cut, times=tuple(_first(ended, one) for one in times), **known)
     facts = own.torch if isinstance(own.torch, TorchFacts) else None
     built = verdict.build(experiment, events, cut, facts=facts, import_seconds=own.import_seconds)
     run = CommonRun(**{one.name: getattr(built, one.name) for one in fields(built)})
-    run = _lost(heard, run, made, lame)
+    run = _lost(heard, run, made, failed_nodes)
     run = replace(run, reason=re.sub(r"\brank ([0-9]+)", lambda found: _on(heard, found), run.reason))
     kept = {
         n: getattr(own, n)
@@ -242,8 +243,8 @@ def _on(heard: Heard, found: re.Match[str]) -> str:
     return f"{found[0]} ({host})" if host else found[0]
 
 
-def _lost(heard: Heard, run: CommonRun, made: Mapping[int, AllReduce], lame: Mapping[int, str]) -> CommonRun:
-    """Where a node went away, lost its ranks (`lame`) or cannot be reached, the others are its victims, whatever they say."""
+def _lost(heard: Heard, run: CommonRun, made: Mapping[int, AllReduce], failed_nodes: Mapping[int, str]) -> CommonRun:
+    """Where a node went away, lost its ranks or cannot be reached, the others are its victims, whatever they say."""
     lost = sorted(n for n in heard.gone if n in heard.firsts)
     if run.finished:
         return run
@@ -253,9 +254,9 @@ def _lost(heard: Heard, run: CommonRun, made: Mapping[int, AllReduce], lame: Map
         return replace(failed, blamed=_all_of(heard, lost, made), told=told, told_cause="rank_died")
     culprit = next((r for r in run.ranks if r.rank in run.blamed), None)
     victim = run.state == State.FAILED and culprit is not None and verdict.is_victim(culprit.error)
-    if victim and lame:
-        told = "; ".join(f"{heard.name(n)}: {why}" for n, why in sorted(lame.items()))
-        return replace(run, reason=told, blamed=_all_of(heard, lame, made), told=told, told_cause="rank_died")
+    if victim and failed_nodes:
+        told = "; ".join(f"{heard.name(n)}: {why}" for n, why in sorted(failed_nodes.items()))
+        return replace(run, reason=told, blamed=_all_of(heard, failed_nodes, made), told=told, told_cause="rank_died")
     if run.state == State.HUNG or victim or (culprit is not None and _OTHER_FAMILY in culprit.error.lower()):
         early = all(r.phase in _EARLY for r in run.ranks)
         for told, nodes, cause in _in_the_way(heard, early):
@@ -310,15 +311,15 @@ def _fits(name: str, value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
-def _cut(said: object, ranks: int) -> verdict.Cut | None:
+def _cut(said: object, ranks: int) -> Interruption | None:
     if not isinstance(said, Mapping):
         return None
     try:
         known: dict[str, Any] = {name: tuple(int(n) for n in said[name][:ranks]) for name in _COUNTS}
         known |= {name: tuple(int(n) for n in said[name][:ranks] if 0 <= int(n) < ranks) for name in _NAMES}
-        kind, word = verdict.CutKind(line(said["kind"], 20)), line(said["text"])
+        kind, word = InterruptionKind(line(said["kind"], 20)), line(said["text"])
         known["obstacle"] = Obstacle(said["obstacle"]) if said.get("obstacle") else None
         when, seconds = float(said["time"]), float(said["seconds"])
-        return verdict.Cut(kind, when, seconds, text=word, **known) if abs(when) + abs(seconds) < 1e300 else None
+        return Interruption(kind, when, seconds, text=word, **known) if abs(when) + abs(seconds) < 1e300 else None
     except (KeyError, TypeError, ValueError, OverflowError):
         return None

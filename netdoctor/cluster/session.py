@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import __version__
 from netdoctor.allreduce import plan, verdict
+from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.allreduce.runner import LIMITS
+from netdoctor.allreduce.watch import NodePart
 from netdoctor.cluster import combine, connectivity, endpoints
 from netdoctor.cluster.combine import Heard
 from netdoctor.cluster.connectivity import Fault
 from netdoctor.cluster.member import Meeting, MeetingError
 from netdoctor.cluster.membership import Nodes
 from netdoctor.cluster.tcp_stats import Sampler
-from netdoctor.facts.runs import Across, AllReduce, Baseline, Obstacle, Reason, State
+from netdoctor.facts.runs import AllReduce, Baseline, Obstacle, Reason, State
 from netdoctor.model import Kind, Unavailable
 from netdoctor.process.proc import boot_id
 from netdoctor.textsafe import line
@@ -167,17 +169,18 @@ class Together:
         if nodes.rank != 0:
             port, host = self._store(deadline), meeting.peer
         flows = Sampler()
-        part = Across(self.heard.firsts[nodes.rank], world, host, port, lambda p: meeting.say("store", port=p), stopped)
+        part = NodePart(self.heard.firsts[nodes.rank], world, host, port, lambda p: meeting.say("store", port=p), stopped)
         if nodes.rank != 0 and port == 0:
             mine = verdict.not_started(own, Reason(Obstacle.OTHER_NODE, "node 0 never began"))
         else:
             flows.start()
-            mine = session.run(own, deadline, across=part)
+            mine = session.run(own, deadline, part=part)
             if mine.obstacle is Obstacle.LOCK and self.beside:
                 mine = replace(mine, reason=shared(nodes.rank, self.beside), obstacle=Obstacle.SAME_MACHINE)
-            if part.cut is None and not part.events:  # not past its import, or no lock
-                part.cut = verdict.Cut(verdict.CutKind.LOST, time.monotonic(), text=mine.reason, obstacle=mine.obstacle)
-        told = {**combine.outgoing(part.events, part.cut, meeting.offset), "flows": flows.stop()}
+            if part.interruption is None and not part.events:  # not past its import, or no lock
+                why, now = InterruptionKind.LOST, time.monotonic()
+                part.interruption = Interruption(why, now, text=mine.reason, obstacle=mine.obstacle)
+        told = {**combine.outgoing(part.events, part.interruption, meeting.offset), "flows": flows.stop()}
         meeting.say("result", data=told, failed=not mine.finished)
         try:
             parts = self._wait("result", self.limits.budget + 30.0)

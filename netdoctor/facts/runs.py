@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -184,20 +184,6 @@ class CommonRun(Run):
 
     told: str = ""  # what they found out together about a run that went wrong, in one sentence
     told_cause: str = ""  # its cause
-
-
-@dataclass
-class Across:
-    """This node's part of an experiment whose ranks are on several nodes, and what it left for a common verdict."""
-
-    first: int  # global number of this node's first rank
-    world: int  # ranks of all nodes
-    host: str  # where rank 0 serves the store
-    port: int  # 0: rank 0 is here, and says which port it got
-    served: Callable[[int], None] = lambda port: None
-    stopped: Callable[[], bool] = lambda: False  # another node says that it is over
-    events: tuple[Mapping[str, Any], ...] = ()
-    cut: Any = None  # verdict.Cut
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from netdoctor.allreduce import verdict
+from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.allreduce.sandbox import sandbox
 from netdoctor.cluster import combine, connectivity, endpoints, findings
 from netdoctor.cluster.combine import Heard
@@ -57,6 +58,7 @@ OPENMPI = {
     "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
     "MASTER_ADDR": "m",
 }
+STALLED, FAILURE, LOST = InterruptionKind.STALLED, InterruptionKind.FAILURE, InterruptionKind.LOST
 HYDRA = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2", "MASTER_ADDR": "m"}
 INDEXED = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "3", "NNODES": "4", "MASTER_ADDR": "train-0.train"}
 JOBSET = {"JOBSET_NAME": "js", "REPLICATED_JOB_NAME": "w", "JOB_COMPLETION_INDEX": "1", "NNODES": "2"}
@@ -319,7 +321,7 @@ def fails(made: Heard) -> dict[str, str | None]:
     return {f.subject: f.cause for f in findings.result(made).findings if f.status is Status.FAIL}
 
 
-def part(*events: dict[str, Any], cut: verdict.Cut | None = None) -> dict[str, Any]:
+def part(*events: dict[str, Any], cut: Interruption | None = None) -> dict[str, Any]:
     told = json.loads(json.dumps(combine.outgoing(events, cut, 100.0)))
     assert isinstance(told, dict)
     return told
@@ -379,7 +381,7 @@ def test_a_killed_rank_is_blamed_though_another_was_cut_first() -> None:
     cry = {"event": "error", "rank": 0, "error": "Connection closed by peer [10.0.0.3]", "t": 1.9}
     killed = {"event": "exit", "rank": 0, "status": -9, "t": 2.5}
     ended_by_us = {"event": "exit", "rank": 0, "status": -9, "t": 2.4}
-    cut = verdict.Cut("failure", 2.3, text="another node ended the run")
+    cut = Interruption(FAILURE, 2.3, text="another node ended the run")
     parts = {0: part(*begun, ended_by_us, cut=cut), 1: part(*begun, cry), 2: part(*begun, killed), 3: part(*begun, cry)}
     run = common(made, parts)
     assert (run.state, run.blamed) == ("failed", (2,))
@@ -390,9 +392,9 @@ def test_who_cries_after_a_stalled_run_was_ended_is_not_blamed() -> None:
     made = heard()
     begun = done()[:5]
     cuts = {
-        1: verdict.Cut("stalled", 9.0, 4.0, (4,), (3,)),
-        2: verdict.Cut("failure", 9.6, 0.0, (4,), (3,), (0,), text="another node ended the run"),
-        3: verdict.Cut("failure", 9.6, 0.0, (4,), (3,), text="another node ended the run"),
+        1: Interruption(STALLED, 9.0, 4.0, (4,), (3,)),
+        2: Interruption(FAILURE, 9.6, 0.0, (4,), (3,), (0,), text="another node ended the run"),
+        3: Interruption(FAILURE, 9.6, 0.0, (4,), (3,), text="another node ended the run"),
     }
     cry = {"event": "error", "rank": 0, "error": "Connection closed by peer [10.0.0.2]", "t": 9.1}
     run = common(made, {n: part(*begun, *([cry] if n == 0 else []), cut=cuts.get(n)) for n in range(4)})
@@ -403,7 +405,7 @@ def test_a_node_whose_ranks_were_lost_is_blamed_not_its_victims() -> None:
     made = heard()
     begun = done()[:5]
     cry = {"event": "error", "rank": 0, "error": "Connection closed by peer [10.0.0.3]", "t": 1.9}
-    lost = verdict.Cut("lost", 2.2, text="the process that forks the ranks was ended by SIGKILL")
+    lost = Interruption(LOST, 2.2, text="the process that forks the ranks was ended by SIGKILL")
     run = common(made, {n: part(*begun, cut=lost) if n == 2 else part(*begun, cry) for n in range(4)})
     assert (run.state, run.blamed) == ("failed", (2,))
     assert "h2" in run.reason and "SIGKILL" in run.reason
@@ -412,7 +414,7 @@ def test_a_node_whose_ranks_were_lost_is_blamed_not_its_victims() -> None:
 def test_the_rank_that_is_behind_is_blamed_for_a_hang() -> None:
     made = heard()
     begun = done()[:5]
-    cuts = {n: verdict.Cut("stalled" if n == 1 else "failure", 9.0, 4.0, (3 if n == 2 else 4,), (3,)) for n in range(4)}
+    cuts = {n: Interruption(STALLED if n == 1 else FAILURE, 9.0, 4.0, (3 if n == 2 else 4,), (3,)) for n in range(4)}
     run = common(made, {n: part(*begun, cut=cuts[n]) for n in range(4)})
     assert (run.state, run.blamed) == ("hung", (2,))
     assert fails(made) == {"h2": "hang"}
@@ -421,10 +423,10 @@ def test_the_rank_that_is_behind_is_blamed_for_a_hang() -> None:
 def test_a_stopped_rank_is_blamed_though_its_victim_is_behind() -> None:
     made = heard()
     begun = done()[:5]
-    kinds = {1: "stalled"}
+    kinds = {1: STALLED}
     at = {0: {"entered": (3,), "left": (2,)}, 2: {"entered": (4,), "left": (3,), "stopped": (0,)}}
     usual = {"entered": (4,), "left": (3,)}
-    cuts = {n: verdict.Cut(kinds.get(n, "failure"), 9.0, 4.0, **at.get(n, usual)) for n in range(4)}
+    cuts = {n: Interruption(kinds.get(n, FAILURE), 9.0, 4.0, **at.get(n, usual)) for n in range(4)}
     run = common(made, {n: part(*begun, cut=cuts[n]) for n in range(4)})
     assert (run.state, run.blamed) == ("hung", (2,))
     assert "rank 2 (h2) is stopped" in run.reason
@@ -538,7 +540,7 @@ def test_a_node_that_listens_where_nobody_comes_is_named() -> None:
     combine.hear(made, "reach", {"data": {"0": {"2": "", "takes": {"gloo": {"1": "", "2": "refused"}}}}})
     combine.hear(made, "reach", {"data": {"1": {"2": "", "takes": {"gloo": {"0": "", "2": "refused"}}}}})
     assert fails(made) == {"h2": "socket_ifname"}
-    cut = verdict.Cut("stalled", 9.0, 4.0, (0,), (0,))
+    cut = Interruption(STALLED, 9.0, 4.0, (0,), (0,))
     run = common(made, {n: part(*done()[:3], cut=cut) for n in range(3)})
     assert isinstance(run, CommonRun) and (run.told_cause, run.blamed) == ("socket_ifname", (2,))
     assert "h2): Gloo listens on 192.168.7.2 (eth1), where nodes 0, 1 cannot reach it: refused" in run.reason
@@ -573,7 +575,7 @@ def test_a_path_that_loses_large_segments_is_named(lost: set[tuple[int, int]], e
     why = ["loses segments of", 1448]
     made = heard(3, reach={a: {b: why if (a, b) in lost else "" for b in range(3) if b != a} for a in range(3)})
     assert fails(made) == expected
-    cut = verdict.Cut("stalled", 9.0, 4.0, (52,), (51,))
+    cut = Interruption(STALLED, 9.0, 4.0, (52,), (51,))
     run = common(made, {n: part(*done()[:5], cut=cut) for n in range(3)})
     assert isinstance(run, CommonRun) and run.told_cause == "mtu" and "segments of 1448 bytes are lost" in run.reason
     common(made, {n: part(*done()) for n in range(3)})  # it went all the same

@@ -58,7 +58,17 @@ def events(ranks: int = 2) -> list[dict[str, Any]]:
         out += [{"event": "size", "rank": rank, "t": 3.0, "bytes": 4096, "seconds": 0.1}]
         out += [{"event": "verified", "rank": rank, "t": 3.0, "bytes": 4096, "wrong": 0}]
         out += [{"event": "error", "rank": rank, "t": 3.5, "error": "connection reset by peer"}]
-        out += [{"event": "result", "rank": rank, "t": 4.0, "moved": 5, "system_cpu": 0.1, "user_cpu": 0.1, "inside": 1.0}]
+        out += [
+            {
+                "event": "result",
+                "rank": rank,
+                "t": 4.0,
+                "bytes_moved": 5,
+                "system_cpu": 0.1,
+                "user_cpu": 0.1,
+                "collective_seconds": 1.0,
+            }
+        ]
         out += [{"event": "exit", "rank": rank, "t": 5.0, "status": 0}]
     return out
 
@@ -140,8 +150,8 @@ def test_whatever_another_node_says_there_is_a_verdict(seed: int, changes: int) 
         {"event": []},
         {"event": "size", "bytes": 4096, "seconds": 10**400},
         {"event": "forked", "t": float("inf"), "pid": float("inf")},
-        {"event": "result", "moved": "many"},
-        {"event": "result", "system_cpu": "x", "inside": []},
+        {"event": "result", "bytes_moved": "many"},
+        {"event": "result", "system_cpu": "x", "collective_seconds": []},
         {"event": "exit", "status": 10**400, "t": 1.0},
     ],
 )

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from netdoctor.allreduce.busbw import busbw
 from netdoctor.allreduce.plan import GLOO
+from netdoctor.allreduce.verdict import busbw
 from netdoctor.facts.runs import AllReduce, RankResult, Run, TorchFacts, Way
 
 CHANGES = (

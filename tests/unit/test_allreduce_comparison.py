@@ -1,4 +1,4 @@
-"""The formula, and when a difference between interleaved runs counts."""
+"""When a difference between interleaved runs counts."""
 
 import random
 from collections.abc import Sequence
@@ -6,20 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from netdoctor.allreduce.busbw import busbw, compare, cost, order, significant
+from netdoctor.allreduce.comparison import compare, cost, order, significant
 from netdoctor.facts.runs import AllReduce, Cure, Run
 
 BASE = AllReduce("gloo", 2, sizes=(4096, 1 << 20))
 CURE = Cure(replace(BASE, env=(("GLOO_SOCKET_IFNAME", "eth1"),)), BASE, "GLOO_SOCKET_IFNAME=eth1")
 LATER = 1e18  # a deadline that does not come
-
-
-@pytest.mark.parametrize(
-    ("size", "seconds", "ranks", "expected"),
-    [(1 << 30, 1.0, 2, 1.073741824), (10**9, 1.0, 8, 1.75), (10**9, 0.5, 4, 3.0), (10**9, 1.0, 1, 0.0), (1, 0.0, 2, 0.0)],
-)
-def test_formula_of_nccl_tests(size: int, seconds: float, ranks: int, expected: float) -> None:
-    assert busbw(size, seconds, ranks) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

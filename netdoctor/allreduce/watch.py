@@ -1,0 +1,117 @@
+"""One run while it runs: whether it goes on, and when it must be ended."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netdoctor.allreduce import verdict
+from netdoctor.allreduce.interruption import Interruption, InterruptionKind
+from netdoctor.allreduce.worker import Worker
+from netdoctor.facts.runs import PHASES, AllReduce
+from netdoctor.process import proc
+
+GRACE: Final = 0.5  # seconds after a failure for the others to tell what they saw
+POLL: Final = 0.25  # seconds between looks at the progress page
+SLOT: Final = 64  # bytes of a rank in the progress page (rank.py)
+
+
+@dataclass
+class NodePart:
+    """This node's part of an experiment whose ranks are on several nodes, and what it left for a common verdict."""
+
+    first: int  # global number of this node's first rank
+    world: int  # ranks of all nodes
+    host: str  # where rank 0 serves the store
+    port: int  # 0: rank 0 is here, and says which port it got
+    served: Callable[[int], None] = lambda port: None
+    stopped: Callable[[], bool] = lambda: False  # another node says that it is over
+    events: tuple[Mapping[str, Any], ...] = ()
+    interruption: Interruption | None = None
+
+
+@dataclass
+class Watch:
+    """Looks at one run while it runs, until it ends or must be ended."""
+
+    worker: Worker
+    experiment: AllReduce
+    number: int  # of the run, in its events
+    at: int  # index of the worker's first event that may belong to it
+    page: mmap.mmap  # the progress of the ranks: SLOT bytes each
+    limits: Mapping[str, float]
+    part: NodePart | None = None
+    port_sent: bool = False  # the other nodes know the store's port
+
+    def events(self) -> list[dict[str, Any]]:
+        return [e for e in self.worker.events[self.at :] if e.get("run") == self.number]
+
+    def ended(self) -> bool:
+        return any(e.get("event") == "ended" for e in self.events())
+
+    def pids(self) -> list[int]:
+        """Ranks that were forked and not reaped."""
+        return [r.pid for r in verdict.ranks_of(self.experiment.ranks, self.events()) if r.pid and r.exit_time is None]
+
+    def until_end(self, deadline: float | None) -> Interruption | None:
+        """None when all ranks ended by themselves; else why they must be ended."""
+        progressed, seen = time.monotonic(), (0, b"")
+        stopped: float | None = None
+        while True:
+            if self.worker.wait(self.ended, sooner(deadline, time.monotonic() + (POLL if self.part is None else POLL / 10))):
+                return None
+            now = time.monotonic()
+            events = self.events()
+            stopped = stopped or (now if self._other_nodes(events) else None)
+            state = (len(events), bytes(self.page))
+            if state != seen:
+                progressed, seen = now, state
+            ranks = verdict.ranks_of(self.experiment.ranks, events)
+            failed = [t for r in ranks for t in (r.error_time, None if r.done else r.exit_time) if t is not None]
+            if failed and now > min(failed) + GRACE:
+                return self._interrupt(InterruptionKind.FAILURE, now, ranks)
+            # Not at once: the victims elsewhere know of a death sooner than those who reap the dead here.
+            if stopped is not None and now > stopped + GRACE and not failed:
+                return self._interrupt(InterruptionKind.FAILURE, now, ranks, text="another node ended the run")
+            if self.worker.gone or self.worker.ended:
+                text = f"the process that forks the ranks {self.worker.ended or 'ended'}"
+                return self._interrupt(InterruptionKind.LOST, now, ranks, text=text)
+            phase = min((r.phase for r in ranks), key=PHASES.index)
+            if now - progressed > self.limits[phase]:
+                return self._interrupt(InterruptionKind.STALLED, now, ranks, now - progressed)
+            if deadline is not None and now >= deadline:
+                return self._interrupt(InterruptionKind.DEADLINE, now, ranks, now - progressed)
+
+    def _other_nodes(self, events: list[dict[str, Any]]) -> bool:
+        """Pass the store's port on as soon as it is known; whether another node ended the run."""
+        if self.part is None:
+            return False
+        if not self.port_sent and (event := next((e for e in events if e.get("event") == "store"), None)):
+            self.port_sent = True
+            self.part.served(int(event["port"]))
+        return self.part.stopped()
+
+    def _interrupt(
+        self, kind: InterruptionKind, now: float, ranks: list[verdict.Rank], seconds: float = 0.0, text: str = ""
+    ) -> Interruption:
+        counts = [struct.unpack_from("<QQ", self.page, SLOT * r.rank) for r in ranks]
+        states = {r.rank: proc.state(r.pid) for r in ranks if r.pid}
+        return Interruption(
+            kind,
+            now,
+            seconds,
+            entered=tuple(entered for entered, _ in counts),
+            left=tuple(left for _, left in counts),
+            stopped=tuple(n for n, state in states.items() if state in ("T", "t")),
+            blocked=tuple(n for n, state in states.items() if state == "D"),
+            text=text,
+        )
+
+
+def sooner(deadline: float | None, other: float) -> float:
+    """The earlier of two moments; `deadline` None is no limit."""
+    return other if deadline is None else min(deadline, other)
