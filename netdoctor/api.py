@@ -11,6 +11,11 @@ from netdoctor.allreduce.cause import cause_of, out_of_memory
 from netdoctor.allreduce.limits import Limit as PathLimit
 from netdoctor.allreduce.limits import path_limit
 from netdoctor.causes import CAUSES
+from netdoctor.cluster import network as cluster_network
+from netdoctor.cluster.observations import Cluster, Culprit
+from netdoctor.cluster.observations import Fault as MeetingFault
+from netdoctor.compare.traits import family as trait_family
+from netdoctor.compare.traits import title as trait_title
 from netdoctor.facts.container import Container
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.environ import Environ, Launcher, Setting
@@ -28,7 +33,6 @@ from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uver
 from netdoctor.facts.runs import (
     AllReduce,
     Baseline,
-    CommonRun,
     Cure,
     Obstacle,
     PathRun,
@@ -154,9 +158,10 @@ __all__ = [
     "Address",
     "AllReduce",
     "Baseline",
-    "CommonRun",
+    "Cluster",
     "Container",
     "Cpu",
+    "Culprit",
     "Cure",
     "Environ",
     "Expected",
@@ -176,6 +181,7 @@ __all__ = [
     "Link",
     "LocalPorts",
     "LogFacts",
+    "MeetingFault",
     "MemoryPolicy",
     "Module",
     "NcclChoice",
@@ -214,6 +220,7 @@ __all__ = [
     "accelerator",
     "cause_of",
     "check",
+    "cluster_network",
     "fail",
     "fix_container",
     "fix_environment",
@@ -238,6 +245,8 @@ __all__ = [
     "plugin_interfaces",
     "size_text",
     "skip",
+    "trait_family",
+    "trait_title",
     "transport",
     "unknown",
     "usable",

@@ -172,18 +172,12 @@ class Run:
     notes: tuple[str, ...] = ()  # what was done differently ("no lock: …", "as user alice")
     obstacle: Obstacle | None = None  # of a run that did not start or was not done in time; None: a recording older than this
     interpreter: str = ""  # the Python taken for the job's, and why this one, where a command had a say in it
+    told: str = ""  # what the nodes of a common run found out together about why it failed, in one sentence
+    told_cause: str = ""  # its cause
 
     @property
     def finished(self) -> bool:
         return self.state == State.FINISHED
-
-
-@dataclass(frozen=True)
-class CommonRun(Run):
-    """A run of several nodes, as all of them judge it."""
-
-    told: str = ""  # what they found out together about a run that went wrong, in one sentence
-    told_cause: str = ""  # its cause
 
 
 @dataclass(frozen=True)

@@ -81,11 +81,12 @@ def loads(text: str) -> Snapshot:
 
 def _run_data(fact: Any) -> Json:
     """A run fact as data.  Parsed logs are left out: they are made again from the log's text."""
-    from netdoctor.facts.runs import Baseline, PathRun
+    from netdoctor.cluster.observations import Cluster
+    from netdoctor.facts.runs import Baseline, PathRun, Run
 
     if getattr(fact, "lost", None) is not None:
         return plain(fact.lost)
-    if isinstance(fact, Baseline) and not isinstance(fact.run, Unavailable):
+    if isinstance(fact, Baseline | Cluster) and isinstance(fact.run, Run):
         return plain(replace(fact, run=replace(fact.run, log=None)))
     if isinstance(fact, PathRun) and not isinstance(fact.runs, Unavailable):
         return plain(PathRun(tuple(replace(run, log=None) for run in fact.runs)))
@@ -93,10 +94,11 @@ def _run_data(fact: Any) -> Json:
 
 
 def _run_fact(name: str, entry: Any) -> Any:
+    from netdoctor.cluster.observations import Cluster
     from netdoctor.facts.runs import Baseline, PathRun
     from netdoctor.snapshot import codec
 
-    kinds: dict[str, type[Baseline | PathRun]] = {"Baseline": Baseline, "PathRun": PathRun}
+    kinds: dict[str, type[Baseline | PathRun | Cluster]] = {"Baseline": Baseline, "PathRun": PathRun, "Cluster": Cluster}
     if name not in kinds:
         return Unavailable(Kind.MALFORMED, f"no such run: {name}")
     if isinstance(entry, dict) and "unavailable" in entry:
@@ -109,9 +111,10 @@ def _run_fact(name: str, entry: Any) -> Any:
 
 def with_logs(fact: Any) -> Any:
     """The run fact with the logs of its runs parsed."""
-    from netdoctor.facts.runs import Baseline, PathRun
+    from netdoctor.cluster.observations import Cluster
+    from netdoctor.facts.runs import Baseline, PathRun, Run
 
-    if isinstance(fact, Baseline) and not isinstance(fact.run, Unavailable):
+    if isinstance(fact, Baseline | Cluster) and isinstance(fact.run, Run):
         return replace(fact, run=_with_log(fact.run))
     if isinstance(fact, PathRun) and not isinstance(fact.runs, Unavailable):
         return PathRun(tuple(_with_log(run) for run in fact.runs))

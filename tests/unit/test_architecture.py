@@ -55,7 +55,6 @@ KNOWN_CIRCLES = (
     },
     {"netdoctor.variables.manifests", "netdoctor.variables.shell", "netdoctor.variables.files"},
     {"netdoctor.cli.env_output", "netdoctor.cli.env"},
-    {"netdoctor.cluster.network", "netdoctor.cluster.combine"},
 )
 KNOWN_UP: set[tuple[str, str]] = set()
 # Folders whose modules depend on what is not Python: programs and files that others run.

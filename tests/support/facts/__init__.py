@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from netdoctor.cluster.observations import Cluster, Nodes, Ready
 from netdoctor.facts.base import Fact
 from netdoctor.facts.container import Container
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
@@ -533,6 +534,21 @@ def path_run(*runs: Run) -> PathRun:
     return PathRun(runs)
 
 
+def cluster(count: int = 2, /, **changes: Any) -> Cluster:
+    """As node 0 knows it: every node came, each reached the others, and they ran one all-reduce of a Gloo rank a node."""
+    everybody = range(count)
+    base = Cluster(
+        Nodes(count, 0, "h0", 29400),
+        {n: f"h{n}" for n in everybody},
+        {n: f"10.0.0.{n}" for n in everybody},
+        reach={a: {b: None for b in everybody if b != a} for a in everybody},
+        ready={n: Ready(1, "gloo", traits={"torch": "2.9"}, variables_read=True) for n in everybody},
+        first_ranks={n: n for n in everybody},
+        run=gloo_run(experiment=AllReduce("gloo", count), ranks=tuple(rank(n, mapped=()) for n in everybody)),
+    )
+    return replace(base, **changes)
+
+
 def machine(changes: Facts | None = None) -> dict[type, object]:
     """All facts of a healthy DGX H100 on one node, seen by the job; `changes` replace facts by type."""
     return {
@@ -553,5 +569,6 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         Expected: expected(),
         Baseline: baseline(),
         PathRun: path_run(),
+        Cluster: cluster(),
         **(changes or {}),
     }
