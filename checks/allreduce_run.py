@@ -8,6 +8,7 @@ from dataclasses import replace
 from netdoctor.api import (
     Accelerator,
     Baseline,
+    CommonRun,
     Expected,
     Finding,
     Gpus,
@@ -182,7 +183,7 @@ def _broken(run: Run, subject: str, measured: dict[str, object]) -> Finding:
     named = f"rank{'s' if len(run.blamed) > 1 else ''} {_list(run.blamed)}"
     measured = {**measured, "errors": {r.rank: r.error for r in run.ranks if r.error}}
     phase = next((r.phase for r in run.ranks if r.rank in run.blamed), "")
-    if run.told:
+    if isinstance(run, CommonRun) and run.told:
         how = "see allreduce.nodes"
         text = f"the all-reduce did not finish: {run.told}"
         return fail(text, subject=subject, cause=run.told_cause, how=how, measured=measured, ranks=list(run.blamed))

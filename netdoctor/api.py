@@ -33,6 +33,7 @@ from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uver
 from netdoctor.facts.runs import (
     AllReduce,
     Baseline,
+    CommonRun,
     Cure,
     Obstacle,
     PathRun,
@@ -159,6 +160,7 @@ __all__ = [
     "AllReduce",
     "Baseline",
     "Cluster",
+    "CommonRun",
     "Container",
     "Cpu",
     "Culprit",

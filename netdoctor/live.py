@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_BUDGET: Final = 300.0
 
 
+_ON_THIS_NODE: Final = ("Baseline", "PathRun")  # of the runs, those that need no other node
 # Facts that several nodes are compared by.
 _COMPARED: Final = ("Kernel", "Environ", "Libraries", "Net", "NcclChoice")
 
@@ -102,8 +103,10 @@ def run(
             names = engine.wanted(specs)
             if cluster is not None:
                 cluster.begin()
+            elif "Cluster" in names:
+                work.facts["Cluster"] = facts.unread("Cluster", Unavailable(Kind.NOT_READ, "one node alone was looked at"))
             passive = config.profile == "prolog" and cluster is None
-            if allreduce and not passive and host_root is None and set(names) & set(facts.RUNS):
+            if allreduce and not passive and host_root is None and set(names) & set(_ON_THIS_NODE):
                 session = _begin(work, config, progress, cluster)
             else:
                 why = (
@@ -139,7 +142,7 @@ def run(
 
 def _without(work: engine.Work, why: Unavailable) -> None:
     """Of the runs that are not there yet nothing is known."""
-    work.facts.update({name: facts.unread(name, why) for name in facts.RUNS if name not in work.facts})
+    work.facts.update({name: facts.unread(name, why) for name in _ON_THIS_NODE if name not in work.facts})
 
 
 def _begin(work: engine.Work, config: Config, progress: engine.Progress, cluster: ClusterSession | None) -> Session | None:

@@ -6,14 +6,14 @@ Pure, and the same on every node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from netdoctor.allreduce import verdict
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.cluster import messages, network
 from netdoctor.cluster.observations import Cluster
-from netdoctor.facts.runs import DEFAULT_SIZES, AllReduce, Path, Run, State, TorchFacts, Way
+from netdoctor.facts.runs import DEFAULT_SIZES, AllReduce, CommonRun, Path, Run, State, TorchFacts, Way
 
 PATH: Final = Path(Way.BETWEEN_NODES)
 _EARLY: Final = ("import", "rendezvous", "device", "init", "first")  # while connections are made
@@ -66,7 +66,7 @@ def combine(cluster: Cluster, made: Mapping[int, AllReduce], parts: Mapping[int,
     cluster = replace(cluster, flows=merged.flows)
     world = sum(one.ranks for one in made.values())
     hosts = {rank: host for rank in range(world) if (host := cluster.hosts.get(cluster.node_of(rank)))}
-    run = verdict.build(
+    built = verdict.build(
         replace(made[cluster.nodes.rank], ranks=world, gpus=()),
         merged.events,
         merged.interruption(),
@@ -74,7 +74,8 @@ def combine(cluster: Cluster, made: Mapping[int, AllReduce], parts: Mapping[int,
         import_seconds=own.import_seconds,
         hosts=hosts,
     )
-    run = _elect(cluster, run, made, merged.failed_nodes)
+    common = CommonRun(**{one.name: getattr(built, one.name) for one in fields(built)}, told="", told_cause="")
+    run = _elect(cluster, common, made, merged.failed_nodes)
     return replace(cluster, run=replace(run, **{name: getattr(own, name) for name in _OF_THIS_NODE}))
 
 
@@ -140,7 +141,7 @@ class _Cause:
     cause: str = "rank_died"
 
 
-def _elect(cluster: Cluster, run: Run, made: Mapping[int, AllReduce], failed_nodes: Mapping[int, str]) -> Run:
+def _elect(cluster: Cluster, run: CommonRun, made: Mapping[int, AllReduce], failed_nodes: Mapping[int, str]) -> CommonRun:
     """Where a node went away, lost its ranks or cannot be reached, the others are its victims, whatever they say."""
     if run.finished:
         return run
@@ -160,7 +161,7 @@ def _elect(cluster: Cluster, run: Run, made: Mapping[int, AllReduce], failed_nod
     return run
 
 
-def _blame(cluster: Cluster, run: Run, made: Mapping[int, AllReduce], cause: _Cause, reason: str) -> Run:
+def _blame(cluster: Cluster, run: CommonRun, made: Mapping[int, AllReduce], cause: _Cause, reason: str) -> CommonRun:
     ranks = tuple(cluster.first_ranks[n] + r for n in cause.nodes for r in range(made[n].ranks))
     return replace(run, reason=reason, blamed=ranks, told=cause.text, told_cause=cause.cause)
 

@@ -10,7 +10,7 @@ from netdoctor.compare import mtu, subnets, versions
 from netdoctor.compare.addresses import Holder, shared
 from netdoctor.compare.majority import Sides
 from netdoctor.facts.base import Fact
-from netdoctor.facts.runs import Run
+from netdoctor.facts.runs import CommonRun
 
 
 class Fault(str, Enum):
@@ -159,7 +159,7 @@ class Cluster(Fact):
     ready: Mapping[int, Ready] = field(default_factory=dict)
     refused: tuple[str, ...] = ()  # whom the master turned away
     master: tuple[Fault, str] | None = None  # why the master was not, or is no more, to be had
-    run: Run | None = None
+    run: CommonRun | None = None
     flows: Mapping[int, Mapping[str, Flow]] = field(default_factory=dict)  # from -> address of the other end
     first_ranks: Mapping[int, int] = field(default_factory=dict)  # of each node, once it is agreed what is run
     interrupted: str = ""  # why this node did not get to know all; "": it did

@@ -172,19 +172,25 @@ class Run:
     notes: tuple[str, ...] = ()  # what was done differently ("no lock: …", "as user alice")
     obstacle: Obstacle | None = None  # of a run that did not start or was not done in time; None: a recording older than this
     interpreter: str = ""  # the Python taken for the job's, and why this one, where a command had a say in it
-    told: str = ""  # what the nodes of a common run found out together about why it failed, in one sentence
-    told_cause: str = ""  # its cause
 
     @property
     def finished(self) -> bool:
         return self.state == State.FINISHED
 
 
+@dataclass(frozen=True, kw_only=True)
+class CommonRun(Run):
+    """A run of several nodes, as all of them judge it.  Its fields have no default: a recording without them is a `Run`."""
+
+    told: str  # what they found out together about a run that went wrong, in one sentence; "": no more than its ranks said
+    told_cause: str  # its cause
+
+
 @dataclass(frozen=True)
 class Baseline(Fact):
     """The all-reduce as the job would run it on this node."""
 
-    run: Run | Unavailable  # Unavailable: none was made
+    run: CommonRun | Run | Unavailable  # Unavailable: none was made
     python: str = ""
     nccl_ran: bool = False  # False: two Gloo ranks, "NCCL did not run"
 

@@ -87,7 +87,8 @@ def _run_data(fact: Any) -> Json:
     if getattr(fact, "lost", None) is not None:
         return plain(fact.lost)
     if isinstance(fact, Baseline | Cluster) and isinstance(fact.run, Run):
-        return plain(replace(fact, run=replace(fact.run, log=None)))
+        without: Any = replace(fact.run, log=None)
+        return plain(replace(fact, run=without))
     if isinstance(fact, PathRun) and not isinstance(fact.runs, Unavailable):
         return plain(PathRun(tuple(replace(run, log=None) for run in fact.runs)))
     return plain(fact)

@@ -10,7 +10,7 @@ from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.cluster.session import beside, shared
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.pci import Pci
-from netdoctor.facts.runs import AllReduce, Baseline, Obstacle, PathRun, Run, State
+from netdoctor.facts.runs import AllReduce, Baseline, CommonRun, Obstacle, PathRun, Run, State
 from netdoctor.model import Kind, Status, Unavailable
 from tests.support.facts import baseline, gloo_run, gpus, hca_run, judge, log, machine, only, path_run, pci, rank, run
 
@@ -104,10 +104,11 @@ def test_the_error_of_the_rank_that_failed_gives_the_cause(error: str, cause: st
 def test_what_all_nodes_found_counts_more_than_what_one_saw() -> None:
     common: dict[str, Any] = {"told": "nothing came from node-b on 10.0.0.2:29500", "told_cause": "firewall_connect"}
     seen = run(2, state="failed", verified=None, blamed=(1,), ranks=(rank(0), rank(1, error="Connection reset by peer")))
-    found = only(judge(allreduce_run, machine() | {Baseline: baseline(dataclasses.replace(seen, **common))}))
+    fields = {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(CommonRun(**fields, **common))}))
     assert (found.status, found.cause, found.how) == (Status.FAIL, "firewall_connect", "see allreduce.nodes")
     assert "nothing came from node-b" in found.message and found.evidence["ranks"] == [1]
-    alone = only(judge(allreduce_run, machine() | {Baseline: baseline(seen)}))
+    alone = only(judge(allreduce_run, machine() | {Baseline: baseline(CommonRun(**fields, told="", told_cause=""))}))
     assert (alone.cause, alone.how) == ("rank_died", "the rank's own error, and its NCCL log")
 
 
