@@ -430,6 +430,9 @@ STATES = {
     "interrupted": lambda: cluster(2, interrupted="interrupted by SIGINT"),
     "alone": lambda: Cluster(Nodes(1, 0, "h0", 1), {0: "h0"}),
     "alone, and interrupted": lambda: Cluster(Nodes(1, 0, "h0", 1), {0: "h0"}, interrupted="x"),
+    "alone, and without a port": lambda: Cluster(Nodes(1, 0, "h0", 1), {0: "h0"}, master=(Fault.PORT_TAKEN, "in use")),
+    "the first is gone": lambda: heard(3, gone={0: Gone("reach", "it left")}),
+    "no master, and another is gone": lambda: heard(3, master=(Fault.LOST, "gone"), gone={1: Gone("reach", "it left")}),
     "the port is taken": lambda: heard(
         2, master=(Fault.PORT_TAKEN, "port 29400 cannot be listened on: in use"), hosts={0: "h0"}
     ),
@@ -500,12 +503,18 @@ def words(name: str) -> list[dict[str, Any]]:
     return [{key: value for key in kept if (value := plain(getattr(f, key)))} for f in findings(STATES[name]())]
 
 
-TOLD = json.loads((Path(__file__).parents[1] / "data" / "allreduce_nodes.json").read_text())
+WORDS = Path(__file__).parents[1] / "data" / "allreduce_nodes.json"
+
+
+def write() -> None:
+    """`python -m tests.unit.checks.test_allreduce_nodes` writes the words again; look at the diff."""
+    data = {name: words(name) for name in STATES}
+    WORDS.write_text(json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", STATES)
 def test_the_words(name: str) -> None:
-    assert words(name) == TOLD[name]
+    assert words(name) == json.loads(WORDS.read_text(encoding="utf-8"))[name]
 
 
 @pytest.mark.parametrize("name", STATES)
@@ -521,3 +530,7 @@ def test_a_recording_says_the_same(name: str) -> None:
     assert plain(reports[0].checks) == plain(reports[1].checks)
     assert plain(reports[0].nodes) == plain(reports[1].nodes)
     assert bool(reports[0].nodes) == (made.lost is None)
+
+
+if __name__ == "__main__":
+    write()
