@@ -16,7 +16,6 @@ from netdoctor.cluster.observations import Cluster, Culprit
 from netdoctor.cluster.observations import Fault as MeetingFault
 from netdoctor.compare.traits import family as trait_family
 from netdoctor.compare.traits import title as trait_title
-from netdoctor.facts.container import Container
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
@@ -161,7 +160,6 @@ __all__ = [
     "Baseline",
     "Cluster",
     "CommonRun",
-    "Container",
     "Cpu",
     "Culprit",
     "Cure",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from netdoctor import api
 
 NAMES = """
-Accelerator Address AllReduce Baseline Cluster CommonRun Container Cpu Culprit Cure Environ Expected FROM_JOB Finding Fix
-GdrProof Gid Gpu Gpus Interrupts JobPython JobShape Kernel Kind Launcher Libraries Link LocalPorts LogFacts MeetingFault
-MemoryPolicy Module NcclChoice NcclLibrary Net Node Obstacle PathLimit PathRun Pci PciDevice PciLink Peer Plugin Provider
-Quantity RankResult Rdma RdmaDevice RdmaPort Route Run Selector Setting Severity State Status Torch TorchFacts UNLIMITED
-Unavailable Usable Uverbs Vantage VisibleGpu Way accelerator cause_of check cluster_network fail fix_container fix_environment
-fix_module fix_sysctl gdr_proof gpudirect hcas ifname interfaces library_at missing nccl_environment nccl_integer nccl_param
-nccl_ports ok out_of_memory parse_selector parse_version path_limit plugin_interfaces size_text skip trait_family trait_title
-transport unknown usable used_nccl version_text
+Accelerator Address AllReduce Baseline Cluster CommonRun Cpu Culprit Cure Environ Expected FROM_JOB Finding Fix GdrProof Gid
+Gpu Gpus Interrupts JobPython JobShape Kernel Kind Launcher Libraries Link LocalPorts LogFacts MeetingFault MemoryPolicy Module
+NcclChoice NcclLibrary Net Node Obstacle PathLimit PathRun Pci PciDevice PciLink Peer Plugin Provider Quantity RankResult Rdma
+RdmaDevice RdmaPort Route Run Selector Setting Severity State Status Torch TorchFacts UNLIMITED Unavailable Usable Uverbs
+Vantage VisibleGpu Way accelerator cause_of check cluster_network fail fix_container fix_environment fix_module fix_sysctl
+gdr_proof gpudirect hcas ifname interfaces library_at missing nccl_environment nccl_integer nccl_param nccl_ports ok
+out_of_memory parse_selector parse_version path_limit plugin_interfaces size_text skip trait_family trait_title transport
+unknown usable used_nccl version_text
 """
 
 
