@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import errno
 import json
 import socket
@@ -12,17 +13,21 @@ from typing import Any
 
 import pytest
 
+from netdoctor import engine, policy
 from netdoctor.allreduce.interruption import InterruptionKind
 from netdoctor.allreduce.sandbox import sandbox
 from netdoctor.checks.allreduce_nodes import allreduce_nodes
+from netdoctor.cli import setup
 from netdoctor.cluster import connectivity, endpoints, messages
 from netdoctor.cluster.connectivity import ProbeServer, fault_of
 from netdoctor.cluster.coordinator import PROTOCOL, Coordinator
 from netdoctor.cluster.member import MeetingError, Member
 from netdoctor.cluster.membership import Given, NodesError, find, hosts
 from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Gone, Miss, Nodes
+from netdoctor.config.load import Config
 from netdoctor.facts.net import Address, Link, Net
-from netdoctor.model import Status, Unavailable
+from netdoctor.model import CheckResult, Status, Unavailable
+from netdoctor.policy import Waiver
 from tests.support.facts import environ
 
 TORCHRUN = {
@@ -335,3 +340,31 @@ def test_where_ranks_will_listen() -> None:
     assert gloo(None, hostname_addresses=("10.9.9.9",)) == ("lo", "127.0.0.1")  # torch falls back to it
     assert gloo(None, hostname_addresses=Unavailable("timed out")) is None
     assert endpoints.endpoints_data({"Net": net})["gloo"] is None and set(endpoints.endpoints_data({})) == {"space"}
+
+
+# Where the check of the nodes runs
+
+CONFIG = Config()
+
+
+def chosen(*only: str, cluster: bool = False, config: Config = CONFIG) -> set[str]:
+    return {spec.id for spec in setup.load_checks(config, only, cluster=cluster)[0]}
+
+
+def test_a_look_at_one_node_leaves_the_others_out() -> None:
+    assert "allreduce.nodes" not in chosen()
+    assert "allreduce.nodes" in chosen(cluster=True)
+    assert chosen("allreduce.nodes") == {"allreduce.nodes"}
+    (found,) = engine.judge(allreduce_nodes.__netdoctor_check__, {})  # type: ignore[attr-defined]
+    assert (found.status, found.how) == (Status.UNKNOWN, "run `netdoctor allreduce` on every node")
+
+
+def test_the_configuration_knows_the_check(capsys: pytest.CaptureFixture[str]) -> None:
+    until = datetime.date(2999, 1, 1)
+    waiver = Waiver("allreduce.nodes", "known", until)
+    assert "allreduce.nodes" in chosen(
+        cluster=True, config=dataclasses.replace(CONFIG, disabled=("allreduce.nodes",), waivers=(waiver,))
+    )
+    assert capsys.readouterr().err == ""
+    (result,) = policy.decide((CheckResult("allreduce.nodes", "", "", ()),), disabled=("allreduce.nodes",))[0]
+    assert result.status is Status.UNKNOWN
