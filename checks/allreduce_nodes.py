@@ -23,8 +23,6 @@ from netdoctor.api import (
     fail,
     ok,
     skip,
-    trait_family,
-    trait_title,
     unknown,
 )
 
@@ -176,7 +174,7 @@ def _unreachable_listeners(cluster: Cluster) -> Iterator[Fault]:
 
 def _mtus(cluster: Cluster) -> Iterator[Fault]:
     """One network, several MTUs: frames above the smaller one are dropped by whoever has it, without a word."""
-    by_name = {trait for trait, _ in cluster.differences()}
+    by_name = {one.trait for one in cluster.differences()}
     for one in cluster.mtus():
         if any(f"mtu {port.interface}" in by_name for port in one.ports):
             continue  # interfaces of one name: that is a difference of traits
@@ -304,9 +302,9 @@ def _failed_ranks(cluster: Cluster) -> Iterator[Fault]:
 
 def _differing(cluster: Cluster) -> Iterator[Fault]:
     """Versions and variables that are not the same everywhere."""
-    for trait, sides in cluster.differences():
-        kind, what, most = trait_family(trait), trait_title(trait), sides.majority
-        values = sorted((node, value) for value, nodes in sides.values.items() for node in nodes)
+    for one in cluster.differences():
+        kind, what, most = one.family, one.title, one.sides.majority
+        values = sorted((node, value) for value, nodes in one.sides.values.items() for node in nodes)
         if most is None:
             told = "; ".join(f"{cluster.name(node)}: {value}" for node, value in values[:SHOWN])
             yield (
@@ -317,7 +315,7 @@ def _differing(cluster: Cluster) -> Iterator[Fault]:
                     cause=kind.cause,
                     severity=kind.severity,
                     expected="the same on every node",
-                    trait=trait,
+                    trait=one.trait,
                     values={str(node): value for node, value in values},
                 ),
             )
@@ -332,7 +330,7 @@ def _differing(cluster: Cluster) -> Iterator[Fault]:
                         cause=kind.cause,
                         severity=kind.severity,
                         expected=most,
-                        trait=trait,
+                        trait=one.trait,
                         value=value,
                         others=most,
                     ),

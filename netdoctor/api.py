@@ -14,8 +14,6 @@ from netdoctor.causes import CAUSES
 from netdoctor.cluster import network as cluster_network
 from netdoctor.cluster.observations import Cluster, Culprit
 from netdoctor.cluster.observations import Fault as MeetingFault
-from netdoctor.compare.traits import family as trait_family
-from netdoctor.compare.traits import title as trait_title
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
@@ -245,8 +243,6 @@ __all__ = [
     "plugin_interfaces",
     "size_text",
     "skip",
-    "trait_family",
-    "trait_title",
     "transport",
     "unknown",
     "usable",

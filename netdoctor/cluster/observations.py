@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from netdoctor.compare import mtu, subnets, versions
-from netdoctor.compare.addresses import Holder, shared
-from netdoctor.compare.majority import Sides
 from netdoctor.facts.base import Fact
 from netdoctor.facts.runs import CommonRun
+
+# The rules between nodes are imported where they are asked for: every look at one node imports this module, none asks them.
+if TYPE_CHECKING:
+    from netdoctor.compare import mtu, versions
 
 
 class Fault(str, Enum):
@@ -76,6 +78,8 @@ class OwnAddress:
 
     def network(self) -> str | None:
         """None where no other host can be in it."""
+        from netdoctor.compare import subnets
+
         found = subnets.network(self.ip, self.prefix)
         return None if found is None or subnets.of_one_host(self.ip) else found
 
@@ -192,25 +196,33 @@ class Cluster(Fact):
 
     # Rules between nodes, by what they told
 
-    def differences(self) -> Iterable[tuple[str, Sides[int]]]:
+    def differences(self) -> list[versions.Difference[int]]:
         """Traits that are not the same everywhere, by name."""
+        from netdoctor.compare import versions
+
         told = (versions.Alike(one.traits, one.variables_read, (node,)) for node, one in sorted(self.ready.items()))
-        return sorted(versions.differences(told), key=lambda pair: pair[0])
+        return sorted(versions.differences(told), key=lambda one: one.trait)
 
-    def mtus(self) -> Iterable[mtu.Difference[int]]:
+    def mtus(self) -> list[mtu.Difference[int]]:
         """Networks of the meeting on which nodes have different MTUs."""
-        return mtu.differences(self._ports())
+        from netdoctor.compare import mtu
 
-    def _ports(self) -> Iterable[mtu.Port[int]]:
+        ports = (mtu.Port(node, network, own.interface, own.mtu) for node, network, own in self._in_networks())
+        return list(mtu.differences(ports))
+
+    def _in_networks(self) -> Iterable[tuple[int, str, OwnAddress]]:
+        """Of each node, its address in each network of the meeting: the one that it came with, else its first."""
         for network in self._networks():
             for node, place in sorted(self.endpoints.items()):
                 own = [one for one in place.addresses if one.network() == network]
                 exact = [one for one in own if one.ip == self.addresses.get(node)]
                 for one in (exact or own)[:1]:
-                    yield mtu.Port(node, network, one.interface, one.mtu)
+                    yield node, network, one
 
     def shared_addresses(self) -> dict[str, dict[int, str]]:
         """Addresses of the meeting's networks that several hosts have: address -> node -> interface."""
+        from netdoctor.compare.addresses import Holder, shared
+
         networks = self._networks()
         holders = (
             Holder(node, one.ip, one.interface)

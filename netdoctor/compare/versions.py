@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from netdoctor.compare.majority import N, Sides
-from netdoctor.compare.traits import NOT_SET
+from netdoctor.compare.traits import NOT_SET, Family, family, title
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,23 @@ class Alike(Generic[N]):
         return self.traits.get(trait, NOT_SET if self.variables_read and trait.startswith("env ") else None)
 
 
-def differences(told: Iterable[Alike[N]]) -> Iterator[tuple[str, Sides[N]]]:
+@dataclass(frozen=True)
+class Difference(Generic[N]):
+    """A trait that has more than one value."""
+
+    trait: str
+    sides: Sides[N]
+
+    @property
+    def title(self) -> str:
+        return title(self.trait)
+
+    @property
+    def family(self) -> Family:
+        return family(self.trait)
+
+
+def differences(told: Iterable[Alike[N]]) -> Iterator[Difference[N]]:
     """Every trait that has more than one value."""
     every = list(told)
     for name in dict.fromkeys(name for one in every for name in one.traits):
@@ -36,4 +52,4 @@ def differences(told: Iterable[Alike[N]]) -> Iterator[tuple[str, Sides[N]]]:
                 unknown += len(one.nodes)
             else:
                 values.setdefault(value, []).extend(one.nodes)
-        yield name, Sides(values, unknown)
+        yield Difference(name, Sides(values, unknown))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from netdoctor.compare.majority import Sides
-from netdoctor.compare.traits import family, title
-from netdoctor.compare.versions import Alike, differences
+from netdoctor.compare.versions import Alike, Difference, differences
 from netdoctor.fleet.groups import Group
 from netdoctor.model import Severity
 
@@ -47,18 +45,18 @@ def _rows(index: int, group: Group) -> Iterator[Drift]:
             key = (id(node.run.traits), node.run.env_read)
             alike.setdefault(key, (node.run.traits, []))[1].append(node.name)
     told = [Alike(traits, env_read, names) for (_, env_read), (traits, names) in alike.items()]
-    return (_row(index, name, sides) for name, sides in differences(told))
+    return (_row(index, one) for one in differences(told))
 
 
-def _row(index: int, name: str, sides: Sides[str]) -> Drift:
-    kind, majority = family(name), sides.majority
+def _row(index: int, one: Difference[str]) -> Drift:
+    sides, majority = one.sides, one.sides.majority
     others = [(value, sorted(nodes)) for value, nodes in sides.values.items() if value != majority]
     return Drift(
         index,
-        name,
-        title(name),
-        kind.cause,
-        kind.severity,
+        one.trait,
+        one.title,
+        one.family.cause,
+        one.family.severity,
         majority,
         sorted(others, key=lambda pair: (-len(pair[1]), pair[0])),
         0 if majority is None else len(sides.values[majority]),

@@ -11,7 +11,7 @@ NcclChoice NcclLibrary Net Node Obstacle PathLimit PathRun Pci PciDevice PciLink
 RdmaDevice RdmaPort Route Run Selector Setting Severity State Status Torch TorchFacts UNLIMITED Unavailable Usable Uverbs
 Vantage VisibleGpu Way accelerator cause_of check cluster_network fail fix_container fix_environment fix_module fix_sysctl
 gdr_proof gpudirect hcas ifname interfaces library_at missing nccl_environment nccl_integer nccl_param nccl_ports ok
-out_of_memory parse_selector parse_version path_limit plugin_interfaces size_text skip trait_family trait_title transport
+out_of_memory parse_selector parse_version path_limit plugin_interfaces size_text skip transport
 unknown usable used_nccl version_text
 """
 
