@@ -47,7 +47,9 @@ def _look(given: preflight.Given, here: Nodes, limits: Limits, config: Config, o
         except setup.UsageError as error:
             host.close()
             return setup.refuse(error, given.format, given.output)
-        outcome = live.run(host, config, specs, extra, host_root=None, allreduce=True, progress=session.say, cluster=session)
+        outcome = live.run(
+            host, config, specs, extra, host_root=None, allreduce=True, progress=session.progress, cluster=session
+        )
     finally:
         session.close("" if session.cluster.run is not None else "ended before the run")
     decide = setup.decider(config, only, outcome.partial, must=("allreduce.run", NODES))

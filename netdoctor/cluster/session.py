@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 WAIT: Final = 120.0  # seconds for all nodes to come: pods and job steps start within a minute or two of each other
 BUDGET: Final = 300.0  # seconds for the run
 SILENCE: Final = 20.0  # seconds without a sign of life (they come twice a second) until a node counts as silent
-LOOK: Final = 60.0  # to look at the node: asking.PATIENCE, and some slack
+LOOK: Final = 60.0  # to look at the node: children.PATIENCE, and some slack
 REACH: Final = 15.0  # three tries that time out, one after the other, and some slack
 _STALLS: Final = ("rendezvous", "init", "first", "timed", "verify", "done")
 
@@ -60,9 +60,9 @@ class Limits:
 class ClusterSession:
     """One node's session: `begin` as early as possible, `run` when the facts are there, `close` in any case."""
 
-    def __init__(self, nodes: Nodes, limits: Limits, say: Callable[[str], None]) -> None:
+    def __init__(self, nodes: Nodes, limits: Limits, progress: Callable[[str], None]) -> None:
         self.cluster = Cluster(nodes)
-        self.limits, self.say = limits, say
+        self.limits, self.progress = limits, progress
         self.member = Member(nodes, limits.of_subjects(), limits.silence())
         self.begun = time.monotonic()
         self.beside: tuple[int, ...] = ()  # nodes of this run on this very machine
@@ -117,13 +117,13 @@ class ClusterSession:
 
     def _run(self, session: Session | None, facts: Mapping[str, Any]) -> Baseline | Unavailable:
         limits = self.member.limits
-        self.say("waiting for the other nodes")
+        self.progress("waiting for the other nodes")
         joined = self._wait("join", limits["join"])
         if self.cluster.gone:
             return Unavailable(self._lacking(), str(combine.experiments(self.cluster)))
         self.member.send("place", data=endpoints_data(facts))
         self._wait("place", limits["place"])
-        self.say("trying the other nodes")
+        self.progress("trying the other nodes")
         known = {n: said for n, said in joined.items() if isinstance(said, Mapping)}
         self.beside = beside(known, self.cluster.nodes.rank)
         reached, taken = self.member.reach(known, self.cluster.endpoints)
@@ -135,7 +135,7 @@ class ClusterSession:
         if isinstance(made, str) or session is None:
             return Unavailable(self._lacking(), str(made))
         self.cluster = replace(self.cluster, first_ranks=combine.first_ranks(made))
-        self.say("all-reduce across the nodes")
+        self.progress("all-reduce across the nodes")
         return self._reduce(session, made)
 
     def _lacking(self) -> Kind:
@@ -193,8 +193,11 @@ class ClusterSession:
             self._without(error)
             self.cluster = replace(self.cluster, gone={0: Gone("result", str(error)), **self.cluster.gone})
             parts = {nodes.rank: told}
-        self.cluster = combine.combine(self.cluster, made, parts, mine)
-        run = self.cluster.run or mine
+        met = combine.combine(self.cluster, made, parts, mine)
+        run = met.run
+        assert run is not None
+        # The log stays with this node's own baseline: what the nodes say together rests on nothing that one of them has alone.
+        self.cluster = replace(met, run=replace(run, log=None, log_text="", output=""))
         return Baseline(run, session.python, own.backend == "nccl" and run.state != State.NOT_STARTED)
 
     def _store(self, deadline: float) -> int:

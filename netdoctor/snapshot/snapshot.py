@@ -81,14 +81,12 @@ def loads(text: str) -> Snapshot:
 
 def _run_data(fact: Any) -> Json:
     """A run fact as data.  Parsed logs are left out: they are made again from the log's text."""
-    from netdoctor.cluster.observations import Cluster
-    from netdoctor.facts.runs import Baseline, PathRun, Run
+    from netdoctor.facts.runs import Baseline, PathRun
 
     if getattr(fact, "lost", None) is not None:
         return plain(fact.lost)
-    if isinstance(fact, Baseline | Cluster) and isinstance(fact.run, Run):
-        without: Any = replace(fact.run, log=None)
-        return plain(replace(fact, run=without))
+    if isinstance(fact, Baseline) and not isinstance(fact.run, Unavailable):
+        return plain(replace(fact, run=replace(fact.run, log=None)))
     if isinstance(fact, PathRun) and not isinstance(fact.runs, Unavailable):
         return plain(PathRun(tuple(replace(run, log=None) for run in fact.runs)))
     return plain(fact)
@@ -112,10 +110,9 @@ def _run_fact(name: str, entry: Any) -> Any:
 
 def with_logs(fact: Any) -> Any:
     """The run fact with the logs of its runs parsed."""
-    from netdoctor.cluster.observations import Cluster
-    from netdoctor.facts.runs import Baseline, PathRun, Run
+    from netdoctor.facts.runs import Baseline, PathRun
 
-    if isinstance(fact, Baseline | Cluster) and isinstance(fact.run, Run):
+    if isinstance(fact, Baseline) and not isinstance(fact.run, Unavailable):
         return replace(fact, run=_with_log(fact.run))
     if isinstance(fact, PathRun) and not isinstance(fact.runs, Unavailable):
         return PathRun(tuple(_with_log(run) for run in fact.runs))
