@@ -11,6 +11,9 @@ from netdoctor.allreduce.cause import cause_of, out_of_memory
 from netdoctor.allreduce.limits import Limit as PathLimit
 from netdoctor.allreduce.limits import path_limit
 from netdoctor.causes import CAUSES
+from netdoctor.cluster import network as cluster_network
+from netdoctor.cluster.observations import Cluster, Culprit
+from netdoctor.cluster.observations import Fault as MeetingFault
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
@@ -155,8 +158,10 @@ __all__ = [
     "Address",
     "AllReduce",
     "Baseline",
+    "Cluster",
     "CommonRun",
     "Cpu",
+    "Culprit",
     "Cure",
     "DeviceNames",
     "Environ",
@@ -177,6 +182,7 @@ __all__ = [
     "Link",
     "LocalPorts",
     "LogFacts",
+    "MeetingFault",
     "MemoryPolicy",
     "Module",
     "NcclChoice",
@@ -216,6 +222,7 @@ __all__ = [
     "affinity",
     "cause_of",
     "check",
+    "cluster_network",
     "fail",
     "fix_container",
     "fix_environment",

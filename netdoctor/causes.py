@@ -62,7 +62,7 @@ _ROWS: Final = (
         "NCCL or Gloo takes the wrong network interface",
         _C,
         "hangs at start, or traffic crosses a slow network",
-        ("net.socket_ifname",),
+        ("net.socket_ifname", "allreduce.nodes"),
         (
             "NCCL src/misc/socket.cc, ncclFindInterfaces",
             "NCCL user guide: Environment Variables, NCCL_SOCKET_IFNAME",
@@ -73,7 +73,7 @@ _ROWS: Final = (
         "Not enough ports to connect all ranks",
         _C,
         "handshakes stall or fail: `Address already in use`",
-        ("net.port_range",),
+        ("net.port_range", "allreduce.nodes"),
         (
             "NCCL src/bootstrap.cc and src/misc/socket.cc (what is bound)",
             "Linux Documentation/networking/ip-sysctl.rst, ip_local_port_range",
@@ -85,7 +85,7 @@ _ROWS: Final = (
         "Ranks cannot reach each other's ports",
         _C,
         "the job hangs until a timeout of minutes to hours",
-        ("net.socket_ifname", "allreduce.run"),
+        ("net.socket_ifname", "allreduce.run", "allreduce.nodes"),
         (
             "NCCL src/misc/socket.cc (connect and its retries)",
             "NCCL user guide: Troubleshooting, Networking issues",
@@ -107,7 +107,7 @@ _ROWS: Final = (
         "Two NCCL versions meet",
         _C,
         "refused from NCCL 2.23.4, before that hangs or corrupt handshakes",
-        ("nccl.version",),
+        ("nccl.version", "allreduce.nodes"),
         ("NCCL src/bootstrap.cc and src/init.cc (versions are compared at init)",),
     ),
     Cause(
@@ -175,7 +175,7 @@ _ROWS: Final = (
         "A network plugin is not loaded, too old or not the right one",
         _C,
         "NCCL takes its built-in network: often TCP",
-        ("nccl.version",),
+        ("nccl.version", "allreduce.nodes"),
         (
             "NCCL src/plugin/net.cc",
             "NCCL user guide: Environment Variables, NCCL_NET_PLUGIN",
@@ -250,7 +250,7 @@ _ROWS: Final = (
         "MTU differs along the path",
         _C,
         "small messages pass, full-size packets vanish",
-        ("net.socket_ifname",),
+        ("net.socket_ifname", "allreduce.nodes"),
         ("RFC 1191 (Path MTU discovery) and RFC 2923 (its black holes)",),
     ),
     Cause(
@@ -258,7 +258,7 @@ _ROWS: Final = (
         "A link runs below its capability or flaps",
         _W,
         "everybody waits for the slowest link",
-        ("allreduce.bandwidth",),
+        ("allreduce.bandwidth", "allreduce.nodes"),
         (
             "Linux Documentation/ABI/testing/sysfs-bus-pci, current_link_speed",
             "Linux Documentation/ABI/stable/sysfs-class-infiniband",
@@ -280,7 +280,7 @@ _ROWS: Final = (
         "One rank is slower than the others",
         _W,
         "everybody waits for it",
-        ("allreduce.run",),
+        ("allreduce.run", "allreduce.nodes"),
         ("NCCL user guide: Troubleshooting, RAS",),
     ),
     Cause(
@@ -288,7 +288,7 @@ _ROWS: Final = (
         "A collective does not finish",
         _C,
         "GPU hours burn until a watchdog ends the job",
-        ("allreduce.run",),
+        ("allreduce.run", "allreduce.nodes"),
         (
             "NCCL user guide: Troubleshooting, RAS",
             "PyTorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (watchdog)",
@@ -307,7 +307,7 @@ _ROWS: Final = (
         "Bandwidth is far below what the path can carry",
         _W,
         "steps take longer than they must",
-        ("allreduce.bandwidth",),
+        ("allreduce.bandwidth", "allreduce.nodes"),
         (
             "nccl-tests doc/PERFORMANCE.md (bus bandwidth)",
             "NCCL src/graph/tuning.cc",
@@ -318,7 +318,7 @@ _ROWS: Final = (
         "A rank died; the others are its victims",
         _C,
         "the job ends or hangs",
-        ("allreduce.run",),
+        ("allreduce.run", "allreduce.nodes"),
         (
             "PyTorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp",
             "PyTorch torch/distributed/elastic",
@@ -356,16 +356,23 @@ _ROWS: Final = (
         "A node differs from most nodes of its kind",
         _W,
         "one node behaves unlike the others: the hardest faults to find by hand",
+        ("allreduce.nodes",),
     ),
     Cause(
         "duplicate_address",
         "Two nodes claim the same address or the same name",
         _C,
         "connections reach the wrong node: hangs and resets that move around",
-        (),
+        ("allreduce.nodes",),
         ("RFC 5227 (IPv4 address conflict detection)",),
     ),
-    Cause("missing_node", "An expected node gave no report", _C, "the job starts without it, or waits for it"),
+    Cause(
+        "missing_node",
+        "An expected node gave no report",
+        _C,
+        "the job starts without it, or waits for it",
+        ("allreduce.nodes",),
+    ),
     Cause("other", "Another cause", _W, "unknown", ()),
 )
 

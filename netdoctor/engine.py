@@ -76,10 +76,16 @@ def _complete(spec: CheckSpec, finding: Finding) -> Finding:
     return replace(finding, check=spec.id, cause=cause, severity=severity if finding.status is Status.FAIL else None)
 
 
-def judge_all(work: Work) -> None:
-    """Judge every check that was not judged yet."""
+def needs_fact(spec: CheckSpec, name: str) -> bool:
+    from netdoctor.plugins import needs
+
+    return any(need.type.__name__ == name for need in needs(spec))
+
+
+def judge_all(work: Work, of: str | None = None) -> None:
+    """Judge every check that was not judged yet; `of`: only those that need the fact of that name."""
     for spec in work.specs:
-        if spec.id not in work.findings:
+        if spec.id not in work.findings and (of is None or needs_fact(spec, of)):
             begin = time.perf_counter()
             work.findings[spec.id] = judge(spec, work.facts)
             work.seconds[f"check {spec.id}"] = time.perf_counter() - begin
@@ -113,6 +119,7 @@ def report(work: Work, decide: Decide, profile: str, partial: str | None = None)
             "runs": [_run_figures(run) for run in runs(work.facts)],
         },
         partial=partial,
+        nodes=cluster.section() if (cluster := work.facts.get("Cluster")) is not None and cluster.lost is None else {},
         **_inventory(work.facts),
     )
 

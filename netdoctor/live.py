@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from netdoctor import engine
 from netdoctor.facts import registry as facts
@@ -22,6 +22,7 @@ from netdoctor.process import signals
 if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session
     from netdoctor.api import CheckSpec
+    from netdoctor.cluster.session import ClusterSession
     from netdoctor.config.load import Config
 
 # For all all-reduces of one preflight.  `import torch` alone takes minutes on a cold network file system; NCCL's own
@@ -29,20 +30,9 @@ if TYPE_CHECKING:
 DEFAULT_BUDGET: Final = 300.0
 
 
+_ON_THIS_NODE: Final = ("Baseline", "PathRun")  # of the runs, those that need no other node
 # Facts that several nodes are compared by.
 _COMPARED: Final = ("Kernel", "Environ", "Libraries", "Net", "NcclChoice")
-
-
-class Together(Protocol):
-    """What does this node's part of an all-reduce of several nodes."""
-
-    limits: Mapping[str, float]  # of the runner
-
-    def begin(self) -> None:
-        """Come to the others, before the (slower) look at the node."""
-
-    def baseline(self, session: Session | None, facts: dict[str, Any]) -> Any:
-        """The Baseline, or why there is none.  `session` is None where no Python was found."""
 
 
 class Interrupted(BaseException):
@@ -99,9 +89,9 @@ def run(
     host_root: str | None,
     allreduce: bool,
     progress: engine.Progress,
-    together: Together | None = None,
+    cluster: ClusterSession | None = None,
 ) -> Outcome:
-    """Look, run (`together`: with other nodes), judge.
+    """Look, run (`cluster`: with other nodes), judge.
 
     Never raises for what a machine may do; an interruption gives a partial outcome.
     """
@@ -112,11 +102,13 @@ def run(
     try:
         with interruptible():
             names = engine.wanted(specs)
-            if together is not None:
-                together.begin()
-            passive = config.profile == "prolog" and together is None
-            if allreduce and not passive and host_root is None and set(names) & set(facts.RUNS):
-                session = _begin(work, config, progress, together)
+            if cluster is not None:
+                cluster.begin()
+            elif "Cluster" in names:
+                work.facts["Cluster"] = facts.unread("Cluster", Unavailable(Kind.NOT_READ, "one node alone was looked at"))
+            passive = config.profile == "prolog" and cluster is None
+            if allreduce and not passive and host_root is None and set(names) & set(_ON_THIS_NODE):
+                session = _begin(work, config, progress, cluster)
             else:
                 why = (
                     "a mounted root is looked at"
@@ -129,15 +121,18 @@ def run(
             progress("looking at the node")
             facts.prefetch(host, facts.closure(names))
             engine.collect(work, names)
-            if together is not None:
-                _with_others(work, session, together)
+            if cluster is not None:
+                _with_others(work, session, cluster)
             elif session is not None:
                 _all_reduces(work, session, names, config, progress)
             engine.judge_all(work)
-            if session is not None and together is None:
+            if session is not None and cluster is None:
                 _cures(work, session, config, progress)
     except Interrupted as stop:
         outcome.partial, outcome.signal = f"interrupted by {stop}", stop.number
+        if cluster is not None:  # what the nodes told so far is judged all the same
+            work.facts["Cluster"] = replace(cluster.cluster, interrupted=outcome.partial)
+            engine.judge_all(work, of="Cluster")
         _without(work, Unavailable(Kind.NO_BUDGET, outcome.partial))
     finally:
         if session is not None:
@@ -148,10 +143,10 @@ def run(
 
 def _without(work: engine.Work, why: Unavailable) -> None:
     """Of the runs that are not there yet nothing is known."""
-    work.facts.update({name: facts.unread(name, why) for name in facts.RUNS if name not in work.facts})
+    work.facts.update({name: facts.unread(name, why) for name in _ON_THIS_NODE if name not in work.facts})
 
 
-def _begin(work: engine.Work, config: Config, progress: engine.Progress, together: Together | None) -> Session | None:
+def _begin(work: engine.Work, config: Config, progress: engine.Progress, cluster: ClusterSession | None) -> Session | None:
     """Start the job's Python, so that its import of torch runs beside the probes; None where that cannot be."""
     from netdoctor.allreduce.runner import Session
     from netdoctor.facts.library_search import job_python
@@ -165,14 +160,14 @@ def _begin(work: engine.Work, config: Config, progress: engine.Progress, togethe
         _without(work, python)
         return None
     progress(f"starting {python.path} ({python.why})")
-    session = Session(python.path, dict(os.environ), user=config.user, limits=together.limits if together else None)
+    session = Session(python.path, dict(os.environ), user=config.user, limits=cluster.limits.runner() if cluster else None)
     if config.command is not None:
         session.interpreter = f"{python.path} ({python.why})"
     session.start()
     return session
 
 
-def _with_others(work: engine.Work, session: Session | None, together: Together) -> None:
+def _with_others(work: engine.Work, session: Session | None, cluster: ClusterSession) -> None:
     """The all-reduce of several nodes as this node's baseline.  The path of one node alone is the preflight's to prove."""
     from netdoctor.allreduce import plan
     from netdoctor.facts.runs import PathRun
@@ -180,7 +175,8 @@ def _with_others(work: engine.Work, session: Session | None, together: Together)
 
     engine.collect(work, (*plan.NEEDS, *_COMPARED))
     begin = time.perf_counter()
-    work.facts["Baseline"] = with_logs(facts.there("Baseline", together.baseline(session, work.facts)))
+    work.facts["Baseline"] = with_logs(facts.there("Baseline", cluster.run(session, work.facts)))
+    work.facts["Cluster"] = cluster.cluster
     work.facts["PathRun"] = PathRun(())
     work.seconds["Baseline"] = time.perf_counter() - begin
 
@@ -201,8 +197,6 @@ def _all_reduces(work: engine.Work, session: Session, names: Sequence[str], conf
 
 def _cures(work: engine.Work, session: Session, config: Config, progress: engine.Progress) -> None:
     """Try what should mend a fail, in interleaved pairs, and attach what it gained."""
-    from dataclasses import replace
-
     from netdoctor.allreduce.comparison import compare
 
     deadline = time.monotonic() + min(60.0, (config.budget_s or DEFAULT_BUDGET) / 2)

@@ -52,6 +52,11 @@ def line(value: object, limit: int = 200) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def as_line(value: object, limit: int = 300) -> str:
+    """`line` of whatever stands where a text is expected."""
+    return line(value if isinstance(value, str) else str(value), limit)
+
+
 def safe_name(text: str) -> bool:
     """Whether `text` may be a file, node or label name as it is: ``^[A-Za-z0-9._-]{1,253}$``, and not ``.`` or ``..``."""
     return _SAFE_NAME.fullmatch(text) is not None and text not in {".", ".."}

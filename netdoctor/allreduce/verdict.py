@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final
 
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
@@ -41,7 +42,12 @@ class Rank:
     verified: dict[int, int] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)
     affinity: Mapping[str, Any] = field(default_factory=dict)
+    host: str = ""  # of a run of several nodes
     interrupted: float | None = None  # when the runner began to end it: what comes later is the runner's own doing
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank} ({self.host})" if self.host else f"rank {self.rank}"
 
     @property
     def phase(self) -> str:
@@ -124,9 +130,15 @@ def build(
     *,
     facts: TorchFacts | None = None,
     import_seconds: float | None = None,
+    hosts: Mapping[int, str] = MappingProxyType({}),
 ) -> Run:
-    """The run that these events tell of.  `interruption` is None where every rank ended by itself."""
+    """The run that these events tell of.  `interruption` is None where every rank ended by itself.
+
+    `hosts` are those of the ranks, where they are on several nodes.
+    """
     ranks = ranks_of(experiment.ranks, events)
+    for rank in ranks:
+        rank.host = hosts.get(rank.rank, "")
     if interruption is not None:
         for rank in ranks:
             rank.interrupted = interruption.times[rank.rank] if interruption.times else interruption.time
@@ -179,13 +191,13 @@ def _state(
         return State.FINISHED, "; ".join(f"{_end(r)} after its work was done" for r in late if interruption is None), ()
     interruption = interruption or Interruption(InterruptionKind.LOST, 0.0, text="the ranks ended without a word")
     slowest = min(ranks, key=lambda r: r.order)
-    where = f"rank {slowest.rank} in phase {slowest.phase}"
+    where = f"{slowest.name} in phase {slowest.phase}"
     if slowest.order <= PHASES.index("import"):
         return State.NOT_STARTED, interruption.text or f"{where} when the time was over", ()
     if interruption.kind != InterruptionKind.STALLED or slowest.phase == "device":
         return State.UNFINISHED, interruption.text or f"{where} when the time was over", ()
     blamed = _missing(ranks, interruption)
-    named = ", ".join(f"rank {n}" for n in blamed)
+    named = ", ".join(ranks[n].name for n in blamed)
     what = {"rendezvous": "the rendezvous", "init": "initialisation"}.get(slowest.phase, "a collective")
     text = f"no progress in {what} for {interruption.seconds:.0f} s"
     if not named:
@@ -221,16 +233,16 @@ def _behind(place: Mapping[int, int]) -> tuple[int, ...]:
 
 
 def _why(rank: Rank) -> str:
-    return f"rank {rank.rank} in phase {rank.phase}: {rank.error}" if rank.error else f"{_end(rank)} in phase {rank.phase}"
+    return f"{rank.name} in phase {rank.phase}: {rank.error}" if rank.error else f"{_end(rank)} in phase {rank.phase}"
 
 
 def _end(rank: Rank) -> str:
     if rank.exit is not None and rank.exit < 0:
         try:
-            return f"rank {rank.rank} was ended by {signal.Signals(-rank.exit).name}"
+            return f"{rank.name} was ended by {signal.Signals(-rank.exit).name}"
         except ValueError:
-            return f"rank {rank.rank} was ended by signal {-rank.exit}"
-    return f"rank {rank.rank} exited with status {rank.exit}"
+            return f"{rank.name} was ended by signal {-rank.exit}"
+    return f"{rank.name} exited with status {rank.exit}"
 
 
 def _result(rank: Rank) -> RankResult:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
-from netdoctor import __version__, engine, live
+from netdoctor import engine, live
 from netdoctor.cli import preflight, run, setup
 from netdoctor.cluster import membership
-from netdoctor.cluster.session import Limits, Together
+from netdoctor.cluster.session import ClusterSession, Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from netdoctor.allreduce.runner import Session
+    from netdoctor.cluster.observations import Nodes
     from netdoctor.config.load import Config
-    from netdoctor.model import Unavailable
+
+NODES: Final = "allreduce.nodes"  # runs whatever is selected: without it nobody would say which node is missing
 
 
 def allreduce(given: preflight.Given, place: membership.Given, limits: Limits, only: tuple[str, ...], *, quiet: bool) -> int:
@@ -39,47 +38,23 @@ def allreduce(given: preflight.Given, place: membership.Given, limits: Limits, o
     return code
 
 
-def _look(
-    given: preflight.Given, here: membership.Nodes, limits: Limits, config: Config, only: tuple[str, ...], quiet: bool
-) -> int:
-    from netdoctor.cluster import findings
-
-    progress = preflight.silent if quiet else preflight.say
-    together = Together(here, limits, progress)
-    part = Part(together, config)
+def _look(given: preflight.Given, here: Nodes, limits: Limits, config: Config, only: tuple[str, ...], quiet: bool) -> int:
+    session = ClusterSession(here, limits, preflight.silent if quiet else preflight.say)
     try:
         host = live.look(config, None, everything=not only)
         try:
-            specs, extra = setup.load_checks(config, only)
+            specs, extra = setup.load_checks(config, (*only, NODES) if only else (), cluster=True)
         except setup.UsageError as error:
             host.close()
             return setup.refuse(error, given.format, given.output)
-        outcome = live.run(host, config, specs, extra, host_root=None, allreduce=True, progress=progress, together=part)
+        outcome = live.run(
+            host, config, specs, extra, host_root=None, allreduce=True, progress=session.progress, cluster=session
+        )
     finally:
-        together.close("" if together.heard.run is not None else "ended before the run")
-    outcome.work.extra = (*outcome.work.extra, findings.result(together.heard, outcome.partial))
-    decide = setup.decider(config, only, outcome.partial, must=("allreduce.run", findings.ID))
+        session.close("" if session.cluster.run is not None else "ended before the run")
+    decide = setup.decider(config, only, outcome.partial, must=("allreduce.run", NODES))
     report = engine.report(outcome.work, decide, config.profile, outcome.partial)
-    report = replace(report, nodes=findings.section(together.heard))
     if given.termination_log is not None:
         setup.last_words(report, given.termination_log)
     code = setup.deliver(report, given.format, given.output, given.exit_style, sys.stdout)
     return 128 + outcome.signal if outcome.signal else code
-
-
-class Part:
-    """What `live.run` does in the place of this node's own all-reduces."""
-
-    def __init__(self, together: Together, config: Config) -> None:
-        self.together, self.config = together, config
-        self.limits: Mapping[str, float] = together.limits.runner()
-
-    def begin(self) -> None:
-        self.together.begin()
-
-    def baseline(self, session: Session | None, facts: dict[str, Any]) -> Any | Unavailable:
-        from netdoctor.cluster.findings import chosen
-        from netdoctor.compare.traits import traits
-        from netdoctor.facts.inventory import inventory
-
-        return self.together.run(session, facts, chosen(*traits(inventory(facts), __version__)))

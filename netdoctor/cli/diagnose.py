@@ -29,7 +29,7 @@ def run(
         config = setup.configuration(None, _given(snapshot.policy, profile, fail_on, checks_dir))
         config = _with_policy(config, snapshot.policy)
         chosen = only or snapshot.selected
-        specs, extra = setup.load_checks(config, only)
+        specs, extra = setup.load_checks(config, only, cluster="Cluster" in snapshot.runs)
     except setup.UsageError as error:
         return setup.refuse(error, format, output)
     except (SnapshotError, OSError, UnicodeDecodeError) as error:

@@ -27,15 +27,6 @@ _PLACES: Final = {
 }
 # Results that no file of checks gives, by id.
 _ELSEWHERE: Final = {
-    "allreduce.nodes": (
-        "allreduce.nodes: Every node of the run is there, reachable, and runs the same",
-        "",
-        "Of `netdoctor allreduce` only: what all nodes of the run say together.  It names a node that is missing, late or",
-        "unreachable, whose path drops large packets, that loses packets or is slower than all others, whose versions or NCCL",
-        "variables differ, and whose rank died or stopped.",
-        "",
-        "when it fails: the finding names its cause; netdoctor explain missing_node, for one",
-    ),
     "plugin.broken": (
         "plugin.broken: Every plugin can be used",
         "",

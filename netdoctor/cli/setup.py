@@ -80,9 +80,14 @@ def known_format(name: str | None, exit_style: str | None = None, output: str | 
         raise UsageError(words)
 
 
-def load_checks(config: Config, only: tuple[str, ...]) -> tuple[tuple[CheckSpec, ...], tuple[CheckResult, ...]]:
-    """The checks to run, and results for plugins that were refused or are broken.  Raises UsageError."""
-    from netdoctor import plugins, policy
+def load_checks(
+    config: Config, only: tuple[str, ...], *, cluster: bool = False
+) -> tuple[tuple[CheckSpec, ...], tuple[CheckResult, ...]]:
+    """The checks to run, and results for plugins that were refused or are broken.  Raises UsageError.
+
+    `cluster`: other nodes are met.  Where they are not, a check of what they told runs only if `only` names it.
+    """
+    from netdoctor import engine, plugins, policy
 
     try:
         loaded = plugins.load(config.checks_dir)
@@ -99,7 +104,8 @@ def load_checks(config: Config, only: tuple[str, ...]) -> tuple[tuple[CheckSpec,
     for name in policy.unmatched(config.waivers, config.disabled, known):
         print(f"netdoctor: the configuration names {name!r}, which is no check", file=sys.stderr)
     if not only:
-        return loaded.specs, loaded.results
+        specs = loaded.specs
+        return specs if cluster else tuple(s for s in specs if not engine.needs_fact(s, "Cluster")), loaded.results
     results = loaded.results if config.lock else tuple(r for r in loaded.results if r.id in only)
     return tuple(s for s in loaded.specs if s.id in only), results
 

@@ -1,8 +1,8 @@
-"""Every node's door: a listener on a port that the kernel gave out, as those of NCCL's bootstrap and of Gloo are, and how the
-others try it.
+"""Whether nodes reach each other: each serves probes on a port that the kernel gave out, as NCCL's bootstrap and Gloo listen on
+such ports, and probes all others.
 
-Whoever comes hears who is there, and then sends as much as takes many full packets: on a path that drops large packets and does
-not tell (RFC 2923, section 2.1), connections are made, small messages pass, and everything larger hangs.
+A client reads which node answers, and then sends enough bytes for many full packets: on a path that drops large packets without
+an ICMP message (RFC 2923, section 2.1), connections are made, small messages pass, and everything larger hangs.
 """
 
 from __future__ import annotations
@@ -11,40 +11,16 @@ import errno
 import os
 import socket
 import threading
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from netdoctor.cluster.coordinator import PROTOCOL
+from netdoctor.cluster.observations import Fault, Miss
 
 TRY: Final = 3.0  # seconds for one connection: a lost SYN is sent again after 1 s (RFC 6298)
-BURST: Final = 64 << 10  # bytes: 45 packets on Ethernet, 7 of jumbo frames
+PAYLOAD: Final = 64 << 10  # bytes: 45 packets on Ethernet, 7 of jumbo frames
 SMALL: Final = 536  # bytes of a segment that every path carries (RFC 9293, 3.7.1)
-GUESTS: Final = 256  # at once: 64 nodes (meeting.REACHED) make three visits each; more wait until there is room
-GOT: Final = b"+"
-
-
-class Fault(str, Enum):
-    """Why there is no connection, or no meeting; the values are what reports show."""
-
-    REFUSED = "refused"
-    TIMED_OUT = "timed out"
-    NO_ROUTE = "no route"
-    FORBIDDEN = "forbidden here"
-    NO_LOCAL_PORT = "no local port"
-    NO_SUCH_HOST = "no such host"
-    FAILED = "failed"
-    PORT_TAKEN = "port"  # the master cannot listen on the meeting's port
-    NO_THREAD = "no thread"  # a limit of processes counts threads, too
-    TURNED_AWAY = "turned away"
-    LOST = "lost"
-    SILENT = "silent"
-    ANOTHER_NODE = "another node answers"
-    LOSES = "loses segments of"  # small ones pass: `Miss.segment`
-    STALLS = "carries no 64 KiB"
-
-    def __str__(self) -> str:
-        return self.value
+MAX_CLIENTS: Final = 256  # at once: 64 nodes (member.REACHED) make three connections each; more wait until there is room
+RECEIVED: Final = b"+"
 
 
 _KINDS: Final = {
@@ -58,47 +34,17 @@ _KINDS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Miss:
-    """Why a node's door was not reached, or no data passed it."""
-
-    fault: Fault
-    segment: int = 0  # bytes, of `Fault.LOSES`
-
-    def __str__(self) -> str:
-        return f"{self.fault} {self.segment} bytes" if self.fault is Fault.LOSES else self.fault.value
-
-    @property
-    def of_data(self) -> bool:
-        """A connection is made, and no more."""
-        return self.fault in (Fault.LOSES, Fault.STALLS)
-
-
-def told(miss: Miss | None) -> str | list[str | int]:
-    """As nodes tell it to each other: "" where the door was reached."""
-    return "" if miss is None else [miss.fault.value, miss.segment] if miss.segment else miss.fault.value
-
-
-def read(said: object) -> Miss | None:
-    """The inverse of `told`; what has no meaning here is a failure."""
-    name, segment = said if isinstance(said, list) and len(said) == 2 else (said, 0)
-    if name == "" and not segment:
-        return None
-    known = isinstance(name, str) and name in {one.value for one in Fault}
-    return Miss(Fault(name) if known else Fault.FAILED, segment if type(segment) is int and 0 < segment < 1 << 20 else 0)
-
-
-class Door:
-    """Open until `close`."""
+class ProbeServer:
+    """Serves probes from a port of its own until `close`."""
 
     def __init__(self, node: int) -> None:
         self.name = f"{PROTOCOL} {node}\n".encode()
         self.listener = listen(0)
         self.port: int = self.listener.getsockname()[1]
-        self.room = threading.BoundedSemaphore(GUESTS)
+        self.room = threading.BoundedSemaphore(MAX_CLIENTS)
         self.closed = threading.Event()
         try:
-            threading.Thread(target=self._live, name="netdoctor-door", daemon=True).start()
+            threading.Thread(target=self._accept, name="netdoctor-probe-server", daemon=True).start()
         except RuntimeError:
             self.listener.close()
             raise
@@ -107,43 +53,43 @@ class Door:
         self.closed.set()
         with_shutdown(self.listener)
 
-    def _live(self) -> None:
+    def _accept(self) -> None:
         while not self.closed.is_set():
             try:
-                guest, _ = self.listener.accept()
-            except OSError:  # closed; or no descriptor is to be had just now: whoever waits is greeted later
+                client, _ = self.listener.accept()
+            except OSError:  # closed; or no descriptor is free just now: clients that wait are served later
                 self.closed.wait(0.1)
                 continue
             if not self.room.acquire(timeout=TRY):
-                guest.close()
+                client.close()
                 continue
             try:
-                threading.Thread(target=self._greet, args=(guest,), name="netdoctor-guest", daemon=True).start()
+                threading.Thread(target=self._serve, args=(client,), name="netdoctor-probe", daemon=True).start()
             except RuntimeError:  # a limit of processes: one after the other, then
-                self._greet(guest)
+                self._serve(client)
 
-    def _greet(self, guest: socket.socket) -> None:
+    def _serve(self, client: socket.socket) -> None:
         try:
-            with guest:
-                guest.settimeout(2 * TRY)  # longer than the guest's own: it must be the one that gives up
-                guest.sendall(self.name)
-                left = BURST
-                while left > 0 and (data := guest.recv(1 << 16)):
+            with client:
+                client.settimeout(2 * TRY)  # longer than the client's own: the client must be the one that gives up
+                client.sendall(self.name)
+                left = PAYLOAD
+                while left > 0 and (data := client.recv(1 << 16)):
                     left -= len(data)
                 if left <= 0:
-                    guest.sendall(GOT)
+                    client.sendall(RECEIVED)
         except OSError:
             pass
         finally:
             self.room.release()
 
 
-def knock(host: str, port: int, node: int) -> Miss | None:
-    """Try the door of `node`: None, or what is wrong."""
+def probe(host: str, port: int, node: int) -> Miss | None:
+    """Try to reach `node`: None, or what is wrong."""
     try:
-        fault, segment = _visit(host, port, node, None)
-        if fault is Fault.STALLS and _visit(host, port, node, SMALL)[0] is None:
-            fault, segment = _visit(host, port, node, None)  # once is chance
+        fault, segment = _probe_once(host, port, node, None)
+        if fault is Fault.STALLS and _probe_once(host, port, node, SMALL)[0] is None:
+            fault, segment = _probe_once(host, port, node, None)  # a single loss may be chance
             if fault is Fault.STALLS:
                 return Miss(Fault.LOSES, segment)
     except OSError as error:
@@ -151,17 +97,17 @@ def knock(host: str, port: int, node: int) -> Miss | None:
     return None if fault is None else Miss(fault)
 
 
-def _visit(host: str, port: int, node: int, most: int | None) -> tuple[Fault | None, int]:
+def _probe_once(host: str, port: int, node: int, most: int | None) -> tuple[Fault | None, int]:
     """(None or why not, the size of segments on the way, which `most` bounds).  Raises OSError before the greeting."""
     with connect(host, port, TRY, most) as line:
-        said = line.recv(64)
-        if said != f"{PROTOCOL} {node}\n".encode():
+        told = line.recv(64)
+        if told != f"{PROTOCOL} {node}\n".encode():
             return Fault.ANOTHER_NODE, 0
         segment = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
         try:
-            line.sendall(bytes(BURST))
-            return (None if line.recv(1) == GOT else Fault.STALLS), segment
-        except OSError:  # in time, or broken off by whoever is between
+            line.sendall(bytes(PAYLOAD))
+            return (None if line.recv(1) == RECEIVED else Fault.STALLS), segment
+        except OSError:  # timed out, or reset by something on the way
             return Fault.STALLS, segment
 
 
@@ -183,7 +129,10 @@ def fault_of(error: OSError) -> tuple[Fault, str]:
 
 
 def connect(host: str, port: int, seconds: float, most: int | None = None) -> socket.socket:
-    """Raises OSError: the last address's.  `most` bytes in a segment, in both directions."""
+    """A connection to the first address of `host` that accepts one.  Raises the OSError of the last address that was tried.
+
+    `most` is the largest segment, in bytes, in both directions.
+    """
     last: OSError = OSError(errno.EADDRNOTAVAIL, "no address")
     try:
         every = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -208,18 +157,18 @@ def connect(host: str, port: int, seconds: float, most: int | None = None) -> so
 
 def listen(port: int) -> socket.socket:
     """On every address, of IPv6 too where there is IPv6.  Raises OSError."""
-    door = None
+    listener = None
     if socket.has_dualstack_ipv6():
         try:
-            door = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=512)
+            listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=512)
         except OSError as error:
             if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 raise
-    return door or socket.create_server(("", port), backlog=512)
+    return listener or socket.create_server(("", port), backlog=512)
 
 
 def with_shutdown(one: socket.socket) -> None:
-    """Close, and wake whoever sits in accept or recv."""
+    """Close, and wake threads that wait in accept or recv."""
     try:
         one.shutdown(socket.SHUT_RDWR)
     except OSError:

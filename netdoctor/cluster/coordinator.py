@@ -1,8 +1,8 @@
-"""The meeting's hub, on node 0: collects what every node says about one subject and tells all of it to all of them.
+"""The coordinator of a common run, on node 0: collects what each node sends about a subject and sends all of it to all of them.
 
-Subjects come in a fixed order (`SUBJECTS`); each ends when every node that still takes part has spoken, or at its deadline.
-A node that has not spoken by then is named to all others, with the reason, and takes part no more.  One thread, nothing but
-lines of JSON; whoever connects is a stranger until its first line has said that it belongs to this run, and no line of his
+Subjects come in a fixed order (`SUBJECTS`); each ends when every node that still takes part has sent its part, or at its
+deadline.  A node that has not sent it by then is named to all others, with the reason, and takes part no more.  One thread;
+messages are lines of JSON.  A connection is a stranger's until its first line shows that it belongs to this run, and no line
 may be longer than `MAX_LINE`.
 """
 
@@ -28,25 +28,25 @@ LAST_SECONDS: Final = 20.0  # after a result that failed: the others were told t
 FINISH_SECONDS: Final = 100.0
 NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})  # accept(2)
 PAUSE: Final = 0.1  # seconds
-FLUSH_SECONDS: Final = 2.0  # for what is still to be said when the hub is closed
+FLUSH_SECONDS: Final = 2.0  # for what is still to be sent when the coordinator is closed
 
 
 class Line:
-    """One connection: what is half read and half written."""
+    """One connection, with what is half read and half written."""
 
     def __init__(self, peer: socket.socket, address: str) -> None:
         self.socket, self.address = peer, address
         self.node: int | None = None
         self.read = bytearray()
         self.write: deque[memoryview] = deque()  # of what is told to all, the nodes share the bytes
-        self.heard = self.since = time.monotonic()
+        self.received = self.since = time.monotonic()
 
 
-class Hub:
-    """`door` is a listening socket; `limits` are seconds for each subject, `silence` the seconds without any sign of life."""
+class Coordinator:
+    """`listener` is a listening socket; `limits` are seconds for each subject, `silence` those without a sign of life."""
 
-    def __init__(self, door: socket.socket, count: int, run: str, limits: Mapping[str, float], silence: float) -> None:
-        self.door, self.count, self.run, self.limits, self.silence = door, count, run, dict(limits), silence
+    def __init__(self, listener: socket.socket, count: int, run: str, limits: Mapping[str, float], silence: float) -> None:
+        self.listener, self.count, self.run, self.limits, self.silence = listener, count, run, dict(limits), silence
         self.lines: dict[socket.socket, Line] = {}
         self.present: dict[int, Line | None] = dict.fromkeys(range(count))  # None: never came, or is gone
         self.gone: dict[int, str] = {}  # why a node takes part no more
@@ -55,25 +55,25 @@ class Hub:
         self.at = 0  # the subject that is open
         self.refused: list[str] = []  # who was turned away, and why
         self.stopped = False
-        self.paused: float | None = None  # until when nobody is let in
+        self.paused: float | None = None  # until when no connection is accepted
         self.since = time.monotonic()
         self.end = self.since + self.limits["join"]
         self.closing = threading.Event()
         self.selector = selectors.DefaultSelector()
-        self.thread = threading.Thread(target=self._live, name="netdoctor-hub", daemon=True)
+        self.thread = threading.Thread(target=self._live, name="netdoctor-coordinator", daemon=True)
 
     def start(self) -> None:
-        self.door.setblocking(False)
-        self.selector.register(self.door, selectors.EVENT_READ)
+        self.listener.setblocking(False)
+        self.selector.register(self.listener, selectors.EVENT_READ)
         try:
             self.thread.start()
         except RuntimeError:
             self.selector.close()
-            self.door.close()
+            self.listener.close()
             raise
 
     def close(self) -> None:
-        """Let what is still to be said go out, then hang up."""
+        """Send what is still waiting, then close the connections."""
         self.closing.set()
         self.thread.join(FLUSH_SECONDS + 1.0)
 
@@ -90,12 +90,12 @@ class Hub:
         for line in list(self.lines.values()):
             self._drop(line, "")
         self.selector.close()
-        self.door.close()
+        self.listener.close()
 
     def turn(self) -> None:
-        """Hear who has something to say, or wait for it for a moment."""
+        """Read and write where a connection is ready, or wait for a moment until one is."""
         for key, mask in self.selector.select(0.05):
-            if key.fileobj is self.door:
+            if key.fileobj is self.listener:
                 self._accept()
                 continue
             line = self.lines.get(key.fileobj)  # type: ignore[call-overload]
@@ -107,15 +107,17 @@ class Hub:
 
     def _accept(self) -> None:
         try:
-            peer, address = self.door.accept()
+            peer, address = self.listener.accept()
         except OSError as error:
-            if error.errno in NO_ROOM:  # whoever waits keeps the door ready: without a pause this thread would do nothing else
-                self.selector.unregister(self.door)
+            if (
+                error.errno in NO_ROOM
+            ):  # a waiting connection keeps the listener readable: without a pause this thread would spin
+                self.selector.unregister(self.listener)
                 self.paused = time.monotonic() + PAUSE
             return
         strangers = [line for line in self.lines.values() if line.node is None]
         if len(strangers) >= STRANGERS + self.count:
-            self._drop(strangers[0], "")  # who belongs to the run speaks at once: the one that has waited longest does not
+            self._drop(strangers[0], "")  # nodes of the run send their first line at once: the oldest is none
         peer.setblocking(False)
         self.lines[peer] = Line(peer, str(address[0]).removeprefix("::ffff:"))
         self.selector.register(peer, selectors.EVENT_READ)
@@ -131,7 +133,7 @@ class Hub:
         if not data:
             self._drop(line, "its connection was closed")
             return
-        line.heard = time.monotonic()
+        line.received = time.monotonic()
         line.read += data
         while b"\n" in line.read and line.socket in self.lines:
             first, _, rest = line.read.partition(b"\n")
@@ -140,14 +142,14 @@ class Hub:
                 message = json.loads(first)
                 if not isinstance(message, dict):
                     raise ValueError("no object")
-                self._said(line, message)
+                self._received(line, message)
             except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
                 self._drop(line, "it said what nobody of this version says")
                 return
         if len(line.read) > (MAX_LINE if line.node is not None else 1 << 16):
             self._drop(line, "it said too much")
 
-    def _said(self, line: Line, message: dict[str, Any]) -> None:
+    def _received(self, line: Line, message: dict[str, Any]) -> None:
         subject = message["say"]
         if line.node is None:
             self._hello(line, message)
@@ -210,7 +212,7 @@ class Hub:
     def _clock(self) -> None:
         now = time.monotonic()
         if self.paused is not None and now >= self.paused:
-            self.selector.register(self.door, selectors.EVENT_READ)
+            self.selector.register(self.listener, selectors.EVENT_READ)
             self.paused = None
         for line in list(self.lines.values()):
             if line.node is None and now - line.since > STRANGER_SECONDS:
@@ -220,7 +222,7 @@ class Hub:
         subject = SUBJECTS[self.at]
         board = self.board[subject]
         awaited = [n for n in range(self.count) if n not in board and n not in self.gone]
-        late = [n for n in awaited if (one := self.present[n]) is not None and now - one.heard > self.silence]
+        late = [n for n in awaited if (one := self.present[n]) is not None and now - one.received > self.silence]
         for node in late:
             self.gone[node] = f"it was silent for {self.silence:g} s"
             if subject == "result":

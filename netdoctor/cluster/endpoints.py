@@ -1,95 +1,33 @@
-"""Where a node's ranks will listen, by the rules of Gloo and NCCL, and on which networks it is: told to the others before they
-try it."""
+"""Where this node's ranks will listen, by the rules of Gloo and NCCL, and all its addresses: sent to the others."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
-from ipaddress import ip_address, ip_network
-from typing import Any, Final
+from typing import Any
 
+from netdoctor.cluster.messages import MAX_LINKS
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Net
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import interfaces
 from netdoctor.process.proc import boot_id
-from netdoctor.textsafe import line
-
-BACKENDS: Final = ("gloo", "nccl")
-MAX_LINKS: Final = 64
 
 
-@dataclass(frozen=True)
-class Own:
-    """An address of a node."""
-
-    interface: str
-    ip: str
-    prefix: int
-    mtu: int
-
-    def network(self) -> str | None:
-        """None where there is no other address in it."""
-        return _network(self.ip, self.prefix)
-
-
-@lru_cache(maxsize=1 << 16)  # of every node, asked again for every rule
-def _network(ip: str, prefix: int) -> str | None:
-    try:
-        network = ip_network(f"{ip}/{prefix}", strict=False)
-    except ValueError:
-        return None
-    return str(network) if network.num_addresses > 1 and not (network.is_loopback or network.is_link_local) else None
-
-
-@dataclass(frozen=True)
-class Place:
-    """What one node told."""
-
-    space: str = ""  # names its network namespace among all machines; "": not known
-    takes: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # backend -> interface and address, where it is known
-    owns: tuple[Own, ...] = ()
-
-
-def told(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """This node's place, as it goes to the others."""
+def endpoints_data(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """This node's endpoints, as it sends them to the others."""
     net = facts.get("Net")
     if not isinstance(net, Net) or isinstance(net.links, Unavailable):
-        return {"space": _space()}
+        return {"space": _netns()}
     links = [
         [link.name, one.ip, one.prefix, link.mtu]
         for link in net.links
         for one in link.addresses
         if link.up and not link.loopback
     ]
-    return {"space": _space(), "gloo": _gloo(net, facts.get("Environ")), "nccl": _nccl(facts), "links": links[:MAX_LINKS]}
-
-
-def read(said: object) -> Place:
-    """Another node's place; what is not of the right shape is left out."""
-    if not isinstance(said, Mapping):
-        return Place()
-    takes = {kind: pair for kind in BACKENDS if (pair := _pair(said.get(kind)))}
-    links = said.get("links")
-    owns = tuple(
-        Own(*pair, *one[2:])
-        for one in (links[:MAX_LINKS] if isinstance(links, list) else ())
-        if isinstance(one, list) and len(one) == 4 and (pair := _pair(one[:2])) and all(type(n) is int for n in one[2:])
-    )
-    return Place(line(said.get("space"), 40), takes, owns)
-
-
-def _pair(said: object) -> tuple[str, str] | None:
-    if not isinstance(said, list | tuple) or len(said) != 2:
-        return None
-    try:
-        return line(said[0], 40), str(ip_address(line(said[1], 64)))  # its zone may be any text (RFC 4007)
-    except ValueError:  # no name of another node is ever looked up
-        return None
+    return {"space": _netns(), "gloo": _gloo(net, facts.get("Environ")), "nccl": _nccl(facts), "links": links[:MAX_LINKS]}
 
 
 def _gloo(net: Net, environ: Environ | Unavailable | None) -> tuple[str, str] | None:
@@ -120,8 +58,8 @@ def _nccl(facts: Mapping[str, Any]) -> tuple[str, str] | None:
     return choice.interface, choice.address.partition("%")[0]
 
 
-def _space() -> str:
-    """The same for two processes that share their network, on this machine and since it was started."""
+def _netns() -> str:
+    """Names this network namespace among those of all machines: a digest of the boot and its inode."""
     try:
         inode = os.stat("/proc/self/ns/net").st_ino
     except OSError:

@@ -1,4 +1,4 @@
-"""One node at the meeting: finds the hub, says what it has to say, hears what all have said, and tries every other node."""
+"""One node of a common run: sends the coordinator its part of each subject, receives those of all, and probes the others."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from netdoctor import textsafe
-from netdoctor.cluster.connectivity import SMALL, TRY, Door, Fault, Miss, connect, fault_of, knock, listen, with_shutdown
-from netdoctor.cluster.coordinator import PROTOCOL, Hub
-from netdoctor.cluster.endpoints import BACKENDS, Place
-from netdoctor.cluster.membership import Nodes
+from netdoctor.cluster.connectivity import SMALL, TRY, ProbeServer, connect, fault_of, listen, probe, with_shutdown
+from netdoctor.cluster.coordinator import PROTOCOL, Coordinator
+from netdoctor.cluster.messages import BACKENDS
+from netdoctor.cluster.observations import Endpoints, Fault, Miss, Nodes
 
-MAX_ANSWER: Final = 128 << 20  # bytes of one line of the hub: what `MAX_NODES` nodes said
+MAX_ANSWER: Final = 128 << 20  # bytes of one line of the coordinator: the parts of `MAX_NODES` nodes
 PING: Final = 0.5  # seconds
 REACHED: Final = 64  # nodes that each node tries to reach
-KNOCK: Final = 3 * TRY  # seconds that one door may take: see `doors.knock`
+PROBE_SECONDS: Final = 3 * TRY  # that one probe may take: see `connectivity.probe`
 MAX_TRIES: Final = 2 * REACHED  # at once: those that time out would add up
 
 Reached = dict[int, Miss | None]  # node -> None or why not
 
 
 class MeetingError(Exception):
-    """There is no meeting, or no more: why, in words that name the master."""
+    """The coordinator cannot be had, or is lost: why, in words that go after the master's name."""
 
     def __init__(self, kind: Fault, text: str) -> None:
         super().__init__(text)
         self.kind = kind
 
 
-class Meeting:
+class Member:
     """Used by one thread; `close` may be called at any moment."""
 
     def __init__(self, nodes: Nodes, limits: Mapping[str, float], silence: float) -> None:
         self.nodes, self.limits, self.silence = nodes, dict(limits), silence
-        self.hub: Hub | None = None
+        self.coordinator: Coordinator | None = None
         self.line: socket.socket | None = None
         self.peer = ""  # the master's address as it was dialled
-        self.heard: dict[str, dict[str, Any]] = {}
+        self.received: dict[str, dict[str, Any]] = {}
         self.dead: MeetingError | None = None
-        self.offset, self.trip = 0.0, float("inf")  # of the hub's clock against ours, and the round trip that showed it
+        self.offset, self.trip = 0.0, float("inf")  # of the coordinator's clock against ours, and the round trip that showed it
         self.changed = threading.Condition()
         self.last = time.monotonic()
-        self.door: Door | None = None
+        self.probe_server: ProbeServer | None = None
         self.closed = False
         self._writing = threading.Lock()
 
@@ -56,25 +56,25 @@ class Meeting:
     def open(self) -> None:
         """Node 0: listen.  Raises MeetingError where the port cannot be had."""
         try:
-            self.door = Door(self.nodes.rank)
+            self.probe_server = ProbeServer(self.nodes.rank)
         except OSError as error:
             raise MeetingError(Fault.NO_LOCAL_PORT, f"no local port can be listened on: {error.strerror}") from None
         if self.nodes.rank != 0:
             return
         try:
-            door = listen(self.nodes.port)
+            listener = listen(self.nodes.port)
         except OSError as error:
-            self.door.close()
+            self.probe_server.close()
             raise MeetingError(Fault.PORT_TAKEN, f"port {self.nodes.port} cannot be listened on: {error.strerror}") from None
-        hub = Hub(door, self.nodes.count, self.nodes.run, self.limits, self.silence)
-        hub.start()
-        self.hub = hub
+        coordinator = Coordinator(listener, self.nodes.count, self.nodes.run, self.limits, self.silence)
+        coordinator.start()
+        self.coordinator = coordinator
 
     def join(self, data: Mapping[str, Any], deadline: float) -> None:
         """Find the master, trying again until `deadline` (time.monotonic).  Raises MeetingError."""
-        assert self.door is not None
+        assert self.probe_server is not None
         hello = {"say": "join", "protocol": PROTOCOL, "node": self.nodes.rank, "nodes": self.nodes.count, "run": self.nodes.run}
-        hello |= {"data": {**data, "port": self.door.port}}
+        hello |= {"data": {**data, "port": self.probe_server.port}}
         while True:
             try:
                 error = self._call(hello, min(TRY, max(0.1, deadline - time.monotonic())))
@@ -88,8 +88,8 @@ class Meeting:
                 self.changed.wait(0.2)
 
     def _call(self, hello: Mapping[str, Any], seconds: float) -> MeetingError | None:
-        """Connect and say who is here.  Raises OSError; what is returned is a reason to try again, too."""
-        # In small segments, both ways: where large ones are lost, that is to be told.
+        """Connect and send who this is.  Raises OSError; what is returned is a reason to try again, too."""
+        # In small segments, both ways: a path that loses large ones must not lose the report of it.
         host = "127.0.0.1" if self.nodes.rank == 0 else self.nodes.master
         if self.line is not None:
             self.line.close()
@@ -101,54 +101,54 @@ class Meeting:
         self.last, self.dead = time.monotonic(), None
         self._send(hello)
         for target in (self._listen, self._ping):
-            threading.Thread(target=target, args=(line,), name="netdoctor-meeting", daemon=True).start()
+            threading.Thread(target=target, args=(line,), name="netdoctor-member", daemon=True).start()
         return self._lost_at_once()
 
     def _lost_at_once(self) -> MeetingError | None:
-        """The line broke before the hub said a word: something on the way (a sidecar's proxy, a forwarded port) accepts for a
-        master that does not listen yet."""
+        """The connection broke before the coordinator sent anything: something on the way (a sidecar's proxy, a forwarded port)
+        accepts for a master that does not listen yet."""
         end = time.monotonic() + TRY
         with self.changed:
-            while not self.heard and self.trip == float("inf") and time.monotonic() < end and not self.closed:
+            while not self.received and self.trip == float("inf") and time.monotonic() < end and not self.closed:
                 if self.dead is not None:
                     return self.dead if self.dead.kind is Fault.LOST else None
                 self.changed.wait(0.1)
         return None
 
     def close(self, why: str = "") -> None:
-        """Leave.  `why` is what the others are told where this node goes before the end."""
+        """Leave.  `why` is the reason that the other nodes report if this one leaves before the end."""
         if self.closed:
             return
         self._send({"say": "bye", "why": why})
         with self.changed:
             self.closed = True
             self.changed.notify_all()
-        if self.hub is not None:
-            self.hub.close()
+        if self.coordinator is not None:
+            self.coordinator.close()
         if self.line is not None:
             with_shutdown(self.line)
-        if self.door is not None:
-            self.door.close()
+        if self.probe_server is not None:
+            self.probe_server.close()
 
-    # Say and hear
+    # Send and receive
 
-    def say(self, subject: str, **fields: Any) -> None:
+    def send(self, subject: str, **fields: Any) -> None:
         self._send({"say": subject, **fields})
 
     def has(self, subject: str) -> bool:
-        return subject in self.heard
+        return subject in self.received
 
     def wait(self, subject: str, deadline: float) -> dict[str, Any]:
-        """What the hub said about `subject`.  Raises MeetingError where the hub is gone, or silent beyond `deadline`."""
+        """What the coordinator sent about `subject`.  Raises MeetingError where it is gone, or silent beyond `deadline`."""
         with self.changed:
-            while subject not in self.heard:
+            while subject not in self.received:
                 if self.dead is not None:
                     raise self.dead
                 now = time.monotonic()
                 if now - self.last > self.silence or now >= deadline:
                     raise MeetingError(Fault.SILENT, f"was silent for {now - self.last:.0f} s")
                 self.changed.wait(0.1)
-            return self.heard[subject]
+            return self.received[subject]
 
     def _send(self, message: Mapping[str, Any]) -> None:
         line = self.line
@@ -162,7 +162,7 @@ class Meeting:
 
     def _died(self, error: MeetingError, line: socket.socket | None) -> None:
         with self.changed:
-            if line is self.line:  # one that was given up says nothing of the next
+            if line is self.line:  # an abandoned connection says nothing about the next one
                 self.dead = self.dead or error
             self.changed.notify_all()
 
@@ -180,7 +180,7 @@ class Meeting:
                 read += data
                 while b"\n" in read:
                     first, _, read = read.partition(b"\n")
-                    self._hear(json.loads(first))
+                    self._receive(json.loads(first))
                 if len(read) > MAX_ANSWER:
                     raise ValueError("too much")
             self._died(MeetingError(Fault.LOST, "the connection to it was closed"), line)
@@ -189,7 +189,7 @@ class Meeting:
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
             self._died(MeetingError(Fault.TURNED_AWAY, "what listens there is no netdoctor of this version"), line)
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _receive(self, message: dict[str, Any]) -> None:
         subject = str(message["say"])
         if subject == "pong":
             now, sent = time.monotonic(), float(message["t"])
@@ -202,31 +202,33 @@ class Meeting:
             self._died(MeetingError(Fault.TURNED_AWAY, f"turned this node away: {textsafe.line(message['why'])}"), self.line)
             return
         with self.changed:
-            self.heard.setdefault(subject, message)
+            self.received.setdefault(subject, message)
             self.changed.notify_all()
 
     # Every other node
 
-    def reach(self, joined: Mapping[int, Mapping[str, Any]], places: Mapping[int, Place]) -> tuple[Reached, dict[str, Reached]]:
-        """Try the doors of the others: node -> None or why not, as `doors.knock` has it.  First where they come to the meeting
-        from, then, by backend, where their ranks will listen."""
+    def reach(
+        self, joined: Mapping[int, Mapping[str, Any]], endpoints: Mapping[int, Endpoints]
+    ) -> tuple[Reached, dict[str, Reached]]:
+        """Probe the others: node -> None or why not.  First at the address that they came to the coordinator from, then, by
+        backend, where their ranks will listen."""
         others = sorted(joined, key=lambda n: (n - self.nodes.rank) % self.nodes.count)
         targets = [n for n in others if n != self.nodes.rank][:REACHED]
         usual = {n: self.peer if n == 0 else str(joined[n].get("address", "")) for n in targets}
-        taken = {(kind, n): ip for n in targets if n in places for kind, (_, ip) in places[n].takes.items()}
+        taken = {(kind, n): ip for n in targets if n in endpoints for kind, (_, ip) in endpoints[n].listen.items()}
         tries = {(n, usual[n]) for n in targets} | {(n, ip) for (_, n), ip in taken.items()}
         if not tries:
             return {}, {}
-        knock_at = lambda one: _knock(one[0], one[1], joined[one[0]])  # noqa: E731
-        last = time.monotonic() + self.limits["reach"] - KNOCK
+        probe_at = lambda one: _probe(one[0], one[1], joined[one[0]])  # noqa: E731
+        last = time.monotonic() + self.limits["reach"] - PROBE_SECONDS
         try:
             with ThreadPoolExecutor(min(MAX_TRIES, len(tries))) as pool:
-                found = dict(zip(tries, pool.map(knock_at, tries), strict=True))
+                found = dict(zip(tries, pool.map(probe_at, tries), strict=True))
         except RuntimeError:  # a limit of processes: one after the other, then, and as many as there is time for
             found = {}
             for one in sorted(tries, key=lambda one: (targets.index(one[0]), one[1] != usual[one[0]])):
                 if time.monotonic() < last:
-                    found[one] = _knock(one[0], one[1], joined[one[0]])
+                    found[one] = _probe(one[0], one[1], joined[one[0]])
         # What was not tried is left out: nothing is known of it.
         by_backend = {
             kind: {n: found[n, ip] for (one, n), ip in taken.items() if one == kind and (n, ip) in found} for kind in BACKENDS
@@ -234,6 +236,6 @@ class Meeting:
         return {n: found[n, host] for n, host in usual.items() if (n, host) in found}, by_backend
 
 
-def _knock(node: int, host: str, joined: Mapping[str, Any]) -> Miss | None:
+def _probe(node: int, host: str, joined: Mapping[str, Any]) -> Miss | None:
     port = joined.get("port")
-    return knock(host, port, node) if type(port) is int and 0 < port < 65536 else Miss(Fault.FAILED)
+    return probe(host, port, node) if type(port) is int and 0 < port < 65536 else Miss(Fault.FAILED)

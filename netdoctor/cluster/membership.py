@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from netdoctor.cluster.observations import Nodes
 from netdoctor.environment import Of, Role, named, names_of
 from netdoctor.facts.launcher import Launcher, detect
 
@@ -28,26 +29,6 @@ _HOSTS: Final = re.compile(
 
 class NodesError(ValueError):
     """Bad usage: one line that says what is missing."""
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """One node's place in an all-reduce across nodes."""
-
-    count: int
-    rank: int  # of this node, 0 is the master
-    master: str  # host name or address
-    port: int  # of the meeting, not the job's MASTER_PORT
-    ranks_per_node: int | None = None  # None: one a GPU, else one
-    run: str = ""  # names the run; nodes of different runs refuse each other
-    local_rank: int = 0  # of this process: the others of its node wait for rank 0
-    local_world: int = 1
-    launcher: str | None = None
-    names: tuple[str, ...] = ()  # of all nodes in their order, as the launcher calls them; empty: it does not say
-
-    def named(self) -> str:
-        host = f"[{self.master}]" if ":" in self.master else self.master
-        return f"{host}:{self.port}"
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,13 @@ from netdoctor.allreduce import plan, verdict
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.allreduce.runner import LIMITS
 from netdoctor.allreduce.watch import NodePart
-from netdoctor.cluster import combine, connectivity, endpoints
-from netdoctor.cluster.combine import Heard
-from netdoctor.cluster.connectivity import Fault
-from netdoctor.cluster.member import Meeting, MeetingError
-from netdoctor.cluster.membership import Nodes
+from netdoctor.cluster import combine, messages
+from netdoctor.cluster.endpoints import endpoints_data
+from netdoctor.cluster.member import MeetingError, Member
+from netdoctor.cluster.observations import Cluster, Fault, Gone, Miss, Nodes
 from netdoctor.cluster.tcp_stats import Sampler
+from netdoctor.compare.traits import traits
+from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import JobShape
 from netdoctor.facts.runs import AllReduce, Baseline, Obstacle, Reason, State
 from netdoctor.model import Kind, Unavailable
@@ -52,106 +53,108 @@ class Limits:
     def silence(self) -> float:
         return SILENCE if self.stall is None else max(2.0, min(SILENCE, self.stall))
 
-    def meeting(self) -> dict[str, float]:
+    def of_subjects(self) -> dict[str, float]:
         ready = LIMITS["spawn"] + LIMITS["import"] + LIMITS["facts"]
         return {"join": self.wait, "place": LOOK, "reach": REACH, "ready": ready, "result": self.budget + 30.0}
 
 
-class Together:
-    """`begin` as early as possible, `run` when the facts are there, `close` in any case."""
+class ClusterSession:
+    """One node's session: `begin` as early as possible, `run` when the facts are there, `close` in any case."""
 
-    def __init__(self, nodes: Nodes, limits: Limits, say: Callable[[str], None]) -> None:
-        self.heard = Heard(nodes)
-        self.limits, self.say = limits, say
-        self.meeting = Meeting(nodes, limits.meeting(), limits.silence())
+    def __init__(self, nodes: Nodes, limits: Limits, progress: Callable[[str], None]) -> None:
+        self.cluster = Cluster(nodes)
+        self.limits, self.progress = limits, progress
+        self.member = Member(nodes, limits.of_subjects(), limits.silence())
         self.begun = time.monotonic()
         self.beside: tuple[int, ...] = ()  # nodes of this run on this very machine
-        self.coming = threading.Thread(target=self._come, name="netdoctor-coming", daemon=True)
+        self.joining = threading.Thread(target=self._join, name="netdoctor-join", daemon=True)
 
     def close(self, why: str = "") -> None:
-        self.meeting.close(why)
+        self.member.close(why)
 
     def begin(self) -> None:
-        """Open and come, beside whatever else this process does until `run`."""
+        """Listen and join, beside whatever else this process does until `run`."""
         try:
-            self.coming.start()
+            self.joining.start()
         except RuntimeError as error:
             self._no_thread(error)
 
-    def _come(self) -> None:
+    def _join(self) -> None:
         try:
             host = line(socket.gethostname(), 64)
-            self.heard.hosts[self.heard.nodes.rank] = host
-            self.meeting.open()
-            self.meeting.join({"host": host, "netdoctor": __version__, "boot": _boot()}, self.begun + self.limits.wait)
+            self.cluster = replace(self.cluster, hosts={self.cluster.nodes.rank: host})
+            self.member.open()
+            self.member.join({"host": host, "netdoctor": __version__, "boot": _boot()}, self.begun + self.limits.wait)
         except MeetingError as error:
             self._without(error)
         except RuntimeError as error:
             self._no_thread(error)
 
-    def run(self, session: Session | None, facts: Mapping[str, Any], traits: Mapping[str, Any]) -> Baseline | Unavailable:
-        """The common run as this node's baseline.  `traits` are what the nodes are compared by."""
-        if self.coming.ident is not None:
-            self.coming.join()
-        if self.heard.master is None:
+    def run(self, session: Session | None, facts: Mapping[str, Any]) -> Baseline | Unavailable:
+        """The common run as this node's baseline.  `session` is None where no Python was found."""
+        if self.joining.ident is not None:
+            self.joining.join()
+        if self.cluster.master is None:
             try:
-                return self._run(session, facts, traits)
+                return self._run(session, facts)
             except MeetingError as error:
                 self._without(error)
-        assert self.heard.master is not None
-        kind, why = self.heard.master
-        who = self.heard.nodes.rank if kind in (Fault.PORT_TAKEN, Fault.NO_LOCAL_PORT, Fault.NO_THREAD) else 0
-        return Unavailable(Kind.OTHER_NODES, f"{self.heard.name(who)}: {why}")
+        assert self.cluster.master is not None
+        kind, why = self.cluster.master
+        who = self.cluster.nodes.rank if kind in (Fault.PORT_TAKEN, Fault.NO_LOCAL_PORT, Fault.NO_THREAD) else 0
+        return Unavailable(Kind.OTHER_NODES, f"{self.cluster.name(who)}: {why}")
 
     def _no_thread(self, error: RuntimeError) -> None:
         self._without(MeetingError(Fault.NO_THREAD, f"it cannot take part: {error}"))
 
     def _without(self, error: MeetingError) -> None:
-        self.heard.master = (error.kind, str(error))
+        self.cluster = replace(self.cluster, master=(error.kind, str(error)))
 
     def _wait(self, subject: str, seconds: float) -> dict[int, Any]:
-        # Longer than the hub's own deadline: what is late there is told from there.
-        end = time.monotonic() + seconds + self.meeting.silence
-        return combine.hear(self.heard, subject, self.meeting.wait(subject, end))
+        # Longer than the coordinator's own deadline: it names who was late.
+        end = time.monotonic() + seconds + self.member.silence
+        self.cluster, data = messages.take(self.cluster, subject, self.member.wait(subject, end))
+        return data
 
-    def _run(self, session: Session | None, facts: Mapping[str, Any], traits: Mapping[str, Any]) -> Baseline | Unavailable:
-        limits = self.meeting.limits
-        self.say("waiting for the other nodes")
+    def _run(self, session: Session | None, facts: Mapping[str, Any]) -> Baseline | Unavailable:
+        limits = self.member.limits
+        self.progress("waiting for the other nodes")
         joined = self._wait("join", limits["join"])
-        self.heard.seconds = time.monotonic() - self.begun
-        if self.heard.gone:
-            return Unavailable(self._lacking(), str(combine.experiments(self.heard)))
-        self.meeting.say("place", data=endpoints.told(facts))
+        if self.cluster.gone:
+            return Unavailable(self._lacking(), str(combine.experiments(self.cluster)))
+        self.member.send("place", data=endpoints_data(facts))
         self._wait("place", limits["place"])
-        self.say("trying the other nodes")
+        self.progress("trying the other nodes")
         known = {n: said for n, said in joined.items() if isinstance(said, Mapping)}
-        self.beside = beside(known, self.heard.nodes.rank)
-        reached, taken = self.meeting.reach(known, self.heard.places)
-        self.meeting.say("reach", data={**_told(reached), "takes": {kind: _told(one) for kind, one in taken.items()}})
+        self.beside = beside(known, self.cluster.nodes.rank)
+        reached, taken = self.member.reach(known, self.cluster.endpoints)
+        self.member.send("reach", data={**_misses(reached), "takes": {kind: _misses(one) for kind, one in taken.items()}})
         self._wait("reach", limits["reach"])
-        self.meeting.say("ready", data=self._ready(session, facts, traits))
+        self.member.send("ready", data=self._ready(session, facts))
         self._wait("ready", limits["ready"])
-        made = combine.experiments(self.heard)
+        made = combine.experiments(self.cluster)
         if isinstance(made, str) or session is None:
             return Unavailable(self._lacking(), str(made))
-        self.say("all-reduce across the nodes")
+        self.cluster = replace(self.cluster, first_ranks=combine.first_ranks(made))
+        self.progress("all-reduce across the nodes")
         return self._reduce(session, made)
 
     def _lacking(self) -> Kind:
-        return Kind.MISSING_NODE if self.heard.never & self.heard.gone.keys() else Kind.OTHER_NODES
+        return Kind.MISSING_NODE if self.cluster.never_came & self.cluster.gone.keys() else Kind.OTHER_NODES
 
-    def _ready(self, session: Session | None, facts: Mapping[str, Any], traits: Mapping[str, Any]) -> dict[str, Any]:
+    def _ready(self, session: Session | None, facts: Mapping[str, Any]) -> dict[str, Any]:
         """What this node can run, or why it cannot."""
-        said: dict[str, Any] = {"ranks": 0, "backend": "", "traits": dict(traits)}
+        compared = messages.chosen_traits(*traits(inventory(facts), __version__))
+        said: dict[str, Any] = {"ranks": 0, "backend": "", "traits": compared}
         if session is None:
             return {**said, "cannot": "no Python of the job was found"}
-        torch = session.facts(time.monotonic() + self.meeting.limits["ready"] - 10.0)
+        torch = session.facts(time.monotonic() + self.member.limits["ready"] - 10.0)
         if isinstance(torch, Unavailable):
             return {**said, "cannot": torch.detail or str(torch)}
         said["traits"] = {**said["traits"], "torch": torch.version, **({"nccl": torch.nccl} if torch.nccl else {})}
         one = plan.first_experiment(torch, JobShape())
         gpus = plan.gpus_of(torch)
-        ranks = self.heard.nodes.ranks_per_node or (min(gpus, plan.MAX_RANKS) if one.backend == "nccl" else 1)
+        ranks = self.cluster.nodes.ranks_per_node or (min(gpus, plan.MAX_RANKS) if one.backend == "nccl" else 1)
         if one.backend == "nccl":
             if ranks > gpus:
                 return {**said, "cannot": f"{ranks} ranks are asked for, and torch sees {gpus} GPUs"}
@@ -161,16 +164,18 @@ class Together:
         return {**said, "ranks": ranks, "backend": one.backend}
 
     def _reduce(self, session: Session, made: Mapping[int, AllReduce]) -> Baseline:
-        nodes, meeting = self.heard.nodes, self.meeting
+        nodes, member = self.cluster.nodes, self.member
         world = sum(one.ranks for one in made.values())
         own = made[nodes.rank]
         deadline = time.monotonic() + self.limits.budget
-        stopped = lambda: meeting.has("stop") or meeting.dead is not None  # noqa: E731
+        stopped = lambda: member.has("stop") or member.dead is not None  # noqa: E731
         port, host = 0, "127.0.0.1"
         if nodes.rank != 0:
-            port, host = self._store(deadline), meeting.peer
+            port, host = self._store(deadline), member.peer
         flows = Sampler()
-        part = NodePart(self.heard.firsts[nodes.rank], world, host, port, lambda p: meeting.say("store", port=p), stopped)
+        part = NodePart(
+            self.cluster.first_ranks[nodes.rank], world, host, port, lambda p: member.send("store", port=p), stopped
+        )
         if nodes.rank != 0 and port == 0:
             mine = verdict.not_started(own, Reason(Obstacle.OTHER_NODE, "node 0 never began"))
         else:
@@ -181,34 +186,37 @@ class Together:
             if part.interruption is None and not part.events:  # not past its import, or no lock
                 why, now = InterruptionKind.LOST, time.monotonic()
                 part.interruption = Interruption(why, now, text=mine.reason, obstacle=mine.obstacle)
-        told = {**combine.outgoing(part.events, part.interruption, meeting.offset), "flows": flows.stop()}
-        meeting.say("result", data=told, failed=not mine.finished)
+        told = {**messages.result_data(part.events, part.interruption, member.offset), "flows": flows.stop()}
+        member.send("result", data=told, failed=not mine.finished)
         try:
             parts = self._wait("result", self.limits.budget + 30.0)
         except MeetingError as error:
             self._without(error)
-            self.heard.gone.setdefault(0, ("result", str(error)))
+            self.cluster = replace(self.cluster, gone={0: Gone("result", str(error)), **self.cluster.gone})
             parts = {nodes.rank: told}
-        run = combine.combine(self.heard, made, parts, mine)
-        self.heard.run = run
+        met = combine.combine(self.cluster, made, parts, mine)
+        run = met.run
+        assert run is not None
+        # The log stays with this node's own baseline: what the nodes say together rests on nothing that one of them has alone.
+        self.cluster = replace(met, run=replace(run, log=None, log_text="", output=""))
         return Baseline(run, session.python, own.backend == "nccl" and run.state != State.NOT_STARTED)
 
     def _store(self, deadline: float) -> int:
         """The port of the store, 0 where the run was over before there was one."""
-        meeting = self.meeting
-        with meeting.changed:
-            while not meeting.has("store"):
-                if meeting.has("stop") or meeting.dead is not None or time.monotonic() >= deadline:
+        member = self.member
+        with member.changed:
+            while not member.has("store"):
+                if member.has("stop") or member.dead is not None or time.monotonic() >= deadline:
                     return 0
-                if time.monotonic() - meeting.last > meeting.silence:
+                if time.monotonic() - member.last > member.silence:
                     return 0
-                meeting.changed.wait(0.1)
-        port = meeting.heard["store"].get("port")
+                member.changed.wait(0.1)
+        port = member.received["store"].get("port")
         return port if type(port) is int and 0 < port < 65536 else 0
 
 
-def _told(reached: Mapping[int, connectivity.Miss | None]) -> dict[int, Any]:
-    return {node: connectivity.told(miss) for node, miss in reached.items()}
+def _misses(reached: Mapping[int, Miss | None]) -> dict[int, Any]:
+    return {node: messages.miss_data(miss) for node, miss in reached.items()}
 
 
 def beside(said: Mapping[int, Mapping[str, Any]], rank: int) -> tuple[int, ...]:

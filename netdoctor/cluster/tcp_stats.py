@@ -11,47 +11,23 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
+from netdoctor.cluster.messages import MAX_FLOWS
+from netdoctor.cluster.observations import Flow
 from netdoctor.host.helpers.netlink import NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, Netlink, attributes
 from netdoctor.process import proc
 
 EVERY: Final = 0.1  # seconds between looks, at least: what a socket counted after the last one is lost
 SHARE: Final = 10  # that many times longer than a look takes
-MAX_FLOWS: Final = 4096
 INET_DIAG_INFO = 2  # linux/inet_diag.h
 ESTABLISHED = 1 << 1
 # Offsets in struct tcp_info (include/uapi/linux/tcp.h); rwnd_limited follows busy_time; bytes_sent and bytes_retrans are
 # there since Linux 4.19.
 _ACKED, _BUSY, _SENT = 120, 168, 200
 _LENGTH = 216
-
-
-@dataclass(frozen=True)
-class Flow:
-    """Data in one direction between two nodes, all connections together."""
-
-    acked: int = 0  # bytes that arrived
-    busy: float = 0.0  # seconds in which something was under way, less those in which the receiver had no room
-    sent: int = 0  # bytes, those sent again included
-    again: int = 0  # bytes
-
-    def plus(self, other: Flow) -> Flow:
-        return Flow(self.acked + other.acked, self.busy + other.busy, self.sent + other.sent, self.again + other.again)
-
-
-def read(said: object) -> dict[str, Flow]:
-    """What `Sampler.stop` of another node told; what is not of that shape is left out."""
-    out: dict[str, Flow] = {}
-    for ip, one in list(said.items())[:MAX_FLOWS] if isinstance(said, Mapping) else ():
-        if isinstance(ip, str) and isinstance(one, list) and len(one) == 4:
-            numbers = [n for n in one if isinstance(n, int | float) and not isinstance(n, bool) and 0 <= n < 1e18]
-            if len(numbers) == 4 and numbers[3] <= numbers[2]:  # what was sent again was sent
-                out[ip[:64]] = Flow(int(numbers[0]), float(numbers[1]), int(numbers[2]), int(numbers[3]))
-    return out
 
 
 class Sampler:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.environment import Of, names_of
-from netdoctor.fleet.nodes import clean
 from netdoctor.model import Severity
+from netdoctor.textsafe import as_line as clean
 
 ABSENT: Final = "(not there)"
 NOT_SET: Final = "(not set)"
@@ -88,7 +88,19 @@ def traits(inventory: dict[str, Any], tool: str) -> tuple[dict[str, str], bool]:
         out["netdoctor"] = tool
     for name, key in (("driver", "driver"), ("cuda", "cuda_driver"), ("kernel", "kernel")):
         _put(out, name, inventory.get(key))
-    torch, nccl = inventory.get("torch"), inventory.get("nccl")
+    for part in (_software, _sysctls, _links, _gpus, _nics):
+        part(out, inventory)
+    variables = inventory.get("nccl_variables")
+    if not isinstance(variables, dict) or "unavailable" in variables:
+        return out, False
+    for name, value in list(variables.items())[:MAX]:
+        if name not in _OWN_VARIABLES:
+            _put(out, f"env {clean(name, 100)}", value)
+    return out, True
+
+
+def _software(out: dict[str, str], inventory: dict[str, Any]) -> None:
+    torch, nccl, taken = (inventory.get(key) for key in ("torch", "nccl", "nccl_interface"))
     if isinstance(torch, dict):
         _put(out, "torch", torch if "unavailable" in torch else torch.get("version"))
         _put(out, "torch_cuda", torch.get("cuda"))
@@ -96,29 +108,16 @@ def traits(inventory: dict[str, Any], tool: str) -> tuple[dict[str, str], bool]:
         _put(out, "nccl", nccl.get("version"))
         if isinstance(plugins := nccl.get("plugins"), list):
             out["plugins"] = ", ".join(clean(p, 100) for p in plugins[:32]) or ABSENT
-    taken = inventory.get("nccl_interface")
     if isinstance(taken, dict) and isinstance(taken.get("name"), str):
         out["nccl_interface"] = clean(taken["name"], 40)
+
+
+def _sysctls(out: dict[str, str], inventory: dict[str, Any]) -> None:
     sysctls = inventory.get("sysctls")
     if isinstance(sysctls, dict) and "unavailable" not in sysctls:
         for name, value in list(sysctls.items())[:MAX]:
             if name not in _OWN_SYSCTLS:
                 _put(out, f"sysctl {clean(name, 100)}", value)
-    if isinstance(links := inventory.get("links"), list):
-        _links(out, links)
-    if isinstance(gpus := inventory.get("gpus"), list):
-        _gpus(out, gpus)
-    elif no_gpu(inventory):
-        out["gpus"] = ABSENT
-    if isinstance(nics := inventory.get("nics"), list):
-        _nics(out, nics)
-    variables = inventory.get("nccl_variables")
-    env_read = isinstance(variables, dict) and "unavailable" not in variables
-    if env_read and isinstance(variables, dict):
-        for name, value in list(variables.items())[:MAX]:
-            if name not in _OWN_VARIABLES:
-                _put(out, f"env {clean(name, 100)}", value)
-    return out, env_read
 
 
 def no_gpu(inventory: dict[str, Any]) -> bool:
@@ -140,7 +139,9 @@ def _put(out: dict[str, str], name: str, value: Any) -> None:
         out[name] = ABSENT
 
 
-def _links(out: dict[str, str], links: list[Any]) -> None:
+def _links(out: dict[str, str], inventory: dict[str, Any]) -> None:
+    if not isinstance(links := inventory.get("links"), list):
+        return
     names = []
     for link in links[:MAX]:
         if not isinstance(link, dict) or not isinstance(name := link.get("name"), str):
@@ -162,7 +163,11 @@ def _multiset(values: list[str]) -> str:
     return ", ".join(f"{n} × {value}" for value, n in counted) or ABSENT
 
 
-def _gpus(out: dict[str, str], gpus: list[Any]) -> None:
+def _gpus(out: dict[str, str], inventory: dict[str, Any]) -> None:
+    if not isinstance(gpus := inventory.get("gpus"), list):
+        if no_gpu(inventory):
+            out["gpus"] = ABSENT
+        return
     every = [g for g in gpus[:MAX] if isinstance(g, dict)]
     names = [g["name"] for g in every if isinstance(g.get("name"), str)]
     if len(names) == len(every):
@@ -172,9 +177,9 @@ def _gpus(out: dict[str, str], gpus: list[Any]) -> None:
         out["nvlinks"] = ", ".join(str(n) for n in sorted(set(up), reverse=True))
 
 
-def _nics(out: dict[str, str], nics: list[Any]) -> None:
-    from netdoctor.fleet.extract import own_nics
-
+def _nics(out: dict[str, str], inventory: dict[str, Any]) -> None:
+    if not isinstance(nics := inventory.get("nics"), list):
+        return
     own = own_nics(nics)
     if all(isinstance(n.get("driver"), str) for n in own):
         out["nics"] = _multiset([clean(n["driver"], 60) for n in own])
@@ -198,6 +203,12 @@ def _nics(out: dict[str, str], nics: list[Any]) -> None:
         out["ports"] = ", ".join([*sorted(set(up)), *([_multiset(down)] if down else [])]) or ABSENT
     for driver, versions in firmware.items():
         out[f"firmware {driver}"] = ", ".join(sorted(versions))
+
+
+def own_nics(nics: list[Any]) -> list[dict[str, Any]]:
+    """RDMA devices without virtual functions, unless there are only those (a virtual machine)."""
+    every = [n for n in nics[:MAX] if isinstance(n, dict)]
+    return [n for n in every if n.get("virtual_function") is not True] or every
 
 
 def _get(value: Any, key: str) -> Any:

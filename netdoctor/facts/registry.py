@@ -43,7 +43,11 @@ SOURCES: Final[dict[str, Source]] = {
 }
 
 # Facts that are runs: made by `live`, or brought by a snapshot.
-RUNS: Final = {"Baseline": "netdoctor.facts.runs", "PathRun": "netdoctor.facts.runs"}
+RUNS: Final = {
+    "Baseline": "netdoctor.facts.runs",
+    "PathRun": "netdoctor.facts.runs",
+    "Cluster": "netdoctor.cluster.observations",
+}
 
 Facts = Mapping[str, Any]  # by the fact's class name
 

@@ -177,19 +177,19 @@ class Run:
         return self.state == State.FINISHED
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CommonRun(Run):
-    """A run of several nodes, as all of them judge it."""
+    """A run of several nodes, as all of them judge it.  Its fields have no default: a recording without them is a `Run`."""
 
-    told: str = ""  # what they found out together about a run that went wrong, in one sentence
-    told_cause: str = ""  # its cause
+    told: str  # what they found out together about a run that went wrong, in one sentence; "": no more than its ranks said
+    told_cause: str  # its cause
 
 
 @dataclass(frozen=True)
 class Baseline(Fact):
     """The all-reduce as the job would run it on this node."""
 
-    run: Run | Unavailable  # Unavailable: none was made
+    run: CommonRun | Run | Unavailable  # Unavailable: none was made
     python: str = ""
     nccl_ran: bool = False  # False: two Gloo ranks, "NCCL did not run"
 

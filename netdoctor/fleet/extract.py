@@ -9,7 +9,7 @@ import time
 from collections.abc import Hashable, Iterable
 from typing import Any, Final, TypeVar
 
-from netdoctor.compare.traits import no_gpu, traits
+from netdoctor.compare.traits import no_gpu, own_nics, traits
 from netdoctor.fleet.nodes import Item, NodeRun, Shape, clean
 from netdoctor.model import size_text
 
@@ -225,12 +225,6 @@ def _shape(inventory: dict[str, Any], vantage: dict[str, Any]) -> Shape:
         nic_count=None if own is None else len(own),
         vantage=_text(vantage.get("kind")),
     )
-
-
-def own_nics(nics: list[Any]) -> list[dict[str, Any]]:
-    """RDMA devices without virtual functions, unless there are only those (a virtual machine)."""
-    every = [n for n in nics[:MAX_LIST] if isinstance(n, dict)]
-    return [n for n in every if n.get("virtual_function") is not True] or every
 
 
 def _distinct(values: Iterable[Any]) -> tuple[str, ...]:

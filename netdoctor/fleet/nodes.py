@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from netdoctor.textsafe import line
+from netdoctor.textsafe import as_line
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # a name that is safe in lists, labels and arguments
 
 GOOD, BAD, FLAKY, UNKNOWN, MISSING = "good", "bad", "flaky", "unknown", "missing"
+clean = as_line  # of another machine's word
 STATES: Final = (GOOD, BAD, FLAKY, UNKNOWN, MISSING)
-
-
-def clean(value: Any, limit: int = 300) -> str:
-    """`textsafe.line` of whatever stands where a text is expected."""
-    return line(value if isinstance(value, str) else str(value), limit)
 
 
 def safe_name(name: str) -> bool:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from netdoctor.compare import addresses, mtu, subnets
+from netdoctor.compare.majority import CLEAR, clear_majority, sides
 from netdoctor.compare.traits import ABSENT
 from netdoctor.facts.nccl_version import parse
-from netdoctor.fleet.drift import CLEAR, clear_majority
 from netdoctor.fleet.groups import Group
 from netdoctor.fleet.nodes import Node, NodeRun, count, shown
 from netdoctor.model import Finding, Severity, Status
@@ -18,8 +17,6 @@ from netdoctor.model import Finding, Severity, Status
 # An address on this many nodes, and on this share of them, is given to all on purpose (a BlueField's or BMC's host link).
 EVERYWHERE_NODES: Final = 3
 EVERYWHERE_SHARE: Final = 0.10
-# One node alone in a subnet, while this share of its kind is in another one, is not a rack of its own.
-ALONE_SHARE: Final = 0.9
 # From here on NCCL picks the GID by itself (src/transport/net_ib.cc, NCCL_IB_GID_INDEX defaults to -1); before it took index 0.
 AUTOMATIC_GID: Final = (2, 21, 5)
 ROUTABLE: Final = "RoCE v2 IPv4"  # what it then looks for: NCCL_IB_ROCE_VERSION_NUM 2, NCCL_IB_ADDR_FAMILY AF_INET
@@ -56,74 +53,48 @@ def _with(members: Iterable[Node]) -> Iterator[tuple[Node, NodeRun]]:
             yield node, node.run
 
 
-def _sides(by: dict[str, list[str]]) -> str:
+def _sides(by: Mapping[str, Sequence[str]]) -> str:
     ordered = sorted(by.items(), key=lambda pair: (-len(pair[1]), pair[0]))
     return "; ".join(f"{value} on {count(len(names), 'node')} ({shown(sorted(names), 3)})" for value, names in ordered[:5])
 
 
 def _versions(group: Group) -> Iterator[Fault]:
     """Different NCCL versions in one job: refused at the handshake from 2.23.4 on, undefined before."""
-    by: dict[str, list[str]] = defaultdict(list)
-    for node, run in _with(group.members):
-        if (version := run.traits.get("nccl")) and version != ABSENT:
-            by[version].append(node.name)
-    if len(by) < 2:
-        return
-    most = clear_majority(Counter({v: len(n) for v, n in by.items()}))
-    blamed = [] if most is None else [n for v, names in by.items() if v != most for n in names]
-    how = "install one NCCL everywhere; torch's own wheel decides: pip show torch nvidia-nccl-cu12"
-    yield _fail(
-        "nccl_version",
-        group.name,
-        f"NCCL differs: {_sides(by)}",
-        "version_mismatch",
-        Severity.CRITICAL,
-        blamed,
-        how,
-        versions=dict(by),
-    )
+    every = ((node.name, run.traits.get("nccl", ABSENT)) for node, run in _with(group.members))
+    have = sides((name, version) for name, version in every if version and version != ABSENT)
+    if have.differ:
+        yield _fail(
+            "nccl_version",
+            group.name,
+            f"NCCL differs: {_sides(have.values)}",
+            "version_mismatch",
+            Severity.CRITICAL,
+            have.minority,
+            "install one NCCL everywhere; torch's own wheel decides: pip show torch nvidia-nccl-cu12",
+            versions=dict(have.values),
+        )
 
 
-@lru_cache(maxsize=1 << 15)
-def _network(taken: tuple[str, str, int | None, int | None]) -> str | None:
-    _, ip, prefix, _ = taken
-    if prefix is None or prefix in (32, 128):  # a single address says nothing about who is near (Google Cloud gives /32)
-        return None
-    try:
-        return str(ipaddress.ip_network(f"{ip}/{prefix}", strict=False))
-    except ValueError:
-        return None
+def _network(run: NodeRun) -> str | None:
+    """Of the interface that NCCL takes."""
+    return subnets.network(run.nccl_if[1], run.nccl_if[2]) if run.nccl_if else None
 
 
 def _subnets(group: Group) -> Iterator[Fault]:
-    """NCCL's interface on another subnet than the others', where that shows a wrong choice and not a routed network.
-
-    Racks and pods with subnets of their own are routed on purpose.  A wrong choice shows as a node that is alone in its
-    subnet while most share one, with another interface name or with an own address in the majority's subnet.
-    """
-    by: dict[str, list[tuple[Node, NodeRun, str]]] = defaultdict(list)
-    for node, run in _with(group.members):
-        if run.nccl_if and (network := _network(run.nccl_if)):
-            by[network].append((node, run, run.nccl_if[0]))
-    if len(by) < 2:
-        return
-    most = clear_majority(Counter({n: len(m) for n, m in by.items()}))
-    told = False
-    if most is not None and len(by[most]) > 1:
-        usual = Counter(name for _, _, name in by[most]).most_common(1)[0][0]
-        alone = len(by[most]) >= ALONE_SHARE * sum(map(len, by.values()))
-        for network, members in sorted(by.items()):
-            for node, run, name in members if network != most else ():
-                inside = next((f"{i} {ip}" for ip, i in run.addresses if _inside(ip, most)), "")
-                if inside or name != usual or (alone and len(members) == 1):
-                    told = True
-                    yield _wrong_subnet(group, node, run, network, most, usual, inside, len(by[most]))
+    """NCCL's interface on another subnet than the others', where that shows a wrong choice and not a routed network."""
+    networks = subnets.by_network(
+        subnets.Member(node.name, *run.nccl_if[:2], network, run.addresses)
+        for node, run in _with(group.members)
+        if run.nccl_if and (network := _network(run))
+    )
+    wrong = subnets.outsiders(networks)
+    yield from (_wrong_subnet(group, one) for one in wrong)
     # As many subnets as nodes are a routed design (a subnet per pod or per link); a few are worth a word.
-    if not told and len(by) * 2 <= sum(map(len, by.values())):
-        sides = _sides({network: [n.name for n, _, _ in members] for network, members in by.items()})
+    if not wrong and 1 < len(networks) <= sum(map(len, networks.values())) / 2:
+        told = _sides({name: [one.node for one in members] for name, members in networks.items()})
         finding = Finding(
             Status.UNKNOWN,
-            f"NCCL's interfaces are in {len(by)} subnets: {sides}; whether they are routed was not tried",
+            f"NCCL's interfaces are in {len(networks)} subnets: {told}; whether they are routed was not tried",
             group.name,
             cause="socket_ifname",
             how="netdoctor allreduce across nodes of both",
@@ -132,76 +103,58 @@ def _subnets(group: Group) -> Iterator[Fault]:
         yield finding, ()
 
 
-def _inside(ip: str, network: str) -> bool:
-    return ipaddress.ip_address(ip) in ipaddress.ip_network(network)
-
-
-def _wrong_subnet(
-    group: Group, node: Node, run: NodeRun, network: str, most: str, usual: str, inside: str, others: int
-) -> Fault:
-    name, ip = run.nccl_if[:2] if run.nccl_if else ("", "")
-    words = f"NCCL takes {name} ({ip}, {network}), {count(others, 'node')} are in {most} ({usual})"
-    words += f"; this node is there too, with {inside}" if inside else ""
-    severity = Severity.CRITICAL if inside else Severity.WARNING
-    how = f"NCCL_SOCKET_IFNAME={usual}" if inside or name != usual else "check its address and the route to the others"
+def _wrong_subnet(group: Group, one: subnets.Outsider[str]) -> Fault:
+    member = one.member
+    words = f"NCCL takes {member.interface} ({member.ip}, {member.network}), "
+    words += f"{count(one.others, 'node')} are in {one.majority} ({one.usual})"
+    words += f"; this node is there too, with {one.own}" if one.own else ""
+    by_name = one.own or member.interface != one.usual
     return _fail(
         "nccl_subnet",
-        node.name,
+        member.node,
         words,
         "socket_ifname",
-        severity,
-        [node.name],
-        how,
+        Severity.CRITICAL if one.own else Severity.WARNING,
+        [member.node],
+        f"NCCL_SOCKET_IFNAME={one.usual}" if by_name else "check its address and the route to the others",
         group=group.name,
-        interface=name,
-        network=network,
-        majority=most,
+        interface=member.interface,
+        network=member.network,
+        majority=one.majority,
     )
 
 
 def _mtu(nodes: list[Node]) -> Iterator[Fault]:
     """Different MTU within one subnet: small messages pass, full-size ones vanish."""
-    by: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for node, run in _with(nodes):
-        if run.nccl_if and run.nccl_if[3] and (network := _network(run.nccl_if)):
-            by[network][run.nccl_if[3]].append(node.name)
-    for network, mtus in sorted(by.items()):
-        if len(mtus) < 2:
-            continue
-        most = clear_majority(Counter({str(m): len(n) for m, n in mtus.items()}))
-        blamed = [] if most is None else [n for m, names in mtus.items() if str(m) != most for n in names]
-        sides = _sides({str(m): names for m, names in mtus.items()})
+    ports = (
+        mtu.Port(node.name, network, run.nccl_if[0], run.nccl_if[3])
+        for node, run in _with(nodes)
+        if run.nccl_if and run.nccl_if[3] and (network := _network(run))
+    )
+    for one in mtu.differences(ports):
+        have = one.sides
         yield _fail(
             "mtu",
-            network,
-            f"MTU of the interface that NCCL takes differs in one subnet: {sides}",
+            one.network,
+            f"MTU of the interface that NCCL takes differs in one subnet: {_sides(have.values)}",
             "mtu",
             Severity.CRITICAL,
-            blamed,
+            have.minority,
             "ip link set dev IF mtu N, and in the network configuration",
-            mtus={str(m): names for m, names in mtus.items()},
+            mtus=dict(have.values),
         )
 
 
 def _addresses(nodes: list[Node]) -> Iterator[Fault]:
     """The same address on two nodes.  Not where it is the same machine twice, or an address that every node has."""
-    holders: dict[str, list[tuple[Node, NodeRun, str]]] = defaultdict(list)
-    total = 0
-    for node, run in _with(nodes):
-        total += 1
-        for ip, interface in run.addresses:
-            holders[ip].append((node, run, interface))
-    for ip, having in sorted(holders.items()):
-        names = {node.name for node, _, _ in having}
-        if len(names) < 2:
+    runs = {node.name: run for node, run in _with(nodes)}
+    holders = (addresses.Holder(name, ip, interface) for name, run in runs.items() for ip, interface in run.addresses)
+    for ip, having in addresses.shared(holders, lambda a, b: bool(runs[a].ids & runs[b].ids)):
+        names = {one.node for one in having}
+        taken = any((taken := runs[name].nccl_if) and taken[1] == ip for name in names)
+        if len(names) >= EVERYWHERE_NODES and len(names) >= EVERYWHERE_SHARE * len(runs) and not taken:
             continue
-        nccl = any(run.nccl_if and run.nccl_if[1] == ip for _, run, _ in having)
-        everywhere = len(names) >= EVERYWHERE_NODES and len(names) >= EVERYWHERE_SHARE * total
-        if everywhere and not nccl:
-            continue
-        if all(a.ids & b.ids for _, a, _ in having[:1] for _, b, _ in having[1:]):
-            continue  # one machine under two names (two pods of one node)
-        where = ", ".join(f"{node.name} ({interface})" for node, _, interface in having[:5])
+        where = ", ".join(f"{one.node} ({one.interface})" for one in having[:5])
         yield _fail(
             "address",
             ip,

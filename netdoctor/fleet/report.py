@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +20,7 @@ from netdoctor.fleet.nodes import (
     STATES,
     UNKNOWN,
     Node,
+    NodeRun,
     Problem,
     Reading,
     clean,
@@ -181,52 +182,88 @@ def _either_is_short(key: str, others: set[str]) -> bool:
     return "." not in key or "." not in other
 
 
+Reason = tuple[str, str]  # a state that is not good, and why
+
+
 def _judge_own(node: Node) -> None:
-    """What the node's own report says, its older ones, its clock."""
+    """What the node's own report says, its older ones, its clock: the worst state that a rule gives."""
     run = node.run
     if run is None:
         return
-    if run.verdict == "unhealthy":
-        node.state = BAD
-    elif run.verdict == "inconclusive" or run.partial or set(run.statuses) <= {"s", "u", "e"}:
-        node.state = UNKNOWN
-    else:
-        node.state = GOOD
+    told = list(_own_verdict(run))
+    if all(state != BAD for state, _ in told):
+        told += _from_elsewhere(run, node.older)
+    if not told:  # good in itself: the first rule that speaks against it
+        told = next((against for rule in _AGAINST if (against := list(rule(node, run)))), [])
+    node.state = max((state for state, _ in told), key=_WORST.index, default=GOOD)
+    node.reasons += [reason for _, reason in told]
+    node.notes += [note for note in _own_notes(node, run) if note not in node.reasons or note == NEW_ID]
+
+
+def _own_verdict(run: NodeRun) -> Iterator[Reason]:
+    """Nothing where its report is healthy and whole."""
+    told_nothing = set(run.statuses) <= {"s", "u", "e"}
+    if run.verdict != "unhealthy" and run.verdict != "inconclusive" and not run.partial and not told_nothing:
+        return
+    state = BAD if run.verdict == "unhealthy" else UNKNOWN
     if run.partial:
-        node.reasons.append(f"its report is not whole: {run.partial}")
-    if node.state is not GOOD:
-        fails = [i for i in run.items if i.status == "fail" and not i.waived]
-        shown_items = fails or [i for i in run.items if i.status != "fail"]
-        node.reasons += [f"{i.check}: {i.message}" for i in shown_items[:5]] or [run.verdict_text or run.verdict]
+        yield state, f"its report is not whole: {run.partial}"
+    fails = [i for i in run.items if i.status == "fail" and not i.waived]
+    items = fails or [i for i in run.items if i.status != "fail"]
+    for words in [f"{i.check}: {i.message}" for i in items[:5]] or [run.verdict_text or run.verdict]:
+        yield state, words
+
+
+def _from_elsewhere(run: NodeRun, older: tuple[NodeRun, ...]) -> Iterator[Reason]:
+    """The newest report from each other vantage, up to the first that is bad."""
+    for other in newest_of_others(run, older):
+        if other.verdict != "healthy":
+            state = BAD if other.verdict == "unhealthy" else UNKNOWN
+            yield state, f"seen from {other.shape.vantage}: {other.verdict_text or other.verdict} ({other.file})"
+            if state == BAD:
+                return
+
+
+def _another_machine(node: Node, run: NodeRun) -> Iterator[Reason]:
+    if _has_new_id(node, run) and any(r.verdict != "healthy" and r.machine != run.machine for r in node.older):
+        yield UNKNOWN, NEW_ID
+
+
+def _changing(node: Node, run: NodeRun) -> Iterator[Reason]:
+    if node.older and to_and_fro(run, node.older):
+        verdicts = ", ".join(r.verdict for r in reversed((run, *node.older)))
+        yield FLAKY, f"its reports change between healthy and unhealthy: {verdicts}"
+
+
+def _doubtful(node: Node, run: NodeRun) -> Iterator[Reason]:
+    return ((UNKNOWN, words) for words in doubts(node))
+
+
+def _asked_again(node: Node, run: NodeRun) -> Iterator[Reason]:
+    if run.attempts > 1:
+        yield FLAKY, f"answered only when it was asked again (attempt {run.attempts})"
+
+
+_WORST: Final = (UNKNOWN, FLAKY, BAD)  # the last one
+_AGAINST: Final = (_another_machine, _changing, _doubtful, _asked_again)
+NEW_ID: Final = "its machine id is not the same in all reports: it was installed anew, or two machines have one name"
+
+
+def _has_new_id(node: Node, run: NodeRun) -> bool:
+    return len({r.machine for r in (run, *node.older)} - {""}) > 1
+
+
+def _own_notes(node: Node, run: NodeRun) -> Iterator[str]:
     if node.older:
-        verdicts = [r.verdict for r in (run, *node.older)]
-        node.notes.append(
-            f"{count(len(verdicts), 'report')} of this node; {run.file} is the newest and counts, older: "
+        yield (
+            f"{count(1 + len(node.older), 'report')} of this node; {run.file} is the newest and counts, older: "
             + shown([f"{r.file} ({r.verdict})" for r in node.older], 3)
         )
-        for other in newest_of_others(run, node.older):
-            if other.verdict != "healthy" and node.state is not BAD:
-                node.state = BAD if other.verdict == "unhealthy" else UNKNOWN
-                node.reasons.append(f"seen from {other.shape.vantage}: {other.verdict_text or other.verdict} ({other.file})")
-        ids = {r.machine for r in (run, *node.older)} - {""}
-        if len(ids) > 1:
-            words = "its machine id is not the same in all reports: it was installed anew, or two machines have one name"
-            node.notes.append(words)
-            if node.state is GOOD and any(r.verdict != "healthy" and r.machine != run.machine for r in node.older):
-                node.state = UNKNOWN
-                node.reasons.append(words)
-        if node.state is GOOD and to_and_fro(run, node.older):
-            node.state = FLAKY
-            node.reasons.append("its reports change between healthy and unhealthy: " + ", ".join(reversed(verdicts)))
-    if node.state is GOOD and (against := doubts(node)):
-        node.state = UNKNOWN
-        node.reasons += against
-    if run.attempts > 1:
-        words = f"answered only when it was asked again (attempt {run.attempts})"
-        (node.reasons if node.state is GOOD else node.notes).append(words)
-        node.state = FLAKY if node.state is GOOD else node.state
+        if _has_new_id(node, run):
+            yield NEW_ID
+    yield from (words for _, words in _asked_again(node, run))
     if run.skewed > CLOCK_SKEW:
-        node.notes.append(f"its clock is ahead by {_duration(run.skewed)}: the report is newer than its file")
+        yield f"its clock is ahead by {_duration(run.skewed)}: the report is newer than its file"
 
 
 def _duration(seconds: float) -> str:

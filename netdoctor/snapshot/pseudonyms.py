@@ -45,6 +45,7 @@ def pseudonymise(snapshot: Snapshot, key: bytes, folders: Iterable[str] = ()) ->
 
     cut = replace(snapshot, answers={q: _cut(q, a, tag) for q, a in snapshot.answers.items()}, taken="")
     words = _words(snapshot, tag) | {path: f"/srv/{tag(path, 8)}" for path in folders if len(path) > 1 and path != "/root"}
+    words = _words_of_nodes(snapshot, tag) | words
     data = json.loads(dumps(cut))
     digits = {m.group() for m in _UUID.finditer(json.dumps(data))}
     bare = {one.replace("-", ""): tag(one, 32) for one in digits}
@@ -157,6 +158,26 @@ def _addresses(answers: Mapping[str, Any]) -> set[str]:
         if not (address.is_loopback or address.is_unspecified or address.is_multicast):
             found.add(str(word))
     return found
+
+
+def _words_of_nodes(snapshot: Snapshot, tag: Tag) -> dict[str, str]:
+    """Names and addresses of the other nodes of a common run."""
+    from netdoctor.cluster.observations import Cluster
+
+    met = snapshot.runs.get("Cluster")
+    if not isinstance(met, Cluster) or met.lost is not None:
+        return {}
+    own = [one.ip for place in met.endpoints.values() for one in place.addresses]
+    listening = [ip for place in met.endpoints.values() for _, ip in place.listen.values()]
+    told = {*met.hosts.values(), *met.nodes.names, met.nodes.master, *met.addresses.values(), *own, *listening}
+    return {one: _node_word(one, tag) for one in told - {"", "localhost", "127.0.0.1", "::1"}}
+
+
+def _node_word(text: str, tag: Tag) -> str:
+    try:
+        return _address(text, tag)
+    except ValueError:  # a host name
+        return f"node-{tag(text, 8)}"
 
 
 def _address(text: str, tag: Tag) -> str:

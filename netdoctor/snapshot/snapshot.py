@@ -93,10 +93,11 @@ def _run_data(fact: Any) -> Json:
 
 
 def _run_fact(name: str, entry: Any) -> Any:
+    from netdoctor.cluster.observations import Cluster
     from netdoctor.facts.runs import Baseline, PathRun
     from netdoctor.snapshot import codec
 
-    kinds: dict[str, type[Baseline | PathRun]] = {"Baseline": Baseline, "PathRun": PathRun}
+    kinds: dict[str, type[Baseline | PathRun | Cluster]] = {"Baseline": Baseline, "PathRun": PathRun, "Cluster": Cluster}
     if name not in kinds:
         return Unavailable(Kind.MALFORMED, f"no such run: {name}")
     if isinstance(entry, dict) and "unavailable" in entry:

@@ -10,19 +10,20 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netdoctor.cluster import combine, connectivity, coordinator, endpoints, findings, member
-from netdoctor.cluster.combine import Heard
-from netdoctor.cluster.coordinator import PROTOCOL, STRANGERS, SUBJECTS, Hub
-from netdoctor.cluster.member import Meeting, MeetingError
-from netdoctor.cluster.membership import Nodes
-from netdoctor.cluster.session import Limits, Together
-from netdoctor.facts.runs import AllReduce, Run
+from netdoctor.checks.allreduce_nodes import allreduce_nodes
+from netdoctor.cluster import combine, connectivity, coordinator, member, messages
+from netdoctor.cluster.coordinator import PROTOCOL, STRANGERS, SUBJECTS, Coordinator
+from netdoctor.cluster.member import MeetingError, Member
+from netdoctor.cluster.observations import Cluster, Endpoints, Nodes
+from netdoctor.cluster.session import ClusterSession, Limits
+from netdoctor.facts.runs import AllReduce, Run, State
 from netdoctor.model import Status
 
 LIMITS = {**dict.fromkeys(SUBJECTS, 30.0)}
@@ -114,16 +115,17 @@ def changed(value: Any, draw: random.Random) -> Any:
     return [*value[:place], changed(value[place], draw), *value[place + 1 :]]
 
 
-def judged(good: dict[str, Any], other: dict[str, Any]) -> tuple[Heard, Any]:
+def judged(good: dict[str, Any], other: dict[str, Any]) -> tuple[Cluster, Any]:
     """Node 0's verdict, where node 1 said `other`, as JSON brings it."""
-    heard = Heard(Nodes(2, 0, "h0", 29400))
+    heard = Cluster(Nodes(2, 0, "h0", 29400))
     for subject in SUBJECTS[:-1]:
         message = {"data": {"0": good[subject], "1": json.loads(json.dumps(other[subject]))}, "gone": {}, "refused": []}
-        combine.hear(heard, subject, message)
+        heard, _ = messages.take(heard, subject, message)
     made = combine.experiments(heard)
     if not isinstance(made, str):
-        parts = combine.hear(heard, "result", {"data": {"0": good["result"], "1": json.loads(json.dumps(other["result"]))}})
-        heard.run = combine.combine(heard, made, parts, Run(made[0], "finished"))
+        message = {"data": {"0": good["result"], "1": json.loads(json.dumps(other["result"]))}}
+        heard, parts = messages.take(replace(heard, first_ranks=combine.first_ranks(made)), "result", message)
+        heard = combine.combine(heard, made, parts, Run(made[0], State.FINISHED))
     return heard, made
 
 
@@ -136,12 +138,12 @@ def test_whatever_another_node_says_there_is_a_verdict(seed: int, changes: int) 
         subject = draw.choice(SUBJECTS)
         other[subject] = changed(other[subject], draw)
     heard, made = judged(good, other)
-    result = findings.result(heard)
-    assert result.findings
-    said = json.dumps(findings.section(heard)) + str(result)
+    result = list(allreduce_nodes(heard))
+    assert result
+    said = json.dumps(heard.section()) + str(result)
     assert "\x1b" not in said and "\\u001b" not in said
     if isinstance(made, str):
-        assert Status.PASS not in {f.status for f in result.findings}
+        assert Status.PASS not in {f.status for f in result}
 
 
 @pytest.mark.parametrize(
@@ -163,8 +165,8 @@ def test_events_that_are_none_are_left_out(rubbish: dict[str, Any]) -> None:
 
 
 def test_an_address_with_a_zone_of_any_text_is_clean_and_short() -> None:
-    place = endpoints.read({"gloo": ["eth0", f"fe80::1%\x1b[31m{'x' * 500}"]})
-    assert place.takes["gloo"][1].isprintable() and len(place.takes["gloo"][1]) <= 64
+    place = messages.read_endpoints({"gloo": ["eth0", f"fe80::1%\x1b[31m{'x' * 500}"]})
+    assert place.listen["gloo"][1].isprintable() and len(place.listen["gloo"][1]) <= 64
 
 
 @pytest.mark.parametrize(("state", "status"), [("finished", Status.PASS), ("hung", Status.UNKNOWN)])
@@ -174,9 +176,8 @@ def test_a_stranger_who_was_turned_away_costs_nobody_a_whole_run(state: str, sta
     if state == "hung":
         good["result"]["events"] = [e for e in good["result"]["events"] if e["event"] in ("forked", "phase")][:4]
     heard, _ = judged(good, good)
-    heard.reach.clear()
-    heard.refused = ("10.9.9.9: another job",)
-    found = {f.subject: f.status for f in findings.result(heard).findings}
+    heard = replace(heard, reach={}, refused=("10.9.9.9: another job",))
+    found = {f.subject: f.status for f in allreduce_nodes(heard)}
     assert found == {"meeting": status, "h1": status}
 
 
@@ -209,20 +210,20 @@ class Room:
     """A hub on a port of its own, and who came to it."""
 
     def __init__(self, count: int = 2) -> None:
-        self.hub = Hub(socket.create_server(("127.0.0.1", 0), backlog=512), count, "", LIMITS, 20.0)
+        self.coordinator = Coordinator(socket.create_server(("127.0.0.1", 0), backlog=512), count, "", LIMITS, 20.0)
         self.count, self.callers = count, list[Caller]()
-        self.hub.start()
+        self.coordinator.start()
 
     def __enter__(self) -> Room:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.hub.close()
+        self.coordinator.close()
         for one in self.callers:
             one.close()
 
     def call(self) -> Caller:
-        self.callers.append(Caller(self.hub.door.getsockname()[1]))
+        self.callers.append(Caller(self.coordinator.listener.getsockname()[1]))
         return self.callers[-1]
 
     def all(self) -> list[Caller]:
@@ -263,7 +264,7 @@ def test_a_hub_without_a_descriptor_lets_in_who_waits_later(monkeypatch: pytest.
     clock = [100.0]
     monkeypatch.setattr(coordinator.time, "monotonic", lambda: clock[0])
     door = Poor(fileno=socket.create_server(("127.0.0.1", 0)).detach())
-    one = Hub(door, 2, "", LIMITS, 20.0)
+    one = Coordinator(door, 2, "", LIMITS, 20.0)
     one.selector.register(door, selectors.EVENT_READ)
     with socket.create_connection(door.getsockname()):
         for _ in range(3):
@@ -287,7 +288,7 @@ def test_what_nodes_have_not_read_yet_is_kept_once() -> None:
             one.until("join")
             one.say({"say": "place", "data": "x" * (3 << 19)})
         assert len(nodes[0].until("place")["data"]) == 12
-        waiting = [one.write for one in room.hub.lines.values() if one.write]
+        waiting = [one.write for one in room.coordinator.lines.values() if one.write]
         assert len(waiting) > 5 and len({id(part.obj) for one in waiting for part in one}) == 1
         assert len(nodes[1].until("place")["data"]) == 12
 
@@ -295,7 +296,7 @@ def test_what_nodes_have_not_read_yet_is_kept_once() -> None:
 def test_a_node_that_verifies_for_long_is_waited_for() -> None:
     """Nobody told it to stop: the runner's own limits hold, not those after a failure."""
     door = socket.create_server(("127.0.0.1", 0))
-    made = Hub(door, 2, "", {**LIMITS, "result": 300.0}, 20.0)
+    made = Coordinator(door, 2, "", {**LIMITS, "result": 300.0}, 20.0)
     made.at, made.end = len(SUBJECTS) - 1, time.monotonic() + 300.0
     made._ended(False)
     assert made.end - time.monotonic() > 75.0 + 15.0  # runner.LIMITS: verify, done
@@ -320,12 +321,12 @@ def test_a_way_open_before_the_master_listens_is_tried_again() -> None:
             hung_up.set()
 
         threading.Thread(target=live, daemon=True).start()
-        other = Meeting(Nodes(2, 1, "127.0.0.1", port), LIMITS, 5.0)
+        other = Member(Nodes(2, 1, "127.0.0.1", port), LIMITS, 5.0)
         other.open()
         coming = threading.Thread(target=other.join, args=({"host": "h1"}, time.monotonic() + 20), daemon=True)
         coming.start()
         assert hung_up.wait(20)
-    first = Meeting(Nodes(2, 0, "127.0.0.1", port), LIMITS, 5.0)
+    first = Member(Nodes(2, 0, "127.0.0.1", port), LIMITS, 5.0)
     first.open()
     try:
         first.join({"host": "h0"}, time.monotonic() + 20)
@@ -338,7 +339,7 @@ def test_a_way_open_before_the_master_listens_is_tried_again() -> None:
 
 def test_a_master_that_is_gone_before_it_answered_is_lost() -> None:
     with socket.create_server(("127.0.0.1", 0)) as proxy:
-        other = Meeting(Nodes(2, 1, "127.0.0.1", proxy.getsockname()[1]), LIMITS, 5.0)
+        other = Member(Nodes(2, 1, "127.0.0.1", proxy.getsockname()[1]), LIMITS, 5.0)
         other.open()
 
         def accept() -> None:
@@ -358,7 +359,7 @@ def test_a_master_that_is_gone_before_it_answered_is_lost() -> None:
 
 @pytest.mark.parametrize("host", ["a" * 70, "a..b", "\udcff", "a b"])
 def test_a_name_that_nobody_can_have_is_no_crash(host: str) -> None:
-    made = Meeting(Nodes(2, 1, host, 5), LIMITS, 5.0)
+    made = Member(Nodes(2, 1, host, 5), LIMITS, 5.0)
     made.open()
     try:
         with pytest.raises(MeetingError, match="its name is not known"):
@@ -369,11 +370,11 @@ def test_a_name_that_nobody_can_have_is_no_crash(host: str) -> None:
 
 def test_many_who_knock_at_once_all_hear_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of 64 nodes brings each of them up to three visits of every other at the same moment."""
-    monkeypatch.setattr(connectivity, "GUESTS", 2)
-    door = connectivity.Door(1)
+    monkeypatch.setattr(connectivity, "MAX_CLIENTS", 2)
+    door = connectivity.ProbeServer(1)
     try:
         with ThreadPoolExecutor(40) as pool:
-            assert set(pool.map(lambda _: connectivity.knock("127.0.0.1", door.port, 1), range(120))) == {None}
+            assert set(pool.map(lambda _: connectivity.probe("127.0.0.1", door.port, 1), range(120))) == {None}
     finally:
         door.close()
 
@@ -390,9 +391,9 @@ def test_a_door_that_lacks_a_descriptor_for_a_moment_stays_open(monkeypatch: pyt
 
     made = connectivity.listen(0)
     monkeypatch.setattr(connectivity, "listen", lambda port: Poor(fileno=made.detach()))
-    door = connectivity.Door(1)
+    door = connectivity.ProbeServer(1)
     try:
-        assert connectivity.knock("127.0.0.1", door.port, 1) is None
+        assert connectivity.probe("127.0.0.1", door.port, 1) is None
     finally:
         door.close()
 
@@ -408,8 +409,8 @@ def no_pool(thread: threading.Thread) -> None:
 
 
 def test_a_node_without_threads_tries_the_others_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = connectivity.Door(1)
-    made = Meeting(Nodes(2, 0, "127.0.0.1", 5), LIMITS, 5.0)
+    door = connectivity.ProbeServer(1)
+    made = Member(Nodes(2, 0, "127.0.0.1", 5), LIMITS, 5.0)
     monkeypatch.setattr(threading.Thread, "start", no_pool)
     try:
         assert made.reach({1: {"port": door.port, "address": "127.0.0.1"}}, {}) == ({1: None}, {"gloo": {}, "nccl": {}})
@@ -425,18 +426,18 @@ def test_without_threads_what_there_is_no_time_for_is_not_tried(
     monkeypatch.setattr(threading.Thread, "start", no_pool)
     clock = [100.0]
 
-    def knock(*_: object) -> None:
-        clock[0] += member.KNOCK
+    def probe(*_: object) -> None:
+        clock[0] += member.PROBE_SECONDS
 
-    monkeypatch.setattr(member, "knock", knock)
-    made = Meeting(Nodes(128, 0, "127.0.0.1", 5), {**LIMITS, "reach": member.KNOCK + extra}, 5.0)
+    monkeypatch.setattr(member, "probe", probe)
+    made = Member(Nodes(128, 0, "127.0.0.1", 5), {**LIMITS, "reach": member.PROBE_SECONDS + extra}, 5.0)
     monkeypatch.setattr(member.time, "monotonic", lambda: clock[0])
     joined = {n: {"port": 7, "address": f"10.0.0.{n}"} for n in range(1, 128)}
-    taken = {n: endpoints.Place(takes={"gloo": ("eth1", f"10.1.0.{n}")}) for n in range(1, 128)}
+    taken = {n: Endpoints(listen={"gloo": ("eth1", f"10.1.0.{n}")}) for n in range(1, 128)}
     assert made.reach(joined, taken) == (there, {"gloo": {}, "nccl": {}})
 
 
-@pytest.mark.parametrize("name", ["netdoctor-coming", "netdoctor-door", "netdoctor-hub", "netdoctor-meeting"])
+@pytest.mark.parametrize("name", ["netdoctor-join", "netdoctor-probe-server", "netdoctor-coordinator", "netdoctor-member"])
 def test_a_node_that_gets_no_thread_at_all_blames_itself(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     start = threading.Thread.start
 
@@ -448,11 +449,11 @@ def test_a_node_that_gets_no_thread_at_all_blames_itself(monkeypatch: pytest.Mon
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     monkeypatch.setattr(threading.Thread, "start", limited)
-    made = Together(Nodes(2, 0, "127.0.0.1", port), Limits(wait=5.0), lambda _: None)
+    made = ClusterSession(Nodes(2, 0, "127.0.0.1", port), Limits(wait=5.0), lambda _: None)
     made.begin()
     try:
-        assert "it cannot take part: can't start new thread" in str(made.run(None, {}, {}))
+        assert "it cannot take part: can't start new thread" in str(made.run(None, {}))
     finally:
         made.close()
-    own = [one for one in findings.result(made.heard).findings if "cannot take part" in one.message]
+    own = [one for one in allreduce_nodes(made.cluster) if "cannot take part" in one.message]
     assert [one.status for one in own] == [Status.UNKNOWN]

@@ -109,12 +109,12 @@ def test_sysfs_of_another_namespace_is_not_taken(path: str, value: Any) -> None:
         ({"interfaces": []}, Unavailable("not read", "sysfs of another network namespace")),
     ],
 )
-def test_the_speed_of_a_link_that_sysfs_does_not_show_is_asked_of_the_driver(answer: Any, speed: Any) -> None:
+def test_the_driver_tells_the_speed_that_sysfs_hides(answer: Any, speed: Any) -> None:
     net = seen(**{"dir:/sys/class/net": ["eth0", "lo"], "ask:psutil": answer})
     assert net.links[1].speed_mbps == speed
 
 
-def test_the_driver_is_not_asked_where_sysfs_shows_this_namespace() -> None:
+def test_the_driver_is_not_asked_where_sysfs_shows_it() -> None:
     host = RecordingHost(ReplayHost(ANSWERS))
     probe(host)
     assert "ask:netlink" in host.answers and "ask:psutil" not in host.answers

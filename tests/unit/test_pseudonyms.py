@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from netdoctor.cluster.observations import Endpoints, Gone, OwnAddress
 from netdoctor.snapshot.pseudonyms import pseudonymise
 from netdoctor.snapshot.snapshot import dumps
 from tests.lab import fixtures, matrix
+from tests.support.facts import cluster
 from tests.support.machines.composed import HOSTS
 
 KEY = b"a key"
@@ -87,3 +89,13 @@ def test_folders_of_the_recorder_go() -> None:
     assert "/data/ada" not in dumps(given) and "%2Fdata" not in dumps(given)
     (question,) = given.answers
     assert question.count("%2Fsrv%2F") == 1 and "/srv/" in json.dumps(given.answers[question])
+
+
+def test_the_other_nodes_of_a_common_run_get_other_names() -> None:
+    place = Endpoints("s", {"gloo": ("eth0", "10.0.0.9")}, (OwnAddress("eth0", "10.0.0.9", 24, 1500),))
+    met = cluster(2, hosts={0: "h0", 1: "gpu-of-mine"}, addresses={1: "10.0.0.9"}, endpoints={1: place})
+    met = replace(met, nodes=replace(met.nodes, master="head-of-mine"), gone={1: Gone("result", "gpu-of-mine left")})
+    given = pseudonymise(replace(fixtures.snapshot("cpu-node"), runs={"Cluster": met}), KEY)
+    text = dumps(given)
+    assert not [word for word in ("gpu-of-mine", "head-of-mine", "10.0.0.9") if word in text]
+    assert given.runs["Cluster"].addresses[1] == given.runs["Cluster"].endpoints[1].addresses[0].ip

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
+from netdoctor.cluster.observations import Cluster, Nodes, Ready
 from netdoctor.facts.base import Fact
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.device_names import DeviceNames
@@ -27,7 +28,7 @@ from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Address, Link, LocalPorts, Net
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
-from netdoctor.facts.runs import AllReduce, Baseline, Path, PathRun, RankResult, Run
+from netdoctor.facts.runs import AllReduce, Baseline, CommonRun, Path, PathRun, RankResult, Run
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.nccl.log.facts import LogFacts, Via
@@ -524,6 +525,26 @@ def path_run(*runs: Run) -> PathRun:
     return PathRun(runs)
 
 
+def common_run(one: Run, told: str = "", told_cause: str = "") -> CommonRun:
+    """`one` as a run of several nodes."""
+    return CommonRun(**{f.name: getattr(one, f.name) for f in fields(one)}, told=told, told_cause=told_cause)
+
+
+def cluster(count: int = 2, /, **changes: Any) -> Cluster:
+    """As node 0 knows it: every node came, each reached the others, and they ran one all-reduce of a Gloo rank a node."""
+    everybody = range(count)
+    base = Cluster(
+        Nodes(count, 0, "h0", 29400),
+        {n: f"h{n}" for n in everybody},
+        {n: f"10.0.0.{n}" for n in everybody},
+        reach={a: {b: None for b in everybody if b != a} for a in everybody},
+        ready={n: Ready(1, "gloo", traits={"torch": "2.9"}, variables_read=True) for n in everybody},
+        first_ranks={n: n for n in everybody},
+        run=common_run(gloo_run(experiment=AllReduce("gloo", count), ranks=tuple(rank(n, mapped=()) for n in everybody))),
+    )
+    return replace(base, **changes)
+
+
 def machine(changes: Facts | None = None) -> dict[type, object]:
     """All facts of a healthy DGX H100 on one node, seen by the job; `changes` replace facts by type."""
     return {
@@ -544,5 +565,6 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         Expected: expected(),
         Baseline: baseline(),
         PathRun: path_run(),
+        Cluster: cluster(),
         **(changes or {}),
     }

@@ -1,0 +1,389 @@
+"""What all nodes of `netdoctor allreduce` say together: who is there, who reaches whom, and whether all run the same.
+
+It names a node that is missing, late or unreachable, whose path drops large packets, that loses packets or is slower than all
+others, whose versions or NCCL variables differ, and whose rank died or stopped.  A look at one node alone meets no other node,
+and leaves this check out unless it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from netdoctor.api import (
+    Cluster,
+    Culprit,
+    Finding,
+    MeetingFault,
+    Quantity,
+    Severity,
+    State,
+    cause_of,
+    check,
+    cluster_network,
+    fail,
+    ok,
+    skip,
+    unknown,
+)
+
+# A fault, and the node or the way that it is about; None: it cannot be told which.
+Fault = tuple[Culprit | None, Finding]
+
+MTU = "ping -M do -s SIZE, larger and larger; ip link and the switch ports' MTU; let ICMP (fragmentation needed) pass"
+VARIABLES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
+SHOWN = 8  # nodes in a sentence
+
+
+@check(id="allreduce.nodes", title="Every node of the run is there, reachable, and runs the same", cause="missing_node")
+def allreduce_nodes(cluster: Cluster) -> Iterator[Finding]:
+    if cluster.lost is not None:
+        how = "run `netdoctor allreduce` on every node"
+        yield unknown(f"no other node was met: {cluster.lost}", subject="nodes", how=how)
+        return
+    said = False
+    bad: set[int] = set()
+    for rule in RULES:
+        for culprit, finding in rule(cluster):
+            said = True
+            bad |= {culprit.blamed} if culprit is not None else set()
+            yield finding
+    rest = [*_turned_away(cluster), *_others(cluster, bad)]
+    yield from rest
+    if cluster.nodes.count == 1 and not said and not rest:
+        yield skip("one node alone was asked for")
+    if cluster.interrupted:
+        yield unknown(f"not all is known: {cluster.interrupted}", subject="run")
+
+
+def _master(cluster: Cluster) -> Iterator[Fault]:
+    """The meeting's own node 0 was not, or is no more, to be had."""
+    if cluster.master is None:
+        return
+    fault, why = cluster.master
+    here = cluster.nodes.rank
+    if fault is MeetingFault.PORT_TAKEN:
+        how = f"ss -ltnp 'sport = :{cluster.nodes.port}'; or another port: --master HOST:PORT on every node"
+        yield _about(cluster, here, f"this node is the master, and {why}", "bootstrap_ports", how)
+    elif fault is MeetingFault.NO_LOCAL_PORT:
+        how = "ss -tan; net.port_range of this report"
+        yield _about(cluster, here, f"{cluster.name(here)}: {why}", "bootstrap_ports", how)
+    elif fault is MeetingFault.NO_THREAD:
+        how = "ulimit -u; pids.max of its cgroup"
+        yield Culprit(here), unknown(f"{cluster.name(here)}: {why}", subject=cluster.subject(here), how=how)
+    elif fault is MeetingFault.TURNED_AWAY:
+        yield Culprit(here), fail(f"{cluster.name(0)} {why}", subject=cluster.subject(here), kind=fault)
+    else:
+        yield (
+            Culprit(0),
+            fail(
+                f"{cluster.name(0)}: {why}",
+                subject=cluster.subject(0),
+                how="is it up, and was netdoctor started there in time? nc -vz from here; nft list ruleset there",
+                kind=fault,
+                master=cluster.nodes.named(),
+            ),
+        )
+
+
+def _about(cluster: Cluster, node: int, text: str, cause: str, how: str) -> Fault:
+    return Culprit(node), fail(text, subject=cluster.subject(node), cause=cause, how=how)
+
+
+def _missing(cluster: Cluster) -> Iterator[Fault]:
+    for node, gone in sorted(cluster.gone.items()):
+        if node == 0 and cluster.master is not None:
+            continue
+        phase = {"join": "", "result": " during the all-reduce"}.get(gone.subject, f" before the all-reduce ({gone.subject})")
+        yield (
+            Culprit(node),
+            fail(
+                f"{_launchers_name(cluster, node)} is missing{phase}: {gone.why}",
+                subject=cluster.subject(node),
+                how="its own report, if there is one; is it up, and does it reach the master?",
+                missing_from=gone.subject,
+            ),
+        )
+
+
+def _launchers_name(cluster: Cluster, node: int) -> str:
+    """A node of which nothing was heard by the name that the launcher gives it."""
+    if node and node not in cluster.hosts and cluster.nodes.names:
+        return f"node {node} ({cluster.nodes.names[node]})"
+    return cluster.name(node)
+
+
+def _network_severity(cluster: Cluster) -> Severity:
+    """What a run that finished did without may still be needed by another algorithm or ring."""
+    return Severity.WARNING if cluster.run is not None and cluster.run.finished else Severity.CRITICAL
+
+
+def _unreachable(cluster: Cluster) -> Iterator[Fault]:
+    """No connection is made."""
+    for one in cluster_network.unreachable(cluster):
+        yield (
+            one.culprit,
+            fail(
+                one.text,
+                subject=cluster.subject_of(one.culprit),
+                cause=one.cause,
+                severity=_network_severity(cluster),
+                expected="every node accepts connections of the others on the ports that its kernel gives out",
+                how="nft list ruleset; iptables -S; the network policy",
+                pairs=one.evidence,
+            ),
+        )
+
+
+def _losing(cluster: Cluster) -> Iterator[Fault]:
+    """Connections are made, and no data follows."""
+    for one in cluster_network.losing(cluster):
+        yield (
+            one.culprit,
+            fail(
+                one.text,
+                subject=cluster.subject_of(one.culprit),
+                cause=one.cause,
+                severity=_network_severity(cluster),
+                expected="64 KiB arrive at once on every connection between nodes",
+                how=MTU if one.cause == "mtu" else "ss -ti of a connection there: lost packets, or a rate limit",
+                pairs=one.evidence,
+            ),
+        )
+
+
+def _unreachable_listeners(cluster: Cluster) -> Iterator[Fault]:
+    """Ranks listen on an address that other nodes cannot reach."""
+    for one in cluster_network.unreachable_listeners(cluster):
+        interface, ip = cluster_network.listener(cluster, one.culprit.node)
+        variable = VARIABLES[cluster.backend or "gloo"]
+        yield (
+            one.culprit,
+            fail(
+                one.text,
+                subject=cluster.subject_of(one.culprit),
+                cause=one.cause,
+                severity=_network_severity(cluster),
+                expected="an address that the other nodes reach",
+                how=f"{variable} there, or what the host's own name resolves to; net.socket_ifname of its report",
+                interface=interface,
+                address=ip,
+                pairs=one.evidence,
+            ),
+        )
+
+
+def _mtus(cluster: Cluster) -> Iterator[Fault]:
+    """One network, several MTUs: frames above the smaller one are dropped by whoever has it, without a word."""
+    by_name = {one.trait for one in cluster.differences()}
+    for one in cluster.mtus():
+        if any(f"mtu {port.interface}" in by_name for port in one.ports):
+            continue  # interfaces of one name: that is a difference of traits
+        most = one.sides.majority
+        if most is None:
+            told = "; ".join(f"{cluster.name(port.node)}: {port.interface} {port.mtu}" for port in one.ports[:SHOWN])
+            yield (
+                None,
+                fail(
+                    f"the MTU differs in {one.network}: {told}",
+                    subject=f"nodes, MTU in {one.network}",
+                    cause="mtu",
+                    severity=_network_severity(cluster),
+                    expected="one MTU in a network",
+                    how=MTU,
+                    mtus={str(port.node): port.mtu for port in one.ports},
+                ),
+            )
+            continue
+        for port in one.ports:
+            if str(port.mtu) != most:
+                what = f"{port.interface} has an MTU of {port.mtu}, where the others in {one.network} have {most}"
+                yield (
+                    Culprit(port.node),
+                    fail(
+                        f"{cluster.name(port.node)}: {what}",
+                        subject=f"{cluster.subject(port.node)}, MTU",
+                        cause="mtu",
+                        severity=_network_severity(cluster),
+                        expected=most,
+                        how=MTU,
+                        interface=port.interface,
+                        mtu=port.mtu,
+                        others=int(most),
+                    ),
+                )
+
+
+def _shared_addresses(cluster: Cluster) -> Iterator[Fault]:
+    """One address on several hosts."""
+    for ip, nodes in cluster.shared_addresses().items():
+        for node in sorted(nodes):
+            yield (
+                Culprit(node),
+                fail(
+                    cluster_network.shared_text(cluster, ip, nodes),
+                    subject=f"{cluster.subject(node)}, {ip}",
+                    cause="duplicate_address",
+                    expected="one host for an address",
+                    how=f"arping -D -I IF {ip}; give one of them another address",
+                    nodes=sorted(nodes),
+                ),
+            )
+
+
+def _lossy(cluster: Cluster) -> Iterator[Fault]:
+    """TCP sent much again."""
+    most = f"{cluster_network.LOST:.1%}"
+    for culprit, flows in cluster_network.lossy(cluster).items():
+        name = cluster.subject_of(culprit)
+        ways = ", ".join(f"{a} to {b}" for a, b, _ in flows)
+        yield (
+            culprit,
+            fail(
+                f"{name} loses packets: TCP sent more than {most} of the bytes again (nodes {ways})",
+                subject=name,
+                cause="link_degraded",
+                severity=Severity.WARNING,
+                expected=f"less than {most} is sent again",
+                how="ethtool -S: errors and drops; nstat TcpRetransSegs; the switch port, a policer, a duplex mismatch",
+                measured={"sent_again": Quantity(round(max(100 * flow.again / flow.sent for _, _, flow in flows), 2), "%")},
+            ),
+        )
+
+
+def _slow(cluster: Cluster) -> Iterator[Fault]:
+    """One node or way is far slower than the rest, and the run waited for it."""
+    if (found := cluster_network.slow(cluster)) is None:
+        return
+    culprit, name = found.culprit, cluster.subject_of(found.culprit)
+    what = f"all that goes to or from {cluster.name(culprit.node)}" if culprit.peer is None else f"what goes from {name}"
+    slower = f"more than {cluster_network.SLOWER:g} times slower than the rest"
+    yield (
+        culprit,
+        fail(
+            f"the all-reduce waits for the network: {what} is {slower}",
+            subject=name,
+            cause="straggler",
+            severity=Severity.WARNING,
+            expected="the same rate between all nodes",
+            how="link speed and duplex (ethtool), tc qdisc, a policer of the cloud or the switch, its cables",
+            measured={
+                "rate": Quantity(round(found.here / 1e9, 3), "GB/s"),
+                "elsewhere": Quantity(round(found.elsewhere / 1e9, 3), "GB/s"),
+            },
+        ),
+    )
+
+
+def _failed_ranks(cluster: Cluster) -> Iterator[Fault]:
+    """Ranks that died or never arrived; what the nodes found out together about a failed run has its own finding."""
+    run = cluster.run
+    if run is None or run.state not in (State.FAILED, State.HUNG) or run.told:
+        return
+    died = run.state == State.FAILED
+    by_node: dict[int, list[int]] = {}
+    for rank in run.blamed:
+        by_node.setdefault(cluster.node_of(rank), []).append(rank)
+    for node, ranks in by_node.items():
+        named = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+        phase = next((r.phase for r in run.ranks if r.rank in ranks), "")
+        what = f"failed in phase {phase}: {run.reason}" if died else f"never arrived in phase {phase}"
+        yield (
+            Culprit(node),
+            fail(
+                f"{cluster.name(node)}: {named} {what}",
+                subject=cluster.subject(node),
+                cause=cause_of(run) or ("rank_died" if died else "hang"),
+                how="its own report; dmesg there",
+                ranks=ranks,
+                phase=phase,
+            ),
+        )
+
+
+def _differing(cluster: Cluster) -> Iterator[Fault]:
+    """Versions and variables that are not the same everywhere."""
+    for one in cluster.differences():
+        kind, what, most = one.family, one.title, one.sides.majority
+        values = sorted((node, value) for value, nodes in one.sides.values.items() for node in nodes)
+        if most is None:
+            told = "; ".join(f"{cluster.name(node)}: {value}" for node, value in values[:SHOWN])
+            yield (
+                None,
+                fail(
+                    f"the nodes differ in {what}: {told}",
+                    subject=f"nodes, {what}",
+                    cause=kind.cause,
+                    severity=kind.severity,
+                    expected="the same on every node",
+                    trait=one.trait,
+                    values={str(node): value for node, value in values},
+                ),
+            )
+            continue
+        for node, value in values:
+            if value != most:
+                yield (
+                    Culprit(node),
+                    fail(
+                        f"{cluster.name(node)} differs in {what}: {value}, where the others have {most}",
+                        subject=f"{cluster.subject(node)}, {what}",
+                        cause=kind.cause,
+                        severity=kind.severity,
+                        expected=most,
+                        trait=one.trait,
+                        value=value,
+                        others=most,
+                    ),
+                )
+
+
+RULES = (
+    _master,
+    _missing,
+    _unreachable,
+    _losing,
+    _unreachable_listeners,
+    _mtus,
+    _shared_addresses,
+    _lossy,
+    _slow,
+    _failed_ranks,
+    _differing,
+)
+
+
+def _turned_away(cluster: Cluster) -> Iterator[Finding]:
+    """Whoever was turned away says so itself; a stranger must not cost a run that is whole its verdict."""
+    whole = cluster.run is not None and cluster.run.finished and not cluster.gone
+    for who in cluster.refused:
+        if whole:
+            yield ok(f"the master turned somebody away, and every node took part: {who}", subject="meeting")
+        else:
+            yield unknown(f"the master turned somebody away: {who}", subject="meeting", how="start every node once")
+
+
+def _others(cluster: Cluster, bad: Iterable[int]) -> Iterator[Finding]:
+    """Each other node that no fault is about; what it cannot run is said beside its faults."""
+    for node in range(cluster.nodes.count):
+        cannot = node in cluster.ready and cluster.ready[node].cannot
+        if node != cluster.nodes.rank and node not in cluster.gone and (cannot or node not in bad):
+            yield _other(cluster, node)
+
+
+def _other(cluster: Cluster, node: int) -> Finding:
+    who, subject = _launchers_name(cluster, node), cluster.subject(node)
+    if node not in cluster.hosts:
+        how = "see what is said of node 0" if cluster.master else None
+        return unknown(f"{who}: whether it is there is not known", subject=subject, how=how)
+    if node in cluster.ready and (cannot := cluster.ready[node].cannot):
+        how = "netdoctor preflight there; --python names the job's Python"
+        return unknown(f"{who} is there, but cannot run: {cannot}", subject=subject, how=how)
+    if cluster.run is None:
+        return unknown(f"{who} is there; nothing was run with it", subject=subject)
+    if not cluster.run.finished:
+        text = f"{who} is there; the all-reduce did not finish ({cluster.run.state})"
+        return unknown(text, subject=subject, how="see allreduce.run")
+    here = cluster.nodes.rank
+    tried = [cluster.reach[a][b] for a, b in ((here, node), (node, here)) if b in cluster.reach.get(a, {})]
+    ways = ", reached both ways" if len(tried) == 2 and not any(tried) else ""
+    return ok(f"{who} took part{ways}", subject=subject)

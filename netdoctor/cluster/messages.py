@@ -1,0 +1,223 @@
+"""What nodes send each other about one subject, and how it is read.
+
+What comes from other nodes is hostile until it is cleaned: texts lose control characters and are cut, shapes are checked, and
+what is not of the right shape is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any, Final
+
+from netdoctor.allreduce.interruption import Interruption, InterruptionKind
+from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Flow, Gone, Miss, OwnAddress, Ready
+from netdoctor.facts.runs import Obstacle
+from netdoctor.textsafe import line
+
+BACKENDS: Final = ("gloo", "nccl")
+MAX_LINKS: Final = 64
+MAX_RANKS: Final = 64  # of one node
+MAX_REFUSED: Final = 32
+MAX_FLOWS: Final = 4096
+# Of all traits those that a common run hangs on; the others are the fleet report's.
+COMPARED: Final = frozenset({"torch", "torch_cuda", "nccl", "plugins", "driver", "netdoctor", "env", "mtu"})
+MAX_TRAITS: Final = 400
+
+_EVENTS: Final = frozenset({"forked", "phase", "error", "exit", "size", "verified", "result"})
+_WORDS: Final = frozenset({"event", "phase", "error"})
+_NUMBERS: Final = frozenset(
+    {"rank", "t", "pid", "status", "bytes", "seconds", "wrong", "system_cpu", "user_cpu", "bytes_moved", "collective_seconds"}
+)
+COUNTS: Final = ("entered", "left")  # of an interruption: a number a rank
+NAMED: Final = ("stopped", "blocked")  # some of the ranks
+
+
+def take(cluster: Cluster, subject: str, message: Mapping[str, Any]) -> tuple[Cluster, dict[int, Any]]:
+    """What is known once the coordinator has told one subject, and the part of each node as it came."""
+    count = cluster.nodes.count
+    gone = {node: Gone(subject, line(why)) for node, why in by_node(message.get("gone"), count).items()}
+    never, refused = message.get("never"), message.get("refused")
+    if isinstance(never, list):
+        never_came = cluster.never_came | {n for n in never if type(n) is int and 0 <= n < count}
+        cluster = replace(cluster, never_came=never_came)
+    if isinstance(refused, list):
+        cluster = replace(cluster, refused=tuple(line(one) for one in refused[:MAX_REFUSED]))
+    data = by_node(message.get("data"), count)
+    known = _READERS[subject](data, count) if subject in _READERS else {}
+    merged: dict[str, Any] = {name: {**getattr(cluster, name), **values} for name, values in known.items()}
+    return replace(cluster, gone={**gone, **cluster.gone}, **merged), data
+
+
+def by_node(value: object, count: int) -> dict[int, Any]:
+    """``{"2": …}`` as JSON has it, by node."""
+    if not isinstance(value, Mapping):
+        return {}
+    return {int(k): v for k, v in value.items() if isinstance(k, str) and k.isdecimal() and len(k) < 5 and int(k) < count}
+
+
+def _joined(data: Mapping[int, Any], count: int) -> dict[str, Any]:
+    told = {node: one if isinstance(one, Mapping) else {} for node, one in data.items()}
+    return {name: {node: line(one.get(key), 64) for node, one in told.items()} for name, key in _JOIN}
+
+
+_JOIN: Final = (("hosts", "host"), ("addresses", "address"))
+
+
+def _placed(data: Mapping[int, Any], count: int) -> dict[str, Any]:
+    return {"endpoints": {node: read_endpoints(one) for node, one in data.items()}}
+
+
+def _reached(data: Mapping[int, Any], count: int) -> dict[str, Any]:
+    listening: dict[str, dict[int, Any]] = {}
+    for node, one in data.items():
+        takes = one.get("takes") if isinstance(one, Mapping) else None
+        if isinstance(takes, Mapping):
+            for backend in BACKENDS:
+                listening.setdefault(backend, {})[node] = _misses(takes.get(backend), count)
+    return {"reach": {node: _misses(one, count) for node, one in data.items()}, "listen_reach": listening}
+
+
+def _misses(told: object, count: int) -> dict[int, Miss | None]:
+    return {to: read_miss(why) for to, why in by_node(told, count).items()}
+
+
+def _readied(data: Mapping[int, Any], count: int) -> dict[str, Any]:
+    return {"ready": {node: read_ready(one) for node, one in data.items() if isinstance(one, Mapping)}}
+
+
+_READERS: Final = {"join": _joined, "place": _placed, "reach": _reached, "ready": _readied}
+
+
+# Whether a node was reached
+
+
+def miss_data(miss: Miss | None) -> str | list[str | int]:
+    """As nodes send it: "" where the node was reached."""
+    return "" if miss is None else [miss.fault.value, miss.segment] if miss.segment else miss.fault.value
+
+
+def read_miss(told: object) -> Miss | None:
+    """The inverse of `miss_data`; what has no meaning here is a failure."""
+    name, segment = told if isinstance(told, list) and len(told) == 2 else (told, 0)
+    if name == "" and not segment:
+        return None
+    known = isinstance(name, str) and name in {one.value for one in Fault}
+    return Miss(Fault(name) if known else Fault.FAILED, segment if type(segment) is int and 0 < segment < 1 << 20 else 0)
+
+
+# Where a node listens
+
+
+def read_endpoints(told: object) -> Endpoints:
+    if not isinstance(told, Mapping):
+        return Endpoints()
+    listen = {kind: pair for kind in BACKENDS if (pair := _pair(told.get(kind)))}
+    links = told.get("links")
+    addresses = tuple(
+        OwnAddress(*pair, *one[2:])
+        for one in (links[:MAX_LINKS] if isinstance(links, list) else ())
+        if isinstance(one, list) and len(one) == 4 and (pair := _pair(one[:2])) and all(type(n) is int for n in one[2:])
+    )
+    return Endpoints(line(told.get("space"), 40), listen, addresses)
+
+
+def _pair(told: object) -> tuple[str, str] | None:
+    """Interface and address."""
+    if not isinstance(told, list | tuple) or len(told) != 2:
+        return None
+    try:
+        return line(told[0], 40), str(ip_address(line(told[1], 64)))  # its zone may be any text (RFC 4007)
+    except ValueError:  # no name of another node is ever looked up
+        return None
+
+
+# What a node can run
+
+
+def chosen_traits(traits: Mapping[str, str], env_read: bool) -> dict[str, str]:
+    """What a node sends of itself to be compared by."""
+    kept = {name: value for name, value in traits.items() if name.partition(" ")[0] in COMPARED}
+    return {**dict(sorted(kept.items())[:MAX_TRAITS]), **({"env": "read"} if env_read else {})}
+
+
+def read_ready(told: Mapping[str, Any]) -> Ready:
+    ranks, given = told.get("ranks"), told.get("traits")
+    every = list(given.items())[: MAX_TRAITS + 8] if isinstance(given, Mapping) else ()
+    traits = {
+        line(name, 120): line(value)
+        for name, value in every
+        if isinstance(name, str) and isinstance(value, str) and name.partition(" ")[0] in COMPARED
+    }
+    return Ready(
+        ranks if type(ranks) is int and 0 <= ranks <= MAX_RANKS else None,
+        line(told.get("backend"), 20),
+        line(told.get("cannot")),
+        {name: value for name, value in traits.items() if name != "env"},
+        "env" in traits,
+    )
+
+
+# What became of a node's ranks
+
+
+def result_data(events: Iterable[Mapping[str, Any]], interruption: Interruption | None, offset: float) -> dict[str, Any]:
+    """A node's own part of the run, in the coordinator's time.  `offset` is the coordinator's clock minus ours."""
+    kept = _WORDS | _NUMBERS
+    sent = [{**{k: v for k, v in e.items() if k in kept}, "t": e["t"] + offset} for e in events if e.get("event") in _EVENTS]
+    if interruption is None:
+        return {"events": sent, "cut": None}
+    data = {
+        "kind": interruption.kind,
+        "obstacle": interruption.obstacle,
+        "time": interruption.time + offset,
+        "seconds": interruption.seconds,
+        "text": interruption.text,
+        **{name: getattr(interruption, name) for name in (*COUNTS, *NAMED)},
+    }
+    return {"events": sent, "cut": data}
+
+
+def read_events(told: object, first: int, ranks: int) -> list[dict[str, Any]]:
+    """Of the ranks from `first` on, by their number in the common run."""
+    out: list[dict[str, Any]] = []
+    for event in told[: 400 * ranks] if isinstance(told, list) else ():
+        rank = event.get("rank") if isinstance(event, Mapping) else None
+        if type(rank) is int and 0 <= rank < ranks and str(event.get("event")) in _EVENTS:
+            tidy = {k: line(v, 800) if k in _WORDS else v for k, v in event.items() if _fits(k, v)}
+            out.append({**tidy, "rank": first + rank})
+    return out
+
+
+def _fits(name: str, value: object) -> bool:
+    """Words are words, and numbers are numbers that a float can hold."""
+    if name in _WORDS:
+        return isinstance(value, str)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return name in _NUMBERS and number
+
+
+def read_interruption(told: object, ranks: int) -> Interruption | None:
+    if not isinstance(told, Mapping):
+        return None
+    try:
+        known: dict[str, Any] = {name: tuple(int(n) for n in told[name][:ranks]) for name in COUNTS}
+        known |= {name: tuple(int(n) for n in told[name][:ranks] if 0 <= int(n) < ranks) for name in NAMED}
+        kind, text = InterruptionKind(line(told["kind"], 20)), line(told["text"])
+        known["obstacle"] = Obstacle(told["obstacle"]) if told.get("obstacle") else None
+        when, seconds = float(told["time"]), float(told["seconds"])
+        return Interruption(kind, when, seconds, text=text, **known) if abs(when) + abs(seconds) < 1e300 else None
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def read_flows(told: object) -> dict[str, Flow]:
+    """By the address of the other end."""
+    out: dict[str, Flow] = {}
+    for ip, one in list(told.items())[:MAX_FLOWS] if isinstance(told, Mapping) else ():
+        if isinstance(ip, str) and isinstance(one, list) and len(one) == 4:
+            numbers = [n for n in one if isinstance(n, int | float) and not isinstance(n, bool) and 0 <= n < 1e18]
+            if len(numbers) == 4 and numbers[3] <= numbers[2]:  # what was sent again was sent
+                out[ip[:64]] = Flow(int(numbers[0]), float(numbers[1]), int(numbers[2]), int(numbers[3]))
+    return out
