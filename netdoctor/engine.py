@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from netdoctor import __version__
-from netdoctor.causes import CAUSES
+from netdoctor.causes import completed, result
 from netdoctor.facts import registry as facts
 from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host
-from netdoctor.model import CheckResult, Finding, Kind, Report, Severity, Status, Unavailable, Verdict, plain
+from netdoctor.model import CheckResult, Finding, Kind, Report, Status, Unavailable, Verdict, plain
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
@@ -102,12 +102,7 @@ def _missing(need: Need, value: Unavailable) -> Finding:
 
 
 def _complete(spec: CheckSpec, finding: Finding) -> Finding:
-    """Fill in what a check may leave to its declaration."""
-    cause = finding.cause or spec.cause
-    severity = finding.severity
-    if finding.status is Status.FAIL and severity is None:
-        severity = CAUSES[cause].severity if cause in CAUSES else Severity.WARNING
-    return replace(finding, check=spec.id, cause=cause, severity=severity if finding.status is Status.FAIL else None)
+    return completed(finding, spec.id, spec.cause)
 
 
 def judge_all(work: Work) -> None:
@@ -127,7 +122,7 @@ def results(work: Work, partial: str | None = None) -> tuple[CheckResult, ...]:
         if found is None:
             found = (_complete(spec, Finding(Status.UNKNOWN, f"not judged: {partial or 'not reached'}")),)
         out.append(CheckResult(spec.id, spec.title, spec.cause, found))
-    return (*out, *work.extra)
+    return (*out, *(result(c.id, c.title, c.cause, c.findings) for c in work.extra))
 
 
 def report(work: Work, decide: Decide, profile: str, partial: str | None = None) -> Report:
