@@ -12,14 +12,14 @@ from netdoctor.causes import completed, result
 from netdoctor.facts import registry as facts
 from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host
-from netdoctor.model import CheckResult, Finding, Kind, Report, Status, Unavailable, Verdict, plain
+from netdoctor.model import CheckResult, Finding, Kind, Report, Status, Unavailable, plain
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
     from netdoctor.plugins import Need
+    from netdoctor.policy import Decide
 
 Progress = Callable[[str], None]
-Decide = Callable[[tuple[CheckResult, ...], Mapping[str, Any]], tuple[tuple[CheckResult, ...], Verdict]]
 
 
 # Checks that still leave it to the engine to say `unknown` where a fact could not be read.  The list may only shrink: a fact

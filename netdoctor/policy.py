@@ -20,11 +20,11 @@ audit and prolog exit 0 all the same, so that a typing error in a plugin drains 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 from netdoctor.model import CheckResult, Command, Finding, Health, Severity, Status, Verdict
 
@@ -74,6 +74,9 @@ def strictest(order: Sequence[str], first: str, *others: str) -> str:
             best = value
     return best
 
+
+# The policy with a configuration, as those call it who make reports: results and facts in, results and verdict out.
+Decide = Callable[[tuple[CheckResult, ...], Mapping[str, Any]], tuple[tuple[CheckResult, ...], Verdict]]
 
 # What each command is asked for: it must be able to tell this, unless the profile requires nothing.
 _ASKED: Final = {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from netdoctor import __version__, engine, live
-from netdoctor.cli import preflight, run, setup
+from netdoctor.cli import deliver, preflight, run, setup
+from netdoctor.cli.options import Options
 from netdoctor.cluster import membership
 from netdoctor.cluster.session import Limits, Together
 
@@ -20,50 +20,45 @@ if TYPE_CHECKING:
     from netdoctor.model import Unavailable
 
 
-def allreduce(given: preflight.Given, place: membership.Given, limits: Limits, only: tuple[str, ...], *, quiet: bool) -> int:
+def allreduce(options: Options, place: membership.Given, limits: Limits) -> int:
     """The exit code; the report of this node has been printed."""
     try:
         if not 0 < limits.wait <= 86400 or not (limits.stall is None or 0 < limits.stall <= 3600):
             raise setup.UsageError("--wait and --stall: seconds, more than 0")
         here = membership.find(place, os.environ)
-        config = setup.configuration(given.config, asdict(given))
-        setup.known_format(given.format, given.exit_style, given.output)
+        config = setup.configuration(options)
+        deliver.check(options)
         setup.become(config)
     except (setup.UsageError, membership.NodesError) as error:
-        return setup.refuse(error, given.format, given.output)
+        return deliver.refuse(error, options)
     if here.local_rank:  # one process looks at each node; it starts the ranks itself
         return run.ask_doctor()
-    code = _look(given, here, replace(limits, budget=config.budget_s or limits.budget), config, only, quiet)
+    code = _look(options, here, replace(limits, budget=config.budget_s or limits.budget), config)
     if here.local_world > 1:
         run.tell_ranks(code, here.local_world - 1)
     return code
 
 
-def _look(
-    given: preflight.Given, here: membership.Nodes, limits: Limits, config: Config, only: tuple[str, ...], quiet: bool
-) -> int:
+def _look(options: Options, here: membership.Nodes, limits: Limits, config: Config) -> int:
     from netdoctor.cluster import findings
 
-    progress = preflight.silent if quiet else preflight.say
+    progress = preflight.silent if options.quiet else preflight.say
     together = Together(here, limits, progress)
     part = Part(together, config)
     try:
-        host = live.look(config, None, everything=not only)
+        host = live.look(config, None, everything=not options.ids)
         try:
-            specs, extra = setup.load_checks(config, only)
+            specs, extra = setup.load_checks(config, options.ids)
         except setup.UsageError as error:
             host.close()
-            return setup.refuse(error, given.format, given.output)
+            return deliver.refuse(error, options)
         outcome = live.run(host, config, specs, extra, host_root=None, allreduce=True, progress=progress, together=part)
     finally:
         together.close("" if together.heard.run is not None else "ended before the run")
     outcome.work.extra = (*outcome.work.extra, findings.result(together.heard, outcome.partial))
-    decide = setup.decider(config, only, outcome.partial, must=("allreduce.run", findings.ID))
+    decide = setup.decider(config, options.ids, outcome.partial, must=("allreduce.run", findings.ID))
     report = engine.report(outcome.work, decide, config.profile, outcome.partial)
-    report = replace(report, nodes=findings.section(together.heard))
-    if given.termination_log is not None:
-        setup.last_words(report, given.termination_log)
-    code = setup.deliver(report, given.format, given.output, given.exit_style, sys.stdout)
+    code = deliver.deliver(replace(report, nodes=findings.section(together.heard)), options)
     return 128 + outcome.signal if outcome.signal else code
 
 
