@@ -62,7 +62,7 @@ test: check $(VENV)/.torch  ## check, and what runs live on this machine
 	@$(BIN)/pytest -q tests/live
 
 libnccl: | $(BIN)/python  ## fetch two real libnccl for the tests that ask NCCL itself (about 600 MB)
-	@PYTHON=$(BIN)/python sh tests/support/fetch_libnccl.sh
+	@PYTHON=$(BIN)/python sh tests/support/machines/fetch_libnccl.sh
 
 pyz: $(VENV)/.run  ## one file that runs anywhere: build/netdoctor.pyz
 	@$(BIN)/python tools/build_pyz.py build/netdoctor.pyz

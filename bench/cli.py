@@ -35,7 +35,8 @@ def _dgx() -> Iterator[Row]:
         print("cli.preflight_dgx and its companions: not run (needs root and unshare)", file=sys.stderr)
         return
     sys.path.insert(0, str(ROOT))
-    from tests.support import native, trees
+    from tests.support.machines import native
+    from tests.support.machines import sysfs as trees
 
     with tempfile.TemporaryDirectory() as folder:
         sysfs = trees.dgx_h100(pathlib.Path(folder) / "sys")

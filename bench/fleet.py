@@ -42,7 +42,7 @@ json.dump(time.perf_counter() - begin, sys.stdout)
 
 
 def rows() -> Iterator[Row]:
-    from tests.support import fleets
+    from tests.support.clusters import fleets
 
     with tempfile.TemporaryDirectory() as folder:
         planted = {count: fleets.Fleet() for count in (NODES, FEWER)}
@@ -59,7 +59,7 @@ def rows() -> Iterator[Row]:
 
 
 def _figures(folder: str, planted: dict[int, object]) -> Iterator[Row]:
-    from tests.support import fleets
+    from tests.support.clusters import fleets
 
     report: dict[int, list[float]] = {NODES: [], FEWER: []}
     parse: dict[int, list[float]] = {NODES: [], FEWER: []}
@@ -90,7 +90,7 @@ def _figures(folder: str, planted: dict[int, object]) -> Iterator[Row]:
 
 def _truth(nodes: dict[str, list[object]], into: object) -> tuple[int, int]:
     """(planted faults not found with their reason, other nodes in a state they should not be in)."""
-    from tests.support import fleets
+    from tests.support.clusters import fleets
 
     assert isinstance(into, fleets.Fleet)
     missed = false = 0

@@ -46,7 +46,7 @@ def allreduce_bandwidth(
     rdma: Rdma | Unavailable,
     expected: Expected | Unavailable,
 ) -> Iterator[Finding]:
-    if isinstance(baseline, Unavailable):
+    if isinstance(baseline, Unavailable) or isinstance(baseline.run, Unavailable):
         yield unknown(f"no all-reduce was run: {baseline}", how="netdoctor preflight")
     else:
         yield _baseline(baseline.run, gpus, pci, rdma, expected)

@@ -46,38 +46,37 @@ def allreduce_run(
     gpus: Gpus | Unavailable,
     expected: Expected | Unavailable,
 ) -> Iterator[Finding]:
+    run = baseline if isinstance(baseline, Unavailable) else baseline.run
     wanted = expected.transport if isinstance(expected, Expected) else None
     if wanted is not None:
-        yield _transport(wanted, baseline, paths, accelerator(pci, gpus))
+        yield _transport(wanted, run, paths, accelerator(pci, gpus))
     elif isinstance(expected, Unavailable):
         yield unknown(f"whether a transport is expected could not be read: {expected}", subject="transport")
     sockets = wanted is not None and transport.network_family(wanted) == SOCKET
-    if isinstance(baseline, Unavailable):
-        told = baseline.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES)  # by the nodes themselves: whose fault it is
-        how = START if baseline.kind == Kind.MISSING_NODE else AGAIN
-        yield unknown(f"no all-reduce was run: {baseline.detail if told else baseline}", how=how)
+    if isinstance(run, Unavailable):
+        told = run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES)  # by the nodes themselves: whose fault it is
+        how = START if run.kind == Kind.MISSING_NODE else AGAIN
+        yield unknown(f"no all-reduce was run: {run.detail if told else run}", how=how)
     else:
-        yield _judge(baseline.run, "node", accelerator(pci, gpus), sockets)
+        yield _judge(run, "node", accelerator(pci, gpus), sockets)
     runs = paths if isinstance(paths, Unavailable) else paths.runs
     if isinstance(runs, Unavailable):
         there = accelerator(pci, gpus)
-        if not isinstance(baseline, Unavailable) and not (isinstance(there, Accelerator) and there.none):
+        if not isinstance(run, Unavailable) and not (isinstance(there, Accelerator) and there.none):
             yield unknown(f"the inter-node path was not tried: {runs}", subject="inter-node")
         return
-    for run in runs:
-        yield _judge(run, str(run.experiment.path), None, sockets)
+    for one in runs:
+        yield _judge(one, str(one.experiment.path), None, sockets)
 
 
-def _transport(
-    wanted: str, baseline: Baseline | Unavailable, paths: PathRun | Unavailable, there: Accelerator | Unavailable
-) -> Finding:
+def _transport(wanted: str, run: Run | Unavailable, paths: PathRun | Unavailable, there: Accelerator | Unavailable) -> Finding:
     """What NCCL's logs say carries the data between nodes, against what the site says that it should."""
     if isinstance(there, Accelerator) and there.none:
         return skip(f"{wanted} expected, but there is no accelerator and NCCL does not run", subject="transport")
     tried = paths if isinstance(paths, Unavailable) else paths.runs
-    lost = next((x for x in (baseline, tried) if isinstance(x, Unavailable)), None)
+    lost = next((x for x in (run, tried) if isinstance(x, Unavailable)), None)
     runs = [
-        *(() if isinstance(baseline, Unavailable) else (baseline.run,)),
+        *(() if isinstance(run, Unavailable) else (run,)),
         *(() if isinstance(tried, Unavailable) else tried),
     ]
     shown = {str(run.experiment.path): network for run in runs if (network := transport.shown_network(run))}

@@ -122,9 +122,10 @@ def _binders(environ: Environ | Unavailable) -> tuple[tuple[str, ...], bool]:
 
 def _run(baseline: Baseline | Unavailable) -> Run | None:
     """A run whose ranks had the mask that they inherit."""
-    if isinstance(baseline, Unavailable) or baseline.run.experiment.binding or not baseline.run.experiment.gpus:
+    run = baseline if isinstance(baseline, Unavailable) else baseline.run
+    if isinstance(run, Unavailable) or run.experiment.binding or not run.experiment.gpus:
         return None
-    return baseline.run
+    return run
 
 
 def _mine(places: tuple[hcas.GpuPlace, ...], environ: Environ | Unavailable) -> tuple[hcas.GpuPlace, ...]:

@@ -69,9 +69,9 @@ def _foreign(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> Iterator[Findi
             how="use the vendor's tools: rocm-smi, hl-smi, neuron-ls",
             found=list(pci.foreign_accelerators),
         )
-    elif pci.unread:
+    elif pci.unclassified:
         yield unknown(
-            f"the class of {', '.join(pci.unread)} on PCI could not be read: it may be an accelerator",
+            f"the class of {', '.join(pci.unclassified)} on PCI could not be read: it may be an accelerator",
             subject="other accelerators",
         )
 
@@ -80,10 +80,10 @@ def _gpus(pci: Pci | Unavailable, gpus: Gpus | Unavailable, vantage: Vantage, en
     """PCI, NVML and libcuda count the same GPUs."""
     if isinstance(pci, Unavailable):
         return unknown(f"PCI could not be read to compare: {pci}", subject="GPUs")
-    on_bus = [d for d in pci.gpus if d.driver not in GIVEN_AWAY and d.physical_function is None]
+    on_bus = [d for d in pci.gpus or () if d.driver not in GIVEN_AWAY and d.physical_function is None]
     nvml = gpus if isinstance(gpus, Unavailable) else gpus.all
     seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
-    if not on_bus and not pci.unread and seen == () and nvml == ():
+    if not on_bus and not pci.unclassified and seen == () and nvml == ():
         return skip("no NVIDIA GPU that this machine itself may use: PCI was read", subject="GPUs")
     if isinstance(nvml, Unavailable):
         if not on_bus and not seen:
@@ -167,9 +167,9 @@ def _unreadable(nvml_count: int, known: int, missing: list[str]) -> Finding | No
 def _expected_gpus(pci: Pci | Unavailable, gpus: Gpus | Unavailable, wanted: int) -> Finding:
     nvml = gpus if isinstance(gpus, Unavailable) else gpus.all
     if isinstance(nvml, Unavailable):
-        if isinstance(pci, Unavailable) or len(pci.gpus) >= wanted:
+        if isinstance(pci, Unavailable) or len(pci.gpus or ()) >= wanted:
             return unknown(f"{wanted} GPUs expected, NVML could not be read: {nvml}", subject="expected GPUs")
-        return _short(f"{len(pci.gpus)} GPUs on PCI, {wanted} expected", "expected GPUs", wanted, len(pci.gpus))
+        return _short(f"{len(pci.gpus or ())} GPUs on PCI, {wanted} expected", "expected GPUs", wanted, len(pci.gpus or ()))
     if len(nvml) < wanted:
         return _short(f"{len(nvml)} GPUs in NVML, {wanted} expected", "expected GPUs", wanted, len(nvml))
     return ok(f"{len(nvml)} GPUs, {wanted} expected", subject="expected GPUs", found=len(nvml))
@@ -181,9 +181,9 @@ def _expected_hcas(pci: Pci | Unavailable, rdma: Rdma | Unavailable, wanted: int
         return unknown(f"{wanted} RDMA devices expected, sysfs could not be read: {devices}", subject="expected HCAs")
     if len(devices) >= wanted:
         return ok(f"{len(devices)} RDMA devices, {wanted} expected", subject="expected HCAs", found=len(devices))
-    if isinstance(pci, Pci) and len(pci.rdma) >= wanted:
+    if isinstance(pci, Pci) and len(pci.rdma or ()) >= wanted:
         return fail(
-            f"PCI shows {len(pci.rdma)} RDMA controllers, sysfs {len(devices)} RDMA devices, {wanted} expected",
+            f"PCI shows {len(pci.rdma or ())} RDMA controllers, sysfs {len(devices)} RDMA devices, {wanted} expected",
             subject="expected HCAs",
             expected=str(wanted),
             fix=Fix("load the HCA's RDMA driver", ("lsmod | grep -e mlx5_ib -e efa", "rdma link")),

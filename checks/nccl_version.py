@@ -55,7 +55,7 @@ def nccl_version(
     if isinstance(torch, Finding):
         yield torch
         return
-    run = baseline.run if isinstance(baseline, Baseline) and baseline.nccl_ran else None
+    run = (baseline.run or None) if isinstance(baseline, Baseline) and baseline.nccl_ran else None
     found = _of_the_run(run, libraries, torch) if run is not None else None
     if found is None:
         found = _by_the_rules(libraries, torch)

@@ -55,7 +55,7 @@ def port_range(
     if isinstance(job, Unavailable):
         job = JobShape()
     span = (ports.low, ports.high)
-    version = None if isinstance(nccl, Unavailable) else nccl.version
+    version = None if isinstance(nccl, Unavailable) else nccl.version or None
     services = _services(net, environ, version)
     guard = {**services, **_stated_master_port(net)}  # what a wider range must leave alone
     yield from _listeners(span, ports, vantage, job, _ranks(job, environ, gpus), version, lost, guard)

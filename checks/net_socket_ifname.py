@@ -158,7 +158,8 @@ def _nccl(
 
 def _answer(nccl: NcclChoice | Unavailable, baseline: Baseline | Unavailable) -> tuple[ifname.Pick, ...] | None:
     """What NCCL itself took: in the all-reduce, or when asked."""
-    log = None if isinstance(baseline, Unavailable) else baseline.run.log
+    run = baseline if isinstance(baseline, Unavailable) else baseline.run
+    log = None if isinstance(run, Unavailable) else run.log
     name, address = getattr(log, "bootstrap_ifname", None), getattr(log, "bootstrap_address", None)
     if name and address:
         return (ifname.Pick(name, str(address).partition("%")[0]),)

@@ -141,8 +141,10 @@ def _idle(expected: Expected | Unavailable) -> Finding:
 def _nothing(pci: Pci | Unavailable, vantage: Vantage) -> Finding:
     if isinstance(pci, Unavailable):
         return unknown(f"/sys/class/infiniband is empty, and PCI could not be read to compare: {pci}")
-    if not pci.rdma and pci.unread:
-        return unknown(f"/sys/class/infiniband is empty, and the class of {', '.join(pci.unread)} on PCI could not be read")
+    if not pci.rdma and pci.unclassified:
+        return unknown(
+            f"/sys/class/infiniband is empty, and the class of {', '.join(pci.unclassified)} on PCI could not be read"
+        )
     if not pci.rdma:
         return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
     have = ", ".join(f"{d.address} ({d.driver or 'no driver'})" for d in pci.rdma)

@@ -147,7 +147,7 @@ def _does_not_apply(rdma: Rdma, pci: Pci | Unavailable, gpus: Gpus) -> Finding |
             return unknown(f"accelerators that netdoctor does not judge: {', '.join(foreign)}")
         if hcas.no_accelerator(pci, gpus):
             return skip("no GPU: PCI was read and shows none, and libcuda shows the job none")
-        if not pci.rdma and not pci.unread and rdma.devices == ():
+        if not pci.rdma and not pci.unclassified and rdma.devices == ():
             return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
         if pci.rdma and rdma.devices == ():
             return unknown("PCI shows RDMA hardware, /sys/class/infiniband shows none", how="see rdma.dev_infiniband")

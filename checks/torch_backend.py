@@ -87,9 +87,9 @@ def _static(torch: Torch | Unavailable) -> Finding | None:
 
 def _asked(python: JobPython, baseline: Baseline | Unavailable) -> Finding:
     """What torch itself answered in a child process."""
-    if isinstance(baseline, Unavailable):
-        return unknown(f"torch was not asked: {baseline}", how="netdoctor preflight")
-    run = baseline.run
+    run = baseline if isinstance(baseline, Unavailable) else baseline.run
+    if isinstance(run, Unavailable):
+        return unknown(f"torch was not asked: {run}", how="netdoctor preflight")
     facts = run.torch or TorchFacts()
     if run.cuda_available is None:
         why = facts.error or run.reason or "it did not answer"

@@ -193,7 +193,7 @@ def runs(have: Mapping[str, Any]) -> tuple[Any, ...]:
 
     out: list[Any] = []
     baseline, path = have.get("Baseline"), have.get("PathRun")
-    if isinstance(baseline, Baseline):
+    if isinstance(baseline, Baseline) and not isinstance(baseline.run, Unavailable):
         out.append(baseline.run)
     if isinstance(path, PathRun) and not isinstance(path.runs, Unavailable):
         out += path.runs

@@ -179,7 +179,7 @@ def _with_others(work: engine.Work, session: Session | None, together: Together)
 
     engine.collect(work, (*plan.NEEDS, *_COMPARED))
     begin = time.perf_counter()
-    work.facts["Baseline"] = with_logs(together.baseline(session, work.facts))
+    work.facts["Baseline"] = with_logs(facts.there("Baseline", together.baseline(session, work.facts)))
     work.facts["PathRun"] = PathRun(())
     work.seconds["Baseline"] = time.perf_counter() - begin
 
@@ -194,7 +194,7 @@ def _all_reduces(work: engine.Work, session: Session, names: Sequence[str], conf
         if name in names:
             progress("all-reduce" if name == "Baseline" else "all-reduce over the network path")
             begin = time.perf_counter()
-            work.facts[name] = with_logs(make(session, work.facts, deadline))
+            work.facts[name] = with_logs(facts.there(name, make(session, work.facts, deadline)))
             work.seconds[name] = time.perf_counter() - begin
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 REPORT_SCHEMA: Final = "netdoctor.report/1"
 
@@ -98,8 +98,8 @@ class Unavailable:
     def __str__(self) -> str:
         return f"{self.kind}: {self.detail}" if self.detail else self.kind.value
 
-    def __bool__(self) -> bool:
-        """Never true, so that ``if fact.field`` cannot take missing evidence for content."""
+    def __bool__(self) -> Literal[False]:
+        """Never true: ``if fact.field`` cannot take missing evidence for content, and ``fact.field or ()`` is what is known."""
         return False
 
 

@@ -1,5 +1,5 @@
 """Property tests draw the same examples on every run, so that a red test is about the change; `HYPOTHESIS_PROFILE=random` looks
-further.  Root's live tests run where nothing of this machine is in their way (tests/support/place.py).
+further.  Root's live tests run where nothing of this machine is in their way (tests/support/namespaces/checkout.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.support import place
+from tests.support.namespaces import checkout
 
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
@@ -20,13 +20,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    if os.geteuid() != 0 or place.PLACED in os.environ or config.option.help or config.option.collectonly:
+    if os.geteuid() != 0 or checkout.PLACED in os.environ or config.option.help or config.option.collectonly:
         return None
     unit = Path(__file__).parent / "unit"
     here = config.invocation_params.dir
     live = any(not (here / one.partition("::")[0]).is_relative_to(unit) for one in config.args)
     # Tests of the GPU mount nothing, and gpu-proof listens to their process.
-    if not live or config.option.markexpr == "gpu" or not (reason := place.unfit(place.ROOT)):
+    if not live or config.option.markexpr == "gpu" or not (reason := checkout.unfit(checkout.ROOT)):
         return None
-    print(f"root's live tests run in a copy of {place.ROOT}: {reason}", file=sys.stderr, flush=True)
-    return place.run(config.invocation_params.args, here)
+    print(f"root's live tests run in a copy of {checkout.ROOT}: {reason}", file=sys.stderr, flush=True)
+    return checkout.run(config.invocation_params.args, here)

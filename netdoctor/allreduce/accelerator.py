@@ -25,27 +25,23 @@ class Accelerator:
 
 def accelerator(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> Accelerator | Unavailable:
     """What PCI, NVML and libcuda show together; Unavailable where "none" cannot be said for sure."""
-    known = 0 if isinstance(gpus, Unavailable) or isinstance(gpus.all, Unavailable) else len(gpus.all)
-    seen = 0 if isinstance(gpus, Unavailable) or isinstance(gpus.visible, Unavailable) else len(gpus.visible)
-    hidden = not isinstance(gpus, Unavailable) and gpus.visible == ()
-    on_pci = 0 if isinstance(pci, Unavailable) else len(pci.gpus)
-    foreign = (
-        () if isinstance(pci, Unavailable) or isinstance(pci.foreign_accelerators, Unavailable) else pci.foreign_accelerators
-    )
+    pci = Pci.unread(pci) if isinstance(pci, Unavailable) else pci
+    gpus = Gpus.unread(gpus) if isinstance(gpus, Unavailable) else gpus
+    known, seen, on_pci = (len(some or ()) for some in (gpus.all, gpus.visible, pci.gpus))
+    foreign = pci.foreign_accelerators or ()
     if known or seen or on_pci:
         count, source = (seen, "libcuda") if seen else (known, "NVML") if known else (on_pci, "PCI")
         text = f"{count} NVIDIA GPU{'s' if count > 1 else ''} ({source})"
-        return Accelerator(text, bool(known or seen), hidden, foreign)
+        return Accelerator(text, bool(known or seen), gpus.visible == (), foreign)
     if foreign:
         return Accelerator(foreign=foreign)
-    if isinstance(pci, Unavailable):
-        return Unavailable(Kind.NOT_READ, f"PCI: {pci}")
+    if isinstance(pci.devices, Unavailable):
+        return Unavailable(Kind.NOT_READ, f"PCI: {pci.devices}")
     if isinstance(pci.foreign_accelerators, Unavailable):
         return Unavailable(Kind.NOT_READ, f"accelerators: {pci.foreign_accelerators}")
-    if pci.unread:
-        return Unavailable(Kind.NOT_READ, f"the class of {pci.unread[0]} on PCI")
+    if pci.unclassified:
+        return Unavailable(Kind.NOT_READ, f"the class of {pci.unclassified[0]} on PCI")
     # Where there is no GPU, NVML is absent, or it answers zero.  A library that is there and fails is no such answer.
-    nvml = gpus if isinstance(gpus, Unavailable) else gpus.all
-    if isinstance(nvml, Unavailable) and nvml.kind != Kind.ABSENT:
-        return Unavailable(Kind.NOT_READ, f"NVML: {nvml}")
+    if isinstance(gpus.all, Unavailable) and gpus.all.kind != Kind.ABSENT:
+        return Unavailable(Kind.NOT_READ, f"NVML: {gpus.all}")
     return Accelerator()

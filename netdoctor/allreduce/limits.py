@@ -33,6 +33,9 @@ class Limit:
 
 def path_limit(run: Run, gpus: Gpus | Unavailable, pci: Pci | Unavailable, rdma: Rdma | Unavailable) -> Limit | Unavailable:
     """The limit of the path that the run's log shows; Unavailable where it depends on what cannot be read here."""
+    gpus = Gpus.unread(gpus) if isinstance(gpus, Unavailable) else gpus
+    pci = Pci.unread(pci) if isinstance(pci, Unavailable) else pci
+    rdma = Rdma.unread(rdma) if isinstance(rdma, Unavailable) else rdma
     experiment = run.experiment
     if len(set(experiment.gpus)) < len(experiment.gpus):
         return Unavailable(Kind.UNSUPPORTED, "the ranks share one GPU and take turns")
@@ -46,22 +49,21 @@ def path_limit(run: Run, gpus: Gpus | Unavailable, pci: Pci | Unavailable, rdma:
     return Unavailable(Kind.UNSUPPORTED, f"the data goes by {' and '.join(sorted(kinds))}, whose limit is not known here")
 
 
-def _port(path: Path, run: Run, rdma: Rdma | Unavailable) -> Limit | Unavailable:
+def _port(path: Path, run: Run, rdma: Rdma) -> Limit | Unavailable:
     """One HCA port that both ranks share: each sends through it what the other receives."""
     if run.log.net == "Socket":
         return Unavailable(Kind.UNSUPPORTED, "sockets of one node do not cross the network")
-    devices = rdma if isinstance(rdma, Unavailable) else rdma.devices
-    if isinstance(devices, Unavailable) or not path.device:
-        return Unavailable(Kind.NOT_READ, f"RDMA devices: {devices}" if path.device else "which port carried the data")
-    for device in devices:
-        for one in () if isinstance(device.ports, Unavailable) else device.ports:
+    if isinstance(rdma.devices, Unavailable) or not path.device:
+        return Unavailable(Kind.NOT_READ, f"RDMA devices: {rdma.devices}" if path.device else "which port carried the data")
+    for device in rdma.devices:
+        for one in device.ports or ():
             if device.name == path.device and one.number == path.port and isinstance(one.rate_gbps, float | int):
                 return Limit(one.rate_gbps / 8 / 2, f"half of {one.rate_gbps:g} Gb/s: both ranks share the port {path.pinned}")
     return Unavailable(Kind.NOT_READ, f"the rate of {path.pinned}")
 
 
-def _between_gpus(ordinals: tuple[int, ...], gpus: Gpus | Unavailable, pci: Pci | Unavailable) -> Limit | Unavailable:
-    pairs = gpus if isinstance(gpus, Unavailable) else gpus.of_the_job
+def _between_gpus(ordinals: tuple[int, ...], gpus: Gpus, pci: Pci) -> Limit | Unavailable:
+    pairs = gpus.of_the_job
     if isinstance(pairs, Unavailable):
         return Unavailable(Kind.NOT_READ, f"GPUs: {pairs}")
     mine = [gpu for seen, gpu in pairs if seen.ordinal in ordinals]
@@ -74,8 +76,8 @@ def _between_gpus(ordinals: tuple[int, ...], gpus: Gpus | Unavailable, pci: Pci 
     speeds = [rate for rate in rates if isinstance(rate, float)]
     if not any(speeds):
         return _pcie(known, pci)
-    if isinstance(pci, Unavailable):
-        return Unavailable(Kind.NOT_READ, f"how many GPUs NVLink joins: PCI: {pci}")
+    if isinstance(pci.gpus, Unavailable):
+        return Unavailable(Kind.NOT_READ, f"how many GPUs NVLink joins: PCI: {pci.gpus}")
     there = max(len(pairs), sum(device.physical_function is None for device in pci.gpus))
     if not all(speeds) or (there > 2 and any(_bridged(gpu) for gpu in known)):
         return Unavailable(Kind.UNSUPPORTED, "NVLink does not join every pair of these GPUs")
@@ -101,12 +103,11 @@ def _bridged(gpu: Gpu) -> bool:
     return not isinstance(gpu.name, str) or gpu.capability in ((6, 0), (7, 0)) or any(word in gpu.name for word in _BRIDGED)
 
 
-def _pcie(gpus: list[Gpu], pci: Pci | Unavailable) -> Limit | Unavailable:
+def _pcie(gpus: list[Gpu], pci: Pci) -> Limit | Unavailable:
     """Peer to peer below one root: the slowest link.  Across roots or sockets the CPU decides, which no figure covers."""
-    if isinstance(pci, Unavailable):
-        return Unavailable(Kind.NOT_READ, f"PCI: {pci}")
-    devices = [pci.at(gpu.pci) if isinstance(gpu.pci, str) else None for gpu in gpus]
-    found = [device for device in devices if device is not None]
+    if isinstance(pci.devices, Unavailable):
+        return Unavailable(Kind.NOT_READ, f"PCI: {pci.devices}")
+    found = [device for gpu in gpus if isinstance(gpu.pci, str) and (device := pci.at(gpu.pci))]
     # Root port first, then switches: two components above a device at least mean that a switch stands over it.
     if not all(d.placed for d in found):
         return Unavailable(Kind.NOT_READ, "where the GPUs sit on PCI")
@@ -116,7 +117,7 @@ def _pcie(gpus: list[Gpu], pci: Pci | Unavailable) -> Limit | Unavailable:
     for device in found:
         # A card may be able to do more than the port that it is plugged into (PCIe 5 in a switch of PCIe 4).
         above = pci.at(device.path[-1]) if device.path else None
-        ends = [end.link for end in (device, above) if end is not None and isinstance(end.link, PciLink)]
+        ends = [end.link for end in (device, above) if end and isinstance(end.link, PciLink)]
         speed = min((end.max_speed for end in ends), default=0.0)
         if len(ends) < 2 or speed not in _PCIE:
             return Unavailable(Kind.NOT_READ, f"the PCIe link of {device.address}")

@@ -52,21 +52,23 @@ ONE_GPU_ENV: Final = (("NCCL_MAX_CTAS", "1"), ("NCCL_MNNVL_ENABLE", "0"), ("NCCL
 GLOO: Final = AllReduce("gloo", 2, "cpu")
 
 
-def baseline(session: Session, facts: Mapping[str, Any], deadline: float) -> Baseline | Unavailable:
+def baseline(session: Session, facts: Mapping[str, Any], deadline: float) -> Baseline:
     """The all-reduce as the job would run it on this node: a rank a GPU, else two Gloo ranks."""
     experiment = first_experiment(session.facts(deadline), _of(facts, "JobShape", JobShape))
     run = _run(session, experiment, facts, deadline)
     return Baseline(run, session.python, experiment.backend == "nccl" and run.state != State.NOT_STARTED)
 
 
-def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> PathRun | Unavailable:
+def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> PathRun:
     """The path that leaves the node, proven without leaving it.  Unavailable where NCCL cannot run here at all."""
     torch = session.facts(deadline)
     if isinstance(torch, Unavailable):
-        return torch
+        return PathRun.unread(torch)
     count = gpus_of(torch)
     if count == 0:
-        return Unavailable(Kind.UNSUPPORTED, "the job's torch sees no CUDA device, so NCCL has no path to prove")
+        return PathRun.unread(
+            Unavailable(Kind.UNSUPPORTED, "the job's torch sees no CUDA device, so NCCL has no path to prove")
+        )
     runs = []
     for experiment in path_experiments(count, facts):
         if time.monotonic() + LEAST_SECONDS > deadline and not (busy(facts, experiment)):

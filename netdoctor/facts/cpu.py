@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, mapping, names, read
 from netdoctor.model import Kind, Unavailable
 
@@ -32,7 +33,7 @@ class MemoryPolicy:
 
 
 @dataclass(frozen=True)
-class Cpu:
+class Cpu(Fact):
     """CPUs and memory nodes."""
 
     nodes: tuple[Node, ...] | Unavailable

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, mapping, read_int
 from netdoctor.model import Kind, Unavailable, kind_named
 
@@ -45,7 +46,7 @@ class VisibleGpu:
 
 
 @dataclass(frozen=True)
-class Gpus:
+class Gpus(Fact):
     """The NVIDIA GPUs that NVML and libcuda show, and the driver."""
 
     driver: str | Unavailable  # "580.95.05"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from netdoctor.facts.base import Fact
 from netdoctor.facts.cpu import cpu_list
 from netdoctor.host.base import Host, names, read
 from netdoctor.model import Kind, Unavailable
@@ -15,7 +16,7 @@ MAX_VECTORS: Final = 64  # per interface; drivers make one queue a core, and 64 
 
 
 @dataclass(frozen=True)
-class Interrupts:
+class Interrupts(Fact):
     """CPUs by interface, of those that have message-signalled interrupts of their own."""
 
     cpus: Mapping[str, frozenset[int] | Unavailable] | Unavailable

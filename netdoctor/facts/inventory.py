@@ -87,8 +87,8 @@ def _nccl(have: Mapping[str, object]) -> Json:
 
 def _nccl_version(have: Mapping[str, object], libraries: Any) -> tuple[Json, str | None, Json]:
     baseline = have.get("Baseline")
-    run = getattr(baseline, "run", None)
-    if run is not None and getattr(baseline, "nccl_ran", False) and run.nccl_version:
+    run: Any = getattr(baseline, "run", None)
+    if run and getattr(baseline, "nccl_ran", False) and run.nccl_version:
         return run.nccl_version, "run", run.mapped[0] if run.mapped else None
     torch, found = _get(libraries, "torch"), _get(libraries, "nccl")
     path = _get(torch, "nccl_path")
@@ -97,11 +97,12 @@ def _nccl_version(have: Mapping[str, object], libraries: Any) -> tuple[Json, str
         if taken is not None and not isinstance(taken.version, Unavailable):
             return _dotted(taken.version), "torch", path
     choice = _fact(have, "NcclChoice")
-    if not isinstance(choice, Unavailable):
-        return _dotted(choice.version), "loader", choice.library
+    version = _get(choice, "version")
+    if not isinstance(version, Unavailable):
+        return _dotted(version), "loader", choice.library
     if path is None:
         return None, "torch", None  # torch has none: a CPU build
-    why = next((v for v in (libraries, torch, path, found) if isinstance(v, Unavailable)), choice)
+    why = next((v for v in (libraries, torch, path, found) if isinstance(v, Unavailable)), version)
     return plain(why), None, None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from netdoctor.facts.base import Fact
 from netdoctor.facts.loader import Object, Search, Taken, default_dirs, expand, split_path, takes
 from netdoctor.facts.nccl_version import parse
 from netdoctor.host.base import Host, mapping, question, read
@@ -63,7 +64,7 @@ class Torch:
 
 
 @dataclass(frozen=True)
-class Libraries:
+class Libraries(Fact):
     """Libraries around the job."""
 
     python: JobPython | Unavailable

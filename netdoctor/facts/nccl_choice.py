@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from netdoctor.facts.base import Fact
 from netdoctor.facts.libraries import Libraries
 from netdoctor.host.base import Host, mapping, question
 from netdoctor.model import Kind, Unavailable
 
 
 @dataclass(frozen=True)
-class NcclChoice:
+class NcclChoice(Fact):
     """What one libnccl answered."""
 
-    library: str
-    version: tuple[int, int, int]
+    library: str | Unavailable
+    version: tuple[int, int, int] | Unavailable
     interface: str | None | Unavailable  # None: it found none ("no socket interface found")
     address: str | None | Unavailable
-    code: int  # ncclResult_t of ncclGetUniqueId
-    error: str  # its last error or WARN line
-    log: tuple[str, ...]  # NCCL's lines
+    code: int | Unavailable  # ncclResult_t of ncclGetUniqueId
+    error: str = ""  # its last error or WARN line
+    log: tuple[str, ...] = ()  # NCCL's lines
 
 
 def probe(host: Host, libraries: Libraries | Unavailable) -> NcclChoice | Unavailable:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, link, mapping, names, read, read_int
 from netdoctor.model import Kind, Unavailable
 
@@ -61,26 +62,29 @@ class PciDevice:
 
 
 @dataclass(frozen=True)
-class Pci:
+class Pci(Fact):
     """The PCI devices that matter here."""
 
-    devices: tuple[PciDevice, ...]
+    devices: tuple[PciDevice, ...] | Unavailable
     foreign_accelerators: (
         tuple[str, ...] | Unavailable
     )  # "AMD (0000:c1:00.0)", "/dev/kfd", "/dev/dxg": what netdoctor cannot judge
-    unread: tuple[str, ...] = ()  # functions whose class could not be read: no "there is none" while any is left
+    unclassified: tuple[str, ...] = ()  # functions whose class could not be read: no "there is none" while any is left
     virtual_topology: bool | Unavailable = False  # the hypervisor's file that NCCL reads before it looks at PCI is there
 
-    def at(self, address: str) -> PciDevice | None:
-        return next((d for d in self.devices if d.address == address), None)
+    def at(self, address: str) -> PciDevice | Unavailable:
+        """The device of that address; Kind.ABSENT where PCI was read and has none."""
+        if isinstance(self.devices, Unavailable):
+            return self.devices
+        return next((d for d in self.devices if d.address == address), Unavailable(Kind.ABSENT, f"no {address} on PCI"))
 
     @property
-    def gpus(self) -> tuple[PciDevice, ...]:
-        return tuple(d for d in self.devices if d.is_gpu)
+    def gpus(self) -> tuple[PciDevice, ...] | Unavailable:
+        return self.devices and tuple(d for d in self.devices if d.is_gpu)
 
     @property
-    def rdma(self) -> tuple[PciDevice, ...]:
-        return tuple(d for d in self.devices if d.rdma)
+    def rdma(self) -> tuple[PciDevice, ...] | Unavailable:
+        return self.devices and tuple(d for d in self.devices if d.rdma)
 
 
 # Kernel drivers of network controllers that have an RDMA driver beside them (drivers/infiniband/hw).  A function without a

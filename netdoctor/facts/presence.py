@@ -19,7 +19,7 @@ def seen(facts: Mapping[str, Any]) -> Seen:
 def _gpu(pci: Any, gpus: Any) -> bool | None:
     if not isinstance(gpus, Unavailable) and not isinstance(gpus.all, Unavailable) and gpus.all:
         return True
-    if isinstance(pci, Unavailable):
+    if isinstance(pci, Unavailable) or isinstance(pci.gpus, Unavailable):
         return None
     if pci.gpus:
         return True
@@ -37,4 +37,4 @@ def _torch(libraries: Any) -> bool | None:
 
 
 def _rdma(pci: Any) -> bool | None:
-    return None if isinstance(pci, Unavailable) else bool(pci.rdma)
+    return None if isinstance(pci, Unavailable) or isinstance(pci.rdma, Unavailable) else bool(pci.rdma)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from netdoctor.facts.base import Fact
 from netdoctor.facts.pci import ADDRESS, is_virtual, numa_node, read_function
 from netdoctor.host.base import Host, link, mapping, names, question, read
 from netdoctor.model import Kind, Unavailable, kind_named
@@ -82,7 +83,7 @@ class RdmaDevice:
 
 
 @dataclass(frozen=True)
-class Rdma:
+class Rdma(Fact):
     """All RDMA devices that sysfs shows, and the libraries that speak to them."""
 
     devices: (

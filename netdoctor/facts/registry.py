@@ -72,8 +72,12 @@ def unread(name: str, why: Unavailable) -> Any:
 
 def of(have: Facts, name: str) -> Any:
     """The fact of that name; where nobody made it, the one of which nothing was read."""
-    found = have.get(name)
-    return unread(name, Unavailable(Kind.NOT_READ, f"no {name}")) if found is None else found
+    return there(name, have.get(name, Unavailable(Kind.NOT_READ, f"no {name}")))
+
+
+def there(name: str, found: Any) -> Any:
+    """`found`, a fact; or, where it says why there is none, the fact of which nothing was read."""
+    return unread(name, found) if isinstance(found, Unavailable) else found
 
 
 def make(host: Host, name: str, have: Facts) -> Any:
@@ -84,4 +88,4 @@ def make(host: Host, name: str, have: Facts) -> Any:
         found = function(host, *(of(have, n) for n in source.after))
     except Exception as error:  # the border: whatever a probe did not foresee becomes one missing fact
         found = Unavailable(Kind.CRASHED, f"probe {name}: {type(error).__name__}: {error}")
-    return unread(name, found) if isinstance(found, Unavailable) else found
+    return there(name, found)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from netdoctor.facts.base import Fact
 from netdoctor.model import Unavailable
 
 DEFAULT_SIZES: Final = (1 << 12, 1 << 20, 1 << 26)  # bytes: latency, middle, bandwidth
@@ -200,16 +201,16 @@ class Across:
 
 
 @dataclass(frozen=True)
-class Baseline:
+class Baseline(Fact):
     """The all-reduce as the job would run it on this node."""
 
-    run: Run
-    python: str
-    nccl_ran: bool  # False: two Gloo ranks, "NCCL did not run"
+    run: Run | Unavailable  # Unavailable: none was made
+    python: str = ""
+    nccl_ran: bool = False  # False: two Gloo ranks, "NCCL did not run"
 
 
 @dataclass(frozen=True)
-class PathRun:
+class PathRun(Fact):
     """The inter-node path, proven on one node: P2P and SHM off (or HOSTID), one HCA port at a time."""
 
     runs: tuple[Run, ...] | Unavailable

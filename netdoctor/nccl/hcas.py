@@ -41,27 +41,28 @@ class GpuPlace:
 
 def places(gpus: Gpus | Unavailable, pci: Pci | Unavailable) -> tuple[GpuPlace, ...] | Unavailable:
     """The job's GPUs (what libcuda shows it), else those of PCI.  () only where both were read and show none."""
-    jobs = gpus if isinstance(gpus, Unavailable) else gpus.of_the_job
-    if isinstance(jobs, Unavailable) or not jobs:
-        if isinstance(pci, Unavailable):
-            return pci
-        if pci.unread:
-            return Unavailable(Kind.NOT_READ, f"the class of {pci.unread[0]} on PCI: it may be a GPU")
+    gpus = Gpus.unread(gpus) if isinstance(gpus, Unavailable) else gpus
+    pci = Pci.unread(pci) if isinstance(pci, Unavailable) else pci
+    jobs = gpus.of_the_job
+    if not jobs:
+        if isinstance(pci.gpus, Unavailable):
+            return pci.gpus
+        if pci.unclassified:
+            return Unavailable(Kind.NOT_READ, f"the class of {pci.unclassified[0]} on PCI: it may be a GPU")
         return tuple(GpuPlace(f"GPU {d.address}", None, d, None, _by_address(gpus, d.address)) for d in pci.gpus)
     out = []
     for seen, gpu in jobs:
         where: PciDevice | Unavailable = Unavailable(Kind.NOT_READ, "NVML does not say where it sits")
-        if gpu is not None and isinstance(gpu.pci, str) and not isinstance(pci, Unavailable):
-            where = pci.at(gpu.pci) or Unavailable(Kind.ABSENT, f"no {gpu.pci} on PCI")
-        elif isinstance(pci, Unavailable):
-            where = pci
+        if isinstance(pci.devices, Unavailable):
+            where = pci.devices
+        elif gpu is not None and isinstance(gpu.pci, str):
+            where = pci.at(gpu.pci)
         out.append(GpuPlace(f"GPU{seen.ordinal}", seen.ordinal, where, seen, gpu))
     return tuple(out)
 
 
-def _by_address(gpus: Gpus | Unavailable, address: str) -> Gpu | None:
-    known = () if isinstance(gpus, Unavailable) or isinstance(gpus.all, Unavailable) else gpus.all
-    return next((g for g in known if g.pci == address), None)
+def _by_address(gpus: Gpus, address: str) -> Gpu | None:
+    return next((g for g in gpus.all or () if g.pci == address), None)
 
 
 def active(port: RdmaPort) -> bool:
@@ -94,14 +95,15 @@ def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci | Unavailable
     the highest rate over slower ones (a management port beside the fabric).
     """
     every = tuple(devices)
-    if isinstance(pci, Unavailable) or isinstance(gpu.device, Unavailable) or not gpu.device.placed:
+    pci = Pci.unread(pci) if isinstance(pci, Unavailable) else pci
+    if isinstance(pci.devices, Unavailable) or isinstance(gpu.device, Unavailable) or not gpu.device.placed:
         return "", every
     ranked: dict[str, list[RdmaDevice]] = {}
     lost = unplaced(every, pci)
     blind = False  # a device that goes through the CPU may be nearer than it seems: a NUMA node could not be read
     for device in every:
         where = pci.at(device.pci) if isinstance(device.pci, str) else None
-        if where is not None and where.placed:
+        if where and where.placed:
             kind = distance(gpu.device, where, gpu.c2c)
             blind |= _through_cpu(kind) and any(isinstance(d.numa_node, Unavailable) for d in (gpu.device, where))
             ranked.setdefault(kind, []).append(device)
@@ -120,7 +122,7 @@ def unplaced(devices: Iterable[RdmaDevice], pci: Pci) -> tuple[RdmaDevice, ...]:
 
     def known(address: str) -> bool:
         where = pci.at(address)
-        return where is not None and where.placed
+        return bool(where and where.placed)
 
     return tuple(d for d in devices if d.pci is not None and (isinstance(d.pci, Unavailable) or not known(d.pci)))
 
@@ -187,7 +189,7 @@ def subjects(
             why.setdefault(device.name, []).append(f"{gpu.label} ({kind})" if kind else gpu.label)
             sure = bool(kind) and (len(near) == 1 or rates_read(device))
             certain[device.name] = certain.get(device.name, False) or sure
-    for device in () if isinstance(pci, Unavailable) else unplaced(devices, pci):
+    for device in () if not isinstance(pci, Pci) or isinstance(pci.devices, Unavailable) else unplaced(devices, pci):
         why.setdefault(device.name, ["one of the GPUs: its place on PCI is not known"])
         certain.setdefault(device.name, False)
     return tuple(
@@ -199,7 +201,7 @@ def subjects(
 
 def no_accelerator(pci: Pci | Unavailable, gpus: Gpus | Unavailable) -> bool:
     """Positive evidence that there is none: PCI was read and shows none, and libcuda shows none or is absent."""
-    if isinstance(pci, Unavailable) or pci.gpus or pci.unread or pci.foreign_accelerators != ():
+    if not isinstance(pci, Pci) or pci.gpus != () or pci.unclassified or pci.foreign_accelerators != ():
         return False
     seen = gpus if isinstance(gpus, Unavailable) else gpus.visible
     return seen.kind == Kind.ABSENT if isinstance(seen, Unavailable) else not seen

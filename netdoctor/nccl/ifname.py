@@ -137,7 +137,7 @@ def comm_id_address(comm_id: str) -> str | Unavailable:
 
 def versions(nccl: NcclChoice | Unavailable, libraries: Libraries | Unavailable) -> tuple[Version, ...]:
     """The version of the job's NCCL, or one of each kind."""
-    if not isinstance(nccl, Unavailable):
+    if not isinstance(nccl, Unavailable) and not isinstance(nccl.version, Unavailable):
         return (nccl.version,)
     torch = libraries if isinstance(libraries, Unavailable) else libraries.torch
     if isinstance(libraries, Unavailable) or isinstance(torch, Unavailable):

@@ -42,7 +42,9 @@ def data_by_sockets(
     logged = {str(seen) for run in _runs(baseline, paths) if (seen := getattr(run.log, "net", None))}
     if logged:
         names = ", ".join(sorted(logged))
-        lost = next((x for x in (baseline, getattr(paths, "runs", paths)) if isinstance(x, Unavailable)), None)
+        lost = next(
+            (x for x in (getattr(baseline, "run", baseline), getattr(paths, "runs", paths)) if isinstance(x, Unavailable)), None
+        )
         if "Socket" not in logged and lost is not None:  # NCCL falls back to sockets run by run
             return Carrier(None, f"NCCL's log of one all-reduce says network {names}, another is not there: {lost}")
         return Carrier("Socket" in logged, f"NCCL's log of the all-reduce says network {names}")
@@ -96,7 +98,7 @@ def shown_network(run: Run) -> str | None:
 
 
 def _runs(baseline: Baseline | Unavailable, paths: PathRun | Unavailable) -> Iterator[Run]:
-    if not isinstance(baseline, Unavailable):
+    if not isinstance(baseline, Unavailable) and not isinstance(baseline.run, Unavailable):
         yield baseline.run
     if not isinstance(paths, Unavailable) and not isinstance(paths.runs, Unavailable):
         yield from paths.runs

@@ -36,7 +36,7 @@ def library_at(path: str, libraries: Libraries) -> NcclLibrary | None:
 
 def used_nccl(libraries: Libraries | Unavailable, baseline: Baseline | Unavailable) -> Version | Unavailable:
     """The version that the job uses.  A torch that netdoctor installed for itself says nothing about the job."""
-    if isinstance(baseline, Baseline) and baseline.nccl_ran and (found := parse(baseline.run.nccl_version)):
+    if isinstance(baseline, Baseline) and baseline.run and baseline.nccl_ran and (found := parse(baseline.run.nccl_version)):
         return found
     if isinstance(libraries, Unavailable):
         return libraries

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import engine
+from netdoctor.facts import registry as facts
 from netdoctor.host.base import Answer, LiveHost, RecordingHost
 from netdoctor.host.redact import redact
 from netdoctor.model import Kind, Unavailable
@@ -57,4 +58,4 @@ def import_tree(
     work = engine.Work(host, specs)
     engine.collect(work, engine.wanted(specs))
     engine.identity(work)
-    return Snapshot(host.answers, {"Baseline": FILES_ONLY, "PathRun": FILES_ONLY}, policy, (), version)
+    return Snapshot(host.answers, {name: facts.unread(name, FILES_ONLY) for name in facts.RUNS}, policy, (), version)

@@ -21,7 +21,7 @@ class Snapshot:
     """What was seen, enough to judge it again."""
 
     answers: Mapping[str, Answer]
-    runs: Mapping[str, Any]  # "Baseline", "PathRun" -> the fact, or Unavailable
+    runs: Mapping[str, Any]  # "Baseline", "PathRun" -> the fact
     policy: Mapping[str, Json]  # what decided the exit code there: profile, fail_on, disabled, waivers
     selected: tuple[str, ...] = ()  # ids of the checks that ran; () all
     tool_version: str = ""
@@ -83,7 +83,9 @@ def _run_data(fact: Any) -> Json:
     """A run fact as data.  Parsed logs are left out: they are made again from the log's text."""
     from netdoctor.facts.runs import Baseline, PathRun
 
-    if isinstance(fact, Baseline):
+    if getattr(fact, "lost", None) is not None:
+        return plain(fact.lost)
+    if isinstance(fact, Baseline) and not isinstance(fact.run, Unavailable):
         return plain(replace(fact, run=replace(fact.run, log=None)))
     if isinstance(fact, PathRun) and not isinstance(fact.runs, Unavailable):
         return plain(PathRun(tuple(replace(run, log=None) for run in fact.runs)))
@@ -94,22 +96,22 @@ def _run_fact(name: str, entry: Any) -> Any:
     from netdoctor.facts.runs import Baseline, PathRun
     from netdoctor.snapshot import codec
 
-    if isinstance(entry, dict) and "unavailable" in entry:
-        return Unavailable(kind_named(entry["unavailable"]), str(entry.get("detail", "")))
-    kinds: dict[str, type[Any]] = {"Baseline": Baseline, "PathRun": PathRun}
+    kinds: dict[str, type[Baseline | PathRun]] = {"Baseline": Baseline, "PathRun": PathRun}
     if name not in kinds:
         return Unavailable(Kind.MALFORMED, f"no such run: {name}")
+    if isinstance(entry, dict) and "unavailable" in entry:
+        return kinds[name].unread(Unavailable(kind_named(entry["unavailable"]), str(entry.get("detail", ""))))
     try:
         return with_logs(codec.build(kinds[name], entry))
     except codec.MalformedError as error:
-        return Unavailable(Kind.MALFORMED, str(error))
+        return kinds[name].unread(Unavailable(Kind.MALFORMED, str(error)))
 
 
 def with_logs(fact: Any) -> Any:
     """The run fact with the logs of its runs parsed."""
     from netdoctor.facts.runs import Baseline, PathRun
 
-    if isinstance(fact, Baseline):
+    if isinstance(fact, Baseline) and not isinstance(fact.run, Unavailable):
         return replace(fact, run=_with_log(fact.run))
     if isinstance(fact, PathRun) and not isinstance(fact.runs, Unavailable):
         return PathRun(tuple(_with_log(run) for run in fact.runs))

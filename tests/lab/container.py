@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 from tests.lab import live
 from tests.lab.container_rows import ROWS
-from tests.support import box
+from tests.support.clusters import containers
 
 
 def outcomes(words: list[str] | None = None) -> Iterator[live.Outcome]:
     """Every row, or those whose name has one of `words` in it; not run, with the reason, where no container can be."""
     rows = live.chosen(ROWS, words)
-    if reason := box.missing():
+    if reason := containers.missing():
         yield from (live.Outcome(row, "container", None, why=reason) for row in rows)
         return
-    with box.boxes() as place:
+    with containers.boxes() as place:
         yield from map(live.Lab("container", place).outcome, rows)
 
 

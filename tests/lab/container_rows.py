@@ -21,7 +21,7 @@ from tests.lab.row import (
     VERSION,
     Row,
 )
-from tests.support.box import Box
+from tests.support.clusters.containers import Box
 
 BOX: Final = Box()
 # Without fakes, and with the all-reduce.  The floor is far below what two CPUs reach (0.7 to 1 GB/s), also when they are busy.

@@ -68,7 +68,7 @@ def text_of(data: Any) -> str:
 
 def compose() -> None:
     """Write the composed machines again."""
-    from tests.support.composed import HOSTS as COMPOSED
+    from tests.support.machines.composed import HOSTS as COMPOSED
 
     for slug, make in COMPOSED.items():
         folder = HOSTS / slug

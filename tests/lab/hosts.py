@@ -25,7 +25,7 @@ import pytest
 
 from netdoctor.model import Json
 from tests.lab.hosts_rows import BRIDGE, EVERY, PLAIN, ROWS, Row, Said
-from tests.support.hosts import ROOT, Hosts
+from tests.support.namespaces.hosts import ROOT, Hosts
 
 Report = dict[str, Any]
 Statuses = Mapping[tuple[str, str], str]  # (check, subject) -> status, with its cause where it failed
@@ -84,7 +84,7 @@ class Lab(Hosts):
     def _cable(self, number: int, options: Sequence[str]) -> None:
         """A cable of two TAP devices in the place of a host's own, which delays, loses or shuffles what it carries."""
         self._sh(self.bridge, f"ip link del p{number}")
-        program = [sys.executable, "-m", "tests.support.cable"]
+        program = [sys.executable, "-m", "tests.support.namespaces.cable"]
         ends = [str(self.holders[number].pid), "eth0", str(self.bridge.pid), f"p{number}"]
         made = subprocess.Popen([*program, *ends, *options], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         self.started.append(made)

@@ -71,7 +71,7 @@ class Row:
     late: tuple[int, ...] = ()
     after_the_others: bool = False  # the late ones come when the others have ended
     when: Mapping[int, tuple[str, int]] = field(default_factory=dict)  # host -> (line of its progress, signal it gets then)
-    cable: tuple[int, tuple[str, ...]] | None = None  # the host that gets one of tests/support/cable.py, and its options
+    cable: tuple[int, tuple[str, ...]] | None = None  # the host that gets one (tests.support.namespaces.cable), and its options
     wait: float = 60.0
     waits: Mapping[int, float] = field(default_factory=dict)
     stall: float = 30.0

@@ -1,7 +1,7 @@
 """Killed at a random moment, by SIGTERM and by SIGKILL: nothing may be left of any command (``python -m tests.lab.killed``).
 
 Processes, mounts, links, addresses, routes, namespaces, modules, sysctls, /dev/shm, System V IPC, sockets, devices, limits and
-files (temporary ones included) are compared before and after, in a machine of its own (tests/support/world.py).
+files (temporary ones included) are compared before and after, in a machine of its own (tests/support/namespaces/world.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from typing import Any, Final
 
 from tests.lab import fixtures
-from tests.support import world
-from tests.support.harm import KILLED, KILLED_OTHERS, OTHERS
+from tests.support.namespaces import world
+from tests.support.namespaces.kills import KILLED, KILLED_OTHERS, OTHERS
 
 SEEDS: Final = int(os.environ.get("SEEDS", "50"))
 
@@ -28,7 +28,7 @@ def reports(folder: pathlib.Path) -> None:
 
 
 def killed(what: str, python: str, first: int, seeds: int, folder: str = "") -> Any:
-    """One run to the end and `seeds` killed ones: see tests/support/harm.py."""
+    """One run to the end and `seeds` killed ones: see tests/support/namespaces/kills.py."""
     if what == "preflight":
         return world.run(KILLED, python, str(first), str(seeds), timeout=60 + 40 * seeds)
     return world.run(KILLED_OTHERS, what, python, str(first), str(seeds), folder, timeout=60 + 40 * seeds)

@@ -18,8 +18,8 @@ import pytest
 
 from netdoctor.model import Json
 from tests.lab.row import Row
-from tests.support import libnccl, native
-from tests.support.scene import Scene, Seen, machine
+from tests.support.machines import libnccl, native
+from tests.support.namespaces.dgx import Scene, Seen, machine
 
 Statuses = Mapping[tuple[str, str], str]
 TRIES: Final = 3
@@ -28,7 +28,7 @@ PACKAGES: Final = Path(sysconfig.get_path("purelib"))
 
 
 class Place(Protocol):
-    """Where a scene is laid over this machine: tests.support.scene.Machine, or containers."""
+    """Where a scene is laid over this machine: tests.support.namespaces.dgx.Machine, or containers."""
 
     def look(self, scene: Scene) -> Seen: ...
 

@@ -21,7 +21,7 @@ from tests.lab.row import (
     VERSION,
     Row,
 )
-from tests.support.scene import Scene
+from tests.support.namespaces.dgx import Scene
 
 # Of a GPU on the other node the path to its HCA is longer, too.
 FARTHER: Final = {GDR: "farther"}

@@ -1,4 +1,4 @@
-"""Live faults as data: what is changed on the machine of tests/support/scene.py, and what must be found (tests/lab/row.py)."""
+"""Live faults as data: what is changed on the machine of tests.support.namespaces.dgx, and what must be found (row.py)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.lab.row import (
     by_environment,
     by_sockets,
 )
-from tests.support.scene import Scene
-from tests.support.trees import Extra
+from tests.support.machines.sysfs import Extra
+from tests.support.namespaces.dgx import Scene
 
 ALL_ON_0 = dict.fromkeys(range(8), 0)  # as scene.HERE has it
 EVERY = range(8)

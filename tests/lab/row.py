@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tests.support.scene import Scene
+from tests.support.namespaces.dgx import Scene
 
 RDMA, HARDWARE, CPU, GDR = "rdma.dev_infiniband", "hardware.accelerator", "cpu.numa_affinity", "rdma.gpudirect"
 IFNAME, PORTS, BUFFERS = "net.socket_ifname", "net.port_range", "net.tcp_buffers"

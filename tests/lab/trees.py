@@ -1,5 +1,7 @@
-"""Trees of others (tests/support/others.py) through import and diagnosis: no crash, no verdict for what nobody looked at, and
-the same NUMA nodes and PCI functions as in hwloc's own expected output.  All of them: ``python -m tests.lab.trees``.
+"""Trees of others (tests/support/machines/collected.py) through import and diagnosis: no crash, no verdict for what nobody
+looked at, and the same NUMA nodes and PCI functions as in hwloc's own expected output.
+
+All of them: ``python -m tests.lab.trees``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from netdoctor.model import Unavailable
 from netdoctor.snapshot.import_tree import import_tree
 from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
 from tests.lab import fixtures
-from tests.support import lstopo, others
+from tests.support.machines import collected, lstopo
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,14 @@ class Seen:
     compared: Counter[str]  # NUMA nodes and PCI functions that both know
 
 
-def imported(tree: others.Tree) -> Snapshot:
+def imported(tree: collected.Tree) -> Snapshot:
     """As `netdoctor snapshot --import-tree` writes it and `netdoctor diagnose` reads it."""
     with tree.unpacked() as root:
         taken = import_tree(str(root), Config().as_answer(), fixtures.specs(), setup.policy_data(Config()), "test")
     return loads(dumps(taken))
 
 
-def look(tree: others.Tree) -> Seen:
+def look(tree: collected.Tree) -> Seen:
     taken = imported(tree)
     statuses = Counter(f.status.value for f in fixtures.report(taken).findings())
     if tree.expected is None:
@@ -110,13 +112,15 @@ def _gigabytes(one: PciDevice) -> float | None:
 
 def main() -> int:
     """All trees; fetches them where they are not there."""
-    if not others.every():
-        done = subprocess.run(["sh", "tests/support/fetch_trees.sh"], cwd=fixtures.ROOT, stdout=subprocess.DEVNULL, check=False)
-        if done.returncode or not others.every():
-            print(f"trees: not run: {others.MISSING}; that ended with {done.returncode}")
+    if not collected.every():
+        done = subprocess.run(
+            ["sh", "tests/support/machines/fetch_trees.sh"], cwd=fixtures.ROOT, stdout=subprocess.DEVNULL, check=False
+        )
+        if done.returncode or not collected.every():
+            print(f"trees: not run: {collected.MISSING}; that ended with {done.returncode}")
             return 0
     begin, statuses, compared, bad = time.monotonic(), Counter[str](), Counter[str](), 0
-    for tree in others.every():
+    for tree in collected.every():
         seen = look(tree)
         statuses += seen.statuses
         compared += seen.compared
@@ -126,7 +130,7 @@ def main() -> int:
         for line in seen.differs:
             print(f"       {line}")
     print(
-        f"trees: {len(others.every())} machines, findings {dict(statuses)}, compared with hwloc {dict(compared)}, "
+        f"trees: {len(collected.every())} machines, findings {dict(statuses)}, compared with hwloc {dict(compared)}, "
         f"{bad} with something wrong, {time.monotonic() - begin:.0f} s"
     )
     return 1 if bad else 0

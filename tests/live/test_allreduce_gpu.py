@@ -11,7 +11,7 @@ from netdoctor.allreduce.runner import Session
 from netdoctor.facts.job import JobShape
 from netdoctor.facts.runs import AllReduce, TorchFacts
 from netdoctor.nccl.log.parser import parse_text
-from tests.support import gpus
+from tests.support.machines import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]
 

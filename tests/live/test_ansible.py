@@ -15,12 +15,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.support import sshlab
+from tests.support.clusters import ssh
 
 ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = pytest.mark.live
-needs_hosts = pytest.mark.skipif(bool(sshlab.why_not()), reason=sshlab.why_not() or "-")
-needs_ansible = pytest.mark.skipif(not sshlab.folder(), reason="needs ansible-core and ansible-lint in build/ansible")
+needs_hosts = pytest.mark.skipif(bool(ssh.why_not()), reason=ssh.why_not() or "-")
+needs_ansible = pytest.mark.skipif(not ssh.folder(), reason="needs ansible-core and ansible-lint in build/ansible")
 SCENARIO = r"""
 PYZ = str(LAB / "netdoctor.pyz")
 shutil.copy(sys.argv[2], PYZ)
@@ -149,7 +149,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
     pyz = tmp_path_factory.mktemp("pyz") / "netdoctor.pyz"
     subprocess.run([sys.executable, ROOT / "tools" / "build_pyz.py", pyz], check=True, capture_output=True, timeout=120)
     torch = sys.executable if importlib.util.find_spec("torch") else ""
-    return sshlab.run(SCENARIO, str(pyz), torch, timeout=500)
+    return ssh.run(SCENARIO, str(pyz), torch, timeout=500)
 
 
 @pytest.fixture(scope="module")
@@ -247,12 +247,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path
     """The collection where Ansible looks for it, with a home that knows where pip comes from."""
     top = tmp_path_factory.mktemp("collections")
     where = top / "ansible_collections" / "netdoctor" / "cluster"
-    shutil.copytree(sshlab.COLLECTION, where, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ssh.COLLECTION, where, ignore=shutil.ignore_patterns("__pycache__"))
     cache = top / ".ansible" / "test" / "cache"
     cache.mkdir(parents=True)
     # ansible-test would fetch get-pip from its own server, and run it once for each of its environments; the pip beside Ansible
     # is lent to them, compiled as it is.
-    lent = next(pathlib.Path(sshlab.folder()).parent.glob("lib/python3*/site-packages"), pathlib.Path("/nonexistent"))
+    lent = next(pathlib.Path(ssh.folder()).parent.glob("lib/python3*/site-packages"), pathlib.Path("/nonexistent"))
     for version in GET_PIP:
         (cache / f"get_pip_{version}.py").write_text(GIVE_PIP.format(lent=str(lent)))
     yield where
@@ -262,7 +262,7 @@ def tool(where: pathlib.Path, *argv: str) -> subprocess.CompletedProcess[str]:
     top = where.parents[2]
     env = {
         **{k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")},
-        "PATH": f"{sshlab.folder()}:{os.environ['PATH']}",
+        "PATH": f"{ssh.folder()}:{os.environ['PATH']}",
         "HOME": str(top),
         "ANSIBLE_COLLECTIONS_PATH": str(top),
         "NO_COLOR": "1",
@@ -272,7 +272,7 @@ def tool(where: pathlib.Path, *argv: str) -> subprocess.CompletedProcess[str]:
 
 @needs_ansible
 def test_ansible_lint_production(installed: pathlib.Path) -> None:
-    if not shutil.which("ansible-lint", path=sshlab.folder()):
+    if not shutil.which("ansible-lint", path=ssh.folder()):
         pytest.skip("needs ansible-lint in build/ansible")
     done = tool(installed, "ansible-lint", "--nocolor", "--profile", "production")
     assert done.returncode == 0 and "0 failure(s), 0 warning(s)" in done.stdout + done.stderr, done.stdout + done.stderr

@@ -13,7 +13,7 @@ from netdoctor.host.base import LiveHost
 from netdoctor.host.children import Asking
 from netdoctor.host.trust import trusted
 from netdoctor.model import Unavailable
-from tests.support import native
+from tests.support.machines import native
 
 pytestmark = pytest.mark.live
 Look = Callable[..., LiveHost]

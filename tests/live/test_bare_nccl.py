@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import libnccl, native
+from tests.support.machines import libnccl, native
 
 pytestmark = pytest.mark.live
 PROGRAM = pathlib.Path(__file__).parents[2] / "tools" / "gpu_proof" / "bare_nccl.py"

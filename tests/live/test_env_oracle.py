@@ -22,8 +22,8 @@ from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.nccl import selector
 from netdoctor.nccl.integers import strtoll
 from netdoctor.variables import catalogue
-from tests.support.env_table import NEW, OLD, ROWS, Row
-from tests.support.libnccl import libraries
+from tests.support.facts.variables import NEW, OLD, ROWS, Row
+from tests.support.machines.libnccl import libraries
 
 pytestmark = [pytest.mark.live, pytest.mark.nccl]
 ROOT = Path(__file__).parents[2]

@@ -13,9 +13,9 @@ import pytest
 
 from tests.lab import container_rows, live
 from tests.lab.row import BANDWIDTH, RUN, Row
-from tests.support import box
-from tests.support.overlay import can_overlay
-from tests.support.scene import machine
+from tests.support.clusters import containers
+from tests.support.namespaces.dgx import machine
+from tests.support.namespaces.overlay import can_overlay
 
 pytestmark = [pytest.mark.live, pytest.mark.root, pytest.mark.nccl]
 SEED = os.environ.get("FAULT_SEED", "4")
@@ -67,7 +67,7 @@ def on_a_machine() -> Iterator[live.Lab]:
 
 @pytest.fixture(scope="module")
 def in_containers() -> Iterator[live.Lab]:
-    with box.boxes() as place:
+    with containers.boxes() as place:
         yield live.Lab("container", place)
 
 

@@ -18,7 +18,7 @@ from netdoctor.model import Status
 from netdoctor.nccl.log.parser import parse_text
 from netdoctor.snapshot.snapshot import with_logs
 from netdoctor.variables import judge as environ
-from tests.support import gpus
+from tests.support.machines import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]
 gpus.need()

@@ -22,7 +22,7 @@ from netdoctor.allreduce.runner import Session
 from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.facts.runs import AllReduce, Baseline, Run
 from netdoctor.model import Finding, Status, Unavailable
-from tests.support import gpus
+from tests.support.machines import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]
 gpus.need()

@@ -14,7 +14,7 @@ import pytest
 from netdoctor.facts import gpu, pci
 from netdoctor.host.base import LiveHost
 from netdoctor.model import Unavailable
-from tests.support import gpus
+from tests.support.machines import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]
 Note = Callable[[str, object], None]
@@ -90,7 +90,7 @@ def test_every_gpu_is_on_pci(seen: gpu.Gpus, host: LiveHost, record_property: No
     for one in seen.all:
         assert isinstance(one.pci, str), one.pci
         device = fact.at(one.pci)
-        assert device is not None, f"{one.pci} is not on PCI"
+        assert device, f"{one.pci}: {device}"
         assert device.numa_node == one.numa_node or isinstance(one.numa_node, Unavailable)
         record_property(f"gpu{one.index}", f"NUMA {one.numa_node}, link {device.link}, below {len(device.path)} bridges")
 

@@ -17,7 +17,7 @@ from netdoctor.host.base import LiveHost
 from netdoctor.model import Unavailable
 from netdoctor.nccl.log.parser import parse_text
 from netdoctor.snapshot.snapshot import with_logs
-from tests.support import gpus
+from tests.support.machines import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]
 COUNT = gpus.need(2)

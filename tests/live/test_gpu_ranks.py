@@ -21,7 +21,7 @@ from netdoctor.nccl import ifname
 from netdoctor.nccl.diagnosis import diagnose
 from netdoctor.nccl.log.parser import parse_text
 from netdoctor.snapshot.snapshot import with_logs
-from tests.support import gpus
+from tests.support.machines import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]
 COUNT = gpus.need()

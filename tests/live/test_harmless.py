@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.lab.killed import killed, reports
-from tests.support import libnccl, native, world
-from tests.support.harm import KILLED, PLANTED
-from tests.support.trees import dgx_h100
+from tests.support.machines import libnccl, native
+from tests.support.machines.sysfs import dgx_h100
+from tests.support.namespaces import world
+from tests.support.namespaces.kills import KILLED, PLANTED
 
 pytestmark = [pytest.mark.live, pytest.mark.root, pytest.mark.skipif(bool(world.why_not()), reason=world.why_not() or "-")]
 

@@ -23,8 +23,9 @@ from netdoctor.fleet.read import read
 from netdoctor.fleet.report import examine
 from netdoctor.model import Finding, Quantity, Status
 from netdoctor.report import html as node_html
-from tests.support import facts, fleets
-from tests.support.reports import FAIL, PAIRS, PASS, SKIP, UNKNOWN, check, report
+from tests.support import facts
+from tests.support.clusters import fleets
+from tests.support.facts.reports import FAIL, PAIRS, PASS, SKIP, UNKNOWN, check, report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.support import kustomize, native, pods, pyz
-from tests.support.overlay import can_overlay
-from tests.support.trees import dgx_h100, scratch
+from tests.support.clusters import kustomize, pods, pyz
+from tests.support.machines import native
+from tests.support.machines.sysfs import dgx_h100, scratch
+from tests.support.namespaces.overlay import can_overlay
 
 pytestmark = [pytest.mark.live, pytest.mark.root]
 OVERLAYS = Path(__file__).parents[2] / "netdoctor/deploy/kubernetes/overlays"
@@ -89,7 +90,7 @@ def test_absent_rdma_devices_that_the_site_expects_block_the_job(podman: pods.Po
 
 
 @pytest.mark.skipif(bool(can_overlay()), reason=can_overlay() or "-")
-def test_hcas_of_the_node_that_are_not_mapped_into_the_pod_block_the_job(podman: pods.Podman) -> None:
+def test_hcas_that_are_not_mapped_into_the_pod_block_the_job(podman: pods.Podman) -> None:
     """A node with eight HCAs, and a pod that did not ask for rdma/hca: /sys shows them, /dev/infiniband is not there."""
     libraries = (native.cuda() / "libcuda.so.1", native.nvml() / "libnvidia-ml.so.1")  # fakes that show eight GPUs
     with (

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import slurmlab
-from tests.support.hosts import Hosts
+from tests.support.clusters import slurm
+from tests.support.namespaces.hosts import Hosts
 
 pytestmark = [
     pytest.mark.live,
@@ -77,9 +77,9 @@ say(seen)
 
 @pytest.fixture(scope="module")
 def seen() -> Any:
-    if reason := slurmlab.why_not():
+    if reason := slurm.why_not():
         pytest.skip(reason)
-    return slurmlab.run(STEPS, "", json.dumps([*NETDOCTOR, *ALLREDUCE]), json.dumps(COMMAS), timeout=300)
+    return slurm.run(STEPS, "", json.dumps([*NETDOCTOR, *ALLREDUCE]), json.dumps(COMMAS), timeout=300)
 
 
 def test_srun_four_nodes_agree(seen: Any) -> None:

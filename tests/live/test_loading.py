@@ -16,8 +16,8 @@ from netdoctor.host.ask import elf
 from netdoctor.host.base import Answer, LiveHost, RecordingHost, ReplayHost
 from netdoctor.host.trust import trusted
 from netdoctor.model import Unavailable
-from tests.support import libnccl
-from tests.support.native import gcc
+from tests.support.machines import libnccl
+from tests.support.machines.native import gcc
 
 pytestmark = pytest.mark.live
 SONAME = "libnccl.so.2"
@@ -102,7 +102,7 @@ def test_the_real_loader_takes_the_same_file(tag: str, library_path: bool, prelo
     assert real == (os.path.realpath(taken.path) if isinstance(taken, Taken) else None)
 
 
-def test_a_file_of_another_architecture_is_passed_over_and_rubbish_is_not(tmp_path: Path) -> None:
+def test_another_architecture_is_passed_over_and_rubbish_is_not(tmp_path: Path) -> None:
     good = fake_nccl(tmp_path / "good")
     other = tmp_path / "other" / SONAME
     other.parent.mkdir()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import libnccl, netlab
+from tests.support.machines import libnccl
+from tests.support.namespaces import netlab
 
 pytestmark = [pytest.mark.live, pytest.mark.root, pytest.mark.nccl]
 

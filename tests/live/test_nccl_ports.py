@@ -7,7 +7,8 @@ import json
 import pytest
 
 from netdoctor.nccl import ports
-from tests.support import libnccl, netlab
+from tests.support.machines import libnccl
+from tests.support.namespaces import netlab
 
 pytestmark = [pytest.mark.live, pytest.mark.root]
 
@@ -101,7 +102,7 @@ say(out)
 )
 
 
-def test_accepted_connections_keep_a_port_and_outbound_ones_share() -> None:
+def test_accepted_connections_keep_a_port_outbound_ones_share() -> None:
     before, kept, outbound, after = netlab.run(KEPT)
     assert before == 16
     assert kept == 15

@@ -10,7 +10,8 @@ import pytest
 
 from netdoctor.host.base import LiveHost, question
 from netdoctor.model import Unavailable
-from tests.support import libnccl, netlab
+from tests.support.machines import libnccl
+from tests.support.namespaces import netlab
 
 pytestmark = [pytest.mark.live, pytest.mark.nccl]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import netlab
+from tests.support.namespaces import netlab
 
 pytestmark = [pytest.mark.live, pytest.mark.root]
 

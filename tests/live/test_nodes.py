@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.hosts import Hosts
+from tests.support.namespaces.hosts import Hosts
 
 pytestmark = [pytest.mark.live, pytest.mark.root]
 TORCH = sys.executable

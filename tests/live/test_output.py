@@ -65,7 +65,7 @@ def test_a_mount_point_for_a_user_who_may_not_write_beside_it(open_path: Path) -
     assert outside.read_text() == "new"
 
 
-def test_a_snapshot_is_not_written_into_a_mount_point_that_others_read(tmp_path: Path) -> None:
+def test_no_snapshot_in_a_mount_point_that_others_read(tmp_path: Path) -> None:
     log, outside = tmp_path / "log", tmp_path / "outside"
     log.write_text("")
     outside.write_text("old")

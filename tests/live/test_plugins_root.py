@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from netdoctor.plugins import load
-from tests.support.folders import own_folder
+from tests.support.namespaces.folders import own_folder
 
 pytestmark = [pytest.mark.live, pytest.mark.root]
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from netdoctor.host.trust import trusted
-from tests.support import native
-from tests.support.overlay import can_overlay, probes
-from tests.support.trees import dgx_h100, scratch
+from tests.support.machines import native
+from tests.support.machines.sysfs import dgx_h100, scratch
+from tests.support.namespaces.overlay import can_overlay, probes
 
 pytestmark = [pytest.mark.live, pytest.mark.root, pytest.mark.skipif(bool(can_overlay()), reason=can_overlay() or "-")]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import pyz
+from tests.support.clusters import pyz
 
 pytestmark = pytest.mark.live
 

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from netdoctor.cli.main import app
 from tests.lab import trees
-from tests.support import others
+from tests.support.machines import collected
 
-TREES = {tree.name: tree for tree in others.every()}
-pytestmark = [pytest.mark.live, pytest.mark.skipif(not TREES, reason=others.MISSING)]
+TREES = {tree.name: tree for tree in collected.every()}
+pytestmark = [pytest.mark.live, pytest.mark.skipif(not TREES, reason=collected.MISSING)]
 # Of hwloc's: those with PCI, InfiniBand, GPUs' memory as NUMA nodes, or nodes that are sparse, contradictory or offline.
 CHOSEN = (
     "hwloc/2pa-pcidomain32bits",

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import native, world
-from tests.support.trees import dgx_h100
+from tests.support.machines import native
+from tests.support.machines.sysfs import dgx_h100
+from tests.support.namespaces import world
 
 pytestmark = [pytest.mark.live, pytest.mark.root, pytest.mark.skipif(bool(world.why_not()), reason=world.why_not() or "-")]
 

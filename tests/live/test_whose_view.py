@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import world
-from tests.support.native import gcc
-from tests.support.overlay import can_overlay
-from tests.support.scene import Machine, Scene, machine
+from tests.support.machines.native import gcc
+from tests.support.namespaces import world
+from tests.support.namespaces.dgx import Machine, Scene, machine
+from tests.support.namespaces.overlay import can_overlay
 
 pytestmark = [
     pytest.mark.live,

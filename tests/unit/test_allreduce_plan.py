@@ -120,7 +120,7 @@ def test_gpus_that_are_not_known_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["rank.py", "zygote.py"])
-def test_the_rank_program_is_python_3_8_and_needs_nothing_of_ours(name: str) -> None:
+def test_the_rank_program_is_python_3_8_without_netdoctor(name: str) -> None:
     text = (Path(plan.__file__).parent / name).read_text()
     tree = ast.parse(text, feature_version=(3, 8))
     for node in ast.walk(tree):

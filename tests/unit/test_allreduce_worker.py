@@ -58,7 +58,7 @@ print(run.state, "|", run.reason, "|", len(os.listdir("/proc/self/fd")) - len(be
 
 
 @pytest.mark.parametrize("more", [0, 1, 2, 3, 4])
-def test_a_run_that_gets_no_descriptor_is_not_started_and_keeps_none(more: int) -> None:
+def test_a_run_without_a_descriptor_is_not_started(more: int) -> None:
     program = _CONDUCT.format(more=more)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout.strip() == "not started | no memory to share with the ranks: Too many open files | 0", done.stderr

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import fleets
+from tests.support.clusters import fleets
 
 FILTER = pathlib.Path(__file__).parents[2] / "netdoctor" / "deploy" / "ansible" / "plugins" / "filter" / "checked_report.py"
 

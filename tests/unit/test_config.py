@@ -164,12 +164,12 @@ def test_a_named_file_must_be_there(tmp_path: Path) -> None:
         load(environ={"NETDOCTOR_CONFIG": str(tmp_path / "gone.yaml")}, site="/nonexistent/x")
 
 
-def test_a_site_file_that_cannot_be_read_is_an_error_it_might_be_locked(tmp_path: Path) -> None:
+def test_an_unreadable_site_file_is_an_error_it_might_be_locked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         load(environ={}, site=str(tmp_path))
 
 
-def test_the_command_line_wins_over_the_environment_over_the_file(tmp_path: Path) -> None:
+def test_command_line_wins_over_environment_over_file(tmp_path: Path) -> None:
     site = write(tmp_path, "profile: strict\nfail_on: info\njob: {nodes: 9, communicators: 2}\n")
     got = load(
         environ={"NETDOCTOR_PROFILE": "audit", "NETDOCTOR_FAIL_ON": "warning", "NETDOCTOR_JOB_NODES": "7"},
@@ -248,7 +248,7 @@ def test_a_bad_option_names_itself() -> None:
         ({}, {"profile": "prolog"}, 1000, None),
     ],
 )
-def test_checks_from_the_environment_not_as_root_and_not_in_a_gate(
+def test_checks_from_the_environment_not_as_root_nor_in_a_gate(
     environ: dict[str, str], overrides: dict[str, str], euid: int, kept: str | None
 ) -> None:
     got = load(environ={"NETDOCTOR_CHECKS_DIR": "/x", **environ}, overrides=overrides, site="/nonexistent/x", euid=euid)

@@ -18,7 +18,7 @@ import yaml
 from typer.main import get_command
 
 from netdoctor.cli.main import app
-from tests.support import kustomize
+from tests.support.clusters import kustomize
 
 FOLDER = Path(__file__).parents[2] / "netdoctor/deploy/kubernetes"
 OVERLAYS = sorted(p.parent.name for p in FOLDER.glob("overlays/*/kustomization.yaml"))
@@ -164,7 +164,7 @@ def test_what_is_the_jobs_alone_stays_with_it(tmp_path: Path, by: Any) -> None:
 
 
 @pytest.mark.parametrize("overlay", ["training-pod", "multi-node"])
-def test_a_failed_gate_frees_its_gpus_and_every_exit_code_is_known(overlay: str) -> None:
+def test_a_failed_gate_frees_its_gpus_and_exit_codes_are_known(overlay: str) -> None:
     job = rendered(overlay)["Job", "train"]["spec"]
     pod = job["template"]["spec"]
     assert pod["restartPolicy"] == "Never"
@@ -178,7 +178,7 @@ def test_a_failed_gate_frees_its_gpus_and_every_exit_code_is_known(overlay: str)
     assert {r["containerName"] for r in rules} == set(gates)
 
 
-def test_pods_that_wait_for_each_other_have_names_before_they_are_ready() -> None:
+def test_pods_that_wait_have_names_before_they_are_ready() -> None:
     objects = rendered("multi-node")
     service, job = objects["Service", "train"]["spec"], objects["Job", "train"]["spec"]
     labels = job["template"]["metadata"]["labels"]
@@ -245,7 +245,7 @@ def test_the_commands_are_ones_that_netdoctor_has(overlay: str) -> None:
             assert {word.partition("=")[0] for word in words[4:]} <= options
 
 
-def test_the_plugin_is_ten_lines_and_its_configuration_says_eighty() -> None:
+def test_the_plugin_is_ten_lines_its_configuration_says_eighty() -> None:
     text = (FOLDER / "overlays/node-health/npd.sh").read_text().splitlines()
     assert len([line for line in text if line and not line.startswith("#")]) <= 10
     monitor = json.loads((FOLDER / "overlays/node-health/netdoctor-monitor.json").read_text())

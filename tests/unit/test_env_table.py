@@ -11,7 +11,7 @@ from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.model import Finding, Severity, Status
 from netdoctor.variables import catalogue
 from netdoctor.variables.judge import judge, judge_conf, judge_repeats
-from tests.support.env_table import HEALTHY, NEW, OLD, ROWS
+from tests.support.facts.variables import HEALTHY, NEW, OLD, ROWS
 
 
 def verdict(name: str, value: str, version: str, **known: object) -> list[Finding]:
@@ -50,7 +50,7 @@ def test_healthy_setups_have_no_fail(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(HEALTHY))
-def test_healthy_setups_have_no_fail_where_the_version_is_not_known(name: str) -> None:
+def test_healthy_setups_have_no_fail_without_a_known_version(name: str) -> None:
     found = judge([Setting(n, v, "environment") for n, v in HEALTHY[name][1].items()], None)
     assert [f.message for f in found if f.status is Status.FAIL] == []
 

@@ -19,7 +19,7 @@ def loaded() -> Loaded:
     return Loaded((spec,), (broken,), {spec.id: "file /etc/netdoctor/checks.d/mtu.py"})
 
 
-def test_the_list_names_checks_sources_and_what_could_not_be_loaded() -> None:
+def test_the_list_names_checks_sources_and_what_did_not_load() -> None:
     assert listing(loaded()) == (
         "site.mtu  MTUs agree  (file /etc/netdoctor/checks.d/mtu.py)\nplugin.broken: bad.py: cannot be imported\n"
     )

@@ -12,7 +12,7 @@ from netdoctor import engine
 from tests.lab import container_rows, fixtures, ignorance, live, matrix
 from tests.lab.faults import Fault, every, golden, told
 from tests.lab.row import Row
-from tests.support.scene import Scene, Seen
+from tests.support.namespaces.dgx import Scene, Seen
 
 
 @pytest.mark.parametrize("fault", every(), ids=lambda fault: f"{fault.expect['check']}: {fault.fault}")

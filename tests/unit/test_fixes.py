@@ -96,7 +96,7 @@ TWO = f'{{name: {RESERVED}, value: "1,3-4"}}, {{name: {RANGE}, value: "1 2"}}'
         ),
     ],
 )
-def test_sysctls_that_belong_together_are_one_mend_in_their_order(
+def test_sysctls_that_belong_together_are_one_mend_in_order(
     runtime: str | None, commands: tuple[str, ...], persistent: tuple[str, ...]
 ) -> None:
     fix = fix_sysctl(at(runtime), RESERVED, "1,3-4", (RANGE, "1 2"))

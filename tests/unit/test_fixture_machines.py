@@ -9,7 +9,7 @@ import pytest
 from netdoctor.model import Status
 from netdoctor.snapshot.snapshot import dumps
 from tests.lab import fixtures
-from tests.support.composed import HOSTS
+from tests.support.machines.composed import HOSTS
 
 SLUGS = fixtures.slugs()
 

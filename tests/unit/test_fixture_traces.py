@@ -11,8 +11,8 @@ import socket
 import pytest
 
 from tests.lab import fixtures
-from tests.support import traces
-from tests.support.composed import HOSTS
+from tests.support.machines import traces
+from tests.support.machines.composed import HOSTS
 
 FOLDER = fixtures.ROOT / "fixtures"
 FILES = sorted(path for path in FOLDER.rglob("*") if path.is_file())

@@ -15,7 +15,7 @@ from netdoctor.fleet import lists
 from netdoctor.fleet.read import DEFECT, expected_names, read
 from netdoctor.fleet.report import Fleet, examine
 from netdoctor.model import Severity
-from tests.support import fleets
+from tests.support.clusters import fleets
 
 Doc = dict[str, Any]
 DAY = 1_772_352_000.0  # fleets.TIME
@@ -64,7 +64,7 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize("what", CONTRADICTIONS)
-def test_a_healthy_verdict_that_the_report_contradicts_is_not_believed(what: str, tmp_path: pathlib.Path) -> None:
+def test_a_contradicted_healthy_verdict_is_not_believed(what: str, tmp_path: pathlib.Path) -> None:
     doc = fleets.report("n1")
     change, words = CONTRADICTIONS[what]
     change(doc)
@@ -148,7 +148,7 @@ def test_a_newer_report_that_did_not_try_settles_nothing(tmp_path: pathlib.Path)
     assert state(look(tmp_path), "n1")[0] == "good"
 
 
-def test_a_bad_report_whose_clock_was_lost_is_not_taken_for_an_old_one(tmp_path: pathlib.Path) -> None:
+def test_a_bad_report_with_a_lost_clock_is_not_taken_for_old(tmp_path: pathlib.Path) -> None:
     bad = later(fleets.report("n1"), "2000-01-01T00:00:40Z")
     fleets.own_fail(bad)
     put(tmp_path, "good.json", fleets.report("n1"), DAY)
@@ -169,7 +169,7 @@ def test_one_machine_that_answers_for_two_names_proves_neither(tmp_path: pathlib
     assert state(look(tmp_path, ["n1", "n3"]), "n1")[0] == "good"  # n2 is its old name, and nobody asks for it
 
 
-def test_machines_that_share_a_name_are_on_the_list_of_those_that_fail(tmp_path: pathlib.Path) -> None:
+def test_machines_that_share_a_name_are_listed_as_failing(tmp_path: pathlib.Path) -> None:
     for number in (1, 2):
         put(tmp_path, f"{number}.json", fleets.report("n1", number=number))
     assert lists.lists(look(tmp_path, ["n1"])) == ({"passing_nodes.txt": "", "failing_nodes.txt": "n1\n"}, [])

@@ -23,7 +23,7 @@ from netdoctor.fleet.nodes import clean
 from netdoctor.fleet.read import DEFECT, MAX_BYTES, expected_names, read
 from netdoctor.fleet.report import Fleet, examine
 from netdoctor.report import json as node_json
-from tests.support import fleets
+from tests.support.clusters import fleets
 
 Doc = dict[str, Any]
 HOSTILE = (
@@ -88,7 +88,7 @@ def test_a_file_that_is_no_report_stands_for_an_unknown_node(content: str | byte
         assert command.render(fleet, format)
 
 
-def test_an_expected_node_with_a_broken_report_is_unknown_not_missing(tmp_path: pathlib.Path) -> None:
+def test_an_expected_node_with_a_broken_report_is_unknown(tmp_path: pathlib.Path) -> None:
     put(tmp_path, "n1.json", '{"schema"')
     fleet = look(tmp_path, ["n1", "n2"])
     assert state(fleet, "n1")[0] == "unknown"
@@ -205,7 +205,7 @@ def test_a_machine_id_that_comes_back_is_of_a_second_machine(tmp_path: pathlib.P
     assert fleet.faults[0][0].check == "fleet.host_name"
 
 
-def test_another_machine_id_alone_blames_nobody_and_hides_nothing(tmp_path: pathlib.Path) -> None:
+def test_another_machine_id_alone_blames_nobody_hides_nothing(tmp_path: pathlib.Path) -> None:
     for number, (told, expected) in enumerate(
         {
             (("a", "healthy"), ("b", "healthy")): "good",  # a node without a disk has another one after each start
@@ -235,7 +235,7 @@ def test_a_pods_report_stands_under_its_nodes_name(tmp_path: pathlib.Path) -> No
     assert [node.get("cause") for node in jsondoc.document(fleet)["nodes"]] == [None, "missing_node"]
 
 
-def test_pods_of_one_node_with_gpus_of_their_own_are_no_two_machines(tmp_path: pathlib.Path) -> None:
+def test_pods_of_one_node_with_own_gpus_are_no_two_machines(tmp_path: pathlib.Path) -> None:
     put(tmp_path, "a.json", in_a_pod("train-0", 1, "unhealthy"))
     put(tmp_path, "b.json", in_a_pod("other-0", 2))
     fleet = look(tmp_path)
@@ -244,7 +244,7 @@ def test_pods_of_one_node_with_gpus_of_their_own_are_no_two_machines(tmp_path: p
     assert lists.lists(fleet) == ({"passing_nodes.txt": "", "failing_nodes.txt": "gpu-17\n"}, [])
 
 
-def test_what_a_pod_saw_does_not_settle_what_was_seen_from_the_host(tmp_path: pathlib.Path) -> None:
+def test_what_a_pod_saw_does_not_settle_what_the_host_saw(tmp_path: pathlib.Path) -> None:
     put(tmp_path, "host.json", at(fleets.report("gpu-17"), "2026-02-28T08:00:00Z", "unhealthy"))
     put(tmp_path, "pod.json", in_a_pod("train-0", 1))
     got, words = state(look(tmp_path), "gpu-17")
@@ -453,7 +453,7 @@ def test_the_command_line_does_not_load_what_it_does_not_need() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_node_that_answered_only_at_the_second_attempt_is_flaky(tmp_path: pathlib.Path) -> None:
+def test_a_node_that_answered_at_the_second_attempt_is_flaky(tmp_path: pathlib.Path) -> None:
     for name, attempts in (("n1", 2), ("n2", 1), ("n3", "2")):
         doc = fleets.report(name, number=int(name[1]))
         doc["volatile"]["attempts"] = attempts

@@ -18,8 +18,8 @@ from netdoctor.fleet.nodes import STATES
 from netdoctor.fleet.read import read
 from netdoctor.fleet.report import Fleet, examine
 from netdoctor.model import Severity
-from tests.support import fleets as reports
-from tests.support.fleets import KINDS
+from tests.support.clusters import fleets as reports
+from tests.support.clusters.fleets import KINDS
 
 Doc = dict[str, Any]
 SCHEMA = json.loads((pathlib.Path(jsondoc.__file__).parents[1] / "schemas" / "fleet-1.json").read_text())
@@ -172,7 +172,7 @@ def test_a_node_without_its_gpus_stays_one_of_its_kind(fleet_of: Callable[..., F
     assert [n.name for n in fleet.nodes if n.state == "bad"] == ["n2"]
 
 
-def test_another_number_of_gpus_on_many_nodes_is_a_kind_of_its_own(fleet_of: Callable[..., Fleet]) -> None:
+def test_another_number_of_gpus_on_many_nodes_is_another_kind(fleet_of: Callable[..., Fleet]) -> None:
     docs = nodes(10)
     for doc in docs[:4]:
         doc["inventory"]["gpus"] = doc["inventory"]["gpus"][:4]
@@ -240,7 +240,7 @@ def test_racks_with_subnets_of_their_own_are_not_blamed(fleet_of: Callable[..., 
     assert [(f.status.value, blamed) for f, blamed in fleet.faults] == [("unknown", ())]
 
 
-def test_two_nccl_versions_without_a_majority_fail_but_blame_nobody(fleet_of: Callable[..., Fleet]) -> None:
+def test_two_nccl_versions_without_majority_blame_nobody(fleet_of: Callable[..., Fleet]) -> None:
     docs = nodes(4)
     for doc in docs[:2]:
         doc["inventory"]["nccl"]["version"] = "2.21.5"
@@ -462,7 +462,7 @@ def test_a_waived_fail_is_not_the_reason(fleet_of: Callable[..., Fleet]) -> None
     assert node.reasons == ["net.port_range: 3 usable ports, 24 listeners"]
 
 
-def test_a_few_nodes_without_gpus_but_other_devices_are_not_adopted(fleet_of: Callable[..., Fleet]) -> None:
+def test_a_few_nodes_with_other_devices_are_not_adopted(fleet_of: Callable[..., Fleet]) -> None:
     docs = nodes(5)
     storage = reports.report("storage", number=99)
     storage["inventory"] |= {"gpus": [], "pci": []}

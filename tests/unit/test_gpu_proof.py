@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support import native
+from tests.support.machines import native
 from tools.gpu_proof import children, clean, report
 from tools.gpu_proof.__main__ import prove
 from tools.gpu_proof.claims import STEPS, Claim, Step, table
@@ -154,7 +154,7 @@ def _gone(pid: int) -> bool:
     return False
 
 
-def test_a_grandchild_that_keeps_the_pipe_does_not_hold_the_step_up() -> None:
+def test_a_grandchild_with_the_pipe_does_not_hold_the_step_up() -> None:
     ledger, ended = run("tell.seen('x.one')\nsubprocess.Popen(['sleep', '1000'], pass_fds=[int(os.environ['GPU_PROOF_FD'])])")
     assert "exit status 0" in ended and ledger.entries["x.one"].state == SEEN
 
@@ -365,7 +365,7 @@ def test_here_without_a_gpu_it_ends_at_once_and_proves_nothing(tmp_path: pathlib
 # Markdown
 
 
-def test_the_page_has_every_claim_once_and_cannot_be_broken_by_what_it_quotes() -> None:
+def test_the_page_has_every_claim_once_and_quotes_break_nothing() -> None:
     ledger = Ledger((STEP,))
     ledger.machine = {"gpu": "1 x T4 | rogue\n# title"}
     ledger.say("x.one", FAILED, "a | b\n| c \x1b[31m", {"figure": 1.23456, "list": ["|"]})
@@ -394,7 +394,7 @@ def _test_functions() -> set[str]:
     return found
 
 
-def test_every_gpu_test_is_a_claim_and_every_claim_has_something_that_shows_it() -> None:
+def test_every_gpu_test_is_a_claim_and_every_claim_is_shown() -> None:
     every = [claim for step in STEPS for claim in step.claims]
     assert len({c.id for c in every}) == len(every) > 45
     sources = {c.source.partition("[")[0] for c in every if c.source.startswith("tests/")}
@@ -418,7 +418,7 @@ def test_the_wheels_are_enough_for_what_is_imported() -> None:
     """Packages that the tests of a GPU and the steps import at their top, beside the standard library, are asked for."""
     from tools.gpu_proof import bootstrap
 
-    files = [*ROOT.glob("tests/live/test_gpu_*.py"), ROOT / "tests/conftest.py", ROOT / "tests/support/gpus.py"]
+    files = [*ROOT.glob("tests/live/test_gpu_*.py"), ROOT / "tests/conftest.py", ROOT / "tests/support/machines/gpus.py"]
     files += [ROOT / "tests/live/test_allreduce_gpu.py", ROOT / "bench/gpu.py", *ROOT.glob("tools/gpu_proof/*.py")]
     wanted = set()
     for path in (p for p in files if p.exists()):

@@ -11,7 +11,7 @@ import pytest
 from netdoctor.facts import cpu, gpu, kernel, pci, rdma
 from netdoctor.host.base import Answer, LiveHost, RecordingHost, ReplayHost
 from netdoctor.model import Unavailable
-from tests.support.trees import GPU_BUSES, HCA_BUSES, Extra, dgx_h100, scratch
+from tests.support.machines.sysfs import GPU_BUSES, HCA_BUSES, Extra, dgx_h100, scratch
 
 DEV = {"dir:/dev": ["full", "null", "nvidia0", "nvidiactl", "zero"]}
 VERBS: dict[str, Any] = {
@@ -72,14 +72,14 @@ def test_a_dgx(healthy: dict[str, Answer]) -> None:
     assert [d.address for d in fact.rdma] == [f"0000:{b:02x}:00.0" for b in HCA_BUSES]
     assert all(d.driver == "mlx5_core" for d in fact.rdma)
     assert [d.numa_node for d in fact.gpus] == [0] * 4 + [1] * 4
-    assert fact.foreign_accelerators == () and fact.unread == ()
+    assert fact.foreign_accelerators == () and fact.unclassified == ()
     first = fact.at("0000:1b:00.0")
-    assert first is not None and first.root == "pci0000:15" and first.link == pci.PciLink(32.0, 16, 32.0, 16)
+    assert first and first.root == "pci0000:15" and first.link == pci.PciLink(32.0, 16, 32.0, 16)
     assert first.path == ("0000:15:01.0", "0000:16:00.0", "0000:17:01.0")
-    assert all(fact.at(bridge) is not None for bridge in first.path)
+    assert all(fact.at(bridge) for bridge in first.path)
     # GPU and HCA of one switch share all but the last downstream port
     hca = fact.at("0000:18:00.0")
-    assert hca is not None and hca.path[:2] == first.path[:2] and hca.path != first.path
+    assert hca and hca.path[:2] == first.path[:2] and hca.path != first.path
 
 
 def test_a_narrow_link(root: pathlib.Path) -> None:
@@ -116,8 +116,8 @@ def test_which_network_controllers_do_rdma(
 ) -> None:
     fact = the_pci(answers(root, gpus=0, hcas=0, extra=[Extra(0x21, vendor, device, klass, driver)]))
     one = fact.at("0000:21:00.0")
-    assert (one is None) == (rdma_family is None)
-    if one is not None:
+    assert (not one) == (rdma_family is None)
+    if one:
         assert one.rdma == rdma_family
 
 
@@ -148,7 +148,7 @@ def test_accelerators_by_their_device_nodes(healthy: dict[str, Answer], node: st
     assert the_pci(healthy | {"dir:/dev": ["null", node]}).foreign_accelerators == (f"/dev/{node}",)
 
 
-def test_without_dev_nobody_says_that_there_is_no_other_accelerator(healthy: dict[str, Answer]) -> None:
+def test_without_dev_nobody_denies_other_accelerators(healthy: dict[str, Answer]) -> None:
     nothing: list[Answer] = [Unavailable("denied"), []]
     for answer in nothing:
         assert isinstance(the_pci(healthy | {"dir:/dev": answer}).foreign_accelerators, Unavailable)
@@ -191,7 +191,7 @@ def test_a_function_that_cannot_be_read_is_named(healthy: dict[str, Answer]) -> 
     where = "file:/sys/bus/pci/devices/0000:18:00.0/uevent"
     for answer in (Unavailable("denied"), "", "PCI_ID=zz\n"):
         fact = the_pci(healthy | {where: answer})
-        assert fact.unread == ("0000:18:00.0",) and len(fact.rdma) == 7
+        assert fact.unclassified == ("0000:18:00.0",) and len(fact.rdma) == 7
     everything = {q: Unavailable("denied") for q in healthy if q.endswith("/uevent")}
     assert isinstance(pci.probe(ReplayHost(healthy | everything)), Unavailable)
 
@@ -487,4 +487,4 @@ def test_a_virtual_function(root: pathlib.Path) -> None:
     given = answers(root, virtual_functions={0})
     assert [d.virtual_function for d in devices(the_rdma(given))] == [True] + [False] * 7
     one = the_pci(given).at("0000:18:00.0")
-    assert one is not None and one.physical_function == "0000:18:00.1"
+    assert one and one.physical_function == "0000:18:00.1"

@@ -14,7 +14,7 @@ from netdoctor.model import Status, Unavailable
 from netdoctor.snapshot.import_tree import TreeError, import_tree
 from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
 from tests.lab import fixtures
-from tests.support.trees import Extra, dgx_h100, scratch
+from tests.support.machines.sysfs import Extra, dgx_h100, scratch
 
 AMD = Extra(0x71, 0x1002, 0x74A1, 0x120000, "amdgpu")
 TREES: dict[str, dict[str, object]] = {

@@ -34,7 +34,7 @@ def test_a_report_that_is_missing_is_no_match() -> None:
     assert compare(only, {0: FINE, 1: FINE}, {0: SHUT})[0] == ("node 1: allreduce.nodes fail firewall_connect h1",)
 
 
-def test_another_cause_another_host_and_another_severity_are_no_match() -> None:
+def test_another_cause_host_or_severity_is_no_match() -> None:
     for row in (Row("x", (nodes("h1", "mtu"),)), Row("x", (nodes("h2", "firewall_connect"),))):
         missing, disturbed = compare(row, {0: FINE}, {0: SHUT})
         assert missing and disturbed
@@ -51,7 +51,7 @@ def test_what_else_changes_is_disturbed() -> None:
     assert compare(Row("x", ROW.said, may=(nodes("h0", "hang"),)), {0: FINE}, {0: more}) == ((), ())
 
 
-def test_every_row_has_a_name_of_its_own_and_speaks_of_its_own_hosts() -> None:
+def test_every_row_has_its_own_name_and_its_own_hosts() -> None:
     assert len({row.fault for row in ROWS}) == len(ROWS)
     for row in ROWS:
         numbers = {n for said in row.said for n in said.by or ()} | {*row.variables, *row.absent, *row.late, *row.when}

@@ -139,7 +139,7 @@ def test_slurms_list_of_nodes(nodelist: str, names: list[str]) -> None:
     assert list(hosts(nodelist)) == names
 
 
-def test_a_node_that_did_not_come_has_the_name_that_slurm_gives_it() -> None:
+def test_a_node_that_did_not_come_has_the_name_of_slurm() -> None:
     assert find(Given(), SRUN).names == ("gpu03", "gpu07", "gpu08")
     assert find(Given(nodes=2, node_rank=0), SRUN).names == ()  # the list is of other nodes
     assert find(Given(), {**SRUN, "SLURM_STEP_NODELIST": "gpu[0-999999999]"}).names == ()
@@ -248,7 +248,7 @@ def test_a_path_that_drops_large_segments(passes: int, why: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("said", [7, None, "a word", ["loses segments of", "x", 1], {"a": 1}, [], ["", 5], [None, None]])
-def test_what_a_node_says_of_another_without_meaning_is_a_failure(said: object) -> None:
+def test_a_meaningless_word_about_another_node_is_a_failure(said: object) -> None:
     assert connectivity.read(said) is not None and connectivity.read("") is None
 
 
@@ -357,7 +357,7 @@ def test_ranks_of_all_nodes_are_one_run() -> None:
     assert all(f.status is Status.PASS for f in findings.result(made).findings)
 
 
-def test_a_node_that_did_not_compare_its_data_makes_the_whole_unknown() -> None:
+def test_a_node_without_a_data_comparison_makes_all_unknown() -> None:
     events = [e for e in done() if e["event"] != "verified"]
     assert common(heard(), {**{n: part(*done()) for n in range(3)}, 3: part(*events)}).verified is None
 
@@ -373,7 +373,7 @@ def test_the_rank_that_was_killed_is_blamed_not_who_cried_first() -> None:
     assert fails(made) == {"h2": "rank_died"}
 
 
-def test_a_killed_rank_is_blamed_though_another_node_was_cut_before_it_was_reaped() -> None:
+def test_a_killed_rank_is_blamed_though_another_was_cut_first() -> None:
     made = heard()
     begun = done()[:5]
     cry = {"event": "error", "rank": 0, "error": "Connection closed by peer [10.0.0.3]", "t": 1.9}
@@ -418,7 +418,7 @@ def test_the_rank_that_is_behind_is_blamed_for_a_hang() -> None:
     assert fails(made) == {"h2": "hang"}
 
 
-def test_a_stopped_rank_is_blamed_for_a_hang_though_its_victim_is_a_collective_behind() -> None:
+def test_a_stopped_rank_is_blamed_though_its_victim_is_behind() -> None:
     made = heard()
     begun = done()[:5]
     kinds = {1: "stalled"}
@@ -533,7 +533,7 @@ def usual(node: int, mtu: int = 1500) -> tuple[str, str, str, int]:
 REACHED = {a: {b: "" for b in range(3) if b != a} for a in range(3)}
 
 
-def test_a_node_that_listens_where_nobody_comes_is_named_and_why_the_run_stands() -> None:
+def test_a_node_that_listens_where_nobody_comes_is_named() -> None:
     made = heard(3, reach=REACHED, places=placed(usual(0), usual(1), ("eth1", "192.168.7.2", "10.0.0.2", 1500)))
     combine.hear(made, "reach", {"data": {"0": {"2": "", "takes": {"gloo": {"1": "", "2": "refused"}}}}})
     combine.hear(made, "reach", {"data": {"1": {"2": "", "takes": {"gloo": {"0": "", "2": "refused"}}}}})
@@ -545,7 +545,7 @@ def test_a_node_that_listens_where_nobody_comes_is_named_and_why_the_run_stands(
     assert fails(made) == {"h2": "socket_ifname"}
 
 
-def test_one_address_family_that_is_not_the_others_is_not_blamed_on_who_says_so() -> None:
+def test_another_address_family_is_not_blamed_on_who_says_so() -> None:
     made = heard(3, reach=REACHED, places=placed(usual(0), usual(1), ("eth1", "fe80::1", "10.0.0.2", 1500)))
     made.taken = {"gloo": tried({0: {1: "", 2: "failed"}, 1: {0: "", 2: "failed"}})}
     cry = {"event": "error", "rank": 0, "error": "RuntimeError: ss1.ss_family == ss2.ss_family. 2 vs 10", "t": 1.9}
@@ -553,7 +553,7 @@ def test_one_address_family_that_is_not_the_others_is_not_blamed_on_who_says_so(
     assert (run.state, run.blamed) == ("failed", (2,))
 
 
-def test_an_address_that_nobody_uses_is_no_fault_of_a_node_behind_a_firewall() -> None:
+def test_an_unused_address_behind_a_firewall_is_no_fault() -> None:
     shut = {**REACHED, 0: {1: "", 2: "timed out"}, 1: {0: "", 2: "timed out"}}
     made = heard(3, reach=shut, places=placed(usual(0), usual(1), usual(2)))
     made.taken = {"gloo": tried({0: {2: "timed out"}, 1: {2: "timed out"}})}

@@ -240,7 +240,7 @@ def test_no_message_ends_the_hub(port: str) -> None:
         assert "nobody of this version" in second.until("place")["gone"]["0"]
 
 
-def test_a_hub_that_lacks_a_descriptor_does_not_spin_and_lets_in_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_without_a_descriptor_lets_in_who_waits_later(monkeypatch: pytest.MonkeyPatch) -> None:
     class Poor(socket.socket):
         asked, poor = 0, True
 
@@ -297,7 +297,7 @@ def test_a_node_that_verifies_for_long_is_waited_for() -> None:
 # On the way to the hub
 
 
-def test_a_way_that_opens_before_the_master_listens_is_tried_again() -> None:
+def test_a_way_open_before_the_master_listens_is_tried_again() -> None:
     """A proxy (a sidecar, a forwarded port) accepts for a master that is not there yet, and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         port = proxy.getsockname()[1]
@@ -397,7 +397,7 @@ def no_pool(thread: threading.Thread) -> None:
     START(thread)
 
 
-def test_a_node_that_gets_no_more_threads_tries_the_others_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_threads_tries_the_others_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     door = connectivity.Door(1)
     made = Meeting(Nodes(2, 0, "127.0.0.1", 5), LIMITS, 5.0)
     monkeypatch.setattr(threading.Thread, "start", no_pool)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from netdoctor.host.trust import trusted
-from tests.support import place
+from tests.support.namespaces import checkout as copies
 
 ROOT = Path(__file__).parents[2]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes files of other users")
@@ -49,7 +49,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "module.py").write_text("import sys\nprint(__file__, sys.prefix, *sys.argv[1:], sep='\\n')\n")
     (folder / "build" / "other").mkdir(parents=True)
     (folder / ".git").mkdir()
-    monkeypatch.setattr(place, "ROOT", folder)
+    monkeypatch.setattr(copies, "ROOT", folder)
     return folder
 
 
@@ -60,8 +60,8 @@ def test_the_copy_is_roots_and_means_itself(checkout: Path) -> None:
         path.chmod(0o777)
         os.chown(path, 65534, 65534)
     assert trusted(str(checkout / "module.py"))
-    with place.placed() as target:
-        assert place.unfit(target) == ""
+    with copies.placed() as target:
+        assert copies.unfit(target) == ""
         assert [one for one in target.rglob("*") if not one.is_symlink() and trusted(str(one))] == []
         assert (target / "build" / "other").is_dir() and not (target / ".git").exists()
         python = target / ".venv/bin/python"
@@ -73,7 +73,7 @@ def test_the_copy_is_roots_and_means_itself(checkout: Path) -> None:
 
 @needs_root
 @pytest.mark.root
-def test_pytest_runs_in_the_copy_with_its_exit_code_and_arguments(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytest_runs_in_the_copy_with_its_code_and_arguments(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of the checkout is the copy's; what is written elsewhere lands there."""
     written = checkout.parent / "written"
     (checkout / "pytest.py").write_text(
@@ -83,7 +83,7 @@ def test_pytest_runs_in_the_copy_with_its_exit_code_and_arguments(checkout: Path
     )
     monkeypatch.setattr(sys, "executable", str(checkout / ".venv/bin/python"))
     monkeypatch.setenv("NAMED", f"{checkout}/build:{checkout}-2")
-    assert place.run(["-q", f"{checkout}/module.py::test", f"--junitxml={checkout}/out.xml"], checkout / "build") == 5
+    assert copies.run(["-q", f"{checkout}/module.py::test", f"--junitxml={checkout}/out.xml"], checkout / "build") == 5
     here, *words, named = written.read_text().splitlines()
     target = Path(here).parent
     assert target != checkout and not target.exists()
@@ -104,18 +104,18 @@ def test_pytest_runs_in_the_copy_with_its_exit_code_and_arguments(checkout: Path
     ],
 )
 def test_where_roots_tests_can_run(checkout: Path, name: str, mode: int, owner: int, why: str) -> None:
-    with place.placed() as target:
+    with copies.placed() as target:
         folder = target / name
         folder.mkdir()
         folder.chmod(mode)
         os.chown(folder, owner, owner)
         inside = folder / "checkout"
         inside.mkdir(mode=0o755)
-        said = place.unfit(inside)
+        said = copies.unfit(inside)
         assert why in said and bool(why) == bool(said)
 
 
 @needs_root
 @pytest.mark.root
 def test_what_tests_mount_over_is_no_place() -> None:
-    assert place.unfit(Path("/tmp")) and place.unfit(Path("/dev")) and place.unfit(Path("/run"))
+    assert copies.unfit(Path("/tmp")) and copies.unfit(Path("/dev")) and copies.unfit(Path("/run"))

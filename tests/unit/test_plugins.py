@@ -12,7 +12,7 @@ import pytest
 from netdoctor.api import CheckSpec, JobShape, Net, Unavailable, check, ok
 from netdoctor.model import CheckResult, Finding, Status
 from netdoctor.plugins import Loaded, NeedsError, PluginError, built_in, entry_points, load, needs
-from tests.support.folders import own_folder
+from tests.support.namespaces.folders import own_folder
 
 GOOD = dedent('''
     """The site's own."""

@@ -92,7 +92,7 @@ def test_skips_beside_an_unknown_are_not_called_healthy() -> None:
     assert (got.status, got.exit_code) == ("healthy", 0)
 
 
-def test_a_part_of_a_check_that_could_not_tell_is_not_called_healthy() -> None:
+def test_a_part_of_a_check_that_could_not_tell_is_not_healthy() -> None:
     """No check passed: what one of them saw is right, and the rest of it could not be read."""
     got = verdict(result("net.tcp_buffers", SKIP), result("nccl.environment", PASS, UNKNOWN))
     assert (got.status, got.exit_code) == ("inconclusive", 4)

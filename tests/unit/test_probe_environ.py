@@ -58,7 +58,7 @@ def test_named_conf_file_replaces_the_home_one() -> None:
     assert [(f.path, f.role) for f in got.conf_files] == [("/x/n.conf", "NCCL_CONF_FILE"), ("/etc/nccl.conf", "system")]
 
 
-def test_home_that_differs_from_the_password_database_gives_both_files() -> None:
+def test_another_home_than_the_password_database_gives_both() -> None:
     got = seen({"HOME": "/elsewhere"}, **{"/elsewhere/.nccl.conf": Unavailable("absent")})
     assert [f.path for f in got.conf_files] == ["/elsewhere/.nccl.conf", "/home/me/.nccl.conf", "/etc/nccl.conf"]
     assert got.get("NCCL_ALGO") is None
@@ -74,7 +74,7 @@ def test_home_that_differs_from_the_password_database_gives_both_files() -> None
     ("lost", "known"),
     [(Unavailable("absent"), True), (Unavailable("denied"), True), (Unavailable("not recorded"), False), (7, False)],
 )
-def test_a_conf_file_that_could_not_be_read_leaves_unset_names_unknown(lost: Any, known: bool) -> None:
+def test_an_unreadable_conf_file_leaves_unset_names_unknown(lost: Any, known: bool) -> None:
     got = seen({"HOME": "/home/me", "NCCL_DEBUG": "WARN"}, **{"/etc/nccl.conf": lost})
     assert got.get("NCCL_DEBUG") == "WARN"
     assert (got.get("NCCL_ALGO") is None) is known

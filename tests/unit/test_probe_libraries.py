@@ -97,7 +97,7 @@ def test_the_python_of_the_command(command: str, files: dict[str, str], expected
     assert (found.path, found.why) == expected
 
 
-def test_the_command_goes_before_the_environment_and_behind_what_was_configured() -> None:
+def test_the_command_is_behind_the_configuration_before_env() -> None:
     host = Files(TOLD | {"/venv/bin/python3": "", "/v/bin/torchrun": "#!/v/bin/python3\n"})
     assert find.job_python(host, {"VIRTUAL_ENV": "/venv"}, None, "/v/bin/torchrun") == JobPython(
         "/v/bin/python3", "the command", False
@@ -107,7 +107,7 @@ def test_the_command_goes_before_the_environment_and_behind_what_was_configured(
     )
 
 
-def test_a_link_of_another_name_is_kept_and_a_missing_python_is_not_replaced() -> None:
+def test_a_link_is_kept_and_a_missing_python_is_not_replaced() -> None:
     host = Files(TOLD | {"/opt/mine": ""}, **{"link:/opt/mine": "/v/bin/python3"})
     assert find.job_python(host, {"PATH": "/usr/bin"}, None, "/opt/mine") == JobPython("/opt/mine", "the command", False)
     host = Files(TOLD | {"/v/bin/torchrun": "#!/gone/bin/python3\n"})
@@ -115,7 +115,7 @@ def test_a_link_of_another_name_is_kept_and_a_missing_python_is_not_replaced() -
     assert isinstance(found, Unavailable) and found.kind != "absent" and "/gone/bin/python3" in found.detail
 
 
-def test_a_command_that_could_not_be_read_does_not_give_way_to_python3_on_path() -> None:
+def test_an_unread_command_does_not_give_way_to_python3_on_path() -> None:
     host = Files(TOLD | {"/v/bin/torchrun": ""}, **{"file:/v/bin/torchrun": Unavailable("timed out")})
     assert isinstance(find.job_python(host, {"PATH": "/usr/bin"}, None, "/v/bin/torchrun"), Unavailable)
 
@@ -131,7 +131,7 @@ def test_no_python(configured: str | None) -> None:
     assert isinstance(find.job_python(Files({"/usr/bin/python": ""}), {"PATH": "/usr/bin"}, configured), Unavailable)
 
 
-def test_a_python_that_could_not_be_looked_at_does_not_give_way_to_another() -> None:
+def test_an_unreadable_python_does_not_give_way_to_another() -> None:
     host = Files({"/usr/bin/python3": ""}, {}, **{"stat:/venv/bin/python3": Unavailable("timed out")})
     found = find.job_python(host, {"VIRTUAL_ENV": "/venv", "PATH": "/usr/bin"}, None)
     assert isinstance(found, Unavailable) and found.kind == "not read"

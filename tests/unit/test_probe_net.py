@@ -143,7 +143,7 @@ def test_a_master_port_that_is_none_is_malformed(port: str) -> None:
     assert isinstance(got, Unavailable) and got.kind == "malformed"
 
 
-def test_an_environment_that_cannot_be_read_is_not_an_unset_master() -> None:
+def test_an_unreadable_environment_is_not_an_unset_master() -> None:
     net = seen(**{"env:": Unavailable("denied")})
     assert isinstance(net.master, Unavailable) and isinstance(net.master_port, Unavailable)
 
@@ -218,7 +218,7 @@ def test_without_configuration_the_job_is_not_stated() -> None:
 
 
 @pytest.mark.parametrize("environment", [Unavailable("malformed", "snapshot entry"), "no object", None])
-def test_an_environment_that_is_not_known_says_nothing_about_the_port(environment: Any) -> None:
+def test_an_unknown_environment_says_nothing_about_the_port(environment: Any) -> None:
     """What is malformed is the answer, not MASTER_PORT: the check of ports must not call it a wrong port."""
     got = probe(ReplayHost({"env:": environment, question("netlink"): NETLINK}))
     assert isinstance(got, Net) and isinstance(got.master_port, Unavailable) and got.master_port.kind == "not read"

@@ -7,7 +7,7 @@ import pytest
 from netdoctor.facts import pci, rdma
 from netdoctor.host.base import Answer, ReplayHost
 from netdoctor.model import Unavailable
-from tests.support.trees import HCA_BUSES, scratch
+from tests.support.machines.sysfs import HCA_BUSES, scratch
 from tests.unit.test_hardware_probes import answers, devices, the_rdma
 
 DENIED = Unavailable("denied", "EACCES")
@@ -32,7 +32,7 @@ def test_a_uverbs_whose_device_could_not_be_read_may_be_anybodys(healthy: dict[s
     assert isinstance(one.uverbs, Unavailable) and "uverbs3/ibdev: denied: EACCES" in one.uverbs.detail
 
 
-def test_a_uverbs_that_is_not_listed_is_absent_where_all_others_were_read(healthy: dict[str, Answer]) -> None:
+def test_an_unlisted_uverbs_is_absent_where_all_others_were_read(healthy: dict[str, Answer]) -> None:
     listed = [f"uverbs{n}" for n in range(8) if n != 3] + ["abi_version"]
     found = uverbs_of(healthy | {"dir:/sys/class/infiniband_verbs": listed})
     assert found == {f"mlx5_{n}": "absent" if n == 3 else f"uverbs{n}" for n in range(8)}
@@ -74,7 +74,7 @@ def test_a_device_whose_link_could_not_be_read_has_no_place(healthy: dict[str, A
     assert isinstance(fact, pci.Pci)
     assert [d.address for d in fact.devices if not d.placed] == [address]
     lost = fact.at(address)
-    assert lost is not None and (lost.path, lost.root) == ((), "")
+    assert lost and (lost.path, lost.root) == ((), "")
     assert lost.rdma and lost.driver == "mlx5_core"  # all else of it was read
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from netdoctor.facts import container, cpu, gpu, kernel, pci, rdma, vantage
 from netdoctor.host.base import Answer, LiveHost, RecordingHost, ReplayHost
 from netdoctor.model import KINDS, Unavailable
-from tests.support.trees import Extra, dgx_h100, scratch
+from tests.support.machines.sysfs import Extra, dgx_h100, scratch
 from tests.unit.test_hardware_probes import CUDA, CUDA_GPU, DEV, NVML, NVML_GPU, VERBS
 from tests.unit.test_place_probes import place
 
@@ -126,5 +126,5 @@ def test_losing_an_answer_never_makes_a_machine_look_bare(machine: dict[str, Ans
             for why in kinds:
                 host = ReplayHost(machine | {question: why})
                 tree, devices = pci.probe(host), rdma.probe(host).devices
-                assert isinstance(tree, Unavailable) or tree.rdma or tree.unread, question
+                assert isinstance(tree, Unavailable) or tree.rdma or tree.unclassified, question
                 assert devices != (), question

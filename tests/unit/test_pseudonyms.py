@@ -10,7 +10,7 @@ import pytest
 from netdoctor.snapshot.pseudonyms import pseudonymise
 from netdoctor.snapshot.snapshot import dumps
 from tests.lab import fixtures, matrix
-from tests.support.composed import HOSTS
+from tests.support.machines.composed import HOSTS
 
 KEY = b"a key"
 

@@ -20,7 +20,7 @@ from netdoctor.model import Finding, Quantity, Report, Status
 from netdoctor.report import html, plots
 from netdoctor.report.page import data_block, esc, page
 from tests.support import facts
-from tests.support.reports import EVERY, PASS, check, report, reports
+from tests.support.facts.reports import EVERY, PASS, check, report, reports
 
 _VOID = {"meta", "br", "input", "img", "link"}
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 from netdoctor.model import Finding, Quantity, Report, Severity, Status, plain
 from netdoctor.report.json import data, render
-from tests.support.reports import EVERY, FAIL, PASS, check, report, reports
+from tests.support.facts.reports import EVERY, FAIL, PASS, check, report, reports
 
 SCHEMA = json.loads((files("netdoctor") / "schemas" / "report-1.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

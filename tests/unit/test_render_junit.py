@@ -12,7 +12,7 @@ from netdoctor.cli import env, fleet, log, setup
 from netdoctor.model import Report
 from netdoctor.policy import Seen
 from netdoctor.report.junit import render, setup_failed
-from tests.support.reports import EVERY, PASS, report, reports
+from tests.support.facts.reports import EVERY, PASS, report, reports
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=60)
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 from netdoctor.model import Finding, Fix, Report, Severity, Status
 from netdoctor.report.termination import render
-from tests.support.reports import check, report, reports
+from tests.support.facts.reports import check, report, reports
 
 FIX = Fix("widen the range", ("sysctl -w net.ipv4.ip_local_port_range='30000 65535'",))
 BAD = Finding(Status.FAIL, "11 ports", "listeners", severity=Severity.CRITICAL, fix=FIX)
@@ -25,7 +25,7 @@ def test_healthy_is_one_line() -> None:
     assert "\n" not in render(report(check("net.port_range", Finding(Status.PASS, "wide"))))
 
 
-def test_inconclusive_names_what_could_not_tell_and_how_to_find_out() -> None:
+def test_inconclusive_names_what_could_not_tell_and_the_way() -> None:
     lost = Finding(Status.UNKNOWN, "not read", how="run it as root")
     text = render(report(check("net.port_range", lost), profile="strict"))
     assert "inconclusive" in text.splitlines()[0]

@@ -13,7 +13,7 @@ from netdoctor.report.brief import render as brief
 from netdoctor.report.brief import termination
 from netdoctor.report.text import render
 from netdoctor.report.values import cut, shown
-from tests.support.reports import EVERY, FAIL, PAIRS, PASS, check, report, reports
+from tests.support.facts.reports import EVERY, FAIL, PAIRS, PASS, check, report, reports
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=60)
 WORDS = ("pass ", "FAIL ", "skip ", "UNKNOWN ", "ERROR ", "WAIVED ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -71,7 +72,14 @@ def test_a_run_of_another_shape_is_unavailable(run: object) -> None:
     data = json.loads(dumps(WHOLE))
     data["runs"]["Baseline"] = run
     got = loads(json.dumps(data)).runs["Baseline"]
-    assert isinstance(got, Unavailable) and got.kind == "malformed"
+    assert got.run == got.lost and got.lost.kind == "malformed"
+
+
+def test_a_run_that_was_not_made_is_written_as_why() -> None:
+    data = json.loads(dumps(replace(WHOLE, runs={"Baseline": Baseline.unread(Unavailable("refused", "--no-allreduce"))})))
+    assert data["runs"] == {"Baseline": {"unavailable": "refused", "detail": "--no-allreduce"}}
+    got = loads(json.dumps(data)).runs["Baseline"]
+    assert got.run == got.lost == Unavailable("refused", "--no-allreduce")
 
 
 def test_an_answer_of_another_shape_is_unavailable() -> None:
@@ -86,4 +94,4 @@ def test_a_run_with_sizes_that_are_no_numbers(busbw: dict[str, object]) -> None:
     data = json.loads(dumps(WHOLE))
     data["runs"]["Baseline"]["run"]["busbw"] = busbw
     got = loads(json.dumps(data)).runs["Baseline"]
-    assert isinstance(got, Unavailable) and got.kind == "malformed"
+    assert got.run == got.lost and got.lost.kind == "malformed"

@@ -57,7 +57,7 @@ def test_a_snapshot_that_is_too_deep(tmp_path: pathlib.Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("option", "says"), [("--exit-style bogus", "--exit-style"), ("--host-root /nonexistent", "no such directory")]
 )
-def test_what_is_wrong_in_the_command_is_said_before_anything_is_looked_at(option: str, says: str) -> None:
+def test_a_wrong_command_is_said_before_anything_is_looked_at(option: str, says: str) -> None:
     done = shell(f"N preflight --no-allreduce {option}")
     assert done.returncode == 2 and says in done.stderr and not done.stdout and "looking" not in done.stderr
 

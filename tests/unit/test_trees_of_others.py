@@ -11,7 +11,7 @@ import pytest
 from netdoctor.model import Status, Unavailable
 from netdoctor.snapshot.snapshot import loads
 from tests.lab import fixtures
-from tests.support import lstopo, others
+from tests.support.machines import collected, lstopo
 
 FOLDER = fixtures.ROOT / "fixtures" / "trees"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -86,8 +86,8 @@ def test_the_plain_text_archive(tmp_path: pathlib.Path) -> None:
         f"# Archive\nDirectory: f\nMode: 755\n{rule}Path: f/sys/a\nLines: 2\none\ntwoEOF\nMode: 644\n{rule}"
         f"Path: f/b\nSymlinkTo: sys/a\n{rule}Path: f/c\nLines: 1\nxNULLBYTE\\NULLBYTE\\EOF\nMode: 644\n"
     )
-    others.unpack_ttar(text, tmp_path)
+    collected.unpack_ttar(text, tmp_path)
     assert (tmp_path / "f/b").read_bytes() == b"one\ntwo"
     assert (tmp_path / "f/c").read_bytes() == b"x\0NULLBYTEEOF\n"
     with pytest.raises(ValueError, match="leaves"):
-        others.unpack_ttar("Path: ../x\nLines: 0\n", tmp_path)
+        collected.unpack_ttar("Path: ../x\nLines: 0\n", tmp_path)

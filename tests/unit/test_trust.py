@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from netdoctor.host.trust import open_trusted, trusted
-from tests.support.folders import own_folder
+from tests.support.namespaces.folders import own_folder
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes files of other users")
 

@@ -245,7 +245,7 @@ def test_alone_the_node_passes() -> None:
         {**K8S, "MASTER_ADDR": "p-0", "WORLD_SIZE": "64", "RANK": "1"},
     ],
 )
-def test_a_job_of_several_nodes_is_not_taken_for_one_of_this_node(given: Variables) -> None:
+def test_a_job_of_several_nodes_is_not_one_of_this_node(given: Variables) -> None:
     found = [f for f in replayed(given) if f["subject"] == "NCCL"]
     assert found
     assert not [f["message"] for f in found if f["status"] == "pass"]

@@ -67,7 +67,7 @@ def record(out: pathlib.Path, slug: str, python: str) -> None:
 
 def samples() -> list[tuple[str, Any]]:
     """(name of the sample, experiment)."""
-    from tests.support import gpus
+    from tests.support.machines import gpus
 
     two, one = replace(gpus.two_ranks(), sizes=(4096,), repeats=2), replace(gpus.ONE, sizes=(4096,), repeats=2)
     found = []

@@ -46,7 +46,7 @@ def test_states(given: Run, status: Status, cause: str | None) -> None:
     assert one(given) == (status, cause)
 
 
-def test_a_missing_node_is_told_plainly_and_the_next_step_is_to_start_it() -> None:
+def test_of_a_missing_node_the_next_step_is_to_start_it() -> None:
     missing = Unavailable(Kind.MISSING_NODE, "node 1: it did not come within 4 s")
     found = next(iter(judge(allreduce_run, machine() | {Baseline: missing})))
     assert found.message == "no all-reduce was run: node 1: it did not come within 4 s"
@@ -101,7 +101,7 @@ def test_the_error_of_the_rank_that_failed_gives_the_cause(error: str, cause: st
     assert found.measured["errors"] == {1: error}
 
 
-def test_what_all_nodes_found_out_together_counts_more_than_what_one_of_them_saw() -> None:
+def test_what_all_nodes_found_counts_more_than_what_one_saw() -> None:
     common: dict[str, Any] = {"told": "nothing came from node-b on 10.0.0.2:29500", "told_cause": "firewall_connect"}
     seen = run(2, state="failed", verified=None, blamed=(1,), ranks=(rank(0), rank(1, error="Connection reset by peer")))
     fields = {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}

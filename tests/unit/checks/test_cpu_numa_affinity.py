@@ -225,7 +225,7 @@ def test_memory_unknown(lost: Cpu) -> None:
 
 
 @pytest.mark.parametrize(("allowed", "status"), [({0}, Status.UNKNOWN), ({0, 1}, Status.PASS)])
-def test_where_the_gpus_are_matters_only_if_memory_comes_from_some_nodes(allowed: set[int], status: Status) -> None:
+def test_place_of_gpus_matters_if_memory_comes_from_some_nodes(allowed: set[int], status: Status) -> None:
     nowhere = f.gpus(all=tuple(f.gpu(i, numa_node=LOST) for i in range(8)))
     found = judged({Gpus: nowhere, Pci: LOST, Cpu: f.cpu(memory_allowed=frozenset(allowed))})
     assert found["memory"].status is status

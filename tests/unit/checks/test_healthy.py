@@ -10,7 +10,7 @@ import pytest
 
 from netdoctor.model import Finding, Status
 from tests.support import facts as f
-from tests.support.machines import HEALTHY
+from tests.support.facts.healthy import HEALTHY
 
 Judge = Callable[..., Iterable[Finding]]
 

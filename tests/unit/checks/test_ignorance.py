@@ -18,7 +18,7 @@ from netdoctor.facts.rdma import Provider, Rdma
 from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.model import Finding, Status, Unavailable
 from tests.support import facts as f
-from tests.support.machines import HEALTHY, Machine, dgx_h100, hgx_roce
+from tests.support.facts.healthy import HEALTHY, Machine, dgx_h100, hgx_roce
 from tests.unit.checks.test_healthy import CHECKS
 
 LOST = Unavailable("not recorded")

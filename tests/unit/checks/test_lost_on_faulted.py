@@ -59,7 +59,7 @@ def told(findings: tuple[Finding, ...]) -> list[tuple[str, Status, str]]:
     return [(one.subject, one.status, one.message) for one in findings]
 
 
-def test_one_log_of_two_says_that_sockets_carry_it_but_not_that_they_do_not() -> None:
+def test_one_log_of_two_can_prove_sockets_but_not_their_absence() -> None:
     def sockets(**lost: Any) -> bool | None:
         have = fixtures.facts_of(fixtures.snapshot("dgx-h100")) | lost
         return data_by_sockets(*(have[n] for n in ("Rdma", "Environ", "Libraries", "Baseline", "PathRun", "Net"))).sockets
@@ -72,7 +72,7 @@ def test_pci_with_a_function_unread_shows_no_absence() -> None:
     answers = {**fixtures.snapshot("cpu-node").answers}
     question = next(q for q in answers if q.startswith("file:/sys/bus/pci/devices/") and q.endswith("/uevent"))
     have = fixtures.facts_of(fixtures.snapshot("cpu-node"))
-    assert have["Pci"].unread == ()
+    assert have["Pci"].unclassified == ()
     pci = registry.make(ReplayHost({**answers, question: LOST}), "Pci", have)
     spec = next(one for one in fixtures.specs() if one.id == "hardware.accelerator")
     assert {f.status for f in engine.judge(spec, have | {"Pci": pci})} == {Status.UNKNOWN}

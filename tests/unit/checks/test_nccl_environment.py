@@ -13,8 +13,8 @@ from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
-from tests.support.env_table import HEALTHY
 from tests.support.facts import environ, job, judge, libraries, library, machine, no_rdma, outside, plugin, rdma
+from tests.support.facts.variables import HEALTHY
 
 PASS, FAIL, UNKNOWN = Status.PASS, Status.FAIL, Status.UNKNOWN
 
@@ -82,7 +82,7 @@ def test_infiniband_off() -> None:
     assert short(found(variables, job=job(nodes=2, nodes_stated=True))) == [("NCCL_IB_DISABLE", FAIL)]
 
 
-def test_another_environment_says_nothing_but_what_the_node_sets_for_all() -> None:
+def test_another_environment_says_what_the_node_sets_for_all() -> None:
     entries = (("NCCL_IB_DISABLE", "true", 1), ("NCCL_ALGO", "Ring", 2))
     conf = ConfFile("/etc/nccl.conf", entries, "system")
     effective = {n: Setting(n, v, f"/etc/nccl.conf:{i}") for n, v, i in entries}
@@ -102,7 +102,7 @@ def test_what_could_not_be_read_is_unknown() -> None:
     assert short(got) == [("NCCL_P2P_DISABLE", FAIL), ("/etc/nccl.conf", UNKNOWN), ("nccl.conf", UNKNOWN)]
 
 
-def test_a_conf_file_that_this_version_does_not_read_sets_nothing() -> None:
+def test_a_conf_file_that_the_version_does_not_read_sets_nothing() -> None:
     variables = {"NCCL_CONF_FILE": "/x/n.conf"}
     conf = ConfFile("/x/n.conf", (("NCCL_IB_DISABLE", "true", 1),), "NCCL_CONF_FILE")
     effective = {"NCCL_IB_DISABLE": Setting("NCCL_IB_DISABLE", "true", "/x/n.conf:1")}

@@ -302,7 +302,7 @@ def test_master_addr(facts: dict[str, Any], status: Any) -> None:
 
 
 @pytest.mark.parametrize("half", [{"job_network": False}, {"job_environment": False}])
-def test_neither_the_jobs_network_nor_its_variables_alone_make_a_pass(half: dict[str, bool]) -> None:
+def test_the_network_or_the_variables_alone_make_no_pass(half: dict[str, bool]) -> None:
     """A wrapper on the host has the job's variables, a sidecar has the job's network."""
     got = findings(net=seen(), vantage=vantage(**half))
     assert {subject: f.status for subject, f in got.items()} == {"NCCL": UNKNOWN, "Gloo": UNKNOWN}
@@ -417,6 +417,6 @@ def test_names_that_gloo_takes(variables: dict[str, str], facts: dict[str, Any],
     assert ("whole names" in words) == ("whole names" in finding.message)
 
 
-def test_an_interface_with_a_link_local_address_alone_can_be_left_out() -> None:
+def test_an_interface_with_link_local_alone_can_be_left_out() -> None:
     given = seen(LO, ETH0, netlink_link("eth1", 3, "fe80::9"), master=far("eth0"))
     assert findings(net=given, baseline=SOCKET_LOG)["NET/Socket"].how == "NCCL_SOCKET_IFNAME==eth0 leaves it out"

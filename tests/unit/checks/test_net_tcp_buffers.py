@@ -168,7 +168,7 @@ def test_what_cannot_be_read_is_unknown(name: str) -> None:
     assert findings(kernel=tuned(**{name: ""}))["node"].status is UNKNOWN
 
 
-def test_a_configuration_that_says_nothing_of_nodes_is_no_single_node() -> None:
+def test_no_word_of_nodes_in_the_configuration_is_no_single_node() -> None:
     assert findings(job=job(communicators=2))["eth0"].status is PASS
 
 

@@ -93,7 +93,7 @@ def test_fail(changes: dict[type, object], words: str) -> None:
     assert words in found.message
 
 
-def test_no_modprobe_where_the_version_does_not_look_at_the_module() -> None:
+def test_no_modprobe_where_the_version_ignores_the_module() -> None:
     found = one({Gpus: CLOSED_DRIVER, **old("2.22.3")})
     assert found.fix is not None and "2.23.4" in found.fix.summary
     assert not any("modprobe" in command for command in found.fix.commands)

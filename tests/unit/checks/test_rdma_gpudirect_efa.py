@@ -44,7 +44,7 @@ def test_gpus_that_the_run_used_are_proven_and_no_others() -> None:
         {PathRun: f.path_run()},
     ],
 )
-def test_nothing_is_proven_where_another_device_may_have_carried_the_data(changes: dict[type, object]) -> None:
+def test_nothing_is_proven_where_another_device_may_carry_data(changes: dict[type, object]) -> None:
     assert found(changes)[0].status is Status.UNKNOWN
 
 
@@ -64,5 +64,5 @@ def test_staged_on_a_gpu_of_gpudirect_instances() -> None:
         {Gpus: f.gpus(1, all=(f.gpu(0),))},  # p5.4xlarge: one H100, an EFA, no GPUDirect RDMA
     ],
 )
-def test_staged_is_no_fault_where_something_else_may_have_decided(changes: dict[type, object]) -> None:
+def test_staged_is_no_fault_where_something_else_may_decide(changes: dict[type, object]) -> None:
     assert found({PathRun: STAGED, **changes})[0].status is Status.UNKNOWN

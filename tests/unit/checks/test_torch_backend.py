@@ -55,7 +55,7 @@ GIVEN = JobPython("/x/bin/python", "--python", False, True)
         ({Pci: pci(0, 0), Gpus: gpus(0)}, Status.SKIP, None),
         ({Pci: Unavailable("denied"), Gpus: gpus(0, all=NONE, visible=NONE)}, Status.UNKNOWN, None),
         ({Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("crashed"), visible=NONE)}, Status.UNKNOWN, None),
-        ({Pci: pci(0, 0, unread=("0000:01:00.0",)), Gpus: gpus(0, all=NONE, visible=NONE)}, Status.UNKNOWN, None),
+        ({Pci: pci(0, 0, unclassified=("0000:01:00.0",)), Gpus: gpus(0, all=NONE, visible=NONE)}, Status.UNKNOWN, None),
         ({Pci: pci(0, 0, foreign_accelerators=("AMD (0000:c1:00.0)",)), Gpus: gpus(0, all=NONE)}, Status.UNKNOWN, None),
         ({Pci: pci(0, 0, foreign_accelerators=NONE), Gpus: gpus(0, all=NONE)}, Status.UNKNOWN, None),
         ({Gpus: gpus(visible=())}, Status.UNKNOWN, None),  # hidden by CUDA_VISIBLE_DEVICES
@@ -80,7 +80,7 @@ def test_a_torch_without_cpu_backend_passes_with_a_note() -> None:
     assert not only(judge(torch_backend, machine() | {Baseline: baseline(run(backends=both))})).notes
 
 
-def test_a_gloo_run_of_a_cuda_torch_that_was_not_asked_is_unknown() -> None:
+def test_a_gloo_run_of_an_unasked_cuda_torch_is_unknown() -> None:
     given = replace(gloo_run(), cuda_available=None)
     assert only(judge(torch_backend, machine() | {Baseline: baseline(given)})).status is Status.UNKNOWN
 

@@ -27,9 +27,9 @@ from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
 from tests.support import facts as f
-from tests.support.hosts_away import aws_p5
-from tests.support.hosts_own import a100_pcie
-from tests.support.nodes import NVIDIA
+from tests.support.machines.builder import NVIDIA
+from tests.support.machines.owned import a100_pcie
+from tests.support.machines.rented import aws_p5
 
 Changes = dict[type, object]
 LOST = Unavailable("not recorded")
@@ -265,7 +265,7 @@ def test_any_interface_serves_a_job_on_one_node(job: JobShape | Unavailable, sta
 
 
 @pytest.mark.parametrize(("topology", "status"), [(False, Status.SKIP), (True, Status.UNKNOWN), (LOST, Status.UNKNOWN)])
-def test_distances_of_a_virtual_machine_are_those_of_its_topology_file(topology: bool | Unavailable, status: Status) -> None:
+def test_distances_of_a_vm_are_those_of_its_topology_file(topology: bool | Unavailable, status: Status) -> None:
     changes = two_sockets(f.hca(4, name="mlx5_1"))
     bus = changes[Pci]
     assert isinstance(bus, Pci)

@@ -40,7 +40,7 @@ OVS = f.net(
 )
 
 
-def test_a_bridge_of_open_vswitch_is_judged_as_the_interface_that_it_is() -> None:
+def test_a_bridge_of_open_vswitch_is_judged_as_an_interface() -> None:
     have = found(tcp_buffers, {Net: OVS, Rdma: f.no_rdma(), Baseline: LOST, PathRun: LOST})
     assert set(have) == {"br-ex"}
 

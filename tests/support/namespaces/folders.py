@@ -17,7 +17,7 @@ from netdoctor.host.trust import open_trusted
 def own_folder() -> Iterator[Path]:
     """Removed again at the end; skips where there is no such place."""
     reasons = []
-    for base in (Path("/run"), Path(f"/run/user/{os.geteuid()}"), Path.home(), Path(__file__).parents[2]):
+    for base in (Path("/run"), Path(f"/run/user/{os.geteuid()}"), Path.home(), Path(__file__).parents[3]):
         try:
             folder = tempfile.TemporaryDirectory(dir=base, prefix="netdoctor-test-")
         except OSError as error:

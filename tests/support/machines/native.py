@@ -12,7 +12,7 @@ import pytest
 
 from netdoctor.host.trust import trusted
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 FAKES = ROOT / "tests" / "fakes"
 
 

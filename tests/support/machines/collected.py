@@ -1,4 +1,4 @@
-"""Trees of /sys and /proc that others keep for their tests, where tests/support/fetch_trees.sh has put them (build/trees)."""
+"""Trees of /sys and /proc that others keep for their tests, put into build/trees by fetch_trees.sh beside this file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tests.support.trees import scratch
+from tests.support.machines.sysfs import scratch
 
-TREES: Final = pathlib.Path(__file__).parents[2] / "build" / "trees"
-MISSING: Final = f"no trees of others in {TREES.name}: sh tests/support/fetch_trees.sh fetches them"
+TREES: Final = pathlib.Path(__file__).parents[3] / "build" / "trees"
+MISSING: Final = f"no trees of others in {TREES.name}: sh tests/support/machines/fetch_trees.sh fetches them"
 _TARBALLS: Final = {"hwloc": "tests/hwloc/linux/*.tar.bz2", "util-linux": "tests/ts/lscpu/dumps/*.tar.gz"}
 _PROCFS: Final = "golang-github-prometheus-procfs"
 

@@ -1,4 +1,4 @@
-"""The real libnccl files that tests/support/fetch_libnccl.sh fetches."""
+"""The real libnccl files that tests/support/machines/fetch_libnccl.sh fetches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from netdoctor.host.trust import trusted
 
-FOLDER = Path(os.environ.get("LIBNCCL_FOLDER") or Path(__file__).parents[2] / "build" / "nccl")
+FOLDER = Path(os.environ.get("LIBNCCL_FOLDER") or Path(__file__).parents[3] / "build" / "nccl")
 LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
 RUNNING_FROM = (2, 28)
 

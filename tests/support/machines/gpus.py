@@ -24,7 +24,7 @@ from netdoctor.facts.job import JobShape
 from netdoctor.facts.runs import AllReduce, Run, TorchFacts
 from netdoctor.host.base import LiveHost
 
-FAKES: Final = pathlib.Path(__file__).parent.parent / "fakes"
+FAKES: Final = pathlib.Path(__file__).parents[2] / "fakes"
 NETDOCTOR: Final = (sys.executable, "-m", "netdoctor")
 # The product waits for slow clusters; a test on one node need not (a first context takes 5 s, an init below 5 s).
 LIMITS: Final = {"device": 40.0, "init": 25.0, "first": 20.0, "timed": 20.0, "verify": 20.0}

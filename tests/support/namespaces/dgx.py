@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support import libnccl, native
-from tests.support.trees import HCA_BUSES, dgx_h100
+from tests.support.machines import libnccl, native
+from tests.support.machines.sysfs import HCA_BUSES, dgx_h100
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NULL = (1, 3)  # /dev/null (Documentation/admin-guide/devices.txt)
 # This machine's process may use node 0 only, so that is where the healthy machine has its GPUs.
 HERE = {

@@ -16,7 +16,7 @@ from typing import Any
 
 from netdoctor.host.base import Answer, split_question, unavailable
 from netdoctor.model import Unavailable
-from tests.support.trees import Tree
+from tests.support.machines.sysfs import Tree
 
 ABSENT = unavailable(OSError(errno.ENOENT, ""))
 MODULES = ("kernel", "printk", "tcp_cubic", "ipv6", "workqueue")  # every kernel has built-in ones with parameters

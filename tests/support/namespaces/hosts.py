@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MARK = "NETDOCTOR_TEST_MARK"
 # The holder says that its namespaces are there, and ends with the test (closed stdin).
 _HOLD = "echo ready; read line"

@@ -14,9 +14,9 @@ from netdoctor.host.base import RecordingHost
 from netdoctor.host.redact import redact
 from netdoctor.model import Unavailable
 from netdoctor.snapshot.snapshot import Snapshot, with_logs
-from tests.support.composer import roce_gids
-from tests.support.nccllog import Wire, gloo_run, nccl_run, torch_facts
-from tests.support.nodes import MELLANOX, NVIDIA, Node, Place
+from tests.support.facts.nccl_logs import Wire, gloo_run, nccl_run, torch_facts
+from tests.support.machines.builder import MELLANOX, NVIDIA, Node, Place
+from tests.support.machines.composed_host import roce_gids
 
 VENV: Final = "/opt/venv"
 SITE: Final = f"{VENV}/lib/python3.12/site-packages"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netdoctor.host.base import question
-from tests.support.composer import MODULES, SYSCTLS, ComposedHost, Files, SysTree, netlink_address, netlink_link
+from tests.support.machines.composed_host import MODULES, SYSCTLS, ComposedHost, Files, SysTree, netlink_address, netlink_link
 
 MELLANOX, NVIDIA, INTEL = 0x15B3, 0x10DE, 0x8086
 IPC_LOCK = 1 << 14

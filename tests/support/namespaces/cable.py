@@ -1,7 +1,7 @@
 """A network cable of two TAP devices in two network namespaces that delays, loses or reorders what it carries.
 
-``python -m tests.support.cable PID NAME PID NAME [delay=MS] [jitter=MS] [loss=SHARE] [mbit=RATE]`` says "ready" when both
-ends are there, and ends with its parent.  Offloads are negotiated (frames of up to 64 KiB), so that Python keeps up.
+``python -m tests.support.namespaces.cable PID NAME PID NAME [delay=MS] [jitter=MS] [loss=SHARE] [mbit=RATE]`` says "ready"
+when both ends are there, and ends with its parent.  Offloads are negotiated (frames of up to 64 KiB), so that Python keeps up.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 _LOOK = """
 import json, sys
 from importlib import import_module

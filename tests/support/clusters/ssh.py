@@ -1,5 +1,5 @@
-"""Hosts that Ansible reaches by ssh, in a world of their own (`tests.support.world`): one sshd each, in a network, mount and
-UTS namespace with its own /sys and temporary folder.
+"""Hosts that Ansible reaches by ssh, in a world of their own (`tests.support.namespaces.world`): one sshd each, in a network,
+mount and UTS namespace with its own /sys and temporary folder.
 
 Everything is a child of the world's PID 1 and ends with it; no key and no setting outlives it.
 """
@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import world
+from tests.support.namespaces import world
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 FOLDER = ROOT / "build" / "ansible" / "bin"  # where .ci/run puts ansible-core and ansible-lint
 COLLECTION = ROOT / "netdoctor" / "deploy" / "ansible"
 PRELUDE = r"""

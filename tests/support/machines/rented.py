@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from netdoctor.model import Unavailable
-from tests.support.composer import roce_gids
-from tests.support.hosts_parts import (
+from tests.support.facts.nccl_logs import Wire
+from tests.support.machines.builder import IPC_LOCK, MELLANOX, NVIDIA, Node
+from tests.support.machines.composed_host import roce_gids
+from tests.support.machines.parts import (
     DGX_GPUS,
     H100,
     TWO_SOCKETS,
@@ -17,8 +19,6 @@ from tests.support.hosts_parts import (
     switched,
     venv,
 )
-from tests.support.nccllog import Wire
-from tests.support.nodes import IPC_LOCK, MELLANOX, NVIDIA, Node
 
 
 def _pod(hostname: str, ip: str) -> Node:

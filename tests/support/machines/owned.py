@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tests.support.composer import roce_gids
-from tests.support.hosts_parts import (
+from tests.support.facts.nccl_logs import Wire
+from tests.support.machines.builder import MELLANOX, NVIDIA, Node, Place
+from tests.support.machines.composed_host import roce_gids
+from tests.support.machines.parts import (
     DGX_GPUS,
     DGX_HCAS,
     TWO_SOCKETS,
@@ -16,8 +18,6 @@ from tests.support.hosts_parts import (
     switched,
     venv,
 )
-from tests.support.nccllog import Wire
-from tests.support.nodes import MELLANOX, NVIDIA, Node, Place
 
 
 def dgx_h100() -> Built:

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import pods, scene
-from tests.support.scene import ROOT, Scene, Seen
+from tests.support.clusters import pods
+from tests.support.namespaces import dgx
+from tests.support.namespaces.dgx import ROOT, Scene, Seen
 
 FUSE = (10, 229)  # Documentation/admin-guide/devices.txt; fs/fuse/dev.c asks for no capability
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -68,7 +69,7 @@ class Boxes:
                 "FAKE": "" if box.bare else "1",
             }
             process = subprocess.Popen(
-                ["unshare", "--mount", "sh", "-ec", SCRIPT.format(network=scene.NETWORK), "sh", *command],
+                ["unshare", "--mount", "sh", "-ec", SCRIPT.format(network=dgx.NETWORK), "sh", *command],
                 cwd=made,  # conmon leaves a file "oom" where it was started
                 env=environment,
                 stdout=subprocess.PIPE,
@@ -90,9 +91,9 @@ class Boxes:
         return Seen(process.returncode, report, err, out)
 
     def _command(self, box: Box, made: Path) -> list[str]:
-        python = scene.files(box, made, FUSE)
+        python = dgx.files(box, made, FUSE)
         (made / "all").mkdir()
-        variables = {"PATH": PATH, **scene.variables(box, made)}
+        variables = {"PATH": PATH, **dgx.variables(box, made)}
         words = [f"--hostname={box.name}", f"--add-host={box.name}:10.0.0.7", f"--workdir={ROOT}", "--cap-add=IPC_LOCK"]
         if not box.bare:
             words += [f"-v={made}/all:/sys:ro", *_devices(made)]
@@ -101,7 +102,7 @@ class Boxes:
         words += [word.replace("MADE", str(made)) for word in box.more]
         words += [f"--env={name}={value}" for name, value in variables.items()]
         shell = f'{box.inside}\nexec {box.wrap} "$@"'
-        return [box.network, *words, "--rootfs", "/:O", "sh", "-ec", shell, "sh", *scene.doctor(box, made, python)]
+        return [box.network, *words, "--rootfs", "/:O", "sh", "-ec", shell, "sh", *dgx.doctor(box, made, python)]
 
 
 def _devices(made: Path) -> list[str]:

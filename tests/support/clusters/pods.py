@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support import place, pyz
+from tests.support.clusters import pyz
+from tests.support.namespaces import checkout
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONTAINERFILE = ROOT / "netdoctor/deploy/kubernetes/Containerfile"
 # Limits above the hard ones of this machine are refused (setrlimit), crun wants cgroup v2 alone, there is no journal.
 CONFIGURATION = """\
@@ -86,7 +87,7 @@ class Podman:
 
     def images(self) -> None:
         """Make both; skips where the packages of the job's image cannot be fetched."""
-        tar = place.cache() / f"pods-{zlib.crc32(PACKAGES.encode()):08x}.tar"
+        tar = checkout.cache() / f"pods-{zlib.crc32(PACKAGES.encode()):08x}.tar"
         if not tar.exists():
             tar.parent.mkdir(exist_ok=True)
             half = tar.with_suffix(".half.tar")

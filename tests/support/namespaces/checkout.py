@@ -20,7 +20,7 @@ from typing import Final
 
 from netdoctor.host.trust import trusted
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 PLACED: Final = "NETDOCTOR_TESTS_PLACED_FROM"  # in the copy: the checkout
 PLACES: Final = tuple(map(Path, ("/var/lib", "/opt", "/usr/local", "/")))  # no test mounts over these
 _OVER: Final = tuple(map(Path, ("/dev", "/mnt", "/proc", "/run", "/sys", "/tmp", "/var/tmp", "/root/.cache")))

@@ -4,7 +4,7 @@
 # Where they come from is what this system's apt has for Debian already; a list of sources of its own and a state folder
 # of its own, so that nothing of the system changes.  They lie in build/trees/PACKAGE afterwards.
 set -eu
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../../.."
 out=$PWD/build/trees
 command -v apt-get >/dev/null && command -v dpkg-source >/dev/null || { echo "needs apt-get and dpkg-source (dpkg-dev)" >&2; exit 77; }
 apt=$out/.apt

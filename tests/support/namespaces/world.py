@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PRELUDE = r"""
 import json, os, pathlib, random, resource, shutil, signal, socket, subprocess, sys, threading, time
 def sh(*lines):

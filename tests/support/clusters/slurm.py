@@ -1,4 +1,4 @@
-"""A Slurm cluster in a world of its own (`tests.support.world`): munged, slurmctld and four slurmd.
+"""A Slurm cluster in a world of its own (`tests.support.namespaces.world`): munged, slurmctld and four slurmd.
 
 Each slurmd has a network, mount and UTS namespace and its own /sys, on which a DGX with as many HCAs as wanted is laid.  No
 systemd, no accounting, no cgroups.  Everything is a child of the world's PID 1 and ends with it.
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import world
+from tests.support.namespaces import world
 
 NODES = ("n1", "n2", "n3", "n4")
 _CONF = """\
@@ -74,7 +74,7 @@ def trees(count):
     "A folder to lay over /sys: a machine with this many HCAs and no GPU."
     where = pathlib.Path(f"/mnt-trees/{count}")
     if not where.exists():
-        from tests.support.trees import dgx_h100
+        from tests.support.machines.sysfs import dgx_h100
         dgx_h100(where, gpus=0, hcas=count)
         # the CPUs stay this machine's: slurmd counts them
         shutil.rmtree(where / "devices/system", ignore_errors=True)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from netdoctor.facts.base import Fact
 from netdoctor.facts.container import Container
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.environ import Environ, Launcher, Setting
@@ -44,7 +45,7 @@ LIBNCCL = "/opt/venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2"
 
 
 def judge(check: Callable[..., Iterable[Finding]], facts: Facts) -> list[Finding]:
-    """The findings of `check` on `facts`; a parameter ``X | Unavailable`` without its fact gets Unavailable("not recorded")."""
+    """The findings of `check` on `facts`; of a fact that is not there nothing was read."""
     hints = typing.get_type_hints(check)
     hints.pop("return", None)
     return list(check(**{name: _argument(hint, facts) for name, hint in hints.items()}))
@@ -54,6 +55,8 @@ def _argument(hint: Any, facts: Facts) -> object:
     options = typing.get_args(hint) or (hint,)
     wanted = next(o for o in options if o is not Unavailable)
     got = facts.get(wanted, Unavailable("not recorded"))
+    if isinstance(got, Unavailable) and Unavailable not in options and issubclass(wanted, Fact):
+        return wanted.unread(got)
     assert not isinstance(got, Unavailable) or Unavailable in options, f"the engine would say unknown: no {wanted.__name__}"
     return got
 
