@@ -209,7 +209,7 @@ _TITLES: Final = {
     "fleet.nccl_subnet": ("Nodes of one kind meet in one network", "socket_ifname"),
     "fleet.mtu": ("Nodes of one network have one MTU", "mtu"),
     "fleet.address": ("Every address is one node's", "duplicate_address"),
-    "fleet.gid": ("A fixed GID index means the same on every node", "gid"),
+    "fleet.gid": ("A fixed GID index means the same on every node", "roce_gid"),
 }
 
 

@@ -30,8 +30,8 @@ LAYERS = (
     ("api",),
     ("cluster",),
     ("allreduce",),
-    ("fleet",),
     ("report",),
+    ("fleet",),
     ("variables", "fixes"),
     ("nccl",),
     ("facts",),
@@ -56,7 +56,6 @@ KNOWN_CIRCLES = (
         "netdoctor.variables.judge",
     },
     {"netdoctor.variables.manifests", "netdoctor.variables.shell", "netdoctor.variables.files"},
-    {"netdoctor.cli.env_output", "netdoctor.cli.env"},
     {"netdoctor.allreduce.runner", "netdoctor.allreduce.busbw", "netdoctor.allreduce.verdict"},
     {"netdoctor.cluster.network", "netdoctor.cluster.combine"},
 )

@@ -9,10 +9,11 @@ from typing import Any
 import jsonschema
 
 from netdoctor import policy
+from netdoctor.cli import deliver
 from netdoctor.cli.catalog import whole_schema
 from netdoctor.fleet.nodes import Reading
 from netdoctor.fleet.report import Fleet, examine
-from netdoctor.model import CheckResult, Command, Severity, Verdict
+from netdoctor.model import CheckResult, Command, Finding, Report, Severity, Verdict
 
 
 def examined(reading: Reading, expected: Sequence[str] | None = None, fail_on: Severity = Severity.WARNING) -> Fleet:
@@ -34,3 +35,13 @@ def validated(text: str, name: str) -> Any:
 def findings(document: Any, *statuses: str) -> list[Any]:
     """All findings of a document."""
     return [f for c in document["checks"] for f in c["findings"] if not statuses or f["status"] in statuses]
+
+
+def faults(fleet: Fleet) -> list[Finding]:
+    """What the rules that compare nodes found; drift and outliers have rows of their own."""
+    own = {"fleet.nodes", "fleet.drift", "fleet.outliers"}
+    return [f for c in fleet.checks if c.id not in own for f in c.findings]
+
+
+def shown(report: Report, format: str) -> str:
+    return deliver.render(report, format)

@@ -171,7 +171,7 @@ findings = st.builds(
     ),
 )
 checks = st.builds(
-    CheckResult,
+    result,
     id=st.sampled_from(["net.port_range", "rdma.gpudirect", "allreduce.run", "site.check"]),
     title=hostile_text,
     cause=st.sampled_from(sorted(CAUSES)),
