@@ -86,10 +86,11 @@ def _baseline(
 
 def _floor(run: Run, expected: Expected | Unavailable) -> Quantity | None | Unavailable:
     """The configured floor for the largest size that ran: that of the largest configured size that is not above it."""
-    if isinstance(expected, Unavailable):
-        return expected
-    fitting = [size for size in expected.busbw_floor if size <= max(run.experiment.sizes)]
-    return Quantity(expected.busbw_floor[max(fitting)], "GB/s") if fitting else None
+    floors = expected if isinstance(expected, Unavailable) else expected.busbw_floor
+    if isinstance(floors, Unavailable):
+        return floors
+    fitting = [size for size in floors if size <= max(run.experiment.sizes)]
+    return Quantity(floors[max(fitting)], "GB/s") if fitting else None
 
 
 def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quantity | None | Unavailable) -> Finding:

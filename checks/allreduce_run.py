@@ -25,6 +25,7 @@ from netdoctor.api import (
     cause_of,
     check,
     fail,
+    missing,
     ok,
     out_of_memory,
     size_text,
@@ -40,45 +41,39 @@ START = "start netdoctor allreduce on the missing node as well; --wait gives it 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
 def allreduce_run(
-    baseline: Baseline | Unavailable,
-    paths: PathRun | Unavailable,
-    pci: Pci | Unavailable,
-    gpus: Gpus | Unavailable,
-    expected: Expected | Unavailable,
+    baseline: Baseline,
+    paths: PathRun,
+    pci: Pci,
+    gpus: Gpus,
+    expected: Expected,
 ) -> Iterator[Finding]:
-    run = baseline if isinstance(baseline, Unavailable) else baseline.run
-    wanted = expected.transport if isinstance(expected, Expected) else None
-    if wanted is not None:
+    run, wanted = baseline.run, expected.transport
+    if isinstance(wanted, Unavailable):
+        yield unknown(f"whether a transport is expected could not be read: {wanted}", subject="transport")
+    elif wanted is not None:
         yield _transport(wanted, run, paths, accelerator(pci, gpus))
-    elif isinstance(expected, Unavailable):
-        yield unknown(f"whether a transport is expected could not be read: {expected}", subject="transport")
-    sockets = wanted is not None and transport.network_family(wanted) == SOCKET
+    sockets = bool(wanted) and transport.network_family(wanted or "") == SOCKET
     if isinstance(run, Unavailable):
         told = run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES)  # by the nodes themselves: whose fault it is
         how = START if run.kind == Kind.MISSING_NODE else AGAIN
         yield unknown(f"no all-reduce was run: {run.detail if told else run}", how=how)
     else:
         yield _judge(run, "node", accelerator(pci, gpus), sockets)
-    runs = paths if isinstance(paths, Unavailable) else paths.runs
-    if isinstance(runs, Unavailable):
+    if isinstance(paths.runs, Unavailable):
         there = accelerator(pci, gpus)
-        if not isinstance(run, Unavailable) and not (isinstance(there, Accelerator) and there.none):
-            yield unknown(f"the inter-node path was not tried: {runs}", subject="inter-node")
+        if run and not (there and there.none):
+            yield unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node")
         return
-    for one in runs:
+    for one in paths.runs:
         yield _judge(one, str(one.experiment.path), None, sockets)
 
 
-def _transport(wanted: str, run: Run | Unavailable, paths: PathRun | Unavailable, there: Accelerator | Unavailable) -> Finding:
+def _transport(wanted: str, run: Run | Unavailable, paths: PathRun, there: Accelerator | Unavailable) -> Finding:
     """What NCCL's logs say carries the data between nodes, against what the site says that it should."""
-    if isinstance(there, Accelerator) and there.none:
+    if there and there.none:
         return skip(f"{wanted} expected, but there is no accelerator and NCCL does not run", subject="transport")
-    tried = paths if isinstance(paths, Unavailable) else paths.runs
-    lost = next((x for x in (run, tried) if isinstance(x, Unavailable)), None)
-    runs = [
-        *(() if isinstance(run, Unavailable) else (run,)),
-        *(() if isinstance(tried, Unavailable) else tried),
-    ]
+    lost = missing(run, paths.runs)
+    runs = (*((run,) if run else ()), *(paths.runs or ()))
     shown = {str(run.experiment.path): network for run in runs if (network := transport.shown_network(run))}
     other = {way: network for way, network in shown.items() if network != transport.network_family(wanted)}
     if other:
@@ -170,7 +165,7 @@ def _gloo(
     count = "two" if run.experiment.ranks == 2 else str(run.experiment.ranks)
     place = f"the CPU, {run.experiment.path}" if run.experiment.path.way == Way.BETWEEN_NODES else "the CPU"
     text = f"{count} Gloo ranks on {place}: {sizes}, every sum exact; NCCL did not run"
-    if isinstance(there, Accelerator) and there.none:
+    if there and there.none:
         return ok(f"{text}: there is no accelerator", subject=subject, measured=measured, notes=notes, backend="gloo")
     if isinstance(there, Accelerator):
         what = there.nvidia or ", ".join(there.foreign)

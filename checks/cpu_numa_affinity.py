@@ -130,7 +130,7 @@ def _run(baseline: Baseline | Unavailable) -> Run | None:
 
 def _mine(places: tuple[hcas.GpuPlace, ...], environ: Environ | Unavailable) -> tuple[hcas.GpuPlace, ...]:
     """Inside one rank of a launcher the mask is that rank's, and so is one GPU."""
-    rank = environ.launcher.local_rank if isinstance(environ, Environ) else None
+    rank = environ.launcher.local_rank if isinstance(environ, Environ) and environ.launcher else None
     return places[rank : rank + 1] if rank is not None and rank < len(places) else places
 
 
@@ -353,7 +353,7 @@ def _interrupts(
         return unknown(f"interrupts could not be read: {cpus if isinstance(cpus, Unavailable) else net}", subject="interrupts")
     every = here.cpu.nodes if not isinstance(here.cpu.nodes, Unavailable) else ()
     far, seen, unread = [], False, []
-    for link in net.links:
+    for link in net.links or ():
         served = cpus.get(link.name)
         if served is None or not link.up or (isinstance(link.numa_node, int) and link.numa_node < 0):
             continue

@@ -46,9 +46,9 @@ def accelerator(
     yield from _foreign(pci, gpus)
     if not hcas.no_accelerator(pci, gpus):
         yield _gpus(pci, gpus, vantage, environ)
-    if expected.gpus is not None:
+    if isinstance(expected.gpus, int):
         yield _expected_gpus(pci, gpus, expected.gpus)
-    if expected.hcas is not None:
+    if isinstance(expected.hcas, int):
         yield _expected_hcas(pci, rdma, expected.hcas)
 
 
@@ -132,7 +132,7 @@ def _gpus(pci: Pci | Unavailable, gpus: Gpus | Unavailable, vantage: Vantage, en
 def _share(shown: int, there: int, vantage: Vantage, environ: Environ | Unavailable) -> Finding | None:
     """A job that is given some of the GPUs: /sys shows it all of them, and NVML those that it may open."""
     batch = isinstance(vantage.cgroup, Unavailable) or BATCH.search(vantage.cgroup) is not None
-    if not vantage.in_container and not (vantage.job_user and batch) and "pid" in vantage.namespaces:
+    if not vantage.in_container and not (vantage.job_user and batch) and "pid" in (vantage.namespaces or ()):
         return None
     name = "NVIDIA_VISIBLE_DEVICES" if vantage.in_container else "SLURM_GPUS_ON_NODE"  # cgroup.conf(5) ConstrainDevices
     said = environ if isinstance(environ, Unavailable) else environ.get(name)

@@ -44,7 +44,7 @@ def environment(
         version,
         plugin=_plugin(libraries),
         hcas=None if isinstance(devices, Unavailable) else tuple(one.name for one in devices),
-        nodes=job.nodes if not isinstance(job, Unavailable) and job.nodes_stated else None,
+        nodes=job.nodes if not isinstance(job, Unavailable) and isinstance(job.nodes, int) and job.nodes_stated else None,
     )
     if not vantage.job_environment:  # of another environment only the node's own nccl.conf says something about the job
         found = [one for one in found if str(one.evidence.get("source", "")).startswith("/etc/nccl.conf")]

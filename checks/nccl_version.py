@@ -222,7 +222,7 @@ def _with_others(finding: Finding, libraries: Libraries, job: JobShape) -> Findi
     )
     if libraries.incomplete:
         notes.append(f"not everything could be searched: {'; '.join(libraries.incomplete)}")
-    if job.nodes > 1:
+    if isinstance(job.nodes, int) and job.nodes > 1:
         notes.append("other nodes were not seen from here: netdoctor fleet report compares them")
     return ok(finding.message, subject=finding.subject, notes=notes, measured=None, **dict(finding.evidence))
 

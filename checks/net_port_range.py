@@ -42,49 +42,23 @@ OWN_NETWORK = ("veth", "macvlan", "ipvlan", "netkit")  # what a container of its
 def port_range(
     ports: LocalPorts,
     vantage: Vantage,
-    job: JobShape | Unavailable,
-    net: Net | Unavailable,
-    environ: Environ | Unavailable,
-    gpus: Gpus | Unavailable,
-    nccl: NcclChoice | Unavailable,
+    job: JobShape,
+    net: Net,
+    environ: Environ,
+    gpus: Gpus,
+    nccl: NcclChoice,
 ) -> Iterator[Finding]:
     if isinstance(ports.low, Unavailable) or isinstance(ports.high, Unavailable):
         yield unknown(f"{RANGE} could not be read: {ports.low}", subject="listeners")
         return
-    lost = job if isinstance(job, Unavailable) else None
-    if isinstance(job, Unavailable):
-        job = JobShape()
     span = (ports.low, ports.high)
-    version = None if isinstance(nccl, Unavailable) else nccl.version or None
+    version = nccl.version or None
     services = _services(net, environ, version)
     guard = {**services, **_stated_master_port(net)}  # what a wider range must leave alone
-    yield from _listeners(span, ports, vantage, job, _ranks(job, environ, gpus), version, lost, guard)
-    yield from _connections(span, ports, vantage, job, environ, _ranks(job, environ, gpus), version, guard)
+    yield from _listeners(span, ports, vantage, job, job.ranks_here(environ, gpus), version, guard)
+    yield from _connections(span, ports, vantage, job, environ, job.ranks_here(environ, gpus), version, guard)
     yield from _service_ports(span, ports, vantage, net, services)
     yield from _master_port(span, ports, vantage, net)
-
-
-def _ranks(job: JobShape, environ: Environ | Unavailable, gpus: Gpus | Unavailable) -> int | None:
-    """Ranks on this node: as configured, as the launcher says, or one per visible GPU."""
-    if job.ranks_per_node:
-        return job.ranks_per_node
-    if isinstance(environ, Unavailable):
-        return None
-    if environ.launcher.local_world:
-        return environ.launcher.local_world
-    for seen in () if isinstance(gpus, Unavailable) else (gpus.visible, gpus.all):
-        if not isinstance(seen, Unavailable) and seen:
-            return len(seen)
-    return None
-
-
-def _nodes(job: JobShape, environ: Environ | Unavailable) -> int:
-    if job.nodes_stated or isinstance(environ, Unavailable):
-        return job.nodes
-    launcher = environ.launcher
-    if launcher.nodes:
-        return launcher.nodes
-    return -(-launcher.world // launcher.local_world) if launcher.world and launcher.local_world else job.nodes
 
 
 def _taken(ports: LocalPorts) -> frozenset[int]:
@@ -103,7 +77,6 @@ def _listeners(
     job: JobShape,
     ranks: int | None,
     version: tuple[int, int, int] | None,
-    lost: Unavailable | None,
     guard: Services,
 ) -> Iterator[Finding]:
     free = nccl_ports.sure(*span, _taken(ports))
@@ -132,8 +105,8 @@ def _listeners(
     missing = next((one for one in (ports.reserved, ports.listening) if isinstance(one, Unavailable)), None)
     if missing is not None:
         yield unknown(f"which ports are taken could not be read: {missing}", subject="listeners", measured=measured, **evidence)
-    elif lost is not None:
-        yield unknown(f"{have}; the job's shape: {lost}", subject="listeners", measured=measured, **evidence)
+    elif isinstance(job.nodes, Unavailable):
+        yield unknown(f"{have}; the job's shape: {job.nodes}", subject="listeners", measured=measured, **evidence)
     elif not vantage.job_network:
         yield unknown(f"{have} here, {_place(vantage)}", subject="listeners", how=HERE, measured=measured, **evidence)
     elif ranks is None and free < need.total:
@@ -161,19 +134,23 @@ def _connections(
     ports: LocalPorts,
     vantage: Vantage,
     job: JobShape,
-    environ: Environ | Unavailable,
+    environ: Environ,
     ranks: int | None,
     version: tuple[int, int, int] | None,
     guard: Services,
 ) -> Iterator[Finding]:
     """Only a fail or a doubt says something of its own: an estimate that fits is part of the finding about listeners."""
-    if isinstance(environ, Unavailable) and (job.all_to_all or not job.nodes_stated):
-        yield unknown(f"how many nodes, and whether PXN is off: the job's variables: {environ}", subject="connections")
+    if isinstance(environ.variables, Unavailable) and (job.all_to_all or not job.nodes_stated):
+        why = f"how many nodes, and whether PXN is off: the job's variables: {environ.variables}"
+        yield unknown(why, subject="connections")
         return
-    nodes = _nodes(job, environ)
+    nodes = job.node_count(environ)
+    if isinstance(nodes, Unavailable):
+        yield unknown(f"how many nodes: {nodes}", subject="connections")
+        return
     if nodes < 2:
         return
-    no_pxn = None if isinstance(environ, Unavailable) else environ.get("NCCL_PXN_DISABLE")
+    no_pxn = environ.get("NCCL_PXN_DISABLE")
     pxn = nccl_param(no_pxn, 0) != 1  # src/graph/paths.cc, ncclTopoComputePaths: nothing but 1 is off
     here = ranks or MANY_RANKS
     kept = nccl_ports.kept_by_connections(here, here * nodes, job.communicators, all_to_all=job.all_to_all, pxn=pxn)
@@ -208,21 +185,19 @@ def _connections(
     )
 
 
-def _services(net: Net | Unavailable, environ: Environ | Unavailable, version: tuple[int, int, int] | None) -> Services:
+def _services(net: Net, environ: Environ, version: tuple[int, int, int] | None) -> Services:
     """Ports that a service of the job binds by number; what could not be read counts as there."""
     found = {}
-    ras = environ if isinstance(environ, Unavailable) else environ.get("NCCL_RAS_ENABLE")
     # src/bootstrap.cc: nothing but 1, the default, is on
-    if nccl_param(ras, 1) == 1 and (version is None or version >= nccl_ports.RAS_FROM):
+    if nccl_param(environ.get("NCCL_RAS_ENABLE"), 1) == 1 and (version is None or version >= nccl_ports.RAS_FROM):
         found[nccl_ports.RAS_PORT] = "NCCL RAS"
-    if isinstance(net, Unavailable) or net.master_port is None or isinstance(net.master_port, Unavailable):
+    if not net.master_port:
         found[nccl_ports.STORE_PORT] = "torch's store (default MASTER_PORT)"
     return found
 
 
-def _stated_master_port(net: Net | Unavailable) -> Services:
-    port = net if isinstance(net, Unavailable) else net.master_port
-    return {port: "MASTER_PORT"} if isinstance(port, int) else {}
+def _stated_master_port(net: Net) -> Services:
+    return {net.master_port: "MASTER_PORT"} if net.master_port else {}
 
 
 def _unguarded(span: tuple[int, int], reserved: frozenset[int], services: Services) -> list[int]:
@@ -233,7 +208,7 @@ def _unguarded(span: tuple[int, int], reserved: frozenset[int], services: Servic
 
 
 def _service_ports(
-    span: tuple[int, int], ports: LocalPorts, vantage: Vantage, net: Net | Unavailable, services: Services
+    span: tuple[int, int], ports: LocalPorts, vantage: Vantage, net: Net, services: Services
 ) -> Iterator[Finding]:
     """A range whose floor was lowered: any outbound connection may sit on a port that a service binds later."""
     if isinstance(ports.reserved, Unavailable):
@@ -241,9 +216,8 @@ def _service_ports(
     unguarded = _unguarded(span, ports.reserved, services)
     if not unguarded:
         return
-    if isinstance(net, Unavailable) or isinstance(net.master_port, Unavailable):
-        lost = net if isinstance(net, Unavailable) else net.master_port
-        yield unknown(f"whether MASTER_PORT is set, which moves torch's store: {lost}", subject="service ports")
+    if isinstance(net.master_port, Unavailable):
+        yield unknown(f"whether MASTER_PORT is set, which moves torch's store: {net.master_port}", subject="service ports")
     else:
         listed = ", ".join(f"{port} ({services[port]})" for port in unguarded)
         yield fail(
@@ -258,10 +232,7 @@ def _service_ports(
         )
 
 
-def _master_port(span: tuple[int, int], ports: LocalPorts, vantage: Vantage, net: Net | Unavailable) -> Iterator[Finding]:
-    if isinstance(net, Unavailable):
-        yield unknown(f"MASTER_ADDR and MASTER_PORT: {net}", subject="MASTER_PORT")
-        return
+def _master_port(span: tuple[int, int], ports: LocalPorts, vantage: Vantage, net: Net) -> Iterator[Finding]:
     port, master = net.master_port, net.master
     if port is None:
         return

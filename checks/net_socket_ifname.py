@@ -45,6 +45,7 @@ class Seen:
     """What the judgements share."""
 
     net: Net
+    links: tuple[Link, ...]
     vantage: Vantage
     several: bool  # the job runs on more than this node, as far as anything says so
     lost: Unavailable | None  # why it may run on several all the same
@@ -64,21 +65,20 @@ class Seen:
 def socket_ifname(
     net: Net,
     vantage: Vantage,
-    environ: Environ | Unavailable,
+    environ: Environ,
     nccl: NcclChoice | Unavailable,
-    job: JobShape | Unavailable,
+    job: JobShape,
     rdma: Rdma | Unavailable,
     libraries: Libraries | Unavailable,
     baseline: Baseline | Unavailable,
     paths: PathRun | Unavailable,
 ) -> Iterator[Finding]:
-    several = interfaces.several(net, environ, job)
-    unsaid = None if several else interfaces.unsaid(environ, job)
-    seen = Seen(net, vantage, several, unsaid, isinstance(job, JobShape) and job.nodes_stated and not several)
-    yield from _master(seen)
-    if isinstance(environ, Unavailable):
-        yield unknown(f"the job's variables could not be read: {environ}", subject="NCCL")
+    if isinstance(net.links, Unavailable):
+        yield unknown(f"the interfaces could not be read: {net.links}", subject="NCCL")
         return
+    several = job.several(net, environ)
+    seen = Seen(net, net.links, vantage, several, None if several else job.unsaid(environ), job.alone)
+    yield from _master(seen)
     variables = {name: environ.get(name) for name in ifname.VARIABLES}
     if lost := [value for value in variables.values() if isinstance(value, Unavailable)]:
         yield unknown(f"the job's NCCL variables could not be read: {lost[0]}", subject="NCCL")
@@ -90,7 +90,7 @@ def socket_ifname(
         if data.sockets is not False:
             found = _sockets(seen, settings, versions[-1], data.why)
             yield from found if data.sockets else (_if_sockets(one, data.why) for one in found)
-    if isinstance(job, Unavailable) or job.gloo_groups:
+    if job.gloo_groups:
         yield from _gloo(seen, environ.get("GLOO_SOCKET_IFNAME"))
 
 
@@ -125,9 +125,9 @@ def _nccl(
     versions: tuple[ifname.Version, ...],
 ) -> Iterator[Finding]:
     """The interface of NCCL's bootstrap and of NET/IB's out-of-band traffic."""
-    picks = [ifname.choose(seen.net.links, version, settings) for version in versions]
+    picks = [ifname.choose(seen.links, version, settings) for version in versions]
     bare = {name: value for name, value in settings.items() if name != "NCCL_COMM_ID"}
-    rules = [ifname.choose(seen.net.links, version, bare) for version in versions]  # what a library was asked with
+    rules = [ifname.choose(seen.links, version, bare) for version in versions]  # what a library was asked with
     evidence: dict[str, Any] = {"settings": settings, "emulated": list(dict.fromkeys(map(_text, rules)))}
     answer = _answer(nccl, baseline)
     if answer is not None:
@@ -185,7 +185,7 @@ def _none(seen: Seen, named: str, evidence: dict[str, Any]) -> Finding:
     return fail(
         f"NCCL_SOCKET_IFNAME={named} matches no interface that NCCL can use{hint}: NCCL stops with `no socket interface found`",
         subject="NCCL",
-        expected=f"one of {', '.join(link.name for link in seen.net.links if link.addresses)}",
+        expected=f"one of {', '.join(link.name for link in seen.links if link.addresses)}",
         fix=fix_environment(seen.vantage, change, unset=not fine),
         **evidence,
     )
@@ -203,8 +203,8 @@ def _judge(
             return _none(seen, named, evidence)
         return fail("there is no interface with an address that NCCL can use", subject="NCCL", **evidence)
     name, ip = pick[0]
-    link = interfaces.named(seen.net, name)
-    if link is None:
+    link = seen.net.link(name)
+    if not link:
         return unknown(f"NCCL takes {name}, which is not among this namespace's interfaces", subject="NCCL", **evidence)
     evidence = {**evidence, "interface": name, "address": ip}
     better = interfaces.candidates(seen.net, besides=link.name)
@@ -252,7 +252,7 @@ def _reach(seen: Seen, link: Link, name: str, ip: str, evidence: dict[str, Any])
         narrow = link.loopback or interfaces.is_link_local6(ip)
         notes = [f"{name} ({ip}) serves jobs on this node alone; with other nodes NCCL would hang"] if narrow else []
         return seen.good(f"{what}; no other node is named", "NCCL", notes, **evidence)
-    far = interfaces.others(seen.net)
+    far = seen.net.others
     if any(link.name in one.reached_by() for one in far):
         reached = next(one.name for one in far if link.name in one.reached_by())
         return seen.good(f"{what}, which leads to {reached}", "NCCL", **evidence)
@@ -272,10 +272,10 @@ def _reach(seen: Seen, link: Link, name: str, ip: str, evidence: dict[str, Any])
 
 def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why: str) -> Iterator[Finding]:
     """NET/Socket spreads its channels evenly over all interfaces that it takes."""
-    picks = ifname.choose(seen.net.links, version, settings, "socket")
+    picks = ifname.choose(seen.links, version, settings, "socket")
     if isinstance(picks, Unavailable) or len(picks) < 2:
         return
-    links = [link for pick in picks if (link := interfaces.named(seen.net, pick.interface))]
+    links = [link for pick in picks if (link := seen.net.link(pick.interface))]
     reaching = interfaces.leading_out(seen.net)
     stray = [link.name for link in links if interfaces.inside_node(seen.net, link) and link.name not in reaching]
     outer = [link for link in links if link.name not in stray]
@@ -347,7 +347,7 @@ def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
     if isinstance(addresses, Unavailable) and addresses.kind != Kind.ABSENT:
         yield unknown(f"what the host name resolves to could not be told: {addresses}", subject="Gloo")
         return
-    own = {address.ip for link in seen.net.links for address in link.addresses}
+    own = {address.ip for link in seen.links for address in link.addresses}
     usable = [] if isinstance(addresses, Unavailable) else [ip for ip in addresses if ip in own or interfaces.is_loopback(ip)]
     taken = usable[0] if usable else "127.0.0.1"  # torch falls back to the loopback
     evidence: dict[str, Any] = {
@@ -374,7 +374,7 @@ def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
 
 
 def _gloo_named(seen: Seen, named: str) -> Finding:
-    labels = {one.label for link in seen.net.links for one in link.addresses} | {x.name for x in seen.net.links if x.addresses}
+    labels = {one.label for link in seen.links for one in link.addresses} | {x.name for x in seen.links if x.addresses}
     missing = [name for name in named.split(",") if name not in labels]
     fine = interfaces.candidates(seen.net)
     if missing:

@@ -36,6 +36,7 @@ from netdoctor.api import (
     fix_sysctl,
     ifname,
     interfaces,
+    missing,
     nccl_integer,
     nccl_ports,
     ok,
@@ -68,16 +69,16 @@ def tcp_buffers(
     kernel: Kernel,
     net: Net,
     vantage: Vantage,
-    environ: Environ | Unavailable,
+    environ: Environ,
     nccl: NcclChoice | Unavailable,
-    job: JobShape | Unavailable,
-    expected: Expected | Unavailable,
+    job: JobShape,
+    expected: Expected,
     rdma: Rdma | Unavailable,
     libraries: Libraries | Unavailable,
     baseline: Baseline | Unavailable,
     paths: PathRun | Unavailable,
 ) -> Iterator[Finding]:
-    if not isinstance(job, Unavailable) and job.nodes_stated and job.nodes == 1:
+    if job.alone:
         yield skip("the configuration says that the job has one node: no data crosses the network", nodes=1)
         return
     data = transport.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
@@ -89,8 +90,8 @@ def tcp_buffers(
             f"whether sockets carry the data could not be told: {data.why}", how="run the all-reduce, or set NCCL_NET"
         )
         return
-    if isinstance(environ, Unavailable):  # with a log, what carries the data is known without it
-        yield unknown(f"the job's variables could not be read: {environ}")
+    if isinstance(environ.variables, Unavailable):  # with a log, what carries the data is known without it
+        yield unknown(f"the job's variables could not be read: {environ.variables}")
         return
     yield from _congestion(kernel)
     version = ifname.versions(nccl, libraries)[-1]
@@ -163,12 +164,12 @@ def _links(net: Net, environ: Environ, version: ifname.Version) -> Iterator[Link
     """The interfaces that NET/Socket takes."""
     settings = {name: environ.get(name) for name in ifname.VARIABLES}
     known = {name: value for name, value in settings.items() if isinstance(value, str)}
-    lost = next((value for value in settings.values() if isinstance(value, Unavailable)), None)
-    picks = lost if lost is not None else ifname.choose(net.links, version, known, "socket")
+    lost = missing(net.links, *settings.values())
+    picks = lost if lost is not None else ifname.choose(net.links or (), version, known, "socket")
     if isinstance(picks, Unavailable):
         yield unknown(f"which interfaces carry the data could not be told: {picks}")
         return
-    links = [link for pick in picks if (link := interfaces.named(net, pick.interface))]
+    links = [link for pick in picks if (link := net.link(pick.interface))]
     if all(interfaces.inside_node(net, link) for link in links):
         yield unknown("NCCL finds no interface that leaves this node for its sockets", how="see net.socket_ifname")
     for link in links:
@@ -190,26 +191,26 @@ def _number(text: str | None | Unavailable) -> int | None:
     return nccl_integer(text) if isinstance(text, str) and text.strip() else None
 
 
-def _round_trip(net: Net, expected: Expected | Unavailable) -> tuple[float, str] | None:
+def _round_trip(net: Net, expected: Expected) -> tuple[float, str] | None:
     """Milliseconds and where they come from: the longest that was measured, else what the site says."""
-    measured = [(one.rtt_ms, one.name) for one in interfaces.others(net) if isinstance(one.rtt_ms, int | float)]
+    measured = [(one.rtt_ms, one.name) for one in net.others if isinstance(one.rtt_ms, int | float)]
     if measured:
         rtt, name = max(measured)
         return rtt, f"measured to {name}"
-    if not isinstance(expected, Unavailable) and expected.rtt_ms:
+    if expected.rtt_ms:
         return expected.rtt_ms, "as configured"
     return None
 
 
-def _unmeasured(net: Net, expected: Expected | Unavailable) -> tuple[str, bool] | None:
+def _unmeasured(net: Net, expected: Expected) -> tuple[str, bool] | None:
     """Why a round trip that there is could not be had, and whether it may be any; None where nobody named another node."""
-    people = (net.master, *net.peers)
+    people = (net.master, *(net.peers if isinstance(net.peers, tuple) else (net.peers,)))
     if far := [one for one in people if one is not None and (isinstance(one, Unavailable) or one.local is not True)]:
         first = far[0]
         text = str(first) if isinstance(first, Unavailable) else f"the round trip to {first.name}: {first.rtt_ms}"
         tried = any(isinstance(one, Unavailable) or one.port is not None for one in far)
-        return text, tried or isinstance(expected, Unavailable)
-    return (str(expected), True) if isinstance(expected, Unavailable) else None
+        return text, tried or isinstance(expected.rtt_ms, Unavailable)
+    return (str(expected.rtt_ms), True) if isinstance(expected.rtt_ms, Unavailable) else None
 
 
 def _judge(

@@ -125,7 +125,7 @@ def dev_infiniband(
     if vantage.in_container:
         states = _given(states, hcas.selected(rdma.devices, choice) if choice else rdma.devices, here)
     yield from _devices(states, here, gpus)
-    if isinstance(expected, Expected) and expected.hcas is not None:
+    if isinstance(expected, Expected) and isinstance(expected.hcas, int):
         yield _count(rdma, here, expected.hcas)
     yield from _rate([one.device for one, _ in states], choice, expected)
     yield _memlock(kernel, here, job, path)
@@ -321,7 +321,7 @@ def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected
     """What the job's ports run at (sysfs: rate, width times lane speed), against what the site says that they should."""
     if isinstance(expected, Unavailable):
         yield unknown(f"whether a rate is expected could not be read: {expected}", subject="rate")
-    if isinstance(expected, Unavailable) or (wanted := expected.hca_rate_gbps) is None:
+    if isinstance(expected, Unavailable) or not (wanted := expected.hca_rate_gbps):
         return
     ports = [(d.name, p) for d in devices for p in hcas.active_ports(d) if choice is None or choice.takes(d.name, p.number)]
     rates = [(f"{name}:{port.number}", port.rate_gbps) for name, port in ports]

@@ -11,7 +11,6 @@ from netdoctor.allreduce.cause import cause_of, out_of_memory
 from netdoctor.allreduce.limits import Limit as PathLimit
 from netdoctor.allreduce.limits import path_limit
 from netdoctor.causes import CAUSES
-from netdoctor.facts.container import Container
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
@@ -155,7 +154,6 @@ __all__ = [
     "AllReduce",
     "Baseline",
     "CommonRun",
-    "Container",
     "Cpu",
     "Cure",
     "Environ",

@@ -27,13 +27,10 @@ Progress = Callable[[str], None]
 BY_PARAMETER = frozenset(
     {
         "allreduce.bandwidth",
-        "allreduce.run",
         "cpu.numa_affinity",
         "hardware.accelerator",
         "nccl.environment",
         "nccl.version",
-        "net.port_range",
-        "net.socket_ifname",
         "net.tcp_buffers",
         "rdma.dev_infiniband",
         "rdma.gpudirect",

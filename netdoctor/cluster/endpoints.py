@@ -58,7 +58,7 @@ class Place:
 def told(facts: Mapping[str, Any]) -> dict[str, Any]:
     """This node's place, as it goes to the others."""
     net = facts.get("Net")
-    if not isinstance(net, Net):
+    if not isinstance(net, Net) or isinstance(net.links, Unavailable):
         return {"space": _space()}
     links = [
         [link.name, one.ip, one.prefix, link.mtu]
@@ -102,12 +102,12 @@ def _gloo(net: Net, environ: Environ | Unavailable | None) -> tuple[str, str] | 
         return None
     if named is not None and len(named) > 1:  # shorter values are ignored
         name = named.split(",")[0]
-        link = interfaces.named(net, name)
-        every = () if link is None else sorted(link.addresses, key=lambda one: one.family)  # as getifaddrs(3) lists them
-        return next(((name, one.ip) for one in every if name in (link and link.name, one.label)), None)
+        link = net.link(name)
+        every = sorted(link.addresses, key=lambda one: one.family) if link else ()  # as getifaddrs(3) lists them
+        return next(((name, one.ip) for one in every if link and name in (link.name, one.label)), None)
     if isinstance(net.hostname_addresses, Unavailable):
         return ("", "127.0.0.1") if net.hostname_addresses.kind == Kind.ABSENT else None
-    where = {one.ip: link.name for link in net.links for one in link.addresses}
+    where = {one.ip: link.name for link in net.links or () for one in link.addresses}
     fitting = [ip for ip in net.hostname_addresses if ip in where or interfaces.is_loopback(ip)]
     return (where.get(fitting[0], "lo"), fitting[0]) if fitting else ("lo", "127.0.0.1")
 

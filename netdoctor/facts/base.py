@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 
 Self = TypeVar("Self", bound="Fact")
+
+# Of one field these may be evidence: no such module, a port that is none.
+_EVIDENCE: Final = frozenset({Kind.ABSENT, Kind.EMPTY, Kind.MALFORMED, Kind.UNSUPPORTED})
+
+
+def no_evidence(why: Unavailable) -> Unavailable:
+    """Why a whole fact is lost, as what its fields say: that it is absent or malformed says nothing about them."""
+    return Unavailable(Kind.NOT_READ, str(why)) if why.kind in _EVIDENCE else why
 
 
 class Fact:
@@ -20,16 +28,21 @@ class Fact:
 
     @classmethod
     def unread(cls: type[Self], why: Unavailable) -> Self:
-        """The fact of which nothing could be read: every field that may be Unavailable is `why`, the others are their default.
+        """The fact of which nothing could be read: every field that may be Unavailable is, the others are their default.
 
         Raises TypeError for a fact with a field that can be neither: it could not say that it was not read.
         """
+        fact = cls(**cls._unread(why))
+        object.__setattr__(fact, "lost", why)
+        return fact
+
+    @classmethod
+    def _unread(cls, why: Unavailable) -> dict[str, Any]:
+        """The fields of `unread`; a fact whose fields say it otherwise has its own."""
         values: dict[str, Any] = {}
         for one in fields(cls):  # type: ignore[arg-type]
             if "Unavailable" in str(one.type):
                 values[one.name] = why
             elif one.default is MISSING and one.default_factory is MISSING:
                 raise TypeError(f"{cls.__name__}.{one.name} cannot be unread: give it a default, or `| Unavailable`")
-        fact = cls(**values)
-        object.__setattr__(fact, "lost", why)
-        return fact
+        return values

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from netdoctor.environment import of_job
+from netdoctor.facts.base import Fact
 from netdoctor.facts.launcher import Launcher, detect
 from netdoctor.host.base import Host, mapping, read
 from netdoctor.model import Kind, Unavailable
@@ -33,13 +34,13 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Environ:
+class Environ(Fact):
     """The variables of the job."""
 
     variables: Mapping[str, str] | Unavailable  # of the process, what a job, its launcher or its libraries read
-    conf_files: tuple[ConfFile, ...]  # in NCCL's order; absent ones stay, as Unavailable(Kind.ABSENT)
     nccl: Mapping[str, Setting] | Unavailable  # effective NCCL_*: environment, then conf files, first writer wins
-    launcher: Launcher
+    launcher: Launcher | Unavailable
+    conf_files: tuple[ConfFile, ...] = ()  # in NCCL's order; absent ones stay, as Unavailable(Kind.ABSENT)
 
     def get(self, name: str) -> str | None | Unavailable:
         """A variable's value; None where it is not set; Unavailable where that cannot be told."""
@@ -103,11 +104,11 @@ def probe(host: Host) -> Environ | Unavailable:
     found = mapping(host, "env:")
     if isinstance(found, Unavailable):
         files = _conf_files(host, {})
-        return Environ(found, files, found, Launcher(None, None, None, None, None))
+        return Environ(found, found, found, files)
     everything = {str(name): str(value) for name, value in found.items()}
     variables = {n: v for n, v in sorted(everything.items()) if of_job(n)}
     files = _conf_files(host, everything)
-    return Environ(variables, files, effective(variables, files), detect(variables))
+    return Environ(variables, effective(variables, files), detect(variables), files)
 
 
 def _conf_files(host: Host, variables: Mapping[str, str]) -> tuple[ConfFile, ...]:

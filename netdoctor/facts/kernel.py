@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.host.base import Host, names, read
 from netdoctor.model import Kind, Unavailable
 
@@ -22,7 +23,7 @@ class Module:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Kernel(Fact):
     """Facts of the running kernel as this process sees them."""
 
     release: str | Unavailable  # "6.8.0-1019-nvidia"
@@ -37,6 +38,13 @@ class Kernel:
     limits: Mapping[str, int | Unavailable]  # soft ones: "memlock" (bytes), "nofile", "stack" (bytes), "nproc"; or `UNLIMITED`
     driver: str | Unavailable  # first line of /proc/driver/nvidia/version
 
+    @classmethod
+    def _unread(cls, why: Unavailable) -> dict[str, Any]:
+        """Of each entry that would be looked for it is not known whether it is there."""
+        why = no_evidence(why)
+        entries = {"modules": MODULES, "memory_peers": MEMORY_PEERS, "sysctls": SYSCTLS, "limits": _LIMITS.values()}
+        return {**super()._unread(why), **{field: dict.fromkeys(names, why) for field, names in entries.items()}}
+
     @property
     def version(self) -> tuple[int, int] | Unavailable:
         """(major, minor) of `release`."""
@@ -48,9 +56,17 @@ class Kernel:
         except (ValueError, IndexError):
             return Unavailable(Kind.MALFORMED, f"kernel release {self.release!r}")
 
+    def sysctl(self, name: str) -> str | Unavailable:
+        """A sysctl's text."""
+        return self.sysctls.get(name, Unavailable(Kind.NOT_READ, name))
+
+    def limit(self, name: str) -> int | Unavailable:
+        """A soft limit of this process, or `UNLIMITED`."""
+        return self.limits.get(name, Unavailable(Kind.NOT_READ, name))
+
     def sysctl_ints(self, name: str) -> tuple[int, ...] | Unavailable:
         """A sysctl that holds integers, e.g. ``net.ipv4.tcp_rmem`` -> (4096, 131072, 6291456)."""
-        text = self.sysctls.get(name, Unavailable(Kind.NOT_READ, name))
+        text = self.sysctl(name)
         if isinstance(text, Unavailable):
             return text
         try:

@@ -23,6 +23,11 @@ class Launcher:
     node_rank: int | None = None
 
     @property
+    def several(self) -> bool:
+        """What it set says that there is more than this node."""
+        return (self.nodes or 1) > 1 or (self.world or 1) > (self.local_world or self.world or 1)
+
+    @property
     def nodes_unsaid(self) -> bool:
         """There is a launcher, and nothing it set tells how many nodes the job has."""
         alone = self.world is not None and self.world <= (self.local_world or 1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_interface
 from typing import Any, Final
 
+from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.peers import Peer, Route, configured, meet, resolve, resolving, route
 from netdoctor.host.base import Host, link, mapping, names, read, read_int
 from netdoctor.model import Kind, Unavailable, kind_named
@@ -50,7 +51,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class LocalPorts:
+class LocalPorts(Fact):
     """The ports that bind(0) and connect() may take in this network namespace."""
 
     low: int | Unavailable
@@ -61,18 +62,31 @@ class LocalPorts:
 
 
 @dataclass(frozen=True)
-class Net:
+class Net(Fact):
     """The network as this process sees it."""
 
-    links: tuple[Link, ...]  # in kernel order (ifindex), as getifaddrs gives them
+    links: tuple[Link, ...] | Unavailable  # in kernel order (ifindex), as getifaddrs gives them
     hostname_addresses: tuple[str, ...] | Unavailable  # what this node's own name resolves to
     master: Peer | None | Unavailable  # MASTER_ADDR; None: not set
     master_port: int | None | Unavailable  # MASTER_PORT
-    peers: tuple[Peer, ...]  # of the configuration
+    peers: tuple[Peer, ...] | Unavailable  # of the configuration
     default_route: Route | None | Unavailable  # None: there is none
 
-    def link(self, name: str) -> Link | None:
-        return next((one for one in self.links if one.name == name), None)
+    @classmethod
+    def _unread(cls, why: Unavailable) -> dict[str, Any]:
+        return super()._unread(no_evidence(why))
+
+    def link(self, name: str) -> Link | None | Unavailable:
+        """The interface of that name, or with an address of that label; None where there is none."""
+        if isinstance(self.links, Unavailable):
+            return self.links
+        by_name = next((one for one in self.links if one.name == name), None)
+        return by_name or next((one for one in self.links if any(a.label == name for a in one.addresses)), None)
+
+    @property
+    def others(self) -> tuple[Peer, ...]:
+        """The peers that are known to be other nodes, that of MASTER_ADDR first."""
+        return tuple(one for one in (self.master, *(self.peers or ())) if one and one.local is False)
 
 
 # How the facts are made

@@ -26,7 +26,6 @@ class Source:
 SOURCES: Final[dict[str, Source]] = {
     "Vantage": Source("netdoctor.facts.vantage"),
     "Kernel": Source("netdoctor.facts.kernel"),
-    "Container": Source("netdoctor.facts.container"),
     "Environ": Source("netdoctor.facts.environ"),
     "JobShape": Source("netdoctor.facts.job", "probe_job"),
     "Expected": Source("netdoctor.facts.job", "probe_expected"),

@@ -8,30 +8,47 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.environment import Role, named
+from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, link, mapping, names, read
 from netdoctor.model import Kind, Unavailable
 
 
 @dataclass(frozen=True)
-class Vantage:
+class Vantage(Fact):
     """The place that netdoctor looks from."""
 
-    kind: str  # "host" | "container" | "pod-init" | "pod" | "prolog" | "wrapper" | "host-root"
-    runtime: str | None  # "docker" "podman" "kubernetes" "apptainer" "enroot" "lxc" "unknown container"; None on a host
-    euid: int
-    user: str
+    kind: str | Unavailable  # "host" | "container" | "pod-init" | "pod" | "prolog" | "wrapper" | "host-root"
+    # "docker" "podman" "kubernetes" "apptainer" "enroot" "lxc" "unknown container"; None on a host
+    runtime: str | None | Unavailable
+    euid: int | Unavailable
+    user: str | Unavailable
     root_is_root: bool | Unavailable  # uid_map is the identity: uid 0 here is uid 0 of the host
     capabilities: frozenset[str] | Unavailable  # effective, e.g. {"CAP_IPC_LOCK"}
-    namespaces: dict[str, str]  # {"net": "4026531840", "user": …}; a missing key could not be read
+    namespaces: Mapping[str, str] | Unavailable  # {"net": "4026531840", "user": …}; a missing key could not be read
     cgroup: str | Unavailable
-    job_user: bool  # openness, memlock and masks seen here are the job's own
-    job_network: bool  # interfaces, ports and buffers seen here are the job's own
-    job_environment: bool  # variables, libraries and interpreter seen here are the job's own
+    job_user: bool = False  # openness, memlock and masks seen here are the job's own
+    job_network: bool = False  # interfaces, ports and buffers seen here are the job's own
+    job_environment: bool = False  # variables, libraries and interpreter seen here are the job's own
     why_not: str = ""  # e.g. "seen as root outside the job"
+
+    @classmethod
+    def _unread(cls, why: Unavailable) -> dict[str, Any]:
+        """Nothing that is seen is known to be the job's own."""
+        return {**super()._unread(why), "why_not": f"who looks could not be told: {why}"}
 
     @property
     def in_container(self) -> bool:
-        return self.runtime is not None
+        return bool(self.runtime)
+
+    @property
+    def of_the_job(self) -> bool:
+        """All that is seen here is the job's own."""
+        return self.job_user and self.job_network and self.job_environment
+
+    @property
+    def elsewhere(self) -> str:
+        """What keeps this place from being the job's own, for a finding that must not pass."""
+        return self.why_not or "seen outside the job"
 
 
 IDENTITY: Final = ((0, 0, 4294967295),)  # uid_map of the initial user namespace (user_namespaces(7))

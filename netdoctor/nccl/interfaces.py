@@ -6,47 +6,18 @@ from collections.abc import Iterable
 from ipaddress import ip_address, ip_interface
 from typing import Final
 
-from netdoctor.facts.environ import Environ
-from netdoctor.facts.job import JobShape
-from netdoctor.facts.net import Link, Net, Peer
-from netdoctor.model import Kind, Unavailable
+from netdoctor.facts.net import Link, Net
+from netdoctor.model import Unavailable
 from netdoctor.nccl.interface_names import INSIDE_NAMES, TUNNEL_NAMES
 
 INSIDE_KINDS: Final = ("tun", "wireguard", "vxlan", "geneve", "dummy")  # networks of containers, and tunnels
-
-
-def others(net: Net) -> tuple[Peer, ...]:
-    """The peers that are other nodes, MASTER_ADDR first."""
-    master = () if net.master is None or isinstance(net.master, Unavailable) else (net.master,)
-    return tuple(one for one in (*master, *net.peers) if one.local is False)
-
-
-def several(net: Net, environ: Environ | Unavailable, job: JobShape | Unavailable) -> bool:
-    """Whether the job runs on more than this node, as far as anything says so; the configuration's word counts most."""
-    if not isinstance(job, Unavailable) and (job.nodes_stated or job.nodes > 1):
-        return job.nodes > 1
-    if any(one.local is False for one in others(net)):
-        return True
-    if isinstance(environ, Unavailable):
-        return False
-    launcher = environ.launcher
-    return (launcher.nodes or 1) > 1 or (launcher.world or 1) > (launcher.local_world or launcher.world or 1)
-
-
-def unsaid(environ: Environ | Unavailable, job: JobShape | Unavailable) -> Unavailable | None:
-    """Why the job may run on other nodes although nothing names one; None: it runs on this node alone, as far as is known."""
-    if isinstance(job, Unavailable):
-        return job
-    if job.nodes_stated or isinstance(environ, Unavailable) or not environ.launcher.nodes_unsaid:
-        return None
-    return Unavailable(Kind.NOT_READ, f"{environ.launcher.name} does not say")
 
 
 def leading_out(net: Net) -> frozenset[str]:
     """Interfaces that lead to another node, or out of this one by the default route."""
     route = net.default_route
     default = frozenset[str]() if route is None or isinstance(route, Unavailable) else frozenset({route.interface})
-    return default.union(*(one.reached_by() for one in others(net)))
+    return default.union(*(one.reached_by() for one in net.others))
 
 
 def candidates(net: Net, besides: str = "") -> tuple[str, ...]:
@@ -54,7 +25,7 @@ def candidates(net: Net, besides: str = "") -> tuple[str, ...]:
     leading = leading_out(net)
     return tuple(
         link.name
-        for link in net.links
+        for link in net.links or ()
         if link.name in leading and link.name != besides and link.up and not link.loopback and link.addresses
     )
 
@@ -62,7 +33,7 @@ def candidates(net: Net, besides: str = "") -> tuple[str, ...]:
 def inside_node(net: Net, link: Link) -> bool:
     """A network of containers or a tunnel, by name or kind, unless hardware is part of it (a bridge over a NIC)."""
     if link.kind == "bridge":
-        return not any(one.controller == link.index and one.kind in (None, "bond", "team", "vlan") for one in net.links)
+        return not any(one.controller == link.index and one.kind in (None, "bond", "team", "vlan") for one in net.links or ())
     if link.kind == "openvswitch":  # br-ex has the host's own address, and no index tells that a NIC is its port
         return False
     return link.kind in INSIDE_KINDS or link.name.startswith(INSIDE_NAMES)
@@ -87,15 +58,10 @@ def one_network(links: Iterable[Link]) -> str | None:
     return f"{', '.join(shared[1])} are in {shared[0]}, to which the kernel sends through one of them" if shared else None
 
 
-def named(net: Net, name: str) -> Link | None:
-    """By name, or by the label of one of its addresses."""
-    return net.link(name) or next((one for one in net.links if any(a.label == name for a in one.addresses)), None)
-
-
 def dead_end(net: Net, name: str) -> str | None:
     """Why no other node comes to what listens on this interface, whatever the network is; None where one may."""
-    link = named(net, name)
-    if link is None:
+    link = net.link(name)
+    if not link:
         return None
     if link.loopback:
         return "no other node reaches the loopback"

@@ -149,9 +149,10 @@ def _gid(device: RdmaDevice, net: Net | Unavailable) -> Usable:
                     unread = _unread(f"interface of GID {gid.index}", gid.netdev)
                 continue
             seen.add(gid.netdev)
-    if isinstance(net, Unavailable):
-        return _unread("interfaces of this network namespace", net)
-    if any(net.link(name) for name in seen):
+    links = net if isinstance(net, Unavailable) else net.links
+    if isinstance(links, Unavailable):
+        return _unread("interfaces of this network namespace", links)
+    if seen & {one.name for one in links}:
         return _FINE
     if unread is not None:
         return unread

@@ -5,7 +5,7 @@ from __future__ import annotations
 from netdoctor import api
 
 NAMES = """
-Accelerator Address AllReduce Baseline CommonRun Container Cpu Cure Environ Expected FROM_JOB Finding Fix GdrProof Gid
+Accelerator Address AllReduce Baseline CommonRun Cpu Cure Environ Expected FROM_JOB Finding Fix GdrProof Gid
 Gpu Gpus Interrupts JobPython JobShape Kernel Kind Launcher Libraries Link LocalPorts LogFacts MemoryPolicy Module
 NcclChoice NcclLibrary Net Node Obstacle PathLimit PathRun Pci PciDevice PciLink Peer Plugin Provider Quantity RankResult Rdma
 RdmaDevice RdmaPort Route Run Selector Setting Severity State Status Torch TorchFacts UNLIMITED Unavailable Usable Uverbs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from netdoctor import engine
-from netdoctor.api import CheckSpec, Finding, JobShape, Kernel, Vantage, check, fail, ok
+from netdoctor.api import CheckSpec, Finding, JobShape, Kernel, Vantage, check, fail, missing, ok, unknown
 from netdoctor.cli import setup
 from netdoctor.config.load import Config
 from netdoctor.facts.base import Fact
@@ -24,12 +24,13 @@ from tests.support import facts
 
 @check(id="t.needs", title="Needs the kernel", cause="other")
 def needs_kernel(kernel: Kernel) -> Iterator[Finding]:
-    yield ok("seen", release=kernel.release)
+    lost = missing(kernel.release)
+    yield unknown(f"not seen: {lost}") if lost is not None else ok("seen", release=kernel.release)
 
 
 @check(id="t.may", title="May do without", cause="other")
 def may_lack(kernel: Kernel | Unavailable, job: JobShape) -> Iterator[Finding]:
-    yield ok("seen") if isinstance(kernel, Kernel) else fail("lacking", nodes=job.nodes)
+    yield ok("seen") if isinstance(kernel, Kernel) else fail("lacking", nodes=str(job.nodes))
 
 
 @check(id="t.exit", title="Ends the program", cause="other")
@@ -69,7 +70,7 @@ HAVE = {"Kernel": facts.kernel(), "JobShape": JobShape(), "Vantage": facts.vanta
         (needs_kernel, {"Kernel": Unavailable("denied")}, Status.UNKNOWN),
         (may_lack, HAVE, Status.PASS),
         (may_lack, HAVE | {"Kernel": Unavailable("denied")}, Status.FAIL),
-        (may_lack, {}, Status.UNKNOWN),
+        (may_lack, {}, Status.FAIL),
         (crashes, HAVE, Status.ERROR),
         (ends, HAVE, Status.ERROR),
         (silent, HAVE, Status.ERROR),
@@ -102,7 +103,7 @@ def test_a_probe_that_raises_costs_one_fact(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(kernel, "probe", raising)
     work = engine.Work(ReplayHost({"config:": {}}), [])
     engine.collect(work, ["Kernel", "JobShape"])
-    assert isinstance(work.facts["Kernel"], Unavailable) and work.facts["Kernel"].kind == "crashed"
+    assert work.facts["Kernel"].lost.kind == "crashed" == work.facts["Kernel"].release.kind
     assert isinstance(work.facts["JobShape"], JobShape)
 
 

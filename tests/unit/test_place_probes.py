@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from netdoctor.facts import container, vantage
+from netdoctor.facts import vantage
 from netdoctor.host.base import Answer, ReplayHost
 from netdoctor.model import Unavailable
 
@@ -124,7 +124,6 @@ def test_whose_view_it_is(given: dict[str, Answer], kind: str, runtime: str | No
 )
 def test_runtimes_by_their_marks(given: dict[str, Answer], runtime: str | None) -> None:
     assert vantage.runtime_of(ReplayHost(given)) == runtime
-    assert container.probe(ReplayHost(given)).runtime == runtime
 
 
 @pytest.mark.parametrize("missing", ["link:/proc/self/ns/pid", "dir:/"])
@@ -161,26 +160,3 @@ def test_capabilities_by_number() -> None:
     given = place()
     given["file:/proc/self/status"] = "Uid:\t0\t0\t0\t0\nCapEff:\t0000000000004001\n"
     assert look(given).capabilities == frozenset({"CAP_CHOWN", "CAP_IPC_LOCK"})  # bits 0 and 14
-
-
-@pytest.mark.parametrize(
-    ("mounts", "expected"),
-    [
-        (MOUNTS, True),
-        (OVERLAY, False),
-        (OVERLAY + "30 23 0:5 / /dev rw - devtmpfs d rw\n", True),
-        ("", "empty"),
-        ("x\n", "malformed"),
-    ],
-)
-def test_whose_dev_it_is(mounts: str, expected: bool | str) -> None:
-    got = container.probe(ReplayHost(place(mounts=mounts))).devices_from_host
-    assert got == expected if isinstance(expected, bool) else isinstance(got, Unavailable) and got.kind == expected
-
-
-def test_shared_memory() -> None:
-    fact = container.probe(ReplayHost(place()))
-    assert (fact.shm_size, fact.shm_free) == (64 << 20, 1 << 20)
-    assert fact.uid_map == ((0, 0, 4294967295),)
-    gone = container.probe(ReplayHost(place() | {"statvfs:/dev/shm": Unavailable("absent")}))
-    assert gone.shm_size == Unavailable("absent") == gone.shm_free

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netdoctor.facts import container, cpu, gpu, kernel, pci, rdma, vantage
+from netdoctor.facts import cpu, gpu, kernel, pci, rdma, vantage
 from netdoctor.host.base import Answer, LiveHost, RecordingHost, ReplayHost
 from netdoctor.model import KINDS, Unavailable
 from tests.support.machines.sysfs import Extra, dgx_h100, scratch
@@ -17,7 +17,7 @@ from tests.unit.test_hardware_probes import CUDA, CUDA_GPU, DEV, NVML, NVML_GPU,
 from tests.unit.test_place_probes import place
 
 PROBES: dict[str, Callable[[Any], object]] = {
-    module.__name__.rpartition(".")[2]: module.probe for module in (container, cpu, gpu, kernel, pci, rdma, vantage)
+    module.__name__.rpartition(".")[2]: module.probe for module in (cpu, gpu, kernel, pci, rdma, vantage)
 }
 
 leaves: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)

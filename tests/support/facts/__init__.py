@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 from netdoctor.facts.base import Fact
-from netdoctor.facts.container import Container
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
@@ -112,11 +111,6 @@ def outside(**changes: Any) -> Vantage:
 def pod(**changes: Any) -> Vantage:
     """The job's own container in Kubernetes."""
     return vantage(**{"kind": "pod", "runtime": "kubernetes", "euid": 0, "user": "root", **changes})
-
-
-def container(**changes: Any) -> Container:
-    base = Container(runtime=None, uid_map=((0, 0, 4294967295),), shm_size=1 << 40, shm_free=1 << 40, devices_from_host=True)
-    return replace(base, **changes)
 
 
 # Kernel
@@ -404,7 +398,7 @@ def environ(variables: Mapping[str, str] | None = None, /, launcher: Launcher | 
     """`variables` as a process has them; NCCL_* become effective settings from the environment."""
     have = dict(variables or {})
     effective = {k: Setting(k, v, "environment") for k, v in have.items() if k.startswith("NCCL_")}
-    base = Environ(have, (), effective, launcher or Launcher(None, None, None, None, None))
+    base = Environ(have, effective, launcher or Launcher(None, None, None, None, None))
     return replace(base, **changes)
 
 
@@ -537,7 +531,6 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
     """All facts of a healthy DGX H100 on one node, seen by the job; `changes` replace facts by type."""
     return {
         Vantage: vantage(),
-        Container: container(),
         Kernel: kernel(),
         Cpu: cpu(),
         Interrupts: interrupts(),

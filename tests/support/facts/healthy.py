@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from netdoctor.facts.container import Container
 from netdoctor.facts.cpu import Cpu
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
@@ -48,7 +47,6 @@ def dgx_pod() -> Machine:
     net = f.net(f.netlink_link("lo", 1, "127.0.0.1"), eth0, default_route=Route("eth0", "10.42.3.17"))
     return dgx_h100() | {
         Vantage: f.pod(),
-        Container: f.container(runtime="kubernetes", devices_from_host=False),
         Net: replace(net, hostname_addresses=("10.42.3.17",)),
         NcclChoice: f.nccl_choice(interface="eth0", address="10.42.3.17"),
     }

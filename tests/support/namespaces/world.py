@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -148,14 +149,14 @@ def _start(
     program: str, *arguments: str, timeout: float = 120, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     flags = ("--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child=KILL")
-    # The text goes by a file, for there is a limit to one argument.
-    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
-        script.write(PRELUDE + program)
-        script.flush()
+    # The text goes by a file, for there is a limit to one argument; in a folder of its own, for Python looks there for modules.
+    with tempfile.TemporaryDirectory() as folder:
+        script = pathlib.Path(folder, "program.py")
+        script.write_text(PRELUDE + program)
         # It ends with whoever began it, for unshare does not heed SIGTERM while its child runs.
         tied = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         return subprocess.run(
-            [*tied, "unshare", *flags, sys.executable, script.name, *arguments],
+            [*tied, "unshare", *flags, sys.executable, str(script), *arguments],
             check=False,
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},

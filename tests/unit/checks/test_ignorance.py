@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from netdoctor.engine import BY_PARAMETER
 from netdoctor.facts.cpu import Cpu
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
@@ -104,7 +105,7 @@ def worse(before: dict[str, Finding], after: dict[str, Finding]) -> list[str]:
 
 def judged(check: str, machine: Machine) -> dict[str, Finding] | None:
     """None where a fact that the check must have is lost: the engine says unknown itself."""
-    needed = [hint for hint in typing.get_type_hints(CHECKS[check]).values() if hint in machine]
+    needed = [hint for hint in typing.get_type_hints(CHECKS[check]).values() if hint in machine and check in BY_PARAMETER]
     if any(isinstance(machine[kind], Unavailable) for kind in needed):
         return None
     return {x.subject: x for x in f.judge(CHECKS[check], machine)}

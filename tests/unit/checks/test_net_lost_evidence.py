@@ -12,6 +12,7 @@ import pytest
 from checks.net_port_range import port_range
 from checks.net_socket_ifname import socket_ifname
 from checks.net_tcp_buffers import tcp_buffers
+from netdoctor.engine import BY_PARAMETER
 from netdoctor.facts.environ import Environ, Launcher
 from netdoctor.facts.job import JobShape
 from netdoctor.facts.kernel import Kernel
@@ -83,7 +84,8 @@ def whole(scene: str) -> dict[type, object]:
 def verdict(check: Callable[..., Iterable[Finding]], facts: dict[type, object]) -> Status | None:
     """The check's status as the engine would say; None where it could not be called (the engine says unknown)."""
     hints = typing.get_type_hints(check)
-    for hint in (h for name, h in hints.items() if name != "return"):
+    old = check.__netdoctor_check__.id in BY_PARAMETER  # type: ignore[attr-defined]
+    for hint in (h for name, h in hints.items() if old and name != "return"):
         if Unavailable not in typing.get_args(hint) and isinstance(facts.get(hint, LOST), Unavailable):
             return None
     have = {finding.status for finding in judge(check, facts)}
