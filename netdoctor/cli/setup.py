@@ -60,11 +60,20 @@ def load_checks(config: Config, only: tuple[str, ...]) -> tuple[tuple[CheckSpec,
         words = f"--only: no check {missing[0]!r}" + (f"; did you mean {near[0]}?" if near else "")
         raise UsageError("; ".join([words, *(f"{f.subject}: {f.message}" for r in loaded.results for f in r.findings)]))
     for name in policy.unmatched(config.waivers, config.disabled, known):
-        print(f"netdoctor: the configuration names {name!r}, which is no check", file=sys.stderr)
+        if not _of_another_command(name):
+            print(f"netdoctor: the configuration names {name!r}, which is no check", file=sys.stderr)
     if not only:
         return loaded.specs, loaded.results
     results = loaded.results if config.lock else tuple(r for r in loaded.results if r.id in only)
     return tuple(s for s in loaded.specs if s.id in only), results
+
+
+def _of_another_command(id: str) -> bool:
+    """Whether `log`, `ras` or `fleet report` may give such a result: one configuration is for all commands."""
+    from netdoctor.causes import CAUSES
+
+    area, _, name = id.partition(".")
+    return area == "fleet" or id == "ras.ranks" or (area == "log" and (name == "job" or name in CAUSES))
 
 
 def decider(

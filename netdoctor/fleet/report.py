@@ -227,7 +227,7 @@ def _of_nodes(nodes: list[Node]) -> CheckResult:
 def _of_node(node: Node) -> Finding:
     why = node.reasons or [node.state]
     more = f" (and {count(len(why) - 1, 'more reason')})" if len(why) > 1 else ""
-    evidence = {"state": node.state, "reasons": why}
+    evidence: dict[str, Any] = {"state": node.state, **({"reasons": why} if len(why) > 1 else {})}
     if node.state not in (BAD, MISSING):
         return Finding(Status.UNKNOWN, f"{node.state}: {why[0]}{more}", node.name, evidence=evidence, nodes=(node.name,))
     fails = [i.cause for i in node.run.items if i.status == "fail" and not i.waived and i.cause] if node.run else []

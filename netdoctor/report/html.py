@@ -13,7 +13,7 @@ from typing import Any, Final
 from netdoctor.model import STATUS_ORDER, CheckResult, Command, Finding, Page, Quantity, Report, Status, size_text
 from netdoctor.report import plots
 from netdoctor.report.page import esc, page
-from netdoctor.report.values import WRONG, groups, headline, shown, some, why
+from netdoctor.report.values import WRONG, groups, headline, others, shown, some, why
 
 _STYLE: Final = """
 .check{border:1px solid var(--line);border-radius:6px;margin:.5rem 0;padding:.1rem .9rem}
@@ -124,7 +124,7 @@ def _finding(check: CheckResult, finding: Finding, subjects: list[str]) -> str:
         ("waived", esc(finding.waived or "")),
         ("expected", esc(finding.expected or "")),
         ("evidence", _pairs(finding.evidence)),
-        ("nodes", esc(some(finding.nodes))),
+        ("nodes", esc(some(others(finding)))),
         ("why", esc(why(check, finding)) if finding.status is Status.FAIL else ""),
         ("measured", _pairs(finding.measured)),
         ("cost", esc(finding.cost.summary) if finding.cost else ""),

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor.model import Case, CheckResult, Finding, Report, Status
-from netdoctor.report.values import WRONG, headline, shown, some, why
+from netdoctor.report.values import WRONG, headline, others, shown, some, why
 from netdoctor.textsafe import clean
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _detail(check: CheckResult, finding: Finding) -> str:
         ("waived", finding.waived or ""),
         ("expected", finding.expected or ""),
         ("evidence", shown(finding.evidence, 2000) if finding.evidence else ""),
-        ("nodes", some(finding.nodes)),
+        ("nodes", some(others(finding))),
         ("why", why(check, finding) if finding.status is Status.FAIL else finding.why or ""),
         ("measured", shown(finding.measured, 2000) if finding.measured else ""),
         ("cost", finding.cost.summary if finding.cost else ""),

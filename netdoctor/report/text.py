@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from netdoctor.model import CheckResult, Command, Finding, Health, Report, Status, size_text
-from netdoctor.report.values import WRONG, groups, headline, shown, some, why
+from netdoctor.report.values import WRONG, groups, headline, others, shown, some, why
 from netdoctor.textsafe import clean
 
 _WORDS: Final = {
@@ -107,8 +107,7 @@ def _expanded(check: CheckResult, finding: Finding, subjects: list[str], width: 
         yield from _row("waived", finding.waived, width)
     if finding.expected:
         yield from _row("expected", finding.expected, width)
-    if finding.nodes:
-        yield from _row("nodes", some(finding.nodes), width)
+    yield from _row("nodes", some(others(finding)), width)
     evidence = {key: value for key, value in finding.evidence.items() if key != "lines"}
     if evidence:
         yield from _row("evidence", _pairs(evidence), width)

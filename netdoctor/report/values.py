@@ -76,10 +76,15 @@ def groups(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
             plain(finding.fix),
             plain(finding.cost),
             finding.waived,
-            finding.nodes,
+            others(finding),
         )
         out.setdefault(repr(parts), (finding, []))[1].append(finding.subject)
     return list(out.values())
+
+
+def others(finding: Finding) -> tuple[str, ...]:
+    """The nodes that it names, where its subject is not the one of them."""
+    return finding.nodes if finding.nodes != (finding.subject,) else ()
 
 
 def some(names: Sequence[str], most: int = MOST_NAMES) -> str:

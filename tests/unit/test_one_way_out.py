@@ -135,8 +135,17 @@ def test_one_waiver_holds_in_every_command(inputs: dict[str, tuple[str, ...]], t
     assert [called(*arguments, env=wrong)[0] for arguments in commands] == [3] * 4
     config.write_text(WAIVED)
     for arguments in commands:
-        code, out = called(*arguments, "--config", str(config), env=wrong)
-        assert code == 0 and "WAIVED" in out and "1 waived" in out, out
+        done = CliRunner().invoke(main.app, [*arguments, "--config", str(config)], env=wrong)
+        assert done.exit_code == 0 and "WAIVED" in done.stdout and "1 waived" in done.stdout, done.output
+        assert "which is no check" not in done.stderr
+
+
+def test_a_name_that_no_command_has_is_told(tmp_path: pathlib.Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("disabled: [log.bootstrap_portz, log.mtu, fleet.drift]\n")
+    look = ["preflight", "--no-allreduce", "-q", "--only", "net.tcp_buffers", "--config", str(config)]
+    told = CliRunner().invoke(main.app, look).stderr
+    assert "'log.bootstrap_portz', which is no check" in told and "log.mtu" not in told and "fleet.drift" not in told
 
 
 @pytest.mark.parametrize(("fail_on", "code"), [("critical", 0), ("warning", 3)])
