@@ -44,6 +44,7 @@ def fleet_of(tmp_path: pathlib.Path) -> Callable[..., Fleet]:
 def check_sums(fleet: Fleet) -> None:
     have = fleet.accounting
     assert have["given"] == sum(have[state] for state in STATES) == len(fleet.nodes)
+    assert all(c.title != c.id for c in fleet.checks)  # every rule has its title
     report = command.report(fleet)
     judged.validated(deliver.render(report, "json"), "fleet")
     assert fleet.verdict.text in deliver.render(report, "text")
