@@ -16,6 +16,7 @@ from netdoctor.fleet.groups import Group, group
 from netdoctor.fleet.machines import CLOCK_SKEW, by_machine, unique
 from netdoctor.fleet.nodes import (
     BAD,
+    FLAKY,
     GOOD,
     MISSING,
     STATES,
@@ -215,7 +216,9 @@ _TITLES: Final = {
 
 def _of_nodes(nodes: list[Node]) -> CheckResult:
     """What the nodes say of themselves."""
-    found = [_of_node(node) for node in nodes if node.state != GOOD]
+    order = {BAD: 0, MISSING: 1, FLAKY: 2, UNKNOWN: 3}  # what is shown in part must show the worst
+    wrong = sorted((n for n in nodes if n.state != GOOD), key=lambda n: (order[n.state], n.name))
+    found = [_of_node(node) for node in wrong]
     good = len(nodes) - len(found)
     if good:
         found.append(Finding(Status.PASS, f"{count(good, 'node')} healthy by their own reports", "good nodes"))
@@ -227,7 +230,7 @@ def _of_nodes(nodes: list[Node]) -> CheckResult:
 def _of_node(node: Node) -> Finding:
     why = node.reasons or [node.state]
     more = f" (and {count(len(why) - 1, 'more reason')})" if len(why) > 1 else ""
-    evidence: dict[str, Any] = {"state": node.state, **({"reasons": why} if len(why) > 1 else {})}
+    evidence = {"reasons": why} if len(why) > 1 else {}
     if node.state not in (BAD, MISSING):
         return Finding(Status.UNKNOWN, f"{node.state}: {why[0]}{more}", node.name, evidence=evidence, nodes=(node.name,))
     fails = [i.cause for i in node.run.items if i.status == "fail" and not i.waived and i.cause] if node.run else []

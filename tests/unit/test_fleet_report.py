@@ -310,6 +310,15 @@ def test_figures_of_a_run_with_wrong_data_do_not_count(fleet_of: Callable[..., F
     assert len(busbw.values) == 4 and busbw.missing == 1
 
 
+def test_what_fails_is_shown_before_what_is_unknown(fleet_of: Callable[..., Fleet]) -> None:
+    """A text shows so many findings of a check: a missing node must not lie behind hundreds that could not tell."""
+    docs = nodes(80)
+    for doc in docs:
+        doc["verdict"]["status"], doc["verdict"]["text"] = "inconclusive", f"{doc['identity']['host']} could not tell"
+    fleet = fleet_of(*docs, expected=[*(f"n{i}" for i in range(80)), "zz-gone"])
+    assert "zz-gone: no report was given" in deliver.render(command.report(fleet), "text")
+
+
 # Formats and exit codes
 
 
