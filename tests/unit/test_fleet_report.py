@@ -316,7 +316,7 @@ def test_what_fails_is_shown_before_what_is_unknown(fleet_of: Callable[..., Flee
     for doc in docs:
         doc["partial"] = f"interrupted on {doc['identity']['host']}"
     fleet = fleet_of(*docs, expected=[*(f"n{i}" for i in range(80)), "zz-gone"])
-    assert "zz-gone: no report was given" in deliver.render(command.report(fleet), "text")
+    assert "- FAIL [critical] zz-gone: no report was given" in deliver.render(command.report(fleet), "text")
 
 
 # Formats and exit codes
