@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from netdoctor import __version__
-from netdoctor.causes import CAUSES
+from netdoctor.causes import completed, result
 from netdoctor.facts import registry as facts
 from netdoctor.host.base import Host
-from netdoctor.model import CheckResult, Finding, Kind, Report, Severity, Status, Unavailable, Verdict, plain
+from netdoctor.model import CheckResult, Finding, Kind, Report, Status, Unavailable, plain
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
+    from netdoctor.policy import Decide
 
 Progress = Callable[[str], None]
-Decide = Callable[[tuple[CheckResult, ...], Mapping[str, Any]], tuple[tuple[CheckResult, ...], Verdict]]
 
 
 @dataclass
@@ -68,12 +68,7 @@ def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
 
 
 def _complete(spec: CheckSpec, finding: Finding) -> Finding:
-    """Fill in what a check may leave to its declaration."""
-    cause = finding.cause or spec.cause
-    severity = finding.severity
-    if finding.status is Status.FAIL and severity is None:
-        severity = CAUSES[cause].severity if cause in CAUSES else Severity.WARNING
-    return replace(finding, check=spec.id, cause=cause, severity=severity if finding.status is Status.FAIL else None)
+    return completed(finding, spec.id, spec.cause)
 
 
 def needs_fact(spec: CheckSpec, name: str) -> bool:
@@ -99,7 +94,7 @@ def results(work: Work, partial: str | None = None) -> tuple[CheckResult, ...]:
         if found is None:
             found = (_complete(spec, Finding(Status.UNKNOWN, f"not judged: {partial or 'not reached'}")),)
         out.append(CheckResult(spec.id, spec.title, spec.cause, found))
-    return (*out, *work.extra)
+    return (*out, *(result(c.id, c.title, c.cause, c.findings) for c in work.extra))
 
 
 def report(work: Work, decide: Decide, profile: str, partial: str | None = None) -> Report:

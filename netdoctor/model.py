@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 REPORT_SCHEMA: Final = "netdoctor.report/1"
 
@@ -168,7 +168,8 @@ class Finding:
     cost: Cost | None = None
     check: str = ""  # filled by the engine
     waived: str | None = None  # reason, while a waiver holds
-    blocking: bool = True  # False: kept out of the exit code by policy (see policy.py)
+    blocking: bool = True  # False: does not count for the exit code; policy decides it for fails (see policy.py)
+    nodes: tuple[str, ...] = ()  # of a comparison of nodes: whom it is about; none: it cannot be told who is wrong
 
     @property
     def fingerprint(self) -> str:
@@ -197,14 +198,86 @@ class CheckResult:
         return max(worst, key=lambda s: s.rank) if worst else None
 
 
+class Health(str, Enum):
+    """What a verdict says."""
+
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    INCONCLUSIVE = "inconclusive"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The last line: healthy, unhealthy or inconclusive, and the exit code that policy gives it."""
 
-    status: str  # "healthy" | "unhealthy" | "inconclusive"
+    status: Health
     exit_code: int
     text: str
     causes: tuple[str, ...] = ()
+
+
+class Command(str, Enum):
+    """Who judged.  Each has a schema of its own, and something that it must be able to tell (see policy.py)."""
+
+    PREFLIGHT = "preflight"  # also run, allreduce, diagnose: a report about one node
+    LOG = "log"
+    ENV = "env"
+    RAS = "ras"
+    FLEET = "fleet"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+SCHEMAS: Final[Mapping[Command, str]] = {
+    Command.PREFLIGHT: REPORT_SCHEMA,
+    Command.LOG: "netdoctor.log/1",
+    Command.ENV: "netdoctor.env/1",
+    Command.RAS: "netdoctor.ras/1",
+    Command.FLEET: "netdoctor.fleet/1",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A test case of JUnit that is no check: a node of a fleet."""
+
+    group: str
+    name: str
+    kind: str  # "failure", "error"; "": it passed
+    type: str = ""
+    message: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a section adds to an HTML page.  Markup: its maker has escaped every string."""
+
+    body: str = ""
+    beside: str = ""  # not part of the report's own text: what a script shows in its place
+    style: str = ""
+    script: str = ""
+
+
+class Section(Protocol):
+    """What one command has to say beside its findings, as each renderer wants it."""
+
+    def about(self) -> str:
+        """What was looked at: one line under the title."""
+
+    def data(self) -> Mapping[str, Any]:
+        """Members of the JSON document."""
+
+    def text(self) -> Iterable[str]:
+        """Lines between the findings and the verdict."""
+
+    def page(self) -> Page: ...
+
+    def cases(self) -> Iterable[Case]: ...
 
 
 @dataclass(frozen=True)
@@ -220,9 +293,10 @@ class Report:
     runs: tuple[Mapping[str, Any], ...] = ()  # the all-reduces that were run, without their numbers
     volatile: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # time, durations, figures of the runs
     partial: str | None = None  # why the report is not whole (interrupted)
-    schema: str = REPORT_SCHEMA
     inventory: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # what the node has, see netdoctor.inventory
     nodes: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # the other nodes of a common run, empty without one
+    command: Command = Command.PREFLIGHT
+    section: Section | None = None
 
     def findings(self, *statuses: Status) -> tuple[Finding, ...]:
         return tuple(f for c in self.checks for f in c.findings if not statuses or f.status in statuses)

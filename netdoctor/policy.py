@@ -1,8 +1,11 @@
 """What the findings mean for the one who asked: waivers, what a profile requires, the verdict and its exit code.
 
+Every command that judges asks here, and no exit code of a verdict is made anywhere else.
+
 Profiles (what must be *known*; what must not *fail* is ``fail_on``):
 
-default  allreduce.run, where a GPU and a job's torch were found
+default  allreduce.run, where a GPU and a job's torch were found; of a log, of variables, of a running job, of a fleet: that it
+         could be judged at all (log.job, nccl.environment, ras.ranks, fleet.nodes)
 gate     also rdma.dev_infiniband, where PCI shows RDMA hardware
 audit    nothing; the verdict lists what could not be seen
 prolog   nothing, and no all-reduce is run: an inconclusive prolog would drain a healthy node (Slurm drains on any exit but 0)
@@ -17,13 +20,13 @@ audit and prolog exit 0 all the same, so that a typing error in a plugin drains 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
-from netdoctor.causes import CAUSES
-from netdoctor.model import CheckResult, Finding, Severity, Status, Verdict
+from netdoctor.model import CheckResult, Command, Finding, Health, Severity, Status, Verdict
 
 HEALTHY: Final = 0
 UNHEALTHY: Final = 3
@@ -72,10 +75,27 @@ def strictest(order: Sequence[str], first: str, *others: str) -> str:
     return best
 
 
-def required(profile: str, seen: Seen) -> frozenset[str]:
+# The policy with a configuration, as those call it who make reports: results and facts in, results and verdict out.
+Decide = Callable[[tuple[CheckResult, ...], Mapping[str, Any]], tuple[tuple[CheckResult, ...], Verdict]]
+
+# What each command is asked for: it must be able to tell this, unless the profile requires nothing.
+_ASKED: Final = {
+    Command.LOG: "log.job",
+    Command.ENV: "nccl.environment",
+    Command.RAS: "ras.ranks",
+    Command.FLEET: "fleet.nodes",
+}
+FAIL_ON: Final = {Command.ENV: "warning", Command.FLEET: "warning"}  # where nothing is said; of the others it is critical
+
+
+def required(profile: str, seen: Seen, command: Command = Command.PREFLIGHT) -> frozenset[str]:
     """Ids of the checks that must be able to tell (for ``strict`` also every other one: see `decide`)."""
+    if profile in _EQUALLY_LENIENT:
+        return frozenset()
+    if command in _ASKED:
+        return frozenset({_ASKED[command]})
     ids = set()
-    if profile in {"default", "gate", "strict"} and seen.gpu is not False and seen.torch is not False:
+    if seen.gpu is not False and seen.torch is not False:
         ids.add("allreduce.run")
     if profile in {"gate", "strict"} and seen.rdma is not False:
         ids.add("rdma.dev_infiniband")
@@ -87,6 +107,7 @@ def decide(
     profile: str = "default",
     fail_on: str = "critical",
     *,
+    command: Command = Command.PREFLIGHT,
     waivers: Iterable[Waiver] = (),
     disabled: Iterable[str] = (),
     seen: Seen | None = None,
@@ -107,17 +128,17 @@ def decide(
     waivers, off, least = tuple(waivers), frozenset(disabled), Severity(fail_on).rank
     results = tuple(_disabled(c) if c.id in off else c for c in checks)
     asked = frozenset(must)
-    must = (required(profile, seen or Seen()) | asked) - off
+    must = (required(profile, seen or Seen(), command) | asked) - off
     if selected is not None:
         must &= frozenset(selected) | asked
     if profile == "strict":
         must |= {c.id for c in results} - off
     must |= {c.id for c in results if c.id in _LOST} - off
     out = tuple(
-        replace(c, findings=tuple(_weigh(_completed(f, c), waivers, least, c.id in must, today) for f in c.findings))
+        replace(c, findings=tuple(_weigh(f, waivers, least, c.id in must, profile == "strict", today) for f in c.findings))
         for c in results
     )
-    return out, _verdict(out, must, profile, fail_on, partial)
+    return out, _verdict(_weighed(out, must, profile, partial), profile, fail_on, partial)
 
 
 def _disabled(result: CheckResult) -> CheckResult:
@@ -126,71 +147,114 @@ def _disabled(result: CheckResult) -> CheckResult:
     return replace(result, findings=(note,))
 
 
-def _completed(finding: Finding, result: CheckResult) -> Finding:
-    cause = finding.cause or result.cause
-    severity = finding.severity if finding.status is Status.FAIL else None
-    if finding.status is Status.FAIL and severity is None:
-        severity = CAUSES[cause].severity if cause in CAUSES else Severity.WARNING
-    return replace(finding, check=finding.check or result.id, cause=cause, severity=severity)
-
-
-def _weigh(finding: Finding, waivers: Iterable[Waiver], least: int, required: bool, today: datetime.date) -> Finding:
+def _weigh(
+    finding: Finding, waivers: Iterable[Waiver], least: int, required: bool, strict: bool, today: datetime.date
+) -> Finding:
     if finding.status is Status.FAIL:
         fitting = sorted((w for w in waivers if w.covers(finding)), key=lambda w: w.until)
         if fitting and fitting[-1].until >= today:
             return replace(finding, waived=f"{fitting[-1].reason} (until {fitting[-1].until})", blocking=False)
         notes = tuple(f"the waiver ended on {w.until}: {w.reason}" for w in fitting)
-        rank = (finding.severity or Severity.WARNING).rank
-        return replace(finding, waived=None, notes=finding.notes + notes, blocking=rank >= least)
-    if finding.status in {Status.UNKNOWN, Status.ERROR}:
-        return replace(finding, blocking=required)
+        return replace(finding, waived=None, notes=finding.notes + notes, blocking=_rank(finding) >= least)
+    if finding.status in {Status.UNKNOWN, Status.ERROR}:  # one that says itself that it is not in the way is so, unless strict
+        return replace(finding, blocking=required and (finding.blocking or strict))
     return replace(finding, blocking=False)
 
 
-def _verdict(
-    checks: Sequence[CheckResult], must: frozenset[str] | set[str], profile: str, fail_on: str, partial: str | None
-) -> Verdict:
+class Outcome(Enum):
+    """What the findings come to; the first that holds, in this order."""
+
+    FAILED = "something failed, and counts"
+    PARTIAL = "the run is not whole"
+    PLUGINS = "the site's own checks did not all look, and nothing else is in the way"
+    REQUIRED = "what had to be able to tell could not"
+    NOTHING_RAN = "no check ran"
+    NOTHING_TOLD = "no check could tell anything"
+    WELL = "nothing that counts failed"
+
+
+@dataclass(frozen=True)
+class _Weighed:
+    outcome: Outcome
+    checks: tuple[CheckResult, ...]
+    fails: tuple[Finding, ...]  # that are not waived, the worst first
+    blind: tuple[str, ...]  # checks that could not tell, or did not run
+    in_the_way: tuple[str, ...]  # those of them that had to
+
+
+def _weighed(checks: tuple[CheckResult, ...], must: frozenset[str], profile: str, partial: str | None) -> _Weighed:
     findings = [f for c in checks for f in c.findings]
-    fails = sorted((f for f in findings if f.status is Status.FAIL and not f.waived), key=lambda f: -_rank(f))
-    bad = [f for f in fails if f.blocking]
-    causes = tuple(dict.fromkeys(f.cause or "other" for f in fails))
+    fails = tuple(sorted((f for f in findings if f.status is Status.FAIL and not f.waived), key=lambda f: -_rank(f)))
+    absent = sorted(must - {c.id for c in checks})
     blind = [c.id for c in checks if c.status in {Status.UNKNOWN, Status.ERROR} or not c.findings]
-    blind += [f"{name} (did not run)" for name in sorted(must - {c.id for c in checks})]
-    in_the_way = [name for name in blind if name.partition(" ")[0] in must]
-    in_the_way += [c.id for c in checks if c.id in must and c.id not in blind and any(_blind(f) for f in c.findings)]
+    could = {c.id for c in checks if c.id in must and c.findings and not any(_blind(f) for f in c.findings)}
+    in_the_way = [c.id for c in checks if c.id in must - could]
     # "Healthy" claims that something was looked at and right; skips alone do, only where nothing is left open.
-    told = any(c.status in {Status.PASS, Status.FAIL} for c in checks) or (not blind and bool(findings))
-    tail = f" ({partial})" if partial else ""
-    if bad:
-        return Verdict("unhealthy", UNHEALTHY, f"unhealthy: {_counted(fails)}: {_ids(bad + fails)}{tail}", causes)
-    if partial:
-        return Verdict("inconclusive", INCONCLUSIVE, f"inconclusive: the run is not whole: {partial}{_but(fails)}", causes)
-    if in_the_way and _LOST.issuperset(in_the_way):
-        names = ", ".join(f"{f.check}: {f.subject}" for c in checks if c.id in in_the_way for f in c.findings)
-        text = f"inconclusive: the site's own checks did not all look: {names}{_but(fails)}"
-        return Verdict("inconclusive", HEALTHY if profile in _EQUALLY_LENIENT else INCONCLUSIVE, text, causes)
-    if in_the_way:
-        text = f"inconclusive: {', '.join(in_the_way)} could not tell, and profile {profile} requires it{_but(fails)}"
-        return Verdict("inconclusive", INCONCLUSIVE, text, causes)
-    if not told:
-        code = HEALTHY if profile in _EQUALLY_LENIENT and checks else INCONCLUSIVE
-        text = f"inconclusive: nothing passed; could not tell: {', '.join(blind)}" if checks else "inconclusive: no check ran"
-        return Verdict("inconclusive", code, text, causes)
-    passed = sum(c.status is Status.PASS for c in checks)
-    skipped = sum(c.status is Status.SKIP for c in checks)
-    text = f"healthy: {passed} passed, {skipped} skipped"
-    if fails:
-        text = f"nothing failed at {fail_on} or above: {passed} passed, {skipped} skipped, {_counted(fails)}: {_ids(fails)}"
-    waived = sum(bool(f.waived) for f in findings)
-    if waived:
-        text += f", {waived} waived"
-    if blind:
-        text += f"; could not tell: {', '.join(blind)}"
-    return Verdict("healthy", HEALTHY, text, causes)
+    told = any(c.status in {Status.PASS, Status.FAIL} or (c.id in could and c.status is not Status.SKIP) for c in checks)
+    told = told or (not blind and bool(findings))
+    conditions = (
+        (Outcome.FAILED, any(f.blocking for f in fails)),
+        (Outcome.PARTIAL, partial),
+        (Outcome.PLUGINS, in_the_way and not absent and _LOST.issuperset(in_the_way)),
+        (Outcome.REQUIRED, in_the_way or absent),
+        (Outcome.NOTHING_RAN, not checks),
+        (Outcome.NOTHING_TOLD, not told),
+        (Outcome.WELL, True),
+    )
+    missing = tuple(f"{name} (did not run)" for name in absent)
+    return _Weighed(
+        next(outcome for outcome, holds in conditions if holds), checks, fails, (*blind, *missing), (*in_the_way, *missing)
+    )
+
+
+def _verdict(weighed: _Weighed, profile: str, fail_on: str, partial: str | None) -> Verdict:
+    """The words and the exit code of an outcome."""
+    fails, but = weighed.fails, f"; {_counted(weighed.fails)}: {_ids(weighed.fails)}" if weighed.fails else ""
+    lenient = HEALTHY if profile in _EQUALLY_LENIENT else INCONCLUSIVE
+    blind, in_the_way = ", ".join(weighed.blind), ", ".join(weighed.in_the_way)
+    bad_first = sorted(fails, key=lambda f: not f.blocking)
+    health, code, words = {
+        Outcome.FAILED: (
+            Health.UNHEALTHY,
+            UNHEALTHY,
+            f"{_counted(fails)}: {_ids(bad_first)}{f' ({partial})' if partial else ''}",
+        ),
+        Outcome.PARTIAL: (Health.INCONCLUSIVE, INCONCLUSIVE, f"the run is not whole: {partial}{but}"),
+        Outcome.PLUGINS: (Health.INCONCLUSIVE, lenient, f"the site's own checks did not all look: {_lost(weighed)}{but}"),
+        Outcome.REQUIRED: (
+            Health.INCONCLUSIVE,
+            INCONCLUSIVE,
+            f"{in_the_way} could not tell, and profile {profile} requires it{but}",
+        ),
+        Outcome.NOTHING_RAN: (Health.INCONCLUSIVE, INCONCLUSIVE, "no check ran"),
+        Outcome.NOTHING_TOLD: (Health.INCONCLUSIVE, lenient, f"nothing passed; could not tell: {blind}"),
+        Outcome.WELL: (Health.HEALTHY, HEALTHY, _well(weighed, blind)),
+    }[weighed.outcome]
+    text = f"{health}: {words}"
+    if health is Health.HEALTHY and fails:
+        text = f"nothing failed at {fail_on} or above: {words}"
+    return Verdict(health, code, text, tuple(dict.fromkeys(f.cause or "other" for f in fails)))
+
+
+def _well(weighed: _Weighed, blind: str) -> str:
+    passed = sum(c.status is Status.PASS for c in weighed.checks)
+    skipped = sum(c.status is Status.SKIP for c in weighed.checks)
+    waived = sum(bool(f.waived) for c in weighed.checks for f in c.findings)
+    return (
+        f"{passed} passed, {skipped} skipped"
+        + (f", {_counted(weighed.fails)}: {_ids(weighed.fails)}" if weighed.fails else "")
+        + (f", {waived} waived" if waived else "")
+        + (f"; could not tell: {blind}" if blind else "")
+    )
+
+
+def _lost(weighed: _Weighed) -> str:
+    """Plugins by name."""
+    return ", ".join(f"{f.check}: {f.subject}" for c in weighed.checks if c.id in weighed.in_the_way for f in c.findings)
 
 
 def _rank(finding: Finding) -> int:
-    return finding.severity.rank if finding.severity else 0
+    return (finding.severity or Severity.WARNING).rank
 
 
 def _blind(finding: Finding) -> bool:
@@ -199,10 +263,6 @@ def _blind(finding: Finding) -> bool:
 
 def _ids(findings: Iterable[Finding]) -> str:
     return ", ".join(dict.fromkeys(f.check for f in findings))
-
-
-def _but(fails: Sequence[Finding]) -> str:
-    return f"; {_counted(fails)}: {_ids(fails)}" if fails else ""
 
 
 def _counted(fails: Sequence[Finding]) -> str:
@@ -238,7 +298,7 @@ def exit_code(code: int, style: str = "default", verdict: Verdict | None = None,
     if style == "default":
         return code
     table, other = _STYLES[style]
-    if code == HEALTHY and verdict is not None and verdict.status == "inconclusive":
+    if code == HEALTHY and verdict is not None and verdict.status is Health.INCONCLUSIVE:
         return other
     if style == "nagios" and code == UNHEALTHY and worst is not None and worst is not Severity.CRITICAL:
         return 1

@@ -10,9 +10,11 @@ import random
 import sys
 import time
 
-from netdoctor.cli.log import decide
-from netdoctor.cli.log_output import render
-from netdoctor.nccl.diagnosis import diagnose
+from netdoctor.cli.deliver import FORMATS, render
+from netdoctor.cli.log import report
+from netdoctor.cli.setup import decider
+from netdoctor.config.load import Config
+from netdoctor.model import Command
 from netdoctor.nccl.log.parser import Parser
 from tests.unit.test_log_parser import ERAS, PREFIXES
 from tests.unit.test_log_rules import FIRST, SILENT
@@ -81,11 +83,9 @@ def batch(seed: int, count: int, known: list[bytes]) -> int:
         step = dice.choice((1, 7, 300, 65536))
         parser.feed(data[at : at + step * 97])
         at += step * 97
-    facts = parser.facts()
-    findings = diagnose(facts)
-    verdict = decide(findings)
-    for format in ("text", "json", "junit"):
-        text = render(facts, findings, verdict, format)
+    made = report(parser.facts(), decider(Config(), command=Command.LOG))
+    for format in FORMATS:
+        text = render(made, format)
         bad = [c for c in text if (ord(c) < 32 and c != "\n") or 0x7F <= ord(c) < 0xA0]
         assert not bad, f"control characters in {format}: {bad[:5]!r}"
     return len(data)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from netdoctor import engine, live
-from netdoctor.cli import preflight, run, setup
+from netdoctor.cli import deliver, preflight, run, setup
+from netdoctor.cli.options import Options
 from netdoctor.cluster import membership
 from netdoctor.cluster.session import ClusterSession, Limits
 
@@ -19,42 +19,40 @@ if TYPE_CHECKING:
 NODES: Final = "allreduce.nodes"  # runs whatever is selected: without it nobody would say which node is missing
 
 
-def allreduce(given: preflight.Given, place: membership.Given, limits: Limits, only: tuple[str, ...], *, quiet: bool) -> int:
+def allreduce(options: Options, place: membership.Given, limits: Limits) -> int:
     """The exit code; the report of this node has been printed."""
     try:
         if not 0 < limits.wait <= 86400 or not (limits.stall is None or 0 < limits.stall <= 3600):
             raise setup.UsageError("--wait and --stall: seconds, more than 0")
         here = membership.find(place, os.environ)
-        config = setup.configuration(given.config, asdict(given))
-        setup.known_format(given.format, given.exit_style, given.output)
+        config = setup.configuration(options)
+        deliver.check(options)
         setup.become(config)
     except (setup.UsageError, membership.NodesError) as error:
-        return setup.refuse(error, given.format, given.output)
+        return deliver.refuse(error, options)
     if here.local_rank:  # one process looks at each node; it starts the ranks itself
         return run.ask_doctor()
-    code = _look(given, here, replace(limits, budget=config.budget_s or limits.budget), config, only, quiet)
+    code = _look(options, here, replace(limits, budget=config.budget_s or limits.budget), config)
     if here.local_world > 1:
         run.tell_ranks(code, here.local_world - 1)
     return code
 
 
-def _look(given: preflight.Given, here: Nodes, limits: Limits, config: Config, only: tuple[str, ...], quiet: bool) -> int:
-    session = ClusterSession(here, limits, preflight.silent if quiet else preflight.say)
+def _look(options: Options, here: Nodes, limits: Limits, config: Config) -> int:
+    session = ClusterSession(here, limits, preflight.silent if options.quiet else preflight.say)
     try:
-        host = live.look(config, None, everything=not only)
+        host = live.look(config, None, everything=not options.ids)
         try:
-            specs, extra = setup.load_checks(config, (*only, NODES) if only else (), cluster=True)
+            specs, extra = setup.load_checks(config, (*options.ids, NODES) if options.ids else (), cluster=True)
         except setup.UsageError as error:
             host.close()
-            return setup.refuse(error, given.format, given.output)
+            return deliver.refuse(error, options)
         outcome = live.run(
             host, config, specs, extra, host_root=None, allreduce=True, progress=session.progress, cluster=session
         )
     finally:
         session.close("" if session.cluster.run is not None else "ended before the run")
-    decide = setup.decider(config, only, outcome.partial, must=("allreduce.run", NODES))
+    decide = setup.decider(config, options.ids, outcome.partial, must=("allreduce.run", NODES))
     report = engine.report(outcome.work, decide, config.profile, outcome.partial)
-    if given.termination_log is not None:
-        setup.last_words(report, given.termination_log)
-    code = setup.deliver(report, given.format, given.output, given.exit_style, sys.stdout)
+    code = deliver.deliver(report, options)
     return 128 + outcome.signal if outcome.signal else code

@@ -3,42 +3,55 @@
 from __future__ import annotations
 
 import sys
+from typing import Any, Final
 
-from netdoctor.cli import setup
+from netdoctor.cli import deliver, setup
+from netdoctor.cli.options import Options
 
-SCHEMAS = ("report", "log", "env", "fleet")
+SCHEMAS: Final = ("report", "log", "env", "ras", "fleet")
+_SHARED: Final = "report-1.json"  # where finding, check and verdict are defined, once
 
 
-def list_checks(config: str | None, checks_dir: str | None) -> int:
+def list_checks(options: Options) -> int:
     """Print one line a check."""
-    return _told(config, checks_dir, None)
+    return _told(options, None)
 
 
-def explain(id: str, config: str | None, checks_dir: str | None) -> int:
+def explain(id: str, options: Options) -> int:
     """Print what one check, or one cause, is about."""
-    return _told(config, checks_dir, id)
+    return _told(options, id)
 
 
-def _told(config: str | None, checks_dir: str | None, id: str | None) -> int:
+def _told(options: Options, id: str | None) -> int:
     from netdoctor import plugins
     from netdoctor.cli import explain
 
     try:
-        loaded = plugins.load(setup.configuration(config, {"checks_dir": checks_dir}).checks_dir)
+        loaded = plugins.load(setup.configuration(options).checks_dir)
         text = explain.listing(loaded) if id is None else explain.explain(loaded, id)
     except (setup.UsageError, plugins.PluginError, LookupError) as error:
-        print(f"netdoctor: {error.args[0] if error.args else error}", file=sys.stderr)
-        return 2
+        return deliver.refuse(error.args[0] if error.args else error, options)
     print(text, end="" if text.endswith("\n") else "\n")
     return 0
 
 
 def schema(name: str) -> int:
     """Print the JSON Schema of an output."""
-    from importlib.resources import files
+    import json
 
     if name not in SCHEMAS:
         print(f"netdoctor: no schema {name!r}; there are {', '.join(SCHEMAS)}", file=sys.stderr)
         return 2
-    print((files("netdoctor") / "schemas" / f"{name}-1.json").read_text(encoding="utf-8"), end="")
+    print(json.dumps(whole_schema(name), indent=1, ensure_ascii=False))
     return 0
+
+
+def whole_schema(name: str) -> dict[str, Any]:
+    """The schema with what it refers to in the report's, so that it stands alone."""
+    import json
+    from importlib.resources import files
+
+    folder = files("netdoctor") / "schemas"
+    shared = json.loads((folder / _SHARED).read_text(encoding="utf-8"))
+    text = (folder / f"{name}-1.json").read_text(encoding="utf-8").replace(f"{_SHARED}#/", "#/")
+    return {**json.loads(text), "$defs": shared["$defs"]}

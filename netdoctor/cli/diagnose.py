@@ -4,39 +4,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from netdoctor.cli import setup
+from netdoctor.cli import deliver, setup
+from netdoctor.cli.options import Options
 from netdoctor.config.load import Config
 from netdoctor.snapshot.diagnose import diagnose
 from netdoctor.snapshot.snapshot import Snapshot, SnapshotError, loads
 
 
-def run(
-    file: str,
-    only: tuple[str, ...],
-    profile: str | None,
-    fail_on: str | None,
-    format: str | None,
-    output: str | None,
-    checks_dir: str | None,
-    exit_style: str | None,
-) -> int:
+def run(options: Options, file: str) -> int:
     """The exit code of the report that is printed."""
     try:
-        setup.known_format(format, exit_style, output)
+        deliver.check(options)
         snapshot = _read(file)
-        config = setup.configuration(None, _given(snapshot.policy, profile, fail_on, checks_dir))
+        config = setup.configuration(_with_choices(options, snapshot.policy))
         config = _with_policy(config, snapshot.policy)
-        chosen = only or snapshot.selected
-        specs, extra = setup.load_checks(config, only, cluster="Cluster" in snapshot.runs)
+        specs, extra = setup.load_checks(config, options.ids, cluster="Cluster" in snapshot.runs)
     except setup.UsageError as error:
-        return setup.refuse(error, format, output)
+        return deliver.refuse(error, options)
     except (SnapshotError, OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
-        return setup.refuse(SnapshotError(f"{file}: {why}"), format, output)
-    decide = setup.decider(config, chosen, snapshot.partial)
-    return setup.deliver(diagnose(snapshot, specs, decide, config.profile, extra), format, output, exit_style)
+        return deliver.refuse(SnapshotError(f"{file}: {why}"), options)
+    decide = setup.decider(config, options.ids or snapshot.selected, snapshot.partial)
+    return deliver.deliver(diagnose(snapshot, specs, decide, config.profile, extra), options)
 
 
 def _read(file: str) -> Snapshot:
@@ -46,18 +38,14 @@ def _read(file: str) -> Snapshot:
         return loads(stream.read())
 
 
-def _given(policy: Mapping[str, Any], profile: str | None, fail_on: str | None, checks_dir: str | None) -> dict[str, Any]:
+def _with_choices(options: Options, policy: Mapping[str, Any]) -> Options:
     """The command line wins, then what held where the snapshot was taken."""
-    return {
-        "profile": profile or policy.get("profile"),
-        "fail_on": fail_on or policy.get("fail_on"),
-        "checks_dir": checks_dir,
-    }
+    profile, fail_on = options.profile or policy.get("profile"), options.fail_on or policy.get("fail_on")
+    return replace(options, profile=profile, fail_on=fail_on)
 
 
 def _with_policy(config: Config, policy: Mapping[str, Any]) -> Config:
     """Waivers and disabled checks of the place where the snapshot was taken."""
-    from dataclasses import replace
     from datetime import date
 
     from netdoctor.policy import Waiver

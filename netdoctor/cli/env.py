@@ -1,78 +1,62 @@
-"""``netdoctor env``: every NCCL, torch, Gloo, UCX and libfabric variable judged, of this shell or of a file.
-
-Exit codes: 0 nothing failed, 3 something failed (at `fail_on` or above), 4 something could not be told, 2 bad usage.
-"""
+"""``netdoctor env``: every NCCL, torch, Gloo, UCX and libfabric variable judged, of this shell or of a file."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from netdoctor.cli.errors import missing, usage
-from netdoctor.model import Finding, Fix, Kind, Severity, Status
+from netdoctor.cli import deliver, setup
+from netdoctor.cli.options import Options
+from netdoctor.model import Command, Finding, Fix, Kind, Report, Severity, Status
 
 if TYPE_CHECKING:
     from netdoctor.facts.nccl_version import Version
-    from netdoctor.variables.catalogue import Variable
+    from netdoctor.policy import Decide
     from netdoctor.variables.files import Parsed
 
-SCHEMA: Final = "netdoctor.env/1"
-FORMATS: Final = ("text", "json", "junit")
-OK, UNHEALTHY, INCONCLUSIVE = 0, 3, 4
 
-
-def run(
-    files: Sequence[str] = (),
-    version: str | None = None,
-    explain: str | None = None,
-    format: str = "text",
-    *,
-    fail_on: str = "warning",
-    color: bool = False,
-) -> int:
+def run(options: Options, files: Sequence[str] = (), version: str | None = None) -> int:
     """Judge the variables of `files` ("-" is stdin), or of this process and its nccl.conf; print; return the exit code."""
+    try:
+        deliver.check(options, Command.ENV)
+        config = setup.configuration(options, Command.ENV)
+        nccl = parsed_version(version)
+        if files:
+            findings = [finding for path in files for finding in judge_file(path, _read(path), nccl)]
+        else:
+            findings, nccl = judge_here(nccl)
+    except setup.UsageError as error:
+        return deliver.refuse(error, options)
+    decide = setup.decider(config, command=Command.ENV)
+    return deliver.deliver(report(findings, files, nccl, decide, config.profile), options)
+
+
+def report(
+    findings: Sequence[Finding], files: Sequence[str], version: Version | None, decide: Decide, profile: str = "default"
+) -> Report:
+    """The report of these findings, with the check and the fingerprints that preflight has."""
+    from netdoctor import __version__
+    from netdoctor.causes import result
+    from netdoctor.report.env_section import EnvironmentSection
+    from netdoctor.variables.catalogue import newest
+
+    found = findings or [Finding(Status.PASS, "no variable of NCCL, torch, Gloo, UCX or libfabric is set: the defaults hold")]
+    check = result("nccl.environment", "Every NCCL variable is read and does what it says", "env_misuse", found)
+    in_order = tuple(dict.fromkeys(f.subject for f in findings if f.status is Status.PASS))
+    section = EnvironmentSection(tuple(files), version, newest(), in_order)
+    checks, verdict = decide((check,), {})
+    return Report(__version__, {}, {}, profile, checks, verdict, command=Command.ENV, section=section)
+
+
+def parsed_version(version: str | None) -> Version | None:
+    """Raises UsageError."""
     from netdoctor.facts.nccl_version import parse
 
     nccl = parse(version) if version else None
     if version and nccl is None:
-        return usage(f"--nccl: not a version: {version!r} (2.27.5 is one)")
-    if format not in FORMATS:
-        return usage(f"--format: must be one of {', '.join(FORMATS)}, not {format!r}")
-    if fail_on not in [one.value for one in Severity]:
-        return usage("--fail-on: must be info, warning or critical")
-    if words := missing(format):
-        return usage(words)
-    if explain is not None:
-        return _explain(explain, nccl)
-    findings: list[Finding] = []
-    if files:
-        for path in files:
-            text = _read(path)
-            if isinstance(text, OSError):
-                return usage(f"{path}: {text.strerror or text}")
-            findings += judge_file(path, text, nccl)
-    else:
-        found, nccl = judge_here(nccl)
-        findings += found
-    from netdoctor.cli.env_output import render
-
-    findings = [replace(one, check="nccl.environment") for one in findings]  # one fingerprint here and in preflight
-    code = exit_code(findings, Severity(fail_on))
-    sys.stdout.write(render(findings, files, nccl, code, format, color))
-    return code
-
-
-def exit_code(findings: Iterable[Finding], fail_on: Severity) -> int:
-    """3 before 4 before 0: a fail is the greater news."""
-    code = OK
-    for one in findings:
-        if one.status is Status.FAIL and (one.severity or Severity.WARNING).rank >= fail_on.rank:
-            return UNHEALTHY
-        if one.status in (Status.UNKNOWN, Status.ERROR) and one.blocking:
-            code = INCONCLUSIVE
-    return code
+        raise setup.UsageError(f"--nccl: not a version: {version!r} (2.27.5 is one)")
+    return nccl
 
 
 def judge_file(path: str, text: str, version: Version | None) -> list[Finding]:
@@ -193,7 +177,7 @@ def _hcas(host: Any) -> tuple[str, ...] | None:
     return () if found.kind == Kind.ABSENT and not isinstance(there, Unavailable) and "net" in there else None
 
 
-def _read(path: str) -> str | OSError:
+def _read(path: str) -> str:
     from netdoctor.variables.files import MAX_TEXT
 
     try:
@@ -202,16 +186,4 @@ def _read(path: str) -> str | OSError:
         with open(path, encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             return file.read(MAX_TEXT)
     except OSError as error:
-        return error
-
-
-def _explain(name: str, version: Version | None) -> int:
-    from netdoctor.cli.env_output import explained
-    from netdoctor.variables import catalogue
-
-    row: Variable | None = catalogue.lookup(name) or catalogue.lookup(name.upper())
-    if row is None:
-        near = catalogue.closest(name.upper())
-        return usage(f"--explain: {name!r} is not in the catalogue" + (f"; did you mean {near}?" if near else ""))
-    sys.stdout.write(explained(row, version))
-    return OK
+        raise setup.UsageError(f"{path}: {error.strerror or error}") from None

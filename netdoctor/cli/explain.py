@@ -59,8 +59,8 @@ def explain(loaded: Loaded, id: str) -> str:
     spec = next((s for s in loaded.specs if s.id == id), None)
     if spec is not None:
         return _text(_check(spec, loaded.sources.get(id, "")))
-    if id in CAUSES:
-        return _text(_cause(CAUSES[id]))
+    if (cause := id.removeprefix("log.")) in CAUSES:  # of a log each cause is a check
+        return _text(_cause(CAUSES[cause]))
     if id in _ELSEWHERE:
         return _text(iter(_ELSEWHERE[id]))
     known = [*(s.id for s in loaded.specs), *CAUSES, *_ELSEWHERE]

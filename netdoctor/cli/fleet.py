@@ -4,115 +4,101 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
-from netdoctor.cli.errors import usage
-from netdoctor.model import Severity
+from netdoctor.cli import deliver, setup
+from netdoctor.cli.options import Options
+from netdoctor.model import Command, Report
 
-FORMATS: Final = ("text", "json", "html", "junit", "prometheus")
-_BY_SUFFIX: Final = {".json": "json", ".xml": "junit", ".html": "html", ".htm": "html", ".txt": "text", ".prom": "prometheus"}
+if TYPE_CHECKING:
+    from netdoctor.fleet.report import Fleet
+
+PASSING: Final = "passing_nodes.txt"
+FAILING: Final = "failing_nodes.txt"
 
 
-def run(
-    paths: Sequence[str],
-    expected: str | None = None,
-    format: str | None = None,
-    out: str | None = None,
-    lists: str | None = None,
-    fail_on: str | None = None,
-    quiet: bool = False,
-) -> int:
+def run(options: Options, paths: Sequence[str], expected: str | None = None, folder: str | None = None) -> int:
     """Read the reports in `paths` (files, directories), print the fleet's report, and return the exit code.
 
-    `expected`: file with the names that must be there.  `format`: one of `FORMATS` (default: text on stdout, by suffix for a
-    file).  `out`: file for the report, stdout then stays empty.  `lists`: directory for the files passing_nodes.txt and
-    failing_nodes.txt.
-    `fail_on`: lowest severity of a comparison that makes a node bad (default warning).
-
-    0 every node is good; 2 bad usage; 3 a node is bad or missing, or nodes do not fit together; 4 something could not be told.
+    `expected`: file with the names that must be there.  `folder`: where the lists of passing and failing nodes go.
     """
-    from netdoctor.fleet.read import expected_names, read
+    from netdoctor.fleet.read import read
     from netdoctor.fleet.report import examine
-    from netdoctor.report import terminal
-    from netdoctor.report.extras import MissingExtraError
 
-    chosen = format or (_BY_SUFFIX.get(os.path.splitext(out)[1].lower(), "text") if out else "text")
-    if chosen not in FORMATS:
-        return usage(f"--format: must be one of {', '.join(FORMATS)}, not {chosen!r}")
     try:
-        severity = Severity(fail_on or "warning")
-    except ValueError:
-        return usage(f"--fail-on: must be info, warning or critical, not {fail_on!r}")
-    if not paths:
-        return usage("no report given: name files or directories")
-    try:
-        names = expected_names(expected) if expected is not None else None
-        reading = read(paths, None if quiet else _progress)
+        deliver.check(options, Command.FLEET)
+        config = setup.configuration(options, Command.FLEET)
+        names = _names(expected)
+        if not paths:
+            raise setup.UsageError("no report given: name files or directories")
+        reading = read(paths, None if options.quiet else _progress)
     except FileNotFoundError as error:
-        return usage(f"{error.filename or error}: no such file or directory")
+        return deliver.refuse(f"{error.filename or error}: no such file or directory", options)
     except (OSError, ValueError) as error:
-        return usage(str(error))
+        return deliver.refuse(error, options)
+    fleet = examine(reading, names, setup.decider(config, command=Command.FLEET))
+    failed = _write(fleet, folder) if folder is not None else 0
+    return deliver.deliver(report(fleet, config.profile), options) or failed
+
+
+def report(fleet: Fleet, profile: str = "default") -> Report:
+    """The one report of many nodes."""
+    from netdoctor import __version__
+    from netdoctor.report.fleet_section import FleetSection
+
+    section = FleetSection(fleet)
+    return Report(__version__, {}, {}, profile, fleet.checks, fleet.verdict, command=Command.FLEET, section=section)
+
+
+def _names(path: str | None) -> list[str] | None:
+    from netdoctor.fleet.read import expected_names
+
+    names = expected_names(path) if path is not None else None
     if names == []:
-        return usage(f"--expected {expected}: there is no name in it")
-    fleet = examine(reading, names, severity)
-    try:
-        text = render(fleet, chosen, colour=out is None and terminal.colour(sys.stdout, os.environ))
-    except MissingExtraError as error:
-        return usage(str(error))
-    failed = _deliver(text, out)
-    if lists is not None:
-        failed |= _lists(fleet, lists)
-    return fleet.exit_code or failed
-
-
-def render(fleet: object, format: str, colour: bool = False) -> str:
-    """The fleet's report in one format."""
-    import importlib
-
-    module = importlib.import_module({"json": "netdoctor.fleet.jsondoc"}.get(format, f"netdoctor.fleet.{format}"))
-    function: Callable[..., str] = module.render
-    return function(fleet, colour=colour) if format == "text" else function(fleet)
+        raise setup.UsageError(f"--expected {path}: there is no name in it")
+    return names
 
 
 def _progress(files: int) -> None:
     print(f"netdoctor: {files:,} files read", file=sys.stderr)
 
 
-def _deliver(text: str, out: str | None) -> int:
-    """0, or 1 where the report could not be written (said on stderr)."""
-    from netdoctor.process import files as output
+def lists(fleet: Fleet) -> tuple[dict[str, str], list[str]]:
+    """({file name: content}, names left out because of what they are): names that a scheduler or a script may take as they are.
 
-    try:
-        if out is None:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        else:
-            output.write(out, text)
-    except BrokenPipeError:
-        raise
-    except (OSError, output.OutputError) as error:
-        print(f"netdoctor: the report could not be written: {error}", file=sys.stderr)
-        return 1
-    return 0
+    A name is listed only if it is harmless (letters, digits, dot, underscore, hyphen; no leading hyphen) and, where a list of
+    expected nodes was given, on that list.  Nodes of which nothing could be told are on neither list.
+    """
+    from netdoctor.fleet.nodes import BAD, FLAKY, GOOD, MISSING, UNKNOWN, safe_name
+
+    states: dict[str, set[str]] = {}
+    left_out = []
+    for node in fleet.nodes:
+        name = node.name
+        if node.run is not None and not safe_name(name):
+            name = node.run.host  # pods of one node, and machines that share a name, are one line
+        if safe_name(name) and node.expected is not False:
+            states.setdefault(name, set()).add(node.state)
+        elif node.state != UNKNOWN:
+            left_out.append(node.name)
+    passing = "".join(f"{name}\n" for name, have in states.items() if have == {GOOD})
+    failing = "".join(f"{name}\n" for name, have in states.items() if have & {BAD, FLAKY, MISSING})
+    return {PASSING: passing, FAILING: failing}, left_out
 
 
-def _lists(fleet: object, folder: str) -> int:
-    from netdoctor.fleet.lists import lists
+def _write(fleet: Fleet, folder: str) -> int:
+    """0, or `deliver.BROKEN` with a line on stderr."""
     from netdoctor.fleet.nodes import count, shown
-    from netdoctor.fleet.report import Fleet
 
-    assert isinstance(fleet, Fleet)
     files, left_out = lists(fleet)
-    failed = 0
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         print(f"netdoctor: --lists {folder}: {error.strerror}", file=sys.stderr)
-        return 1
-    for name, text in files.items():
-        failed |= _deliver(text, os.path.join(folder, name))
+        return deliver.BROKEN
+    failed = [deliver.write(os.path.join(folder, name), text) for name, text in files.items()]
     if left_out:
         words = shown([repr(name) for name in left_out], 4)
         print(f"netdoctor: {count(len(left_out), 'name')} not listed, no host name or not expected: {words}", file=sys.stderr)
-    return failed
+    return max(failed)

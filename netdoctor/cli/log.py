@@ -1,54 +1,64 @@
-"""``netdoctor log FILE… | DIR | -``: what a NCCL log says, and the cause of what went wrong.
-
-Exit codes: 0 nothing failed at or above `fail_on`, 2 bad usage, 3 something failed, 4 the log cannot tell.
-"""
+"""``netdoctor log FILE… | DIR | -``: what a NCCL log says, and the cause of what went wrong."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from netdoctor.cli.errors import missing, usage
-from netdoctor.model import Finding, Severity, Status, Verdict
+from netdoctor.cli import deliver, setup
+from netdoctor.cli.options import Options
+from netdoctor.model import CheckResult, Command, Finding, Report, Status
 
 if TYPE_CHECKING:
     from netdoctor.nccl.log.facts import LogFacts
+    from netdoctor.policy import Decide
 
-FORMATS: Final = ("text", "json", "junit")
-OK, UNHEALTHY, INCONCLUSIVE = 0, 3, 4
 _BLOCK: Final = 1 << 20
 _MAX_FILES: Final = 65536
 
 
-def run(paths: Sequence[str], format: str = "text", *, fail_on: str = "critical", color: bool = False) -> int:
+def run(options: Options, paths: Sequence[str]) -> int:
     """Read the logs of one job ("-" is stdin; directories with all that is in them), print, return the exit code."""
-    if format not in FORMATS:
-        return usage(f"--format: must be one of {', '.join(FORMATS)}, not {format!r}")
-    if fail_on not in [one.value for one in Severity]:
-        return usage("--fail-on: must be info, warning or critical")
-    if words := missing(format):
-        return usage(words)
-    if not paths:
-        return usage("give a file, a directory, or - for stdin")
+    try:
+        deliver.check(options, Command.LOG)
+        config = setup.configuration(options, Command.LOG)
+        if not paths:
+            raise setup.UsageError("give a file, a directory, or - for stdin")
+        facts = read(paths)
+    except setup.UsageError as error:
+        return deliver.refuse(error, options)
+    return deliver.deliver(report(facts, setup.decider(config, command=Command.LOG), config.profile), options)
+
+
+def report(facts: LogFacts, decide: Decide, profile: str = "default") -> Report:
+    """The report of what a log says."""
+    from netdoctor import __version__
     from netdoctor.nccl.diagnosis import diagnose
+    from netdoctor.report.log_section import LogSection
 
-    facts = read(paths)
-    if isinstance(facts, str):
-        return usage(facts)
-    findings = diagnose(facts)
-    verdict = decide(findings, Severity(fail_on))
-    from netdoctor.cli.log_output import render
-
-    text = render(facts, findings, verdict, format, color)
-    sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
-    sys.stdout.flush()
-    return verdict.exit_code
+    checks, verdict = decide(results(diagnose(facts)), {})
+    return Report(__version__, {}, {}, profile, checks, verdict, command=Command.LOG, section=LogSection(facts))
 
 
-def read(paths: Sequence[str]) -> LogFacts | str:
-    """The facts of all files together, or what is wrong with one of them."""
+def results(findings: Sequence[Finding]) -> tuple[CheckResult, ...]:
+    """A check a cause, and one of whether the log could tell at all."""
+    from netdoctor.causes import CAUSES, result
+
+    fails = [f for f in findings if f.status is Status.FAIL]
+    job = [f for f in findings if f.status is not Status.FAIL] or [Finding(Status.PASS, "the log shows what failed")]
+    causes = dict.fromkeys(f.cause or "other" for f in fails)
+    return (
+        *(
+            result(f"log.{cause}", f"No sign of: {CAUSES[cause].title}", cause, [f for f in fails if f.cause == cause])
+            for cause in causes
+        ),
+        result("log.job", "The log shows how the job went", "other", job),
+    )
+
+
+def read(paths: Sequence[str]) -> LogFacts:
+    """The facts of all files together.  Raises UsageError."""
     from netdoctor.nccl.log.parser import Parser
 
     parser = Parser()
@@ -59,24 +69,8 @@ def read(paths: Sequence[str]) -> LogFacts | str:
             for block in _blocks(path):
                 parser.feed(block)
     except (OSError, EOFError) as error:
-        return f"{path}: {getattr(error, 'strerror', None) or error}"
+        raise setup.UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     return parser.facts()
-
-
-def decide(findings: Iterable[Finding], fail_on: Severity = Severity.CRITICAL) -> Verdict:
-    """3 before 4 before 0: a fail is the greater news."""
-    from netdoctor.causes import CAUSES
-
-    findings = tuple(findings)
-    fails = [f for f in findings if f.status is Status.FAIL]
-    causes = tuple(dict.fromkeys(f.cause or "other" for f in fails))
-    if any((f.severity or Severity.WARNING).rank >= fail_on.rank for f in fails):
-        return Verdict("unhealthy", UNHEALTHY, f"likeliest cause: {CAUSES[causes[0]].title} ({causes[0]})", causes)
-    if any(f.status in (Status.UNKNOWN, Status.ERROR) for f in findings):
-        return Verdict("inconclusive", INCONCLUSIVE, "this log cannot tell", causes)
-    if fails:
-        return Verdict("healthy", OK, f"nothing broke; worth mending: {CAUSES[causes[0]].title} ({causes[0]})", causes)
-    return Verdict("healthy", OK, "this log shows nothing wrong", causes)
 
 
 def _expand(paths: Sequence[str]) -> Iterator[str]:

@@ -1,64 +1,126 @@
-"""The options of the command line that several commands share: names, variables and help in one place."""
+"""The options of the command line that commands share: one dataclass, from which typer's signatures are built."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
-Texts = list[str] | None
 Text = str | None
+Texts = list[str] | None
 
-OnlyOption = Annotated[
-    Texts, typer.Option("--only", metavar="ID", envvar="NETDOCTOR_ONLY", help="Run these checks only (repeat, or a,b).")
-]
-ConfigOption = Annotated[Text, typer.Option("--config", metavar="FILE", help="Configuration (YAML).")]
-ProfileOption = Annotated[Text, typer.Option(help="default, gate, audit, prolog or strict: what must be able to tell.")]
-FailOnOption = Annotated[Text, typer.Option(help="Lowest severity that counts as unhealthy: info, warning, critical.")]
-StricterOption = Annotated[Text, typer.Option("--fail-on", help="As in preflight; default here: warning.")]
-FormatOption = Annotated[Text, typer.Option("--format", "-f", envvar="NETDOCTOR_FORMAT", help="text, json, junit, brief, html")]
-PlainFormatOption = Annotated[Text, typer.Option("--format", "-f", help="text, json or junit.")]
-RasFormatOption = Annotated[Text, typer.Option("--format", "-f", help="text or json.")]
-FleetFormatOption = Annotated[Text, typer.Option("--format", "-f", help="text, json, junit, html or prometheus.")]
-OutputOption = Annotated[
-    Text,
-    typer.Option(
-        "--output", "-o", metavar="FILE", envvar="NETDOCTOR_OUTPUT", help="Also write the report here, by suffix (else JSON)."
-    ),
-]
-TerminationOption = Annotated[
-    Text,
-    typer.Option(
-        metavar="FILE",
-        envvar="NETDOCTOR_TERMINATION_LOG",
-        help="Also write what is wrong here in at most 4096 bytes (a pod's /dev/termination-log).",
-    ),
-]
-BriefOption = Annotated[bool, typer.Option("--brief", envvar="NETDOCTOR_BRIEF", help="One line of at most 200 characters.")]
-ChecksDirOption = Annotated[Text, typer.Option(metavar="DIR", help="Drop-in checks, besides /etc/netdoctor/checks.d.")]
-PythonOption = Annotated[Text, typer.Option(metavar="PATH", help="The job's Python.")]
-UserOption = Annotated[Text, typer.Option(metavar="NAME", help="Look and run as this user (root only).")]
-VantageOption = Annotated[Text, typer.Option(help="job: this is the job's own context; node: it is not.")]
-RootOption = Annotated[
-    Text,
-    typer.Option("--host-root", metavar="DIR", envvar="NETDOCTOR_HOST_ROOT", help="A mounted host of the same kernel."),
-]
-NoAllreduceOption = Annotated[
-    bool, typer.Option("--no-allreduce", envvar="NETDOCTOR_NO_ALLREDUCE", help="Look only; run nothing.")
-]
-BudgetOption = Annotated[
-    float | None, typer.Option("--budget", metavar="SECONDS", envvar="NETDOCTOR_BUDGET", help="For the all-reduces, in all.")
-]
-ExitStyleOption = Annotated[
-    Text, typer.Option(envvar="NETDOCTOR_EXIT_STYLE", help="nagios or npd: translate the exit code at the very end.")
-]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", envvar="NETDOCTOR_QUIET", help="No progress on stderr.")]
-PseudonymiseOption = Annotated[
-    bool, typer.Option("--pseudonymise", help="Give host, user, folders, addresses and GPUs other names.")
-]
-PseudonymKeyOption = Annotated[
-    Text, typer.Option("--pseudonym-key", metavar="FILE", help="The same names in every snapshot made with this key.")
-]
-ImportTreeOption = Annotated[
-    Text, typer.Option("--import-tree", metavar="DIR", help="Record a tree of files of another machine instead of this one.")
-]
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line said; None: nothing.  A command has those that it names in `takes`."""
+
+    only: Annotated[
+        Texts, typer.Option("--only", metavar="ID", envvar="NETDOCTOR_ONLY", help="Run these checks only (repeat, or a,b).")
+    ] = None
+    config: Annotated[Text, typer.Option(metavar="FILE", help="Configuration (YAML).")] = None
+    profile: Annotated[Text, typer.Option(help="default, gate, audit, prolog or strict: what must be able to tell.")] = None
+    fail_on: Annotated[
+        Text,
+        typer.Option(
+            help="Lowest severity that counts as unhealthy: info, warning, critical (the default; of env and fleet: warning)."
+        ),
+    ] = None
+    format: Annotated[
+        Text,
+        typer.Option(
+            "--format", "-f", envvar="NETDOCTOR_FORMAT", help="text, json, junit, brief, html; of fleet also prometheus."
+        ),
+    ] = None
+    output: Annotated[
+        Text,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            envvar="NETDOCTOR_OUTPUT",
+            help="Also write the report here, by suffix (else JSON).",
+        ),
+    ] = None
+    brief: Annotated[bool, typer.Option("--brief", envvar="NETDOCTOR_BRIEF", help="One line of at most 200 characters.")] = (
+        False
+    )
+    checks_dir: Annotated[Text, typer.Option(metavar="DIR", help="Drop-in checks, besides /etc/netdoctor/checks.d.")] = None
+    python: Annotated[Text, typer.Option(metavar="PATH", help="The job's Python.")] = None
+    user: Annotated[Text, typer.Option(metavar="NAME", help="Look and run as this user (root only).")] = None
+    vantage: Annotated[Text, typer.Option(help="job: this is the job's own context; node: it is not.")] = None
+    host_root: Annotated[
+        Text,
+        typer.Option("--host-root", metavar="DIR", envvar="NETDOCTOR_HOST_ROOT", help="A mounted host of the same kernel."),
+    ] = None
+    no_allreduce: Annotated[
+        bool, typer.Option("--no-allreduce", envvar="NETDOCTOR_NO_ALLREDUCE", help="Look only; run nothing.")
+    ] = False
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget", metavar="SECONDS", envvar="NETDOCTOR_BUDGET", help="For the all-reduces, in all."),
+    ] = None
+    exit_style: Annotated[
+        Text, typer.Option(envvar="NETDOCTOR_EXIT_STYLE", help="nagios or npd: translate the exit code at the very end.")
+    ] = None
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", envvar="NETDOCTOR_QUIET", help="No progress on stderr.")] = False
+    termination_log: Annotated[
+        Text,
+        typer.Option(
+            metavar="FILE",
+            envvar="NETDOCTOR_TERMINATION_LOG",
+            help="Also write what is wrong here in at most 4096 bytes (a pod's /dev/termination-log).",
+        ),
+    ] = None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The checks of --only."""
+        return tuple(part.strip() for text in self.only or () for part in text.split(",") if part.strip())
+
+    @property
+    def form(self) -> str | None:
+        """The format, however it was asked for."""
+        return "brief" if self.brief else self.format
+
+    def overrides(self) -> dict[str, Any]:
+        """What of it the configuration has, too, by the configuration's keys."""
+        return {key: getattr(self, name) for name, key in _KEYS.items()}
+
+
+_KEYS: Final = {
+    name: {"budget": "budget_s"}.get(name, name)
+    for name in ("profile", "fail_on", "checks_dir", "python", "user", "vantage", "budget")
+}
+JUDGED: Final = ("config", "profile", "fail_on")
+TOLD: Final = ("format", "output", "brief")
+LOOKED: Final = ("checks_dir", "python", "user", "vantage", "host_root", "no_allreduce", "budget", "quiet")
+
+
+def takes(*names: str) -> Callable[[Callable[..., int]], Callable[..., None]]:
+    """Give a command `options` with these fields, beside parameters of its own; what it returns is the exit code."""
+    hints = get_type_hints(Options, include_extras=True)
+    defaults = {field.name: field.default for field in fields(Options)}
+
+    def wrap(command: Callable[..., int]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "options"]
+        shared = [
+            inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=defaults[n], annotation=hints[n])
+            for n in names
+        ]
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            options = Options(**{name: given.pop(name) for name in names})
+            raise typer.Exit(command(**given, options=options))
+
+        # What typer reads in the place of the function's own.
+        run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in (*own, *shared)}
+        del run.__wrapped__
+        return run
+
+    return wrap

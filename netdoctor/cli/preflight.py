@@ -5,87 +5,77 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
+from typing import TextIO
 
 from netdoctor import __version__, engine, live
-from netdoctor.cli import setup
+from netdoctor.cli import deliver, setup
+from netdoctor.cli.options import Options
 from netdoctor.config.load import Config
 from netdoctor.process import signals
 
 
-@dataclass(frozen=True)
-class Given:
-    """What the command line said; None: nothing."""
-
-    config: str | None = None
-    profile: str | None = None
-    fail_on: str | None = None
-    format: str | None = None
-    output: str | None = None
-    checks_dir: str | None = None
-    python: str | None = None
-    user: str | None = None
-    vantage: str | None = None
-    budget: float | None = None
-    exit_style: str | None = None
-    termination_log: str | None = None
+def preflight(options: Options) -> int:
+    """The exit code of the report of this node, which has been printed."""
+    return _report(options, sys.stdout)
 
 
-def run(
-    given: Given,
-    only: tuple[str, ...],
-    host_root: str | None,
-    *,
-    allreduce: bool,
-    quiet: bool = False,
-    snapshot_to: str | None = None,
-    pseudonyms: bytes | None = None,
-    in_job: bool = False,
-    program: str | None = None,
-) -> int:
-    """The exit code; the report has been printed, or the snapshot written.
+def before_the_job(options: Options, program: str) -> int:
+    """The same from the job's own process, which then becomes `program`: what that prints is the job's, so this is stderr's."""
+    return _report(options, sys.stderr, vantage="wrapper", command=program)
 
-    `in_job`: this is the job's own process, which then becomes `program`.
-    """
+
+def _report(options: Options, to: TextIO, **of_the_job: str) -> int:
     try:
-        config = setup.configuration(given.config, asdict(given))
-        setup.known_format(given.format, given.exit_style, given.output)
-        if host_root is not None and not os.path.isdir(host_root):
-            raise setup.UsageError(f"--host-root: {host_root}: no such directory")
-        if in_job:
-            config = replace(config, vantage="wrapper", command=program)
-        setup.become(config)
+        deliver.check(options)
+        config, outcome = _look(options, **of_the_job)
     except setup.UsageError as error:
-        return setup.refuse(error, given.format, given.output)
-    host = live.look(config, host_root, everything=not only)
-    try:
-        specs, extra = setup.load_checks(config, only)
-    except setup.UsageError as error:
-        host.close()
-        return setup.refuse(error, given.format, given.output)
-    progress = silent if quiet else say
-    outcome = live.run(host, config, specs, extra, host_root=host_root, allreduce=allreduce, progress=progress)
-    if snapshot_to is not None:
-        return _keep(outcome, config, only, snapshot_to, pseudonyms)
-    report = engine.report(outcome.work, setup.decider(config, only, outcome.partial), config.profile, outcome.partial)
-    # What the job prints is the job's: there the report goes to stderr.
-    if given.termination_log is not None:
-        setup.last_words(report, given.termination_log)
-    code = setup.deliver(report, given.format, given.output, given.exit_style, sys.stderr if in_job else sys.stdout)
+        return deliver.refuse(error, options)
+    report = engine.report(outcome.work, setup.decider(config, options.ids, outcome.partial), config.profile, outcome.partial)
+    code = deliver.deliver(report, options, to)
     number = outcome.signal or signals.pending()
     return 128 + number if number else code
 
 
-def _keep(outcome: live.Outcome, config: Config, only: tuple[str, ...], path: str, pseudonyms: bytes | None) -> int:
+def _look(options: Options, **of_the_job: str) -> tuple[Config, live.Outcome]:
+    """Raises UsageError before anything is looked at."""
+    config = replace(setup.configuration(options), **of_the_job)  # type: ignore[arg-type]
+    if options.host_root is not None and not os.path.isdir(options.host_root):
+        raise setup.UsageError(f"--host-root: {options.host_root}: no such directory")
+    setup.become(config)
+    host = live.look(config, options.host_root, everything=not options.ids)
+    try:
+        specs, extra = setup.load_checks(config, options.ids)
+    except setup.UsageError:
+        host.close()
+        raise
+    outcome = live.run(
+        host,
+        config,
+        specs,
+        extra,
+        host_root=options.host_root,
+        allreduce=not options.no_allreduce,
+        progress=silent if options.quiet else say,
+    )
+    return config, outcome
+
+
+def snapshot(options: Options, path: str, pseudonyms: bytes | None) -> int:
+    """Keep every answer and run, under other names where `pseudonyms` is their key."""
     from netdoctor.facts import registry
     from netdoctor.snapshot import snapshot
 
+    try:
+        config, outcome = _look(options)
+    except setup.UsageError as error:
+        return deliver.refuse(error, options)
     engine.identity(outcome.work)  # asked for its answers: a report of this snapshot names the machine as one made here does
     taken = snapshot.Snapshot(
         outcome.host.answers,
         {n: outcome.work.facts[n] for n in registry.RUNS if n in outcome.work.facts},
         setup.policy_data(config),
-        only,
+        options.ids,
         __version__,
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(outcome.work.started)),
         outcome.partial,
@@ -94,7 +84,7 @@ def _keep(outcome: live.Outcome, config: Config, only: tuple[str, ...], path: st
         from netdoctor.snapshot.pseudonyms import pseudonymise
 
         taken = pseudonymise(taken, pseudonyms, (os.path.expanduser("~"), os.getcwd()))
-    written = setup.write(path, snapshot.dumps(taken), snapshot=True)
+    written = deliver.write(path, snapshot.dumps(taken), snapshot=True)
     return 128 + outcome.signal if outcome.signal else written
 
 

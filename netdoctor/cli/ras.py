@@ -1,40 +1,50 @@
-"""``netdoctor ras [HOST:PORT]``: ask a running job (NCCL 2.24 and later) which rank is behind.
-
-Exit codes: 0 all ranks move on together, 2 bad usage, 3 ranks are dead, in error or stuck, 4 no answer.
-"""
+"""``netdoctor ras [HOST:PORT]``: ask a running job (NCCL 2.24 and later) which rank is behind."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from collections.abc import Iterator
 
-from netdoctor.cli.errors import usage
-from netdoctor.model import Unavailable, plain
+from netdoctor import __version__
+from netdoctor.causes import result
+from netdoctor.cli import deliver, setup
+from netdoctor.cli.options import Options
+from netdoctor.model import Command, Finding, Report, Unavailable
+from netdoctor.model import Status as Says
 from netdoctor.nccl.ras import ADDRESS, Behind, Status, ask, parse
-from netdoctor.textsafe import clean
+from netdoctor.report.ras_section import RasSection
 
-SCHEMA: Final = "netdoctor.ras/1"
-FORMATS: Final = ("text", "json")
-OK, UNHEALTHY, INCONCLUSIVE = 0, 3, 4
+_HOW = "ask on a node of the job, as the job's user; NCCL_RAS_ADDR moves the address, NCCL_RAS_ENABLE=0 closes it"
 
 
 def run(
+    options: Options,
     address: str | None = None,
-    format: str = "text",
     *,
     diagnostics: bool = False,
     interval: float = 3.0,
     timeout: float = 5.0,
 ) -> int:
     """Ask, and where ranks differ ask again after `interval` seconds; print; return the exit code."""
-    if format not in FORMATS:
-        return usage(f"--format: must be one of {', '.join(FORMATS)}, not {format!r}")
-    where = _address(address)
-    if where is None:
-        return usage(f"not an address: {clean(address or '')!r} (localhost:28028 is one)")
+    try:
+        deliver.check(options, Command.RAS)
+        config = setup.configuration(options, Command.RAS)
+        where = _address(address)
+    except setup.UsageError as error:
+        return deliver.refuse(error, options)
+    section, findings = look(where, diagnostics, interval, timeout)
+    ranks = result("ras.ranks", "All ranks are there and move on together", "hang", findings)
+    checks, verdict = setup.decider(config, command=Command.RAS)((ranks,), {})
+    report = Report(__version__, {}, {}, config.profile, checks, verdict, command=Command.RAS, section=section)
+    return deliver.deliver(report, options)
+
+
+def look(where: tuple[str, int], diagnostics: bool, interval: float, timeout: float) -> tuple[RasSection, list[Finding]]:
+    """What the job says of itself, asked twice where ranks differ."""
+    name = f"{where[0]}:{where[1]}"
     first = ask(*where, diagnostics=diagnostics, timeout=timeout)
     if isinstance(first, Unavailable):
-        return _silent(where, first, format)
+        return RasSection(name), [Finding(Says.UNKNOWN, f"no answer from {name}: {first}", how=_HOW)]
     status = parse(first)
     stuck = status.behind
     if stuck:
@@ -44,7 +54,7 @@ def run(
             later = parse(again)
             stuck = still_behind(status.behind, later.behind)
             status = later if later.comms else status
-    return _say(where, status, stuck, format)
+    return RasSection(name, status, stuck), list(findings_of(status, stuck))
 
 
 def still_behind(before: tuple[Behind, ...], after: tuple[Behind, ...]) -> tuple[Behind, ...]:
@@ -53,73 +63,65 @@ def still_behind(before: tuple[Behind, ...], after: tuple[Behind, ...]) -> tuple
     return tuple(b for b in after if (b.comm, b.collective, b.what, b.ranks) in seen)
 
 
-def _address(text: str | None) -> tuple[str, int] | None:
+def findings_of(status: Status, stuck: tuple[Behind, ...]) -> Iterator[Finding]:
+    """What is wrong with the job; a pass where nothing is."""
+    wrong = list(_wrong(status, stuck))
+    yield from wrong
+    if not wrong and not status.comms:
+        yield Finding(Says.UNKNOWN, "the answer names no communicator", how="ask again when the job has set up NCCL")
+    elif not wrong:
+        moved = "ranks were at different operations and moved on: no hang"
+        yield Finding(Says.PASS, moved if status.behind else "all ranks are at the same operations")
+
+
+def _wrong(status: Status, stuck: tuple[Behind, ...]) -> Iterator[Finding]:
+    logs = "read the logs of these processes, and dmesg on their nodes: the others wait for them"
+    for line in status.dead:
+        yield Finding(Says.FAIL, f"dead: {line}", "process", cause="rank_died", how=logs)
+    for line in filter(None, status.missing):
+        yield Finding(Says.FAIL, f"no answer from {line}", "process", how="it is stopped, or its network is")
+    for b in stuck:
+        who = f"rank {', '.join(map(str, b.ranks[:8]))}" if b.ranks else f"{b.count} ranks"
+        gone = b.what == "missing"
+        yield Finding(
+            Says.FAIL,
+            f"{b.collective + ' ' if b.collective else ''}{who}: {b.what}",
+            b.comm,
+            cause="rank_died" if gone else "hang",
+            evidence={"where": list(b.where[:8])} if b.where else {},
+            how=logs if gone else "look at what it does: py-spy dump --pid PID; nvidia-smi; dmesg",
+        )
+    yield from _unexplained(status, stuck)
+
+
+# The words of the table's last column (src/ras/client_support.cc), where the lines below it do not say more.
+_ERRORS = {
+    "ERROR": (Says.FAIL, "rank_died", "a communicator is in error"),
+    "INCOMPLETE": (Says.UNKNOWN, None, "ranks of a communicator gave no data this time"),
+    "MISMATCH": (Says.UNKNOWN, None, "ranks of a communicator differ, and how could not be read"),
+}
+
+
+def _unexplained(status: Status, stuck: tuple[Behind, ...]) -> Iterator[Finding]:
+    """Errors that the table names and no finding tells of.  Of ranks that differ, those that moved on are no fault."""
+    explained = {{"missing": "INCOMPLETE", "error": "ERROR"}.get(b.what, "MISMATCH") for b in stuck}
+    if status.behind:
+        explained.add("MISMATCH")
+    if status.dead or any(status.missing):
+        explained.add("INCOMPLETE")
+    for word in status.errors:
+        if word not in explained:
+            says, cause, text = _ERRORS.get(word, (Says.UNKNOWN, None, "NCCL names an error that netdoctor does not know"))
+            yield Finding(says, f"{text}: {word}", "job", cause=cause, how="netdoctor log on the output of every rank")
+
+
+def _address(text: str | None) -> tuple[str, int]:
+    """Raises UsageError."""
     if not text:
         return ADDRESS
     host, colon, port = text.rpartition(":")
     if not colon or (text.count(":") > 1 and not text.startswith("[")):
         return text.strip("[]"), ADDRESS[1]
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        return None
+        raise setup.UsageError(f"not an address: {text!r} (localhost:28028 is one)")
     return host.strip("[]") or ADDRESS[0], int(port)
-
-
-def _silent(where: tuple[str, int], why: Unavailable, format: str) -> int:
-    text = f"no answer from {clean(where[0])}:{where[1]}: {why}"
-    if format == "json":
-        _json(
-            {"schema": SCHEMA, "verdict": {"status": "inconclusive", "exit_code": INCONCLUSIVE, "text": text}, "status": None}
-        )
-    else:
-        print(f"unknown {text}")
-        print(
-            "        ask on a node of the job, as the job's user; NCCL_RAS_ADDR moves the address, NCCL_RAS_ENABLE=0 closes it"
-        )
-    return INCONCLUSIVE
-
-
-def _say(where: tuple[str, int], status: Status, stuck: tuple[Behind, ...], format: str) -> int:
-    bad = bool(stuck or status.dead or status.missing)
-    code = UNHEALTHY if bad else OK
-    verdict = _verdict(status, stuck)
-    if format == "json":
-        body = plain(status)
-        assert isinstance(body, dict)
-        body.pop("text", None)
-        told = {"status": "unhealthy" if bad else "healthy", "exit_code": code, "text": verdict}
-        _json({"schema": SCHEMA, "verdict": told, "status": body, "stuck": plain(stuck)})
-        return code
-    size = f"{status.nodes} nodes, {status.processes} processes, {status.gpus} GPUs" if status.nodes else "size not told"
-    print(f"NCCL {status.nccl_version or 'version not told'}; {size}; {status.comms} communicators")
-    for line in status.dead:
-        print(f"FAIL    rank_died  {line}")
-    for line in filter(None, status.missing):
-        print(f"FAIL    hang  no answer from {line}")
-    for b in stuck:
-        who = f"rank {', '.join(map(str, b.ranks[:8]))}" if b.ranks else f"{b.count} ranks"
-        kind = "rank_died" if b.what == "missing" else "hang"
-        print(f"FAIL    {kind}  {b.comm} {b.collective + ' ' if b.collective else ''}{who}: {b.what}")
-        for place in b.where[:8]:
-            print(f"          {place}")
-    for line in status.diagnostics:
-        print(f"diag    {line.strip()}")
-    print(verdict)
-    return code
-
-
-def _verdict(status: Status, stuck: tuple[Behind, ...]) -> str:
-    if status.dead:
-        return "processes are dead: the others wait for them; read their logs, and dmesg on their nodes"
-    if stuck:
-        return "ranks do not move on: look at what they do (py-spy dump --pid PID; nvidia-smi; dmesg)"
-    if any(status.missing):
-        return "processes do not answer: they are stopped, or their network is"
-    if status.behind:
-        return "ranks were at different operations and moved on: no hang"
-    return "all ranks are at the same operations"
-
-
-def _json(document: dict[str, Any]) -> None:
-    import json
-
-    print(json.dumps(document, indent=1))

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from netdoctor.cli import preflight
+from netdoctor.cli.options import Options
 from netdoctor.environment import Of, names_of
 from netdoctor.facts.launcher import detect
 from netdoctor.process import signals
@@ -26,7 +27,7 @@ SERVE: Final = 120.0  # seconds after the verdict until the last rank must have 
 _NAMES: Final = names_of(Of.START, Of.NODE_START)
 
 
-def run(given: preflight.Given, command: Sequence[str], *, gate: bool, quiet: bool) -> int:
+def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
     """Does not return where the job is started: this process becomes it, environment and all."""
     if not command:
         print("netdoctor: run: give the command after --", file=sys.stderr)
@@ -39,7 +40,7 @@ def run(given: preflight.Given, command: Sequence[str], *, gate: bool, quiet: bo
     if launcher.local_rank:
         code = _ask(_address(os.environ))
     else:
-        code = preflight.run(given, (), None, allreduce=True, quiet=quiet, in_job=True, program=program(command))
+        code = preflight.before_the_job(options, program(command))
         if launcher.local_rank == 0 and others > 0:
             _serve(_address(os.environ), code, others)
     signals.restore()

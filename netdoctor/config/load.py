@@ -98,8 +98,10 @@ def load(
     overrides: Mapping[str, Any] | None = None,
     site: str = SITE_FILE,
     euid: int | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Read and merge.  `overrides` are command line options by dotted key (``"job.nodes": 4``), None for one not given.
+    """Read and merge.  `overrides` are command line options by dotted key (``"job.nodes": 4``), None for one not given;
+    `defaults` are what the command has where nobody says anything.
 
     Raises ConfigError (exit 2).  The site's file may be absent; a file that was named may not, and one that cannot be read
     is an error even if nobody named it: it might be locked.
@@ -123,7 +125,7 @@ def load(
         del from_env[_NOT_FROM_ENVIRONMENT]
         notes.append(f"{PREFIX}CHECKS_DIR is ignored as root and in a gate; use --checks-dir or the configuration file")
     layers += [(name, values) for name, values in (("environment", from_env), ("command line", given)) if values]
-    merged = _merge(layers, locked, notes)
+    merged = _merge(layers, locked, notes, defaults or {})
     return _build(merged, tuple(name for name, _ in layers), tuple(notes))
 
 
@@ -134,7 +136,9 @@ def _same(named: str, site: str, base: Mapping[str, Any] | None) -> bool:
         return False
 
 
-def _merge(layers: list[tuple[str, dict[str, Any]]], locked: bool, notes: list[str]) -> dict[str, Any]:
+def _merge(
+    layers: list[tuple[str, dict[str, Any]]], locked: bool, notes: list[str], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
     """Later layers win; over a locked first layer they only tighten, and what they may not loosen is noted."""
     merged: dict[str, Any] = {}
     for index, (source, values) in enumerate(layers):
@@ -142,11 +146,11 @@ def _merge(layers: list[tuple[str, dict[str, Any]]], locked: bool, notes: list[s
             if not locked or index == 0:
                 merged[key] = value
                 continue
-            tightest = KEYS[key].stricter(merged.get(key, KEYS[key].default), value)
+            tightest = KEYS[key].stricter(merged.get(key, defaults.get(key, KEYS[key].default)), value)
             if tightest != value:
                 notes.append(f"{key} from the {source} counts only where it is stricter: the site's configuration is locked")
             merged[key] = tightest
-    return merged
+    return {**defaults, **merged}
 
 
 def _build(merged: Mapping[str, Any], sources: tuple[str, ...], notes: tuple[str, ...]) -> Config:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from netdoctor.model import Finding
 from netdoctor.textsafe import as_line
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # a name that is safe in lists, labels and arguments
@@ -127,5 +128,5 @@ class Node:
     expected: bool | None = None  # None: no list was given
     reasons: list[str] = field(default_factory=list)  # why it is not good
     notes: list[str] = field(default_factory=list)
-    blamed: list[tuple[str, str]] = field(default_factory=list)  # (severity, words) by the comparison of nodes
+    blamed: list[tuple[Finding, bool]] = field(default_factory=list)  # fails of the comparison; whether each counts
     lost: list[Problem] = field(default_factory=list)  # files about it that could not be used

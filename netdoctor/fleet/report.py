@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
+from netdoctor import policy
+from netdoctor.causes import result
 from netdoctor.compare.traits import ABSENT
+from netdoctor.fleet import own
 from netdoctor.fleet.drift import Drift, drift
 from netdoctor.fleet.groups import Group, group
-from netdoctor.fleet.history import doubts, to_and_fro
-from netdoctor.fleet.machines import CLOCK_SKEW, by_machine, newest_of_others, unique
+from netdoctor.fleet.machines import CLOCK_SKEW, by_machine, unique
 from netdoctor.fleet.nodes import (
     BAD,
     FLAKY,
@@ -20,7 +22,6 @@ from netdoctor.fleet.nodes import (
     STATES,
     UNKNOWN,
     Node,
-    NodeRun,
     Problem,
     Reading,
     clean,
@@ -30,9 +31,8 @@ from netdoctor.fleet.nodes import (
 from netdoctor.fleet.outliers import METRICS, Distribution, distributions
 from netdoctor.fleet.pairwise import Fault, across
 from netdoctor.fleet.read import KINDS
-from netdoctor.model import Finding, Severity, Status
+from netdoctor.model import CheckResult, Command, Finding, Severity, Status, Verdict
 
-FLEET_SCHEMA: Final = "netdoctor.fleet/1"
 STALE: Final = 7 * 86400.0  # a report this much older than the newest one is of another week
 
 
@@ -44,15 +44,15 @@ class Fleet:
     groups: list[Group]
     drift: list[Drift]
     distributions: list[Distribution]
-    faults: list[Fault]
     problems: list[Problem]
     files: int
     reports: int
     bytes: int
     expected: int | None
+    checks: tuple[CheckResult, ...]
+    verdict: Verdict
     notes: list[str] = field(default_factory=list)
-    checks: tuple[str, ...] = ()
-    fail_on: Severity = Severity.WARNING
+    node_checks: tuple[str, ...] = ()  # of any node's report
 
     @property
     def accounting(self) -> dict[str, int]:
@@ -60,31 +60,14 @@ class Fleet:
         states = Counter(n.state for n in self.nodes)
         return {"given": len(self.nodes)} | {state: states[state] for state in STATES}
 
-    @property
-    def status(self) -> str:
-        """As a node's verdict: unhealthy where a node is bad or missing, or nodes do not fit together."""
-        have = self.accounting
-        if have[BAD] or have[MISSING] or any(f.severity and f.severity.rank >= self.fail_on.rank for f, _ in self.faults):
-            return "unhealthy"
-        return "inconclusive" if have[UNKNOWN] or have[FLAKY] or not have["given"] else "healthy"
 
-    @property
-    def exit_code(self) -> int:
-        return {"healthy": 0, "unhealthy": 3, "inconclusive": 4}[self.status]
-
-    @property
-    def text(self) -> str:
-        """The last line."""
-        have = self.accounting
-        parts = ", ".join(f"{have[state]:,} {state}" for state in STATES)
-        if not have["given"]:
-            return "INCONCLUSIVE: no node report was given"
-        return f"{self.status.upper()}: {count(have['given'], 'node')} given = {parts}"
+def by_default(checks: tuple[CheckResult, ...], facts: Mapping[str, Any]) -> tuple[tuple[CheckResult, ...], Verdict]:
+    """The policy where no configuration says anything."""
+    return policy.decide(checks, fail_on=policy.FAIL_ON[Command.FLEET], command=Command.FLEET)
 
 
-def examine(reading: Reading, expected: Sequence[str] | None = None, fail_on: Severity = Severity.WARNING) -> Fleet:
-    """Judge what was read.  `expected` are the names that must be there; a node that the comparison blames with at least
-    `fail_on` is bad."""
+def examine(reading: Reading, expected: Sequence[str] | None = None, decide: policy.Decide = by_default) -> Fleet:
+    """Judge what was read.  `expected` are the names that must be there; a node is bad where a fail that counts names it."""
     nodes = by_machine(reading.runs)
     by_name = _place(nodes, reading.problems)
     names = _expect(
@@ -93,28 +76,29 @@ def examine(reading: Reading, expected: Sequence[str] | None = None, fail_on: Se
     unique(nodes)
     live = [n for n in nodes if n.run is not None]
     groups = group(live)
+    drifted, figures = drift(groups), distributions(groups)
+    for node in nodes:
+        own.judge(node)
+    _one_machine(live)
+    faults = [*_same_name(live), *across(groups, live)]
+    found = (_of_nodes(nodes), *_of_faults(faults), _of_drift(drifted, groups), _of_figures(figures, groups))
+    checks, verdict = decide(found, {})
+    _settle(nodes, checks)
+    nodes.sort(key=lambda n: n.name)
     fleet = Fleet(
         nodes,
         groups,
-        drift(groups),
-        distributions(groups),
-        across(groups, live),
+        drifted,
+        figures,
         reading.problems,
         reading.files,
         len(reading.runs),
         reading.bytes,
         names,
-        fail_on=fail_on,
+        checks,
+        verdict,
+        node_checks=_checks(live),
     )
-    for node in nodes:
-        _judge_own(node)
-    _one_machine(live)
-    _same_name(fleet)
-    _blame(fleet)
-    for node in nodes:
-        _state(node, fail_on)
-    nodes.sort(key=lambda n: n.name)
-    fleet.checks = _checks(live)
     fleet.notes += _notes(fleet)
     return fleet
 
@@ -182,97 +166,6 @@ def _either_is_short(key: str, others: set[str]) -> bool:
     return "." not in key or "." not in other
 
 
-Reason = tuple[str, str]  # a state that is not good, and why
-
-
-def _judge_own(node: Node) -> None:
-    """What the node's own report says, its older ones, its clock: the worst state that a rule gives."""
-    run = node.run
-    if run is None:
-        return
-    told = list(_own_verdict(run))
-    if all(state != BAD for state, _ in told):
-        told += _from_elsewhere(run, node.older)
-    if not told:  # good in itself: the first rule that speaks against it
-        told = next((against for rule in _AGAINST if (against := list(rule(node, run)))), [])
-    node.state = max((state for state, _ in told), key=_WORST.index, default=GOOD)
-    node.reasons += [reason for _, reason in told]
-    node.notes += [note for note in _own_notes(node, run) if note not in node.reasons or note == NEW_ID]
-
-
-def _own_verdict(run: NodeRun) -> Iterator[Reason]:
-    """Nothing where its report is healthy and whole."""
-    told_nothing = set(run.statuses) <= {"s", "u", "e"}
-    if run.verdict != "unhealthy" and run.verdict != "inconclusive" and not run.partial and not told_nothing:
-        return
-    state = BAD if run.verdict == "unhealthy" else UNKNOWN
-    if run.partial:
-        yield state, f"its report is not whole: {run.partial}"
-    fails = [i for i in run.items if i.status == "fail" and not i.waived]
-    items = fails or [i for i in run.items if i.status != "fail"]
-    for words in [f"{i.check}: {i.message}" for i in items[:5]] or [run.verdict_text or run.verdict]:
-        yield state, words
-
-
-def _from_elsewhere(run: NodeRun, older: tuple[NodeRun, ...]) -> Iterator[Reason]:
-    """The newest report from each other vantage, up to the first that is bad."""
-    for other in newest_of_others(run, older):
-        if other.verdict != "healthy":
-            state = BAD if other.verdict == "unhealthy" else UNKNOWN
-            yield state, f"seen from {other.shape.vantage}: {other.verdict_text or other.verdict} ({other.file})"
-            if state == BAD:
-                return
-
-
-def _another_machine(node: Node, run: NodeRun) -> Iterator[Reason]:
-    if _has_new_id(node, run) and any(r.verdict != "healthy" and r.machine != run.machine for r in node.older):
-        yield UNKNOWN, NEW_ID
-
-
-def _changing(node: Node, run: NodeRun) -> Iterator[Reason]:
-    if node.older and to_and_fro(run, node.older):
-        verdicts = ", ".join(r.verdict for r in reversed((run, *node.older)))
-        yield FLAKY, f"its reports change between healthy and unhealthy: {verdicts}"
-
-
-def _doubtful(node: Node, run: NodeRun) -> Iterator[Reason]:
-    return ((UNKNOWN, words) for words in doubts(node))
-
-
-def _asked_again(node: Node, run: NodeRun) -> Iterator[Reason]:
-    if run.attempts > 1:
-        yield FLAKY, f"answered only when it was asked again (attempt {run.attempts})"
-
-
-_WORST: Final = (UNKNOWN, FLAKY, BAD)  # the last one
-_AGAINST: Final = (_another_machine, _changing, _doubtful, _asked_again)
-NEW_ID: Final = "its machine id is not the same in all reports: it was installed anew, or two machines have one name"
-
-
-def _has_new_id(node: Node, run: NodeRun) -> bool:
-    return len({r.machine for r in (run, *node.older)} - {""}) > 1
-
-
-def _own_notes(node: Node, run: NodeRun) -> Iterator[str]:
-    if node.older:
-        yield (
-            f"{count(1 + len(node.older), 'report')} of this node; {run.file} is the newest and counts, older: "
-            + shown([f"{r.file} ({r.verdict})" for r in node.older], 3)
-        )
-        if _has_new_id(node, run):
-            yield NEW_ID
-    yield from (words for _, words in _asked_again(node, run))
-    if run.skewed > CLOCK_SKEW:
-        yield f"its clock is ahead by {_duration(run.skewed)}: the report is newer than its file"
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("years", 31_557_600), ("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.0f} seconds"
-
-
 def _one_machine(live: list[Node]) -> None:
     """One machine that answered under two names: one of the nodes was not looked at.  (Of pods, several see one machine.)"""
     by_cards: dict[frozenset[str], list[Node]] = defaultdict(list)
@@ -288,10 +181,10 @@ def _one_machine(live: list[Node]) -> None:
                 node.state = UNKNOWN
 
 
-def _same_name(fleet: Fleet) -> None:
+def _same_name(live: list[Node]) -> Iterator[Fault]:
     """Different machines that call themselves alike."""
     by_host: dict[str, list[Node]] = defaultdict(list)
-    for node in fleet.nodes:
+    for node in live:
         if node.run is not None:
             by_host[node.run.host].append(node)
     for host, same in sorted(by_host.items()):
@@ -307,34 +200,121 @@ def _same_name(fleet: Fleet) -> None:
                 how="give each its own host name; jobs and lists name nodes by it",
                 check="fleet.host_name",
             )
-            fleet.faults.insert(0, (finding, tuple(n.name for n in same)))
+            yield finding, tuple(n.name for n in same)
 
 
-def _blame(fleet: Fleet) -> None:
-    """Hand the verdicts of the comparison to the nodes."""
-    by_name = {n.name: n for n in fleet.nodes}
-    for finding, names in fleet.faults:
-        for name in names:
-            by_name[name].blamed.append((finding.severity.value if finding.severity else "info", finding.message))
-    for row in fleet.drift:
-        for name, value in row.blamed:
+# What the comparison's rules look at, by id: title and cause.
+_TITLES: Final = {
+    "fleet.host_name": ("Every machine has a name of its own", "duplicate_address"),
+    "fleet.nccl_version": ("Nodes of one kind have one NCCL", "version_mismatch"),
+    "fleet.nccl_subnet": ("Nodes of one kind meet in one network", "socket_ifname"),
+    "fleet.mtu": ("Nodes of one network have one MTU", "mtu"),
+    "fleet.address": ("Every address is one node's", "duplicate_address"),
+    "fleet.gid": ("A fixed GID index means the same on every node", "roce_gid"),
+}
+
+
+def _of_nodes(nodes: list[Node]) -> CheckResult:
+    """What the nodes say of themselves."""
+    order = {BAD: 0, MISSING: 1, FLAKY: 2, UNKNOWN: 3}  # what is shown in part must show the worst
+    wrong = sorted((n for n in nodes if n.state != GOOD), key=lambda n: (order[n.state], n.name))
+    found = [_of_node(node) for node in wrong]
+    good = len(nodes) - len(found)
+    if good:
+        found.append(Finding(Status.PASS, f"{count(good, 'node')} healthy by their own reports", "good nodes"))
+    if not nodes:
+        found.append(Finding(Status.UNKNOWN, "no node report was given"))
+    return result("fleet.nodes", "Every node that is expected is there, and healthy by its own report", "other", found)
+
+
+def _of_node(node: Node) -> Finding:
+    why = node.reasons or [node.state]
+    more = f" (and {count(len(why) - 1, 'more reason')})" if len(why) > 1 else ""
+    evidence = {"reasons": why} if len(why) > 1 else {}
+    if node.state not in (BAD, MISSING):
+        return Finding(Status.UNKNOWN, f"{node.state}: {why[0]}{more}", node.name, evidence=evidence, nodes=(node.name,))
+    fails = [i.cause for i in node.run.items if i.status == "fail" and not i.waived and i.cause] if node.run else []
+    cause = "missing_node" if node.state == MISSING else fails[0] if fails else "other"
+    return Finding(Status.FAIL, f"{why[0]}{more}", node.name, Severity.CRITICAL, cause, evidence=evidence, nodes=(node.name,))
+
+
+def _of_faults(faults: Iterable[Fault]) -> Iterator[CheckResult]:
+    by_check: dict[str, list[Finding]] = {}
+    for finding, names in faults:
+        by_check.setdefault(finding.check, []).append(replace(finding, nodes=names))
+    for id, found in by_check.items():
+        title, cause = _TITLES.get(id, (id, "other"))
+        yield result(id, title, cause, found)
+
+
+def _of_drift(rows: list[Drift], groups: list[Group]) -> CheckResult:
+    found = []
+    for row in rows:
+        kind = groups[row.group].name
+        if row.majority is None:
+            sides = "; ".join(f"{value} on {count(len(nodes), 'node')}" for value, nodes in row.values[:4])
+            more = f"; {len(row.values) - 4:,} more values" if len(row.values) > 4 else ""
+            words = f"{row.title} differs without a majority, so nobody is blamed: {sides}{more}  ({kind})"
+            found.append(Finding(Status.UNKNOWN, words, row.trait, cause=row.cause))
+            continue
+        for value, nodes in row.values:
             words = f"{row.title}: {value}; {row.agreeing:,} of its kind have {row.majority}"
-            by_name[name].blamed.append((row.severity.value, words))
-    for dist in fleet.distributions:
+            evidence = {"kind": kind, "could_not_tell": row.unknown} if row.unknown else {"kind": kind}
+            found.append(
+                Finding(Status.FAIL, words, row.trait, row.severity, row.cause, row.majority, evidence, nodes=tuple(nodes))
+            )
+    several = [g for g in groups if len(g.members) > 1]
+    if not found and several:
+        found.append(
+            Finding(Status.PASS, f"{count(sum(len(g.members) for g in several), 'node')}: no difference in what was read")
+        )
+    elif not found:
+        found.append(Finding(Status.SKIP, "no two nodes are of one kind"))
+    return result("fleet.drift", "Nodes of one kind have the same versions and settings", "drift", found)
+
+
+def _of_figures(figures: list[Distribution], groups: list[Group]) -> CheckResult:
+    found = []
+    for dist in figures:
         metric = METRICS[dist.metric]
         for one in dist.outliers:
             speed, usual = one.value * metric.scale, dist.median * metric.scale
             words = f"{metric.title} ({dist.what}): {speed:.3g} {metric.unit}, {one.of_best:.0%} of best, median {usual:.3g}"
-            by_name[one.node].blamed.append((dist.severity.value, words))
+            evidence = {"kind": groups[dist.group].name, "sigmas": round(one.sigmas)}
+            found.append(
+                Finding(Status.FAIL, words, one.node, dist.severity, metric.cause, evidence=evidence, nodes=(one.node,))
+            )
+    judged = [d for d in figures if d.judged]
+    if not found and judged:
+        found.append(Finding(Status.PASS, f"{count(len(judged), 'figure')} compared: no node is far from its kind"))
+    elif not found:
+        how = "netdoctor preflight with its all-reduce, on three nodes of a kind at least"
+        found.append(Finding(Status.UNKNOWN, "no figure that enough nodes of one kind have", how=how))
+    return result("fleet.outliers", "No node is much slower than its kind", "straggler", found)
 
 
-def _state(node: Node, fail_on: Severity) -> None:
-    node.blamed.sort(key=lambda b: -Severity(b[0]).rank)
-    hard = [words for severity, words in node.blamed if Severity(severity).rank >= fail_on.rank]
-    if hard:
-        node.state = BAD
-        node.reasons += hard
-    node.notes += [words for severity, words in node.blamed if Severity(severity).rank < fail_on.rank]
+def _settle(nodes: list[Node], checks: Iterable[CheckResult]) -> None:
+    """Hand the fails to the nodes: one that counts makes a node bad, the others are worth knowing."""
+    by_name = {n.name: n for n in nodes}
+    waived = set()
+    for check in checks:
+        for finding in check.findings:
+            if finding.status is not Status.FAIL:
+                continue
+            if check.id == "fleet.nodes":
+                waived |= {finding.subject} if finding.waived else set()
+                continue
+            for name in finding.nodes:
+                by_name[name].blamed.append((finding, finding.blocking))
+    for node in nodes:
+        if node.name in waived and node.state == BAD:  # a node that is not there stays missing
+            node.state, node.notes, node.reasons = GOOD, [*node.notes, *(f"waived: {why}" for why in node.reasons)], []
+        node.blamed.sort(key=lambda b: -(b[0].severity or Severity.INFO).rank)
+        hard = [finding.message for finding, counts in node.blamed if counts]
+        if hard:
+            node.state = BAD
+            node.reasons += hard
+        node.notes += [finding.message for finding, counts in node.blamed if not counts]
 
 
 def _checks(nodes: list[Node]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from netdoctor.model import Report
+from netdoctor.model import Health, Report
 from netdoctor.report.values import cut, fails
 from netdoctor.textsafe import clean
 
@@ -19,12 +19,12 @@ TERMINATION_WIDTH: Final = 4096
 def render(report: Report, *, width: int = WIDTH, prefix: str = "") -> str:
     """Verdict and causes in at most `width` bytes of UTF-8 with the prefix; no line break."""
     verdict = report.verdict
-    head = f"{prefix}{clean(verdict.status)}: "
+    head = f"{prefix}{verdict.status}: "
     room = width - len(head.encode("utf-8", "replace"))
-    if verdict.status == "healthy":
+    if verdict.status is Health.HEALTHY:
         return cut(head + clean(verdict.text).removeprefix("healthy: "), width)
     items = list(dict.fromkeys(f"{clean(f.cause or 'other')} ({clean(f.check)})" for f in fails(report.checks)))
-    if verdict.status == "unhealthy" and items:
+    if verdict.status is Health.UNHEALTHY and items:
         tail = f"; not whole: {clean(report.partial)}" if report.partial else ""
         return cut(head + _fitting(items, room - len(tail.encode())) + tail, width)
     return cut(head + clean(verdict.text).removeprefix(f"{verdict.status}: "), width)

@@ -1,6 +1,7 @@
-"""The report of one node as one HTML file: verdict, checks, bus bandwidth over size, transports, topology, inventory.
+"""The report as one HTML file: verdict, checks, then of a node bus bandwidth over size, transports, topology, inventory, and of
+other commands what their section shows.
 
-No script at all: the page's policy allows none.  Works from a disk without a network, and prints.
+Of a node no script at all: the page's policy allows none.  Works from a disk without a network, and prints.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from netdoctor.causes import CAUSES
-from netdoctor.model import STATUS_ORDER, CheckResult, Finding, Quantity, Report, Status, size_text
+from netdoctor.model import STATUS_ORDER, CheckResult, Command, Finding, Page, Quantity, Report, Status, size_text
 from netdoctor.report import plots
 from netdoctor.report.page import esc, page
-from netdoctor.report.values import WRONG, groups, headline, shown
+from netdoctor.report.values import WRONG, groups, headline, others, shown, some, why
 
 _STYLE: Final = """
 .check{border:1px solid var(--line);border-radius:6px;margin:.5rem 0;padding:.1rem .9rem}
@@ -38,12 +38,16 @@ _NAMES: Final = {
 }
 
 
+_MOST: Final = 500  # findings of one check that are shown; what a fleet of thousands has more of is in the JSON
+
+
 def render(report: Report) -> str:
     """The whole document."""
-    host = report.identity.get("host")
-    name = host if isinstance(host, str) and host else "a node without a name"
+    name = _name(report)
+    part = report.section.page() if report.section is not None else Page()
     body = "".join(
         (
+            '<main id="report">\n',
             f'<h1>{esc(name)}</h1>\n<p class="soft">{esc(_about(report))}</p>\n',
             f'<p class="verdict {esc(report.verdict.status)}">{esc(report.verdict.text)}</p>\n',
             f"<p><b>This report is not whole:</b> {esc(report.partial)}</p>\n" if report.partial else "",
@@ -52,14 +56,26 @@ def render(report: Report) -> str:
             *_runs(report),
             _topology(report.inventory),
             _inventory(report.inventory),
+            part.body,
+            "</main>\n",
+            part.beside,
         )
     )
-    return page(f"netdoctor: {name}", body, style=_STYLE)
+    return page(f"netdoctor: {name}", body, style=_STYLE + part.style, script=part.script)
+
+
+def _name(report: Report) -> str:
+    if report.command is not Command.PREFLIGHT:
+        return f"{report.command} report"
+    host = report.identity.get("host")
+    return host if isinstance(host, str) and host else "a node without a name"
 
 
 def _about(report: Report) -> str:
-    seen, kernel = report.vantage, report.identity.get("kernel")
     parts = [f"netdoctor {report.tool_version}"]
+    if report.command is not Command.PREFLIGHT:
+        return " · ".join((*parts, f"profile {report.profile}", report.section.about() if report.section else ""))
+    seen, kernel = report.vantage, report.identity.get("kernel")
     if isinstance(node := report.identity.get("node"), str):
         parts.append(f"node {node}")
     if isinstance(kernel, str):
@@ -85,7 +101,9 @@ def _check(check: CheckResult) -> str:
     severity = check.severity
     tags = _tag("waived" if waived else check.status.value)
     tags += f" {_tag(severity.value)}" if severity and not waived and check.status is Status.FAIL else ""
-    told = "".join(_finding(check, f, subjects) for f, subjects in groups(sorted(check.findings, key=_order)))
+    found = groups(sorted(check.findings, key=_order))
+    told = "".join(_finding(check, f, subjects) for f, subjects in found[:_MOST])
+    told += f"<p>… and {len(found) - _MOST:,} more, in --format json</p>" if len(found) > _MOST else ""
     opened = " open" if wrong else ""
     return (
         f'<details class="check card {check.status.value}"{opened}><summary><span class="id">{esc(check.id)}</span> {tags} '
@@ -99,16 +117,15 @@ def _order(finding: Finding) -> int:
 
 
 def _finding(check: CheckResult, finding: Finding, subjects: list[str]) -> str:
-    row = CAUSES.get(finding.cause or check.cause)
-    why = finding.why or (f"{row.title}: {row.costs}" if row else "")
     rows: list[tuple[str, str]] = [
         ("status", _tag(finding.status.value)),
-        ("subject", esc(", ".join(subjects))),
+        ("subject", esc(some(subjects))),
         ("what", esc(finding.message)),
         ("waived", esc(finding.waived or "")),
         ("expected", esc(finding.expected or "")),
         ("evidence", _pairs(finding.evidence)),
-        ("why", esc(why) if finding.status is Status.FAIL else ""),
+        ("nodes", esc(some(others(finding)))),
+        ("why", esc(why(check, finding)) if finding.status is Status.FAIL else ""),
         ("measured", _pairs(finding.measured)),
         ("cost", esc(finding.cost.summary) if finding.cost else ""),
         ("mend", esc(finding.fix.summary) if finding.fix else ""),

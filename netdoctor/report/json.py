@@ -1,5 +1,5 @@
-"""The report as JSON, `netdoctor.report/1`.  What was measured lies under ``volatile``: two reports of one state
-are equal but for that member.
+"""The report as JSON: `netdoctor.report/1` of a node, and one schema a command beside it, with the same finding, check and
+verdict.  What was measured lies under ``volatile``: two reports of one state are equal but for that member.
 
 Strings are cleaned of control characters here (`textsafe.clean`), so that nothing downstream has to; fingerprints are those of
 the cleaned findings.  Where two findings of a report have one fingerprint, the later ones carry ``.2``, ``.3`` …
@@ -12,13 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from netdoctor.model import (
-    REPORT_SCHEMA,
-    CheckResult,
-    Finding,
-    Quantity,
-    Report,
-)
+from netdoctor.model import SCHEMAS, CheckResult, Command, Finding, Quantity, Report
 from netdoctor.model import plain as _plain
 from netdoctor.textsafe import clean
 
@@ -26,8 +20,14 @@ _OWN: Final = frozenset({"measured", "cost"})  # members of volatile that belong
 
 
 def render(report: Report) -> str:
-    """JSON text, ending in a line break."""
-    return json.dumps(data(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """JSON text, ending in a line break.  Many nodes stand one a line, so that two reports can be compared line by line."""
+    document = data(report)
+    many = document.pop("nodes") if report.command is Command.FLEET else []
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+    if report.command is Command.FLEET:
+        lines = ",\n  ".join(json.dumps(node, ensure_ascii=False, allow_nan=False) for node in many)
+        text = f'{text[:-2]},\n "nodes": [\n  {lines}\n ]\n}}' if many else f'{text[:-2]},\n "nodes": []\n}}'
+    return text + "\n"
 
 
 def data(report: Report) -> dict[str, Any]:
@@ -37,23 +37,23 @@ def data(report: Report) -> dict[str, Any]:
     seen: dict[str, int] = {}
     checks = [_check(check, seen, measured, cost) for check in report.checks]
     volatile = {k: v for k, v in _mapping(report.volatile).items() if k not in _OWN}
+    node = report.command is Command.PREFLIGHT
     return {
-        "schema": REPORT_SCHEMA,
+        "schema": SCHEMAS[report.command],
         "tool_version": clean(report.tool_version),
-        "identity": _mapping(report.identity),
-        "vantage": _mapping(report.vantage),
+        **({"identity": _mapping(report.identity), "vantage": _mapping(report.vantage)} if node else {}),
         "profile": clean(report.profile),
         "partial": None if report.partial is None else clean(report.partial),
         "verdict": {
-            "status": report.verdict.status,
+            "status": report.verdict.status.value,
             "exit_code": report.verdict.exit_code,
             "text": clean(report.verdict.text),
             "causes": [clean(c) for c in report.verdict.causes],
         },
         "checks": checks,
-        "runs": [_mapping(run) for run in report.runs],
-        "inventory": _mapping(report.inventory),
+        **({"runs": [_mapping(run) for run in report.runs], "inventory": _mapping(report.inventory)} if node else {}),
         **({"nodes": _mapping(report.nodes)} if report.nodes else {}),
+        **(report.section.data() if report.section is not None else {}),
         "volatile": {**volatile, "measured": measured, "cost": cost},
     }
 
@@ -108,6 +108,7 @@ def _finding(finding: Finding, seen: dict[str, int], measured: dict[str, Any], c
         "cure": None if cure is None else clean(str(getattr(cure, "label", cure))),
         "waived": _maybe(finding.waived),
         "blocking": finding.blocking,
+        **({"nodes": [clean(name) for name in finding.nodes]} if finding.nodes else {}),
     }
 
 

@@ -7,49 +7,89 @@ unknown  <error> where the profile requires the check (the exit code is 4 then),
 skip     <skipped> with the evidence that the check does not apply
 A run that is not whole, in which no check ran, or whose exit code no case explains (a required check that did not run) has a
 test case ``netdoctor.run`` that fails: an exit code other than 0 is never all green.
+What a section counts beside checks (the nodes of a fleet) is a suite of its own.
+
+Written by junitparser, the extra ``junit``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import io
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
 
-from netdoctor.causes import CAUSES
-from netdoctor.model import CheckResult, Finding, Report, Status
-from netdoctor.report import junit_cases
-from netdoctor.report.values import WRONG, headline, shown
+from netdoctor.model import Case, CheckResult, Finding, Report, Status
+from netdoctor.report.values import WRONG, headline, others, shown, some, why
 from netdoctor.textsafe import clean
 
 if TYPE_CHECKING:
-    from junitparser import TestCase
+    from junitparser import TestCase, TestSuite
 
 _SUITE: Final = "netdoctor"
 
 
 def render(report: Report) -> str:
-    """XML text with its declaration.  Raises MissingExtraError."""
-    host, time = report.identity.get("host"), report.volatile.get("time")
+    """XML text with its declaration."""
     about = (("version", report.tool_version), ("profile", report.profile), ("verdict", report.verdict.text))
     made = [_case(check) for check in report.checks]
     red = any(case.is_failure or case.is_error for case in made)
     if report.partial or not report.checks or (report.verdict.exit_code != 0 and not red):
         made.append(_died(report.partial or report.verdict.text or "no check ran"))
-    suite = junit_cases.suite(
-        _SUITE,
-        made,
-        hostname=host if isinstance(host, str) else "",
-        timestamp=time if isinstance(time, str) else "",
-        properties=[(f"netdoctor.{name}", value) for name, value in about],
-    )
-    return junit_cases.document(suite)
+    suite = _suite(_SUITE, made)
+    host, time = report.identity.get("host"), report.volatile.get("time")
+    if isinstance(host, str) and host:
+        suite.hostname = clean(host)
+    if isinstance(time, str) and time:
+        suite.timestamp = clean(time)
+    for name, value in about:
+        suite.add_property(f"netdoctor.{name}", clean(value))
+    beside = [_made(case) for case in report.section.cases()] if report.section is not None else []
+    return _document(suite, *([_suite(f"{_SUITE}.{report.command}", beside)] if beside else []))
 
 
 def setup_failed(reason: str) -> str:
     """The document of a run that died before there was a report: one failed case."""
-    return junit_cases.document(junit_cases.suite(_SUITE, [_died(reason)]))
+    return _document(_suite(_SUITE, [_died(reason)]))
 
 
 def _died(reason: str) -> TestCase:
-    return junit_cases.case(_SUITE, "run", "failure", type="netdoctor.run", message=reason, detail=reason)
+    return _made(Case(_SUITE, "run", "failure", "netdoctor.run", reason, reason))
+
+
+def _made(case: Case, out: str = "") -> TestCase:
+    """Texts may be anybody's."""
+    from junitparser import Error, Failure, Skipped, TestCase
+
+    made = TestCase(clean(case.name), classname=clean(case.group))
+    if case.kind:
+        result = {"failure": Failure, "error": Error, "skipped": Skipped}[case.kind](
+            clean(case.message), clean(case.type) or None
+        )
+        if case.detail:
+            result.text = clean(case.detail, lines=True)
+        made.result = [result]
+    if out:
+        made.system_out = clean(out, lines=True)
+    return made
+
+
+def _suite(name: str, cases: Iterable[TestCase]) -> TestSuite:
+    from junitparser import TestSuite
+
+    made = TestSuite(clean(name))
+    made.add_testcases(list(cases))
+    return made
+
+
+def _document(*suites: TestSuite) -> str:
+    from junitparser import JUnitXml
+
+    root: Any = JUnitXml("netdoctor")  # not all of it is typed
+    root.extend(suites)
+    root.update_statistics()
+    stream = io.BytesIO()
+    root.write(stream, pretty=True)
+    return stream.getvalue().decode("utf-8").replace("\t", " ")  # its indentation
 
 
 def _case(check: CheckResult) -> TestCase:
@@ -66,7 +106,7 @@ def _case(check: CheckResult) -> TestCase:
     elif fails or others or check.status is Status.SKIP:
         kind = "skipped"
     else:
-        return junit_cases.case(classname, name, out="\n".join(_line(f) for f in check.findings))
+        return _made(Case(classname, name, ""), out="\n".join(_line(f) for f in check.findings))
     message = headline(check)
     if kind == "skipped" and fails:
         message = f"waived: {fails[0].waived or ''}: {message}"
@@ -74,7 +114,7 @@ def _case(check: CheckResult) -> TestCase:
         message = f"{check.status.value}: {message}"
     cause = "" if kind == "skipped" else next((f.cause for f in (*bad, *others) if f.cause), check.cause)
     detail = "\n".join(_detail(check, f) for f in check.findings if f.status in WRONG)
-    return junit_cases.case(classname, name, kind, message=message, type=cause, detail=detail or message)
+    return _made(Case(classname, name, kind, cause, message, detail or message))
 
 
 def _line(finding: Finding) -> str:
@@ -84,17 +124,16 @@ def _line(finding: Finding) -> str:
 
 def _detail(check: CheckResult, finding: Finding) -> str:
     lines = [_line(finding)]
-    row = CAUSES.get(finding.cause or check.cause)
-    why = finding.why or (f"{row.title}: {row.costs}" if row and finding.status is Status.FAIL else "")
     rows = (
         ("severity", finding.severity.value if finding.severity else ""),
         ("waived", finding.waived or ""),
         ("expected", finding.expected or ""),
         ("evidence", shown(finding.evidence, 2000) if finding.evidence else ""),
-        ("why", why),
+        ("nodes", some(others(finding))),
+        ("why", why(check, finding) if finding.status is Status.FAIL else finding.why or ""),
         ("measured", shown(finding.measured, 2000) if finding.measured else ""),
         ("cost", finding.cost.summary if finding.cost else ""),
-        ("find out", finding.how or ""),
+        ("next" if finding.status is Status.FAIL else "find out", finding.how or ""),
         ("mend", finding.fix.summary if finding.fix else ""),
     )
     lines += [f"  {label}: {clean(text)}" for label, text in rows if text]

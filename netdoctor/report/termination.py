@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from netdoctor.model import Finding, Report, Status
+from netdoctor.model import Finding, Health, Report, Status
 from netdoctor.report.brief import TERMINATION_WIDTH, termination
 from netdoctor.report.values import cut, fails
 from netdoctor.textsafe import clean
@@ -15,7 +15,7 @@ _LINE = 600  # bytes: a few findings fit in whole
 def render(report: Report, *, limit: int = TERMINATION_WIDTH) -> str:
     """At most `limit` bytes; findings that do not fit are counted.  Healthy: one line."""
     lines = [termination(report, width=min(limit, _LINE))]
-    wrong = [] if report.verdict.status == "healthy" else list(_wrong(report))
+    wrong = [] if report.verdict.status is Health.HEALTHY else list(_wrong(report))
     room = limit - len(lines[0].encode("utf-8", "replace"))
     for number, finding in enumerate(wrong):
         line = "\n" + _line(finding)

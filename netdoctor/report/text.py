@@ -9,9 +9,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from netdoctor.causes import CAUSES
-from netdoctor.model import CheckResult, Finding, Report, Status, size_text
-from netdoctor.report.values import WRONG, groups, headline, shown
+from netdoctor.model import CheckResult, Command, Finding, Health, Report, Status, size_text
+from netdoctor.report.values import WRONG, groups, headline, others, shown, some, why
 from netdoctor.textsafe import clean
 
 _WORDS: Final = {
@@ -24,10 +23,11 @@ _WORDS: Final = {
 _WAIVED: Final = "WAIVED"
 # ECMA-48 select graphic rendition.
 _COLOURS: Final = {"pass": "32", "FAIL": "1;31", "skip": "2", "UNKNOWN": "33", "ERROR": "1;35", _WAIVED: "33"}
-_VERDICTS: Final = {"healthy": "1;32", "unhealthy": "1;31", "inconclusive": "1;33"}
+_VERDICTS: Final = {Health.HEALTHY: "1;32", Health.UNHEALTHY: "1;31", Health.INCONCLUSIVE: "1;33"}
 _INDENT: Final = " " * 9
 _LABEL: Final = 10
 _NARROWEST: Final = 40  # below this, lines are left to the terminal
+_MOST: Final = 60  # of one check: what a fleet of thousands has more of is in the JSON
 
 
 def render(report: Report, *, width: int | None = None, colour: bool = False) -> str:
@@ -40,10 +40,12 @@ def render(report: Report, *, width: int | None = None, colour: bool = False) ->
     for check in report.checks:
         lines += _check(check, min(column, 28), width, paint)
     lines += _runs(report, width)
+    if report.section is not None:
+        lines += [clean(line) for line in report.section.text()]
     lines.append("")
     if report.partial:
         lines += _wrapped(f"this report is not whole: {clean(report.partial)}", "", "  ", width)
-    lines.append(paint(clean(report.verdict.text), _VERDICTS.get(report.verdict.status, "1")))
+    lines.append(paint(clean(report.verdict.text), _VERDICTS[report.verdict.status]))
     return "\n".join(lines) + "\n"
 
 
@@ -56,6 +58,11 @@ def _paint(text: str, code: str) -> str:
 
 
 def _head(report: Report) -> Iterator[str]:
+    if report.command is not Command.PREFLIGHT:
+        yield f"netdoctor {report.tool_version} {report.command}; profile {report.profile}"
+        if report.section is not None:
+            yield report.section.about()
+        return
     host, kernel = report.identity.get("host"), report.identity.get("kernel")
     about = shown(host) if isinstance(host, str) and host else "a node without a name"
     if isinstance(node := report.identity.get("node"), str) and node != host:
@@ -80,8 +87,11 @@ def _check(check: CheckResult, column: int, width: int | None, paint: Any) -> It
     lines = _wrapped(tag + headline(check), first, _INDENT + " " * (column + 2), width)
     yield lines[0].replace(word, paint(word, _COLOURS[word]), 1)
     yield from lines[1:]
-    for finding, subjects in groups(f for f in check.findings if f.status in WRONG):
+    wrong = groups(f for f in check.findings if f.status in WRONG)
+    for finding, subjects in wrong[:_MOST]:
         yield from _expanded(check, finding, subjects, width)
+    if len(wrong) > _MOST:
+        yield f"{_INDENT}… and {len(wrong) - _MOST:,} more (all in --format json)"
     notes = dict.fromkeys(n for f in check.findings if f.status not in WRONG for n in f.notes)
     for note in notes:
         yield from _row("note", note, width)
@@ -91,16 +101,20 @@ def _expanded(check: CheckResult, finding: Finding, subjects: list[str], width: 
     if len(check.findings) > 1:
         word = _WAIVED if finding.waived else _WORDS[finding.status]
         severity = f" [{finding.severity.value}]" if finding.severity and not finding.waived else ""
-        text = f"{', '.join(clean(s) for s in subjects)}: {clean(finding.message)}"
+        text = f"{some([clean(s) for s in subjects])}: {clean(finding.message)}"
         yield from _wrapped(text, f"{_INDENT}- {word}{severity} ", f"{_INDENT}    ", width)
     if finding.waived:
         yield from _row("waived", finding.waived, width)
     if finding.expected:
         yield from _row("expected", finding.expected, width)
-    if finding.evidence:
-        yield from _row("evidence", _pairs(finding.evidence), width)
+    yield from _row("nodes", some(others(finding)), width)
+    evidence = {key: value for key, value in finding.evidence.items() if key != "lines"}
+    if evidence:
+        yield from _row("evidence", _pairs(evidence), width)
+    for line in finding.evidence.get("lines", ()):  # of a log: FILE:LINE: what stands there
+        yield from _row("line", shown(line), width)
     if finding.status is Status.FAIL:
-        yield from _row("why", _why(check, finding), width)
+        yield from _row("why", why(check, finding), width)
     if finding.measured:
         yield from _row("measured", _pairs(finding.measured), width)
     if finding.cost:
@@ -113,13 +127,6 @@ def _expanded(check: CheckResult, finding: Finding, subjects: list[str], width: 
         yield from _row("next" if finding.status is Status.FAIL else "find out", finding.how, width)
     for note in finding.notes:
         yield from _row("note", note, width)
-
-
-def _why(check: CheckResult, finding: Finding) -> str:
-    if finding.why:
-        return finding.why
-    row = CAUSES.get(finding.cause or check.cause)
-    return f"{row.title}: {row.costs}" if row else ""
 
 
 def _pairs(values: Mapping[str, Any]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from netdoctor.causes import CAUSES
 from netdoctor.model import CheckResult, Finding, Quantity, Status, Unavailable, plain
 from netdoctor.textsafe import clean
 
+MOST_NAMES: Final = 40
 WRONG: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN)
 
 
@@ -74,9 +76,27 @@ def groups(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
             plain(finding.fix),
             plain(finding.cost),
             finding.waived,
+            others(finding),
         )
         out.setdefault(repr(parts), (finding, []))[1].append(finding.subject)
     return list(out.values())
+
+
+def others(finding: Finding) -> tuple[str, ...]:
+    """The nodes that it names, where its subject is not the one of them."""
+    return finding.nodes if finding.nodes != (finding.subject,) else ()
+
+
+def some(names: Sequence[str], most: int = MOST_NAMES) -> str:
+    """Names for people: the first of them, and how many more."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def why(check: CheckResult, finding: Finding) -> str:
+    """Why a fail matters: in its own words, else its cause's."""
+    row = CAUSES.get(finding.cause or check.cause)
+    return finding.why or (f"{row.title}: {row.costs}" if row else "")
 
 
 def headline(check: CheckResult) -> str:

@@ -11,13 +11,14 @@ from netdoctor.host.base import ReplayHost
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
     from netdoctor.model import CheckResult, Report
+    from netdoctor.policy import Decide
     from netdoctor.snapshot.snapshot import Snapshot
 
 
 def diagnose(
     snapshot: Snapshot,
     specs: Sequence[CheckSpec],
-    decide: engine.Decide,
+    decide: Decide,
     profile: str,
     extra: tuple[CheckResult, ...] = (),
 ) -> Report:

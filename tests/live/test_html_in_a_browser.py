@@ -17,8 +17,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from netdoctor.cli import fleet as command
 from netdoctor.facts.inventory import inventory
-from netdoctor.fleet import html as fleet_html
 from netdoctor.fleet.read import read
 from netdoctor.fleet.report import examine
 from netdoctor.model import Finding, Quantity, Status
@@ -135,7 +135,7 @@ def sample(folder: pathlib.Path, hostile: bool = False) -> pathlib.Path:
         (folder / f"r{number:02d}.json").write_text(json.dumps(doc))
     (folder / "30.json").rename(folder / "gpu-031.json")
     path = folder.parent / "fleet.html"
-    path.write_text(fleet_html.render(examine(read([str(folder)]), [*names, "gpu-037"])), encoding="utf-8")
+    path.write_text(node_html.render(command.report(examine(read([str(folder)]), [*names, "gpu-037"]))), encoding="utf-8")
     return path
 
 
@@ -151,9 +151,9 @@ def test_the_overview(browse: Callable[..., str], tmp_path: pathlib.Path) -> Non
     assert heat["gpu-028"][1 + ports] == "✗" and heat["gpu-001"][1 + ports] == "✓"
     drift = next(row for row in dom.rows if len(row) == 5 and row[1] == "NVIDIA driver")
     assert "570.86.10: gpu-004" in drift[3]
-    assert "roce-05" in next(row for row in dom.rows if len(row) == 4 and row[1] == "roce_gid")[3]
+    assert "roce-05" in dom.words.partition("fleet.gid")[2]
     assert text.count('src="data:image/svg+xml') >= 2
-    assert dom.classes["node"] == "hidden" and "hidden" not in dom.classes["fleet"]
+    assert dom.classes["node"] == "hidden" and "hidden" not in dom.classes["report"]
 
 
 def test_a_click_opens_the_page_of_a_node(browse: Callable[..., str], tmp_path: pathlib.Path) -> None:
@@ -161,7 +161,7 @@ def test_a_click_opens_the_page_of_a_node(browse: Callable[..., str], tmp_path: 
     link = re.search(r'href="(#n\d+)">gpu-004<', path.read_text(encoding="utf-8"))
     assert link is not None
     dom = Dom(browse(path, link[1]))
-    assert "hidden" in dom.classes["fleet"] and "hidden" not in dom.classes["node"]
+    assert "hidden" in dom.classes["report"] and "hidden" not in dom.classes["node"]
     page = dom.words.partition("← all nodes")[2]
     assert page.startswith("gpu-004") and "NVIDIA driver: 570.86.10" in page and "differs from its kind" in page
     assert ["net.port_range", "pass"] in dom.rows
@@ -171,7 +171,7 @@ def test_nothing_of_other_machines_runs(browse: Callable[..., str], tmp_path: pa
     path = sample(tmp_path / "reports", hostile=True)
     for at in ("", "#n0", "#n1", "#n2", "#n3", "#n4"):
         text = browse(path, at)
-        assert "<title>netdoctor fleet report</title>" in text
+        assert "<title>netdoctor: fleet report</title>" in text
         assert all('src="data:image/svg+xml;base64,' in image for image in re.findall("<img[^>]*>", text))  # ours
         assert Dom(text).scripts == 2
     assert HOSTILE in Dom(browse(path)).words  # it is shown, as text
@@ -183,7 +183,7 @@ def test_the_policy_stops_a_script_that_got_in(browse: Callable[..., str], tmp_p
     evil = '<script>document.title="owned"</script><p onclick="1" id="evil">x</p><img src=x onerror="document.title=\'owned\'">'
     path.write_text(text.replace("<h1>", evil + "<h1>", 1), encoding="utf-8")
     got = browse(path)
-    assert 'id="evil"' in got and "<title>netdoctor fleet report</title>" in got
+    assert 'id="evil"' in got and "<title>netdoctor: fleet report</title>" in got
     # The same without the policy: the test would see it run.
     path.write_text(re.sub(r"<meta http-equiv[^>]*>", "", path.read_text(encoding="utf-8")), encoding="utf-8")
     assert "<title>owned</title>" in browse(path)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
-import jsonschema
 import pytest
 
-from netdoctor.cli import env
+from netdoctor.cli import deliver, env, variable_page
+from netdoctor.cli.options import Options
 from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.variables import catalogue
+from tests.support.facts import judged
 
-SCHEMA = json.loads(files("netdoctor.schemas").joinpath("env-1.json").read_text("utf-8"))
+
+def run(
+    files: Sequence[str] = (), version: str | None = None, format: str | None = None, explain: str | None = None, **said: Any
+) -> int:
+    if explain is not None:
+        return variable_page.run(explain, version)
+    return env.run(Options(format=format, **said), files, version)
 
 
 def wrote(folder: Path, text: str, name: str = "job.sh") -> str:
@@ -37,42 +45,43 @@ def wrote(folder: Path, text: str, name: str = "job.sh") -> str:
         ("export NCCL_CHECK_POINTERS=1\n", 0),
     ],
 )
-@pytest.mark.parametrize("format", ["text", "json", "junit"])
+@pytest.mark.parametrize("format", deliver.FORMATS)
 def test_exit_codes_are_the_same_in_every_format(
     script: str, code: int, format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert env.run([wrote(tmp_path, script)], "2.27.5", None, format) == code
+    assert run([wrote(tmp_path, script)], "2.27.5", format) == code
     out = capsys.readouterr().out
     if format == "json":
-        data = json.loads(out)
-        jsonschema.validate(data, SCHEMA)
+        data = judged.validated(out, "env")
         assert data["verdict"]["exit_code"] == code
         assert data["nccl_version"] == "2.27.5"
     elif format == "junit":
         (suite,) = ElementTree.fromstring(out)
         assert (len(suite.findall(".//failure")) > 0) == ("=true" in script or "CHECK" in script)
         assert len(suite.findall("testcase")) == int(suite.get("tests", "-1"))
-    else:
-        assert out.splitlines()[-1].startswith({0: "healthy", 3: "unhealthy", 4: "inconclusive"}[code])
+    elif format != "html":
+        healthy = "nothing failed at" if "CHECK" in script and format == "text" else "healthy"
+        assert out.splitlines()[-1].startswith({0: (healthy, "nothing failed"), 3: ("unhealthy",), 4: ("inconclusive",)}[code])
 
 
 def test_fail_on_moves_the_border(tmp_path: Path) -> None:
     path = wrote(tmp_path, "export NCCL_CHECK_POINTERS=1\n")
-    assert env.run([path], "2.27.5", fail_on="info") == 3
-    assert env.run([path], "2.27.5", fail_on="critical") == 0
+    assert run([path], "2.27.5", fail_on="info") == 3
+    assert run([path], "2.27.5", fail_on="critical") == 0
 
 
 def test_findings_carry_line_rule_and_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = wrote(tmp_path, "\nexport NCCL_IB_TIMOUT=22\nexport NCCL_IB_TIMEOUT=022\nexport NCCL_IB_TIMEOUT=22\n")
-    assert env.run([path], "2.27.5", None, "json") == 3
-    found = json.loads(capsys.readouterr().out)["findings"]
-    assert [(f["rule"], f["source"].rpartition(":")[2]) for f in found if f["status"] == "fail"] == [
+    assert run([path], "2.27.5", "json") == 3
+    found = judged.findings(json.loads(capsys.readouterr().out))
+    fails = [f["evidence"] for f in found if f["status"] == "fail"]
+    assert [(e["rule"], e["source"].rpartition(":")[2]) for e in fails] == [
         ("unknown-name", "2"),
         ("octal", "3"),
         ("set-twice", "4"),
     ]
     assert found[0]["expected"] == "NCCL_IB_TIMEOUT"
-    assert found[1]["row"].startswith("NCCL_IB_TIMEOUT · nccl · 2.3.5")
+    assert found[1]["evidence"]["row"].startswith("NCCL_IB_TIMEOUT · nccl · 2.3.5")
 
 
 def test_several_files_and_stdin(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,24 +89,24 @@ def test_several_files_and_stdin(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     monkeypatch.setattr("sys.stdin", io.StringIO("export NCCL_P2P_DISABLE=1\n"))
     conf = wrote(tmp_path, "NCCL_ALGO = Ring\nNCCL_PROTO=LL\nNCCL_PROTO=Simple\n", "nccl.conf")
-    assert env.run(["-", conf], "2.27.5") == 3
+    assert run(["-", conf], "2.27.5") == 3
     out = capsys.readouterr().out
-    assert "[-:1]" in out and f"[{conf}:1]" in out
+    assert "source: -:1" in out and f"{conf}:3" in out
     assert "says Simple, but" in out and "says LL and wins" in out
 
 
 def test_nothing_of_a_file_runs(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     text = f"touch {mark}\nexport NCCL_A=$(touch {mark})\n. {wrote(tmp_path, f'touch {mark}', 'x.sh')}\n"
-    env.run([wrote(tmp_path, text)], "2.27.5")
-    env.run([wrote(tmp_path, f"a: !!python/object/apply:os.system ['touch {mark}']\nNCCL_A: 1\n", "x.yaml")], "2.27.5")
+    run([wrote(tmp_path, text)], "2.27.5")
+    run([wrote(tmp_path, f"a: !!python/object/apply:os.system ['touch {mark}']\nNCCL_A: 1\n", "x.yaml")], "2.27.5")
     assert not mark.exists()
 
 
 def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = wrote(tmp_path, "export NCCL_IB_HCA='\x1b]0;owned\x07 x'\nexport NCCL_DEBUG='\x1b[2JX'\n")
-    for format in ("text", "junit"):
-        env.run([path], "2.27.5", None, format)
+    for format in deliver.FORMATS:
+        run([path], "2.27.5", format)
         assert not set(capsys.readouterr().out) & {"\x1b", "\x07"}
 
 
@@ -113,23 +122,23 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, capsys: py
     ],
 )
 def test_bad_usage_is_2(arguments: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
-    assert env.run(**arguments) == 2  # type: ignore[arg-type]
+    assert run(**arguments) == 2  # type: ignore[arg-type]
     got = capsys.readouterr()
     assert got.out == "" and got.err.startswith("netdoctor: ")
 
 
 def test_explain_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     for name, row in catalogue.table().items():
-        assert env.run(explain=name, version="2.21.5") == 0
+        assert run(explain=name, version="2.21.5") == 0
         assert capsys.readouterr().out.startswith(row.name)
 
 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
-    assert env.run(explain="nccl_ib_timeout", version="2.21.5") == 0
+    assert run(explain="nccl_ib_timeout", version="2.21.5") == 0
     out = capsys.readouterr().out
     for part in ("since      2.3.5", "in 2.21.5", "default 18", "14 from 2.3.5, 18 from 2.14.3, 20 from 2.23.4", "0 to 31"):
         assert part in out
-    assert env.run(explain="NCCL_IB_TIMOUT") == 2
+    assert run(explain="NCCL_IB_TIMOUT") == 2
     assert "did you mean NCCL_IB_TIMEOUT?" in capsys.readouterr().err
 
 

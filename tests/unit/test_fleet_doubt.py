@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from netdoctor.cli import deliver
 from netdoctor.cli import fleet as command
-from netdoctor.fleet import lists
+from netdoctor.cli.options import Options
 from netdoctor.fleet.read import DEFECT, expected_names, read
 from netdoctor.fleet.report import Fleet, examine
 from netdoctor.model import Severity
 from tests.support.clusters import fleets
+from tests.support.facts import judged
 
 Doc = dict[str, Any]
 DAY = 1_772_352_000.0  # fleets.TIME
@@ -42,7 +44,7 @@ def only_unknown(fleet: Fleet, words: str) -> None:
     """n1 is unknown because of `words`, on neither list, and the fleet is not healthy."""
     got, why = state(fleet, "n1")
     assert got == "unknown" and words in why, why
-    assert fleet.exit_code == 4 and "n1\n" not in "".join(lists.lists(fleet)[0].values())
+    assert fleet.verdict.exit_code == 4 and "n1\n" not in "".join(command.lists(fleet)[0].values())
 
 
 def _own_fail_behind_a_healthy_verdict(doc: Doc) -> None:
@@ -165,20 +167,20 @@ def test_one_machine_that_answers_for_two_names_proves_neither(tmp_path: pathlib
     put(tmp_path, "n3.json", fleets.report("n3", number=3))
     fleet = look(tmp_path)
     only_unknown(fleet, "one machine answered for both names")
-    assert lists.lists(fleet)[0]["passing_nodes.txt"] == "n3\n"
+    assert command.lists(fleet)[0]["passing_nodes.txt"] == "n3\n"
     assert state(look(tmp_path, ["n1", "n3"]), "n1")[0] == "good"  # n2 is its old name, and nobody asks for it
 
 
 def test_machines_that_share_a_name_are_listed_as_failing(tmp_path: pathlib.Path) -> None:
     for number in (1, 2):
         put(tmp_path, f"{number}.json", fleets.report("n1", number=number))
-    assert lists.lists(look(tmp_path, ["n1"])) == ({"passing_nodes.txt": "", "failing_nodes.txt": "n1\n"}, [])
+    assert command.lists(look(tmp_path, ["n1"])) == ({"passing_nodes.txt": "", "failing_nodes.txt": "n1\n"}, [])
 
 
 def test_a_list_of_nobody_is_bad_usage(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path, "n1.json", fleets.report("n1"))
     names = put(tmp_path, "hosts.txt", "# squeue did not answer\n\n")
-    assert command.run([str(tmp_path)], expected=str(names)) == 2
+    assert command.run(Options(), [str(tmp_path)], str(names)) == 2
     assert "there is no name in it" in capsys.readouterr().err
 
 
@@ -200,8 +202,8 @@ def test_numbers_beyond_all_bounds_are_no_defect(number: int, tmp_path: pathlib.
     put(tmp_path, "a.json", doc)
     fleet = look(tmp_path)
     assert not [p for p in fleet.problems if DEFECT in p.detail]
-    for format in command.FORMATS:
-        assert command.render(fleet, format)
+    for format in deliver.OF_A_FLEET:
+        assert deliver.render(command.report(fleet), format)
 
 
 # Folders
@@ -212,10 +214,10 @@ def test_a_folder_that_cannot_be_entered_is_not_passed_over(tmp_path: pathlib.Pa
     (folder / "rack2").mkdir(parents=True)
     away.mkdir()
     put(folder, "n1.json", fleets.report("n1"))
-    assert look(folder).exit_code == 0
+    assert look(folder).verdict.exit_code == 0
     (folder / "rack3").symlink_to(away)
     fleet = look(folder)
-    assert fleet.exit_code == 4 and "not followed" in state(fleet, "rack3/")[1]
+    assert fleet.verdict.exit_code == 4 and "not followed" in state(fleet, "rack3/")[1]
     (folder / "rack3").unlink()
     scandir = os.scandir
 
@@ -226,8 +228,8 @@ def test_a_folder_that_cannot_be_entered_is_not_passed_over(tmp_path: pathlib.Pa
 
     monkeypatch.setattr(os, "scandir", denied)
     fleet = look(folder)
-    assert fleet.exit_code == 4 and state(fleet, "rack2/")[0] == "unknown"
-    assert lists.lists(fleet)[0]["passing_nodes.txt"] == "n1\n"
+    assert fleet.verdict.exit_code == 4 and state(fleet, "rack2/")[0] == "unknown"
+    assert command.lists(fleet)[0]["passing_nodes.txt"] == "n1\n"
 
 
 # Without a fault of the node
@@ -242,8 +244,8 @@ def test_busy_cpus_are_told_and_blame_nobody(tmp_path: pathlib.Path) -> None:
         doc["volatile"]["runs"][0].update(busbw_gb_s={"67108864": 0.4}, latency_s={"4096": slow * 1e-6}, ranks=[])
         put(tmp_path, f"{number}.json", doc)
     fleet = look(tmp_path)
-    assert fleet.exit_code == 0 and fleet.accounting["good"] == 12
+    assert fleet.verdict.exit_code == 0 and fleet.accounting["good"] == 12
     assert [o.node for d in fleet.distributions for o in d.outliers] == ["n07", "n06", "n08"]
     assert "latency (gloo cpu ×2" in state(fleet, "n07")[1]
-    assert "? n07: latency" in command.render(fleet, "text")
-    assert examine(read([str(tmp_path)]), None, Severity.INFO).accounting["bad"] == 3
+    assert "n07: latency" in deliver.render(command.report(fleet), "text")
+    assert judged.examined(read([str(tmp_path)]), None, Severity.INFO).accounting["bad"] == 3

@@ -16,14 +16,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from netdoctor.cli import deliver
 from netdoctor.cli import fleet as command
-from netdoctor.fleet import html, jsondoc, junit, lists, prometheus, text
 from netdoctor.fleet.extract import Extract, MalformedReportError
 from netdoctor.fleet.nodes import clean
 from netdoctor.fleet.read import DEFECT, MAX_BYTES, expected_names, read
 from netdoctor.fleet.report import Fleet, examine
+from netdoctor.report import fleet_json
 from netdoctor.report import json as node_json
 from tests.support.clusters import fleets
+from tests.support.facts import judged
 
 Doc = dict[str, Any]
 HOSTILE = (
@@ -83,9 +85,9 @@ def test_a_file_that_is_no_report_stands_for_an_unknown_node(content: str | byte
     fleet = look(tmp_path)
     assert [p.kind for p in fleet.problems] == [kind]
     assert state(fleet, "n9")[0] == "unknown" and "n9.json" in state(fleet, "n9")[1]
-    assert fleet.exit_code == 4
-    for format in command.FORMATS:
-        assert command.render(fleet, format)
+    assert fleet.verdict.exit_code == 4
+    for format in deliver.OF_A_FLEET:
+        assert deliver.render(command.report(fleet), format)
 
 
 def test_an_expected_node_with_a_broken_report_is_unknown(tmp_path: pathlib.Path) -> None:
@@ -93,7 +95,7 @@ def test_an_expected_node_with_a_broken_report_is_unknown(tmp_path: pathlib.Path
     fleet = look(tmp_path, ["n1", "n2"])
     assert state(fleet, "n1")[0] == "unknown"
     assert state(fleet, "n2") == ("missing", "no report was given")
-    assert fleet.exit_code == 3
+    assert fleet.verdict.exit_code == 3
 
 
 def test_other_things_in_the_directory_are_named(tmp_path: pathlib.Path) -> None:
@@ -114,7 +116,7 @@ def test_other_things_in_the_directory_are_named(tmp_path: pathlib.Path) -> None
         ("twice.json", "skipped"),
     ]
     assert fleet.reports == 2 and fleet.files == 7
-    out = text.render(fleet)
+    out = deliver.render(command.report(fleet), "text")
     assert all(name in out for name in ("gone.json", "log.json", "notes.txt", "pipe.json", "twice.json"))
 
 
@@ -172,8 +174,8 @@ def test_two_machines_of_one_name_are_two_nodes_and_both_bad(tmp_path: pathlib.P
     put(tmp_path, "b.json", fleets.report("localhost", number=2))
     fleet = look(tmp_path)
     assert [(n.name, n.state) for n in fleet.nodes] == [("localhost (machine 1)", "bad"), ("localhost (machine 2)", "bad")]
-    assert fleet.faults[0][0].check == "fleet.host_name"
-    assert lists.lists(fleet)[0]["passing_nodes.txt"] == ""
+    assert judged.faults(fleet)[0].check == "fleet.host_name"
+    assert command.lists(fleet)[0]["passing_nodes.txt"] == ""
 
 
 def test_machines_that_a_later_report_joins_are_one(tmp_path: pathlib.Path) -> None:
@@ -202,7 +204,7 @@ def days(folder: pathlib.Path, *told: tuple[str, str]) -> Fleet:
 def test_a_machine_id_that_comes_back_is_of_a_second_machine(tmp_path: pathlib.Path) -> None:
     fleet = days(tmp_path, ("a", "healthy"), ("b", "healthy"), ("a", "healthy"))
     assert [(n.name, n.state) for n in fleet.nodes] == [("n1 (machine 1)", "bad"), ("n1 (machine 2)", "bad")]
-    assert fleet.faults[0][0].check == "fleet.host_name"
+    assert judged.faults(fleet)[0].check == "fleet.host_name"
 
 
 def test_another_machine_id_alone_blames_nobody_hides_nothing(tmp_path: pathlib.Path) -> None:
@@ -217,7 +219,7 @@ def test_another_machine_id_alone_blames_nobody_hides_nothing(tmp_path: pathlib.
         folder.mkdir()
         fleet = days(folder, *told)
         got, words = state(fleet, "n1")
-        assert (got, len(fleet.nodes), fleet.faults) == (expected, 1, [])
+        assert (got, len(fleet.nodes), judged.faults(fleet)) == (expected, 1, [])
         assert ("its machine id is not the same" in words) == (told[0][0] != told[1][0])
 
 
@@ -232,7 +234,7 @@ def test_a_pods_report_stands_under_its_nodes_name(tmp_path: pathlib.Path) -> No
     put(tmp_path, "a.json", in_a_pod("train-0", 1))
     fleet = look(tmp_path, ["gpu-17", "gpu-18"])
     assert [(n.name, n.state) for n in fleet.nodes] == [("gpu-17", "good"), ("gpu-18", "missing")]
-    assert [node.get("cause") for node in jsondoc.document(fleet)["nodes"]] == [None, "missing_node"]
+    assert [node.get("cause") for node in fleet_json.document(fleet)["nodes"]] == [None, "missing_node"]
 
 
 def test_pods_of_one_node_with_own_gpus_are_no_two_machines(tmp_path: pathlib.Path) -> None:
@@ -240,8 +242,8 @@ def test_pods_of_one_node_with_own_gpus_are_no_two_machines(tmp_path: pathlib.Pa
     put(tmp_path, "b.json", in_a_pod("other-0", 2))
     fleet = look(tmp_path)
     assert [(n.name, n.state) for n in fleet.nodes] == [("gpu-17 (pod other-0)", "good"), ("gpu-17 (pod train-0)", "bad")]
-    assert [f.check for f, _ in fleet.faults if f.check == "fleet.host_name"] == []
-    assert lists.lists(fleet) == ({"passing_nodes.txt": "", "failing_nodes.txt": "gpu-17\n"}, [])
+    assert [f.check for f in judged.faults(fleet) if f.check == "fleet.host_name"] == []
+    assert command.lists(fleet) == ({"passing_nodes.txt": "", "failing_nodes.txt": "gpu-17\n"}, [])
 
 
 def test_what_a_pod_saw_does_not_settle_what_the_host_saw(tmp_path: pathlib.Path) -> None:
@@ -255,7 +257,7 @@ def test_many_machines_that_are_all_called_localhost(tmp_path: pathlib.Path) -> 
     for number in range(1, 201):
         put(tmp_path, f"{number}.json", fleets.report("localhost", number=number))
     fleet = look(tmp_path)
-    assert fleet.accounting["bad"] == 200 and len(fleet.faults) == 1
+    assert fleet.accounting["bad"] == 200 and len(judged.faults(fleet)) == 1
 
 
 def test_a_node_that_has_one_new_gpu_is_the_same_node(tmp_path: pathlib.Path) -> None:
@@ -296,7 +298,7 @@ def test_short_and_full_names_meet_where_that_is_unambiguous(tmp_path: pathlib.P
         "n3.a": ("good", False),
         "n3.b": ("good", False),
     }
-    assert lists.lists(fleet)[0] == {"passing_nodes.txt": "n1\nn2.cluster.example\n", "failing_nodes.txt": "n3\n"}
+    assert command.lists(fleet)[0] == {"passing_nodes.txt": "n1\nn2.cluster.example\n", "failing_nodes.txt": "n3\n"}
 
 
 def test_the_hosts_file(tmp_path: pathlib.Path) -> None:
@@ -328,31 +330,31 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
 
 
 def test_hostile_strings_in_text(hostile: Fleet) -> None:
-    out = text.render(hostile)
+    out = deliver.render(command.report(hostile), "text")
     assert not set(out) & set(map(chr, [*range(10), *range(11, 32), *range(127, 160), 0x202E]))
 
 
 def test_hostile_strings_in_json(hostile: Fleet) -> None:
-    out = jsondoc.render(hostile)
+    out = deliver.render(command.report(hostile), "json")
     assert "\\u001b" not in out and len(json.loads(out)["nodes"]) == len(hostile.nodes)
 
 
 def test_hostile_strings_in_html(hostile: Fleet) -> None:
-    out = html.render(hostile)
+    out = deliver.render(command.report(hostile), "html")
     assert out.lower().count("<script") == 2 == out.lower().count("</script")  # the data and the page's own
     assert "<img" not in out and "<!--" not in out and "\x1b" not in out
     assert "default-src 'none'" in out and "unsafe" not in out
 
 
 def test_hostile_strings_in_junit(hostile: Fleet) -> None:
-    root = ElementTree.fromstring(junit.render(hostile))
+    root = ElementTree.fromstring(deliver.render(command.report(hostile), "junit"))
     cases = root.findall("testsuite/testcase")
     assert len([c for c in cases if c.get("classname", "").startswith("netdoctor.fleet.")]) == len(hostile.nodes)
 
 
 def test_hostile_strings_in_prometheus(hostile: Fleet) -> None:
     parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus-client")
-    families = {f.name: f for f in parser.text_string_to_metric_families(prometheus.render(hostile))}
+    families = {f.name: f for f in parser.text_string_to_metric_families(deliver.render(command.report(hostile), "prometheus"))}
     assert {s.labels["node"] for s in families["netdoctor_fleet_node_good"].samples} <= {n.name for n in hostile.nodes}
     assert families["netdoctor_fleet_nodes_unnamed"].samples[0].value >= 6
     states = {s.labels["state"]: s.value for s in families["netdoctor_fleet_nodes"].samples}
@@ -360,7 +362,7 @@ def test_hostile_strings_in_prometheus(hostile: Fleet) -> None:
 
 
 def test_hostile_names_are_on_no_list(hostile: Fleet) -> None:
-    files, left_out = lists.lists(hostile)
+    files, left_out = command.lists(hostile)
     assert files == {"passing_nodes.txt": "", "failing_nodes.txt": "n1\n"}
     assert "$(id)" in left_out and "../../x" in left_out
 
@@ -369,7 +371,7 @@ def test_names_that_look_like_options_are_on_no_list(tmp_path: pathlib.Path) -> 
     put(tmp_path, "a.json", fleets.report("-rf"))
     put(tmp_path, "b.json", fleets.report("..", number=2))
     put(tmp_path, "c.json", fleets.report("ok", number=3))
-    assert lists.lists(look(tmp_path))[0]["passing_nodes.txt"] == "ok\n"
+    assert command.lists(look(tmp_path))[0]["passing_nodes.txt"] == "ok\n"
 
 
 # Anything at all
@@ -400,15 +402,15 @@ def test_no_report_breaks_the_fleets_report(seed: int, changes: int, tmp_path: p
         put(tmp_path, f"n{number}.json", json.dumps(doc))
     fleet = look(tmp_path)
     assert not [p.detail for p in fleet.problems if DEFECT in p.detail]
-    for format in command.FORMATS:
+    for format in deliver.OF_A_FLEET:
         if format != "html" or seed % 8 == 0:  # its plots take a third of a second
-            assert command.render(fleet, format)
+            assert deliver.render(command.report(fleet), format)
 
 
 def test_the_real_report_is_what_is_read(tmp_path: pathlib.Path) -> None:
     """A report as the engine's renderer writes it, not as a test imagines it."""
     from netdoctor.facts.inventory import inventory
-    from netdoctor.model import CheckResult, Finding, Report, Status, Verdict
+    from netdoctor.model import CheckResult, Finding, Health, Report, Status, Verdict
     from tests.support import facts
 
     finding = Finding(Status.FAIL, "3 usable ports", check="net.port_range", cause="bootstrap_ports")
@@ -418,7 +420,7 @@ def test_the_real_report_is_what_is_read(tmp_path: pathlib.Path) -> None:
         {"kind": "host"},
         "audit",
         (CheckResult("net.port_range", "wide enough", "bootstrap_ports", (finding,)),),
-        Verdict("unhealthy", 3, "UNHEALTHY"),
+        Verdict(Health.UNHEALTHY, 3, "UNHEALTHY"),
         runs=({"backend": "nccl", "device": "cuda", "ranks": 8, "path": "default", "state": "finished", "verified": True},),
         volatile={
             "time": fleets.TIME,
@@ -448,7 +450,7 @@ def test_cleaning_keeps_what_is_harmless() -> None:
 
 
 def test_the_command_line_does_not_load_what_it_does_not_need() -> None:
-    code = "import sys, netdoctor.fleet.html, netdoctor.cli.fleet; print(sorted({'torch', 'yaml'} & set(sys.modules)))"
+    code = "import sys, netdoctor.report.fleet_html, netdoctor.cli.fleet; print(sorted({'torch', 'yaml'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

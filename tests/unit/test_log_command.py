@@ -12,19 +12,21 @@ import sys
 from typing import Any
 from xml.etree import ElementTree
 
-import jsonschema
 import pytest
 
-from netdoctor.cli.log import run
+from netdoctor.cli import deliver, log
+from netdoctor.cli.options import Options
 from netdoctor.nccl.log.parser import parse_text
+from tests.support.facts import judged
 from tests.unit.test_log_parser import ERAS
 from tests.unit.test_log_rules import DONE, FIRST, MLX, ONE, SILENT, TWO, A
 
-SCHEMA = jsonschema.Draft202012Validator(
-    json.loads((pathlib.Path(__file__).parents[2] / "netdoctor/schemas/log-1.json").read_text())
-)
 BAD = "node01:100:130 [0] misc/socket.cc:1 NCCL WARN Call to bind failed: Address already in use\n"
 GOOD = ONE + DONE
+
+
+def run(paths: list[str], format: str | None = None, **said: Any) -> int:
+    return log.run(Options(format=format, **said), paths)
 
 
 def shown(capsysbinary: pytest.CaptureFixture[bytes]) -> str:
@@ -55,14 +57,13 @@ def test_json_keeps_its_schema(
 ) -> None:
     (tmp_path / "x.log").write_text(row[-1])
     run([str(tmp_path / "x.log")], "json")
-    SCHEMA.validate(json.loads(shown(capsysbinary)))
+    judged.validated(shown(capsysbinary), "log")
 
 
 def test_json_of_every_line_keeps_its_schema(tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     (tmp_path / "x.log").write_text("\n".join(row[0] for row in ERAS))
     run([str(tmp_path / "x.log")], "json")
-    document = json.loads(shown(capsysbinary))
-    SCHEMA.validate(document)
+    document = judged.validated(shown(capsysbinary), "log")
     assert {"nccl_version", "net", "gdrdma", "bootstrap_ifname"} <= set(document["facts"])
 
 
@@ -72,7 +73,9 @@ def test_a_key_that_is_missing_cannot_be_shown(tmp_path: pathlib.Path, capsysbin
     document = json.loads(shown(capsysbinary))
     assert "nccl_version" not in document["facts"]
     assert document["unseen"][0]["how"] == "NCCL_DEBUG=INFO"
-    assert document["findings"][0]["lines"] == [f"{tmp_path}/x.log:1: Call to bind failed: Address already in use"]
+    assert judged.findings(document)[0]["evidence"]["lines"] == [
+        f"{tmp_path}/x.log:1: Call to bind failed: Address already in use"
+    ]
 
 
 def test_one_file_a_rank_in_a_directory_and_packed(tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -82,7 +85,9 @@ def test_one_file_a_rank_in_a_directory_and_packed(tmp_path: pathlib.Path, capsy
     assert run([str(tmp_path)], "json") == 3
     document = json.loads(shown(capsysbinary))
     assert document["facts"]["hosts"] == ["node01", "node02"]
-    assert [line.split("/")[-1].split(": ")[0] for line in document["findings"][0]["lines"]] == ["rank1.log.gz:2"]
+    assert [line.split("/")[-1].split(": ")[0] for line in judged.findings(document)[0]["evidence"]["lines"]] == [
+        "rank1.log.gz:2"
+    ]
 
 
 def test_stdin(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -108,11 +113,11 @@ def test_the_last_line_of_a_long_log_fails_the_job(
     path.write_bytes(content)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     assert run(["-" if piped else str(path)], "json") == 3
-    (shown_line,) = json.loads(shown(capsysbinary))["findings"][0]["lines"]
+    (shown_line,) = judged.findings(json.loads(shown(capsysbinary)))[0]["evidence"]["lines"]
     assert shown_line.startswith(f"{'-' if piped else path}:{last}: NVRM: Xid")
 
 
-@pytest.mark.parametrize("format", ["text", "json", "junit"])
+@pytest.mark.parametrize("format", deliver.FORMATS)
 def test_nothing_hostile_reaches_a_terminal(
     format: str, tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -168,5 +173,5 @@ def test_cost_mend_and_what_to_look_at_next(tmp_path: pathlib.Path, capsysbinary
     (tmp_path / "x.log").write_text(BAD)
     run([str(tmp_path / "x.log")])
     out = shown(capsysbinary)
-    for word in ("costs:", "mend:", "next:   netdoctor preflight --only net.port_range", "x.log:1: "):
+    for word in ("why       ", "mend      ", "next      netdoctor preflight --only net.port_range", "line      ", "x.log:1: "):
         assert word in out

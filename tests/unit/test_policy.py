@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from netdoctor.causes import result as completed_result
 from netdoctor.model import CheckResult, Finding, Severity, Status, Verdict
 from netdoctor.policy import (
     FAIL_ON_ORDER,
@@ -32,7 +33,7 @@ def result(
         Finding(s, f"{id} is {s.value}", subject if n == 0 else f"{subject}{n}", severity=severity)
         for n, s in enumerate(statuses)
     )
-    return CheckResult(id, id, cause, findings)
+    return completed_result(id, id, cause, findings)
 
 
 def verdict(*checks: CheckResult, profile: str = "default", seen: Seen = PLAIN, **more: object) -> Verdict:

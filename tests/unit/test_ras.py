@@ -8,9 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from netdoctor.cli import deliver
 from netdoctor.cli import ras as command
+from netdoctor.cli.options import Options
 from netdoctor.model import Unavailable
 from netdoctor.nccl.ras import ask, parse
+from tests.support.facts import judged
 
 HEAD = """NCCL version 2.27.5 compiled with CUDA 12.9
 CUDA runtime version 12090, driver version 12080
@@ -180,24 +183,53 @@ def test_something_else_listens(serve: list[Server]) -> None:
 
 def test_a_rank_that_does_not_move_is_a_hang(serve: list[Server], capsys: pytest.CaptureFixture[str]) -> None:
     serve.append(Server([BEHIND, BEHIND]))
-    assert command.run(f"127.0.0.1:{serve[0].port}", interval=0) == 3
+    assert command.run(Options(), f"127.0.0.1:{serve[0].port}", interval=0) == 3
     assert "rank 5" in capsys.readouterr().out
 
 
 def test_a_rank_that_moves_on_is_none(serve: list[Server], capsys: pytest.CaptureFixture[str]) -> None:
     later = BEHIND.replace("6650", "6700").replace("6649", "6699")
     serve.append(Server([BEHIND, later]))
-    assert command.run(f"127.0.0.1:{serve[0].port}", interval=0) == 0
+    assert command.run(Options(), f"127.0.0.1:{serve[0].port}", interval=0) == 0
     assert "moved on" in capsys.readouterr().out
 
 
 def test_no_answer_is_inconclusive(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    assert command.run(f"127.0.0.1:{port}", "json") == 4
+    assert command.run(Options(format="json"), f"127.0.0.1:{port}") == 4
     assert '"inconclusive"' in capsys.readouterr().out
+
+
+ERROR = FINE.replace("   RUNNING      OK", "   RUNNING   ERROR").replace(
+    "Errors\n======\n", "Errors\n======\n\n#0-0 (27a079b828ff1a75) ???\n", 1
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (FINE, 0),
+        (ERROR, 3),
+        (ERROR.replace("ERROR", "INCOMPLETE"), 4),
+        (ERROR.replace("ERROR", "MISMATCH"), 4),
+        (ERROR.replace("ERROR", "WONDROUS"), 4),
+        (DEAD, 3),
+        (HEAD, 4),
+    ],
+    ids=["fine", "in error", "incomplete", "mismatch", "another word", "dead", "no communicator"],
+)
+@pytest.mark.parametrize("format", deliver.FORMATS)
+def test_an_error_that_the_table_names_is_no_pass(
+    answer: str, code: int, format: str, serve: list[Server], capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve.append(Server([answer, answer]))
+    assert command.run(Options(format=format), f"127.0.0.1:{serve[0].port}", interval=0) == code
+    out = capsys.readouterr().out
+    if format == "json":
+        assert judged.validated(out, "ras")["verdict"]["exit_code"] == code
 
 
 @pytest.mark.parametrize("address", ["host:0", "host:x", "host:70000"])
 def test_bad_addresses(address: str) -> None:
-    assert command.run(address) == 2
+    assert command.run(Options(), address) == 2

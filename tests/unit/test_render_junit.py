@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from netdoctor.cli import env, fleet, log, setup
+from netdoctor.cli import deliver, env, fleet, log, setup
+from netdoctor.cli.options import Options
 from netdoctor.model import Report
 from netdoctor.policy import Seen
 from netdoctor.report.junit import render, setup_failed
@@ -110,24 +111,24 @@ def no_junitparser(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "refused",
     [
-        lambda: setup.known_format("junit"),
-        lambda: setup.known_format(None, output="report.xml"),
+        lambda: deliver.check(Options(format="junit")),
+        lambda: deliver.check(Options(output="report.xml")),
     ],
 )
 def test_without_the_library_nothing_is_looked_at(refused: Callable[[], None]) -> None:
     with pytest.raises(setup.UsageError, match=r"JUnit needs junitparser: pip install 'cluster-netdoctor\[junit\]'"):
         refused()
-    setup.known_format("json", output="report.json")
+    deliver.check(Options(format="json", output="report.json"))
 
 
 @pytest.mark.usefixtures("no_junitparser")
 def test_other_commands_say_so_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.log").write_text("")
     codes = [
-        env.run((), format="junit"),
-        log.run([str(tmp_path / "x.log")], "junit"),
-        fleet.run([str(tmp_path)], format="junit", quiet=True),
-        setup.refuse(setup.UsageError("something else"), None, str(tmp_path / "out.xml")),
+        env.run(Options(format="junit")),
+        log.run(Options(format="junit"), [str(tmp_path / "x.log")]),
+        fleet.run(Options(format="junit", quiet=True), [str(tmp_path)]),
+        deliver.refuse(setup.UsageError("something else"), Options(output=str(tmp_path / "out.xml"))),
     ]
     assert codes == [2] * 4 and capsys.readouterr().err.count("junitparser: pip install") == 4
     assert not (tmp_path / "out.xml").exists()

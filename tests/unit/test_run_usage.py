@@ -13,7 +13,7 @@ from netdoctor.cli import main, preflight, run
     [(["--gaet", "--", "true"], "no such option: --gaet"), (["--", "--gate"], "no such option: --gate"), (["--gate"], "CMD")],
 )
 def test_a_misspelt_option_is_bad_usage_and_no_job(arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "run", lambda *_, **__: pytest.fail("it looked"))
+    monkeypatch.setattr(preflight, "before_the_job", lambda *_, **__: pytest.fail("it looked"))
     done = CliRunner().invoke(main.app, ["run", *arguments])
     assert done.exit_code == 2 and says in done.output
 
@@ -49,6 +49,6 @@ def test_a_relative_program_is_of_the_working_directory(monkeypatch: pytest.Monk
 
 def test_the_command_is_told_to_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
-    monkeypatch.setattr(preflight, "run", lambda *_, **said: told.append(said["program"]) or 2)
+    monkeypatch.setattr(preflight, "before_the_job", lambda _, program: told.append(program) or 2)
     assert CliRunner().invoke(main.app, ["run", "--", "nice", "/v/bin/torchrun", "train.py"]).exit_code == 2
     assert told == ["/v/bin/torchrun"]

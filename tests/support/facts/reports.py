@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from netdoctor.causes import CAUSES
+from netdoctor.causes import CAUSES, result
 from netdoctor.model import CheckResult, Cost, Finding, Fix, Kind, Quantity, Report, Severity, Status, Unavailable
 from netdoctor.policy import Seen, Waiver, decide
 
@@ -28,7 +28,7 @@ FIGURES = {"path": "default", "reason": "", "seconds": 1.5, "busbw_gb_s": {"4096
 
 
 def check(id: str, *findings: Finding, cause: str = "other", title: str = "") -> CheckResult:
-    return CheckResult(id, title or f"{id} is as it should be", cause, findings)
+    return result(id, title or f"{id} is as it should be", cause, findings)
 
 
 def report(*checks: CheckResult, profile: str = "default", seen: Seen | None = None, **more: Any) -> Report:
@@ -171,7 +171,7 @@ findings = st.builds(
     ),
 )
 checks = st.builds(
-    CheckResult,
+    result,
     id=st.sampled_from(["net.port_range", "rdma.gpudirect", "allreduce.run", "site.check"]),
     title=hostile_text,
     cause=st.sampled_from(sorted(CAUSES)),

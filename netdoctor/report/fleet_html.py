@@ -1,4 +1,4 @@
-"""The fleet's report as one HTML file: overview, heat map of nodes × checks, drift, distributions, a page per node.
+"""The fleet's part of an HTML page: overview, heat map of nodes × checks, drift, distributions, a page per node.
 
 Works from a disk without a network and prints without scripts; the one script only filters and opens a node's page.  Healthy
 nodes of a large fleet are folded by kind, so that the page stays quick.
@@ -16,9 +16,9 @@ from netdoctor.fleet.nodes import GOOD, STATES, Node, count
 from netdoctor.fleet.outliers import METRICS, Distribution
 from netdoctor.fleet.read import KINDS
 from netdoctor.fleet.report import Fleet
-from netdoctor.model import Status
+from netdoctor.model import Page
 from netdoctor.report import plots
-from netdoctor.report.page import asset, data_block, esc, page
+from netdoctor.report.page import asset, data_block, esc
 
 FOLD: Final = 300  # more nodes than this: the good ones are folded
 MOST_NAMES: Final = 40
@@ -28,36 +28,16 @@ _KEY: Final = (("p", "pass"), ("f", "fail"), ("u", "unknown"), ("e", "error"), (
 _EFFECT: Final = {"busbw": "lower is worse", "latency": "higher is worse", "init": "higher is worse"}
 
 
-def render(fleet: Fleet) -> str:
-    """The whole document."""
+def page(fleet: Fleet) -> Page:
+    """What of a fleet stands on its page beside the findings."""
     ordered = sorted(fleet.nodes, key=lambda n: (_ORDER[n.state], n.group if n.group is not None else -1, n.name))
-    number = {id(node): place for place, node in enumerate(ordered)}
-    links = {node.name: number[id(node)] for node in ordered}
-    body = "".join(
-        (
-            '<main id="fleet">\n',
-            _head(fleet),
-            _faults(fleet, links),
-            _drift(fleet, links),
-            _outliers(fleet, links),
-            _heat(fleet, ordered),
-            _problems(fleet),
-            "</main>\n",
-            '<article id="node" class="hidden"></article>\n',
-            data_block("data", _data(fleet, ordered)),
-        )
-    )
-    return page(
-        "netdoctor fleet report",
-        body,
-        style=asset("netdoctor.fleet", "page.css"),
-        script=asset("netdoctor.fleet", "page.js"),
-    )
+    links = {node.name: number for number, node in enumerate(ordered)}
+    body = (_head(fleet), _drift(fleet, links), _outliers(fleet, links), _heat(fleet, ordered), _problems(fleet))
+    beside = '<article id="node" class="hidden"></article>\n' + data_block("data", _data(fleet, ordered))
+    return Page("".join(body), beside, asset("netdoctor.report", "fleet.css"), asset("netdoctor.report", "fleet.js"))
 
 
 def _head(fleet: Fleet) -> str:
-    from netdoctor import __version__
-
     have = fleet.accounting
     tiles = [f'<div class="tile"><b>{have["given"]:,}</b><span>given</span></div>']
     for place, state in enumerate(STATES):
@@ -71,9 +51,7 @@ def _head(fleet: Fleet) -> str:
     )
     notes = "".join(f"<li>{esc(note)}</li>" for note in fleet.notes)
     return (
-        f'<h1>netdoctor fleet report</h1>\n<p class="soft">{count(fleet.reports, "report")} from {count(fleet.files, "file")}, '
-        f"netdoctor {esc(__version__)}</p>\n"
-        f'<p class="verdict {fleet.status}">{esc(fleet.text)}</p>\n<div class="tiles">{"".join(tiles)}</div>\n'
+        f'<div class="tiles">{"".join(tiles)}</div>\n'
         + (
             '<h2>Kinds of nodes</h2><table><thead><tr><th>hardware</th><th class="num">nodes</th><th class="num">good</th>'
             f"</tr></thead><tbody>{kinds}</tbody></table>\n"
@@ -96,26 +74,6 @@ def _names(names: Iterable[str], links: dict[str, int]) -> str:
 
 def _tag(word: str | None) -> str:
     return f'<span class="tag {esc(word)}">{esc(word)}</span>' if word else ""
-
-
-def _faults(fleet: Fleet, links: dict[str, int]) -> str:
-    if not fleet.faults:
-        return ""
-    rows = []
-    for finding, blamed in fleet.faults:
-        severity = finding.severity.value if finding.severity else None
-        mark = _tag(severity) if finding.status is Status.FAIL else _tag("unknown")
-        how = f'<br><span class="soft small">→ <code>{esc(finding.how)}</code></span>' if finding.how else ""
-        rows.append(
-            f"<tr><td>{mark}</td><td>{esc(finding.cause)}</td><td>{esc(finding.message)}{how}</td>"
-            f'<td class="names">{_names(blamed, links) or "nobody"}</td></tr>'
-        )
-    return (
-        '<h2>Between nodes</h2>\n<p class="soft">What no node can see alone.</p>\n'
-        '<table id="across"><thead><tr><th>severity</th><th>cause</th><th>what</th><th>blamed</th></tr></thead><tbody>'
-        + "".join(rows)
-        + "</tbody></table>\n"
-    )
 
 
 def _drift(fleet: Fleet, links: dict[str, int]) -> str:
@@ -189,7 +147,9 @@ def _figure(fleet: Fleet, dist: Distribution, links: dict[str, int]) -> str:
 
 
 def _heat(fleet: Fleet, ordered: list[Node]) -> str:
-    turned = "".join(f'<th class="turn"><span>{esc(name)}</span></th>' for name in (*fleet.checks, "compared", "bus bandwidth"))
+    turned = "".join(
+        f'<th class="turn"><span>{esc(name)}</span></th>' for name in (*fleet.node_checks, "compared", "bus bandwidth")
+    )
     head = f"<thead><tr><th>node</th><th>state</th>{turned}</tr></thead>"
     medians = {(d.group, d.what): d.median for d in fleet.distributions if d.metric == "busbw"}
     fold = len(ordered) > FOLD
@@ -221,14 +181,14 @@ def _heat(fleet: Fleet, ordered: list[Node]) -> str:
 def _row(fleet: Fleet, number: int, node: Node, medians: dict[tuple[int, str], float]) -> str:
     run = node.run
     if run is None:
-        letters = "x" * len(fleet.checks)
-    elif run.checks == fleet.checks:
+        letters = "x" * len(fleet.node_checks)
+    elif run.checks == fleet.node_checks:
         letters = run.statuses
     else:
         have = dict(zip(run.checks, run.statuses, strict=True))
-        letters = "".join(have.get(name, "x") for name in fleet.checks)
+        letters = "".join(have.get(name, "x") for name in fleet.node_checks)
     cells = "".join(f'<td class="{c}">{_GLYPH[c]}</td>' for c in letters)
-    blamed = sum(severity != "info" for severity, _ in node.blamed)
+    blamed = sum(counts for _, counts in node.blamed)
     mark = "p" if run else "x"
     compared = f'<td class="f">{blamed}</td>' if blamed else f'<td class="{mark}">{_GLYPH[mark]}</td>'
     return (

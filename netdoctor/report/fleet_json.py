@@ -1,38 +1,20 @@
-"""The fleet's report as JSON, schema netdoctor.fleet/1 (netdoctor/schemas/fleet-1.json).  The contract for programs."""
+"""What of a fleet stands in its JSON beside the findings (netdoctor/schemas/fleet-1.json)."""
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from netdoctor.fleet.extract import LETTER
 from netdoctor.fleet.nodes import MISSING, Node
 from netdoctor.fleet.outliers import METRICS, Distribution
-from netdoctor.fleet.report import FLEET_SCHEMA, Fleet
-from netdoctor.model import plain
+from netdoctor.fleet.report import Fleet
 
 STATUS: Final = {letter: status for status, letter in LETTER.items()}
 
 
-def render(fleet: Fleet) -> str:
-    """JSON text, one node a line so that two reports can be compared line by line."""
-    doc = document(fleet)
-    nodes = doc.pop("nodes")
-    head = json.dumps(doc, indent=1, ensure_ascii=False)
-    lines = ",\n  ".join(json.dumps(node, ensure_ascii=False) for node in nodes)
-    return f'{head[:-2]},\n "nodes": [\n  {lines}\n ]\n}}\n' if nodes else f'{head[:-2]},\n "nodes": []\n}}\n'
-
-
 def document(fleet: Fleet) -> dict[str, Any]:
-    """The report as data."""
-    from netdoctor import __version__
-
+    """Every string of other machines was cleaned when it was read."""
     return {
-        "schema": FLEET_SCHEMA,
-        "tool_version": __version__,
-        "status": fleet.status,
-        "exit_code": fleet.exit_code,
-        "text": fleet.text,
         "accounting": fleet.accounting,
         "files": {"looked_at": fleet.files, "reports": fleet.reports, "bytes": fleet.bytes, "expected_nodes": fleet.expected},
         "problems": [
@@ -40,21 +22,6 @@ def document(fleet: Fleet) -> dict[str, Any]:
         ],
         "notes": fleet.notes,
         "groups": [{"name": g.name, "nodes": len(g.members)} for g in fleet.groups],
-        "across": [
-            {
-                "check": finding.check,
-                "status": finding.status.value,
-                "severity": finding.severity.value if finding.severity else None,
-                "cause": finding.cause,
-                "subject": finding.subject,
-                "message": finding.message,
-                "how": finding.how,
-                "nodes": list(blamed),
-                "evidence": plain(finding.evidence),
-                "fingerprint": finding.fingerprint,
-            }
-            for finding, blamed in fleet.faults
-        ],
         "drift": [
             {
                 "group": fleet.groups[row.group].name,
@@ -70,7 +37,7 @@ def document(fleet: Fleet) -> dict[str, Any]:
             for row in fleet.drift
         ],
         "distributions": [_distribution(fleet, dist) for dist in fleet.distributions],
-        "checks": list(fleet.checks),
+        "node_checks": list(fleet.node_checks),
         "nodes": [_node(fleet, node) for node in fleet.nodes],
     }
 
@@ -125,7 +92,7 @@ def _node(fleet: Fleet, node: Node) -> dict[str, Any]:
         out["verdict"] = run.verdict
         out["checks"] = {name: STATUS[letter] for name, letter in zip(run.checks, run.statuses, strict=True)}
         if run.items:
-            out["findings"] = [
+            out["excerpts"] = [
                 {
                     "check": i.check,
                     "subject": i.subject,
@@ -138,7 +105,7 @@ def _node(fleet: Fleet, node: Node) -> dict[str, Any]:
                 for i in run.items
             ]
         if run.omitted:
-            out["findings_left_out"] = run.omitted
+            out["excerpts_left_out"] = run.omitted
         if run.metrics:
             out["metrics"] = {name: _round(value) for name, value in run.metrics.items()}
     return out

@@ -2,7 +2,7 @@
 // Everything here is built with textContent: strings of other machines never become markup.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const fleet = document.getElementById("fleet"), page = document.getElementById("node");
+  const fleet = document.getElementById("report"), page = document.getElementById("node");
   const words = {p: "pass", f: "fail", s: "skip", u: "unknown", e: "error"};
   const add = (parent, tag, text, css) => {
     const made = parent.appendChild(document.createElement(tag));

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 from netdoctor.fleet.nodes import GOOD, STATES, safe_name
 from netdoctor.fleet.outliers import METRICS
 from netdoctor.fleet.report import Fleet
-from netdoctor.report.extras import MissingExtraError
+from netdoctor.model import Report
+from netdoctor.report.fleet_section import FleetSection
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 
-def render(fleet: Fleet) -> str:
-    """Text exposition format.  Raises MissingExtraError."""
-    try:
-        from prometheus_client import CollectorRegistry, generate_latest
-    except ImportError:
-        raise MissingExtraError("--format prometheus", "prometheus-client", "prometheus") from None
+def render(report: Report) -> str:
+    """Text exposition format."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    assert isinstance(report.section, FleetSection), "a format of fleets"
     registry = CollectorRegistry()
-    registry.register(_Collector(fleet))
+    registry.register(_Collector(report.section.fleet))
     return generate_latest(registry).decode()
 
 
@@ -56,7 +56,7 @@ def _families(fleet: Fleet) -> Iterator[Any]:
     left.add_metric((), unnamed)
     yield left
     across = family("faults", "Faults between nodes, by cause.", ("cause",))
-    for cause, number in sorted(Counter(f.cause or "other" for f, _ in fleet.faults).items()):
+    for cause, number in sorted(_faults(fleet).items()):
         across.add_metric((cause,), number)
     yield across
     drift = family("drift_nodes", "Nodes that differ from the majority of their kind.", ("group", "trait"))
@@ -75,3 +75,9 @@ def _families(fleet: Fleet) -> Iterator[Any]:
     for kind, number in sorted(Counter(p.kind for p in fleet.problems).items()):
         files.add_metric((kind,), number)
     yield files
+
+
+def _faults(fleet: Fleet) -> Counter[str]:
+    """Of the rules that compare two nodes; drift and outliers have figures of their own."""
+    own = {"fleet.nodes", "fleet.drift", "fleet.outliers"}
+    return Counter(f.cause or "other" for c in fleet.checks if c.id not in own for f in c.findings)

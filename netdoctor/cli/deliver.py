@@ -1,0 +1,140 @@
+"""The one way out: a report printed, written where asked, and its exit code; or why nothing was looked at."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TextIO
+
+from netdoctor.cli.setup import UsageError
+from netdoctor.model import Command, Report, Status
+from netdoctor.textsafe import clean
+
+if TYPE_CHECKING:
+    from netdoctor.cli.options import Options
+
+FORMATS: Final = ("text", "json", "junit", "brief", "html")
+OF_A_FLEET: Final = (*FORMATS, "prometheus")
+USAGE: Final = 2
+BROKEN: Final = 1  # a report that could not be written
+# Libraries that only one format needs are extras of the package: module, and what installs it.
+_EXTRAS: Final = {
+    "junit": ("junitparser", "JUnit needs junitparser: pip install 'cluster-netdoctor[junit]'"),
+    "prometheus": (
+        "prometheus_client",
+        "--format prometheus needs prometheus-client: pip install 'cluster-netdoctor[prometheus]'",
+    ),
+}
+_BY_SUFFIX: Final = {
+    ".json": "json",
+    ".xml": "junit",
+    ".html": "html",
+    ".htm": "html",
+    ".txt": "text",
+    ".prom": "prometheus",
+}
+
+
+def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
+    """Refuse before anything is looked at what would be refused at the end.  Raises UsageError."""
+    from netdoctor import policy
+
+    if options.exit_style is not None and options.exit_style not in ("", *policy.EXIT_STYLES):
+        raise UsageError(f"--exit-style: must be one of {', '.join(policy.EXIT_STYLES)}, not {options.exit_style!r}")
+    known = OF_A_FLEET if command is Command.FLEET else FORMATS
+    if options.form is not None and options.form not in known:
+        raise UsageError(f"--format: must be one of {', '.join(known)}, not {options.form!r}")
+    for name in _wanted(options):
+        if name not in known:
+            raise UsageError(f"--output: {options.output}: {name} is a format of fleet report")
+        if words := _missing(name):
+            raise UsageError(words)
+
+
+def _missing(format: str) -> str:
+    module, words = _EXTRAS.get(format, ("", ""))
+    return words if module and importlib.util.find_spec(module) is None else ""
+
+
+def _wanted(options: Options) -> tuple[str, ...]:
+    """The formats that a run would write."""
+    told = options.form or "text"
+    return (told,) if options.output is None else (told, format_of(options.output, options.form))
+
+
+def refuse(error: object, options: Options) -> int:
+    """Say why nothing was looked at: exit 2.  Whoever collects JUnit files gets one that failed, not none."""
+    print(f"netdoctor: {clean(str(error))}", file=sys.stderr)
+    if "junit" not in _wanted(options):
+        return USAGE
+    if words := _missing("junit"):
+        if words != str(error):
+            print(f"netdoctor: {words}", file=sys.stderr)
+        return USAGE
+    from netdoctor.report import junit
+
+    text = junit.setup_failed(str(error))
+    if options.output is not None:
+        write(options.output, text)
+    if options.form == "junit":
+        print(text)
+    return USAGE
+
+
+def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:
+    """Print the report (on stdout, or `to`), write it where asked, and return the exit code."""
+    from netdoctor import policy
+
+    stream = to or sys.stdout
+    failed = 0
+    if options.termination_log is not None:  # where it cannot be written a line on stderr says so; the verdict stays
+        write(options.termination_log, render(report, "termination"))
+    if options.output is not None:
+        failed = write(options.output, render(report, format_of(options.output, options.form)))
+    text = render(report, options.form or "text", on=stream)
+    try:
+        stream.write(text if text.endswith("\n") else text + "\n")
+        stream.flush()
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        print(f"netdoctor: the report could not be printed: {error.strerror}", file=sys.stderr)
+        failed = BROKEN
+    code = report.verdict.exit_code
+    code = failed if failed and code == 0 else code  # an unhealthy node is the greater news
+    if options.exit_style in (None, "", "default"):
+        return code
+    worst = [f.severity for f in report.findings(Status.FAIL) if f.blocking and f.severity]
+    return policy.exit_code(code, options.exit_style, report.verdict, max(worst, key=lambda s: s.rank) if worst else None)
+
+
+def format_of(path: str, format: str | None) -> str:
+    """By suffix, else as it is printed, else JSON."""
+    return _BY_SUFFIX.get(os.path.splitext(path)[1].lower(), format or "json")
+
+
+def render(report: Report, format: str, *, on: TextIO | None = None) -> str:
+    """The report in one format; text is made to the measure of the terminal that it goes to."""
+    import importlib
+
+    module = importlib.import_module(f"netdoctor.report.{format}")
+    function: Callable[..., str] = module.render
+    if format != "text" or on is None:
+        return function(report)
+    from netdoctor.report import terminal
+
+    return function(report, width=terminal.width(on, os.environ), colour=terminal.colour(on, os.environ))
+
+
+def write(path: str, text: str, *, snapshot: bool = False) -> int:
+    """Write a file of ours; 0, or `BROKEN` with a line on stderr."""
+    from netdoctor.process import files as output
+
+    try:
+        output.write(path, text, mode=output.SNAPSHOT_MODE if snapshot else output.REPORT_MODE)
+    except output.OutputError as error:
+        print(f"netdoctor: {error}", file=sys.stderr)
+        return BROKEN
+    return 0

@@ -1,0 +1,43 @@
+"""What only `netdoctor env` has to say: what was read, for which NCCL, and which variables are in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from netdoctor.facts.nccl_version import Version, text
+from netdoctor.model import Case, Page
+from netdoctor.report.page import esc
+from netdoctor.textsafe import clean
+
+
+@dataclass(frozen=True)
+class EnvironmentSection:
+    """Whose variables were judged."""
+
+    files: tuple[str, ...]  # none: this process and its nccl.conf
+    version: Version | None
+    catalogue: Version  # the newest release that it knows
+    in_order: tuple[str, ...]  # variables that do what they say
+
+    def about(self) -> str:
+        what = ", ".join(self.files) if self.files else "this environment and its nccl.conf"
+        return f"{what}; judged for NCCL {text(self.version) if self.version else 'of several versions (give --nccl)'}"
+
+    def data(self) -> Mapping[str, Any]:
+        return {
+            "files": [clean(name) for name in self.files],
+            "nccl_version": text(self.version) if self.version else None,
+            "catalogue": text(self.catalogue),
+        }
+
+    def text(self) -> Iterable[str]:
+        if self.in_order:
+            yield from ("", f"in order: {', '.join(self.in_order)}")
+
+    def page(self) -> Page:
+        return Page(f"<p>In order: {esc(', '.join(self.in_order))}</p>\n" if self.in_order else "")
+
+    def cases(self) -> Iterable[Case]:
+        return ()

@@ -1,0 +1,44 @@
+"""What only `netdoctor ras` has to say: the job's size, and NCCL's own diagnostics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from netdoctor.model import Case, Page, plain
+from netdoctor.nccl.ras import Behind, Status
+from netdoctor.report.page import esc
+from netdoctor.textsafe import clean
+
+
+@dataclass(frozen=True)
+class RasSection:
+    """The answer of a job; None: there was none."""
+
+    address: str
+    status: Status | None = None
+    stuck: tuple[Behind, ...] = ()
+
+    def about(self) -> str:
+        s = self.status
+        if s is None:
+            return f"no answer from {self.address}"
+        size = f"{s.nodes} nodes, {s.processes} processes, {s.gpus} GPUs" if s.nodes else "size not told"
+        return f"NCCL {s.nccl_version or 'version not told'}; {size}; {s.comms} communicators"
+
+    def data(self) -> Mapping[str, Any]:
+        status = plain(self.status)
+        if isinstance(status, dict):
+            status.pop("text")
+        return {"address": clean(self.address), "status": status, "stuck": plain(self.stuck)}
+
+    def text(self) -> Iterable[str]:
+        return [f"diag    {line.strip()}" for line in self.status.diagnostics] if self.status else ()
+
+    def page(self) -> Page:
+        lines = "\n".join(self.status.diagnostics) if self.status else ""
+        return Page(f"<h2>NCCL's own diagnostics</h2>\n<pre>{esc(lines)}</pre>\n" if lines else "")
+
+    def cases(self) -> Iterable[Case]:
+        return ()

@@ -1,0 +1,192 @@
+"""Every command that judges obeys one policy and one configuration, and leaves through the same formats."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import xml.etree.ElementTree as Xml
+from collections.abc import Mapping
+
+import pytest
+from typer.testing import CliRunner
+
+from netdoctor.cli import deliver, main
+from netdoctor.config import load
+from tests.support.clusters import fleets
+from tests.support.facts import judged
+
+BAD_LOG = "node01:100:130 [0] misc/socket.cc:1 NCCL WARN Call to bind failed: Address already in use\n"
+SHAPE = {
+    "fingerprint",
+    "check",
+    "status",
+    "severity",
+    "cause",
+    "subject",
+    "message",
+    "expected",
+    "evidence",
+    "how",
+    "why",
+    "notes",
+    "fix",
+    "cure",
+    "waived",
+    "blocking",
+}
+
+
+def called(*arguments: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
+    done = CliRunner().invoke(main.app, list(arguments), env=dict(env or {}), catch_exceptions=False)
+    return done.exit_code, done.stdout
+
+
+@pytest.fixture
+def inputs(tmp_path: pathlib.Path) -> dict[str, tuple[str, ...]]:
+    """A command line for every command and verdict."""
+    (tmp_path / "bad.log").write_text(BAD_LOG)
+    (tmp_path / "good.log").write_text(
+        "node01:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 1 cudaDev 0 nvmlDev 0 busId 1 commId 0x2 - Init COMPLETE\n"
+    )
+    (tmp_path / "open.log").write_text("hello\n")
+    (tmp_path / "bad.sh").write_text("export NCCL_IB_DISABLE=true\n")
+    (tmp_path / "good.sh").write_text("export NCCL_DEBUG=WARN\n")
+    (tmp_path / "open.sh").write_text("export NCCL_SOCKET_IFNAME=$(x)\n")
+    for name in ("good", "bad", "open"):
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            doc = fleets.report(f"n{number}", number=number + 1)
+            if name == "open" and number == 0:
+                doc["verdict"]["status"] = "inconclusive"
+            if name == "bad" and number == 0:
+                fleets.own_fail(doc)
+            (tmp_path / name / f"{number}.json").write_text(json.dumps(doc))
+    return {
+        **{f"log {name}": ("log", str(tmp_path / f"{name}.log")) for name in ("good", "bad", "open")},
+        **{
+            f"env {name}": ("env", "--nccl", "2.27.5", "--file", str(tmp_path / f"{name}.sh"))
+            for name in ("good", "bad", "open")
+        },
+        **{f"fleet {name}": ("fleet", "report", "-q", str(tmp_path / name)) for name in ("good", "bad", "open")},
+    }
+
+
+CODES = {"good": 0, "bad": 3, "open": 4}
+HEALTH = {0: "healthy", 3: "unhealthy", 4: "inconclusive"}
+
+
+@pytest.mark.parametrize("verdict", CODES)
+@pytest.mark.parametrize("command", ["log", "env", "fleet"])
+def test_every_format_of_every_verdict(
+    command: str, verdict: str, inputs: dict[str, tuple[str, ...]], tmp_path: pathlib.Path
+) -> None:
+    code = CODES[verdict]
+    for format in deliver.FORMATS:
+        got, out = called(*inputs[f"{command} {verdict}"], "--format", format)
+        assert got == code, (format, out)
+        if format == "json":
+            document = judged.validated(out, command)
+            assert (document["verdict"]["exit_code"], document["verdict"]["status"]) == (code, HEALTH[code])
+            assert all(set(finding) - {"nodes"} == SHAPE for finding in judged.findings(document))
+        elif format == "junit":
+            bad = Xml.fromstring(out).findall(".//failure") + Xml.fromstring(out).findall(".//error")
+            assert bool(bad) == (code != 0)
+        elif format == "html":
+            assert f'class="verdict {HEALTH[code]}"' in out
+        else:
+            assert HEALTH[code] in out.splitlines()[-1]
+    file = tmp_path / "out.json"
+    assert called(*inputs[f"{command} {verdict}"], "--brief", "-o", str(file))[0] == code
+    assert judged.validated(file.read_text(), command)["verdict"]["exit_code"] == code
+    styled = called(*inputs[f"{command} {verdict}"], "--exit-style", "nagios")[0]
+    assert styled in {0: (0,), 3: (1, 2), 4: (3,)}[code]  # 1: nothing worse than a warning
+
+
+@pytest.mark.parametrize("command", ["log", "env", "fleet"])
+def test_marks_and_words_are_those_of_preflight(command: str, inputs: dict[str, tuple[str, ...]]) -> None:
+    lines = called(*inputs[f"{command} bad"])[1].splitlines()
+    assert any(line.startswith("FAIL     ") for line in lines)
+    assert any(line.strip().startswith("why ") for line in lines)
+
+
+@pytest.mark.parametrize("option", [("-f", "yaml"), ("-f", "prometheus"), ("--fail-on", "never"), ("--exit-style", "x")])
+@pytest.mark.parametrize("command", ["log", "env", "fleet"])
+def test_what_is_not_known_is_refused(command: str, option: tuple[str, str], inputs: dict[str, tuple[str, ...]]) -> None:
+    got, out = called(*inputs[f"{command} good"], *option)
+    if command == "fleet" and option[1] == "prometheus":
+        assert got == 0
+    else:
+        assert (got, out) == (2, "")
+
+
+WAIVED = """
+waivers:
+  - {check: nccl.environment, subject: NCCL_IB_DISABLE, reason: known, until: 2999-12-31}
+  - {check: log.bootstrap_ports, reason: known, until: 2999-12-31}
+  - {check: fleet.nodes, subject: n0, reason: it waits for its repair, until: 2999-12-31}
+"""
+
+
+def test_one_waiver_holds_in_every_command(inputs: dict[str, tuple[str, ...]], tmp_path: pathlib.Path) -> None:
+    config = tmp_path / "config.yaml"
+    wrong = {"NCCL_IB_DISABLE": "true"}
+    look = ("preflight", "--no-allreduce", "-q", "--only", "nccl.environment", "--vantage", "job", "--fail-on", "warning")
+    commands = [look, *(inputs[f"{command} bad"] for command in ("log", "env", "fleet"))]
+    assert [called(*arguments, env=wrong)[0] for arguments in commands] == [3] * 4
+    config.write_text(WAIVED)
+    for arguments in commands:
+        done = CliRunner().invoke(main.app, [*arguments, "--config", str(config)], env=wrong)
+        assert done.exit_code == 0 and "WAIVED" in done.stdout and "1 waived" in done.stdout, done.output
+        assert "which is no check" not in done.stderr
+
+
+def test_a_name_that_no_command_has_is_told(tmp_path: pathlib.Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("disabled: [log.bootstrap_portz, log.mtu, fleet.drift]\n")
+    look = ["preflight", "--no-allreduce", "-q", "--only", "net.tcp_buffers", "--config", str(config)]
+    told = CliRunner().invoke(main.app, look).stderr
+    assert "'log.bootstrap_portz', which is no check" in told and "log.mtu" not in told and "fleet.drift" not in told
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [("critical", 0), ("warning", 3)])
+@pytest.mark.parametrize("command", ["log", "env", "fleet"])
+def test_the_environment_says_what_fails(
+    command: str, fail_on: str, code: int, inputs: dict[str, tuple[str, ...]], tmp_path: pathlib.Path
+) -> None:
+    """A warning in each; env and fleet call it unhealthy where nothing is said, log does not."""
+    if command == "env":
+        (tmp_path / "bad.sh").write_text("export NCCL_IB_TIMEOUT=022\n")
+    elif command == "log":
+        (tmp_path / "bad.log").write_text(
+            "a:1:1 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'\n"
+            "a:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
+            "a:1:1 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0\n"
+        )
+    else:
+        for number in range(4):
+            doc = fleets.report(f"n{number}", number=number + 1)
+            if number == 0:
+                doc["inventory"]["driver"] = "570.86.10"
+            (tmp_path / "bad" / f"{number}.json").write_text(json.dumps(doc))
+    arguments = inputs[f"{command} bad"]
+    assert called(*arguments, env={"NETDOCTOR_FAIL_ON": fail_on})[0] == code
+    assert called(*arguments)[0] == (0 if command == "log" else 3)
+
+
+@pytest.mark.parametrize("command", ["log", "env", "fleet"])
+def test_a_locked_site_is_obeyed(
+    command: str, inputs: dict[str, tuple[str, ...]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waives or loosens what the site locked, and --config does not replace it."""
+    site, own = tmp_path / "site.yaml", tmp_path / "own.yaml"
+    site.write_text("lock: true\n")
+    own.write_text(WAIVED)
+    whole = load.load
+    monkeypatch.setattr(load, "load", lambda path=None, **more: whole(path, site=str(site), **more))
+    code, out = called(*inputs[f"{command} bad"], "--config", str(own))
+    assert code == 3 and "WAIVED" not in out
+    site.write_text("lock: true\n" + WAIVED)
+    assert called(*inputs[f"{command} bad"])[0] == 0
+    (tmp_path / "bad.sh").write_text("export NCCL_IB_TIMEOUT=022\n")
+    if command == "env":  # the command's own threshold is what a locked site has that does not say another
+        assert called(*inputs["env bad"], "--fail-on", "critical")[0] == 3
