@@ -201,6 +201,8 @@ class Worker:
         control = self._control.fileno()
         for descriptor in (output, status, control):
             poll.register(descriptor, select.POLLIN)
+        said = select.poll()
+        said.register(control, select.POLLIN)
         line = bytearray()
         while True:
             for descriptor, _ in poll.poll():
@@ -214,6 +216,9 @@ class Worker:
                     if not data:
                         poll.unregister(output)
                     continue
+                # What the zygote said before it ended comes before the news of its end.
+                while said.poll(0) and self._receive():
+                    pass
                 line += data
                 while b"\n" in line:
                     first, _, line = line.partition(b"\n")

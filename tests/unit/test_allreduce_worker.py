@@ -121,3 +121,27 @@ def test_whatever_goes_wrong_nobody_waits_for_it(keeper: bytes, environment: str
     program = _STRANGE.format(keeper=keeper, environment=environment)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
     assert (done.stdout.splitlines(), done.stderr) == (told, "")
+
+
+# What the zygote would say is there, whole, before the keeper tells that it ended.
+_LAST_WORDS = b"""import json, os, socket, sys
+number = int(sys.argv[1])
+order = json.loads(os.pread(number, 1 << 20, 0))
+control = socket.socket(fileno=os.dup(order["keep"][0]))
+for n in range(100):
+    control.send(json.dumps({"p": 1, "event": str(n)}).encode())
+os.write(order["status"], json.dumps({"event": "ended", "status": 70}).encode() + b"\\n")
+os.read(order["life"], 1)
+"""
+
+
+def test_last_words_come_before_the_news_of_the_end() -> None:
+    program = (
+        "import sys, time\nfrom netdoctor.allreduce import worker as module\nsource = module._source\n"
+        f"module._source = lambda name: {_LAST_WORDS!r} if name == 'allreduce/keeper.py' else source(name)\n"
+        "worker = module.Worker(sys.executable, {}, None, True)\nworker.start()\n"
+        "worker.wait(lambda: worker.ended is not None, time.monotonic() + 10)\n"
+        "print(worker.ended, worker.first('99') is not None)\nworker.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout, done.stderr) == ("ended with status 70 True\n", "")
