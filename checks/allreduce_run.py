@@ -54,7 +54,7 @@ def allreduce_run(
         yield unknown(f"whether a transport is expected could not be read: {wanted}", subject="transport")
     elif wanted is not None:
         yield replace(_transport(wanted, run, paths, accelerator(pci, gpus)), subject="transport")
-    sockets = bool(wanted) and transport.network_family(wanted or "") == SOCKET
+    sockets = transport.network_family(wanted or "") == SOCKET
     if isinstance(run, Unavailable):
         told = run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES)  # by the nodes themselves: whose fault it is
         how = START if run.kind == Kind.MISSING_NODE else AGAIN

@@ -87,7 +87,7 @@ def numa_affinity(
     else:
         run = baseline.run if baseline.run and baseline.run.experiment.gpus and not baseline.run.experiment.binding else None
         ignore = environ.get("NCCL_IGNORE_CPU_AFFINITY")
-        ignores = bool(ignore) and nccl_integer(ignore or "") != 0
+        ignores = nccl_integer(ignore or "") != 0
         here = Here(cpu, cpu.nodes, vantage, run, affinity.binders(environ), ignores)
         rank = environ.launcher.local_rank if environ.launcher else None
         # Inside one rank of a launcher the mask is that rank's, and so is one GPU.

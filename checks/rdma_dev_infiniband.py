@@ -33,7 +33,7 @@ from netdoctor.api import (
     fail,
     fix_container,
     fix_environment,
-    fix_module,
+    fix_rdma_device,
     hcas,
     missing,
     ok,
@@ -233,62 +233,9 @@ def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, severity: 
         severity=severity,
         cause=cause,
         expected="its node opens, libibverbs gets a context, a port is ACTIVE, on Ethernet with a GID of this namespace",
-        fix=_fix(state, here.vantage, device),
+        fix=fix_rdma_device(here.vantage, state.step, device),
         step=state.step,
     )
-
-
-def _fix(state: Usable, vantage: Vantage, device: RdmaDevice) -> Fix:
-    """Each errno has its own mend, said for where netdoctor looks from."""
-    inside = vantage.in_container
-    if state.step == "not-mapped":
-        # sysfs has its uverbs device, so the module is loaded: what lacks is the node, which udev makes.
-        remake = Fix(
-            "have udev make the nodes", ("udevadm trigger --subsystem-match=infiniband_verbs", "ls -l /dev/infiniband")
-        )
-        return fix_container(vantage, "devices") if inside else remake
-    if state.step == "EPERM":
-        if inside:
-            return fix_container(vantage, "devices")
-        return Fix(
-            "let the job's cgroup use the device",
-            ("scontrol show config | grep -i constraindevices   # Slurm: cgroup.conf ConstrainDevices, gres.conf",),
-        )
-    if state.step == "EACCES":
-        if inside:
-            return Fix(
-                "give the container the host's group of the device (or a mode that lets it in), and /dev without nodev",
-                ("docker run --group-add $(stat -c %g /dev/infiniband/uverbs0) …", "podman run --group-add keep-groups …"),
-                ("securityContext: {supplementalGroups: [GID of the device on the node]}",),
-            )
-        return Fix(
-            "let the job's user open the device: rdma-core's udev rules give mode 0666",
-            ("udevadm trigger --subsystem-match=infiniband_verbs",),
-            ("apt-get install rdma-core   # ships the udev rules",),
-        )
-    if state.step in ("ENXIO", "stale"):
-        words = "start the container again: its nodes are from before a driver reload" if inside else "load the driver again"
-        return Fix(words, () if inside else (f"modprobe {_module(device)} ib_uverbs", "udevadm trigger"))
-    if state.step == "no-uverbs":
-        return fix_module("ib_uverbs")
-    if state.step in ("no-library", "no-provider", "context"):
-        return Fix(
-            "install rdma-core's libraries where the job runs (in its image)",
-            ("apt-get install libibverbs1 ibverbs-providers   # or: dnf install libibverbs rdma-core",),
-        )
-    if state.step == "gid":
-        return Fix(
-            "give the job the network namespace of the interface, or the interface to its namespace",
-            ("docker run --network=host …", "rdma system set netns exclusive; rdma dev set DEV netns NS"),
-            ("hostNetwork: true, or an SR-IOV network whose RDMA device moves with its interface",),
-        )
-    if state.step == "port":
-        return Fix("bring the port up: cable, switch port, subnet manager", (f"ibstat {device.name}", "sminfo"))
-    return Fix("see why the node does not open", (f"strace -f -e openat ibv_devinfo -d {device.name}",))
-
-
-def _module(device: RdmaDevice) -> str:
-    return device.driver if isinstance(device.driver, str) else "the HCA's driver"
 
 
 def _count(devices: tuple[RdmaDevice, ...], here: Here, expected: int) -> Finding:

@@ -43,7 +43,7 @@ from netdoctor.facts.runs import (
     Way,
 )
 from netdoctor.facts.vantage import Vantage
-from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_module, fix_sysctl
+from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_module, fix_rdma_device, fix_sysctl
 from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
 from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, tcp_window, transport
 from netdoctor.nccl import ports as nccl_ports
@@ -228,6 +228,7 @@ __all__ = [
     "fix_environment",
     "fix_gpudirect",
     "fix_module",
+    "fix_rdma_device",
     "fix_sysctl",
     "gdr_mechanisms",
     "gdr_proof",

@@ -11,7 +11,7 @@ from netdoctor import __version__
 from netdoctor.causes import completed, result
 from netdoctor.facts import registry as facts
 from netdoctor.host.base import Host
-from netdoctor.model import CheckResult, Finding, Kind, Report, Status, Unavailable, plain
+from netdoctor.model import CheckResult, Finding, Report, Status, Unavailable, plain
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
@@ -103,7 +103,7 @@ def report(work: Work, decide: Decide, profile: str, partial: str | None = None)
     return Report(
         tool_version=__version__,
         identity=identity(work),
-        vantage=_vantage(work.facts.get("Vantage", Unavailable(Kind.NOT_READ))),
+        vantage=_vantage(facts.of(work.facts, "Vantage")),
         profile=profile,
         checks=checked,
         verdict=verdict,
@@ -136,15 +136,13 @@ def identity(work: Work) -> dict[str, Any]:
     from netdoctor.host.base import mapping, read
 
     hostname = read(work.host, "/proc/sys/kernel/hostname")
-    kernel = work.facts.get("Kernel", Unavailable(Kind.NOT_READ))
-    release = kernel if isinstance(kernel, Unavailable) else kernel.release
-    known: dict[str, Any] = {"host": plain(hostname), "kernel": plain(release)}
+    known: dict[str, Any] = {"host": plain(hostname), "kernel": plain(facts.of(work.facts, "Kernel").release)}
     variables = mapping(work.host, "env:")
     # Others set a NODE_NAME, too (Jenkins).
     if not isinstance(variables, Unavailable) and variables.get("KUBERNETES_SERVICE_HOST") and variables.get("NODE_NAME"):
         known["node"] = str(variables["NODE_NAME"])
-    vantage = work.facts.get("Vantage", Unavailable(Kind.NOT_READ))
-    if not isinstance(vantage, Unavailable) and vantage.runtime is None and vantage.kind != "host-root":
+    vantage = facts.of(work.facts, "Vantage")
+    if vantage.runtime is None and vantage.kind != "host-root":
         machine = read(work.host, "/etc/machine-id")
         if isinstance(machine, str) and machine.startswith("netdoctor-"):
             known["machine"] = machine
@@ -153,8 +151,8 @@ def identity(work: Work) -> dict[str, Any]:
 
 def _vantage(vantage: Any) -> dict[str, Any]:
     """Where from, without what differs from run to run (namespace numbers, cgroup names)."""
-    if isinstance(vantage, Unavailable):
-        return {"unavailable": str(vantage)}
+    if vantage.lost is not None:
+        return {"unavailable": str(vantage.lost)}
     data = plain(vantage)
     assert isinstance(data, dict)
     return {k: v for k, v in data.items() if k not in ("namespaces", "cgroup")}

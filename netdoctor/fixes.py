@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Fix
 from netdoctor.nccl.gpudirect import Mechanisms, NoGdr
@@ -125,6 +126,56 @@ def fix_gpudirect(vantage: Vantage, able: Mechanisms) -> Fix:
         words = f"load nvidia_peermem where ib_core has the peer-memory API (MLNX_OFED, DOCA-OFED), or {NEWER}"
         return replace(fix_module("nvidia-peermem"), summary=words)
     return Fix(NEWER)
+
+
+def fix_rdma_device(vantage: Vantage, step: str, device: RdmaDevice) -> Fix:
+    """An RDMA device that cannot be used: each step (nccl/rdma_access) and each errno has its own mend."""
+    inside = vantage.in_container
+    if step == "not-mapped":
+        # sysfs has its uverbs device, so the module is loaded: what lacks is the node, which udev makes.
+        remake = Fix(
+            "have udev make the nodes", ("udevadm trigger --subsystem-match=infiniband_verbs", "ls -l /dev/infiniband")
+        )
+        return fix_container(vantage, "devices") if inside else remake
+    if step == "EPERM":
+        if inside:
+            return fix_container(vantage, "devices")
+        return Fix(
+            "let the job's cgroup use the device",
+            ("scontrol show config | grep -i constraindevices   # Slurm: cgroup.conf ConstrainDevices, gres.conf",),
+        )
+    if step == "EACCES":
+        if inside:
+            return Fix(
+                "give the container the host's group of the device (or a mode that lets it in), and /dev without nodev",
+                ("docker run --group-add $(stat -c %g /dev/infiniband/uverbs0) …", "podman run --group-add keep-groups …"),
+                ("securityContext: {supplementalGroups: [GID of the device on the node]}",),
+            )
+        return Fix(
+            "let the job's user open the device: rdma-core's udev rules give mode 0666",
+            ("udevadm trigger --subsystem-match=infiniband_verbs",),
+            ("apt-get install rdma-core   # ships the udev rules",),
+        )
+    if step in ("ENXIO", "stale"):
+        words = "start the container again: its nodes are from before a driver reload" if inside else "load the driver again"
+        driver = device.driver or "the HCA's driver"
+        return Fix(words, () if inside else (f"modprobe {driver} ib_uverbs", "udevadm trigger"))
+    if step == "no-uverbs":
+        return fix_module("ib_uverbs")
+    if step in ("no-library", "no-provider", "context"):
+        return Fix(
+            "install rdma-core's libraries where the job runs (in its image)",
+            ("apt-get install libibverbs1 ibverbs-providers   # or: dnf install libibverbs rdma-core",),
+        )
+    if step == "gid":
+        return Fix(
+            "give the job the network namespace of the interface, or the interface to its namespace",
+            ("docker run --network=host …", "rdma system set netns exclusive; rdma dev set DEV netns NS"),
+            ("hostNetwork: true, or an SR-IOV network whose RDMA device moves with its interface",),
+        )
+    if step == "port":
+        return Fix("bring the port up: cable, switch port, subnet manager", (f"ibstat {device.name}", "sminfo"))
+    return Fix("see why the node does not open", (f"strace -f -e openat ibv_devinfo -d {device.name}",))
 
 
 def fix_container(vantage: Vantage, need: str) -> Fix:

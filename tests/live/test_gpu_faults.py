@@ -20,15 +20,16 @@ import pytest
 from netdoctor.allreduce.cause import out_of_memory
 from netdoctor.allreduce.runner import Session
 from netdoctor.checks.allreduce_run import allreduce_run
+from netdoctor.facts.job import Expected
 from netdoctor.facts.runs import AllReduce, Baseline, Run
-from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.model import Finding, Status
+from tests.support.facts import judge
 from tests.support.machines import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]
 gpus.need()
 Note = Callable[[str, object], None]
 ROOT = pathlib.Path(__file__).parents[2]
-UNREAD = Unavailable("not read")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,7 +77,7 @@ def planted(fault: str, rank: int = 1) -> AllReduce:
 
 
 def verdict(run: Run) -> Finding:
-    return next(iter(allreduce_run(Baseline(run, "", True), UNREAD, UNREAD, UNREAD)))
+    return judge(allreduce_run, {Baseline: Baseline(run, "", True), Expected: Expected()})[0]
 
 
 @pytest.mark.parametrize("phase", ["init", "timed"])

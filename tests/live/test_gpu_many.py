@@ -12,6 +12,7 @@ import pytest
 from netdoctor.allreduce import limits, plan
 from netdoctor.allreduce.runner import Session
 from netdoctor.facts import gpu, pci, rdma
+from netdoctor.facts.registry import there
 from netdoctor.facts.runs import AllReduce, Baseline, Path, Run
 from netdoctor.host.live import LiveHost
 from netdoctor.model import Unavailable
@@ -84,7 +85,7 @@ def test_busbw_is_below_the_limit_and_near_it(session: Session, record_property:
     run = right(session, AllReduce("nccl", len(EVERY), "cuda", plan.CUDA_SIZES, gpus=EVERY), record_property)
     host = LiveHost()
     try:
-        limit = limits.path_limit(run, gpu.probe(host), pci.probe(host), rdma.probe(host))
+        limit = limits.path_limit(run, gpu.probe(host), there("Pci", pci.probe(host)), rdma.probe(host))
     finally:
         host.close()
     if isinstance(limit, Unavailable):

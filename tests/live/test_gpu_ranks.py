@@ -12,7 +12,10 @@ from netdoctor.allreduce.plan import ONE_GPU_ENV
 from netdoctor.allreduce.runner import Session
 from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.facts import gpu, net, pci
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.job import Expected
 from netdoctor.facts.nccl_version import parse as parse_version
+from netdoctor.facts.pci import Pci
 from netdoctor.facts.runs import AllReduce, Baseline, Run
 from netdoctor.host.base import mapping, question
 from netdoctor.host.helpers import elf
@@ -22,6 +25,7 @@ from netdoctor.nccl import ifname
 from netdoctor.nccl.diagnosis import diagnose
 from netdoctor.nccl.log.parser import parse_text
 from netdoctor.snapshot.snapshot import with_logs
+from tests.support.facts import judge
 from tests.support.machines import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]
@@ -144,7 +148,8 @@ def test_a_duplicate_gpu_is_a_finding(session: Session, host: LiveHost, record_p
     run = with_logs(Baseline(gpus.tried(session.run(AllReduce("nccl", 2, "cuda", (4096,), gpus=(0, 0)))), "", True)).run
     assert run.state == "failed" and run.blamed, (run.state, run.reason)
     assert cause_of(run) == "duplicate_gpu", (run.reason, run.log_text[-2000:])
-    found, *_ = list(allreduce_run(Baseline(run, "", True), Unavailable("not read"), pci.probe(host), gpu.probe(host)))
+    seen = {Pci: pci.probe(host), Gpus: gpu.probe(host), Expected: Expected()}
+    found, *_ = judge(allreduce_run, {Baseline: Baseline(run, "", True), **seen})
     record_property("finding", found.message)
     record_property("nccl_said", [line for line in run.log_text.splitlines() if "Duplicate" in line][:1])
     assert (found.status, found.cause) == (Status.FAIL, "duplicate_gpu")

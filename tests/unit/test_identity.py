@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from netdoctor.engine import Work, identity
+from netdoctor.engine import Work, collect, identity, report
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import RecordingHost, ReplayHost
 from netdoctor.host.redact import redact
-from netdoctor.model import Unavailable
+from netdoctor.model import Unavailable, Verdict
 from netdoctor.snapshot.pseudonyms import pseudonymise
 from netdoctor.snapshot.snapshot import Snapshot, dumps
 from tests.support import facts
@@ -60,3 +60,12 @@ def test_pseudonyms() -> None:
     answers = {"env:": dict(POD), "file:/etc/machine-id": redact("file:/etc/machine-id", ID)}
     made = dumps(pseudonymise(Snapshot(answers, {}, {}, (), "1"), b"key"))
     assert "gpu-17" not in made and str(answers["file:/etc/machine-id"]) not in made and "netdoctor-" in made
+
+
+def test_where_nobody_could_look_from() -> None:
+    """The report says why, and names no machine: it may be a container's."""
+    work = Work(ReplayHost({"file:/etc/machine-id": f"netdoctor-{ID}\n"}), ())
+    collect(work, ["Vantage", "Kernel"])
+    made = report(work, decide=lambda checks, _: (checks, Verdict("inconclusive", 4, "")), profile="default")
+    assert made.vantage == {"unavailable": "not recorded"}
+    assert "machine" not in made.identity

@@ -75,6 +75,11 @@ def test_without_a_statement_nothing_is_said_of_the_transport() -> None:
     assert transport(None, SOCKET) is None
 
 
+def test_a_statement_that_was_not_read() -> None:
+    found = transport(None, IB, facts={Expected: Unavailable("denied")})
+    assert found and found.status is Status.UNKNOWN
+
+
 def test_runs_that_are_not_there_show_nothing() -> None:
     lost = {Baseline: Unavailable("refused", "--no-allreduce"), PathRun: Unavailable("refused", "--no-allreduce")}
     found = transport("IB", IB, facts=lost)

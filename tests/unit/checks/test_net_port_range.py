@@ -239,6 +239,8 @@ TORCHRUN_2 = Launcher("torchrun", 0, 16, 0, 8, nodes=2)
         ({"job": shape(nodes=1), "environ": LOST}, None),
         ({"job": shape(nodes=2, all_to_all=True), "environ": LOST}, (UNKNOWN, None)),  # PXN may be off
         ({"environ": LOST}, (UNKNOWN, None)),
+        ({"job": LOST}, (UNKNOWN, None)),  # nor does a launcher say how many nodes
+        ({"job": LOST, "environ": environ(launcher=TORCHRUN_2), "ports": TIGHT}, (FAIL, W)),
         # the number of ranks is not known: 256 of them need 1537 listeners and 12288 connections
         ({"job": job(nodes=2, nodes_stated=True), "gpus": LOST}, None),
         ({"job": job(nodes=2, nodes_stated=True), "gpus": LOST, "ports": ports(low=40000, high=49999)}, (UNKNOWN, None)),
