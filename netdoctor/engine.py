@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from netdoctor import __version__
@@ -64,7 +64,18 @@ def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
         return (_complete(spec, Finding(Status.ERROR, f"the check yielded a {type(wrong).__name__}, not a finding")),)
     if not found:
         return (_complete(spec, Finding(Status.ERROR, "the check said nothing")),)
+    lost = {name: fact.lost for name, fact in values.items() if fact.lost is not None}
+    if lost and not spec.judge.__module__.startswith("netdoctor.checks."):
+        found = tuple(_without(f, *next(iter(lost.items()))) for f in found)
     return tuple(_complete(spec, f) for f in found)
+
+
+def _without(finding: Finding, name: str, why: Unavailable) -> Finding:
+    """What a site's own check says although nothing of a fact was read.  That it asked the fields is not shown, as the lab
+    (`ignorance`) shows it of the checks that come with netdoctor: so nothing is right, and nothing is said not to apply."""
+    if finding.status not in {Status.PASS, Status.SKIP}:
+        return finding
+    return replace(finding, status=Status.UNKNOWN, message=f"{name} could not be read ({why}); without it: {finding.message}")
 
 
 def _complete(spec: CheckSpec, finding: Finding) -> Finding:

@@ -33,6 +33,11 @@ def may_lack(kernel: Kernel, job: JobShape) -> Iterator[Finding]:
     yield ok("seen") if kernel.lost is None else fail("lacking", nodes=str(job.nodes))
 
 
+@check(id="t.careless", title="Takes what was not read for content", cause="other")
+def careless(kernel: Kernel) -> Iterator[Finding]:
+    yield ok("no such parameter") if "iommu=on" not in (kernel.command_line or "") else fail("it is set")
+
+
 @check(id="t.exit", title="Ends the program", cause="other")
 def ends(kernel: Kernel) -> Iterator[Finding]:
     raise SystemExit(0)
@@ -71,6 +76,8 @@ HAVE = {"Kernel": facts.kernel(), "JobShape": JobShape(), "Vantage": facts.vanta
         (may_lack, HAVE, Status.PASS),
         (may_lack, HAVE | {"Kernel": Unavailable("denied")}, Status.FAIL),
         (may_lack, {}, Status.FAIL),
+        (careless, HAVE, Status.PASS),
+        (careless, {}, Status.UNKNOWN),
         (crashes, HAVE, Status.ERROR),
         (ends, HAVE, Status.ERROR),
         (silent, HAVE, Status.ERROR),
