@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -136,8 +137,10 @@ class Server:
                         break
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)  # accept(2) ends; a close alone leaves it waiting
         self.listener.close()
-        self.thread.join(5)
+        self.thread.join()
 
 
 @pytest.fixture
