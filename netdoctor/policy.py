@@ -4,12 +4,14 @@ Every command that judges asks here, and no exit code of a verdict is made anywh
 
 Profiles (what must be *known*; what must not *fail* is ``fail_on``):
 
-default  allreduce.run, where a GPU and a job's torch were found; of a log, of variables, of a running job, of a fleet: that it
-         could be judged at all (log.job, nccl.environment, ras.ranks, fleet.nodes)
+default  allreduce.run, where a GPU and a job's torch were found
 gate     also rdma.dev_infiniband, where PCI shows RDMA hardware
 audit    nothing; the verdict lists what could not be seen
 prolog   nothing, and no all-reduce is run: an inconclusive prolog would drain a healthy node (Slurm drains on any exit but 0)
 strict   every check that does not skip
+
+A log, variables, a running job and a fleet must be judged at all (log.job, nccl.environment, ras.ranks, fleet.nodes), whatever
+the profile of the nodes is.
 
 A plugin that is broken or was refused leaves every profile inconclusive, because a check that the site wanted did not look;
 audit and prolog exit 0 all the same, so that a typing error in a plugin drains no node.
@@ -90,10 +92,10 @@ FAIL_ON: Final = {Command.ENV: "warning", Command.FLEET: "warning"}  # where not
 
 def required(profile: str, seen: Seen, command: Command = Command.PREFLIGHT) -> frozenset[str]:
     """Ids of the checks that must be able to tell (for ``strict`` also every other one: see `decide`)."""
+    if command in _ASKED:  # a profile is about nodes: a site that only audits them still wants an answer from a log
+        return frozenset({_ASKED[command]})
     if profile in _EQUALLY_LENIENT:
         return frozenset()
-    if command in _ASKED:
-        return frozenset({_ASKED[command]})
     ids = set()
     if seen.gpu is not False and seen.torch is not False:
         ids.add("allreduce.run")
@@ -138,7 +140,8 @@ def decide(
         replace(c, findings=tuple(_weigh(f, waivers, least, c.id in must, profile == "strict", today) for f in c.findings))
         for c in results
     )
-    return out, _verdict(_weighed(out, must, profile, partial), profile, fail_on, partial)
+    requires = "" if command in _ASKED else f", and profile {profile} requires it"
+    return out, _verdict(_weighed(out, must, profile, partial), profile, fail_on, partial, requires)
 
 
 def _disabled(result: CheckResult) -> CheckResult:
@@ -207,7 +210,7 @@ def _weighed(checks: tuple[CheckResult, ...], must: frozenset[str], profile: str
     )
 
 
-def _verdict(weighed: _Weighed, profile: str, fail_on: str, partial: str | None) -> Verdict:
+def _verdict(weighed: _Weighed, profile: str, fail_on: str, partial: str | None, requires: str) -> Verdict:
     """The words and the exit code of an outcome."""
     fails, but = weighed.fails, f"; {_counted(weighed.fails)}: {_ids(weighed.fails)}" if weighed.fails else ""
     lenient = HEALTHY if profile in _EQUALLY_LENIENT else INCONCLUSIVE
@@ -224,7 +227,7 @@ def _verdict(weighed: _Weighed, profile: str, fail_on: str, partial: str | None)
         Outcome.REQUIRED: (
             Health.INCONCLUSIVE,
             INCONCLUSIVE,
-            f"{in_the_way} could not tell, and profile {profile} requires it{but}",
+            f"{in_the_way} could not tell{requires}{but}",
         ),
         Outcome.NOTHING_RAN: (Health.INCONCLUSIVE, INCONCLUSIVE, "no check ran"),
         Outcome.NOTHING_TOLD: (Health.INCONCLUSIVE, lenient, f"nothing passed; could not tell: {blind}"),

@@ -100,10 +100,15 @@ TOLD: Final = ("format", "output", "brief")
 LOOKED: Final = ("checks_dir", "python", "user", "vantage", "host_root", "no_allreduce", "budget", "quiet")
 
 
+@functools.cache
+def _declared() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The type and the default of every field: once, for each start of the program asks for it a dozen times."""
+    return get_type_hints(Options, include_extras=True), {field.name: field.default for field in fields(Options)}
+
+
 def takes(*names: str) -> Callable[[Callable[..., int]], Callable[..., None]]:
     """Give a command `options` with these fields, beside parameters of its own; what it returns is the exit code."""
-    hints = get_type_hints(Options, include_extras=True)
-    defaults = {field.name: field.default for field in fields(Options)}
+    hints, defaults = _declared()
 
     def wrap(command: Callable[..., int]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "options"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from netdoctor.causes import result as completed_result
-from netdoctor.model import CheckResult, Finding, Severity, Status, Verdict
+from netdoctor.model import CheckResult, Command, Finding, Severity, Status, Verdict
 from netdoctor.policy import (
     FAIL_ON_ORDER,
     PROFILE_ORDER,
@@ -116,6 +116,16 @@ def test_a_plugin_that_did_not_look_is_never_healthy(plugin: CheckResult, profil
 def test_what_passed_nothing_says_so() -> None:
     got = verdict(result("a.b", SKIP), result("x.y", UNKNOWN))
     assert got.text == "inconclusive: nothing passed; could not tell: x.y"
+
+
+@pytest.mark.parametrize("profile", ["default", "audit", "prolog"])
+@pytest.mark.parametrize(
+    ("command", "id"),
+    [(Command.LOG, "log.job"), (Command.ENV, "nccl.environment"), (Command.RAS, "ras.ranks"), (Command.FLEET, "fleet.nodes")],
+)
+def test_no_profile_of_nodes_excuses_a_log(command: Command, id: str, profile: str) -> None:
+    got = verdict(result(id, UNKNOWN), profile=profile, command=command)
+    assert (got.exit_code, got.text) == (4, f"inconclusive: {id} could not tell")
 
 
 def test_audit_that_saw_nothing_is_not_called_healthy() -> None:
