@@ -58,7 +58,7 @@ def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
     try:
         found = tuple(spec.judge(**values))
         wrong = next((f for f in found if not isinstance(f, Finding)), None)
-    except (Exception, SystemExit) as error:  # the border: a check's defect costs this check, not the report
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the border: a check's defect costs this check, not the report
         return (_complete(spec, Finding(Status.ERROR, f"the check crashed: {type(error).__name__}: {error}")),)
     if wrong is not None:
         return (_complete(spec, Finding(Status.ERROR, f"the check yielded a {type(wrong).__name__}, not a finding")),)

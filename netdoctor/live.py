@@ -47,7 +47,7 @@ class Interrupted(BaseException):
 def interruptible() -> Iterator[None]:
     """Turn the first SIGINT or SIGTERM into `Interrupted`, also one that came before; later ones wait for the (bounded) end."""
 
-    def raise_once(number: int, frame: FrameType | None) -> None:
+    def raise_once(number: int, _frame: FrameType | None) -> None:
         for other in (signal.SIGINT, signal.SIGTERM):
             signal.signal(other, signal.SIG_IGN)
         raise Interrupted(number)

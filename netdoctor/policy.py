@@ -141,7 +141,7 @@ def decide(
         for c in results
     )
     requires = "" if command in _ASKED else f", and profile {profile} requires it"
-    return out, _verdict(_weighed(out, must, profile, partial), profile, fail_on, partial, requires)
+    return out, _verdict(_weighed(out, must, partial), profile, fail_on, partial, requires)
 
 
 def _disabled(result: CheckResult) -> CheckResult:
@@ -185,7 +185,7 @@ class _Weighed:
     in_the_way: tuple[str, ...]  # those of them that had to
 
 
-def _weighed(checks: tuple[CheckResult, ...], must: frozenset[str], profile: str, partial: str | None) -> _Weighed:
+def _weighed(checks: tuple[CheckResult, ...], must: frozenset[str], partial: str | None) -> _Weighed:
     findings = [f for c in checks for f in c.findings]
     fails = tuple(sorted((f for f in findings if f.status is Status.FAIL and not f.waived), key=lambda f: -_rank(f)))
     absent = sorted(must - {c.id for c in checks})

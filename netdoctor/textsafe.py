@@ -29,9 +29,9 @@ _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 def clean(text: str, *, lines: bool = False) -> str:
-    """`text` without control characters, escape sequences and bidirectional overrides.
+    r"""`text` without control characters, escape sequences and bidirectional overrides.
 
-    Line breaks and tabs become one space each; with `lines` they stay line breaks (as ``\\n``) and tabs.
+    Line breaks and tabs become one space each; with `lines` they stay line breaks (as ``\n``) and tabs.
     Idempotent, and never longer than `text`.
     """
     text = _ESCAPES.sub("", text)

@@ -248,7 +248,7 @@ def main() -> None:
     except SystemExit as end:
         # click ends a broken pipe itself, with 1 and a wrapper in the place of the stream.
         code = 141 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever broke is one line and exit 1, not a traceback
         code = streams.report_write_error(error, 0) if streams.is_write_error(error) else streams.defect(error)
     if (number := signals.pending()) is not None and code not in (2, 128 + number):
         code = 128 + number

@@ -57,7 +57,7 @@ def by_node(value: object, count: int) -> dict[int, Any]:
     return {int(k): v for k, v in value.items() if isinstance(k, str) and k.isdecimal() and len(k) < 5 and int(k) < count}
 
 
-def _joined(data: Mapping[int, Any], count: int) -> dict[str, Any]:
+def _joined(data: Mapping[int, Any], _count: int) -> dict[str, Any]:
     told = {node: one if isinstance(one, Mapping) else {} for node, one in data.items()}
     return {name: {node: line(one.get(key), 64) for node, one in told.items()} for name, key in _JOIN}
 
@@ -65,7 +65,7 @@ def _joined(data: Mapping[int, Any], count: int) -> dict[str, Any]:
 _JOIN: Final = (("hosts", "host"), ("addresses", "address"))
 
 
-def _placed(data: Mapping[int, Any], count: int) -> dict[str, Any]:
+def _placed(data: Mapping[int, Any], _count: int) -> dict[str, Any]:
     return {"endpoints": {node: read_endpoints(one) for node, one in data.items()}}
 
 
@@ -83,7 +83,7 @@ def _misses(told: object, count: int) -> dict[int, Miss | None]:
     return {to: read_miss(why) for to, why in by_node(told, count).items()}
 
 
-def _readied(data: Mapping[int, Any], count: int) -> dict[str, Any]:
+def _readied(data: Mapping[int, Any], _count: int) -> dict[str, Any]:
     return {"ready": {node: read_ready(one) for node, one in data.items() if isinstance(one, Mapping)}}
 
 

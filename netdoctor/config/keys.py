@@ -156,7 +156,7 @@ def _kept(site: Any, given: Any) -> Any:
     return given if site is None else site
 
 
-def _only_site(site: Any, given: Any) -> Any:
+def _only_site(site: Any, _given: Any) -> Any:
     return site
 
 

@@ -105,7 +105,7 @@ def _per_node(text: str) -> list[int]:
     return counts
 
 
-def _trainjob(found: Launcher, variables: Mapping[str, str]) -> Launcher:
+def _trainjob(found: Launcher, _variables: Mapping[str, str]) -> Launcher:
     """torchrun's options; it will start the ranks, so here is none yet."""
     return replace(found, world=found.nodes * found.local_world if found.nodes and found.local_world else None)
 

@@ -245,8 +245,8 @@ def read_torch(host: Host, packages: tuple[str, ...], unread: Unavailable | None
                 return text
             continue
         missing = Unavailable(Kind.MALFORMED, f"{directory}/torch/version.py")
-        cuda = re.search(r"^cuda\b[^=\n]*=\s*(?:'([\d.]+)'|\"([\d.]+)\"|(None))\s*$", text, re.M)
-        version = re.search(r"^__version__\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.M)
+        cuda = re.search(r"^cuda\b[^=\n]*=\s*(?:'([\d.]+)'|\"([\d.]+)\"|(None))\s*$", text, re.MULTILINE)
+        version = re.search(r"^__version__\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
         unread = Unavailable(Kind.NOT_READ)
         return Torch(
             version=version.group(1) if version else missing,
@@ -282,5 +282,5 @@ def compiled_pin(host: Host, torch: Torch) -> tuple[int, int, int] | None | Unav
     text = read(host, f"{directory}/torch-{torch.version}.dist-info/METADATA")
     if isinstance(text, Unavailable):
         return None if text.kind == Kind.ABSENT else text
-    found = re.search(r"^Requires-Dist: nvidia-nccl-cu\d+ ?\(?==(\d+)\.(\d+)\.(\d+)", text, re.M)
+    found = re.search(r"^Requires-Dist: nvidia-nccl-cu\d+ ?\(?==(\d+)\.(\d+)\.(\d+)", text, re.MULTILINE)
     return (int(found.group(1)), int(found.group(2)), int(found.group(3))) if found else None

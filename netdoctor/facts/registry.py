@@ -91,6 +91,6 @@ def make(host: Host, name: str, have: Facts) -> Any:
     function: Callable[..., Any] = getattr(importlib.import_module(source.module), source.function)
     try:
         found = function(host, *(of(have, n) for n in source.after))
-    except Exception as error:  # the border: whatever a probe did not foresee becomes one missing fact
+    except Exception as error:  # noqa: BLE001 - the border: whatever a probe did not foresee becomes one missing fact
         found = Unavailable(Kind.CRASHED, f"probe {name}: {type(error).__name__}: {error}")
     return there(name, found)

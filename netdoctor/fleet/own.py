@@ -68,11 +68,11 @@ def _to_and_fro(node: Node, run: NodeRun) -> Iterator[Said]:
         yield FLAKY, "its reports change between healthy and unhealthy: " + ", ".join(verdicts)
 
 
-def _doubtful(node: Node, run: NodeRun) -> Iterator[Said]:
+def _doubtful(node: Node, _run: NodeRun) -> Iterator[Said]:
     yield from ((UNKNOWN, why) for why in doubts(node))
 
 
-def _asked_again(node: Node, run: NodeRun) -> Iterator[Said]:
+def _asked_again(_node: Node, run: NodeRun) -> Iterator[Said]:
     if run.attempts > 1:
         yield FLAKY, _again(run)
 

@@ -108,7 +108,7 @@ def _one(path: str, named: bool, got: Reading, extract: Extract, seen: set[tuple
         got.runs.append(extract.run(document, clean(path, 1000), modified))
     except MalformedReportError as error:
         return problem("malformed", str(error), _host_of(document))
-    except Exception as error:  # the border: a report that nobody thought of costs itself, not the fleet's report
+    except Exception as error:  # noqa: BLE001 - the border: a report that nobody thought of costs itself, not the fleet's report
         return problem("malformed", f"{DEFECT}: {type(error).__name__}: {error}", _host_of(document))
     return None
 

@@ -61,7 +61,7 @@ class Fleet:
         return {"given": len(self.nodes)} | {state: states[state] for state in STATES}
 
 
-def by_default(checks: tuple[CheckResult, ...], facts: Mapping[str, Any]) -> tuple[tuple[CheckResult, ...], Verdict]:
+def by_default(checks: tuple[CheckResult, ...], _facts: Mapping[str, Any]) -> tuple[tuple[CheckResult, ...], Verdict]:
     """The policy where no configuration says anything."""
     return policy.decide(checks, fail_on=policy.FAIL_ON[Command.FLEET], command=Command.FLEET)
 

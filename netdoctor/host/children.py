@@ -302,7 +302,7 @@ def _become(argv: list[str], environment: dict[str, str], answer_end: int, print
             os.close(other)
         os.dup2(nowhere, 0)
         os.execve(argv[0], argv, environment)
-    except BaseException as error:  # nothing of the parent's may run here
+    except BaseException as error:  # noqa: BLE001 - nothing of the parent's may run here
         os.write(2, f"cannot start {argv[0]}: {error}".encode(errors="replace"))
     finally:
         os._exit(127)

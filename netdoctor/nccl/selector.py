@@ -26,7 +26,7 @@ class Selector:
 
     def _matches(self, want: str, wanted_port: int, name: str, port: int) -> bool:
         same = name == want if self.exact else name.startswith(want)
-        return same and (wanted_port == -1 or port == -1 or wanted_port == port)
+        return same and (wanted_port == -1 or port in {-1, wanted_port})
 
 
 def parse(value: str) -> Selector | None:

@@ -40,7 +40,7 @@ def pending() -> int | None:
     return _noted[0] if _noted else None
 
 
-def _note(number: int, frame: FrameType | None) -> None:
+def _note(number: int, _frame: FrameType | None) -> None:
     if _noted:
         _end(number)
     _noted.append(number)

@@ -48,7 +48,7 @@ def why_not() -> str:
             os.environ["MPLCONFIGDIR"] = folder
             import matplotlib.backends.backend_svg
             import matplotlib.figure  # noqa: F401
-    except Exception as error:  # the border: not there, built for another numpy, no place for a temporary file
+    except Exception as error:  # noqa: BLE001 - the border: not there, built for another numpy, no place for a temporary file
         return NEEDED if isinstance(error, ModuleNotFoundError) else f"{NEEDED} ({type(error).__name__}: {error})"
     finally:
         if before is None:

@@ -49,7 +49,7 @@ def render(report: Report, *, width: int | None = None, colour: bool = False) ->
     return "\n".join(lines) + "\n"
 
 
-def _leave(text: str, code: str) -> str:
+def _leave(text: str, _code: str) -> str:
     return text
 
 

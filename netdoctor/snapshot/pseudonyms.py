@@ -232,7 +232,7 @@ def _cut(question: str, answer: Any, tag: Tag) -> Any:
         rows = (line.split(":", 2) for line in answer.splitlines())
         return "".join(f"{row[0]}:{row[1]}:{_group(row[2], tag)}\n" for row in rows if len(row) == 3)
     if question.endswith("/METADATA"):
-        return "\n".join(re.findall(r"^(?:Name|Version|Requires-Dist: nvidia-nccl).*$", answer, re.M)) + "\n"
+        return "\n".join(re.findall(r"^(?:Name|Version|Requires-Dist: nvidia-nccl).*$", answer, re.MULTILINE)) + "\n"
     return answer
 
 

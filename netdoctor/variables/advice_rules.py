@@ -108,7 +108,7 @@ def usage_issues(name: str, value: str, row: Variable, context: Context) -> list
     return []
 
 
-def _switch(name: str, value: str, number: int, context: Context) -> list[Issue]:
+def _switch(name: str, _value: str, number: int, context: Context) -> list[Issue]:
     if number == 0:
         more = "; it does not force InfiniBand" if name == "NCCL_IB_DISABLE" else ""
         return [Issue("is-default", f"this is the default; it need not be set{more}")]
@@ -134,7 +134,7 @@ def _sockets_only(context: Context, message: str) -> list[Issue]:
     return [Issue("ib-off", f"{message}; NCCL takes TCP sockets", _WARN, "transport_fallback_tcp")]
 
 
-def _distance(name: str, value: str, number: int, context: Context) -> list[Issue]:
+def _distance(name: str, value: str, _number: int, context: Context) -> list[Issue]:
     level = level_of(value, context.version)
     if level == "LOC" and name == "NCCL_P2P_LEVEL":
         return [Issue("p2p-off", "no GPU pair is near enough: peer-to-peer is off", _WARN, "p2p_disabled")]
@@ -148,7 +148,7 @@ def _distance(name: str, value: str, number: int, context: Context) -> list[Issu
     return []
 
 
-def _sockets(name: str, value: str, number: int, context: Context) -> list[Issue]:
+def _sockets(name: str, _value: str, _number: int, context: Context) -> list[Issue]:
     """src/transport/net_socket.cc: at most 16 threads, at most 64 sockets; sockets count only with threads."""
     threads, each = context.integer("NCCL_SOCKET_NTHREADS"), context.integer("NCCL_NSOCKS_PERTHREAD")
     if name == "NCCL_NSOCKS_PERTHREAD" and threads == 0 and each is not None and each > 1:
@@ -163,7 +163,7 @@ def _sockets(name: str, value: str, number: int, context: Context) -> list[Issue
     return [] if context.plugin else [Issue("sockets-tuned", "counts only where TCP sockets carry the data")]
 
 
-def _logging(name: str, value: str, number: int, context: Context) -> list[Issue]:
+def _logging(name: str, value: str, _number: int, context: Context) -> list[Issue]:
     level = context.values.get("NCCL_DEBUG", "").strip().upper()  # judged together with the others of its file
     if name == "NCCL_DEBUG":
         if level == "TRACE":

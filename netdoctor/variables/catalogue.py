@@ -138,7 +138,7 @@ def closest(name: str, version: Version | None = None) -> str | None:
         if its_words == words:
             return row.name
         # An edit adds one letter and removes one, at most: the sets of letters rule most rows out without the distance matrix.
-        if bin(letters ^ its_letters).count("1") > 2 * limit:
+        if (letters ^ its_letters).bit_count() > 2 * limit:
             continue
         distance = _distance(name, row.name, limit)
         if distance <= limit and (best is None or distance < best[0]):

@@ -1,4 +1,4 @@
-"""Reads ELF files and the loader's cache as bytes: nothing is loaded, nothing of them runs.
+r"""Reads ELF files and the loader's cache as bytes: nothing is loaded, nothing of them runs.
 
     ask:elf?cache=PREFIX      {"entries": [[soname, path], …]} of /etc/ld.so.cache, in the loader's order
     ask:elf?files=P1\nP2…&dirs=D1\nD2…    {"files": {P: {"needed", "soname", "rpath", "runpath", "exports", "real", …} | ERROR},

@@ -50,7 +50,7 @@ def field(n: Any, function: Callable[..., Any], *arguments: Any) -> Any:
         got = function(*arguments)
     except n.NVMLError as error:
         return why(n, error)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - one property that the driver refuses costs that property
         return {"unavailable": "malformed", "detail": f"{type(error).__name__}: {error}"}
     return got.decode("utf-8", "replace") if isinstance(got, bytes) else got
 
