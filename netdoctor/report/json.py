@@ -16,6 +16,8 @@ from netdoctor.model import SCHEMAS, CheckResult, Command, Finding, Quantity, Re
 from netdoctor.model import plain as _plain
 from netdoctor.textsafe import clean
 
+# Whoever asks a log wants its likeliest cause, whichever check that is: the findings once more, in their order.
+_FLAT: Final = frozenset({Command.LOG, Command.ENV})
 _OWN: Final = frozenset({"measured", "cost"})  # members of volatile that belong to findings
 
 
@@ -51,6 +53,7 @@ def data(report: Report) -> dict[str, Any]:
             "causes": [clean(c) for c in report.verdict.causes],
         },
         "checks": checks,
+        **({"findings": [f for c in checks for f in c["findings"]]} if report.command in _FLAT else {}),
         **({"runs": [_mapping(run) for run in report.runs], "inventory": _mapping(report.inventory)} if node else {}),
         **({"nodes": _mapping(report.nodes)} if report.nodes else {}),
         **(report.section.data() if report.section is not None else {}),

@@ -60,6 +60,16 @@ def test_json_keeps_its_schema(
     judged.validated(shown(capsysbinary), "log")
 
 
+@pytest.mark.parametrize("row", FIRST, ids=[row[0] for row in FIRST])
+def test_the_likeliest_cause_is_the_first(
+    row: tuple[str, ...], tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "x.log").write_text(row[-1])
+    run([str(tmp_path / "x.log")], "json")
+    document = json.loads(shown(capsysbinary))
+    assert next(f["cause"] for f in document["findings"] if f["status"] == "fail") == row[1]
+
+
 def test_json_of_every_line_keeps_its_schema(tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     (tmp_path / "x.log").write_text("\n".join(row[0] for row in ERAS))
     run([str(tmp_path / "x.log")], "json")
