@@ -44,7 +44,7 @@ def fakes() -> dict[str, str]:
 
 def test_the_whole_machine(folder: pathlib.Path) -> None:
     facts = probes(
-        ["pci", "rdma", "gpu", "kernel", "cpu", "container", "vantage"],
+        ["pci", "rdma", "gpu", "kernel", "cpu", "vantage"],
         sys_tree=dgx_h100(folder / "sys"),
         dev_tree=nodes(folder / "dev"),
         environment=fakes(),
