@@ -222,8 +222,11 @@ def _memory(nodes: list[int | Unavailable], here: Here) -> Finding:
     bound = policy if policy and policy.mode == "bind" else None
     may = allowed & bound.nodes if bound else allowed
     if len(here.every) > 1:
+        lost: Unavailable | None = None
         for node in nodes:
             near = affinity.near_nodes(node, here.every) if isinstance(node, int) and node >= 0 else None
+            if isinstance(near, Unavailable) and node not in may:
+                lost = near
             if near and not may & near:
                 bind = Fix("bind per rank, to the node of its GPU", ("numactl --localalloc …",))
                 by = "its memory policy" if bound else "its cpuset"
@@ -234,6 +237,8 @@ def _memory(nodes: list[int | Unavailable], here: Here) -> Finding:
                     fix=fix_container(here.vantage, "numa") if here.vantage.in_container else bind,
                     node=node,
                 )
+        if lost is not None:
+            return unknown(f"memory comes from some nodes only; distances could not be read: {lost}", subject="memory")
         if isinstance(policy, Unavailable):
             return unknown(f"the memory policy could not be read: {policy}", subject="memory", how="numactl --show")
         if any(isinstance(n, Unavailable) for n in nodes) and may != frozenset(n.id for n in here.every):

@@ -262,6 +262,8 @@ def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected
     ports = [(d.name, p) for d in devices for p in hcas.active_ports(d) if choice is None or choice.takes(d.name, p.number)]
     rates = [(f"{name}:{port.number}", port.rate_gbps) for name, port in ports]
     rates += [(d.name, d.ports) for d in devices if isinstance(d.ports, Unavailable)]
+    perhaps = [(d.name, p) for d in devices for p in d.ports or () if choice is None or choice.takes(d.name, p.number)]
+    rates += [(f"{name}:{p.number}", lost) for name, p in perhaps if (lost := missing(p.state, p.link_layer)) is not None]
     slow = [f"{at} runs at {rate:g} Gb/s" for at, rate in rates if not isinstance(rate, Unavailable) and rate < wanted]
     unread = [f"{at}: {rate}" for at, rate in rates if isinstance(rate, Unavailable)]
     if slow:

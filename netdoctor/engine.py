@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import __version__
 from netdoctor.causes import completed, result
 from netdoctor.facts import registry as facts
 from netdoctor.host.base import Host
-from netdoctor.model import CheckResult, Finding, Report, Status, Unavailable, plain
+from netdoctor.model import CheckResult, Finding, Fix, Report, Severity, Status, Unavailable, plain
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
@@ -62,12 +63,38 @@ def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
         return (_complete(spec, Finding(Status.ERROR, f"the check crashed: {type(error).__name__}: {error}")),)
     if wrong is not None:
         return (_complete(spec, Finding(Status.ERROR, f"the check yielded a {type(wrong).__name__}, not a finding")),)
+    if odd := [words for f in found for words in _malformed(f)]:
+        return (_complete(spec, Finding(Status.ERROR, f"the check yielded a finding whose {odd[0]}")),)
     if not found:
         return (_complete(spec, Finding(Status.ERROR, "the check said nothing")),)
     lost = {name: fact.lost for name, fact in values.items() if fact.lost is not None}
     if lost and not spec.judge.__module__.startswith("netdoctor.checks."):
         found = tuple(_without(f, *next(iter(lost.items()))) for f in found)
     return tuple(_complete(spec, f) for f in found)
+
+
+# What reports and policy rely on, as `model.Finding` declares it.
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "status": (Status,),
+    "message": (str,),
+    "subject": (str,),
+    "severity": (Severity, NoneType),
+    "cause": (str, NoneType),
+    "expected": (str, NoneType),
+    "evidence": (Mapping,),
+    "measured": (Mapping,),
+    "how": (str, NoneType),
+    "why": (str, NoneType),
+    "notes": (tuple,),
+    "fix": (Fix, NoneType),
+}
+
+
+def _malformed(finding: Finding) -> Iterator[str]:
+    for name, kinds in _TYPES.items():
+        value = getattr(finding, name)
+        if not isinstance(value, kinds):
+            yield f"{name} is a {type(value).__name__}, not a {kinds[0].__name__}"
 
 
 def _without(finding: Finding, name: str, why: Unavailable) -> Finding:

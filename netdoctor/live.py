@@ -107,7 +107,7 @@ def run(
             elif "Cluster" in names:
                 work.facts["Cluster"] = facts.unread("Cluster", Unavailable(Kind.NOT_READ, "one node alone was looked at"))
             passive = config.profile == "prolog" and cluster is None
-            if allreduce and not passive and host_root is None and set(names) & set(_ON_THIS_NODE):
+            if allreduce and not passive and host_root is None and (cluster is not None or set(names) & set(_ON_THIS_NODE)):
                 session = _begin(work, config, progress, cluster)
             else:
                 why = (

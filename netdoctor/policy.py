@@ -13,7 +13,7 @@ strict   every check that does not skip
 A log, variables, a running job and a fleet must be judged at all (log.job, nccl.environment, ras.ranks, fleet.nodes), whatever
 the profile of the nodes is.
 
-A plugin that is broken or was refused leaves every profile inconclusive, because a check that the site wanted did not look;
+A plugin that is broken or was refused, and a check that crashed, leave every profile inconclusive: somebody did not look;
 audit and prolog exit 0 all the same, so that a typing error in a plugin drains no node.
 
 "Found" has three values: what could not be read counts as found, so that lost evidence never lowers what is required.
@@ -135,13 +135,15 @@ def decide(
         must &= frozenset(selected) | asked
     if profile == "strict":
         must |= {c.id for c in results} - off
-    must |= {c.id for c in results if c.id in _LOST} - off
+    broken = {c.id for c in results if c.id in _LOST or any(f.status is Status.ERROR for f in c.findings)} - off
+    must |= broken
     out = tuple(
         replace(c, findings=tuple(_weigh(f, waivers, least, c.id in must, profile == "strict", today) for f in c.findings))
         for c in results
     )
     requires = "" if command in _ASKED else f", and profile {profile} requires it"
-    return out, _verdict(_weighed(out, must, partial), profile, fail_on, partial, requires)
+    lenient = profile in _EQUALLY_LENIENT and command not in _ASKED
+    return out, _verdict(_weighed(out, must, broken, partial), fail_on, partial, requires, lenient=lenient)
 
 
 def _disabled(result: CheckResult) -> CheckResult:
@@ -169,7 +171,7 @@ class Outcome(Enum):
 
     FAILED = "something failed, and counts"
     PARTIAL = "the run is not whole"
-    PLUGINS = "the site's own checks did not all look, and nothing else is in the way"
+    PLUGINS = "a plugin is broken or refused, or a check crashed, and nothing else is in the way"
     REQUIRED = "what had to be able to tell could not"
     NOTHING_RAN = "no check ran"
     NOTHING_TOLD = "no check could tell anything"
@@ -185,7 +187,7 @@ class _Weighed:
     in_the_way: tuple[str, ...]  # those of them that had to
 
 
-def _weighed(checks: tuple[CheckResult, ...], must: frozenset[str], partial: str | None) -> _Weighed:
+def _weighed(checks: tuple[CheckResult, ...], must: frozenset[str], broken: set[str], partial: str | None) -> _Weighed:
     findings = [f for c in checks for f in c.findings]
     fails = tuple(sorted((f for f in findings if f.status is Status.FAIL and not f.waived), key=lambda f: -_rank(f)))
     absent = sorted(must - {c.id for c in checks})
@@ -198,7 +200,7 @@ def _weighed(checks: tuple[CheckResult, ...], must: frozenset[str], partial: str
     conditions = (
         (Outcome.FAILED, any(f.blocking for f in fails)),
         (Outcome.PARTIAL, partial),
-        (Outcome.PLUGINS, in_the_way and not absent and _LOST.issuperset(in_the_way)),
+        (Outcome.PLUGINS, in_the_way and not absent and broken.issuperset(in_the_way)),
         (Outcome.REQUIRED, in_the_way or absent),
         (Outcome.NOTHING_RAN, not checks),
         (Outcome.NOTHING_TOLD, not told),
@@ -210,11 +212,12 @@ def _weighed(checks: tuple[CheckResult, ...], must: frozenset[str], partial: str
     )
 
 
-def _verdict(weighed: _Weighed, profile: str, fail_on: str, partial: str | None, requires: str) -> Verdict:
+def _verdict(weighed: _Weighed, fail_on: str, partial: str | None, requires: str, *, lenient: bool) -> Verdict:
     """The words and the exit code of an outcome."""
     fails, but = weighed.fails, f"; {_counted(weighed.fails)}: {_ids(weighed.fails)}" if weighed.fails else ""
-    lenient = HEALTHY if profile in _EQUALLY_LENIENT else INCONCLUSIVE
+    unlooked = HEALTHY if lenient else INCONCLUSIVE
     blind, in_the_way = ", ".join(weighed.blind), ", ".join(weighed.in_the_way)
+    whose = "the site's own checks" if _LOST.issuperset(weighed.in_the_way) else "checks"
     bad_first = sorted(fails, key=lambda f: not f.blocking)
     health, code, words = {
         Outcome.FAILED: (
@@ -223,14 +226,14 @@ def _verdict(weighed: _Weighed, profile: str, fail_on: str, partial: str | None,
             f"{_counted(fails)}: {_ids(bad_first)}{f' ({partial})' if partial else ''}",
         ),
         Outcome.PARTIAL: (Health.INCONCLUSIVE, INCONCLUSIVE, f"the run is not whole: {partial}{but}"),
-        Outcome.PLUGINS: (Health.INCONCLUSIVE, lenient, f"the site's own checks did not all look: {_lost(weighed)}{but}"),
+        Outcome.PLUGINS: (Health.INCONCLUSIVE, unlooked, f"{whose} did not all look: {_lost(weighed)}{but}"),
         Outcome.REQUIRED: (
             Health.INCONCLUSIVE,
             INCONCLUSIVE,
             f"{in_the_way} could not tell{requires}{but}",
         ),
         Outcome.NOTHING_RAN: (Health.INCONCLUSIVE, INCONCLUSIVE, "no check ran"),
-        Outcome.NOTHING_TOLD: (Health.INCONCLUSIVE, lenient, f"nothing passed; could not tell: {blind}"),
+        Outcome.NOTHING_TOLD: (Health.INCONCLUSIVE, unlooked, f"nothing passed; could not tell: {blind}"),
         Outcome.WELL: (Health.HEALTHY, HEALTHY, _well(weighed, blind)),
     }[weighed.outcome]
     text = f"{health}: {words}"

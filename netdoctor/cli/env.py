@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from netdoctor.cli import deliver, setup
@@ -65,7 +66,7 @@ def judge_file(path: str, text: str, version: Version | None) -> list[Finding]:
     from netdoctor.variables import files as envfiles
     from netdoctor.variables import judge as environ
 
-    parsed = envfiles.parse(path, text)
+    parsed = _without_secrets(envfiles.parse(path, text))
     known = [one for one in parsed.assignments if one.value is not None]
     settings = [Setting(one.name.strip() if parsed.kind != "conf" else one.name, one.value or "", one.source) for one in known]
     findings = [] if parsed.kind == "conf" else environ.judge(settings, version)
@@ -75,6 +76,18 @@ def judge_file(path: str, text: str, version: Version | None) -> list[Finding]:
     else:
         findings += _repeats(parsed)
     return findings + _written(parsed) + _unknown(parsed)
+
+
+def _without_secrets(parsed: Parsed) -> Parsed:
+    """As redaction at the door does it for variables of a process: a report shows values."""
+    from netdoctor.environment import secret
+    from netdoctor.host.redact import GONE, scrub
+
+    shown = tuple(
+        one if one.value is None else replace(one, value=GONE if secret(one.name) else scrub(one.value))
+        for one in parsed.assignments
+    )
+    return replace(parsed, assignments=shown)
 
 
 def _repeats(parsed: Parsed) -> list[Finding]:
@@ -139,19 +152,19 @@ def judge_here(version: Version | None) -> tuple[list[Finding], Version | None]:
     """This process's variables and the conf files that NCCL would read here, for the NCCL that the job's torch loads."""
     from netdoctor.facts import environ as probe
     from netdoctor.facts import libraries, registry
+    from netdoctor.host.base import RecordingHost
     from netdoctor.host.live import LiveHost
-    from netdoctor.model import Unavailable
+    from netdoctor.host.redact import redact
     from netdoctor.variables import judge as environ
 
-    host = LiveHost()
+    live = LiveHost()
     try:
-        fact = probe.probe(host)
+        host = RecordingHost(live, redact)  # a report shows values: none that is a secret
+        fact = registry.there("Environ", probe.probe(host))
         version = version or environ.job_version(registry.there("Libraries", libraries.probe(host)))
         links, hcas = _links(host), _hcas(host)
     finally:
-        host.close()
-    if isinstance(fact, Unavailable):
-        return [Finding(Status.UNKNOWN, f"the environment could not be read: {fact}")], version
+        live.close()
     return environ.judge_fact(fact, version, links=links, hcas=hcas), version
 
 
@@ -182,8 +195,8 @@ def _read(path: str) -> str:
 
     try:
         if path == "-":
-            return sys.stdin.read(MAX_TEXT)
+            return sys.stdin.read(MAX_TEXT + 1)
         with open(path, encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            return file.read(MAX_TEXT)
+            return file.read(MAX_TEXT + 1)
     except OSError as error:
         raise setup.UsageError(f"{path}: {error.strerror or error}") from None

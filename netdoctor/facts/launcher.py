@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from netdoctor.environment import VOLCANO_TASK, Role, named
+from netdoctor.environment import TABLE, VOLCANO_TASK, Role, named
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ _RULES: Final = (
     _Rule("pytorchjob", ("KUBERNETES_SERVICE_HOST", "MASTER_ADDR", "WORLD_SIZE"), ("torch", "user")),
     *(_Rule("jobset", (name,), ("jobset", "user")) for name in ("JOBSET_NAME", "JOB_COMPLETION_INDEX")),
     _Rule("env", ("RANK", "WORLD_SIZE"), ("torch", "user")),  # torch's env:// rendezvous, set by hand
-    _Rule(None, (), ("user",)),
 )
+_OF_A_JOB: Final = frozenset({Role.RANK, Role.WORLD, Role.NODES, Role.NODELIST, Role.IN_JOB})
 _COUNTS: Final = (Role.RANK, Role.WORLD, Role.LOCAL_RANK, Role.LOCAL_WORLD, Role.NODES, Role.NODE_RANK)
 
 
@@ -72,7 +72,17 @@ def detect(variables: Mapping[str, str]) -> Launcher:
             found = Launcher(rule.launcher, *(_first(variables, role, rule.programs) for role in _COUNTS))
             if rule.launcher != "env" or (found.rank is not None and found.world is not None):
                 return _REFINED[rule.launcher](found, variables) if rule.launcher in _REFINED else found
-    raise AssertionError("the last rule asks for nothing")
+    return _other(variables)
+
+
+def _other(variables: Mapping[str, str]) -> Launcher:
+    """Whoever set a rank, a size or a list of nodes started a job, though no rule knows it; what is not said is not known."""
+    for row in TABLE:
+        if row.role in _OF_A_JOB and row.name in variables and row.program != "user":
+            found = Launcher(row.program, *(_first(variables, role, (row.program,)) for role in _COUNTS))
+            if row.program != "torch" or found.several:  # WORLD_SIZE alone is set by many a shell
+                return found
+    return Launcher(None, *(_first(variables, role, ("user",)) for role in _COUNTS))
 
 
 def _first(variables: Mapping[str, str], role: Role, programs: tuple[str, ...]) -> int | None:
@@ -91,7 +101,16 @@ def _slurm(found: Launcher, variables: Mapping[str, str]) -> Launcher:
         every = per_node[0] if len(set(per_node)) == 1 else None
         return replace(found, rank=None, local_rank=None, local_world=every, node_rank=None)
     node = found.node_rank
+    if _more_than_the_step(variables):
+        found = replace(found, nodes=None, world=None)
     return replace(found, local_world=per_node[node] if node is not None and node < len(per_node) else None)
+
+
+def _more_than_the_step(variables: Mapping[str, str]) -> bool:
+    """Whether the step is less than the job: Ray starts one a node; a heterogeneous job has several parts."""
+    step, job = _number(variables.get("SLURM_STEP_NUM_NODES")), _number(variables.get("SLURM_JOB_NUM_NODES"))
+    parts = max(_number(variables.get(name)) or 1 for name in ("SLURM_HET_SIZE", "SLURM_PACK_SIZE"))
+    return parts > 1 or (step is not None and job is not None and step < job)
 
 
 def _per_node(text: str) -> list[int]:

@@ -5,14 +5,14 @@ Source: NCCL src/plugin/net.cc, before 2.27 src/net.cc; src/plugin/plugin_open.c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.libraries import Libraries, Plugin
 from netdoctor.facts.nccl_version import Version, text
-from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.rdma import Rdma, RdmaDevice
 from netdoctor.model import Finding, Fix, Severity, Status, Unavailable, missing
 from netdoctor.nccl.log.facts import LogFacts
 
@@ -83,13 +83,20 @@ def judge(libraries: Libraries, environ: Environ, rdma: Rdma, log: LogFacts | No
         return Finding(Status.PASS, f"the run used the plugin's network {used}", evidence={"network": used})
     if isinstance(libraries.plugins, Unavailable):
         return _unknown(f"plugins could not be looked for: {libraries.plugins}")
-    efa = devices if isinstance(devices, Unavailable) else tuple(d.name for d in devices if d.driver == "efa")
+    efa: tuple[str, ...] | Unavailable = devices if isinstance(devices, Unavailable) else _efa(devices)
     network = Network(efa, named, used, problem)
     names = wanted(named, version)
     reachable = [plugin for name in names for plugin in libraries.plugins if is_named(plugin, name)]
     if reachable:
         return _fitting(reachable[0], network, version)
     return _no_plugin(replace(network, named=named if names else "none"), libraries.incomplete)
+
+
+def _efa(devices: Sequence[RdmaDevice]) -> tuple[str, ...] | Unavailable:
+    """The devices that only a plugin can use; a driver that could not be read may be that of one."""
+    have = tuple(device.name for device in devices if device.driver == "efa")
+    lost = missing(*(device.driver for device in devices))
+    return lost if lost is not None and not have else have
 
 
 def _fitting(plugin: Plugin, network: Network, version: Version | Unavailable) -> Finding:

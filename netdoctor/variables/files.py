@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from netdoctor.model import size_text
 from netdoctor.variables.assignments import MENTIONS, Assignment, Unread
 
 MAX_TEXT: Final = 4 << 20
@@ -29,6 +30,7 @@ class Parsed:
 
 def parse(path: str, text: str, kind: str | None = None) -> Parsed:
     """The assignments of `text`; `kind` by its name and first lines where it is not given.  Never raises."""
+    rest = [Unread(path, f"only its first {size_text(MAX_TEXT)} were read")] if len(text) > MAX_TEXT else []
     text = text[:MAX_TEXT]
     kind = kind or kind_of(path, text)
     if kind == "yaml":
@@ -53,7 +55,7 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
         from netdoctor.variables.shell import parse_shell
 
         assignments, unread = parse_shell(path, text)
-    return Parsed(path, kind, tuple(assignments), tuple(unread))
+    return Parsed(path, kind, tuple(assignments), (*unread, *rest))
 
 
 def kind_of(path: str, text: str) -> str:

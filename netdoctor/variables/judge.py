@@ -234,4 +234,8 @@ def judge_fact(
                 )
             continue
         lines += [Setting(name, value, f"{file.path}:{line}") for name, value, line in file.entries]
-    return findings + judge_conf(lines, dict(environ.variables))
+    findings += judge_conf(lines, dict(environ.variables))
+    if isinstance(nccl, Unavailable):
+        message = f"not all conf files could be read: {nccl}"
+        findings.append(Finding(Status.UNKNOWN, message, "nccl.conf", how="read them as the job's user"))
+    return findings

@@ -59,6 +59,11 @@ def odd(kernel: Kernel) -> Iterator[Finding]:
     yield "fine"  # type: ignore[misc]
 
 
+@check(id="t.word", title="Yields a word for a severity", cause="other")
+def word(kernel: Kernel) -> Iterator[Finding]:
+    yield fail("bad", severity="critical")  # type: ignore[arg-type]
+
+
 def spec(function: Any) -> CheckSpec:
     found: CheckSpec = function.__netdoctor_check__
     return found
@@ -82,6 +87,7 @@ HAVE = {"Kernel": facts.kernel(), "JobShape": JobShape(), "Vantage": facts.vanta
         (ends, HAVE, Status.ERROR),
         (silent, HAVE, Status.ERROR),
         (odd, HAVE, Status.ERROR),
+        (word, HAVE, Status.ERROR),
     ],
 )
 def test_judge(function: Any, have: dict[str, Any], status: Status) -> None:

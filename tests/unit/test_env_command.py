@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -147,3 +148,25 @@ def test_versions() -> None:
     assert parse("2.27.5+cuda12.9") == parse("v2.27.5-1") == parse("22705") == (2, 27, 5)
     assert (parse("2.27"), parse("2804"), parse("x"), parse("")) == ((2, 27, 0), (2, 8, 4), None, None)
     assert (parse("2.28.3.rc1"), parse("2.27.x"), parse("2.27x"), parse("2.٣.5")) == ((2, 28, 3), None, None, None)
+
+
+def test_what_lies_beyond_what_is_read_is_not_known(tmp_path: Path) -> None:
+    path = wrote(tmp_path, "# a comment\n" * 400_000 + "export NCCL_IB_DISABLE=yes\n")
+    assert run([path]) == 4
+
+
+def test_no_secret_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = wrote(tmp_path, "export NCCL_FOO_PASSWORD=hunter2\nexport NCCL_NET=https://u:hunter3@h/\n")
+    monkeypatch.setenv("NCCL_FOO_TOKEN", "hunter4")
+    for files in ([path], []):
+        for format in deliver.FORMATS:
+            run(files, format=format)
+    assert "hunter" not in capsys.readouterr().out
+
+
+def test_two_homes_leave_it_open_what_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / ".nccl.conf").write_text("NCCL_IB_DISABLE=1\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in [n for n in os.environ if n.startswith("NCCL_")]:
+        monkeypatch.delenv(name)
+    assert run() == 4

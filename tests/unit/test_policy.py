@@ -118,6 +118,17 @@ def test_what_passed_nothing_says_so() -> None:
     assert got.text == "inconclusive: nothing passed; could not tell: x.y"
 
 
+@pytest.mark.parametrize(("profile", "code"), [("default", 4), ("gate", 4), ("audit", 0), ("prolog", 0)])
+def test_a_check_that_crashed_leaves_no_node_healthy(profile: str, code: int) -> None:
+    got = verdict(result("a.b", PASS), result("site.own", ERROR), profile=profile)
+    assert (got.status, got.exit_code) == ("inconclusive", code)
+
+
+def test_what_is_disabled_excuses_no_log() -> None:
+    got = verdict(result("log.job", UNKNOWN), profile="audit", command=Command.LOG, disabled=["log.job"])
+    assert got.exit_code == 4
+
+
 @pytest.mark.parametrize("profile", ["default", "audit", "prolog"])
 @pytest.mark.parametrize(
     ("command", "id"),

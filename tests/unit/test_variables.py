@@ -116,6 +116,52 @@ LAUNCHED: dict[str, tuple[Variables, Launcher]] = {
         {**K8S, "JOB_COMPLETION_INDEX": "3", "NNODES": "4"},
         Launcher("jobset", None, None, None, None, 4, 3),
     ),
+    "PBS": ({"PBS_JOBID": "3.s", "PBS_NUM_NODES": "2"}, Launcher("pbs", None, None, None, None, 2)),
+    "PBS, a list": ({"PBS_NODEFILE": "/var/spool/3"}, Launcher("pbs", None, None, None, None)),
+    "LSF": ({"LSB_JOBID": "3", "LSB_MCPU_HOSTS": "a 8 b 8"}, Launcher("lsf", None, None, None, None)),
+    "jsrun": ({"LSB_JOBID": "3", "JSM_NAMESPACE_RANK": "9", "JSM_NAMESPACE_SIZE": "16"}, Launcher("lsf", 9, 16, None, None)),
+    "Grid Engine": ({"NHOSTS": "2", "PE_HOSTFILE": "/x"}, Launcher("gridengine", None, None, None, None, 2)),
+    "MVAPICH": (
+        {"MV2_COMM_WORLD_RANK": "9", "MV2_COMM_WORLD_SIZE": "16", "MV2_COMM_WORLD_LOCAL_RANK": "1"}
+        | {"MV2_COMM_WORLD_LOCAL_SIZE": "8"},
+        Launcher("hydra", 9, 16, 1, 8),
+    ),
+    "Horovod": (
+        {"HOROVOD_RANK": "9", "HOROVOD_SIZE": "16", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "8"}
+        | {"HOROVOD_CROSS_RANK": "1", "HOROVOD_CROSS_SIZE": "2"},
+        Launcher("horovod", 9, 16, 1, 8, 2, 1),
+    ),
+    "AWS Batch": (
+        {"AWS_BATCH_JOB_NUM_NODES": "2", "AWS_BATCH_JOB_NODE_INDEX": "1"},
+        Launcher("awsbatch", None, None, None, None, 2, 1),
+    ),
+    "SkyPilot": (
+        {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"},
+        Launcher("skypilot", None, None, None, None, 2, 1),
+    ),
+    "SageMaker": ({"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}, Launcher("sagemaker", None, None, None, None)),
+    "Cray PALS": ({"PALS_RANKID": "3", "PALS_NODEID": "2"}, Launcher("pals", 3, None, None, None, None, 2)),
+    "Cray ALPS": ({"ALPS_APP_PE": "9"}, Launcher("alps", 9, None, None, None)),
+    "Cobalt": ({"COBALT_JOBSIZE": "4"}, Launcher("cobalt", None, None, None, None, 4)),
+    "OAR": ({"OAR_NODEFILE": "/x"}, Launcher("oar", None, None, None, None)),
+    "PMIx alone": ({"PMIX_RANK": "3"}, Launcher("pmix", 3, None, None, None)),
+    "Slurm, a list of nodes": ({"SLURM_JOB_NODELIST": "gpu[01-64]"}, Launcher("slurm", None, None, None, None)),
+    "Slurm, a step of one node of four": (
+        {
+            "SLURM_JOB_ID": "7",
+            "SLURM_STEP_ID": "0",
+            "SLURM_PROCID": "0",
+            "SLURM_STEP_NUM_NODES": "1",
+            "SLURM_JOB_NUM_NODES": "4",
+        },
+        Launcher("slurm", 0, None, None, None),
+    ),
+    "Slurm, heterogeneous": (
+        {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_HET_SIZE": "2", "SLURM_NNODES": "1"},
+        Launcher("slurm", 0, None, None, None),
+    ),
+    "sizes without a rank": ({"WORLD_SIZE": "512", "LOCAL_WORLD_SIZE": "8"}, Launcher("torch", None, 512, None, 8)),
+    "a size by hand": ({"WORLD_SIZE": "8"}, Launcher(None, None, None, None, None)),
     "by hand": (
         {"MASTER_ADDR": "m", "MASTER_PORT": "29500", "RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "NODE_RANK": "1"},
         Launcher("env", 9, 16, 1, None, None, 1),
@@ -151,8 +197,8 @@ def test_the_cases_use_every_variable_that_tells_a_number() -> None:
         environment.Role.NODE_RANK,
     )
     asked = {name for role in roles for name in environment.named(role)}
-    # Read as a second name where the first is not there: of MVAPICH, Cray PALS and Spectrum MPI.
-    second = {name for name in asked if name.startswith(("MV2_", "PMI_LOCAL_", "JSM_"))}
+    # Read as a second name where the first is not there: of Cray PALS.
+    second = {name for name in asked if name.startswith("PMI_LOCAL_")}
     assert asked - used - second <= {"SLURM_JOB_NUM_NODES"}
 
 

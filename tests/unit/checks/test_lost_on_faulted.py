@@ -16,6 +16,7 @@ from tests.lab.oracle import worse
 
 LOST = Unavailable("denied", "as the test has it")
 ABSENT = Unavailable("absent", "as the test has it")
+PORT = "/sys/class/infiniband/mlx5_0/ports/1"
 UEVENT = "file:/sys/bus/pci/devices/0000:c1:00.0/uevent"
 # fault, check, what is lost (a fact or a question), how
 ROWS = [
@@ -33,6 +34,9 @@ ROWS = [
     ("MASTER_PORT lies inside the range", "net.socket_ifname", "ask:netlink?routes=10.0.9.117", ABSENT),
     ("the only interface of one of two nodes is down", "net.socket_ifname", "ask:resolve?name=cpu-117", ABSENT),
     ("the only interface of one of two nodes is down", "net.socket_ifname", "file:/proc/sys/kernel/hostname", ABSENT),
+    ("a port runs at half the rate that the site expects", "rdma.dev_infiniband", f"file:{PORT}/state", LOST),
+    ("a port runs at half the rate that the site expects", "rdma.dev_infiniband", f"file:{PORT}/link_layer", LOST),
+    ("numactl --membind=1", "cpu.numa_affinity", "file:/sys/devices/system/node/node0/distance", LOST),
     ("windows are not scaled", "net.tcp_buffers", "file:/proc/sys/net/ipv4/tcp_window_scaling", LOST),
     (
         "a congestion control that the kernel does not offer",
@@ -53,6 +57,16 @@ def test_no_verdict_comes_from_a_loss(fault: str, check: str, what: str, why: Un
     before, after = engine.judge(spec, have), engine.judge(spec, lost)
     assert worse(before, after) == []
     assert told(before) != told(after), "what is lost is not used"
+
+
+def test_a_driver_that_could_not_be_read_may_be_that_of_efa() -> None:
+    """Every function of EFA at once: one of them alone leaves others that need the plugin."""
+    taken = next(one for one in faults.every() if one.fault == "the plugin is there, and the run used sockets").after()
+    spec = next(one for one in fixtures.specs() if one.id == "nccl.version")
+    for what in [q for q, a in taken.answers.items() if q.endswith("/uevent") and "DRIVER=efa" in str(a)]:
+        taken = fixtures.without(taken, what, LOST)
+    plugin = [f for f in engine.judge(spec, fixtures.facts_of(taken)) if f.subject == "plugin"]
+    assert plugin and all(f.status is Status.UNKNOWN for f in plugin)
 
 
 def told(findings: tuple[Finding, ...]) -> list[tuple[str, Status, str]]:
