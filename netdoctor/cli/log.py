@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _BLOCK: Final = 1 << 20
 _MAX_FILES: Final = 65536
+_MAX_DEPTH: Final = 32
 
 
 def run(options: Options, paths: Sequence[str]) -> int:
@@ -25,19 +26,21 @@ def run(options: Options, paths: Sequence[str]) -> int:
         config = setup.configuration(options, Command.LOG)
         if not paths:
             raise setup.UsageError("give a file, a directory, or - for stdin")
-        facts = read(paths)
+        cut: list[str] = []
+        facts = read(paths, cut)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
-    return deliver.deliver(report(facts, setup.decider(config, command=Command.LOG), config.profile), options)
+    return deliver.deliver(report(facts, setup.decider(config, command=Command.LOG), config.profile, cut), options)
 
 
-def report(facts: LogFacts, decide: Decide, profile: str = "default") -> Report:
-    """The report of what a log says."""
+def report(facts: LogFacts, decide: Decide, profile: str = "default", cut: Sequence[str] = ()) -> Report:
+    """The report of what a log says; `cut` are the files whose end is not there."""
     from netdoctor import __version__
     from netdoctor.nccl.diagnosis import diagnose
     from netdoctor.report.log_section import LogSection
 
-    checks, verdict = decide(results(diagnose(facts)), {})
+    lost = [Finding(Status.UNKNOWN, f"{path} ends early: what came after is not known", "log") for path in cut]
+    checks, verdict = decide(results((*diagnose(facts), *lost)), {})
     return Report(__version__, {}, {}, profile, checks, verdict, command=Command.LOG, section=LogSection(facts))
 
 
@@ -57,8 +60,8 @@ def results(findings: Sequence[Finding]) -> tuple[CheckResult, ...]:
     )
 
 
-def read(paths: Sequence[str]) -> LogFacts:
-    """The facts of all files together.  Raises UsageError."""
+def read(paths: Sequence[str], cut: list[str]) -> LogFacts:
+    """The facts of all files together; those that end early are added to `cut`.  Raises UsageError."""
     from netdoctor.nccl.log.parser import Parser
 
     parser = Parser()
@@ -67,7 +70,10 @@ def read(paths: Sequence[str]) -> LogFacts:
         for path in _expand(paths):
             parser.file(path)
             for block in _blocks(path):
-                parser.feed(block)
+                if block is None:
+                    cut.append(path)
+                else:
+                    parser.feed(block)
     except (OSError, EOFError) as error:
         raise setup.UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     return parser.facts()
@@ -82,16 +88,26 @@ def _expand(paths: Sequence[str]) -> Iterator[str]:
         if path == "-" or not os.path.isdir(path):
             yield path
             continue
-        for folder, folders, names in os.walk(path):
+        for folder, folders, names in os.walk(path, onerror=_refused, followlinks=True):
             folders[:] = sorted(f for f in folders if not f.startswith("."))
+            if folder.count(os.sep) - path.count(os.sep) > _MAX_DEPTH:
+                raise OSError(0, f"{folder}: folders more than {_MAX_DEPTH} deep, or a link that leads back")
             for name in sorted(names):
                 whole = os.path.join(folder, name)
-                if not name.startswith(".") and os.path.isfile(whole) and count < _MAX_FILES:
+                if not name.startswith(".") and os.path.isfile(whole):
+                    if count == _MAX_FILES:
+                        raise OSError(0, f"more than {_MAX_FILES:,} files: name those that matter")
                     count += 1
                     yield whole
 
 
-def _blocks(path: str) -> Iterator[bytes]:
+def _refused(error: OSError) -> None:
+    """What could not be listed may hold the rank that failed."""
+    raise OSError(error.errno, f"{error.filename}: {error.strerror}")
+
+
+def _blocks(path: str) -> Iterator[bytes | None]:
+    """None, last, for a file that ends before its end."""
     if path == "-":
         yield from _unpacked(sys.stdin.buffer.read)
         return
@@ -99,7 +115,7 @@ def _blocks(path: str) -> Iterator[bytes]:
         yield from _unpacked(raw.read)
 
 
-def _unpacked(read: Callable[[int], bytes | None]) -> Iterator[bytes]:
+def _unpacked(read: Callable[[int], bytes | None]) -> Iterator[bytes | None]:
     """Blocks of a stream, unpacked where it is gzip (RFC 1952: 1f 8b), by its bytes and not by its name."""
     first = read(_BLOCK) or b""
     if first[:2] != b"\x1f\x8b":
@@ -125,4 +141,4 @@ def _unpacked(read: Callable[[int], bytes | None]) -> Iterator[bytes]:
         elif not first:
             first = read(_BLOCK) or b""
             if not first and not unpack.eof:
-                print("netdoctor log: a gzip file ends early; what was in it is read", file=sys.stderr)
+                yield None

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import pathlib
 import sys
 from typing import Any
@@ -161,10 +162,32 @@ def test_broken_gzip(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str])
     assert "gzip" in capsys.readouterr().err
 
 
-def test_gzip_that_ends_early_is_read_and_said(tmp_path: pathlib.Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    (tmp_path / "x.gz").write_bytes(gzip.compress(BAD.encode())[:-4])
-    assert run([str(tmp_path / "x.gz")]) == 3
-    assert b"ends early" in capfdbinary.readouterr().err
+@pytest.mark.parametrize(("text", "code"), [(BAD, 3), (GOOD, 4)])
+def test_gzip_that_ends_early_is_no_pass(
+    text: str, code: int, tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "x.gz").write_bytes(gzip.compress(text.encode())[:-4])
+    assert run([str(tmp_path / "x.gz")]) == code
+    assert "x.gz ends early" in shown(capsysbinary)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may list every folder")
+def test_a_folder_that_may_not_be_listed_is_refused(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rank0.log").write_text(GOOD)
+    (tmp_path / "sub").mkdir(mode=0o000)
+    assert run([str(tmp_path)]) == 2
+    assert "sub" in capsys.readouterr().err
+
+
+def test_a_link_to_a_folder_is_followed(tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    logs, elsewhere = tmp_path / "logs", tmp_path / "elsewhere"
+    logs.mkdir(), elsewhere.mkdir()
+    (logs / "rank0.log").write_text(GOOD)
+    (elsewhere / "rank1.log").write_text(BAD)
+    (logs / "sub").symlink_to(elsewhere)
+    assert run([str(logs)]) == 3
+    (logs / "back").symlink_to(logs)
+    assert run([str(logs)]) == 2
 
 
 def test_the_first_that_failed_is_told_from_its_victims() -> None:
