@@ -72,7 +72,6 @@ class CheckSpec:
     title: str  # the healthy statement
     cause: str
     judge: Judge
-    requires: tuple[str, ...] = ()  # ids whose profile gates name it
 
 
 def check(*, id: str, title: str, cause: str) -> Callable[[J], J]:

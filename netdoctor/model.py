@@ -164,7 +164,7 @@ class Finding:
     why: str | None = None  # why it matters here; None: the cause's text
     notes: tuple[str, ...] = ()  # advice that does not change the verdict
     fix: Fix | None = None
-    cure: Any = None  # an allreduce.experiment.Cure: the engine tries it and attaches the cost
+    cure: Any = None  # a facts.runs.Cure: the engine tries it and attaches the cost
     cost: Cost | None = None
     check: str = ""  # filled by the engine
     waived: str | None = None  # reason, while a waiver holds
@@ -293,7 +293,7 @@ class Report:
     runs: tuple[Mapping[str, Any], ...] = ()  # the all-reduces that were run, without their numbers
     volatile: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # time, durations, figures of the runs
     partial: str | None = None  # why the report is not whole (interrupted)
-    inventory: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # what the node has, see netdoctor.inventory
+    inventory: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # what the node has, see facts.inventory
     nodes: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # the other nodes of a common run, empty without one
     command: Command = Command.PREFLIGHT
     section: Section | None = None

@@ -25,7 +25,6 @@ _UNSAFE: Final = re.compile(
     "\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff\U000e0000-\U000e007f]"
 )
 _BREAKS: Final = re.compile("\r\n|[\t\n\x0b\x0c\r\x85\u2028\u2029]")
-_SAFE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 def clean(text: str, *, lines: bool = False) -> str:
@@ -55,8 +54,3 @@ def line(value: object, limit: int = 200) -> str:
 def as_line(value: object, limit: int = 300) -> str:
     """`line` of whatever stands where a text is expected."""
     return line(value if isinstance(value, str) else str(value), limit)
-
-
-def safe_name(text: str) -> bool:
-    """Whether `text` may be a file, node or label name as it is: ``^[A-Za-z0-9._-]{1,253}$``, and not ``.`` or ``..``."""
-    return _SAFE_NAME.fullmatch(text) is not None and text not in {".", ".."}

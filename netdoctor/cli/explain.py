@@ -86,8 +86,6 @@ def _check(spec: CheckSpec, source: str) -> Iterator[str]:
     for need in needs(spec):
         about = (inspect.getdoc(need.type) or "").partition("\n")[0]
         yield from _wrapped(f"{need.type.__name__}: {about}")
-    if spec.requires:
-        yield from _wrapped(f"required by: {', '.join(spec.requires)}")
     row = CAUSES.get(spec.cause)
     if row is not None:
         yield ""

@@ -20,7 +20,7 @@ class State(str, Enum):
     """How far a run came."""
 
     FINISHED = "finished"  # all ranks done (data may still be wrong: see `Run.verified`)
-    FAILED = "failed"  # a rank raised or died; `missing` and `blamed` name it
+    FAILED = "failed"  # a rank raised or died; `blamed` names it
     HUNG = "hung"  # no progress for the phase's whole deadline; `blamed` are the ranks that never arrived
     UNFINISHED = "unfinished"  # still progressing at the deadline: partial numbers
     NOT_STARTED = "not started"  # no rank came past import: `obstacle` and `reason` say why
@@ -155,7 +155,7 @@ class Run:
     latency: Mapping[int, float] = field(default_factory=dict)  # bytes -> seconds
     import_seconds: float | None = None
     seconds: float = 0.0  # wall time of the whole run
-    log: Any = None  # netdoctor.nccl.log.LogFacts of the ranks' NCCL output; None: NCCL did not run
+    log: Any = None  # nccl.log.facts.LogFacts of the ranks' NCCL output; None: NCCL did not run
     log_text: str = ""  # bounded
     backends: Mapping[str, str] = field(default_factory=dict)  # device type -> backend that carries it, if the job passes none
     backends_nccl: Mapping[str, str] = field(default_factory=dict)  # the same if the job passes "nccl"

@@ -177,7 +177,7 @@ def _one_machine(live: list[Node]) -> None:
         for node in same if len({n.run.host.casefold() for n in same if n.run}) > 1 else ():
             others = [n.name for n in same if n is not node]
             node.reasons.append(f"the same GPUs as {shown(others, 3)}: one machine answered for both names")
-            if node.state is GOOD:
+            if node.state == GOOD:
                 node.state = UNKNOWN
 
 

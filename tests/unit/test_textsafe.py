@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netdoctor.textsafe import clean, line, safe_name
+from netdoctor.fleet.nodes import safe_name
+from netdoctor.textsafe import clean, line
 
 NASTY = st.text(alphabet=st.one_of(st.sampled_from("\x1b\x9b\x9d[];m\\\x07\x90P_\u202e\u2028\n\t\r\ud800ab0"), st.characters()))
 
