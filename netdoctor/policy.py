@@ -130,7 +130,7 @@ def decide(
     waivers, off, least = tuple(waivers), frozenset(disabled), Severity(fail_on).rank
     results = tuple(_disabled(c) if c.id in off else c for c in checks)
     asked = frozenset(must)
-    must = (required(profile, seen or Seen(), command) | asked) - off
+    must = (required(profile, seen or Seen(), command) | asked) - (off - {_ASKED.get(command)})
     if selected is not None:
         must &= frozenset(selected) | asked
     if profile == "strict":

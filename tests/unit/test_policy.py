@@ -124,8 +124,10 @@ def test_a_check_that_crashed_leaves_no_node_healthy(profile: str, code: int) ->
     assert (got.status, got.exit_code) == ("inconclusive", code)
 
 
-def test_what_is_disabled_excuses_no_log() -> None:
-    got = verdict(result("log.job", UNKNOWN), profile="audit", command=Command.LOG, disabled=["log.job"])
+@pytest.mark.parametrize("status", [UNKNOWN, FAIL, PASS])
+@pytest.mark.parametrize("profile", ["default", "audit"])
+def test_what_was_asked_for_cannot_be_disabled_away(profile: str, status: Status) -> None:
+    got = verdict(result("fleet.nodes", status), profile=profile, command=Command.FLEET, disabled=["fleet.nodes"])
     assert got.exit_code == 4
 
 
