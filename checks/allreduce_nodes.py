@@ -8,6 +8,7 @@ and leaves this check out unless it is asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from netdoctor.api import (
     Cluster,
@@ -117,38 +118,33 @@ def _network_severity(cluster: Cluster) -> Severity:
     return Severity.WARNING if cluster.run is not None and cluster.run.finished else Severity.CRITICAL
 
 
+def _between(cluster: Cluster, one: cluster_network.Trouble, expected: str, how: str, **evidence: Any) -> Fault:
+    """What the nodes saw when they tried each other, as a finding."""
+    found = fail(
+        one.text,
+        subject=cluster.subject_of(one.culprit),
+        cause=one.cause,
+        severity=_network_severity(cluster),
+        expected=expected,
+        how=how,
+        **evidence,
+        pairs=one.evidence,
+    )
+    return one.culprit, found
+
+
 def _unreachable(cluster: Cluster) -> Iterator[Fault]:
     """No connection is made."""
+    expected = "every node accepts connections of the others on the ports that its kernel gives out"
     for one in cluster_network.unreachable(cluster):
-        yield (
-            one.culprit,
-            fail(
-                one.text,
-                subject=cluster.subject_of(one.culprit),
-                cause=one.cause,
-                severity=_network_severity(cluster),
-                expected="every node accepts connections of the others on the ports that its kernel gives out",
-                how="nft list ruleset; iptables -S; the network policy",
-                pairs=one.evidence,
-            ),
-        )
+        yield _between(cluster, one, expected, "nft list ruleset; iptables -S; the network policy")
 
 
 def _losing(cluster: Cluster) -> Iterator[Fault]:
     """Connections are made, and no data follows."""
     for one in cluster_network.losing(cluster):
-        yield (
-            one.culprit,
-            fail(
-                one.text,
-                subject=cluster.subject_of(one.culprit),
-                cause=one.cause,
-                severity=_network_severity(cluster),
-                expected="64 KiB arrive at once on every connection between nodes",
-                how=MTU if one.cause == "mtu" else "ss -ti of a connection there: lost packets, or a rate limit",
-                pairs=one.evidence,
-            ),
-        )
+        how = MTU if one.cause == "mtu" else "ss -ti of a connection there: lost packets, or a rate limit"
+        yield _between(cluster, one, "64 KiB arrive at once on every connection between nodes", how)
 
 
 def _unreachable_listeners(cluster: Cluster) -> Iterator[Fault]:
@@ -156,20 +152,8 @@ def _unreachable_listeners(cluster: Cluster) -> Iterator[Fault]:
     for one in cluster_network.unreachable_listeners(cluster):
         interface, ip = cluster_network.listener(cluster, one.culprit.node)
         variable = VARIABLES[cluster.backend or "gloo"]
-        yield (
-            one.culprit,
-            fail(
-                one.text,
-                subject=cluster.subject_of(one.culprit),
-                cause=one.cause,
-                severity=_network_severity(cluster),
-                expected="an address that the other nodes reach",
-                how=f"{variable} there, or what the host's own name resolves to; net.socket_ifname of its report",
-                interface=interface,
-                address=ip,
-                pairs=one.evidence,
-            ),
-        )
+        how = f"{variable} there, or what the host's own name resolves to; net.socket_ifname of its report"
+        yield _between(cluster, one, "an address that the other nodes reach", how, interface=interface, address=ip)
 
 
 def _mtus(cluster: Cluster) -> Iterator[Fault]:
