@@ -217,6 +217,7 @@ class Verdict:
     exit_code: int
     text: str
     causes: tuple[str, ...] = ()
+    words: str = ""  # `text` without its status
 
 
 class Command(str, Enum):

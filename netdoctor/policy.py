@@ -236,10 +236,11 @@ def _verdict(weighed: _Weighed, fail_on: str, partial: str | None, requires: str
         Outcome.NOTHING_TOLD: (Health.INCONCLUSIVE, unlooked, f"nothing passed; could not tell: {blind}"),
         Outcome.WELL: (Health.HEALTHY, HEALTHY, _well(weighed, blind)),
     }[weighed.outcome]
-    text = f"{health}: {words}"
-    if health is Health.HEALTHY and fails:
-        text = f"nothing failed at {fail_on} or above: {words}"
-    return Verdict(health, code, text, tuple(dict.fromkeys(f.cause or "other" for f in fails)))
+    if health is Health.HEALTHY and fails:  # not called healthy: something is wrong, if nothing that counts
+        text = words = f"nothing failed at {fail_on} or above: {words}"
+    else:
+        text = f"{health}: {words}"
+    return Verdict(health, code, text, tuple(dict.fromkeys(f.cause or "other" for f in fails)), words)
 
 
 def _well(weighed: _Weighed, blind: str) -> str:

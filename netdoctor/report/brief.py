@@ -22,12 +22,12 @@ def render(report: Report, *, width: int = WIDTH, prefix: str = "") -> str:
     head = f"{prefix}{verdict.status}: "
     room = width - len(head.encode("utf-8", "replace"))
     if verdict.status is Health.HEALTHY:
-        return cut(head + clean(verdict.text).removeprefix("healthy: "), width)
+        return cut(head + clean(verdict.words), width)
     items = list(dict.fromkeys(f"{clean(f.cause or 'other')} ({clean(f.check)})" for f in fails(report.checks)))
     if verdict.status is Health.UNHEALTHY and items:
         tail = f"; not whole: {clean(report.partial)}" if report.partial else ""
         return cut(head + _fitting(items, room - len(tail.encode())) + tail, width)
-    return cut(head + clean(verdict.text).removeprefix(f"{verdict.status}: "), width)
+    return cut(head + clean(verdict.words), width)
 
 
 def _fitting(items: list[str], room: int) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import IntEnum, auto
+from enum import Enum, IntEnum, auto
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.interface_names import INSIDE_NAMES
@@ -43,6 +43,24 @@ class Confidence(IntEnum):
         if self >= Confidence.STRONG:
             return "high"
         return "medium" if self >= Confidence.OPEN or self is Confidence.QUIET else "low"
+
+
+class HintKind(Enum):
+    """How strongly something says that RDMA is expected: who sets a variable of NET/IB wants it."""
+
+    VARIABLE = auto()
+    PLUGIN = auto()  # an image may bring one along
+    IPOIB = auto()  # an InfiniBand fabric that the job may not use
+
+
+class RdmaHint(NamedTuple):
+    """What says that RDMA is expected, and in words."""
+
+    kind: HintKind
+    text: str
+
+
+_TUNES_RDMA: Final = ("NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_NET_GDR_LEVEL")
 
 
 @dataclass(frozen=True)
@@ -164,25 +182,22 @@ class LogContext:
         )
 
     @cached_property
-    def wants_rdma(self) -> tuple[str, ...]:
+    def wants_rdma(self) -> tuple[RdmaHint, ...]:
         """What in the log says that RDMA hardware is expected here."""
         f = self.facts
-        out = []
-        if f.env.get("NCCL_IB_HCA"):
-            out.append(f"NCCL_IB_HCA={f.env['NCCL_IB_HCA']}")
-        if f.env.get("NCCL_IB_DISABLE") == "0":
-            out.append("NCCL_IB_DISABLE=0")
-        if f.env.get("NCCL_NET", "").upper().startswith("IB"):
-            out.append(f"NCCL_NET={f.env['NCCL_NET']}")
-        out += [
-            f"{n}={f.env[n]}"
-            for n in ("NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_NET_GDR_LEVEL")
-            if n in f.env
-        ]
-        if any(n.lower().startswith("ibext") or "sharp" in n.lower() or "rdma plugin" in n.lower() for n in (f.plugin or "",)):
-            out.append(f"network plugin {f.plugin}")
+        asked = {
+            "NCCL_IB_HCA": bool(f.env.get("NCCL_IB_HCA")),
+            "NCCL_IB_DISABLE": f.env.get("NCCL_IB_DISABLE") == "0",
+            "NCCL_NET": f.env.get("NCCL_NET", "").upper().startswith("IB"),
+        }
+        asked |= {name: name in f.env for name in _TUNES_RDMA}
+        out = [RdmaHint(HintKind.VARIABLE, f"{name}={f.env[name]}") for name, holds in asked.items() if holds]
+        plugin = (f.plugin or "").lower()
+        if plugin.startswith("ibext") or "sharp" in plugin or "rdma plugin" in plugin:
+            out.append(RdmaHint(HintKind.PLUGIN, f"network plugin {f.plugin}"))
         names = {a.ifname for a in (*f.bootstraps, *f.socket_interfaces)}
-        out += [f"IPoIB interface {n}" for n in sorted(names) if re.match(r"ib(?:p\d|s\d|\d|b)|ib\d", n)]
+        ipoib = [name for name in sorted(names) if re.match(r"ib(?:p\d|s\d|\d|b)", name)]
+        out += [RdmaHint(HintKind.IPOIB, f"IPoIB interface {name}") for name in ipoib]
         return tuple(out)
 
 

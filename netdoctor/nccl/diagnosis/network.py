@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.context import Confidence, Hypothesis, LogContext
+from netdoctor.nccl.diagnosis.context import Confidence, HintKind, Hypothesis, LogContext
 from netdoctor.nccl.log.facts import SOCKET, NetSource, Via
 
 _DEVICES = Fix(
@@ -175,10 +175,10 @@ class _TcpEvidence:
 def _tcp_evidence(log: LogContext) -> _TcpEvidence:
     f = log.facts
     # A plugin that an image brings along says nothing about a job on one node.
-    weak = ("IPoIB",) if log.many_nodes else ("IPoIB", "network plugin")
+    weak = {HintKind.IPOIB} if log.many_nodes else {HintKind.IPOIB, HintKind.PLUGIN}
     return _TcpEvidence(
-        hints=log.wants_rdma,
-        requested=any(not hint.startswith(weak) for hint in log.wants_rdma),
+        hints=tuple(hint.text for hint in log.wants_rdma),
+        requested=any(hint.kind not in weak for hint in log.wants_rdma),
         slingshot=any(a.ifname.startswith("hsn") for a in (*f.bootstraps, *f.socket_interfaces)),
         switched_off=f.env.get("NCCL_IB_DISABLE") == "1",
         hca=f.env.get("NCCL_IB_HCA", ""),
