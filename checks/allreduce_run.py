@@ -36,7 +36,6 @@ from netdoctor.api import (
 )
 
 AGAIN = "netdoctor preflight"
-SOCKET = transport.network_family("tcp")
 IB = "rdma.dev_infiniband tells what NCCL cannot open or use"
 START = "start netdoctor allreduce on the missing node as well; --wait gives it more time"
 
@@ -53,8 +52,8 @@ def allreduce_run(
     if isinstance(wanted, Unavailable):
         yield unknown(f"whether a transport is expected could not be read: {wanted}", subject="transport")
     elif wanted is not None:
-        yield replace(_transport(wanted, run, paths, accelerator(pci, gpus)), subject="transport")
-    sockets = transport.network_family(wanted or "") == SOCKET
+        yield replace(_transport(wanted, run, paths, accelerator(pci, gpus), expected), subject="transport")
+    sockets = transport.network_family(wanted or "") == transport.SOCKET
     if isinstance(run, Unavailable):
         told = run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES)  # by the nodes themselves: whose fault it is
         how = START if run.kind == Kind.MISSING_NODE else AGAIN
@@ -70,16 +69,21 @@ def allreduce_run(
         yield replace(_judge(one, None, sockets), subject=str(one.experiment.path))
 
 
-def _transport(wanted: str, run: Run | Unavailable, paths: PathRun, there: Accelerator | Unavailable) -> Finding:
+def _transport(
+    wanted: str, run: Run | Unavailable, paths: PathRun, there: Accelerator | Unavailable, expected: Expected
+) -> Finding:
     """What NCCL's logs say carries the data between nodes, against what the site says that it should."""
     if there and there.none:
-        return skip(f"{wanted} expected, but there is no accelerator and NCCL does not run")
+        text = f"{wanted} expected, but there is no accelerator and NCCL does not run"
+        if expected.gpus == 0 or transport.network_family(wanted) == transport.SOCKET:
+            return skip(text)
+        return fail(text, severity=Severity.CRITICAL, cause="inventory", expected=wanted, how="see hardware.accelerator")
     runs = {str(one.experiment.path): one for one in (*((run,) if run else ()), *(paths.runs or ()))}
     shown = {way: network for way, one in runs.items() if (network := transport.shown_network(one))}
     other = {way: network for way, network in shown.items() if network != transport.network_family(wanted)}
     if other:
-        way, network = min(other.items(), key=lambda one: one[1] != SOCKET)
-        fallback = network == SOCKET
+        way, network = min(other.items(), key=lambda one: one[1] != transport.SOCKET)
+        fallback = network == transport.SOCKET
         return fail(
             f"NCCL's log of the all-reduce ({way}) says network {network}, {wanted} expected",
             severity=Severity.CRITICAL if fallback else Severity.WARNING,
@@ -173,7 +177,7 @@ def _broken(run: Run, measured: dict[str, object]) -> Finding:
 def _fell_back(run: Run) -> str | None:
     """The HCA port that this run was pinned to, where NCCL carried the data by sockets instead."""
     port = run.experiment.path.pinned
-    return port if port and run.log is not None and run.log.net == "Socket" else None
+    return port if port and run.log is not None and run.log.net == transport.SOCKET else None
 
 
 def _python(run: Run) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ from netdoctor.api import (
     parse_selector,
     size_text,
     skip,
+    transport,
     unknown,
     usable,
 )
@@ -92,16 +93,15 @@ def dev_infiniband(
         return
     if not rdma.devices:
         yield _none(pci, vantage, expected, names)
-        if expected.hca_rate_gbps and not hcas.no_accelerator(pci, gpus):
-            yield from _rate([], None, expected)
-        return
-    if hcas.no_accelerator(pci, gpus) and not expected.hcas:
-        yield _idle(expected)
         return
     here = Here(rdma, gpus, net, environ, vantage)
     setting = environ.get("NCCL_IB_HCA") or ""
     choice = parse_selector(setting)
     chosen = hcas.subjects(rdma.devices, hcas.places(gpus, pci), pci, choice)
+    if hcas.no_accelerator(pci, gpus) and not expected.hcas:
+        yield _idle(expected)
+        yield from _rate([one.device for one in chosen], choice, expected)
+        return
     if not chosen:
         yield fail(
             f"NCCL_IB_HCA={setting} selects none of {', '.join(d.name for d in rdma.devices)}{names.why_no_hca()}",
@@ -135,8 +135,8 @@ def _none(pci: Pci, vantage: Vantage, expected: Expected, names: DeviceNames) ->
         return unknown(f"no RDMA device, and how many are expected could not be read: {expected.hcas}", subject="count")
     if isinstance(pci.rdma, Unavailable):
         return unknown(f"/sys/class/infiniband is empty, and PCI could not be read to compare: {pci.rdma}")
-    if expected.hcas and (not pci.rdma or vantage.job_network):
-        return _lost(expected.hcas, f"PCI shows {len(pci.rdma) or 'none'}")
+    if (wanted := _wanted(expected)) and (not pci.rdma or vantage.job_network):
+        return _lost(wanted, f"PCI shows {len(pci.rdma) or 'none'}")
     if pci.rdma:
         have = ", ".join(f"{names.at(d.address)} ({d.driver or 'no driver'})" for d in pci.rdma)
         how = "on the node: rdma link; rdma system (an exclusive namespace mode hides devices); lsmod | grep -e mlx5_ib -e _ib"
@@ -147,12 +147,22 @@ def _none(pci: Pci, vantage: Vantage, expected: Expected, names: DeviceNames) ->
     return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
 
 
-def _lost(expected: int, hardware: str) -> Finding:
+def _wanted(expected: Expected) -> str | None:
+    """What the site says that needs an RDMA device; None: it needs none, or says that there is none or no GPU."""
+    if expected.hcas is not None:
+        return str(expected.hcas) if expected.hcas else None
+    if expected.hca_rate_gbps:
+        return f"{expected.hca_rate_gbps:g} Gb/s"
+    network = expected.transport if expected.gpus != 0 else None
+    return network if network and transport.needs_rdma(network) else None
+
+
+def _lost(expected: str, hardware: str) -> Finding:
     return fail(
         f"no RDMA device at all, {expected} expected; {hardware}",
         subject="count",
         severity=Severity.CRITICAL,
-        expected=str(expected),
+        expected=expected,
         fix=Fix(
             "find out where they are lost: the bus, the driver, or a namespace",
             (

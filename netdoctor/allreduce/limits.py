@@ -13,6 +13,7 @@ from netdoctor.facts.pci import Pci, PciLink
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Path, Run
 from netdoctor.model import Kind, Unavailable
+from netdoctor.nccl.log.facts import SOCKET
 
 # GB/s of one NVLink by compute capability (src/graph/topo.h: SM60_NVLINK_BW … SM100_NVLINK_BW).
 NVLINK: Final = {(6, 0): 18.0, (7, 0): 20.0, (8, 0): 20.0, (8, 6): 12.0, (9, 0): 20.6, (10, 0): 40.1, (10, 3): 40.1}
@@ -48,7 +49,7 @@ def path_limit(run: Run, gpus: Gpus, pci: Pci, rdma: Rdma) -> Limit | Unavailabl
 
 def _port(path: Path, run: Run, rdma: Rdma) -> Limit | Unavailable:
     """One HCA port that both ranks share: each sends through it what the other receives."""
-    if run.log.net == "Socket":
+    if run.log.net == SOCKET:
         return Unavailable(Kind.UNSUPPORTED, "sockets of one node do not cross the network")
     if isinstance(rdma.devices, Unavailable) or not path.device:
         return Unavailable(Kind.NOT_READ, f"RDMA devices: {rdma.devices}" if path.device else "which port carried the data")

@@ -14,6 +14,14 @@ from netdoctor.config.document import ConfigError, Path, parse
 from netdoctor.policy import FAIL_ON_ORDER, PROFILE_ORDER, Waiver, strictest
 
 VANTAGES: Final = ("job", "node", "host", "container", "pod-init", "pod", "prolog", "wrapper", "host-root")
+# What a site may call the network that carries its data -> NCCL's name of it, or that of a plugin as its maker's log prints it:
+# RoCE is NET/IB too, EFA goes by aws-ofi-nccl, IBext and UCX are nccl-rdma-sharp-plugins', the last three Google's.
+NETWORKS: Final = {
+    **dict.fromkeys(("IB", "RoCE", "InfiniBand", "RDMA", "IBext"), "IB"),
+    **dict.fromkeys(("Socket", "TCP"), "Socket"),
+    **dict.fromkeys(("EFA", "OFI", "Libfabric", "AWS Libfabric"), "Libfabric"),
+    **{name: name for name in ("UCX", "gIB", "FasTrak", "GPUDirectTCPX")},
+}
 WAIVER_KEYS: Final = ("check", "subject", "reason", "until")
 
 
@@ -82,6 +90,16 @@ def _choice(choices: tuple[str, ...]) -> Callable[[Any], str]:
         return str(value)
 
     return check
+
+
+def unversioned(network: str) -> str:
+    """``IBext_v8`` as ``IBext``: a plugin's network carries the version of its interface."""
+    return re.sub(r"_v\d+$", "", network.strip())
+
+
+def _network(value: Any) -> str:
+    known = next((name for name in NETWORKS if name.lower() == unversioned(str(value)).lower()), value)
+    return _choice(tuple(NETWORKS))(known)
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -191,7 +209,7 @@ KEYS: Final[dict[str, Key]] = {
     "expected.gpus": Key("int", _integer(0), _larger),
     "expected.hcas": Key("int", _integer(0), _larger),
     "expected.hca_rate_gbps": Key("float", _number, _larger),
-    "expected.transport": Key("text", _text, _kept),
+    "expected.transport": Key("text", _network, _kept),
     "expected.busbw_floor": Key("floor", _floor, _floors),
     "expected.rails_routed": Key("bool", _flag, _larger),
     "expected.peers": Key("texts", _texts, _union),

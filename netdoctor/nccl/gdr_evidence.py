@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.kernel import Kernel
@@ -15,8 +14,7 @@ from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import gpudirect
 from netdoctor.nccl.hcas import GpuPlace
 from netdoctor.nccl.log.facts import LogFacts
-
-_OWN: Final = ("IB", "Socket")  # NCCL's own networks, which list their devices
+from netdoctor.nccl.net_plugin import BUILT_IN
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def gdr_proof(runs: Iterable[Run], ordinal: int | None, hca: str, unnamed: bool 
             listed = log.devices[via.device].name if via.device is not None and via.device < len(log.devices) else ""
             rank = via.src if via.direction == "send" else via.dst
             gpus = run.experiment.gpus
-            device = named or listed or (hca if unnamed and not log.devices and via.detail not in _OWN else "")
+            device = named or listed or (hca if unnamed and not log.devices and via.detail not in BUILT_IN else "")
             if device == hca and rank < len(gpus) and gpus[rank] == ordinal:
                 (send if via.direction == "send" else receive).append(via.gdrdma)
                 network, used = via.detail, run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from netdoctor.config.keys import NETWORKS, unversioned
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.net import Net
@@ -43,16 +44,16 @@ def _by_log(baseline: Baseline, paths: PathRun) -> Carrier | None:
         return None
     names = ", ".join(sorted(logged))
     lost = missing(baseline.run, paths.runs)
-    if "Socket" not in logged and lost is not None:  # NCCL falls back to sockets run by run
+    if SOCKET not in logged and lost is not None:  # NCCL falls back to sockets run by run
         return Carrier(None, f"NCCL's log of one all-reduce says network {names}, another is not there: {lost}")
-    return Carrier("Socket" in logged, f"NCCL's log of the all-reduce says network {names}")
+    return Carrier(SOCKET in logged, f"NCCL's log of the all-reduce says network {names}")
 
 
 def _by_settings(environ: Environ, libraries: Libraries) -> Carrier | None:
     forced, ib_off = environ.get("NCCL_NET"), environ.get("NCCL_IB_DISABLE")
     if (lost := missing(forced, ib_off)) is not None:
         return Carrier(None, f"the job's variables: {lost}")
-    if forced and forced.lower() == "socket":
+    if forced and forced.lower() == SOCKET.lower():
         return Carrier(True, f"NCCL_NET={forced}")
     plugins = libraries.plugins
     if isinstance(plugins, Unavailable):
@@ -83,13 +84,18 @@ def _by_devices(rdma: Rdma, environ: Environ, net: Net) -> Carrier:
     return Carrier(None, "whether the RDMA devices can be used could not be told")
 
 
-# What sites and launchers call a network, and NCCL's own name of it: RoCE is NET/IB too, and EFA goes by aws-ofi-nccl.
-_ALSO: Final = {"roce": "IB", "infiniband": "IB", "rdma": "IB", "efa": "Libfabric", "ofi": "Libfabric", "tcp": SOCKET}
+_FAMILIES: Final = {name.lower(): known for name, known in NETWORKS.items()}
 
 
 def network_family(name: str) -> str:
-    """The family of a network as a site may call it; names that are not known stand for themselves."""
-    return _ALSO.get(name.strip().lower(), family(name.strip()))
+    """The family of a network as a site or a log may call it; names that are not known stand for themselves."""
+    bare = unversioned(name)
+    return _FAMILIES.get(bare.lower(), family(bare))
+
+
+def needs_rdma(name: str) -> bool:
+    """Whether a network of this name goes over devices of /sys/class/infiniband; libfabric's others (CXI) do not."""
+    return network_family(name) == "IB" or name.lower() == "efa"
 
 
 def shown_network(run: Run) -> str | None:
