@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from netdoctor.api import (
+    SOCKET,
     Accelerator,
     Baseline,
     CommonRun,
@@ -53,7 +54,7 @@ def allreduce_run(
         yield unknown(f"whether a transport is expected could not be read: {wanted}", subject="transport")
     elif wanted is not None:
         yield replace(_transport(wanted, run, paths, accelerator(pci, gpus), expected), subject="transport")
-    sockets = transport.network_family(wanted or "") == transport.SOCKET
+    sockets = transport.network_family(wanted or "") == SOCKET
     if isinstance(run, Unavailable):
         told = run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES)  # by the nodes themselves: whose fault it is
         how = START if run.kind == Kind.MISSING_NODE else AGAIN
@@ -75,15 +76,15 @@ def _transport(
     """What NCCL's logs say carries the data between nodes, against what the site says that it should."""
     if there and there.none:
         text = f"{wanted} expected, but there is no accelerator and NCCL does not run"
-        if expected.gpus == 0 or transport.network_family(wanted) == transport.SOCKET:
+        if expected.gpus == 0 or transport.network_family(wanted) == SOCKET:
             return skip(text)
         return fail(text, severity=Severity.CRITICAL, cause="inventory", expected=wanted, how="see hardware.accelerator")
     runs = {str(one.experiment.path): one for one in (*((run,) if run else ()), *(paths.runs or ()))}
     shown = {way: network for way, one in runs.items() if (network := transport.shown_network(one))}
     other = {way: network for way, network in shown.items() if network != transport.network_family(wanted)}
     if other:
-        way, network = min(other.items(), key=lambda one: one[1] != transport.SOCKET)
-        fallback = network == transport.SOCKET
+        way, network = min(other.items(), key=lambda one: one[1] != SOCKET)
+        fallback = network == SOCKET
         return fail(
             f"NCCL's log of the all-reduce ({way}) says network {network}, {wanted} expected",
             severity=Severity.CRITICAL if fallback else Severity.WARNING,
@@ -177,7 +178,7 @@ def _broken(run: Run, measured: dict[str, object]) -> Finding:
 def _fell_back(run: Run) -> str | None:
     """The HCA port that this run was pinned to, where NCCL carried the data by sockets instead."""
     port = run.experiment.path.pinned
-    return port if port and run.log is not None and run.log.net == transport.SOCKET else None
+    return port if port and run.log is not None and run.log.net == SOCKET else None
 
 
 def _python(run: Run) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from netdoctor.api import (
     RdmaDevice,
     Selector,
     Severity,
+    Step,
     Unavailable,
     Usable,
     Vantage,
@@ -51,7 +52,7 @@ MEMLOCK_LEAST = 64 << 20
 MEMLOCK_PLENTY = 4 << 30
 NO_GPU = "is it meant for a job with GPUs?  Without one, NCCL has nothing to do here"
 # What is true for the node whoever looks; the rest (rights, mapping, libraries) is the job's own affair.
-OF_THE_NODE = frozenset({"no-uverbs", "ENXIO", "port"})
+OF_THE_NODE = frozenset({Step.NO_UVERBS, Step.ENXIO, Step.PORT})
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def _given(
 ) -> list[tuple[hcas.Subject, Usable]]:
     """A container may be given other devices than the nearest, and sysfs shows it all (RDMA namespaces in shared mode): NCCL
     uses those that open."""
-    withheld = [one.device for one, state in states if state.step in ("not-mapped", "EPERM")]
+    withheld = [one.device for one, state in states if state.step in (Step.NOT_MAPPED, Step.EPERM)]
     near = {one.device.name for one, _ in states}
     like = [d for d in devices if d.name not in near and any(_alike(d, other) for other in withheld)]
     spare = [(d, state) for d in like if (state := usable(d, here.rdma, here.net)).yes is True]
@@ -236,7 +237,7 @@ def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, severity: 
         return unknown(f"{state.text}, {here.vantage.elsewhere}", subject=device.name, how=FROM_JOB)
     if here.no_gpu and state.step not in OF_THE_NODE:
         return unknown(f"{state.text}; libcuda shows this container no GPU either", subject=device.name, how=NO_GPU)
-    cause = {"port": "link_degraded", "gid": "roce_gid"}.get(state.step)
+    cause = {Step.PORT: "link_degraded", Step.GID: "roce_gid"}.get(state.step)
     return fail(
         f"{state.text}; {why}",
         subject=device.name,

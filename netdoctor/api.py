@@ -30,7 +30,6 @@ from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.facts.runs import (
-    AllReduce,
     Baseline,
     CommonRun,
     Cure,
@@ -43,15 +42,15 @@ from netdoctor.facts.runs import (
     Way,
 )
 from netdoctor.facts.vantage import Vantage
-from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_module, fix_rdma_device, fix_sysctl
+from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
 from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, tcp_window, transport
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
 from netdoctor.nccl.integers import integer as nccl_integer
 from netdoctor.nccl.integers import param as nccl_param
-from netdoctor.nccl.log.facts import LogFacts
-from netdoctor.nccl.rdma_access import Usable, usable
+from netdoctor.nccl.log.facts import SOCKET, LogFacts
+from netdoctor.nccl.rdma_access import Step, Usable, usable
 from netdoctor.nccl.selector import Selector
 from netdoctor.nccl.selector import parse as parse_selector
 from netdoctor.nccl.used_version import used_nccl
@@ -152,10 +151,10 @@ def fail(
 
 __all__ = [
     "FROM_JOB",
+    "SOCKET",
     "UNLIMITED",
     "Accelerator",
     "Address",
-    "AllReduce",
     "Baseline",
     "Cluster",
     "CommonRun",
@@ -209,6 +208,7 @@ __all__ = [
     "Severity",
     "State",
     "Status",
+    "Step",
     "Torch",
     "TorchFacts",
     "Unavailable",
@@ -226,7 +226,6 @@ __all__ = [
     "fix_container",
     "fix_environment",
     "fix_gpudirect",
-    "fix_module",
     "fix_rdma_device",
     "fix_sysctl",
     "gdr_mechanisms",
