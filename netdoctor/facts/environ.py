@@ -99,7 +99,7 @@ def _set_by(file: ConfFile) -> tuple[tuple[str, str], ...] | Unavailable:
     return tuple((name, value) for name, value, _ in file.entries)
 
 
-def probe(host: Host) -> Environ | Unavailable:
+def probe(host: Host) -> Environ:
     """The variables of this process, the conf files that NCCL would read here, and the launcher."""
     found = mapping(host, "env:")
     if isinstance(found, Unavailable):

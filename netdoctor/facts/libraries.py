@@ -101,7 +101,7 @@ class _Survey:
         return str(row.get("real", path)) if isinstance(row, dict) else path
 
 
-def probe(host: Host) -> Libraries | Unavailable:
+def probe(host: Host) -> Libraries:
     """Libraries around the job: files are read, nothing is imported; a libnccl is loaded in a child to ask its version."""
     variables = mapping(host, "env:")
     if isinstance(variables, Unavailable):

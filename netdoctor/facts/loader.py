@@ -49,7 +49,6 @@ class Taken:
 
     path: str
     by: str  # "LD_PRELOAD" "DT_RPATH of FILE" "LD_LIBRARY_PATH" "DT_RUNPATH of FILE" "loader cache" "default directory"
-    broken: str = ""  # why loading it fails, if it does
 
 
 def default_dirs(machine: int) -> tuple[str, ...]:
@@ -122,7 +121,7 @@ def takes(
                 continue
             return Taken(path, why)
         if found.kind == Kind.MALFORMED:
-            return Taken(path, why, str(found))
+            return Taken(path, why)
         if found.kind not in (Kind.ABSENT, Kind.DENIED):
             return found
     return None

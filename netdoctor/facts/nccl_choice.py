@@ -23,7 +23,7 @@ class NcclChoice(Fact):
     log: tuple[str, ...] = ()  # NCCL's lines
 
 
-def probe(host: Host, libraries: Libraries | Unavailable) -> NcclChoice | Unavailable:
+def probe(host: Host, libraries: Libraries) -> NcclChoice | Unavailable:
     """What the libnccl of the job's torch takes; where the job has no torch, the first one that the loader finds."""
     path = wanted(libraries)
     if isinstance(path, Unavailable):
@@ -44,10 +44,8 @@ def _text(got: object) -> str | None | Unavailable:
     return got if got is None or isinstance(got, str) else Unavailable(Kind.MALFORMED, f"ask:nccl: {str(got)[:40]}")
 
 
-def wanted(libraries: Libraries | Unavailable) -> str | Unavailable:
+def wanted(libraries: Libraries) -> str | Unavailable:
     """The library to ask."""
-    if isinstance(libraries, Unavailable):
-        return Unavailable(Kind.NOT_READ, f"the job's libraries: {libraries}")
     torch = libraries.torch
     if isinstance(torch, Unavailable):
         if torch.kind != Kind.ABSENT:

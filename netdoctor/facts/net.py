@@ -148,7 +148,7 @@ def probe(host: Host) -> Net | Unavailable:
     )
 
 
-def probe_ports(host: Host) -> LocalPorts | Unavailable:
+def probe_ports(host: Host) -> LocalPorts:
     """The ports of this network namespace."""
     span = read(host, "/proc/sys/net/ipv4/ip_local_port_range")
     low, high = _span(span)

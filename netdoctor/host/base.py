@@ -80,13 +80,13 @@ def read(host: Host, path: str) -> str | Unavailable:
     return got.rstrip("\n") if isinstance(got, str) else Unavailable(Kind.MALFORMED, f"{path}: not text")
 
 
-def read_int(host: Host, path: str, base: int = 10) -> int | Unavailable:
-    """A file that holds one integer (base 0 accepts 0x…)."""
+def read_int(host: Host, path: str) -> int | Unavailable:
+    """A file that holds one integer."""
     text = read(host, path)
     if isinstance(text, Unavailable):
         return text
     try:
-        return int(text.strip(), base)
+        return int(text)
     except ValueError:
         return Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"{path}: {text[:60]!r}")
 

@@ -87,10 +87,10 @@ def others(finding: Finding) -> tuple[str, ...]:
     return finding.nodes if finding.nodes != (finding.subject,) else ()
 
 
-def some(names: Sequence[str], most: int = MOST_NAMES) -> str:
+def some(names: Sequence[str]) -> str:
     """Names for people: the first of them, and how many more."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def why(check: CheckResult, finding: Finding) -> str:

@@ -282,9 +282,9 @@ class Parser:
             self._events.collect(shape, line, Writer(index, process, prefix.bare(line)), number, "")
 
 
-def parse_bytes(data: bytes, name: str = "-") -> LogFacts:
+def parse_bytes(data: bytes) -> LogFacts:
     """The facts of one log that is in memory."""
-    parser = Parser(name)
+    parser = Parser("-")
     parser.feed(data)
     return parser.facts()
 
