@@ -22,7 +22,7 @@ from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.job import Expected, JobShape
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
-from netdoctor.facts.library_search import JobPython, Torch
+from netdoctor.facts.library_search import JobPython, Linkage, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.nccl_version import text as version_text
@@ -178,6 +178,7 @@ __all__ = [
     "Launcher",
     "Libraries",
     "Link",
+    "Linkage",
     "LocalPorts",
     "LogFacts",
     "MeetingFault",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from netdoctor import __version__
 from netdoctor.causes import completed, result
 from netdoctor.facts import registry as facts
+from netdoctor.facts.vantage import Place
 from netdoctor.host.base import Host
 from netdoctor.model import CheckResult, Finding, Fix, Report, Severity, Status, Unavailable, plain
 
@@ -180,7 +181,7 @@ def identity(work: Work) -> dict[str, Any]:
     if not isinstance(variables, Unavailable) and variables.get("KUBERNETES_SERVICE_HOST") and variables.get("NODE_NAME"):
         known["node"] = str(variables["NODE_NAME"])
     vantage = facts.of(work.facts, "Vantage")
-    if vantage.runtime is None and vantage.kind != "host-root":
+    if vantage.runtime is None and vantage.kind is not Place.HOST_ROOT:
         machine = read(work.host, "/etc/machine-id")
         if isinstance(machine, str) and machine.startswith("netdoctor-"):
             known["machine"] = machine

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from netdoctor.facts.rdma import RdmaDevice
-from netdoctor.facts.vantage import Vantage
+from netdoctor.facts.vantage import Place, Vantage
 from netdoctor.model import Fix
 from netdoctor.nccl.gpudirect import Mechanisms, NoGdr
 from netdoctor.nccl.rdma_access import Step
@@ -199,7 +199,7 @@ def _every(flags: dict[str, str]) -> Iterable[str]:
 
 def _place(runtime: str | None) -> Vantage:
     """A place to say a mend for, where nobody looks from."""
-    kind = "container" if runtime else "host"
+    kind = Place.CONTAINER if runtime else Place.HOST
     return Vantage(kind, runtime, 0, "", True, frozenset(), {}, "", job_user=True, job_network=True, job_environment=True)
 
 

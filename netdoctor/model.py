@@ -242,13 +242,21 @@ SCHEMAS: Final[Mapping[Command, str]] = {
 }
 
 
+class Outcome(Enum):
+    """What JUnit has beside a pass."""
+
+    FAILURE = "failure"
+    ERROR = "error"
+    SKIPPED = "skipped"
+
+
 @dataclass(frozen=True)
 class Case:
-    """A test case of JUnit that is no check: a node of a fleet."""
+    """A test case of JUnit: a check, or a node of a fleet."""
 
     group: str
     name: str
-    kind: str  # "failure", "error"; "": it passed
+    kind: Outcome | None = None  # None: it passed
     type: str = ""
     message: str = ""
     detail: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from netdoctor.environment import of_job
 from netdoctor.facts.base import Fact
@@ -15,13 +16,21 @@ from netdoctor.model import Kind, Unavailable
 __all__ = ["ConfFile", "Environ", "Launcher", "Setting", "effective", "entries", "probe"]
 
 
+class ConfRole(str, Enum):
+    """Why NCCL would read a file."""
+
+    NAMED = "NCCL_CONF_FILE"  # read from 2.23.4 on
+    HOME = "home"  # else
+    SYSTEM = "system"
+
+
 @dataclass(frozen=True)
 class ConfFile:
     """One nccl.conf that NCCL would read."""
 
     path: str
     entries: tuple[tuple[str, str, int], ...] | Unavailable  # name, value, line number
-    role: str = ""  # "NCCL_CONF_FILE" (read from 2.23.4 on), "home" (else) or "system"
+    role: ConfRole = ConfRole.SYSTEM
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,7 @@ def effective(variables: Mapping[str, str], files: Iterable[ConfFile]) -> dict[s
     not be read for another reason makes the whole unknown.
     """
     files = list(files)
-    homes = {_set_by(file) for file in files if file.role == "home"}
+    homes = {_set_by(file) for file in files if file.role is ConfRole.HOME}
     if len(homes) > 1:
         return Unavailable(
             Kind.NOT_READ, "$HOME and the password database name two homes; which one NCCL takes is its version's"
@@ -115,13 +124,13 @@ def _conf_files(host: Host, variables: Mapping[str, str]) -> tuple[ConfFile, ...
     """NCCL src/misc/param.cc (initEnv): NCCL_CONF_FILE where it is set, else ~/.nccl.conf; then /etc/nccl.conf."""
     named = variables.get("NCCL_CONF_FILE")
     if named:
-        first = [_conf_file(host, named, "NCCL_CONF_FILE")]
+        first = [_conf_file(host, named, ConfRole.NAMED)]
     else:
-        first = [_conf_file(host, f"{home.rstrip('/')}/.nccl.conf", "home") for home in _homes(host, variables)]
-    return (*first, _conf_file(host, "/etc/nccl.conf", "system"))
+        first = [_conf_file(host, f"{home.rstrip('/')}/.nccl.conf", ConfRole.HOME) for home in _homes(host, variables)]
+    return (*first, _conf_file(host, "/etc/nccl.conf", ConfRole.SYSTEM))
 
 
-def _conf_file(host: Host, path: str, role: str) -> ConfFile:
+def _conf_file(host: Host, path: str, role: ConfRole) -> ConfFile:
     if not path.startswith("/"):  # relative to the job's working directory, which is not known here
         return ConfFile(path, Unavailable(Kind.NOT_READ, "a relative path"), role)
     text = read(host, path)

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from netdoctor.facts import library_search as find
 from netdoctor.facts.base import Fact, no_evidence
-from netdoctor.facts.library_search import JobPython, Torch, prefix_of
-from netdoctor.facts.loader import Object, Search, Taken, default_dirs, expand, split_path, takes
+from netdoctor.facts.library_search import JobPython, Linkage, Torch, prefix_of
+from netdoctor.facts.loader import Object, Rule, Search, Taken, default_dirs, expand, split_path, takes
 from netdoctor.facts.nccl_version import parse
 from netdoctor.host.base import Host, mapping, question, read
 from netdoctor.model import Kind, Unavailable, kind_named
@@ -226,25 +226,25 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
     search = Search(preload, variables.get("LD_LIBRARY_PATH"), cache)
     soname = next(n for n in user.needed if n.startswith("libnccl.so"))
     taken = takes(soname, user, loaders, search, survey.look)
-    if isinstance(survey.cache, Unavailable) and (taken is None or (isinstance(taken, Taken) and "default" in taken.by)):
+    if isinstance(survey.cache, Unavailable) and (taken is None or (taken and taken.rule is Rule.DEFAULT)):
         taken = survey.cache
-    path = survey.real(taken.path) if isinstance(taken, Taken) else taken
-    why = taken.by if isinstance(taken, Taken) else ""
-    return replace(torch, nccl_linkage="dynamic", nccl_path=path, nccl_why=why)
+    if not isinstance(taken, Taken):
+        return replace(torch, nccl_linkage=Linkage.DYNAMIC, nccl_path=taken)
+    return replace(torch, nccl_linkage=Linkage.DYNAMIC, nccl_path=survey.real(taken.path), nccl_why=taken.by)
 
 
-def _static(host: Host, survey: _Survey, cuda: Object | None) -> str | Unavailable:
+def _static(host: Host, survey: _Survey, cuda: Object | None) -> Linkage | Unavailable:
     """Whether NCCL was linked into libtorch_cuda.so: it exports NCCL's functions, or carries its banner."""
     if cuda is None:
-        return "none"
+        return Linkage.NONE
     if any(name.startswith(("ncclGet", "ncclComm")) for name in survey.files[cuda.path].get("exports", ())):
-        return "static"
+        return Linkage.STATIC
     answer = mapping(host, question("elf", version=cuda.path))
     if isinstance(answer, Unavailable):
         return answer
     if "error" in answer:
         return Unavailable(kind_named(answer.get("kind")), str(answer["error"]))
-    return "static" if answer.get("text") else "none"
+    return Linkage.STATIC if answer.get("text") else Linkage.NONE
 
 
 def _libraries(

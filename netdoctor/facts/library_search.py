@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 from netdoctor.host.base import Host, link, names, read
@@ -27,6 +28,14 @@ class JobPython:
     given: bool = False  # with --python or in the configuration: it is the job's, wherever this is seen from
 
 
+class Linkage(str, Enum):
+    """How torch comes to its NCCL."""
+
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+    NONE = "none"
+
+
 @dataclass(frozen=True)
 class Torch:
     """The job's torch, read without importing it."""
@@ -34,7 +43,7 @@ class Torch:
     version: str | Unavailable  # "2.13.0+cpu"
     path: str
     cuda: str | None | Unavailable  # "12.8"; None: a CPU build
-    nccl_linkage: str | Unavailable  # "dynamic" "static" "none"
+    nccl_linkage: Linkage | Unavailable
     nccl_path: str | None | Unavailable  # the libnccl that its loader rules take, links resolved
     nccl_compiled: tuple[int, int, int] | None | Unavailable  # what it was compiled against, where it says so
     nccl_why: str = ""  # by which rule of the loader: "DT_RPATH of …/libtorch_cuda.so" "LD_PRELOAD" "loader cache" …

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.library_search import Linkage
 from netdoctor.host.base import Host, mapping, question
 from netdoctor.model import Kind, Unavailable
 
@@ -58,6 +59,6 @@ def wanted(libraries: Libraries) -> str | Unavailable:
         return torch.nccl_path
     if isinstance(torch.nccl_path, Unavailable):
         return Unavailable(Kind.NOT_READ, f"the libnccl of the job's torch: {torch.nccl_path}")
-    if torch.nccl_linkage == "static":
+    if torch.nccl_linkage == Linkage.STATIC:
         return Unavailable(Kind.UNSUPPORTED, "NCCL is linked into torch: there is no library to ask")
     return Unavailable(Kind.ABSENT, "the job's torch has no NCCL")

@@ -8,7 +8,7 @@ from typing import Any
 
 from netdoctor.fleet.nodes import BAD, GOOD, MISSING, Node
 from netdoctor.fleet.report import Fleet
-from netdoctor.model import Case, Page
+from netdoctor.model import Case, Outcome, Page
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class FleetSection:
     def _case(self, node: Node) -> Case:
         group = self.fleet.groups[node.group].name if node.group is not None else "no report"
         if node.state == GOOD:
-            return Case(f"netdoctor.fleet.{group}", node.name, "")
-        kind = "failure" if node.state in (BAD, MISSING) else "error"
+            return Case(f"netdoctor.fleet.{group}", node.name)
+        kind = Outcome.FAILURE if node.state in (BAD, MISSING) else Outcome.ERROR
         why = node.reasons or [node.state]
         type = "missing_node" if node.state == MISSING else node.state
         return Case(f"netdoctor.fleet.{group}", node.name, kind, type, why[0], "\n".join((*why, *node.notes)))

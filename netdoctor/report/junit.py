@@ -18,7 +18,7 @@ import io
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from netdoctor.model import Case, CheckResult, Finding, Report, Status
+from netdoctor.model import Case, CheckResult, Finding, Outcome, Report, Status
 from netdoctor.report.values import WRONG, headline, others, shown, some, why
 from netdoctor.textsafe import clean
 
@@ -53,7 +53,7 @@ def setup_failed(reason: str) -> str:
 
 
 def _died(reason: str) -> TestCase:
-    return _made(Case(_SUITE, "run", "failure", "netdoctor.run", reason, reason))
+    return _made(Case(_SUITE, "run", Outcome.FAILURE, "netdoctor.run", reason, reason))
 
 
 def _made(case: Case, out: str = "") -> TestCase:
@@ -62,7 +62,7 @@ def _made(case: Case, out: str = "") -> TestCase:
 
     made = TestCase(clean(case.name), classname=clean(case.group))
     if case.kind:
-        result = {"failure": Failure, "error": Error, "skipped": Skipped}[case.kind](
+        result = {Outcome.FAILURE: Failure, Outcome.ERROR: Error, Outcome.SKIPPED: Skipped}[case.kind](
             clean(case.message), clean(case.type) or None
         )
         if case.detail:
@@ -100,19 +100,19 @@ def _case(check: CheckResult) -> TestCase:
     must_tell = [f for f in others if f.status is Status.ERROR or f.blocking]
     bad = [f for f in fails if not f.waived]
     if bad:
-        kind = "failure"
+        kind = Outcome.FAILURE
     elif must_tell or not check.findings:
-        kind = "error"
+        kind = Outcome.ERROR
     elif fails or others or check.status is Status.SKIP:
-        kind = "skipped"
+        kind = Outcome.SKIPPED
     else:
-        return _made(Case(classname, name, ""), out="\n".join(_line(f) for f in check.findings))
+        return _made(Case(classname, name), out="\n".join(_line(f) for f in check.findings))
     message = headline(check)
-    if kind == "skipped" and fails:
+    if kind is Outcome.SKIPPED and fails:
         message = f"waived: {fails[0].waived or ''}: {message}"
     elif others and not fails:
         message = f"{check.status.value}: {message}"
-    cause = "" if kind == "skipped" else next((f.cause for f in (*bad, *others) if f.cause), check.cause)
+    cause = "" if kind is Outcome.SKIPPED else next((f.cause for f in (*bad, *others) if f.cause), check.cause)
     detail = "\n".join(_detail(check, f) for f in check.findings if f.status in WRONG)
     return _made(Case(classname, name, kind, cause, message, detail or message))
 

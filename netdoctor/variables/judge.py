@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from netdoctor.facts.environ import Environ, Setting
+from netdoctor.facts.environ import ConfRole, Environ, Setting
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_version import Version, text
 from netdoctor.model import Finding, Fix, Kind, Severity, Status, Unavailable
@@ -215,7 +215,7 @@ def judge_fact(
         return [Finding(Status.UNKNOWN, f"the environment could not be read: {environ.variables}")]
     nccl = environ.nccl
     old = version is not None and version < CONF_FILE
-    unread = {file.path for file in environ.conf_files if old and file.role == "NCCL_CONF_FILE"}
+    unread = {file.path for file in environ.conf_files if old and file.role is ConfRole.NAMED}
     settings = [Setting(name, value, "environment") for name, value in environ.variables.items()]
     if not isinstance(nccl, Unavailable):
         settings += [s for s in nccl.values() if s.source != "environment" and s.name == s.name.strip()]

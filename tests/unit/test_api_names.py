@@ -6,7 +6,7 @@ from netdoctor import api
 
 NAMES = """
 Accelerator Address Baseline Cluster CommonRun Cpu Culprit Cure DeviceNames Environ Expected FROM_JOB Finding Fix
-GdrProof Gid Gpu Gpus Interrupts JobPython JobShape Kernel Kind Launcher Libraries Link LocalPorts LogFacts MeetingFault
+GdrProof Gid Gpu Gpus Interrupts JobPython JobShape Kernel Kind Launcher Libraries Link Linkage LocalPorts LogFacts MeetingFault
 MemoryPolicy Module NcclChoice NcclLibrary Net Node Obstacle PathLimit PathRun Pci PciDevice PciLink Peer Plugin Provider
 Quantity RankResult Rdma RdmaDevice RdmaPort Route Run SOCKET Selector Setting Severity State Status Step Torch TorchFacts
 UNLIMITED Unavailable Usable Uverbs Vantage VisibleGpu Way accelerator affinity cause_of check cluster_network fail

@@ -29,7 +29,7 @@ from netdoctor.facts.net import Address, Link, LocalPorts, Net
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.facts.runs import AllReduce, Baseline, CommonRun, Path, PathRun, RankResult, Run
-from netdoctor.facts.vantage import Vantage
+from netdoctor.facts.vantage import Place, Vantage
 from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.nccl.log.facts import LogFacts, Via
 
@@ -75,7 +75,7 @@ def only(findings: Iterable[Finding]) -> Finding:
 def vantage(**changes: Any) -> Vantage:
     """The job's own user on the host."""
     base = Vantage(
-        kind="host",
+        kind=Place.HOST,
         runtime=None,
         euid=1000,
         user="ada",

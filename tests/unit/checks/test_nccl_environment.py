@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from checks.nccl_environment import environment
-from netdoctor.facts.environ import ConfFile, Environ, Setting
+from netdoctor.facts.environ import ConfFile, ConfRole, Environ, Setting
 from netdoctor.facts.job import JobShape
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.rdma import Rdma
@@ -84,7 +84,7 @@ def test_infiniband_off() -> None:
 
 def test_another_environment_says_what_the_node_sets_for_all() -> None:
     entries = (("NCCL_IB_DISABLE", "true", 1), ("NCCL_ALGO", "Ring", 2))
-    conf = ConfFile("/etc/nccl.conf", entries, "system")
+    conf = ConfFile("/etc/nccl.conf", entries)
     effective = {n: Setting(n, v, f"/etc/nccl.conf:{i}") for n, v, i in entries}
     fact = environ({"NCCL_SHM_DISABLE": "1"}, conf_files=(conf,))
     fact = environ({"NCCL_SHM_DISABLE": "1"}, conf_files=(conf,), nccl={**fact.nccl, **effective})  # type: ignore[dict-item]
@@ -97,14 +97,14 @@ def test_another_environment_says_what_the_node_sets_for_all() -> None:
 def test_what_could_not_be_read_is_unknown() -> None:
     lost = Unavailable("not recorded")
     assert short(found({}, environ=environ(variables=lost, nccl=lost))) == [("node", UNKNOWN)]
-    conf = ConfFile("/etc/nccl.conf", lost, "system")
+    conf = ConfFile("/etc/nccl.conf", lost)
     got = found({}, environ=environ({"NCCL_P2P_DISABLE": "1"}, conf_files=(conf,), nccl=Unavailable("not read")))
     assert short(got) == [("NCCL_P2P_DISABLE", FAIL), ("/etc/nccl.conf", UNKNOWN), ("nccl.conf", UNKNOWN)]
 
 
 def test_a_conf_file_that_the_version_does_not_read_sets_nothing() -> None:
     variables = {"NCCL_CONF_FILE": "/x/n.conf"}
-    conf = ConfFile("/x/n.conf", (("NCCL_IB_DISABLE", "true", 1),), "NCCL_CONF_FILE")
+    conf = ConfFile("/x/n.conf", (("NCCL_IB_DISABLE", "true", 1),), ConfRole.NAMED)
     effective = {"NCCL_IB_DISABLE": Setting("NCCL_IB_DISABLE", "true", "/x/n.conf:1")}
     base = environ(variables, conf_files=(conf,))
     fact = environ(variables, conf_files=(conf,), nccl={**base.nccl, **effective})  # type: ignore[dict-item]
@@ -114,7 +114,7 @@ def test_a_conf_file_that_the_version_does_not_read_sets_nothing() -> None:
 
 
 def test_conf_lines_that_do_not_arrive_are_told() -> None:
-    conf = ConfFile("/etc/nccl.conf", (("NCCL_ALGO ", "Ring", 3), ("NCCL_DEBUG", "INFO", 4)), "system")
+    conf = ConfFile("/etc/nccl.conf", (("NCCL_ALGO ", "Ring", 3), ("NCCL_DEBUG", "INFO", 4)))
     got = found({}, environ=environ({"NCCL_DEBUG": "WARN"}, conf_files=(conf,)))
     assert short(got) == [("NCCL_ALGO", FAIL), ("node", PASS)]
     assert any("the environment says WARN and wins" in note for note in got[-1].notes)
