@@ -20,7 +20,10 @@ NETWORKS: Final = {
     **dict.fromkeys(("IB", "RoCE", "InfiniBand", "RDMA", "IBext"), "IB"),
     **dict.fromkeys(("Socket", "TCP"), "Socket"),
     **dict.fromkeys(("EFA", "OFI", "Libfabric", "AWS Libfabric"), "Libfabric"),
-    **{"UCX": "UCX", "gIB": "gIB", "FasTrak": "FasTrak", "GPUDirectTCPX": "GPUDirectTCPX"},
+    "UCX": "UCX",
+    "gIB": "gIB",
+    "FasTrak": "FasTrak",
+    "GPUDirectTCPX": "GPUDirectTCPX",
 }
 WAIVER_KEYS: Final = ("check", "subject", "reason", "until")
 
