@@ -178,7 +178,7 @@ def _broken(run: Run, measured: dict[str, object]) -> Finding:
 def _fell_back(run: Run) -> str | None:
     """The HCA port that this run was pinned to, where NCCL carried the data by sockets instead."""
     port = run.experiment.path.pinned
-    return port if port and run.log is not None and run.log.net == SOCKET else None
+    return port if port and (log := transport.log_of(run)) is not None and log.net == SOCKET else None
 
 
 def _python(run: Run) -> tuple[str, ...]:

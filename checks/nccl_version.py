@@ -32,6 +32,7 @@ from netdoctor.api import (
     ok,
     parse_version,
     skip,
+    transport,
     unknown,
     used_nccl,
     version_text,
@@ -59,7 +60,7 @@ def nccl_version(
     run, lost = baseline.nccl_run, missing(baseline.run)
     found = (run and _of_the_run(run, libraries, torch)) or _by_the_rules(libraries, torch)
     yield replace(_ours(_with_others(found, libraries, job), vantage, lost), subject="loaded")
-    plugin = net_plugin.judge(libraries, environ, rdma, run.log if run else None, used_nccl(libraries, baseline))
+    plugin = net_plugin.judge(libraries, environ, rdma, transport.log_of(run), used_nccl(libraries, baseline))
     yield replace(_ours(plugin, vantage, lost), subject="plugin")
 
 

@@ -162,10 +162,9 @@ def _nccl(
 
 def _answer(nccl: NcclChoice, baseline: Baseline) -> tuple[ifname.Pick, ...] | None:
     """What NCCL itself took: in the all-reduce, or when asked."""
-    log = baseline.run.log if baseline.run else None
-    name, address = getattr(log, "bootstrap_ifname", None), getattr(log, "bootstrap_address", None)
-    if name and address:
-        return (ifname.Pick(name, str(address).partition("%")[0]),)
+    log = transport.log_of(baseline.run)
+    if log and log.bootstrap_ifname and log.bootstrap_address:
+        return (ifname.Pick(log.bootstrap_ifname, log.bootstrap_address.partition("%")[0]),)
     if missing(nccl.interface, nccl.address) is not None or (nccl.interface is None and not nccl.code):
         return None
     return (ifname.Pick(nccl.interface, nccl.address or ""),) if nccl.interface else ()

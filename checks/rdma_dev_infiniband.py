@@ -299,7 +299,7 @@ def _memlock(limit: int | Unavailable, here: Here, job: JobShape, path: PathRun)
     size = size_text(limit)
     if limit >= MEMLOCK_PLENTY:
         return ok(f"locked memory is limited to {size}, which is plenty", limit=limit)
-    if any(run.finished and run.log is not None and run.log.net == "IB" for run in path.runs or ()):
+    if any(run.finished and transport.shown_network(run) == "IB" for run in path.runs or ()):
         note = f"the limit is {size}: more channels or peers may need more"
         return ok("the path run registered its memory and finished over RDMA", notes=(note,), limit=limit)
     if limit >= MEMLOCK_LEAST:

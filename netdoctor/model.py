@@ -148,6 +148,13 @@ class Cost:
     significant: bool = False
 
 
+class Trial(Protocol):
+    """A change that should help, to be tried against the same all-reduce without it: a facts.runs.Cure."""
+
+    @property
+    def label(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Finding:
     """One judgement about one subject (a GPU-HCA pair, an interface, the node)."""
@@ -164,7 +171,7 @@ class Finding:
     why: str | None = None  # why it matters here; None: the cause's text
     notes: tuple[str, ...] = ()  # advice that does not change the verdict
     fix: Fix | None = None
-    cure: Any = None  # a facts.runs.Cure: the engine tries it and attaches the cost
+    cure: Trial | None = None  # the engine tries it and attaches the cost
     cost: Cost | None = None
     check: str = ""  # filled by the engine
     waived: str | None = None  # reason, while a waiver holds

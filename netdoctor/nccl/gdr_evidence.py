@@ -13,8 +13,8 @@ from netdoctor.facts.runs import Run
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import gpudirect
 from netdoctor.nccl.hcas import GpuPlace
-from netdoctor.nccl.log.facts import LogFacts
 from netdoctor.nccl.net_plugin import BUILT_IN
+from netdoctor.nccl.transport import log_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def gdr_proof(runs: Iterable[Run], ordinal: int | None, hca: str, unnamed: bool 
     receive: list[bool] = []
     network, used = None, None
     for run in runs:
-        log: LogFacts | None = run.log
+        log = log_of(run)
         if log is None or ordinal is None or "vias" in log.absent:
             continue
         named = run.experiment.path.device

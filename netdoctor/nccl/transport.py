@@ -13,7 +13,7 @@ from netdoctor.facts.runs import Baseline, PathRun, Run
 from netdoctor.model import Unavailable, missing
 from netdoctor.nccl.hcas import selected
 from netdoctor.nccl.integers import integer
-from netdoctor.nccl.log.facts import SOCKET, NetSource
+from netdoctor.nccl.log.facts import SOCKET, LogFacts, NetSource
 from netdoctor.nccl.log.merge import family
 from netdoctor.nccl.rdma_access import usable
 from netdoctor.nccl.selector import parse
@@ -37,9 +37,14 @@ def data_by_sockets(
     return _by_log(baseline, paths) or _by_settings(environ, libraries) or _by_devices(rdma, environ, net)
 
 
+def log_of(run: Run | Unavailable | None) -> LogFacts | None:
+    """What NCCL said in a run; None where there is no run, or NCCL did not run in it."""
+    return run.log if run and isinstance(run.log, LogFacts) else None
+
+
 def _by_log(baseline: Baseline, paths: PathRun) -> Carrier | None:
     runs = (*((baseline.run,) if baseline.run else ()), *(paths.runs or ()))
-    logged = {str(run.log.net) for run in runs if run.log is not None and run.log.net}
+    logged = {log.net for run in runs if (log := log_of(run)) is not None and log.net}
     if not logged:
         return None
     names = ", ".join(sorted(logged))
@@ -100,5 +105,5 @@ def needs_rdma(name: str) -> bool:
 
 def shown_network(run: Run) -> str | None:
     """The family of the network that this run's log says was taken; an error's source file shows no more than a try."""
-    log = run.log
+    log = log_of(run)
     return None if log is None or not log.net or log.net_inferred is NetSource.ERRORS else network_family(log.net)

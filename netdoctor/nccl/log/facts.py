@@ -12,6 +12,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
+from netdoctor.facts.runs import RunLog
+
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 SOCKET: Final = "Socket"  # NCCL's name of its network over TCP
 
@@ -106,7 +108,7 @@ class RankFacts:
 
 
 @dataclass(frozen=True)
-class LogFacts:
+class LogFacts(RunLog):
     """All that was read from one or several logs of one job."""
 
     library: str | None = None  # "NCCL" | "RCCL" | "Neuron"
