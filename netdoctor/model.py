@@ -82,6 +82,13 @@ def kind_named(name: object) -> Kind:
     return Kind(name) if isinstance(name, str) and name in KINDS else Kind.FAILED
 
 
+def unavailable_in(data: object) -> Unavailable | None:
+    """What a helper, a recording or another node wrote as ``{"unavailable": kind, "detail": …}``; None: another thing."""
+    if not isinstance(data, dict) or not isinstance(data.get("unavailable"), str):
+        return None
+    return Unavailable(kind_named(data["unavailable"]), str(data.get("detail", "")))
+
+
 @dataclass(frozen=True)
 class Unavailable:
     """Why something could not be read.  Absent is not denied is not empty is not timed out is not unrecorded.

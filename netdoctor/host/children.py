@@ -20,7 +20,7 @@ from typing import Final, NoReturn
 
 from netdoctor.host.base import Answer, split_question
 from netdoctor.host.programs import environment, program
-from netdoctor.model import Kind, Unavailable, kind_named
+from netdoctor.model import Kind, Unavailable, unavailable_in
 from netdoctor.process import proc
 from netdoctor.textsafe import line
 
@@ -335,8 +335,8 @@ def _decoded(data: bytearray) -> Answer | None:
         got = json.loads(data)
     except (ValueError, RecursionError):  # includes UnicodeDecodeError
         return None
-    if isinstance(got, dict) and isinstance(got.get("unavailable"), str):
-        return Unavailable(kind_named(got["unavailable"]), line(str(got.get("detail", "")), 300))
+    if (lost := unavailable_in(got)) is not None:
+        return Unavailable(lost.kind, line(lost.detail, 300))
     return Unavailable(Kind.MALFORMED, "the answer is null") if got is None else got
 
 

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from netdoctor.model import Unavailable, kind_named
+from netdoctor.model import Unavailable, unavailable_in
 
 T = TypeVar("T")
 
@@ -90,8 +90,8 @@ def _parser(hint: type) -> Callable[[str], Any] | None:
 def _union(options: tuple[Any, ...], data: Any, where: str) -> Any:
     if data is None and type(None) in options:
         return None
-    if Unavailable in options and isinstance(data, dict) and "unavailable" in data:
-        return Unavailable(kind_named(data["unavailable"]), str(data.get("detail", "")))
+    if Unavailable in options and (lost := unavailable_in(data)) is not None:
+        return lost
     error: MalformedError | None = None
     for option in options:
         if option not in (type(None), Unavailable):
