@@ -126,15 +126,15 @@ def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, 
         )
     if run.verified is None:
         return unknown("the all-reduce finished, but its data was not compared")
-    if not sockets and (took := _fell_back(run)):
+    one, log = run.experiment, transport.log_of(run)
+    if not sockets and one.path.pinned and log is not None and log.net == SOCKET:
         return fail(
-            f"NCCL took plain sockets instead of {took}",
+            f"NCCL took plain sockets instead of {one.path.pinned}",
             cause="transport_fallback_tcp",
-            expected=f"NET/IB on {took}",
+            expected=f"NET/IB on {one.path.pinned}",
             measured=measured,
             how=IB,
         )
-    one = run.experiment
     sums = f"{size_text(min(one.sizes))} to {size_text(max(one.sizes))}, every sum exact"
     between = one.path.way == Way.BETWEEN_NODES
     notes = (*((run.reason,) if run.reason else ()), *_python(run))
@@ -173,12 +173,6 @@ def _broken(run: Run, measured: dict[str, object]) -> Finding:
     text = f"{named} failed in phase {phase}; the others are its victims"
     how = "the rank's own error, and its NCCL log"
     return fail(text, cause=cause_of(run) or "rank_died", how=how, phase=phase, **said)
-
-
-def _fell_back(run: Run) -> str | None:
-    """The HCA port that this run was pinned to, where NCCL carried the data by sockets instead."""
-    port = run.experiment.path.pinned
-    return port if port and (log := transport.log_of(run)) is not None and log.net == SOCKET else None
 
 
 def _python(run: Run) -> tuple[str, ...]:

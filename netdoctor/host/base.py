@@ -7,7 +7,6 @@ A question is a string, an answer is JSON or `Unavailable`.  In this process::
     link:PATH        the target of a symbolic link
     stat:PATH        {"mode", "uid", "gid", "type", "major", "minor", "dev"}  (follows links)
     open:PATH:MODE   {"errno": 0 | N, "name": "EACCES"}; MODE is r or rw; the descriptor is closed at once
-    statvfs:PATH     {"size", "free"} in bytes
     env:             the environment as {name: value}
     config:          the effective configuration as the engine was given it
 
