@@ -113,11 +113,10 @@ def _master(seen: Seen) -> Iterator[Finding]:
             expected="a name or address of rank 0's node that the other nodes reach",
             how=f"export {master.variable}=… of the node of rank 0",
         )
-    elif master.routes and all(isinstance(one, Unavailable) and one.kind == Kind.ABSENT for one in master.routes.values()):
-        yield fail(
-            f"there is no route to {master.variable}={master.name}", subject="MASTER_ADDR", addresses=list(master.addresses)
-        )
-    elif any(isinstance(one, Unavailable) for one in master.routes.values()):
+    elif master.routed is False:
+        text = f"there is no route to {master.variable}={master.name}"
+        yield fail(text, subject="MASTER_ADDR", addresses=list(master.addresses))
+    elif isinstance(master.routed, Unavailable):
         yield unknown(f"the route to {master.variable}={master.name} could not be read", subject="MASTER_ADDR")
 
 

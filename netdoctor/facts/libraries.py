@@ -84,21 +84,19 @@ class _Survey:
             if isinstance(listing, list):
                 return Unavailable(Kind.ABSENT) if name not in listing else Unavailable(Kind.NOT_READ, path)
             row = listing if isinstance(listing, dict) else {"error": f"{path} was not looked at", "kind": "not read"}
-        if "error" in row:
-            return Unavailable(kind_named(row.get("kind")), str(row["error"]))
-        return Object(
-            path,
-            tuple(row["needed"]),
-            row["soname"],
-            row["rpath"],
-            row["runpath"],
-            bool(row["default_dirs"]),
-            int(row["machine"]),
-        )
+        if (lost := _error(row)) is not None:
+            return lost
+        soname, rpath, runpath = row["soname"], row["rpath"], row["runpath"]
+        return Object(path, tuple(row["needed"]), soname, rpath, runpath, bool(row["default_dirs"]), int(row["machine"]))
 
     def real(self, path: str) -> str:
         row = self.files.get(path)
         return str(row.get("real", path)) if isinstance(row, dict) else path
+
+
+def _error(row: Mapping[str, Any]) -> Unavailable | None:
+    """Why the helper could not read one file or folder."""
+    return Unavailable(kind_named(row.get("kind")), str(row["error"])) if "error" in row else None
 
 
 def probe(host: Host) -> Libraries:
@@ -106,8 +104,7 @@ def probe(host: Host) -> Libraries:
     variables = mapping(host, "env:")
     if isinstance(variables, Unavailable):
         return Libraries(variables, variables, variables, variables)
-    config = mapping(host, "config:")
-    config = {} if isinstance(config, Unavailable) else config
+    config = mapping(host, "config:") or {}
     python = find.job_python(host, variables, config.get("python"), config.get("command"))
     packages: tuple[str, ...] = ()
     torch: Torch | Unavailable
@@ -188,9 +185,8 @@ def _cache(answer: dict[str, Any] | Unavailable) -> dict[str, tuple[str, ...]] |
     """soname → paths; a machine without a cache (musl, a slim image) has an empty one."""
     if isinstance(answer, Unavailable):
         return answer
-    if "error" in answer:
-        kind = kind_named(answer.get("kind"))
-        return {} if kind == Kind.ABSENT else Unavailable(kind, str(answer["error"]))
+    if (lost := _error(answer)) is not None:
+        return {} if lost.kind == Kind.ABSENT else lost
     out: dict[str, tuple[str, ...]] = {}
     for name, path in answer.get("entries", ()):
         out[str(name)] = (*out.get(str(name), ()), str(path))
@@ -222,8 +218,7 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
     preload = tuple(
         one for p, why in survey.found_by.items() if "LD_PRELOAD" in why and isinstance(one := survey.look(p), Object)
     )
-    cache = {} if isinstance(survey.cache, Unavailable) else survey.cache
-    search = Search(preload, variables.get("LD_LIBRARY_PATH"), cache)
+    search = Search(preload, variables.get("LD_LIBRARY_PATH"), survey.cache or {})
     soname = next(n for n in user.needed if n.startswith("libnccl.so"))
     taken = takes(soname, user, loaders, search, survey.look)
     if isinstance(survey.cache, Unavailable) and (taken is None or (taken and taken.rule is Rule.DEFAULT)):
@@ -242,8 +237,8 @@ def _static(host: Host, survey: _Survey, cuda: Object | None) -> Linkage | Unava
     answer = mapping(host, question("elf", version=cuda.path))
     if isinstance(answer, Unavailable):
         return answer
-    if "error" in answer:
-        return Unavailable(kind_named(answer.get("kind")), str(answer["error"]))
+    if (lost := _error(answer)) is not None:
+        return lost
     return Linkage.STATIC if answer.get("text") else Linkage.NONE
 
 
@@ -276,15 +271,14 @@ def _library(
     if isinstance(found, Unavailable):
         return NcclLibrary(path, real, found, "file", found_by)
     answer = mapping(host, question("nccl", path=real))
-    said = None if isinstance(answer, Unavailable) else answer.get("version")
+    said = (answer or {}).get("version")
     if isinstance(said, list) and len(said) == 3 and all(type(n) is int and n >= 0 for n in said):
         version = (said[0], said[1], said[2])
         return NcclLibrary(path, real, version, "dlopen", found_by)
     for directory, wheel in wheels.items():
         if not isinstance(wheel, Unavailable) and any(p.startswith(f"{directory}/nvidia/nccl/") for p in (*paths, real)):
             return NcclLibrary(path, real, wheel, "wheel metadata", found_by)
-    banner = mapping(host, question("elf", version=real))
-    spelled = None if isinstance(banner, Unavailable) else banner.get("text")
+    spelled = (mapping(host, question("elf", version=real)) or {}).get("text")
     if isinstance(spelled, str) and (parsed := parse(spelled)):
         return NcclLibrary(path, real, parsed, "file", found_by)
     why = answer if isinstance(answer, Unavailable) else Unavailable(Kind.FAILED, str(answer.get("error", "no version")))

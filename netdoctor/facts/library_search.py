@@ -275,7 +275,7 @@ def wheels(host: Host, packages: tuple[str, ...]) -> dict[str, tuple[int, int, i
     out: dict[str, tuple[int, int, int] | Unavailable] = {}
     for directory in packages:
         listing = names(host, directory)
-        for name in () if isinstance(listing, Unavailable) else listing:
+        for name in listing or ():
             if found := re.fullmatch(r"nvidia_nccl_cu\d+-(\d+)\.(\d+)\.(\d+)[\w.+]*\.dist-info", name):
                 version = (int(found.group(1)), int(found.group(2)), int(found.group(3)))
                 same = directory not in out or out[directory] == version
