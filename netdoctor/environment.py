@@ -23,6 +23,7 @@ class Role(Enum):
     NODE_RANK = "the number of this node in the job"
     PER_NODE = "the ranks of every node"
     MASTER = "where node 0 is"
+    PORT = "the port that node 0 listens on"
     NODELIST = "the names of all nodes"
     IN_JOB = "only a process of a job has it, neither a shell nor a batch system's prolog"
     NAME = "names the launcher, its job or a part of it"
@@ -49,16 +50,23 @@ class Variable(NamedTuple):
     role: Role
     kept: bool = True  # a recording keeps it
     of: Of | None = None  # None: the set-up of a node, or a rank's place in its job
+    withheld: bool = False  # the ranks of a short run do not inherit it: it would make them ranks of the job
 
 
-def _rows(program: str, role: Role, names: str, *, kept: bool = True, of: Of | None = None) -> tuple[Variable, ...]:
-    return tuple(Variable(name, program, role, kept, of) for name in names.split())
+def _rows(
+    program: str, role: Role, names: str, *, kept: bool = True, of: Of | None = None, withheld: bool = False
+) -> tuple[Variable, ...]:
+    return tuple(Variable(name, program, role, kept, of, withheld) for name in names.split())
 
 
 # A launcher puts credentials beside its ranks (SLURM_JWT, PMIX_SERVER_URI, PMI_FD, RAY_REDIS_PASSWORD), and torchrun's
 # PET_RDZV_CONF may hold those of a rendezvous backend.  So the names of launchers are single names; a prefix is here only
-# where no credential is passed under it.  Of two rows of one program and role the first is asked first.
-_LAUNCHERS: Final = (
+# where no credential is passed under it, or where nothing of it is kept.  Of two rows of one program and role the first is
+# asked first.
+#
+# Those that start ranks, whose variables are all withheld: torch reads its own even where a store is given; MPI and PMI
+# variables make UCX and libfabric plugins look for a process manager.
+_STARTERS: Final = (
     # torch.distributed's env:// (docs: "Environment variable initialization") and torch.distributed.elastic, which sets them.
     *_rows("torch", Role.RANK, "RANK"),
     *_rows("torch", Role.WORLD, "WORLD_SIZE"),
@@ -67,11 +75,13 @@ _LAUNCHERS: Final = (
     *_rows("torch", Role.NODES, "GROUP_WORLD_SIZE"),
     *_rows("torch", Role.NODE_RANK, "GROUP_RANK"),
     *_rows("torch", Role.MASTER, "MASTER_ADDR"),
-    *_rows("torch", Role.NAME, "MASTER_PORT ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE"),
+    *_rows("torch", Role.PORT, "MASTER_PORT"),
+    *_rows("torch", Role.NAME, "ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE"),
+    *_rows("torch", Role.NAME, "ROLE_*", kept=False),
     *_rows("torch", Role.IN_JOB, "TORCHELASTIC_RUN_ID", of=Of.START),
     # Each agent counts the failures of its own workers: nodes of one start may differ (elastic/agent/server/api.py).
     *_rows("torch", Role.NAME, "TORCHELASTIC_RESTART_COUNT", of=Of.NODE_START),
-    *_rows("torch", Role.SETTING, "TORCHELASTIC_*"),
+    *_rows("torch", Role.SETTING, "TORCHELASTIC_* TORCH_ELASTIC_*"),
     # By convention of many training scripts and manifests, this project's among them.
     *_rows("user", Role.NODES, "NNODES"),
     *_rows("user", Role.NODE_RANK, "NODE_RANK"),
@@ -80,25 +90,25 @@ _LAUNCHERS: Final = (
     *_rows("torchrun", Role.LOCAL_WORLD, "PET_NPROC_PER_NODE"),
     *_rows("torchrun", Role.NODE_RANK, "PET_NODE_RANK"),
     *_rows("torchrun", Role.MASTER, "PET_MASTER_ADDR"),
-    *_rows("torchrun", Role.NAME, "PET_MASTER_PORT PET_RDZV_BACKEND PET_RDZV_ENDPOINT PET_RDZV_ID PET_ROLE PET_LOCAL_ADDR"),
+    *_rows("torchrun", Role.PORT, "PET_MASTER_PORT"),
+    *_rows("torchrun", Role.NAME, "PET_RDZV_BACKEND PET_RDZV_ENDPOINT PET_RDZV_ID PET_ROLE PET_LOCAL_ADDR"),
     *_rows("torchrun", Role.SETTING, "PET_STANDALONE PET_MAX_RESTARTS PET_MONITOR_INTERVAL PET_START_METHOD PET_NUMA_BINDING"),
     *_rows("torchrun", Role.SETTING, "PET_VIRTUAL_LOCAL_RANK PET_SHUTDOWN_TIMEOUT"),
+    *_rows("torchrun", Role.SETTING, "PET_*", kept=False),
     # Open MPI FAQ, "environment variables".
     *_rows("openmpi", Role.RANK, "OMPI_COMM_WORLD_RANK"),
     *_rows("openmpi", Role.WORLD, "OMPI_COMM_WORLD_SIZE"),
     *_rows("openmpi", Role.LOCAL_RANK, "OMPI_COMM_WORLD_LOCAL_RANK"),
     *_rows("openmpi", Role.LOCAL_WORLD, "OMPI_COMM_WORLD_LOCAL_SIZE"),
     *_rows("openmpi", Role.NAME, "OMPI_COMM_WORLD_NODE_RANK OMPI_UNIVERSE_SIZE"),
-    # Among the others of OMPI_MCA_ is a key of the fabric (orte_precondition_transports).
-    *_rows("openmpi", Role.SETTING, "OMPI_MCA_btl* OMPI_MCA_pml* OMPI_MCA_osc* OMPI_MCA_mtl* OMPI_MCA_coll*"),
+    *_rows("openmpi", Role.NAME, "OMPI_COMM_* OMPI_UNIVERSE_*", kept=False),
     # Hydra (MPICH, Intel MPI, MVAPICH), Cray PALS, PMIx.  PMI_FD is the number of a socket to the process manager.
     *_rows("hydra", Role.RANK, "PMI_RANK MV2_COMM_WORLD_RANK"),
     *_rows("hydra", Role.WORLD, "PMI_SIZE MV2_COMM_WORLD_SIZE"),
     *_rows("hydra", Role.LOCAL_RANK, "MPI_LOCALRANKID MV2_COMM_WORLD_LOCAL_RANK PMI_LOCAL_RANK"),
     *_rows("hydra", Role.LOCAL_WORLD, "MPI_LOCALNRANKS MV2_COMM_WORLD_LOCAL_SIZE PMI_LOCAL_SIZE"),
     *_rows("hydra", Role.NAME, "PMI_PORT", kept=False, of=Of.NODE_START),
-    *_rows("hydra", Role.NAME, "PMI_FD", kept=False),
-    *_rows("hydra", Role.NAME, "HYDRA_HOST_FILE"),
+    *_rows("hydra", Role.NAME, "PMI_* MV2_COMM_*", kept=False),
     # Cray: PALS (mpiexec of PBS sites) and ALPS (aprun).
     *_rows("pals", Role.RANK, "PALS_RANKID"),
     *_rows("pals", Role.LOCAL_RANK, "PALS_LOCAL_RANKID"),
@@ -114,6 +124,13 @@ _LAUNCHERS: Final = (
     *_rows("horovod", Role.NODE_RANK, "HOROVOD_CROSS_RANK"),
     *_rows("pmix", Role.RANK, "PMIX_RANK"),
     *_rows("pmix", Role.NAME, "PMIX_NAMESPACE", of=Of.START),
+    *_rows("pmix", Role.NAME, "PMIX_*", kept=False),
+)
+_LAUNCHERS: Final = (
+    *(row._replace(withheld=True) for row in _STARTERS),
+    # Among the others of OMPI_MCA_ is a key of the fabric (orte_precondition_transports).
+    *_rows("openmpi", Role.SETTING, "OMPI_MCA_btl* OMPI_MCA_pml* OMPI_MCA_osc* OMPI_MCA_mtl* OMPI_MCA_coll*"),
+    *_rows("hydra", Role.NAME, "HYDRA_HOST_FILE"),
     # flux-environment(7).
     *_rows("flux", Role.RANK, "FLUX_TASK_RANK"),
     *_rows("flux", Role.WORLD, "FLUX_JOB_SIZE"),
@@ -121,11 +138,12 @@ _LAUNCHERS: Final = (
     *_rows("flux", Role.NODES, "FLUX_JOB_NNODES"),
     *_rows("flux", Role.NAME, "FLUX_JOB_ID", of=Of.START),
     # srun(1), "OUTPUT ENVIRONMENT VARIABLES"; the names without an underscore are those of old releases.
-    *_rows("slurm", Role.RANK, "SLURM_PROCID"),
+    *_rows("slurm", Role.RANK, "SLURM_PROCID", withheld=True),
     *_rows("slurm", Role.WORLD, "SLURM_STEP_NUM_TASKS SLURM_NTASKS SLURM_NPROCS"),
-    *_rows("slurm", Role.LOCAL_RANK, "SLURM_LOCALID"),
+    *_rows("slurm", Role.LOCAL_RANK, "SLURM_LOCALID", withheld=True),
     *_rows("slurm", Role.NODES, "SLURM_STEP_NUM_NODES SLURM_JOB_NUM_NODES SLURM_NNODES"),
-    *_rows("slurm", Role.NODE_RANK, "SLURM_NODEID"),
+    *_rows("slurm", Role.NODE_RANK, "SLURM_NODEID", withheld=True),
+    *_rows("slurm", Role.NAME, "SLURM_STEP_RESV_PORTS", kept=False, withheld=True),
     *_rows("slurm", Role.PER_NODE, "SLURM_STEP_TASKS_PER_NODE SLURM_TASKS_PER_NODE"),
     *_rows("slurm", Role.NAME, "SLURM_HET_SIZE SLURM_PACK_SIZE"),
     *_rows("slurm", Role.NODELIST, "SLURM_STEP_NODELIST SLURM_JOB_NODELIST SLURM_NODELIST"),
@@ -171,7 +189,10 @@ _LAUNCHERS: Final = (
 )
 _SETTINGS: Final = (
     # What differs between healthy nodes or runs (NCCL's documentation, "Environment Variables").
-    *_rows("nccl", Role.SETTING, "NCCL_COMM_ID", of=Of.RUN),
+    *_rows("nccl", Role.SETTING, "NCCL_COMM_ID", of=Of.RUN, withheld=True),  # another job's root; the next: its log
+    *_rows(
+        "nccl", Role.SETTING, "NCCL_DEBUG_LEVELS NCCL_RUN_DIAGNOSTICS NCCL_RUN_RAS_DIAGNOSTICS", withheld=True
+    ),  # other logs
     *_rows("nccl", Role.SETTING, "NCCL_HOSTID NCCL_DEBUG_FILE NCCL_RAS_ADDR NCCL_TOPO_DUMP_FILE", of=Of.PROCESS),
     *_rows("nccl", Role.SETTING, "NCCL_TOPO_FILE NCCL_SOCKET_IFNAME NCCL_IB_HCA", of=Of.DEVICES),
     *_rows("nccl", Role.SETTING, "NCCL_* RCCL_* OFI_NCCL_* SHARP_* GDRCOPY_ENABLE_LOGGING"),
@@ -227,6 +248,12 @@ def of_job(name: str) -> bool:
     """Whether the job, its launcher or a library of it reads or sets this: all that is kept but places."""
     row = lookup(name)
     return row is not None and row.kept and row.role is not Role.PLACE
+
+
+def withheld(name: str) -> bool:
+    """Whether the ranks of a short run must not inherit it."""
+    row = lookup(name)
+    return row is not None and row.withheld
 
 
 def secret(name: str) -> bool:
