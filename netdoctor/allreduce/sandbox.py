@@ -78,7 +78,7 @@ def _names_in(path: str) -> list[str]:
         return []
     finally:
         os.close(fd)
-    return [name for name, _, _ in entries(text)]
+    return [one.name for one in entries(text)]
 
 
 def untrusted_code(python: str, environment: Mapping[str, str]) -> str | None:

@@ -53,6 +53,10 @@ SUBSYSTEMS: Final = frozenset(
     {"INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "ALLOC_HOST", "CALL", "PROXY", "NVLS"}
     | {"BOOTSTRAP", "REG", "PROFILE", "RAS", "DESTROY", "ALL"}
 )
+BRIDGES: Final = (
+    "docker",
+    "virbr",
+)  # of containers and virtual machines on one node; NCCL's own exclusion (src/misc/socket.cc)
 TRIMS: Final[Version] = (2, 30, 0)  # the parameter parser that trims blanks and refuses the whole value for one unknown word
 
 
@@ -243,9 +247,21 @@ def _ifname(name: str, value: str, context: Context) -> list[Issue]:
         issues = [
             Issue("prefix", f"names are prefixes: {trap} also takes {trap}0…{trap}9 where there are any; ={value} does not")
         ]
-    if wants == ["lo"]:
-        issues = [*issues, Issue("loopback", "the loopback interface serves one node only")]
-    return issues
+    return issues + _of_one_node(wants, context, context.values.get("GLOO_SOCKET_IFNAME", ""))
+
+
+def _of_one_node(names: list[str], context: Context, other: str) -> list[Issue]:
+    """Interfaces over which several nodes do not meet.  `other`: what the other of NCCL and Gloo takes."""
+    inside = next((name for name in names if name == "lo" or name.startswith(BRIDGES)), None)
+    if inside is None or (context.nodes == 1 and inside != "lo"):
+        return []
+    what = "the loopback interface" if inside == "lo" else f"{inside}, a bridge,"
+    rule = "loopback" if inside == "lo" else "bridge"
+    if context.nodes and context.nodes > 1:
+        return [Issue(rule, f"{what} serves one node only: {context.nodes} nodes do not meet over it", _CRIT, "socket_ifname")]
+    if inside != "lo" and other and not other.startswith(("^", *BRIDGES)):
+        return [Issue(rule, f"{what} serves one node only, while the others take {other}", _WARN, "socket_ifname")]
+    return [Issue(rule, f"{what} serves one node only")]
 
 
 def _excluding(selector: Selector, wants: list[str], context: Context) -> list[Issue]:
@@ -257,7 +273,7 @@ def _excluding(selector: Selector, wants: list[str], context: Context) -> list[I
     links = context.links or ()
     if context.links is not None and not any(selector.takes(link) for link in links):
         return [Issue("no-match", "excludes every interface of this node", _CRIT, "socket_ifname")]
-    bridges = sorted(link for link in links if link.startswith(("docker", "virbr")) and selector.takes(link))
+    bridges = sorted(link for link in links if link.startswith(BRIDGES) and selector.takes(link))
     if bridges:
         message = f"re-admits {', '.join(bridges)}: a list of one's own replaces the default exclusion"
         return [Issue("readmits-bridge", message, _WARN, "socket_ifname", "^lo,docker,virbr," + ",".join(wants))]
@@ -291,7 +307,7 @@ def _hca(name: str, value: str, context: Context) -> list[Issue]:
     return issues
 
 
-def _gloo_ifname(value: str, context: Context) -> list[Issue]:
+def _gloo_ifname(_name: str, value: str, context: Context) -> list[Issue]:
     """Gloo takes exact names (gloo/transport/tcp): no prefix, no marks."""
     names = value.split(",")
     if any(mark in value for mark in "^=") or any(name != name.strip() for name in names):
@@ -303,7 +319,7 @@ def _gloo_ifname(value: str, context: Context) -> list[Issue]:
     if missing:
         message = f"no interface {missing[0]} on this node; Gloo takes exact names and stops"
         return [Issue("no-match", message, _CRIT, "socket_ifname", "of: " + ", ".join(sorted(context.links or ())))]
-    return []
+    return _of_one_node(names, context, context.values.get("NCCL_SOCKET_IFNAME", ""))
 
 
 Rule = Callable[[str, str, Context], list[Issue]]
@@ -318,5 +334,5 @@ GRAMMARS: Final[dict[str, Rule]] = {
     "bool": _bool,
     "ifname": _ifname,
     "hca": _hca,
-    "gloo-ifname": lambda name, value, context: _gloo_ifname(value, context),
+    "gloo-ifname": _gloo_ifname,
 }
