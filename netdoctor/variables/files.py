@@ -16,11 +16,11 @@ from netdoctor.facts.environ import Origin
 from netdoctor.model import size_text
 from netdoctor.variables.assignments import MENTIONS, Assignment, Unread
 from netdoctor.variables.line_files import MARK, parse_conf, parse_env
+from netdoctor.variables.shell import parse_shell
+from netdoctor.variables.units import SECTION, SUFFIXES, parse_unit
 
 MAX_TEXT: Final = 4 << 20
 _OTHERS: Final = (".py", ".ipynb", ".toml", ".ini", ".cfg", ".rs", ".go", ".c", ".cc", ".cpp", ".lua", ".tf", ".hcl", ".md")
-_UNITS: Final = (".service", ".socket", ".container", ".pod", ".kube", ".build")
-_SECTION: Final = re.compile(r"(?:\s|[#;].*\n)*\[(?:Unit|Service|Container|Pod|Kube|Build|Install|Manager|Socket)\]")
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,11 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
     elif kind == "env":
         assignments = parse_env(path, text)
     elif kind == "unit":
-        from netdoctor.variables.units import parse_unit
-
         assignments, unread = parse_unit(path, plain)
     elif kind == "other":
         mention = next((i for i, line in enumerate(text.split("\n"), 1) if MENTIONS.search(line)), None)
         unread = [Unread(Origin(path, mention), "a kind of file that netdoctor does not read")] if mention else []
     else:
-        from netdoctor.variables.shell import parse_shell
-
         assignments, unread = parse_shell(path, plain)
         if plain != text and not re.match(r"#|\s*$", plain, re.MULTILINE):
             unread.append(Unread(Origin(path, 1), "a byte order mark: to the shell it is part of the first word"))
@@ -76,7 +72,7 @@ def kind_of(path: str, text: str) -> str:
         return "other"
     if name.endswith((".sh", ".bash", ".sbatch", ".slurm", ".ksh", ".zsh", ".pbs", ".lsf")) or text.startswith("#!"):
         return "shell"
-    if name.endswith(_UNITS) or _SECTION.match(text):
+    if name.endswith(SUFFIXES) or SECTION.match(text):
         return "unit"
     if name.endswith(".conf"):
         return "conf"

@@ -14,6 +14,7 @@ from netdoctor.facts.environ import Origin
 from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, meant
 from netdoctor.variables.line_files import parse_conf, parse_env
 from netdoctor.variables.shell import parse_shell
+from netdoctor.variables.units import SECTION, parse_unit
 
 MAX_YAML: Final = 1 << 20  # the pure parser takes seconds a megabyte
 MAX_NODES: Final = 200_000
@@ -154,6 +155,7 @@ def _embedded(node: Any, key: str, walk: _Walk) -> None:
         found = (parse_conf if key.endswith(".conf") else parse_env)(walk.path, node.value, offset)
         walk.assignments += [replace(one, scope=f"{key} {offset}") for one in found]
         return
-    assignments, unread = parse_shell(walk.path, node.value, offset)
+    parse = parse_unit if SECTION.match(node.value) else parse_shell
+    assignments, unread = parse(walk.path, node.value, offset)
     walk.assignments += assignments
     walk.unread += unread

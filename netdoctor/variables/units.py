@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,16 +12,18 @@ from netdoctor.facts.environ import Origin
 from netdoctor.variables.assignments import Assignment, Unread, meant
 from netdoctor.variables.shell import parse_shell
 
+SUFFIXES: Final = (".service", ".socket", ".container", ".pod", ".kube", ".build")
+SECTION: Final = re.compile(r"(?:\s|[#;].*\n)*\[(?:Unit|Service|Container|Pod|Kube|Build|Install|Manager|Socket)\]")
 _LISTS: Final = ("Environment", "DefaultEnvironment", "ManagerEnvironment")
 
 
-def parse_unit(path: str, text: str) -> tuple[list[Assignment], list[Unread]]:
+def parse_unit(path: str, text: str, offset: int = 0) -> tuple[list[Assignment], list[Unread]]:
     """The assignments of a unit.  ``$`` means nothing in Environment=, ``%`` a specifier; an empty one forgets those before."""
     listed: list[Assignment] = []
     commands: list[Assignment] = []
     unread: list[Unread] = []
-    for number, key, value in _entries(text):
-        at = Origin(path, number)
+    for line, key, value in _entries(text):
+        at = Origin(path, line + offset)
         try:
             words = shlex.split(value) if not key.startswith("Exec") else []
         except ValueError:
@@ -38,7 +41,7 @@ def parse_unit(path: str, text: str) -> tuple[list[Assignment], list[Unread]]:
         elif key == "EnvironmentFile" and value:
             unread.append(Unread(at, f"reads {value}: what that sets is not known here"))
         elif key.startswith("Exec") or key in ("PodmanArgs", "GlobalArgs"):
-            found, lost = parse_shell(path, value.lstrip("@-:+!|"), number - 1)
+            found, lost = parse_shell(path, value.lstrip("@-:+!|"), at.line - 1)
             commands += found
             unread += lost
     return [_specified(one) for one in (*listed, *commands)], unread

@@ -288,6 +288,9 @@ data:
     #!/bin/sh
     export NCCL_CROSS_NIC=1
   text: nothing about variables
+  train.service: |
+    [Service]
+    Environment=NCCL_IB_TC=106
 """
 
 
@@ -305,6 +308,7 @@ def test_kubernetes() -> None:
         ("NCCL_NTHREADS", "256", 28),
         ("NCCL_NET", "IB", 31),
         ("NCCL_CROSS_NIC", "1", 34),
+        ("NCCL_IB_TC", "106", 38),
     ]
     assert problems(parsed) == [("NCCL_IB_DISABLE", "yaml-type")]
     assert twice(parsed) == [("INFO", "TRACE")]
