@@ -146,20 +146,9 @@ class Session:
     def busy(self, experiment: AllReduce, reason: Reason, deadline: float | None = None) -> Run:
         """The run that the caller decided against, with what torch answered."""
         facts = self.facts(deadline)
-        known = facts if isinstance(facts, TorchFacts) else TorchFacts()
-        return verdict.not_started(
-            experiment,
-            reason,
-            torch=facts if isinstance(facts, TorchFacts) else None,
-            torch_version=known.version,
-            nccl_version=known.nccl,
-            cuda_available=known.cuda_available,
-            backends=known.backends,
-            backends_nccl=known.backends_nccl,
-            changes=self._sandbox.changes,
-            notes=self.notes,
-            interpreter=self.interpreter,
-        )
+        torch = facts if isinstance(facts, TorchFacts) else None
+        more = {"changes": self._sandbox.changes, "notes": self.notes, "interpreter": self.interpreter}
+        return verdict.not_started(experiment, reason, torch, **more)
 
     # One run
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
-from netdoctor.model import Command, Finding, Fix, Report, Severity, Status
+from netdoctor.model import Command, Finding, Report, Severity, Status
 
 if TYPE_CHECKING:
     from netdoctor.config.load import Config
@@ -96,63 +96,54 @@ def _without_secrets(parsed: Parsed) -> Parsed:
 
 def _repeats(parsed: Parsed) -> list[Finding]:
     from netdoctor.facts.environ import Setting
-    from netdoctor.variables import files as envfiles
-    from netdoctor.variables import judge as environ
+    from netdoctor.variables.files import repeated
+    from netdoctor.variables.judge import set_twice
 
-    pairs = envfiles.repeated(parsed.assignments)
-    return [
-        finding
-        for before, after in pairs
-        for finding in environ.judge_repeats([Setting(one.name, one.value or "", one.source) for one in (before, after)])
-    ]
+    pairs = [pair for pair in repeated(parsed.assignments) if pair[0].source != pair[1].source]
+    return [set_twice(*(Setting(one.name, one.value or "", one.source) for one in pair)) for pair in pairs]
 
 
 def _written(parsed: Parsed) -> list[Finding]:
     """Ways of writing that keep a value from arriving as it stands there."""
+    from netdoctor.facts.environ import Setting
     from netdoctor.variables.assignments import WritingRule
-    from netdoctor.variables.judge import judge_line
+    from netdoctor.variables.judge import judge_line, written_wrong
 
     found = []
     for one in parsed.assignments:
         if one.problem is None:
             continue
         rule, sentence = one.problem.rule, one.problem.text
-        evidence = {"variable": one.name, "value": one.value, "source": str(one.source), "rule": rule.value, "row": None}
         if rule is WritingRule.CONF_LINE:
             found += judge_line(one.name, one.source)
-            continue
-        if rule.may_arrive:
+        elif rule.may_arrive:
+            evidence = {"variable": one.name, "value": one.value, "source": str(one.source), "rule": rule.value, "row": None}
             found.append(Finding(Status.PASS, f"{one.name}: see the note", one.name, evidence=evidence, notes=(sentence,)))
-            continue
-        severity = Severity.CRITICAL if rule is WritingRule.YAML_TYPE else Severity.WARNING
-        message = f"{one.name}: {sentence}"
-        fix = Fix(f"correct {one.source}")
-        found.append(Finding(Status.FAIL, message, one.name, severity, "env_misuse", evidence=evidence, fix=fix))
+        else:
+            setting = Setting(one.name, one.value or "", one.source)
+            wrong = written_wrong(one.name, setting, rule.value, f"{one.name}: {sentence}", f"correct {one.source}")
+            found.append(replace(wrong, severity=Severity.CRITICAL) if rule is WritingRule.YAML_TYPE else wrong)
     return found
 
 
 def _unknown(parsed: Parsed) -> list[Finding]:
-    how = "run netdoctor env inside the job: there the values are what they are"
-    found = [
-        Finding(
-            Status.UNKNOWN,
-            f"{one.name}: {one.why}",
-            one.name,
-            evidence={"variable": one.name, "value": None, "source": str(one.source), "rule": "not-evaluated", "row": None},
-            how=how,
-        )
+    from netdoctor.variables.assignments import WritingRule
+
+    lost = [
+        (one.name, one.name, one.source, one.why)
         for one in parsed.assignments
-        if one.value is None and one.problem is None
+        if one.value is None and not (one.problem and one.problem.rule is WritingRule.CONF_LINE)
     ]
-    return found + [
+    lost += [("", str(one.source), one.source, one.why) for one in parsed.unread]
+    return [
         Finding(
             Status.UNKNOWN,
-            f"{one.source}: {one.why}",
-            str(one.source),
-            evidence={"variable": None, "value": None, "source": str(one.source), "rule": "not-evaluated", "row": None},
-            how=how,
+            f"{subject}: {why}",
+            subject,
+            evidence={"variable": name or None, "value": None, "source": str(source), "rule": "not-evaluated", "row": None},
+            how="run netdoctor env inside the job: there the values are what they are",
         )
-        for one in parsed.unread
+        for name, subject, source, why in lost
     ]
 
 

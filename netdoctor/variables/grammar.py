@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final
 
 from netdoctor.facts.nccl_version import Version
@@ -60,7 +61,7 @@ BRIDGES: Final = (
 TRIMS: Final[Version] = (2, 30, 0)  # the parameter parser that trims blanks and refuses the whole value for one unknown word
 
 
-def _names(name: str, value: str, context: Context, known: tuple[tuple[str, Version, Version | None], ...]) -> list[Issue]:
+def _names(value: str, context: Context, known: tuple[tuple[str, Version, Version | None], ...]) -> list[Issue]:
     """NCCL_ALGO and NCCL_PROTO."""
     valid = {w.lower() for w, first, last in known if first <= context.version and (not last or context.version <= last)}
     spoken = ", ".join(w for w, _, _ in known if w.lower() in valid)
@@ -87,14 +88,6 @@ def _names(name: str, value: str, context: Context, known: tuple[tuple[str, Vers
     return []
 
 
-def _algo(name: str, value: str, context: Context) -> list[Issue]:
-    return _names(name, value, context, ALGORITHMS)
-
-
-def _proto(name: str, value: str, context: Context) -> list[Issue]:
-    return _names(name, value, context, PROTOCOLS)
-
-
 def level_of(value: str, version: Version) -> str | None:
     """The distance that ncclGetLevel takes; None where it ignores the value.  Legacy digits are 0 LOC to 4 and more SYS."""
     if value in {word for word, first in LEVELS if first <= version}:
@@ -103,7 +96,7 @@ def level_of(value: str, version: Version) -> str | None:
     return ("LOC", "PIX", "PXB", "PHB", "SYS")[min(decimal(number.group()), 4)] if number else None
 
 
-def _level(name: str, value: str, context: Context) -> list[Issue]:
+def _level(value: str, context: Context) -> list[Issue]:
     if level_of(value, context.version) is None:
         known = [word for word, first in LEVELS if first <= context.version]
         if value in dict(LEVELS):
@@ -118,7 +111,7 @@ def _level(name: str, value: str, context: Context) -> list[Issue]:
     return []
 
 
-def _debug(name: str, value: str, context: Context) -> list[Issue]:
+def _debug(value: str, context: Context) -> list[Issue]:
     word = value.strip() if context.version >= TRIMS else value
     if word.upper() in ("VERSION", "WARN", "INFO", "ABORT", "TRACE"):
         return []
@@ -127,7 +120,7 @@ def _debug(name: str, value: str, context: Context) -> list[Issue]:
     return [Issue("grammar", "no such level: NCCL prints nothing at all", _WARN, expected="VERSION, WARN, INFO or TRACE")]
 
 
-def _subsys(name: str, value: str, context: Context) -> list[Issue]:
+def _subsys(value: str, context: Context) -> list[Issue]:
     words = value.removeprefix("^").split(",")
     if context.version >= TRIMS:
         words = [word.strip() for word in words]
@@ -138,7 +131,7 @@ def _subsys(name: str, value: str, context: Context) -> list[Issue]:
     return [Issue("grammar", f"no subsystem {wrong[0]!r}: {then}", _WARN, expected=", ".join(sorted(SUBSYSTEMS)))]
 
 
-def _commid(name: str, value: str, context: Context) -> list[Issue]:
+def _commid(value: str, context: Context) -> list[Issue]:
     """src/misc/socket.cc (ncclSocketGetAddrFromString): a missing or wordy port is not refused, it is just not set."""
     expected = "<ipv4>:<port>, [<ipv6>]:<port> or <host>:<port>"
     match = re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", value)
@@ -157,7 +150,7 @@ def _commid(name: str, value: str, context: Context) -> list[Issue]:
     return []
 
 
-def _cidr(name: str, value: str, context: Context) -> list[Issue]:
+def _cidr(value: str, context: Context) -> list[Issue]:
     try:
         ipaddress.ip_network(value, strict=False)
     except ValueError:
@@ -165,7 +158,7 @@ def _cidr(name: str, value: str, context: Context) -> list[Issue]:
     return []
 
 
-def _bool(name: str, value: str, context: Context) -> list[Issue]:
+def _bool(value: str, context: Context) -> list[Issue]:
     """Boolean parameters: integers of which 1 acts up to 2.29, then a parser that takes 0, 1, true and false (src/param)."""
     word = value.strip().lower()
     if word in ("0", "1") or (context.version >= TRIMS and word in ("true", "false")):
@@ -221,7 +214,7 @@ def beyond(selector: Selector, there: Collection[str]) -> list[str]:
     )
 
 
-def _ifname(name: str, value: str, context: Context) -> list[Issue]:
+def _ifname(value: str, context: Context) -> list[Issue]:
     issues = list_issues(value, "[^][=]name[,name…]")
     selector = parse(value)
     if issues or selector is None:
@@ -280,7 +273,7 @@ def _excluding(selector: Selector, wants: list[str], context: Context) -> list[I
     return []
 
 
-def _hca(name: str, value: str, context: Context) -> list[Issue]:
+def _hca(value: str, context: Context) -> list[Issue]:
     issues = list_issues(value, "[^][=]name[:port][,…]")
     selector = parse(value)
     if issues or selector is None:
@@ -307,7 +300,7 @@ def _hca(name: str, value: str, context: Context) -> list[Issue]:
     return issues
 
 
-def _gloo_ifname(_name: str, value: str, context: Context) -> list[Issue]:
+def _gloo_ifname(value: str, context: Context) -> list[Issue]:
     """Gloo takes exact names (gloo/transport/tcp): no prefix, no marks."""
     names = value.split(",")
     if any(mark in value for mark in "^=") or any(name != name.strip() for name in names):
@@ -322,10 +315,10 @@ def _gloo_ifname(_name: str, value: str, context: Context) -> list[Issue]:
     return _of_one_node(names, context, context.values.get("NCCL_SOCKET_IFNAME", ""))
 
 
-Rule = Callable[[str, str, Context], list[Issue]]
+Rule = Callable[[str, Context], list[Issue]]
 GRAMMARS: Final[dict[str, Rule]] = {
-    "algo": _algo,
-    "proto": _proto,
+    "algo": partial(_names, known=ALGORITHMS),
+    "proto": partial(_names, known=PROTOCOLS),
     "level": _level,
     "debug": _debug,
     "subsys": _subsys,

@@ -173,6 +173,12 @@ def _agree(each: tuple[list[Finding], ...], versions: tuple[Version, ...]) -> li
     ]
 
 
+def written_wrong(name: str, setting: Setting, rule: str, message: str, fix: str, expected: str | None = None) -> Finding:
+    """A setting that does not arrive as it is written; `name` is the one that was meant."""
+    evidence = {**_evidence(setting), "rule": rule}
+    return Finding(Status.FAIL, message, name, Severity.WARNING, "env_misuse", expected, evidence, fix=Fix(fix))
+
+
 def judge_conf(entries: Iterable[Setting], environment: dict[str, str]) -> list[Finding]:
     """Lines of conf files that something else overrides, or that NCCL does not take as they were meant.
 
@@ -184,23 +190,15 @@ def judge_conf(entries: Iterable[Setting], environment: dict[str, str]) -> list[
         name = setting.name.strip(_AROUND).removeprefix("export ").strip()
         if name != setting.name and catalogue.program_of(name):
             message = f"{setting.source}: NCCL takes {setting.name!r} as the name, with all that is around it; nothing reads it"
-            fix = Fix(f"write {name}={setting.value.strip()} from column 1 ({setting.source})")
-            evidence = {**_evidence(setting), "rule": "conf-name"}
-            findings.append(Finding(Status.FAIL, message, name, Severity.WARNING, "env_misuse", f"{name}=…", evidence, fix=fix))
+            fix = f"write {name}={setting.value.strip()} from column 1 ({setting.source})"
+            findings.append(written_wrong(name, setting, "conf-name", message, fix, f"{name}=…"))
             continue
         winner = "the environment" if name in environment else first[name].source if name in first else None
         value = environment.get(name, first[name].value if name in first else setting.value)
         if winner and value != setting.value:
             note = f"{setting.source} says {setting.value}, but {winner} says {value} and wins"
-            findings.append(
-                Finding(
-                    Status.PASS,
-                    f"{name}={value}",
-                    name,
-                    evidence={**_evidence(setting), "rule": "conf-shadowed"},
-                    notes=(note,),
-                )
-            )
+            evidence = {**_evidence(setting), "rule": "conf-shadowed"}
+            findings.append(Finding(Status.PASS, f"{name}={value}", name, evidence=evidence, notes=(note,)))
         first.setdefault(name, setting)
     return findings
 
@@ -210,27 +208,16 @@ def judge_line(text: str, source: Origin) -> list[Finding]:
     name = re.split(r"[\s:]", text.strip(_AROUND).removeprefix("export ").strip(), maxsplit=1)[0]
     if not catalogue.program_of(name):
         return []
-    message = f"{source}: no = in {text!r}: NCCL passes over the line"
-    evidence = {**_evidence(Setting(name, "", source)), "rule": "conf-line"}
-    fix = Fix(f"write {name}=VALUE from column 1 ({source})")
-    return [Finding(Status.FAIL, message, name, Severity.WARNING, "env_misuse", f"{name}=…", evidence, fix=fix)]
+    message, fix = f"{source}: no = in {text!r}: NCCL passes over the line", f"write {name}=VALUE from column 1 ({source})"
+    return [written_wrong(name, Setting(name, "", source), "conf-line", message, fix, f"{name}=…")]
 
 
-def judge_repeats(settings: Sequence[Setting]) -> list[Finding]:
+def set_twice(first: Setting, last: Setting) -> Finding:
     """The same variable twice in one file with two values: the last assignment of a script or manifest wins."""
-    findings: list[Finding] = []
-    last: dict[str, Setting] = {}
-    for setting in settings:
-        before = last.get(setting.name)
-        if before and before.value != setting.value and before.source != setting.source:
-            message = f"{setting.name} is set twice: {before.value} ({before.source}), then {setting.value} ({setting.source})"
-            evidence = {**_evidence(setting), "rule": "set-twice"}
-            fix = Fix(f"keep one of the two: {before.source} or {setting.source}")
-            findings.append(
-                Finding(Status.FAIL, message, setting.name, Severity.WARNING, "env_misuse", "one value", evidence, fix=fix)
-            )
-        last[setting.name] = setting
-    return findings
+    message = f"{last.name} is set twice: {first.value} ({first.source}), then {last.value} ({last.source})"
+    return written_wrong(
+        last.name, last, "set-twice", message, f"keep one of the two: {first.source} or {last.source}", "one value"
+    )
 
 
 def job_version(libraries: Libraries) -> Version | None:

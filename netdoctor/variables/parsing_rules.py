@@ -75,7 +75,7 @@ def value_issues(name: str, value: str, row: Variable, context: Context) -> list
     elif accepted or row.accepts in ("int", "flag", "one"):
         issues = _integer(value, row, accepted)
     elif row.accepts in GRAMMARS:
-        issues = GRAMMARS[row.accepts](name, value, context)
+        issues = GRAMMARS[row.accepts](value, context)
     elif row.accepts == "path":
         issues = _path(value)
     elif "|" in row.accepts:

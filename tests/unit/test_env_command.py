@@ -106,6 +106,7 @@ def test_several_files_and_stdin(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("a.service", "[Service]\nEnvironmentFile=/etc/default/a\n", 4),
         ("a.env", "\ufeffNCCL_IB_DISABLE=yes\n", 3),
         ("a.env", "\ufeffNCCL_DEBUG=WARN\n", 0),
+        ("a.env", 'NCCL_DEBUG="${LEVEL}"\n', 4),
         ("job.sh", "export NCCL_SOCKET_IFNAME=lo\n", 3),
     ],
 )

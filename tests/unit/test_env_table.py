@@ -11,7 +11,7 @@ from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.model import Finding, Severity, Status, Unavailable
 from netdoctor.variables import catalogue
 from netdoctor.variables.issue import Known
-from netdoctor.variables.judge import judge, judge_conf, judge_repeats
+from netdoctor.variables.judge import judge, judge_conf, set_twice
 from tests.support.facts.variables import HEALTHY, NEW, OLD, ROWS
 
 
@@ -215,15 +215,9 @@ def test_conf_file_against_environment() -> None:
 
 
 def test_the_same_variable_twice() -> None:
-    settings = [
-        Setting("NCCL_DEBUG", "INFO", Origin("j", 1)),
-        Setting("NCCL_ALGO", "Ring", Origin("j", 2)),
-        Setting("NCCL_DEBUG", "WARN", Origin("j", 3)),
-    ]
-    (found,) = judge_repeats(settings)
+    found = set_twice(Setting("NCCL_DEBUG", "INFO", Origin("j", 1)), Setting("NCCL_DEBUG", "WARN", Origin("j", 3)))
     assert (found.status, found.evidence["source"]) == (Status.FAIL, "j:3")
     assert "INFO (j:1)" in found.message
-    assert judge_repeats([settings[0], Setting("NCCL_DEBUG", "INFO", Origin("j", 9))]) == []
 
 
 def test_explained_suggestions_are_real_names() -> None:
