@@ -273,52 +273,46 @@ def names_of(*kinds: Of) -> tuple[str, ...]:
     return tuple(row.name for row in TABLE if row.of in kinds)
 
 
-class Writer(NamedTuple):
-    """What a look at the machine and a short run must not inherit."""
-
-    pattern: str  # as fnmatch(3), with one "*" at most
-    why: str
-
-
-def _writers(why: str, patterns: str) -> tuple[Writer, ...]:
-    return tuple(Writer(pattern, why) for pattern in patterns.split())
+def _patterns(text: str) -> tuple[str, ...]:
+    """As fnmatch(3), with one "*" at most."""
+    return tuple(text.split())
 
 
 # Variables that make libraries write files, or load tools that do.
 WRITERS: Final = (
     # src/debug.cc, src/graph/xml.cc, src/graph/topo.cc, plugins/profiler (Inspector); Meta's NCCLX.
-    *_writers("NCCL's log, topology and graph", "NCCL_DEBUG_FILE NCCL_*DUMP_FILE NCCL_*DUMP_DIR NCCL_PROXY_DUMP_SIGNAL"),
-    *_writers("NCCL's profiler", "NCCL_INSPECTOR_* NCCL_PROFILER_PLUGIN NCCL_PROFILE_* NCCL_COLLTRACE* NCCL_CTRAN_TRACE*"),
+    *_patterns("NCCL_DEBUG_FILE NCCL_*DUMP_FILE NCCL_*DUMP_DIR NCCL_PROXY_DUMP_SIGNAL"),  # NCCL's log, topology and graph
+    *_patterns("NCCL_INSPECTOR_* NCCL_PROFILER_PLUGIN NCCL_PROFILE_* NCCL_COLLTRACE* NCCL_CTRAN_TRACE*"),  # NCCL's profiler
     # ProcessGroupNCCL.hpp, FlightRecorder.hpp.
-    *_writers("torch's flight recorder", "TORCH_FR_* TORCH_NCCL_DEBUG_INFO_* TORCH_NCCL_EXTRA_DUMP* TORCH_NCCL_DUMP_*"),
+    *_patterns("TORCH_FR_* TORCH_NCCL_DEBUG_INFO_* TORCH_NCCL_EXTRA_DUMP* TORCH_NCCL_DUMP_*"),  # torch's flight recorder
     # torch/_logging.
-    *_writers("torch's logs and profiles", "TORCH_TRACE TORCH_LOGS_OUT TORCH_COMPILE_DEBUG KINETO_* TENSORBOARD_*"),
+    *_patterns("TORCH_TRACE TORCH_LOGS_OUT TORCH_COMPILE_DEBUG KINETO_* TENSORBOARD_*"),  # torch's logs and profiles
     # ucx_info -f.
-    *_writers("UCX's log, statistics and profile", "UCX_LOG_FILE* UCX_STATS_DEST UCX_STATS_TRIGGER UCX_PROFILE_* UCX_VFS_*"),
+    *_patterns("UCX_LOG_FILE* UCX_STATS_DEST UCX_STATS_TRIGGER UCX_PROFILE_* UCX_VFS_*"),  # UCX's log, statistics and profile
     # libibverbs.7, mlx5dv.7.
-    *_writers("a transport's log", "FI_LOG_FILE VERBS_LOG_FILE MLX5_DEBUG_FILE MLX4_DEBUG_FILE"),
-    *_writers("a plugin's log", "OFI_NCCL_TRACE* SHARP_COLL_LOG_FILE"),
+    *_patterns("FI_LOG_FILE VERBS_LOG_FILE MLX5_DEBUG_FILE MLX4_DEBUG_FILE"),  # a transport's log
+    *_patterns("OFI_NCCL_TRACE* SHARP_COLL_LOG_FILE"),  # a plugin's log
     # CUDA C++ programming guide, environment variables; NVML.
-    *_writers("CUDA's log and core dumps", "CUDA_LOG_FILE CUDA_COREDUMP_* CUDA_ENABLE_COREDUMP_* COMPUTE_PROFILE*"),
-    *_writers("CUDA's core dumps", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP"),
-    *_writers("NVML's log", "__NVML_DBG_*"),
-    *_writers("a tool that CUDA loads", "CUDA_INJECTION*_PATH NVTX_INJECTION*_PATH NSYS_*"),
+    *_patterns("CUDA_LOG_FILE CUDA_COREDUMP_* CUDA_ENABLE_COREDUMP_* COMPUTE_PROFILE*"),  # CUDA's log and core dumps
+    *_patterns("CUDA_ENABLE_USER_TRIGGERED_COREDUMP"),  # CUDA's core dumps
+    *_patterns("__NVML_DBG_*"),  # NVML's log
+    *_patterns("CUDA_INJECTION*_PATH NVTX_INJECTION*_PATH NSYS_*"),  # a tool that CUDA loads
     # ld.so(8), mtrace(3), gprof.
-    *_writers("glibc's traces", "LD_DEBUG LD_DEBUG_OUTPUT LD_PROFILE LD_PROFILE_OUTPUT MALLOC_TRACE GMON_OUT_PREFIX"),
-    *_writers("coverage of compiled code", "LLVM_PROFILE_FILE GCOV_PREFIX*"),
-    *_writers("a sanitizer's log", "ASAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS UBSAN_OPTIONS"),
-    *_writers("gperftools' and glog's files", "CPUPROFILE* HEAPPROFILE* HEAPCHECK* GLOG_log_dir GLOG_LOG_DIR"),
-    *_writers("coverage.py's data", "COVERAGE_PROCESS_START COV_CORE_*"),
+    *_patterns("LD_DEBUG LD_DEBUG_OUTPUT LD_PROFILE LD_PROFILE_OUTPUT MALLOC_TRACE GMON_OUT_PREFIX"),  # glibc's traces
+    *_patterns("LLVM_PROFILE_FILE GCOV_PREFIX*"),  # coverage of compiled code
+    *_patterns("ASAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS UBSAN_OPTIONS"),  # a sanitizer's log
+    *_patterns("CPUPROFILE* HEAPPROFILE* HEAPCHECK* GLOG_log_dir GLOG_LOG_DIR"),  # gperftools' and glog's files
+    *_patterns("COVERAGE_PROCESS_START COV_CORE_*"),  # coverage.py's data
     # python(1), "ENVIRONMENT VARIABLES".
-    *_writers("Python's caches, profiles and prompts", "PYTHONINSPECT PYTHONPROFILEIMPORTTIME PYTHONBREAKPOINT PYTHONSTARTUP"),
-    *_writers("Python's caches, profiles and prompts", "PYTHONPYCACHEPREFIX PYTHON_PERF_JIT_SUPPORT PYTHONPERFSUPPORT"),
-    *_writers("dumps of compiled kernels, and tools", "ONEDNN_JIT_DUMP OMP_TOOL_LIBRARIES MKL_VERBOSE_OUTPUT_FILE"),
+    *_patterns("PYTHONINSPECT PYTHONPROFILEIMPORTTIME PYTHONBREAKPOINT PYTHONSTARTUP"),  # Python's caches, profiles and prompts
+    *_patterns("PYTHONPYCACHEPREFIX PYTHON_PERF_JIT_SUPPORT PYTHONPERFSUPPORT"),  # Python's caches, profiles and prompts
+    *_patterns("ONEDNN_JIT_DUMP OMP_TOOL_LIBRARIES MKL_VERBOSE_OUTPUT_FILE"),  # dumps of compiled kernels, and tools
 )
 
 
 # A pattern has at most one "*": what stands before and behind it.
-_WHOLE: Final = frozenset(one.pattern for one in WRITERS if "*" not in one.pattern)
-_PARTS: Final = tuple((head, tail) for head, star, tail in (one.pattern.partition("*") for one in WRITERS) if star)
+_WHOLE: Final = frozenset(pattern for pattern in WRITERS if "*" not in pattern)
+_PARTS: Final = tuple((head, tail) for head, star, tail in (pattern.partition("*") for pattern in WRITERS) if star)
 
 
 def writes(name: str) -> bool:

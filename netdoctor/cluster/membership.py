@@ -85,13 +85,12 @@ def find(given: Given, variables: Mapping[str, str]) -> Nodes:
 
 def _address(text: str) -> tuple[str, int | None]:
     """``host``, ``host:port``, ``[2001:db8::1]:port``; a bare IPv6 address has no port."""
-    match = re.fullmatch(r"\[([^\[\]]+)\](?::([0-9]{1,5}))?", text)
-    if match is None:
-        match = (
-            re.fullmatch(r"([^:\[\]]+)(?::([0-9]{1,5}))?", text)
-            if text.count(":") < 2
-            else re.fullmatch(r"([0-9a-fA-F:.%]+)()", text)
-        )
+    forms = (
+        r"\[([^\[\]]+)\](?::([0-9]{1,5}))?",
+        r"([^:\[\]]+)(?::([0-9]{1,5}))?",
+        r"([0-9a-fA-F.%]*(?::[0-9a-fA-F.%]*){2,})()",
+    )
+    match = next((found for form in forms if (found := re.fullmatch(form, text))), None)
     if match is None or len(match[1]) > 253:
         raise NodesError(f"--master: not HOST or HOST:PORT: {text[:80]!r}")
     port = int(match[2]) if match[2] else None

@@ -23,48 +23,21 @@ CHANNELS_64: Version = (2, 25, 1)  # src/include/device.h: MAXCHANNELS 32, then 
 
 # What these plugins' guides and the plugins themselves set (aws-ofi-nccl platform-aws; Google's nccl-env-profile.sh).
 SET_BY_PLUGIN = frozenset(
-    {
-        "NCCL_BUFFSIZE",
-        "NCCL_P2P_NET_CHUNKSIZE",
-        "NCCL_P2P_PCI_CHUNKSIZE",
-        "NCCL_P2P_NVL_CHUNKSIZE",
-        "NCCL_NVLS_CHUNKSIZE",
-        "NCCL_PROTO",
-        "NCCL_ALGO",
-        "NCCL_TOPO_FILE",
-        "NCCL_TUNER_PLUGIN",
-        "NCCL_NVLS_ENABLE",
-        "NCCL_NVLSTREE_MAX_CHUNKSIZE",
-        "NCCL_MIN_NCHANNELS",
-        "NCCL_MAX_NCHANNELS",
-        "NCCL_CROSS_NIC",
-        "NCCL_NET_GDR_LEVEL",
-        "NCCL_P2P_PXN_LEVEL",
-        "NCCL_IB_GID_INDEX",
-        "NCCL_IB_TC",
-        "NCCL_NET_FORCE_FLUSH",
-        "NCCL_NSOCKS_PERTHREAD",
-        "NCCL_SOCKET_NTHREADS",
-        "NCCL_IB_ADAPTIVE_ROUTING",
+    (
+        *("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_P2P_PCI_CHUNKSIZE", "NCCL_P2P_NVL_CHUNKSIZE"),
+        *("NCCL_NVLS_CHUNKSIZE", "NCCL_PROTO", "NCCL_ALGO", "NCCL_TOPO_FILE", "NCCL_TUNER_PLUGIN"),
+        *("NCCL_NVLS_ENABLE", "NCCL_NVLSTREE_MAX_CHUNKSIZE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"),
+        *("NCCL_CROSS_NIC", "NCCL_NET_GDR_LEVEL", "NCCL_P2P_PXN_LEVEL", "NCCL_IB_GID_INDEX", "NCCL_IB_TC"),
+        *("NCCL_NET_FORCE_FLUSH", "NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS", "NCCL_IB_ADAPTIVE_ROUTING"),
         "NCCL_IB_QPS_PER_CONNECTION",
-    }
+    )
 )
 _PINS = frozenset(
-    {
-        "NCCL_BUFFSIZE",
-        "NCCL_LL_BUFFSIZE",
-        "NCCL_LL128_BUFFSIZE",
-        "NCCL_NTHREADS",
-        "NCCL_LL128_NTHREADS",
-        "NCCL_MIN_NCHANNELS",
-        "NCCL_MAX_NCHANNELS",
-        "NCCL_MIN_CTAS",
-        "NCCL_MAX_CTAS",
-        "NCCL_NVLS_NCHANNELS",
-        "NCCL_P2P_NET_CHUNKSIZE",
-        "NCCL_P2P_PCI_CHUNKSIZE",
-        "NCCL_P2P_NVL_CHUNKSIZE",
-    }
+    (
+        *("NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_NTHREADS", "NCCL_LL128_NTHREADS"),
+        *("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_NVLS_NCHANNELS"),
+        *("NCCL_P2P_NET_CHUNKSIZE", "NCCL_P2P_PCI_CHUNKSIZE", "NCCL_P2P_NVL_CHUNKSIZE"),
+    )
 )
 _OFF = {
     "NCCL_NVLS_ENABLE": "NVLink SHARP is off; where it was failing, the cause (Fabric Manager, reset GPUs) is still there",

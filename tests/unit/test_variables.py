@@ -240,12 +240,12 @@ def test_what_names_the_job_is_the_same_for_all_its_nodes() -> None:
     assert "NCCL_SOCKET_IFNAME" not in names_of(Of.RUN, Of.PROCESS)  # differs: the fleet shows it
 
 
-@pytest.mark.parametrize("one", environment.WRITERS, ids=lambda one: one.pattern)
-def test_patterns_of_writers_are_those_of_fnmatch(one: environment.Writer) -> None:
-    for name in (one.pattern.replace("*", "X_"), one.pattern.replace("*", "")):
-        assert fnmatch.fnmatchcase(name, one.pattern) and environment.writes(name)
-    assert one.pattern.count("*") <= 1
-    assert not environment.writes(f"A_{one.pattern.replace('*', '')}")
+@pytest.mark.parametrize("pattern", environment.WRITERS)
+def test_patterns_of_writers_are_those_of_fnmatch(pattern: str) -> None:
+    for name in (pattern.replace("*", "X_"), pattern.replace("*", "")):
+        assert fnmatch.fnmatchcase(name, pattern) and environment.writes(name)
+    assert pattern.count("*") <= 1
+    assert not environment.writes(f"A_{pattern.replace('*', '')}")
 
 
 def test_vllms_library_is_found_behind_the_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
