@@ -21,6 +21,18 @@ class Issue:
     expected: str | None = None
 
 
+def note(rule: str, message: str) -> list[Issue]:
+    return [Issue(rule, message)]
+
+
+def warning(rule: str, message: str, cause: str = "env_misuse", expected: str | None = None) -> list[Issue]:
+    return [Issue(rule, message, Severity.WARNING, cause, expected)]
+
+
+def critical(rule: str, message: str, cause: str = "env_misuse", expected: str | None = None) -> list[Issue]:
+    return [Issue(rule, message, Severity.CRITICAL, cause, expected)]
+
+
 @dataclass(frozen=True)
 class Known:
     """What is known of the job and of its node beside the variables.
