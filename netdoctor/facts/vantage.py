@@ -213,11 +213,11 @@ def runtime_of(host: Host) -> str | None | Unavailable:
     # root of layers (docker run --pid=host).
     initial = isinstance(space, str) and _number(space) == _INITIAL_PID_NAMESPACE
     layers = kind in ("overlay", "fuse.fuse-overlayfs", "btrfs", "zfs", "aufs")
-    marked = ".dockerenv" in entries
-    by_file = (
-        "podman" if not isinstance(mapping(host, "stat:/run/.containerenv"), Unavailable) else "docker" if marked else None
-    )
-    found_by = (by_file if layers or not initial else None) or by_cgroup
+    by_file = None
+    if layers or not initial:
+        podman = not isinstance(mapping(host, "stat:/run/.containerenv"), Unavailable)
+        by_file = "podman" if podman else "docker" if ".dockerenv" in entries else None
+    found_by = by_file or by_cgroup
     if found_by or (unread := missing(space, root)) is None:
         return found_by or (None if initial else "unknown container")
     return unread
