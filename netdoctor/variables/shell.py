@@ -25,6 +25,7 @@ _FILES: Final = frozenset({"--env-file", "--envfile"})
 _SHELL_TEXT: Final = frozenset({"-c", "-lc", "-ic", "-xc"})  # bash -c "…"
 _PRINTS: Final = frozenset({"echo", "printf", "grep", "egrep", "sed", "awk", "cat", "logger", "test", "[", "[["})
 _LOOKS: Final = frozenset({"cd", "mkdir", "hostname", "date", "sleep", "pwd", "true", "false", ":", "ulimit", "shift", "trap"})
+_RUNS: Final = frozenset({"source", ".", "eval"})
 _MAX_DEPTH: Final = 4  # bash -c "bash -c …"
 
 
@@ -115,6 +116,8 @@ class _Script:
             for text, line in word.runs:
                 if MENTIONS.search(text):
                     self.inner(text, line, f"line {line}", substituted=True)
+        if any(word.runs for word in words):
+            self.seen = len(self.assignments)
         self.conditional = command.conditional
         while words and words[0].text in _LEAD and not words[0].opaque:
             self.nest(words[0].text)
@@ -126,10 +129,11 @@ class _Script:
         if words:
             name = words[0].text.rpartition("/")[2]
             builtin = _BUILTINS.get(name)
-            if builtin is None or not builtin(self, words):
+            known = builtin is not None and builtin(self, words)
+            if not known:
                 self.launcher(name, words)
-                if name not in _PRINTS and name not in _LOOKS:
-                    self.seen = len(self.assignments)
+            if name in _RUNS or not (known or name in _PRINTS or name in _LOOKS):
+                self.seen = len(self.assignments)
 
     def nest(self, word: str) -> None:
         if word == ")" and not self.brackets:
@@ -196,7 +200,7 @@ class _Script:
 
     def unset(self, words: list[Word]) -> bool:
         """What no program has seen by now counts as never set; in a branch or a function that is not known."""
-        for word in words[1:]:
+        for word in () if words[1:2] and words[1].text == "-f" else words[1:]:  # -f: functions
             self.bare.pop(word.text, None)
             name = meant(word.text)
             if name and not self.depth and not self.conditional:
