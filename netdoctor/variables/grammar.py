@@ -214,10 +214,12 @@ def _ifname(value: str, context: Context) -> list[Issue]:
         return _excluding(selector, wants, context)
     if context.links is not None:
         if not any(selector.takes(link) for link in context.links):
-            message = "no interface of this node matches: NCCL stops with 'no socket interface found'"
+            message = "no interface of this node with an address matches: NCCL stops with 'no socket interface found'"
             return critical("no-match", message, "socket_ifname", "one of: " + ", ".join(sorted(context.links)))
         if extra := beyond(selector, context.links):
             message = f"names are prefixes: it also takes {', '.join(extra)}"
+            if all(re.split(r"[.:@]", name)[0] in wants for name in extra):  # VLANs and labels of what was meant
+                return note("prefix", message)
             return warning("prefix", message, "socket_ifname", f"={value}")
     elif not selector.exact and any(want[-1:] in "123456789" for want in wants):
         trap = next(want for want in wants if want[-1:] in "123456789")
@@ -290,7 +292,7 @@ def _gloo_ifname(value: str, context: Context) -> list[Issue]:
         return critical("wrong-kind", "an address, not an interface", "socket_ifname", "interface names")
     missing = [name for name in names if context.links is not None and name and name not in context.links]
     if missing:
-        message = f"no interface {missing[0]} on this node; Gloo takes exact names and stops"
+        message = f"no interface {missing[0]} with an address on this node; Gloo takes exact names and stops"
         return critical("no-match", message, "socket_ifname", "of: " + ", ".join(sorted(context.links or ())))
     return _of_one_node(names, context, context.values.get("NCCL_SOCKET_IFNAME", ""))
 

@@ -39,8 +39,11 @@ def known_of(environ: Environ, libraries: Libraries, net: Net, rdma: Rdma, job: 
     links: Collection[str] | Unavailable
     if isinstance(net.links, Unavailable):
         links = net.links
-    else:  # getifaddrs(3), and so NCCL, knows an address by its label as well
-        links = [name for one in net.links for name in (one.name, *(a.label for a in one.addresses if a.label))]
+    else:
+        # NCCL and Gloo pass over one without an address, and nobody means a bridge to which nothing is joined.  getifaddrs(3)
+        # knows an address by its label.
+        usable = [one for one in net.links if one.addresses and (one.running or one.kind != "bridge")]
+        links = [name for one in usable for name in (one.name, *(a.label for a in one.addresses if a.label))]
     stated = nodes if nodes and (job.nodes_stated or nodes > 1) else None
     return Known(job_version(libraries), _installed_plugin(libraries), links, rdma.names, stated)
 

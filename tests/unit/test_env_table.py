@@ -93,7 +93,7 @@ def test_hcas_of_a_known_node(value: str, expected: tuple[str, str]) -> None:
     assert together({"NCCL_IB_HCA": value}, hcas=HCAS)["NCCL_IB_HCA"] == expected
 
 
-LINKS = ["lo", "eth0", "eth1", "eth10", "docker0", "virbr0"]
+LINKS = ["lo", "eth0", "eth1", "eth10", "docker0", "virbr0", "bond0", "bond0.100", "bond0:1"]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,7 @@ LINKS = ["lo", "eth0", "eth1", "eth10", "docker0", "virbr0"]
     [
         ("eth0", ("pass", "ok")),
         ("eth1", ("fail", "prefix")),
+        ("bond0", ("pass", "prefix")),
         ("=eth1", ("pass", "ok")),
         ("eth", ("pass", "ok")),
         ("ens", ("fail", "no-match")),
@@ -108,7 +109,7 @@ LINKS = ["lo", "eth0", "eth1", "eth10", "docker0", "virbr0"]
         ("^lo", ("fail", "readmits-bridge")),
         ("^docker,lo", ("fail", "readmits-bridge")),
         ("^docker,lo,virbr", ("pass", "ok")),
-        ("^lo,eth,docker,virbr", ("fail", "no-match")),
+        ("^lo,eth,docker,virbr,bond", ("fail", "no-match")),
         ("^docker", ("fail", "readmits-lo")),
     ],
 )

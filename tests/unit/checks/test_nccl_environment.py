@@ -117,6 +117,14 @@ def test_lo_does_not_serve_several_nodes(facts: dict[str, Any], status: Status) 
     assert found({"NCCL_SOCKET_IFNAME": "lo"}, **facts)[0].status is status
 
 
+def test_interfaces_that_nothing_can_use_do_not_count() -> None:
+    idle = netlink_link("virbr0", 4, "192.168.122.1", kind="bridge", running=False)
+    links = net(netlink_link("lo", 1, "127.0.0.1"), netlink_link("eth1", 2, "10.0.0.7"), netlink_link("eth10", 3), idle)
+    assert short(found({"NCCL_SOCKET_IFNAME": "eth1"}, net=links)) == [("node", PASS)]
+    assert short(found({"NCCL_SOCKET_IFNAME": "^lo"}, net=links)) == [("node", PASS)]
+    assert short(found({"NCCL_SOCKET_IFNAME": "eth10"}, net=links)) == [("NCCL_SOCKET_IFNAME", FAIL)]
+
+
 def test_interfaces_that_are_not_the_jobs_are_not_matched() -> None:
     conf = conf_file("NCCL_SOCKET_IFNAME=eth0\n")
     lost = found({}, environ=environ(conf_files=(conf,)), vantage=outside())
