@@ -219,7 +219,7 @@ def runtime_of(host: Host) -> str | None | Unavailable:
     if ".singularity.d" in entries:
         return "apptainer"
     kind, text = _root_mount(host)
-    if "/enroot/" in text or (_any(variables, "ENROOT_") and uid_map(host) != IDENTITY):
+    if "/enroot/" in text or (any(name.startswith("ENROOT_") for name in variables) and uid_map(host) != IDENTITY):
         return "enroot"
     said = str(variables.get("container", ""))  # https://systemd.io/CONTAINER_INTERFACE
     if said:
@@ -228,18 +228,14 @@ def runtime_of(host: Host) -> str | None | Unavailable:
     # root of layers (docker run --pid=host).
     initial = isinstance(space, str) and _number(space) == _INITIAL_PID_NAMESPACE
     layers = kind in ("overlay", "fuse.fuse-overlayfs", "btrfs", "zfs", "aufs")
-    found_by = (_by_file(host, entries) if layers or not initial else None) or by_cgroup
+    by_file = None
+    if layers or not initial:
+        podman = not isinstance(mapping(host, "stat:/run/.containerenv"), Unavailable)
+        by_file = "podman" if podman else "docker" if ".dockerenv" in entries else None
+    found_by = by_file or by_cgroup
     if found_by or (unread := missing(space, root)) is None:
         return found_by or (None if initial else "unknown container")
     return unread
-
-
-def _by_file(host: Host, entries: frozenset[str]) -> str | None:
-    return "podman" if _there(host, "/run/.containerenv") else "docker" if ".dockerenv" in entries else None
-
-
-def _any(variables: Mapping[str, Any], prefix: str) -> bool:
-    return any(str(name).startswith(prefix) for name in variables)
 
 
 def _root_mount(host: Host) -> tuple[str, str]:
@@ -250,10 +246,6 @@ def _root_mount(host: Host) -> tuple[str, str]:
         if left.split()[4:5] == ["/"]:
             return right.partition(" ")[0], line
     return "", ""
-
-
-def _there(host: Host, path: str) -> bool:
-    return not isinstance(mapping(host, f"stat:{path}"), Unavailable)
 
 
 def _runtime_of_cgroup(text: str) -> str | None:

@@ -23,7 +23,8 @@ class EnvironmentSection:
 
     def about(self) -> str:
         what = ", ".join(self.files) if self.files else "this environment and its nccl.conf"
-        return f"{what}; judged for NCCL {text(self.version) if self.version else 'of several versions (give --nccl)'}"
+        version = text(self.version) if self.version else "of several versions (give --nccl)"
+        return f"{what}; judged for NCCL {version}{'; no node was looked at' if self.files else ''}"
 
     def data(self) -> Mapping[str, Any]:
         return {

@@ -96,6 +96,25 @@ def test_several_files_and_stdin(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "says Simple, but" in out and "says LL and wins" in out
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "code"),
+    [
+        ("a.conf", "NCCL_DEBUG WARN\n", 3),
+        ("a.conf", "\ufeffNCCL_DEBUG=WARN\n", 3),
+        ("a.service", "[Service]\nEnvironment=NCCL_DEBUG=WARN\n", 0),
+        ("a.service", "[Service]\nEnvironment=NCCL_IB_DISABLE=yes\n", 3),
+        ("a.service", "[Service]\nEnvironmentFile=/etc/default/a\n", 4),
+        ("a.env", "\ufeffNCCL_IB_DISABLE=yes\n", 3),
+        ("a.env", "\ufeffNCCL_DEBUG=WARN\n", 0),
+        ("a.env", 'NCCL_DEBUG="${LEVEL}"\n', 4),
+        ("job.sh", "export NCCL_SOCKET_IFNAME=lo\n", 3),
+    ],
+)
+def test_files_of_several_kinds(name: str, text: str, code: int, tmp_path: Path) -> None:
+    config = wrote(tmp_path, "job: {nodes: 8}\n", "netdoctor.yaml")
+    assert run([wrote(tmp_path, text, name)], "2.27.5", config=config) == code
+
+
 def test_nothing_of_a_file_runs(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     text = f"touch {mark}\nexport NCCL_A=$(touch {mark})\n. {wrote(tmp_path, f'touch {mark}', 'x.sh')}\n"

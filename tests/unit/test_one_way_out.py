@@ -140,6 +140,27 @@ def test_one_waiver_holds_in_every_command(inputs: dict[str, tuple[str, ...]], t
         assert "which is no check" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"NCCL_SOCKET_IFNAME": "nosuch0"},
+        {"NCCL_SOCKET_IFNAME": "lo", "NETDOCTOR_JOB_NODES": "8"},
+        {"GLOO_SOCKET_IFNAME": "lo", "SLURM_JOB_ID": "7", "SLURM_NNODES": "8"},
+        {"NCCL_IB_DISABLE": "1", "NETDOCTOR_JOB_NODES": "1"},
+    ],
+    ids=str,
+)
+def test_env_and_preflight_judge_variables_alike(given: dict[str, str], tmp_path: pathlib.Path) -> None:
+    said = []
+    for command in (("preflight", "--no-allreduce", "-q", "--only", "nccl.environment", "--vantage", "job"), ("env",)):
+        file = tmp_path / command[0]
+        called(*command, "-f", "json", "-o", str(file), env=given)
+        found = [f for check in json.loads(file.read_text())["checks"] for f in check["findings"] if f["status"] != "pass"]
+        said.append([(f["subject"], f["status"], f["severity"], f["message"], f["fingerprint"]) for f in found])
+    assert said[0] == said[1]
+    assert bool(said[0]) == (given.get("NETDOCTOR_JOB_NODES") != "1")
+
+
 def test_a_name_that_no_command_has_is_told(tmp_path: pathlib.Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("disabled: [log.bootstrap_portz, log.mtu, fleet.drift]\n")

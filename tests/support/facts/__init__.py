@@ -395,7 +395,7 @@ def ports(**changes: Any) -> LocalPorts:
 def environ(variables: Mapping[str, str] | None = None, /, launcher: Launcher | None = None, **changes: Any) -> Environ:
     """`variables` as a process has them; NCCL_* become effective settings from the environment."""
     have = dict(variables or {})
-    effective = {k: Setting(k, v, "environment") for k, v in have.items() if k.startswith("NCCL_")}
+    effective = {k: Setting(k, v) for k, v in have.items() if k.startswith("NCCL_")}
     base = Environ(have, effective, launcher or Launcher(None, None, None, None, None))
     return replace(base, **changes)
 
