@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.context import Confidence, Hypothesis, LogContext
-from netdoctor.nccl.log.facts import Event
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
+from netdoctor.nccl.log.facts import Event, LogFacts
 
 _MAP = Fix(
     "one rank a GPU: each rank takes the GPU of its LOCAL_RANK, and every rank of a node sees all of them",
@@ -34,7 +34,7 @@ _IMEX = Fix(
 )
 
 
-def duplicate(log: LogContext) -> Iterator[Hypothesis]:
+def duplicate(log: LogFacts) -> Iterator[Hypothesis]:
     """src/init.cc: two ranks of one host with one bus id (up to 2.29), or one GPU UUID (2.30.7)."""
     events = log.of("duplicate_gpu")
     if events:
@@ -48,7 +48,7 @@ def duplicate(log: LogContext) -> Iterator[Hypothesis]:
         )
 
 
-def shared_memory(log: LogContext) -> Iterator[Hypothesis]:
+def shared_memory(log: LogFacts) -> Iterator[Hypothesis]:
     """/dev/shm cannot hold NCCL's segments: 64 MB is Docker's default (src/misc/shmutils.cc)."""
     full = tuple(e for e in log.of("shm_full") if e.data.get("level") != "INFO" or "no space" in e.text.lower())
     events = full + log.above_info("shm_error")
@@ -197,7 +197,7 @@ _CUDA_FAILURES: Final = (
 _OTHER_FAILURE: Final = _CudaFailure((Hypothesis("other", Confidence.OPEN, "CUDA failed: {what}"),))
 
 
-def cuda(log: LogContext) -> Iterator[Hypothesis]:
+def cuda(log: LogFacts) -> Iterator[Hypothesis]:
     """``Cuda failure '…'`` (src/include/checks.h), and the same in torch's words."""
     for e in log.of("cuda"):
         if e.data.get("level") == "INFO" and log.above_info("cuda"):
@@ -207,12 +207,12 @@ def cuda(log: LogContext) -> Iterator[Hypothesis]:
         if "nvls.cc" in source:
             yield from _nvls(log, (e,), what)
             continue
-        failure = next((f for f in _CUDA_FAILURES if f.fits(what.lower(), source, e.data.get("code"))), _OTHER_FAILURE)
+        failure = next((row for row in _CUDA_FAILURES if row.fits(what.lower(), source, e.data.get("code"))), _OTHER_FAILURE)
         for h in failure.hypotheses:
             yield replace(h, message=h.message.format(what=what), events=(e,))
 
 
-def driver(log: LogContext) -> Iterator[Hypothesis]:
+def driver(log: LogFacts) -> Iterator[Hypothesis]:
     """The driver is missing or another one than CUDA's; NVML alone failing does no harm to a job that came up."""
     events = log.of("driver")
     if not events or log.of("cuda"):
@@ -223,7 +223,7 @@ def driver(log: LogContext) -> Iterator[Hypothesis]:
         yield Hypothesis("cuda_driver_mismatch", Confidence.STRONG_PLUS, text, events, _DRIVER)
 
 
-def _nvls(log: LogContext, events: tuple[Event, ...], what: str) -> Iterator[Hypothesis]:
+def _nvls(log: LogFacts, events: tuple[Event, ...], what: str) -> Iterator[Hypothesis]:
     went_on = all("proceeding without nvls" in e.text.lower() or e.data.get("level") == "INFO" for e in events)
     yield Hypothesis(
         "nvls_failure",
@@ -244,7 +244,7 @@ def _nvls(log: LogContext, events: tuple[Event, ...], what: str) -> Iterator[Hyp
     )
 
 
-def nvlink(log: LogContext) -> Iterator[Hypothesis]:
+def nvlink(log: LogFacts) -> Iterator[Hypothesis]:
     """NVLS, multi-node NVLink, links that are down.  src/transport/nvls.cc, src/mnnvl.cc, src/graph/paths.cc."""
     bind = log.of("nvls_bind")
     if bind:
@@ -285,7 +285,7 @@ def nvlink(log: LogContext) -> Iterator[Hypothesis]:
         )
 
 
-def hardware(log: LogContext) -> Iterator[Hypothesis]:
+def hardware(log: LogFacts) -> Iterator[Hypothesis]:
     """lspci, dmesg and RCCL lines about PCIe; Xid numbers by NVIDIA's Xid catalogue."""
     acs = log.of("acs")
     if acs:
@@ -319,14 +319,13 @@ def hardware(log: LogContext) -> Iterator[Hypothesis]:
         )
 
 
-def switches(log: LogContext) -> Iterator[Hypothesis]:
+def switches(log: LogFacts) -> Iterator[Hypothesis]:
     """Peer-to-peer or shared memory switched off by a variable while several ranks share a node."""
-    f = log.facts
-    if f.nranks == 1 or (f.ranks and f.nodes and f.nranks == f.nodes):
+    if log.nranks == 1 or (log.ranks and log.nodes and log.nranks == log.nodes):
         return
-    geforce = any("geforce" in g.lower() for g in f.gpus)
-    staged = [t for t in f.transports if t.startswith("SHM")]
-    if f.env.get("NCCL_P2P_DISABLE") == "1" and (staged or not f.transports) and not geforce:
+    geforce = any("geforce" in g.lower() for g in log.gpus)
+    staged = [t for t in log.transports if t.startswith("SHM")]
+    if log.env.get("NCCL_P2P_DISABLE") == "1" and (staged or not log.transports) and not geforce:
         yield Hypothesis(
             "p2p_disabled",
             Confidence.QUIET,
@@ -334,7 +333,7 @@ def switches(log: LogContext) -> Iterator[Hypothesis]:
             shown=("NCCL_P2P_DISABLE set to 1", *staged[:2]),
             fix=Fix("remove the variable; if jobs hang without it, look for ACS and the IOMMU", ("unset NCCL_P2P_DISABLE",)),
         )
-    if f.env.get("NCCL_SHM_DISABLE") == "1" and any(t.startswith("NET") for t in f.transports) and log.many_nodes is False:
+    if log.env.get("NCCL_SHM_DISABLE") == "1" and any(t.startswith("NET") for t in log.transports) and log.many_nodes is False:
         yield Hypothesis(
             "shm_disabled_or_small",
             Confidence.QUIET,
@@ -353,13 +352,13 @@ def _bits(mask: str) -> int:
     )
 
 
-def affinity(log: LogContext) -> Iterator[Hypothesis]:
+def affinity(log: LogFacts) -> Iterator[Hypothesis]:
     """src/graph/topo.cc, ncclTopoGetCpuAffinity: the GPU's CPUs against those that the process may use."""
     fix = Fix(
         "bind each rank to the NUMA node of its GPU",
         ("srun --gpus-per-task=1 --gpu-bind=closest --cpu-bind=cores …", "numactl --cpunodebind=<node> --membind=<node> …"),
     )
-    clash = [(p, g, c) for p in log.facts.ranks for g, c in p.cpu_conflict.items()]
+    clash = [(p, g, c) for p in log.ranks for g, c in p.cpu_conflict.items()]
     if clash:
         p, gpu, (mine, theirs) = clash[0]
         yield Hypothesis(
@@ -371,7 +370,7 @@ def affinity(log: LogContext) -> Iterator[Hypothesis]:
             subject=p.host or None,
         )
     squeezed: dict[tuple[str, str], set[int]] = {}
-    for p in log.facts.ranks:
+    for p in log.ranks:
         for gpu, mask in p.affinity.items():
             if _bits(mask) == 1:
                 squeezed.setdefault((p.host, mask), set()).add(gpu)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.context import Confidence, HintKind, Hypothesis, LogContext
-from netdoctor.nccl.log.facts import SOCKET, NetSource, Via
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
+from netdoctor.nccl.log.facts import SOCKET, LogFacts, NetSource, Via
 
 _DEVICES = Fix(
     "map the RDMA devices and their user-space libraries into the container",
@@ -27,10 +28,9 @@ _GDR = Fix(
 _NETDEV = re.compile(r"(?:\^|=)*(?:eth|en[ospx]|bond|ib\d|ibp|ibs|hsn|em\d|p\d+p)")
 
 
-def plugins(log: LogContext) -> Iterator[Hypothesis]:
+def plugins(log: LogFacts) -> Iterator[Hypothesis]:
     """Network plugins that cannot be loaded or find no device.  src/plugin/net.cc, aws-ofi-nccl src/nccl_ofi_net.cpp."""
-    f = log.facts
-    works = bool(f.net and f.net not in {SOCKET, "IB"} and log.came_up)
+    works = bool(log.net and log.net not in {SOCKET, "IB"} and log.came_up)
     for e in log.above_info("net_not_found")[:1]:
         yield Hypothesis(
             "plugin_mismatch",
@@ -42,7 +42,7 @@ def plugins(log: LogContext) -> Iterator[Hypothesis]:
         yield Hypothesis("env_misuse", Confidence.OPEN, "NCCL_NET names a network that is not there", (e,))
     for e in log.above_info("net_none")[:1]:
         if "initialize any" in e.text:
-            forced = f.env.get("NCCL_NET", "").upper().startswith("IB") or f.no_ib_device
+            forced = log.env.get("NCCL_NET", "").upper().startswith("IB") or log.no_ib_device
             yield Hypothesis(
                 "dev_infiniband_missing",
                 Confidence.STRONG_PLUS if forced else Confidence.OPEN,
@@ -88,21 +88,21 @@ def plugins(log: LogContext) -> Iterator[Hypothesis]:
             load,
             _PLUGIN,
         )
-    elif f.plugin_error and not works and log.many_nodes is not False:
+    elif log.plugin_error and not works and log.many_nodes is not False:
         yield Hypothesis(
             "plugin_mismatch",
             Confidence.LIKELY,
-            f"the network plugin cannot be loaded: {f.plugin_error[:140]}",
-            shown=(f.plugin_error[:200],),
+            f"the network plugin cannot be loaded: {log.plugin_error[:140]}",
+            shown=(log.plugin_error[:200],),
             fix=_PLUGIN,
         )
     old = log.of("plugin_old")
-    if old and not f.plugin and log.many_nodes is not False:
+    if old and not log.plugin and log.many_nodes is not False:
         yield Hypothesis("plugin_mismatch", Confidence.OPEN, "the network plugin is too old for this NCCL", old, _PLUGIN)
     yield from _requests(log)
 
 
-def _requests(log: LogContext) -> Iterator[Hypothesis]:
+def _requests(log: LogFacts) -> Iterator[Hypothesis]:
     for e in log.of("ofi_request")[:1]:
         error = e.data.get("error", e.text).lower()
         if re.search(r"unresponsive|unreachable|handshake|host is down|timed? ?out", error):
@@ -145,45 +145,59 @@ def _requests(log: LogContext) -> Iterator[Hypothesis]:
         )
 
 
+_TUNES_RDMA: Final = ("NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_NET_GDR_LEVEL")
+
+
 @dataclass(frozen=True)
 class _TcpEvidence:
     """What a log whose data went over TCP sockets says about RDMA."""
 
+    log: LogFacts
     hints: tuple[str, ...]  # that RDMA hardware is expected here
     requested: bool  # a hint is a setting, not only a name or a plugin that an image brings along
     slingshot: bool
-    switched_off: bool  # NCCL_IB_DISABLE=1
-    hca: str  # NCCL_IB_HCA
-    no_device: bool  # NET/IB : No device found
-    no_libibverbs: bool
 
     @property
     def expected(self) -> bool:
         return bool(self.hints) or self.slingshot
 
     @property
+    def switched_off(self) -> bool:
+        return self.log.env.get("NCCL_IB_DISABLE") == "1"
+
+    @property
+    def hca(self) -> str:
+        return self.log.env.get("NCCL_IB_HCA", "")
+
+    @property
     def invisible(self) -> bool:
-        return self.no_device or self.no_libibverbs
+        return self.log.no_ib_device or self.log.libibverbs_missing
 
     @property
     def shown(self) -> tuple[str, ...]:
-        library = ("Failed to open libibverbs",) if self.no_libibverbs else ()
-        device = ("NET/IB : No device found",) if self.no_device else ()
+        library = ("Failed to open libibverbs",) if self.log.libibverbs_missing else ()
+        device = ("NET/IB : No device found",) if self.log.no_ib_device else ()
         return ("Using network Socket", *self.hints, *library, *device)
 
 
-def _tcp_evidence(log: LogContext) -> _TcpEvidence:
-    f = log.facts
-    # A plugin that an image brings along says nothing about a job on one node.
-    weak = {HintKind.IPOIB} if log.many_nodes else {HintKind.IPOIB, HintKind.PLUGIN}
+def _tcp_evidence(log: LogFacts) -> _TcpEvidence:
+    asked = {
+        "NCCL_IB_HCA": bool(log.env.get("NCCL_IB_HCA")),
+        "NCCL_IB_DISABLE": log.env.get("NCCL_IB_DISABLE") == "0",
+        "NCCL_NET": log.env.get("NCCL_NET", "").upper().startswith("IB"),
+        **{name: name in log.env for name in _TUNES_RDMA},
+    }
+    variables = [f"{name}={log.env[name]}" for name, holds in asked.items() if holds]
+    low = (log.plugin or "").lower()
+    rdma_plugin = low.startswith("ibext") or "sharp" in low or "rdma plugin" in low
+    names = {a.ifname for a in (*log.bootstraps, *log.socket_interfaces)}
+    ipoib = [f"IPoIB interface {name}" for name in sorted(names) if re.match(r"ib(?:p\d|s\d|\d|b)", name)]
     return _TcpEvidence(
-        hints=tuple(hint.text for hint in log.wants_rdma),
-        requested=any(hint.kind not in weak for hint in log.wants_rdma),
-        slingshot=any(a.ifname.startswith("hsn") for a in (*f.bootstraps, *f.socket_interfaces)),
-        switched_off=f.env.get("NCCL_IB_DISABLE") == "1",
-        hca=f.env.get("NCCL_IB_HCA", ""),
-        no_device=f.no_ib_device,
-        no_libibverbs=f.libibverbs_missing,
+        log,
+        (*variables, *([f"network plugin {log.plugin}"] if rdma_plugin else ()), *ipoib),
+        # A plugin that an image brings along says nothing about a job on one node.
+        requested=bool(variables or (rdma_plugin and log.many_nodes)),
+        slingshot=any(name.startswith("hsn") for name in names),
     )
 
 
@@ -209,7 +223,7 @@ _TCP_REASONS: Final = (
         "NCCL_IB_DISABLE set to 1",
     ),
     _TcpReason(
-        lambda e: e.no_device and _NETDEV.match(e.hca) is not None,
+        lambda e: e.log.no_ib_device and _NETDEV.match(e.hca) is not None,
         "env_misuse",
         Confidence.LIKELY_MINUS,
         "NCCL_IB_HCA={hca} names network interfaces, it wants RDMA devices such as mlx5_0",
@@ -231,7 +245,7 @@ _TCP_REASONS: Final = (
         _DEVICES,
     ),
     _TcpReason(
-        lambda e: e.no_libibverbs or bool(e.hints),
+        lambda e: e.log.libibverbs_missing or bool(e.hints),
         "dev_infiniband_missing",
         Confidence.QUIET_PLUS,
         "the container may lack the RDMA devices or libraries",
@@ -240,15 +254,14 @@ _TCP_REASONS: Final = (
 )
 
 
-def _sockets_between_nodes(log: LogContext) -> bool:
+def _sockets_between_nodes(log: LogFacts) -> bool:
     """Whether data went over TCP and may have left the node: on one node NCCL always names Socket, and nothing crosses it."""
-    f = log.facts
-    if f.net != SOCKET or f.net_inferred is NetSource.ERRORS or log.many_nodes is False or f.nranks == 1:
+    if log.net != SOCKET or log.net_inferred is NetSource.ERRORS or log.many_nodes is False or log.nranks == 1:
         return False
-    return not any(v.transport == "NET" and v.detail != SOCKET for v in f.vias)
+    return not any(v.transport == "NET" and v.detail != SOCKET for v in log.vias)
 
 
-def fallback(log: LogContext) -> Iterator[Hypothesis]:
+def fallback(log: LogFacts) -> Iterator[Hypothesis]:
     """TCP sockets between nodes."""
     if not _sockets_between_nodes(log):
         return
@@ -269,7 +282,7 @@ def _over_tcp(evidence: _TcpEvidence) -> Hypothesis:
     no_hint = "the log does not show whether these nodes have an RDMA network; without one, TCP is what they have"
     return Hypothesis(
         "transport_fallback_tcp",
-        Confidence.OPEN_PLUS if evidence.expected or evidence.no_libibverbs else Confidence.OPEN_MINUS,
+        Confidence.OPEN_PLUS if evidence.expected or evidence.log.libibverbs_missing else Confidence.OPEN_MINUS,
         "data between the nodes goes over TCP sockets" + (", though RDMA is asked for" if evidence.requested else ""),
         shown=evidence.shown,
         fix=Fix("remove NCCL_IB_DISABLE", ("unset NCCL_IB_DISABLE",)) if evidence.switched_off else _DEVICES,
@@ -283,13 +296,13 @@ _NO_GDR_DEVICE = re.compile(r"hfi1|opa|qib|i40iw|irdma")
 _GB10_DEVICES = frozenset({"rocep1s0f0", "rocep1s0f1", "roceP2p1s0f0", "roceP2p1s0f1"})
 
 
-def _gb10(log: LogContext) -> bool:
+def _gb10(log: LogFacts) -> bool:
     """NVIDIA GB10 (DGX Spark): its ConnectX ports have these names, and the platform has no GPUDirect RDMA by design."""
-    names = {d.name for d in log.facts.devices} | {n.rpartition("/")[2] for n in log.facts.gdr_hca}
-    hosts = " ".join(log.facts.hosts).lower()
+    names = {d.name for d in log.devices} | {n.rpartition("/")[2] for n in log.gdr_hca}
+    hosts = " ".join(log.hosts).lower()
     return (
         bool(names and names <= _GB10_DEVICES and any(n.startswith("roceP2") for n in names))
-        or any("GB10" in g for g in log.facts.gpus)
+        or any("GB10" in g for g in log.gpus)
         or (bool(names & _GB10_DEVICES) and "spark" in hosts)
     )
 
@@ -307,18 +320,17 @@ def _off(vias: tuple[Via, ...]) -> list[Via]:
     return [v for v in ib if not v.gdrdma]
 
 
-def gpudirect(log: LogContext) -> Iterator[Hypothesis]:
+def gpudirect(log: LogFacts) -> Iterator[Hypothesis]:
     """GPUDirect RDMA is not in use on RDMA connections between nodes."""
-    f = log.facts
-    if log.many_nodes is False or f.net != "IB":
+    if log.many_nodes is False or log.net != "IB":
         return
-    names = {d.name for d in f.devices} | {n.rpartition("/")[2] for n in f.gdr_hca}
-    if _gb10(log) or (names and all(_NO_GDR_DEVICE.match(n) for n in names)) or any("geforce" in g.lower() for g in f.gpus):
+    names = {d.name for d in log.devices} | {n.rpartition("/")[2] for n in log.gdr_hca}
+    if _gb10(log) or (names and all(_NO_GDR_DEVICE.match(n) for n in names)) or any("geforce" in g.lower() for g in log.gpus):
         return
-    off = _off(f.vias)
-    on = [v for v in f.vias if v.gdrdma]
-    refused = sorted(n for n, enabled in f.gdr_hca.items() if not enabled)
-    if not off and (on or not refused or len(refused) < len(f.gdr_hca)):
+    off = _off(log.vias)
+    on = [v for v in log.vias if v.gdrdma]
+    refused = sorted(n for n, enabled in log.gdr_hca.items() if not enabled)
+    if not off and (on or not refused or len(refused) < len(log.gdr_hca)):
         return
     if off and not refused and not names:
         return  # which adapter this is, the log does not say
@@ -343,14 +355,15 @@ def gpudirect(log: LogContext) -> Iterator[Hypothesis]:
     shown = tuple(f"GPU Direct RDMA Disabled for HCA {n}" for n in refused[:4]) or tuple(
         f"{v.src} -> {v.dst} via NET/{v.detail}/{v.device}" for v in off[:3]
     )
-    old = f.gdr_reason == "hca" and (2, 4) <= tuple(int(x) for x in (f.nccl_version or "9.9").split(".")[:2]) <= (2, 22)
-    level = f.env.get("NCCL_NET_GDR_LEVEL", "")
+    version = parse(log.nccl_version or "")
+    old = log.gdr_reason == "hca" and version is not None and (2, 4) <= version[:2] <= (2, 22)
+    level = log.env.get("NCCL_NET_GDR_LEVEL", "")
     if level in {"LOC", "0"}:
         text, fix = (
             f"GPUDirect RDMA is switched off by NCCL_NET_GDR_LEVEL={level}",
             Fix("remove it", ("unset NCCL_NET_GDR_LEVEL",)),
         )
-    elif f.gdr_reason == "topology":
+    elif log.gdr_reason == "topology":
         text, fix = (
             "GPUDirect RDMA is off because GPU and NIC are too far apart",
             Fix("let each rank use the NIC under its GPU's PCIe switch", ("nvidia-smi topo -m",)),

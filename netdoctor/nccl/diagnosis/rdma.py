@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.context import Confidence, Hypothesis, LogContext, killed_from_outside
-from netdoctor.nccl.log.facts import Event
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
+from netdoctor.nccl.log.facts import Event, LogFacts
 
 _GID = Fix(
     "let NCCL pick the GID (2.21.5 and later): remove NCCL_IB_GID_INDEX, or set the index of the RoCE v2 IPv4 GID on each node",
@@ -32,7 +32,7 @@ _LINK = Fix(
 )
 
 
-def register(log: LogContext) -> Iterator[Hypothesis]:
+def register(log: LogFacts) -> Iterator[Hypothesis]:
     """Registration fails: ENOMEM is the locked-memory limit, or GPU memory that cannot be pinned at all."""
     events = log.above_info("register")
     if not events:
@@ -99,10 +99,10 @@ _WEAKER = {
 }
 
 
-def modify_qp(log: LogContext) -> Iterator[Hypothesis]:
+def modify_qp(log: LogFacts) -> Iterator[Hypothesis]:
     """ibv_modify_qp INIT -> RTR is where the GIDs of both ends meet."""
     for e in log.of("modify_qp"):
-        recovered = e.data.get("level") == "INFO" and log.facts.comms_complete
+        recovered = e.data.get("level") == "INFO" and log.comms_complete
         for h in _unconnected(log, e):
             yield replace(h, confidence=_WEAKER[h.confidence]) if recovered else h
     for e in log.of("address_handle")[:1]:
@@ -116,7 +116,7 @@ def modify_qp(log: LogContext) -> Iterator[Hypothesis]:
         )
 
 
-def _unconnected(log: LogContext, e: Event) -> Iterator[Hypothesis]:
+def _unconnected(log: LogFacts, e: Event) -> Iterator[Hypothesis]:
     d = e.data
     number, reason = d.get("no") or d.get("errno", ""), d.get("errno", "").lower()
     at = f" (index {d['index']})" if d.get("index") else ""
@@ -145,7 +145,7 @@ def _unconnected(log: LogContext, e: Event) -> Iterator[Hypothesis]:
         yield Hypothesis("ib_timeout", Confidence.STRONG if ib_only else Confidence.LIKELY_MINUS, text, (e,), _LINK)
 
 
-def completion(log: LogContext) -> Iterator[Hypothesis]:
+def completion(log: LogFacts) -> Iterator[Hypothesis]:
     """A work request ended with an error; status 5 (flushed) only follows another error."""
     by_status: dict[str, list[Event]] = {}
     for e in log.of("completion"):
@@ -182,7 +182,7 @@ def completion(log: LogContext) -> Iterator[Hypothesis]:
         )
 
 
-def _local_protection(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
+def _local_protection(log: LogFacts, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
     """Status 4."""
     if not events:
         return
@@ -191,7 +191,7 @@ def _local_protection(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hy
     yield Hypothesis(
         "acs_iommu",
         Confidence.LIKELY_MINUS,
-        f"{text}: {gpu_memory if log.facts.gdrdma else 'a broken memory mapping'}",
+        f"{text}: {gpu_memory if log.gdrdma else 'a broken memory mapping'}",
         events,
         severity=Severity.CRITICAL,
         notes=("not a timeout: link and GID are not it; one node that always fails points at its HCA",),
@@ -200,14 +200,13 @@ def _local_protection(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hy
     yield Hypothesis("other", Confidence.OPEN, f"{text}: a faulty HCA, if it is always the same node", events)
 
 
-def _retries(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
+def _retries(log: LogFacts, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
     """Status 12: no answer within the retries.  Link, path, or a peer that is gone; the counters do not tell which."""
     if not events:
         return
-    f = log.facts
     peers = sorted({e.data["peer"] for e in events if e.data.get("peer")})
     hcas = sorted({e.data["hca"] for e in events if e.data.get("hca")})
-    gone = log.broken_locally or any(killed_from_outside(e) for e in log.of("died"))
+    gone = log.broken_locally or any(e.killed_from_outside for e in log.of("died"))
     link = [e for e in log.of("async_event") if _port(e)]
     text = (
         "RDMA requests got no answer (status 12)"
@@ -233,9 +232,9 @@ def _retries(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hypothesis]
     gids = [g for e in events for g in (e.data.get("local", ""), e.data.get("remote", "")) if g]
     local_gid = any(g.lower().startswith("fe80") for g in gids)
     # NCCL's default GID index is 0 up to 2.20.5, a link-local or RoCE v1 GID (src/transport/net_ib.cc); automatic from 2.21.5.
-    version = parse(f.nccl_version or "")
-    default_gid = log.roce and version is not None and version < (2, 21, 5) and "NCCL_IB_GID_INDEX" not in f.env
-    if (log.roce and local_gid) or (default_gid and "INFO" in f.levels and not gone):
+    version = parse(log.nccl_version or "")
+    default_gid = log.roce and version is not None and version < (2, 21, 5) and "NCCL_IB_GID_INDEX" not in log.env
+    if (log.roce and local_gid) or (default_gid and "INFO" in log.levels and not gone):
         yield Hypothesis("roce_gid", misrouted, "the GID in use is link-local or RoCE v1, which is not routed", events, _GID)
     elif log.roce or any("ffff" in g for g in gids):
         yield Hypothesis(
@@ -250,7 +249,7 @@ def _port(e: Event) -> bool:
     return bool(re.search(r"port err|port down|port_err|link down", e.data.get("event", "").lower()))
 
 
-def async_event(log: LogContext) -> Iterator[Hypothesis]:
+def async_event(log: LogFacts) -> Iterator[Hypothesis]:
     """Events of the device: src/transport/net_ib/common.cc, ibv_event_type_str of libibverbs."""
     failing = bool(log.above_info("completion", "modify_qp", "generic", "peer_closed"))
     for e in log.of("async_event"):
@@ -290,11 +289,11 @@ def async_event(log: LogContext) -> Iterator[Hypothesis]:
             yield Hypothesis("ib_timeout", Confidence.EFFECT, f"a queue pair of {dev} broke: {text[:60]}", (e,))
 
 
-def devices(log: LogContext) -> Iterator[Hypothesis]:
+def devices(log: LogFacts) -> Iterator[Hypothesis]:
     """RDMA devices that are listed and cannot be opened.  Virtual functions of other containers fail as well, which does no
     harm where a device of one's own opens."""
     events = log.of("open_device")
-    if events and not log.facts.devices and (log.facts.net or "") != "IB":
+    if events and not log.devices and (log.net or "") != "IB":
         names = ", ".join(sorted({e.data["dev"] for e in events if e.data.get("dev")})[:4])
         yield Hypothesis(
             "dev_infiniband_missing",
@@ -319,7 +318,7 @@ def devices(log: LogContext) -> Iterator[Hypothesis]:
                 Fix("install the rdma-core (or vendor driver libraries) of the host in the image"),
             )
             yield Hypothesis("dev_infiniband_missing", Confidence.OPEN_MINUS, "no RDMA device is usable here", (e,))
-        elif not log.facts.devices and not e.data.get("driver"):
+        elif not log.devices and not e.data.get("driver"):
             yield Hypothesis(
                 "dev_infiniband_missing",
                 Confidence.LIKELY,
@@ -329,7 +328,7 @@ def devices(log: LogContext) -> Iterator[Hypothesis]:
             )
 
 
-def mixed(log: LogContext) -> Iterator[Hypothesis]:
+def mixed(log: LogFacts) -> Iterator[Hypothesis]:
     """InfiniBand and RoCE ports in one list, and topology files that name other devices."""
     hca = Fix("list the ports of one fabric only", ("export NCCL_IB_HCA==mlx5_0,mlx5_2   # '=' makes the names exact",))
     layers = log.link_layers

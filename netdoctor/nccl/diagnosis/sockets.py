@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.context import (
-    BRIDGED,
-    Confidence,
-    Hypothesis,
-    LogContext,
-    is_ipv6,
-    link_local,
-    local_interface,
-    loopback,
-    unreachable_by_design,
-)
-from netdoctor.nccl.log.facts import Event
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
+from netdoctor.nccl.interface_names import INSIDE_NAMES
+from netdoctor.nccl.log.facts import Event, LogFacts
 
 _IFNAME = Fix(
     "name the interface that reaches the other nodes, with a prefix that fits every node",
@@ -35,13 +27,42 @@ _PORTS = Fix(
     ("echo 'net.ipv4.ip_local_port_range = 20000 65535' > /etc/sysctl.d/90-netdoctor.conf",),
 )
 
+_LOOPBACK: Final = re.compile(r"127\.|::1$|localhost")
+_LINK_LOCAL: Final = re.compile(r"fe80:|169\.254\.")
+# The addresses that Docker's and libvirt's default bridges have on every host.
+_BRIDGE: Final = re.compile(r"172\.1[7-9]\.0\.1$|172\.2\d\.0\.1$|192\.168\.122\.1$")
+# Docker's and Podman's default pools: container addresses behind a host's own bridge.
+_BRIDGED: Final = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.|10\.88\.")
 
-def no_interface(log: LogContext) -> Iterator[Hypothesis]:
+
+def local_interface(name: str) -> bool:
+    """Whether an interface carries traffic within its host only, by the names of Docker, libvirt, CNI plugins and VPNs."""
+    return name == "lo" or name.startswith(INSIDE_NAMES)
+
+
+def loopback(address: str) -> bool:
+    return bool(_LOOPBACK.match(address))
+
+
+def link_local(address: str) -> bool:
+    return bool(_LINK_LOCAL.match(address))
+
+
+def unreachable_by_design(address: str) -> bool:
+    """Loopback, link-local, or the address of a bridge that every host has."""
+    return loopback(address) or link_local(address) or bool(_BRIDGE.match(address))
+
+
+def is_ipv6(address: str) -> bool:
+    return address.count(":") >= 2
+
+
+def no_interface(log: LogFacts) -> Iterator[Hypothesis]:
     """No interface matches: NCCL finds or fails where the user named one (src/misc/socket.cc, ncclFindInterfaces)."""
     events = log.of("no_interface")
     if not events:
         return
-    name = log.facts.env.get("NCCL_SOCKET_IFNAME")
+    name = log.env.get("NCCL_SOCKET_IFNAME")
     yield Hypothesis(
         "socket_ifname",
         Confidence.CERTAIN,
@@ -56,13 +77,13 @@ def no_interface(log: LogContext) -> Iterator[Hypothesis]:
     )
 
 
-def address_family(log: LogContext) -> Iterator[Hypothesis]:
+def address_family(log: LogFacts) -> Iterator[Hypothesis]:
     """An address of no known family: another version or plugin wrote it, or the kernel lacks the family."""
     for e in log.of("address_family")[:1]:
         if "family" in e.data:
-            if "NCCL_SOCKET_IFNAME" in log.facts.env and not log.facts.bootstraps:
+            if "NCCL_SOCKET_IFNAME" in log.env and not log.bootstraps:
                 # 2.27 goes on with an empty address where the named interface is not there (src/misc/socket.cc)
-                name = log.facts.env["NCCL_SOCKET_IFNAME"]
+                name = log.env["NCCL_SOCKET_IFNAME"]
                 yield Hypothesis(
                     "socket_ifname",
                     Confidence.STRONG,
@@ -70,11 +91,9 @@ def address_family(log: LogContext) -> Iterator[Hypothesis]:
                     (e,),
                     _IFNAME,
                 )
-            broken = log.of("plugin_old", "plugin_load", "ofi_init") or log.facts.plugin_error
+            broken = log.of("plugin_old", "plugin_load", "ofi_init") or log.plugin_error
             first, second = (
-                ("plugin_mismatch", "version_mismatch")
-                if broken or log.facts.plugin
-                else ("version_mismatch", "plugin_mismatch")
+                ("plugin_mismatch", "version_mismatch") if broken or log.plugin else ("version_mismatch", "plugin_mismatch")
             )
             text = "a peer sent an address of no known family: the ranks do not speak the same handshake"
             yield Hypothesis(first, Confidence.LIKELY, text, (e,))
@@ -85,7 +104,7 @@ def address_family(log: LogContext) -> Iterator[Hypothesis]:
             )
 
 
-def bind(log: LogContext) -> Iterator[Hypothesis]:
+def bind(log: LogFacts) -> Iterator[Hypothesis]:
     """bind() of a listener; NCCL binds port 0, so an address in use means that no ephemeral port is free."""
     for e in log.of("bind"):
         reason = e.data.get("errno", "").lower()
@@ -237,11 +256,10 @@ _BY_ERRNO: Final[dict[int, Callable[[_FailedConnect], Iterator[Hypothesis]]]] = 
 }
 
 
-def connect(log: LogContext) -> Iterator[Hypothesis]:
+def connect(log: LogFacts) -> Iterator[Hypothesis]:
     """connect() to a peer fails: who is wrong depends on the errno and on whose address it is."""
     events = log.of("connect", "connect_gave_up")
-    f = log.facts
-    if not log.above_info("connect", "connect_gave_up") and f.comms_complete and f.comms_complete >= f.comms_started:
+    if not log.above_info("connect", "connect_gave_up") and log.comms_complete and log.comms_complete >= log.comms_started:
         return  # retried, then it worked
     if not events:
         return
@@ -254,24 +272,24 @@ def connect(log: LogContext) -> Iterator[Hypothesis]:
         peers=tuple(e.data["peer"] for e in events if e.data.get("peer")),
         errnos=frozenset(number for words, number in _STRERROR.items() if words in text),
         echo=log.broken_locally or stale is not None,
-        several_interfaces=len({a.ifname for a in f.socket_interfaces}) > 1,
+        several_interfaces=len({a.ifname for a in log.socket_interfaces}) > 1,
     )
     unreachable = next((p for p in failed.peers if unreachable_by_design(p)), None)
     if unreachable and not (loopback(unreachable) and log.many_nodes is False):
         text = f"a rank advertises {unreachable}, which other nodes cannot reach"
         yield Hypothesis("socket_ifname", Confidence.STRONG, text, events, _IFNAME)
         return
-    local = next((a for a in f.bootstraps if local_interface(a.ifname)), None)
+    local = next((a for a in log.bootstraps if local_interface(a.ifname)), None)
     if local and log.many_nodes is not False:
         text = f"NCCL listens on {local.ifname} ({local.address}), which is local to its host"
         yield failed.because("socket_ifname", Confidence.LIKELY_PLUS, text, _IFNAME)
     yield from next((rule for number, rule in _BY_ERRNO.items() if number in failed.errnos), _timed_out)(failed)
 
 
-def _stale_id(log: LogContext, events: tuple[Event, ...]) -> Hypothesis | None:
+def _stale_id(log: LogFacts, events: tuple[Event, ...]) -> Hypothesis | None:
     """Ranks of one communicator that start with different ids: one of them read the id of an earlier communicator."""
     ids: dict[int, dict[str, int]] = {}
-    for p in log.facts.ranks:
+    for p in log.ranks:
         for identity in p.comm_ids:
             ids.setdefault(p.nranks or 0, {}).setdefault(identity, 0)
             ids[p.nranks or 0][identity] += 1
@@ -290,23 +308,22 @@ def _stale_id(log: LogContext, events: tuple[Event, ...]) -> Hypothesis | None:
     return None
 
 
-def chosen_interface(log: LogContext) -> Iterator[Hypothesis]:
+def chosen_interface(log: LogFacts) -> Iterator[Hypothesis]:
     """The interface that bootstrap took cannot reach another node."""
-    f = log.facts
-    if log.many_nodes is False or f.nranks == 1 or (f.comms_complete and not log.above_info("connect")):
+    if log.many_nodes is False or log.nranks == 1 or (log.comms_complete and not log.above_info("connect")):
         return
     by_address: dict[str, set[str]] = {}
-    for a in f.bootstraps:
+    for a in log.bootstraps:
         by_address.setdefault(a.address, set()).add(a.host)
     # Containers of one node that share its network have one address too: only addresses that hosts give out themselves count.
-    shared = next((a for a, h in by_address.items() if len(h) > 1 and (unreachable_by_design(a) or BRIDGED.match(a))), None)
+    shared = next((a for a, h in by_address.items() if len(h) > 1 and (unreachable_by_design(a) or _BRIDGED.match(a))), None)
     if shared:
         text = f"{len(by_address[shared])} hosts bootstrap on the same address {shared}"
         yield Hypothesis("socket_ifname", Confidence.STRONG, text, fix=_IFNAME, shown=(f"Bootstrap: Using …:{shared}",))
         return
-    if not log.many_nodes and (f.vias or f.channels):
+    if not log.many_nodes and (log.vias or log.channels):
         return  # connections were made
-    for a in f.bootstraps:
+    for a in log.bootstraps:
         if local_interface(a.ifname) or loopback(a.address) or (link_local(a.address) and log.many_nodes):
             yield Hypothesis(
                 "socket_ifname",
@@ -319,7 +336,7 @@ def chosen_interface(log: LogContext) -> Iterator[Hypothesis]:
             return
 
 
-def store(log: LogContext) -> Iterator[Hypothesis]:
+def store(log: LogFacts) -> Iterator[Hypothesis]:
     """torch's TCPStore: the rendezvous itself does not come about (torch/csrc/distributed/c10d/TCPStore.cpp, socket.cpp)."""
     events = log.of("store")
     if not events:
@@ -338,7 +355,7 @@ def store(log: LogContext) -> Iterator[Hypothesis]:
     )
 
 
-def rank_twice(log: LogContext) -> Iterator[Hypothesis]:
+def rank_twice(log: LogFacts) -> Iterator[Hypothesis]:
     """src/bootstrap.cc: two processes of one job came with one rank number."""
     events = log.of("rank_twice")
     if events:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.context import Confidence, Hypothesis, LogContext
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
+from netdoctor.nccl.log.facts import LogFacts
 
 _VERSION = Fix(
     "use one NCCL on all nodes: the one that the framework's wheel pins",
@@ -23,7 +24,7 @@ _GLOO = Fix(
 )
 
 
-def versions(log: LogContext) -> Iterator[Hypothesis]:
+def versions(log: LogFacts) -> Iterator[Hypothesis]:
     """Refused from 2.23.4 (src/init.cc); before that ranks hang or misread each other's messages."""
     events = log.of("version")
     if events:
@@ -46,7 +47,7 @@ def versions(log: LogContext) -> Iterator[Hypothesis]:
             garbled,
             _VERSION,
         )
-    apart = {p.nccl_version for p in log.facts.ranks if p.nccl_version}
+    apart = {p.nccl_version for p in log.ranks if p.nccl_version}
     if len(apart) > 1 and _one_job(log):
         yield Hypothesis(
             "version_mismatch",
@@ -57,21 +58,21 @@ def versions(log: LogContext) -> Iterator[Hypothesis]:
         )
 
 
-def _one_job(log: LogContext) -> bool:
+def _one_job(log: LogFacts) -> bool:
     """Processes of different versions in one communicator: its id is on both."""
     versions: dict[str, set[str]] = {}
-    for p in log.facts.ranks:
+    for p in log.ranks:
         for identity in p.comm_ids if p.nccl_version else ():
             versions.setdefault(identity, set()).add(p.nccl_version or "")
     return any(len(v) > 1 for v in versions.values())
 
 
-def variables(log: LogContext) -> Iterator[Hypothesis]:
+def variables(log: LogFacts) -> Iterator[Hypothesis]:
     """Variables that NCCL refuses or takes for something else."""
     for e in log.of("variable"):
         d, low = e.data, e.text.lower()
         if "xml" in low:
-            if any("NCCL_TOPO_FILE" in p.plugin_env for p in log.facts.ranks) or d.get("level") == "INFO":
+            if any("NCCL_TOPO_FILE" in p.plugin_env for p in log.ranks) or d.get("level") == "INFO":
                 continue
             yield Hypothesis(
                 "env_misuse",
@@ -97,7 +98,7 @@ def variables(log: LogContext) -> Iterator[Hypothesis]:
                 severity=Severity.WARNING,
             )
         elif "algorithm/protocol" in low or "unrecognized" in low:
-            named = [f"{n}={log.facts.env[n]}" for n in ("NCCL_ALGO", "NCCL_PROTO") if n in log.facts.env]
+            named = [f"{n}={log.env[n]}" for n in ("NCCL_ALGO", "NCCL_PROTO") if n in log.env]
             yield Hypothesis(
                 "env_misuse",
                 Confidence.STRONG_PLUS,
@@ -111,11 +112,11 @@ def variables(log: LogContext) -> Iterator[Hypothesis]:
             )
 
 
-def disagreement(log: LogContext) -> Iterator[Hypothesis]:
+def disagreement(log: LogFacts) -> Iterator[Hypothesis]:
     """Ranks that send what others do not expect."""
     sizes = log.of("sizes_differ")
     if sizes:
-        differs = log.facts.env_differs
+        differs = log.env_differs
         note = tuple(f"{n}: {', '.join(v)}" for n, v in list(differs.items())[:4])
         yield Hypothesis(
             "env_misuse",
@@ -144,7 +145,7 @@ def disagreement(log: LogContext) -> Iterator[Hypothesis]:
 _IP = re.compile(r"\[?\d{1,3}(?:\.\d{1,3}){3}\]?$")
 
 
-def gloo(log: LogContext) -> Iterator[Hypothesis]:
+def gloo(log: LogFacts) -> Iterator[Hypothesis]:
     """Gloo's own connections: gloo/transport/tcp/device.cc, pair.cc.  A peer that went away is not Gloo's fault."""
     for e in log.of("gloo_address")[:1]:
         name = e.data.get("name", "")

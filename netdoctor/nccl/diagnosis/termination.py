@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.context import Confidence, Hypothesis, LogContext, author, killed_from_outside
-from netdoctor.nccl.log.facts import Event
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, author
+from netdoctor.nccl.log.facts import Event, LogFacts
 
 _FIRST = Fix("read the log of the first rank that failed, from its end backwards; the network is not it")
 
 
-def deaths(log: LogContext) -> Iterator[Hypothesis]:
+def deaths(log: LogFacts) -> Iterator[Hypothesis]:
     """A process that ended by itself.  SIGABRT is how torch's watchdog ends a rank, so it is an effect."""
     for e in log.of("elastic")[:1]:
         rank, code = e.data.get("rank"), e.data.get("code", "?")
@@ -24,7 +24,7 @@ def deaths(log: LogContext) -> Iterator[Hypothesis]:
             subject=f"rank {rank}" if rank else None,
         )
     died = log.of("died")
-    killed = tuple(e for e in died if killed_from_outside(e))
+    killed = tuple(e for e in died if e.killed_from_outside)
     if killed:
         text = (
             "a process was killed: out of memory"
@@ -67,9 +67,9 @@ def _first(died: tuple[Event, ...]) -> Event:
     return min(calm or died, key=lambda e: (e.at or "~", e.line))
 
 
-def victims(log: LogContext) -> Iterator[Hypothesis]:
+def victims(log: LogFacts) -> Iterator[Hypothesis]:
     """Lines that only say that a peer is gone."""
-    if log.facts.busbw is not None and not log.of("generic"):
+    if log.busbw is not None and not log.of("generic"):
         return  # the test ran to its end; ranks that leave at different moments say so
     closed = log.above_info("peer_closed")
     echo = log.above_info("secondary")
@@ -95,7 +95,7 @@ def victims(log: LogContext) -> Iterator[Hypothesis]:
         )
 
 
-def waiting(log: LogContext) -> Iterator[Hypothesis]:
+def waiting(log: LogFacts) -> Iterator[Hypothesis]:
     """Watchdogs: a collective did not end.  The rank with the lowest sequence number, or without a report, is behind."""
     events = log.of("watchdog")
     if events:
@@ -133,7 +133,7 @@ def waiting(log: LogContext) -> Iterator[Hypothesis]:
         )
 
 
-def _behind(log: LogContext, events: tuple[Event, ...]) -> str:
+def _behind(log: LogFacts, events: tuple[Event, ...]) -> str:
     seqs = {
         e.data.get("rank") or str(e.rank): int(e.data["seq"])
         for e in events
@@ -143,7 +143,7 @@ def _behind(log: LogContext, events: tuple[Event, ...]) -> str:
         low = min(seqs.values())
         slow = sorted((r for r, q in seqs.items() if q == low), key=int)
         return f"rank {', '.join(slow[:4])} is behind (sequence number {low})"
-    nranks = log.facts.nranks
+    nranks = log.nranks
     if nranks and 1 < len(seqs) < nranks <= 4096:
         silent = sorted(set(range(nranks)) - {int(r) for r in seqs})
         if len(silent) <= 4:

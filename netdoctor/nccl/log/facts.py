@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -79,6 +80,16 @@ class Event:
     @property
     def where(self) -> str:
         return f"{self.file}:{self.line}"
+
+    @property
+    def killed_from_outside(self) -> bool:
+        """A death that NCCL did not cause: SIGKILL, the OOM killer, a scheduler's out-of-memory."""
+        return (
+            self.data.get("signal") in {"9", "SIGKILL"}
+            or self.data.get("how") in {"Killed", "Out Of Memory"}
+            or "oom" in self.text.lower()
+            or "Killed process" in self.text
+        )
 
 
 @dataclass(frozen=True)
@@ -163,6 +174,54 @@ class LogFacts:
     nccl_lines: int = 0
     bytes_read: int = 0
 
+    @cached_property
+    def _by_kind(self) -> dict[str, list[Event]]:
+        out: dict[str, list[Event]] = {}
+        for e in self.events:
+            out.setdefault(e.kind, []).append(e)
+        return out
+
     def of(self, *kinds: str) -> tuple[Event, ...]:
-        """The events of these kinds, in the order of the log."""
-        return tuple(e for e in self.events if e.kind in kinds)
+        """The events of these kinds."""
+        return tuple(e for k in kinds for e in self._by_kind.get(k, ()))
+
+    def above_info(self, *kinds: str) -> tuple[Event, ...]:
+        """Events of these kinds but those that NCCL printed as INFO, after which it goes on."""
+        return tuple(e for e in self.of(*kinds) if e.data.get("level") != "INFO")
+
+    @cached_property
+    def many_nodes(self) -> bool | None:
+        """Whether the job spans nodes; None where the log does not tell."""
+        if self.nodes is not None:
+            return self.nodes > 1
+        if len(self.hosts) > 1:
+            return True
+        crosses = any(v.transport == "NET" for v in self.vias)
+        if crosses and "1" not in {self.env.get("NCCL_P2P_DISABLE"), self.env.get("NCCL_SHM_DISABLE")}:
+            return True
+        ranks = {r for p in self.ranks for r in p.ranks}
+        devices = {d for p in self.ranks for d in p.devs}  # of one host, here
+        return False if self.nranks and max(len(ranks), len(devices)) >= self.nranks else None
+
+    @property
+    def came_up(self) -> bool:
+        """Whether at least one communicator was set up."""
+        return self.comms_complete > 0 or self.rings > 0 or bool(self.vias)
+
+    @property
+    def link_layers(self) -> set[str]:
+        return {d.link.split("/")[0] for d in self.devices}
+
+    @property
+    def roce(self) -> bool:
+        """RoCE is in use: by the device list, or by device names that only RoCE ports have."""
+        return "RoCE" in self.link_layers or any(
+            e.data.get("dev", "").startswith(("roce", "rxe", "bnxt", "ionic")) or e.data.get("hca", "").startswith("roce")
+            for e in self.events
+        )
+
+    @cached_property
+    def broken_locally(self) -> bool:
+        """Whether a rank failed by itself: network errors of other ranks may then be its consequence."""
+        alone = self.above_info("cuda", "shm_full", "oom", "duplicate_gpu", "nvls_bind", "driver")
+        return bool(alone) or any(e.killed_from_outside for e in self.of("died"))
