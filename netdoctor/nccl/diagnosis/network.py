@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, means
 from netdoctor.nccl.log.facts import SOCKET, LogFacts, NetSource, Via
 
 _DEVICES = Fix(
@@ -25,124 +25,102 @@ _GDR = Fix(
     ("modprobe nvidia_peermem", "modinfo -F license nvidia"),
     ("echo nvidia_peermem > /etc/modules-load.d/nvidia_peermem.conf",),
 )
+_EFA = Fix("see that the peer is alive; then let the security group pass all traffic within itself, both ways")
 _NETDEV = re.compile(r"(?:\^|=)*(?:eth|en[ospx]|bond|ib\d|ibp|ibs|hsn|em\d|p\d+p)")
+
+
+_NOT_FOUND: Final = means(
+    "net_not_found",
+    Hypothesis("plugin_mismatch", Confidence.CERTAIN, "NCCL_NET asks for {name}, which no plugin offers", fix=_PLUGIN),
+    Hypothesis("env_misuse", Confidence.OPEN, "NCCL_NET names a network that is not there"),
+    info=False,
+    first=True,
+)
+
+
+def none_initialised(log: LogFacts) -> Iterator[Hypothesis]:
+    """src/plugin/net.cc: no network is left; src/transport.cc: no transport between two ranks."""
+    for e in log.above_info("net_none")[:1]:
+        if "initialize any" in e.text:
+            forced = log.env.get("NCCL_NET", "").upper().startswith("IB") or log.no_ib_device
+            device, plugin = Confidence.OPEN, Confidence.STRONG
+            if forced:
+                device, plugin = Confidence.STRONG_PLUS, Confidence.LIKELY
+            text = "no network could be initialised: the one that is asked for finds no device here"
+            yield Hypothesis("dev_infiniband_missing", device, text, (e,), _DEVICES)
+            yield Hypothesis("plugin_mismatch", plugin, "no network plugin could be initialised", (e,), _PLUGIN)
+        elif not log.above_info("ofi_init", "plugin_load"):
+            yield Hypothesis("plugin_mismatch", Confidence.QUIET_PLUS, "two ranks have no transport in common", (e,))
 
 
 def plugins(log: LogFacts) -> Iterator[Hypothesis]:
     """Network plugins that cannot be loaded or find no device.  src/plugin/net.cc, aws-ofi-nccl src/nccl_ofi_net.cpp."""
-    works = bool(log.net and log.net not in {SOCKET, "IB"} and log.came_up)
-    for e in log.above_info("net_not_found")[:1]:
-        yield Hypothesis(
-            "plugin_mismatch",
-            Confidence.CERTAIN,
-            f"NCCL_NET asks for {e.data.get('name', 'a network')}, which no plugin offers",
-            (e,),
-            _PLUGIN,
-        )
-        yield Hypothesis("env_misuse", Confidence.OPEN, "NCCL_NET names a network that is not there", (e,))
-    for e in log.above_info("net_none")[:1]:
-        if "initialize any" in e.text:
-            forced = log.env.get("NCCL_NET", "").upper().startswith("IB") or log.no_ib_device
-            yield Hypothesis(
-                "dev_infiniband_missing",
-                Confidence.STRONG_PLUS if forced else Confidence.OPEN,
-                "no network could be initialised: the one that is asked for finds no device here",
-                (e,),
-                _DEVICES,
-            )
-            yield Hypothesis(
-                "plugin_mismatch",
-                Confidence.LIKELY if forced else Confidence.STRONG,
-                "no network plugin could be initialised",
-                (e,),
-                _PLUGIN,
-            )
-        elif not log.above_info("ofi_init", "plugin_load"):
-            yield Hypothesis("plugin_mismatch", Confidence.QUIET_PLUS, "two ranks have no transport in common", (e,))
+    alone = log.many_nodes is False
+    old = log.of("plugin_old")
+    if not (log.net and log.net not in {SOCKET, "IB"} and log.came_up):  # no plugin works
+        yield from _uninitialised(log, alone)
+        load = log.of("plugin_load")
+        if load:
+            text = f"a plugin's library cannot be loaded: {load[0].data['why'][:140]}"
+            yield Hypothesis("plugin_mismatch", Confidence.STRONG, text, load, _PLUGIN)
+        elif log.plugin_error and not alone:
+            text = f"the network plugin cannot be loaded: {log.plugin_error[:140]}"
+            yield Hypothesis("plugin_mismatch", Confidence.LIKELY, text, shown=(log.plugin_error[:200],), fix=_PLUGIN)
+    if old and not log.plugin and not alone:
+        yield Hypothesis("plugin_mismatch", Confidence.OPEN, "the network plugin is too old for this NCCL", old, _PLUGIN)
+
+
+def _uninitialised(log: LogFacts, alone: bool) -> Iterator[Hypothesis]:
     init = log.above_info("ofi_init")
-    if init and not works:
-        alone = log.many_nodes is False
-        text = (
-            "libfabric has no usable EFA device here"
-            if re.search(r"efa|provider", " ".join(e.text for e in init), re.IGNORECASE)
-            else "the libfabric plugin could not be initialised"
-        )
-        yield Hypothesis(
-            "plugin_mismatch",
-            Confidence.LIKELY if alone else Confidence.STRONG,
-            text,
-            init,
-            _PLUGIN,
-            severity=Severity.WARNING if alone else None,
-        )
     warned = tuple(e for e in log.of("ofi_any") if e.data.get("level") == "WARN")
-    if warned and not init and not works and log.of("generic", "peer_closed"):
+    if init:
+        no_device = any(re.search(r"efa|provider", e.text, re.IGNORECASE) for e in init)
+        text = "libfabric has no usable EFA device here" if no_device else "the libfabric plugin could not be initialised"
+        confidence, severity = (Confidence.LIKELY, Severity.WARNING) if alone else (Confidence.STRONG, None)
+        yield Hypothesis("plugin_mismatch", confidence, text, init, _PLUGIN, severity=severity)
+    elif warned and log.of("generic", "peer_closed"):
         text = f"the libfabric plugin complains: {warned[0].data.get('what', '')[:120]}"
         yield Hypothesis("plugin_mismatch", Confidence.QUIET_PLUS, text, warned, _PLUGIN)
-    load = log.of("plugin_load")
-    if load and not works:
-        yield Hypothesis(
-            "plugin_mismatch",
-            Confidence.STRONG,
-            f"a plugin's library cannot be loaded: {load[0].data.get('why', load[0].text)[:140]}",
-            load,
-            _PLUGIN,
-        )
-    elif log.plugin_error and not works and log.many_nodes is not False:
-        yield Hypothesis(
-            "plugin_mismatch",
-            Confidence.LIKELY,
-            f"the network plugin cannot be loaded: {log.plugin_error[:140]}",
-            shown=(log.plugin_error[:200],),
-            fix=_PLUGIN,
-        )
-    old = log.of("plugin_old")
-    if old and not log.plugin and log.many_nodes is not False:
-        yield Hypothesis("plugin_mismatch", Confidence.OPEN, "the network plugin is too old for this NCCL", old, _PLUGIN)
-    yield from _requests(log)
 
 
-def _requests(log: LogFacts) -> Iterator[Hypothesis]:
+def requests(log: LogFacts) -> Iterator[Hypothesis]:
+    """Requests of aws-ofi-nccl that failed."""
     for e in log.of("ofi_request")[:1]:
-        error = e.data.get("error", e.text).lower()
-        if re.search(r"unresponsive|unreachable|handshake|host is down|timed? ?out", error):
-            fix = Fix("see that the peer is alive; then let the security group pass all traffic within itself, both ways")
-            yield Hypothesis(
-                "firewall_connect",
-                Confidence.STRONG_MINUS,
-                "the EFA peer is known but does not complete its handshake",
-                (e,),
-                fix,
-            )
+        error = e.data.get("error", e.text)
+        if re.search(r"unresponsive|unreachable|handshake|host is down|timed? ?out", error.lower()):
+            text = "the EFA peer is known but does not complete its handshake"
+            yield Hypothesis("firewall_connect", Confidence.STRONG_MINUS, text, (e,), _EFA)
             yield Hypothesis("rank_died", Confidence.OPEN, "the peer may have died", (e,))
         else:
-            yield Hypothesis("hang", Confidence.OPEN, f"a libfabric request failed: {e.data.get('error', e.text)[:100]}", (e,))
+            yield Hypothesis("hang", Confidence.OPEN, f"a libfabric request failed: {error[:100]}", (e,))
             yield Hypothesis("firewall_connect", Confidence.OPEN_MINUS, "the fabric to the peer may be closed", (e,))
     for e in log.above_info("ofi_register")[:1]:
-        low = e.text.lower()
-        if "cannot allocate" in low or "-12" in low:
-            yield Hypothesis(
-                "memlock",
-                Confidence.LIKELY_PLUS,
-                "libfabric could not register memory: the locked-memory limit is too low",
-                (e,),
-            )
-        yield Hypothesis(
-            "gdr_disabled", Confidence.LIKELY, "libfabric could not register a buffer", (e,), severity=Severity.CRITICAL
-        )
-    for e in log.above_info("gdrcopy")[:1]:
-        yield Hypothesis(
+        if "cannot allocate" in e.text.lower() or "-12" in e.text:
+            text = "libfabric could not register memory: the locked-memory limit is too low"
+            yield Hypothesis("memlock", Confidence.LIKELY_PLUS, text, (e,))
+        text = "libfabric could not register a buffer"
+        yield Hypothesis("gdr_disabled", Confidence.LIKELY, text, (e,), severity=Severity.CRITICAL)
+
+
+_PLUGINS_GPUDIRECT: Final = (
+    means(
+        "gdrcopy",
+        Hypothesis(
             "plugin_mismatch",
             Confidence.OPEN,
             "GDRCopy is not usable here: /dev/gdrdrv is not mapped, or the library is missing",
-            (e,),
-            Fix("map /dev/gdrdrv into the container", ("docker run --device=/dev/gdrdrv …",)),
-        )
-        yield Hypothesis("env_misuse", Confidence.OPEN_MINUS, "a feature that needs GDRCopy is switched on", (e,))
-    for e in log.of("gdr_off_plugin")[:1]:
-        yield Hypothesis(
-            "gdr_disabled", Confidence.OPEN, "the plugin switched GPUDirect off on an instance type that has it", (e,)
-        )
+            fix=Fix("map /dev/gdrdrv into the container", ("docker run --device=/dev/gdrdrv …",)),
+        ),
+        Hypothesis("env_misuse", Confidence.OPEN_MINUS, "a feature that needs GDRCopy is switched on"),
+        info=False,
+        first=True,
+    ),
+    means(
+        "gdr_off_plugin",
+        Hypothesis("gdr_disabled", Confidence.OPEN, "the plugin switched GPUDirect off on an instance type that has it"),
+        first=True,
+    ),
+)
 
 
 _TUNES_RDMA: Final = ("NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_NET_GDR_LEVEL")
@@ -293,17 +271,16 @@ def _over_tcp(evidence: _TcpEvidence) -> Hypothesis:
 
 # Adapters and platforms that have no GPUDirect RDMA with NCCL, so that its absence is no fault.
 _NO_GDR_DEVICE = re.compile(r"hfi1|opa|qib|i40iw|irdma")
+_OLD = "NCCL up to 2.22.3 does not see nvidia_peermem without /sys/kernel/mm/memory_peers: a newer NCCL may be the mend"
 _GB10_DEVICES = frozenset({"rocep1s0f0", "rocep1s0f1", "roceP2p1s0f0", "roceP2p1s0f1"})
 
 
-def _gb10(log: LogFacts) -> bool:
+def _gb10(log: LogFacts, names: set[str]) -> bool:
     """NVIDIA GB10 (DGX Spark): its ConnectX ports have these names, and the platform has no GPUDirect RDMA by design."""
-    names = {d.name for d in log.devices} | {n.rpartition("/")[2] for n in log.gdr_hca}
-    hosts = " ".join(log.hosts).lower()
+    second_port = any(n.startswith("roceP2") for n in names)
+    spark = "spark" in " ".join(log.hosts).lower()
     return (
-        bool(names and names <= _GB10_DEVICES and any(n.startswith("roceP2") for n in names))
-        or any("GB10" in g for g in log.gpus)
-        or (bool(names & _GB10_DEVICES) and "spark" in hosts)
+        (names <= _GB10_DEVICES and second_port) or any("GB10" in g for g in log.gpus) or bool(names & _GB10_DEVICES and spark)
     )
 
 
@@ -315,9 +292,7 @@ def _off(vias: tuple[Via, ...]) -> list[Via]:
     """
     ib = [v for v in vias if v.transport == "NET" and v.detail.lower().startswith("ib")]
     received = [v for v in ib if v.direction == "receive"]
-    if received:
-        return [v for v in received if not v.gdrdma]
-    return [v for v in ib if not v.gdrdma]
+    return [v for v in received or ib if not v.gdrdma]
 
 
 def gpudirect(log: LogFacts) -> Iterator[Hypothesis]:
@@ -325,65 +300,58 @@ def gpudirect(log: LogFacts) -> Iterator[Hypothesis]:
     if log.many_nodes is False or log.net != "IB":
         return
     names = {d.name for d in log.devices} | {n.rpartition("/")[2] for n in log.gdr_hca}
-    if _gb10(log) or (names and all(_NO_GDR_DEVICE.match(n) for n in names)) or any("geforce" in g.lower() for g in log.gpus):
+    none_has_it = names and all(_NO_GDR_DEVICE.match(n) for n in names)
+    if none_has_it or _gb10(log, names) or any("geforce" in g.lower() for g in log.gpus):
         return
-    off = _off(log.vias)
-    on = [v for v in log.vias if v.gdrdma]
+    off, on = _off(log.vias), [v for v in log.vias if v.gdrdma]
     refused = sorted(n for n, enabled in log.gdr_hca.items() if not enabled)
     if not off and (on or not refused or len(refused) < len(log.gdr_hca)):
         return
     if off and not refused and not names:
         return  # which adapter this is, the log does not say
     if names and all(re.match(r"rxe|siw", n) for n in names):
-        yield Hypothesis(
-            "gdr_disabled",
-            Confidence.QUIET,
-            "the RDMA device is a software one (Soft-RoCE), over an ordinary network interface",
-            shown=tuple(refused[:4]),
-            fix=Fix("use a hardware adapter, or none", ("rdma link show",)),
-            notes=("`Using network IB` is not RDMA hardware here",),
-        )
-        yield Hypothesis(
-            "transport_fallback_tcp",
-            Confidence.EFFECT_PLUS,
-            "traffic runs through the kernel's network stack",
-            shown=tuple(refused[:4]),
-        )
+        yield from _software_device(tuple(refused[:4]))
         return
     hosts = sorted({v.host for v in off if v.host} - {v.host for v in on if v.host})
-    some = f" on {', '.join(hosts[:3])} only" if on and hosts else ""
-    shown = tuple(f"GPU Direct RDMA Disabled for HCA {n}" for n in refused[:4]) or tuple(
-        f"{v.src} -> {v.dst} via NET/{v.detail}/{v.device}" for v in off[:3]
-    )
+    some = bool(on and hosts)
+    text, fix = _refusal(log, f" on {', '.join(hosts[:3])} only" if some else "")
     version = parse(log.nccl_version or "")
     old = log.gdr_reason == "hca" and version is not None and (2, 4) <= version[:2] <= (2, 22)
-    level = log.env.get("NCCL_NET_GDR_LEVEL", "")
-    if level in {"LOC", "0"}:
-        text, fix = (
-            f"GPUDirect RDMA is switched off by NCCL_NET_GDR_LEVEL={level}",
-            Fix("remove it", ("unset NCCL_NET_GDR_LEVEL",)),
-        )
-    elif log.gdr_reason == "topology":
-        text, fix = (
-            "GPUDirect RDMA is off because GPU and NIC are too far apart",
-            Fix("let each rank use the NIC under its GPU's PCIe switch", ("nvidia-smi topo -m",)),
-        )
-    else:
-        text, fix = f"GPUDirect RDMA is not in use{some}", _GDR
-    notes = (
-        ("NCCL up to 2.22.3 does not see nvidia_peermem without /sys/kernel/mm/memory_peers: a newer NCCL may be the mend",)
-        if old
-        else ()
-    )
     yield Hypothesis(
         "gdr_disabled",
         Confidence.QUIET_PLUS if some else Confidence.QUIET,
         text,
-        shown=shown,
+        shown=tuple(f"GPU Direct RDMA Disabled for HCA {n}" for n in refused[:4])
+        or tuple(f"{v.src} -> {v.dst} via NET/{v.detail}/{v.device}" for v in off[:3]),
         fix=fix,
-        notes=notes,
+        notes=(_OLD,) if old else (),
         subject=hosts[0] if some else None,
     )
 
 
-RULES = (plugins, fallback, gpudirect)
+def _software_device(shown: tuple[str, ...]) -> Iterator[Hypothesis]:
+    yield Hypothesis(
+        "gdr_disabled",
+        Confidence.QUIET,
+        "the RDMA device is a software one (Soft-RoCE), over an ordinary network interface",
+        shown=shown,
+        fix=Fix("use a hardware adapter, or none", ("rdma link show",)),
+        notes=("`Using network IB` is not RDMA hardware here",),
+    )
+    text = "traffic runs through the kernel's network stack"
+    yield Hypothesis("transport_fallback_tcp", Confidence.EFFECT_PLUS, text, shown=shown)
+
+
+def _refusal(log: LogFacts, where: str) -> tuple[str, Fix]:
+    """What refuses GPUDirect, and what to do."""
+    level = log.env.get("NCCL_NET_GDR_LEVEL", "")
+    if level in {"LOC", "0"}:
+        remove = Fix("remove it", ("unset NCCL_NET_GDR_LEVEL",))
+        return f"GPUDirect RDMA is switched off by NCCL_NET_GDR_LEVEL={level}", remove
+    if log.gdr_reason == "topology":
+        nearer = Fix("let each rank use the NIC under its GPU's PCIe switch", ("nvidia-smi topo -m",))
+        return "GPUDirect RDMA is off because GPU and NIC are too far apart", nearer
+    return f"GPUDirect RDMA is not in use{where}", _GDR
+
+
+RULES = (_NOT_FOUND, none_initialised, plugins, requests, *_PLUGINS_GPUDIRECT, fallback, gpudirect)

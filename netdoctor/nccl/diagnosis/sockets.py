@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, means
 from netdoctor.nccl.interface_names import INSIDE_NAMES
 from netdoctor.nccl.log.facts import Event, LogFacts
 
@@ -57,102 +58,91 @@ def is_ipv6(address: str) -> bool:
     return address.count(":") >= 2
 
 
+_NAMES_DIFFER: Final = (
+    "an interface name differs between nodes more often than not; an address family or a missing address counts too"
+)
+
+
 def no_interface(log: LogFacts) -> Iterator[Hypothesis]:
     """No interface matches: NCCL finds or fails where the user named one (src/misc/socket.cc, ncclFindInterfaces)."""
     events = log.of("no_interface")
-    if not events:
-        return
-    name = log.env.get("NCCL_SOCKET_IFNAME")
-    yield Hypothesis(
-        "socket_ifname",
-        Confidence.CERTAIN,
-        f"no interface matches NCCL_SOCKET_IFNAME={name} on this node"
-        if name
-        else "NCCL found no usable network interface on this node",
-        events,
-        _IFNAME,
-        notes=(
-            "an interface name differs between nodes more often than not; an address family or a missing address counts too",
-        ),
-    )
+    if events:
+        name = log.env.get("NCCL_SOCKET_IFNAME")
+        text = _NO_MATCH.format(name) if name else "NCCL found no usable network interface on this node"
+        yield Hypothesis("socket_ifname", Confidence.CERTAIN, text, events, _IFNAME, notes=(_NAMES_DIFFER,))
+
+
+_NO_MATCH: Final = "no interface matches NCCL_SOCKET_IFNAME={} on this node"
 
 
 def address_family(log: LogFacts) -> Iterator[Hypothesis]:
     """An address of no known family: another version or plugin wrote it, or the kernel lacks the family."""
     for e in log.of("address_family")[:1]:
-        if "family" in e.data:
-            if "NCCL_SOCKET_IFNAME" in log.env and not log.bootstraps:
-                # 2.27 goes on with an empty address where the named interface is not there (src/misc/socket.cc)
-                name = log.env["NCCL_SOCKET_IFNAME"]
-                yield Hypothesis(
-                    "socket_ifname",
-                    Confidence.STRONG,
-                    f"no interface matches NCCL_SOCKET_IFNAME={name} on this node",
-                    (e,),
-                    _IFNAME,
-                )
-            broken = log.of("plugin_old", "plugin_load", "ofi_init") or log.plugin_error
-            first, second = (
-                ("plugin_mismatch", "version_mismatch") if broken or log.plugin else ("version_mismatch", "plugin_mismatch")
-            )
-            text = "a peer sent an address of no known family: the ranks do not speak the same handshake"
-            yield Hypothesis(first, Confidence.LIKELY, text, (e,))
-            yield Hypothesis(second, Confidence.OPEN, text, (e,))
-        else:
-            yield Hypothesis(
-                "socket_ifname", Confidence.STRONG, "the chosen address family is not available here", (e,), _IFNAME
-            )
+        if "family" not in e.data:
+            text = "the chosen address family is not available here"
+            yield Hypothesis("socket_ifname", Confidence.STRONG, text, (e,), _IFNAME)
+            continue
+        if "NCCL_SOCKET_IFNAME" in log.env and not log.bootstraps:
+            # 2.27 goes on with an empty address where the named interface is not there (src/misc/socket.cc)
+            text = _NO_MATCH.format(log.env["NCCL_SOCKET_IFNAME"])
+            yield Hypothesis("socket_ifname", Confidence.STRONG, text, (e,), _IFNAME)
+        causes = ["version_mismatch", "plugin_mismatch"]
+        if log.of("plugin_old", "plugin_load", "ofi_init") or log.plugin_error or log.plugin:
+            causes.reverse()
+        text = "a peer sent an address of no known family: the ranks do not speak the same handshake"
+        yield Hypothesis(causes[0], Confidence.LIKELY, text, (e,))
+        yield Hypothesis(causes[1], Confidence.OPEN, text, (e,))
+
+
+_PORTS_GO: Final = (
+    "closed connections hold a port for 60 s (TIME_WAIT): a communicator made every step uses ports up as well",
+    "NCCL_PXN_DISABLE=1 multiplies the connections of an all-to-all by the GPUs of a node",
+)
 
 
 def bind(log: LogFacts) -> Iterator[Hypothesis]:
     """bind() of a listener; NCCL binds port 0, so an address in use means that no ephemeral port is free."""
     for e in log.of("bind"):
-        reason = e.data.get("errno", "").lower()
+        reason = e.data["errno"].lower()
         if "in use" in reason:
-            yield Hypothesis(
-                "bootstrap_ports",
-                Confidence.STRONG_PLUS,
-                "no ephemeral port was free for a listener",
-                (e,),
-                _PORTS,
-                notes=(
-                    "closed connections hold a port for 60 s (TIME_WAIT): a communicator made every step uses ports up as well",
-                    "NCCL_PXN_DISABLE=1 multiplies the connections of an all-to-all by the GPUs of a node",
-                ),
-            )
+            text = "no ephemeral port was free for a listener"
+            yield Hypothesis("bootstrap_ports", Confidence.STRONG_PLUS, text, (e,), _PORTS, notes=_PORTS_GO)
         elif "assign" in reason or "no such device" in reason:
-            yield Hypothesis(
-                "socket_ifname",
-                Confidence.STRONG_PLUS,
-                "NCCL chose an interface whose address cannot be bound (link-local, or not ready)",
-                (e,),
-                _IFNAME,
-            )
-        elif reason:
-            yield Hypothesis(
-                "bootstrap_ports", Confidence.OPEN, f"a listener could not be bound: {e.data['errno']}", (e,), _PORTS
-            )
-    for e in log.of("store_port")[:1]:
-        yield Hypothesis(
+            text = "NCCL chose an interface whose address cannot be bound (link-local, or not ready)"
+            yield Hypothesis("socket_ifname", Confidence.STRONG_PLUS, text, (e,), _IFNAME)
+        else:
+            text = f"a listener could not be bound: {e.data['errno']}"
+            yield Hypothesis("bootstrap_ports", Confidence.OPEN, text, (e,), _PORTS)
+
+
+_LIMITS: Final = (
+    means(
+        "store_port",
+        Hypothesis(
             "bootstrap_ports",
             Confidence.LIKELY,
             "the rendezvous port is taken by another process",
-            (e,),
-            Fix(
+            fix=Fix(
                 "give the job a port of its own",
                 ("export MASTER_PORT=<free port outside net.ipv4.ip_local_port_range>", "ss -ltnp"),
             ),
-        )
-    for e in log.above_info("descriptors")[:1]:
-        yield Hypothesis(
+        ),
+        first=True,
+    ),
+    means(
+        "descriptors",
+        Hypothesis(
             "bootstrap_ports",
             Confidence.STRONG,
             "the process ran out of file descriptors: every connection is one",
-            (e,),
-            Fix(
+            fix=Fix(
                 "lift the limit of open files", ("ulimit -n 1048576",), ("LimitNOFILE=1048576 in the unit that starts the job",)
             ),
-        )
+        ),
+        info=False,
+        first=True,
+    ),
+)
 
 
 # The errno of a failed connect(), by words of its strerror(3) text, which is all that logs hold.
@@ -288,24 +278,22 @@ def connect(log: LogFacts) -> Iterator[Hypothesis]:
 
 def _stale_id(log: LogFacts, events: tuple[Event, ...]) -> Hypothesis | None:
     """Ranks of one communicator that start with different ids: one of them read the id of an earlier communicator."""
-    ids: dict[int, dict[str, int]] = {}
+    if not any("refused" in e.data.get("errno", "").lower() for e in events):
+        return None
+    ids: dict[int, Counter[str]] = {}
     for p in log.ranks:
-        for identity in p.comm_ids:
-            ids.setdefault(p.nranks or 0, {}).setdefault(identity, 0)
-            ids[p.nranks or 0][identity] += 1
-    for nranks, counts in ids.items():
-        lonely = [i for i, n in counts.items() if n < nranks]
-        if nranks > 1 and len(lonely) > 1 and any("refused" in e.data.get("errno", "").lower() for e in events):
-            return Hypothesis(
-                "other",
-                Confidence.STRONG,
-                "the ranks start one communicator with different ids: a rank uses the id of a communicator that is gone",
-                events,
-                Fix("use a fresh store or prefix for every process group; do not re-create one while ranks still join"),
-                how="the order in which the ranks call destroy_process_group and init_process_group",
-                notes=("not a firewall: the address answers, but nobody listens there any more",),
-            )
-    return None
+        ids.setdefault(p.nranks or 0, Counter()).update(p.comm_ids)
+    if not any(nranks > 1 and sum(n < nranks for n in counts.values()) > 1 for nranks, counts in ids.items()):
+        return None
+    return Hypothesis(
+        "other",
+        Confidence.STRONG,
+        "the ranks start one communicator with different ids: a rank uses the id of a communicator that is gone",
+        events,
+        Fix("use a fresh store or prefix for every process group; do not re-create one while ranks still join"),
+        how="the order in which the ranks call destroy_process_group and init_process_group",
+        notes=("not a firewall: the address answers, but nobody listens there any more",),
+    )
 
 
 def chosen_interface(log: LogFacts) -> Iterator[Hypothesis]:
@@ -342,29 +330,18 @@ def store(log: LogFacts) -> Iterator[Hypothesis]:
     if not events:
         return
     confidence = Confidence.EFFECT if log.broken_locally or log.of("peer_closed") else Confidence.OPEN
-    text = "a rank cannot reach the rendezvous" + (f" at {events[0].data['peer']}" if events[0].data.get("peer") else "")
+    peer = events[0].data.get("peer")
+    text = f"a rank cannot reach the rendezvous at {peer}" if peer else "a rank cannot reach the rendezvous"
     if any("gai" in e.data for e in events):
         text = "the rendezvous host's name cannot be resolved"
-    yield Hypothesis(
-        "firewall_connect",
-        confidence,
-        text,
-        events,
-        _FIREWALL,
-        notes=("MASTER_ADDR must be reachable from every node, and rank 0 must be up first",),
-    )
+    note = "MASTER_ADDR must be reachable from every node, and rank 0 must be up first"
+    yield Hypothesis("firewall_connect", confidence, text, events, _FIREWALL, notes=(note,))
 
 
-def rank_twice(log: LogFacts) -> Iterator[Hypothesis]:
-    """src/bootstrap.cc: two processes of one job came with one rank number."""
-    events = log.of("rank_twice")
-    if events:
-        fix = Fix(
-            "start each rank once: one launcher sets RANK and WORLD_SIZE, not two", ("srun --ntasks-per-node=1 torchrun …",)
-        )
-        text = f"rank {events[0].data.get('rank', '?')} came twice: the launcher starts it more than once"
-        yield Hypothesis("env_misuse", Confidence.STRONG, text, events, fix)
-        yield Hypothesis("device_mapping", Confidence.OPEN_MINUS, "ranks are counted wrongly", events, fix)
-
-
-RULES = (rank_twice, no_interface, address_family, bind, connect, chosen_interface, store)
+_ONCE = Fix("start each rank once: one launcher sets RANK and WORLD_SIZE, not two", ("srun --ntasks-per-node=1 torchrun …",))
+_RANK_TWICE: Final = means(  # src/bootstrap.cc: two processes of one job came with one rank number
+    "rank_twice",
+    Hypothesis("env_misuse", Confidence.STRONG, "rank {rank} came twice: the launcher starts it more than once", fix=_ONCE),
+    Hypothesis("device_mapping", Confidence.OPEN_MINUS, "ranks are counted wrongly", fix=_ONCE),
+)
+RULES = (_RANK_TWICE, no_interface, address_family, bind, *_LIMITS, connect, chosen_interface, store)
