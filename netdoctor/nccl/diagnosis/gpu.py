@@ -9,7 +9,7 @@ from typing import Final
 
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, means
-from netdoctor.nccl.log.facts import Event, LogFacts
+from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
 _MAP = Fix(
     "one rank a GPU: each rank takes the GPU of its LOCAL_RANK, and every rank of a node sees all of them",
@@ -45,7 +45,7 @@ def duplicate(log: LogFacts) -> Iterator[Hypothesis]:
 
 def shared_memory(log: LogFacts) -> Iterator[Hypothesis]:
     """/dev/shm cannot hold NCCL's segments: 64 MB is Docker's default (src/misc/shmutils.cc)."""
-    full = tuple(e for e in log.of("shm_full") if e.data.get("level") != "INFO" or "no space" in e.text.lower())
+    full = tuple(e for e in log.of("shm_full") if e.level is not Level.INFO or "no space" in e.text.lower())
     events = full + log.above_info("shm_error")
     if full or any("no space" in e.text.lower() for e in events):
         size = next((e.data["bytes"] for e in events if e.data.get("bytes", "").isdecimal()), None)
@@ -158,7 +158,7 @@ _CUDA_FAILURES: Final = (
 def cuda(log: LogFacts) -> Iterator[Hypothesis]:
     """``Cuda failure '…'`` (src/include/checks.h), and the same in torch's words."""
     for e in log.of("cuda"):
-        if e.data.get("level") == "INFO" and log.above_info("cuda"):
+        if e.level is Level.INFO and log.above_info("cuda"):
             continue  # NCCL prints the call stack of a failure again, as INFO
         what = e.data.get("what", e.text)
         source = f"{e.source} {e.text[:80]}".lower()
@@ -182,7 +182,7 @@ def driver(log: LogFacts) -> Iterator[Hypothesis]:
 
 
 def _nvls(log: LogFacts, events: tuple[Event, ...], what: str) -> Iterator[Hypothesis]:
-    went_on = all("proceeding without nvls" in e.text.lower() or e.data.get("level") == "INFO" for e in events)
+    went_on = all("proceeding without nvls" in e.text.lower() or e.level is Level.INFO for e in events)
     manager = log.of("fabric_manager")
     yield Hypothesis(
         "nvls_failure",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum, auto
 
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.log.facts import Event, LogFacts
+from netdoctor.nccl.log.facts import Event, EventKind, LogFacts
 
 
 class Confidence(IntEnum):
@@ -60,7 +60,7 @@ class Hypothesis:
 Rule = Callable[[LogFacts], Iterator[Hypothesis]]
 
 
-def means(kind: str, *hypotheses: Hypothesis, info: bool = True, first: bool = False) -> Rule:
+def means(kind: EventKind, *hypotheses: Hypothesis, info: bool = True, first: bool = False) -> Rule:
     """Lines of this kind mean this, whatever else is in the log; `{name}` in a message is what the line's pattern caught.
 
     `info`: also where NCCL printed them as INFO.  `first`: the first of them is all the evidence.

@@ -10,7 +10,7 @@ from netdoctor.causes import CAUSES
 from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis import gpu, network, rdma, sockets, software, termination
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, author
-from netdoctor.nccl.log.facts import Event, LogFacts
+from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
 RULES: Final[tuple[Rule, ...]] = (*gpu.RULES, *sockets.RULES, *rdma.RULES, *network.RULES, *software.RULES, *termination.RULES)
 _LINES: Final = 6  # lines of evidence a finding
@@ -140,7 +140,7 @@ def _without_hypothesis(log: LogFacts) -> Finding:
         )
     if not log.nccl_lines:
         return Finding(Status.UNKNOWN, "there is no line of NCCL in this log", how="NCCL_DEBUG=INFO", check="log")
-    if "INFO" not in log.levels:
+    if Level.INFO not in log.levels:
         return Finding(Status.UNKNOWN, "the log is too terse to tell: it has no INFO line", how="NCCL_DEBUG=INFO", check="log")
     if log.comms_started > log.comms_complete and not log.rings:
         lost = log.comms_started - log.comms_complete

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, means
-from netdoctor.nccl.log.facts import SOCKET, LogFacts, NetSource, Via
+from netdoctor.nccl.log.facts import SOCKET, Direction, GdrRefusal, Level, LogFacts, NetSource, Via
 
 _DEVICES = Fix(
     "map the RDMA devices and their user-space libraries into the container",
@@ -72,7 +72,7 @@ def plugins(log: LogFacts) -> Iterator[Hypothesis]:
 
 def _uninitialised(log: LogFacts, alone: bool) -> Iterator[Hypothesis]:
     init = log.above_info("ofi_init")
-    warned = tuple(e for e in log.of("ofi_any") if e.data.get("level") == "WARN")
+    warned = tuple(e for e in log.of("ofi_any") if e.level is Level.WARN)
     if init:
         no_device = any(re.search(r"efa|provider", e.text, re.IGNORECASE) for e in init)
         text = "libfabric has no usable EFA device here" if no_device else "the libfabric plugin could not be initialised"
@@ -291,7 +291,7 @@ def _off(vias: tuple[Via, ...]) -> list[Via]:
     (src/graph/paths.cc, ncclTopoCheckGdr).
     """
     ib = [v for v in vias if v.transport == "NET" and v.detail.lower().startswith("ib")]
-    received = [v for v in ib if v.direction == "receive"]
+    received = [v for v in ib if v.direction is Direction.RECEIVE]
     return [v for v in received or ib if not v.gdrdma]
 
 
@@ -316,7 +316,7 @@ def gpudirect(log: LogFacts) -> Iterator[Hypothesis]:
     some = bool(on and hosts)
     text, fix = _refusal(log, f" on {', '.join(hosts[:3])} only" if some else "")
     version = parse(log.nccl_version or "")
-    old = log.gdr_reason == "hca" and version is not None and (2, 4) <= version[:2] <= (2, 22)
+    old = log.gdr_reason is GdrRefusal.HCA and version is not None and (2, 4) <= version[:2] <= (2, 22)
     yield Hypothesis(
         "gdr_disabled",
         Confidence.QUIET_PLUS if some else Confidence.QUIET,
@@ -348,7 +348,7 @@ def _refusal(log: LogFacts, where: str) -> tuple[str, Fix]:
     if level in {"LOC", "0"}:
         remove = Fix("remove it", ("unset NCCL_NET_GDR_LEVEL",))
         return f"GPUDirect RDMA is switched off by NCCL_NET_GDR_LEVEL={level}", remove
-    if log.gdr_reason == "topology":
+    if log.gdr_reason is GdrRefusal.TOPOLOGY:
         nearer = Fix("let each rank use the NIC under its GPU's PCIe switch", ("nvidia-smi topo -m",))
         return "GPUDirect RDMA is off because GPU and NIC are too far apart", nearer
     return f"GPUDirect RDMA is not in use{where}", _GDR

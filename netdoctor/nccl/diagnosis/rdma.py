@@ -11,7 +11,7 @@ from typing import Final
 from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, means
-from netdoctor.nccl.log.facts import Event, LogFacts
+from netdoctor.nccl.log.facts import Event, GdrUse, Level, LogFacts
 
 _GID = Fix(
     "let NCCL pick the GID (2.21.5 and later): remove NCCL_IB_GID_INDEX, or set the index of the RoCE v2 IPv4 GID on each node",
@@ -164,7 +164,7 @@ def _local_protection(log: LogFacts, events: tuple[Event, ...]) -> Iterator[Hypo
     yield Hypothesis(
         "acs_iommu",
         Confidence.LIKELY_MINUS,
-        f"{text}: {gpu_memory if log.gdrdma else 'a broken memory mapping'}",
+        f"{text}: {gpu_memory if log.gdrdma in {GdrUse.ALL, GdrUse.SOME} else 'a broken memory mapping'}",
         events,
         severity=Severity.CRITICAL,
         notes=("not a timeout: link and GID are not it; one node that always fails points at its HCA",),
@@ -202,7 +202,7 @@ def _retries(log: LogFacts, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
     # NCCL's default GID index is 0 up to 2.20.5, a link-local or RoCE v1 GID (src/transport/net_ib.cc); automatic from 2.21.5.
     version = parse(log.nccl_version or "")
     default_gid = log.roce and version is not None and version < (2, 21, 5) and "NCCL_IB_GID_INDEX" not in log.env
-    if (log.roce and local_gid) or (default_gid and "INFO" in log.levels and not gone):
+    if (log.roce and local_gid) or (default_gid and Level.INFO in log.levels and not gone):
         yield Hypothesis("roce_gid", misrouted, "the GID in use is link-local or RoCE v1, which is not routed", events, _GID)
     elif log.roce or any("ffff" in g for g in gids):
         text_apart = "the GIDs may be on networks that do not reach each other"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
-from netdoctor.nccl.log.facts import Event, LogFacts
+from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
 _VERSION = Fix(
     "use one NCCL on all nodes: the one that the framework's wheel pins",
@@ -68,7 +68,7 @@ def variables(log: LogFacts) -> Iterator[Hypothesis]:
         low, name, value = e.text.lower(), e.data.get("name", "a variable"), e.data.get("value", "")
         confidence, fix, severity = Confidence.STRONG, None, None
         if "xml" in low:
-            if any("NCCL_TOPO_FILE" in p.plugin_env for p in log.ranks) or e.data.get("level") == "INFO":
+            if any("NCCL_TOPO_FILE" in p.plugin_env for p in log.ranks) or e.level is Level.INFO:
                 continue
             confidence, severity = Confidence.OPEN_MINUS, Severity.WARNING
             text = f"the topology or graph file cannot be opened: {value}"

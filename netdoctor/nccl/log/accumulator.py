@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from netdoctor.nccl.log.facts import EventKind, Level
+
 MAX_PROCESSES: Final = 65536
 MAX_EVENTS: Final = 20000  # one a kind, key and process; beyond that they are counted only
 MAX_COMM_IDS: Final = 64  # a process; a job that makes one a step has thousands
@@ -49,7 +51,7 @@ class Process:
 class CollectedEvent:
     """An event while it is collected."""
 
-    kind: str
+    kind: EventKind
     file: int
     line: int
     text: bytes
@@ -57,6 +59,7 @@ class CollectedEvent:
     dev: int
     rank: int
     at: str
+    level: Level | None
     source: str
     data: dict[str, str]
     count: int = 1
@@ -97,7 +100,7 @@ class Accumulator:
     gpus: dict[str, None] = field(default_factory=dict)
     busbw: float | None = None
     diagnostics: dict[str, None] = field(default_factory=dict)
-    levels: set[str] = field(default_factory=set)
+    levels: set[Level] = field(default_factory=set)
     subsystems: set[str] = field(default_factory=set)
     lines: int = 0
     nccl_lines: int = 0

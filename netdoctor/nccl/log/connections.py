@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from netdoctor.nccl.log.facts import Direction
+
 
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace").strip()
@@ -17,6 +19,7 @@ def _text(raw: bytes) -> str:
 _VIA: Final = re.compile(
     rb" : (\d+)(?:\[[0-9a-fx.:]+\])? (?:-> (\d+)(?:\[[0-9a-fx.:]+\])? ?)?(?:\[(send|receive|recv)\] )?via (.{1,200})"
 )
+_WAYS: Final = {b"send": Direction.SEND, b"receive": Direction.RECEIVE, b"recv": Direction.RECEIVE, None: Direction.NONE}
 Tail = tuple[str, str, int | None, bool | None]
 _TAIL_NET: Final = re.compile(rb"(NET|COLLNET)/(.+?)/(\d+)(?:\(\d+\))?((?:/|\().*)?$")
 
@@ -37,11 +40,10 @@ def _tail(raw: bytes) -> Tail:
     return ("P2P" if kind == b"P2P" else "SHM" if kind == b"SHM" else _text(kind)[:20]), _text(rest)[:40], None, None
 
 
-def connection(rest: bytes) -> tuple[int, int, str, Tail] | None:
+def connection(rest: bytes) -> tuple[int, int, Direction, Tail] | None:
     """(from, to, direction, what carries it) of a line's end that `messages.via` kept; rank -1 where the line names none."""
     match = _VIA.match(rest)
     if match is None:
         return None
     src, dst, direction, raw = match.groups()
-    way = {b"send": "send", b"receive": "receive", b"recv": "receive"}.get(direction, "")
-    return int(src), int(dst) if dst is not None else -1, way, _tail(raw)
+    return int(src), int(dst) if dst is not None else -1, _WAYS[direction], _tail(raw)

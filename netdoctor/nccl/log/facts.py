@@ -11,10 +11,56 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+# What a line can be: a row of `patterns` finds it.
+_Connect = Literal["no_interface", "address_family", "connect", "connect_gave_up", "bind", "peer_closed", "secondary"]
+_Memory = Literal["shm_full", "shm_error", "oom", "memlock", "mkey", "descriptors", "threads"]
+_Verbs = Literal["completion", "async_event", "modify_qp", "address_handle", "register", "open_device", "provider"]
+_Devices = Literal["mixed_link", "net_counts", "topo_attribute", "acs", "iommu_fault", "xid", "peermem", "imex"]
+_Plugins = Literal["net_not_found", "net_none", "plugin_load", "plugin_old", "gdrcopy", "gdr_off_plugin"]
+_Libfabric = Literal["ofi_init", "ofi_any", "ofi_request", "ofi_register"]
+_Gpu = Literal["cuda", "driver", "duplicate_gpu", "fabric_manager", "nvls_bind", "multicast", "nvlink_p2p", "nvlink_degraded"]
+_Ranks = Literal["version", "garbled", "sizes_differ", "order_differs", "variable", "rank_twice", "generic", "died", "diag"]
+_Torch = Literal["watchdog", "store", "store_port", "barrier", "elastic", "no_backend", "wrong_data"]
+_Gloo = Literal["gloo_address", "gloo_connect", "gloo_loopback", "gloo_timeout"]
+EventKind = _Connect | _Memory | _Verbs | _Devices | _Plugins | _Libfabric | _Gpu | _Ranks | _Torch | _Gloo
 SOCKET: Final = "Socket"  # NCCL's name of its network over TCP
+
+
+class Level(str, Enum):
+    """What NCCL tags a line with (src/debug.cc)."""
+
+    INFO = "INFO"
+    WARN = "WARN"
+    ATTN = "ATTN"
+    DIAG = "DIAG"
+    TRACE = "TRACE"
+    ABORT = "ABORT"
+
+
+class Direction(str, Enum):
+    """Of a connection over the network, as its line says it; lines of P2P and SHM say none."""
+
+    SEND = "send"
+    RECEIVE = "receive"
+    NONE = ""
+
+
+class GdrUse(Enum):
+    """Which of the connections that cross the network use GPUDirect RDMA."""
+
+    ALL = True
+    SOME = "mixed"
+    NONE = False
+
+
+class GdrRefusal(Enum):
+    """What refuses GPUDirect RDMA."""
+
+    HCA = "hca"
+    TOPOLOGY = "topology"
 
 
 class NetSource(str, Enum):
@@ -52,7 +98,7 @@ class Via:
 
     src: int
     dst: int
-    direction: str  # "send" | "receive" | "" (P2P and SHM lines have none)
+    direction: Direction
     transport: str  # "P2P" | "SHM" | "NET" | "COLLNET"
     detail: str  # "CUMEM/read", "direct/direct", of NET the network's name: "IB", "Libfabric"
     device: int | None = None  # NET: index of the device
@@ -65,7 +111,7 @@ class Via:
 class Event:
     """Something that went wrong (or may have), with the line that shows it."""
 
-    kind: str  # a name of netdoctor.nccl.log.patterns
+    kind: EventKind
     file: str
     line: int  # of the first such line
     text: str  # cleaned and bounded
@@ -74,6 +120,7 @@ class Event:
     rank: int | None = None
     at: str = ""  # time stamp of the line, where it has one
     count: int = 1
+    level: Level | None = None  # None: not NCCL's line, or its prefix was cut off
     source: str = ""  # NCCL source file that printed it: "misc/socket.cc:58"
     data: Mapping[str, str] = field(default_factory=lambda: NOTHING)  # what the pattern caught: peer, errno, status …
 
@@ -139,10 +186,10 @@ class LogFacts:
     socket_interfaces: tuple[Address, ...] = ()
     vias: tuple[Via, ...] = ()
     transports: Mapping[str, int] = field(default_factory=dict)  # "P2P/CUMEM/read" -> lines
-    gdrdma: bool | str | None = None  # True, False, "mixed"; None: no connection crossed the network, or not shown
+    gdrdma: GdrUse | None = None  # None: no connection crossed the network, or not shown
     gdr_hca: Mapping[str, bool] = field(default_factory=dict)  # HCA -> "GPU Direct RDMA Enabled"
     gdr_distance: Mapping[str, int] = field(default_factory=dict)  # "enabled"/"disabled" by distance -> GPU-HCA pairs
-    gdr_reason: str | None = None  # "hca" | "topology"
+    gdr_reason: GdrRefusal | None = None
     dmabuf: bool | None = None
     nvls: bool | None = None
     mnnvl: bool | None = None
@@ -164,7 +211,7 @@ class LogFacts:
     busbw: float | None = None  # GB/s, nccl-tests' average
     gpus: tuple[str, ...] = ()  # GPU names, where a header of nccl-tests shows them
     diagnostics: tuple[str, ...] = ()  # NCCL DIAG lines (NCCL >= 2.31)
-    levels: frozenset[str] = frozenset()  # INFO, WARN, TRACE …
+    levels: frozenset[Level] = frozenset()
     subsystems: frozenset[str] = frozenset()  # those that left lines: INIT, ENV, BOOTSTRAP, NET, GRAPH, TUNING, NVLS, P2P
     absent: frozenset[str] = frozenset()  # names of fields that this log cannot show
     unseen: tuple[tuple[str, str], ...] = ()  # (what is not in this log, the variable that would show it)
@@ -175,19 +222,19 @@ class LogFacts:
     bytes_read: int = 0
 
     @cached_property
-    def _by_kind(self) -> dict[str, list[Event]]:
-        out: dict[str, list[Event]] = {}
+    def _by_kind(self) -> dict[EventKind, list[Event]]:
+        out: dict[EventKind, list[Event]] = {}
         for e in self.events:
             out.setdefault(e.kind, []).append(e)
         return out
 
-    def of(self, *kinds: str) -> tuple[Event, ...]:
+    def of(self, *kinds: EventKind) -> tuple[Event, ...]:
         """The events of these kinds."""
         return tuple(e for k in kinds for e in self._by_kind.get(k, ()))
 
-    def above_info(self, *kinds: str) -> tuple[Event, ...]:
+    def above_info(self, *kinds: EventKind) -> tuple[Event, ...]:
         """Events of these kinds but those that NCCL printed as INFO, after which it goes on."""
-        return tuple(e for e in self.of(*kinds) if e.data.get("level") != "INFO")
+        return tuple(e for e in self.of(*kinds) if e.level is not Level.INFO)
 
     @cached_property
     def many_nodes(self) -> bool | None:

@@ -9,7 +9,19 @@ from typing import Final
 from netdoctor.environment import Of, names_of
 from netdoctor.nccl.log.accumulator import Accumulator, CollectedEvent, Process
 from netdoctor.nccl.log.connections import Tail, connection
-from netdoctor.nccl.log.facts import Address, Event, LogFacts, NetDevice, NetSource, RankFacts, Via
+from netdoctor.nccl.log.facts import (
+    Address,
+    Direction,
+    Event,
+    GdrRefusal,
+    GdrUse,
+    Level,
+    LogFacts,
+    NetDevice,
+    NetSource,
+    RankFacts,
+    Via,
+)
 from netdoctor.textsafe import clean
 
 # Networks as printed -> family.  Sources: NCCL (IB, Socket), nccl-rdma-sharp-plugins (IBext*, UCX*), aws-ofi-nccl
@@ -170,8 +182,8 @@ def _used_network(
 
 def _vias(processes: list[Process]) -> tuple[Via, ...]:
     """All connections; the lines of one are counted."""
-    counts: dict[tuple[int, int, str, Tail, str], int] = {}
-    read: dict[bytes, tuple[int, int, str, Tail] | None] = {}
+    counts: dict[tuple[int, int, Direction, Tail, str], int] = {}
+    read: dict[bytes, tuple[int, int, Direction, Tail] | None] = {}
     for p in processes:
         for rest, count in p.vias.items():
             if rest not in read:
@@ -191,7 +203,7 @@ def _transports(vias: tuple[Via, ...]) -> dict[str, int]:
     return dict(out)
 
 
-def _gdr(accumulator: Accumulator, vias: tuple[Via, ...]) -> tuple[bool | str | None, str | None]:
+def _gdr(accumulator: Accumulator, vias: tuple[Via, ...]) -> tuple[GdrUse | None, GdrRefusal | None]:
     """Whether connections that cross the network use GPUDirect RDMA, and what refuses it where they do not.
 
     The proof is the suffix /GDRDMA of a "via NET" line.  Without such lines an HCA that refuses is proof of the contrary;
@@ -201,17 +213,13 @@ def _gdr(accumulator: Accumulator, vias: tuple[Via, ...]) -> tuple[bool | str | 
     off = sum(v.count for v in vias if v.gdrdma is False and v.transport == "NET")
     hca_off = [name for name, enabled in accumulator.gdr_hca.items() if not enabled]
     all_off = bool(accumulator.gdr_hca) and len(hca_off) == len(accumulator.gdr_hca)
-    reason = (
-        "hca"
-        if hca_off
-        else "topology"
-        if accumulator.gdr_distance.get("disabled") and not accumulator.gdr_distance.get("enabled")
-        else None
-    )
-    if on or off:
-        return (True if not off else "mixed" if on else False), (reason if off else None)
-    if all_off:
-        return False, reason
+    reason = GdrRefusal.HCA if hca_off else None
+    if not hca_off and accumulator.gdr_distance["disabled"] and not accumulator.gdr_distance["enabled"]:
+        reason = GdrRefusal.TOPOLOGY
+    if on and not off:
+        return GdrUse.ALL, None
+    if on or off or all_off:
+        return GdrUse.SOME if on else GdrUse.NONE, reason
     return None, reason
 
 
@@ -271,6 +279,7 @@ def _event(accumulator: Accumulator, event: CollectedEvent) -> Event:
         rank if rank >= 0 else None,
         event.at,
         event.count,
+        event.level,
         clean(event.source),
         {k: clean(v) for k, v in event.data.items()},
     )
@@ -313,7 +322,7 @@ _AT_INFO = frozenset(
 def _absent(facts: LogFacts) -> LogFacts:
     unseen: list[tuple[str, str]] = []
     absent: set[str] = set()
-    if "INFO" not in facts.levels:
+    if Level.INFO not in facts.levels:
         absent |= {name for name in _AT_INFO if not getattr(facts, name)}
         unseen.append(("how NCCL initialised: version, interface, network, transports", "NCCL_DEBUG=INFO"))
     else:

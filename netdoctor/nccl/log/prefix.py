@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from netdoctor.nccl.log.facts import Level
+
 MAX_LINE: Final = 16384  # bytes of a line that are looked at; NCCL itself cuts a message at 2 KiB (src/debug.cc)
 _HEAD: Final = 700  # bytes before "NCCL" that are looked at: bounds the backtracking of the patterns below
 
@@ -90,7 +92,7 @@ def rank(text: bytes) -> int:
     return int(next(g for g in match.groups() if g is not None)) if match else -1
 
 
-def split_level(line: bytes) -> tuple[bytes, bytes, bytes] | None:
+def split_level(line: bytes) -> tuple[bytes, Level, bytes] | None:
     """(head, level, message) of a line that carries NCCL's tag (or Neuron's), None for any other line."""
     at = line.find(b"NCCL ")
     while at >= 0:
@@ -101,19 +103,19 @@ def split_level(line: bytes) -> tuple[bytes, bytes, bytes] | None:
         at = line.find(b"NCCL ", at + 5)
     at = line.find(b"CCOM WARN ")
     if at >= 0:
-        return line[:at], b"WARN", line[at + 10 :]
+        return line[:at], Level.WARN, line[at + 10 :]
     return _old(line)
 
 
-_LEVELS: Final = {level + b" " * (5 - len(level)): level for level in (b"INFO", b"WARN", b"ATTN", b"DIAG", b"TRACE", b"ABORT")}
+_LEVELS: Final = {f"{level.value:5}".encode(): level for level in Level}
 # NCCL up to 2.2 had no "NCCL" tag: "host:pid:tid [0] INFO NET : Using interface eth0:10.0.0.1<0>"
 _OLD: Final = re.compile(
     rb"(?P<head>[\w.\-]{1,253}:\d{1,10}:\d{1,10} \[-?\d{1,10}\] (?:\S{1,100}:\d{1,6} )?)(?P<level>INFO|WARN) "
 )
 
 
-def _old(line: bytes) -> tuple[bytes, bytes, bytes] | None:
+def _old(line: bytes) -> tuple[bytes, Level, bytes] | None:
     if b"] INFO " not in line and b" WARN " not in line:
         return None
     match = _OLD.search(line[:1024])
-    return (line[: match.end("head")], match["level"], line[match.end() :]) if match else None
+    return (line[: match.end("head")], Level(match["level"].decode()), line[match.end() :]) if match else None
