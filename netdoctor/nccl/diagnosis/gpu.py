@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, means
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
 _MAP = Fix(
@@ -48,7 +48,7 @@ def shared_memory(log: LogFacts) -> Iterator[Hypothesis]:
     full = tuple(e for e in log.of("shm_full") if e.level is not Level.INFO or "no space" in e.text.lower())
     events = full + log.above_info("shm_error")
     if full or any("no space" in e.text.lower() for e in events):
-        size = next((e.data["bytes"] for e in events if e.data.get("bytes", "").isdecimal()), None)
+        size = next((n for n in caught(events, "bytes") if n.isdecimal()), None)
         text = f"a segment of {int(size):,} bytes did not fit into /dev/shm" if size else "/dev/shm is too small"
         note = "NCCL_SHM_DISABLE=1 only moves the traffic to the network"
         yield Hypothesis("shm_disabled_or_small", Confidence.CERTAIN, text, events, _SHM, notes=(note,))
@@ -269,8 +269,9 @@ _XIDS: Final = {
 def xid(log: LogFacts) -> Iterator[Hypothesis]:
     """The driver's errors in the kernel's log."""
     for e in log.of("xid"):
-        other = Hypothesis("rank_died", Confidence.OPEN_MINUS, f"the driver reports Xid {e.data['xid']}")
-        yield replace(_XIDS.get(e.data["xid"], other), events=(e,))
+        number = e.data.get("xid", "?")
+        other = Hypothesis("rank_died", Confidence.OPEN_MINUS, f"the driver reports Xid {number}")
+        yield replace(_XIDS.get(number, other), events=(e,))
 
 
 def switches(log: LogFacts) -> Iterator[Hypothesis]:

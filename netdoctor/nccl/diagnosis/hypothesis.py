@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum, auto
@@ -69,9 +70,15 @@ def means(kind: EventKind, *hypotheses: Hypothesis, info: bool = True, first: bo
     def rule(log: LogFacts) -> Iterator[Hypothesis]:
         events = log.of(kind) if info else log.above_info(kind)
         for h in hypotheses if events else ():
-            yield replace(h, message=h.message.format(**events[0].data), events=events[:1] if first else events)
+            text = h.message.format_map(defaultdict(lambda: "?", events[0].data))
+            yield replace(h, message=text, events=events[:1] if first else events)
 
     return rule
+
+
+def caught(events: Iterable[Event], name: str) -> list[str]:
+    """What the patterns of these events caught under this name, each once."""
+    return list(dict.fromkeys(e.data[name] for e in events if e.data.get(name)))
 
 
 def author(events: Iterable[Event]) -> str:

@@ -61,7 +61,7 @@ def plugins(log: LogFacts) -> Iterator[Hypothesis]:
         yield from _uninitialised(log, alone)
         load = log.of("plugin_load")
         if load:
-            text = f"a plugin's library cannot be loaded: {load[0].data['why'][:140]}"
+            text = f"a plugin's library cannot be loaded: {load[0].data.get('why', load[0].text)[:140]}"
             yield Hypothesis("plugin_mismatch", Confidence.STRONG, text, load, _PLUGIN)
         elif log.plugin_error and not alone:
             text = f"the network plugin cannot be loaded: {log.plugin_error[:140]}"

@@ -10,7 +10,7 @@ from typing import Final
 
 from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, means
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
 from netdoctor.nccl.log.facts import Event, GdrUse, Level, LogFacts
 
 _GID = Fix(
@@ -177,8 +177,8 @@ def _retries(log: LogFacts, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
     """Status 12: no answer within the retries.  Link, path, or a peer that is gone; the counters do not tell which."""
     if not events:
         return
-    peers = sorted({e.data["peer"] for e in events if e.data.get("peer")})
-    hcas = sorted({e.data["hca"] for e in events if e.data.get("hca")})
+    peers = sorted(caught(events, "peer"))
+    hcas = sorted(caught(events, "hca"))
     gone = log.broken_locally
     link = [e for e in log.of("async_event") if _port(e)]
     text = (
@@ -250,7 +250,7 @@ def devices(log: LogFacts) -> Iterator[Hypothesis]:
     harm where a device of one's own opens."""
     events = log.of("open_device")
     if events and not log.devices and log.net != "IB":
-        names = ", ".join(sorted({e.data["dev"] for e in events if e.data.get("dev")})[:4])
+        names = ", ".join(sorted(caught(events, "dev"))[:4])
         text = (
             f"RDMA devices are listed{f' ({names})' if names else ''} but cannot be opened: "
             "/dev/infiniband is not mapped, or not allowed, where the job runs"
@@ -291,7 +291,7 @@ def odd_devices(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("inventory", Confidence.OPEN, text, (e,))
     for e in log.of("net_counts")[:1]:
         confidence = Confidence.OPEN if "ignoring" in e.text.lower() else Confidence.STRONG_PLUS
-        text = f"ranks see between {e.data['min']} and {e.data['max']} network devices"
+        text = f"ranks see between {e.data.get('min', '?')} and {e.data.get('max', '?')} network devices"
         yield Hypothesis("inventory", confidence, text, (e,), notes=("NCCL_IGNORE_NET_MISMATCH only hides it",))
         text = "a rank's container has fewer RDMA devices mapped"
         yield Hypothesis("dev_infiniband_missing", Confidence.OPEN_MINUS, text, (e,))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, means
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
 from netdoctor.nccl.interface_names import INSIDE_NAMES
 from netdoctor.nccl.log.facts import Event, LogFacts
 
@@ -103,14 +103,14 @@ _PORTS_GO: Final = (
 def bind(log: LogFacts) -> Iterator[Hypothesis]:
     """bind() of a listener; NCCL binds port 0, so an address in use means that no ephemeral port is free."""
     for e in log.of("bind"):
-        reason = e.data["errno"].lower()
+        reason = e.data.get("errno", "").lower()
         if "in use" in reason:
             text = "no ephemeral port was free for a listener"
             yield Hypothesis("bootstrap_ports", Confidence.STRONG_PLUS, text, (e,), _PORTS, notes=_PORTS_GO)
         elif "assign" in reason or "no such device" in reason:
             text = "NCCL chose an interface whose address cannot be bound (link-local, or not ready)"
             yield Hypothesis("socket_ifname", Confidence.STRONG_PLUS, text, (e,), _IFNAME)
-        else:
+        elif reason:
             text = f"a listener could not be bound: {e.data['errno']}"
             yield Hypothesis("bootstrap_ports", Confidence.OPEN, text, (e,), _PORTS)
 
@@ -259,7 +259,7 @@ def connect(log: LogFacts) -> Iterator[Hypothesis]:
     text = " ".join(e.data.get("errno", "").lower() for e in events)
     failed = _FailedConnect(
         events,
-        peers=tuple(e.data["peer"] for e in events if e.data.get("peer")),
+        peers=tuple(caught(events, "peer")),
         errnos=frozenset(number for words, number in _STRERROR.items() if words in text),
         echo=log.broken_locally or stale is not None,
         several_interfaces=len({a.ifname for a in log.socket_interfaces}) > 1,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
 _VERSION = Fix(
@@ -29,8 +29,8 @@ def versions(log: LogFacts) -> Iterator[Hypothesis]:
     """Refused from 2.23.4 (src/init.cc); before that ranks hang or misread each other's messages."""
     events = log.of("version")
     if events:
-        symbol = next((e.data["symbol"] for e in events if e.data.get("symbol")), None)
-        detail = next((e.data["detail"] for e in events if e.data.get("detail")), "")
+        symbol = next(iter(caught(events, "symbol")), None)
+        detail = next(iter(caught(events, "detail")), None)
         text = "NCCL does not fit the program that uses it"
         if symbol:
             text = f"the NCCL that was loaded lacks {symbol}: another copy than the framework's comes first"
@@ -99,7 +99,7 @@ def disagreement(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("hang", Confidence.QUIET_PLUS, "the ranks may call collectives of different sizes", sizes)
     order = log.of("order_differs")
     if order:
-        near = next((f" (around rank {e.data['near']})" for e in order if e.data.get("near")), "")
+        near = next((f" (around rank {rank})" for rank in caught(order, "near")), "")
         text = f"the ranks do not call the same collectives in the same order{near}"
         yield Hypothesis("hang", Confidence.STRONG_MINUS, text, order, _COMPARE)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, author
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, author, caught
 from netdoctor.nccl.log.facts import Event, LogFacts
 
 _FIRST = Fix("read the log of the first rank that failed, from its end backwards; the network is not it")
@@ -69,7 +69,7 @@ def victims(log: LogFacts) -> Iterator[Hypothesis]:
     closed = log.above_info("peer_closed")
     events = closed + log.above_info("secondary")
     if events:
-        peers = sorted({e.data["peer"] for e in closed if e.data.get("peer")})
+        peers = sorted(caught(closed, "peer"))
         lost = f"{peers[0]} closed its connection" if peers else "a rank lost the connection to its peer"
         text = f"{lost}: what these lines show is the consequence, the first failure is elsewhere"
         how = "the log of the peer that went away"
