@@ -24,12 +24,12 @@ class Process:
     ranks: dict[int, int] = field(default_factory=dict)  # CUDA device -> rank in its largest communicator
     nranks: dict[int, int] = field(default_factory=dict)  # CUDA device -> size of that communicator
     nodes: int = 0
-    version: str = ""
+    nccl_version: str = ""
     bootstrap: tuple[str, str] | None = None
     network: str = ""
     devices: tuple[tuple[str, int, str], ...] = ()
-    started: int = 0
-    complete: int = 0
+    comms_started: int = 0
+    comms_complete: int = 0
     comm_ids: dict[str, int] = field(default_factory=dict)  # -> nranks
     init_seconds: float = 0.0
     env: dict[str, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Accumulator:
     plugin_error: str = ""
     ib_used: bool = False  # a "NET/IB : Using" line with at least one device
     oob: tuple[str, str, str] | None = None
-    socket_ifs: dict[tuple[str, str, str], None] = field(default_factory=dict)
+    socket_interfaces: dict[tuple[str, str, str], None] = field(default_factory=dict)
     gdr_hca: dict[str, bool] = field(default_factory=dict)
     gdr_distance: Counter[str] = field(default_factory=Counter)
     rings: int = 0

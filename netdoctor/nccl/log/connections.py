@@ -10,11 +10,7 @@ import re
 from typing import Final
 
 from netdoctor.nccl.log.facts import Direction
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace").strip()
-
+from netdoctor.nccl.log.prefix import text
 
 _VIA: Final = re.compile(
     rb" : (\d+)(?:\[[0-9a-fx.:]+\])? (?:-> (\d+)(?:\[[0-9a-fx.:]+\])? ?)?(?:\[(send|receive|recv)\] )?via (.{1,200})"
@@ -29,15 +25,15 @@ def _tail(raw: bytes) -> Tail:
     raw = raw.split(b" comm ")[0].strip()
     net = _TAIL_NET.match(raw)
     if net:
-        return net[1].decode(), _text(net[2]), int(net[3]), b"GDRDMA" in (net[4] or b"")
+        return net[1].decode(), text(net[2]), int(net[3]), b"GDRDMA" in (net[4] or b"")
     if raw.startswith((b"NET/", b"COLLNET/")):
         kind, _, rest = raw.partition(b"/")
-        return kind.decode(), _text(rest.split(b"/")[0]), None, b"GDRDMA" in rest
+        return kind.decode(), text(rest.split(b"/")[0]), None, b"GDRDMA" in rest
     if raw.startswith(b"direct shared memory"):
         return "SHM", "direct", None, None
     kind, _, rest = raw.partition(b"/")
     rest = re.sub(rb"indirect/\d+\[[0-9a-fx]+\]", b"indirect", rest)
-    return ("P2P" if kind == b"P2P" else "SHM" if kind == b"SHM" else _text(kind)[:20]), _text(rest)[:40], None, None
+    return ("P2P" if kind == b"P2P" else "SHM" if kind == b"SHM" else text(kind)[:20]), text(rest)[:40], None, None
 
 
 def connection(rest: bytes) -> tuple[int, int, Direction, Tail] | None:

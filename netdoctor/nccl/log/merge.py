@@ -39,12 +39,10 @@ def merge(accumulator: Accumulator) -> LogFacts:
     """The facts of all processes; each step adds the fields of one topic."""
     processes = [p for p in accumulator.processes if _is_nccls(p)]
     facts = _contents(accumulator)
-    facts = _versions(facts, accumulator)
     facts = _connections(facts, accumulator, processes)
     facts = _network(facts, accumulator, processes)
     facts = _features(facts, accumulator)
     facts = _job(facts, accumulator, processes)
-    facts = _settings(facts, processes)
     return _absent(facts)
 
 
@@ -54,6 +52,9 @@ def _contents(accumulator: Accumulator) -> LogFacts:
     events = [e for e in accumulator.events.values() if "ras/" not in e.source and b"ras/" not in e.text[:200]]
     return LogFacts(
         library=accumulator.library or ("NCCL" if accumulator.nccl_lines else None),
+        nccl_version=_most_frequent(accumulator.versions),
+        cuda_version=_most_frequent(accumulator.cuda_versions),
+        torch_version=accumulator.torch_version or None,
         diagnostics=tuple(clean(d) for d in accumulator.diagnostics),
         levels=frozenset(accumulator.levels),
         subsystems=frozenset(accumulator.subsystems),
@@ -65,23 +66,14 @@ def _contents(accumulator: Accumulator) -> LogFacts:
     )
 
 
-def _versions(facts: LogFacts, accumulator: Accumulator) -> LogFacts:
-    return replace(
-        facts,
-        nccl_version=_most_frequent(accumulator.versions),
-        cuda_version=_most_frequent(accumulator.cuda_versions),
-        torch_version=accumulator.torch_version or None,
-    )
-
-
 def _connections(facts: LogFacts, accumulator: Accumulator, processes: list[Process]) -> LogFacts:
     vias = _vias(processes)
-    gdrdma, reason = _gdr(accumulator, vias)
+    use, reason = _gdr(accumulator, vias)
     return replace(
         facts,
         vias=vias,
         transports=_transports(vias),
-        gdrdma=gdrdma,
+        gdrdma=use,
         gdr_hca=dict(accumulator.gdr_hca),
         gdr_distance=dict(accumulator.gdr_distance),
         gdr_reason=reason,
@@ -109,7 +101,7 @@ def _network(facts: LogFacts, accumulator: Accumulator, processes: list[Process]
         devices=devices,
         no_ib_device=any(p.no_ib for p in processes) and not devices,
         oob=Address(oob[1], oob[2], oob[0]) if oob else None,
-        socket_interfaces=tuple(Address(name, address, host) for host, name, address in accumulator.socket_ifs),
+        socket_interfaces=tuple(Address(name, address, host) for host, name, address in accumulator.socket_interfaces),
     )
 
 
@@ -127,7 +119,8 @@ def _features(facts: LogFacts, accumulator: Accumulator) -> LogFacts:
 
 
 def _job(facts: LogFacts, accumulator: Accumulator, processes: list[Process]) -> LogFacts:
-    """Nodes, ranks and communicators."""
+    """Nodes, ranks, communicators, and what was set for them."""
+    affinity = dict.fromkeys(f"GPU {g}: {mask}" for p in processes for g, mask in sorted(p.affinity.items()))
     nranks = accumulator.nranks or accumulator.ring_ranks or None
     listed = {p.devices: tuple(NetDevice(*d) for d in p.devices) for p in processes}  # shared by the ranks of a node
     return replace(
@@ -136,18 +129,16 @@ def _job(facts: LogFacts, accumulator: Accumulator, processes: list[Process]) ->
         nranks=nranks,
         hosts=tuple(dict.fromkeys([p.host for p in processes if p.host] + list(accumulator.header_hosts))),
         ranks=tuple(_rank(p, listed[p.devices]) for p in processes),
-        comms_started=sum(p.started for p in processes),
-        comms_complete=sum(p.complete for p in processes),
+        comms_started=sum(p.comms_started for p in processes),
+        comms_complete=sum(p.comms_complete for p in processes),
         rings=accumulator.rings,
         init_seconds=max((p.init_seconds for p in processes), default=0.0) or None,
         busbw=accumulator.busbw,
         gpus=tuple(accumulator.gpus),
+        env=_env(processes),
+        env_differs=_env_differs(processes),
+        affinity=tuple(affinity)[:64],
     )
-
-
-def _settings(facts: LogFacts, processes: list[Process]) -> LogFacts:
-    affinity = dict.fromkeys(f"GPU {g}: {mask}" for p in processes for g, mask in sorted(p.affinity.items()))
-    return replace(facts, env=_env(processes), env_differs=_env_differs(processes), affinity=tuple(affinity)[:64])
 
 
 def _most_frequent(counted: Counter[str]) -> str | None:
@@ -230,12 +221,12 @@ def _rank(p: Process, devices: tuple[NetDevice, ...]) -> RankFacts:
         ranks=tuple(sorted(set(p.ranks.values()))) or ((p.rank_hint,) if p.rank_hint >= 0 else ()),
         nranks=max(p.nranks.values(), default=0) or None,
         nodes=p.nodes or None,
-        nccl_version=p.version or None,
+        nccl_version=p.nccl_version or None,
         bootstrap=Address(*p.bootstrap, p.host) if p.bootstrap else None,
         network=p.network or None,
         devices=devices,
-        comms_started=p.started,
-        comms_complete=p.complete,
+        comms_started=p.comms_started,
+        comms_complete=p.comms_complete,
         comm_ids=tuple(p.comm_ids),
         init_seconds=p.init_seconds or None,
         env={k: clean(v) for k, v in p.env.items()},
