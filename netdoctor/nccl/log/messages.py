@@ -236,12 +236,6 @@ def net_ofi(accumulator: Accumulator, process: Process, dev: int, msg: bytes) ->
         accumulator.plugin = accumulator.plugin or "aws-ofi-nccl"
 
 
-def net_other(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
-    """Another network's lines (NET/gIB, NET/FasTrak): only GPUDirect is common to all."""
-    if b"GPU Direct" in msg:
-        gdr(accumulator, process, dev, msg)
-
-
 def nvls(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``NVLS multicast support is [not ]available on dev 0``, ``NVLS comm 0x… headRank …``."""
     if b"not available" in msg:
@@ -373,7 +367,7 @@ def handler(msg: bytes) -> Handler | None:
     if b" coll channels" in msg:
         return channels
     if first.startswith(b"NET/"):
-        return net_other
+        return gdr  # another network's (NET/gIB, NET/FasTrak): only GPUDirect is common to all
     if b" -> " in msg and b".cc:" in first:
         return unwinding
     return None
