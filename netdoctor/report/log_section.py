@@ -40,7 +40,7 @@ class LogSection:
                 "lines": f.lines,
                 "nccl_lines": f.nccl_lines,
                 "bytes": f.bytes_read,
-                "levels": sorted(f.levels),
+                "levels": plain(f.levels),
                 "subsystems": sorted(f.subsystems),
             },
             "facts": _facts(f),
@@ -102,8 +102,8 @@ def _summary(facts: LogFacts) -> Iterator[str]:
         names = [f"{d.name}:{d.port}/{d.link}" for d in facts.devices]
         shape.append(f"{len(names)} devices ({', '.join(names[:4])}{', …' if len(names) > 4 else ''})")
     if facts.gdrdma is not None:
-        words = {"True": "in use", "False": "not in use", "mixed": "on some connections only"}
-        shape.append(f"GPUDirect RDMA {words[str(facts.gdrdma)]}")
+        words = {True: "in use", False: "not in use", "mixed": "on some connections only"}
+        shape.append(f"GPUDirect RDMA {words[facts.gdrdma.value]}")
     if shape:
         yield "; ".join(shape)
     if facts.transports:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netdoctor.nccl.diagnosis import diagnose
+from netdoctor.nccl.log.facts import GdrUse
 from netdoctor.nccl.log.parser import Parser, parse_bytes, parse_text
 from netdoctor.nccl.log.prefix import MAX_LINE
 
@@ -96,15 +97,15 @@ ERAS: list[tuple[str, str, Any]] = [
         {"NET/AWS Libfabric/1/GDRDMA": 1},
     ),
     (P + "CollNet 00/0 : 0 [send] via COLLNET/SHARP/0/GDRDMA", "collnet", True),  # 2.14 –
-    ("Channel 00/0 : 0[0] -> 8[0] [receive] via NET/IB/2", "gdrdma", False),  # prefix cut off
-    (P + "Channel 00/0 : 0[0] -> 8[0] [receive] via NET/IB/2/GDRDMA", "gdrdma", True),
+    ("Channel 00/0 : 0[0] -> 8[0] [receive] via NET/IB/2", "gdrdma", GdrUse.NONE),  # prefix cut off
+    (P + "Channel 00/0 : 0[0] -> 8[0] [receive] via NET/IB/2/GDRDMA", "gdrdma", GdrUse.ALL),
     (
         P
         + "Channel 00/0 : 0[0] -> 8[0] [receive] via NET/IB/2/GDRDMA\n"
         + P
         + "Channel 00/0 : 8[0] -> 0[0] [send] via NET/IB/2",
         "gdrdma",
-        "mixed",
+        GdrUse.SOME,
     ),
     (
         P + "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0' (no module)",
@@ -269,7 +270,7 @@ def test_a_warning_with_another_record_behind_it_is_kept(dense: bool) -> None:
     ("line", "kind", "key", "value"),
     [
         ("NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.", "xid", "xid", "79"),
-        ("Timed out after 301 seconds waiting for clients. 1/2 clients joined.", "store", "level", None),
+        ("Timed out after 301 seconds waiting for clients. 1/2 clients joined.", "store", "peer", None),
     ],
 )
 def test_a_line_of_a_long_log_is_read_wherever_it_stands(
@@ -289,7 +290,7 @@ def test_a_line_of_a_long_log_is_read_wherever_it_stands(
         parser.feed(data[at : at + (1 << 20)])
     facts = parser.facts()
     assert len(data) > 3 << 20 and facts.lines == count
-    assert [(e.kind, e.line, e.count, e.data.get(key)) for e in facts.events] == [(kind, number, 1, value)]
+    assert [(e.kind, e.line, e.count, e.data.get(key), e.level) for e in facts.events] == [(kind, number, 1, value, None)]
 
 
 def test_blocks_may_end_anywhere() -> None:

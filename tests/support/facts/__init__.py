@@ -31,7 +31,7 @@ from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uver
 from netdoctor.facts.runs import AllReduce, Baseline, CommonRun, Path, PathRun, RankResult, Run
 from netdoctor.facts.vantage import Place, Vantage
 from netdoctor.model import Finding, Status, Unavailable
-from netdoctor.nccl.log.facts import LogFacts, Via
+from netdoctor.nccl.log.facts import Direction, LogFacts, Via
 
 Facts = Mapping[type, object]
 NONE = Unavailable("absent")
@@ -505,14 +505,14 @@ def log(**fields: Any) -> LogFacts:
 
 def via(src: int = 0, dst: int = 1, direction: str = "send", gdrdma: bool = True, **changes: Any) -> Via:
     """``Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA``"""
-    return replace(Via(src, dst, direction, "NET", "IB", 0, gdrdma), **changes)
+    return replace(Via(src, dst, Direction(direction), "NET", "IB", 0, gdrdma), **changes)
 
 
 def hca_run(gpu: int = 0, peer: int = 1, hca: str = "mlx5_0:1", gdrdma: bool = True, **changes: Any) -> Run:
     """The inter-node path through one HCA port: two ranks on two GPUs."""
     both = tuple(via(s, d, way, gdrdma) for s, d in ((0, 1), (1, 0)) for way in ("send", "receive"))
     experiment = AllReduce("nccl", 2, "cuda", path=Path.parse(f"inter-node {hca}"), gpus=(gpu, peer))
-    fields = {"experiment": experiment, "log": log(net="IB", network="IB", vias=both, gdrdma=gdrdma)}
+    fields = {"experiment": experiment, "log": log(net="IB", network="IB", vias=both)}
     return replace(run(2), **{**fields, **changes})
 
 
