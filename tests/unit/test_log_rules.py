@@ -830,7 +830,7 @@ def test_of_many_kinds_the_earliest_are_shown() -> None:
     assert [int(one.split(":")[1]) for one in finding.evidence["lines"]] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_line_that_only_has_the_shape_of_another_breaks_no_rule() -> None:
+def test_a_line_of_another_lines_shape_breaks_no_rule() -> None:
     """Shapes leave out hexadecimal letters: "Xi" is read as "Xid" was, and its pattern catches nothing."""
     lines = ("NVRM: Xid (PCI:0): 79, x", "NVRM: Xi (PCI:0): 79, x")
     facts = parse_text("".join(f"n{i}:1:1 [0] NCCL WARN {line}\n" for i, line in enumerate(lines)))
