@@ -9,7 +9,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import __version__
-from netdoctor.causes import completed, result
+from netdoctor.causes.results import completed
 from netdoctor.facts import registry as facts
 from netdoctor.host.base import Host
 from netdoctor.model import CheckResult, Finding, Fix, Report, Severity, Status, Unavailable, plain
@@ -132,7 +132,7 @@ def results(work: Work, partial: str | None = None) -> tuple[CheckResult, ...]:
         if found is None:
             found = (_complete(spec, Finding(Status.UNKNOWN, f"not judged: {partial or 'not reached'}")),)
         out.append(CheckResult(spec.id, spec.title, spec.cause, found))
-    return (*out, *(result(c.id, c.title, c.cause, c.findings) for c in work.extra))
+    return (*out, *work.extra)
 
 
 def report(work: Work, decide: Decide, profile: str, partial: str | None = None) -> Report:

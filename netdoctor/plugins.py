@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from netdoctor.api import CheckSpec
+from netdoctor.causes.results import own_result
 from netdoctor.facts.registry import RUNS, SOURCES
 from netdoctor.model import CheckResult, Finding, Fix, Status
 
@@ -186,23 +187,18 @@ class _Taking:
                 Status.UNKNOWN,
                 f"not loaded, so its checks did not look: {reason}",
                 subject,
-                check="plugin.refused",
                 how=how,
                 fix=Fix("take away what others may change", ("namei -l PATH   # shows owners and modes on the way",)),
             )
         )
 
     def _break(self, subject: str, reason: str) -> None:
-        self._broken.append(Finding(Status.ERROR, reason, subject, check="plugin.broken"))
+        self._broken.append(Finding(Status.ERROR, reason, subject))
 
     def loaded(self) -> Loaded:
-        results = []
-        if self._refused:
-            title = "Checks are loaded only from where nobody else can write"
-            results.append(CheckResult("plugin.refused", title, "other", tuple(self._refused)))
-        if self._broken:
-            results.append(CheckResult("plugin.broken", "Every plugin can be used", "other", tuple(self._broken)))
-        return Loaded(tuple(self._specs.values()), tuple(results), self._sources)
+        found = {"plugin.refused": self._refused, "plugin.broken": self._broken}
+        results = tuple(own_result(id, findings) for id, findings in found.items() if findings)
+        return Loaded(tuple(self._specs.values()), results, self._sources)
 
 
 def _specs_of(module: types.ModuleType) -> Iterator[CheckSpec]:

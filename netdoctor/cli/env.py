@@ -38,12 +38,14 @@ def report(
 ) -> Report:
     """The report of these findings, with the check and the fingerprints that preflight has."""
     from netdoctor import __version__
-    from netdoctor.causes import result
+    from netdoctor.causes.results import result
+    from netdoctor.checks.nccl_environment import environment
     from netdoctor.report.env_section import EnvironmentSection
     from netdoctor.variables.catalogue import newest
 
     found = findings or [Finding(Status.PASS, "no variable of NCCL, torch, Gloo, UCX or libfabric is set: the defaults hold")]
-    check = result("nccl.environment", "Every NCCL variable is read and does what it says", "env_misuse", found)
+    spec = environment.__netdoctor_check__  # type: ignore[attr-defined]
+    check = result(spec.id, spec.title, spec.cause, found)
     in_order = tuple(dict.fromkeys(f.subject for f in findings if f.status is Status.PASS))
     section = EnvironmentSection(tuple(files), version, newest(), in_order)
     checks, verdict = decide((check,), {})

@@ -71,13 +71,14 @@ def allreduce(
     ranks_per_node: Annotated[int | None, typer.Option(metavar="K", help="Default: one a GPU, else one.")] = None,
     wait: Annotated[float, typer.Option(metavar="SECONDS", help="For the other nodes to come.")] = 120.0,
     stall: Annotated[float | None, typer.Option(metavar="SECONDS", help="Without progress, until it counts as hung.")] = None,
+    snapshot: Annotated[Text, typer.Option(metavar="FILE", help="Also keep what this node saw, for `diagnose`.")] = None,
 ) -> int:
     """One verified all-reduce over several nodes; start it on each of them, by hand or by the job's launcher."""
     from netdoctor.cli import allreduce as command
     from netdoctor.cluster.membership import Given
     from netdoctor.cluster.session import Limits
 
-    return command.allreduce(options, Given(nodes, node_rank, master, ranks_per_node), Limits(wait, stall))
+    return command.allreduce(options, Given(nodes, node_rank, master, ranks_per_node), Limits(wait, stall), snapshot)
 
 
 @app.command()
@@ -121,7 +122,7 @@ def _key(path: str | None) -> bytes:
 
 
 @app.command()
-@takes("only", "profile", "fail_on", *TOLD, "checks_dir", "exit_style")
+@takes("only", *JUDGED, *TOLD, "checks_dir", "exit_style")
 def diagnose(
     options: Options,
     file: Annotated[str, typer.Argument(metavar="SNAPSHOT", help="A file that `netdoctor snapshot` wrote, - for stdin.")],

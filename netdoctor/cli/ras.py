@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from netdoctor import __version__
-from netdoctor.causes import result
+from netdoctor.causes.results import own_result
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
 from netdoctor.model import Command, Finding, Report, Unavailable
@@ -33,7 +33,7 @@ def run(
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     section, findings = look(where, diagnostics, interval, timeout)
-    ranks = result("ras.ranks", "All ranks are there and move on together", "hang", findings)
+    ranks = own_result("ras.ranks", findings)
     checks, verdict = setup.decider(config, command=Command.RAS)((ranks,), {})
     report = Report(__version__, {}, {}, config.profile, checks, verdict, command=Command.RAS, section=section)
     return deliver.deliver(report, options)

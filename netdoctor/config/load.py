@@ -20,6 +20,7 @@ SITE_FILE: Final = "/etc/netdoctor/config.yaml"
 PREFIX: Final = "NETDOCTOR_"
 # Code that the environment may not bring in where somebody else's process is judged, or where it would run as root.
 _NOT_FROM_ENVIRONMENT: Final = "checks_dir"
+RECORDED: Final = ("profile", "fail_on", "disabled", "waivers")  # what decides an exit code, and goes into a snapshot
 _GATES: Final = frozenset({"gate", "prolog"})
 
 
@@ -99,9 +100,11 @@ def load(
     site: str = SITE_FILE,
     euid: int | None = None,
     defaults: Mapping[str, Any] | None = None,
+    recorded: Mapping[str, Any] | None = None,
 ) -> Config:
     """Read and merge.  `overrides` are command line options by dotted key (``"job.nodes": 4``), None for one not given;
-    `defaults` are what the command has where nobody says anything.
+    `defaults` are what the command has where nobody says anything.  `recorded` is the policy of a snapshot: what nobody says
+    here is as it was there, unless this site's configuration is locked; then it only makes it stricter.
 
     Raises ConfigError (exit 2).  The site's file may be absent; a file that was named may not, and one that cannot be read
     is an error even if nobody named it: it might be locked.
@@ -125,8 +128,16 @@ def load(
         del from_env[_NOT_FROM_ENVIRONMENT]
         notes.append(f"{PREFIX}CHECKS_DIR is ignored as root and in a gate; use --checks-dir or the configuration file")
     layers += [(name, values) for name, values in (("environment", from_env), ("command line", given)) if values]
+    if recorded is not None:
+        layers.insert(1 if locked else 0, ("snapshot", _of_a_snapshot(recorded)))
     merged = _merge(layers, locked, notes, defaults or {})
     return _build(merged, tuple(name for name, _ in layers), tuple(notes))
+
+
+def _of_a_snapshot(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """Nothing but what `setup.policy_data` writes: a file of somebody else's names no folder of checks and no user."""
+    known = {key: policy[key] for key in RECORDED if key in policy}
+    return _flatten(known, lambda at, message: ConfigError(message, source="the snapshot's policy", key=dotted(at)))
 
 
 def _same(named: str, site: str, base: Mapping[str, Any] | None) -> bool:

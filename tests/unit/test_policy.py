@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from netdoctor.causes import result as completed_result
+from netdoctor.causes.results import result as completed_result
 from netdoctor.model import CheckResult, Command, Finding, Severity, Status, Verdict
 from netdoctor.policy import (
     FAIL_ON_ORDER,
