@@ -33,7 +33,7 @@ from netdoctor.model import CheckResult, Command, Finding, Health, Severity, Sta
 HEALTHY: Final = 0
 UNHEALTHY: Final = 3
 INCONCLUSIVE: Final = 4
-_LOST: Final = frozenset({"plugin.broken", "plugin.refused"})  # their findings: plugins whose checks did not look
+_LOST: Final = frozenset({"plugin.broken", "plugin.missing", "plugin.refused"})  # of each finding: checks that did not look
 
 PROFILE_ORDER: Final = ("audit", "prolog", "default", "gate", "strict")  # from the most lenient
 FAIL_ON_ORDER: Final = ("critical", "warning", "info")  # from the most lenient

@@ -101,7 +101,11 @@ def test_a_part_of_a_check_that_could_not_tell_is_not_healthy() -> None:
 
 
 @pytest.mark.parametrize(
-    "plugin", [result("plugin.broken", ERROR, subject="a.py"), result("plugin.refused", UNKNOWN, subject="a.py")]
+    "plugin",
+    [
+        result(f"plugin.{name}", status, subject="a.py")
+        for name, status in (("broken", ERROR), ("refused", UNKNOWN), ("missing", UNKNOWN))
+    ],
 )
 @pytest.mark.parametrize("profile", PROFILE_ORDER)
 def test_a_plugin_that_did_not_look_is_never_healthy(plugin: CheckResult, profile: str) -> None:
