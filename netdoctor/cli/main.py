@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -233,6 +234,20 @@ def fleet_report(
     return command.run(options, reports, expected, lists)
 
 
+def _styled(code: int) -> int:
+    """A code that no command gave, in the style that the command line or the environment asks for."""
+    import os
+
+    words = [word for argument in sys.argv for word in argument.split("=", 1)]
+    styles = [style for option, style in pairwise(words) if option == "--exit-style"]
+    style = [os.environ.get("NETDOCTOR_EXIT_STYLE"), *styles][-1]
+    if not style:
+        return code
+    from netdoctor.cli import deliver
+
+    return deliver.styled(code, style)
+
+
 def main() -> None:
     """The console script: typer's exit codes, and 1 with one line where netdoctor itself broke."""
     from netdoctor.process import streams
@@ -249,8 +264,10 @@ def main() -> None:
     except SystemExit as end:
         # click ends a broken pipe itself, with 1 and a wrapper in the place of the stream.
         code = 141 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
+        if code == 2 and not isinstance(end.__context__, typer.Exit):  # click's own: no command had a word in it
+            code = _styled(2)
     except Exception as error:  # noqa: BLE001 - whatever broke is one line and exit 1, not a traceback
-        code = streams.report_write_error(error, 0) if streams.is_write_error(error) else streams.defect(error)
+        code = streams.report_write_error(error, 0) if streams.is_write_error(error) else _styled(streams.defect(error))
     if (number := signals.pending()) is not None and code not in (2, 128 + number):
         code = 128 + number
     lost = streams.lost()

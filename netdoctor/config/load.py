@@ -137,7 +137,9 @@ def load(
 def _of_a_snapshot(policy: Mapping[str, Any]) -> dict[str, Any]:
     """Nothing but what `setup.policy_data` writes: a file of somebody else's names no folder of checks and no user."""
     known = {key: policy[key] for key in RECORDED if key in policy}
-    return _flatten(known, lambda at, message: ConfigError(message, source="the snapshot's policy", key=dotted(at)))
+    return _flatten(
+        known, lambda at, message: ConfigError(message, source="a snapshot's policy of another shape", key=dotted(at))
+    )
 
 
 def _same(named: str, site: str, base: Mapping[str, Any] | None) -> bool:

@@ -50,7 +50,7 @@ def inputs(tmp_path: pathlib.Path) -> dict[str, tuple[str, ...]]:
         "node01:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 1 cudaDev 0 nvmlDev 0 busId 1 commId 0x2 - Init COMPLETE\n"
     )
     (tmp_path / "open.log").write_text("hello\n")
-    (tmp_path / "bad.sh").write_text("export NCCL_IB_DISABLE=true\n")
+    (tmp_path / "bad.sh").write_text("export NCCL_IB_DISABLE=true\nexport NCCL_DEBUG=WARN\n")
     (tmp_path / "good.sh").write_text("export NCCL_DEBUG=WARN\n")
     (tmp_path / "open.sh").write_text("export NCCL_SOCKET_IFNAME=$(x)\n")
     for name in ("good", "bad", "open"):
@@ -118,6 +118,8 @@ def test_what_is_not_known_is_refused(command: str, option: tuple[str, str], inp
         assert got == 0
     else:
         assert (got, out) == (2, "")
+        if "--exit-style" not in option:
+            assert [called(*inputs[f"{command} good"], *option, "--exit-style", s)[0] for s in ("nagios", "npd")] == [3, 2]
 
 
 WAIVED = """
@@ -130,7 +132,7 @@ waivers:
 
 def test_one_waiver_holds_in_every_command(inputs: dict[str, tuple[str, ...]], tmp_path: pathlib.Path) -> None:
     config = tmp_path / "config.yaml"
-    wrong = {"NCCL_IB_DISABLE": "true"}
+    wrong = {"NCCL_IB_DISABLE": "true", "NCCL_DEBUG": "WARN"}
     look = ("preflight", "--no-allreduce", "-q", "--only", "nccl.environment", "--vantage", "job", "--fail-on", "warning")
     commands = [look, *(inputs[f"{command} bad"] for command in ("log", "env", "fleet"))]
     assert [called(*arguments, env=wrong)[0] for arguments in commands] == [3] * 4
