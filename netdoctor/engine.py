@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from netdoctor import __version__
 from netdoctor.causes.results import completed
 from netdoctor.facts import registry as facts
+from netdoctor.facts.base import no_evidence
 from netdoctor.host.base import Host
 from netdoctor.model import CheckResult, Finding, Fix, Report, Severity, Status, Unavailable, plain
 
@@ -53,11 +54,17 @@ def collect(work: Work, names: Iterable[str]) -> None:
 
 def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
     """The findings of one check on these facts.  Never raises: a check that crashes or says nothing is `error`."""
-    from netdoctor.plugins import needs
+    from netdoctor.plugins import contained, needs
 
     values = {need.parameter: facts.of(have, need.type.__name__) for need in needs(spec)}
+    own = spec.judge.__module__.startswith("netdoctor.checks.")
+    unread: dict[str, Unavailable] = {}
     try:
-        found = tuple(spec.judge(**values))
+        if own:
+            found = tuple(spec.judge(**values))
+        else:
+            with contained():
+                found = tuple(spec.judge(**{name: _watched(fact, unread) for name, fact in values.items()}))
         wrong = next((f for f in found if not isinstance(f, Finding)), None)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the border: a check's defect costs this check, not the report
         return (_complete(spec, Finding(Status.ERROR, f"the check crashed: {type(error).__name__}: {error}")),)
@@ -68,7 +75,9 @@ def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
     if not found:
         return (_complete(spec, Finding(Status.ERROR, "the check said nothing")),)
     lost = {name: fact.lost for name, fact in values.items() if fact.lost is not None}
-    if lost and not spec.judge.__module__.startswith("netdoctor.checks."):
+    if not lost and all(f.status in {Status.PASS, Status.SKIP} for f in found):  # else it may be said of what is unread
+        lost = unread
+    if lost and not own:
         found = tuple(_without(f, *next(iter(lost.items()))) for f in found)
     return tuple(_complete(spec, f) for f in found)
 
@@ -97,9 +106,25 @@ def _malformed(finding: Finding) -> Iterator[str]:
             yield f"{name} is a {type(value).__name__}, not a {kinds[0].__name__}"
 
 
+def _watched(fact: Any, unread: dict[str, Unavailable]) -> Any:
+    """The same fact, which adds to `unread` each of its fields that is asked for and says neither what it holds nor why not."""
+    kind = type(fact)
+
+    def asked(self: Any, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        if isinstance(value, Unavailable) and name != "lost" and no_evidence(value) is value:
+            unread[f"{kind.__name__}.{name}"] = value
+        return value
+
+    watched: Any = object.__new__(type(kind.__name__, (kind,), {"__getattribute__": asked}))
+    vars(watched).update(vars(fact))
+    return watched
+
+
 def _without(finding: Finding, name: str, why: Unavailable) -> Finding:
-    """What a site's own check says although nothing of a fact was read.  That it asked the fields is not shown, as the lab
-    (`ignorance`) shows it of the checks that come with netdoctor: so nothing is right, and nothing is said not to apply."""
+    """What a site's own check says although a fact, or a field that it asked for, was not read.  That it took this into account
+    is not shown, as the lab (`ignorance`) shows it of the checks that come with netdoctor: so nothing is right, and nothing
+    is said not to apply."""
     if finding.status not in {Status.PASS, Status.SKIP}:
         return finding
     return replace(finding, status=Status.UNKNOWN, message=f"{name} could not be read ({why}); without it: {finding.message}")
