@@ -60,8 +60,8 @@ def _missing(format: str) -> str:
 
 def _wanted(options: Options) -> tuple[str, ...]:
     """The formats that a run would write."""
-    told = options.form or "text"
-    return (told,) if options.output is None else (told, format_of(options.output, options.form))
+    printed = options.form or "text"
+    return (printed,) if options.output is None else (printed, format_of(options.output, options.form))
 
 
 def refuse(error: object, options: Options) -> int:

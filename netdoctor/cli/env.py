@@ -69,14 +69,14 @@ def judge_file(path: str, text: str, version: Version | None) -> list[Finding]:
     from netdoctor.variables import judge as environ
 
     parsed = _without_secrets(envfiles.parse(path, text))
-    known = [one for one in parsed.assignments if one.value is not None]
-    settings = [Setting(one.name.strip() if parsed.kind != "conf" else one.name, one.value or "", one.source) for one in known]
-    findings = [] if parsed.kind == "conf" else environ.judge(settings, version)
+    settings = [Setting(a.name, a.value, a.source) for a in parsed.assignments if a.value is not None]
     if parsed.kind == "conf":
         findings = environ.judge_conf(settings, {})
         findings += environ.judge([s for s in settings if s.name == s.name.strip()], version)
     else:
-        findings += _repeats(parsed)
+        findings = environ.judge([replace(s, name=s.name.strip()) for s in settings], version)
+        for pair in envfiles.repeated(parsed.assignments):
+            findings += environ.judge_repeats([Setting(a.name, a.value or "", a.source) for a in pair])
     return findings + _written(parsed) + _unknown(parsed)
 
 
@@ -86,23 +86,13 @@ def _without_secrets(parsed: Parsed) -> Parsed:
     from netdoctor.host.redact import GONE, scrub
 
     shown = tuple(
-        one if one.value is None else replace(one, value=GONE if secret(one.name) else scrub(one.value))
-        for one in parsed.assignments
+        a if a.value is None else replace(a, value=GONE if secret(a.name) else scrub(a.value)) for a in parsed.assignments
     )
     return replace(parsed, assignments=shown)
 
 
-def _repeats(parsed: Parsed) -> list[Finding]:
-    from netdoctor.facts.environ import Setting
-    from netdoctor.variables import files as envfiles
-    from netdoctor.variables import judge as environ
-
-    pairs = envfiles.repeated(parsed.assignments)
-    return [
-        finding
-        for before, after in pairs
-        for finding in environ.judge_repeats([Setting(one.name, one.value or "", one.source) for one in (before, after)])
-    ]
+def _evidence(rule: str, source: str, name: str | None = None, value: str | None = None) -> dict[str, Any]:
+    return {"variable": name, "value": value, "source": source, "rule": rule, "row": None}
 
 
 def _written(parsed: Parsed) -> list[Finding]:
@@ -110,44 +100,25 @@ def _written(parsed: Parsed) -> list[Finding]:
     from netdoctor.variables.assignments import WritingRule
 
     found = []
-    for one in parsed.assignments:
-        if one.problem is None:
+    for written in parsed.assignments:
+        if written.problem is None:
             continue
-        rule, sentence = one.problem.rule, one.problem.text
-        evidence = {"variable": one.name, "value": one.value, "source": one.source, "rule": rule.value, "row": None}
+        name, rule, sentence = written.name, written.problem.rule, written.problem.text
+        evidence = _evidence(rule.value, written.source, name, written.value)
         if rule is WritingRule.ENV_QUOTES:
-            found.append(Finding(Status.PASS, f"{one.name}: see the note", one.name, evidence=evidence, notes=(sentence,)))
+            found.append(Finding(Status.PASS, f"{name}: see the note", name, evidence=evidence, notes=(sentence,)))
             continue
         severity = Severity.CRITICAL if rule is WritingRule.YAML_TYPE else Severity.WARNING
-        message = f"{one.name}: {sentence}"
-        fix = Fix(f"correct {one.source}")
-        found.append(Finding(Status.FAIL, message, one.name, severity, "env_misuse", evidence=evidence, fix=fix))
+        fix = Fix(f"correct {written.source}")
+        found.append(Finding(Status.FAIL, f"{name}: {sentence}", name, severity, "env_misuse", evidence=evidence, fix=fix))
     return found
 
 
 def _unknown(parsed: Parsed) -> list[Finding]:
     how = "run netdoctor env inside the job: there the values are what they are"
-    found = [
-        Finding(
-            Status.UNKNOWN,
-            f"{one.name}: {one.why}",
-            one.name,
-            evidence={"variable": one.name, "value": None, "source": one.source, "rule": "not-evaluated", "row": None},
-            how=how,
-        )
-        for one in parsed.assignments
-        if one.value is None
-    ]
-    return found + [
-        Finding(
-            Status.UNKNOWN,
-            f"{one.source}: {one.why}",
-            one.source,
-            evidence={"variable": None, "value": None, "source": one.source, "rule": "not-evaluated", "row": None},
-            how=how,
-        )
-        for one in parsed.unread
-    ]
+    unread = [(a.name, a.why, _evidence("not-evaluated", a.source, a.name)) for a in parsed.assignments if a.value is None]
+    unread += [(part.source, part.why, _evidence("not-evaluated", part.source)) for part in parsed.unread]
+    return [Finding(Status.UNKNOWN, f"{name}: {why}", name, evidence=evidence, how=how) for name, why, evidence in unread]
 
 
 def judge_here(version: Version | None) -> tuple[list[Finding], Version | None]:
@@ -175,8 +146,8 @@ def _links(host: Any) -> tuple[str, ...] | None:
     from netdoctor.host.base import mapping
     from netdoctor.model import Unavailable
 
-    told = mapping(host, "ask:netlink")
-    rows = None if isinstance(told, Unavailable) else told.get("links")
+    answer = mapping(host, "ask:netlink")
+    rows = None if isinstance(answer, Unavailable) else answer.get("links")
     return tuple(str(row["name"]) for row in rows if "name" in row) if isinstance(rows, list) else None
 
 

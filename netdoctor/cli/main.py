@@ -140,7 +140,7 @@ def list_checks(options: Options) -> int:
     """List the checks: id and what is true on a healthy node."""
     from netdoctor.cli import catalog as command
 
-    return command.list_checks(options)
+    return command.catalog(options)
 
 
 @app.command()
@@ -149,7 +149,7 @@ def explain(options: Options, id: Annotated[str, typer.Argument(metavar="ID", he
     """What a check looks at, why, what it costs and what mends it."""
     from netdoctor.cli import catalog as command
 
-    return command.explain(id, options)
+    return command.catalog(options, id)
 
 
 @app.command()
