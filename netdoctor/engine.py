@@ -162,6 +162,8 @@ def results(work: Work, partial: str | None = None) -> tuple[CheckResult, ...]:
 
 def report(work: Work, decide: Decide, profile: str, partial: str | None = None) -> Report:
     """The report of what is there."""
+    from netdoctor.facts.inventory import inventory
+
     checked, verdict = decide(results(work, partial), work.facts)
     return Report(
         tool_version=__version__,
@@ -178,14 +180,8 @@ def report(work: Work, decide: Decide, profile: str, partial: str | None = None)
         },
         partial=partial,
         nodes=cluster.section() if (cluster := work.facts.get("Cluster")) is not None and cluster.lost is None else {},
-        **_inventory(work.facts),
+        inventory=inventory(work.facts),
     )
-
-
-def _inventory(have: Mapping[str, Any]) -> dict[str, Any]:
-    from netdoctor.facts.inventory import inventory
-
-    return {"inventory": inventory(have)}
 
 
 def identity(work: Work) -> dict[str, Any]:
@@ -254,26 +250,18 @@ def _run_stable(run: Any) -> dict[str, Any]:
 def _run_figures(run: Any) -> dict[str, Any]:
     return {
         "path": str(run.experiment.path),
-        "reason": run.reason,
-        "seconds": run.seconds,
-        "import_seconds": run.import_seconds,
-        "busbw_gb_s": {str(k): v for k, v in run.busbw.items()},
-        "latency_s": {str(k): v for k, v in run.latency.items()},
-        "system_cpu_per_gb": run.system_cpu_per_gb,
-        "ranks": [_rank_figures(rank) for rank in run.ranks],
+        **_fields(run, "reason", "seconds", "import_seconds", "system_cpu_per_gb"),
+        "busbw_gb_s": plain(run.busbw),
+        "latency_s": plain(run.latency),
+        "ranks": [_fields(rank, *_OF_A_RANK) for rank in run.ranks],
     }
 
 
-def _rank_figures(rank: Any) -> dict[str, Any]:
-    return {
-        "rank": rank.rank,
-        "phase": rank.phase,
-        "error": rank.error,
-        "exit": rank.exit,
-        "wrong": rank.wrong,
-        "seconds": {str(size): median for size, median in rank.seconds.items()},
-        "phase_seconds": dict(rank.phase_seconds),
-        "system_cpu": rank.system_cpu,
-        "user_cpu": rank.user_cpu,
-        "collective_seconds": rank.collective_seconds,
-    }
+_OF_A_RANK: Final = (
+    *("rank", "phase", "error", "exit", "wrong"),
+    *("seconds", "phase_seconds", "system_cpu", "user_cpu", "collective_seconds"),
+)
+
+
+def _fields(value: Any, *names: str) -> dict[str, Any]:
+    return {name: plain(getattr(value, name)) for name in names}

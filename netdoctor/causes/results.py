@@ -16,7 +16,7 @@ class ResultRow:
 
     title: str  # what is true where it passes
     cause: str
-    says: str
+    says: str = "netdoctor fleet report: a rule between nodes."
 
 
 RESULTS: Final[dict[str, ResultRow]] = {
@@ -63,41 +63,18 @@ RESULTS: Final[dict[str, ResultRow]] = {
         "straggler",
         "netdoctor fleet report: figures of the nodes' own all-reduces, against the median of their kind.",
     ),
-    "fleet.host_name": ResultRow(
-        "Every machine has a name of its own",
-        "duplicate_address",
-        "netdoctor fleet report: machines of one name.",
-    ),
-    "fleet.nccl_version": ResultRow(
-        "Nodes of one kind have one NCCL",
-        "version_mismatch",
-        "netdoctor fleet report: the NCCL that each node's job loads.",
-    ),
-    "fleet.nccl_subnet": ResultRow(
-        "Nodes of one kind meet in one network",
-        "socket_ifname",
-        "netdoctor fleet report: the networks of the interfaces that NCCL chooses on each node.",
-    ),
-    "fleet.mtu": ResultRow(
-        "Nodes of one network have one MTU", "mtu", "netdoctor fleet report: the MTU of the nodes' interfaces in one network."
-    ),
-    "fleet.address": ResultRow(
-        "Every address is one node's", "duplicate_address", "netdoctor fleet report: addresses that two nodes claim."
-    ),
-    "fleet.gid": ResultRow(
-        "A fixed GID index means the same on every node",
-        "roce_gid",
-        "netdoctor fleet report: what NCCL_IB_GID_INDEX selects on each node.",
-    ),
+    "fleet.host_name": ResultRow("Every machine has a name of its own", "duplicate_address"),
+    "fleet.nccl_version": ResultRow("Nodes of one kind have one NCCL", "version_mismatch"),
+    "fleet.nccl_subnet": ResultRow("Nodes of one kind meet in one network", "socket_ifname"),
+    "fleet.mtu": ResultRow("Nodes of one network have one MTU", "mtu"),
+    "fleet.address": ResultRow("Every address is one node's", "duplicate_address"),
+    "fleet.gid": ResultRow("A fixed GID index means the same on every node", "roce_gid"),
     "fleet.audited": ResultRow(
         "The host was looked at",
         "inventory",
         "The Ansible role: a host that gave no report, written by the machine that asked.",
     ),
-    **{
-        f"log.{row.name}": ResultRow(f"No sign of: {row.title}", row.name, "netdoctor log: see the cause.")
-        for row in CAUSES.values()
-    },
+    **{f"log.{name}": ResultRow(f"No sign of: {row.title}", name) for name, row in CAUSES.items()},
 }
 
 

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from netdoctor.config.load import Config, ConfigError
+from netdoctor.config.document import ConfigError
+from netdoctor.config.load import Config
 from netdoctor.model import CheckResult, Command, Finding, Json, Status, plain
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from netdoctor.config.document import MAX_BYTES, ConfigError, Path, dotted, parse
-from netdoctor.config.keys import KEYS, WAIVER_KEYS, WrongValueError, from_text
+from netdoctor.config.keys import KEYS, WrongValueError, from_text
 from netdoctor.policy import Waiver
 
 SITE_FILE: Final = "/etc/netdoctor/config.yaml"
@@ -211,7 +211,7 @@ def _flatten(data: Any, wrong: Callable[[Path, str], ConfigError]) -> dict[str, 
     out: dict[str, Any] = {}
     for name, value in data.items():
         if name not in top:
-            raise wrong((name,), unknown_key(name, top))
+            raise wrong((name,), _unknown_key(name, top))
         if name not in sections:
             out[name] = _checked(name, value, (name,), wrong)
             continue
@@ -220,7 +220,7 @@ def _flatten(data: Any, wrong: Callable[[Path, str], ConfigError]) -> dict[str, 
         below = {key.partition(".")[2] for key in KEYS if key.startswith(f"{name}.")}
         for inner, given in (value or {}).items():
             if inner not in below:
-                raise wrong((name, inner), unknown_key(inner, below))
+                raise wrong((name, inner), _unknown_key(inner, below))
             out[f"{name}.{inner}"] = _checked(f"{name}.{inner}", given, (name, inner), wrong)
     return {key: value for key, value in out.items() if value is not None}
 
@@ -232,7 +232,7 @@ def _checked(key: str, value: Any, at: Path, wrong: Callable[[Path, str], Config
         raise wrong((*at, *error.path), error.message) from None
 
 
-def unknown_key(name: str, known: set[str]) -> str:
+def _unknown_key(name: str, known: set[str]) -> str:
     """``unknown key; did you mean nodes?``"""
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
     return f"unknown key; did you mean {close[0]}?" if close else f"unknown key; known are {', '.join(sorted(known))}"
@@ -263,7 +263,7 @@ def _overrides(given: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         if key not in KEYS:
-            raise ConfigError(unknown_key(key, set(KEYS)), source="command line", key=key)
+            raise ConfigError(_unknown_key(key, set(KEYS)), source="command line", key=key)
         if isinstance(value, str):
             out[key] = _from_text(key, value, _option(key))
         else:
@@ -281,6 +281,3 @@ def _from_text(key: str, text: str, source: str) -> Any:
         return KEYS[key].check(from_text(KEYS[key].kind, text, source))
     except WrongValueError as error:
         raise ConfigError(error.message, source=source, key=dotted(error.path)) from None
-
-
-__all__ = ["KEYS", "SITE_FILE", "WAIVER_KEYS", "Config", "ConfigError", "Expect", "Job", "load", "unknown_key", "variable"]

@@ -7,8 +7,9 @@ from subprocess import run
 
 import pytest
 
+from netdoctor.config.document import ConfigError
 from netdoctor.config.keys import KEYS, size
-from netdoctor.config.load import Config, ConfigError, Expect, Job, load, variable
+from netdoctor.config.load import Config, Expect, Job, load, variable
 from netdoctor.policy import Waiver
 
 FULL = """\
