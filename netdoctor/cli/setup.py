@@ -29,6 +29,7 @@ class UsageError(ValueError):
 def configuration(options: Options, command: Command = Command.PREFLIGHT, recorded: Mapping[str, Any] | None = None) -> Config:
     """The merged configuration; `recorded` is the policy of a snapshot.  Raises UsageError."""
     from netdoctor import policy
+    from netdoctor.causes import CAUSES
     from netdoctor.config import load as config
 
     overrides = options.overrides()
@@ -46,8 +47,8 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
         raise UsageError(str(error)) from None
     for note in loaded.notes:
         print(f"netdoctor: {note}", file=sys.stderr)
-    if command is not Command.PREFLIGHT and _unmatched(loaded, ()):  # the checks are loaded only where a name is in doubt
-        _warn(loaded, _loaded(loaded))
+    if command is not Command.PREFLIGHT and _unmatched(loaded, (id for cause in CAUSES.values() for id in cause.look)):
+        _warn(loaded, _loaded(loaded))  # a name that no cause has: the checks themselves must be loaded to tell
     return loaded
 
 

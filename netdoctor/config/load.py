@@ -66,7 +66,6 @@ class Config:
     vantage: str | None = None
     budget_s: float | None = None
     lock: bool = False
-    sources: tuple[str, ...] = ()  # what was read, in order: files, "environment", "command line"
     notes: tuple[str, ...] = ()  # what was not followed, and why: for stderr
 
     def as_answer(self) -> dict[str, Any]:
@@ -131,7 +130,7 @@ def load(
     if recorded is not None:
         layers.insert(1 if locked else 0, ("snapshot", _of_a_snapshot(recorded)))
     merged = _merge(layers, locked, notes, defaults or {})
-    return _build(merged, tuple(name for name, _ in layers), tuple(notes))
+    return _build(merged, tuple(notes))
 
 
 def _of_a_snapshot(policy: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,13 +165,13 @@ def _merge(
     return {**defaults, **merged}
 
 
-def _build(merged: Mapping[str, Any], sources: tuple[str, ...], notes: tuple[str, ...]) -> Config:
+def _build(merged: Mapping[str, Any], notes: tuple[str, ...]) -> Config:
     parts: dict[str, dict[str, Any]] = {"job": {}, "expected": {}, "": {}}
     for key, value in merged.items():
         section, _, name = key.rpartition(".")
         if value is not None:
             parts[section][name] = value
-    return Config(job=Job(**parts["job"]), expected=Expect(**parts["expected"]), **parts[""], sources=sources, notes=notes)
+    return Config(job=Job(**parts["job"]), expected=Expect(**parts["expected"]), **parts[""], notes=notes)
 
 
 def _file(path: str, *, must: bool) -> dict[str, Any] | None:

@@ -178,7 +178,6 @@ def test_command_line_wins_over_environment_over_file(tmp_path: Path) -> None:
         site=site,
     )
     assert (got.profile, got.fail_on, got.job.nodes, got.job.communicators) == ("audit", "critical", 5, 2)
-    assert got.sources == (site, "environment", "command line")
 
 
 def test_a_named_file_replaces_the_sites(tmp_path: Path) -> None:
