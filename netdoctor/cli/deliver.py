@@ -60,27 +60,32 @@ def _missing(format: str) -> str:
 
 def _wanted(options: Options) -> tuple[str, ...]:
     """The formats that a run would write."""
-    told = options.form or "text"
-    return (told,) if options.output is None else (told, format_of(options.output, options.form))
+    printed = options.form or "text"
+    return (printed,) if options.output is None else (printed, format_of(options.output, options.form))
 
 
 def refuse(error: object, options: Options) -> int:
     """Say why nothing was looked at: exit 2.  Whoever collects JUnit files gets one that failed, not none."""
     print(f"netdoctor: {clean(str(error))}", file=sys.stderr)
-    if "junit" not in _wanted(options):
-        return USAGE
-    if words := _missing("junit"):
-        if words != str(error):
-            print(f"netdoctor: {words}", file=sys.stderr)
-        return USAGE
-    from netdoctor.report import junit
+    words = _missing("junit")
+    if words and "junit" in _wanted(options) and words != str(error):
+        print(f"netdoctor: {words}", file=sys.stderr)
+    elif not words and "junit" in _wanted(options):
+        from netdoctor.report import junit
 
-    text = junit.setup_failed(str(error))
-    if options.output is not None:
-        write(options.output, text)
-    if options.form == "junit":
-        print(text)
-    return USAGE
+        text = junit.setup_failed(str(error))
+        if options.output is not None:
+            write(options.output, text)
+        if options.form == "junit":
+            print(text)
+    return styled(USAGE, options.exit_style)
+
+
+def styled(code: int, style: str | None) -> int:
+    """A code that is no verdict's in the caller's style; one that is not known changes nothing."""
+    from netdoctor import policy
+
+    return policy.exit_code(code, style) if style in policy.EXIT_STYLES else code
 
 
 def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:

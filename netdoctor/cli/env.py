@@ -43,7 +43,7 @@ def report(
 ) -> Report:
     """The report of these findings, with the check and the fingerprints that preflight has."""
     from netdoctor import __version__
-    from netdoctor.causes import result
+    from netdoctor.causes.results import result
     from netdoctor.report.env_section import EnvironmentSection
     from netdoctor.variables.catalogue import newest
     from netdoctor.variables.judge import NOTHING_SET, TITLE
@@ -88,8 +88,7 @@ def _without_secrets(parsed: Parsed) -> Parsed:
     from netdoctor.host.redact import GONE, scrub
 
     shown = tuple(
-        one if one.value is None else replace(one, value=GONE if secret(one.name) else scrub(one.value))
-        for one in parsed.assignments
+        a if a.value is None else replace(a, value=GONE if secret(a.name) else scrub(a.value)) for a in parsed.assignments
     )
     return replace(parsed, assignments=shown)
 
@@ -110,18 +109,24 @@ def _written(parsed: Parsed) -> list[Finding]:
     from netdoctor.variables.judge import judge_line, written_wrong
 
     found = []
-    for one in parsed.assignments:
-        if one.problem is None:
+    for written in parsed.assignments:
+        if written.problem is None:
             continue
-        rule, sentence = one.problem.rule, one.problem.text
+        name, rule, sentence = written.name, written.problem.rule, written.problem.text
         if rule is WritingRule.CONF_LINE:
-            found += judge_line(one.name, one.source)
+            found += judge_line(name, written.source)
         elif rule.may_arrive:
-            evidence = {"variable": one.name, "value": one.value, "source": str(one.source), "rule": rule.value, "row": None}
-            found.append(Finding(Status.PASS, f"{one.name}: see the note", one.name, evidence=evidence, notes=(sentence,)))
+            evidence = {
+                "variable": name,
+                "value": written.value,
+                "source": str(written.source),
+                "rule": rule.value,
+                "row": None,
+            }
+            found.append(Finding(Status.PASS, f"{name}: see the note", name, evidence=evidence, notes=(sentence,)))
         else:
-            setting = Setting(one.name, one.value or "", one.source)
-            wrong = written_wrong(one.name, setting, rule.value, f"{one.name}: {sentence}", f"correct {one.source}")
+            setting = Setting(name, written.value or "", written.source)
+            wrong = written_wrong(name, setting, rule.value, f"{name}: {sentence}", f"correct {written.source}")
             found.append(replace(wrong, severity=Severity.CRITICAL) if rule is WritingRule.YAML_TYPE else wrong)
     return found
 

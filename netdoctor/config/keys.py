@@ -190,17 +190,13 @@ def _union(site: tuple[str, ...] | None, given: tuple[str, ...]) -> tuple[str, .
     return (*(site or ()), *(item for item in given if item not in (site or ())))
 
 
+def _by(order: tuple[str, ...], default: str) -> Callable[[Any, Any], Any]:
+    return lambda site, given: strictest(order, site or default, given)
+
+
 def _floors(site: dict[int, float] | None, given: dict[int, float]) -> dict[int, float]:
     mine = site or {}
     return {key: max(mine.get(key, 0.0), given.get(key, 0.0)) for key in (*mine, *(k for k in given if k not in mine))}
-
-
-def _strict_profile(site: str | None, given: str) -> str:
-    return strictest(PROFILE_ORDER, site or "default", given)
-
-
-def _strict_fail_on(site: str | None, given: str) -> str:
-    return strictest(FAIL_ON_ORDER, site or "critical", given)
 
 
 KEYS: Final[dict[str, Key]] = {
@@ -217,8 +213,8 @@ KEYS: Final[dict[str, Key]] = {
     "expected.rails_routed": Key("bool", _flag, _larger),
     "expected.peers": Key("texts", _texts, _union),
     "expected.rtt_ms": Key("float", _number, _larger),
-    "profile": Key("text", _choice(PROFILE_ORDER), _strict_profile, "default"),
-    "fail_on": Key("text", _choice(FAIL_ON_ORDER[::-1]), _strict_fail_on, "critical"),
+    "profile": Key("text", _choice(PROFILE_ORDER), _by(PROFILE_ORDER, "default"), "default"),
+    "fail_on": Key("text", _choice(FAIL_ON_ORDER[::-1]), _by(FAIL_ON_ORDER, "critical"), "critical"),
     "disabled": Key("texts", _texts, _common),
     "waivers": Key("yaml", _waivers, _common),
     "checks_dir": Key("text", _text, _only_site),  # code: only the site's word counts under a lock

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from netdoctor import policy
-from netdoctor.causes import result
+from netdoctor.causes.results import own_result
 from netdoctor.compare.traits import ABSENT
 from netdoctor.fleet import own
 from netdoctor.fleet.drift import Drift, drift
@@ -203,17 +203,6 @@ def _same_name(live: list[Node]) -> Iterator[Fault]:
             yield finding, tuple(n.name for n in same)
 
 
-# What the comparison's rules look at, by id: title and cause.
-_TITLES: Final = {
-    "fleet.host_name": ("Every machine has a name of its own", "duplicate_address"),
-    "fleet.nccl_version": ("Nodes of one kind have one NCCL", "version_mismatch"),
-    "fleet.nccl_subnet": ("Nodes of one kind meet in one network", "socket_ifname"),
-    "fleet.mtu": ("Nodes of one network have one MTU", "mtu"),
-    "fleet.address": ("Every address is one node's", "duplicate_address"),
-    "fleet.gid": ("A fixed GID index means the same on every node", "roce_gid"),
-}
-
-
 def _of_nodes(nodes: list[Node]) -> CheckResult:
     """What the nodes say of themselves."""
     order = {BAD: 0, MISSING: 1, FLAKY: 2, UNKNOWN: 3}  # what is shown in part must show the worst
@@ -224,7 +213,7 @@ def _of_nodes(nodes: list[Node]) -> CheckResult:
         found.append(Finding(Status.PASS, f"{count(good, 'node')} healthy by their own reports", "good nodes"))
     if not nodes:
         found.append(Finding(Status.UNKNOWN, "no node report was given"))
-    return result("fleet.nodes", "Every node that is expected is there, and healthy by its own report", "other", found)
+    return own_result("fleet.nodes", found)
 
 
 def _of_node(node: Node) -> Finding:
@@ -242,9 +231,7 @@ def _of_faults(faults: Iterable[Fault]) -> Iterator[CheckResult]:
     by_check: dict[str, list[Finding]] = {}
     for finding, names in faults:
         by_check.setdefault(finding.check, []).append(replace(finding, nodes=names))
-    for id, found in by_check.items():
-        title, cause = _TITLES.get(id, (id, "other"))
-        yield result(id, title, cause, found)
+    yield from (own_result(id, found) for id, found in by_check.items())
 
 
 def _of_drift(rows: list[Drift], groups: list[Group]) -> CheckResult:
@@ -270,7 +257,7 @@ def _of_drift(rows: list[Drift], groups: list[Group]) -> CheckResult:
         )
     elif not found:
         found.append(Finding(Status.SKIP, "no two nodes are of one kind"))
-    return result("fleet.drift", "Nodes of one kind have the same versions and settings", "drift", found)
+    return own_result("fleet.drift", found)
 
 
 def _of_figures(figures: list[Distribution], groups: list[Group]) -> CheckResult:
@@ -290,7 +277,7 @@ def _of_figures(figures: list[Distribution], groups: list[Group]) -> CheckResult
     elif not found:
         how = "netdoctor preflight with its all-reduce, on three nodes of a kind at least"
         found.append(Finding(Status.UNKNOWN, "no figure that enough nodes of one kind have", how=how))
-    return result("fleet.outliers", "No node is much slower than its kind", "straggler", found)
+    return own_result("fleet.outliers", found)
 
 
 def _settle(nodes: list[Node], checks: Iterable[CheckResult]) -> None:

@@ -66,10 +66,10 @@ def _items(hint: Any, data: Any, where: str) -> Any:
         raise MalformedError(f"{where}: expected a list")
     kind, args = typing.get_origin(hint), typing.get_args(hint)
     if kind is frozenset or Ellipsis in args:
-        return kind(_value(args[0], one, where) for one in data)
+        return kind(_value(args[0], item, where) for item in data)
     if len(args) != len(data):
         raise MalformedError(f"{where}: expected {len(args)} items")
-    return tuple(_value(arg, one, where) for arg, one in zip(args, data, strict=True))
+    return tuple(_value(arg, item, where) for arg, item in zip(args, data, strict=True))
 
 
 def _mapping(hint: Any, data: Any, where: str) -> dict[Any, Any]:

@@ -100,8 +100,9 @@ def findings(made: Report, check: str = "allreduce.nodes", status: str = "fail")
 
 
 @needs_torch
-def test_four_healthy_hosts_one_of_them_late(hosts: Hosts) -> None:
-    two = ("--ranks-per-node", "2")  # on the first host: five ranks in all
+def test_four_healthy_hosts_one_of_them_late(hosts: Hosts, tmp_path: Path) -> None:
+    kept = tmp_path / "snapshot.json"
+    two = ("--ranks-per-node", "2", "--snapshot", str(kept))  # on the first host: five ranks in all
     first = [
         start(hosts, n, *(two if n == 0 else ()), python=TORCH, NCCL_IB_HCA="mlx5_0,mlx5_1", MASTER_PORT="29400")
         for n in range(3)
@@ -117,6 +118,9 @@ def test_four_healthy_hosts_one_of_them_late(hosts: Hosts) -> None:
         assert set(findings(one, status="pass")) == {"h0", "h1", "h2", "h3"} - {f"h{n}"}
         assert {c["id"] for c in one["checks"]} >= {"allreduce.run", "allreduce.bandwidth", "net.tcp_buffers"}
     assert len({json.dumps(one["volatile"]["runs"][0]["busbw_gb_s"]) for one in made}) == 1  # the same run
+    again = subprocess.run([sys.executable, "-m", "netdoctor", "diagnose", kept, "-f", "json"], capture_output=True, check=True)
+    stable = {**json.loads(again.stdout), "volatile": made[0]["volatile"]}
+    assert stable == made[0]
 
 
 def test_an_absent_host_is_named_and_comes_too_late(hosts: Hosts) -> None:

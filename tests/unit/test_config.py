@@ -7,8 +7,9 @@ from subprocess import run
 
 import pytest
 
+from netdoctor.config.document import ConfigError
 from netdoctor.config.keys import KEYS, size
-from netdoctor.config.load import Config, ConfigError, Expect, Job, load, variable
+from netdoctor.config.load import Config, Expect, Job, load, variable
 from netdoctor.policy import Waiver
 
 FULL = """\
@@ -188,7 +189,6 @@ def test_command_line_wins_over_environment_over_file(tmp_path: Path) -> None:
         site=site,
     )
     assert (got.profile, got.fail_on, got.job.nodes, got.job.communicators) == ("audit", "critical", 5, 2)
-    assert got.sources == (site, "environment", "command line")
 
 
 def test_a_named_file_replaces_the_sites(tmp_path: Path) -> None:
