@@ -254,12 +254,21 @@ class Case:
     detail: str = ""
 
 
+class Markup(str):
+    """HTML, every text in it escaped: only `netdoctor.report.page` makes it."""
+
+    __slots__ = ()
+
+
+NO_MARKUP: Final = Markup()
+
+
 @dataclass(frozen=True)
 class Page:
-    """What a section adds to an HTML page.  Markup: its maker has escaped every string."""
+    """What a section adds to an HTML page."""
 
-    body: str = ""
-    beside: str = ""  # not part of the report's own text: what a script shows in its place
+    body: Markup = NO_MARKUP
+    beside: Markup = NO_MARKUP  # not part of the report's own text: what a script shows in its place
     style: str = ""
     script: str = ""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from netdoctor.facts.nccl_version import Version, text
 from netdoctor.model import Case, Page
-from netdoctor.report.page import esc
+from netdoctor.report.page import el
 from netdoctor.textsafe import clean
 
 
@@ -37,7 +37,7 @@ class EnvironmentSection:
             yield from ("", f"in order: {', '.join(self.in_order)}")
 
     def page(self) -> Page:
-        return Page(f"<p>In order: {esc(', '.join(self.in_order))}</p>\n" if self.in_order else "")
+        return Page(el("p", f"In order: {', '.join(self.in_order)}")) if self.in_order else Page()
 
     def cases(self) -> Iterable[Case]:
         return ()

@@ -1,4 +1,7 @@
-"""The shell of an HTML report: one file, no network, nothing runs but the one script whose hash the page itself names."""
+"""The elements of an HTML report and its shell: one file, no network, nothing runs but the script whose hash the page names.
+
+Text becomes part of the page only by `el` and `markup`, which escape it.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,44 @@ import base64
 import hashlib
 import html
 import json
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
 
+from netdoctor.model import Markup
 from netdoctor.textsafe import clean
 
 # Content Security Policy Level 3: with default-src 'none' a page loads and runs nothing that is not named here; an injected
 # element could neither run nor call out.  Style attributes are not used: they would need 'unsafe-inline'.
 _POLICY: Final = "default-src 'none'; {script}style-src '{style}'; img-src data:; base-uri 'none'; form-action 'none'"
+_VOID: Final = frozenset(("br", "img", "input"))
+_BLOCKS: Final = frozenset(("details", "div", "dl", "h2", "h3", "p", "table", "tr", "ul"))  # end in a line break
+Child: TypeAlias = "str | Iterable[Child]"
+
+
+def markup(*children: Child) -> Markup:
+    """One after the other; what is not markup yet is text."""
+    return Markup("".join(c if isinstance(c, Markup) else esc(c) if isinstance(c, str) else markup(*c) for c in children))
+
+
+def el(name: str, *children: Child, **attributes: str | bool | None) -> Markup:
+    """An element.  ``css`` is its class; an attribute that is True stands alone, one that is False or None is left out."""
+    begin = "".join(
+        f" {'class' if key == 'css' else key.replace('_', '-')}" + ("" if value is True else f'="{esc(value)}"')
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    end = "" if name in _VOID else f"</{name}>"
+    return Markup(f"<{name}{begin}>{markup(*children)}{end}" + ("\n" if name in _BLOCKS else ""))
+
+
+def lines(parts: Iterable[Child]) -> Markup:
+    """Each on a line of its own."""
+    return markup(*([el("br"), part] if number else part for number, part in enumerate(parts)))
+
+
+def tag(word: str) -> Markup:
+    """A state in its colours."""
+    return el("span", word, css=f"tag {word}")
 
 
 def asset(package: str, name: str) -> str:
@@ -22,19 +56,19 @@ def asset(package: str, name: str) -> str:
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
-def esc(value: Any) -> str:
+def esc(value: Any) -> Markup:
     """Text for an element or a quoted attribute: control characters gone, markup escaped."""
-    return html.escape(clean(value if isinstance(value, str) else str(value), lines=True), quote=True)
+    return Markup(html.escape(clean(value if isinstance(value, str) else str(value), lines=True), quote=True))
 
 
-def data_block(name: str, value: Any) -> str:
+def data_block(name: str, value: Any) -> Markup:
     """JSON for the script, inert: ``<`` is written as an escape, so that no string can end the block or open a comment."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e")
-    return f'<script type="application/json" id="{name}">{text}</script>\n'
+    return Markup(f'<script type="application/json" id="{name}">{text}</script>\n')
 
 
-def page(title: str, body: str, *, style: str = "", script: str = "") -> str:
-    """A whole document.  `body` is markup (escaped by its maker), `style` is added to page.css."""
+def page(title: str, body: Markup, *, style: str = "", script: str = "") -> str:
+    """A whole document; `style` is added to page.css."""
     css = asset("netdoctor.report", "page.css") + style
     policy = _POLICY.format(script=f"script-src '{_hash(script)}'; " if script else "", style=_hash(css))
     return (

@@ -8,7 +8,7 @@ from typing import Any
 
 from netdoctor.model import Case, Page, plain
 from netdoctor.nccl.ras import Behind, Status
-from netdoctor.report.page import esc
+from netdoctor.report.page import el, markup
 from netdoctor.textsafe import clean
 
 
@@ -37,8 +37,9 @@ class RasSection:
         return [f"diag    {line.strip()}" for line in self.status.diagnostics] if self.status else ()
 
     def page(self) -> Page:
-        lines = "\n".join(self.status.diagnostics) if self.status else ""
-        return Page(f"<h2>NCCL's own diagnostics</h2>\n<pre>{esc(lines)}</pre>\n" if lines else "")
+        if self.status is None or not self.status.diagnostics:
+            return Page()
+        return Page(markup(el("h2", "NCCL's own diagnostics"), el("pre", "\n".join(self.status.diagnostics))))
 
     def cases(self) -> Iterable[Case]:
         return ()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from netdoctor.model import Finding, Health, Report, Status
 from netdoctor.report.brief import TERMINATION_WIDTH, termination
-from netdoctor.report.values import cut, fails
+from netdoctor.report.values import cut, fails, step
 from netdoctor.textsafe import clean
 
 _LINE = 600  # bytes: a few findings fit in whole
@@ -39,6 +39,6 @@ def _wrong(report: Report) -> Iterator[Finding]:
 
 def _line(finding: Finding) -> str:
     subject = "" if finding.subject == "node" else f" {finding.subject}:"
-    mend = f"; mend: {finding.fix.summary}" if finding.fix else f"; find out: {finding.how}" if finding.how else ""
+    mend = f"; mend: {finding.fix.summary}" if finding.fix else f"; {step(finding)}: {finding.how}" if finding.how else ""
     commands = f": {' ; '.join(finding.fix.persistent or finding.fix.commands)}" if finding.fix else ""
     return cut(clean(f"{finding.status.value} {finding.check}:{subject} {finding.message}{mend}{commands}"), _LINE)
