@@ -12,8 +12,9 @@ from collections.abc import Mapping
 import pytest
 from typer.testing import CliRunner
 
-from netdoctor.cli import deliver, main
+from netdoctor.cli import main
 from netdoctor.config import load
+from netdoctor.report import formats
 from netdoctor.report.values import WRONG, rows
 from tests.support.clusters import fleets
 from tests.support.facts import judged
@@ -85,7 +86,7 @@ def test_every_format_of_every_verdict(
     command: str, verdict: str, inputs: dict[str, tuple[str, ...]], tmp_path: pathlib.Path
 ) -> None:
     code = CODES[verdict]
-    for format in deliver.FORMATS:
+    for format in formats.names():
         got, out = called(*inputs[f"{command} {verdict}"], "--format", format)
         assert got == code, (format, out)
         if format == "json":
@@ -125,7 +126,7 @@ def words(text: str, format: str) -> str:
 @pytest.mark.parametrize("format", ["text", "junit", "html"])
 @pytest.mark.parametrize("name", EVERY)
 def test_every_format_has_the_rows_of_a_finding_in_one_order(name: str, format: str) -> None:
-    told = words(deliver.render(EVERY[name], format), format)
+    told = words(formats.render(EVERY[name], format), format)
     for check in EVERY[name].checks:
         for finding in check.findings:
             if finding.status in WRONG:
