@@ -57,7 +57,7 @@ def as_line(value: object, limit: int = 300) -> str:
     return line(value if isinstance(value, str) else str(value), limit)
 
 
-def listed(items: Sequence[str], most: int = 8, between: str = ", ") -> str:
-    """The first of many names, and how many more there are."""
-    more = len(items) - most
+def listed(items: Sequence[str], most: int = 8, *, between: str = ", ", of: int | None = None) -> str:
+    """The first of many names, and how many more there are; `of`: so many are there, whether or not they have names."""
+    more = (len(items) if of is None else of) - len(items[:most])
     return between.join(items[:most]) + (f" and {more:,} more" if more > 0 else "")

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from netdoctor.textsafe import listed
+
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
@@ -49,7 +51,7 @@ def _write(found: list[tuple[str, bytes]], to: str) -> int:
     paths = [(os.path.join(to, name), data) for name, data in found]
     there = [path for path, data in paths if os.path.lexists(path) and not _same(path, data)]
     if there:
-        print(f"netdoctor: deploy: not overwritten: {', '.join(there[:5])}; nothing was written", file=sys.stderr)
+        print(f"netdoctor: deploy: not overwritten: {listed(there)}; nothing was written", file=sys.stderr)
         return 2
     try:
         for path, data in paths:
