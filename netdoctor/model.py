@@ -287,7 +287,8 @@ class Section(Protocol):
 
     def page(self) -> Page: ...
 
-    def cases(self) -> Iterable[Case]: ...
+    def cases(self) -> Iterable[Case]:
+        return ()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""The report in one line.
-
-``--brief`` and a pod's termination message are this line with a width and a prefix.
-"""
+"""The report in one line."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from netdoctor.report.values import cut, fails
 from netdoctor.textsafe import clean
 
 WIDTH: Final = 200
-# Kubernetes keeps 4096 bytes of a termination message (kubelet, MaxContainerTerminationMessageLength).
-TERMINATION_WIDTH: Final = 4096
 
 
 def render(report: Report, *, width: int = WIDTH, prefix: str = "") -> str:
@@ -38,8 +33,3 @@ def _fitting(items: list[str], room: int) -> str:
         if len(text.encode("utf-8", "replace")) <= room:
             return text
     return ", ".join(items)
-
-
-def termination(report: Report, *, width: int = TERMINATION_WIDTH, prefix: str = "netdoctor: ") -> str:
-    """A container's termination message."""
-    return render(report, width=width, prefix=prefix)

@@ -222,13 +222,18 @@ def _speed(node: Node, medians: dict[tuple[int, str], float]) -> Markup:
     return _CELL["x"]
 
 
-def _problems(fleet: Fleet) -> Iterator[Markup]:
+def problems(fleet: Fleet) -> list[tuple[str, list[str]]]:
+    """Files that are no report, each with what there is to say, by kind."""
     by_kind: dict[str, list[str]] = defaultdict(list)
     for problem in fleet.problems:
         by_kind[problem.kind].append(problem.file + (f" ({problem.detail})" if problem.detail else ""))
-    if by_kind:
+    return sorted(by_kind.items())
+
+
+def _problems(fleet: Fleet) -> Iterator[Markup]:
+    if fleet.problems:
         yield el("h2", "Files that are no report")
-    for kind, files in sorted(by_kind.items()):
+    for kind, files in problems(fleet):
         more = [f"… and {len(files) - 500:,} more"] if len(files) > 500 else []
         yield el("details", el("summary", f"{count(len(files), 'file')}: {KINDS[kind]}"), _list((*files[:500], *more)))
 

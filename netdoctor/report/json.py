@@ -116,7 +116,5 @@ def _finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def _quantity(quantity: Quantity | None) -> dict[str, Any] | None:
-    if quantity is None or not math.isfinite(quantity.value):
-        return None
-    return {"value": quantity.value, "unit": clean(quantity.unit)}
+def _quantity(quantity: Quantity | None) -> Any:
+    return tidy(quantity) if quantity is not None and math.isfinite(quantity.value) else None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from netdoctor.model import Case, Json, Page
+from netdoctor.model import Json, Page, Section
 from netdoctor.report.page import el, markup
 from netdoctor.report.values import tidy
 from netdoctor.textsafe import clean, listed
@@ -20,7 +20,7 @@ _NOT_FACTS: Final = {"absent", "unseen", "events", "vias", "files", "lines", "nc
 
 
 @dataclass(frozen=True)
-class LogSection:
+class LogSection(Section):
     """The facts of a log."""
 
     facts: LogFacts
@@ -63,9 +63,6 @@ class LogSection:
                 (el("h2", "Not in this log"), el("ul", unseen)) if unseen else "",
             )
         )
-
-    def cases(self) -> Iterable[Case]:
-        return ()
 
 
 def _facts(facts: LogFacts) -> dict[str, Json]:

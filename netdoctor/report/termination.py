@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from netdoctor.model import Finding, Health, Report, Status
-from netdoctor.report.brief import TERMINATION_WIDTH, termination
+from netdoctor.report import brief
 from netdoctor.report.values import cut, fails, step
 from netdoctor.textsafe import clean
 
-_LINE = 600  # bytes: a few findings fit in whole
+# Kubernetes keeps 4096 bytes of a termination message (kubelet, MaxContainerTerminationMessageLength).
+WIDTH: Final = 4096
+_LINE: Final = 600  # bytes: a few findings fit in whole
 
 
-def render(report: Report, *, limit: int = TERMINATION_WIDTH) -> str:
+def render(report: Report, *, limit: int = WIDTH) -> str:
     """At most `limit` bytes; findings that do not fit are counted.  Healthy: one line."""
-    lines = [termination(report, width=min(limit, _LINE))]
+    lines = [brief.render(report, width=min(limit, _LINE), prefix="netdoctor: ")]
     wrong = [] if report.verdict.status is Health.HEALTHY else list(_wrong(report))
     room = limit - len(lines[0].encode("utf-8", "replace"))
     for number, finding in enumerate(wrong):

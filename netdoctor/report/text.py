@@ -33,7 +33,7 @@ _MOST: Final = 60  # of one check: what a fleet of thousands has more of is in t
 def render(report: Report, *, width: int | None = None, colour: bool = False) -> str:
     """The whole report, ending in a line break.  `width` in columns wraps prose, never commands; None wraps nothing."""
     width = width if width is not None and width >= _NARROWEST else None
-    paint = _paint if colour else _leave
+    paint = _paint if colour else lambda text, _: text
     lines = [clean(line) for line in _head(report)]
     lines.append("")
     column = max((len(c.id) for c in report.checks), default=0)
@@ -47,10 +47,6 @@ def render(report: Report, *, width: int | None = None, colour: bool = False) ->
         lines += _wrapped(f"this report is not whole: {clean(report.partial)}", "", "  ", width)
     lines.append(paint(clean(report.verdict.text), _VERDICTS[report.verdict.status]))
     return "\n".join(lines) + "\n"
-
-
-def _leave(text: str, _code: str) -> str:
-    return text
 
 
 def _paint(text: str, code: str) -> str:

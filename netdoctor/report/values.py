@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from netdoctor.causes import CAUSES
@@ -32,11 +33,9 @@ def _shown(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_nested(item)}" for key, item in value.items()) or "none"
-    if isinstance(value, set | frozenset):
-        return _shown(plain(value))
     if isinstance(value, list | tuple):
         return ", ".join(_nested(item) for item in value) or "none"
-    if hasattr(value, "__dataclass_fields__"):
+    if isinstance(value, set | frozenset) or hasattr(value, "__dataclass_fields__"):
         return _shown(plain(value))
     return str(value)
 
@@ -78,23 +77,8 @@ def groups(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
     """Findings that differ in nothing but their subject, as (one of them, all subjects); in the order of the first of each."""
     out: dict[str, tuple[Finding, list[str]]] = {}
     for finding in findings:
-        parts = (
-            finding.status,
-            finding.severity,
-            finding.message,
-            finding.cause,
-            finding.expected,
-            plain(finding.evidence),
-            plain(finding.measured),
-            finding.how,
-            finding.why,
-            finding.notes,
-            plain(finding.fix),
-            plain(finding.cost),
-            finding.waived,
-            others(finding),
-        )
-        out.setdefault(repr(parts), (finding, []))[1].append(finding.subject)
+        alike = replace(finding, subject="", nodes=others(finding), cure=None)
+        out.setdefault(repr(plain(alike)), (finding, []))[1].append(finding.subject)
     return list(out.values())
 
 
