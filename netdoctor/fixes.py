@@ -208,7 +208,7 @@ RUNTIMES: Final = (None, "docker", "podman", "enroot", "apptainer", "kubernetes"
 def mends(cause: str) -> tuple[tuple[tuple[str, ...], Fix], ...]:
     """Every mend of a cause that can be said without looking: (places, what), a place being one of `RUNTIMES` or "host".
 
-    Placeholders are in capitals.  () where the mend hangs on what is found.
+    Placeholders are in capitals.  () where the mend depends on what is found.
     """
     out: dict[str, tuple[list[str], Fix]] = {}
     for runtime in RUNTIMES:

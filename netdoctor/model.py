@@ -68,7 +68,7 @@ class Kind(str, Enum):
     REFUSED = "refused"  # netdoctor itself did not do it (safety rule)
     MISSING_NODE = "missing node"  # a node of a common run never came
     OTHER_NODES = "other nodes"  # the nodes of a common run found out together why; detail names who
-    NOT_READ = "not read"  # evidence this one hangs on was itself unavailable
+    NOT_READ = "not read"  # evidence this one depends on was itself unavailable
 
     def __str__(self) -> str:
         return self.value

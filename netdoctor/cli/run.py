@@ -88,7 +88,7 @@ _WRAPPERS: Final[Mapping[str, tuple[str, str, int]]] = {
     "numactl": ("NmCiwp", "l", 0),
 }
 _FLAGS: Final = frozenset({"--cpu-list", "--localalloc"})
-# Which program starts, or what it imports, hangs on these.
+# Which program starts, or what it imports, depends on these.
 _CHANGES: Final = frozenset({"PATH", "PYTHONPATH", "PYTHONHOME", "PYENV_VERSION", "HOME", "PYTHONNOUSERSITE"})
 
 
