@@ -35,7 +35,7 @@ def page(fleet: Fleet) -> Page:
     links = {node.name: number for number, node in enumerate(ordered)}
     body = markup(_head(fleet), _drift(fleet, links), _outliers(fleet, links), _heat(fleet, ordered), _problems(fleet))
     beside = markup(el("article", id="node", css="hidden"), data_block("data", _data(fleet, ordered)))
-    return Page(body, beside, asset("netdoctor.report", "fleet.css"), asset("netdoctor.report", "fleet.js"))
+    return Page(body, beside, asset("fleet.css"), asset("fleet.js"))
 
 
 def _head(fleet: Fleet) -> Iterator[Markup]:

@@ -155,12 +155,11 @@ def _speeds(speeds: list[tuple[int, float]], latency: Mapping[int, float], limit
 
 
 def _limit(report: Report) -> float | None:
-    """What the path can carry, as the bandwidth check found it."""
-    found = (f for check in report.checks if check.id == "allreduce.bandwidth" for f in check.findings)
-    for name, value in (pair for f in found for pair in (*f.measured.items(), *f.evidence.items())):
-        number = value.value if isinstance(value, Quantity) else value
-        if "limit" in name and isinstance(number, int | float) and not isinstance(number, bool) and number > 0:
-            return float(number)
+    """What the path of the first run can carry, as the bandwidth check found it."""
+    for finding in report.findings():
+        limit = finding.measured.get("limit") if (finding.check, finding.subject) == ("allreduce.bandwidth", "node") else None
+        if isinstance(limit, Quantity) and limit.value > 0:
+            return limit.value
     return None
 
 

@@ -49,11 +49,11 @@ def tag(word: str) -> Markup:
     return el("span", word, css=f"tag {word}")
 
 
-def asset(package: str, name: str) -> str:
-    """A style sheet or script of the package, from wherever the package lies (a zipapp too)."""
+def asset(name: str) -> str:
+    """A style sheet or script of this folder, from wherever the package lies (a zipapp too)."""
     from importlib.resources import files
 
-    return files(package).joinpath(name).read_text(encoding="utf-8")
+    return files("netdoctor.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def esc(value: Any) -> Markup:
@@ -69,7 +69,7 @@ def data_block(name: str, value: Any) -> Markup:
 
 def page(title: str, body: Markup, *, style: str = "", script: str = "") -> str:
     """A whole document; `style` is added to page.css."""
-    css = asset("netdoctor.report", "page.css") + style
+    css = asset("page.css") + style
     policy = _POLICY.format(script=f"script-src '{_hash(script)}'; " if script else "", style=_hash(css))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
