@@ -18,7 +18,7 @@ from netdoctor.fleet.read import KINDS
 from netdoctor.fleet.report import Fleet
 from netdoctor.model import Markup, Page
 from netdoctor.report import plots
-from netdoctor.report.page import asset, data_block, el, markup, tag
+from netdoctor.report.page import asset, data_block, el, markup, table, tag, tr
 from netdoctor.report.values import MOST_NAMES
 
 FOLD: Final = 300  # more nodes than this: the good ones are folded
@@ -46,27 +46,16 @@ def _head(fleet: Fleet) -> Iterator[Markup]:
         tiles.append(_tile(have[state], state, f"tile {state}" + (" some" if have[state] else "")))
     yield el("div", tiles, css="tiles")
     if fleet.groups:
-        heads = el("th", "hardware"), el("th", "nodes", css="num"), el("th", "good", css="num")
-        kinds = (
-            el(
-                "tr",
-                el("td", g.name),
-                el("td", f"{len(g.members):,}", css="num"),
-                el("td", f"{sum(n.state == GOOD for n in g.members):,}", css="num"),
-            )
-            for g in fleet.groups
-        )
-        yield markup(el("h2", "Kinds of nodes"), _table(heads, kinds))
+        kinds = (tr(g.name, f"{len(g.members):,}", f"{sum(n.state == GOOD for n in g.members):,}") for g in fleet.groups)
+        yield el("h2", "Kinds of nodes")
+        yield table(tr("hardware", "nodes", "good", cell="th"), kinds, css="figures")
     if fleet.notes:
-        yield markup(el("h2", "Notes"), _list(fleet.notes))
+        yield el("h2", "Notes")
+        yield _list(fleet.notes)
 
 
 def _tile(number: int, word: str, css: str) -> Markup:
     return el("div", el("b", f"{number:,}"), el("span", word), css=css)
-
-
-def _table(heads: Iterable[Markup], rows: Iterable[Markup], **attributes: str) -> Markup:
-    return el("table", el("thead", el("tr", heads)), el("tbody", rows), **attributes)
 
 
 def _list(items: Iterable[str]) -> Markup:
@@ -86,10 +75,10 @@ def _names(names: list[str], links: dict[str, int]) -> Markup:
 def _drift(fleet: Fleet, links: dict[str, int]) -> Markup:
     if not fleet.drift:
         return Markup()
-    heads = (el("th", title) for title in ("severity", "what", "most have", "who differs", "kind"))
+    head = tr("severity", "what", "most have", "who differs", "kind", cell="th")
     about = "What differs within one kind of nodes. Without a clear majority nobody is blamed."
     rows = (_drift_row(fleet, row, links) for row in fleet.drift)
-    return markup(el("h2", "Drift"), el("p", about, css="soft"), _table(heads, rows, id="drift"))
+    return markup(el("h2", "Drift"), el("p", about, css="soft"), table(head, rows, id="drift"))
 
 
 def _drift_row(fleet: Fleet, row: Drift, links: dict[str, int]) -> Markup:
@@ -107,14 +96,8 @@ def _drift_row(fleet: Fleet, row: Drift, links: dict[str, int]) -> Markup:
     ]
     if len(row.values) > 8:
         sides.append(el("div", f"… and {len(row.values) - 8:,} more values", css="soft"))
-    return el(
-        "tr",
-        el("td", tag(row.severity.value if decided else "undecided")),
-        el("td", row.title),
-        el("td", most, agreeing, unknown),
-        el("td", sides),
-        el("td", fleet.groups[row.group].name, css="soft small"),
-    )
+    kind = el("span", fleet.groups[row.group].name, css="soft small")
+    return tr(tag(row.severity.value if decided else "undecided"), row.title, (most, agreeing, unknown), sides, kind)
 
 
 def _outliers(fleet: Fleet, links: dict[str, int]) -> Iterator[Markup]:
@@ -158,7 +141,7 @@ def _figure(fleet: Fleet, dist: Distribution, links: dict[str, int]) -> Markup:
 
 def _heat(fleet: Fleet, ordered: list[Node]) -> Iterator[Markup]:
     titles = (*fleet.node_checks, "compared", "bus bandwidth")
-    heads = (el("th", "node"), el("th", "state"), *(el("th", el("span", name), css="turn") for name in titles))
+    head = el("tr", el("th", "node"), el("th", "state"), (el("th", el("span", name), css="turn") for name in titles))
     medians = {(d.group, d.what): d.median for d in fleet.distributions if d.metric == "busbw"}
     rows: list[Markup] = []
     folded: dict[int, list[Markup]] = defaultdict(list)
@@ -184,10 +167,10 @@ def _heat(fleet: Fleet, ordered: list[Node]) -> Iterator[Markup]:
         css="tools noprint",
     )
     if rows:
-        yield _table(heads, rows, css="heat", id="heat")
+        yield table(head, rows, css="heat", id="heat")
     for group, members in sorted(folded.items()):
         summary = el("summary", f"{len(members):,} good: {fleet.groups[group].name}")
-        yield el("details", summary, _table(heads, members, css="heat"), css="good")
+        yield el("details", summary, table(head, members, css="heat"), css="good")
 
 
 def _row(fleet: Fleet, number: int, node: Node, medians: dict[tuple[int, str], float]) -> Markup:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from netdoctor.model import STATUS_ORDER, CheckResult, Command, Finding, Markup, Page, Quantity, Report, Status, size_text
 from netdoctor.report import plots
-from netdoctor.report.page import el, lines, markup, page, tag
+from netdoctor.report.page import el, lines, markup, page, table, tag, tr
 from netdoctor.report.values import MOST_NAMES, WRONG, excused, groups, headline, identity, points, rows, runs, shown, view
 from netdoctor.textsafe import listed
 
@@ -132,14 +132,8 @@ def _run(run: Mapping[str, Any], figure: Mapping[str, Any], limit: float | None)
 def _speeds(speeds: list[tuple[int, float]], latency: Mapping[int, float], limit: float | None) -> Markup:
     label = f"bus bandwidth over message size, {size_text(speeds[0][0])} to {size_text(speeds[-1][0])}"
     without = plots.why_not()
-    head = el("tr", el("th", "size"), (el("th", title, css="num") for title in ("bus bandwidth", "time of one")))
     body = (
-        el(
-            "tr",
-            el("td", size_text(size)),
-            el("td", f"{speed:.3g} GB/s", css="num"),
-            el("td", f"{latency[size] * 1e6:.3g} µs" if size in latency else "", css="num"),
-        )
+        tr(size_text(size), f"{speed:.3g} GB/s", f"{latency[size] * 1e6:.3g} µs" if size in latency else "")
         for size, speed in speeds
     )
     return markup(
@@ -148,7 +142,7 @@ def _speeds(speeds: list[tuple[int, float]], latency: Mapping[int, float], limit
             "details",
             el("summary", "figures"),
             el("p", f"limit of the path {limit:.3g} GB/s") if limit else "",
-            el("table", el("thead", head), el("tbody", body)),
+            table(tr("size", "bus bandwidth", "time of one", cell="th"), body, css="figures"),
             open=bool(without),
         ),
     )
@@ -192,11 +186,10 @@ def _objects(values: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _inventory(inventory: Mapping[str, Any]) -> Markup:
-    body = [
-        el("tr", el("td", label), el("td", _value(inventory[key]) or "none", css="small"))
-        for key, label in _NAMES.items()
-        if key in inventory
-    ]
+    small = (
+        (label, el("div", _value(inventory[key]) or "none", css="small")) for key, label in _NAMES.items() if key in inventory
+    )
+    body = [tr(*cells) for cells in small]
     return el("details", el("summary", el("b", "Inventory")), el("table", el("tbody", body))) if body else Markup()
 
 

@@ -39,6 +39,15 @@ def el(name: str, *children: Child, **attributes: str | bool | None) -> Markup:
     return Markup(f"<{name}{begin}>{markup(*children)}{end}" + ("\n" if name in _BLOCKS else ""))
 
 
+def tr(*cells: Child, cell: str = "td") -> Markup:
+    return el("tr", (el(cell, content) for content in cells))
+
+
+def table(head: Markup, rows: Iterable[Markup], **attributes: str) -> Markup:
+    """Of class ``figures``: numbers at the right in every column but the first."""
+    return el("table", el("thead", head), el("tbody", rows), **attributes)
+
+
 def lines(parts: Iterable[Child]) -> Markup:
     """Each on a line of its own."""
     return markup(*([el("br"), part] if number else part for number, part in enumerate(parts)))
