@@ -81,8 +81,8 @@ def _summary(facts: LogFacts) -> Iterator[str]:
     shape = []
     if facts.nranks:
         shape.append(f"{facts.nranks} ranks")
-    if facts.nodes or facts.hosts:
-        shape.append(f"{facts.nodes or len(facts.hosts)} nodes" if (facts.nodes or len(facts.hosts)) != 1 else "1 node")
+    if nodes := facts.nodes or len(facts.hosts):
+        shape.append("1 node" if nodes == 1 else f"{nodes} nodes")
     if facts.bootstrap_ifname:
         shape.append(f"bootstrap on {facts.bootstrap_ifname} ({facts.bootstrap_address})")
     if facts.network:

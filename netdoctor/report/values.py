@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from netdoctor.causes import CAUSES
@@ -71,6 +72,16 @@ def cut(text: str, limit: int) -> str:
     if limit < len(mark):
         return data[: max(0, limit)].decode("utf-8", "ignore")
     return data[: limit - len(mark)].decode("utf-8", "ignore").rstrip() + "…"
+
+
+def fitting(items: Sequence[str], room: int, between: str, more: str) -> str:
+    """As many items as fit into so many bytes of UTF-8, and how many more there are; "" where none fits."""
+    used = accumulate((len(f"{between}{item}".encode("utf-8", "replace")) for item in items), initial=-len(between))
+    for count, size in reversed(list(enumerate(used))[1:]):
+        tail = more.format(len(items) - count) if count < len(items) else ""
+        if size + len(tail.encode()) <= room:
+            return between.join(items[:count]) + tail
+    return ""
 
 
 def groups(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
