@@ -6,6 +6,7 @@ Text becomes part of the page only by `el` and `markup`, which escape it.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import html
 import json
@@ -53,6 +54,7 @@ def lines(parts: Iterable[Child]) -> Markup:
     return markup(*([el("br"), part] if number else part for number, part in enumerate(parts)))
 
 
+@functools.cache
 def tag(word: str) -> Markup:
     """A state in its colours."""
     return el("span", word, css=f"tag {word}")
@@ -67,7 +69,10 @@ def asset(name: str) -> str:
 
 def esc(value: Any) -> Markup:
     """Text for an element or a quoted attribute: control characters gone, markup escaped."""
-    return Markup(html.escape(clean(value if isinstance(value, str) else str(value), lines=True), quote=True))
+    text = value if isinstance(value, str) else str(value)
+    if not (text.isascii() and text.isprintable()):  # most are: thousands of nodes have a page
+        text = clean(text, lines=True)
+    return Markup(html.escape(text, quote=True))
 
 
 def data_block(name: str, value: Any) -> Markup:
