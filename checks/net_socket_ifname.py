@@ -150,7 +150,7 @@ def _nccl(
     judged = [_judge(seen, settings, pick, evidence) for pick in dict.fromkeys(picks)]
     if len(judged) > 1 and judged[0].status is not judged[1].status:
         yield unknown(
-            f"it hangs on the NCCL version: before 2.28 {_text(picks[0])}, from 2.28 on {_text(picks[1])}",
+            f"it depends on the NCCL version: before 2.28 {_text(picks[0])}, from 2.28 on {_text(picks[1])}",
             subject="NCCL",
             how="give the job's Python with --python",
             **evidence,
@@ -196,7 +196,7 @@ def _judge(
     if isinstance(pick, Unavailable):
         if pick.kind == Kind.MALFORMED:
             return fail(f"NCCL refuses {pick.detail}", subject="NCCL", cause="env_misuse", **evidence)
-        return unknown(f"the interface hangs on {pick.detail}", subject="NCCL", **evidence)
+        return unknown(f"the interface depends on {pick.detail}", subject="NCCL", **evidence)
     if not pick:
         if named := settings.get("NCCL_SOCKET_IFNAME"):
             return _none(seen, named, evidence)

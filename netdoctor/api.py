@@ -65,7 +65,7 @@ J = TypeVar("J", bound=Judge)
 
 @dataclass(frozen=True)
 class CheckSpec:
-    """What `check` hangs on a judge function as ``__netdoctor_check__``."""
+    """What `check` attaches to a judge function: ``__netdoctor_check__``."""
 
     id: str
     title: str  # the healthy statement

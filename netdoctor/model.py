@@ -68,7 +68,7 @@ class Kind(str, Enum):
     REFUSED = "refused"  # netdoctor itself did not do it (safety rule)
     MISSING_NODE = "missing node"  # a node of a common run never came
     OTHER_NODES = "other nodes"  # the nodes of a common run found out together why; detail names who
-    NOT_READ = "not read"  # evidence this one hangs on was itself unavailable
+    NOT_READ = "not read"  # evidence this one depends on was itself unavailable
 
     def __str__(self) -> str:
         return self.value
@@ -276,12 +276,21 @@ class Case:
     detail: str = ""
 
 
+class Markup(str):
+    """HTML, every text in it escaped: only `netdoctor.report.page` makes it."""
+
+    __slots__ = ()
+
+
+NO_MARKUP: Final = Markup()
+
+
 @dataclass(frozen=True)
 class Page:
-    """What a section adds to an HTML page.  Markup: its maker has escaped every string."""
+    """What a section adds to an HTML page."""
 
-    body: str = ""
-    beside: str = ""  # not part of the report's own text: what a script shows in its place
+    body: Markup = NO_MARKUP
+    beside: Markup = NO_MARKUP  # not part of the report's own text: what a script shows in its place
     style: str = ""
     script: str = ""
 
@@ -300,7 +309,8 @@ class Section(Protocol):
 
     def page(self) -> Page: ...
 
-    def cases(self) -> Iterable[Case]: ...
+    def cases(self) -> Iterable[Case]:
+        return ()
 
 
 @dataclass(frozen=True)

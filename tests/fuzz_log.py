@@ -10,12 +10,12 @@ import random
 import sys
 import time
 
-from netdoctor.cli.deliver import FORMATS, render
 from netdoctor.cli.log import report
 from netdoctor.cli.setup import decider
 from netdoctor.config.load import Config
 from netdoctor.model import Command
 from netdoctor.nccl.log.parser import Parser
+from netdoctor.report.formats import names, render
 from tests.unit.test_log_parser import ERAS, PREFIXES
 from tests.unit.test_log_rules import FIRST, SILENT
 
@@ -84,7 +84,7 @@ def batch(seed: int, count: int, known: list[bytes]) -> int:
         parser.feed(data[at : at + step * 97])
         at += step * 97
     made = report(parser.facts(), decider(Config(), command=Command.LOG))
-    for format in FORMATS:
+    for format in names():
         text = render(made, format)
         bad = [c for c in text if (ord(c) < 32 and c != "\n") or 0x7F <= ord(c) < 0xA0]
         assert not bad, f"control characters in {format}: {bad[:5]!r}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from netdoctor.cli import deliver
 from netdoctor.cli.options import Options
+from netdoctor.textsafe import listed
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -51,7 +52,7 @@ def _write(found: list[tuple[str, bytes]], to: str) -> int:
     paths = [(os.path.join(to, name), data) for name, data in found]
     there = [path for path, data in paths if os.path.lexists(path) and not _same(path, data)]
     if there:
-        return deliver.refuse(f"deploy: not overwritten: {', '.join(there[:5])}; nothing was written", Options())
+        return deliver.refuse(f"deploy: not overwritten: {listed(there)}; nothing was written", Options())
     try:
         for path, data in paths:
             os.makedirs(os.path.dirname(path), exist_ok=True)

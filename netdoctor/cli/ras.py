@@ -13,6 +13,7 @@ from netdoctor.model import Command, Finding, Report, Status, Unavailable
 from netdoctor.nccl.ras import ADDRESS, Behind, ask, parse
 from netdoctor.nccl.ras import Status as JobStatus
 from netdoctor.report.ras_section import RasSection
+from netdoctor.textsafe import listed
 
 _HOW = "ask on a node of the job, as the job's user; NCCL_RAS_ADDR moves the address, NCCL_RAS_ENABLE=0 closes it"
 
@@ -81,7 +82,7 @@ def _wrong(status: JobStatus, stuck: tuple[Behind, ...]) -> Iterator[Finding]:
     for line in filter(None, status.missing):
         yield Finding(Status.FAIL, f"no answer from {line}", "process", how="it is stopped, or its network is")
     for b in stuck:
-        who = f"rank {', '.join(map(str, b.ranks[:8]))}" if b.ranks else f"{b.count} ranks"
+        who = f"rank {listed([str(rank) for rank in b.ranks])}" if b.ranks else f"{b.count} ranks"
         gone = b.what == "missing"
         yield Finding(
             Status.FAIL,

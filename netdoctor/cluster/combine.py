@@ -5,7 +5,7 @@ Pure, and the same on every node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.cluster import messages, network
 from netdoctor.cluster.observations import Cluster
 from netdoctor.facts.runs import DEFAULT_SIZES, AllReduce, CommonRun, Path, Run, State, TorchFacts, Way
+from netdoctor.textsafe import listed
 
 PATH: Final = Path(Way.BETWEEN_NODES)
 _EARLY: Final = ("import", "rendezvous", "device", "init", "first")  # while connections are made
@@ -25,10 +26,10 @@ _OF_THIS_NODE: Final = ("seconds", "log", "log_text", "changes", "abandoned", "o
 def experiments(cluster: Cluster) -> dict[int, AllReduce] | str:
     """What each node runs, the same conclusion on all; or why nothing is run."""
     if cluster.gone:
-        return _few([f"{cluster.name(n)}: {gone.why}" for n, gone in sorted(cluster.gone.items())])
+        return listed([f"{cluster.name(n)}: {gone.why}" for n, gone in sorted(cluster.gone.items())], 3, between="; ")
     cannot = [f"{cluster.name(n)}: {one.cannot}" for n, one in sorted(cluster.ready.items()) if one.cannot]
     if cannot:
-        return _few(cannot)
+        return listed(cannot, 3, between="; ")
     if len(cluster.ready) < cluster.nodes.count or not all(one.ranks for one in cluster.ready.values()):
         return "not every node said what it can run"
     nccl = all(one.backend == "nccl" for one in cluster.ready.values())
@@ -39,10 +40,6 @@ def experiments(cluster: Cluster) -> dict[int, AllReduce] | str:
         gpus = tuple(range(ranks)) if nccl else ()
         made[node] = AllReduce("nccl" if nccl else "gloo", ranks, "cuda" if nccl else "cpu", sizes, path=PATH, gpus=gpus)
     return made
-
-
-def _few(texts: Sequence[str]) -> str:
-    return "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more nodes" if len(texts) > 3 else "")
 
 
 def _sizes(nccl: bool) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ MAX_LINKS: Final = 64
 MAX_RANKS: Final = 64  # of one node
 MAX_REFUSED: Final = 32
 MAX_FLOWS: Final = 4096
-# Of all traits those that a common run hangs on; the others are the fleet report's.
+# Of all traits those that a common run depends on; the others are the fleet report's.
 COMPARED: Final = frozenset({"torch", "torch_cuda", "nccl", "plugins", "driver", "netdoctor", "env", "mtu"})
 MAX_TRAITS: Final = 400
 

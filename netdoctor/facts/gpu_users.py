@@ -11,7 +11,7 @@ from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, mapping, question
 from netdoctor.model import Unavailable
-from netdoctor.textsafe import line
+from netdoctor.textsafe import line, listed
 
 MAX_ASKED: Final = 64  # processes
 MAX_NAMED: Final = 3  # in one message
@@ -30,8 +30,7 @@ class GpuUsers(Fact):
         known = tuple(names[p] for p in pids if p in names)
         if not known:
             return f"{count} process{'es' if count > 1 else ''}"
-        more = count - len(known[:MAX_NAMED])
-        return ", ".join(known[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+        return listed(known, MAX_NAMED, of=count)
 
 
 def probe(host: Host, gpus: Gpus, vantage: Vantage) -> GpuUsers | Unavailable:

@@ -62,7 +62,7 @@ class Kernel(Fact):
         return values or Unavailable(Kind.EMPTY, name)
 
 
-# Modules that NCCL, GPUDirect and RDMA hang on.
+# Modules that NCCL, GPUDirect and RDMA depend on.
 MODULES: Final = (
     *("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nv_peer_mem", "gdrdrv"),
     *("ib_core", "ib_uverbs", "ib_umad", "ib_ipoib", "rdma_cm", "rdma_ucm", "rdma_rxe", "siw"),

@@ -92,7 +92,7 @@ def _job_python(host: Host, variables: Mapping[str, str], configured: object) ->
 def of_command(host: Host, variables: Mapping[str, str], command: str) -> str | None:
     """The Python that runs `command` (a path, or a name to look for on PATH): itself, or that of its first line.
 
-    As it is written: a virtual environment's python is a link, and what it imports hangs on where the link lies.
+    As it is written: a virtual environment's python is a link, and what it imports depends on where the link lies.
     """
     path = command if "/" in command else on_path(host, variables, command)
     if path is None or not is_file(host, path):

@@ -1,4 +1,4 @@
-"""What there is at all on a machine: what a profile requires hangs on it."""
+"""What there is at all on a machine: what a profile requires depends on it."""
 
 from __future__ import annotations
 

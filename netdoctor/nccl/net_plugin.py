@@ -61,7 +61,7 @@ def is_named(plugin: Plugin, named: str) -> bool:
 
 @dataclass(frozen=True)
 class Network:
-    """What the job's network hangs on."""
+    """What the job's network depends on."""
 
     efa: tuple[str, ...] | Unavailable  # its devices, which need a plugin
     named: str | None  # NCCL_NET_PLUGIN

@@ -79,7 +79,7 @@ class Row:
     beside: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # host -> a command that says "ready" and stays
     routers: int = 0  # more namespaces like hosts, after them, without a netdoctor
     macvlan: bool = False  # eth0 is one over a veth: of which the speed is known
-    loose: bool = False  # what the fault does to others hangs on chance
+    loose: bool = False  # what the fault does to others depends on chance
     severity: str = ""  # of what allreduce.nodes says; "": any
     may: tuple[Said, ...] = ()  # findings that may come, or not
     never: str = ""  # why it cannot run anywhere that this lab knows

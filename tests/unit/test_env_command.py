@@ -11,9 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from netdoctor.cli import deliver, env, variable_page
+from netdoctor.cli import env, variable_page
 from netdoctor.cli.options import Options
 from netdoctor.facts.nccl_version import parse as parse_version
+from netdoctor.report import formats
 from netdoctor.variables import catalogue
 from tests.support.facts import judged
 
@@ -46,7 +47,7 @@ def wrote(folder: Path, text: str, name: str = "job.sh") -> str:
         ("export NCCL_CHECK_POINTERS=1\n", 0),
     ],
 )
-@pytest.mark.parametrize("format", deliver.FORMATS)
+@pytest.mark.parametrize("format", formats.names())
 def test_exit_codes_are_the_same_in_every_format(
     script: str, code: int, format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,7 +126,7 @@ def test_nothing_of_a_file_runs(tmp_path: Path) -> None:
 
 def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = wrote(tmp_path, "export NCCL_IB_HCA='\x1b]0;owned\x07 x'\nexport NCCL_DEBUG='\x1b[2JX'\n")
-    for format in deliver.FORMATS:
+    for format in formats.names():
         run([path], "2.27.5", format)
         assert not set(capsys.readouterr().out) & {"\x1b", "\x07"}
 
@@ -178,7 +179,7 @@ def test_no_secret_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     path = wrote(tmp_path, "export NCCL_FOO_PASSWORD=hunter2\nexport NCCL_NET=https://u:hunter3@h/\n")
     monkeypatch.setenv("NCCL_FOO_TOKEN", "hunter4")
     for files in ([path], []):
-        for format in deliver.FORMATS:
+        for format in formats.names():
             run(files, format=format)
     assert "hunter" not in capsys.readouterr().out
 

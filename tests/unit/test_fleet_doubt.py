@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from netdoctor.cli import deliver
 from netdoctor.cli import fleet as command
 from netdoctor.cli.options import Options
 from netdoctor.fleet.read import DEFECT, expected_names, read
 from netdoctor.fleet.report import Fleet, examine
 from netdoctor.model import Severity
+from netdoctor.report import formats
 from tests.support.clusters import fleets
 from tests.support.facts import judged
 
@@ -202,8 +202,8 @@ def test_numbers_beyond_all_bounds_are_no_defect(number: int, tmp_path: pathlib.
     put(tmp_path, "a.json", doc)
     fleet = look(tmp_path)
     assert not [p for p in fleet.problems if DEFECT in p.detail]
-    for format in deliver.OF_A_FLEET:
-        assert deliver.render(command.report(fleet), format)
+    for format in formats.FORMATS:
+        assert formats.render(command.report(fleet), format)
 
 
 # Folders
@@ -247,5 +247,5 @@ def test_busy_cpus_are_told_and_blame_nobody(tmp_path: pathlib.Path) -> None:
     assert fleet.verdict.exit_code == 0 and fleet.accounting["good"] == 12
     assert [o.node for d in fleet.distributions for o in d.outliers] == ["n07", "n06", "n08"]
     assert "latency (gloo cpu ×2" in state(fleet, "n07")[1]
-    assert "n07: latency" in deliver.render(command.report(fleet), "text")
+    assert "n07: latency" in formats.render(command.report(fleet), "text")
     assert judged.examined(read([str(tmp_path)]), None, Severity.INFO).accounting["bad"] == 3

@@ -16,13 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netdoctor.cli import deliver
 from netdoctor.cli import fleet as command
 from netdoctor.fleet.extract import Extract, MalformedReportError
 from netdoctor.fleet.nodes import clean
 from netdoctor.fleet.read import DEFECT, MAX_BYTES, expected_names, read
 from netdoctor.fleet.report import Fleet, examine
-from netdoctor.report import fleet_json
+from netdoctor.report import fleet_json, formats
 from netdoctor.report import json as node_json
 from tests.support.clusters import fleets
 from tests.support.facts import judged
@@ -86,8 +85,8 @@ def test_a_file_that_is_no_report_stands_for_an_unknown_node(content: str | byte
     assert [p.kind for p in fleet.problems] == [kind]
     assert state(fleet, "n9")[0] == "unknown" and "n9.json" in state(fleet, "n9")[1]
     assert fleet.verdict.exit_code == 4
-    for format in deliver.OF_A_FLEET:
-        assert deliver.render(command.report(fleet), format)
+    for format in formats.FORMATS:
+        assert formats.render(command.report(fleet), format)
 
 
 def test_an_expected_node_with_a_broken_report_is_unknown(tmp_path: pathlib.Path) -> None:
@@ -116,7 +115,7 @@ def test_other_things_in_the_directory_are_named(tmp_path: pathlib.Path) -> None
         ("twice.json", "skipped"),
     ]
     assert fleet.reports == 2 and fleet.files == 7
-    out = deliver.render(command.report(fleet), "text")
+    out = formats.render(command.report(fleet), "text")
     assert all(name in out for name in ("gone.json", "log.json", "notes.txt", "pipe.json", "twice.json"))
 
 
@@ -330,31 +329,31 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
 
 
 def test_hostile_strings_in_text(hostile: Fleet) -> None:
-    out = deliver.render(command.report(hostile), "text")
+    out = formats.render(command.report(hostile), "text")
     assert not set(out) & set(map(chr, [*range(10), *range(11, 32), *range(127, 160), 0x202E]))
 
 
 def test_hostile_strings_in_json(hostile: Fleet) -> None:
-    out = deliver.render(command.report(hostile), "json")
+    out = formats.render(command.report(hostile), "json")
     assert "\\u001b" not in out and len(json.loads(out)["nodes"]) == len(hostile.nodes)
 
 
 def test_hostile_strings_in_html(hostile: Fleet) -> None:
-    out = deliver.render(command.report(hostile), "html")
+    out = formats.render(command.report(hostile), "html")
     assert out.lower().count("<script") == 2 == out.lower().count("</script")  # the data and the page's own
     assert "<img" not in out and "<!--" not in out and "\x1b" not in out
     assert "default-src 'none'" in out and "unsafe" not in out
 
 
 def test_hostile_strings_in_junit(hostile: Fleet) -> None:
-    root = ElementTree.fromstring(deliver.render(command.report(hostile), "junit"))
+    root = ElementTree.fromstring(formats.render(command.report(hostile), "junit"))
     cases = root.findall("testsuite/testcase")
     assert len([c for c in cases if c.get("classname", "").startswith("netdoctor.fleet.")]) == len(hostile.nodes)
 
 
 def test_hostile_strings_in_prometheus(hostile: Fleet) -> None:
     parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus-client")
-    families = {f.name: f for f in parser.text_string_to_metric_families(deliver.render(command.report(hostile), "prometheus"))}
+    families = {f.name: f for f in parser.text_string_to_metric_families(formats.render(command.report(hostile), "prometheus"))}
     assert {s.labels["node"] for s in families["netdoctor_fleet_node_good"].samples} <= {n.name for n in hostile.nodes}
     assert families["netdoctor_fleet_nodes_unnamed"].samples[0].value >= 6
     states = {s.labels["state"]: s.value for s in families["netdoctor_fleet_nodes"].samples}
@@ -402,9 +401,9 @@ def test_no_report_breaks_the_fleets_report(seed: int, changes: int, tmp_path: p
         put(tmp_path, f"n{number}.json", json.dumps(doc))
     fleet = look(tmp_path)
     assert not [p.detail for p in fleet.problems if DEFECT in p.detail]
-    for format in deliver.OF_A_FLEET:
+    for format in formats.FORMATS:
         if format != "html" or seed % 8 == 0:  # its plots take a third of a second
-            assert deliver.render(command.report(fleet), format)
+            assert formats.render(command.report(fleet), format)
 
 
 def test_the_real_report_is_what_is_read(tmp_path: pathlib.Path) -> None:

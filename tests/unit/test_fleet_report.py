@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from netdoctor.cli import deliver
 from netdoctor.cli import fleet as command
 from netdoctor.cli.options import Options
 from netdoctor.fleet.nodes import STATES
 from netdoctor.fleet.read import read
 from netdoctor.fleet.report import Fleet, examine
 from netdoctor.model import Severity
+from netdoctor.report import formats
 from tests.support.clusters import fleets as reports
 from tests.support.clusters.fleets import KINDS
 from tests.support.facts import judged
@@ -46,8 +46,8 @@ def check_sums(fleet: Fleet) -> None:
     assert have["given"] == sum(have[state] for state in STATES) == len(fleet.nodes)
     assert all(c.title != c.id for c in fleet.checks)  # every rule has its title
     report = command.report(fleet)
-    judged.validated(deliver.render(report, "json"), "fleet")
-    assert fleet.verdict.text in deliver.render(report, "text")
+    judged.validated(formats.render(report, "json"), "fleet")
+    assert fleet.verdict.text in formats.render(report, "text")
 
 
 def states(fleet: Fleet) -> dict[str, str]:
@@ -114,7 +114,7 @@ def test_a_clear_majority_or_nobody(count: int, differ: int, bad: int, fleet_of:
     assert fleet.accounting["bad"] == bad
     (row,) = [r for r in fleet.drift if r.trait == "driver"]
     assert (row.majority is None) == (bad == 0)
-    assert ("differs without a majority" in deliver.render(command.report(fleet), "text")) == (bad == 0)
+    assert ("differs without a majority" in formats.render(command.report(fleet), "text")) == (bad == 0)
 
 
 def test_nodes_that_could_not_tell_are_no_majority(fleet_of: Callable[..., Fleet]) -> None:
@@ -316,13 +316,13 @@ def test_what_fails_is_shown_before_what_is_unknown(fleet_of: Callable[..., Flee
     for doc in docs:
         doc["partial"] = f"interrupted on {doc['identity']['host']}"
     fleet = fleet_of(*docs, expected=[*(f"n{i}" for i in range(80)), "zz-gone"])
-    assert "- FAIL [critical] zz-gone: no report was given" in deliver.render(command.report(fleet), "text")
+    assert "- FAIL [critical] zz-gone: no report was given" in formats.render(command.report(fleet), "text")
 
 
 # Formats and exit codes
 
 
-@pytest.mark.parametrize("format", deliver.OF_A_FLEET)
+@pytest.mark.parametrize("format", formats.FORMATS)
 @pytest.mark.parametrize("verdict", ["healthy", "unhealthy", "inconclusive"])
 def test_every_format_gives_the_same_exit_code(format: str, verdict: str, tmp_path: pathlib.Path) -> None:
     docs = nodes(3)

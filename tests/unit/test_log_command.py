@@ -15,9 +15,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from netdoctor.cli import deliver, log
+from netdoctor.cli import log
 from netdoctor.cli.options import Options
 from netdoctor.nccl.log.parser import parse_text
+from netdoctor.report import formats
 from tests.support.facts import judged
 from tests.unit.test_log_parser import ERAS
 from tests.unit.test_log_rules import DONE, FIRST, MLX, ONE, SILENT, TWO, A
@@ -128,7 +129,7 @@ def test_the_last_line_of_a_long_log_fails_the_job(
     assert shown_line.startswith(f"{'-' if piped else path}:{last}: NVRM: Xid")
 
 
-@pytest.mark.parametrize("format", deliver.FORMATS)
+@pytest.mark.parametrize("format", formats.names())
 def test_nothing_hostile_reaches_a_terminal(
     format: str, tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

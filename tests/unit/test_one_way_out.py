@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import html
 import json
 import pathlib
+import re
 import xml.etree.ElementTree as Xml
 from collections.abc import Mapping
 
 import pytest
 from typer.testing import CliRunner
 
-from netdoctor.cli import deliver, main
+from netdoctor.cli import main
 from netdoctor.config import load
+from netdoctor.report import formats
+from netdoctor.report.values import WRONG, rows
 from tests.lab import fixtures
 from tests.support.clusters import fleets
 from tests.support.facts import judged
+from tests.support.facts.reports import EVERY
 
 BAD_LOG = "node01:100:130 [0] misc/socket.cc:1 NCCL WARN Call to bind failed: Address already in use\n"
 SHAPE = {
@@ -82,7 +87,7 @@ def test_every_format_of_every_verdict(
     command: str, verdict: str, inputs: dict[str, tuple[str, ...]], tmp_path: pathlib.Path
 ) -> None:
     code = CODES[verdict]
-    for format in deliver.FORMATS:
+    for format in formats.names():
         got, out = called(*inputs[f"{command} {verdict}"], "--format", format)
         assert got == code, (format, out)
         if format == "json":
@@ -108,6 +113,26 @@ def test_marks_and_words_are_those_of_preflight(command: str, inputs: dict[str, 
     lines = called(*inputs[f"{command} bad"])[1].splitlines()
     assert any(line.startswith("FAIL     ") for line in lines)
     assert any(line.strip().startswith("why ") for line in lines)
+
+
+def words(text: str, format: str) -> str:
+    """What a person reads of it, whatever its layout."""
+    if format == "junit":
+        text = " ".join(Xml.fromstring(text).itertext())
+    elif format == "html":
+        text = html.unescape(re.sub("<[^>]*>", " ", text.partition("<main")[2]))
+    return " ".join(text.replace(":", " ").split())
+
+
+@pytest.mark.parametrize("format", ["text", "junit", "html"])
+@pytest.mark.parametrize("name", EVERY)
+def test_every_format_has_the_rows_of_a_finding_in_one_order(name: str, format: str) -> None:
+    told = words(formats.render(EVERY[name], format), format)
+    for check in EVERY[name].checks:
+        for finding in check.findings:
+            if finding.status in WRONG:
+                parts = [words(part, "") for row in rows(finding) for part in (row.label, *row.parts)]
+                assert re.search(".*?".join(map(re.escape, parts)), told), finding.message
 
 
 @pytest.mark.parametrize("option", [("-f", "yaml"), ("-f", "prometheus"), ("--fail-on", "never"), ("--exit-style", "x")])

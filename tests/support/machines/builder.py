@@ -290,7 +290,7 @@ class Node:
     # The process that looks, and the kernel below it
 
     def finish(self) -> ComposedHost:
-        """Everything that hangs on the rest; the host to be asked."""
+        """Everything that depends on the rest; the host to be asked."""
         self._kernel()
         self._process()
         self._numa()

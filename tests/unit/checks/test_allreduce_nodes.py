@@ -329,7 +329,7 @@ def test_what_addresses_show(given: tuple[tuple[str, str, str, int], ...], expec
     made = heard(len(given), endpoints=placed(*given), addresses={n: one[2] for n, one in enumerate(given)})
     twice = len(given) > 2 and given[1] == given[2]
     made = replace(made, reach=tried({0: {n: "timed out" if twice and n == 2 else "" for n in range(1, len(given))}}))
-    assert fails(made) == expected  # who answers at a shared address hangs on chance
+    assert fails(made) == expected  # who answers at a shared address depends on chance
     # Two processes of one network namespace have the same addresses; another network's MTU is nobody's business here.
     made = replace(made, reach={}, endpoints={n: replace(one, netns="one") for n, one in made.endpoints.items()})
     assert {k: v for k, v in fails(made).items() if v == "duplicate_address"} == {}
