@@ -10,15 +10,16 @@ from collections.abc import Hashable, Iterable
 from typing import Any, Final, TypeVar
 
 from netdoctor.compare.traits import no_gpu, own_nics, traits
-from netdoctor.fleet.nodes import Item, NodeRun, Shape, clean
-from netdoctor.model import size_text
+from netdoctor.fleet.nodes import Item, NodeRun, Shape
+from netdoctor.model import Health, Status, size_text
+from netdoctor.textsafe import as_line
 
 H = TypeVar("H", bound=Hashable)
 MAX_ITEMS: Final = 40  # findings kept per node
 MAX_LIST: Final = 4096  # entries looked at in any list of a report
 
 LETTER: Final = {"pass": "p", "fail": "f", "skip": "s", "unknown": "u", "error": "e"}
-_VERDICTS: Final = frozenset({"healthy", "unhealthy", "inconclusive"})
+_HEALTH: Final = {one.value: one for one in Health}
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|\+00:00)")
 
 # Kinds of interfaces whose address is a node's own only where a physical member stands behind them (docker0, virbr0 and
@@ -44,9 +45,9 @@ class Extract:
     def run(self, doc: dict[str, Any], file: str, modified: float) -> NodeRun:
         """The run that `doc` (with schema netdoctor.report/1) tells of; raises MalformedReportError."""
         identity, verdict, checks = doc.get("identity"), doc.get("verdict"), doc.get("checks")
-        if not isinstance(identity, dict) or not isinstance(host := identity.get("host"), str) or not clean(host):
+        if not isinstance(identity, dict) or not isinstance(host := identity.get("host"), str) or not as_line(host):
             raise MalformedReportError("no host name in it")
-        if not isinstance(verdict, dict) or _text(verdict.get("status")) not in _VERDICTS:
+        if not isinstance(verdict, dict) or (health := _HEALTH.get(_text(verdict.get("status")))) is None:
             raise MalformedReportError("no verdict in it")
         if not isinstance(checks, list) or not checks:
             raise MalformedReportError("no checks in it")
@@ -59,17 +60,17 @@ class Extract:
         if kept is None:
             kept = self._traits[key] = found
         partial = doc.get("partial")
-        doubt = _doubt(verdict, checks)
-        node = clean(identity["node"], 253) if isinstance(identity.get("node"), str) else ""
+        doubt = _doubt(health, verdict, checks)
+        node = as_line(identity["node"], 253) if isinstance(identity.get("node"), str) else ""
         return NodeRun(
-            host=node or clean(host, 253),
+            host=node or as_line(host, 253),
             file=file,
             time=_seconds(volatile.get("time")),
             modified=modified,
-            verdict=self.shared(str(verdict["status"])),
-            verdict_text=self.shared(clean(verdict.get("text", ""))),
-            partial=clean(partial) if isinstance(partial, str) and partial else "the report is partial" if partial else "",
-            profile=self.shared(clean(doc.get("profile", ""), 60)),
+            verdict=health,
+            verdict_text=self.shared(as_line(verdict.get("text", ""))),
+            partial=as_line(partial) if isinstance(partial, str) and partial else "the report is partial" if partial else "",
+            profile=self.shared(as_line(doc.get("profile", ""), 60)),
             checks=ids,
             statuses=statuses,
             items=items,
@@ -82,8 +83,8 @@ class Extract:
             addresses=tuple((ip, self.shared(name)) for ip, name in _addresses(inventory)),
             nccl_if=_nccl_interface(inventory),
             gids=self.shared(tuple(_gids(inventory))),
-            pod=clean(host, 253) if node and node != clean(host, 253) else "",
-            machine=clean(identity["machine"], 80) if isinstance(identity.get("machine"), str) else "",
+            pod=as_line(host, 253) if node and node != as_line(host, 253) else "",
+            machine=as_line(identity["machine"], 80) if isinstance(identity.get("machine"), str) else "",
             attempts=volatile["attempts"] if type(volatile.get("attempts")) is int else 1,
             doubt=doubt,
         )
@@ -96,7 +97,7 @@ class Extract:
         for check in checks[:MAX_LIST]:
             if not isinstance(check, dict) or not isinstance(name := check.get("id"), str):
                 raise MalformedReportError("a check without an id in it")
-            ids.append(clean(name, 100))
+            ids.append(as_line(name, 100))
             letters.append(LETTER.get(check.get("status", ""), "e") if isinstance(check.get("status"), str) else "e")
             if letters[-1] in "ps":
                 continue
@@ -110,11 +111,11 @@ class Extract:
                     self.shared(
                         Item(
                             check=ids[-1],
-                            subject=clean(finding.get("subject", "node"), 100),
-                            status=str(status),
-                            severity=clean(finding.get("severity") or "", 20),
-                            cause=clean(finding.get("cause") or check.get("cause") or "", 60),
-                            message=clean(finding.get("message", ""), 300),
+                            subject=as_line(finding.get("subject", "node"), 100),
+                            status=Status(status),
+                            severity=as_line(finding.get("severity") or "", 20),
+                            cause=as_line(finding.get("cause") or check.get("cause") or "", 60),
+                            message=as_line(finding.get("message", ""), 300),
                             waived=bool(finding.get("waived")),
                             blocking=finding.get("blocking") is True,
                         )
@@ -155,17 +156,17 @@ _WITHIN: Final = {
 }
 
 
-def _doubt(verdict: dict[str, Any], checks: list[Any]) -> str:
+def _doubt(health: Health, verdict: dict[str, Any], checks: list[Any]) -> str:
     """Why a healthy verdict cannot be believed: the rest of the report contradicts it."""
-    if verdict["status"] != "healthy":
+    if health is not Health.HEALTHY:
         return ""
     code = verdict.get("exit_code", 0)
     if code != 0:
-        return f"its verdict is healthy, and its exit code {clean(code, 40)}"
+        return f"its verdict is healthy, and its exit code {as_line(code, 40)}"
     if len(checks) > MAX_LIST:
         return f"it has more than {MAX_LIST:,} checks"
     for check in checks:
-        name, status = clean(check.get("id"), 100), check.get("status")
+        name, status = as_line(check.get("id"), 100), check.get("status")
         within = _WITHIN.get(status) if isinstance(status, str) else None
         if within is None:
             return f"{name}: its status is none that a check has"
@@ -188,7 +189,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _text(value: Any) -> str:
-    return clean(value, 100) if isinstance(value, str | int | float) else ""
+    return as_line(value, 100) if isinstance(value, str | int | float) else ""
 
 
 def _is_number(value: Any) -> bool:
@@ -228,13 +229,13 @@ def _shape(inventory: dict[str, Any], vantage: dict[str, Any]) -> Shape:
 
 
 def _distinct(values: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(sorted({clean(v, 100) for v in values if isinstance(v, str)}))
+    return tuple(sorted({as_line(v, 100) for v in values if isinstance(v, str)}))
 
 
 def _ids(inventory: dict[str, Any]) -> Iterable[str]:
     for gpu in _list(inventory.get("gpus")):
         if isinstance(uuid := _dict(gpu).get("uuid"), str):
-            yield clean(uuid, 80)
+            yield as_line(uuid, 80)
 
 
 def _addresses(inventory: dict[str, Any]) -> Iterable[tuple[str, str]]:
@@ -265,8 +266,8 @@ def _nccl_interface(inventory: dict[str, Any]) -> tuple[str, str, int | None, in
     if not isinstance(name, str) or not isinstance(ip, str):
         return None
     return (
-        clean(name, 40),
-        clean(ip.partition("<")[0].strip(), 60),
+        as_line(name, 40),
+        as_line(ip.partition("<")[0].strip(), 60),
         prefix if isinstance(prefix, int) and 0 <= prefix <= 128 else None,
         mtu if isinstance(mtu, int) and 0 < mtu < 1 << 31 else None,
     )

@@ -5,16 +5,41 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
-from netdoctor.model import Finding
-from netdoctor.textsafe import as_line
+from netdoctor.model import Finding, Health, Status
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # a name that is safe in lists, labels and arguments
 
-GOOD, BAD, FLAKY, UNKNOWN, MISSING = "good", "bad", "flaky", "unknown", "missing"
-clean = as_line  # of another machine's word
-STATES: Final = (GOOD, BAD, FLAKY, UNKNOWN, MISSING)
+
+class NodeState(str, Enum):
+    """What a fleet report says of a node: exactly one of these."""
+
+    GOOD = "good"
+    BAD = "bad"
+    FLAKY = "flaky"
+    UNKNOWN = "unknown"
+    MISSING = "missing"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class ProblemKind(str, Enum):
+    """Why a file is no usable node report."""
+
+    UNREADABLE = "unreadable"
+    TOO_LARGE = "too large"
+    NOT_JSON = "not JSON"
+    NOT_OURS = "not ours"
+    OTHER_SCHEMA = "other schema"
+    MALFORMED = "malformed"
+    ANOTHER_DOCUMENT = "another document"
+    SKIPPED = "skipped"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 def safe_name(name: str) -> bool:
@@ -39,7 +64,7 @@ class Item:
 
     check: str
     subject: str
-    status: str
+    status: Status
     severity: str  # "" for what is no fail
     cause: str
     message: str
@@ -67,7 +92,7 @@ class NodeRun:
     file: str
     time: float | None  # seconds since the epoch, as the node's clock had it
     modified: float  # of the file
-    verdict: str  # "healthy" "unhealthy" "inconclusive"
+    verdict: Health
     verdict_text: str
     partial: str  # why the report is not whole; "" it is
     profile: str
@@ -99,7 +124,7 @@ class Problem:
     """A file that is no usable node report, or that is one with a peculiarity."""
 
     file: str
-    kind: str  # see `read.KINDS`
+    kind: ProblemKind
     detail: str
     name: str = ""  # the node that it seems to be about
     counts: bool = True  # it stands for a node that nothing else is known of
@@ -121,7 +146,7 @@ class Node:
     """One machine, or a name that nothing is known of."""
 
     name: str
-    state: str = UNKNOWN
+    state: NodeState = NodeState.UNKNOWN
     run: NodeRun | None = None  # the newest, which counts
     older: tuple[NodeRun, ...] = ()
     group: int | None = None  # index into the groups

@@ -7,9 +7,10 @@ from typing import Final
 
 from netdoctor.fleet.history import doubts, to_and_fro
 from netdoctor.fleet.machines import CLOCK_SKEW, newest_of_others
-from netdoctor.fleet.nodes import BAD, FLAKY, GOOD, UNKNOWN, Node, NodeRun, count, shown
+from netdoctor.fleet.nodes import Node, NodeRun, NodeState, count, shown
+from netdoctor.model import Health, Status
 
-Said = tuple[str, str]  # (state, why); "" where the state speaks for itself
+Said = tuple[NodeState, str]  # (state, why); "" where the state speaks for itself
 
 
 def judge(node: Node) -> None:
@@ -18,35 +19,37 @@ def judge(node: Node) -> None:
         return
     said = [*_verdict(node.run), *_other_vantages(node, node.run)]
     for rule in _DOUBTS:
-        if all(state == GOOD for state, _ in said):
+        if all(state == NodeState.GOOD for state, _ in said):
             said += rule(node, node.run)
-    bad = [state for state, _ in said if state == BAD]
-    node.state = next(iter(bad or [state for state, _ in said if state != GOOD]), GOOD)
+    states = [state for state, _ in said]
+    node.state = (
+        NodeState.BAD if NodeState.BAD in states else next((s for s in states if s is not NodeState.GOOD), NodeState.GOOD)
+    )
     node.reasons += [why for _, why in said if why]
     node.notes += _notes(node, node.run)
 
 
 def _verdict(run: NodeRun) -> Iterator[Said]:
-    state = GOOD
-    if run.verdict == "unhealthy":
-        state = BAD
-    elif run.verdict == "inconclusive" or run.partial or set(run.statuses) <= {"s", "u", "e"}:
-        state = UNKNOWN
+    state = NodeState.GOOD
+    if run.verdict is Health.UNHEALTHY:
+        state = NodeState.BAD
+    elif run.verdict is Health.INCONCLUSIVE or run.partial or set(run.statuses) <= {"s", "u", "e"}:
+        state = NodeState.UNKNOWN
     yield state, f"its report is not whole: {run.partial}" if run.partial else ""
-    if state != GOOD:
-        fails = [i for i in run.items if i.status == "fail" and not i.waived]
-        told = fails or [i for i in run.items if i.status != "fail"]
+    if state != NodeState.GOOD:
+        fails = [i for i in run.items if i.status is Status.FAIL and not i.waived]
+        told = fails or [i for i in run.items if i.status is not Status.FAIL]
         words = [f"{i.check}: {i.message}" for i in told[:5]] or [run.verdict_text or run.verdict]
         yield from ((state, why) for why in words)
 
 
 def _other_vantages(node: Node, run: NodeRun) -> Iterator[Said]:
     """The newest report of each other place that the node was seen from, where it is the worse news."""
-    if run.verdict == "unhealthy":
+    if run.verdict is Health.UNHEALTHY:
         return
     for other in newest_of_others(run, node.older):
-        if other.verdict != "healthy":
-            state = BAD if other.verdict == "unhealthy" else UNKNOWN
+        if other.verdict is not Health.HEALTHY:
+            state = NodeState.BAD if other.verdict is Health.UNHEALTHY else NodeState.UNKNOWN
             yield state, f"seen from {other.shape.vantage}: {other.verdict_text or other.verdict} ({other.file})"
 
 
@@ -58,23 +61,23 @@ def _ids(node: Node, run: NodeRun) -> set[str]:
 
 
 def _another_machine(node: Node, run: NodeRun) -> Iterator[Said]:
-    if len(_ids(node, run)) > 1 and any(r.verdict != "healthy" and r.machine != run.machine for r in node.older):
-        yield UNKNOWN, _ANEW
+    if len(_ids(node, run)) > 1 and any(r.verdict is not Health.HEALTHY and r.machine != run.machine for r in node.older):
+        yield NodeState.UNKNOWN, _ANEW
 
 
 def _to_and_fro(node: Node, run: NodeRun) -> Iterator[Said]:
     if node.older and to_and_fro(run, node.older):
         verdicts = [r.verdict for r in (*reversed(node.older), run)]
-        yield FLAKY, "its reports change between healthy and unhealthy: " + ", ".join(verdicts)
+        yield NodeState.FLAKY, "its reports change between healthy and unhealthy: " + ", ".join(verdicts)
 
 
 def _doubtful(node: Node, _run: NodeRun) -> Iterator[Said]:
-    yield from ((UNKNOWN, why) for why in doubts(node))
+    yield from ((NodeState.UNKNOWN, why) for why in doubts(node))
 
 
 def _asked_again(_node: Node, run: NodeRun) -> Iterator[Said]:
     if run.attempts > 1:
-        yield FLAKY, _again(run)
+        yield NodeState.FLAKY, _again(run)
 
 
 def _again(run: NodeRun) -> str:

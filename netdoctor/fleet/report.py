@@ -14,24 +14,12 @@ from netdoctor.fleet import own
 from netdoctor.fleet.drift import Drift, drift
 from netdoctor.fleet.groups import Group, group
 from netdoctor.fleet.machines import CLOCK_SKEW, by_machine, unique
-from netdoctor.fleet.nodes import (
-    BAD,
-    FLAKY,
-    GOOD,
-    MISSING,
-    STATES,
-    UNKNOWN,
-    Node,
-    Problem,
-    Reading,
-    clean,
-    count,
-    shown,
-)
+from netdoctor.fleet.nodes import Node, NodeState, Problem, Reading, count, shown
 from netdoctor.fleet.outliers import METRICS, Distribution, distributions
 from netdoctor.fleet.pairwise import Fault, across
 from netdoctor.fleet.read import KINDS
 from netdoctor.model import CheckResult, Command, Finding, Severity, Status, Verdict
+from netdoctor.textsafe import as_line
 
 STALE: Final = 7 * 86400.0  # a report this much older than the newest one is of another week
 
@@ -58,7 +46,7 @@ class Fleet:
     def accounting(self) -> dict[str, int]:
         """{given, good, bad, flaky, unknown, missing}; the first is the sum of the others."""
         states = Counter(n.state for n in self.nodes)
-        return {"given": len(self.nodes)} | {state: states[state] for state in STATES}
+        return {"given": len(self.nodes)} | {state.value: states[state] for state in NodeState}
 
 
 def by_default(checks: tuple[CheckResult, ...], _facts: Mapping[str, Any]) -> tuple[tuple[CheckResult, ...], Verdict]:
@@ -71,7 +59,7 @@ def examine(reading: Reading, expected: Sequence[str] | None = None, decide: pol
     nodes = by_machine(reading.runs)
     by_name = _place(nodes, reading.problems)
     names = _expect(
-        nodes, by_name, None if expected is None else [clean(name, 253) or clean(repr(name), 253) for name in expected]
+        nodes, by_name, None if expected is None else [as_line(name, 253) or as_line(repr(name), 253) for name in expected]
     )
     unique(nodes)
     live = [n for n in nodes if n.run is not None]
@@ -144,7 +132,7 @@ def _expect(nodes: list[Node], by_name: dict[str, Node], expected: Sequence[str]
         ):
             found = by_key[next(iter(short[head]))]
         if found is None:
-            missing = Node(name, MISSING, expected=True, reasons=["no report was given"])
+            missing = Node(name, NodeState.MISSING, expected=True, reasons=["no report was given"])
             nodes.append(missing)
             by_name[name] = missing
             continue
@@ -177,8 +165,8 @@ def _one_machine(live: list[Node]) -> None:
         for node in same if len({n.run.host.casefold() for n in same if n.run}) > 1 else ():
             others = [n.name for n in same if n is not node]
             node.reasons.append(f"the same GPUs as {shown(others, 3)}: one machine answered for both names")
-            if node.state == GOOD:
-                node.state = UNKNOWN
+            if node.state == NodeState.GOOD:
+                node.state = NodeState.UNKNOWN
 
 
 def _same_name(live: list[Node]) -> Iterator[Fault]:
@@ -216,8 +204,13 @@ _TITLES: Final = {
 
 def _of_nodes(nodes: list[Node]) -> CheckResult:
     """What the nodes say of themselves."""
-    order = {BAD: 0, MISSING: 1, FLAKY: 2, UNKNOWN: 3}  # what is shown in part must show the worst
-    wrong = sorted((n for n in nodes if n.state != GOOD), key=lambda n: (order[n.state], n.name))
+    order = {
+        NodeState.BAD: 0,
+        NodeState.MISSING: 1,
+        NodeState.FLAKY: 2,
+        NodeState.UNKNOWN: 3,
+    }  # what is shown in part must show the worst
+    wrong = sorted((n for n in nodes if n.state != NodeState.GOOD), key=lambda n: (order[n.state], n.name))
     found = [_of_node(node) for node in wrong]
     good = len(nodes) - len(found)
     if good:
@@ -231,10 +224,10 @@ def _of_node(node: Node) -> Finding:
     why = node.reasons or [node.state]
     more = f" (and {count(len(why) - 1, 'more reason')})" if len(why) > 1 else ""
     evidence = {"reasons": why} if len(why) > 1 else {}
-    if node.state not in (BAD, MISSING):
+    if node.state not in (NodeState.BAD, NodeState.MISSING):
         return Finding(Status.UNKNOWN, f"{node.state}: {why[0]}{more}", node.name, evidence=evidence, nodes=(node.name,))
-    fails = [i.cause for i in node.run.items if i.status == "fail" and not i.waived and i.cause] if node.run else []
-    cause = "missing_node" if node.state == MISSING else fails[0] if fails else "other"
+    fails = [i.cause for i in node.run.items if i.status is Status.FAIL and not i.waived and i.cause] if node.run else []
+    cause = "missing_node" if node.state == NodeState.MISSING else fails[0] if fails else "other"
     return Finding(Status.FAIL, f"{why[0]}{more}", node.name, Severity.CRITICAL, cause, evidence=evidence, nodes=(node.name,))
 
 
@@ -307,12 +300,16 @@ def _settle(nodes: list[Node], checks: Iterable[CheckResult]) -> None:
             for name in finding.nodes:
                 by_name[name].blamed.append((finding, finding.blocking))
     for node in nodes:
-        if node.name in waived and node.state == BAD:  # a node that is not there stays missing
-            node.state, node.notes, node.reasons = GOOD, [*node.notes, *(f"waived: {why}" for why in node.reasons)], []
+        if node.name in waived and node.state == NodeState.BAD:  # a node that is not there stays missing
+            node.state, node.notes, node.reasons = (
+                NodeState.GOOD,
+                [*node.notes, *(f"waived: {why}" for why in node.reasons)],
+                [],
+            )
         node.blamed.sort(key=lambda b: -(b[0].severity or Severity.INFO).rank)
         hard = [finding.message for finding, counts in node.blamed if counts]
         if hard:
-            node.state = BAD
+            node.state = NodeState.BAD
             node.reasons += hard
         node.notes += [finding.message for finding, counts in node.blamed if not counts]
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from netdoctor.compare.traits import title as trait_title
 from netdoctor.fleet.drift import Drift
-from netdoctor.fleet.nodes import GOOD, STATES, Node, count
+from netdoctor.fleet.nodes import Node, NodeState, ProblemKind, count
 from netdoctor.fleet.outliers import METRICS, Distribution
 from netdoctor.fleet.read import KINDS
 from netdoctor.fleet.report import Fleet
@@ -40,13 +40,13 @@ def page(fleet: Fleet) -> Page:
 def _head(fleet: Fleet) -> str:
     have = fleet.accounting
     tiles = [f'<div class="tile"><b>{have["given"]:,}</b><span>given</span></div>']
-    for place, state in enumerate(STATES):
+    for place, state in enumerate(NodeState):
         some = " some" if have[state] else ""
         tiles.append(f'<span class="op">{"=" if place == 0 else "+"}</span>')
         tiles.append(f'<div class="tile {state}{some}"><b>{have[state]:,}</b><span>{state}</span></div>')
     kinds = "".join(
         f'<tr><td>{esc(g.name)}</td><td class="num">{len(g.members):,}</td>'
-        f'<td class="num">{sum(n.state == GOOD for n in g.members):,}</td></tr>'
+        f'<td class="num">{sum(n.state == NodeState.GOOD for n in g.members):,}</td></tr>'
         for g in fleet.groups
     )
     notes = "".join(f"<li>{esc(note)}</li>" for note in fleet.notes)
@@ -157,12 +157,12 @@ def _heat(fleet: Fleet, ordered: list[Node]) -> str:
     folded: dict[int, list[str]] = defaultdict(list)
     for number, node in enumerate(ordered):
         row = _row(fleet, number, node, medians)
-        if fold and node.state == GOOD and node.group is not None:
+        if fold and node.state == NodeState.GOOD and node.group is not None:
             folded[node.group].append(row)
         else:
             rows.append(row)
     key = " ".join(f'<span class="key {css}">{_GLYPH[css]}</span> {word}' for css, word in _KEY)
-    options = "".join(f"<option>{state}</option>" for state in STATES)
+    options = "".join(f"<option>{state}</option>" for state in NodeState)
     more = "".join(
         f'<details class="good"><summary>{len(members):,} good: {esc(fleet.groups[group].name)}</summary>'
         f'<table class="heat">{head}<tbody>{"".join(members)}</tbody></table></details>\n'
@@ -211,7 +211,7 @@ def _speed(node: Node, medians: dict[tuple[int, str], float]) -> str:
 def _problems(fleet: Fleet) -> str:
     if not fleet.problems:
         return ""
-    by_kind: dict[str, list[str]] = defaultdict(list)
+    by_kind: dict[ProblemKind, list[str]] = defaultdict(list)
     for problem in fleet.problems:
         by_kind[problem.kind].append(problem.file + (f" ({problem.detail})" if problem.detail else ""))
     out = ["<h2>Files that are no report</h2>\n"]

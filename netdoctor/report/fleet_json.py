@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from netdoctor.fleet.extract import LETTER
-from netdoctor.fleet.nodes import MISSING, Node
+from netdoctor.fleet.nodes import Node, NodeState
 from netdoctor.fleet.outliers import METRICS, Distribution
 from netdoctor.fleet.report import Fleet
 
@@ -80,7 +80,7 @@ def _node(fleet: Fleet, node: Node) -> dict[str, Any]:
         out["expected"] = node.expected
     if node.group is not None:
         out["group"] = fleet.groups[node.group].name
-    if node.state == MISSING:
+    if node.state == NodeState.MISSING:
         out["cause"] = "missing_node"
     if node.reasons:
         out["reasons"] = node.reasons

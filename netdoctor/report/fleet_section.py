@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from netdoctor.fleet.nodes import BAD, GOOD, MISSING, Node
+from netdoctor.fleet.nodes import Node, NodeState
 from netdoctor.fleet.report import Fleet
 from netdoctor.model import Case, Page
 
@@ -43,9 +43,9 @@ class FleetSection:
 
     def _case(self, node: Node) -> Case:
         group = self.fleet.groups[node.group].name if node.group is not None else "no report"
-        if node.state == GOOD:
+        if node.state == NodeState.GOOD:
             return Case(f"netdoctor.fleet.{group}", node.name, "")
-        kind = "failure" if node.state in (BAD, MISSING) else "error"
+        kind = "failure" if node.state in (NodeState.BAD, NodeState.MISSING) else "error"
         why = node.reasons or [node.state]
-        type = "missing_node" if node.state == MISSING else node.state
+        type = "missing_node" if node.state == NodeState.MISSING else node.state
         return Case(f"netdoctor.fleet.{group}", node.name, kind, type, why[0], "\n".join((*why, *node.notes)))

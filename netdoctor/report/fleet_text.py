@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from netdoctor.fleet.nodes import GOOD, STATES, count, shown
+from netdoctor.fleet.nodes import NodeState, ProblemKind, count, shown
 from netdoctor.fleet.read import KINDS
 from netdoctor.fleet.report import Fleet
 
@@ -15,7 +15,7 @@ _MOST: Final = 60  # rows of one list; all of them are in the JSON
 def about(fleet: Fleet) -> str:
     """``12 reports from 12 files; 12 nodes given = 11 good, 1 bad, 0 flaky, 0 unknown, 0 missing``."""
     have = fleet.accounting
-    parts = ", ".join(f"{have[state]:,} {state}" for state in STATES)
+    parts = ", ".join(f"{have[state]:,} {state}" for state in NodeState)
     read = f"{count(fleet.reports, 'report')} from {count(fleet.files, 'file')}"
     return f"{read}; {count(have['given'], 'node')} given = {parts}"
 
@@ -26,7 +26,7 @@ def lines(fleet: Fleet) -> Iterator[str]:
     compared = [n for n in fleet.nodes if any(counts for _, counts in n.blamed)]
     yield from _listed("Nodes that the comparison blames", [f"{n.name}: {'; '.join(n.reasons[:4])}" for n in compared])
     yield from _listed("Worth knowing", [f"{n.name}: {note}" for n in fleet.nodes for note in n.notes[:3]])
-    by_kind: dict[str, list[str]] = {}
+    by_kind: dict[ProblemKind, list[str]] = {}
     for problem in fleet.problems:
         by_kind.setdefault(problem.kind, []).append(problem.file + (f" ({problem.detail})" if problem.detail else ""))
     files = [f"{count(len(files), 'file')} {KINDS[kind]}: {shown(files, 4)}" for kind, files in sorted(by_kind.items())]
@@ -36,7 +36,7 @@ def lines(fleet: Fleet) -> Iterator[str]:
 
 def _kind(fleet: Fleet, number: int) -> str:
     group = fleet.groups[number]
-    return f"{len(group.members):>6,}  {group.name}: {sum(n.state == GOOD for n in group.members):,} good"
+    return f"{len(group.members):>6,}  {group.name}: {sum(n.state == NodeState.GOOD for n in group.members):,} good"
 
 
 def _listed(title: str, rows: list[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ import pytest
 from netdoctor.cli import deliver
 from netdoctor.cli import fleet as command
 from netdoctor.cli.options import Options
-from netdoctor.fleet.nodes import STATES
+from netdoctor.fleet.nodes import NodeState
 from netdoctor.fleet.read import read
 from netdoctor.fleet.report import Fleet, examine
 from netdoctor.model import Severity
@@ -43,7 +43,7 @@ def fleet_of(tmp_path: pathlib.Path) -> Callable[..., Fleet]:
 
 def check_sums(fleet: Fleet) -> None:
     have = fleet.accounting
-    assert have["given"] == sum(have[state] for state in STATES) == len(fleet.nodes)
+    assert have["given"] == sum(have[state] for state in NodeState) == len(fleet.nodes)
     assert all(c.title != c.id for c in fleet.checks)  # every rule has its title
     report = command.report(fleet)
     judged.validated(deliver.render(report, "json"), "fleet")
