@@ -169,6 +169,7 @@ class Finding:
     check: str = ""  # filled by the engine
     waived: str | None = None  # reason, while a waiver holds
     blocking: bool = True  # False: does not count for the exit code; policy decides it for fails (see policy.py)
+    waived_by_name: bool = False  # only a waiver that names its subject applies: neither one without a subject nor a pattern
     nodes: tuple[str, ...] = ()  # of a comparison of nodes: whom it is about; none: it cannot be told who is wrong
 
     @property

@@ -10,15 +10,16 @@ from collections.abc import Hashable, Iterable
 from typing import Any, Final, TypeVar
 
 from netdoctor.compare.traits import no_gpu, own_nics, traits
+from netdoctor.fleet.contradiction import MAX_LIST, contradiction
 from netdoctor.fleet.nodes import Item, NodeRun, Shape
-from netdoctor.model import Health, Status, size_text
+from netdoctor.model import Health, Severity, Status, size_text
 from netdoctor.textsafe import as_line
 
 H = TypeVar("H", bound=Hashable)
-MAX_ITEMS: Final = 40  # findings kept per node
-MAX_LIST: Final = 4096  # entries looked at in any list of a report
+MAX_ITEMS: Final = 40  # findings kept per node, and as many fails beyond them
 
 LETTER: Final = {"pass": "p", "fail": "f", "skip": "s", "unknown": "u", "error": "e"}
+_SEVERITY: Final = {one.value: one for one in Severity}
 _HEALTH: Final = {one.value: one for one in Health}
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|\+00:00)")
 
@@ -60,7 +61,6 @@ class Extract:
         if kept is None:
             kept = self._traits[key] = found
         partial = doc.get("partial")
-        doubt = _doubt(health, verdict, checks)
         node = as_line(identity["node"], 253) if isinstance(identity.get("node"), str) else ""
         return NodeRun(
             host=node or as_line(host, 253),
@@ -86,7 +86,7 @@ class Extract:
             pod=as_line(host, 253) if node and node != as_line(host, 253) else "",
             machine=as_line(identity["machine"], 80) if isinstance(identity.get("machine"), str) else "",
             attempts=volatile["attempts"] if type(volatile.get("attempts")) is int else 1,
-            doubt=doubt,
+            doubt=contradiction(verdict, checks, doc.get("runs"), volatile.get("runs")) if health is Health.HEALTHY else "",
         )
 
     def _checks(self, checks: list[Any]) -> tuple[tuple[str, ...], str, tuple[Item, ...], int]:
@@ -104,7 +104,7 @@ class Extract:
             for finding in _list(check.get("findings")):
                 if not isinstance(finding, dict) or (status := finding.get("status")) not in ("fail", "unknown", "error"):
                     continue
-                if len(items) >= MAX_ITEMS:
+                if len(items) >= MAX_ITEMS * (2 if status == "fail" else 1):  # unknowns leave room for fails
                     omitted += 1
                     continue
                 items.append(
@@ -113,7 +113,9 @@ class Extract:
                             check=ids[-1],
                             subject=as_line(finding.get("subject", "node"), 100),
                             status=Status(status),
-                            severity=as_line(finding.get("severity") or "", 20),
+                            severity=_SEVERITY.get(_text(finding.get("severity")), Severity.CRITICAL)
+                            if status == "fail"
+                            else None,
                             cause=as_line(finding.get("cause") or check.get("cause") or "", 60),
                             message=as_line(finding.get("message", ""), 300),
                             waived=bool(finding.get("waived")),
@@ -144,40 +146,6 @@ class Extract:
             if init:
                 out[self.shared(f"init|{what}")] = max(init)
         return out
-
-
-# What a check may hold, by what it says itself: the worst of its findings (model.CheckResult.status).
-_WITHIN: Final = {
-    "pass": frozenset({"pass", "skip"}),
-    "skip": frozenset({"skip"}),
-    "unknown": frozenset({"unknown", "pass", "skip"}),
-    "error": frozenset({"error", "unknown", "pass", "skip"}),
-    "fail": frozenset(LETTER),
-}
-
-
-def _doubt(health: Health, verdict: dict[str, Any], checks: list[Any]) -> str:
-    """Why a healthy verdict cannot be believed: the rest of the report contradicts it."""
-    if health is not Health.HEALTHY:
-        return ""
-    code = verdict.get("exit_code", 0)
-    if code != 0:
-        return f"its verdict is healthy, and its exit code {as_line(code, 40)}"
-    if len(checks) > MAX_LIST:
-        return f"it has more than {MAX_LIST:,} checks"
-    for check in checks:
-        name, status = as_line(check.get("id"), 100), check.get("status")
-        within = _WITHIN.get(status) if isinstance(status, str) else None
-        if within is None:
-            return f"{name}: its status is none that a check has"
-        findings = check.get("findings")
-        for finding in findings if isinstance(findings, list) else ():
-            one = finding.get("status") if isinstance(finding, dict) else None
-            if not isinstance(one, str) or one not in within:
-                return f"{name}: it says {status}, and has a finding that does not go with it"
-            if one == "fail" and finding.get("blocking") is True and not finding.get("waived"):
-                return f"its verdict is healthy, and {name} has a fail that blocks"
-    return ""
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from netdoctor.model import Finding, Health, Status
+from netdoctor.model import Finding, Health, Severity, Status
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # a name that is safe in lists, labels and arguments
 
@@ -65,7 +65,7 @@ class Item:
     check: str
     subject: str
     status: Status
-    severity: str  # "" for what is no fail
+    severity: Severity | None  # of a fail
     cause: str
     message: str
     waived: bool = False
@@ -141,6 +141,15 @@ class Reading:
     bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What speaks against a node: the state that it would have by this alone, and why."""
+
+    state: NodeState
+    why: str
+    severity: Severity = Severity.CRITICAL  # of what is BAD
+
+
 @dataclass(slots=True)
 class Node:
     """One machine, or a name that nothing is known of."""
@@ -151,7 +160,8 @@ class Node:
     older: tuple[NodeRun, ...] = ()
     group: int | None = None  # index into the groups
     expected: bool | None = None  # None: no list was given
-    reasons: list[str] = field(default_factory=list)  # why it is not good
+    against: list[Reason] = field(default_factory=list)  # before the policy
+    reasons: list[str] = field(default_factory=list)  # why it is not good, after it
     notes: list[str] = field(default_factory=list)
     blamed: list[tuple[Finding, bool]] = field(default_factory=list)  # fails of the comparison; whether each counts
     lost: list[Problem] = field(default_factory=list)  # files about it that could not be used

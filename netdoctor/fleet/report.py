@@ -14,7 +14,7 @@ from netdoctor.fleet import own
 from netdoctor.fleet.drift import Drift, drift
 from netdoctor.fleet.groups import Group, group
 from netdoctor.fleet.machines import CLOCK_SKEW, by_machine, unique
-from netdoctor.fleet.nodes import Node, NodeState, Problem, Reading, count, shown
+from netdoctor.fleet.nodes import Node, NodeState, Problem, Reading, Reason, count, shown
 from netdoctor.fleet.outliers import METRICS, Distribution, distributions
 from netdoctor.fleet.pairwise import Fault, across
 from netdoctor.fleet.read import KINDS
@@ -102,8 +102,11 @@ def _place(nodes: list[Node], problems: list[Problem]) -> dict[str, Node]:
         if node is None:
             node = by_name[problem.name] = Node(problem.name)
             nodes.append(node)
-        (node.reasons if node.run is None else node.notes).append(words)
         node.lost.append(problem)
+        if node.run is None:
+            node.against.append(Reason(NodeState.UNKNOWN, words))
+        else:
+            node.notes.append(words)
     return by_name
 
 
@@ -132,7 +135,7 @@ def _expect(nodes: list[Node], by_name: dict[str, Node], expected: Sequence[str]
         ):
             found = by_key[next(iter(short[head]))]
         if found is None:
-            missing = Node(name, NodeState.MISSING, expected=True, reasons=["no report was given"])
+            missing = Node(name, expected=True, against=[Reason(NodeState.MISSING, "no report was given")])
             nodes.append(missing)
             by_name[name] = missing
             continue
@@ -164,9 +167,8 @@ def _one_machine(live: list[Node]) -> None:
     for same in by_cards.values():
         for node in same if len({n.run.host.casefold() for n in same if n.run}) > 1 else ():
             others = [n.name for n in same if n is not node]
-            node.reasons.append(f"the same GPUs as {shown(others, 3)}: one machine answered for both names")
-            if node.state == NodeState.GOOD:
-                node.state = NodeState.UNKNOWN
+            why = f"the same GPUs as {shown(others, 3)}: one machine answered for both names"
+            node.against.append(Reason(NodeState.UNKNOWN, why))
 
 
 def _same_name(live: list[Node]) -> Iterator[Fault]:
@@ -202,33 +204,51 @@ _TITLES: Final = {
 }
 
 
+# What is shown in part must show the worst.
+_WORST_FIRST: Final = (NodeState.BAD, NodeState.MISSING, NodeState.FLAKY, NodeState.UNKNOWN, NodeState.GOOD)
+
+
+def _worst(against: Iterable[Reason]) -> NodeState:
+    return min((one.state for one in against), key=_WORST_FIRST.index, default=NodeState.GOOD)
+
+
 def _of_nodes(nodes: list[Node]) -> CheckResult:
     """What the nodes say of themselves."""
-    order = {
-        NodeState.BAD: 0,
-        NodeState.MISSING: 1,
-        NodeState.FLAKY: 2,
-        NodeState.UNKNOWN: 3,
-    }  # what is shown in part must show the worst
-    wrong = sorted((n for n in nodes if n.state != NodeState.GOOD), key=lambda n: (order[n.state], n.name))
-    found = [_of_node(node) for node in wrong]
-    good = len(nodes) - len(found)
-    if good:
+    wrong = sorted((n for n in nodes if n.against), key=lambda n: (_WORST_FIRST.index(_worst(n.against)), n.name))
+    found = [finding for node in wrong for finding in _of_node(node)]
+    if good := len(nodes) - len(wrong):
         found.append(Finding(Status.PASS, f"{count(good, 'node')} healthy by their own reports", "good nodes"))
     if not nodes:
         found.append(Finding(Status.UNKNOWN, "no node report was given"))
     return result("fleet.nodes", "Every node that is expected is there, and healthy by its own report", "other", found)
 
 
-def _of_node(node: Node) -> Finding:
-    why = node.reasons or [node.state]
-    more = f" (and {count(len(why) - 1, 'more reason')})" if len(why) > 1 else ""
-    evidence = {"reasons": why} if len(why) > 1 else {}
-    if node.state not in (NodeState.BAD, NodeState.MISSING):
-        return Finding(Status.UNKNOWN, f"{node.state}: {why[0]}{more}", node.name, evidence=evidence, nodes=(node.name,))
-    fails = [i.cause for i in node.run.items if i.status is Status.FAIL and not i.waived and i.cause] if node.run else []
-    cause = "missing_node" if node.state == NodeState.MISSING else fails[0] if fails else "other"
-    return Finding(Status.FAIL, f"{why[0]}{more}", node.name, Severity.CRITICAL, cause, evidence=evidence, nodes=(node.name,))
+def _of_node(node: Node) -> Iterator[Finding]:
+    """What failed, and beside it what could not be told: a waiver of the one does not excuse the other."""
+    for status, states in (
+        (Status.FAIL, (NodeState.BAD, NodeState.MISSING)),
+        (Status.UNKNOWN, (NodeState.FLAKY, NodeState.UNKNOWN)),
+    ):
+        if not (told := [one for one in node.against if one.state in states]):
+            continue
+        more = f" (and {count(len(told) - 1, 'more reason')})" if len(told) > 1 else ""
+        evidence = {"reasons": [one.why for one in told]} if len(told) > 1 else {}
+        if status is Status.UNKNOWN:
+            words = f"{_worst(told)}: {told[0].why}{more}"
+            yield Finding(status, words, node.name, evidence=evidence, nodes=(node.name,))
+            continue
+        missing = told[0].state is NodeState.MISSING
+        fails = [i.cause for i in node.run.items if i.status is Status.FAIL and not i.waived and i.cause] if node.run else []
+        yield Finding(
+            status,
+            f"{told[0].why}{more}",
+            node.name,
+            max((one.severity for one in told), key=lambda s: s.rank),
+            "missing_node" if missing else fails[0] if fails else "other",
+            evidence=evidence,
+            waived_by_name=missing,
+            nodes=(node.name,),
+        )
 
 
 def _of_faults(faults: Iterable[Fault]) -> Iterator[CheckResult]:
@@ -287,31 +307,32 @@ def _of_figures(figures: list[Distribution], groups: list[Group]) -> CheckResult
 
 
 def _settle(nodes: list[Node], checks: Iterable[CheckResult]) -> None:
-    """Hand the fails to the nodes: one that counts makes a node bad, the others are worth knowing."""
+    """Each node's state.  A fail that counts makes it bad, the others are worth knowing; what could not be told, or is not
+    there, no waiver makes good."""
     by_name = {n.name: n for n in nodes}
-    waived = set()
+    excused: dict[str, str] = {}
     for check in checks:
         for finding in check.findings:
             if finding.status is not Status.FAIL:
                 continue
             if check.id == "fleet.nodes":
-                waived |= {finding.subject} if finding.waived else set()
+                if not finding.blocking:
+                    excused[finding.subject] = "waived: " if finding.waived else ""
                 continue
             for name in finding.nodes:
                 by_name[name].blamed.append((finding, finding.blocking))
     for node in nodes:
-        if node.name in waived and node.state == NodeState.BAD:  # a node that is not there stays missing
-            node.state, node.notes, node.reasons = (
-                NodeState.GOOD,
-                [*node.notes, *(f"waived: {why}" for why in node.reasons)],
-                [],
-            )
+        own = [one for one in node.against if one.state is NodeState.BAD]
+        left = [one for one in node.against if one.state is not NodeState.BAD]
+        if node.name in excused:
+            node.notes += [f"{excused[node.name]}{one.why}" for one in own]
+        else:
+            left = [*own, *left]
         node.blamed.sort(key=lambda b: -(b[0].severity or Severity.INFO).rank)
         hard = [finding.message for finding, counts in node.blamed if counts]
-        if hard:
-            node.state = NodeState.BAD
-            node.reasons += hard
         node.notes += [finding.message for finding, counts in node.blamed if not counts]
+        node.state = NodeState.BAD if hard else _worst(left)
+        node.reasons = [*(one.why for one in left), *hard]
 
 
 def _checks(nodes: list[Node]) -> tuple[str, ...]:

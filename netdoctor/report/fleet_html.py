@@ -247,7 +247,7 @@ def _data(fleet: Fleet, ordered: list[Node]) -> dict[str, Any]:
             one["traits"] = pool[id(run.traits)]
             one["files"] = [run.file, *(f"{r.file} (older)" for r in node.older)]
             if run.items:
-                one["items"] = [[i.check, i.subject, i.status, i.severity, i.cause, i.message] for i in run.items]
+                one["items"] = [[i.check, i.subject, i.status, i.severity or "", i.cause, i.message] for i in run.items]
             if run.omitted:
                 one["omitted"] = run.omitted
             one["figures"] = list(_figures(node, medians))

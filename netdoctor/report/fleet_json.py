@@ -97,7 +97,7 @@ def _node(fleet: Fleet, node: Node) -> dict[str, Any]:
                     "check": i.check,
                     "subject": i.subject,
                     "status": i.status,
-                    "severity": i.severity or None,
+                    "severity": i.severity,
                     "cause": i.cause or None,
                     "message": i.message,
                     **({"waived": True} if i.waived else {}),
