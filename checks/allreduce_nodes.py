@@ -8,6 +8,7 @@ and leaves this check out unless it is asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from netdoctor.api import (
@@ -29,10 +30,6 @@ from netdoctor.api import (
 
 # A fault, and the node or the way that it is about; None: it cannot be told which.
 Fault = tuple[Culprit | None, Finding]
-
-MTU = "ping -M do -s SIZE, larger and larger; ip link and the switch ports' MTU; let ICMP (fragmentation needed) pass"
-VARIABLES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
-SHOWN = 8  # nodes in a sentence
 
 
 @check(id="allreduce.nodes", title="Every node of the run is there, reachable, and runs the same", cause="missing_node")
@@ -118,7 +115,7 @@ def _network_severity(cluster: Cluster) -> Severity:
     return Severity.WARNING if cluster.run is not None and cluster.run.finished else Severity.CRITICAL
 
 
-def _between(cluster: Cluster, one: cluster_network.Trouble, expected: str, how: str, **evidence: Any) -> Fault:
+def _between(cluster: Cluster, one: cluster_network.Trouble, expected: str, **evidence: Any) -> Fault:
     """What the nodes saw when they tried each other, as a finding."""
     found = fail(
         one.text,
@@ -126,7 +123,7 @@ def _between(cluster: Cluster, one: cluster_network.Trouble, expected: str, how:
         cause=one.cause,
         severity=_network_severity(cluster),
         expected=expected,
-        how=how,
+        how=one.how,
         **evidence,
         pairs=one.evidence,
     )
@@ -135,25 +132,21 @@ def _between(cluster: Cluster, one: cluster_network.Trouble, expected: str, how:
 
 def _unreachable(cluster: Cluster) -> Iterator[Fault]:
     """No connection is made."""
-    expected = "every node accepts connections of the others on the ports that its kernel gives out"
     for one in cluster_network.unreachable(cluster):
-        yield _between(cluster, one, expected, "nft list ruleset; iptables -S; the network policy")
+        yield _between(cluster, one, "every node accepts connections of the others on the ports that its kernel gives out")
 
 
 def _losing(cluster: Cluster) -> Iterator[Fault]:
     """Connections are made, and no data follows."""
     for one in cluster_network.losing(cluster):
-        how = MTU if one.cause == "mtu" else "ss -ti of a connection there: lost packets, or a rate limit"
-        yield _between(cluster, one, "64 KiB arrive at once on every connection between nodes", how)
+        yield _between(cluster, one, "64 KiB arrive at once on every connection between nodes")
 
 
 def _unreachable_listeners(cluster: Cluster) -> Iterator[Fault]:
     """Ranks listen on an address that other nodes cannot reach."""
     for one in cluster_network.unreachable_listeners(cluster):
         interface, ip = cluster_network.listener(cluster, one.culprit.node)
-        variable = VARIABLES[cluster.backend or "gloo"]
-        how = f"{variable} there, or what the host's own name resolves to; net.socket_ifname of its report"
-        yield _between(cluster, one, "an address that the other nodes reach", how, interface=interface, address=ip)
+        yield _between(cluster, one, "an address that the other nodes reach", interface=interface, address=ip)
 
 
 def _mtus(cluster: Cluster) -> Iterator[Fault]:
@@ -162,56 +155,25 @@ def _mtus(cluster: Cluster) -> Iterator[Fault]:
     for one in cluster.mtus():
         if any(f"mtu {port.interface}" in by_name for port in one.ports):
             continue  # interfaces of one name: that is a difference of traits
-        most = one.sides.majority
-        if most is None:
-            told = "; ".join(f"{cluster.name(port.node)}: {port.interface} {port.mtu}" for port in one.ports[:SHOWN])
-            yield (
-                None,
-                fail(
-                    f"the MTU differs in {one.network}: {told}",
-                    subject=f"nodes, MTU in {one.network}",
-                    cause="mtu",
-                    severity=_network_severity(cluster),
-                    expected="one MTU in a network",
-                    how=MTU,
-                    mtus={str(port.node): port.mtu for port in one.ports},
-                ),
-            )
-            continue
-        for port in one.ports:
-            if str(port.mtu) != most:
-                what = f"{port.interface} has an MTU of {port.mtu}, where the others in {one.network} have {most}"
-                yield (
-                    Culprit(port.node),
-                    fail(
-                        f"{cluster.name(port.node)}: {what}",
-                        subject=f"{cluster.subject(port.node)}, MTU",
-                        cause="mtu",
-                        severity=_network_severity(cluster),
-                        expected=most,
-                        how=MTU,
-                        interface=port.interface,
-                        mtu=port.mtu,
-                        others=int(most),
-                    ),
-                )
+        for finding, nodes in one.faults(cluster.name):
+            found = replace(finding, severity=_network_severity(cluster))
+            yield from _each(cluster, found, nodes, "MTU" if nodes else f"MTU in {one.network}")
 
 
 def _shared_addresses(cluster: Cluster) -> Iterator[Fault]:
     """One address on several hosts."""
-    for ip, nodes in cluster.shared_addresses().items():
-        for node in sorted(nodes):
-            yield (
-                Culprit(node),
-                fail(
-                    cluster_network.shared_text(cluster, ip, nodes),
-                    subject=f"{cluster.subject(node)}, {ip}",
-                    cause="duplicate_address",
-                    expected="one host for an address",
-                    how=f"arping -D -I IF {ip}; give one of them another address",
-                    nodes=sorted(nodes),
-                ),
-            )
+    for one in cluster.shared_addresses():
+        finding, nodes = one.fault(cluster.name)
+        yield from _each(cluster, finding, nodes, one.ip)
+
+
+def _each(cluster: Cluster, finding: Finding, nodes: tuple[int, ...], what: str) -> Iterator[Fault]:
+    """What a rule of netdoctor.compare found, of each node that it is about, or of all."""
+    for node in nodes:
+        message = f"{cluster.name(node)}: {finding.message}"
+        yield Culprit(node), replace(finding, subject=f"{cluster.subject(node)}, {what}", message=message)
+    if not nodes:
+        yield None, replace(finding, subject=f"nodes, {what}")
 
 
 def _lossy(cluster: Cluster) -> Iterator[Fault]:
@@ -287,38 +249,8 @@ def _failed_ranks(cluster: Cluster) -> Iterator[Fault]:
 def _differing(cluster: Cluster) -> Iterator[Fault]:
     """Versions and variables that are not the same everywhere."""
     for one in cluster.differences():
-        kind, what, most = one.family, one.title, one.sides.majority
-        values = sorted((node, value) for value, nodes in one.sides.values.items() for node in nodes)
-        if most is None:
-            told = "; ".join(f"{cluster.name(node)}: {value}" for node, value in values[:SHOWN])
-            yield (
-                None,
-                fail(
-                    f"the nodes differ in {what}: {told}",
-                    subject=f"nodes, {what}",
-                    cause=kind.cause,
-                    severity=kind.severity,
-                    expected="the same on every node",
-                    trait=one.trait,
-                    values={str(node): value for node, value in values},
-                ),
-            )
-            continue
-        for node, value in values:
-            if value != most:
-                yield (
-                    Culprit(node),
-                    fail(
-                        f"{cluster.name(node)} differs in {what}: {value}, where the others have {most}",
-                        subject=f"{cluster.subject(node)}, {what}",
-                        cause=kind.cause,
-                        severity=kind.severity,
-                        expected=most,
-                        trait=one.trait,
-                        value=value,
-                        others=most,
-                    ),
-                )
+        for finding, nodes in one.faults(cluster.name):
+            yield from _each(cluster, finding, nodes, one.title)
 
 
 RULES = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -126,6 +126,17 @@ def size_text(size: int) -> str:
         if size >= 1 << power:
             return f"{size / (1 << power):g} {unit}"
     return f"{size} B"
+
+
+def shown(names: Sequence[str], most: int = 8) -> str:
+    """Names for people: the first few, and how many more."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def count(number: int, what: str) -> str:
+    """``1 node``, ``2,000 nodes``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def lists(fleet: Fleet) -> tuple[dict[str, str], list[str]]:
 
 def _write(fleet: Fleet, folder: str) -> int:
     """0, or `deliver.BROKEN` with a line on stderr."""
-    from netdoctor.fleet.nodes import count, shown
+    from netdoctor.model import count, shown
 
     files, left_out = lists(fleet)
     try:

@@ -168,9 +168,9 @@ def _blame(cluster: Cluster, run: CommonRun, made: Mapping[int, AllReduce], caus
 
 def _seen_before(cluster: Cluster, early: bool) -> Iterator[_Cause]:
     """What the nodes saw before the run that explains why it stands still, the likeliest first."""
-    if shared := cluster.shared_addresses():
-        text = "; ".join(network.shared_text(cluster, ip, nodes) for ip, nodes in shared.items())
-        yield _Cause(text, sorted({node for nodes in shared.values() for node in nodes}), "duplicate_address")
+    if shared := [one for one in cluster.shared_addresses() if one.used]:
+        text = "; ".join(one.text(cluster.name) for one in shared)
+        yield _Cause(text, sorted({node for one in shared for node in one.nodes}), "duplicate_address")
     for found, only_early in (
         (network.unreachable(cluster), True),
         (network.unreachable_listeners(cluster), True),

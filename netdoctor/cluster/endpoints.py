@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from netdoctor.cluster.messages import MAX_LINKS
+from netdoctor.compare import addresses
 from netdoctor.facts.environ import Environ
+from netdoctor.facts.inventory import inventory
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Net
 from netdoctor.model import Kind, Unavailable
@@ -27,7 +29,13 @@ def endpoints_data(facts: Mapping[str, Any]) -> dict[str, Any]:
         for one in link.addresses
         if link.up and not link.loopback
     ]
-    return {"space": _netns(), "gloo": _gloo(net, facts.get("Environ")), "nccl": _nccl(facts), "links": links[:MAX_LINKS]}
+    return {
+        "space": _netns(),
+        "gloo": _gloo(net, facts.get("Environ")),
+        "nccl": _nccl(facts),
+        "links": links[:MAX_LINKS],
+        "own": [ip for ip, _ in addresses.own(inventory(facts))][:MAX_LINKS],
+    }
 
 
 def _gloo(net: Net, environ: Environ | Unavailable | None) -> tuple[str, str] | None:

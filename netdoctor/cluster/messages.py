@@ -114,9 +114,10 @@ def read_endpoints(told: object) -> Endpoints:
     if not isinstance(told, Mapping):
         return Endpoints()
     listen = {kind: pair for kind in BACKENDS if (pair := _pair(told.get(kind)))}
-    links = told.get("links")
+    links, own = told.get("links"), told.get("own")
+    own = {one for one in own[:MAX_LINKS] if isinstance(one, str)} if isinstance(own, list) else set()
     addresses = tuple(
-        OwnAddress(*pair, *one[2:])
+        OwnAddress(*pair, one[2], one[3], pair[1] in own)
         for one in (links[:MAX_LINKS] if isinstance(links, list) else ())
         if isinstance(one, list) and len(one) == 4 and (pair := _pair(one[:2])) and all(type(n) is int for n in one[2:])
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.cluster.observations import Cluster, Culprit, Fault, Flow, Miss, Reach
+from netdoctor.compare.mtu import HOW as MTU
 
 # Of what is sent, sent again.  At 0.5 % a connection of 1 ms round trip stays below 25 MB/s (Mathis et al., CCR 27(3), 1997);
 # a network that is not overloaded shows less than a thousandth of that.
@@ -18,6 +19,9 @@ AGAIN: Final = 1 << 20  # bytes: a few packets prove nothing
 SLOWER: Final = 4.0  # times: routes of unequal length and busy CPUs make two
 ENOUGH: Final = 16 << 20  # bytes
 WAITED: Final = 0.3  # seconds
+
+_FIREWALL: Final = "nft list ruleset; iptables -S; the network policy"
+_VARIABLES: Final = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
 
 Pair = tuple[int, int, Miss]  # from, to, why not
 
@@ -29,6 +33,7 @@ class Trouble:
     culprit: Culprit
     text: str
     cause: str
+    how: str
     pairs: tuple[Pair, ...]
 
     @property
@@ -40,7 +45,7 @@ def unreachable(cluster: Cluster) -> list[Trouble]:
     """Where no connection is made: a node that cannot be reached is told apart from one that cannot reach anybody."""
     made = {a: {b: None if why and why.of_data else why for b, why in row.items()} for a, row in _tried(cluster).items()}
     return [
-        Trouble(culprit, _unreachable_text(cluster, culprit, pairs), "firewall_connect", tuple(pairs))
+        Trouble(culprit, _unreachable_text(cluster, culprit, pairs), "firewall_connect", _FIREWALL, tuple(pairs))
         for culprit, pairs in _failures(made).items()
     ]
 
@@ -50,8 +55,10 @@ def losing(cluster: Cluster) -> list[Trouble]:
     tried = {a: {b: why for b, why in row.items() if not why or why.of_data} for a, row in _tried(cluster).items()}
     found = _failures(tried)
     sizes = any(why.fault is Fault.LOSES for pairs in found.values() for _, _, why in pairs)
-    cause = "mtu" if sizes else "low_bandwidth"
-    return [Trouble(culprit, _losing_text(cluster, culprit, pairs), cause, tuple(pairs)) for culprit, pairs in found.items()]
+    cause, how = ("mtu", MTU) if sizes else ("low_bandwidth", "ss -ti of a connection there: lost packets, or a rate limit")
+    return [
+        Trouble(culprit, _losing_text(cluster, culprit, pairs), cause, how, tuple(pairs)) for culprit, pairs in found.items()
+    ]
 
 
 def unreachable_listeners(cluster: Cluster) -> list[Trouble]:
@@ -63,15 +70,11 @@ def unreachable_listeners(cluster: Cluster) -> list[Trouble]:
         for b, why in sorted(row.items()):
             if why and b in before and before[b] != why and not why.of_data:
                 found.setdefault(b, []).append((a, b, why))
+    how = f"{_VARIABLES.get(backend or '')} there, or what the host's own name resolves to; net.socket_ifname of its report"
     return [
-        Trouble(Culprit(node), _listener_text(cluster, backend or "", node, pairs), "socket_ifname", tuple(pairs))
+        Trouble(Culprit(node), _listener_text(cluster, backend or "", node, pairs), "socket_ifname", how, tuple(pairs))
         for node, pairs in found.items()
     ]
-
-
-def shared_text(cluster: Cluster, ip: str, nodes: dict[int, str]) -> str:
-    where = ", ".join(f"{cluster.name(n)} ({interface})" for n, interface in sorted(nodes.items()))
-    return f"{ip} is an address of several hosts: {where}"
 
 
 def listener(cluster: Cluster, node: int) -> tuple[str, str]:
@@ -81,8 +84,8 @@ def listener(cluster: Cluster, node: int) -> tuple[str, str]:
 
 
 def _tried(cluster: Cluster) -> Reach:
-    """`reach` without the nodes that share an address: which of them answers there is not determined."""
-    shared = {node for nodes in cluster.shared_addresses().values() for node in nodes}
+    """`reach` without the nodes that share an address of it: which of them answers there is not determined."""
+    shared = {node for one in cluster.shared_addresses() if one.used for node in one.nodes}
     return {a: {b: why for b, why in row.items() if b not in shared} for a, row in cluster.reach.items() if a not in shared}
 
 

@@ -45,6 +45,7 @@ class Family:
     label: str
     cause: str
     severity: Severity
+    how: str | None = None
 
 
 _C, _W, _I = Severity.CRITICAL, Severity.WARNING, Severity.INFO
@@ -55,7 +56,9 @@ FAMILIES: Final = {
     "torch": Family("torch", "version_mismatch", _W),
     "torch_cuda": Family("CUDA of torch", "version_mismatch", _W),
     # Refused at the handshake from NCCL 2.23.4 on (src/bootstrap.cc), undefined before.
-    "nccl": Family("NCCL", "version_mismatch", _C),
+    "nccl": Family(
+        "NCCL", "version_mismatch", _C, "install one NCCL everywhere; pip show torch nvidia-nccl-cu12: torch's wheel decides"
+    ),
     "plugins": Family("NCCL plugins", "plugin_mismatch", _W),
     "nccl_interface": Family("interface that NCCL takes", "socket_ifname", _W),
     "sysctl": Family("sysctl", "drift", _W),

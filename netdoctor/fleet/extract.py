@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import calendar
-import ipaddress
 import re
 import time
 from collections.abc import Hashable, Iterable
 from typing import Any, Final, TypeVar
 
+from netdoctor.compare.addresses import own
 from netdoctor.compare.traits import no_gpu, own_nics, traits
 from netdoctor.fleet.contradiction import MAX_LIST, contradiction
 from netdoctor.fleet.nodes import Item, NodeRun, Shape
@@ -22,11 +22,6 @@ LETTER: Final = {"pass": "p", "fail": "f", "skip": "s", "unknown": "u", "error":
 _SEVERITY: Final = {one.value: one for one in Severity}
 _HEALTH: Final = {one.value: one for one in Health}
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|\+00:00)")
-
-# Kinds of interfaces whose address is a node's own only where a physical member stands behind them (docker0, virbr0 and
-# cni0 carry the same address on every node), or that carry addresses of services (kube-ipvs0 is a dummy).
-_SHARED_KINDS: Final = frozenset({"bridge", "dummy", "tun", "tap", "wireguard", "vxlan", "geneve", "ipip", "sit", "gre"})
-_SHARED_NAMES: Final = ("tmfifo_net", "docker", "virbr", "lxcbr", "lxdbr", "cni", "kube-", "nodelocaldns", "usb", "enx")
 
 
 class MalformedReportError(ValueError):
@@ -80,11 +75,12 @@ class Extract:
             env_read=env_read,
             metrics=self._metrics(_list(doc.get("runs")), _list(volatile.get("runs"))),
             ids=frozenset(_ids(inventory)),
-            addresses=tuple((ip, self.shared(name)) for ip, name in _addresses(inventory)),
+            addresses=tuple((ip, self.shared(name)) for ip, name in own(inventory)),
             nccl_if=_nccl_interface(inventory),
             gids=self.shared(tuple(_gids(inventory))),
             pod=as_line(host, 253) if node and node != as_line(host, 253) else "",
             machine=as_line(identity["machine"], 80) if isinstance(identity.get("machine"), str) else "",
+            place=_place(doc.get("nodes")),
             attempts=volatile["attempts"] if type(volatile.get("attempts")) is int else 1,
             doubt=contradiction(verdict, checks, doc.get("runs"), volatile.get("runs")) if health is Health.HEALTHY else "",
         )
@@ -148,6 +144,15 @@ class Extract:
         return out
 
 
+def _place(nodes: object) -> tuple[str, int, int] | None:
+    """Master, number of nodes and this node's rank, of a run across nodes."""
+    known = _dict(nodes)
+    count, rank, master = known.get("count"), known.get("rank"), known.get("master")
+    if type(count) is not int or type(rank) is not int or not isinstance(master, str) or not 0 <= rank < count < 1 << 31:
+        return None
+    return (as_line(master), count, rank) if count > 1 else None
+
+
 def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
@@ -204,28 +209,6 @@ def _ids(inventory: dict[str, Any]) -> Iterable[str]:
     for gpu in _list(inventory.get("gpus")):
         if isinstance(uuid := _dict(gpu).get("uuid"), str):
             yield as_line(uuid, 80)
-
-
-def _addresses(inventory: dict[str, Any]) -> Iterable[tuple[str, str]]:
-    """Addresses that no other node may have."""
-    for link in _list(inventory.get("links")):
-        link = _dict(link)
-        name, kind = _text(link.get("name")), _text(link.get("kind"))
-        if link.get("loopback") or not link.get("up", True) or name.startswith(_SHARED_NAMES):
-            continue
-        if kind in _SHARED_KINDS and not link.get("carries_physical"):
-            continue
-        given = [a.partition("/") for a in _list(link.get("addresses")) if isinstance(a, str)]
-        wider = any(prefix not in ("32", "128") for _, _, prefix in given)
-        for ip, _, prefix in given:
-            if wider and prefix in ("32", "128"):
-                continue  # a second, single address: one that moves between nodes (keepalived, MetalLB)
-            try:
-                parsed = ipaddress.ip_address(ip)
-            except ValueError:
-                continue
-            if not (parsed.is_loopback or parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified):
-                yield str(parsed), name
 
 
 def _nccl_interface(inventory: dict[str, Any]) -> tuple[str, str, int | None, int | None] | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from netdoctor.fleet.machines import CLOCK_SKEW, age
-from netdoctor.fleet.nodes import Node, NodeRun, ProblemKind, shown
-from netdoctor.model import Health, Status
+from netdoctor.fleet.nodes import Node, NodeRun, ProblemKind
+from netdoctor.model import Health, Status, shown
 
 _TELLS = frozenset("psf")  # letters of a check that could tell
 

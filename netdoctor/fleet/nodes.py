@@ -47,17 +47,6 @@ def safe_name(name: str) -> bool:
     return NODE_NAME.fullmatch(name) is not None
 
 
-def shown(names: list[str] | tuple[str, ...], most: int = 8) -> str:
-    """Names for people: the first few, and how many more."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
-
-
-def count(number: int, what: str) -> str:
-    """``1 node``, ``2,000 nodes``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 @dataclass(frozen=True, slots=True)
 class Item:
     """One finding of a node that is not a pass or skip."""
@@ -110,6 +99,7 @@ class NodeRun:
     gids: tuple[tuple[str, tuple[tuple[int, str], ...]], ...]  # ("mlx5_0:1", ((index, "RoCE v2 IPv4"), …)) of Ethernet ports
     pod: str = ""  # seen from this pod; `host` is then the name that the cluster gives the node
     machine: str = ""  # of this installation; "": not known
+    place: tuple[str, int, int] | None = None  # in an all-reduce across nodes: its master, how many nodes, which of them
     attempts: int = 1  # whoever asked had to ask so often
     doubt: str = ""  # what in it contradicts its verdict
 

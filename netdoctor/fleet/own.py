@@ -7,8 +7,8 @@ from typing import Final
 
 from netdoctor.fleet.history import doubts, to_and_fro
 from netdoctor.fleet.machines import CLOCK_SKEW, newest_of_others
-from netdoctor.fleet.nodes import Node, NodeRun, NodeState, Reason, count, shown
-from netdoctor.model import Health, Severity, Status
+from netdoctor.fleet.nodes import Node, NodeRun, NodeState, Reason
+from netdoctor.model import Health, Severity, Status, count, shown
 
 
 def judge(node: Node) -> None:

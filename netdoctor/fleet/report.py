@@ -9,16 +9,17 @@ from typing import Any, Final
 
 from netdoctor import policy
 from netdoctor.causes import result
+from netdoctor.compare.majority import Fault
 from netdoctor.compare.traits import ABSENT
 from netdoctor.fleet import own
 from netdoctor.fleet.drift import Drift, drift
 from netdoctor.fleet.groups import Group, group
 from netdoctor.fleet.machines import CLOCK_SKEW, by_machine, unique
-from netdoctor.fleet.nodes import Node, NodeState, Problem, Reading, Reason, count, shown
+from netdoctor.fleet.nodes import Node, NodeRun, NodeState, Problem, Reading, Reason
 from netdoctor.fleet.outliers import METRICS, Distribution, distributions
-from netdoctor.fleet.pairwise import Fault, across
+from netdoctor.fleet.pairwise import across
 from netdoctor.fleet.read import KINDS
-from netdoctor.model import CheckResult, Command, Finding, Severity, Status, Verdict
+from netdoctor.model import CheckResult, Command, Finding, Severity, Status, Verdict, count, shown
 from netdoctor.textsafe import as_line
 
 STALE: Final = 7 * 86400.0  # a report this much older than the newest one is of another week
@@ -171,35 +172,30 @@ def _one_machine(live: list[Node]) -> None:
             node.against.append(Reason(NodeState.UNKNOWN, why))
 
 
-def _same_name(live: list[Node]) -> Iterator[Fault]:
+def _same_name(live: list[Node]) -> Iterator[Fault[str]]:
     """Different machines that call themselves alike."""
-    by_host: dict[str, list[Node]] = defaultdict(list)
+    by_host: dict[str, list[tuple[Node, NodeRun]]] = defaultdict(list)
     for node in live:
         if node.run is not None:
-            by_host[node.run.host].append(node)
+            by_host[node.run.host].append((node, node.run))
     for host, same in sorted(by_host.items()):
-        if len(same) > 1 and not all(n.run and n.run.pod for n in same):
-            files = [n.run.file for n in same if n.run]
+        if len(same) > 1 and not all(run.pod for _, run in same):
+            files = shown([run.file for _, run in same], 4)
+            words = f"{len(same)} different machines call themselves {host} (no GPU in common, or machine ids that alternate)"
+            how, check = "give each its own host name; jobs and lists name nodes by it", "fleet.host_name"
             finding = Finding(
-                Status.FAIL,
-                f"{len(same)} different machines call themselves {host} (no GPU in common, or machine ids that alternate): "
-                f"{shown(files, 4)}",
-                host,
-                Severity.CRITICAL,
-                "duplicate_address",
-                how="give each its own host name; jobs and lists name nodes by it",
-                check="fleet.host_name",
+                Status.FAIL, f"{words}: {files}", host, Severity.CRITICAL, "duplicate_address", how=how, check=check
             )
-            yield finding, tuple(n.name for n in same)
+            yield finding, tuple(node.name for node, _ in same)
 
 
 # What the comparison's rules look at, by id: title and cause.
 _TITLES: Final = {
     "fleet.host_name": ("Every machine has a name of its own", "duplicate_address"),
-    "fleet.nccl_version": ("Nodes of one kind have one NCCL", "version_mismatch"),
     "fleet.nccl_subnet": ("Nodes of one kind meet in one network", "socket_ifname"),
     "fleet.mtu": ("Nodes of one network have one MTU", "mtu"),
     "fleet.address": ("Every address is one node's", "duplicate_address"),
+    "fleet.node_rank": ("No two nodes take one place in a common run", "duplicate_address"),
     "fleet.gid": ("A fixed GID index means the same on every node", "roce_gid"),
 }
 
@@ -251,7 +247,7 @@ def _of_node(node: Node) -> Iterator[Finding]:
         )
 
 
-def _of_faults(faults: Iterable[Fault]) -> Iterator[CheckResult]:
+def _of_faults(faults: Iterable[Fault[str]]) -> Iterator[CheckResult]:
     by_check: dict[str, list[Finding]] = {}
     for finding, names in faults:
         by_check.setdefault(finding.check, []).append(replace(finding, nodes=names))
@@ -263,19 +259,14 @@ def _of_faults(faults: Iterable[Fault]) -> Iterator[CheckResult]:
 def _of_drift(rows: list[Drift], groups: list[Group]) -> CheckResult:
     found = []
     for row in rows:
-        kind = groups[row.group].name
-        if row.majority is None:
-            sides = "; ".join(f"{value} on {count(len(nodes), 'node')}" for value, nodes in row.values[:4])
-            more = f"; {len(row.values) - 4:,} more values" if len(row.values) > 4 else ""
-            words = f"{row.title} differs without a majority, so nobody is blamed: {sides}{more}  ({kind})"
-            found.append(Finding(Status.UNKNOWN, words, row.trait, cause=row.cause))
-            continue
-        for value, nodes in row.values:
-            words = f"{row.title}: {value}; {row.agreeing:,} of its kind have {row.majority}"
-            evidence = {"kind": kind, "could_not_tell": row.unknown} if row.unknown else {"kind": kind}
-            found.append(
-                Finding(Status.FAIL, words, row.trait, row.severity, row.cause, row.majority, evidence, nodes=tuple(nodes))
-            )
+        for finding, nodes in row.faults(str):
+            evidence = {"kind": groups[row.group].name, **finding.evidence}
+            if not nodes:
+                evidence.pop("values")  # every name: the rows of `Fleet.drift` have them
+            # Differences may be meant where nobody is alone with his; NCCL refuses a job of two versions in any case.
+            if not nodes and row.trait != "nccl":
+                finding = replace(finding, status=Status.UNKNOWN, severity=None, expected=None)
+            found.append(replace(finding, evidence=evidence, nodes=nodes))
     several = [g for g in groups if len(g.members) > 1]
     if not found and several:
         found.append(

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from netdoctor.compare.traits import title as trait_title
 from netdoctor.fleet.drift import Drift
-from netdoctor.fleet.nodes import Node, NodeState, ProblemKind, count
+from netdoctor.fleet.nodes import Node, NodeState, ProblemKind
 from netdoctor.fleet.outliers import METRICS, Distribution
 from netdoctor.fleet.read import KINDS
 from netdoctor.fleet.report import Fleet
-from netdoctor.model import Page
+from netdoctor.model import Page, count
 from netdoctor.report import plots
 from netdoctor.report.page import asset, data_block, esc
 
@@ -90,8 +90,8 @@ def _drift(fleet: Fleet, links: dict[str, int]) -> str:
 
 def _drift_row(fleet: Fleet, row: Drift, links: dict[str, int]) -> str:
     decided = row.majority is not None
-    mark = _tag(row.severity.value) if decided else _tag("undecided")
-    unknown = f'<br><span class="soft small">{row.unknown:,} could not tell</span>' if row.unknown else ""
+    mark = _tag(row.family.severity.value) if decided else _tag("undecided")
+    unknown = f'<br><span class="soft small">{row.sides.unknown:,} could not tell</span>' if row.sides.unknown else ""
     most = (
         f'<span class="value">{esc(row.majority)}</span><br><span class="soft small">{count(row.agreeing, "node")}</span>'
         if decided
@@ -229,7 +229,7 @@ def _data(fleet: Fleet, ordered: list[Node]) -> dict[str, Any]:
     traits: list[list[list[str]]] = []
     differs: dict[str, list[str]] = defaultdict(list)
     for row in fleet.drift:
-        for name, _ in row.blamed:
+        for name in row.blamed:
             differs[name].append(row.title)
     medians = {(d.group, f"{d.metric}|{d.what}"): d.median for d in fleet.distributions}
     nodes = []

@@ -27,11 +27,11 @@ def document(fleet: Fleet) -> dict[str, Any]:
                 "group": fleet.groups[row.group].name,
                 "trait": row.trait,
                 "title": row.title,
-                "cause": row.cause,
-                "severity": row.severity.value,
+                "cause": row.family.cause,
+                "severity": row.family.severity.value,
                 "majority": row.majority,
                 "agreeing": row.agreeing,
-                "unknown": row.unknown,
+                "unknown": row.sides.unknown,
                 "values": [{"value": value, "nodes": nodes} for value, nodes in row.values],
             }
             for row in fleet.drift

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from netdoctor.fleet.nodes import NodeState, ProblemKind, count, shown
+from netdoctor.fleet.nodes import NodeState, ProblemKind
 from netdoctor.fleet.read import KINDS
 from netdoctor.fleet.report import Fleet
+from netdoctor.model import count, shown
 
 _MOST: Final = 60  # rows of one list; all of them are in the JSON
 
