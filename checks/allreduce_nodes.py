@@ -38,16 +38,16 @@ def allreduce_nodes(cluster: Cluster) -> Iterator[Finding]:
         how = "run `netdoctor allreduce` on every node"
         yield unknown(f"no other node was met: {cluster.lost}", subject="nodes", how=how)
         return
-    said = False
+    faults = False
     bad: set[int] = set()
     for rule in RULES:
         for culprit, finding in rule(cluster):
-            said = True
+            faults = True
             bad |= {culprit.blamed} if culprit is not None else set()
             yield finding
     rest = [*_turned_away(cluster), *_others(cluster, bad)]
     yield from rest
-    if cluster.nodes.count == 1 and not said and not rest:
+    if cluster.nodes.count == 1 and not faults and not rest:
         yield skip("one node alone was asked for")
     if cluster.interrupted:
         yield unknown(f"not all is known: {cluster.interrupted}", subject="run")
@@ -58,49 +58,33 @@ def _master(cluster: Cluster) -> Iterator[Fault]:
     if cluster.master is None:
         return
     fault, why = cluster.master
-    here = cluster.nodes.rank
+    here, port = cluster.nodes.rank, cluster.nodes.port
+    name, subject = cluster.name(here), cluster.subject(here)
     if fault is MeetingFault.PORT_TAKEN:
-        how = f"ss -ltnp 'sport = :{cluster.nodes.port}'; or another port: --master HOST:PORT on every node"
-        yield _about(cluster, here, f"this node is the master, and {why}", "bootstrap_ports", how)
+        how = f"ss -ltnp 'sport = :{port}'; or another port: --master HOST:PORT on every node"
+        finding = fail(f"this node is the master, and {why}", subject=subject, cause="bootstrap_ports", how=how)
     elif fault is MeetingFault.NO_LOCAL_PORT:
         how = "ss -tan; net.port_range of this report"
-        yield _about(cluster, here, f"{cluster.name(here)}: {why}", "bootstrap_ports", how)
+        finding = fail(f"{name}: {why}", subject=subject, cause="bootstrap_ports", how=how)
     elif fault is MeetingFault.NO_THREAD:
-        how = "ulimit -u; pids.max of its cgroup"
-        yield Culprit(here), unknown(f"{cluster.name(here)}: {why}", subject=cluster.subject(here), how=how)
+        finding = unknown(f"{name}: {why}", subject=subject, how="ulimit -u; pids.max of its cgroup")
     elif fault is MeetingFault.TURNED_AWAY:
-        yield Culprit(here), fail(f"{cluster.name(0)} {why}", subject=cluster.subject(here), kind=fault)
+        finding = fail(f"{cluster.name(0)} {why}", subject=subject, kind=fault)
     else:
-        yield (
-            Culprit(0),
-            fail(
-                f"{cluster.name(0)}: {why}",
-                subject=cluster.subject(0),
-                how="is it up, and was netdoctor started there in time? nc -vz from here; nft list ruleset there",
-                kind=fault,
-                master=cluster.nodes.named(),
-            ),
-        )
-
-
-def _about(cluster: Cluster, node: int, text: str, cause: str, how: str) -> Fault:
-    return Culprit(node), fail(text, subject=cluster.subject(node), cause=cause, how=how)
+        how = "is it up, and was netdoctor started there in time? nc -vz from here; nft list ruleset there"
+        text, master = f"{cluster.name(0)}: {why}", cluster.nodes.named()
+        here, finding = 0, fail(text, subject=cluster.subject(0), how=how, kind=fault, master=master)
+    yield Culprit(here), finding
 
 
 def _missing(cluster: Cluster) -> Iterator[Fault]:
+    how = "its own report, if there is one; is it up, and does it reach the master?"
     for node, gone in sorted(cluster.gone.items()):
         if node == 0 and cluster.master is not None:
             continue
         phase = {"join": "", "result": " during the all-reduce"}.get(gone.subject, f" before the all-reduce ({gone.subject})")
-        yield (
-            Culprit(node),
-            fail(
-                f"{_launchers_name(cluster, node)} is missing{phase}: {gone.why}",
-                subject=cluster.subject(node),
-                how="its own report, if there is one; is it up, and does it reach the master?",
-                missing_from=gone.subject,
-            ),
-        )
+        text = f"{_launchers_name(cluster, node)} is missing{phase}: {gone.why}"
+        yield Culprit(node), fail(text, subject=cluster.subject(node), how=how, missing_from=gone.subject)
 
 
 def _launchers_name(cluster: Cluster, node: int) -> str:
@@ -182,42 +166,37 @@ def _lossy(cluster: Cluster) -> Iterator[Fault]:
     for culprit, flows in cluster_network.lossy(cluster).items():
         name = cluster.subject_of(culprit)
         ways = ", ".join(f"{a} to {b}" for a, b, _ in flows)
-        yield (
-            culprit,
-            fail(
-                f"{name} loses packets: TCP sent more than {most} of the bytes again (nodes {ways})",
-                subject=name,
-                cause="link_degraded",
-                severity=Severity.WARNING,
-                expected=f"less than {most} is sent again",
-                how="ethtool -S: errors and drops; nstat TcpRetransSegs; the switch port, a policer, a duplex mismatch",
-                measured={"sent_again": Quantity(round(max(100 * flow.again / flow.sent for _, _, flow in flows), 2), "%")},
-            ),
+        again = round(max(100 * flow.again / flow.sent for _, _, flow in flows), 2)
+        found = fail(
+            f"{name} loses packets: TCP sent more than {most} of the bytes again (nodes {ways})",
+            subject=name,
+            cause="link_degraded",
+            severity=Severity.WARNING,
+            expected=f"less than {most} is sent again",
+            how="ethtool -S: errors and drops; nstat TcpRetransSegs; the switch port, a policer, a duplex mismatch",
+            measured={"sent_again": Quantity(again, "%")},
         )
+        yield culprit, found
 
 
 def _slow(cluster: Cluster) -> Iterator[Fault]:
     """One node or way is far slower than the rest, and the run waited for it."""
-    if (found := cluster_network.slow(cluster)) is None:
+    if (slow := cluster_network.slow(cluster)) is None:
         return
-    culprit, name = found.culprit, cluster.subject_of(found.culprit)
+    culprit, name = slow.culprit, cluster.subject_of(slow.culprit)
     what = f"all that goes to or from {cluster.name(culprit.node)}" if culprit.peer is None else f"what goes from {name}"
     slower = f"more than {cluster_network.SLOWER:g} times slower than the rest"
-    yield (
-        culprit,
-        fail(
-            f"the all-reduce waits for the network: {what} is {slower}",
-            subject=name,
-            cause="straggler",
-            severity=Severity.WARNING,
-            expected="the same rate between all nodes",
-            how="link speed and duplex (ethtool), tc qdisc, a policer of the cloud or the switch, its cables",
-            measured={
-                "rate": Quantity(round(found.here / 1e9, 3), "GB/s"),
-                "elsewhere": Quantity(round(found.elsewhere / 1e9, 3), "GB/s"),
-            },
-        ),
+    rates = {"rate": slow.here, "elsewhere": slow.elsewhere}
+    found = fail(
+        f"the all-reduce waits for the network: {what} is {slower}",
+        subject=name,
+        cause="straggler",
+        severity=Severity.WARNING,
+        expected="the same rate between all nodes",
+        how="link speed and duplex (ethtool), tc qdisc, a policer of the cloud or the switch, its cables",
+        measured={key: Quantity(round(rate / 1e9, 3), "GB/s") for key, rate in rates.items()},
     )
+    yield culprit, found
 
 
 def _failed_ranks(cluster: Cluster) -> Iterator[Fault]:
@@ -233,17 +212,10 @@ def _failed_ranks(cluster: Cluster) -> Iterator[Fault]:
         named = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
         phase = next((r.phase for r in run.ranks if r.rank in ranks), "")
         what = f"failed in phase {phase}: {run.reason}" if died else f"never arrived in phase {phase}"
-        yield (
-            Culprit(node),
-            fail(
-                f"{cluster.name(node)}: {named} {what}",
-                subject=cluster.subject(node),
-                cause=cause_of(run) or ("rank_died" if died else "hang"),
-                how="its own report; dmesg there",
-                ranks=ranks,
-                phase=phase,
-            ),
-        )
+        text, subject = f"{cluster.name(node)}: {named} {what}", cluster.subject(node)
+        cause = cause_of(run) or ("rank_died" if died else "hang")
+        how = "its own report; dmesg there"
+        yield Culprit(node), fail(text, subject=subject, cause=cause, how=how, ranks=ranks, phase=phase)
 
 
 def _differing(cluster: Cluster) -> Iterator[Fault]:

@@ -119,9 +119,9 @@ def _unreachable_text(cluster: Cluster, culprit: Culprit, pairs: list[Pair]) -> 
     if culprit.peer is not None:
         return f"{cluster.name(culprit.node)} cannot reach {cluster.name(culprit.peer)}: {kinds}"
     into, out = _directions(culprit.node, pairs)
-    told = [f"cannot be reached by {listed(into)}"] if into else []
-    told += [f"cannot reach {listed(out)}"] if out else []
-    return f"{cluster.name(culprit.node)} {' and '.join(told)}: {kinds}"
+    phrases = [f"cannot be reached by {listed(into)}"] if into else []
+    phrases += [f"cannot reach {listed(out)}"] if out else []
+    return f"{cluster.name(culprit.node)} {' and '.join(phrases)}: {kinds}"
 
 
 def _losing_text(cluster: Cluster, culprit: Culprit, pairs: list[Pair]) -> str:

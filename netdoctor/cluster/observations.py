@@ -202,8 +202,8 @@ class Cluster(Fact):
         """Traits that are not the same everywhere, by name."""
         from netdoctor.compare import versions
 
-        told = (versions.Alike(one.traits, one.variables_read, (node,)) for node, one in sorted(self.ready.items()))
-        return sorted(versions.differences(told), key=lambda one: one.trait)
+        alike = (versions.Alike(one.traits, one.variables_read, (node,)) for node, one in sorted(self.ready.items()))
+        return sorted(versions.differences(alike), key=lambda one: one.trait)
 
     def mtus(self) -> list[mtu.Difference[int]]:
         """Networks of the meeting on which nodes have different MTUs."""

@@ -45,9 +45,9 @@ class Sides(Generic[N]):
     def text(self, name: Callable[[N], str]) -> str:
         """``2.27.5 on 4 nodes (n0, n1, n2 and 1 more); 2.21.5 on n5``"""
         sides = self.without(None)
-        told = [f"{value} on {_named([name(node) for node in nodes])}" for value, nodes in sides[:8]]
+        texts = [f"{value} on {_named([name(node) for node in nodes])}" for value, nodes in sides[:8]]
         more = f"; {len(sides) - 8:,} more values" if len(sides) > 8 else ""
-        return "; ".join(told) + more
+        return "; ".join(texts) + more
 
     def undecided(self, what: str, name: Callable[[N], str]) -> str:
         return f"{what} differs without a majority, so nobody is blamed: {self.text(name)}"

@@ -13,8 +13,8 @@ _TELLS = frozenset("psf")  # letters of a check that could tell
 
 def to_and_fro(newest: NodeRun, older: tuple[NodeRun, ...]) -> bool:
     """Bad, then good is a repair; good, bad, good is not, nor are two verdicts at the same moment."""
-    told = [(r.verdict, age(r)[0]) for r in (newest, *older) if r.verdict is not Health.INCONCLUSIVE]
-    changes = [(a, b) for a, b in pairwise(told) if a[0] != b[0]]
+    verdicts = [(r.verdict, age(r)[0]) for r in (newest, *older) if r.verdict is not Health.INCONCLUSIVE]
+    changes = [(a, b) for a, b in pairwise(verdicts) if a[0] != b[0]]
     return len(changes) > 1 or any(a[1] == b[1] for a, b in changes)
 
 
@@ -34,15 +34,15 @@ def _lost(node: Node, run: NodeRun) -> list[str]:
 
 def _open(run: NodeRun, older: tuple[NodeRun, ...]) -> list[str]:
     """What failed, and no newer report could tell: one that did not try the all-reduce settles nothing about it."""
-    told: set[str] = set()
+    settled: set[str] = set()
     words = []
     for one, newer in zip((*older, None), (run, *older), strict=True):
-        told |= {name for name, letter in zip(newer.checks, newer.statuses, strict=True) if letter in _TELLS}
+        settled |= {name for name, letter in zip(newer.checks, newer.statuses, strict=True) if letter in _TELLS}
         if one is None or one.verdict is not Health.UNHEALTHY:
             continue
         failed = {i.check for i in one.items if i.status is Status.FAIL and i.blocking and not i.waived}
-        if left := sorted(failed - told):
-            told |= failed
+        if left := sorted(failed - settled):
+            settled |= failed
             words.append(f"{shown(left, 4)} failed in {one.file}, and no newer report could tell")
     return words
 

@@ -35,8 +35,8 @@ def _verdict(run: NodeRun) -> Iterator[Reason]:
     if bad:  # what had to be able to tell, and could not
         blind = [i for i in blind if i.blocking]
     if run.verdict is Health.INCONCLUSIVE or set(run.statuses) <= {"s", "u", "e"} or (bad and blind):
-        told = [f"{i.check}: {i.message}" for i in blind[:5]] or [run.verdict_text or str(run.verdict)]
-        yield from (Reason(NodeState.UNKNOWN, why) for why in told)
+        reasons = [f"{i.check}: {i.message}" for i in blind[:5]] or [run.verdict_text or str(run.verdict)]
+        yield from (Reason(NodeState.UNKNOWN, why) for why in reasons)
 
 
 def _other_vantages(node: Node, run: NodeRun) -> Iterator[Reason]:

@@ -65,10 +65,10 @@ def _subnets(group: Group) -> Iterator[Fault[str]]:
     yield from (_wrong_subnet(group, one) for one in wrong)
     # As many subnets as nodes are a routed design (a subnet per pod or per link); a few are worth a word.
     if not wrong and 1 < len(networks) <= sum(map(len, networks.values())) / 2:
-        told = Sides({name: [one.node for one in members] for name, members in networks.items()}).text(str)
+        text = Sides({name: [one.node for one in members] for name, members in networks.items()}).text(str)
         finding = Finding(
             Status.UNKNOWN,
-            f"NCCL's interfaces are in {len(networks)} subnets: {told}; whether they are routed was not tried",
+            f"NCCL's interfaces are in {len(networks)} subnets: {text}; whether they are routed was not tried",
             group.name,
             cause="socket_ifname",
             how="netdoctor allreduce across nodes of both",

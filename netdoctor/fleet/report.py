@@ -225,21 +225,21 @@ def _of_node(node: Node) -> Iterator[Finding]:
         (Status.FAIL, (NodeState.BAD, NodeState.MISSING)),
         (Status.UNKNOWN, (NodeState.FLAKY, NodeState.UNKNOWN)),
     ):
-        if not (told := [one for one in node.against if one.state in states]):
+        if not (reasons := [one for one in node.against if one.state in states]):
             continue
-        more = f" (and {count(len(told) - 1, 'more reason')})" if len(told) > 1 else ""
-        evidence = {"reasons": [one.why for one in told]} if len(told) > 1 else {}
+        more = f" (and {count(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
+        evidence = {"reasons": [one.why for one in reasons]} if len(reasons) > 1 else {}
         if status is Status.UNKNOWN:
-            words = f"{_worst(told)}: {told[0].why}{more}"
+            words = f"{_worst(reasons)}: {reasons[0].why}{more}"
             yield Finding(status, words, node.name, evidence=evidence, nodes=(node.name,))
             continue
-        missing = told[0].state is NodeState.MISSING
+        missing = reasons[0].state is NodeState.MISSING
         fails = [i.cause for i in node.run.items if i.status is Status.FAIL and not i.waived and i.cause] if node.run else []
         yield Finding(
             status,
-            f"{told[0].why}{more}",
+            f"{reasons[0].why}{more}",
             node.name,
-            max((one.severity for one in told), key=lambda s: s.rank),
+            max((one.severity for one in reasons), key=lambda s: s.rank),
             "missing_node" if missing else fails[0] if fails else "other",
             evidence=evidence,
             waived_by_name=missing,

@@ -346,7 +346,7 @@ def test_what_addresses_show(given: tuple[tuple[str, str, str, int], ...], expec
         (False, 2, False),  # docker0
     ],
 )
-def test_an_address_of_two_hosts_outside_of_the_meetings_networks(own: bool, count: int, expected: bool) -> None:
+def test_an_address_of_two_hosts_outside_of_the_meeting(own: bool, count: int, expected: bool) -> None:
     places = placed(*(usual(n) for n in range(5)))
     extra = OwnAddress("ib0", "10.7.0.1", 16, 2044, own)
     places |= {n: replace(places[n], addresses=(*places[n].addresses, extra)) for n in range(count)}
