@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from netdoctor.api import (
     Cluster,
@@ -38,16 +37,11 @@ def allreduce_nodes(cluster: Cluster) -> Iterator[Finding]:
         how = "run `netdoctor allreduce` on every node"
         yield unknown(f"no other node was met: {cluster.lost}", subject="nodes", how=how)
         return
-    faults = False
-    bad: set[int] = set()
-    for rule in RULES:
-        for culprit, finding in rule(cluster):
-            faults = True
-            bad |= {culprit.blamed} if culprit is not None else set()
-            yield finding
-    rest = [*_turned_away(cluster), *_others(cluster, bad)]
-    yield from rest
-    if cluster.nodes.count == 1 and not faults and not rest:
+    faults = [fault for rule in RULES for fault in rule(cluster)]
+    bad = {culprit.blamed for culprit, _ in faults if culprit is not None}
+    found = [*(finding for _, finding in faults), *_turned_away(cluster), *_others(cluster, bad)]
+    yield from found
+    if cluster.nodes.count == 1 and not found:
         yield skip("one node alone was asked for")
     if cluster.interrupted:
         yield unknown(f"not all is known: {cluster.interrupted}", subject="run")
@@ -99,38 +93,23 @@ def _network_severity(cluster: Cluster) -> Severity:
     return Severity.WARNING if cluster.run is not None and cluster.run.finished else Severity.CRITICAL
 
 
-def _between(cluster: Cluster, one: cluster_network.Trouble, expected: str, **evidence: Any) -> Fault:
-    """What the nodes saw when they tried each other, as a finding."""
-    found = fail(
-        one.text,
-        subject=cluster.subject_of(one.culprit),
-        cause=one.cause,
-        severity=_network_severity(cluster),
-        expected=expected,
-        how=one.how,
-        **evidence,
-        pairs=one.evidence,
-    )
-    return one.culprit, found
-
-
-def _unreachable(cluster: Cluster) -> Iterator[Fault]:
-    """No connection is made."""
-    for one in cluster_network.unreachable(cluster):
-        yield _between(cluster, one, "every node accepts connections of the others on the ports that its kernel gives out")
-
-
-def _losing(cluster: Cluster) -> Iterator[Fault]:
-    """Connections are made, and no data follows."""
-    for one in cluster_network.losing(cluster):
-        yield _between(cluster, one, "64 KiB arrive at once on every connection between nodes")
-
-
-def _unreachable_listeners(cluster: Cluster) -> Iterator[Fault]:
-    """Ranks listen on an address that other nodes cannot reach."""
-    for one in cluster_network.unreachable_listeners(cluster):
-        interface, ip = cluster_network.listener(cluster, one.culprit.node)
-        yield _between(cluster, one, "an address that the other nodes reach", interface=interface, address=ip)
+def _tried(cluster: Cluster) -> Iterator[Fault]:
+    """What the nodes saw when they tried each other: no connection, no data after it, ranks that listen where nobody comes."""
+    for one in (
+        *cluster_network.unreachable(cluster),
+        *cluster_network.losing(cluster),
+        *cluster_network.unreachable_listeners(cluster),
+    ):
+        found = fail(
+            one.text,
+            subject=cluster.subject_of(one.culprit),
+            cause=one.cause,
+            severity=_network_severity(cluster),
+            expected=one.expected,
+            how=one.how,
+            **one.evidence,
+        )
+        yield one.culprit, found
 
 
 def _mtus(cluster: Cluster) -> Iterator[Fault]:
@@ -228,9 +207,7 @@ def _differing(cluster: Cluster) -> Iterator[Fault]:
 RULES = (
     _master,
     _missing,
-    _unreachable,
-    _losing,
-    _unreachable_listeners,
+    _tried,
     _mtus,
     _shared_addresses,
     _lossy,

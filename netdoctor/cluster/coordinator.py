@@ -109,9 +109,8 @@ class Coordinator:
         try:
             peer, address = self.listener.accept()
         except OSError as error:
-            if (
-                error.errno in NO_ROOM
-            ):  # a waiting connection keeps the listener readable: without a pause this thread would spin
+            # A waiting connection keeps the listener readable: without a pause this thread would spin.
+            if error.errno in NO_ROOM:
                 self.selector.unregister(self.listener)
                 self.paused = time.monotonic() + PAUSE
             return

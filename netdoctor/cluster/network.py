@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from netdoctor.cluster.observations import Cluster, Culprit, Fault, Flow, Miss, Reach
 from netdoctor.compare.mtu import HOW as MTU
@@ -20,32 +20,36 @@ SLOWER: Final = 4.0  # times: routes of unequal length and busy CPUs make two
 ENOUGH: Final = 16 << 20  # bytes
 WAITED: Final = 0.3  # seconds
 
-_FIREWALL: Final = "nft list ruleset; iptables -S; the network policy"
-_VARIABLES: Final = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
+_BACKENDS: Final = {"gloo": ("Gloo", "GLOO_SOCKET_IFNAME"), "nccl": ("NCCL", "NCCL_SOCKET_IFNAME")}
 
 Pair = tuple[int, int, Miss]  # from, to, why not
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """One fault of the network between nodes: where, in words, and its cause."""
+    """One fault of the network between nodes: where, in words, its cause, and what to look at next."""
 
     culprit: Culprit
     text: str
     cause: str
+    expected: str
     how: str
     pairs: tuple[Pair, ...]
+    place: tuple[str, str] | None = None  # interface and address where ranks listen
 
     @property
-    def evidence(self) -> list[list[object]]:
-        return [[a, b, str(why)] for a, b, why in self.pairs]
+    def evidence(self) -> dict[str, Any]:
+        place = {"interface": self.place[0], "address": self.place[1]} if self.place else {}
+        return {**place, "pairs": [[a, b, str(why)] for a, b, why in self.pairs]}
 
 
 def unreachable(cluster: Cluster) -> list[Trouble]:
     """Where no connection is made: a node that cannot be reached is told apart from one that cannot reach anybody."""
     made = {a: {b: None if why and why.of_data else why for b, why in row.items()} for a, row in _tried(cluster).items()}
+    expected = "every node accepts connections of the others on the ports that its kernel gives out"
+    how = "nft list ruleset; iptables -S; the network policy"
     return [
-        Trouble(culprit, _unreachable_text(cluster, culprit, pairs), "firewall_connect", _FIREWALL, tuple(pairs))
+        Trouble(culprit, _unreachable_text(cluster, culprit, pairs), "firewall_connect", expected, how, tuple(pairs))
         for culprit, pairs in _failures(made).items()
     ]
 
@@ -56,31 +60,43 @@ def losing(cluster: Cluster) -> list[Trouble]:
     found = _failures(tried)
     sizes = any(why.fault is Fault.LOSES for pairs in found.values() for _, _, why in pairs)
     cause, how = ("mtu", MTU) if sizes else ("low_bandwidth", "ss -ti of a connection there: lost packets, or a rate limit")
+    expected = "64 KiB arrive at once on every connection between nodes"
     return [
-        Trouble(culprit, _losing_text(cluster, culprit, pairs), cause, how, tuple(pairs)) for culprit, pairs in found.items()
+        Trouble(culprit, _losing_text(cluster, culprit, pairs), cause, expected, how, tuple(pairs))
+        for culprit, pairs in found.items()
     ]
 
 
 def unreachable_listeners(cluster: Cluster) -> list[Trouble]:
     """Nodes whose ranks listen on an address that others cannot reach, though they reach the node."""
-    backend = cluster.backend
+    if (backend := cluster.backend) is None:
+        return []
     found: dict[int, list[Pair]] = {}
-    for a, row in sorted(cluster.listen_reach.get(backend or "", {}).items()):
+    for a, row in sorted(cluster.listen_reach.get(backend, {}).items()):
         before = cluster.reach.get(a, {})
         for b, why in sorted(row.items()):
             if why and b in before and before[b] != why and not why.of_data:
                 found.setdefault(b, []).append((a, b, why))
-    how = f"{_VARIABLES.get(backend or '')} there, or what the host's own name resolves to; net.socket_ifname of its report"
-    return [
-        Trouble(Culprit(node), _listener_text(cluster, backend or "", node, pairs), "socket_ifname", how, tuple(pairs))
-        for node, pairs in found.items()
-    ]
+    name, variable = _BACKENDS[backend]
+    how = f"{variable} there, or what the host's own name resolves to; net.socket_ifname of its report"
+    expected, troubles = "an address that the other nodes reach", []
+    for node, pairs in found.items():
+        place = interface, ip = _listener(cluster, backend, node)
+        at = f"{ip} ({interface})" if interface else ip
+        who = listed({a for a, _, _ in pairs})
+        text = f"{cluster.name(node)}: {name} listens on {at}, where {who} cannot reach it: {_kinds(pairs)}"
+        troubles.append(Trouble(Culprit(node), text, "socket_ifname", expected, how, tuple(pairs), place))
+    return troubles
 
 
-def listener(cluster: Cluster, node: int) -> tuple[str, str]:
+def _listener(cluster: Cluster, backend: str, node: int) -> tuple[str, str]:
     """Interface and address where its ranks listen; empty where that is not known."""
-    place = cluster.endpoints.get(node)
-    return place.listen.get(cluster.backend or "", ("", "")) if place else ("", "")
+    endpoints = cluster.endpoints.get(node)
+    return endpoints.listen.get(backend, ("", "")) if endpoints else ("", "")
+
+
+def _kinds(pairs: Iterable[Pair]) -> str:
+    return ", ".join(sorted({str(why) for _, _, why in pairs}))
 
 
 def _tried(cluster: Cluster) -> Reach:
@@ -115,7 +131,7 @@ def _culprit(a: int, b: int, shut: set[int], cut_off: set[int]) -> Culprit:
 
 
 def _unreachable_text(cluster: Cluster, culprit: Culprit, pairs: list[Pair]) -> str:
-    kinds = ", ".join(sorted({str(why) for _, _, why in pairs}))
+    kinds = _kinds(pairs)
     if culprit.peer is not None:
         return f"{cluster.name(culprit.node)} cannot reach {cluster.name(culprit.peer)}: {kinds}"
     into, out = _directions(culprit.node, pairs)
@@ -135,14 +151,6 @@ def _losing_text(cluster: Cluster, culprit: Culprit, pairs: list[Pair]) -> str:
         ways += [f"from it to {listed(out)}"] if out else []
         way = f"of {cluster.name(culprit.node)}, {' and '.join(ways)}"
     return f"connections {way} are made, but large messages do not pass: {what}"
-
-
-def _listener_text(cluster: Cluster, backend: str, node: int, pairs: list[Pair]) -> str:
-    interface, ip = listener(cluster, node)
-    kinds = ", ".join(sorted({str(why) for _, _, why in pairs}))
-    name = {"gloo": "Gloo", "nccl": "NCCL"}[backend]
-    at = f"{ip} ({interface})" if interface else ip
-    return f"{cluster.name(node)}: {name} listens on {at}, where {listed({a for a, _, _ in pairs})} cannot reach it: {kinds}"
 
 
 def _directions(node: int, pairs: Iterable[Pair]) -> tuple[set[int], set[int]]:

@@ -168,7 +168,7 @@ class ClusterSession:
         world = sum(one.ranks for one in made.values())
         own = made[nodes.rank]
         deadline = time.monotonic() + self.limits.budget
-        stopped = lambda: member.has("stop") or member.dead is not None  # noqa: E731
+        stopped = lambda: "stop" in member.received or member.dead is not None  # noqa: E731
         port, host = 0, "127.0.0.1"
         if nodes.rank != 0:
             port, host = self._store(deadline), member.peer
@@ -205,10 +205,14 @@ class ClusterSession:
         """The port of the store, 0 where the run was over before there was one."""
         member = self.member
         with member.changed:
-            while not member.has("store"):
-                if member.has("stop") or member.dead is not None or time.monotonic() >= deadline:
-                    return 0
-                if time.monotonic() - member.last > member.silence:
+            while "store" not in member.received:
+                now = time.monotonic()
+                if (
+                    "stop" in member.received
+                    or member.dead is not None
+                    or now >= deadline
+                    or now - member.last > member.silence
+                ):
                     return 0
                 member.changed.wait(0.1)
         port = member.received["store"].get("port")

@@ -51,10 +51,7 @@ class Extract:
         volatile = _dict(doc.get("volatile"))
         ids, statuses, items, omitted = self._checks(checks)
         found, env_read = traits(inventory, _text(doc.get("tool_version")))
-        key = tuple(found.items())
-        kept = self._traits.get(key)
-        if kept is None:
-            kept = self._traits[key] = found
+        kept = self._traits.setdefault(tuple(found.items()), found)
         partial = doc.get("partial")
         node = as_line(identity["node"], 253) if isinstance(identity.get("node"), str) else ""
         return NodeRun(
@@ -74,7 +71,7 @@ class Extract:
             traits=kept,
             env_read=env_read,
             metrics=self._metrics(_list(doc.get("runs")), _list(volatile.get("runs"))),
-            ids=frozenset(_ids(inventory)),
+            ids=frozenset(as_line(u, 80) for g in _list(inventory.get("gpus")) if isinstance(u := _dict(g).get("uuid"), str)),
             addresses=tuple((ip, self.shared(name)) for ip, name in own(inventory)),
             nccl_if=_nccl_interface(inventory),
             gids=self.shared(tuple(_gids(inventory))),
@@ -205,12 +202,6 @@ def _distinct(values: Iterable[Any]) -> tuple[str, ...]:
     return tuple(sorted({as_line(v, 100) for v in values if isinstance(v, str)}))
 
 
-def _ids(inventory: dict[str, Any]) -> Iterable[str]:
-    for gpu in _list(inventory.get("gpus")):
-        if isinstance(uuid := _dict(gpu).get("uuid"), str):
-            yield as_line(uuid, 80)
-
-
 def _nccl_interface(inventory: dict[str, Any]) -> tuple[str, str, int | None, int | None] | None:
     taken = _dict(inventory.get("nccl_interface"))
     name, ip, prefix, mtu = (taken.get(k) for k in ("name", "address", "prefix", "mtu"))
@@ -245,8 +236,6 @@ def _family(value: Any) -> str:
     """Of a GID's text: an IPv4 address is mapped (::ffff:a.b.c.d), fe80 is the link's own."""
     if not isinstance(value, str):
         return ""
-    return (
-        "IPv4"
-        if value.startswith(("0000:0000:0000:0000:0000:ffff:", "::ffff:"))
-        else ("link-local" if value.lower().startswith("fe80") else "IPv6")
-    )
+    if value.startswith(("0000:0000:0000:0000:0000:ffff:", "::ffff:")):
+        return "IPv4"
+    return "link-local" if value.lower().startswith("fe80") else "IPv6"
