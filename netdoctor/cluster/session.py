@@ -206,13 +206,8 @@ class ClusterSession:
         member = self.member
         with member.changed:
             while "store" not in member.received:
-                now = time.monotonic()
-                if (
-                    "stop" in member.received
-                    or member.dead is not None
-                    or now >= deadline
-                    or now - member.last > member.silence
-                ):
+                over = time.monotonic() >= min(deadline, member.last + member.silence)
+                if over or "stop" in member.received or member.dead is not None:
                     return 0
                 member.changed.wait(0.1)
         port = member.received["store"].get("port")

@@ -58,10 +58,9 @@ def by_default(checks: tuple[CheckResult, ...], _facts: Mapping[str, Any]) -> tu
 def examine(reading: Reading, expected: Sequence[str] | None = None, decide: policy.Decide = by_default) -> Fleet:
     """Judge what was read.  `expected` are the names that must be there; a node is bad where a fail that counts names it."""
     nodes = by_machine(reading.runs)
-    by_name = _place(nodes, reading.problems)
-    names = _expect(
-        nodes, by_name, None if expected is None else [as_line(name, 253) or as_line(repr(name), 253) for name in expected]
-    )
+    _place(nodes, reading.problems)
+    if expected is not None:
+        _expect(nodes, [as_line(name, 253) or as_line(repr(name), 253) for name in expected])
     unique(nodes)
     live = [n for n in nodes if n.run is not None]
     groups = group(live)
@@ -83,7 +82,7 @@ def examine(reading: Reading, expected: Sequence[str] | None = None, decide: pol
         reading.files,
         len(reading.runs),
         reading.bytes,
-        names,
+        None if expected is None else len(expected),
         checks,
         verdict,
         node_checks=_checks(live),
@@ -92,15 +91,14 @@ def examine(reading: Reading, expected: Sequence[str] | None = None, decide: pol
     return fleet
 
 
-def _place(nodes: list[Node], problems: list[Problem]) -> dict[str, Node]:
+def _place(nodes: list[Node], problems: list[Problem]) -> None:
     """Unusable files: a note on the node that they name, else a node of which nothing is known."""
     by_name = {n.name: n for n in nodes}
     for problem in problems:
         if not problem.counts:
             continue
         words = f"{problem.file}: {KINDS[problem.kind]}" + (f" ({problem.detail})" if problem.detail else "")
-        node = by_name.get(problem.name)
-        if node is None:
+        if (node := by_name.get(problem.name)) is None:
             node = by_name[problem.name] = Node(problem.name)
             nodes.append(node)
         node.lost.append(problem)
@@ -108,54 +106,33 @@ def _place(nodes: list[Node], problems: list[Problem]) -> dict[str, Node]:
             node.against.append(Reason(NodeState.UNKNOWN, words))
         else:
             node.notes.append(words)
-    return by_name
 
 
-def _expect(nodes: list[Node], by_name: dict[str, Node], expected: Sequence[str] | None) -> int | None:
+def _expect(nodes: list[Node], expected: Sequence[str]) -> None:
     """Mark who was expected, add who is missing.  A short name finds its full one where that is unambiguous."""
-    if expected is None:
-        return None
-    short: dict[str, set[str]] = defaultdict(set)
+    by_key: dict[str, list[Node]] = defaultdict(list)
+    by_head: dict[str, set[str]] = defaultdict(set)
     for node in nodes:
         node.expected = False
-        short[_key(node).partition(".")[0]].add(_key(node))
-    wanted_short = Counter(name.casefold().partition(".")[0] for name in expected)
-    by_key: dict[str, list[Node]] = defaultdict(list)
-    for node in nodes:
-        by_key[_key(node)].append(node)
+        key = (node.run.host if node.run else node.name).casefold()
+        by_key[key].append(node)
+        by_head[key.partition(".")[0]].add(key)
+    asked = Counter(name.casefold().partition(".")[0] for name in expected)
     for name in expected:
         key = name.casefold()
-        found = by_key.get(key)
         head = key.partition(".")[0]
-        if (
-            found is None
-            and head
-            and wanted_short[head] == 1
-            and len(short.get(head, ())) == 1
-            and _either_is_short(key, short[head])
-        ):
-            found = by_key[next(iter(short[head]))]
-        if found is None:
-            missing = Node(name, expected=True, against=[Reason(NodeState.MISSING, "no report was given")])
-            nodes.append(missing)
-            by_name[name] = missing
-            continue
+        found = by_key.get(key, [])
+        if not found and head and asked[head] == 1 and len(by_head[head]) == 1:
+            (other,) = by_head[head]
+            if "." not in key or "." not in other:  # `n1` and `n1.cluster` are one name; `n1.a` and `n1.b` are two
+                found = by_key[other]
         for node in found:
             node.expected = True
             if len(found) == 1 and node.name != name:
                 node.notes.append(f"calls itself {node.name}")
                 node.name = name
-    return len(expected)
-
-
-def _key(node: Node) -> str:
-    return (node.run.host if node.run else node.name).casefold()
-
-
-def _either_is_short(key: str, others: set[str]) -> bool:
-    """``n1`` and ``n1.cluster`` are one name; ``n1.a`` and ``n1.b`` are two."""
-    other = next(iter(others))
-    return "." not in key or "." not in other
+        if not found:
+            nodes.append(Node(name, expected=True, against=[Reason(NodeState.MISSING, "no report was given")]))
 
 
 def _one_machine(live: list[Node]) -> None:
