@@ -59,8 +59,9 @@ class Difference(Generic[N]):
             text = self.sides.undecided(self.title, name)
             yield self._finding(text, "the same on every node", values=dict(self.sides.values)), ()
             return
+        usual = f"{count(self.agreeing, 'node')} have {most}"
         for value, nodes in self.values:
-            text = f"{self.title}: {value}, where {count(self.agreeing, 'node')} have {most}"
+            text = f"{self.title}: {value}, where {usual}"
             yield self._finding(text, most, value=value, others=most), tuple(nodes)
 
     def _finding(self, text: str, expected: str, **evidence: object) -> Finding:

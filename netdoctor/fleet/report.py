@@ -241,7 +241,8 @@ def _of_drift(rows: list[Drift], groups: list[Group]) -> CheckResult:
             if not nodes:
                 evidence.pop("values")  # every name: the rows of `Fleet.drift` have them
             # Differences may be meant where nobody is alone with his; NCCL refuses a job of two versions in any case.
-            if not nodes and row.trait != "nccl":
+            refused = row.trait == "nccl" and len(row.sides.values.keys() - {ABSENT}) > 1
+            if not nodes and not refused:
                 finding = replace(finding, status=Status.UNKNOWN, severity=None, expected=None)
             found.append(replace(finding, evidence=evidence, nodes=nodes))
     several = [g for g in groups if len(g.members) > 1]

@@ -277,6 +277,14 @@ def test_two_nccl_versions_without_majority_blame_nobody(fleet_of: Callable[...,
     )
 
 
+def test_a_node_without_nccl_has_no_other_version(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(4)
+    for doc in docs[:2]:
+        doc["inventory"]["nccl"]["version"] = {"unavailable": "absent", "detail": ""}
+    fleet = fleet_of(*docs)
+    assert fleet.verdict.exit_code == 0 and [row.majority for row in fleet.drift] == [None]
+
+
 def test_a_fixed_gid_index_must_mean_the_same_everywhere(fleet_of: Callable[..., Fleet]) -> None:
     docs = [reports.report(f"n{i}", KINDS[1], i + 1) for i in range(6)]
     for doc in docs:
