@@ -135,6 +135,11 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
+def count(number: int, what: str) -> str:
+    """``1 node``, ``2,000 nodes``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 @dataclass(frozen=True)
 class Fix:
     """What mends it: one sentence, the commands now, and what makes it last (sysctl.d, limits.d, pod spec)."""
@@ -183,6 +188,7 @@ class Finding:
     check: str = ""  # filled by the engine
     waived: str | None = None  # reason, while a waiver holds
     blocking: bool = True  # False: does not count for the exit code; policy decides it for fails (see policy.py)
+    waived_by_name: bool = False  # only a waiver that names its subject applies: neither one without a subject nor a pattern
     nodes: tuple[str, ...] = ()  # of a comparison of nodes: whom it is about; none: it cannot be told who is wrong
 
     @property

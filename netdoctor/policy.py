@@ -50,9 +50,9 @@ class Waiver:
     subject: str | None = None
 
     def covers(self, finding: Finding) -> bool:
-        if self.check != finding.check:
-            return False
-        return self.subject is None or self.subject == finding.subject or _matches(finding.subject, self.subject)
+        if self.check != finding.check or self.subject == finding.subject:
+            return self.check == finding.check
+        return not finding.waived_by_name and (self.subject is None or _matches(finding.subject, self.subject))
 
 
 def _matches(subject: str, pattern: str) -> bool:

@@ -64,10 +64,10 @@ RESULTS: Final[dict[str, ResultRow]] = {
         "netdoctor fleet report: figures of the nodes' own all-reduces, against the median of their kind.",
     ),
     "fleet.host_name": ResultRow("Every machine has a name of its own", "duplicate_address"),
-    "fleet.nccl_version": ResultRow("Nodes of one kind have one NCCL", "version_mismatch"),
     "fleet.nccl_subnet": ResultRow("Nodes of one kind meet in one network", "socket_ifname"),
     "fleet.mtu": ResultRow("Nodes of one network have one MTU", "mtu"),
     "fleet.address": ResultRow("Every address is one node's", "duplicate_address"),
+    "fleet.node_rank": ResultRow("No two nodes take one place in a common run", "duplicate_address"),
     "fleet.gid": ResultRow("A fixed GID index means the same on every node", "roce_gid"),
     "fleet.audited": ResultRow(
         "The host was looked at",

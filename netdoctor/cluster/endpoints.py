@@ -7,8 +7,10 @@ import os
 from typing import Any
 
 from netdoctor.cluster.messages import MAX_LINKS
+from netdoctor.compare import addresses
 from netdoctor.facts import registry
 from netdoctor.facts.environ import Environ
+from netdoctor.facts.inventory import inventory
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Net
 from netdoctor.facts.registry import Facts
@@ -28,8 +30,13 @@ def endpoints_data(facts: Facts) -> dict[str, Any]:
         for one in link.addresses
         if link.up and not link.loopback
     ]
-    gloo, nccl = _gloo(net, registry.of(facts, "Environ")), _nccl(registry.of(facts, "NcclChoice"))
-    return {"space": _netns(), "gloo": gloo, "nccl": nccl, "links": links[:MAX_LINKS]}
+    return {
+        "space": _netns(),
+        "gloo": _gloo(net, registry.of(facts, "Environ")),
+        "nccl": _nccl(registry.of(facts, "NcclChoice")),
+        "links": links[:MAX_LINKS],
+        "own": [ip for ip, _ in addresses.own(inventory(facts))][:MAX_LINKS],
+    }
 
 
 def _gloo(net: Net, environ: Environ) -> tuple[str, str] | None:

@@ -7,16 +7,16 @@ nodes of a large fleet are folded by kind, so that the page stays quick.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from netdoctor.compare.traits import title as trait_title
 from netdoctor.fleet.drift import Drift
-from netdoctor.fleet.nodes import GOOD, STATES, Node, count
+from netdoctor.fleet.nodes import Node, NodeState, ProblemKind
 from netdoctor.fleet.outliers import METRICS, Distribution
 from netdoctor.fleet.read import KINDS
 from netdoctor.fleet.report import Fleet
-from netdoctor.model import Markup, Page
+from netdoctor.model import Markup, Page, count
 from netdoctor.report import plots
 from netdoctor.report.page import asset, data_block, el, markup, table, tag, tr
 from netdoctor.report.values import MOST_NAMES
@@ -41,12 +41,14 @@ def page(fleet: Fleet) -> Page:
 def _head(fleet: Fleet) -> Iterator[Markup]:
     have = fleet.accounting
     tiles = [_tile(have["given"], "given", "tile")]
-    for place, state in enumerate(STATES):
+    for place, state in enumerate(NodeState):
         tiles.append(el("span", "+" if place else "=", css="op"))
         tiles.append(_tile(have[state], state, f"tile {state}" + (" some" if have[state] else "")))
     yield el("div", tiles, css="tiles")
     if fleet.groups:
-        kinds = (tr(g.name, f"{len(g.members):,}", f"{sum(n.state == GOOD for n in g.members):,}") for g in fleet.groups)
+        kinds = (
+            tr(g.name, f"{len(g.members):,}", f"{sum(n.state == NodeState.GOOD for n in g.members):,}") for g in fleet.groups
+        )
         yield el("h2", "Kinds of nodes")
         yield table(tr("hardware", "nodes", "good", cell="th"), kinds, css="figures")
     if fleet.notes:
@@ -66,7 +68,7 @@ def _name(name: str, links: dict[str, int]) -> Markup:
     return el("a", name, href=f"#n{links[name]}") if name in links else markup(name)
 
 
-def _names(names: list[str], links: dict[str, int]) -> Markup:
+def _names(names: Sequence[str], links: dict[str, int]) -> Markup:
     more = len(names) - MOST_NAMES
     shown = [(", " if number else "", _name(name, links)) for number, name in enumerate(names[:MOST_NAMES])]
     return markup(shown, f" and {more:,} more" if more > 0 else "")
@@ -85,7 +87,7 @@ def _drift_row(fleet: Fleet, row: Drift, links: dict[str, int]) -> Markup:
     decided = row.majority is not None
     most = el("span", "no clear majority" if row.majority is None else row.majority, css="value" if decided else "soft")
     agreeing = (el("br"), el("span", count(row.agreeing, "node"), css="soft small")) if decided else ""
-    unknown = (el("br"), el("span", f"{row.unknown:,} could not tell", css="soft small")) if row.unknown else ""
+    unknown = (el("br"), el("span", f"{row.sides.unknown:,} could not tell", css="soft small")) if row.sides.unknown else ""
     sides = [
         el(
             "div",
@@ -97,7 +99,7 @@ def _drift_row(fleet: Fleet, row: Drift, links: dict[str, int]) -> Markup:
     if len(row.values) > 8:
         sides.append(el("div", f"… and {len(row.values) - 8:,} more values", css="soft"))
     kind = el("span", fleet.groups[row.group].name, css="soft small")
-    return tr(tag(row.severity.value if decided else "undecided"), row.title, (most, agreeing, unknown), sides, kind)
+    return tr(tag(row.family.severity.value if decided else "undecided"), row.title, (most, agreeing, unknown), sides, kind)
 
 
 def _outliers(fleet: Fleet, links: dict[str, int]) -> Iterator[Markup]:
@@ -147,7 +149,7 @@ def _heat(fleet: Fleet, ordered: list[Node]) -> Iterator[Markup]:
     folded: dict[int, list[Markup]] = defaultdict(list)
     for number, node in enumerate(ordered):
         row = _row(fleet, number, node, medians)
-        if len(ordered) > FOLD and node.state == GOOD and node.group is not None:
+        if len(ordered) > FOLD and node.state == NodeState.GOOD and node.group is not None:
             folded[node.group].append(row)
         else:
             rows.append(row)
@@ -159,7 +161,7 @@ def _heat(fleet: Fleet, ordered: list[Node]) -> Iterator[Markup]:
         el(
             "select",
             el("option", "every state", value=""),
-            (el("option", state) for state in STATES),
+            (el("option", state) for state in NodeState),
             id="state",
             aria_label="state",
         ),
@@ -205,9 +207,9 @@ def _speed(node: Node, medians: dict[tuple[int, str], float]) -> Markup:
     return _CELL["x"]
 
 
-def problems(fleet: Fleet) -> list[tuple[str, list[str]]]:
+def problems(fleet: Fleet) -> list[tuple[ProblemKind, list[str]]]:
     """Files that are no report, each with what there is to say, by kind."""
-    by_kind: dict[str, list[str]] = defaultdict(list)
+    by_kind: dict[ProblemKind, list[str]] = defaultdict(list)
     for problem in fleet.problems:
         by_kind[problem.kind].append(problem.file + (f" ({problem.detail})" if problem.detail else ""))
     return sorted(by_kind.items())
@@ -228,7 +230,7 @@ def _data(fleet: Fleet, ordered: list[Node]) -> dict[str, Any]:
     traits: list[list[list[str]]] = []
     differs: dict[str, list[str]] = defaultdict(list)
     for row in fleet.drift:
-        for name, _ in row.blamed:
+        for name in row.blamed:
             differs[name].append(row.title)
     medians = {(d.group, f"{d.metric}|{d.what}"): d.median for d in fleet.distributions}
     nodes = []
@@ -246,7 +248,7 @@ def _data(fleet: Fleet, ordered: list[Node]) -> dict[str, Any]:
             one["traits"] = pool[id(run.traits)]
             one["files"] = [run.file, *(f"{r.file} (older)" for r in node.older)]
             if run.items:
-                one["items"] = [[i.check, i.subject, i.status, i.severity, i.cause, i.message] for i in run.items]
+                one["items"] = [[i.check, i.subject, i.status, i.severity or "", i.cause, i.message] for i in run.items]
             if run.omitted:
                 one["omitted"] = run.omitted
             one["figures"] = list(_own_figures(node, medians))

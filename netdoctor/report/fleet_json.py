@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from netdoctor.fleet.extract import LETTER
-from netdoctor.fleet.nodes import MISSING, Item, Node
+from netdoctor.fleet.nodes import Item, Node, NodeState
 from netdoctor.fleet.outliers import METRICS, Distribution
 from netdoctor.fleet.report import Fleet
 
@@ -27,11 +27,11 @@ def document(fleet: Fleet) -> dict[str, Any]:
                 "group": fleet.groups[row.group].name,
                 "trait": row.trait,
                 "title": row.title,
-                "cause": row.cause,
-                "severity": row.severity.value,
+                "cause": row.family.cause,
+                "severity": row.family.severity.value,
                 "majority": row.majority,
                 "agreeing": row.agreeing,
-                "unknown": row.unknown,
+                "unknown": row.sides.unknown,
                 "values": [{"value": value, "nodes": nodes} for value, nodes in row.values],
             }
             for row in fleet.drift
@@ -80,7 +80,7 @@ def _node(fleet: Fleet, node: Node) -> dict[str, Any]:
         "state": node.state,
         "expected": node.expected,
         "group": None if node.group is None else fleet.groups[node.group].name,
-        "cause": "missing_node" if node.state == MISSING else None,
+        "cause": "missing_node" if node.state == NodeState.MISSING else None,
         "reasons": node.reasons or None,
         "notes": node.notes or None,
     }

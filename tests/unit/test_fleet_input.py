@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from netdoctor.cli import fleet as command
 from netdoctor.fleet.extract import Extract, MalformedReportError
-from netdoctor.fleet.nodes import clean
 from netdoctor.fleet.read import DEFECT, MAX_BYTES, expected_names, read
 from netdoctor.fleet.report import Fleet, examine
 from netdoctor.report import fleet_json, formats
 from netdoctor.report import json as node_json
+from netdoctor.textsafe import as_line
 from tests.support.clusters import fleets
 from tests.support.facts import judged
 
@@ -443,9 +443,9 @@ def test_the_real_report_is_what_is_read(tmp_path: pathlib.Path) -> None:
 
 
 def test_cleaning_keeps_what_is_harmless() -> None:
-    assert clean("NVIDIA H100 80GB – ok ✓") == "NVIDIA H100 80GB – ok ✓"
-    assert clean("a" * 400, 10) == "a" * 9 + "…"
-    assert clean("a\x00b\tc") == "ab c"
+    assert as_line("NVIDIA H100 80GB – ok ✓") == "NVIDIA H100 80GB – ok ✓"
+    assert as_line("a" * 400, 10) == "a" * 9 + "…"
+    assert as_line("a\x00b\tc") == "ab c"
 
 
 def test_the_command_line_does_not_load_what_it_does_not_need() -> None:

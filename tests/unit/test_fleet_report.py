@@ -13,7 +13,7 @@ import pytest
 
 from netdoctor.cli import fleet as command
 from netdoctor.cli.options import Options
-from netdoctor.fleet.nodes import STATES
+from netdoctor.fleet.nodes import NodeState
 from netdoctor.fleet.read import read
 from netdoctor.fleet.report import Fleet, examine
 from netdoctor.model import Severity
@@ -43,7 +43,7 @@ def fleet_of(tmp_path: pathlib.Path) -> Callable[..., Fleet]:
 
 def check_sums(fleet: Fleet) -> None:
     have = fleet.accounting
-    assert have["given"] == sum(have[state] for state in STATES) == len(fleet.nodes)
+    assert have["given"] == sum(have[state] for state in NodeState) == len(fleet.nodes)
     assert all(c.title != c.id for c in fleet.checks)  # every rule has its title
     report = command.report(fleet)
     judged.validated(formats.render(report, "json"), "fleet")
@@ -123,7 +123,7 @@ def test_nodes_that_could_not_tell_are_no_majority(fleet_of: Callable[..., Fleet
         doc["inventory"]["driver"] = {"unavailable": "timed out", "detail": ""}
     fleet = fleet_of(*docs)  # two agree, one differs, six are silent: any of the two may be the usual one
     (row,) = [r for r in fleet.drift if r.trait == "driver"]
-    assert row.majority is None and row.unknown == 6
+    assert row.majority is None and row.sides.unknown == 6
     assert fleet.accounting["bad"] == 0
 
 
@@ -217,10 +217,33 @@ def test_addresses_that_every_node_has_are_no_conflict(link: Doc, fleet_of: Call
     assert not judged.faults(fleet_of(*docs))
 
 
+@pytest.mark.parametrize(
+    ("having", "of", "reported"), [(3, 5, True), (5, 5, False), (3, 3, False), (2, 2, True), (19, 20, False)]
+)
+def test_an_address_that_not_every_node_of_a_kind_has(
+    having: int, of: int, reported: bool, fleet_of: Callable[..., Fleet]
+) -> None:
+    docs = nodes(of) + [reports.report(f"l{i}", KINDS[3], i + 1) for i in range(40)]
+    for doc in docs[:having]:
+        doc["inventory"]["links"].append({"name": "eth9", "kind": None, "up": True, "mtu": 1500, "addresses": ["10.9.0.1/24"]})
+    found = judged.faults(fleet_of(*docs))
+    assert [(f.subject, len(f.nodes)) for f in found] == ([("10.9.0.1", having)] if reported else [])
+
+
+def test_a_veth_that_nccl_takes_is_no_containers_own_affair(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(4)
+    for doc in docs[:2]:
+        doc["inventory"]["links"][1] |= {"kind": "veth", "addresses": ["172.17.0.2/16"]}
+        doc["inventory"]["nccl_interface"] |= {"address": "172.17.0.2"}
+    assert "172.17.0.2" in [f.subject for f in judged.faults(fleet_of(*docs))]
+
+
 def test_an_address_that_moves_between_nodes_is_no_conflict(fleet_of: Callable[..., Fleet]) -> None:
     docs = nodes(6)
     for doc in docs[:2]:
         doc["inventory"]["links"][1]["addresses"].append("10.1.9.9/32")
+        # docker_gwbridge of each host gives out the same ones.
+        doc["inventory"]["links"].append({"name": "eth1", "kind": "veth", "up": True, "addresses": ["172.18.0.3/16"]})
     assert not judged.faults(fleet_of(*docs))
 
 
@@ -248,7 +271,18 @@ def test_two_nccl_versions_without_majority_blame_nobody(fleet_of: Callable[...,
         doc["inventory"]["nccl"]["version"] = "2.21.5"
     fleet = fleet_of(*docs)
     assert fleet.verdict.exit_code == 3 and fleet.accounting["good"] == 4
-    assert judged.faults(fleet)[0].cause == "version_mismatch" and judged.faults(fleet)[0].nodes == ()
+    (finding,) = [f for c in fleet.checks for f in c.findings if f.cause == "version_mismatch"]  # told once
+    assert (finding.check, finding.subject, finding.nodes) == ("fleet.drift", "nccl", ()) and "pip show torch" in (
+        finding.how or ""
+    )
+
+
+def test_a_node_without_nccl_has_no_other_version(fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(4)
+    for doc in docs[:2]:
+        doc["inventory"]["nccl"]["version"] = {"unavailable": "absent", "detail": ""}
+    fleet = fleet_of(*docs)
+    assert fleet.verdict.exit_code == 0 and [row.majority for row in fleet.drift] == [None]
 
 
 def test_a_fixed_gid_index_must_mean_the_same_everywhere(fleet_of: Callable[..., Fleet]) -> None:
@@ -263,6 +297,41 @@ def test_a_fixed_gid_index_must_mean_the_same_everywhere(fleet_of: Callable[...,
     for doc in docs:
         del doc["inventory"]["nccl_variables"]["NCCL_IB_GID_INDEX"]
     assert fleet_of(*docs).verdict.exit_code == 0  # NCCL picks it by itself
+
+
+def met(doc: Doc, rank: int, time: str = reports.TIME, count: int = 3, master: str = "n0:29400") -> Doc:
+    doc["nodes"] = {"count": count, "rank": rank, "master": master, "launcher": None, "members": []}
+    doc["volatile"]["time"] = time
+    return doc
+
+
+LATER, NEXT_DAY = "2026-03-01T08:01:00Z", "2026-03-02T08:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("second", "blamed"),
+    [
+        ({"rank": 1}, ["n1", "n2"]),
+        ({"rank": 1, "time": LATER}, ["n1", "n2"]),
+        ({"rank": 2}, None),
+        ({"rank": 1, "time": NEXT_DAY}, None),  # of another run
+        ({"rank": 1, "master": "n0:29401"}, None),
+        ({"rank": 1, "count": 4}, None),
+    ],
+)
+def test_two_nodes_with_one_rank(second: Doc, blamed: list[str] | None, fleet_of: Callable[..., Fleet]) -> None:
+    docs = nodes(3)
+    for number, doc in enumerate(docs[:2]):
+        met(doc, number)
+    met(docs[2], **second)
+    found = judged.faults(fleet_of(*docs))
+    assert [(f.check, list(f.nodes)) for f in found] == ([("fleet.node_rank", blamed)] if blamed else [])
+    if blamed == ["n1", "n2"]:
+        reports.own_fail(docs[2])  # turned away, while n1 took part
+        (finding,) = judged.faults(fleet_of(*docs))
+        assert (
+            finding.nodes == ("n2",) and "n1, n2 all say that they are node 1 of the 3 that meet at n0:29400" in finding.message
+        )
 
 
 # Outliers

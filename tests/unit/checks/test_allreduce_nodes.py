@@ -250,7 +250,7 @@ def placed(*given: tuple[str, str, str, int]) -> dict[int, Endpoints]:
     """(what Gloo takes, its address, the own address in 10.0.0.0/24, its MTU) of each node."""
     return {
         n: messages.read_endpoints(
-            json.loads(json.dumps({"space": f"s{n}", "gloo": [name, ip], "links": [["eth0", own, 24, mtu]]}))
+            json.loads(json.dumps({"space": f"s{n}", "gloo": [name, ip], "links": [["eth0", own, 24, mtu]], "own": [own]}))
         )
         for n, (name, ip, own, mtu) in enumerate(given)
     }
@@ -335,6 +335,27 @@ def test_what_addresses_show(given: tuple[tuple[str, str, str, int], ...], expec
     assert {k: v for k, v in fails(made).items() if v == "duplicate_address"} == {}
     made = replace(made, addresses={n: f"172.16.0.{n}" for n in range(len(given))})
     assert fails(made) == {}
+
+
+@pytest.mark.parametrize(
+    ("own", "count", "expected"),
+    [
+        (True, 2, True),
+        (True, 4, True),
+        (True, 5, False),  # on every node: a BMC's host link
+        (False, 2, False),  # docker0
+    ],
+)
+def test_an_address_of_two_hosts_outside_of_the_meeting(own: bool, count: int, expected: bool) -> None:
+    places = placed(*(usual(n) for n in range(5)))
+    extra = OwnAddress("ib0", "10.7.0.1", 16, 2044, own)
+    places |= {n: replace(places[n], addresses=(*places[n].addresses, extra)) for n in range(count)}
+    made = heard(5, reach={0: {1: "timed out"}}, endpoints=places, addresses={n: f"10.0.0.{n}" for n in range(5)})
+    found = fails(made)
+    assert {k: v for k, v in found.items() if v == "duplicate_address"} == (
+        {f"h{n}, 10.7.0.1": "duplicate_address" for n in range(count)} if expected else {}
+    )
+    assert "firewall_connect" in found.values()  # they reached each other by other addresses: that tells as before
 
 
 # What TCP counted
