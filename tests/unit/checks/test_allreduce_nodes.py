@@ -110,7 +110,7 @@ STOPPED = {n: Interruption(STALLED if n == 1 else FAILURE, 9.0, 4.0, entered=(4,
     2: Interruption(FAILURE, 9.0, 4.0, entered=(4,), left=(3,), stopped=(0,)),
 }
 LATE = {**CRY, "t": 9.1}
-# What nodes 0 to 3 tell; node 2 is to blame for all of it: how the run ended, a word of the reason, the cause ("": allreduce.run says it)
+# What nodes 0 to 3 tell, and node 2 is to blame: how the run ended, words of the reason, the cause ("": allreduce.run says it)
 BLAMED: dict[str, tuple[list[dict[str, Any]], str, str, str]] = {
     "killed, and others cry": (
         [CRIES, CRIES, part(*BEGUN, KILLED), CRIES],
