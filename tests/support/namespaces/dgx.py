@@ -49,7 +49,7 @@ VERSION_PY = "__version__ = '2.9.1+cu129'\ndebug = False\ncuda = '12.9'\nhip = N
 class Scene:
     """What differs from the healthy machine."""
 
-    tree: Mapping[str, Any] = field(default_factory=dict)  # fields of trees.Shape
+    tree: Mapping[str, Any] = field(default_factory=dict)  # fields of sysfs.Shape
     dev: str = ""  # shell, in the folder that is laid over /dev
     sys: str = ""  # shell, in the folder that is laid over /sys
     setup: str = ""  # shell, as root in the namespaces, last before netdoctor
