@@ -79,7 +79,9 @@ def socket_ifname(
         yield unknown(f"the interfaces could not be read: {net.links}", subject="NCCL")
         return
     several = job.several(net, environ)
-    seen = Seen(net, net.links, vantage, several, None if several else job.unsaid(environ), job.alone, names)
+    perhaps = (one and one.local for one in net.perhaps_others)
+    lost = None if several or job.alone else missing(job.unsaid(environ), *perhaps)
+    seen = Seen(net, net.links, vantage, several, lost, job.alone, names)
     yield from _master(seen)
     variables = {name: environ.get(name) for name in ifname.VARIABLES}
     if (lost := missing(*variables.values())) is not None:

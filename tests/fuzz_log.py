@@ -17,7 +17,7 @@ from netdoctor.model import Command
 from netdoctor.nccl.log.parser import Parser
 from netdoctor.report.formats import names, render
 from tests.unit.test_log_parser import ERAS, PREFIXES
-from tests.unit.test_log_rules import FIRST, SILENT
+from tests.unit.test_log_rules import LOGS
 
 _BATCH = 2000
 _NASTY = (
@@ -45,7 +45,7 @@ _NASTY = (
 
 def lines() -> list[bytes]:
     """All lines that the tests know, with and without prefixes."""
-    texts = [text for row in (*FIRST, *SILENT) for text in row[-1].split("\n")]
+    texts = [text for log in LOGS.values() for text in log.split("\n")]
     texts += [message for row in ERAS for message in row[0].split("\n")]
     texts += [prefix.replace("MSG", "Using network IB") for prefix, *_ in PREFIXES]
     return [t.encode() for t in texts if t]

@@ -138,6 +138,8 @@ def _ports(device: RdmaDevice) -> Usable:
         for what, got in (("state", port.state), ("link layer", port.link_layer)):
             if isinstance(got, Unavailable):
                 return _unread(f"{what} of port {port.number}", got)
+    if isinstance(device.driver, Unavailable) and any(p.state == "ACTIVE" for p in device.ports):
+        return _unread("its driver", device.driver)  # EFA's has link layer Unspecified
     states = ", ".join(f"port {p.number} {p.state}, {p.physical}" for p in device.ports) or "it has no port"
     initialising = any(p.state in ("INIT", "ARMED") for p in device.ports)
     return Usable(Step.PORT, f"no ACTIVE port: {states}{' (no subnet manager has set it up)' if initialising else ''}")

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.namespaces.hosts import Hosts
+from tests.support.namespaces.marks import all_gone
 
 pytestmark = [pytest.mark.live, pytest.mark.root]
 TORCH = sys.executable
@@ -33,22 +33,6 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         assert all_gone(made.mark), "processes were left behind"
     finally:
         made.close()
-
-
-def all_gone(mark: str, seconds: float = 20.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if not any(mark.encode() in environ_of(pid) for pid in os.listdir("/proc") if pid.isdecimal()):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def environ_of(pid: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
 
 
 def start(

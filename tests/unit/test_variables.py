@@ -302,7 +302,7 @@ def test_a_job_of_several_nodes_is_not_one_of_this_node(given: Variables) -> Non
 _NOT_RECORDED = {
     **dict.fromkeys(("NO_COLOR", "TERM", "COLUMNS", "MPLCONFIGDIR"), "of netdoctor's own output, never of the job"),
     **dict.fromkeys(("PCI_CLASS", "PCI_ID", "DRIVER", "ID_MODEL_FROM_DATABASE"), "properties of a udev device, no variables"),
-    "PMI_FD": "a socket of this very process: commands/run.py looks at its other end, live",
+    "PMI_FD": "a socket of this very process: netdoctor/cli/run.py looks at its other end, live",
 }
 
 
