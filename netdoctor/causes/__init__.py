@@ -377,8 +377,3 @@ _ROWS: Final = (
 )
 
 CAUSES: Final[dict[str, Cause]] = {row.name: row for row in _ROWS}
-
-
-def cause(name: str) -> Cause:
-    """The row of `name`; KeyError for a name that is not in the vocabulary."""
-    return CAUSES[name]

@@ -62,7 +62,6 @@ class Extract:
             verdict=health,
             verdict_text=self.shared(as_line(verdict.get("text", ""))),
             partial=as_line(partial) if isinstance(partial, str) and partial else "the report is partial" if partial else "",
-            profile=self.shared(as_line(doc.get("profile", ""), 60)),
             checks=ids,
             statuses=statuses,
             items=items,

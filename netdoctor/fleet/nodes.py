@@ -84,7 +84,6 @@ class NodeRun:
     verdict: Health
     verdict_text: str
     partial: str  # why the report is not whole; "" it is
-    profile: str
     checks: tuple[str, ...]
     statuses: str  # one letter per check: p f s u e
     items: tuple[Item, ...]

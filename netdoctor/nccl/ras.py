@@ -47,7 +47,6 @@ class Status:
     missing: tuple[str, ...]  # processes that did not answer
     behind: tuple[Behind, ...]
     diagnostics: tuple[str, ...] = ()
-    text: str = ""  # the whole answer, clean
 
 
 def ask(
@@ -108,7 +107,7 @@ _COUNT: Final = re.compile(r"(?:from|on) (\d+) ranks?")
 
 
 def parse(answer: str) -> Status:
-    """Read an answer of any NCCL since 2.24; what is not understood stays in `text`."""
+    """Read an answer of any NCCL since 2.24; what is not understood is left out."""
     lines = [clean(line) for line in answer.splitlines()]
     version = next((m[1] for m in map(_VERSION.search, lines) if m), None)
     groups = [m for m in map(_GROUP.match, lines) if m]
@@ -123,7 +122,6 @@ def parse(answer: str) -> Status:
         tuple(_processes(lines, "INCOMPLETE")),
         tuple(_behind(lines)),
         tuple(line for line in lines if re.search(r"\[(?:OK|INFO)\]", line)),
-        "\n".join(lines),
     )
 
 

@@ -28,10 +28,7 @@ class RasSection(Section):
         return f"NCCL {s.nccl_version or 'version not told'}; {size}; {s.comms} communicators"
 
     def data(self) -> Mapping[str, Any]:
-        status = plain(self.status)
-        if isinstance(status, dict):
-            status.pop("text")
-        return {"address": clean(self.address), "status": status, "stuck": plain(self.stuck)}
+        return {"address": clean(self.address), "status": plain(self.status), "stuck": plain(self.stuck)}
 
     def text(self) -> Iterable[str]:
         return [f"diag    {line.strip()}" for line in self.status.diagnostics] if self.status else ()

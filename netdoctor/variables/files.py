@@ -27,7 +27,6 @@ _OTHERS: Final = (".py", ".ipynb", ".toml", ".ini", ".cfg", ".rs", ".go", ".c", 
 class Parsed:
     """What a file sets, as far as it can be told."""
 
-    path: str
     kind: str  # "shell" "env" "conf" "unit" "yaml" "other"
     assignments: tuple[Assignment, ...]
     unread: tuple[Unread, ...]
@@ -60,7 +59,7 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
         assignments, unread = parse_shell(path, plain)
         if plain != text and not re.match(r"#|\s*$", plain, re.MULTILINE):
             unread.append(Unread(Origin(path, 1), "a byte order mark: to the shell it is part of the first word"))
-    return Parsed(path, kind, tuple(assignments), (*unread, *rest))
+    return Parsed(kind, tuple(assignments), (*unread, *rest))
 
 
 def kind_of(path: str, text: str) -> str:

@@ -31,7 +31,6 @@ _LINK = Fix(
     "take the port or node out of the job and look at its link",
     ("ibstat; ibqueryerrors", "ethtool -S <netdev> | grep -i -e discard -e err", "mlxlink -d <device>"),
 )
-_SAME_ERRNO = "the same errno: `ulimit -l` in the process's container tells, or an all-reduce with NCCL_NET_GDR_LEVEL=LOC"
 
 
 def register(log: LogFacts) -> Iterator[Hypothesis]:
