@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from netdoctor import __version__
 from netdoctor.causes.results import own_result
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
 from netdoctor.model import Command, Finding, Report, Status, Unavailable
-from netdoctor.nccl.ras import ADDRESS, Behind, ask, parse
+from netdoctor.nccl.ras import ADDRESS, Behind, Trouble, ask, parse
 from netdoctor.nccl.ras import Status as JobStatus
 from netdoctor.report.ras_section import RasSection
 from netdoctor.textsafe import listed
@@ -83,7 +84,7 @@ def _wrong(status: JobStatus, stuck: tuple[Behind, ...]) -> Iterator[Finding]:
         yield Finding(Status.FAIL, f"no answer from {line}", "process", how="it is stopped, or its network is")
     for b in stuck:
         who = f"rank {listed([str(rank) for rank in b.ranks])}" if b.ranks else f"{b.count} ranks"
-        gone = b.what == "missing"
+        gone = b.kind is Trouble.INCOMPLETE
         yield Finding(
             Status.FAIL,
             f"{b.collective + ' ' if b.collective else ''}{who}: {b.what}",
@@ -95,21 +96,21 @@ def _wrong(status: JobStatus, stuck: tuple[Behind, ...]) -> Iterator[Finding]:
     yield from _unexplained(status, stuck)
 
 
-# The words of the table's last column (src/ras/client_support.cc), where the lines below it do not say more.
-_ERRORS = {
-    "ERROR": (Status.FAIL, "rank_died", "a communicator is in error"),
-    "INCOMPLETE": (Status.UNKNOWN, None, "ranks of a communicator gave no data this time"),
-    "MISMATCH": (Status.UNKNOWN, None, "ranks of a communicator differ, and how could not be read"),
+# Where the lines below the table do not say more.
+_ERRORS: Final[Mapping[str, tuple[Status, str | None, str]]] = {
+    Trouble.ERROR: (Status.FAIL, "rank_died", "a communicator is in error"),
+    Trouble.INCOMPLETE: (Status.UNKNOWN, None, "ranks of a communicator gave no data this time"),
+    Trouble.MISMATCH: (Status.UNKNOWN, None, "ranks of a communicator differ, and how could not be read"),
 }
 
 
 def _unexplained(status: JobStatus, stuck: tuple[Behind, ...]) -> Iterator[Finding]:
     """Errors that the table names and no finding tells of.  Of ranks that differ, those that moved on are no fault."""
-    explained = {{"missing": "INCOMPLETE", "error": "ERROR"}.get(b.what, "MISMATCH") for b in stuck}
+    explained = {b.kind for b in stuck}
     if status.behind:
-        explained.add("MISMATCH")
+        explained.add(Trouble.MISMATCH)
     if status.dead or any(status.missing):
-        explained.add("INCOMPLETE")
+        explained.add(Trouble.INCOMPLETE)
     for word in status.errors:
         if word not in explained:
             kind, cause, text = _ERRORS.get(word, (Status.UNKNOWN, None, "NCCL names an error that netdoctor does not know"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from netdoctor.model import Kind, Unavailable
@@ -21,12 +22,21 @@ _MAX_ANSWER: Final = 16 << 20
 _PATIENCE: Final = 5.0  # seconds that NCCL itself waits for its other processes (RAS_COLLECTIVE_LEG_TIMEOUT_SEC)
 
 
+class Trouble(str, Enum):
+    """What is wrong with a communicator, in the words of the table's last column (src/ras/client_support.cc)."""
+
+    INCOMPLETE = "INCOMPLETE"  # ranks that gave no data
+    ERROR = "ERROR"
+    MISMATCH = "MISMATCH"  # ranks that are not where the others are
+
+
 @dataclass(frozen=True)
 class Behind:
     """Ranks of one communicator that are not where the others are."""
 
     comm: str  # "#0-0"
-    what: str  # "operation 6649", "status INIT", "missing", "error"
+    kind: Trouble
+    what: str  # for people: "operation 6649 of 6650", "status INIT", "missing", "error"
     collective: str  # "AllReduce", "" where NCCL counts them together (2.24)
     ranks: tuple[int, ...]  # those that NCCL names; it names few
     count: int  # how many they are
@@ -160,7 +170,8 @@ def _processes(lines: list[str], title: str) -> Iterator[str]:
 
 def _behind(lines: list[str]) -> Iterator[Behind]:
     """Ranks whose operation count or status differs from that of most others, and ranks that are missing or in error."""
-    comm = kind = collective = ""
+    comm = collective = ""
+    kind = Trouble.MISMATCH
     rows: list[tuple[str, int, list[int], list[str]]] = []
     for line in [*lines, "#end"]:
         match = _COMM.match(line)
@@ -169,11 +180,11 @@ def _behind(lines: list[str]) -> Iterator[Behind]:
             yield from _less(comm, kind, collective, rows)
             rows = []
             if match:
-                comm, kind, collective = match[1], match[3], ""
+                comm, kind, collective = match[1], Trouble(match[3]), ""
             elif differ:
                 collective = differ[1] or ""
             else:
-                comm = kind = ""
+                comm = ""
             continue
         if not comm:
             continue
@@ -183,34 +194,34 @@ def _behind(lines: list[str]) -> Iterator[Behind]:
             value = launched[3] or launched[4] or "0"
             named = [int(launched[2])] if launched[2] else []
             rows.append((value, int(launched[1] or 1), named, [launched[6].strip(" -")] if named else []))
-        elif rank and kind in {"INCOMPLETE", "ERROR"}:
+        elif rank and kind is not Trouble.MISMATCH:
             rows.append(("", 1, [int(rank[1])], [rank[2]]))
         elif rank and rows:
             rows[-1][2].append(int(rank[1]))
             rows[-1][3].append(rank[2])
         else:
-            number = _COUNT.search(line) if kind in {"INCOMPLETE", "ERROR"} else None
+            number = _COUNT.search(line) if kind is not Trouble.MISMATCH else None
             if number:
                 rows.append(("", int(number[1]), [], []))
 
 
-def _less(comm: str, kind: str, collective: str, rows: list[tuple[str, int, list[int], list[str]]]) -> Iterator[Behind]:
+def _less(comm: str, kind: Trouble, collective: str, rows: list[tuple[str, int, list[int], list[str]]]) -> Iterator[Behind]:
     if not rows:
         return
-    if kind in {"INCOMPLETE", "ERROR"}:
+    if kind is not Trouble.MISMATCH:
         ranks = [r for row in rows for r in row[2]]
         count = max([len(ranks)] + [row[1] for row in rows])
-        what = "missing" if kind == "INCOMPLETE" else "error"
-        yield Behind(comm, what, "", tuple(ranks), count, tuple(w for row in rows for w in row[3]))
+        what = "missing" if kind is Trouble.INCOMPLETE else "error"
+        yield Behind(comm, kind, what, "", tuple(ranks), count, tuple(w for row in rows for w in row[3]))
         return
     numbers = [int(value) for value, *_ in rows if value.isdecimal()]
     if len(numbers) == len(rows) and numbers:
         ahead = max(numbers)
         for value, count, ranks, where in rows:
             if int(value) < ahead:
-                yield Behind(comm, f"operation {value} of {ahead}", collective, tuple(ranks), count, tuple(where))
+                yield Behind(comm, kind, f"operation {value} of {ahead}", collective, tuple(ranks), count, tuple(where))
         return
     most = max(rows, key=lambda row: row[1])
     for row in rows:
         if row is not most:
-            yield Behind(comm, f"status {row[0]}", "", tuple(row[2]), row[1], tuple(row[3]))
+            yield Behind(comm, kind, f"status {row[0]}", "", tuple(row[2]), row[1], tuple(row[3]))

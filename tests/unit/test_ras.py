@@ -12,7 +12,7 @@ import pytest
 from netdoctor.cli import ras as command
 from netdoctor.cli.options import Options
 from netdoctor.model import Unavailable
-from netdoctor.nccl.ras import ask, parse
+from netdoctor.nccl.ras import Trouble, ask, parse
 from netdoctor.report import formats
 from tests.support.facts import judged
 
@@ -103,7 +103,7 @@ def test_dead_processes() -> None:
     status = parse(DEAD)
     assert status.errors == ("ERROR", "INCOMPLETE")
     assert any("4712" in line for line in status.dead)
-    assert [b.ranks for b in status.behind if b.what == "missing"] == [(11,)]
+    assert [b.ranks for b in status.behind if b.kind is Trouble.INCOMPLETE] == [(11,)]
 
 
 def test_control_characters_do_not_pass() -> None:
