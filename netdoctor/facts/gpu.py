@@ -44,7 +44,6 @@ class VisibleGpu:
     gpudirect_rdma: bool | Unavailable  # CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED (116)
     dmabuf: bool | Unavailable  # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED (124)
     integrated: bool | Unavailable  # CU_DEVICE_ATTRIBUTE_INTEGRATED (18)
-    pci: str | Unavailable = Unavailable(Kind.NOT_READ)  # "0000:1b:00.0", from attributes 33, 34 and 50
 
 
 @dataclass(frozen=True)
@@ -178,13 +177,6 @@ def _visible_one(one: dict[str, Any], position: int, names: dict[str, str]) -> V
         return got if isinstance(got, Unavailable) else got != 0
 
     plain = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-    values = {int(k): v for k, v in raw.items() if k.isascii() and k.isdigit() and len(k) < 6 and type(v) is int}
-    bus = [values.get(number, -1) for number in (50, 33, 34)]
-    pci = (
-        f"{bus[0]:04x}:{bus[1]:02x}:{bus[2]:02x}.0"
-        if min(bus) >= 0
-        else Unavailable(Kind.NOT_READ, "CUDA attributes 33, 34, 50")
-    )
     return VisibleGpu(
         ordinal=position,
         uuid=names.get(digits.lower(), f"GPU-{plain}"),
@@ -192,5 +184,4 @@ def _visible_one(one: dict[str, Any], position: int, names: dict[str, str]) -> V
         gpudirect_rdma=flag(116),
         dmabuf=flag(124),
         integrated=flag(18),
-        pci=pci,
     )

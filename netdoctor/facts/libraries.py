@@ -27,7 +27,6 @@ class NcclLibrary:
     path: str
     real_path: str
     version: tuple[int, int, int] | Unavailable
-    how: str  # "dlopen" "file" "wheel metadata"
     found_by: tuple[str, ...]  # "loader cache" "LD_LIBRARY_PATH" "LD_PRELOAD" "site-packages" "torch"
 
 
@@ -268,21 +267,25 @@ def _library(
     path = min(paths, key=lambda p: (not p.endswith(SONAME), p))
     found_by = tuple(dict.fromkeys(why for p in paths for why in survey.found_by[p]))
     found = survey.look(path)
-    if isinstance(found, Unavailable):
-        return NcclLibrary(path, real, found, "file", found_by)
+    version = found if isinstance(found, Unavailable) else _version(host, real, paths, wheels)
+    return NcclLibrary(path, real, version, found_by)
+
+
+def _version(
+    host: Host, real: str, paths: list[str], wheels: Mapping[str, tuple[int, int, int] | Unavailable]
+) -> tuple[int, int, int] | Unavailable:
+    """What the library answers; where it does not, what its wheel or the text in its file says."""
     answer = mapping(host, question("nccl", path=real))
     said = (answer or {}).get("version")
     if isinstance(said, list) and len(said) == 3 and all(type(n) is int and n >= 0 for n in said):
-        version = (said[0], said[1], said[2])
-        return NcclLibrary(path, real, version, "dlopen", found_by)
+        return said[0], said[1], said[2]
     for directory, wheel in wheels.items():
         if not isinstance(wheel, Unavailable) and any(p.startswith(f"{directory}/nvidia/nccl/") for p in (*paths, real)):
-            return NcclLibrary(path, real, wheel, "wheel metadata", found_by)
+            return wheel
     spelled = (mapping(host, question("elf", version=real)) or {}).get("text")
     if isinstance(spelled, str) and (parsed := parse(spelled)):
-        return NcclLibrary(path, real, parsed, "file", found_by)
-    why = answer if isinstance(answer, Unavailable) else Unavailable(Kind.FAILED, str(answer.get("error", "no version")))
-    return NcclLibrary(path, real, why, "dlopen", found_by)
+        return parsed
+    return answer if isinstance(answer, Unavailable) else Unavailable(Kind.FAILED, str(answer.get("error", "no version")))
 
 
 def _plugins(survey: _Survey) -> tuple[Plugin, ...]:

@@ -21,7 +21,6 @@ class NcclChoice(Fact):
     address: str | None | Unavailable
     code: int | Unavailable  # ncclResult_t of ncclGetUniqueId
     error: str = ""  # its last error or WARN line
-    log: tuple[str, ...] = ()  # NCCL's lines
 
 
 def probe(host: Host, libraries: Libraries) -> NcclChoice | Unavailable:
@@ -35,10 +34,10 @@ def probe(host: Host, libraries: Libraries) -> NcclChoice | Unavailable:
     try:
         major, minor, patch = (int(one) for one in told["version"])
         interface, address = _text(told["interface"]), _text(told["address"])
-        code, log = int(told["code"]), tuple(str(line) for line in told["log"])
+        code = int(told["code"])
     except (KeyError, TypeError, ValueError) as error:
         return Unavailable(Kind.MALFORMED, f"ask:nccl: {error!r}")
-    return NcclChoice(path, (major, minor, patch), interface, address, code, str(told.get("error", "")), log)
+    return NcclChoice(path, (major, minor, patch), interface, address, code, str(told.get("error", "")))
 
 
 def _text(got: object) -> str | None | Unavailable:

@@ -16,7 +16,6 @@ class Route:
     """What the kernel answers to RTM_GETROUTE for one destination."""
 
     interface: str
-    source: str | None
     kind: str = "unicast"  # "local" for an own address, "unreachable", …
 
 
@@ -121,8 +120,7 @@ def route(destination: str, row: Any) -> Route | Unavailable:
         )
     if not isinstance(row, dict) or not row.get("oif"):
         return Unavailable(Kind.MALFORMED, f"route to {destination}")
-    source = row.get("source")
-    return Route(str(row["oif"]), source if isinstance(source, str) else None, str(row.get("kind", "unicast")))
+    return Route(str(row["oif"]), str(row.get("kind", "unicast")))
 
 
 def _peer(

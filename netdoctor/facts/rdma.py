@@ -47,7 +47,6 @@ class RdmaPort:
 class Uverbs:
     """The character device of an HCA, /dev/infiniband/uverbsN."""
 
-    name: str  # "uverbs0"
     node: str  # "/dev/infiniband/uverbs0"
     numbers: tuple[int, int] | Unavailable  # major, minor as sysfs says
     node_numbers: tuple[int, int] | Unavailable  # as the node has them; Unavailable(Kind.ABSENT) where there is no node
@@ -72,7 +71,6 @@ class RdmaDevice:
     name: str  # "mlx5_0"
     pci: str | None | Unavailable  # "0000:18:00.0"; None: software device (rxe, siw)
     driver: str | Unavailable  # "mlx5_core" "efa" "bnxt_en" "irdma" "mana" …
-    vendor: str | Unavailable  # "0x15b3"
     numa_node: int | Unavailable  # -1: the firmware does not say
     virtual_function: bool | Unavailable
     firmware: str | Unavailable
@@ -185,25 +183,20 @@ def _device(
             steps[-1] if steps else None if "/virtual/" in target else Unavailable(Kind.MALFORMED, f"{where} -> {target[:80]}")
         )
     driver: str | Unavailable
-    vendor: str | Unavailable
     if isinstance(pci, str):
         function = read_function(host, pci)
-        if isinstance(function, Unavailable):
-            driver = vendor = function
-        else:
-            driver = function.driver or Unavailable(Kind.MALFORMED, "no driver is bound")
-            vendor = f"0x{function.vendor:04x}"
+        bound = function if isinstance(function, Unavailable) else function.driver
+        driver = Unavailable(Kind.MALFORMED, "no driver is bound") if bound is None else bound
         node, virtual = numa_node(host, pci), is_virtual(host, pci)
     else:
         why = pci if isinstance(pci, Unavailable) else Unavailable(Kind.UNSUPPORTED, "a software device")
-        driver = vendor = node = why
+        driver = node = why
         virtual = False if pci is None else why
     firmware = read(host, f"{where}/fw_ver")
     return RdmaDevice(
         name=name,
         pci=pci,
         driver=driver,
-        vendor=vendor,
         numa_node=node,
         virtual_function=virtual,
         firmware=firmware and firmware.strip(),
@@ -298,7 +291,6 @@ def _uverbs(host: Host, name: str, nodes: dict[str, str | Unavailable] | Unavail
         access = (got[2], got[3], got[4])
     opened = mapping(host, f"open:{node}:rw")
     return Uverbs(
-        name=own,
         node=node,
         numbers=_numbers(host, f"{_VERBS}/{own}/dev"),
         node_numbers=pair,

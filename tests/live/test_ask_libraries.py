@@ -67,7 +67,6 @@ def test_eight_gpus_from_both_sides(look: Look) -> None:
     assert all(g.nvlinks == (True,) * 18 and g.capability == (9, 0) and g.mig is False for g in all_gpus(fact))
     # used memory leaves out what the driver reserves (600 MiB here), which is version 2 of the structure
     assert all(g.memory_used == 4 << 20 and g.processes == 0 for g in all_gpus(fact))
-    assert [v.pci for v in visible(fact)] == [g.pci for g in all_gpus(fact)]
     assert all(v.gpudirect_rdma is True and v.dmabuf is True and v.integrated is False for v in visible(fact))
     joined = fact.of_the_job
     assert not isinstance(joined, Unavailable) and all(g is not None and g.uuid == v.uuid for v, g in joined)

@@ -210,9 +210,9 @@ def test_eight_hcas(healthy: dict[str, Answer]) -> None:
     fact = the_rdma(healthy)
     assert [d.name for d in devices(fact)] == [f"mlx5_{n}" for n in range(8)]
     one = devices(fact)[5]
-    assert (one.pci, one.driver, one.vendor, one.numa_node) == ("0000:c0:00.0", "mlx5_core", "0x15b3", 1)
+    assert (one.pci, one.driver, one.numa_node) == ("0000:c0:00.0", "mlx5_core", 1)
     assert (one.firmware, one.virtual_function) == ("28.39.1002", False)
-    assert one.uverbs == rdma.Uverbs("uverbs5", "/dev/infiniband/uverbs5", (231, 197), (231, 197), "", (0o666, 0, 0))
+    assert one.uverbs == rdma.Uverbs("/dev/infiniband/uverbs5", (231, 197), (231, 197), "", (0o666, 0, 0))
     assert one.provider == rdma.Provider(True, "", "EBADF")
     assert not isinstance(one.ports, Unavailable)
     port = one.ports[0]

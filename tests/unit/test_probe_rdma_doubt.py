@@ -21,7 +21,8 @@ def healthy() -> dict[str, Answer]:
 
 def uverbs_of(given: dict[str, Answer]) -> dict[str, str]:
     """By device its uverbs, or the kind of what is missing."""
-    return {d.name: d.uverbs.kind if isinstance(d.uverbs, Unavailable) else d.uverbs.name for d in devices(the_rdma(given))}
+    found = {d.name: d.uverbs for d in devices(the_rdma(given))}
+    return {n: u.kind if isinstance(u, Unavailable) else u.node.removeprefix("/dev/infiniband/") for n, u in found.items()}
 
 
 def test_a_uverbs_whose_device_could_not_be_read_may_be_anybodys(healthy: dict[str, Answer]) -> None:

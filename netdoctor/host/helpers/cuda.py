@@ -12,9 +12,8 @@ TYPE_CHECKING = False  # importing typing takes as long as starting the interpre
 if TYPE_CHECKING:
     from typing import Any
 
-# CUdevice_attribute of cuda.h: 18 INTEGRATED, 33 PCI_BUS_ID, 34 PCI_DEVICE_ID, 50 PCI_DOMAIN_ID, 116 GPU_DIRECT_RDMA_SUPPORTED,
-# 124 DMA_BUF_SUPPORTED
-ATTRIBUTES = (18, 33, 34, 50, 116, 124)
+# CUdevice_attribute of cuda.h: 18 INTEGRATED, 116 GPU_DIRECT_RDMA_SUPPORTED, 124 DMA_BUF_SUPPORTED
+ATTRIBUTES = (18, 116, 124)
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 

@@ -69,7 +69,6 @@ def _facts(kind: Kind) -> dict[type, object]:
             i,
             name=f"rdmap{i}",
             driver="efa",
-            vendor="0x1d0f",
             firmware="1.0",
             ports=(facts.port(link_layer="Unspecified", rate_gbps=100.0),),
         ),

@@ -193,7 +193,6 @@ def roce_port(netdev: str | Unavailable, **changes: Any) -> RdmaPort:
 
 def uverbs(index: int, **changes: Any) -> Uverbs:
     base = Uverbs(
-        name=f"uverbs{index}",
         node=f"/dev/infiniband/uverbs{index}",
         numbers=(231, 192 + index),
         node_numbers=(231, 192 + index),
@@ -208,7 +207,6 @@ def hca(index: int, **changes: Any) -> RdmaDevice:
         name=f"mlx5_{index}",
         pci=bdf(HCA_BUSES[index]),
         driver="mlx5_core",
-        vendor="0x15b3",
         numa_node=index // 4,
         virtual_function=False,
         firmware="28.39.3560",

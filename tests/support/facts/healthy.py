@@ -45,7 +45,7 @@ def dgx_pod() -> Machine:
     eth0 = f.netlink_link(
         "eth0", 3, "10.42.3.17", kind="veth", speed_mbps=10000, vendor=ABSENT, driver=ABSENT, numa_node=ABSENT
     )
-    net = f.net(f.netlink_link("lo", 1, "127.0.0.1"), eth0, default_route=Route("eth0", "10.42.3.17"))
+    net = f.net(f.netlink_link("lo", 1, "127.0.0.1"), eth0, default_route=Route("eth0"))
     return dgx_h100() | {
         Vantage: f.pod(),
         Net: replace(net, hostname_addresses=("10.42.3.17",)),
@@ -76,9 +76,7 @@ def aws_efa() -> Machine:
     )
     return f.machine(
         {
-            Rdma: f.rdma(
-                devices=tuple(f.hca(i, name=f"rdmap{i}s0", driver="efa", vendor="0x1d0f", ports=ports) for i in range(8))
-            ),
+            Rdma: f.rdma(devices=tuple(f.hca(i, name=f"rdmap{i}s0", driver="efa", ports=ports) for i in range(8))),
             Pci: f.pci(
                 devices=(
                     *(f.gpu_device(i) for i in range(8)),

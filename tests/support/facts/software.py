@@ -113,7 +113,7 @@ def environ(variables: Mapping[str, str] | None = None, /, launcher: Launcher | 
 
 
 def library(path: str = LIBNCCL, version: tuple[int, int, int] | Unavailable = (2, 27, 5), **changes: Any) -> NcclLibrary:
-    return replace(NcclLibrary(path, path, version, "dlopen", ("site-packages", "torch")), **changes)
+    return replace(NcclLibrary(path, path, version, ("site-packages", "torch")), **changes)
 
 
 def torch(**changes: Any) -> Torch:
@@ -141,7 +141,7 @@ def plugin(path: str = "/opt/amazon/ofi-nccl/lib/libnccl-net.so", **changes: Any
 
 
 def nccl_choice(**changes: Any) -> NcclChoice:
-    return replace(NcclChoice(LIBNCCL, (2, 27, 5), "ib0", "10.1.0.7", 0, "", ()), **changes)
+    return replace(NcclChoice(LIBNCCL, (2, 27, 5), "ib0", "10.1.0.7", 0), **changes)
 
 
 def job(**changes: Any) -> JobShape:

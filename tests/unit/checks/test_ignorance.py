@@ -57,9 +57,9 @@ def faulty() -> dict[str, Machine]:
 
 LO, BR = f.netlink_link("lo", 1, "127.0.0.1"), f.netlink_link("br-1a2b", 2, "172.18.0.1", kind="bridge")
 ETH0, SLOW = f.netlink_link("eth0", 5, "10.0.0.7", speed_mbps=100000), f.netlink_link("eth1", 6, "10.1.0.7", speed_mbps=1000)
-FAR = Peer("10.0.0.1", ("10.0.0.1",), {"10.0.0.1": Route("eth0", None)}, local=False, rtt_ms=1.0)
+FAR = Peer("10.0.0.1", ("10.0.0.1",), {"10.0.0.1": Route("eth0")}, local=False, rtt_ms=1.0)
 HERE = Peer("10.0.0.7", ("10.0.0.7",), {}, local=True)
-DEFAULT = Route("eth0", "10.0.0.7")
+DEFAULT = Route("eth0")
 
 
 def ether(*links: Link, **changes: Any) -> Net:

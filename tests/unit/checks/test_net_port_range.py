@@ -141,7 +141,7 @@ def test_a_lowered_floor_swallows_service_ports(facts: dict[str, Any], status: A
 
 
 SERVED = net(master=HERE, master_port=29500)
-ROUTE = Route("eth0", "10.244.0.7")
+ROUTE = Route("eth0")
 POD = net(netlink_link("eth0", 2, "10.244.0.7", kind="veth"), master=HERE, master_port=40000, default_route=ROUTE)
 HOST_POD = net(netlink_link("eth0", 2, "10.0.0.7"), master=HERE, master_port=40000, default_route=ROUTE)
 

@@ -69,7 +69,7 @@ def tuned(**values: str | Unavailable) -> Kernel:
 
 def on(speed: int | Unavailable, rtt: float | Unavailable | None = None, **link: Any) -> Net:
     """One Ethernet interface; with `rtt` a master on another node."""
-    route = Route("eth0", "10.0.0.7")
+    route = Route("eth0")
     far = Peer("10.0.0.1", ("10.0.0.1",), {"10.0.0.1": route}, local=False, rtt_ms=LOST if rtt is None else rtt)
     links = (netlink_link("lo", 1, "127.0.0.1"), netlink_link("eth0", 2, "10.0.0.7", speed_mbps=speed, **link))
     return net(*links, master=None if rtt is None else far)

@@ -244,7 +244,7 @@ BRIDGE_FIRST = f.net(
     f.netlink_link("lo", 1, "127.0.0.1"),
     f.netlink_link("br-1a2b", 2, "172.18.0.1", kind="bridge", speed_mbps=LOST),
     f.netlink_link("eth0", 3, "10.0.0.7"),
-    default_route=Route("eth0", "10.0.0.7"),
+    default_route=Route("eth0"),
 )
 DOCKER: Changes = {Net: BRIDGE_FIRST, NcclChoice: f.nccl_choice(interface="br-1a2b", address="172.18.0.1"), Rdma: f.no_rdma()}
 
@@ -293,7 +293,7 @@ def pair(second: str, prefix: int = 24) -> Changes:
     links = [f.netlink_link("lo", 1, "127.0.0.1"), f.netlink_link("eth0", 2, "10.0.0.7")]
     other = replace(f.netlink_link("eth1", 3), addresses=(f.address(second, prefix),))
     return {
-        Net: f.net(*links, other, default_route=Route("eth0", "10.0.0.7")),
+        Net: f.net(*links, other, default_route=Route("eth0")),
         NcclChoice: f.nccl_choice(interface="eth0", address="10.0.0.7"),
         JobShape: f.job(nodes=2, nodes_stated=True),
         Rdma: f.no_rdma(),
@@ -325,7 +325,7 @@ def test_interfaces_in_one_network_carry_as_one(changes: Changes, status: Status
 )
 def test_a_tunnel_that_is_named_may_be_meant(kind: str, variables: dict[str, str], nodes: int, status: Status) -> None:
     links = [f.netlink_link("lo", 1, "127.0.0.1"), f.netlink_link("wg0", 2, "10.99.0.7", kind=kind, speed_mbps=LOST)]
-    route = Route("eth0", "10.0.0.7")
+    route = Route("eth0")
     changes: Changes = {
         Net: f.net(*links, f.netlink_link("eth0", 3, "10.0.0.7"), default_route=route),
         NcclChoice: f.nccl_choice(interface="wg0", address="10.99.0.7"),
