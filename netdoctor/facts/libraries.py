@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Final
 
 from netdoctor.facts import library_search as find
@@ -20,6 +21,24 @@ MAX_LIBRARIES: Final = 16  # each costs a child process
 _TORCH_LIBS: Final = ("libtorch_cuda.so", "libtorch_cpu.so", "libtorch_global_deps.so", "libtorch_python.so")
 
 
+class FoundBy(str, Enum):
+    """What led to a library, as people read it."""
+
+    PRELOAD = "LD_PRELOAD"
+    LIBRARY_PATH = "LD_LIBRARY_PATH"
+    SITE_PACKAGES = "site-packages"
+    TORCH = "torch"
+    TORCH_SEARCH = "the search path inside torch"
+    PREFIX = "the Python's prefix"
+    CACHE = "loader cache"
+    DEFAULT = "default directory"
+    VLLM = "VLLM_NCCL_SO_PATH"
+    NET_PLUGIN = "NCCL_NET_PLUGIN"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 @dataclass(frozen=True)
 class NcclLibrary:
     """One libnccl file on this machine."""
@@ -27,7 +46,7 @@ class NcclLibrary:
     path: str
     real_path: str
     version: tuple[int, int, int] | Unavailable
-    found_by: tuple[str, ...]  # "loader cache" "LD_LIBRARY_PATH" "LD_PRELOAD" "site-packages" "torch"
+    found_by: tuple[FoundBy, ...]
 
 
 @dataclass(frozen=True)
@@ -36,7 +55,7 @@ class Plugin:
 
     path: str
     name: str  # "libnccl-net.so" "libnccl-net-ofi.so" …
-    found_by: tuple[str, ...]
+    found_by: tuple[FoundBy, ...]
     symbols: tuple[str, ...] | Unavailable = Unavailable(Kind.NOT_READ)  # ncclNetPlugin_v8 …
     aliases: tuple[str, ...] = ()  # other paths of the same file (aws-ofi-nccl: libnccl-net.so -> libnccl-net-ofi.so)
 
@@ -72,7 +91,7 @@ class _Survey:
     files: Mapping[str, Any]
     dirs: Mapping[str, Any]
     cache: dict[str, tuple[str, ...]] | Unavailable
-    found_by: dict[str, list[str]] = field(default_factory=dict)
+    found_by: dict[str, list[FoundBy]] = field(default_factory=dict)
 
     def look(self, path: str) -> Object | Unavailable:
         """What the loader would find at `path`."""
@@ -128,19 +147,19 @@ def _places(
     packages: tuple[str, ...],
     torch: Torch | Unavailable,
     variables: Mapping[str, str],
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Directories and files to look at, each with why; "" for files that are no libnccl themselves."""
-    dirs = {expand(d, "") or ".": "LD_LIBRARY_PATH" for d in split_path(variables.get("LD_LIBRARY_PATH", ""))}
-    files: dict[str, str] = {}
-    own = [(f"{directory}/nvidia/nccl/lib", "site-packages") for directory in packages]
+) -> tuple[dict[str, FoundBy], dict[str, FoundBy | None]]:
+    """Directories and files to look at, each with why; None for files that are no libnccl themselves."""
+    dirs = {expand(d, "") or ".": FoundBy.LIBRARY_PATH for d in split_path(variables.get("LD_LIBRARY_PATH", ""))}
+    files: dict[str, FoundBy | None] = {}
+    own = [(f"{directory}/nvidia/nccl/lib", FoundBy.SITE_PACKAGES) for directory in packages]
     if torch:
-        own.append((f"{torch.path}/lib", "torch"))
-        files |= {f"{torch.path}/lib/{name}": "" for name in _TORCH_LIBS}
+        own.append((f"{torch.path}/lib", FoundBy.TORCH))
+        files |= {f"{torch.path}/lib/{name}": None for name in _TORCH_LIBS}
     if python:
         prefix = prefix_of(python.path)
-        own.append((f"{prefix}/lib", "the Python's prefix"))
-        files |= {f"{prefix}/lib/{name}": "" for name in _TORCH_LIBS} | {python.path: ""}
-    own += [(directory, "default directory") for machine in (62, 183) for directory in default_dirs(machine)]
+        own.append((f"{prefix}/lib", FoundBy.PREFIX))
+        files |= {**dict.fromkeys((f"{prefix}/lib/{name}" for name in _TORCH_LIBS), None), python.path: None}
+    own += [(directory, FoundBy.DEFAULT) for machine in (62, 183) for directory in default_dirs(machine)]
     for directory, why in own:
         dirs.setdefault(directory, why)
     return dirs, files
@@ -156,14 +175,14 @@ def _survey(
     """One question about all files and directories, and the loader's cache."""
     dirs, files = _places(python, packages, torch, variables)
     preload = (variables.get("LD_PRELOAD", ""), read(host, "/etc/ld.so.preload") or "")
-    files |= {path: "LD_PRELOAD" for text in preload for path in re.split(r"[\s:]+", text) if path.startswith("/")}
+    files |= {path: FoundBy.PRELOAD for text in preload for path in re.split(r"[\s:]+", text) if path.startswith("/")}
     for name in ("VLLM_NCCL_SO_PATH", "NCCL_NET_PLUGIN"):
         if variables.get(name, "").startswith("/"):
-            files.setdefault(variables[name], name)
+            files.setdefault(variables[name], FoundBy(name))
     answer = mapping(host, "ask:elf?cache=libnccl")
     cache = _cache(answer)
     if not isinstance(cache, Unavailable):
-        files |= {path: "loader cache" for paths in cache.values() for path in paths if path not in files}
+        files |= {path: FoundBy.CACHE for paths in cache.values() for path in paths if path not in files}
     incomplete = (f"the loader's cache: {cache}",) if isinstance(cache, Unavailable) else ()
     got = mapping(host, question("elf", files="\n".join(files), dirs="\n".join(dirs)))
     if isinstance(got, Unavailable):
@@ -176,7 +195,7 @@ def _survey(
             survey.found_by.setdefault(path, []).append(why)
     for directory, listing in survey.dirs.items():
         for name in listing if isinstance(listing, list) else ():
-            survey.found_by.setdefault(f"{directory}/{name}", []).append(dirs.get(directory, "the search path inside torch"))
+            survey.found_by.setdefault(f"{directory}/{name}", []).append(dirs.get(directory, FoundBy.TORCH_SEARCH))
     return survey, incomplete
 
 
@@ -215,7 +234,7 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
     program = program if isinstance(program, Object) else survey.look(python.path)
     loaders = [*above, *([program] if isinstance(program, Object) else [])]
     preload = tuple(
-        one for p, why in survey.found_by.items() if "LD_PRELOAD" in why and isinstance(one := survey.look(p), Object)
+        one for p, why in survey.found_by.items() if FoundBy.PRELOAD in why and isinstance(one := survey.look(p), Object)
     )
     search = Search(preload, variables.get("LD_LIBRARY_PATH"), survey.cache or {})
     soname = next(n for n in user.needed if n.startswith("libnccl.so"))
@@ -293,7 +312,7 @@ def _plugins(survey: _Survey) -> tuple[Plugin, ...]:
     for path, found_by in sorted(survey.found_by.items()):
         name = path.rpartition("/")[2]
         found = survey.look(path)
-        if not (find.PLUGIN.fullmatch(name) or "NCCL_NET_PLUGIN" in found_by) or _absent(found):
+        if not (find.PLUGIN.fullmatch(name) or FoundBy.NET_PLUGIN in found_by) or _absent(found):
             continue
         row = survey.files.get(path, {})
         symbols: Iterable[str] | Unavailable = found if isinstance(found, Unavailable) else row.get("exports", ())

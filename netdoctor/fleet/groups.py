@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Final
 
+from netdoctor.compare.traits import ABSENT
 from netdoctor.fleet.nodes import Node, NodeRun, Shape
 
 # Nodes of one model with another number of devices are a kind of their own if there are so many of them; else they are
@@ -98,8 +99,8 @@ def _label(runs: list[NodeRun]) -> str:
     gpus = _most(r.traits.get("gpus") for r in runs)
     nics = _most(r.traits.get("nics") for r in runs)
     parts = [
-        "GPUs unknown" if gpus is None else "no GPU" if gpus == "(not there)" else gpus,
-        *([] if nics is None or nics == "(not there)" else [nics]),
+        "GPUs unknown" if gpus is None else "no GPU" if gpus == ABSENT else gpus,
+        *([] if nics is None or nics == ABSENT else [nics]),
     ]
     vantage = runs[0].shape.vantage
     return ", ".join(parts) + ("" if vantage in ("", "host") else f" (seen from: {vantage})")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from netdoctor.facts.environ import Environ
-from netdoctor.facts.libraries import Libraries, Plugin
+from netdoctor.facts.libraries import FoundBy, Libraries, Plugin
 from netdoctor.facts.nccl_version import Version, text
 from netdoctor.facts.rdma import Rdma, RdmaDevice
 from netdoctor.model import Finding, Fix, Severity, Status, Unavailable, missing
@@ -55,7 +55,7 @@ def is_named(plugin: Plugin, named: str) -> bool:
     paths = (plugin.path, *plugin.aliases)
     names = {path.rpartition("/")[2] for path in paths}
     if not named:
-        return "libnccl-net.so" in names and set(plugin.found_by) != {"site-packages"}
+        return "libnccl-net.so" in names and set(plugin.found_by) != {FoundBy.SITE_PACKAGES}
     return named in paths or named in names or f"libnccl-net-{named}.so" in names
 
 

@@ -332,7 +332,7 @@ _SOURCES = [
     for folder in (_PACKAGE, _PACKAGE.parent / "checks")
     for path in sorted(folder.rglob("*.py"))
     # Programs of their own: what they read never passes the door.
-    if not {"deploy", "ask"} & set(path.relative_to(folder).parts)
+    if not {"deploy", "helpers"} & set(path.relative_to(folder).parts)
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.job import Expected, JobShape
-from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
+from netdoctor.facts.libraries import FoundBy, Libraries, NcclLibrary, Plugin
 from netdoctor.facts.library_search import JobPython, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Address, Link, LocalPorts, Net
@@ -113,7 +113,7 @@ def environ(variables: Mapping[str, str] | None = None, /, launcher: Launcher | 
 
 
 def library(path: str = LIBNCCL, version: tuple[int, int, int] | Unavailable = (2, 27, 5), **changes: Any) -> NcclLibrary:
-    return replace(NcclLibrary(path, path, version, ("site-packages", "torch")), **changes)
+    return replace(NcclLibrary(path, path, version, (FoundBy.SITE_PACKAGES, FoundBy.TORCH)), **changes)
 
 
 def torch(**changes: Any) -> Torch:
@@ -136,7 +136,7 @@ def libraries(**changes: Any) -> Libraries:
 
 
 def plugin(path: str = "/opt/amazon/ofi-nccl/lib/libnccl-net.so", **changes: Any) -> Plugin:
-    base = Plugin(path, path.rpartition("/")[2], ("loader cache",), ("ncclNetPlugin_v9", "ncclNetPlugin_v10"))
+    base = Plugin(path, path.rpartition("/")[2], (FoundBy.CACHE,), ("ncclNetPlugin_v9", "ncclNetPlugin_v10"))
     return replace(base, **changes)
 
 

@@ -10,7 +10,7 @@ from netdoctor.checks.nccl_version import nccl_version
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.job import JobShape
-from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.libraries import FoundBy, Libraries
 from netdoctor.facts.library_search import JobPython
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma
@@ -23,7 +23,7 @@ LOST = Unavailable("not recorded")
 Changes = dict[type, object]
 SYSTEM = "/usr/lib/x86_64-linux-gnu/libnccl.so.2.21.5"
 ELSEWHERE = "/opt/nccl/libnccl.so.2"
-OLD = f.library(SYSTEM, (2, 21, 5), found_by=("loader cache",))
+OLD = f.library(SYSTEM, (2, 21, 5), found_by=(FoundBy.CACHE,))
 
 
 def judged(changes: Changes) -> dict[str, Finding]:
@@ -282,7 +282,7 @@ PLUGIN: dict[str, tuple[Changes, Status, str]] = {
     "no plugin, devices lost": ({Rdma: LOST}, Status.UNKNOWN, "whether one is needed"),
     # dlopen("libnccl-net.so") looks where the loader looks, and not into another package's folder.
     "one in site-packages, where the loader does not look": (
-        {Libraries: plugins(found_by=("site-packages",))},
+        {Libraries: plugins(found_by=(FoundBy.SITE_PACKAGES,))},
         Status.SKIP,
         "no network plugin",
     ),
