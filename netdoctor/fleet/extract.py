@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from netdoctor.compare.addresses import own
 from netdoctor.compare.traits import no_gpu, own_nics, traits
 from netdoctor.fleet.contradiction import MAX_LIST, contradiction
-from netdoctor.fleet.nodes import Item, NodeRun, Shape
+from netdoctor.fleet.nodes import Figure, Item, NodeRun, Shape
 from netdoctor.model import Health, Severity, Status, size_text
 from netdoctor.textsafe import as_line
 
@@ -117,26 +117,27 @@ class Extract:
                 )
         return self.shared(tuple(ids)), self.shared("".join(letters)), tuple(items), omitted
 
-    def _metrics(self, runs: list[Any], figures: list[Any]) -> dict[str, float]:
-        """Numbers that nodes are compared by, from runs that finished with right data: ``busbw_gb_s NCCL ×8 64 MiB``…"""
-        out: dict[str, float] = {}
+    def _metrics(self, runs: list[Any], figures: list[Any]) -> dict[Figure, float]:
+        """Numbers that nodes are compared by, from runs that finished with right data."""
+        out: dict[Figure, float] = {}
         for run, figure in zip(runs, figures, strict=False):
             if not isinstance(run, dict) or not isinstance(figure, dict):
                 continue
             if run.get("state") != "finished" or run.get("verified") is False:
                 continue
-            path = _text(run.get("path"))
-            what = f"{_text(run.get('backend'))} {_text(run.get('device'))} ×{_text(run.get('ranks'))}"
+            path, device = _text(run.get("path")), _text(run.get("device"))
+            cpu = device == "cpu"
+            what = f"{_text(run.get('backend'))} {device} ×{_text(run.get('ranks'))}"
             what += "" if path in ("", "default") else f" {path}"
             busbw, latency = _numbers(figure.get("busbw_gb_s")), _numbers(figure.get("latency_s"))
             if busbw:
-                out[self.shared(f"busbw|{what}, {size_text(max(busbw))}")] = busbw[max(busbw)]
+                out[self.shared(Figure("busbw", f"{what}, {size_text(max(busbw))}", cpu))] = busbw[max(busbw)]
             if latency:
-                out[self.shared(f"latency|{what}, {size_text(min(latency))}")] = latency[min(latency)]
+                out[self.shared(Figure("latency", f"{what}, {size_text(min(latency))}", cpu))] = latency[min(latency)]
             begins = [_dict(_dict(rank).get("phase_seconds")).get("init") for rank in _list(figure.get("ranks"))]
             init = [float(v) for v in begins if v is not None and _is_number(v)]
             if init:
-                out[self.shared(f"init|{what}")] = max(init)
+                out[self.shared(Figure("init", what, cpu))] = max(init)
         return out
 
 

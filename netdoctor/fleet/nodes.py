@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from netdoctor.model import Finding, Health, Severity, Status
 
@@ -73,6 +73,17 @@ class Shape:
     vantage: str  # "host", "pod", …: what is seen from a pod is not compared with what is seen from a host
 
 
+class Figure(NamedTuple):
+    """What was measured, and of which experiment."""
+
+    metric: str  # key into outliers.METRICS
+    what: str  # for people: "nccl cuda ×8, 64 MiB"
+    cpu: bool = False  # its ranks ran on CPUs
+
+    def __str__(self) -> str:
+        return f"{self.metric}|{self.what}"
+
+
 @dataclass(slots=True)
 class NodeRun:
     """One readable report.  Equal values are shared between nodes, so that 10,000 fit into memory."""
@@ -91,7 +102,7 @@ class NodeRun:
     shape: Shape
     traits: Mapping[str, str]
     env_read: bool
-    metrics: Mapping[str, float]
+    metrics: Mapping[Figure, float]
     ids: frozenset[str]  # of this very machine: GPU UUIDs, hardware GIDs
     addresses: tuple[tuple[str, str], ...]  # (address, interface) that should be this node's alone
     nccl_if: tuple[str, str, int | None, int | None] | None  # name, address, prefix, MTU

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.fleet.groups import Group
+from netdoctor.fleet.nodes import Figure
 from netdoctor.model import Severity
 
 SIGMAS: Final = 5.0  # of 30,000 values (10,000 nodes × 3 metrics) of a normal distribution 0.01 lie beyond
@@ -57,7 +58,8 @@ class Distribution:
 
     group: int
     metric: str  # key into METRICS
-    what: str  # "nccl cuda ×8, 64 MiB"
+    what: str  # for people: "nccl cuda ×8, 64 MiB"
+    cpu: bool
     values: list[tuple[float, str]]  # (value, node), ascending
     median: float
     mad: float
@@ -70,27 +72,26 @@ class Distribution:
     def severity(self) -> Severity:
         """Of its outliers.  Ranks on CPUs measure what else the CPUs have to do: one healthy, busy machine is fast and 20 times
         slower within a minute.  That is told, and blames nobody."""
-        return Severity.INFO if self.what.partition(" ×")[0].endswith(" cpu") else Severity.WARNING
+        return Severity.INFO if self.cpu else Severity.WARNING
 
 
 def distributions(groups: list[Group]) -> list[Distribution]:
     """Every figure of every group, with its outliers."""
     out = []
     for index, group in enumerate(groups):
-        have: dict[str, list[tuple[float, str]]] = defaultdict(list)
+        have: dict[Figure, list[tuple[float, str]]] = defaultdict(list)
         for node in group.members:
             if node.run is not None:
                 for key, value in node.run.metrics.items():
                     have[key].append((value, node.name))
         for key in sorted(have):
-            metric, _, what = key.partition("|")
             values = sorted(have[key])
-            out.append(_judge(index, metric, what, values, len(group.members) - len(values)))
+            out.append(_judge(index, key, values, len(group.members) - len(values)))
     return out
 
 
-def _judge(index: int, name: str, what: str, values: list[tuple[float, str]], missing: int) -> Distribution:
-    metric = METRICS[name]
+def _judge(index: int, figure: Figure, values: list[tuple[float, str]], missing: int) -> Distribution:
+    metric = METRICS[figure.metric]
     numbers = [v for v, _ in values]
     median = statistics.median(numbers)
     mad = statistics.median(sorted(abs(v - median) for v in numbers))
@@ -115,7 +116,7 @@ def _judge(index: int, name: str, what: str, values: list[tuple[float, str]], mi
         for value, node in slow
     ]
     found.sort(key=lambda o: (-o.sigmas, o.node))
-    return Distribution(index, name, what, values, median, mad, best, found, len(values) >= FEWEST, missing)
+    return Distribution(index, *figure, values, median, mad, best, found, len(values) >= FEWEST, missing)
 
 
 def _worse(metric: Metric, value: float, than: float) -> float:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from netdoctor.compare.traits import title as trait_title
 from netdoctor.fleet.drift import Drift
-from netdoctor.fleet.nodes import Node, NodeState, ProblemKind
+from netdoctor.fleet.nodes import Figure, Node, NodeState, ProblemKind
 from netdoctor.fleet.outliers import METRICS, Distribution
 from netdoctor.fleet.read import KINDS
 from netdoctor.fleet.report import Fleet
@@ -199,8 +199,7 @@ def _row(fleet: Fleet, number: int, node: Node, medians: dict[tuple[int, str], f
 def _speed(node: Node, medians: dict[tuple[int, str], float]) -> Markup:
     """The share of its kind's median, in the same colours as the checks."""
     if node.run is not None and node.group is not None:
-        for key, value in node.run.metrics.items():
-            metric, _, what = key.partition("|")
+        for (metric, what, _), value in node.run.metrics.items():
             if metric == "busbw" and medians.get((node.group, what)):
                 share = value / medians[node.group, what]
                 return el("td", f"{share:.0%}", css="f" if share < 0.85 else "u" if share < 0.9 else "p")
@@ -232,7 +231,7 @@ def _data(fleet: Fleet, ordered: list[Node]) -> dict[str, Any]:
     for row in fleet.drift:
         for name in row.blamed:
             differs[name].append(row.title)
-    medians = {(d.group, f"{d.metric}|{d.what}"): d.median for d in fleet.distributions}
+    medians = {(d.group, Figure(d.metric, d.what, d.cpu)): d.median for d in fleet.distributions}
     nodes = []
     for node in ordered:
         one: dict[str, Any] = {"name": node.name, "state": node.state, "group": node.group}
@@ -256,14 +255,13 @@ def _data(fleet: Fleet, ordered: list[Node]) -> dict[str, Any]:
     return {"groups": [g.name for g in fleet.groups], "orders": list(orders), "traits": traits, "nodes": nodes}
 
 
-def _own_figures(node: Node, medians: dict[tuple[int, str], float]) -> Iterator[list[str]]:
+def _own_figures(node: Node, medians: dict[tuple[int, Figure], float]) -> Iterator[list[str]]:
     assert node.run is not None
     for key, value in node.run.metrics.items():
-        name, _, what = key.partition("|")
-        metric = METRICS[name]
+        metric = METRICS[key.metric]
         median = medians.get((node.group, key)) if node.group is not None else None
         yield [
-            f"{metric.title} ({what})",
+            f"{metric.title} ({key.what})",
             f"{value * metric.scale:.3g} {metric.unit}",
             "" if median is None else f"{median * metric.scale:.3g} {metric.unit}",
         ]

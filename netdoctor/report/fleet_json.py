@@ -92,7 +92,7 @@ def _node(fleet: Fleet, node: Node) -> dict[str, Any]:
             "checks": {name: STATUS[letter] for name, letter in zip(run.checks, run.statuses, strict=True)},
             "excerpts": [_excerpt(item) for item in run.items] or None,
             "excerpts_left_out": run.omitted or None,
-            "metrics": {name: _round(value) for name, value in run.metrics.items()} or None,
+            "metrics": {str(figure): _round(value) for figure, value in run.metrics.items()} or None,
         }
     return {key: value for key, value in out.items() if value is not None}
 
