@@ -104,14 +104,17 @@ def _transport(
 
 def _judge(run: Run, there: Accelerator | Unavailable | None, sockets: bool) -> Finding:
     measured: dict[str, object] = {"seconds": round(run.seconds, 3), **({"reason": run.reason} if run.reason else {})}
+    if run.abandoned:
+        measured["left_behind"] = run.abandoned
     if run.state == State.FINISHED:
-        return _finished(run, there, sockets, measured)
-    if run.state in (State.FAILED, State.HUNG):
-        return _broken(run, {**measured, "errors": {r.rank: r.error for r in run.ranks if r.error}})
-    what = "did not start" if run.state == State.NOT_STARTED else "was not done in time"
-    how = _HOW[run.obstacle] if run.obstacle else AGAIN
-    found = unknown(f"the all-reduce {what}: {run.reason}", how=how, measured=measured, state=run.state)
-    return replace(found, notes=_python(run))
+        found = _finished(run, there, sockets, measured)
+    elif run.state in (State.FAILED, State.HUNG):
+        found = _broken(run, {**measured, "errors": {r.rank: r.error for r in run.ranks if r.error}})
+    else:
+        what = "did not start" if run.state == State.NOT_STARTED else "was not done in time"
+        how = _HOW[run.obstacle] if run.obstacle else AGAIN
+        found = unknown(f"the all-reduce {what}: {run.reason}", how=how, measured=measured, state=run.state)
+    return replace(found, notes=(*found.notes, *run.remarks))
 
 
 def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, measured: dict[str, object]) -> Finding:
@@ -137,7 +140,7 @@ def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, 
         )
     sums = f"{size_text(min(one.sizes))} to {size_text(max(one.sizes))}, every sum exact"
     between = one.path.way == Way.BETWEEN_NODES
-    notes = (*((run.reason,) if run.reason else ()), *_python(run))
+    notes = (run.reason,) if run.reason else ()
     if one.backend == "nccl":
         here = "on one GPU, as if on two hosts" if len(set(one.gpus)) == 1 else f"on {len(one.gpus)} GPUs"
         text = f"NCCL {run.nccl_version}, {one.ranks} ranks {'between nodes' if between else here}: {sums}"
@@ -173,11 +176,6 @@ def _broken(run: Run, measured: dict[str, object]) -> Finding:
     text = f"{named} failed in phase {phase}; the others are its victims"
     how = "the rank's own error, and its NCCL log"
     return fail(text, cause=cause_of(run) or "rank_died", how=how, phase=phase, **said)
-
-
-def _python(run: Run) -> tuple[str, ...]:
-    """Which Python was taken for the job's, where a command had a say in it."""
-    return (f"the job's Python: {run.interpreter}",) if run.interpreter else ()
 
 
 _HOW = {

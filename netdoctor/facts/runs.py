@@ -180,6 +180,13 @@ class Run:
     def finished(self) -> bool:
         return self.state == State.FINISHED
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What its report must say however it ended: which Python a command had us take, and what could not be ended."""
+        python = (f"the job's Python: {self.interpreter}",) if self.interpreter else ()
+        left = ("processes that hang in the kernel were left behind",) if self.abandoned else ()
+        return (*python, *left)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CommonRun(Run):

@@ -81,6 +81,14 @@ def test_the_report_says_which_python_was_tried(state: str) -> None:
     assert found.notes == (f"the job's Python: {python}",)
 
 
+@pytest.mark.parametrize("state", ["finished", "failed", "hung", "not started"])
+def test_processes_that_were_left_behind_are_told(state: str) -> None:
+    given = run(state=state, reason="", abandoned=(4711,))
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)}))
+    assert found.notes == ("processes that hang in the kernel were left behind",)
+    assert found.measured["left_behind"] == (4711,)
+
+
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
