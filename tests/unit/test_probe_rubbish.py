@@ -15,8 +15,8 @@ from netdoctor.host.live import LiveHost
 from netdoctor.model import KINDS, Unavailable
 from tests.support.machines.sysfs import Extra, dgx_h100, scratch
 from tests.unit.test_hardware_probes import DEV, VERBS
-from tests.unit.test_place_probes import place
 from tests.unit.test_probe_gpu_cpu import CUDA, CUDA_GPU, NVML, NVML_GPU
+from tests.unit.test_probe_vantage import place
 
 PROBES: dict[str, Callable[[Any], object]] = {
     module.__name__.rpartition(".")[2]: module.probe for module in (cpu, gpu, kernel, pci, rdma, vantage)
