@@ -5,7 +5,7 @@ Near is by SLIT distance, not by equality: on AMD with four nodes a socket the n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,7 +54,7 @@ class Here:
     every: tuple[Node, ...]
     vantage: Vantage
     run: Run | None  # one whose ranks had the mask that they inherit
-    binders: tuple[str, ...] | Unavailable
+    binders: Mapping[str, str] | Unavailable
     ignores_mask: bool  # NCCL_IGNORE_CPU_AFFINITY=1
 
     @property
@@ -120,7 +120,7 @@ def _of_gpu(gpu: hcas.GpuPlace, here: Here, hca: int | None) -> Finding:
     placed = replace(_placed(gpu, here, mask, f"rank {shown.rank}" if shown else "this process", hca), subject=gpu.label)
     if placed.status is Status.PASS and not shown:
         unread = "OpenMP's variables could not be read" if isinstance(here.binders, Unavailable) else "a launcher may bind"
-        what = ", ".join(here.binders or ()) or unread
+        what = ", ".join(f"{name}={value}" for name, value in (here.binders or {}).items()) or unread
         return unknown(f"{placed.message}; no run showed the mask of the ranks ({what})", subject=gpu.label)
     return placed
 
@@ -140,20 +140,19 @@ def _squeezed(rank: RankResult | None, mask: frozenset[int], here: Here) -> Find
             ),
             narrowed_by="mask",
         )
-    binders = here.binders or ()
-    named = next(iter(binders), "")
-    name = named.partition("=")[0]
+    binders = here.binders or {}
+    name = next(iter(binders), "")
     cure = None
-    if named and here.run is not None:
+    if name and here.run is not None:
         base = here.run.experiment
-        change = replace(base, env=(*base.env, *((b.partition("=")[0], None) for b in binders)), fresh_import=True)
+        change = replace(base, env=(*base.env, *((one, None) for one in binders)), fresh_import=True)
         cure = Cure(change, base, f"without {name}")
     mend = Fix("find what binds the process while torch is imported", ("env | grep -e OMP_ -e KMP_ -e GOMP_",))
     return fail(
-        f"importing torch bound the rank to CPU {cpu}{f': {named}' if named else ''}",
+        f"importing torch bound the rank to CPU {cpu}{f': {name}={binders[name]}' if name else ''}",
         expected="the mask that the launcher gave",
         why="NCCL's proxy threads inherit the mask and share one core with the main thread",
-        fix=fix_environment(here.vantage, name, unset=True) if named else mend,
+        fix=fix_environment(here.vantage, name, unset=True) if name else mend,
         cure=cure,
         narrowed_by=name or "not known",
     )

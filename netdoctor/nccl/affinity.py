@@ -38,12 +38,12 @@ def near_nodes(node: int, every: Iterable[Node]) -> frozenset[int] | Unavailable
     return frozenset(n for n, d in known.items() if d <= limit)
 
 
-def binders(environ: Environ) -> tuple[str, ...] | Unavailable:
-    """The variables that bind threads when OpenMP starts, ``NAME=value``."""
+def binders(environ: Environ) -> Mapping[str, str] | Unavailable:
+    """The variables that bind threads when OpenMP starts, with their values."""
     have = environ.variables
     if isinstance(have, Unavailable):
         return have
-    return tuple(f"{name}={have[name]}" for name in BINDERS if have.get(name, "").lower() not in _OFF)
+    return {name: have[name] for name in BINDERS if have.get(name, "").lower() not in _OFF}
 
 
 def node_of(gpu: hcas.GpuPlace) -> int | Unavailable:
