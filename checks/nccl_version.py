@@ -24,6 +24,7 @@ from netdoctor.api import (
     Torch,
     Unavailable,
     Vantage,
+    Version,
     check,
     fail,
     hcas,
@@ -38,7 +39,6 @@ from netdoctor.api import (
     version_text,
 )
 
-Version = tuple[int, int, int]
 LOADER_VARIABLES = "env | grep -e LD_LIBRARY_PATH -e LD_PRELOAD"
 
 

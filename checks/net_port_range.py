@@ -19,6 +19,7 @@ from netdoctor.api import (
     Severity,
     Unavailable,
     Vantage,
+    Version,
     check,
     fail,
     fix_sysctl,
@@ -177,7 +178,7 @@ def _connections(span: Range, environ: Environ) -> Iterator[Finding]:
     )
 
 
-def _services(net: Net, environ: Environ, version: tuple[int, int, int] | None) -> Services:
+def _services(net: Net, environ: Environ, version: Version | None) -> Services:
     """Ports that a service of the job binds by number; what could not be read counts as there."""
     found = {}
     # src/bootstrap.cc: nothing but 1, the default, is on

@@ -26,6 +26,7 @@ from netdoctor.api import (
     Severity,
     Unavailable,
     Vantage,
+    Version,
     check,
     fail,
     fix_environment,
@@ -127,7 +128,7 @@ def _nccl(
     settings: dict[str, str],
     nccl: NcclChoice,
     baseline: Baseline,
-    versions: tuple[ifname.Version, ...],
+    versions: tuple[Version, ...],
 ) -> Iterator[Finding]:
     """The interface of NCCL's bootstrap and of NET/IB's out-of-band traffic."""
     picks = [ifname.choose(seen.links, version, settings) for version in versions]
@@ -253,7 +254,7 @@ def _reach(seen: Seen, link: Link, name: str, ip: str, evidence: dict[str, Any])
     )
 
 
-def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why: str) -> Iterator[Finding]:
+def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -> Iterator[Finding]:
     """NET/Socket spreads its channels evenly over all interfaces that it takes."""
     picks = ifname.choose(seen.links, version, settings, "socket")
     if isinstance(picks, Unavailable) or len(picks) < 2:

@@ -25,6 +25,7 @@ from netdoctor.api import (
     Severity,
     Unavailable,
     Vantage,
+    Version,
     check,
     fail,
     fix_sysctl,
@@ -109,7 +110,7 @@ def _congestion(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
-def _links(net: Net, environ: Environ, version: ifname.Version) -> Iterator[Link | Finding]:
+def _links(net: Net, environ: Environ, version: Version) -> Iterator[Link | Finding]:
     """The interfaces that NET/Socket takes."""
     settings = {name: environ.get(name) for name in ifname.VARIABLES}
     lost = missing(net.links, *settings.values())
@@ -195,6 +196,5 @@ def _judge(on: Sockets, trip: RoundTrip, vantage: Vantage) -> Finding:
 
 def _fix(vantage: Vantage, window: tcp_window.Window, wanted: int) -> Fix | None:
     least = {"net.ipv4.tcp_rmem": "4096 131072", "net.ipv4.tcp_wmem": "4096 16384"}.get(window.setting)
-    if window.setting.startswith("NCCL_"):
-        return None
-    return fix_sysctl(vantage, window.setting, "1" if least is None else f"{least} {wanted}")
+    value = "1" if least is None else f"{least} {wanted}"
+    return None if window.setting.startswith("NCCL_") else fix_sysctl(vantage, window.setting, value)

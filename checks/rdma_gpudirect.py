@@ -30,6 +30,7 @@ from netdoctor.api import (
     Severity,
     Unavailable,
     Vantage,
+    Version,
     check,
     fail,
     fix_environment,
@@ -57,7 +58,7 @@ EFA_GPUS = ("A100", "H100", "H200", "B200", "B300", "GB200", "GB300")
 class Node:
     """What all pairs of a node share."""
 
-    version: tuple[int, int, int] | Unavailable
+    version: Version | Unavailable
     kernel: Kernel
     gpus: Gpus
     environ: Environ
@@ -82,7 +83,7 @@ class Pair:
     device: RdmaDevice
     node: Node
     proof: GdrProof
-    version: tuple[int, int, int]
+    version: Version
     kind: str  # their distance, "" not known
 
     @property

@@ -24,6 +24,7 @@ from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
 from netdoctor.facts.library_search import JobPython, Linkage, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.nccl_version import text as version_text
 from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
@@ -216,6 +217,7 @@ __all__ = [
     "Usable",
     "Uverbs",
     "Vantage",
+    "Version",
     "VisibleGpu",
     "Way",
     "accelerator",

@@ -12,7 +12,7 @@ from netdoctor.facts import library_search as find
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.library_search import JobPython, Linkage, Torch, prefix_of
 from netdoctor.facts.loader import Object, Rule, Search, Taken, default_dirs, expand, split_path, takes
-from netdoctor.facts.nccl_version import parse
+from netdoctor.facts.nccl_version import Version, parse
 from netdoctor.host.base import Host, mapping, question, read
 from netdoctor.model import Kind, Unavailable, kind_named
 
@@ -45,7 +45,7 @@ class NcclLibrary:
 
     path: str
     real_path: str
-    version: tuple[int, int, int] | Unavailable
+    version: Version | Unavailable
     found_by: tuple[FoundBy, ...]
 
 
@@ -78,7 +78,7 @@ class Libraries(Fact):
         """The libnccl of this path."""
         return next((one for one in self.nccl or () if path in (one.path, one.real_path)), None)
 
-    def nccl_version(self, path: str) -> tuple[int, int, int] | Unavailable:
+    def nccl_version(self, path: str) -> Version | Unavailable:
         """The version of the libnccl of this path."""
         found = self.at(path)
         return found.version if found else Unavailable(Kind.NOT_READ, "not among the libraries that were looked at")
@@ -260,9 +260,7 @@ def _static(host: Host, survey: _Survey, cuda: Object | None) -> Linkage | Unava
     return Linkage.STATIC if answer.get("text") else Linkage.NONE
 
 
-def _libraries(
-    host: Host, survey: _Survey, wheels: Mapping[str, tuple[int, int, int] | Unavailable]
-) -> tuple[NcclLibrary, ...]:
+def _libraries(host: Host, survey: _Survey, wheels: Mapping[str, Version | Unavailable]) -> tuple[NcclLibrary, ...]:
     by_real: dict[str, list[str]] = {}
     for path in survey.found_by:
         if find.LIBRARY.fullmatch(path.rpartition("/")[2]) and not _absent(survey.look(path)):
@@ -281,7 +279,7 @@ def _library(
     survey: _Survey,
     real: str,
     paths: list[str],
-    wheels: Mapping[str, tuple[int, int, int] | Unavailable],
+    wheels: Mapping[str, Version | Unavailable],
 ) -> NcclLibrary:
     path = min(paths, key=lambda p: (not p.endswith(SONAME), p))
     found_by = tuple(dict.fromkeys(why for p in paths for why in survey.found_by[p]))
@@ -290,9 +288,7 @@ def _library(
     return NcclLibrary(path, real, version, found_by)
 
 
-def _version(
-    host: Host, real: str, paths: list[str], wheels: Mapping[str, tuple[int, int, int] | Unavailable]
-) -> tuple[int, int, int] | Unavailable:
+def _version(host: Host, real: str, paths: list[str], wheels: Mapping[str, Version | Unavailable]) -> Version | Unavailable:
     """What the library answers; where it does not, what its wheel or the text in its file says."""
     answer = mapping(host, question("nccl", path=real))
     said = (answer or {}).get("version")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from netdoctor.facts.nccl_version import Version
 from netdoctor.host.base import Host, link, names, read
 from netdoctor.model import Kind, Unavailable
 
@@ -45,7 +46,7 @@ class Torch:
     cuda: str | None | Unavailable  # "12.8"; None: a CPU build
     nccl_linkage: Linkage | Unavailable
     nccl_path: str | None | Unavailable  # the libnccl that its loader rules take, links resolved
-    nccl_compiled: tuple[int, int, int] | None | Unavailable  # what it was compiled against, where it says so
+    nccl_compiled: Version | None | Unavailable  # what it was compiled against, where it says so
     nccl_why: str = ""  # by which rule of the loader: "DT_RPATH of …/libtorch_cuda.so" "LD_PRELOAD" "loader cache" …
 
 
@@ -270,9 +271,9 @@ def read_torch(host: Host, packages: tuple[str, ...], unread: Unavailable | None
     return Unavailable(Kind.ABSENT, "no torch in " + (", ".join(packages) or "any directory"))
 
 
-def wheels(host: Host, packages: tuple[str, ...]) -> dict[str, tuple[int, int, int] | Unavailable]:
+def wheels(host: Host, packages: tuple[str, ...]) -> dict[str, Version | Unavailable]:
     """Site directory → version of the nvidia-nccl wheel there.  Two wheels (cu12, cu13) share one file: nobody knows whose."""
-    out: dict[str, tuple[int, int, int] | Unavailable] = {}
+    out: dict[str, Version | Unavailable] = {}
     for directory in packages:
         listing = names(host, directory)
         for name in listing or ():
@@ -283,7 +284,7 @@ def wheels(host: Host, packages: tuple[str, ...]) -> dict[str, tuple[int, int, i
     return out
 
 
-def compiled_pin(host: Host, torch: Torch) -> tuple[int, int, int] | None | Unavailable:
+def compiled_pin(host: Host, torch: Torch) -> Version | None | Unavailable:
     """The nvidia-nccl version that torch's wheel requires: the one that it was built against.  None: it names none."""
     directory = torch.path.rpartition("/")[0]
     if isinstance(torch.version, Unavailable):

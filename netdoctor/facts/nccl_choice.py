@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from netdoctor.facts.base import Fact
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.library_search import Linkage
+from netdoctor.facts.nccl_version import Version
 from netdoctor.host.base import Host, mapping, question
 from netdoctor.model import Kind, Unavailable
 
@@ -16,7 +17,7 @@ class NcclChoice(Fact):
     """What one libnccl answered."""
 
     library: str | Unavailable
-    version: tuple[int, int, int] | Unavailable
+    version: Version | Unavailable
     interface: str | None | Unavailable  # None: it found none ("no socket interface found")
     address: str | None | Unavailable
     code: int | Unavailable  # ncclResult_t of ncclGetUniqueId

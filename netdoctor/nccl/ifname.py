@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.library_search import Linkage
 from netdoctor.facts.nccl_choice import NcclChoice
+from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.net import Link
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.selector import Selector, parse
@@ -24,8 +25,6 @@ SUBNET_INVERTED: Final = ((2, 29, 2), (2, 29, 7))
 # Both ways to choose, for where the version is not known.
 EITHER: Final = ((2, 27, 7), (2, 28, 9))
 VARIABLES: Final = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID")
-
-Version = tuple[int, int, int]
 
 
 class Pick(NamedTuple):

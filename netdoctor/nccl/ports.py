@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-Version = tuple[int, int, int]
+from netdoctor.facts.nccl_version import Version
 
 RAS_FROM: Final = (2, 24, 3)  # src/ras: one listener a process
 RING_FROM: Final = (2, 23, 4)  # src/bootstrap.cc: listeners of ring and peer-to-peer are two since, one before

@@ -13,12 +13,11 @@ from typing import Final
 
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.net import Link
 from netdoctor.model import Kind, Unavailable, missing
 from netdoctor.nccl.integers import integer
 from netdoctor.nccl.ports import sockets_per_connection
-
-Version = tuple[int, int, int]
 
 CHANNELS: Final = 2  # at least: rings across nodes are doubled (NCCL src/graph/connect.cc ncclTopoPostset)
 EXPLICIT_FROM: Final = (2, 27, 3)
