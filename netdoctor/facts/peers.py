@@ -31,9 +31,7 @@ class Peer:
     local: bool | Unavailable = Unavailable(Kind.NOT_READ)  # one of its addresses is this node's
     port: int | None = None
     variable: str = "MASTER_ADDR"  # of node 0: which one names it
-    via: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # by address: interfaces with one longer than the default
+    via: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by address: interfaces with one longer than the default
 
     @property
     def routed(self) -> bool | Unavailable:
