@@ -181,8 +181,6 @@ class Session:
         reason = self._lock.take(sooner(deadline, time.monotonic() + 3600))
         if reason is not None:
             return verdict.not_started(experiment, reason, torch=facts, **more)
-        if self._lock.note:
-            more = {**more, "notes": (*self.notes, self._lock.note)}
         try:
             return self._conduct(worker, experiment, facts, deadline, more)
         finally:

@@ -182,10 +182,10 @@ class Run:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What its report must say however it ended: which Python a command had us take, and what could not be ended."""
+        """What its report must say however it ended: as which user, which Python a command had us take, what was left behind."""
         python = (f"the job's Python: {self.interpreter}",) if self.interpreter else ()
         left = ("processes that hang in the kernel were left behind",) if self.abandoned else ()
-        return (*python, *left)
+        return (*self.notes, *python, *left)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from netdoctor import policy
 from netdoctor.causes.results import own_result
 from netdoctor.compare.majority import Fault
 from netdoctor.compare.traits import ABSENT
+from netdoctor.facts.vantage import Place
 from netdoctor.fleet import own
 from netdoctor.fleet.drift import Drift, drift
 from netdoctor.fleet.groups import Group, group
@@ -140,7 +141,7 @@ def _one_machine(live: list[Node]) -> None:
     by_cards: dict[frozenset[str], list[Node]] = defaultdict(list)
     for node in live:
         run = node.run
-        if run is not None and run.ids and run.shape.vantage.startswith("host") and node.expected is not False:
+        if run is not None and run.ids and run.shape.vantage == Place.HOST and node.expected is not False:
             by_cards[run.ids].append(node)
     for same in by_cards.values():
         for node in same if len({n.run.host.casefold() for n in same if n.run}) > 1 else ():

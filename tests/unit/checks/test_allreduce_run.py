@@ -76,9 +76,9 @@ def test_two_nodes_on_one_machine_are_told_to_part() -> None:
 @pytest.mark.parametrize("state", ["finished", "not started"])
 def test_the_report_says_which_python_was_tried(state: str) -> None:
     python = "/usr/bin/python3 (python3 on PATH; the command does not tell)"
-    given = run(state=state, reason="", notes=("no lock", "the job's Python: is a word"), interpreter=python)
+    given = run(state=state, reason="", notes=("as user ada",), interpreter=python)
     found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)}))
-    assert found.notes == (f"the job's Python: {python}",)
+    assert found.notes == ("as user ada", f"the job's Python: {python}")
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "hung", "not started"])
