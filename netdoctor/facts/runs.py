@@ -182,7 +182,7 @@ class Run:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What its report must say however it ended: as which user, which Python a command had us take, what was left behind."""
+        """What its report must say however it ended: as which user, by which Python, and what was left behind."""
         python = (f"the job's Python: {self.interpreter}",) if self.interpreter else ()
         left = ("processes that hang in the kernel were left behind",) if self.abandoned else ()
         return (*self.notes, *python, *left)
