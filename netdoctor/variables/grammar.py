@@ -200,6 +200,10 @@ def beyond(selector: Selector, there: Collection[str]) -> list[str]:
     )
 
 
+def _one_of(names: Collection[str]) -> str:
+    return "one of: " + ", ".join(sorted(set(names)))
+
+
 def _ifname(value: str, context: Context) -> list[Issue]:
     issues = list_issues(value, "[^][=]name[,name…]")
     selector = parse(value)
@@ -215,7 +219,7 @@ def _ifname(value: str, context: Context) -> list[Issue]:
     if context.links is not None:
         if not any(selector.takes(link) for link in context.links):
             message = "no interface of this node with an address matches: NCCL stops with 'no socket interface found'"
-            return critical("no-match", message, "socket_ifname", "one of: " + ", ".join(sorted(context.links)))
+            return critical("no-match", message, "socket_ifname", _one_of(context.links))
         if extra := beyond(selector, context.links):
             message = f"names are prefixes: it also takes {', '.join(extra)}"
             if all(re.split(r"[.:@]", name)[0] in wants for name in extra):  # VLANs and labels of what was meant
@@ -266,7 +270,7 @@ def _hca(value: str, context: Context) -> list[Issue]:
     if context.hcas:
         if not any(selector.takes(hca) for hca in context.hcas):
             message = "no RDMA device of this node matches: NCCL silently takes TCP sockets"
-            return critical("no-match", message, "transport_fallback_tcp", "of: " + ", ".join(sorted(context.hcas)))
+            return critical("no-match", message, "transport_fallback_tcp", _one_of(context.hcas))
         if extra := beyond(selector, context.hcas):
             return warning("prefix", f"names are prefixes: it also takes {', '.join(extra)}", expected=f"={value}")
         return []
@@ -293,7 +297,7 @@ def _gloo_ifname(value: str, context: Context) -> list[Issue]:
     missing = [name for name in names if context.links is not None and name and name not in context.links]
     if missing:
         message = f"no interface {missing[0]} with an address on this node; Gloo takes exact names and stops"
-        return critical("no-match", message, "socket_ifname", "of: " + ", ".join(sorted(context.links or ())))
+        return critical("no-match", message, "socket_ifname", _one_of(context.links or ()))
     return _of_one_node(names, context, context.values.get("NCCL_SOCKET_IFNAME", ""))
 
 

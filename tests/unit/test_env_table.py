@@ -71,6 +71,14 @@ def test_socket_product(threads: str, each: str, expected: tuple[str, str]) -> N
     assert found["NCCL_NSOCKS_PERTHREAD"] == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [("NCCL_SOCKET_IFNAME", "links"), ("GLOO_SOCKET_IFNAME", "links"), ("NCCL_IB_HCA", "hcas")]
+)
+def test_what_there_is_to_choose_from_is_told_once(name: str, kind: str) -> None:
+    (found,) = verdict(name, "nope9", NEW, **{kind: ["f1", "f0", "f0"]})
+    assert found.expected == "one of: f0, f1"
+
+
 HCAS = [f"mlx5_{i}" for i in range(12)]
 
 
