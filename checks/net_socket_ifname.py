@@ -281,10 +281,11 @@ def _sockets(seen: Seen, settings: dict[str, str], version: ifname.Version, why:
         )
     elif scoped := [pick.interface for pick in picks if interfaces.is_link_local6(pick.address)]:
         others = ",".join(link.name for link in outer if link.name not in scoped)
+        mend = f"NCCL_SOCKET_IFNAME=={others} leaves it out" if others else "NCCL_SOCKET_FAMILY=AF_INET, or give them addresses"
         yield unknown(
             f"NET/Socket also takes {', '.join(scoped)} by link-local addresses: which reach only an interface of like number",
             subject="NET/Socket",
-            how=f"NCCL_SOCKET_IFNAME=={others} leaves it out" if others else "NCCL_SOCKET_FAMILY=AF_INET, or give them addresses",
+            how=mend,
             **evidence,
         )
     elif len(speeds) < len(outer):

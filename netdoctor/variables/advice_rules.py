@@ -39,6 +39,11 @@ _PINS = frozenset(
         *("NCCL_P2P_NET_CHUNKSIZE", "NCCL_P2P_PCI_CHUNKSIZE", "NCCL_P2P_NVL_CHUNKSIZE"),
     )
 )
+# Fails that depend on whether the job is one for which it was set.
+SWITCHES: Final = frozenset(
+    {"p2p-off", "shm-off", "ib-off", "gdr-off", "checks", "debug-trace", "debug-detail", "hang"}
+    | {"loopback", "bridge", "readmits-lo"}
+)
 _OFF = {
     "NCCL_NVLS_ENABLE": "NVLink SHARP is off; where it was failing, the cause (Fabric Manager, reset GPUs) is still there",
     "NCCL_DMABUF_ENABLE": "GPUDirect RDMA over DMA-BUF is off: nvidia_peermem must be loaded instead",
