@@ -75,6 +75,7 @@ def judge_file(path: str, text: str, known: Known) -> list[Finding]:
 
     parsed = _without_secrets(envfiles.parse(path, text))
     settings = [Setting(one.name, one.value, one.source) for one in parsed.assignments if one.value is not None]
+    known = known if known.nodes else replace(known, nodes=parsed.nodes)
     if parsed.kind == "conf":
         findings = environ.judge_conf(settings, {})
         findings += environ.judge([s for s in settings if s.name == s.name.strip()], known)
@@ -82,6 +83,8 @@ def judge_file(path: str, text: str, known: Known) -> list[Finding]:
         findings = environ.judge(settings, known) + _repeats(parsed)
         branches = {(one.name, str(one.source)) for one in parsed.assignments if one.conditional}
         findings = [_chosen(f) if (f.subject, f.evidence["source"]) in branches else f for f in findings]
+    if parsed.loopback is not None and (known.nodes or 1) > 1:
+        findings.append(environ.meeting_at_loopback(parsed.loopback, known.nodes or 1))
     return findings + _written(parsed) + _unknown(parsed)
 
 

@@ -138,6 +138,10 @@ def _commid(value: str, context: Context) -> list[Issue]:
     port = match.group(2) or ""
     if not port.isdecimal() or not 0 < decimal(port) < 65536:
         return critical("no-port", "no port that NCCL could use, and it does not say so: ranks do not meet", expected=expected)
+    host = match.group(1).strip("[]")
+    if (context.nodes or 1) > 1 and (host in ("localhost", "::1") or host.startswith("127.")):
+        message = f"every node's own loopback: {context.nodes} nodes do not meet over it"
+        return critical("loopback", message, "socket_ifname", "an address of rank 0's node that the others reach")
     if (2, 29, 2) <= context.version <= (2, 29, 7) and not value.startswith("["):
         message = (
             "NCCL 2.29.2 to 2.29.7 takes an interface outside the subnet of this address (matchSubnet is inverted for IPv4)"

@@ -108,11 +108,40 @@ def test_several_files_and_stdin(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("a.env", "\ufeffNCCL_DEBUG=WARN\n", 0),
         ("a.env", 'NCCL_DEBUG="${LEVEL}"\n', 4),
         ("job.sh", "export NCCL_SOCKET_IFNAME=lo\n", 3),
+        ("a.service", "[Service]\nEnvironment=NCCL_SOCKET_IFNAME=$IFACE\n", 3),
+        ("a.service", "[Service]\nEnvironment=NCCL_IB_HCA = mlx5_0\n", 3),
+        ("job.sh", "export MASTER_ADDR=localhost\nsrun python x\n", 3),
+        ("job.sh", "export MASTER_ADDR=localhost\nsrun torchrun --rdzv-endpoint=n0:1 x\n", 0),
     ],
 )
 def test_files_of_several_kinds(name: str, text: str, code: int, tmp_path: Path) -> None:
     config = wrote(tmp_path, "job: {nodes: 8}\n", "netdoctor.yaml")
     assert run([wrote(tmp_path, text, name)], "2.27.5", config=config) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("#SBATCH --nodes=4\nexport NCCL_SOCKET_IFNAME=lo\nsrun a\n", 3),
+        ("#SBATCH -N 4\nexport NCCL_SOCKET_IFNAME=lo\nsrun a\n", 3),
+        ("#PBS -l select=4:ncpus=8\nexport NCCL_SOCKET_IFNAME=lo\nmpiexec a\n", 3),
+        ("export NCCL_SOCKET_IFNAME=lo\ntorchrun --nnodes=2 a\n", 3),
+        ("#SBATCH -N 4\nexport NCCL_SOCKET_IFNAME=lo\ntorchrun --nnodes=1 a\n", 0),
+        ("#SBATCH -N 1\nexport NCCL_SOCKET_IFNAME=lo\nsrun a\n", 0),
+        ("#SBATCH -N 4\nexport NCCL_COMM_ID=127.0.0.1:6000\nsrun a\n", 3),
+        ("#SBATCH -N 4\nexport MASTER_ADDR=localhost\nsrun python a\n", 3),
+        ("#SBATCH -N 4\nexport MASTER_ADDR=localhost\nexport MASTER_ADDR=n0\nsrun python a\n", 0),
+        ("#SBATCH -N 4\nsrun torchrun --nnodes 4 --rdzv_endpoint=127.0.0.1:29500 a\n", 3),
+        ("#SBATCH -N 4\nsrun torchrun --nnodes 4 --rdzv_endpoint=$HEAD:29500 a\n", 0),
+        ("f() { export NCCL_P2P_DISABLE=1; }\nsrun a\n", 0),
+        ("if [ $X = 1 ]; then\nexport NCCL_P2P_DISABLE=1\nfi\nsrun a\n", 4),
+        ("if [ $X = 1 ]; then\nexport NCCL_P2P_DISABLE=true\nfi\nsrun a\n", 3),
+        ("export NCCL_DEBUG=INFO\nexport NCCL_DEBUG=WARN\nsrun a\n", 0),
+        ("export NCCL_DEBUG=WARN\nsudo torchrun a\n", 4),
+    ],
+)
+def test_what_a_script_says_about_its_job(text: str, code: int, tmp_path: Path) -> None:
+    assert run([wrote(tmp_path, text)], "2.27.5") == code
 
 
 def test_nothing_of_a_file_runs(tmp_path: Path) -> None:

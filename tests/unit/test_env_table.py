@@ -170,6 +170,12 @@ def test_devices_that_could_not_be_read_are_not_matched(name: str, value: str, k
     assert verdict(name, value, NEW, **known)[0].status.value == expected
 
 
+@pytest.mark.parametrize(("nodes", "severity"), [(None, None), (1, None), (2, Severity.CRITICAL)])
+@pytest.mark.parametrize("value", ["127.0.0.1:6000", "localhost:6000", "[::1]:6000"])
+def test_the_root_at_the_loopback_serves_one_node(value: str, nodes: int | None, severity: Severity | None) -> None:
+    assert verdict("NCCL_COMM_ID", value, NEW, nodes=nodes)[0].severity is severity
+
+
 def test_lo_is_critical_only_where_several_nodes_are_known() -> None:
     assert verdict("NCCL_SOCKET_IFNAME", "^docker", NEW)[0].severity is Severity.WARNING
     assert verdict("NCCL_SOCKET_IFNAME", "^docker", NEW, nodes=2)[0].severity is Severity.CRITICAL
