@@ -83,7 +83,7 @@ def socket_ifname(
     perhaps = (one and one.local for one in net.perhaps_others)
     lost = None if several or job.alone else missing(job.unsaid(environ), *perhaps)
     seen = Seen(net, net.links, vantage, several, lost, job.alone, names)
-    yield from _master(seen)
+    yield from _master(seen, environ)
     variables = {name: environ.get(name) for name in ifname.VARIABLES}
     if (lost := missing(*variables.values())) is not None:
         yield unknown(f"the job's NCCL variables could not be read: {lost}", subject="NCCL")
@@ -99,7 +99,17 @@ def socket_ifname(
         yield from _gloo(seen, environ.get("GLOO_SOCKET_IFNAME"))
 
 
-def _master(seen: Seen) -> Iterator[Finding]:
+def _first_node(environ: Environ) -> bool | None:
+    """Whether rank 0 is on this node, as its launcher counts."""
+    launcher = environ.launcher
+    if isinstance(launcher, Unavailable):
+        return None
+    if launcher.node_rank is not None:
+        return launcher.node_rank == 0
+    return launcher.rank == launcher.local_rank if None not in (launcher.rank, launcher.local_rank) else None
+
+
+def _master(seen: Seen, environ: Environ) -> Iterator[Finding]:
     """Only what is wrong or open: a MASTER_ADDR that is reached is part of the finding about NCCL."""
     master = seen.net.master
     if master is None:
@@ -109,7 +119,10 @@ def _master(seen: Seen) -> Iterator[Finding]:
     elif isinstance(master.addresses, Unavailable):
         text = f"{master.variable}={master.name} does not resolve here (yet): {master.addresses}"
         yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}")
-    elif seen.several and interfaces.is_loopback(master.name):
+    elif seen.several and (
+        interfaces.is_loopback(master.name)
+        or (_first_node(environ) is False and all(map(interfaces.is_loopback, master.addresses)))
+    ):
         yield fail(
             f"{master.variable}={master.name} is every node's own loopback: no other node reaches rank 0",
             subject="MASTER_ADDR",
@@ -281,10 +294,12 @@ def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -
             **evidence,
         )
     elif scoped := [pick.interface for pick in picks if interfaces.is_link_local6(pick.address)]:
+        others = ",".join(link.name for link in outer if link.name not in scoped)
+        mend = f"NCCL_SOCKET_IFNAME=={others} leaves it out" if others else "NCCL_SOCKET_FAMILY=AF_INET, or give them addresses"
         yield unknown(
             f"NET/Socket also takes {', '.join(scoped)} by link-local addresses: which reach only an interface of like number",
             subject="NET/Socket",
-            how=f"NCCL_SOCKET_IFNAME=={','.join(link.name for link in outer if link.name not in scoped)} leaves it out",
+            how=mend,
             **evidence,
         )
     elif len(speeds) < len(outer):

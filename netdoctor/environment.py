@@ -171,6 +171,7 @@ _LAUNCHERS: Final = (
     *_rows("skypilot", Role.NODES, "SKYPILOT_NUM_NODES"),
     *_rows("skypilot", Role.NODE_RANK, "SKYPILOT_NODE_RANK"),
     *_rows("sagemaker", Role.NODELIST, "SM_HOSTS"),
+    *_rows("azureml", Role.NODES, "AZUREML_NODE_COUNT"),
     # Operators of Kubernetes say which pod of how many this is.
     *_rows("leaderworkerset", Role.NODES, "LWS_GROUP_SIZE"),
     *_rows("leaderworkerset", Role.NODE_RANK, "LWS_WORKER_INDEX"),

@@ -13,6 +13,7 @@ from netdoctor.model import Command, Finding, Report, Severity, Status
 
 if TYPE_CHECKING:
     from netdoctor.config.load import Config
+    from netdoctor.facts.environ import Origin
     from netdoctor.facts.nccl_version import Version
     from netdoctor.policy import Decide
     from netdoctor.variables.files import Parsed
@@ -74,12 +75,27 @@ def judge_file(path: str, text: str, known: Known) -> list[Finding]:
 
     parsed = _without_secrets(envfiles.parse(path, text))
     settings = [Setting(one.name, one.value, one.source) for one in parsed.assignments if one.value is not None]
+    known = known if known.nodes else replace(known, nodes=parsed.nodes)
     if parsed.kind == "conf":
         findings = environ.judge_conf(settings, {})
         findings += environ.judge([s for s in settings if s.name == s.name.strip()], known)
     else:
         findings = environ.judge(settings, known) + _repeats(parsed)
+        branches = {(one.name, str(one.source)) for one in parsed.assignments if one.conditional}
+        findings = [_chosen(f) if (f.subject, f.evidence["source"]) in branches else f for f in findings]
+    if parsed.loopback is not None and (known.nodes or 1) > 1:
+        findings.append(environ.meeting_at_loopback(parsed.loopback, known.nodes or 1))
     return findings + _written(parsed) + _unknown(parsed)
+
+
+def _chosen(finding: Finding) -> Finding:
+    """A switch of a branch is not one that was left on; what is wrong whenever it is taken stays wrong."""
+    from netdoctor.variables.advice_rules import SWITCHES
+
+    if finding.status is not Status.FAIL or finding.evidence["rule"] not in SWITCHES:
+        return finding
+    how = "run netdoctor env inside the job: there it is set, or is not"
+    return replace(finding, status=Status.UNKNOWN, message=f"{finding.message}, where its branch is taken", how=how, fix=None)
 
 
 def _without_secrets(parsed: Parsed) -> Parsed:
@@ -115,6 +131,8 @@ def _written(parsed: Parsed) -> list[Finding]:
         name, rule, sentence = written.name, written.problem.rule, written.problem.text
         if rule is WritingRule.CONF_LINE:
             found += judge_line(name, written.source)
+        elif rule is WritingRule.PERHAPS_NOT_HANDED_ON:
+            found.append(_not_told(name, name, written.source, sentence, rule.value))
         elif rule.may_arrive:
             evidence = {
                 "variable": name,
@@ -132,24 +150,23 @@ def _written(parsed: Parsed) -> list[Finding]:
 
 
 def _unknown(parsed: Parsed) -> list[Finding]:
-    from netdoctor.variables.assignments import WritingRule
-
     lost = [
         (one.name, one.name, one.source, one.why)
         for one in parsed.assignments
-        if one.value is None and not (one.problem and one.problem.rule is WritingRule.CONF_LINE)
+        if one.value is None and (one.problem is None or one.problem.rule.may_arrive)
     ]
     lost += [("", str(one.source), one.source, one.why) for one in parsed.unread]
-    return [
-        Finding(
-            Status.UNKNOWN,
-            f"{subject}: {why}",
-            subject,
-            evidence={"variable": name or None, "value": None, "source": str(source), "rule": "not-evaluated", "row": None},
-            how="run netdoctor env inside the job: there the values are what they are",
-        )
-        for name, subject, source, why in lost
-    ]
+    return [_not_told(*one) for one in lost]
+
+
+def _not_told(name: str, subject: str, source: Origin, why: str, rule: str = "not-evaluated") -> Finding:
+    return Finding(
+        Status.UNKNOWN,
+        f"{subject}: {why}",
+        subject,
+        evidence={"variable": name or None, "value": None, "source": str(source), "rule": rule, "row": None},
+        how="run netdoctor env inside the job: there the values are what they are",
+    )
 
 
 def judge_here(config: Config, version: Version | None) -> tuple[list[Finding], Version | None]:

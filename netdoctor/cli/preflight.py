@@ -42,6 +42,8 @@ def _look(options: Options, **of_the_job: str) -> tuple[Config, live.Outcome]:
     config = replace(setup.configuration(options), **of_the_job)  # type: ignore[arg-type]
     if options.host_root is not None and not os.path.isdir(options.host_root):
         raise setup.UsageError(f"--host-root: {options.host_root}: no such directory")
+    if options.host_root is not None and config.lock:
+        raise setup.UsageError(f"--host-root: {options.host_root}: the site's configuration is locked: it is for this machine")
     setup.become(config)
     host = live.look(config, options.host_root, everything=not options.ids)
     try:

@@ -106,11 +106,9 @@ def load_checks(
     chosen = tuple(s for s in loaded.specs if s.id in only)
     if not config.lock:
         return chosen, tuple(r for r in results if r.id in only)
-    if config.profile == "strict":  # it requires what there is a result of
-        words = "not judged: --only leaves it out, and the site's configuration is locked"
-        left_out = (s for s in every if s.id not in only)
-        results += tuple(result(s.id, s.title, s.cause, [Finding(Status.UNKNOWN, words)]) for s in left_out)
-    return chosen, results
+    left_out = (s for s in every if s.id not in only)
+    unjudged = [Finding(Status.UNKNOWN, "not judged: --only leaves it out, and the site's configuration is locked")]
+    return chosen, (*results, *(result(s.id, s.title, s.cause, unjudged) for s in left_out))
 
 
 def decider(
@@ -120,7 +118,7 @@ def decider(
     must: tuple[str, ...] = (),
     command: Command = Command.PREFLIGHT,
 ) -> Decide:
-    """The policy as the engine calls it.  Where the site locked its configuration, --only does not lower what is required.
+    """The policy as the engine calls it.  Where the site locked its configuration, a run with --only is not whole.
 
     `must` are checks that have to be able to tell, whatever the profile.
     """
@@ -130,6 +128,7 @@ def decider(
     selected = only if only and not config.lock else None
 
     def decide(checks: tuple[CheckResult, ...], facts: Mapping[str, Any]) -> Any:
+        left_out = bool(only and config.lock and {check.id for check in checks} - set(only))
         return policy.decide(
             checks,
             config.profile,
@@ -139,7 +138,7 @@ def decider(
             disabled=config.disabled,
             seen=seen(facts),
             selected=selected,
-            partial=partial,
+            partial=partial or ("--only leaves checks out, and the site's configuration is locked" if left_out else None),
             must=must,
         )
 

@@ -173,8 +173,18 @@ def _larger(site: Any, given: Any) -> Any:
     return given if site is None else max(site, given)
 
 
+def _from(least: float) -> Callable[[Any, Any], Any]:
+    """The larger; where the site said nothing, `least` is the first that asks for more than nothing said does."""
+    return lambda site, given: max(site, given) if site is not None else given if given >= least else None
+
+
 def _kept(site: Any, given: Any) -> Any:
     return given if site is None else site
+
+
+def _carrier(site: str | None, given: str) -> str | None:
+    """That sockets carry the data excuses what is missing."""
+    return None if site is None and NETWORKS[given] == "Socket" else _kept(site, given)
 
 
 def _only_site(site: Any, _given: Any) -> Any:
@@ -186,33 +196,35 @@ def _common(site: Iterable[Any] | None, given: Iterable[Any]) -> tuple[Any, ...]
     return tuple(item for item in site or () if item in given)
 
 
-def _union(site: tuple[str, ...] | None, given: tuple[str, ...]) -> tuple[str, ...]:
-    return (*(site or ()), *(item for item in given if item not in (site or ())))
+def _more(site: tuple[str, ...] | None, given: tuple[str, ...]) -> tuple[str, ...] | None:
+    return None if site is None else (*site, *(item for item in given if item not in site))
 
 
 def _by(order: tuple[str, ...], default: str) -> Callable[[Any, Any], Any]:
     return lambda site, given: strictest(order, site or default, given)
 
 
-def _floors(site: dict[int, float] | None, given: dict[int, float]) -> dict[int, float]:
-    mine = site or {}
-    return {key: max(mine.get(key, 0.0), given.get(key, 0.0)) for key in (*mine, *(k for k in given if k not in mine))}
+def _floors(site: dict[int, float] | None, given: dict[int, float]) -> dict[int, float] | None:
+    """The floor of the largest size counts: that of a larger one is no lower than what the site says of a smaller one."""
+    site = site or {}
+    sizes = [size for size in {**site, **given} if any(size >= one for one in site)]
+    return {size: max(given.get(size, 0.0), *(site[one] for one in site if one <= size)) for size in sizes} or None
 
 
 KEYS: Final[dict[str, Key]] = {
-    "job.nodes": Key("int", _integer(1), _larger),
-    "job.ranks_per_node": Key("int", _integer(1), _larger),
+    "job.nodes": Key("int", _integer(1), _from(2)),  # one node excuses what only several need
+    "job.ranks_per_node": Key("int", _integer(1), _from(math.inf)),  # else the launcher's word, or the GPUs that are seen
     "job.communicators": Key("int", _integer(1), _larger),
-    "job.gloo_groups": Key("int", _integer(0), _larger),
+    "job.gloo_groups": Key("int", _integer(0), _from(1)),
     "job.all_to_all": Key("bool", _flag, _larger),
-    "expected.gpus": Key("int", _integer(0), _larger),
-    "expected.hcas": Key("int", _integer(0), _larger),
+    "expected.gpus": Key("int", _integer(0), _from(1)),
+    "expected.hcas": Key("int", _integer(0), _from(1)),
     "expected.hca_rate_gbps": Key("float", _number, _larger),
-    "expected.transport": Key("text", _network, _kept),
+    "expected.transport": Key("text", _network, _carrier),
     "expected.busbw_floor": Key("floor", _floor, _floors),
     "expected.rails_routed": Key("bool", _flag, _larger),
-    "expected.peers": Key("texts", _texts, _union),
-    "expected.rtt_ms": Key("float", _number, _larger),
+    "expected.peers": Key("texts", _texts, _more),  # a near one's round trip would count in the place of `rtt_ms`
+    "expected.rtt_ms": Key("float", _number, _from(math.inf)),  # one of nearly 0 passes where none is known
     "profile": Key("text", _choice(PROFILE_ORDER), _by(PROFILE_ORDER, "default"), "default"),
     "fail_on": Key("text", _choice(FAIL_ON_ORDER[::-1]), _by(FAIL_ON_ORDER, "critical"), "critical"),
     "disabled": Key("texts", _texts, _common),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from netdoctor.environment import of_job
@@ -62,6 +62,7 @@ class Environ(Fact):
     nccl: Mapping[str, Setting] | Unavailable  # effective NCCL_*: environment, then conf files, first writer wins
     launcher: Launcher | Unavailable
     conf_files: tuple[ConfFile, ...] = ()  # in NCCL's order; absent ones stay, as Unavailable(Kind.ABSENT)
+    not_there: tuple[str, ...] = ()  # of NCCL_GRAPH_FILE and NCCL_TOPO_FILE those that name no file
 
     @property
     def of_the_node(self) -> Environ:
@@ -138,7 +139,21 @@ def probe(host: Host) -> Environ:
     everything = {str(name): str(value) for name, value in found.items()}
     variables = {n: v for n, v in sorted(everything.items()) if of_job(n)}
     files = _conf_files(host, everything)
-    return Environ(variables, effective(variables, files), detect(variables), files)
+    nccl = effective(variables, files)
+    named = [(n, nccl[n].value) for n in ("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE") if nccl and n in nccl]
+    lost = tuple(name for name, path in named if path.startswith("/") and _absent(host.ask(f"stat:{path}")))
+    return Environ(variables, nccl, _listed(host, detect(variables), variables), files, lost)
+
+
+def _absent(answer: object) -> bool:
+    return isinstance(answer, Unavailable) and answer.kind is Kind.ABSENT
+
+
+def _listed(host: Host, launcher: Launcher, variables: Mapping[str, str]) -> Launcher:
+    """The nodes of PBS_NODEFILE, which names each once for every rank (pbs_resources(7)), where nothing else tells."""
+    path = variables.get("PBS_NODEFILE", "")
+    text = read(host, path) if launcher.nodes_unsaid and path.startswith("/") else ""
+    return replace(launcher, nodes=len(set(text.split())) or None) if text and launcher.nodes is None else launcher
 
 
 def _conf_files(host: Host, variables: Mapping[str, str]) -> tuple[ConfFile, ...]:

@@ -25,7 +25,8 @@ class Launcher:
     @property
     def several(self) -> bool:
         """What it set says that there is more than this node."""
-        return (self.nodes or 1) > 1 or (self.world or 1) > (self.local_world or self.world or 1)
+        beyond = self.name == "pals" and (self.node_rank or 0) > 0  # it counts nodes and says no sum
+        return beyond or (self.nodes or 1) > 1 or (self.world or 1) > (self.local_world or self.world or 1)
 
     @property
     def nodes_unsaid(self) -> bool:
@@ -80,9 +81,21 @@ def _other(variables: Mapping[str, str]) -> Launcher:
     for row in TABLE:
         if row.role in _OF_A_JOB and row.name in variables and row.program != "user":
             found = Launcher(row.program, *(_first(variables, role, (row.program,)) for role in _COUNTS))
+            found = found if found.nodes else replace(found, nodes=_listed(row.program, variables))
             if row.program != "torch" or found.several:  # WORLD_SIZE alone is set by many a shell
                 return found
     return Launcher(None, *(_first(variables, role, ("user",)) for role in _COUNTS))
+
+
+def _listed(program: str, variables: Mapping[str, str]) -> int | None:
+    """How many nodes a list names: LSF's has each once for every slot, or with their number; SageMaker's is JSON."""
+    if program == "sagemaker":
+        names = re.findall(r'"([^"]+)"', variables.get("SM_HOSTS", ""))
+    elif program == "lsf":
+        names = variables.get("LSB_HOSTS", "").split() or variables.get("LSB_MCPU_HOSTS", "").split()[::2]
+    else:
+        names = []
+    return len(set(names)) or None
 
 
 def _first(variables: Mapping[str, str], role: Role, programs: tuple[str, ...]) -> int | None:

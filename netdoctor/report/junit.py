@@ -1,6 +1,7 @@
 """The report as JUnit XML: every check is a test case.
 
-fail     <failure>, whatever its severity; where every fail of the check is waived <skipped> with reason and expiry
+fail     <failure>; where no fail of the check counts for the exit code <skipped>: waived, with reason and expiry, or below the
+         threshold
 error    <error>
 unknown  <error> where the profile requires the check (the exit code is 4 then), else <skipped> with the reason: a CI that
          shows skipped tests shows it, and it never counts as passed
@@ -98,7 +99,7 @@ def _case(check: CheckResult) -> TestCase:
     fails = [f for f in check.findings if f.status is Status.FAIL]
     others = [f for f in check.findings if f.status in WRONG and f.status is not Status.FAIL]
     must_tell = [f for f in others if f.status is Status.ERROR or f.blocking]
-    bad = [f for f in fails if not f.waived]
+    bad = [f for f in fails if f.blocking]
     if bad:
         kind = Outcome.FAILURE
     elif must_tell or not check.findings:
@@ -109,7 +110,8 @@ def _case(check: CheckResult) -> TestCase:
         return _made(Case(classname, name), out="\n".join(_line(f) for f in check.findings))
     message = headline(check)
     if kind is Outcome.SKIPPED and fails:
-        message = f"waived: {fails[0].waived or ''}: {message}"
+        below = next((f for f in fails if not f.waived), None)
+        message = f"waived: {fails[0].waived}: {message}" if below is None else f"fail below the threshold: {message}"
     elif others and not fails:
         message = f"{check.status.value}: {message}"
     cause = "" if kind is Outcome.SKIPPED else next((f.cause for f in (*bad, *others) if f.cause), check.cause)

@@ -14,7 +14,7 @@ from netdoctor.model import Severity
 from netdoctor.nccl.integers import strtoll
 from netdoctor.variables.catalogue import Variable
 from netdoctor.variables.grammar import level_of
-from netdoctor.variables.issue import Context, Issue, note, warning
+from netdoctor.variables.issue import Context, Issue, critical, note, warning
 
 _WARN, _INFO = Severity.WARNING, Severity.INFO
 
@@ -38,6 +38,11 @@ _PINS = frozenset(
         *("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_NVLS_NCHANNELS"),
         *("NCCL_P2P_NET_CHUNKSIZE", "NCCL_P2P_PCI_CHUNKSIZE", "NCCL_P2P_NVL_CHUNKSIZE"),
     )
+)
+# Fails that depend on whether the job is one for which it was set.
+SWITCHES: Final = frozenset(
+    {"p2p-off", "shm-off", "ib-off", "gdr-off", "checks", "debug-trace", "debug-detail", "hang"}
+    | {"loopback", "bridge", "readmits-lo"}
 )
 _OFF = {
     "NCCL_NVLS_ENABLE": "NVLink SHARP is off; where it was failing, the cause (Fabric Manager, reset GPUs) is still there",
@@ -144,7 +149,10 @@ def _logging(name: str, value: str, _number: int, context: Context) -> list[Issu
     if name == "TORCH_DISTRIBUTED_DEBUG":
         if value.upper() == "DETAIL":
             return [Issue("debug-detail", "a debugging level left on: every collective is checked across ranks first", _INFO)]
-        return []
+        if value.upper() in ("OFF", "INFO"):
+            return []
+        # torch/csrc/distributed/c10d/debug.cpp (loadDebugLevelFromEnvironment) throws where torch.distributed is imported.
+        return critical("grammar", "no such level: torch raises an error at import", expected="OFF, INFO or DETAIL")
     if name == "NCCL_DEBUG_SUBSYS":
         return [] if level in ("INFO", "TRACE", "ABORT") else note("no-effect", "acts only with NCCL_DEBUG=INFO")
     if level in ("", "VERSION"):

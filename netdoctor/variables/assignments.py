@@ -27,11 +27,16 @@ class WritingRule(str, Enum):
     CONF_LINE = "conf-line"
     ENV_QUOTES = "env-quotes"
     BYTE_ORDER_MARK = "byte-order-mark"
+    CARRIAGE_RETURN = "carriage-return"
+    UNIT_LITERAL = "unit-literal"
+    SET_AGAIN = "set-again"
+    NOT_HANDED_ON = "not-handed-on"
+    PERHAPS_NOT_HANDED_ON = "perhaps-not-handed-on"
 
     @property
     def may_arrive(self) -> bool:
         """Whether it depends on who reads the file."""
-        return self in (WritingRule.ENV_QUOTES, WritingRule.BYTE_ORDER_MARK)
+        return self in (WritingRule.ENV_QUOTES, WritingRule.BYTE_ORDER_MARK, WritingRule.SET_AGAIN)
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class Assignment:
     scope: str = ""  # two assignments repeat each other only in one scope
     why: str = ""  # why the value is not known
     problem: Problem | None = None  # what is wrong with the way it is written
+    conditional: bool = False  # in a branch that may not be taken
 
 
 @dataclass(frozen=True)

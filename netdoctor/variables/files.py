@@ -30,6 +30,8 @@ class Parsed:
     kind: str  # "shell" "env" "conf" "unit" "yaml" "other"
     assignments: tuple[Assignment, ...]
     unread: tuple[Unread, ...]
+    nodes: int | None = None  # of the job, where its script says several
+    loopback: Origin | None = None  # where it has the ranks meet at the loopback
 
 
 def parse(path: str, text: str, kind: str | None = None) -> Parsed:
@@ -59,7 +61,30 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
         assignments, unread = parse_shell(path, plain)
         if plain != text and not re.match(r"#|\s*$", plain, re.MULTILINE):
             unread.append(Unread(Origin(path, 1), "a byte order mark: to the shell it is part of the first word"))
+        nodes, loopback = _nodes(text), _meeting(text)
+        return Parsed(kind, tuple(assignments), (*unread, *rest), nodes, Origin(path, loopback) if loopback else None)
     return Parsed(kind, tuple(assignments), (*unread, *rest))
+
+
+def _nodes(text: str) -> int | None:
+    """What the launcher is told, else the batch system (sbatch(1), qsub(1)); of a range the least."""
+    told = re.findall(r"^[^#\n]*--nnodes[= ](\d{1,6})", text, re.MULTILINE)
+    told = told or re.findall(r"^#SBATCH\s+(?:--nodes[= ]|-N\s*)(\d{1,6})", text, re.MULTILINE)
+    told = told or re.findall(r"^#PBS\s+-l\s+(?:select|nodes)=(\d{1,6})", text, re.MULTILINE)
+    return most if (most := max(map(int, told), default=0)) > 1 else None
+
+
+def _meeting(text: str) -> int | None:
+    """The line by which the ranks meet at the loopback, if nothing else says where.  torchrun passes over MASTER_ADDR."""
+    names = "--(?:rdzv[-_]endpoint|master[-_]addr)[= ]" if "torchrun" in text else r"\bMASTER_ADDR="
+    found = [
+        (number, match[1])
+        for number, line in enumerate(text.split("\n"), 1)
+        for match in re.finditer(rf"{names}[\"']?(\S*)", line)
+        if not line.lstrip().startswith("#")
+    ]
+    away = [at for _, at in found if not re.match(r"(?:localhost|127\.|\[?::1\b)", at)]
+    return found[0][0] if found and not away else None
 
 
 def kind_of(path: str, text: str) -> str:

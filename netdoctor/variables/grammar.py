@@ -138,6 +138,10 @@ def _commid(value: str, context: Context) -> list[Issue]:
     port = match.group(2) or ""
     if not port.isdecimal() or not 0 < decimal(port) < 65536:
         return critical("no-port", "no port that NCCL could use, and it does not say so: ranks do not meet", expected=expected)
+    host = match.group(1).strip("[]")
+    if (context.nodes or 1) > 1 and (host in ("localhost", "::1") or host.startswith("127.")):
+        message = f"every node's own loopback: {context.nodes} nodes do not meet over it"
+        return critical("loopback", message, "socket_ifname", "an address of rank 0's node that the others reach")
     if (2, 29, 2) <= context.version <= (2, 29, 7) and not value.startswith("["):
         message = (
             "NCCL 2.29.2 to 2.29.7 takes an interface outside the subnet of this address (matchSubnet is inverted for IPv4)"
@@ -200,6 +204,10 @@ def beyond(selector: Selector, there: Collection[str]) -> list[str]:
     )
 
 
+def _one_of(names: Collection[str]) -> str:
+    return "one of: " + ", ".join(sorted(set(names)))
+
+
 def _ifname(value: str, context: Context) -> list[Issue]:
     issues = list_issues(value, "[^][=]name[,name…]")
     selector = parse(value)
@@ -215,7 +223,7 @@ def _ifname(value: str, context: Context) -> list[Issue]:
     if context.links is not None:
         if not any(selector.takes(link) for link in context.links):
             message = "no interface of this node with an address matches: NCCL stops with 'no socket interface found'"
-            return critical("no-match", message, "socket_ifname", "one of: " + ", ".join(sorted(context.links)))
+            return critical("no-match", message, "socket_ifname", _one_of(context.links))
         if extra := beyond(selector, context.links):
             message = f"names are prefixes: it also takes {', '.join(extra)}"
             if all(re.split(r"[.:@]", name)[0] in wants for name in extra):  # VLANs and labels of what was meant
@@ -266,7 +274,7 @@ def _hca(value: str, context: Context) -> list[Issue]:
     if context.hcas:
         if not any(selector.takes(hca) for hca in context.hcas):
             message = "no RDMA device of this node matches: NCCL silently takes TCP sockets"
-            return critical("no-match", message, "transport_fallback_tcp", "of: " + ", ".join(sorted(context.hcas)))
+            return critical("no-match", message, "transport_fallback_tcp", _one_of(context.hcas))
         if extra := beyond(selector, context.hcas):
             return warning("prefix", f"names are prefixes: it also takes {', '.join(extra)}", expected=f"={value}")
         return []
@@ -293,7 +301,7 @@ def _gloo_ifname(value: str, context: Context) -> list[Issue]:
     missing = [name for name in names if context.links is not None and name and name not in context.links]
     if missing:
         message = f"no interface {missing[0]} with an address on this node; Gloo takes exact names and stops"
-        return critical("no-match", message, "socket_ifname", "of: " + ", ".join(sorted(context.links or ())))
+        return critical("no-match", message, "socket_ifname", _one_of(context.links or ()))
     return _of_one_node(names, context, context.values.get("NCCL_SOCKET_IFNAME", ""))
 
 

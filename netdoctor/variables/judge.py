@@ -8,7 +8,7 @@ a pass; what another program reads and netdoctor has no table of is unknown, and
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -215,6 +215,36 @@ def judge_line(text: str, source: Origin) -> list[Finding]:
     return [written_wrong(name, Setting(name, "", source), "conf-line", message, fix, f"{name}=…")]
 
 
+def meeting_at_loopback(source: Origin, nodes: int) -> Finding:
+    message = f"the ranks meet at every node's own loopback: {nodes} nodes do not find rank 0"
+    expected = "a name or address of rank 0's node that the other nodes reach"
+    wrong = written_wrong("MASTER_ADDR", Setting("MASTER_ADDR", "", source), "loopback", message, f"correct {source}", expected)
+    return replace(wrong, severity=Severity.CRITICAL, cause="socket_ifname")
+
+
+def _no_file(setting: Setting) -> Finding:
+    """src/graph/xml.cc: without the file of graphs init ends, that of the topology is passed over."""
+    graph = setting.name == "NCCL_GRAPH_FILE"
+    message = f"{setting.name}={setting.value}: no such file: " + ("NCCL refuses to start" if graph else "NCCL passes over it")
+    found = written_wrong(setting.name, setting, "no-file", message, f"remove {setting.name}, or name a file that is there")
+    return replace(found, severity=Severity.CRITICAL) if graph else found
+
+
+# What counts from 0, and how many there are (torch's env:// rendezvous and torchrun refuse it).
+_COUNTED: Final = (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("PET_NODE_RANK", "PET_NNODES"))
+
+
+def _ranks(variables: Mapping[str, str]) -> Iterator[Finding]:
+    for name, total in _COUNTED:
+        number, most = variables.get(name, ""), variables.get(total, "").rpartition(":")[2]  # PET_NNODES may be a range
+        if re.fullmatch(r"\d{1,9}", number) and re.fullmatch(r"\d{1,9}", most) and int(number) >= int(most):
+            message = f"{name}={number} of {total}={most}: they count from 0, so no job has it"
+            found = written_wrong(
+                name, Setting(name, number), "rank-beyond", message, f"set {name} and {total} anew on each node"
+            )
+            yield replace(found, severity=Severity.CRITICAL)
+
+
 def set_twice(first: Setting, last: Setting) -> Finding:
     """The same variable twice in one file with two values: the last assignment of a script or manifest wins."""
     message = f"{last.name} is set twice: {first.value} ({first.source}), then {last.value} ({last.source})"
@@ -249,7 +279,10 @@ def judge_fact(environ: Environ, known: Known) -> list[Finding]:
     settings = [Setting(name, value) for name, value in environ.variables.items()]
     if not isinstance(nccl, Unavailable):
         settings += [s for s in nccl.values() if s.source.path in paths and s.name == s.name.strip()]
-    findings = judge(settings, known)
+    findings = [f for f in judge(settings, known) if f.subject not in environ.not_there or f.status is not Status.PASS]
+    there = {setting.name: setting for setting in settings}
+    findings += [_no_file(there[name]) for name in environ.not_there if name in there]
+    findings += _ranks(environ.variables)
     lines: list[Setting] = []
     for file in read:
         if not isinstance(file.entries, Unavailable):

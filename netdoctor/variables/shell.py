@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Final
 
 from netdoctor.facts.environ import Origin
@@ -24,7 +25,14 @@ _SAME_WORD: Final = frozenset({"--env", "-e", "--environment", "--setenv"})  # -
 _FILES: Final = frozenset({"--env-file", "--envfile"})
 _SHELL_TEXT: Final = frozenset({"-c", "-lc", "-ic", "-xc"})  # bash -c "…"
 _PRINTS: Final = frozenset({"echo", "printf", "grep", "egrep", "sed", "awk", "cat", "logger", "test", "[", "[["})
-_LOOKS: Final = frozenset({"cd", "mkdir", "hostname", "date", "sleep", "pwd", "true", "false", ":", "ulimit", "shift", "trap"})
+_LOOKS: Final = frozenset(
+    {"cd", "mkdir", "hostname", "date", "sleep", "pwd", "true", "false", ":", "ulimit", "shift", "trap"}
+    | {"nvidia-smi", "ibstat", "ibv_devinfo", "scontrol", "which"}
+)
+_BRANCHES: Final = frozenset({"if", "while", "until", "case"})
+# What starts the ranks of a job: behind the last of them nobody comes any more.
+_STARTS: Final = frozenset({"srun", "mpirun", "mpiexec", "torchrun", "accelerate", "deepspeed", "aprun", "jsrun"})
+_TEXTS: Final = (".txt", ".md", ".rst", ".log", ".html")  # files that no program takes for its environment
 _RUNS: Final = frozenset({"source", ".", "eval"})
 _MAX_DEPTH: Final = 4  # bash -c "bash -c …"
 
@@ -41,9 +49,41 @@ def parse_shell(path: str, text: str, offset: int = 0, nested: int = 0) -> tuple
     for command in script.commands(text):
         script.command(command)
     problem = Problem(WritingRule.NOT_EXPORTED, "a shell variable that is never exported; programs do not see it")
-    for index in script.bare.values():
+    problems = {**script.late(), **{i: why for i, why in script.kept_back.items() if i not in script.arrived}}
+    problems.update(dict.fromkeys(script.bare.values(), problem))
+    for index, problem in problems.items():
         script.assignments[index] = replace(script.assignments[index], problem=problem)
+    script.forget_functions(text)
     return [one for i, one in enumerate(script.assignments) if i not in script.dropped], script.unread
+
+
+def _function(words: list[Word], bracket: str) -> str:
+    """The name of a function whose definition begins: ``NAME (``, ``function NAME (`` or ``function NAME {``."""
+    texts = [word.text for word in words]
+    if texts[:1] == ["function"] and len(texts) == 2 and bracket in ("(", "{"):
+        return texts[1]
+    named = len(texts) == 1 and bracket == "(" and texts[0] not in _LEAD and re.fullmatch(r"[\w.:-]+", texts[0])
+    return texts[0] if named else ""
+
+
+def _keeps_back(launcher: str, words: list[str]) -> Problem | None:
+    """Why a launcher does not hand on what is exported and not named in its command; None: it does."""
+    sure, perhaps = WritingRule.NOT_HANDED_ON, WritingRule.PERHAPS_NOT_HANDED_ON
+    if launcher == "srun":  # srun(1): without ALL only what is named
+        options = [text.partition("=")[2] for text in words if text.startswith("--export=")]
+        options += [after for text, after in pairwise(words) if text == "--export"]
+        named = options[-1].split(",") if options else ["ALL"]
+        return None if "ALL" in named else Problem(sure, f"srun --export={options[-1]} does not hand it on to the job")
+    if launcher in ("docker", "podman") and "run" in words:
+        files = any(text.startswith(("--env-file", "--env-host")) for text in words)
+        return None if files else Problem(sure, f"{launcher} run hands on only what -e names: it does not reach the container")
+    if launcher in ("mpirun", "mpiexec") and any(
+        text in ("-H", "-host", "--host", "-hostfile", "--hostfile", "-machinefile", "--machinefile") for text in words
+    ):  # mpirun(1) of Open MPI; MPICH's hydra hands on all
+        return Problem(perhaps, f"{launcher} of Open MPI hands on to other nodes only what -x names: it may not arrive there")
+    if launcher == "sudo" and not any(text == "-E" or text.startswith("--preserve-env") for text in words):
+        return Problem(perhaps, "sudo without -E drops it, unless sudoers keeps it (env_keep)")
+    return None
 
 
 def _directive(comment: Comment) -> Iterator[_Command]:
@@ -64,8 +104,9 @@ class _Script:
     path: str
     offset: int
     nested: int
-    depth: int = 0  # of if, for, case …
-    brackets: int = 0  # of these, how many are ( …: the ) of a case pattern closes none
+    nesting: list[str] = field(default_factory=list)  # if, for, case, { …, and of a function's body its name and "()"
+    functions: dict[str, list[range]] = field(default_factory=dict)  # of assignments, those of each body, by name
+    begun: int = 0  # how many assignments there were before the body of the function that is being read
     conditional: bool = False  # this command runs only if the one before it did well, or ill
     all_exported: bool = False
     assignments: list[Assignment] = field(default_factory=list)
@@ -74,6 +115,10 @@ class _Script:
     dropped: set[int] = field(default_factory=set)  # of assignments, those that were unset before a program saw them
     cleared: dict[str, int] = field(default_factory=dict)  # how many assignments there were when a name was last unset
     seen: int = 0  # how many there were when a program was last started
+    started: bool = False  # the ranks of a job were
+    exported: set[int] = field(default_factory=set)  # of assignments, those for whatever the script starts from there on
+    arrived: set[int] = field(default_factory=set)  # … and that something got which it started
+    kept_back: dict[int, Problem] = field(default_factory=dict)  # … and that a launcher does not hand on
 
     def source(self, line: int) -> Origin:
         return Origin(self.path, line + self.offset)
@@ -85,23 +130,27 @@ class _Script:
         """Simple commands; a bracket is one of its own."""
         words: list[Word] = []
         conditional, operator = False, ""
+        before: list[Word] = []
+        defines = ""
         for token in Tokenizer(text):
             if isinstance(token, Word):
                 if token.open:
                     self.not_known(token.line, "a quote or bracket that does not end: what follows is not known")
                 words.append(token)
-                operator = ""
+                operator = defines = ""
             elif isinstance(token, Comment):
                 yield from _directive(token)
             elif isinstance(token, HereDoc):
-                if MENTIONS.search(token.body):
-                    self.not_known(token.line, "a here-document that names such variables: where it goes is not known")
+                self.here(token, before, text)
             else:
+                if name := _function(words, token.text):
+                    defines, words = name, []
                 if words:
                     yield _Command(words, conditional)
-                    words, conditional = [], False
-                if token.text in "(){}":
-                    yield _Command([Word(token.text, token.line)])
+                    before, words, conditional = words, [], False
+                if token.text in ("{" if defines else "(){}"):
+                    yield _Command([Word(f"{defines}()" if defines else token.text, token.line)])
+                    defines = ""
                 elif token.text in ("&&", "||"):
                     conditional = True
                 elif token.text in "\n;" and operator not in ("&&", "||"):  # a line may end behind &&
@@ -109,6 +158,12 @@ class _Script:
                 operator = token.text
         if words:
             yield _Command(words, conditional)
+
+    def here(self, document: HereDoc, command: list[Word], text: str) -> None:
+        """What `cat` writes into a text that the script does not name again is for people."""
+        into = [word.text for word in command[1:] if command[0].text == "cat" and word.text.endswith(_TEXTS)]
+        if MENTIONS.search(document.body) and not any(text.count(name) == 1 for name in into):
+            self.not_known(document.line, "a here-document that names such variables: where it goes is not known")
 
     def command(self, command: _Command) -> None:
         words = command.words
@@ -119,7 +174,8 @@ class _Script:
         if any(word.runs for word in words):
             self.seen = len(self.assignments)
         self.conditional = command.conditional
-        while words and words[0].text in _LEAD and not words[0].opaque:
+        whole = words
+        while words and (words[0].text in _LEAD or words[0].text.endswith("()")) and not words[0].opaque:
             self.nest(words[0].text)
             words = words[1:]
         leading = next((i for i, word in enumerate(words) if not _NAME.match(word.text)), len(words))
@@ -134,12 +190,40 @@ class _Script:
                 self.launcher(name, words)
             if name in _RUNS or not (known or name in _PRINTS or name in _LOOKS):
                 self.seen = len(self.assignments)
+                self.start(whole)
 
     def nest(self, word: str) -> None:
-        if word == ")" and not self.brackets:
+        if word == ")" and "(" not in self.nesting:  # of a pattern of case
             return
-        self.brackets += (word == "(") - (word == ")")
-        self.depth = max(0, self.depth + (word in _OPEN) - (word in _CLOSE))
+        if word in _OPEN or word.endswith("()"):
+            self.begun = len(self.assignments) if word.endswith("()") else self.begun
+            self.nesting.append(word)
+        elif word in _CLOSE and self.nesting and (ended := self.nesting.pop()).endswith("()"):
+            self.functions.setdefault(ended[:-2], []).append(range(self.begun, len(self.assignments)))
+
+    def forget_functions(self, text: str) -> None:
+        """What a function sets that this script, which starts the ranks of a job, names nowhere else."""
+        for name, bodies in self.functions.items():
+            if self.started and len(re.findall(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)) <= len(bodies):
+                self.dropped.update(i for body in bodies for i in body)
+
+    def start(self, words: list[Word]) -> None:
+        """A program starts: which of what was exported it gets."""
+        names = [word.text.rpartition("/")[2] for word in words]
+        launcher = next((n for n in names if n in ("srun", "docker", "podman", "mpirun", "mpiexec", "sudo")), names[0])
+        self.started |= not any(one.endswith("()") for one in self.nesting) and not _STARTS.isdisjoint(names)
+        given = [word.text for word in words]
+        problem = _keeps_back(launcher, given)
+        for i in self.exported - self.dropped:
+            name = self.assignments[i].name
+            if problem is None or any(re.search(rf"\b{name}\b", text) for text in given):
+                self.arrived.add(i)
+            else:
+                self.kept_back.setdefault(i, problem)
+
+    def late(self) -> dict[int, Problem]:
+        problem = Problem(WritingRule.NOT_HANDED_ON, "set behind the last program that this script starts: nothing sees it")
+        return {i: problem for i in self.exported if i >= self.seen and not self.nested} if self.started else {}
 
     def inner(self, text: str, line: int, scope: str, substituted: bool = False) -> None:
         """A script within a word of this one."""
@@ -155,14 +239,31 @@ class _Script:
             return
         given, operator, value = match.groups()
         why = word.opaque or ("appended to what was there" if operator == "+=" else "")
-        where = scope or (f"line {word.line}" if not plain or self.depth or self.conditional else "")
+        branch = self.conditional or not _BRANCHES.isdisjoint(self.nesting)
+        where = scope or (f"line {word.line}" if not plain or self.nesting or self.conditional else f"after {self.seen}")
         where += " container" if name != given else ""
-        self.assignments.append(Assignment(name, None if why else value, self.source(word.line), where, why))
+        last = plain and exported and where.startswith("after") and operator == "="
+        again = self.again(name, where) if last else None
+        if plain and word.returned and not why:
+            again = Problem(WritingRule.CARRIAGE_RETURN, "the line ends in CR LF: the carriage return is part of the value")
+        self.assignments.append(
+            Assignment(name, None if why else value, self.source(word.line), where, why, again, conditional=branch)
+        )
+        if plain and exported:
+            self.exported.add(len(self.assignments) - 1)
         if exported:
             if plain:
                 self.bare.pop(given, None)
         elif not self.exported_before(name):
             self.bare[given] = len(self.assignments) - 1
+
+    def again(self, name: str, where: str) -> Problem | None:
+        """The last of two that no program came between counts; of the first that is said."""
+        for i, one in enumerate(self.assignments):
+            if one.name == name and one.scope == where and i in self.exported and i not in self.dropped:
+                self.dropped.add(i)
+                return Problem(WritingRule.SET_AGAIN, f"{one.source} sets it too, to {one.value}: the last one counts")
+        return None
 
     def exported_before(self, name: str) -> bool:
         """A name that was exported before the last assignment stays exported."""
@@ -203,7 +304,7 @@ class _Script:
         for word in () if words[1:2] and words[1].text == "-f" else words[1:]:  # -f: functions
             self.bare.pop(word.text, None)
             name = meant(word.text)
-            if name and not self.depth and not self.conditional:
+            if name and not self.nesting and not self.conditional:
                 unseen = range(self.seen, len(self.assignments))
                 self.dropped |= {i for i in unseen if self.assignments[i].name == name}
                 self.cleared[name] = len(self.assignments)

@@ -21,6 +21,7 @@ class Word:
     opaque: str = ""  # why its text is not what the shell will make of it
     runs: list[tuple[str, int]] = field(default_factory=list)  # what its command substitutions run, and in which line
     open: bool = False  # a quote or bracket of it does not end
+    returned: bool = False  # a carriage return follows it, which to the shell is a part of it
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ class Tokenizer:
                 self._expansion(word)
             else:
                 self._take(word, _end(_PLAIN, self._text, self._at + 1))
+        word.returned = self._text.startswith("\r\n", self._at)
         return word
 
     def _take(self, word: Word, end: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from netdoctor.facts.environ import Origin
-from netdoctor.variables.assignments import Assignment, Unread, meant
+from netdoctor.variables.assignments import Assignment, Problem, Unread, WritingRule, meant
 from netdoctor.variables.shell import parse_shell
 
 SUFFIXES: Final = (".service", ".socket", ".container", ".pod", ".kube", ".build")
@@ -31,7 +31,8 @@ def parse_unit(path: str, text: str, offset: int = 0) -> tuple[list[Assignment],
             continue
         if key in _LISTS:
             pairs = [word.partition("=") for word in words]
-            listed = [*listed, *(Assignment(name, v, at) for n, eq, v in pairs if eq and (name := meant(n)))] if words else []
+            given = (_literal(Assignment(name, v if eq else None, at)) for n, eq, v in pairs if (name := meant(n)))
+            listed = [*listed, *given] if words else []
         elif key == "UnsetEnvironment":
             listed = [one for one in listed if not {one.name, f"{one.name}={one.value}"} & set(words)]
         elif key == "PassEnvironment":
@@ -45,6 +46,15 @@ def parse_unit(path: str, text: str, offset: int = 0) -> tuple[list[Assignment],
             commands += found
             unread += lost
     return [_specified(one) for one in (*listed, *commands)], unread
+
+
+def _literal(one: Assignment) -> Assignment:
+    if one.value is None:
+        return replace(one, problem=Problem(WritingRule.UNIT_LITERAL, "no = right behind the name: systemd ignores it"))
+    if "$" in one.value:
+        text = f"systemd does not expand $ in Environment=: the value is {one.value!r}"
+        return replace(one, problem=Problem(WritingRule.UNIT_LITERAL, text))
+    return one
 
 
 def _specified(one: Assignment) -> Assignment:

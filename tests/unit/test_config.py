@@ -302,7 +302,7 @@ def test_a_locked_site_cannot_be_loosened(tmp_path: Path) -> None:
     assert got.waivers == ()
     assert (got.vantage, got.checks_dir, got.python) == (None, None, "/usr/bin/python3")
     assert got.expected.gpus == 8
-    assert got.expected.busbw_floor == {64 << 20: 100.0, 1 << 30: 5.0}
+    assert got.expected.busbw_floor == {64 << 20: 100.0, 1 << 30: 100.0}
     assert "fail_on from the command line counts only where it is stricter: the site's configuration is locked" in got.notes
 
 
@@ -314,6 +314,38 @@ def test_a_locked_site_can_be_tightened(tmp_path: Path) -> None:
     )
     assert (got.expected.peers, got.expected.rtt_ms) == (("a", "b", "c"), 0.5)
     assert (got.profile, got.fail_on, got.job.nodes, got.expected.gpus, got.notes) == ("strict", "info", 64, 16, ())
+
+
+@pytest.mark.parametrize(
+    ("site", "name", "given", "kept"),
+    [
+        ("expected: {transport: IB}", "EXPECTED_HCAS", "0", None),
+        ("expected: {transport: IB}", "EXPECTED_HCAS", "8", 8),
+        ("expected: {hcas: 0}", "EXPECTED_HCAS", "1", 1),
+        ("", "EXPECTED_GPUS", "0", None),
+        ("", "EXPECTED_TRANSPORT", "Socket", None),
+        ("", "EXPECTED_TRANSPORT", "IB", "IB"),
+        ("expected: {transport: IB}", "EXPECTED_TRANSPORT", "Socket", "IB"),
+        ("", "EXPECTED_HCA_RATE_GBPS", "1", 1.0),
+        ("", "EXPECTED_BUSBW_FLOOR", "64M=0.001", None),
+        ("expected: {busbw_floor: {64M: 9}}", "EXPECTED_BUSBW_FLOOR", "1M=1,1G=1", {64 << 20: 9.0, 1 << 30: 9.0}),
+        ("expected: {rtt_ms: 1}", "EXPECTED_PEERS", "near", None),
+        ("", "EXPECTED_RTT_MS", "0.0001", None),
+        ("", "JOB_NODES", "1", None),
+        ("", "JOB_NODES", "2", 2),
+        ("job: {nodes: 1}", "JOB_NODES", "1", 1),
+        ("", "JOB_RANKS_PER_NODE", "1", None),
+        ("", "JOB_GLOO_GROUPS", "0", None),
+        ("", "JOB_COMMUNICATORS", "2", 2),
+    ],
+)
+def test_a_locked_site_is_not_loosened_where_it_said_nothing(
+    tmp_path: Path, site: str, name: str, given: str, kept: object
+) -> None:
+    got = load(environ={f"NETDOCTOR_{name}": given}, site=write(tmp_path, f"lock: true\n{site}\n"))
+    section, _, key = name.lower().partition("_")
+    assert getattr(getattr(got, section), key) == kept
+    assert kept is not None or "counts only where it is stricter" in got.notes[0]
 
 
 def test_naming_the_site_file_is_the_same_as_not(tmp_path: Path) -> None:

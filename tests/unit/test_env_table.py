@@ -71,6 +71,14 @@ def test_socket_product(threads: str, each: str, expected: tuple[str, str]) -> N
     assert found["NCCL_NSOCKS_PERTHREAD"] == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [("NCCL_SOCKET_IFNAME", "links"), ("GLOO_SOCKET_IFNAME", "links"), ("NCCL_IB_HCA", "hcas")]
+)
+def test_what_there_is_to_choose_from_is_told_once(name: str, kind: str) -> None:
+    (found,) = verdict(name, "nope9", NEW, **{kind: ["f1", "f0", "f0"]})
+    assert found.expected == "one of: f0, f1"
+
+
 HCAS = [f"mlx5_{i}" for i in range(12)]
 
 
@@ -160,6 +168,12 @@ def test_an_interface_of_one_node_serves_one_node(
 )
 def test_devices_that_could_not_be_read_are_not_matched(name: str, value: str, known: dict[str, object], expected: str) -> None:
     assert verdict(name, value, NEW, **known)[0].status.value == expected
+
+
+@pytest.mark.parametrize(("nodes", "severity"), [(None, None), (1, None), (2, Severity.CRITICAL)])
+@pytest.mark.parametrize("value", ["127.0.0.1:6000", "localhost:6000", "[::1]:6000"])
+def test_the_root_at_the_loopback_serves_one_node(value: str, nodes: int | None, severity: Severity | None) -> None:
+    assert verdict("NCCL_COMM_ID", value, NEW, nodes=nodes)[0].severity is severity
 
 
 def test_lo_is_critical_only_where_several_nodes_are_known() -> None:

@@ -77,7 +77,14 @@ def unread(parsed: Parsed) -> list[int]:
         ("export NCCL_A+=,x", [("NCCL_A", None, 1)]),
         ("export NCCL_A=a#b", [("NCCL_A", "a#b", 1)]),
         ("set -a\nNCCL_A=1\n", [("NCCL_A", "1", 2)]),
-        ("export NCCL_A=1\r\nexport NCCL_B=2\r\n", [("NCCL_A", "1", 1), ("NCCL_B", "2", 2)]),
+        ("export NCCL_A=1 \r\nexport NCCL_B=2 # x\r\n", [("NCCL_A", "1", 1), ("NCCL_B", "2", 2)]),
+        ("f() { export NCCL_A=1; }\ntorchrun a", []),
+        ("function f {\n export NCCL_A=1\n}\nsrun a", []),
+        ("f ()\n{\n export NCCL_A=1\n}\nexport NCCL_B=1\nsrun a", [("NCCL_B", "1", 5)]),
+        ("f() { export NCCL_A=1; }\nf\ntorchrun a", [("NCCL_A", "1", 1)]),
+        ("f() { export NCCL_A=1; }\nif x; then f; fi\ntorchrun a", [("NCCL_A", "1", 1)]),
+        ("if (x); then export NCCL_A=1; fi\ntorchrun a", [("NCCL_A", "1", 1)]),
+        ("f() { export NCCL_A=1; torchrun a; }\n", [("NCCL_A", "1", 1)]),
         ("export X=$(cat <<'E'\nNCCL_A=1\nE\n)\nexport NCCL_B=1", [("NCCL_B", "1", 5)]),
         ("export NCCL_A=1\necho a\nunset NCCL_A X", []),
         ("export NCCL_A=1 NCCL_B=2\nunset NCCL_A\nexport NCCL_A=3", [("NCCL_B", "2", 1), ("NCCL_A", "3", 3)]),
@@ -108,6 +115,8 @@ def test_shell(script: str, expected: Seen) -> None:
         ("cat <<EOF > x\nexport NCCL_A=1\nEOF\n", [2]),
         ("cat <<-'EOF'\n\tNCCL_A=1\n\tEOF\nexport NCCL_B=1", [2]),
         ("cat <<EOF\nnothing here\nEOF\n", []),
+        ("cat > README.txt <<'EOF'\nexport NCCL_A=1\nEOF\n", []),
+        ("cat > a.txt <<'EOF'\nexport NCCL_A=1\nEOF\n. a.txt\n", [2, 4]),
         ("module load cuda/12", []),
         ("module load aws-ofi-nccl", [1]),
         ("python - <<< 'NCCL_A=1'", []),
@@ -148,6 +157,27 @@ def test_a_here_document_is_not_the_script() -> None:
         ("export NCCL_A=1\nunset NCCL_A\nNCCL_A=2", [("NCCL_A", "not-exported")]),
         ("srun --export=ALL,NCCL_IB_HCA=mlx5_0,mlx5_1 a", [("NCCL_IB_HCA", "export-comma")]),
         ("srun --export=NCCL_A=1,PATH,ALL a", []),
+        ("export NCCL_A=1\nexport NCCL_A=2\nsrun a", [("NCCL_A", "set-again")]),
+        ("export NCCL_A=1\n./a\nexport NCCL_A=2\n./b", []),
+        ("export NCCL_A=1\r\nsrun a\r\n", [("NCCL_A", "carriage-return")]),
+        ("export NCCL_A='1'\r\n", [("NCCL_A", "carriage-return")]),
+        ("export NCCL_A=1\nsrun --export=NONE a", [("NCCL_A", "not-handed-on")]),
+        ("export NCCL_A=1\nsrun --export=PATH,NCCL_B=1 a", [("NCCL_A", "not-handed-on")]),
+        ("export NCCL_A=1\nsrun --export PATH,NCCL_A a", []),
+        ("export NCCL_A=1\nsrun --export=NONE a\nsrun b", []),
+        ("export NCCL_A=1\nsrun a", []),
+        ("srun a\nexport NCCL_A=1", [("NCCL_A", "not-handed-on")]),
+        ("srun a\nexport NCCL_A=1\n./b", []),
+        ("nvidia-smi\nexport NCCL_A=1", []),
+        ("export NCCL_A=1\nmpirun -H a:8,b:8 x", [("NCCL_A", "perhaps-not-handed-on")]),
+        ("export NCCL_A=1\nmpirun -x NCCL_A -H a:8,b:8 x", []),
+        ("export NCCL_A=1\nmpirun x", []),
+        ("export NCCL_A=1\nsudo torchrun x", [("NCCL_A", "perhaps-not-handed-on")]),
+        ("export NCCL_A=1\nsudo -E torchrun x", []),
+        ("export NCCL_A=1\ndocker run image", [("NCCL_A", "not-handed-on")]),
+        ("export NCCL_A=1\ndocker run -e NCCL_A image", []),
+        ("export NCCL_A=1\ndocker run --env-file x image", []),
+        ("export NCCL_A=1\ndocker run image\ntorchrun a", []),
     ],
 )
 def test_ways_of_writing_that_go_wrong(script: str, expected: list[tuple[str, str]]) -> None:
@@ -175,13 +205,13 @@ def test_a_quote_that_ends_in_a_backslash_does_not_end() -> None:
 
 
 def test_repeats_count_in_one_scope_only() -> None:
-    assert twice(parse("j.sh", "export NCCL_A=1\nexport NCCL_A=2\n")) == [("1", "2")]
+    assert twice(parse("j.sh", "export NCCL_A=1\nexport NCCL_A=2\n")) == []  # the last one counts
     assert twice(parse("j.sh", "export NCCL_A=1\nexport NCCL_A=1\n")) == []
     assert twice(parse("j.sh", "if a\nthen\nexport NCCL_A=1\nelse\nexport NCCL_A=2\nfi\n")) == []
     assert twice(parse("j.sh", "NCCL_A=1 ./a\nNCCL_A=2 ./b\n")) == []
     assert twice(parse("j.sh", "case $1 in\na) export NCCL_A=1;;\n(b) export NCCL_A=2;;\nesac\n")) == []
     assert twice(parse("j.sh", "[ a ] && export NCCL_A=1\n[ b ] &&\n  export NCCL_A=2\nexport NCCL_B=1\n")) == []
-    assert twice(parse("j.sh", "(x)\n[ a ] && b\nexport NCCL_A=1\ncd x && y; export NCCL_A=2\n")) == [("1", "2")]
+    assert twice(parse("j.sh", "(x)\n[ a ] && b\nexport NCCL_A=1\ncd x && y; export NCCL_A=2\n")) == []
     assert twice(parse("j.sh", "mpirun -x NCCL_A=1 -x NCCL_A=2 ./b\n")) == [("1", "2")]
 
 

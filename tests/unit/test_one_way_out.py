@@ -283,6 +283,9 @@ DIAGNOSED: Mapping[str, tuple[dict[str, object], str, dict[str, str], tuple[str,
     "lenient there, locked here": ({"env": None, "profile": "audit"}, "{lock: true, profile: strict}", {}, (), 4),
     "strict, and two are asked for": ({**NO_GPU, "profile": "strict"}, "", {}, ("--only", TWO), 0),
     "strict and locked, and two are asked for": ({**NO_GPU, "profile": "strict"}, "lock: true", {}, ("--only", TWO), 4),
+    "locked, and two are asked for": (NO_GPU, "lock: true", {}, ("--only", TWO), 4),
+    "locked, and lenient": ({**NO_GPU, "profile": "prolog"}, "lock: true\nprofile: prolog", {}, ("--only", TWO), 4),
+    "two are asked for": (NO_GPU, "", {}, ("--only", TWO), 0),
     "a folder of checks": ({"checks_dir": "/nonexistent"}, "", {}, (), 0),
     "a policy of another shape": ({"waivers": ["x"]}, "", {}, (), 2),
 }
@@ -314,6 +317,16 @@ def changed(changes: Mapping[str, object]) -> str:
             else:
                 at[last] = value
     return json.dumps(whole)
+
+
+def test_another_root_is_not_looked_at_where_the_site_is_locked(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site.yaml").write_text("lock: true")
+    whole = load.load
+    monkeypatch.setattr(load, "load", lambda path=None, **more: whole(path, site=str(tmp_path / "site.yaml"), **more))
+    done = CliRunner().invoke(main.app, ["preflight", "--no-allreduce", "-q"], env={"NETDOCTOR_HOST_ROOT": str(tmp_path)})
+    assert done.exit_code == 2 and "--host-root" in done.stderr and "locked" in done.stderr
 
 
 @pytest.mark.parametrize("name", DIAGNOSED)

@@ -41,14 +41,14 @@ def outcomes(one: Report) -> dict[str, str]:
     [
         ("healthy", {"net.port_range": "passed", "net.tcp_buffers": "passed", "cpu.numa_affinity": "skipped"}),
         ("healthy with unknowns", {"net.port_range": "passed", "allreduce.run": "skipped"}),
-        ("below the threshold", {"net.port_range": "passed", "rdma.gpudirect": "failure"}),
+        ("below the threshold", {"net.port_range": "passed", "rdma.gpudirect": "skipped"}),
         ("waived", {"net.port_range": "passed", "net.socket_ifname": "skipped"}),
         (
             "unhealthy",
             {
                 "net.port_range": "passed",
                 "net.socket_ifname": "failure",
-                "rdma.gpudirect": "failure",
+                "rdma.gpudirect": "skipped",
                 "cpu.numa_affinity": "skipped",
                 "allreduce.run": "skipped",
                 "site.own": "error",
@@ -75,6 +75,7 @@ def test_every_verdict_is_covered() -> None:
 def test_reasons_are_there() -> None:
     text = render(EVERY["waived"])
     assert "waived: docker0 is the data network here (until 2026-12-31)" in text
+    assert "fail below the threshold: " in render(EVERY["below the threshold"])
     assert "unknown: no torch that is the job" in render(EVERY["healthy with unknowns"])
     assert "one NUMA node with CPUs: /sys was read" in render(EVERY["healthy"])
     assert "with NCCL_SOCKET_IFNAME=ib0 11.2 GB/s: 4.1 times" in render(EVERY["unhealthy"])

@@ -118,7 +118,8 @@ LAUNCHED: dict[str, tuple[Variables, Launcher]] = {
     ),
     "PBS": ({"PBS_JOBID": "3.s", "PBS_NUM_NODES": "2"}, Launcher("pbs", None, None, None, None, 2)),
     "PBS, a list": ({"PBS_NODEFILE": "/var/spool/3"}, Launcher("pbs", None, None, None, None)),
-    "LSF": ({"LSB_JOBID": "3", "LSB_MCPU_HOSTS": "a 8 b 8"}, Launcher("lsf", None, None, None, None)),
+    "LSF": ({"LSB_JOBID": "3", "LSB_MCPU_HOSTS": "a 8 b 8"}, Launcher("lsf", None, None, None, None, 2)),
+    "LSF, a list": ({"LSB_JOBID": "3", "LSB_HOSTS": "a a b b c"}, Launcher("lsf", None, None, None, None, 3)),
     "jsrun": ({"LSB_JOBID": "3", "JSM_NAMESPACE_RANK": "9", "JSM_NAMESPACE_SIZE": "16"}, Launcher("lsf", 9, 16, None, None)),
     "Grid Engine": ({"NHOSTS": "2", "PE_HOSTFILE": "/x"}, Launcher("gridengine", None, None, None, None, 2)),
     "MVAPICH": (
@@ -139,7 +140,9 @@ LAUNCHED: dict[str, tuple[Variables, Launcher]] = {
         {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"},
         Launcher("skypilot", None, None, None, None, 2, 1),
     ),
-    "SageMaker": ({"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}, Launcher("sagemaker", None, None, None, None)),
+    "SageMaker": ({"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}, Launcher("sagemaker", None, None, None, None, 1)),
+    "SageMaker, two": ({"SM_HOSTS": '["algo-1","algo-2"]'}, Launcher("sagemaker", None, None, None, None, 2)),
+    "Azure ML": ({"AZUREML_NODE_COUNT": "4"}, Launcher("azureml", None, None, None, None, 4)),
     "Cray PALS": ({"PALS_RANKID": "3", "PALS_NODEID": "2"}, Launcher("pals", 3, None, None, None, None, 2)),
     "Cray ALPS": ({"ALPS_APP_PE": "9"}, Launcher("alps", 9, None, None, None)),
     "Cobalt": ({"COBALT_JOBSIZE": "4"}, Launcher("cobalt", None, None, None, None, 4)),
@@ -169,6 +172,18 @@ LAUNCHED: dict[str, tuple[Variables, Launcher]] = {
     "a number of nodes by hand": ({"NNODES": "64"}, Launcher(None, None, None, None, None, 64)),
 }
 SECRET = "hunter2-Zq9"
+
+
+def test_a_node_file_of_pbs_is_read() -> None:
+    here = ReplayHost({"env:": {"PBS_JOBID": "3", "PBS_NODEFILE": "/var/spool/3"}, "file:/var/spool/3": "a\na\nb\n"})
+    seen = probe(RecordingHost(here, redact))
+    assert isinstance(seen, Environ) and not isinstance(seen.launcher, Unavailable)
+    assert seen.launcher.nodes == 2
+
+
+def test_a_node_of_pals_that_is_not_the_first_has_others() -> None:
+    assert detect({"PALS_RANKID": "8", "PALS_NODEID": "1"}).several
+    assert not detect({"PALS_RANKID": "0", "PALS_NODEID": "0"}).several
 
 
 def at_the_door(given: Variables) -> Variables:

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from checks.nccl_environment import environment
-from netdoctor.facts.environ import ConfFile, ConfRole, Environ, entries, without_value
+from netdoctor.facts.environ import ConfFile, ConfRole, Environ, entries, probe, without_value
 from netdoctor.facts.job import JobShape
 from netdoctor.facts.launcher import Launcher
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.vantage import Vantage
-from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.host.base import ReplayHost
+from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
 from tests.support.facts import (
     environ,
     job,
@@ -61,10 +62,28 @@ def short(findings: list[Finding]) -> list[tuple[str, Status]]:
         ({"NCCL_SOCKET_IFNAME": "ens"}, [("NCCL_SOCKET_IFNAME", FAIL)]),
         ({"GLOO_SOCKET_IFNAME": "eth0"}, [("node", PASS)]),
         ({"RANK": "0", "LD_LIBRARY_PATH": "/x"}, [("node", PASS)]),
+        ({"RANK": "15", "WORLD_SIZE": "16"}, [("node", PASS)]),
+        ({"RANK": "16", "WORLD_SIZE": "16"}, [("RANK", FAIL)]),
+        ({"LOCAL_RANK": "8", "LOCAL_WORLD_SIZE": "8"}, [("LOCAL_RANK", FAIL)]),
+        ({"PET_NODE_RANK": "2", "PET_NNODES": "2"}, [("PET_NODE_RANK", FAIL)]),
+        ({"PET_NODE_RANK": "2", "PET_NNODES": "2:4"}, [("node", PASS)]),
     ],
 )
 def test_variables_of_the_job(variables: dict[str, str], expected: list[tuple[str, Status]]) -> None:
     assert short(found(variables)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "severity"),
+    [
+        ("NCCL_GRAPH_FILE", Unavailable(Kind.ABSENT), Severity.CRITICAL),
+        ("NCCL_TOPO_FILE", Unavailable(Kind.ABSENT), Severity.WARNING),
+        ("NCCL_TOPO_FILE", {"type": "file"}, None),
+    ],
+)
+def test_a_file_that_is_not_there(name: str, answer: Any, severity: Severity | None) -> None:
+    seen = probe(ReplayHost({"env:": {name: "/x.xml"}, "stat:/x.xml": answer, "file:/etc/nccl.conf": ""}))
+    assert [one.severity for one in found({}, environ=seen)] == [severity]
 
 
 @pytest.mark.parametrize("name", sorted(HEALTHY))

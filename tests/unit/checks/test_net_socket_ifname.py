@@ -394,3 +394,6 @@ def test_names_that_gloo_takes(variables: dict[str, str], facts: dict[str, Any],
 def test_an_interface_with_link_local_alone_can_be_left_out() -> None:
     given = seen(LO, ETH0, netlink_link("eth1", 3, "fe80::9"), master=far("eth0"))
     assert findings(net=given, baseline=SOCKET_LOG)["NET/Socket"].how == "NCCL_SOCKET_IFNAME==eth0 leaves it out"
+    six = seen(LO, netlink_link("eth0", 2, "10.0.0.7", "fe80::8"), netlink_link("eth1", 3, "fe80::9"), master=far("eth0"))
+    every = findings(net=six, baseline=SOCKET_LOG, environ=environ({"NCCL_SOCKET_FAMILY": "AF_INET6"}))["NET/Socket"]
+    assert every.how == "NCCL_SOCKET_FAMILY=AF_INET, or give them addresses"
