@@ -303,6 +303,11 @@ _STYLES: Final = {
 EXIT_STYLES: Final = ("default", *_STYLES)
 
 
+def styled(code: int, style: str | None) -> int:
+    """A code that is no verdict's in the caller's `style`; one that is not known changes nothing."""
+    return exit_code(code, style) if style in EXIT_STYLES else code
+
+
 def exit_code(code: int, style: str = "default", verdict: Verdict | None = None, worst: Severity | None = None) -> int:
     """`code` as the caller's `style` has it.
 
