@@ -69,7 +69,9 @@ def command(folder: Path, *more: str) -> list[str]:
 @pytest.mark.parametrize(("head", "body", "broken"), WAYS.values(), ids=WAYS)
 def test_its_end_is_no_verdict(folder: Path, head: str, body: str, broken: str) -> None:
     add(folder, head, body)
-    done = subprocess.run(command(folder, "--exit-style", "nagios"), cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command(folder, "--exit-style", "nagios"), cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 3, done
     report = json.loads((folder / "report.json").read_text())
     assert report["verdict"]["exit_code"] == 4
