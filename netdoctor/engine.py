@@ -15,6 +15,7 @@ from netdoctor.facts.base import no_evidence
 from netdoctor.facts.vantage import Place
 from netdoctor.host.base import Host
 from netdoctor.model import CheckResult, Finding, Fix, Report, Severity, Status, Unavailable, plain
+from netdoctor.process.signals import Interrupted
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
@@ -64,13 +65,14 @@ def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
         if own:
             found = tuple(spec.judge(**values))
         else:
-            with contained():
+            with contained(spec.id):
                 found = tuple(spec.judge(**{name: _watched(fact, unread) for name, fact in values.items()}))
-        wrong = next((f for f in found if not isinstance(f, Finding)), None)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the border: a check's defect costs this check, not the report
+    except BaseException as error:  # the border: a check's defect costs this check, not the report
+        if isinstance(error, Interrupted) or (own and isinstance(error, KeyboardInterrupt)):
+            raise
         return (_complete(spec, Finding(Status.ERROR, f"the check crashed: {type(error).__name__}: {error}")),)
-    if wrong is not None:
-        return (_complete(spec, Finding(Status.ERROR, f"the check yielded a {type(wrong).__name__}, not a finding")),)
+    if wrong := [type(f).__name__ for f in found if not isinstance(f, Finding)]:
+        return (_complete(spec, Finding(Status.ERROR, f"the check yielded a {wrong[0]}, not a finding")),)
     if odd := [words for f in found for words in _malformed(f)]:
         return (_complete(spec, Finding(Status.ERROR, f"the check yielded a finding whose {odd[0]}")),)
     if not found:

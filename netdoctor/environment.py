@@ -39,6 +39,8 @@ class Of(Enum):
     NODE_START = "names one start of the job on one of its nodes"
     RUN = "belongs to one run, and is equal on its nodes"
     PROCESS = "names a file or an address of one process, or one node"
+    LOG = "says what is logged, and changes nothing else"
+    INTERFACES = "names network interfaces of one node"
     DEVICES = "names devices of one node or a file that lists them"
 
 
@@ -191,13 +193,17 @@ _LAUNCHERS: Final = (
 _SETTINGS: Final = (
     # What differs between healthy nodes or runs (NCCL's documentation, "Environment Variables").
     *_rows("nccl", Role.SETTING, "NCCL_COMM_ID", of=Of.RUN, withheld=True),  # another job's root; the next: its log
-    *_rows(
-        "nccl", Role.SETTING, "NCCL_DEBUG_LEVELS NCCL_RUN_DIAGNOSTICS NCCL_RUN_RAS_DIAGNOSTICS", withheld=True
-    ),  # other logs
+    *_rows("nccl", Role.SETTING, "NCCL_RUN_DIAGNOSTICS NCCL_RUN_RAS_DIAGNOSTICS", withheld=True),  # other logs
+    *_rows("nccl", Role.SETTING, "NCCL_DEBUG_LEVELS", of=Of.LOG, withheld=True),
+    *_rows("nccl", Role.SETTING, "NCCL_DEBUG NCCL_DEBUG_SUBSYS", of=Of.LOG),
+    *_rows("nccl", Role.SETTING, "NCCL_DEBUG_TIMESTAMP_FORMAT NCCL_DEBUG_TIMESTAMP_LEVELS", of=Of.LOG),
     *_rows("nccl", Role.SETTING, "NCCL_HOSTID NCCL_DEBUG_FILE NCCL_RAS_ADDR NCCL_TOPO_DUMP_FILE", of=Of.PROCESS),
-    *_rows("nccl", Role.SETTING, "NCCL_TOPO_FILE NCCL_SOCKET_IFNAME NCCL_IB_HCA", of=Of.DEVICES),
+    *_rows("nccl", Role.SETTING, "NCCL_TOPO_FILE NCCL_IB_HCA", of=Of.DEVICES),
+    *_rows("nccl", Role.SETTING, "NCCL_SOCKET_IFNAME NCCL_OOB_NET_IFNAME", of=Of.INTERFACES),
     *_rows("nccl", Role.SETTING, "NCCL_* RCCL_* OFI_NCCL_* SHARP_* GDRCOPY_ENABLE_LOGGING"),
+    *_rows("torch", Role.SETTING, "GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME", of=Of.INTERFACES),
     *_rows("torch", Role.SETTING, "TORCH_* PYTORCH_* GLOO_* TP_*"),
+    *_rows("transports", Role.SETTING, "UCX_NET_DEVICES NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", of=Of.INTERFACES),
     *_rows("transports", Role.SETTING, "UCX_* UCC_* FI_* RDMAV_* IBV_* MLX5_* MLX4_* NVSHMEM_* NIXL_*"),
     *_rows("accelerators", Role.SETTING, "CUDA_* HSA_* HIP_* ROCR_* NEURON_* HABANA_* NVIDIA_REQUIRE_*"),
     # NVIDIA_API_KEY is a credential, so no prefix.

@@ -18,6 +18,7 @@ from netdoctor.host.live import LiveHost
 from netdoctor.host.redact import redact
 from netdoctor.model import CheckResult, Finding, Kind, Status, Unavailable
 from netdoctor.process import signals
+from netdoctor.process.signals import Interrupted
 
 if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session
@@ -33,14 +34,6 @@ DEFAULT_BUDGET: Final = 300.0
 _ON_THIS_NODE: Final = ("Baseline", "PathRun")  # of the runs, those that need no other node
 # Facts that several nodes are compared by.
 _COMPARED: Final = ("Kernel", "Environ", "Libraries", "Net", "NcclChoice")
-
-
-class Interrupted(BaseException):
-    """SIGINT or SIGTERM: finish with what is there."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number = number
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from netdoctor.api import CheckSpec
 from netdoctor.causes.results import own_result
 from netdoctor.facts.registry import RUNS, SOURCES
 from netdoctor.model import CheckResult, Finding, Fix, Status
+from netdoctor.process import apart
 
 GROUP: Final = "netdoctor.plugins"
 DROPIN_DIR: Final = "/etc/netdoctor/checks.d"
@@ -66,8 +67,10 @@ def load(
     dropin_dir: str = DROPIN_DIR,
     search: list[str] | None = None,
     euid: int | None = None,
+    site: bool = True,
 ) -> Loaded:
     """Every check: built in, entry points on `search` (default sys.path), `dropin_dir` if it is there, and `checks_dir`.
+    Without `site` those that are built in.
 
     Raises PluginError.  With euid 0 nothing is loaded that anybody but root can change.
     """
@@ -75,6 +78,8 @@ def load(
     taking = _Taking(frozenset({0, euid}), as_root=euid == 0)
     for name in built_in():
         taking.module(_BUILT_IN, name, functools.partial(importlib.import_module, f"netdoctor.checks.{name}"))
+    if not site:
+        return taking.loaded()
     for point in entry_points(sys.path if search is None else search):
         taking.entry_point(point)
     if os.path.lexists(dropin_dir):
@@ -84,6 +89,11 @@ def load(
             raise PluginError(f"{checks_dir}: no such directory of checks")
         taking.directory(os.path.abspath(checks_dir))
     return taking.loaded()
+
+
+def of_site(checks_dir: str | None) -> bool:
+    """Whether `load` would run code that is not netdoctor's."""
+    return checks_dir is not None or os.path.lexists(DROPIN_DIR) or bool(entry_points(sys.path))
 
 
 def built_in() -> tuple[str, ...]:
@@ -96,41 +106,32 @@ def built_in() -> tuple[str, ...]:
     return tuple(sorted(name for name in found if not name.startswith("_")))
 
 
-# What ends a process, or puts another program into its place; all else in `os` that does so calls one of these.
-_ENDS: Final = ("_exit", "execv", "execve")
-
-
 @contextlib.contextmanager
-def contained() -> Iterator[None]:
-    """Run a site's code: what it prints is not the report's, and it cannot end netdoctor with an exit code that it chose.
+def contained(name: str) -> Iterator[None]:
+    """Run a site's code: what it prints is not the report's, and the working directory stays.
 
-    This guards against mistakes, not against malice: native code can end a process, and root's own plugin may do anything.
+    If it ends the process, `name` is what `process.apart` says of it.
     """
-    here, before = os.getpid(), {name: getattr(os, name) for name in _ENDS}
-
-    def guarded(name: str) -> Callable[..., Any]:
-        def end(*given: Any) -> Any:
-            if os.getpid() != here:  # a child of the plugin's own
-                return before[name](*given)
-            raise SystemExit(f"os.{name}")
-
-        return end
-
+    apart.running(name)
     sys.stdout.flush()
-    kept = os.dup(1)
+    kept, here, folder = os.dup(1), os.getpid(), None
+    with contextlib.suppress(OSError):
+        folder = os.open(".", os.O_PATH | os.O_CLOEXEC)
     try:
         os.dup2(2, 1)
-        for name in _ENDS:
-            setattr(os, name, guarded(name))
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        for name, function in before.items():
-            setattr(os, name, function)
+        if os.getpid() != here:  # a child of that code's own has no report to make
+            os._exit(1)
         if sys.__stdout__ is not None:
             sys.__stdout__.flush()
         os.dup2(kept, 1)
         os.close(kept)
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                os.fchdir(folder)
+            os.close(folder)
 
 
 class _Taking:
@@ -146,13 +147,13 @@ class _Taking:
     def module(self, source: str, subject: str, bring: Callable[[], types.ModuleType], *, own: bool = True) -> None:
         """Take the checks of the module that `bring` imports; with `own` only those that are defined in it."""
         try:
-            with contained() if source != _BUILT_IN else contextlib.nullcontext():
+            with contained(subject) if source != _BUILT_IN else contextlib.nullcontext():
                 module = bring()
             specs = [s for s in _specs_of(module) if not own or s.judge.__module__ == module.__name__]
+        except (SystemExit, KeyboardInterrupt):
+            return self._break(subject, "ends the program while it is imported")
         except Exception as error:  # noqa: BLE001 - the border: whatever a plugin does while it is imported costs this plugin
             return self._break(subject, f"cannot be imported: {type(error).__name__}: {error}")
-        except SystemExit:
-            return self._break(subject, "ends the program while it is imported")
         if not specs:
             return self._break(subject, "holds no check (no function with @check)")
         for spec in specs:

@@ -22,6 +22,7 @@ audit and prolog exit 0 all the same, so that a typing error in a plugin drains 
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -53,6 +54,19 @@ class Waiver:
         if self.check != finding.check or self.subject == finding.subject:
             return self.check == finding.check
         return not finding.waived_by_name and (self.subject is None or _matches(finding.subject, self.subject))
+
+    def text(self) -> str:
+        """What is kept of it in a finding."""
+        return f"{self.reason} (until {self.until})"
+
+
+_WAIVED: Final = re.compile(r".+ \(until (\d{4}-\d\d-\d\d)\)", re.ASCII | re.DOTALL)
+
+
+def waived_until(text: object) -> str:
+    """The last day (UTC) of the waiver of which a finding of a report holds the text; "": it is none."""
+    found = _WAIVED.fullmatch(text) if isinstance(text, str) else None
+    return found[1] if found else ""
 
 
 def _matches(subject: str, pattern: str) -> bool:
@@ -158,7 +172,7 @@ def _weigh(
     if finding.status is Status.FAIL:
         fitting = sorted((w for w in waivers if w.covers(finding)), key=lambda w: w.until)
         if fitting and fitting[-1].until >= today:
-            return replace(finding, waived=f"{fitting[-1].reason} (until {fitting[-1].until})", blocking=False)
+            return replace(finding, waived=fitting[-1].text(), blocking=False)
         notes = tuple(f"the waiver ended on {w.until}: {w.reason}" for w in fitting)
         return replace(finding, waived=None, notes=finding.notes + notes, blocking=_rank(finding) >= least)
     if finding.status in {Status.UNKNOWN, Status.ERROR}:  # one that says itself that it is not in the way is so, unless strict
@@ -301,6 +315,11 @@ _STYLES: Final = {
     "npd": ({HEALTHY: 0, UNHEALTHY: 1}, 2),
 }
 EXIT_STYLES: Final = ("default", *_STYLES)
+
+
+def styled(code: int, style: str | None) -> int:
+    """A code that is no verdict's in the caller's `style`; one that is not known changes nothing."""
+    return exit_code(code, style) if style in EXIT_STYLES else code
 
 
 def exit_code(code: int, style: str = "default", verdict: Verdict | None = None, worst: Severity | None = None) -> int:

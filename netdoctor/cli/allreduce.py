@@ -30,7 +30,9 @@ def allreduce(options: Options, place: membership.Given, limits: Limits, snapsho
         return deliver.refuse(error, options)
     if here.local_rank:  # one process looks at each node; it starts the ranks itself
         return run.ask_doctor()
-    code = _look(options, here, replace(limits, budget=config.budget_s or limits.budget), config, snapshot)
+    limits = replace(limits, budget=config.budget_s or limits.budget)
+    # Not again: the other nodes have seen this one go.
+    code = setup.judged(config, options.exit_style, lambda _: _look(options, here, limits, config, snapshot), again=False)
     if here.local_world > 1:
         run.tell_ranks(code, here.local_world - 1)
     return code

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
+from netdoctor.config.load import Config
+from netdoctor.model import CheckResult
 
 SCHEMAS: Final = ("report", "log", "env", "ras", "fleet")
 _SHARED: Final = "report-1.json"  # where finding, check and verdict are defined, once
@@ -13,13 +15,20 @@ _SHARED: Final = "report-1.json"  # where finding, check and verdict are defined
 
 def catalog(options: Options, id: str | None = None) -> int:
     """Print one line a check; or what one check, cause or result is about."""
-    from netdoctor import plugins
+    try:
+        config = setup.configuration(options)
+    except setup.UsageError as error:
+        return deliver.refuse(error, options)
+    return setup.judged(config, None, lambda lost: _told(options, config, id, lost))
+
+
+def _told(options: Options, config: Config, id: str | None, lost: CheckResult | None) -> int:
     from netdoctor.cli import explain
 
     try:
-        loaded = plugins.load(setup.configuration(options).checks_dir)
+        loaded = setup.loaded_checks(config, lost)
         text = explain.listing(loaded) if id is None else explain.explain(loaded, id)
-    except (setup.UsageError, plugins.PluginError, LookupError) as error:
+    except (setup.UsageError, LookupError) as error:
         return deliver.refuse(error.args[0] if error.args else error, options)
     print(text, end="")
     return 0

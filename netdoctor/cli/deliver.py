@@ -42,13 +42,15 @@ def _wanted(options: Options) -> tuple[str, ...]:
 
 def refuse(error: object, options: Options) -> int:
     """Say why nothing was looked at: exit 2.  Whoever collects JUnit files gets one that failed, not none."""
+    from netdoctor import policy
+
     print(f"netdoctor: {clean(str(error))}", file=sys.stderr)
     if "junit" not in _wanted(options):
-        return styled(USAGE, options.exit_style)
+        return policy.styled(USAGE, options.exit_style)
     if reason := formats.lacking("junit"):
         if reason != str(error):
             print(f"netdoctor: {reason}", file=sys.stderr)
-        return styled(USAGE, options.exit_style)
+        return policy.styled(USAGE, options.exit_style)
     from netdoctor.report import junit
 
     text = junit.setup_failed(str(error))
@@ -56,14 +58,7 @@ def refuse(error: object, options: Options) -> int:
         write(options.output, text)
     if options.form == "junit":
         print(text)
-    return styled(USAGE, options.exit_style)
-
-
-def styled(code: int, style: str | None) -> int:
-    """A code that is no verdict's in the caller's style; one that is not known changes nothing."""
-    from netdoctor import policy
-
-    return policy.exit_code(code, style) if style in policy.EXIT_STYLES else code
+    return policy.styled(USAGE, options.exit_style)
 
 
 def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:

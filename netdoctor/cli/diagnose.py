@@ -6,7 +6,8 @@ import sys
 
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
-from netdoctor.model import Kind
+from netdoctor.config.load import Config
+from netdoctor.model import CheckResult, Kind
 from netdoctor.snapshot.diagnose import diagnose
 from netdoctor.snapshot.snapshot import Snapshot, SnapshotError, loads
 
@@ -17,12 +18,20 @@ def run(options: Options, file: str) -> int:
         deliver.check(options)
         snapshot = _read(file)
         config = setup.configuration(options, recorded=snapshot.policy)
-        specs, extra = setup.load_checks(config, options.ids, cluster="Cluster" in snapshot.runs, ran=snapshot.ran)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     except (SnapshotError, OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         return deliver.refuse(SnapshotError(f"{file}: {why}"), options)
+    return setup.judged(config, options.exit_style, lambda lost: _judged(options, config, snapshot, lost))
+
+
+def _judged(options: Options, config: Config, snapshot: Snapshot, lost: CheckResult | None) -> int:
+    several = "Cluster" in snapshot.runs
+    try:
+        specs, extra = setup.load_checks(config, options.ids, cluster=several, ran=snapshot.ran, lost=lost)
+    except setup.UsageError as error:
+        return deliver.refuse(error, options)
     if snapshot.selected and not (options.ids or config.lock):
         specs = tuple(s for s in specs if s.id in snapshot.selected)
     narrowed = options.ids and not config.lock

@@ -243,9 +243,9 @@ def _styled(code: int) -> int:
     style = [os.environ.get("NETDOCTOR_EXIT_STYLE"), *styles][-1]
     if not style:
         return code
-    from netdoctor.cli import deliver
+    from netdoctor import policy
 
-    return deliver.styled(code, style)
+    return policy.styled(code, style)
 
 
 def main() -> None:
@@ -267,7 +267,7 @@ def main() -> None:
         if code == 2 and not isinstance(end.__context__, typer.Exit):  # click's own: no command had a word in it
             code = _styled(2)
     except Exception as error:  # noqa: BLE001 - whatever broke is one line and exit 1, not a traceback
-        code = streams.report_write_error(error, 0) if streams.is_write_error(error) else _styled(streams.defect(error))
+        code = streams.broken(error, _styled)
     if (number := signals.pending()) is not None and code not in (2, 128 + number):
         code = 128 + number
     lost = streams.lost()

@@ -12,6 +12,7 @@ from netdoctor import __version__, engine, live
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
 from netdoctor.config.load import Config
+from netdoctor.model import CheckResult
 from netdoctor.process import signals
 
 
@@ -28,7 +29,15 @@ def before_the_job(options: Options, program: str) -> int:
 def _report(options: Options, to: TextIO, **of_the_job: str) -> int:
     try:
         deliver.check(options)
-        config, outcome = _look(options, **of_the_job)
+        config = _ready(options, **of_the_job)
+    except setup.UsageError as error:
+        return deliver.refuse(error, options)
+    return setup.judged(config, options.exit_style, lambda lost: _judged(options, config, to, lost))
+
+
+def _judged(options: Options, config: Config, to: TextIO, lost: CheckResult | None) -> int:
+    try:
+        outcome = _look(options, config, lost)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     report = engine.report(outcome.work, setup.decider(config, options.ids, outcome.partial), config.profile, outcome.partial)
@@ -37,21 +46,26 @@ def _report(options: Options, to: TextIO, **of_the_job: str) -> int:
     return 128 + number if number else code
 
 
-def _look(options: Options, **of_the_job: str) -> tuple[Config, live.Outcome]:
-    """Raises UsageError before anything is looked at."""
+def _ready(options: Options, **of_the_job: str) -> Config:
+    """This process as the one who looks.  Raises UsageError."""
     config = replace(setup.configuration(options), **of_the_job)  # type: ignore[arg-type]
     if options.host_root is not None and not os.path.isdir(options.host_root):
         raise setup.UsageError(f"--host-root: {options.host_root}: no such directory")
     if options.host_root is not None and config.lock:
         raise setup.UsageError(f"--host-root: {options.host_root}: the site's configuration is locked: it is for this machine")
     setup.become(config)
+    return config
+
+
+def _look(options: Options, config: Config, lost: CheckResult | None) -> live.Outcome:
+    """Raises UsageError before anything is looked at."""
     host = live.look(config, options.host_root, everything=not options.ids)
     try:
-        specs, extra = setup.load_checks(config, options.ids)
+        specs, extra = setup.load_checks(config, options.ids, lost=lost)
     except setup.UsageError:
         host.close()
         raise
-    outcome = live.run(
+    return live.run(
         host,
         config,
         specs,
@@ -60,13 +74,20 @@ def _look(options: Options, **of_the_job: str) -> tuple[Config, live.Outcome]:
         allreduce=not options.no_allreduce,
         progress=silent if options.quiet else say,
     )
-    return config, outcome
 
 
 def snapshot(options: Options, path: str, pseudonyms: bytes | None) -> int:
     """Keep every answer and run, under other names where `pseudonyms` is their key."""
     try:
-        config, outcome = _look(options)
+        config = _ready(options)
+    except setup.UsageError as error:
+        return deliver.refuse(error, options)
+    return setup.judged(config, None, lambda lost: _kept(options, config, path, pseudonyms, lost))
+
+
+def _kept(options: Options, config: Config, path: str, pseudonyms: bytes | None, lost: CheckResult | None) -> int:
+    try:
+        outcome = _look(options, config, lost)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     written = keep(path, config, outcome, options.ids, pseudonyms)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor.config.document import ConfigError
@@ -47,19 +48,47 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
         raise UsageError(str(error)) from None
     for note in loaded.notes:
         print(f"netdoctor: {note}", file=sys.stderr)
-    if command is not Command.PREFLIGHT and _unmatched(loaded, (id for cause in CAUSES.values() for id in cause.look)):
-        _warn(loaded, _loaded(loaded))  # a name that no cause has: the checks themselves must be loaded to tell
+    causes = (id for cause in CAUSES.values() for id in cause.look)
+    # A name that no cause has: the checks themselves must be loaded to tell.
+    if command is not Command.PREFLIGHT and _unmatched(loaded, causes) and judged(loaded, None, lambda x: _named(loaded, x)):
+        raise UsageError("whether the configuration names checks that there are cannot be told")
     return loaded
 
 
-def _loaded(config: Config) -> Loaded:
-    """Raises UsageError."""
+def loaded_checks(config: Config, lost: CheckResult | None = None) -> Loaded:
+    """Every check; those of the site only if nothing was `lost` with them.  Raises UsageError."""
     from netdoctor import plugins
 
     try:
-        return plugins.load(config.checks_dir)
+        loaded = plugins.load(config.checks_dir, site=lost is None)
     except plugins.PluginError as error:
         raise UsageError(str(error)) from None
+    return loaded if lost is None else replace(loaded, results=(lost,))
+
+
+def judged(config: Config, style: str | None, work: Callable[[CheckResult | None], int], *, again: bool = True) -> int:
+    """The exit code of `work`, which a child does where the site has checks of its own (`process.apart`).
+
+    Where the child ends without a word, `work` is done `again` without them, and gets what is then to report.
+    """
+    from netdoctor import plugins
+
+    if not plugins.of_site(config.checks_dir):
+        return work(None)
+    from netdoctor import policy
+    from netdoctor.causes.results import own_result
+    from netdoctor.process import apart, signals, streams
+
+    done = apart.run(lambda: streams.ended(lambda: work(None), lambda code: policy.styled(code, style)))
+    if isinstance(done, int):
+        return done
+    if (number := signals.pending()) is not None:
+        return 128 + number
+    words = f"its process ended without a verdict of netdoctor's ({done.how}); no check of the site's own counts"
+    print(f"netdoctor: {done.during or 'a check of the site'}: {words}", file=sys.stderr)
+    if not again:
+        return policy.styled(policy.INCONCLUSIVE, style)
+    return work(own_result("plugin.broken", [Finding(Status.ERROR, words, done.during)]))
 
 
 def _unmatched(config: Config, known: Iterable[str]) -> tuple[str, ...]:
@@ -70,13 +99,22 @@ def _unmatched(config: Config, known: Iterable[str]) -> tuple[str, ...]:
     return policy.unmatched(config.waivers, config.disabled, (*known, *RESULTS))
 
 
+def _named(config: Config, lost: CheckResult | None) -> int:
+    try:
+        _warn(config, loaded_checks(config, lost))
+    except UsageError as error:
+        print(f"netdoctor: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
 def _warn(config: Config, loaded: Loaded) -> None:
     for name in _unmatched(config, (spec.id for spec in loaded.specs)):
         print(f"netdoctor: the configuration names {name!r}, which is no check", file=sys.stderr)
 
 
 def load_checks(
-    config: Config, only: tuple[str, ...], *, cluster: bool = False, ran: tuple[str, ...] = ()
+    config: Config, only: tuple[str, ...], *, cluster: bool = False, ran: tuple[str, ...] = (), lost: CheckResult | None = None
 ) -> tuple[tuple[CheckSpec, ...], tuple[CheckResult, ...]]:
     """The checks to run, and results for plugins that were refused or are broken.  Raises UsageError.
 
@@ -86,8 +124,8 @@ def load_checks(
     from netdoctor import engine
     from netdoctor.causes.results import own_result, result
 
-    loaded = _loaded(config)
-    known = {spec.id for spec in loaded.specs} | {result.id for result in loaded.results}
+    loaded = loaded_checks(config, lost)
+    known = {spec.id for spec in loaded.specs} | {result.id for result in loaded.results} | set(only if lost else ())
     missing = [id for id in only if id not in known]
     if missing:
         import difflib
@@ -105,7 +143,7 @@ def load_checks(
         return every, results
     chosen = tuple(s for s in loaded.specs if s.id in only)
     if not config.lock:
-        return chosen, tuple(r for r in results if r.id in only)
+        return chosen, tuple(r for r in results if r.id in only or r is lost)
     left_out = (s for s in every if s.id not in only)
     unjudged = [Finding(Status.UNKNOWN, "not judged: --only leaves it out, and the site's configuration is locked")]
     return chosen, (*results, *(result(s.id, s.title, s.cause, unjudged) for s in left_out))

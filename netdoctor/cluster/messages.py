@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Flow, Gone, Miss, OwnAddress, Ready
+from netdoctor.compare.traits import LINKS
 from netdoctor.facts.runs import Obstacle
 from netdoctor.textsafe import line
 
@@ -22,7 +23,7 @@ MAX_RANKS: Final = 64  # of one node
 MAX_REFUSED: Final = 32
 MAX_FLOWS: Final = 4096
 # Of all traits those that a common run depends on; the others are the fleet report's.
-COMPARED: Final = frozenset({"torch", "torch_cuda", "nccl", "plugins", "driver", "netdoctor", "env", "mtu"})
+COMPARED: Final = frozenset({"torch", "torch_cuda", "nccl", "plugins", "driver", "netdoctor", "env", "mtu", LINKS})
 MAX_TRAITS: Final = 400
 
 _EVENTS: Final = frozenset({"forked", "phase", "error", "exit", "size", "verified", "result"})

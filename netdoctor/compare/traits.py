@@ -34,8 +34,10 @@ _OWN_SYSCTLS: Final = frozenset(
     }
 )
 _VIRTUAL: Final = re.compile(r"\dv\d+$")
-# A report of another version may still hold them.
-_OWN_VARIABLES: Final = frozenset(names_of(Of.RUN, Of.PROCESS))
+# A report may hold them, of another version those of a run.  What is logged may differ (NCCL's user guide, NCCL_DEBUG).
+_OWN_VARIABLES: Final = frozenset(names_of(Of.RUN, Of.PROCESS, Of.LOG))
+_NAMING: Final = frozenset(names_of(Of.INTERFACES))
+LINKS: Final = "links"  # no trait of its own: what names of interfaces are held against; only where a variable names some
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,24 @@ def traits(inventory: dict[str, Any], tool: str) -> tuple[dict[str, str], bool]:
     for name, value in list(variables.items())[:MAX]:
         if name not in _OWN_VARIABLES:
             _put(out, f"env {as_line(name, 100)}", value)
+    if _NAMING & variables.keys() and isinstance(links := inventory.get("links"), list):
+        named = [n for one in links[:MAX] if isinstance(n := _get(one, "name"), str) and one.get("addresses")]
+        out[LINKS] = " ".join(sorted({as_line(name, 40) for name in named}))
     return out, True
+
+
+def names_interfaces(trait: str) -> bool:
+    return trait.removeprefix("env ") in _NAMING
+
+
+def names_own(trait: str, value: str, links: list[str]) -> bool:
+    """Whether each interface that a variable names is one of `links`.
+
+    NCCL takes what begins with the name, unless "=" stands before it (its user guide, NCCL_SOCKET_IFNAME).
+    """
+    begins = trait.startswith("env NCCL_") and not value.startswith("=")
+    names = [name for name in value.removeprefix("=").split(",") if name]
+    return bool(names) and all(any(one == name or (begins and one.startswith(name)) for one in links) for name in names)
 
 
 def _software(out: dict[str, str], inventory: dict[str, Any]) -> None:

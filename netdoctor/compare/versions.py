@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from netdoctor.compare.majority import Fault, N, Sides
-from netdoctor.compare.traits import NOT_SET, Family, family, title
+from netdoctor.compare.traits import LINKS, NOT_SET, Family, family, names_interfaces, names_own, title
 from netdoctor.model import Finding, Status, count
 
 
@@ -70,11 +70,23 @@ class Difference(Generic[N]):
         return Finding(Status.FAIL, text, self.trait, kind.severity, kind.cause, expected, data, how=kind.how)
 
 
+def _each_its_own(trait: str, every: Sequence[Alike[N]]) -> bool:
+    """Every node names interfaces that it has, and has none that others name: nodes whose interfaces have other names."""
+    values = {one.value(trait) for one in every} - {None}
+    for one in every:
+        links = one.traits.get(LINKS, "").split()
+        if {value for value in values if value and names_own(trait, value, links)} != {one.value(trait)}:
+            return False
+    return True
+
+
 def differences(alike: Iterable[Alike[N]]) -> Iterator[Difference[N]]:
     """Every trait that has more than one value."""
     every = list(alike)
     for name in dict.fromkeys(name for one in every for name in one.traits):
-        if len({one.value(name) for one in every} - {None}) < 2:
+        if name == LINKS or len({one.value(name) for one in every} - {None}) < 2:
+            continue
+        if names_interfaces(name) and _each_its_own(name, every):
             continue
         values: dict[str, list[N]] = {}
         unknown = 0

@@ -188,6 +188,19 @@ class Run:
         return (*self.notes, *python, *left)
 
 
+def wrong_figures(busbw: object, latency: object, ranks: object) -> str:
+    """What cannot be in the figures of a run that was done with right data; "": nothing."""
+    for name, figures in (("bus bandwidth", busbw), ("latency", latency)):
+        if not isinstance(figures, Mapping) or not figures:
+            return f"it has no {name}"
+        if ranks == 1 and figures is busbw:  # 2(n-1)/n is 0
+            continue
+        for size, value in figures.items():
+            if not isinstance(value, int | float) or not 0 < value < 1e300:  # NaN is not
+                return f"its {name} at {size} bytes is {value!r}"
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CommonRun(Run):
     """A run of several nodes, as all of them judge it.  Its fields have no default: a recording without them is a `Run`."""

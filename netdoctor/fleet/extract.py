@@ -13,6 +13,7 @@ from netdoctor.compare.traits import no_gpu, own_nics, traits
 from netdoctor.fleet.contradiction import MAX_LIST, contradiction
 from netdoctor.fleet.nodes import Figure, Item, NodeRun, Shape
 from netdoctor.model import Health, Severity, Status, size_text
+from netdoctor.policy import waived_until
 from netdoctor.textsafe import as_line
 
 H = TypeVar("H", bound=Hashable)
@@ -78,7 +79,7 @@ class Extract:
             machine=as_line(identity["machine"], 80) if isinstance(identity.get("machine"), str) else "",
             place=_place(doc.get("nodes")),
             attempts=volatile["attempts"] if type(volatile.get("attempts")) is int else 1,
-            doubt=contradiction(verdict, checks, doc.get("runs"), volatile.get("runs")) if health is Health.HEALTHY else "",
+            doubt=contradiction(verdict, checks, doc.get("runs"), volatile) if health is Health.HEALTHY else "",
         )
 
     def _checks(self, checks: list[Any]) -> tuple[tuple[str, ...], str, tuple[Item, ...], int]:
@@ -110,7 +111,7 @@ class Extract:
                             else None,
                             cause=as_line(finding.get("cause") or check.get("cause") or "", 60),
                             message=as_line(finding.get("message", ""), 300),
-                            waived=bool(finding.get("waived")),
+                            waived=bool(waived_until(finding.get("waived"))),
                             blocking=finding.get("blocking") is True,
                         )
                     )

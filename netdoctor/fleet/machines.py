@@ -2,19 +2,20 @@
 
 What shows it, the strongest first: GPUs (their UUIDs are the cards' own); the name, where the cluster gave it (a pod's
 NODE_NAME: pods of one node see different GPUs); the machine id.  The last alone is weak: a node without a disk or one that was
-installed anew has another one, and images are cloned with theirs (machine-id(5)).  But an id that comes back after another one
-is of a second machine.
+installed anew has another one, and images are cloned with theirs (machine-id(5)).  But an id that comes back after another one,
+or within a minute of it, is of a second machine.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Final
 
 from netdoctor.fleet.nodes import Node, NodeRun
 
+ANEW: Final = 60.0  # seconds that no installation ends within: reports so close are not from before and after one
 CLOCK_SKEW: Final = 300.0  # seconds; Kerberos' usual bound: beyond it clocks are not synchronised (RFC 4120, 5 minutes)
 
 
@@ -61,15 +62,20 @@ def _machines(runs: list[NodeRun]) -> list[list[NodeRun]]:
 
 
 def _alternating(runs: list[NodeRun]) -> list[list[NodeRun]]:
-    """One machine, unless a machine id comes back after another one."""
-    ids = [run.machine for run in sorted(runs, key=age) if run.machine]
-    turns = [one for one, _ in groupby(ids)]
-    if len(turns) == len(set(turns)):
+    """One machine, unless a machine id comes back after another one, or follows it at once."""
+    known = sorted((run for run in runs if run.machine), key=age)
+    turns = [one for one, _ in groupby(known, key=lambda r: r.machine)]
+    if len(turns) == len(set(turns)) and not any(_at_once(a, b) for a, b in pairwise(known)):
         return [runs]
     by_id: dict[str, list[NodeRun]] = defaultdict(list)
     for run in runs:
         by_id[run.machine or turns[-1]].append(run)
     return list(by_id.values())
+
+
+def _at_once(one: NodeRun, other: NodeRun) -> bool:
+    timed = one.time is not None and other.time is not None
+    return timed and one.machine != other.machine and abs(age(one)[0] - age(other)[0]) < ANEW
 
 
 def age(run: NodeRun) -> tuple[float, float, str]:

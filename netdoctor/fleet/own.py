@@ -32,7 +32,8 @@ def _verdict(run: NodeRun) -> Iterator[Reason]:
         severity = Severity.CRITICAL if bad else max((i.severity or Severity.CRITICAL for i in fails), key=lambda s: s.rank)
         words = [f"{i.check}: {i.message}" for i in fails[:5]] or [run.verdict_text or str(run.verdict)]
         yield from (Reason(NodeState.BAD, why, severity) for why in words)
-    blind = [i for i in run.items if i.status is not Status.FAIL]
+    # What had to be able to tell is the verdict's own reason.
+    blind = sorted((i for i in run.items if i.status is not Status.FAIL), key=lambda i: not i.blocking)
     if bad:  # what had to be able to tell, and could not
         blind = [i for i in blind if i.blocking]
     if run.verdict is Health.INCONCLUSIVE or set(run.statuses) <= {"s", "u", "e"} or (bad and blind):
@@ -95,7 +96,7 @@ def _notes(node: Node, run: NodeRun) -> Iterator[str]:
             yield _ANEW
     yield from (one.why for one in _asked_again(node, run) if one not in node.against)
     if run.skewed > CLOCK_SKEW:
-        yield f"its clock is ahead by {_duration(run.skewed)}: the report is newer than its file"
+        yield f"its clock is ahead by {_duration(run.skewed)}: the report is newer than its file, {run.file}"
 
 
 def _duration(seconds: float) -> str:

@@ -22,6 +22,13 @@ _SHORT: Final = re.compile(r"[A-Za-z_-]\[[0-9]")  # Slurm's and Ansible's short 
 
 DEFECT: Final = "a defect of netdoctor in reading it"
 
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number")
+
+
+_JSON: Final = json.JSONDecoder(parse_constant=_no_number)  # Python would take NaN and Infinity (RFC 8259 has neither)
+
 KINDS: Final = {
     ProblemKind.UNREADABLE: "could not be read",
     ProblemKind.TOO_LARGE: f"larger than {MAX_BYTES // 1_000_000} MB",
@@ -95,7 +102,7 @@ def _one(path: str, named: bool, got: Reading, extract: Extract, seen: set[tuple
     if len(data) > MAX_BYTES:
         return problem(ProblemKind.TOO_LARGE, f"more than {MAX_BYTES:,} bytes", _host_in(data))
     try:
-        document = json.loads(data)
+        document = _JSON.decode(data.decode(json.detect_encoding(data)))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         return problem(ProblemKind.NOT_JSON, "empty" if not data.strip() else str(error), _host_in(data))
     schema = document.get("schema") if isinstance(document, dict) else None

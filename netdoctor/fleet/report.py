@@ -159,7 +159,7 @@ def _same_name(live: list[Node]) -> Iterator[Fault[str]]:
     for host, same in sorted(by_host.items()):
         if len(same) > 1 and not all(run.pod for _, run in same):
             files = listed([run.file for _, run in same], 4)
-            words = f"{len(same)} different machines call themselves {host} (no GPU in common, or machine ids that alternate)"
+            words = f"{len(same)} different machines call themselves {host} (no GPU in common, or ids that alternate or meet)"
             how, check = "give each its own host name; jobs and lists name nodes by it", "fleet.host_name"
             finding = Finding(
                 Status.FAIL, f"{words}: {files}", host, Severity.CRITICAL, "duplicate_address", how=how, check=check
@@ -301,6 +301,40 @@ def _checks(nodes: list[Node]) -> tuple[str, ...]:
     return tuple(seen)
 
 
+def _old(nodes: list[Node]) -> Iterator[str]:
+    timed = [(n.run.time, n) for n in nodes if n.run and n.run.time is not None and n.run.skewed <= CLOCK_SKEW]
+    newest = max((time for time, _ in timed), default=0.0)
+    if old := [f"{n.name} ({n.run.file})" for time, n in timed if time < newest - STALE and n.run]:
+        yield f"{count(len(old), 'report')} more than a week older than the newest: {listed(old, 4)}"
+
+
+def _one_id(nodes: list[Node]) -> Iterator[str]:
+    """No fault by itself: images are cloned with their id (machine-id(5))."""
+    by_id: dict[str, dict[str, None]] = defaultdict(dict)
+    for node in nodes:
+        if node.run and node.run.machine:
+            by_id[node.run.machine][node.run.host] = None
+    for names in by_id.values():
+        if len(names) > 1:
+            several = f"{len(names)} host names: {listed([*names], 4)}"
+            yield f"one machine id (of a cloned image, or one machine that answered twice) under {several}"
+
+
+def _misnamed(nodes: list[Node]) -> Iterator[str]:
+    """Files are named as anybody likes; where most are named for the host inside, the others may have been mixed up."""
+    files = [run for node in nodes if node.run for run in (node.run, *node.older)]
+    others = [run for run in files if not any(_names(run.file, name) for name in (run.host, run.pod) if name)]
+    if others and len(others) < len(files) / 2:
+        told = listed([f"{run.file} ({run.host})" for run in others], 4)
+        yield f"{count(len(others), 'file')} not named for the host inside, as most are: {told}"
+
+
+def _names(file: str, host: str) -> bool:
+    stem, head = file.rpartition("/")[2].casefold(), host.casefold().partition(".")[0]
+    before, found, after = stem.partition(head or stem)
+    return not head or (bool(found) and not before[-1:].isalnum() and not after[:1].isalnum())
+
+
 def _notes(fleet: Fleet) -> list[str]:
     notes = []
     extra = [n.name for n in fleet.nodes if n.expected is False]
@@ -322,10 +356,7 @@ def _notes(fleet: Fleet) -> list[str]:
             "kinds have different NCCL versions, a job across them is refused: "
             + "; ".join(f"{v} ({listed(g, 2)})" for v, g in sorted(versions.items()))
         )
-    times = [n.run.time for n in fleet.nodes if n.run and n.run.time is not None and n.run.skewed <= CLOCK_SKEW]
-    newest = max(times, default=0.0)
-    if old := sum(t < newest - STALE for t in times):
-        notes.append(f"{count(old, 'report')} more than a week older than the newest")
+    notes += [*_old(fleet.nodes), *_one_id(fleet.nodes), *_misnamed(fleet.nodes)]
     for dist in fleet.distributions:
         good = dist.median / dist.best if METRICS[dist.metric].more_is_better else dist.best / dist.median
         if dist.judged and dist.metric == "busbw" and good < 0.8:

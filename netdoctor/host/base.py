@@ -179,7 +179,9 @@ def decode(data: Mapping[str, Any]) -> dict[str, Answer]:
 
 def _decoded(data: Mapping[str, Any]) -> Iterator[tuple[str, Answer]]:
     for text, entry in data.items():
-        if isinstance(entry, dict) and "ok" in entry:
+        if isinstance(entry, dict) and "ok" in entry and "unavailable" in entry:
+            yield text, Unavailable(Kind.MALFORMED, "a snapshot entry that is an answer, and none")
+        elif isinstance(entry, dict) and "ok" in entry:
             yield text, entry["ok"]
         else:
             lost = unavailable_in(entry)

@@ -7,16 +7,29 @@ the process as if nothing were here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import time
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
 
 PATIENCE: Final = 10  # seconds; Slurm's KillWait and Kubernetes' grace period are 30
+# A signal to the whole process group (Ctrl-C, scancel) reaches a child twice, once through its parent.
+TWICE: Final = 1.0  # seconds within which the same signal is one
 COMMANDS: Final = frozenset({"preflight", "snapshot", "run", "allreduce"})  # what writes a partial report
 _DEFERRED: Final = (signal.SIGINT, signal.SIGTERM)
 _before: dict[int, Any] = {}
-_noted: list[int] = []
+_noted: dict[int, float] = {}  # the signals in the order they came, and when: time.monotonic()
+
+
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM: finish with what is there."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
 
 
 def defer() -> None:
@@ -37,13 +50,31 @@ def restore() -> None:
 
 def pending() -> int | None:
     """The first signal that came."""
-    return _noted[0] if _noted else None
+    return next(iter(_noted), None)
+
+
+@contextlib.contextmanager
+def passed_on(child: int) -> Iterator[None]:
+    """Where signals are noted: they are `child`'s, too, which alone knows how to end."""
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        _noted.setdefault(number, time.monotonic())
+        os.kill(child, number)
+
+    before = {number: signal.signal(number, pass_on) for number in _before}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _note(number: int, _frame: FrameType | None) -> None:
     if _noted:
+        if time.monotonic() - _noted.get(number, 0.0) < TWICE:
+            return
         _end(number)
-    _noted.append(number)
+    _noted[number] = time.monotonic()
     signal.signal(signal.SIGALRM, lambda *_: _end(number))
     signal.alarm(PATIENCE)
 

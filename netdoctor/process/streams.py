@@ -6,7 +6,10 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import TypeGuard
+    from collections.abc import Callable
+    from typing import TypeGuard, TypeVar
+
+    Code = TypeVar("Code", bound=str | int | None)
 
 
 def ensure_open() -> None:
@@ -36,6 +39,21 @@ def defect(error: Exception) -> int:
     return 1
 
 
+def broken(error: Exception, styled: Callable[[int], int]) -> int:
+    """The exit code of a command that ended in an exception."""
+    return report_write_error(error, 0) if is_write_error(error) else styled(defect(error))
+
+
+def ended(work: Callable[[], int], styled: Callable[[int], int]) -> int:
+    """The exit code of `work`, whose output got out."""
+    try:
+        code = work()
+    except Exception as error:  # noqa: BLE001 - as at the end of the console script
+        code = broken(error, styled)
+    gone = lost()
+    return report_write_error(gone, code) if gone else code
+
+
 def is_write_error(error: Exception) -> TypeGuard[OSError]:
     """A write to a stream failed: without a file's name."""
     import errno
@@ -58,7 +76,7 @@ def lost() -> OSError | None:
     return None
 
 
-def report_write_error(error: OSError, code: str | int | None) -> str | int | None:
+def report_write_error(error: OSError, code: Code) -> Code | int:
     """The exit code where the output did not get out: 141 as a shell's where the reader went away, else 1; worse news stay."""
     if isinstance(error, BrokenPipeError):
         return 141

@@ -120,6 +120,8 @@ def _run_fact(name: str, entry: Any) -> Any:
 
 def _contradiction(run: Run) -> str:
     """Why a run cannot have finished as it says (`allreduce.verdict` makes no such run); "": it can."""
+    from netdoctor.facts.runs import wrong_figures
+
     if not run.finished:
         return ""
     if [rank.rank for rank in run.ranks] != list(range(run.experiment.ranks)):
@@ -132,7 +134,7 @@ def _contradiction(run: Run) -> str:
             return f"it finished, and rank {rank.rank} did not"
         if rank.wrong and run.verified:
             return f"its sums are right, and those of rank {rank.rank} are not"
-    return ""
+    return wrong_figures(run.busbw, run.latency, run.experiment.ranks) if run.verified else ""
 
 
 def with_logs(fact: Any) -> Any:

@@ -40,14 +40,15 @@ def careless(kernel: Kernel) -> Iterator[Finding]:
     yield ok("no such parameter") if "iommu=on" not in (kernel.command_line or "") else fail("it is set")
 
 
-@check(id="t.really", title="Ends the process", cause="other")
-def ends_at_once(kernel: Kernel) -> Iterator[Finding]:
-    os._exit(0)
+@check(id="t.ctrl_c", title="Raises what Ctrl-C does", cause="other")
+def raises_ctrl_c(kernel: Kernel) -> Iterator[Finding]:
+    raise KeyboardInterrupt
 
 
-@check(id="t.becomes", title="Becomes another program", cause="other")
-def becomes(kernel: Kernel) -> Iterator[Finding]:
-    os.execlp("true", "true")
+@check(id="t.none", title="Yields nothing, by name", cause="other")
+def yields_none(kernel: Kernel) -> Iterator[Finding]:
+    yield ok("first")
+    yield None  # type: ignore[misc]
 
 
 @check(id="t.prints", title="Prints", cause="other")
@@ -107,8 +108,8 @@ HAVE = {"Kernel": facts.kernel(), "JobShape": JobShape(), "Vantage": facts.vanta
         (careless, {}, Status.UNKNOWN),
         (crashes, HAVE, Status.ERROR),
         (ends, HAVE, Status.ERROR),
-        (ends_at_once, HAVE, Status.ERROR),
-        (becomes, HAVE, Status.ERROR),
+        (raises_ctrl_c, HAVE, Status.ERROR),
+        (yields_none, HAVE, Status.ERROR),
         (careless, {"Kernel": replace(facts.kernel(), command_line=Unavailable("denied"))}, Status.UNKNOWN),
         (careless, {"Kernel": replace(facts.kernel(), command_line=Unavailable("absent"))}, Status.PASS),
         (needs_kernel, {"Kernel": replace(facts.kernel(), release=Unavailable("denied"))}, Status.UNKNOWN),

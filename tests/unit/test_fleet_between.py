@@ -9,6 +9,9 @@ from dataclasses import replace
 import pytest
 
 from netdoctor.cli import fleet as command
+from netdoctor.cluster.messages import chosen_traits, read_ready
+from netdoctor.cluster.observations import Cluster, Nodes
+from netdoctor.compare.traits import traits
 from netdoctor.report import formats
 from tests.support.clusters import fleets as reports
 from tests.support.clusters.fleets import KINDS
@@ -208,3 +211,31 @@ def test_what_fails_is_shown_before_what_is_unknown() -> None:
         doc["partial"] = f"interrupted on {doc['identity']['host']}"
     fleet = fleet_of(*docs, expected=[*(f"n{i}" for i in range(80)), "zz-gone"])
     assert "- FAIL [critical] zz-gone: no report was given" in formats.render(command.report(fleet), "text")
+
+
+OWN = {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0", "UCX_NET_DEVICES": "eth0"}
+# The variables of three nodes, what the interface eth0 is called on the second, and which variables differ.
+NCCL, GLOO = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
+LOGS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "NET", "NCCL_DEBUG_FILE": "/tmp/a"}
+VARIABLES = {
+    "other names": ((OWN, dict.fromkeys(OWN, "ens5"), OWN), "ens5", ()),
+    "the beginning of a name": (({NCCL: "eth"}, {NCCL: "ens"}, {NCCL: "eth"}), "ens5", ()),
+    "one names none": (({NCCL: "eth0"}, {NCCL: "ens5"}, {}), "ens5", (NCCL,)),
+    "an interface of another node": (({NCCL: "eth0"}, {NCCL: "ens5"}, {NCCL: "ens5"}), "ens5", (NCCL,)),
+    "another interface": (({GLOO: "eth0"}, {GLOO: "eth0"}, {GLOO: "mgmt0"}), "eth0", (GLOO,)),
+    "logs": ((LOGS, {"NCCL_DEBUG": "WARN"}, {}), "eth0", ()),
+    "a setting": (({"NCCL_ALGO": "Ring"}, {}, {}), "eth0", ("NCCL_ALGO",)),
+}
+
+
+@pytest.mark.parametrize(("given", "called", "differ"), VARIABLES.values(), ids=VARIABLES)
+def test_variables_that_may_differ(given: tuple[dict[str, str], ...], called: str, differ: tuple[str, ...]) -> None:
+    docs = nodes(3)
+    for doc, variables in zip(docs, given, strict=True):
+        doc["inventory"]["nccl_variables"] = variables
+    docs[1]["inventory"]["links"][1]["name"] = called
+    assert tuple(row.trait.removeprefix("env ") for row in fleet_of(*docs).drift if row.trait.startswith("env ")) == differ
+    told = [chosen_traits(*traits(doc["inventory"], "0")) for doc in docs]
+    ready = {n: read_ready({"traits": one}) for n, one in enumerate(told)}
+    live = Cluster(Nodes(3, 0, "m", 1), ready=ready).differences()
+    assert tuple(row.trait.removeprefix("env ") for row in live if row.trait.startswith("env ")) == differ

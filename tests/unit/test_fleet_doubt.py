@@ -61,6 +61,17 @@ def _failing(doc: Doc) -> Doc:
     return found
 
 
+def _first(doc: Doc, status: str) -> None:
+    """Its first check says so, and that it is not in the way."""
+    doc["checks"][0].update(status=status)
+    doc["checks"][0]["findings"][0].update(status=status, blocking=False)
+
+
+def _waived(doc: Doc, waiver: object) -> None:
+    _own_fail_behind_a_healthy_verdict(doc)
+    _failing(doc).update(waived=waiver, blocking=False)
+
+
 def _ranks(doc: Doc) -> list[Doc]:
     ranks: list[Doc] = doc["volatile"]["runs"][0]["ranks"]
     return ranks
@@ -99,6 +110,15 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Doc], object], str]] = {
     "a rank that is not done": (lambda d: _ranks(d)[3].update(phase="first"), "rank 3 "),
     "a rank with an error": (lambda d: _ranks(d)[3].update(error="ncclRemoteError"), "rank 3 "),
     "a rank with wrong sums": (lambda d: _ranks(d)[3].update(wrong=2), "rank 3 "),
+    "a crash": (lambda d: _first(d, "error"), "it crashed"),
+    "a waiver that is none": (lambda d: _waived(d, True), "which is no waiver"),
+    "a waiver that says nothing": (lambda d: _waived(d, "x"), "which is no waiver"),
+    "a waiver that had ended": (lambda d: _waived(d, "known (until 2026-02-28)"), "waived until 2026-02-28"),
+    "a check that was judged and is gone": (lambda d: d["checks"].pop(), "container.shm was judged"),
+    "no bandwidth": (lambda d: d["volatile"]["runs"][0].update(busbw_gb_s={}), "it has no bus bandwidth"),
+    "a bandwidth of 0": (lambda d: d["volatile"]["runs"][0]["busbw_gb_s"].update({"4096": 0.0}), "at 4096 bytes is 0.0"),
+    "a negative latency": (lambda d: d["volatile"]["runs"][0]["latency_s"].update({"4096": -1}), "its latency at 4096"),
+    "a figure that is no number": (lambda d: d["volatile"]["runs"][0]["latency_s"].update({"4096": float("nan")}), "NaN"),
     "a finding that is none": (lambda d: d["checks"][0]["findings"].append("fail"), "it says pass"),
 }
 
@@ -118,7 +138,7 @@ def test_fails_that_do_not_block_and_unknowns_contradict_nothing(tmp_path: pathl
     failing = next(c for c in doc["checks"] if c["status"] == "fail")
     failing["findings"] = [
         {**failing["findings"][0], "severity": "warning", "blocking": False},
-        {**failing["findings"][0], "waived": "until the next rebuild", "blocking": False},
+        {**failing["findings"][0], "waived": "it is rebuilt (until 2026-03-01)", "blocking": False},
         {**failing["findings"][0], "status": "unknown", "severity": None, "blocking": False},
     ]
     doc["checks"][0].update(status="unknown")
@@ -141,9 +161,9 @@ def test_a_nodes_own_warnings_are_held_against_fail_on(tmp_path: pathlib.Path) -
     fleet = look(tmp_path)
     assert state(fleet, "n1") == ("bad", "net.port_range: 3 usable ports, 24 listeners")
     assert fleet.verdict.exit_code == 3 and fleet.checks[0].severity is Severity.WARNING
-    _failing(doc)["waived"] = "it is a login node"
+    _failing(doc)["waived"] = "it is a login node (until 9999-01-01)"
     for finding in next(c for c in doc["checks"] if c["status"] == "fail")["findings"]:
-        finding["waived"] = "it is a login node"
+        finding["waived"] = "it is a login node (until 9999-01-01)"
     put(tmp_path, "a.json", doc)
     assert state(look(tmp_path), "n1")[0] == "good"
 
@@ -254,6 +274,7 @@ def test_a_newer_report_that_did_not_try_settles_nothing(tmp_path: pathlib.Path)
     put(tmp_path, "day.json", passive)
     only_unknown(look(tmp_path), "allreduce.run failed in")
     passive["checks"] = [c for c in passive["checks"] if c["id"] != "allreduce.run"]
+    del passive["volatile"]["seconds"]["check allreduce.run"]
     put(tmp_path, "day.json", passive)
     only_unknown(look(tmp_path), "allreduce.run failed in")
     put(tmp_path, "evening.json", later(fleets.report("n1"), "2026-03-02T20:00:00Z"))

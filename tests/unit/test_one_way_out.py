@@ -258,6 +258,9 @@ DIAGNOSED: Mapping[str, tuple[dict[str, object], str, dict[str, str], tuple[str,
     "a rank died": ({"ranks.1.exit": -9}, "", {}, (), 4),
     "a rank did not come so far": ({"ranks.1.phase": "timed"}, "", {}, (), 4),
     "something stood in its way": ({"obstacle": "time"}, "", {}, (), 4),
+    "no figures": ({"busbw": {}, "latency": {}}, "", {}, (), 4),
+    "a bandwidth of 0": ({"busbw": {"4096": 0.0}}, "", {}, (), 4),
+    "an answer that is one and is none": ({"answer": {"unavailable": "denied"}}, "", {}, ("--profile", "strict"), 4),
     "its sums are right and wrong": ({"ranks.1.wrong": 3}, "", {}, (), 4),
     "its sums are wrong": (WRONG_SUMS, "", {}, (), 3),
     "a check of that site": ({"ran": [TCP, "site.own"]}, "", {}, (), 4),
@@ -303,6 +306,8 @@ def changed(changes: Mapping[str, object]) -> str:
             answers = whole["answers"]
             answers["env:"]["ok"]["NCCL_IB_TIMEOUT"] = value
             answers["env:"] = answers["env:"] if value else {"unavailable": "denied"}
+        elif name == "answer":
+            whole["answers"]["env:"] |= value
         elif name in ("ran", "selected"):
             whole[name] = value
         elif name in ("profile", "fail_on", "waivers", "disabled", "checks_dir"):

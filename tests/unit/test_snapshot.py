@@ -18,6 +18,7 @@ RUN = Run(
     verified=True,
     ranks=(RankResult(0, "done", exit=0, seconds={4096: 1e-3}, affinity=(0, 1)), RankResult(1, "done", exit=None)),
     busbw={4096: 1.5},
+    latency={4096: 1e-3},
     changes=(("RANK", None), ("NCCL_RAS_ENABLE", "0")),
     log_text="n1:1:1 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n",
     system_cpu_per_gb=0.25,

@@ -246,7 +246,7 @@ def _env(processes: list[Process]) -> dict[str, str]:
 
 
 # A variable that names this node's own things may differ between nodes.
-_OWN: Final = frozenset(names_of(Of.PROCESS, Of.DEVICES))
+_OWN: Final = frozenset(names_of(Of.PROCESS, Of.DEVICES, Of.INTERFACES, Of.LOG))
 
 
 def _env_differs(processes: list[Process]) -> dict[str, tuple[str, ...]]:

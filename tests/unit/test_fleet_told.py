@@ -1,0 +1,64 @@
+"""What a fleet report says beside its verdicts: the nodes and files by name, and first the reason that counts."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tests.support.clusters import fleets
+from tests.unit.test_fleet_doubt import Doc, later, look, put, state
+
+
+def _as(doc: Doc, **identity: str) -> Doc:
+    doc["identity"].update(identity)
+    return doc
+
+
+NODE = fleets.report
+NOTES: dict[str, tuple[dict[str, Doc], str]] = {
+    "a cloned machine id": (
+        {f"n{n}": _as(NODE(f"n{n}", number=n), machine="m1" if n < 3 else "m3") for n in (1, 2, 3)},
+        "(of a cloned image, or one machine that answered twice) under 2 host names: n1, n2",
+    ),
+    "an old report": (
+        {"n1": NODE("n1"), "n2": later(NODE("n2", number=2), "2026-02-01T00:00:00Z")},
+        "more than a week older than the newest: n2 (",
+    ),
+    "a file of another name": (
+        {"n1": NODE("n1"), "n2": NODE("n2", number=2), "n3": NODE("n3", number=3), "n4": NODE("n5", number=5)},
+        "n4.json (n5)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("docs", "words"), NOTES.values(), ids=NOTES)
+def test_what_is_only_worth_knowing_names_the_nodes(docs: dict[str, Doc], words: str, tmp_path: pathlib.Path) -> None:
+    for name, doc in docs.items():
+        put(tmp_path, f"{name}.json", doc)
+    fleet = look(tmp_path)
+    assert fleet.accounting["good"] == len(docs)
+    (note,) = fleet.notes
+    assert words in note
+
+
+@pytest.mark.parametrize(("apart", "given"), [("08:00:59", 2), ("08:30:00", 1)])
+def test_two_machine_ids_of_one_name_at_once_are_two_machines(apart: str, given: int, tmp_path: pathlib.Path) -> None:
+    for number, time in enumerate(("08:00:00", apart)):
+        doc = _as(later(fleets.report("n1"), f"2026-03-01T{time}Z"), machine=f"m{number}")
+        doc["inventory"]["gpus"] = {"unavailable": "denied"}
+        for nic in doc["inventory"]["nics"]:
+            nic.pop("ports")
+        put(tmp_path, f"n1-{number}.json", doc)
+    fleet = look(tmp_path)
+    assert fleet.accounting["given"] == given and fleet.accounting["good"] == (1 if given == 1 else 0)
+
+
+def test_what_had_to_tell_is_the_first_reason(tmp_path: pathlib.Path) -> None:
+    doc = fleets.report("n1")
+    doc["verdict"].update(status="inconclusive", exit_code=4)
+    for check, blocking in ((doc["checks"][0], False), (doc["checks"][1], True)):
+        check.update(status="error")
+        check["findings"][0].update(status="error", blocking=blocking)
+    put(tmp_path, "a.json", doc)
+    assert state(look(tmp_path), "n1")[1].startswith(f"{doc['checks'][1]['id']}: ")
