@@ -83,7 +83,7 @@ def _hidden(path: str) -> bool:
     top, _, name = path.rpartition("/")
     if top == "module":
         return name.startswith(tree.MODULES)
-    return path == "infiniband" or (not top and name.startswith("nvidia"))
+    return path in ("infiniband", "kernel/mm/memory_peers") or (not top and name.startswith("nvidia"))
 
 
 def _lay(fake: pathlib.Path, real: str, target: str, path: str) -> None:

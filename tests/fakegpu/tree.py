@@ -32,7 +32,7 @@ MODULES: Final = ("nvidia", "nv_peer_mem", "gdrdrv", "mlx", "ib_", "rdma", "iw_"
 
 def write(machine: Machine, tree: Tree, *, cpus: Sequence[str] = (), numbers: tuple[int, int] | None = None) -> None:
     """The whole /sys.  `cpus`: lists of the nodes' CPUs instead of the machine's own; `numbers`: of every uverbs node."""
-    for name in (*OPAQUE, "class/net", "bus/pci/drivers", "bus/cpu"):
+    for name in (*(one for one in OPAQUE if not one.startswith("kernel")), "class/net", "bus/pci/drivers", "bus/cpu"):
         tree.folder(name)
     for gpu in machine.gpus:
         nvidia = "nvidia" if "nvidia" in machine.modules else ""
