@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--event", action="append", default=[], metavar="'DEVICE KIND PORT AFTER'")
     run.add_argument("--kernels", type=pathlib.Path, help="a library that stands in for NCCL's kernels")
     run.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="where the logs go")
+    run.add_argument("--network", action="store_true", help="the machine's own interfaces")
     run.add_argument("--trace", action="store_true", help="each call of the fakes, in the logs")
     run.add_argument("--log", action="store_true", help="print the logs")
     commands.add_parser("machines", help="what machines there are")
@@ -77,6 +78,7 @@ def main() -> int:
         count=given.count,
         seconds=given.seconds,
         deadline=3 * given.seconds + 20,
+        network=given.network,
         trace=given.trace,
         keep=given.keep,
     )

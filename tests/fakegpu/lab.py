@@ -107,12 +107,14 @@ def run(
     count: int = 1024,
     seconds: float = 20.0,
     deadline: float = 60.0,
+    network: bool = False,
     trace: bool = False,
     keep: pathlib.Path | None = None,
 ) -> Run:
     """Start the ranks and wait for them; who is not done at the deadline is killed.
 
     `hosts`: NCCL takes the ranks for so many hosts (NCCL_HOSTID), as many on each.  `keep`: a folder that gets the logs.
+    `network`: the interfaces of the (first) machine, in a namespace of their own, instead of this machine's.
     Connections are made at init (NCCL_RUNTIME_CONNECT=0), so that a run without kernels tells the transports, too.
     """
     every = [Rank() for _ in range(ranks)] if isinstance(ranks, int) else list(ranks)
@@ -125,7 +127,7 @@ def run(
         for n, rank in enumerate(every):
             own = rank.machine or one
             if id(own) not in shown:
-                shown[id(own)] = namespace.prepare(own, folder / f"machine{len(shown)}")
+                shown[id(own)] = namespace.prepare(own, folder / f"machine{len(shown)}", network)
                 own.write(folder / f"machine{len(shown) - 1}.txt", **settings)
             where = shown[id(own)]
             device = n % each if rank.device is None else rank.device

@@ -16,6 +16,7 @@ from tests.fakegpu import namespace
 def main(path: str) -> int:
     ranks = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     namespace.become_root()
+    namespace.connect(pathlib.Path(ranks[0]["shown"]))
     children = {}
     for number, rank in enumerate(ranks):
         child = os.fork()

@@ -1,6 +1,6 @@
 """One description of a machine: read from YAML, written as the file that the fake libraries read; tree.py writes its /sys.
 
-A fault or another shape is a change of the description (``changed``), so that libraries, /sys and /dev stay of one mind; the
+A fault or another shape is a change of the description (``with_changes``), so that libraries, /sys and /dev stay of one mind; the
 knobs that belong to no shape (a call that fails, an event) are lines of ``faults`` and ``events``.
 """
 
@@ -125,6 +125,17 @@ class Nic:
 
 
 @dataclass(frozen=True)
+class Interface:
+    """A network interface, as the network namespace of a run has it and as sysfs shows it."""
+
+    name: str
+    index: int
+    mac: str
+    address: str  # with its prefix
+    speed: int  # Mb/s
+
+
+@dataclass(frozen=True)
 class Machine:
     """A description that was read; `data` is what it was read from."""
 
@@ -148,16 +159,29 @@ class Machine:
         """A module gives the HCAs' driver the pages of GPU memory."""
         return "nvidia_peermem" in self.modules or bool(self.memory_peers)
 
-    def changed(self, **changes: Any) -> Machine:
-        """Another machine: keys are paths into the description, ``__`` between their steps, "all" is every item of a list."""
-        return self.with_changes({key.replace("__", "."): value for key, value in changes.items()})
+    @property
+    def interfaces(self) -> tuple[Interface, ...]:
+        """Those of cards without RDMA first; one of an HCA without netdev is not there (IPoIB is not)."""
+        rows = [(nic.name, nic.address, nic.speed) for nic in self.nics]
+        rows += [(hca.netdev, hca.address, 1000 * hca.ports[0].rate) for hca in self.hcas if hca.netdev]
+        found = []
+        for index, (name, address, speed) in enumerate(rows, 2):
+            digits = _digits(self.name, name)
+            mac = "02:" + ":".join(digits[i : i + 2] for i in range(0, 10, 2))
+            found.append(Interface(name, index, mac, address, speed))
+        return tuple(found)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Machine:
-        """As `changed`, with "gpus.0.state.lost" as a key; the value None removes what was there."""
+        """Another machine.  Keys are paths into the description ("gpus.0.state.lost", "gpus.all.links_down"), None removes."""
         data = copy.deepcopy(dict(self.data))
         for path, value in changes.items():
             _put(data, path.split("."), value)
         return parse(data)
+
+    def on_one_node(self) -> Machine:
+        """The same on one NUMA node.  The kernel tells a process which nodes' memory it may have, and that cannot be faked: where
+        this machine has one node, whoever looks (netdoctor does) rightly says that a GPU on another is out of reach."""
+        return self.with_changes({"numa": [",".join(filter(None, self.numa))], "above.all.numa": 0})
 
     def lines(self, **settings: str) -> Iterator[str]:
         """What the fake libraries read (c/fake.h); settings are keys of one run: kernels, trace."""
@@ -215,8 +239,8 @@ def _hca(hca: Hca) -> Iterator[tuple[str, object]]:
 
 def _put(data: Any, steps: Sequence[str], value: Any) -> None:
     step, *rest = steps
-    if step == "all" and isinstance(data, list):
-        for item in data:
+    if step == "all" and "all" not in data:
+        for item in data if isinstance(data, list) else data.values():
             _put(item, rest, value)
         return
     key: Any = int(step) if isinstance(data, list) or (step.isdigit() and int(step) in data) else step

@@ -14,6 +14,7 @@ import ctypes
 import functools
 import os
 import pathlib
+import shutil
 import stat
 import subprocess
 import sys
@@ -26,7 +27,7 @@ import yaml
 from tests.fakegpu import build, machine, tree
 
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
-CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
 NULL: Final = (1, 3)  # /dev/null (Documentation/admin-guide/devices.txt)
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -61,20 +62,54 @@ def become_root() -> None:
     pathlib.Path("/proc/self/gid_map").write_text(f"0 {gid} 1", encoding="ascii")
 
 
+def connect(shown: pathlib.Path) -> None:
+    """Give this process a network namespace with the machine's interfaces, where `prepare` wrote them.
+
+    They are macvlans on one veth, which reach each other (dummies would not); nothing leads out.
+    """
+    commands = shown / "network"
+    if not commands.exists():
+        return
+    if not shutil.which("ip"):
+        raise Refused(2, "network namespace: no ip command (iproute2)")
+    _check(_libc.unshare(CLONE_NEWNET), "network namespace")
+    done = subprocess.run(["ip", "-batch", str(commands)], capture_output=True, text=True, check=False, timeout=30)
+    if done.returncode:
+        raise Refused(1, f"network namespace: {done.stderr.strip().splitlines()[0]}")
+
+
+def _network(one: machine.Machine) -> Iterator[str]:
+    """What `ip -batch` makes of a fresh network namespace."""
+    yield "link set lo up"
+    yield "link add low0 index 1000 type veth peer name low0p index 1001"
+    for name in ("low0", "low0p"):
+        yield f"link set {name} addrgenmode none"
+        yield f"link set {name} up"
+    for interface in one.interfaces:
+        yield f"link add {interface.name} index {interface.index} address {interface.mac} link low0 type macvlan mode bridge"
+        if interface.address:
+            yield f"addr add {interface.address} dev {interface.name}"
+        yield f"link set {interface.name} up"
+    first = next((interface.address for interface in one.interfaces if interface.address), "")
+    if first:
+        yield f"route add default via {first.partition('/')[0].rpartition('.')[0]}.1"
+
+
 def show(shown: pathlib.Path) -> None:
     """Give this process a mount namespace with what `prepare` wrote into `shown`."""
     _check(_libc.unshare(CLONE_NEWNS), "mount namespace")
     _mount("none", "/", flags=MS_REC | MS_PRIVATE)
     base = shown / "mounted"
+    opaque = (*tree.OPAQUE, *(("class/net",) if (shown / "network").exists() else ()))
     for name in ("sys", "dev"):
         (base / name).mkdir(parents=True, exist_ok=True)
         _mount("fakegpu", str(base / name), "tmpfs", options="mode=755")
-        _lay(shown / name, f"/{name}", str(base / name), "")
+        _lay(shown / name, f"/{name}", str(base / name), "", opaque)
         _bind(str(base / name), f"/{name}")
     if os.path.isdir("/proc/driver"):
         (base / "proc").mkdir(exist_ok=True)
         _mount("fakegpu", str(base / "proc"), "tmpfs", options="mode=755")
-        _lay(shown / "proc", "/proc/driver", str(base / "proc"), "")
+        _lay(shown / "proc", "/proc/driver", str(base / "proc"), "", opaque)
         _bind(str(base / "proc"), "/proc/driver")
 
 
@@ -86,10 +121,10 @@ def _hidden(path: str) -> bool:
     return path in ("infiniband", "kernel/mm/memory_peers") or (not top and name.startswith("nvidia"))
 
 
-def _lay(fake: pathlib.Path, real: str, target: str, path: str) -> None:
+def _lay(fake: pathlib.Path, real: str, target: str, path: str, opaque: Sequence[str]) -> None:
     """`target`, an empty folder, becomes `fake` over `real`; `path` is where both are below /sys, /dev or /proc/driver."""
     ours = {one.name: one for one in os.scandir(fake)}
-    theirs = {} if path in tree.OPAQUE or not os.path.isdir(real) else {one.name: one for one in os.scandir(real)}
+    theirs = {} if path in opaque or not os.path.isdir(real) else {one.name: one for one in os.scandir(real)}
     for name in {**theirs, **ours}:
         at, below = f"{target}/{name}", f"{path}/{name}" if path else name
         own, other = ours.get(name), theirs.get(name)
@@ -99,7 +134,7 @@ def _lay(fake: pathlib.Path, real: str, target: str, path: str) -> None:
             if hidden and not real.startswith("/dev"):
                 _bind(own.path, at)
             else:
-                _lay(pathlib.Path(own.path), "/dev/-" if hidden else f"{real}/{name}", at, below)
+                _lay(pathlib.Path(own.path), "/dev/-" if hidden else f"{real}/{name}", at, below, opaque)
         elif own is not None and real.startswith("/dev"):
             _node(at, own.stat().st_mode & 0o777)
         elif own is not None or not _hidden(below):
@@ -139,9 +174,11 @@ def node_cpus(count: int) -> tuple[str, ...]:
     return tuple(",".join(map(str, one)) for one in parts)
 
 
-def prepare(one: machine.Machine, folder: pathlib.Path) -> pathlib.Path:
-    """Write what `show` shows; returns the folder."""
-    tree.write_sys(one, folder / "sys", cpus=node_cpus(len(one.numa)), numbers=NULL)
+def prepare(one: machine.Machine, folder: pathlib.Path, network: bool = False) -> pathlib.Path:
+    """Write what `show` shows and, with `network`, what `connect` makes; returns the folder."""
+    tree.write_sys(one, folder / "sys", cpus=node_cpus(len(one.numa)), numbers=NULL, network=network)
+    if network:
+        (folder / "network").write_text("".join(f"{line}\n" for line in _network(one)), encoding="ascii")
     (folder / "dev").mkdir()
     for name, mode in tree.devices(one).items():
         at = folder / "dev" / name
@@ -203,20 +240,24 @@ def main() -> int:
     parser.add_argument("machine", help=f"a file, or one of {', '.join(machine.names())}")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
     parser.add_argument("--fault", action="append", default=[], metavar="'CALL WHICH RESULT'")
+    parser.add_argument("--network", action="store_true", help="the machine's interfaces, in a network namespace of their own")
+    parser.add_argument("--one-node", action="store_true", help="all on one NUMA node, for whoever compares with this process")
     at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     given = parser.parse_args(sys.argv[1:at])
     command = sys.argv[at + 1 :]
     if not command:
         parser.error("no command after --")
     one = machine.read(given.machine).with_changes({**dict(changes(given.set)), **({"faults": given.fault} if given.fault else {})})
+    one = one.on_one_node() if given.one_node else one
     with scratch() as folder:
-        prepare(one, folder)
+        prepare(one, folder, given.network)
         one.write(folder / "machine")
         env = {**os.environ, **environment(folder)}
         child = os.fork()
         if child == 0:
             try:
                 become_root()
+                connect(folder)
                 show(folder)
                 os.execvpe(command[0], command, env)
             except OSError as error:

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tests.fakegpu.machine import Gid, Hca, Link, Machine, Nic, Place, Port
+from tests.fakegpu.machine import STATES, Gid, Hca, Link, Machine, Place, Port
 from tests.support.machines.sysfs import Tree
 
 NVIDIA, MELLANOX, INTEL = 0x10DE, 0x15B3, 0x8086
@@ -30,8 +30,18 @@ OPAQUE: Final = (
 MODULES: Final = ("nvidia", "nv_peer_mem", "gdrdrv", "mlx", "ib_", "rdma", "iw_", "irdma", "efa", "bnxt_re", "gpudirect")
 
 
-def write(machine: Machine, tree: Tree, *, cpus: Sequence[str] = (), numbers: tuple[int, int] | None = None) -> None:
-    """The whole /sys.  `cpus`: lists of the nodes' CPUs instead of the machine's own; `numbers`: of every uverbs node."""
+def write(
+    machine: Machine,
+    tree: Tree,
+    *,
+    cpus: Sequence[str] = (),
+    numbers: tuple[int, int] | None = None,
+    network: bool = True,
+) -> None:
+    """The whole /sys.  `cpus`: lists of the nodes' CPUs instead of the machine's own; `numbers`: of every uverbs node.
+
+    Without `network` the machine's interfaces are left out.
+    """
     for name in (*(one for one in OPAQUE if not one.startswith("kernel")), "class/net", "bus/pci/drivers", "bus/cpu"):
         tree.folder(name)
     for gpu in machine.gpus:
@@ -39,10 +49,12 @@ def write(machine: Machine, tree: Tree, *, cpus: Sequence[str] = (), numbers: tu
         function(tree, gpu.place, gpu.link, (NVIDIA, gpu.device), 0x030200, nvidia)
     for place in machine.switches:
         function(tree, place, Link(), (NVIDIA, 0x22A3), 0x068000, "nvidia")
-    for number, hca in enumerate(machine.hcas):
-        rdma(tree, hca, number, numbers)
+    for hca in machine.hcas:
+        rdma(tree, hca, numbers)
     for nic in machine.nics:
-        card(tree, nic)
+        function(tree, nic.place, nic.link, (INTEL, 0x1563), 0x020000, "ixgbe")
+    if network:
+        interfaces(machine, tree)
     nodes(tree, cpus or machine.numa)
     for name, version in machine.modules.items():
         tree.write(f"module/{name}", initstate="live", refcnt="0", **({"version": version} if version else {}))
@@ -89,11 +101,9 @@ def speeds(tree: Tree, where: str, link: Link) -> None:
     )
 
 
-def rdma(tree: Tree, hca: Hca, number: int, numbers: tuple[int, int] | None) -> None:
+def rdma(tree: Tree, hca: Hca, numbers: tuple[int, int] | None) -> None:
     ethernet = hca.ports[0].ethernet
     where = function(tree, hca.place, hca.link, (MELLANOX, hca.device), 0x020000 if ethernet else 0x020700, "mlx5_core")
-    if hca.netdev:
-        interface(tree, where, hca.netdev, hca.ports[0].rate * 1000, 2 + number)
     device = f"{where}/infiniband/{hca.name}"
     guid = ":".join(hca.guid[i : i + 4] for i in range(0, 16, 4))
     tree.link(f"class/infiniband/{hca.name}", device)
@@ -118,10 +128,9 @@ def rdma(tree: Tree, hca: Hca, number: int, numbers: tuple[int, int] | None) -> 
 def port(tree: Tree, where: str, one: Port) -> None:
     active = one.state == "ACTIVE"
     lanes = 1 if one.rate < 40 else 8 if one.rate > 400 else 4
-    states = {"NOP": 0, "DOWN": 1, "INIT": 2, "ARMED": 3, "ACTIVE": 4}
     tree.write(
         where,
-        state=f"{states[one.state]}: {one.state}",
+        state=f"{STATES[one.state]}: {one.state}",
         phys_state="5: LinkUp" if active else "3: Disabled",
         rate=f"{one.rate} Gb/sec ({lanes}X {LANES.get(one.rate // lanes, 'QDR')})",
         link_layer="Ethernet" if one.ethernet else "InfiniBand",
@@ -157,16 +166,19 @@ def uverbs(tree: Tree, where: str, hca: Hca, numbers: tuple[int, int]) -> None:
     tree.write("class/infiniband_verbs", abi_version="6")
 
 
-def card(tree: Tree, nic: Nic) -> None:
-    where = function(tree, nic.place, nic.link, (INTEL, 0x1563), 0x020000, "ixgbe")
-    interface(tree, where, nic.name, nic.speed, 1)
-
-
-def interface(tree: Tree, where: str, name: str, speed: int, index: int) -> None:
-    """An interface of a card; its number and address are the network namespace's to tell, not the tree's."""
-    tree.write(f"{where}/net/{name}", speed=str(speed), duplex="full", operstate="up", type="1", mtu="1500", flags="0x1003")
-    tree.link(f"{where}/net/{name}/device", where)
-    tree.link(f"class/net/{name}", f"{where}/net/{name}")
+def interfaces(machine: Machine, tree: Tree) -> None:
+    """/sys/class/net; whether an entry is of the own network namespace shows by its number and address."""
+    tree.write("devices/virtual/net/lo", ifindex="1", address="00:00:00:00:00:00", mtu="65536", type="772", operstate="unknown")
+    tree.link("class/net/lo", "devices/virtual/net/lo")
+    cards = {nic.name: nic.place for nic in machine.nics} | {hca.netdev: hca.place for hca in machine.hcas}
+    for one in machine.interfaces:
+        place = cards[one.name]
+        card = "/".join((f"devices/{place.root}", *place.bridges, place.address))
+        where = f"{card}/net/{one.name}"
+        tree.write(where, ifindex=str(one.index), address=one.mac, speed=str(one.speed), duplex="full", operstate="up")
+        tree.write(where, type="1", mtu="1500", flags="0x1003", carrier="1")
+        tree.link(f"{where}/device", card)
+        tree.link(f"class/net/{one.name}", where)
 
 
 def nodes(tree: Tree, cpus: Sequence[str]) -> None:
