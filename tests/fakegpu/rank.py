@@ -1,8 +1,9 @@
 """One rank: takes this process through the libnccl of NCCL_LIB on the driver API alone, by ctypes; no torch, no CUDA runtime.
 
-    rank.py RANK RANKS IDFILE [--device N] [--steps irgbspd] [--count FLOATS] [--seconds S]
+    rank.py RANK RANKS IDFILE [--device N] [--steps irgbcswad] [--count FLOATS] [--seconds S]
 
-Steps: i init, r all-reduce, g all-gather, b broadcast, c reduce-scatter, s send and receive in a ring, a abort, d destroy.
+Steps: i init, r all-reduce, g all-gather, b broadcast, c reduce-scatter, s send and receive in a ring, w wait a second for an
+asynchronous error, a abort, d destroy.
 Each step says one line "rank: {JSON}" on stdout, where NCCL's log goes as well.  Exit code: 0 all steps succeeded and the data
 are right, 2 the data are not right (without kernels: were not moved), 1 a step failed, 3 it could not begin.
 """
@@ -91,14 +92,24 @@ class Rank:
             ctypes.memmove(ctypes.byref(one), id_file.read_bytes(), 128)
         self.call("ncclCommInitRank", ctypes.byref(self.comm), self.ranks, one, self.rank)
 
+    def look(self) -> None:
+        """Look at the communicator as a program does that wants to know of errors."""
+        state = ctypes.c_int()
+        self.call("ncclCommGetAsyncError", self.comm, ctypes.byref(state))
+        if state.value:
+            raise Stop("ncclCommGetAsyncError", state.value, self.nccl.ncclGetErrorString(state.value).decode())
+
+    def linger(self) -> None:
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            self.look()
+            time.sleep(0.01)
+
     def finish(self) -> None:
-        """Wait for the stream; look at the communicator as a program does that wants to know of errors."""
+        """Wait for the stream."""
         end = time.monotonic() + self.seconds
         while (code := self.cuda.cuStreamQuery(self.stream)) == NOT_READY:
-            state = ctypes.c_int()
-            self.call("ncclCommGetAsyncError", self.comm, ctypes.byref(state))
-            if state.value:
-                raise Stop("ncclCommGetAsyncError", state.value, self.nccl.ncclGetErrorString(state.value).decode())
+            self.look()
             if time.monotonic() > end:
                 raise Stop("cuStreamQuery", code, f"not finished after {self.seconds:g} s")
             time.sleep(0.002)
@@ -160,6 +171,8 @@ class Rank:
             if step == "i":
                 self.init(id_file)
                 say("init")
+            elif step == "w":
+                self.linger()
             elif step in "ad":
                 self.call("ncclCommDestroy" if step == "d" else "ncclCommAbort", self.comm)
                 say("destroy")
