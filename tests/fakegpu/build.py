@@ -82,7 +82,7 @@ ALL: Final = (
 
 
 def libraries() -> tuple[pathlib.Path, pathlib.Path]:
-    """The folders of the driver's libraries and of libibverbs, built where a source is newer.  Raises where `missing` says why."""
+    """The folders of the driver's libraries and of libibverbs, built where a source is newer; raises what `missing` says."""
     if why := missing():
         raise RuntimeError(why)
     if not all(one.fresh for one in ALL):

@@ -1,6 +1,6 @@
 """Every knob of the fake machine, and what the real NCCL says when it is turned: a knob that changes nothing is none.
 
-    python -m tests.fakegpu.faults [--version 2.27.5] [NAME…]     a table
+python -m tests.fakegpu.faults [--version 2.27.5] [NAME…]     a table
 """
 
 from __future__ import annotations
@@ -55,7 +55,13 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "cuda 101": call(r"invalid device ordinal", "cuDeviceGetPCIBusId 1 101"),
     "cuda 214": call(r"uncorrectable ECC error", "cuMemcpyAsync 1 214", "cuMemsetD8Async 1 214", "cuStreamSynchronize 1 214"),
     "cuda 217": call(r"peer access is not supported", "cuIpcOpenMemHandle 1 217", env=LEGACY),
-    "cuda 304": call(r"OS call failed", "cuMemExportToShareableHandle 1 304", "cuMemImportFromShareableHandle 1 304", env=CUMEM, deadline=10.0),
+    "cuda 304": call(
+        r"OS call failed",
+        "cuMemExportToShareableHandle 1 304",
+        "cuMemImportFromShareableHandle 1 304",
+        env=CUMEM,
+        deadline=10.0,
+    ),
     "cuda 719": call(r"unspecified launch failure", "cuStreamSynchronize 2+ 719"),
     "cuda 719 by a kernel": call(r"CUDA_ERROR_LAUNCH_FAILED|unspecified launch failure", "kernel 1 719", steps="ir"),
     "cuda 802": call(r"CUDA_ERROR_SYSTEM_NOT_READY", "cuInit 1 802"),
@@ -73,7 +79,9 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "fabric not started": Fault(r"cliqueId \S+ state 1 ", {"gpu.state.fabric.state": 1}, machine="hgx-h100"),
     # libibverbs
     "no registration": rdma(r"ibv_reg\w+ failed with error Cannot allocate memory", "registration 1+ 12"),
-    "no registration of GPU memory": rdma(r"ibv_reg\w+ failed with error Bad address", "ibv_reg_dmabuf_mr 2+ 14", "registration 3+ 14"),
+    "no registration of GPU memory": rdma(
+        r"ibv_reg\w+ failed with error Bad address", "ibv_reg_dmabuf_mr 2+ 14", "registration 3+ 14"
+    ),
     "create_qp refused": rdma(r"ibv_create_qp failed with error Cannot allocate memory", "ibv_create_qp 1 12"),
     "modify_qp refused": rdma(r"ibv_modify_qp failed with .*Invalid argument", "ibv_modify_qp 2 22"),
     "modify_qp times out": rdma(r"ibv_modify_qp failed with .*Connection timed out", "ibv_modify_qp 3 110"),
@@ -81,10 +89,20 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "open refused": rdma(r"No device found|Unable to open device", "ibv_open_device * 13"),
     "polling fails": rdma(r"ibv_poll_cq\(\) failed|Call to ibv_poll_cq", "ibv_poll_cq 1+ 5"),
     **{
-        f"completion {status}": rdma(rf"Got completion .*status={word}|Got completion .*error {status},", f"completion 1 {status}")
-        for status, word in ((4, r"(4|\S+\(4\))"), (5, r"(5|\S+\(5\))"), (9, r"(9|\S+\(9\))"), (10, r"(10|\S+\(10\))"), (12, r"(12|\S+\(12\))"))
+        f"completion {status}": rdma(
+            rf"Got completion .*status={word}|Got completion .*error {status},", f"completion 1 {status}"
+        )
+        for status, word in (
+            (4, r"(4|\S+\(4\))"),
+            (5, r"(5|\S+\(5\))"),
+            (9, r"(9|\S+\(9\))"),
+            (10, r"(10|\S+\(10\))"),
+            (12, r"(12|\S+\(12\))"),
+        )
     },
-    "port error": Fault(r"Got async .*event: port error|port error", {"events": ["mlx5_0 port_error 1 0"]}, hosts=2, steps="irw"),
+    "port error": Fault(
+        r"Got async .*event: port error|port error", {"events": ["mlx5_0 port_error 1 0"]}, hosts=2, steps="irw"
+    ),
     "device fatal": Fault(r"local catastrophic error", {"events": ["mlx5_0 device_fatal 1 0"]}, hosts=2, steps="irw"),
     "qp fatal": Fault(r"work queue catastrophic error", {"events": ["mlx5_0 qp_fatal 1 1"]}, hosts=2, steps="irw"),
     "port down": Fault(r"via NET/(Socket|IB/1)|mlx5_1:1/IB \[RO\]", {"hcas.0.state": "DOWN"}, hosts=2),
@@ -113,9 +131,7 @@ def run(fault: Fault | None, like: Fault, version: str, keep: pathlib.Path | Non
     here = base.with_changes(fault.changes) if fault else base
     there = here.with_changes(fault.there) if fault and fault.there else None
     env = fault.env if fault else [{k: v for k, v in one.items() if k != "NCCL_IB_GID_INDEX"} for one in like.env]
-    ranks = [
-        lab.Rank(like.devices[n], {**VERSION_ENV.get(version, {}), **env[n]}, there if n else None) for n in range(2)
-    ]
+    ranks = [lab.Rank(like.devices[n], {**VERSION_ENV.get(version, {}), **env[n]}, there if n else None) for n in range(2)]
     return lab.run(
         here, version, ranks, hosts=like.hosts, steps=like.steps, seconds=like.seconds, deadline=like.deadline, keep=keep
     )

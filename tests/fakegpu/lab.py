@@ -137,7 +137,11 @@ def run(
                     "shown": str(where),
                     "log": str(folder / f"rank{n}.log"),
                     "command": [*command, "--steps", steps, "--count", str(count), "--seconds", str(seconds)],
-                    "env": {**environment(where.with_suffix(".txt"), nccl, n // each if hosts > 1 else None), **(env or {}), **rank.env},
+                    "env": {
+                        **environment(where.with_suffix(".txt"), nccl, n // each if hosts > 1 else None),
+                        **(env or {}),
+                        **rank.env,
+                    },
                 }
             )
         (folder / "run.json").write_text(json.dumps(spec), encoding="utf-8")

@@ -15,7 +15,7 @@ from tests.fakegpu import namespace
 
 def main(path: str) -> int:
     ranks = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    namespace.become_root()
+    namespace.may_mount()
     namespace.connect(pathlib.Path(ranks[0]["shown"]))
     children = {}
     for number, rank in enumerate(ranks):
@@ -33,7 +33,9 @@ def main(path: str) -> int:
         children[child] = number
     for _ in ranks:
         child, status = os.wait()
-        pathlib.Path(ranks[children[child]]["log"] + ".code").write_text(str(os.waitstatus_to_exitcode(status)), encoding="ascii")
+        pathlib.Path(ranks[children[child]]["log"] + ".code").write_text(
+            str(os.waitstatus_to_exitcode(status)), encoding="ascii"
+        )
     return 0
 
 

@@ -1,7 +1,7 @@
 """One description of a machine: read from YAML, written as the file that the fake libraries read; tree.py writes its /sys.
 
-A fault or another shape is a change of the description (``with_changes``), so that libraries, /sys and /dev stay of one mind; the
-knobs that belong to no shape (a call that fails, an event) are lines of ``faults`` and ``events``.
+A fault or another shape is a change of the description (``with_changes``), so that libraries, /sys and /dev stay of one mind;
+the knobs that belong to no shape (a call that fails, an event) are lines of ``faults`` and ``events``.
 """
 
 from __future__ import annotations
@@ -179,8 +179,11 @@ class Machine:
         return parse(data)
 
     def on_one_node(self) -> Machine:
-        """The same on one NUMA node.  The kernel tells a process which nodes' memory it may have, and that cannot be faked: where
-        this machine has one node, whoever looks (netdoctor does) rightly says that a GPU on another is out of reach."""
+        """The same on one NUMA node.
+
+        The kernel tells a process which nodes' memory it may have, and that cannot be faked: where this machine has one node,
+        whoever looks (netdoctor does) rightly says that a GPU on another is out of reach.
+        """
         return self.with_changes({"numa": [",".join(filter(None, self.numa))], "above.all.numa": 0})
 
     def lines(self, **settings: str) -> Iterator[str]:
@@ -267,7 +270,10 @@ def names() -> tuple[str, ...]:
 
 
 _KEYS: Final = frozenset(
-    "name driver numa above gpu gpus nvlinks nvswitches hca hcas nics modules memory_peers p2p fabric faults events".split()
+    (
+        *("name", "driver", "numa", "modules", "memory_peers", "fabric", "faults", "events"),
+        *("above", "gpu", "gpus", "p2p", "nvlinks", "nvswitches", "hca", "hcas", "nics"),
+    )
 )
 
 
@@ -281,7 +287,8 @@ def parse(data: Mapping[str, Any]) -> Machine:
     raw_gpus = [_merged(data.get("gpu", {}), one) for one in data.get("gpus", ())]
     places = [_place(one["at"], above) for one in raw_gpus]
     gpus = tuple(
-        _read_gpu(name, n, one, places, _nvlinks(data.get("nvlinks", {}), n, places, switches)) for n, one in enumerate(raw_gpus)
+        _read_gpu(name, n, one, places, _nvlinks(data.get("nvlinks", {}), n, places, switches))
+        for n, one in enumerate(raw_gpus)
     )
     hcas = []
     for one in data.get("hcas", ()):

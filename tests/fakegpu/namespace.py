@@ -2,9 +2,9 @@
 
     python -m tests.fakegpu.namespace MACHINE [--set PATH=VALUE]… -- COMMAND…
 
-Nothing is mounted over a real file outside: a new /sys and a new /dev are put together from binds, which a user namespace allows
-to everybody where the kernel and its administrator do.  A device node is /dev/null under another name, for a node of a driver
-that is not there does not open.
+Nothing is mounted over a real file outside: a new /sys and a new /dev are put together from binds, which a user namespace
+allows to everybody where the kernel and its administrator do.  A device node is /dev/null under another name, for a node of a
+driver that is not there does not open.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ import yaml
 
 from tests.fakegpu import build, machine, tree
 
+CAP_NET_ADMIN, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 12, 47, 2
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
 NULL: Final = (1, 3)  # /dev/null (Documentation/admin-guide/devices.txt)
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-class Refused(OSError):
+class RefusedError(OSError):
     """The kernel, or its administrator, does not allow the namespace."""
 
 
 def _check(code: int, what: str) -> None:
     if code:
         number = ctypes.get_errno()
-        raise Refused(number, f"{what}: {os.strerror(number)}")
+        raise RefusedError(number, f"{what}: {os.strerror(number)}")
 
 
 def _mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
@@ -51,15 +52,27 @@ def _bind(source: str, target: str) -> None:
     _mount(source, target, flags=MS_BIND | MS_REC)
 
 
-def become_root() -> None:
-    """Root may mount; anybody else becomes root of a user namespace of its own."""
+def may_mount() -> None:
+    """Root may mount; anybody else may in a user namespace of its own, until it executes something: then it is who it was."""
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
         return
     _check(_libc.unshare(CLONE_NEWUSER), "user namespace")
     pathlib.Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
-    pathlib.Path("/proc/self/uid_map").write_text(f"0 {uid} 1", encoding="ascii")
-    pathlib.Path("/proc/self/gid_map").write_text(f"0 {gid} 1", encoding="ascii")
+    pathlib.Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1", encoding="ascii")
+    pathlib.Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1", encoding="ascii")
+
+
+def _keep_net_admin() -> None:
+    """Before `ip` is executed: the capability of this user namespace goes with it (capabilities(7), the ambient set)."""
+    if os.geteuid() == 0:
+        return
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice, 32 capabilities each
+    _check(_libc.capget(header, sets), "capget")
+    sets[2] |= 1 << CAP_NET_ADMIN
+    _check(_libc.capset(header, sets), "capset")
+    _check(_libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, ctypes.c_ulong(CAP_NET_ADMIN), 0, 0), "ambient capability")
 
 
 def connect(shown: pathlib.Path) -> None:
@@ -71,11 +84,12 @@ def connect(shown: pathlib.Path) -> None:
     if not commands.exists():
         return
     if not shutil.which("ip"):
-        raise Refused(2, "network namespace: no ip command (iproute2)")
+        raise RefusedError(2, "network namespace: no ip command (iproute2)")
     _check(_libc.unshare(CLONE_NEWNET), "network namespace")
-    done = subprocess.run(["ip", "-batch", str(commands)], capture_output=True, text=True, check=False, timeout=30)
+    command = ["ip", "-batch", str(commands)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, preexec_fn=_keep_net_admin)
     if done.returncode:
-        raise Refused(1, f"network namespace: {done.stderr.strip().splitlines()[0]}")
+        raise RefusedError(1, f"network namespace: {done.stderr.strip().splitlines()[0]}")
 
 
 def _network(one: machine.Machine) -> Iterator[str]:
@@ -200,9 +214,16 @@ def missing() -> str:
         return why
     with scratch() as folder:
         prepare(machine.read("one-gpu"), folder)
-        program = "import sys, pathlib; from tests.fakegpu import namespace as n; n.become_root(); n.show(pathlib.Path(sys.argv[1]))"
+        program = (
+            "import sys, pathlib; from tests.fakegpu import namespace as n; n.may_mount(); n.show(pathlib.Path(sys.argv[1]))"
+        )
         done = subprocess.run(
-            [sys.executable, "-c", program, str(folder)], cwd=build.ROOT, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", program, str(folder)],
+            cwd=build.ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
     return f"no private /sys here: {done.stderr.strip().splitlines()[-1]}" if done.returncode else ""
 
@@ -236,7 +257,9 @@ def environment(folder: pathlib.Path) -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fakegpu.namespace", usage="%(prog)s MACHINE [--set PATH=VALUE] -- COMMAND")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fakegpu.namespace", usage="%(prog)s MACHINE [--set PATH=VALUE] -- COMMAND"
+    )
     parser.add_argument("machine", help=f"a file, or one of {', '.join(machine.names())}")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
     parser.add_argument("--fault", action="append", default=[], metavar="'CALL WHICH RESULT'")
@@ -247,7 +270,9 @@ def main() -> int:
     command = sys.argv[at + 1 :]
     if not command:
         parser.error("no command after --")
-    one = machine.read(given.machine).with_changes({**dict(changes(given.set)), **({"faults": given.fault} if given.fault else {})})
+    one = machine.read(given.machine).with_changes(
+        {**dict(changes(given.set)), **({"faults": given.fault} if given.fault else {})}
+    )
     one = one.on_one_node() if given.one_node else one
     with scratch() as folder:
         prepare(one, folder, given.network)
@@ -256,7 +281,7 @@ def main() -> int:
         child = os.fork()
         if child == 0:
             try:
-                become_root()
+                may_mount()
                 connect(folder)
                 show(folder)
                 os.execvpe(command[0], command, env)

@@ -1,6 +1,6 @@
 """The ways by which NCCL can move data, each with the settings on which the real NCCL must choose it.
 
-    python -m tests.fakegpu.paths [VERSION…]     a table: version × path, what NCCL printed
+python -m tests.fakegpu.paths [VERSION…]     a table: version × path, what NCCL printed
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.fakegpu import lab, machine
+from tests.fakegpu import lab
 from tests.support.machines import libnccl
 
 
@@ -31,7 +31,12 @@ class Path:
         return via.startswith(self.begins) and self.direct in (None, "/GDRDMA" in via)
 
 
-NO_GPUDIRECT: Final = {"gpu.attributes.110": 0, "gpu.attributes.116": 0, "gpu.attributes.124": 0, "modules.nvidia_peermem": None}
+NO_GPUDIRECT: Final = {
+    "gpu.attributes.110": 0,
+    "gpu.attributes.116": 0,
+    "gpu.attributes.124": 0,
+    "modules.nvidia_peermem": None,
+}
 ROCE: Final = {"hca.layer": "Ethernet"}
 PATHS: Final[Mapping[str, Path]] = {
     # cuMem was off by default up to 2.23, and its P2P began with 2.18
@@ -67,7 +72,9 @@ def main(versions: list[str]) -> int:
             fits = done.ok and bool(done.via) and all(map(path.fits, done.via))
             bad += not fits
             why = " ".join(dict.fromkeys(rank.failed or ("" if rank.code == 0 else f"exit {rank.code}") for rank in done.ranks))
-            print(f"{version:8} {name:15} {'ok ' if fits else 'NOT'} {', '.join(done.via)} {why} {done.seconds:.1f} s", flush=True)
+            print(
+                f"{version:8} {name:15} {'ok ' if fits else 'NOT'} {', '.join(done.via)} {why} {done.seconds:.1f} s", flush=True
+            )
     return int(bad > 0)
 
 

@@ -28,7 +28,7 @@ class Id(ctypes.Structure):
     _fields_ = (("bytes", ctypes.c_char * 128),)
 
 
-class Stop(Exception):
+class StepError(Exception):
     """A step failed: its code and what NCCL or the driver says."""
 
 
@@ -52,7 +52,7 @@ class Rank:
         if code := getattr(self.cuda, name)(*arguments):
             text = ctypes.c_char_p()
             self.cuda.cuGetErrorName(code, ctypes.byref(text))
-            raise Stop(name, code, (text.value or b"").decode())
+            raise StepError(name, code, (text.value or b"").decode())
 
     def call(self, name: str, *arguments: object) -> None:
         if code := getattr(self.nccl, name)(*arguments):
@@ -61,7 +61,7 @@ class Rank:
             if last:
                 last.restype = ctypes.c_char_p
                 text += " / " + (last(None) or b"").decode("utf-8", "replace").strip()
-            raise Stop(name, code, text)
+            raise StepError(name, code, text)
 
     def open(self, device: int) -> None:
         """A context of the device, a stream, and buffers that hold the data of every rank."""
@@ -87,7 +87,7 @@ class Rank:
             end = time.monotonic() + self.seconds
             while not id_file.exists():
                 if time.monotonic() > end:
-                    raise Stop("id", 0, "rank 0 gave no id")
+                    raise StepError("id", 0, "rank 0 gave no id")
                 time.sleep(0.01)
             ctypes.memmove(ctypes.byref(one), id_file.read_bytes(), 128)
         self.call("ncclCommInitRank", ctypes.byref(self.comm), self.ranks, one, self.rank)
@@ -97,7 +97,7 @@ class Rank:
         state = ctypes.c_int()
         self.call("ncclCommGetAsyncError", self.comm, ctypes.byref(state))
         if state.value:
-            raise Stop("ncclCommGetAsyncError", state.value, self.nccl.ncclGetErrorString(state.value).decode())
+            raise StepError("ncclCommGetAsyncError", state.value, self.nccl.ncclGetErrorString(state.value).decode())
 
     def linger(self) -> None:
         end = time.monotonic() + 1.0
@@ -111,7 +111,7 @@ class Rank:
         while (code := self.cuda.cuStreamQuery(self.stream)) == NOT_READY:
             self.look()
             if time.monotonic() > end:
-                raise Stop("cuStreamQuery", code, f"not finished after {self.seconds:g} s")
+                raise StepError("cuStreamQuery", code, f"not finished after {self.seconds:g} s")
             time.sleep(0.002)
         self.driver("cuStreamQuery", self.stream)
 
@@ -196,12 +196,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rank = Rank(given.rank, given.ranks, given.count, given.seconds)
         rank.open(given.rank if given.device is None else given.device)
-    except (OSError, Stop) as error:
+    except (OSError, StepError) as error:
         say("failed", what=[str(one) for one in error.args])
         return 3
     try:
         rank.run(given.steps, given.id_file)
-    except Stop as error:
+    except StepError as error:
         say("failed", what=[str(one) for one in error.args])
         return 1
     say("end", right=rank.right)

@@ -184,7 +184,13 @@ def interfaces(machine: Machine, tree: Tree) -> None:
 def nodes(tree: Tree, cpus: Sequence[str]) -> None:
     for n, one in enumerate(cpus):
         distances = " ".join("10" if n == k else "21" for k in range(len(cpus)))
-        tree.write(f"devices/system/node/node{n}", cpulist=one, cpumap=cpu_map(one), distance=distances, meminfo=f"Node {n} MemTotal: 1056000000 kB")
+        tree.write(
+            f"devices/system/node/node{n}",
+            cpulist=one,
+            cpumap=cpu_map(one),
+            distance=distances,
+            meminfo=f"Node {n} MemTotal: 1056000000 kB",
+        )
     every = f"0-{len(cpus) - 1}" if len(cpus) > 1 else "0"
     tree.write("devices/system/node", online=every, possible=every)
 
