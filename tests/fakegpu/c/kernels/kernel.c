@@ -137,7 +137,7 @@ static void run_list(const struct channel *channel, int block, char *head) {
 /* Since 2.22: ncclDevKernelArgs, behind it batches of 16 bytes; a batch names works in the arguments, the fifo or a buffer. */
 enum { ARGS_STORAGE = 16, ARGS_MASK = 20, ARGS_BUFFER = 24, IN_ARGS = 0, IN_FIFO = 1, P2P_WORK = 48, BATCH_P2P = 0, BATCH_COLL = 1 };
 struct batch { /* ncclDevWorkBatch */
-  uint32_t jump : 14, extends : 1, type : 2, function : 15;
+  uint32_t jump : 14, extends : 1, type : 2, function : 15; /* 2.32 has 11 bits, and above them the collective's number */
   uint32_t base;
   uint64_t bits;
 };
@@ -204,7 +204,7 @@ static void run_works(const struct channel *channel, char *args, const struct ba
   struct transfers all = {.count = 0};
   const struct batch *b = *at;
   struct function function;
-  if (!function_known(channel, b->function, &function)) return;
+  if (!function_known(channel, b->function & ((1 << layout->function_bits) - 1), &function)) return;
   for (;; b += b->jump) { /* a batch that is extended goes on in the next one */
     int size = b->type == BATCH_P2P ? P2P_WORK : layout->work_size, storage = FIELD(uint8_t, args, ARGS_STORAGE);
     if (b->type != BATCH_P2P && b->type != BATCH_COLL) cannot(channel->launch, "work of type %d is not written", b->type);
