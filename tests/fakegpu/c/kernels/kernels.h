@@ -29,7 +29,7 @@ struct side {
   char *conn;
   char *buffers[PROTOCOLS];
   _Atomic uint64_t *head, *tail;   /* what was taken, what was put */
-  volatile struct conn_fifo *fifo; /* NULL: no proxy between */
+  char *fifo;                      /* NULL: no proxy between */
   uint64_t step;
   size_t step_size;                /* of Simple's slots */
   char *room;                      /* where data without its flags are put together */

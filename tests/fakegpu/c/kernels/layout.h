@@ -20,6 +20,7 @@ struct layout {
   int comm_abort, comm_channels, comm_consumed;                 /* ncclDevComm, from 2.28 ncclKernelComm */
   int channel_size, channel_index, channel_tree;                /* ncclDevChannel: ring.index, tree */
   int conn_size, conn_step_size, conn_fifo, conn_step;          /* ncclConnInfo */
+  int fifo_size;                                                /* ncclConnFifo */
   int work_size, work_receive, work_counts, work_argument;      /* ncclDevWorkColl or ncclWorkElem */
 };
 
@@ -30,12 +31,8 @@ enum {
   CONN_BUFFERS = 0, CONN_TAIL = 48, CONN_HEAD = 56, CONNS = 2,  /* of a peer: two to send, then two to receive */
   ARGS_SIZE = 32,                                               /* ncclDevKernelArgs; batches follow */
 };
-struct conn_fifo {                                              /* ncclConnFifo: what kernel and proxy tell each other */
-  int mode, offset;
-  int64_t size;
-  void *address;
-};
-enum { FIFO_OFFSET = 1 };                                       /* NCCL_MODE_OFFSET */
+/* ncclConnFifo: mode; offset and size of 4 and 8 bytes, in a wide one of 8 and 8, each at its next multiple. */
+enum { FIFO_MODE = 0, MODE_OFFSET = 1 /* NCCL_MODE_OFFSET */, FIFO_WIDE = 32 };
 
 /* The library that is loaded in this process, its version (0: none) and layout (NULL: none is known). */
 const struct layout *layout_of_nccl(int *version);
