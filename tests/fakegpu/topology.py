@@ -47,6 +47,8 @@ def look(one: Machine, version: str) -> Seen:
                 gpus[pci.attrib["busid"]] = {**own, **gpu.attrib, "nvlinks": str(links)}
             for net in pci.findall("nic/net"):
                 nets[net.attrib["name"]] = {**own, **net.attrib}
+        for net in cpu.findall("nic/net"):
+            nets[net.attrib["name"]] = {**net.attrib, "busid": "", "cpu": cpu.attrib["numaid"]}
     using = next(iter(done.ranks[0].lines(r"NET/IB : Using \[")), "")
     return Seen(done.log, gpus, nets, tuple(re.findall(r"\](\S+:\d+/\w+)", using)))
 
@@ -58,9 +60,10 @@ def differences(one: Machine, seen: Seen) -> Iterator[str]:
         if got is None:
             yield f"GPU {n} ({gpu.place.address}) is not in NCCL's topology"
             continue
-        yield from _same(f"GPU {n}", got, gpu.place, gpu.link)
+        yield from _same(f"GPU {n}", got, gpu.place.address, gpu.place, gpu.link)
         told = {"sm": str(gpu.capability), "nvlinks": str(sum(link.up for link in gpu.nvlinks))}
         yield from (f"GPU {n}: {key} {got[key]}, told {value}" for key, value in told.items() if got[key] != value)
+    places = {x.place.address for x in (*one.gpus, *one.hcas, *one.nics) if x.place}
     for hca in one.hcas:
         port = hca.ports[0]
         if port.state != "ACTIVE" or port.layer not in ("InfiniBand", "Ethernet") or hca.node is None or hca.mode is None:
@@ -69,17 +72,24 @@ def differences(one: Machine, seen: Seen) -> Iterator[str]:
         if got is None:
             yield f"{hca.name} is not in NCCL's topology"
             continue
-        yield from _same(hca.name, got, hca.place, hca.link)
+        # NCCL takes all ports and virtual functions of a card for the one at slot and function 0 (net_ib, NCCL_IB_MERGE_VFS).
+        card = hca.place.address[:-4] + "00.0" if hca.place.address[-4:-2] != "00" else hca.place.address[:-1] + "0"
+        if card in places:
+            yield from _same(hca.name, got, card, hca.place, hca.link)
+        elif got["busid"] not in ("", card):
+            yield f"{hca.name}: at {got['busid']}, and NCCL would look at {card}, which is not there"
         if got["speed"] != str(1000 * port.rate):
             yield f"{hca.name}: speed {got['speed']}, told {1000 * port.rate}"
 
 
-def _same(what: str, got: dict[str, str], place: Place, link: machine.Link) -> Iterator[str]:
-    if got.get("busid") != place.address:
-        yield f"{what}: at {got.get('busid')}, told {place.address}"
-    if got["cpu"] != str(place.numa):
+def _same(what: str, got: dict[str, str], address: str, place: Place, link: machine.Link) -> Iterator[str]:
+    if got["busid"] != address:
+        yield f"{what}: at {got['busid']}, told {address}"
+    if got["cpu"] != str(place.numa) and place.numa >= 0:
         yield f"{what}: NUMA node {got['cpu']}, told {place.numa}"
-    if got["link_speed"] not in (speed_text(link.max_generation), ""):
+    if not place.bridges:
+        return  # NCCL takes the lesser of the function's and the bridge's link: without a bridge it knows none
+    if got["link_speed"] != speed_text(link.max_generation):
         yield f"{what}: link speed {got['link_speed']}, told {speed_text(link.max_generation)}"
     if got["link_width"] != str(link.max_width):
         yield f"{what}: link width {got['link_width']}, told {link.max_width}"
