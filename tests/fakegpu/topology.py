@@ -1,16 +1,16 @@
 """What NCCL itself makes of a machine: its topology file and the devices that it says it uses, against the description.
 
-python -m tests.fakegpu.topology [--version 2.27.5] [MACHINE…]     what differs; a machine is a name or a file
+python -m tests.fakegpu.topology [--version 2.27.5] [MACHINE…]     what differs; a name of machines/ or of fixtures/hosts
 """
 
 from __future__ import annotations
 
 import argparse
-import pathlib
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 from xml.etree import ElementTree
 
 from tests.fakegpu import lab, machine, namespace
@@ -26,6 +26,27 @@ class Seen:
     gpus: dict[str, dict[str, str]]  # PCI address -> attributes of its pci and gpu elements, "cpu"
     nets: dict[str, dict[str, str]]  # device -> attributes of its net and pci elements, "cpu"
     devices: tuple[str, ...]  # "mlx5_0:1/IB" in NCCL's order
+
+
+HOSTS: Final = machine.MACHINES.parents[2] / "fixtures" / "hosts"
+
+
+def machine_of(name: str) -> tuple[Machine, set[str] | None]:
+    """A machine by name, described or of fixtures/hosts, and which devices the fixture says that NCCL uses.
+
+    None: it says nothing.  Their order is libibverbs' (of registration with the kernel), which a snapshot does not have.
+    """
+    if name in machine.names():
+        return machine.read(name), None
+    file = HOSTS / name / "snapshot.json"
+    using = re.search(r"NET/IB : Using ((?:\[\d+\]\S+ )+)", file.read_text(encoding="utf-8"))
+    return machine.read(file), set(re.findall(r"\](\S+)", using[1]) if using else ())
+
+
+def names() -> tuple[str, ...]:
+    """All machines that have GPUs."""
+    hosts = sorted(one.parent.name for one in HOSTS.glob("*/snapshot.json"))
+    return tuple(one for one in (*machine.names(), *hosts) if machine_of(one)[0].gpus)
 
 
 def look(one: Machine, version: str) -> Seen:
@@ -100,21 +121,20 @@ def main() -> int:
     parser.add_argument("--version", default="2.27.5")
     parser.add_argument("machines", nargs="*")
     given = parser.parse_args()
-    hosts = sorted(pathlib.Path("fixtures/hosts").glob("*/snapshot.json"))
     bad = 0
-    for name in given.machines or (*machine.names(), *map(str, hosts)):
-        one = machine.read(name)
-        if not one.gpus:
-            continue
+    for name in given.machines or names():
+        one, claimed = machine_of(name)
         try:
             seen = look(one, given.version)
         except RuntimeError as error:
-            print(f"{one.name:20} {error}", flush=True)
+            print(f"{name:20} {error}", flush=True)
             bad += 1
             continue
         found = list(differences(one, seen))
+        if claimed not in (None, set(seen.devices)):
+            found.append(f"the fixture says {' '.join(claimed or ())}")
         bad += bool(found)
-        print(f"{one.name:20} {'; '.join(found) or 'as told'}; {' '.join(seen.devices) or 'no IB device'}", flush=True)
+        print(f"{name:20} {'; '.join(found) or 'as told'}; {' '.join(seen.devices) or 'no IB device'}", flush=True)
     return int(bad > 0)
 
 
