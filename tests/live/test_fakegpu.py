@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakegpu import build, faults, lab, machine, namespace, paths
+from tests.fakegpu import build, faults, lab, machine, namespace, paths, topology
 from tests.support.clusters import pyz
 from tests.support.machines import libnccl
 from tests.support.namespaces import dgx
@@ -243,3 +243,12 @@ def test_nothing_of_it_is_shipped(tmp_path: pathlib.Path) -> None:
         assert any(name.startswith("netdoctor/") for name in names)
         assert not [name for name in names if re.search(r"fakegpu|libcuda|nvidia-ml|libibverbs|^tests/", name)]
     pyz.forget()
+
+
+@pytest.mark.parametrize("name", ["two-a100", "pcie-l40s", "a100-pcie", "dgx-spark", "gb200-nvl72"])
+def test_nccl_sees_the_machine_as_it_is_described(name: str) -> None:
+    """Composed fixtures among them: what they claim of NCCL's devices is what NCCL says.  `make lab` does this for all."""
+    one, claimed = topology.machine_of(name)
+    seen = topology.look(one, version())
+    assert not list(topology.differences(one, seen))
+    assert claimed in (None, set(seen.devices))
