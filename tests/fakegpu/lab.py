@@ -63,6 +63,12 @@ class Outcome:
             return None
         return not any(one["wrong"] for one in rows)
 
+    @property
+    def unable(self) -> str:
+        """Why the kernels' stand-in could not move data; "" where it could, or nothing stood in."""
+        found = re.search(r"\[fake kernels \d+\] could not move data: ([^\n]*)", self.log)
+        return found.group(1) if found else ""
+
     def lines(self, *patterns: str) -> list[str]:
         """NCCL's lines with one of these in them, without what stands before the message."""
         told = (re.sub(r"^.*?NCCL (INFO|WARN|ATTN|VERSION) ?", "", one) for one in self.log.splitlines() if " NCCL " in one)

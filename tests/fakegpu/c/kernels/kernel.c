@@ -23,16 +23,16 @@ void cannot(struct launch *launch, const char *format, ...) {
     fake_say("could not move data: %s (%s of NCCL %d, rank %d)", text, launch->name, launch->version, launch->rank);
 }
 
-static void trace(const struct channel *channel, const struct function *function) {
-  char name[80];
-  if (!getenv("FAKEGPU_KERNELS_TRACE")) return;
-  function_name(function, name, sizeof name);
-  fake_say("runs %s on channel %d", name, channel->number);
+/* What runs, for tests that must know it: FAKEGPU_KERNELS_TRACE. */
+static void trace(const struct channel *channel, const char *what) {
+  if (getenv("FAKEGPU_KERNELS_TRACE")) fake_say("runs %s on channel %d", what, channel->number);
 }
 
 static int function_known(const struct channel *channel, int number, struct function *function) {
+  char name[80];
   if (function_of(channel->launch->layout, number, function)) {
-    trace(channel, function);
+    function_name(function, name, sizeof name);
+    if (function->collective != SEND_RECEIVE) trace(channel, name);
     return 1;
   }
   cannot(channel->launch, "function %d is not known", number);
@@ -55,6 +55,7 @@ static void *transfer_thread(void *argument) {
   return NULL;
 }
 static void add_transfer(struct transfers *all, const struct channel *channel, struct transfer transfer) {
+  trace(channel, transfer.low_latency ? "SendRecv LL" : "SendRecv Simple");
   if (all->count == TRANSFERS) cannot(channel->launch, "more than %d transfers at once", TRANSFERS);
   else all->tasks[all->count++] = (struct task){channel, transfer, 0};
 }
