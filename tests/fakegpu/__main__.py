@@ -36,7 +36,11 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--fault", action="append", default=[], metavar="'CALL WHICH RESULT'")
     run.add_argument("--event", action="append", default=[], metavar="'DEVICE KIND PORT AFTER'")
     run.add_argument(
-        "--kernels", type=pathlib.Path, nargs="?", const=build.kernels, help="what stands in for NCCL's kernels: ours, or a library"
+        "--kernels",
+        type=pathlib.Path,
+        nargs="?",
+        const=build.kernels,
+        help="what stands in for NCCL's kernels: ours, or a library",
     )
     run.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="where the logs go")
     run.add_argument("--network", action="store_true", help="the machine's own interfaces")

@@ -1,4 +1,4 @@
-"""What the stand-in for NCCL's kernels (c/kernels) can run: algorithms and protocols, each with the functions that NCCL must launch.
+"""What the stand-in for NCCL's kernels (c/kernels) can run, each with the functions that NCCL must launch for it.
 
 python -m tests.fakegpu.kernels [VERSION…]     a table: version × algorithm × protocol × ranks
 """
@@ -76,7 +76,8 @@ def main(versions: list[str]) -> int:
                 why = " ".join(dict.fromkeys(one for rank in done.ranks for one in (rank.unable, rank.failed) if one))
                 less = sorted(set(case.functions) - set.intersection(*map(ran, done.ranks)))
                 print(
-                    f"{version:8} {name:11} {ranks} ranks, {hosts} hosts {'ok ' if works else 'NOT'} {', '.join(done.via)} {why}",
+                    f"{version:8} {name:11} {ranks} ranks, {hosts} hosts {'ok ' if works else 'NOT'} {', '.join(done.via)}",
+                    why,
                     f"not run: {less}" if less else "",
                     flush=True,
                 )

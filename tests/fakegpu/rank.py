@@ -200,13 +200,15 @@ class Rank:
 
     def types(self) -> None:
         """All-reduce of every type and reduction, with values that every type has exactly."""
+        length = self.count // 2  # the buffers have room for that of 8 bytes
         for number, (name, code, signed) in enumerate(TYPES):
-            values = [[(rank + 1 + i % 2) * (-1 if signed and i % 3 == 0 else 1) for i in range(self.count)] for rank in range(self.ranks)]
+            sign = [-1 if signed and i % 3 == 0 else 1 for i in range(length)]
+            values = [[(rank + 1 + i % 2) * sign[i] for i in range(length)] for rank in range(self.ranks)]
             data = pack(code, values[self.rank])
             for kind, operation in enumerate(OPERATIONS):
                 self.driver("cuMemcpyHtoD_v2", self.source, data, ctypes.c_size_t(len(data)))
                 self.driver("cuMemsetD8_v2", self.target, 0xBF, ctypes.c_size_t(len(data)))
-                count = ctypes.c_size_t(self.count)
+                count = ctypes.c_size_t(length)
                 self.call("ncclAllReduce", self.source, self.target, count, number, kind, self.comm, self.stream)
                 self.finish()
                 back = ctypes.create_string_buffer(len(data))

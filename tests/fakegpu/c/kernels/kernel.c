@@ -279,9 +279,40 @@ static int run(struct launch *launch, uint64_t channels, char *args, unsigned bl
   return launch->failed ? LAUNCH_FAILED : 0;
 }
 
+/* oneRankReduce<FuncPreMulSum<T>> (onerank.cu): with one rank only an average or a scaled sum is a kernel, all else a copy. */
+static const char ONE_RANK[] = "oneRankReduceI13FuncPreMulSumI";
+struct one_rank {
+  char *target;
+  const char *source;
+  size_t count;
+  uint64_t argument;
+  uint8_t is_address;
+};
+static int scale(struct launch *launch, const struct one_rank *w) {
+  static const struct {
+    const char *name;
+    int type;
+  } types[] = {{"h", 1}, {"j", 3}, {"m", 5}, {"6__half", 6}, {"f", 7}, {"d", 8}, {"13__nv_bfloat16", 9}};
+  const char *name = strstr(launch->name, ONE_RANK) + sizeof ONE_RANK - 1;
+  for (unsigned i = 0; i < sizeof types / sizeof *types; i++) {
+    if (strncmp(name, types[i].name, strlen(types[i].name))) continue;
+    struct reduction reduction = {PRE_MULTIPLIED_SUM, types[i].type, w->is_address ? *(uint64_t *)w->argument : w->argument};
+    if (w->target != w->source) memmove(w->target, w->source, w->count * element_size(reduction.type));
+    reduce_before(&reduction, w->target, w->count);
+    return 0;
+  }
+  cannot(launch, "this type is not written");
+  return LAUNCH_FAILED;
+}
+
 API unsigned fake_kernel_params(const char *name, unsigned sizes[16]) {
   int version;
   const struct layout *layout = layout_of_nccl(&version);
+  if (strstr(name, ONE_RANK)) {
+    for (int i = 0; i < 4; i++) sizes[i] = 8;
+    sizes[4] = 1;
+    return 5;
+  }
   if (!strstr(name, "ncclDevKernel") || !layout) return 0;
   if (layout->work_list) {
     for (int i = 0; i < 3; i++) sizes[i] = 8; /* comm, channelMask, workHead */
@@ -293,16 +324,13 @@ API unsigned fake_kernel_params(const char *name, unsigned sizes[16]) {
 
 API int fake_kernel(const char *name, const unsigned dims[7], void *args, size_t size) {
   struct launch launch = {.name = name, .rank = -1};
-  if (!strstr(name, "nccl")) return 0; /* others' kernels do nothing, as without a stand-in */
   launch.layout = layout_of_nccl(&launch.version);
-  if (!launch.layout || !strstr(name, "ncclDevKernel")) {
-    cannot(&launch, launch.layout ? "this kernel is not written" : "the structs of this version are not known");
-    return LAUNCH_FAILED;
-  }
-  if (size < ARGS_SIZE - 8) {
-    cannot(&launch, "it was launched with %zu bytes of parameters", size);
-    return LAUNCH_FAILED;
-  }
+  if (strstr(name, ONE_RANK) && size >= sizeof(struct one_rank) - 7) return scale(&launch, args);
+  if (!strstr(name, "nccl") && !strstr(name, "oneRankReduce")) return 0; /* others' kernels do nothing, as without a stand-in */
+  if (!launch.layout) cannot(&launch, "the structs of this version are not known");
+  else if (!strstr(name, "ncclDevKernel")) cannot(&launch, "this kernel is not written");
+  else if (size < ARGS_SIZE - 8) cannot(&launch, "it was launched with %zu bytes of parameters", size);
+  if (launch.over) return LAUNCH_FAILED;
   launch.comm = FIELD(char *, args, 0);
   return run(&launch, FIELD(uint64_t, args, 8), launch.layout->work_list ? FIELD(char *, args, 16) : args, dims[0]);
 }
