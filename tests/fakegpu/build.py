@@ -85,7 +85,7 @@ KERNELS: Final = Library(
     "kernels",
     "kernels",
     "libfakekernels.so.1",
-    [f"kernels/{one}.c" for one in ("kernel", "layout", "primitives", "reduce", "work")],
+    [f"kernels/{one}.c" for one in ("kernel", "list", "batch", "work", "primitives", "reduce", "layout")],
     ["-O2"],
 )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import json
 import os
 import pathlib
@@ -221,13 +222,13 @@ class Rank:
 
     def mixed(self) -> None:
         """Calls that give NCCL's kernels more than one work, other roots, the same buffer, connections that are used again."""
-        tail, last, half = (self.comm, self.stream), self.ranks - 1, self.count // 2
-        count, first, rest = ctypes.c_size_t(self.count), ctypes.c_size_t(half), ctypes.c_size_t(self.count - half)
+        tail, last, count = (self.comm, self.stream), self.ranks - 1, ctypes.c_size_t(self.count)
         self.fill(lambda i: self.own(self.rank, i), self.count)
+        cuts = [self.count * piece // 60 for piece in range(61)]  # more than a launch's parameters have room for
         self.call("ncclGroupStart")
-        self.call("ncclAllReduce", self.source, self.target, first, FLOAT, SUM, *tail)
-        after = (ctypes.c_uint64(one.value + 4 * half) for one in (self.source, self.target))
-        self.call("ncclAllReduce", *after, rest, FLOAT, SUM, *tail)
+        for begin, end in itertools.pairwise(cuts):
+            piece = (ctypes.c_uint64(one.value + 4 * begin) for one in (self.source, self.target))
+            self.call("ncclAllReduce", *piece, ctypes.c_size_t(end - begin), FLOAT, SUM, *tail)
         self.call("ncclGroupEnd")
         self.finish()
         self.compare("group", self.summed, self.count)
