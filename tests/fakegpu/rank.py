@@ -1,9 +1,9 @@
 """One rank: takes this process through the libnccl of NCCL_LIB on the driver API alone, by ctypes; no torch, no CUDA runtime.
 
-    rank.py RANK RANKS IDFILE [--device N] [--steps irgbcswad] [--count FLOATS] [--seconds S]
+    rank.py RANK RANKS IDFILE [--device N] [--steps irgbcsxwad] [--count FLOATS] [--seconds S]
 
-Steps: i init, r all-reduce, g all-gather, b broadcast, c reduce-scatter, s send and receive in a ring, w wait a second for an
-asynchronous error, a abort, d destroy.
+Steps: i init, r all-reduce, g all-gather, b broadcast, c reduce-scatter, s send and receive in a ring, x all-reduce
+captured into a graph that runs twice, w wait a second for an asynchronous error, a abort, d destroy.
 Each step says one line "rank: {JSON}" on stdout, where NCCL's log goes as well.  Exit code: 0 all steps succeeded and the data
 are right, 2 the data are not right (without kernels: were not moved), 1 a step failed, 3 it could not begin.
 """
@@ -142,6 +142,19 @@ class Rank:
             self.call("ncclAllReduce", self.source, self.target, count, FLOAT, SUM, *tail)
             self.finish()
             self.compare("all_reduce", self.summed, self.count)
+        elif step == "x":
+            self.fill(lambda i: self.own(self.rank, i), self.count)
+            graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
+            self.driver("cuStreamBeginCapture_v2", self.stream, 0)
+            self.call("ncclAllReduce", self.source, self.target, count, FLOAT, SUM, *tail)
+            self.driver("cuStreamEndCapture", self.stream, ctypes.byref(graph))
+            self.driver("cuGraphInstantiateWithFlags", ctypes.byref(ready), graph, ctypes.c_ulonglong(0))
+            for _ in range(2):
+                self.driver("cuGraphLaunch", ready, self.stream)
+            self.finish()
+            self.driver("cuGraphExecDestroy", ready)  # a communicator waits for the graphs that it is part of
+            self.driver("cuGraphDestroy", graph)
+            self.compare("graph", self.summed, self.count)
         elif step == "g":
             self.fill(lambda i: self.own(self.rank, i), self.count)
             self.call("ncclAllGather", self.source, self.target, count, FLOAT, *tail)

@@ -220,6 +220,31 @@ def test_netdoctor_sees_what_a_knob_does(job: pathlib.Path) -> None:
     assert found["rdma.dev_infiniband", "mlx5_0"] == found["rdma.dev_infiniband", "mlx5_1"] == "fail"
 
 
+def other_user() -> list[str]:
+    """A command that runs Python with the tests' packages as nobody; skips where there is none."""
+    site = f"{sys.prefix}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    python = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    drop = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    command = [*drop, "env", "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1", f"PYTHONPATH={site}", python]
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root and setpriv (util-linux) to be somebody else")
+    tried = subprocess.run([*command, "-c", "import yaml, pytest"], capture_output=True, text=True, check=False, cwd=ROOT)
+    if tried.returncode:
+        pytest.skip(f"no Python that everybody can run: {(tried.stderr.strip().splitlines() or ['-'])[-1]}")
+    return command
+
+
+def test_nobody_needs_root() -> None:
+    """In a user namespace, where the kernel gives one: RDMA between two processes of somebody who is not root."""
+    build.libraries()
+    libnccl.both()
+    command = [*other_user(), "-m", "tests.fakegpu", "run", "--hosts", "2", "--version", version()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
+    if done.returncode == 77:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0 and done.stdout.count("GDRDMA") == 2, done.stdout + done.stderr
+
+
 def test_the_layouts_of_libibverbs_are_those_of_its_header() -> None:
     if not pathlib.Path("/usr/include/infiniband/verbs.h").exists():
         pytest.skip("no infiniband/verbs.h (libibverbs-dev) to compare with")
