@@ -14,7 +14,8 @@ from typing import Final
 from xml.etree import ElementTree
 
 from tests.fakegpu import lab, machine, namespace
-from tests.fakegpu.machine import Machine, Place
+from tests.fakegpu.machine import Machine
+from tests.fakegpu.parts import Link, Place
 from tests.fakegpu.tree import speed_text
 
 
@@ -103,7 +104,7 @@ def differences(one: Machine, seen: Seen) -> Iterator[str]:
             yield f"{hca.name}: speed {got['speed']}, told {1000 * port.rate}"
 
 
-def _same(what: str, got: dict[str, str], address: str, place: Place, link: machine.Link) -> Iterator[str]:
+def _same(what: str, got: dict[str, str], address: str, place: Place, link: Link) -> Iterator[str]:
     if got["busid"] != address:
         yield f"{what}: at {got['busid']}, told {address}"
     if got["cpu"] != str(place.numa) and place.numa >= 0:

@@ -9,7 +9,8 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tests.fakegpu.machine import STATES, Gid, Hca, Link, Machine, Place, Port
+from tests.fakegpu.machine import Machine
+from tests.fakegpu.parts import STATES, Gid, Hca, Link, Place, Port
 from tests.support.machines.sysfs import Tree
 
 NVIDIA, INTEL = 0x10DE, 0x8086
