@@ -277,3 +277,26 @@ def test_nccl_sees_the_machine_as_it_is_described(name: str) -> None:
     seen = topology.look(one, version())
     assert not list(topology.differences(one, seen))
     assert claimed in (None, set(seen.devices))
+
+
+@pytest.mark.parametrize("name", ["two-a100", "pcie-l40s", "hgx-h100"])
+def test_a_snapshot_of_the_machine_is_its_description(name: str, tmp_path: pathlib.Path) -> None:
+    """The description, shown to netdoctor, recorded and read again: each of the three would show what it loses."""
+    one, file = machine.read(name), tmp_path / "snapshot.json"
+    options = ("snapshot", "--no-allreduce", "--vantage", "job", "--quiet", "--output", str(file))
+    done = looked(one, sys.executable, "-m", "netdoctor", *options, network=bool(shutil.which("ip")))
+    assert file.exists(), done.stderr[-2000:]
+    again = machine.read(file)
+    assert [(x.place, x.link, x.name, x.uuid, x.device, x.capability, x.memory) for x in again.gpus] == [
+        (x.place, x.link, x.name, x.uuid, x.device, x.capability, x.memory) for x in one.gpus
+    ]
+    for seen, told in zip(again.gpus, one.gpus, strict=True):
+        assert len(seen.nvlinks) == len(told.nvlinks)
+        assert {key: seen.attributes[key] for key in (110, 116, 124)} == {key: told.attributes[key] for key in (110, 116, 124)}
+    assert [(x.place, x.link, x.name, x.firmware, x.device, x.node) for x in again.hcas] == [
+        (x.place, x.link, x.name, x.firmware, x.device, x.node) for x in one.hcas
+    ]
+    for seen_hca, told_hca in zip(again.hcas, one.hcas, strict=True):
+        port, usual = seen_hca.ports[0], told_hca.ports[0]
+        assert (port.state, port.layer, port.rate, port.gids) == (usual.state, usual.layer, usual.rate, usual.gids)
+    assert (again.driver, again.cuda, again.peermem) == (one.driver, one.cuda, one.peermem)
