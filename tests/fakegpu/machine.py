@@ -154,7 +154,7 @@ def parse(data: Mapping[str, Any]) -> Machine:
         _read_gpu(name, n, one, places, _nvlinks(data.get("nvlinks", {}), n, places, switches))
         for n, one in enumerate(raw_gpus)
     )
-    hcas = []
+    hcas: list[Hca] = []
     for one in data.get("hcas", ()):
         hcas.append(_read_hca(name, len(hcas), _merged(data.get("hca", {}), one), above))
     nics = tuple(

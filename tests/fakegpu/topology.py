@@ -85,7 +85,8 @@ def differences(one: Machine, seen: Seen) -> Iterator[str]:
         yield from _same(f"GPU {n}", got, gpu.place.address, gpu.place, gpu.link)
         told = {"sm": str(gpu.capability), "nvlinks": str(sum(link.up for link in gpu.nvlinks))}
         yield from (f"GPU {n}: {key} {got[key]}, told {value}" for key, value in told.items() if got[key] != value)
-    places = {x.place.address for x in (*one.gpus, *one.hcas, *one.nics) if x.place}
+    places = {x.place.address for x in one.gpus} | {x.place.address for x in one.hcas}
+    places |= {x.place.address for x in one.nics if x.place}
     for hca in one.hcas:
         port = hca.ports[0]
         if port.state != "ACTIVE" or port.layer not in ("InfiniBand", "Ethernet") or hca.node is None or hca.mode is None:

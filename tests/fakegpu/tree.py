@@ -206,7 +206,7 @@ def nodes(tree: Tree, cpus: Sequence[str]) -> None:
 def cpu_map(cpus: str) -> str:
     """A CPU list as the kernel's groups of 32 bits."""
     bits = sum(1 << one for one in cpu_numbers(cpus))
-    groups = []
+    groups: list[str] = []
     while bits or not groups:
         groups.append(f"{bits & 0xFFFFFFFF:08x}")
         bits >>= 32
