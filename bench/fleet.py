@@ -21,12 +21,13 @@ TIMES = 3
 _REPORT = """
 import json, resource, sys, time
 begin = time.perf_counter()
-from netdoctor.cli import deliver, fleet as command
+from netdoctor.report import formats
+from netdoctor.cli import fleet as command
 from netdoctor.fleet.read import expected_names, read
 from netdoctor.fleet.report import examine
 fleet = examine(read([sys.argv[1]]), expected_names(sys.argv[2]))
 report = command.report(fleet)
-text, data = deliver.render(report, "text"), deliver.render(report, "json")
+text, data = formats.render(report, "text"), formats.render(report, "json")
 took = time.perf_counter() - begin
 nodes = {n.name: [n.state, n.reasons] for n in fleet.nodes}
 json.dump({"seconds": took, "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "nodes": nodes,

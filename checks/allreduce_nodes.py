@@ -8,7 +8,7 @@ and leaves this check out unless it is asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from dataclasses import replace
 
 from netdoctor.api import (
     Cluster,
@@ -30,10 +30,6 @@ from netdoctor.api import (
 # A fault, and the node or the way that it is about; None: it cannot be told which.
 Fault = tuple[Culprit | None, Finding]
 
-MTU = "ping -M do -s SIZE, larger and larger; ip link and the switch ports' MTU; let ICMP (fragmentation needed) pass"
-VARIABLES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
-SHOWN = 8  # nodes in a sentence
-
 
 @check(id="allreduce.nodes", title="Every node of the run is there, reachable, and runs the same", cause="missing_node")
 def allreduce_nodes(cluster: Cluster) -> Iterator[Finding]:
@@ -41,16 +37,11 @@ def allreduce_nodes(cluster: Cluster) -> Iterator[Finding]:
         how = "run `netdoctor allreduce` on every node"
         yield unknown(f"no other node was met: {cluster.lost}", subject="nodes", how=how)
         return
-    said = False
-    bad: set[int] = set()
-    for rule in RULES:
-        for culprit, finding in rule(cluster):
-            said = True
-            bad |= {culprit.blamed} if culprit is not None else set()
-            yield finding
-    rest = [*_turned_away(cluster), *_others(cluster, bad)]
-    yield from rest
-    if cluster.nodes.count == 1 and not said and not rest:
+    faults = [fault for rule in RULES for fault in rule(cluster)]
+    bad = {culprit.blamed for culprit, _ in faults if culprit is not None}
+    found = [*(finding for _, finding in faults), *_turned_away(cluster), *_others(cluster, bad)]
+    yield from found
+    if cluster.nodes.count == 1 and not found:
         yield skip("one node alone was asked for")
     if cluster.interrupted:
         yield unknown(f"not all is known: {cluster.interrupted}", subject="run")
@@ -61,49 +52,33 @@ def _master(cluster: Cluster) -> Iterator[Fault]:
     if cluster.master is None:
         return
     fault, why = cluster.master
-    here = cluster.nodes.rank
+    here, port = cluster.nodes.rank, cluster.nodes.port
+    name, subject = cluster.name(here), cluster.subject(here)
     if fault is MeetingFault.PORT_TAKEN:
-        how = f"ss -ltnp 'sport = :{cluster.nodes.port}'; or another port: --master HOST:PORT on every node"
-        yield _about(cluster, here, f"this node is the master, and {why}", "bootstrap_ports", how)
+        how = f"ss -ltnp 'sport = :{port}'; or another port: --master HOST:PORT on every node"
+        finding = fail(f"this node is the master, and {why}", subject=subject, cause="bootstrap_ports", how=how)
     elif fault is MeetingFault.NO_LOCAL_PORT:
         how = "ss -tan; net.port_range of this report"
-        yield _about(cluster, here, f"{cluster.name(here)}: {why}", "bootstrap_ports", how)
+        finding = fail(f"{name}: {why}", subject=subject, cause="bootstrap_ports", how=how)
     elif fault is MeetingFault.NO_THREAD:
-        how = "ulimit -u; pids.max of its cgroup"
-        yield Culprit(here), unknown(f"{cluster.name(here)}: {why}", subject=cluster.subject(here), how=how)
+        finding = unknown(f"{name}: {why}", subject=subject, how="ulimit -u; pids.max of its cgroup")
     elif fault is MeetingFault.TURNED_AWAY:
-        yield Culprit(here), fail(f"{cluster.name(0)} {why}", subject=cluster.subject(here), kind=fault)
+        finding = fail(f"{cluster.name(0)} {why}", subject=subject, kind=fault)
     else:
-        yield (
-            Culprit(0),
-            fail(
-                f"{cluster.name(0)}: {why}",
-                subject=cluster.subject(0),
-                how="is it up, and was netdoctor started there in time? nc -vz from here; nft list ruleset there",
-                kind=fault,
-                master=cluster.nodes.named(),
-            ),
-        )
-
-
-def _about(cluster: Cluster, node: int, text: str, cause: str, how: str) -> Fault:
-    return Culprit(node), fail(text, subject=cluster.subject(node), cause=cause, how=how)
+        how = "is it up, and was netdoctor started there in time? nc -vz from here; nft list ruleset there"
+        text, master = f"{cluster.name(0)}: {why}", cluster.nodes.named()
+        here, finding = 0, fail(text, subject=cluster.subject(0), how=how, kind=fault, master=master)
+    yield Culprit(here), finding
 
 
 def _missing(cluster: Cluster) -> Iterator[Fault]:
+    how = "its own report, if there is one; is it up, and does it reach the master?"
     for node, gone in sorted(cluster.gone.items()):
         if node == 0 and cluster.master is not None:
             continue
         phase = {"join": "", "result": " during the all-reduce"}.get(gone.subject, f" before the all-reduce ({gone.subject})")
-        yield (
-            Culprit(node),
-            fail(
-                f"{_launchers_name(cluster, node)} is missing{phase}: {gone.why}",
-                subject=cluster.subject(node),
-                how="its own report, if there is one; is it up, and does it reach the master?",
-                missing_from=gone.subject,
-            ),
-        )
+        text = f"{_launchers_name(cluster, node)} is missing{phase}: {gone.why}"
+        yield Culprit(node), fail(text, subject=cluster.subject(node), how=how, missing_from=gone.subject)
 
 
 def _launchers_name(cluster: Cluster, node: int) -> str:
@@ -118,42 +93,23 @@ def _network_severity(cluster: Cluster) -> Severity:
     return Severity.WARNING if cluster.run is not None and cluster.run.finished else Severity.CRITICAL
 
 
-def _between(cluster: Cluster, one: cluster_network.Trouble, expected: str, how: str, **evidence: Any) -> Fault:
-    """What the nodes saw when they tried each other, as a finding."""
-    found = fail(
-        one.text,
-        subject=cluster.subject_of(one.culprit),
-        cause=one.cause,
-        severity=_network_severity(cluster),
-        expected=expected,
-        how=how,
-        **evidence,
-        pairs=one.evidence,
-    )
-    return one.culprit, found
-
-
-def _unreachable(cluster: Cluster) -> Iterator[Fault]:
-    """No connection is made."""
-    expected = "every node accepts connections of the others on the ports that its kernel gives out"
-    for one in cluster_network.unreachable(cluster):
-        yield _between(cluster, one, expected, "nft list ruleset; iptables -S; the network policy")
-
-
-def _losing(cluster: Cluster) -> Iterator[Fault]:
-    """Connections are made, and no data follows."""
-    for one in cluster_network.losing(cluster):
-        how = MTU if one.cause == "mtu" else "ss -ti of a connection there: lost packets, or a rate limit"
-        yield _between(cluster, one, "64 KiB arrive at once on every connection between nodes", how)
-
-
-def _unreachable_listeners(cluster: Cluster) -> Iterator[Fault]:
-    """Ranks listen on an address that other nodes cannot reach."""
-    for one in cluster_network.unreachable_listeners(cluster):
-        interface, ip = cluster_network.listener(cluster, one.culprit.node)
-        variable = VARIABLES[cluster.backend or "gloo"]
-        how = f"{variable} there, or what the host's own name resolves to; net.socket_ifname of its report"
-        yield _between(cluster, one, "an address that the other nodes reach", how, interface=interface, address=ip)
+def _tried(cluster: Cluster) -> Iterator[Fault]:
+    """What the nodes saw when they tried each other: no connection, no data after it, ranks that listen where nobody comes."""
+    for one in (
+        *cluster_network.unreachable(cluster),
+        *cluster_network.losing(cluster),
+        *cluster_network.unreachable_listeners(cluster),
+    ):
+        found = fail(
+            one.text,
+            subject=cluster.subject_of(one.culprit),
+            cause=one.cause,
+            severity=_network_severity(cluster),
+            expected=one.expected,
+            how=one.how,
+            **one.evidence,
+        )
+        yield one.culprit, found
 
 
 def _mtus(cluster: Cluster) -> Iterator[Fault]:
@@ -162,56 +118,25 @@ def _mtus(cluster: Cluster) -> Iterator[Fault]:
     for one in cluster.mtus():
         if any(f"mtu {port.interface}" in by_name for port in one.ports):
             continue  # interfaces of one name: that is a difference of traits
-        most = one.sides.majority
-        if most is None:
-            told = "; ".join(f"{cluster.name(port.node)}: {port.interface} {port.mtu}" for port in one.ports[:SHOWN])
-            yield (
-                None,
-                fail(
-                    f"the MTU differs in {one.network}: {told}",
-                    subject=f"nodes, MTU in {one.network}",
-                    cause="mtu",
-                    severity=_network_severity(cluster),
-                    expected="one MTU in a network",
-                    how=MTU,
-                    mtus={str(port.node): port.mtu for port in one.ports},
-                ),
-            )
-            continue
-        for port in one.ports:
-            if str(port.mtu) != most:
-                what = f"{port.interface} has an MTU of {port.mtu}, where the others in {one.network} have {most}"
-                yield (
-                    Culprit(port.node),
-                    fail(
-                        f"{cluster.name(port.node)}: {what}",
-                        subject=f"{cluster.subject(port.node)}, MTU",
-                        cause="mtu",
-                        severity=_network_severity(cluster),
-                        expected=most,
-                        how=MTU,
-                        interface=port.interface,
-                        mtu=port.mtu,
-                        others=int(most),
-                    ),
-                )
+        for finding, nodes in one.faults(cluster.name):
+            found = replace(finding, severity=_network_severity(cluster))
+            yield from _each(cluster, found, nodes, "MTU" if nodes else f"MTU in {one.network}")
 
 
 def _shared_addresses(cluster: Cluster) -> Iterator[Fault]:
     """One address on several hosts."""
-    for ip, nodes in cluster.shared_addresses().items():
-        for node in sorted(nodes):
-            yield (
-                Culprit(node),
-                fail(
-                    cluster_network.shared_text(cluster, ip, nodes),
-                    subject=f"{cluster.subject(node)}, {ip}",
-                    cause="duplicate_address",
-                    expected="one host for an address",
-                    how=f"arping -D -I IF {ip}; give one of them another address",
-                    nodes=sorted(nodes),
-                ),
-            )
+    for one in cluster.shared_addresses():
+        finding, nodes = one.fault(cluster.name)
+        yield from _each(cluster, finding, nodes, one.ip)
+
+
+def _each(cluster: Cluster, finding: Finding, nodes: tuple[int, ...], what: str) -> Iterator[Fault]:
+    """What a rule of netdoctor.compare found, of each node that it is about, or of all."""
+    for node in nodes:
+        message = f"{cluster.name(node)}: {finding.message}"
+        yield Culprit(node), replace(finding, subject=f"{cluster.subject(node)}, {what}", message=message)
+    if not nodes:
+        yield None, replace(finding, subject=f"nodes, {what}")
 
 
 def _lossy(cluster: Cluster) -> Iterator[Fault]:
@@ -220,42 +145,37 @@ def _lossy(cluster: Cluster) -> Iterator[Fault]:
     for culprit, flows in cluster_network.lossy(cluster).items():
         name = cluster.subject_of(culprit)
         ways = ", ".join(f"{a} to {b}" for a, b, _ in flows)
-        yield (
-            culprit,
-            fail(
-                f"{name} loses packets: TCP sent more than {most} of the bytes again (nodes {ways})",
-                subject=name,
-                cause="link_degraded",
-                severity=Severity.WARNING,
-                expected=f"less than {most} is sent again",
-                how="ethtool -S: errors and drops; nstat TcpRetransSegs; the switch port, a policer, a duplex mismatch",
-                measured={"sent_again": Quantity(round(max(100 * flow.again / flow.sent for _, _, flow in flows), 2), "%")},
-            ),
+        again = round(max(100 * flow.again / flow.sent for _, _, flow in flows), 2)
+        found = fail(
+            f"{name} loses packets: TCP sent more than {most} of the bytes again (nodes {ways})",
+            subject=name,
+            cause="link_degraded",
+            severity=Severity.WARNING,
+            expected=f"less than {most} is sent again",
+            how="ethtool -S: errors and drops; nstat TcpRetransSegs; the switch port, a policer, a duplex mismatch",
+            measured={"sent_again": Quantity(again, "%")},
         )
+        yield culprit, found
 
 
 def _slow(cluster: Cluster) -> Iterator[Fault]:
     """One node or way is far slower than the rest, and the run waited for it."""
-    if (found := cluster_network.slow(cluster)) is None:
+    if (slow := cluster_network.slow(cluster)) is None:
         return
-    culprit, name = found.culprit, cluster.subject_of(found.culprit)
+    culprit, name = slow.culprit, cluster.subject_of(slow.culprit)
     what = f"all that goes to or from {cluster.name(culprit.node)}" if culprit.peer is None else f"what goes from {name}"
     slower = f"more than {cluster_network.SLOWER:g} times slower than the rest"
-    yield (
-        culprit,
-        fail(
-            f"the all-reduce waits for the network: {what} is {slower}",
-            subject=name,
-            cause="straggler",
-            severity=Severity.WARNING,
-            expected="the same rate between all nodes",
-            how="link speed and duplex (ethtool), tc qdisc, a policer of the cloud or the switch, its cables",
-            measured={
-                "rate": Quantity(round(found.here / 1e9, 3), "GB/s"),
-                "elsewhere": Quantity(round(found.elsewhere / 1e9, 3), "GB/s"),
-            },
-        ),
+    rates = {"rate": slow.here, "elsewhere": slow.elsewhere}
+    found = fail(
+        f"the all-reduce waits for the network: {what} is {slower}",
+        subject=name,
+        cause="straggler",
+        severity=Severity.WARNING,
+        expected="the same rate between all nodes",
+        how="link speed and duplex (ethtool), tc qdisc, a policer of the cloud or the switch, its cables",
+        measured={key: Quantity(round(rate / 1e9, 3), "GB/s") for key, rate in rates.items()},
     )
+    yield culprit, found
 
 
 def _failed_ranks(cluster: Cluster) -> Iterator[Fault]:
@@ -271,62 +191,23 @@ def _failed_ranks(cluster: Cluster) -> Iterator[Fault]:
         named = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
         phase = next((r.phase for r in run.ranks if r.rank in ranks), "")
         what = f"failed in phase {phase}: {run.reason}" if died else f"never arrived in phase {phase}"
-        yield (
-            Culprit(node),
-            fail(
-                f"{cluster.name(node)}: {named} {what}",
-                subject=cluster.subject(node),
-                cause=cause_of(run) or ("rank_died" if died else "hang"),
-                how="its own report; dmesg there",
-                ranks=ranks,
-                phase=phase,
-            ),
-        )
+        text, subject = f"{cluster.name(node)}: {named} {what}", cluster.subject(node)
+        cause = cause_of(run) or ("rank_died" if died else "hang")
+        how = "its own report; dmesg there"
+        yield Culprit(node), fail(text, subject=subject, cause=cause, how=how, ranks=ranks, phase=phase)
 
 
 def _differing(cluster: Cluster) -> Iterator[Fault]:
     """Versions and variables that are not the same everywhere."""
     for one in cluster.differences():
-        kind, what, most = one.family, one.title, one.sides.majority
-        values = sorted((node, value) for value, nodes in one.sides.values.items() for node in nodes)
-        if most is None:
-            told = "; ".join(f"{cluster.name(node)}: {value}" for node, value in values[:SHOWN])
-            yield (
-                None,
-                fail(
-                    f"the nodes differ in {what}: {told}",
-                    subject=f"nodes, {what}",
-                    cause=kind.cause,
-                    severity=kind.severity,
-                    expected="the same on every node",
-                    trait=one.trait,
-                    values={str(node): value for node, value in values},
-                ),
-            )
-            continue
-        for node, value in values:
-            if value != most:
-                yield (
-                    Culprit(node),
-                    fail(
-                        f"{cluster.name(node)} differs in {what}: {value}, where the others have {most}",
-                        subject=f"{cluster.subject(node)}, {what}",
-                        cause=kind.cause,
-                        severity=kind.severity,
-                        expected=most,
-                        trait=one.trait,
-                        value=value,
-                        others=most,
-                    ),
-                )
+        for finding, nodes in one.faults(cluster.name):
+            yield from _each(cluster, finding, nodes, one.title)
 
 
 RULES = (
     _master,
     _missing,
-    _unreachable,
-    _losing,
-    _unreachable_listeners,
+    _tried,
     _mtus,
     _shared_addresses,
     _lossy,

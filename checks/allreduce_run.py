@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from netdoctor.api import (
+    SOCKET,
     Accelerator,
     Baseline,
     CommonRun,
@@ -36,7 +37,6 @@ from netdoctor.api import (
 )
 
 AGAIN = "netdoctor preflight"
-SOCKET = transport.network_family("tcp")
 IB = "rdma.dev_infiniband tells what NCCL cannot open or use"
 START = "start netdoctor allreduce on the missing node as well; --wait gives it more time"
 
@@ -53,7 +53,7 @@ def allreduce_run(
     if isinstance(wanted, Unavailable):
         yield unknown(f"whether a transport is expected could not be read: {wanted}", subject="transport")
     elif wanted is not None:
-        yield replace(_transport(wanted, run, paths, accelerator(pci, gpus)), subject="transport")
+        yield replace(_transport(wanted, run, paths, accelerator(pci, gpus), expected), subject="transport")
     sockets = transport.network_family(wanted or "") == SOCKET
     if isinstance(run, Unavailable):
         told = run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES)  # by the nodes themselves: whose fault it is
@@ -70,10 +70,15 @@ def allreduce_run(
         yield replace(_judge(one, None, sockets), subject=str(one.experiment.path))
 
 
-def _transport(wanted: str, run: Run | Unavailable, paths: PathRun, there: Accelerator | Unavailable) -> Finding:
+def _transport(
+    wanted: str, run: Run | Unavailable, paths: PathRun, there: Accelerator | Unavailable, expected: Expected
+) -> Finding:
     """What NCCL's logs say carries the data between nodes, against what the site says that it should."""
     if there and there.none:
-        return skip(f"{wanted} expected, but there is no accelerator and NCCL does not run")
+        text = f"{wanted} expected, but there is no accelerator and NCCL does not run"
+        if expected.gpus == 0 or transport.network_family(wanted) == SOCKET:
+            return skip(text)
+        return fail(text, severity=Severity.CRITICAL, cause="inventory", expected=wanted, how="see hardware.accelerator")
     runs = {str(one.experiment.path): one for one in (*((run,) if run else ()), *(paths.runs or ()))}
     shown = {way: network for way, one in runs.items() if (network := transport.shown_network(one))}
     other = {way: network for way, network in shown.items() if network != transport.network_family(wanted)}
@@ -121,15 +126,15 @@ def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, 
         )
     if run.verified is None:
         return unknown("the all-reduce finished, but its data was not compared")
-    if not sockets and (took := _fell_back(run)):
+    one, log = run.experiment, transport.log_of(run)
+    if not sockets and one.path.pinned and log is not None and log.net == SOCKET:
         return fail(
-            f"NCCL took plain sockets instead of {took}",
+            f"NCCL took plain sockets instead of {one.path.pinned}",
             cause="transport_fallback_tcp",
-            expected=f"NET/IB on {took}",
+            expected=f"NET/IB on {one.path.pinned}",
             measured=measured,
             how=IB,
         )
-    one = run.experiment
     sums = f"{size_text(min(one.sizes))} to {size_text(max(one.sizes))}, every sum exact"
     between = one.path.way == Way.BETWEEN_NODES
     notes = (*((run.reason,) if run.reason else ()), *_python(run))
@@ -168,12 +173,6 @@ def _broken(run: Run, measured: dict[str, object]) -> Finding:
     text = f"{named} failed in phase {phase}; the others are its victims"
     how = "the rank's own error, and its NCCL log"
     return fail(text, cause=cause_of(run) or "rank_died", how=how, phase=phase, **said)
-
-
-def _fell_back(run: Run) -> str | None:
-    """The HCA port that this run was pinned to, where NCCL carried the data by sockets instead."""
-    port = run.experiment.path.pinned
-    return port if port and run.log is not None and run.log.net == "Socket" else None
 
 
 def _python(run: Run) -> tuple[str, ...]:

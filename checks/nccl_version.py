@@ -15,6 +15,7 @@ from netdoctor.api import (
     JobShape,
     Kind,
     Libraries,
+    Linkage,
     Pci,
     Rdma,
     Run,
@@ -31,6 +32,7 @@ from netdoctor.api import (
     ok,
     parse_version,
     skip,
+    transport,
     unknown,
     used_nccl,
     version_text,
@@ -58,7 +60,7 @@ def nccl_version(
     run, lost = baseline.nccl_run, missing(baseline.run)
     found = (run and _of_the_run(run, libraries, torch)) or _by_the_rules(libraries, torch)
     yield replace(_ours(_with_others(found, libraries, job), vantage, lost), subject="loaded")
-    plugin = net_plugin.judge(libraries, environ, rdma, run.log if run else None, used_nccl(libraries, baseline))
+    plugin = net_plugin.judge(libraries, environ, rdma, transport.log_of(run), used_nccl(libraries, baseline))
     yield replace(_ours(plugin, vantage, lost), subject="plugin")
 
 
@@ -74,7 +76,7 @@ def _of_the_job(libraries: Libraries, pci: Pci, gpus: Gpus) -> Torch | Finding:
         return unknown(f"the job's torch{where} could not be read: {torch}", how="give --python")
     if isinstance(torch.version, str) and "rocm" in torch.version:
         return unknown(f"torch {torch.version} uses RCCL, which netdoctor does not judge")
-    if torch.cuda is None and torch.nccl_linkage == "none":
+    if torch.cuda is None and torch.nccl_linkage == Linkage.NONE:
         return skip(f"torch {torch.version} is a CPU build without NCCL", path=torch.path)
     return torch
 
@@ -161,11 +163,11 @@ def _expectation(mapped: tuple[str, ...], libraries: Libraries, torch: Torch) ->
 def _by_the_rules(libraries: Libraries, torch: Torch) -> Finding:
     """No run: what the loader takes, by its rules."""
     path = torch.nccl_path
-    if torch.nccl_linkage == "static":
+    if torch.nccl_linkage == Linkage.STATIC:
         return unknown("NCCL is linked into torch; only a run tells its version", how="torch.cuda.nccl.version()")
     if isinstance(torch.nccl_linkage, Unavailable) or isinstance(path, Unavailable):
         return unknown(f"which libnccl torch loads could not be told: {missing(torch.nccl_linkage, path)}")
-    if torch.nccl_linkage == "none":
+    if torch.nccl_linkage == Linkage.NONE:
         return unknown(f"torch {torch.version} for CUDA {torch.cuda} names no NCCL")
     if path is None:
         return unknown("the loader's rules find no libnccl for torch; torch then looks in its own packages")

@@ -79,7 +79,9 @@ def socket_ifname(
         yield unknown(f"the interfaces could not be read: {net.links}", subject="NCCL")
         return
     several = job.several(net, environ)
-    seen = Seen(net, net.links, vantage, several, None if several else job.unsaid(environ), job.alone, names)
+    perhaps = (one and one.local for one in net.perhaps_others)
+    lost = None if several or job.alone else missing(job.unsaid(environ), *perhaps)
+    seen = Seen(net, net.links, vantage, several, lost, job.alone, names)
     yield from _master(seen)
     variables = {name: environ.get(name) for name in ifname.VARIABLES}
     if (lost := missing(*variables.values())) is not None:
@@ -113,11 +115,10 @@ def _master(seen: Seen) -> Iterator[Finding]:
             expected="a name or address of rank 0's node that the other nodes reach",
             how=f"export {master.variable}=… of the node of rank 0",
         )
-    elif master.routes and all(isinstance(one, Unavailable) and one.kind == Kind.ABSENT for one in master.routes.values()):
-        yield fail(
-            f"there is no route to {master.variable}={master.name}", subject="MASTER_ADDR", addresses=list(master.addresses)
-        )
-    elif any(isinstance(one, Unavailable) for one in master.routes.values()):
+    elif master.routed is False:
+        text = f"there is no route to {master.variable}={master.name}"
+        yield fail(text, subject="MASTER_ADDR", addresses=list(master.addresses))
+    elif isinstance(master.routed, Unavailable):
         yield unknown(f"the route to {master.variable}={master.name} could not be read", subject="MASTER_ADDR")
 
 
@@ -151,7 +152,7 @@ def _nccl(
     judged = [_judge(seen, settings, pick, evidence) for pick in dict.fromkeys(picks)]
     if len(judged) > 1 and judged[0].status is not judged[1].status:
         yield unknown(
-            f"it hangs on the NCCL version: before 2.28 {_text(picks[0])}, from 2.28 on {_text(picks[1])}",
+            f"it depends on the NCCL version: before 2.28 {_text(picks[0])}, from 2.28 on {_text(picks[1])}",
             subject="NCCL",
             how="give the job's Python with --python",
             **evidence,
@@ -162,10 +163,9 @@ def _nccl(
 
 def _answer(nccl: NcclChoice, baseline: Baseline) -> tuple[ifname.Pick, ...] | None:
     """What NCCL itself took: in the all-reduce, or when asked."""
-    log = baseline.run.log if baseline.run else None
-    name, address = getattr(log, "bootstrap_ifname", None), getattr(log, "bootstrap_address", None)
-    if name and address:
-        return (ifname.Pick(name, str(address).partition("%")[0]),)
+    log = transport.log_of(baseline.run)
+    if log and log.bootstrap_ifname and log.bootstrap_address:
+        return (ifname.Pick(log.bootstrap_ifname, log.bootstrap_address.partition("%")[0]),)
     if missing(nccl.interface, nccl.address) is not None or (nccl.interface is None and not nccl.code):
         return None
     return (ifname.Pick(nccl.interface, nccl.address or ""),) if nccl.interface else ()
@@ -198,7 +198,7 @@ def _judge(
     if isinstance(pick, Unavailable):
         if pick.kind == Kind.MALFORMED:
             return fail(f"NCCL refuses {pick.detail}", subject="NCCL", cause="env_misuse", **evidence)
-        return unknown(f"the interface hangs on {pick.detail}", subject="NCCL", **evidence)
+        return unknown(f"the interface depends on {pick.detail}", subject="NCCL", **evidence)
     if not pick:
         if named := settings.get("NCCL_SOCKET_IFNAME"):
             return _none(seen, named, evidence)

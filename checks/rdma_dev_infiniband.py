@@ -26,6 +26,7 @@ from netdoctor.api import (
     RdmaDevice,
     Selector,
     Severity,
+    Step,
     Unavailable,
     Usable,
     Vantage,
@@ -40,6 +41,7 @@ from netdoctor.api import (
     parse_selector,
     size_text,
     skip,
+    transport,
     unknown,
     usable,
 )
@@ -50,7 +52,7 @@ MEMLOCK_LEAST = 64 << 20
 MEMLOCK_PLENTY = 4 << 30
 NO_GPU = "is it meant for a job with GPUs?  Without one, NCCL has nothing to do here"
 # What is true for the node whoever looks; the rest (rights, mapping, libraries) is the job's own affair.
-OF_THE_NODE = frozenset({"no-uverbs", "ENXIO", "port"})
+OF_THE_NODE = frozenset({Step.NO_UVERBS, Step.ENXIO, Step.PORT})
 
 
 @dataclass(frozen=True)
@@ -92,16 +94,15 @@ def dev_infiniband(
         return
     if not rdma.devices:
         yield _none(pci, vantage, expected, names)
-        if expected.hca_rate_gbps and not hcas.no_accelerator(pci, gpus):
-            yield from _rate([], None, expected)
-        return
-    if hcas.no_accelerator(pci, gpus) and not expected.hcas:
-        yield _idle(expected)
         return
     here = Here(rdma, gpus, net, environ, vantage)
     setting = environ.get("NCCL_IB_HCA") or ""
     choice = parse_selector(setting)
     chosen = hcas.subjects(rdma.devices, hcas.places(gpus, pci), pci, choice)
+    if hcas.no_accelerator(pci, gpus) and not expected.hcas:
+        yield _idle(expected)
+        yield from _rate([one.device for one in chosen], choice, expected)
+        return
     if not chosen:
         yield fail(
             f"NCCL_IB_HCA={setting} selects none of {', '.join(d.name for d in rdma.devices)}{names.why_no_hca()}",
@@ -135,8 +136,8 @@ def _none(pci: Pci, vantage: Vantage, expected: Expected, names: DeviceNames) ->
         return unknown(f"no RDMA device, and how many are expected could not be read: {expected.hcas}", subject="count")
     if isinstance(pci.rdma, Unavailable):
         return unknown(f"/sys/class/infiniband is empty, and PCI could not be read to compare: {pci.rdma}")
-    if expected.hcas and (not pci.rdma or vantage.job_network):
-        return _lost(expected.hcas, f"PCI shows {len(pci.rdma) or 'none'}")
+    if (wanted := _wanted(expected)) and (not pci.rdma or vantage.job_network):
+        return _lost(wanted, f"PCI shows {len(pci.rdma) or 'none'}")
     if pci.rdma:
         have = ", ".join(f"{names.at(d.address)} ({d.driver or 'no driver'})" for d in pci.rdma)
         how = "on the node: rdma link; rdma system (an exclusive namespace mode hides devices); lsmod | grep -e mlx5_ib -e _ib"
@@ -147,12 +148,22 @@ def _none(pci: Pci, vantage: Vantage, expected: Expected, names: DeviceNames) ->
     return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
 
 
-def _lost(expected: int, hardware: str) -> Finding:
+def _wanted(expected: Expected) -> str | None:
+    """What the site says that needs an RDMA device; None: it needs none, or says that there is none or no GPU."""
+    if expected.hcas is not None:
+        return str(expected.hcas) if expected.hcas else None
+    if expected.hca_rate_gbps:
+        return f"{expected.hca_rate_gbps:g} Gb/s"
+    network = expected.transport if expected.gpus != 0 else None
+    return network if network and transport.needs_rdma(network) else None
+
+
+def _lost(expected: str, hardware: str) -> Finding:
     return fail(
         f"no RDMA device at all, {expected} expected; {hardware}",
         subject="count",
         severity=Severity.CRITICAL,
-        expected=str(expected),
+        expected=expected,
         fix=Fix(
             "find out where they are lost: the bus, the driver, or a namespace",
             (
@@ -169,7 +180,7 @@ def _given(
 ) -> list[tuple[hcas.Subject, Usable]]:
     """A container may be given other devices than the nearest, and sysfs shows it all (RDMA namespaces in shared mode): NCCL
     uses those that open."""
-    withheld = [one.device for one, state in states if state.step in ("not-mapped", "EPERM")]
+    withheld = [one.device for one, state in states if state.step in (Step.NOT_MAPPED, Step.EPERM)]
     near = {one.device.name for one, _ in states}
     like = [d for d in devices if d.name not in near and any(_alike(d, other) for other in withheld)]
     spare = [(d, state) for d in like if (state := usable(d, here.rdma, here.net)).yes is True]
@@ -226,7 +237,7 @@ def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, severity: 
         return unknown(f"{state.text}, {here.vantage.elsewhere}", subject=device.name, how=FROM_JOB)
     if here.no_gpu and state.step not in OF_THE_NODE:
         return unknown(f"{state.text}; libcuda shows this container no GPU either", subject=device.name, how=NO_GPU)
-    cause = {"port": "link_degraded", "gid": "roce_gid"}.get(state.step)
+    cause = {Step.PORT: "link_degraded", Step.GID: "roce_gid"}.get(state.step)
     return fail(
         f"{state.text}; {why}",
         subject=device.name,
@@ -288,7 +299,7 @@ def _memlock(limit: int | Unavailable, here: Here, job: JobShape, path: PathRun)
     size = size_text(limit)
     if limit >= MEMLOCK_PLENTY:
         return ok(f"locked memory is limited to {size}, which is plenty", limit=limit)
-    if any(run.finished and run.log is not None and run.log.net == "IB" for run in path.runs or ()):
+    if any(run.finished and transport.shown_network(run) == "IB" for run in path.runs or ()):
         note = f"the limit is {size}: more channels or peers may need more"
         return ok("the path run registered its memory and finished over RDMA", notes=(note,), limit=limit)
     if limit >= MEMLOCK_LEAST:

@@ -22,7 +22,7 @@ from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.job import Expected, JobShape
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
-from netdoctor.facts.library_search import JobPython, Torch
+from netdoctor.facts.library_search import JobPython, Linkage, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.nccl_version import text as version_text
@@ -30,7 +30,6 @@ from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.facts.runs import (
-    AllReduce,
     Baseline,
     CommonRun,
     Cure,
@@ -43,15 +42,15 @@ from netdoctor.facts.runs import (
     Way,
 )
 from netdoctor.facts.vantage import Vantage
-from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_module, fix_rdma_device, fix_sysctl
+from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
 from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, tcp_window, transport
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
 from netdoctor.nccl.integers import integer as nccl_integer
 from netdoctor.nccl.integers import param as nccl_param
-from netdoctor.nccl.log.facts import LogFacts
-from netdoctor.nccl.rdma_access import Usable, usable
+from netdoctor.nccl.log.facts import SOCKET, LogFacts
+from netdoctor.nccl.rdma_access import Step, Usable, usable
 from netdoctor.nccl.selector import Selector
 from netdoctor.nccl.selector import parse as parse_selector
 from netdoctor.nccl.used_version import used_nccl
@@ -66,7 +65,7 @@ J = TypeVar("J", bound=Judge)
 
 @dataclass(frozen=True)
 class CheckSpec:
-    """What `check` hangs on a judge function as ``__netdoctor_check__``."""
+    """What `check` attaches to a judge function: ``__netdoctor_check__``."""
 
     id: str
     title: str  # the healthy statement
@@ -152,10 +151,10 @@ def fail(
 
 __all__ = [
     "FROM_JOB",
+    "SOCKET",
     "UNLIMITED",
     "Accelerator",
     "Address",
-    "AllReduce",
     "Baseline",
     "Cluster",
     "CommonRun",
@@ -179,6 +178,7 @@ __all__ = [
     "Launcher",
     "Libraries",
     "Link",
+    "Linkage",
     "LocalPorts",
     "LogFacts",
     "MeetingFault",
@@ -209,6 +209,7 @@ __all__ = [
     "Severity",
     "State",
     "Status",
+    "Step",
     "Torch",
     "TorchFacts",
     "Unavailable",
@@ -226,7 +227,6 @@ __all__ = [
     "fix_container",
     "fix_environment",
     "fix_gpudirect",
-    "fix_module",
     "fix_rdma_device",
     "fix_sysctl",
     "gdr_mechanisms",

@@ -9,8 +9,10 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import __version__
-from netdoctor.causes import completed, result
+from netdoctor.causes.results import completed
 from netdoctor.facts import registry as facts
+from netdoctor.facts.base import no_evidence
+from netdoctor.facts.vantage import Place
 from netdoctor.host.base import Host
 from netdoctor.model import CheckResult, Finding, Fix, Report, Severity, Status, Unavailable, plain
 
@@ -53,11 +55,17 @@ def collect(work: Work, names: Iterable[str]) -> None:
 
 def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
     """The findings of one check on these facts.  Never raises: a check that crashes or says nothing is `error`."""
-    from netdoctor.plugins import needs
+    from netdoctor.plugins import contained, needs
 
     values = {need.parameter: facts.of(have, need.type.__name__) for need in needs(spec)}
+    own = spec.judge.__module__.startswith("netdoctor.checks.")
+    unread: dict[str, Unavailable] = {}
     try:
-        found = tuple(spec.judge(**values))
+        if own:
+            found = tuple(spec.judge(**values))
+        else:
+            with contained():
+                found = tuple(spec.judge(**{name: _watched(fact, unread) for name, fact in values.items()}))
         wrong = next((f for f in found if not isinstance(f, Finding)), None)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the border: a check's defect costs this check, not the report
         return (_complete(spec, Finding(Status.ERROR, f"the check crashed: {type(error).__name__}: {error}")),)
@@ -68,7 +76,9 @@ def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
     if not found:
         return (_complete(spec, Finding(Status.ERROR, "the check said nothing")),)
     lost = {name: fact.lost for name, fact in values.items() if fact.lost is not None}
-    if lost and not spec.judge.__module__.startswith("netdoctor.checks."):
+    if not lost and all(f.status in {Status.PASS, Status.SKIP} for f in found):  # else it may be said of what is unread
+        lost = unread
+    if lost and not own:
         found = tuple(_without(f, *next(iter(lost.items()))) for f in found)
     return tuple(_complete(spec, f) for f in found)
 
@@ -97,9 +107,25 @@ def _malformed(finding: Finding) -> Iterator[str]:
             yield f"{name} is a {type(value).__name__}, not a {kinds[0].__name__}"
 
 
+def _watched(fact: Any, unread: dict[str, Unavailable]) -> Any:
+    """The same fact, which adds to `unread` each of its fields that is asked for and says neither what it holds nor why not."""
+    kind = type(fact)
+
+    def asked(self: Any, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        if isinstance(value, Unavailable) and name != "lost" and no_evidence(value) is value:
+            unread[f"{kind.__name__}.{name}"] = value
+        return value
+
+    watched: Any = object.__new__(type(kind.__name__, (kind,), {"__getattribute__": asked}))
+    vars(watched).update(vars(fact))
+    return watched
+
+
 def _without(finding: Finding, name: str, why: Unavailable) -> Finding:
-    """What a site's own check says although nothing of a fact was read.  That it asked the fields is not shown, as the lab
-    (`ignorance`) shows it of the checks that come with netdoctor: so nothing is right, and nothing is said not to apply."""
+    """What a site's own check says although a fact, or a field that it asked for, was not read.  That it took this into account
+    is not shown, as the lab (`ignorance`) shows it of the checks that come with netdoctor: so nothing is right, and nothing
+    is said not to apply."""
     if finding.status not in {Status.PASS, Status.SKIP}:
         return finding
     return replace(finding, status=Status.UNKNOWN, message=f"{name} could not be read ({why}); without it: {finding.message}")
@@ -132,11 +158,13 @@ def results(work: Work, partial: str | None = None) -> tuple[CheckResult, ...]:
         if found is None:
             found = (_complete(spec, Finding(Status.UNKNOWN, f"not judged: {partial or 'not reached'}")),)
         out.append(CheckResult(spec.id, spec.title, spec.cause, found))
-    return (*out, *(result(c.id, c.title, c.cause, c.findings) for c in work.extra))
+    return (*out, *work.extra)
 
 
 def report(work: Work, decide: Decide, profile: str, partial: str | None = None) -> Report:
     """The report of what is there."""
+    from netdoctor.facts.inventory import inventory
+
     checked, verdict = decide(results(work, partial), work.facts)
     return Report(
         tool_version=__version__,
@@ -153,14 +181,8 @@ def report(work: Work, decide: Decide, profile: str, partial: str | None = None)
         },
         partial=partial,
         nodes=cluster.section() if (cluster := work.facts.get("Cluster")) is not None and cluster.lost is None else {},
-        **_inventory(work.facts),
+        inventory=inventory(work.facts),
     )
-
-
-def _inventory(have: Mapping[str, Any]) -> dict[str, Any]:
-    from netdoctor.facts.inventory import inventory
-
-    return {"inventory": inventory(have)}
 
 
 def identity(work: Work) -> dict[str, Any]:
@@ -180,7 +202,7 @@ def identity(work: Work) -> dict[str, Any]:
     if not isinstance(variables, Unavailable) and variables.get("KUBERNETES_SERVICE_HOST") and variables.get("NODE_NAME"):
         known["node"] = str(variables["NODE_NAME"])
     vantage = facts.of(work.facts, "Vantage")
-    if vantage.runtime is None and vantage.kind != "host-root":
+    if vantage.runtime is None and vantage.kind is not Place.HOST_ROOT:
         machine = read(work.host, "/etc/machine-id")
         if isinstance(machine, str) and machine.startswith("netdoctor-"):
             known["machine"] = machine
@@ -229,26 +251,18 @@ def _run_stable(run: Any) -> dict[str, Any]:
 def _run_figures(run: Any) -> dict[str, Any]:
     return {
         "path": str(run.experiment.path),
-        "reason": run.reason,
-        "seconds": run.seconds,
-        "import_seconds": run.import_seconds,
-        "busbw_gb_s": {str(k): v for k, v in run.busbw.items()},
-        "latency_s": {str(k): v for k, v in run.latency.items()},
-        "system_cpu_per_gb": run.system_cpu_per_gb,
-        "ranks": [_rank_figures(rank) for rank in run.ranks],
+        **_fields(run, "reason", "seconds", "import_seconds", "system_cpu_per_gb"),
+        "busbw_gb_s": plain(run.busbw),
+        "latency_s": plain(run.latency),
+        "ranks": [_fields(rank, *_OF_A_RANK) for rank in run.ranks],
     }
 
 
-def _rank_figures(rank: Any) -> dict[str, Any]:
-    return {
-        "rank": rank.rank,
-        "phase": rank.phase,
-        "error": rank.error,
-        "exit": rank.exit,
-        "wrong": rank.wrong,
-        "seconds": {str(size): median for size, median in rank.seconds.items()},
-        "phase_seconds": dict(rank.phase_seconds),
-        "system_cpu": rank.system_cpu,
-        "user_cpu": rank.user_cpu,
-        "collective_seconds": rank.collective_seconds,
-    }
+_OF_A_RANK: Final = (
+    *("rank", "phase", "error", "exit", "wrong"),
+    *("seconds", "phase_seconds", "system_cpu", "user_cpu", "collective_seconds"),
+)
+
+
+def _fields(value: Any, *names: str) -> dict[str, Any]:
+    return {name: plain(getattr(value, name)) for name in names}

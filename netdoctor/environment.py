@@ -23,6 +23,7 @@ class Role(Enum):
     NODE_RANK = "the number of this node in the job"
     PER_NODE = "the ranks of every node"
     MASTER = "where node 0 is"
+    PORT = "the port that node 0 listens on"
     NODELIST = "the names of all nodes"
     IN_JOB = "only a process of a job has it, neither a shell nor a batch system's prolog"
     NAME = "names the launcher, its job or a part of it"
@@ -49,16 +50,23 @@ class Variable(NamedTuple):
     role: Role
     kept: bool = True  # a recording keeps it
     of: Of | None = None  # None: the set-up of a node, or a rank's place in its job
+    withheld: bool = False  # the ranks of a short run do not inherit it: it would make them ranks of the job
 
 
-def _rows(program: str, role: Role, names: str, *, kept: bool = True, of: Of | None = None) -> tuple[Variable, ...]:
-    return tuple(Variable(name, program, role, kept, of) for name in names.split())
+def _rows(
+    program: str, role: Role, names: str, *, kept: bool = True, of: Of | None = None, withheld: bool = False
+) -> tuple[Variable, ...]:
+    return tuple(Variable(name, program, role, kept, of, withheld) for name in names.split())
 
 
 # A launcher puts credentials beside its ranks (SLURM_JWT, PMIX_SERVER_URI, PMI_FD, RAY_REDIS_PASSWORD), and torchrun's
 # PET_RDZV_CONF may hold those of a rendezvous backend.  So the names of launchers are single names; a prefix is here only
-# where no credential is passed under it.  Of two rows of one program and role the first is asked first.
-_LAUNCHERS: Final = (
+# where no credential is passed under it, or where nothing of it is kept.  Of two rows of one program and role the first is
+# asked first.
+#
+# Those that start ranks, whose variables are all withheld: torch reads its own even where a store is given; MPI and PMI
+# variables make UCX and libfabric plugins look for a process manager.
+_STARTERS: Final = (
     # torch.distributed's env:// (docs: "Environment variable initialization") and torch.distributed.elastic, which sets them.
     *_rows("torch", Role.RANK, "RANK"),
     *_rows("torch", Role.WORLD, "WORLD_SIZE"),
@@ -67,11 +75,13 @@ _LAUNCHERS: Final = (
     *_rows("torch", Role.NODES, "GROUP_WORLD_SIZE"),
     *_rows("torch", Role.NODE_RANK, "GROUP_RANK"),
     *_rows("torch", Role.MASTER, "MASTER_ADDR"),
-    *_rows("torch", Role.NAME, "MASTER_PORT ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE"),
+    *_rows("torch", Role.PORT, "MASTER_PORT"),
+    *_rows("torch", Role.NAME, "ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE"),
+    *_rows("torch", Role.NAME, "ROLE_*", kept=False),
     *_rows("torch", Role.IN_JOB, "TORCHELASTIC_RUN_ID", of=Of.START),
     # Each agent counts the failures of its own workers: nodes of one start may differ (elastic/agent/server/api.py).
     *_rows("torch", Role.NAME, "TORCHELASTIC_RESTART_COUNT", of=Of.NODE_START),
-    *_rows("torch", Role.SETTING, "TORCHELASTIC_*"),
+    *_rows("torch", Role.SETTING, "TORCHELASTIC_* TORCH_ELASTIC_*"),
     # By convention of many training scripts and manifests, this project's among them.
     *_rows("user", Role.NODES, "NNODES"),
     *_rows("user", Role.NODE_RANK, "NODE_RANK"),
@@ -80,25 +90,25 @@ _LAUNCHERS: Final = (
     *_rows("torchrun", Role.LOCAL_WORLD, "PET_NPROC_PER_NODE"),
     *_rows("torchrun", Role.NODE_RANK, "PET_NODE_RANK"),
     *_rows("torchrun", Role.MASTER, "PET_MASTER_ADDR"),
-    *_rows("torchrun", Role.NAME, "PET_MASTER_PORT PET_RDZV_BACKEND PET_RDZV_ENDPOINT PET_RDZV_ID PET_ROLE PET_LOCAL_ADDR"),
+    *_rows("torchrun", Role.PORT, "PET_MASTER_PORT"),
+    *_rows("torchrun", Role.NAME, "PET_RDZV_BACKEND PET_RDZV_ENDPOINT PET_RDZV_ID PET_ROLE PET_LOCAL_ADDR"),
     *_rows("torchrun", Role.SETTING, "PET_STANDALONE PET_MAX_RESTARTS PET_MONITOR_INTERVAL PET_START_METHOD PET_NUMA_BINDING"),
     *_rows("torchrun", Role.SETTING, "PET_VIRTUAL_LOCAL_RANK PET_SHUTDOWN_TIMEOUT"),
+    *_rows("torchrun", Role.SETTING, "PET_*", kept=False),
     # Open MPI FAQ, "environment variables".
     *_rows("openmpi", Role.RANK, "OMPI_COMM_WORLD_RANK"),
     *_rows("openmpi", Role.WORLD, "OMPI_COMM_WORLD_SIZE"),
     *_rows("openmpi", Role.LOCAL_RANK, "OMPI_COMM_WORLD_LOCAL_RANK"),
     *_rows("openmpi", Role.LOCAL_WORLD, "OMPI_COMM_WORLD_LOCAL_SIZE"),
     *_rows("openmpi", Role.NAME, "OMPI_COMM_WORLD_NODE_RANK OMPI_UNIVERSE_SIZE"),
-    # Among the others of OMPI_MCA_ is a key of the fabric (orte_precondition_transports).
-    *_rows("openmpi", Role.SETTING, "OMPI_MCA_btl* OMPI_MCA_pml* OMPI_MCA_osc* OMPI_MCA_mtl* OMPI_MCA_coll*"),
+    *_rows("openmpi", Role.NAME, "OMPI_COMM_* OMPI_UNIVERSE_*", kept=False),
     # Hydra (MPICH, Intel MPI, MVAPICH), Cray PALS, PMIx.  PMI_FD is the number of a socket to the process manager.
     *_rows("hydra", Role.RANK, "PMI_RANK MV2_COMM_WORLD_RANK"),
     *_rows("hydra", Role.WORLD, "PMI_SIZE MV2_COMM_WORLD_SIZE"),
     *_rows("hydra", Role.LOCAL_RANK, "MPI_LOCALRANKID MV2_COMM_WORLD_LOCAL_RANK PMI_LOCAL_RANK"),
     *_rows("hydra", Role.LOCAL_WORLD, "MPI_LOCALNRANKS MV2_COMM_WORLD_LOCAL_SIZE PMI_LOCAL_SIZE"),
     *_rows("hydra", Role.NAME, "PMI_PORT", kept=False, of=Of.NODE_START),
-    *_rows("hydra", Role.NAME, "PMI_FD", kept=False),
-    *_rows("hydra", Role.NAME, "HYDRA_HOST_FILE"),
+    *_rows("hydra", Role.NAME, "PMI_* MV2_COMM_*", kept=False),
     # Cray: PALS (mpiexec of PBS sites) and ALPS (aprun).
     *_rows("pals", Role.RANK, "PALS_RANKID"),
     *_rows("pals", Role.LOCAL_RANK, "PALS_LOCAL_RANKID"),
@@ -114,6 +124,13 @@ _LAUNCHERS: Final = (
     *_rows("horovod", Role.NODE_RANK, "HOROVOD_CROSS_RANK"),
     *_rows("pmix", Role.RANK, "PMIX_RANK"),
     *_rows("pmix", Role.NAME, "PMIX_NAMESPACE", of=Of.START),
+    *_rows("pmix", Role.NAME, "PMIX_*", kept=False),
+)
+_LAUNCHERS: Final = (
+    *(row._replace(withheld=True) for row in _STARTERS),
+    # Among the others of OMPI_MCA_ is a key of the fabric (orte_precondition_transports).
+    *_rows("openmpi", Role.SETTING, "OMPI_MCA_btl* OMPI_MCA_pml* OMPI_MCA_osc* OMPI_MCA_mtl* OMPI_MCA_coll*"),
+    *_rows("hydra", Role.NAME, "HYDRA_HOST_FILE"),
     # flux-environment(7).
     *_rows("flux", Role.RANK, "FLUX_TASK_RANK"),
     *_rows("flux", Role.WORLD, "FLUX_JOB_SIZE"),
@@ -121,11 +138,12 @@ _LAUNCHERS: Final = (
     *_rows("flux", Role.NODES, "FLUX_JOB_NNODES"),
     *_rows("flux", Role.NAME, "FLUX_JOB_ID", of=Of.START),
     # srun(1), "OUTPUT ENVIRONMENT VARIABLES"; the names without an underscore are those of old releases.
-    *_rows("slurm", Role.RANK, "SLURM_PROCID"),
+    *_rows("slurm", Role.RANK, "SLURM_PROCID", withheld=True),
     *_rows("slurm", Role.WORLD, "SLURM_STEP_NUM_TASKS SLURM_NTASKS SLURM_NPROCS"),
-    *_rows("slurm", Role.LOCAL_RANK, "SLURM_LOCALID"),
+    *_rows("slurm", Role.LOCAL_RANK, "SLURM_LOCALID", withheld=True),
     *_rows("slurm", Role.NODES, "SLURM_STEP_NUM_NODES SLURM_JOB_NUM_NODES SLURM_NNODES"),
-    *_rows("slurm", Role.NODE_RANK, "SLURM_NODEID"),
+    *_rows("slurm", Role.NODE_RANK, "SLURM_NODEID", withheld=True),
+    *_rows("slurm", Role.NAME, "SLURM_STEP_RESV_PORTS", kept=False, withheld=True),
     *_rows("slurm", Role.PER_NODE, "SLURM_STEP_TASKS_PER_NODE SLURM_TASKS_PER_NODE"),
     *_rows("slurm", Role.NAME, "SLURM_HET_SIZE SLURM_PACK_SIZE"),
     *_rows("slurm", Role.NODELIST, "SLURM_STEP_NODELIST SLURM_JOB_NODELIST SLURM_NODELIST"),
@@ -171,7 +189,10 @@ _LAUNCHERS: Final = (
 )
 _SETTINGS: Final = (
     # What differs between healthy nodes or runs (NCCL's documentation, "Environment Variables").
-    *_rows("nccl", Role.SETTING, "NCCL_COMM_ID", of=Of.RUN),
+    *_rows("nccl", Role.SETTING, "NCCL_COMM_ID", of=Of.RUN, withheld=True),  # another job's root; the next: its log
+    *_rows(
+        "nccl", Role.SETTING, "NCCL_DEBUG_LEVELS NCCL_RUN_DIAGNOSTICS NCCL_RUN_RAS_DIAGNOSTICS", withheld=True
+    ),  # other logs
     *_rows("nccl", Role.SETTING, "NCCL_HOSTID NCCL_DEBUG_FILE NCCL_RAS_ADDR NCCL_TOPO_DUMP_FILE", of=Of.PROCESS),
     *_rows("nccl", Role.SETTING, "NCCL_TOPO_FILE NCCL_SOCKET_IFNAME NCCL_IB_HCA", of=Of.DEVICES),
     *_rows("nccl", Role.SETTING, "NCCL_* RCCL_* OFI_NCCL_* SHARP_* GDRCOPY_ENABLE_LOGGING"),
@@ -229,6 +250,12 @@ def of_job(name: str) -> bool:
     return row is not None and row.kept and row.role is not Role.PLACE
 
 
+def withheld(name: str) -> bool:
+    """Whether the ranks of a short run must not inherit it."""
+    row = lookup(name)
+    return row is not None and row.withheld
+
+
 def secret(name: str) -> bool:
     """Whether a name sounds as if its value were a credential, kept or not."""
     return _SECRET.search(name) is not None
@@ -246,52 +273,46 @@ def names_of(*kinds: Of) -> tuple[str, ...]:
     return tuple(row.name for row in TABLE if row.of in kinds)
 
 
-class Writer(NamedTuple):
-    """What a look at the machine and a short run must not inherit."""
-
-    pattern: str  # as fnmatch(3), with one "*" at most
-    why: str
-
-
-def _writers(why: str, patterns: str) -> tuple[Writer, ...]:
-    return tuple(Writer(pattern, why) for pattern in patterns.split())
+def _patterns(text: str) -> tuple[str, ...]:
+    """As fnmatch(3), with one "*" at most."""
+    return tuple(text.split())
 
 
 # Variables that make libraries write files, or load tools that do.
 WRITERS: Final = (
     # src/debug.cc, src/graph/xml.cc, src/graph/topo.cc, plugins/profiler (Inspector); Meta's NCCLX.
-    *_writers("NCCL's log, topology and graph", "NCCL_DEBUG_FILE NCCL_*DUMP_FILE NCCL_*DUMP_DIR NCCL_PROXY_DUMP_SIGNAL"),
-    *_writers("NCCL's profiler", "NCCL_INSPECTOR_* NCCL_PROFILER_PLUGIN NCCL_PROFILE_* NCCL_COLLTRACE* NCCL_CTRAN_TRACE*"),
+    *_patterns("NCCL_DEBUG_FILE NCCL_*DUMP_FILE NCCL_*DUMP_DIR NCCL_PROXY_DUMP_SIGNAL"),  # NCCL's log, topology and graph
+    *_patterns("NCCL_INSPECTOR_* NCCL_PROFILER_PLUGIN NCCL_PROFILE_* NCCL_COLLTRACE* NCCL_CTRAN_TRACE*"),  # NCCL's profiler
     # ProcessGroupNCCL.hpp, FlightRecorder.hpp.
-    *_writers("torch's flight recorder", "TORCH_FR_* TORCH_NCCL_DEBUG_INFO_* TORCH_NCCL_EXTRA_DUMP* TORCH_NCCL_DUMP_*"),
+    *_patterns("TORCH_FR_* TORCH_NCCL_DEBUG_INFO_* TORCH_NCCL_EXTRA_DUMP* TORCH_NCCL_DUMP_*"),  # torch's flight recorder
     # torch/_logging.
-    *_writers("torch's logs and profiles", "TORCH_TRACE TORCH_LOGS_OUT TORCH_COMPILE_DEBUG KINETO_* TENSORBOARD_*"),
+    *_patterns("TORCH_TRACE TORCH_LOGS_OUT TORCH_COMPILE_DEBUG KINETO_* TENSORBOARD_*"),  # torch's logs and profiles
     # ucx_info -f.
-    *_writers("UCX's log, statistics and profile", "UCX_LOG_FILE* UCX_STATS_DEST UCX_STATS_TRIGGER UCX_PROFILE_* UCX_VFS_*"),
+    *_patterns("UCX_LOG_FILE* UCX_STATS_DEST UCX_STATS_TRIGGER UCX_PROFILE_* UCX_VFS_*"),  # UCX's log, statistics and profile
     # libibverbs.7, mlx5dv.7.
-    *_writers("a transport's log", "FI_LOG_FILE VERBS_LOG_FILE MLX5_DEBUG_FILE MLX4_DEBUG_FILE"),
-    *_writers("a plugin's log", "OFI_NCCL_TRACE* SHARP_COLL_LOG_FILE"),
+    *_patterns("FI_LOG_FILE VERBS_LOG_FILE MLX5_DEBUG_FILE MLX4_DEBUG_FILE"),  # a transport's log
+    *_patterns("OFI_NCCL_TRACE* SHARP_COLL_LOG_FILE"),  # a plugin's log
     # CUDA C++ programming guide, environment variables; NVML.
-    *_writers("CUDA's log and core dumps", "CUDA_LOG_FILE CUDA_COREDUMP_* CUDA_ENABLE_COREDUMP_* COMPUTE_PROFILE*"),
-    *_writers("CUDA's core dumps", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP"),
-    *_writers("NVML's log", "__NVML_DBG_*"),
-    *_writers("a tool that CUDA loads", "CUDA_INJECTION*_PATH NVTX_INJECTION*_PATH NSYS_*"),
+    *_patterns("CUDA_LOG_FILE CUDA_COREDUMP_* CUDA_ENABLE_COREDUMP_* COMPUTE_PROFILE*"),  # CUDA's log and core dumps
+    *_patterns("CUDA_ENABLE_USER_TRIGGERED_COREDUMP"),  # CUDA's core dumps
+    *_patterns("__NVML_DBG_*"),  # NVML's log
+    *_patterns("CUDA_INJECTION*_PATH NVTX_INJECTION*_PATH NSYS_*"),  # a tool that CUDA loads
     # ld.so(8), mtrace(3), gprof.
-    *_writers("glibc's traces", "LD_DEBUG LD_DEBUG_OUTPUT LD_PROFILE LD_PROFILE_OUTPUT MALLOC_TRACE GMON_OUT_PREFIX"),
-    *_writers("coverage of compiled code", "LLVM_PROFILE_FILE GCOV_PREFIX*"),
-    *_writers("a sanitizer's log", "ASAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS UBSAN_OPTIONS"),
-    *_writers("gperftools' and glog's files", "CPUPROFILE* HEAPPROFILE* HEAPCHECK* GLOG_log_dir GLOG_LOG_DIR"),
-    *_writers("coverage.py's data", "COVERAGE_PROCESS_START COV_CORE_*"),
+    *_patterns("LD_DEBUG LD_DEBUG_OUTPUT LD_PROFILE LD_PROFILE_OUTPUT MALLOC_TRACE GMON_OUT_PREFIX"),  # glibc's traces
+    *_patterns("LLVM_PROFILE_FILE GCOV_PREFIX*"),  # coverage of compiled code
+    *_patterns("ASAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS UBSAN_OPTIONS"),  # a sanitizer's log
+    *_patterns("CPUPROFILE* HEAPPROFILE* HEAPCHECK* GLOG_log_dir GLOG_LOG_DIR"),  # gperftools' and glog's files
+    *_patterns("COVERAGE_PROCESS_START COV_CORE_*"),  # coverage.py's data
     # python(1), "ENVIRONMENT VARIABLES".
-    *_writers("Python's caches, profiles and prompts", "PYTHONINSPECT PYTHONPROFILEIMPORTTIME PYTHONBREAKPOINT PYTHONSTARTUP"),
-    *_writers("Python's caches, profiles and prompts", "PYTHONPYCACHEPREFIX PYTHON_PERF_JIT_SUPPORT PYTHONPERFSUPPORT"),
-    *_writers("dumps of compiled kernels, and tools", "ONEDNN_JIT_DUMP OMP_TOOL_LIBRARIES MKL_VERBOSE_OUTPUT_FILE"),
+    *_patterns("PYTHONINSPECT PYTHONPROFILEIMPORTTIME PYTHONBREAKPOINT PYTHONSTARTUP"),  # Python's caches, profiles and prompts
+    *_patterns("PYTHONPYCACHEPREFIX PYTHON_PERF_JIT_SUPPORT PYTHONPERFSUPPORT"),  # Python's caches, profiles and prompts
+    *_patterns("ONEDNN_JIT_DUMP OMP_TOOL_LIBRARIES MKL_VERBOSE_OUTPUT_FILE"),  # dumps of compiled kernels, and tools
 )
 
 
 # A pattern has at most one "*": what stands before and behind it.
-_WHOLE: Final = frozenset(one.pattern for one in WRITERS if "*" not in one.pattern)
-_PARTS: Final = tuple((head, tail) for head, star, tail in (one.pattern.partition("*") for one in WRITERS) if star)
+_WHOLE: Final = frozenset(pattern for pattern in WRITERS if "*" not in pattern)
+_PARTS: Final = tuple((head, tail) for head, star, tail in (pattern.partition("*") for pattern in WRITERS) if star)
 
 
 def writes(name: str) -> bool:

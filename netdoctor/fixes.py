@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import Final
 
 from netdoctor.facts.rdma import RdmaDevice
-from netdoctor.facts.vantage import Vantage
+from netdoctor.facts.vantage import Place, Vantage
 from netdoctor.model import Fix
 from netdoctor.nccl.gpudirect import Mechanisms, NoGdr
+from netdoctor.nccl.rdma_access import Step
 
 # Per network namespace (net/ipv4/sysctl_net_ipv4.c, ipv4_net_table; net/core/sysctl_net_core.c, netns_core_table); two are not.
 _NETWORK_NAMESPACE: Final = ("net.ipv4.", "net.ipv6.", "net.core.somaxconn")
@@ -128,23 +129,23 @@ def fix_gpudirect(vantage: Vantage, able: Mechanisms) -> Fix:
     return Fix(NEWER)
 
 
-def fix_rdma_device(vantage: Vantage, step: str, device: RdmaDevice) -> Fix:
+def fix_rdma_device(vantage: Vantage, step: Step, device: RdmaDevice) -> Fix:
     """An RDMA device that cannot be used: each step (nccl/rdma_access) and each errno has its own mend."""
     inside = vantage.in_container
-    if step == "not-mapped":
+    if step is Step.NOT_MAPPED:
         # sysfs has its uverbs device, so the module is loaded: what lacks is the node, which udev makes.
         remake = Fix(
             "have udev make the nodes", ("udevadm trigger --subsystem-match=infiniband_verbs", "ls -l /dev/infiniband")
         )
         return fix_container(vantage, "devices") if inside else remake
-    if step == "EPERM":
+    if step is Step.EPERM:
         if inside:
             return fix_container(vantage, "devices")
         return Fix(
             "let the job's cgroup use the device",
             ("scontrol show config | grep -i constraindevices   # Slurm: cgroup.conf ConstrainDevices, gres.conf",),
         )
-    if step == "EACCES":
+    if step is Step.EACCES:
         if inside:
             return Fix(
                 "give the container the host's group of the device (or a mode that lets it in), and /dev without nodev",
@@ -156,24 +157,24 @@ def fix_rdma_device(vantage: Vantage, step: str, device: RdmaDevice) -> Fix:
             ("udevadm trigger --subsystem-match=infiniband_verbs",),
             ("apt-get install rdma-core   # ships the udev rules",),
         )
-    if step in ("ENXIO", "stale"):
+    if step in (Step.ENXIO, Step.STALE):
         words = "start the container again: its nodes are from before a driver reload" if inside else "load the driver again"
         driver = device.driver or "the HCA's driver"
         return Fix(words, () if inside else (f"modprobe {driver} ib_uverbs", "udevadm trigger"))
-    if step == "no-uverbs":
+    if step is Step.NO_UVERBS:
         return fix_module("ib_uverbs")
-    if step in ("no-library", "no-provider", "context"):
+    if step in (Step.NO_LIBRARY, Step.NO_PROVIDER, Step.CONTEXT):
         return Fix(
             "install rdma-core's libraries where the job runs (in its image)",
             ("apt-get install libibverbs1 ibverbs-providers   # or: dnf install libibverbs rdma-core",),
         )
-    if step == "gid":
+    if step is Step.GID:
         return Fix(
             "give the job the network namespace of the interface, or the interface to its namespace",
             ("docker run --network=host …", "rdma system set netns exclusive; rdma dev set DEV netns NS"),
             ("hostNetwork: true, or an SR-IOV network whose RDMA device moves with its interface",),
         )
-    if step == "port":
+    if step is Step.PORT:
         return Fix("bring the port up: cable, switch port, subnet manager", (f"ibstat {device.name}", "sminfo"))
     return Fix("see why the node does not open", (f"strace -f -e openat ibv_devinfo -d {device.name}",))
 
@@ -198,7 +199,7 @@ def _every(flags: dict[str, str]) -> Iterable[str]:
 
 def _place(runtime: str | None) -> Vantage:
     """A place to say a mend for, where nobody looks from."""
-    kind = "container" if runtime else "host"
+    kind = Place.CONTAINER if runtime else Place.HOST
     return Vantage(kind, runtime, 0, "", True, frozenset(), {}, "", job_user=True, job_network=True, job_environment=True)
 
 
@@ -208,7 +209,7 @@ RUNTIMES: Final = (None, "docker", "podman", "enroot", "apptainer", "kubernetes"
 def mends(cause: str) -> tuple[tuple[tuple[str, ...], Fix], ...]:
     """Every mend of a cause that can be said without looking: (places, what), a place being one of `RUNTIMES` or "host".
 
-    Placeholders are in capitals.  () where the mend hangs on what is found.
+    Placeholders are in capitals.  () where the mend depends on what is found.
     """
     out: dict[str, tuple[list[str], Fix]] = {}
     for runtime in RUNTIMES:

@@ -68,7 +68,7 @@ class Kind(str, Enum):
     REFUSED = "refused"  # netdoctor itself did not do it (safety rule)
     MISSING_NODE = "missing node"  # a node of a common run never came
     OTHER_NODES = "other nodes"  # the nodes of a common run found out together why; detail names who
-    NOT_READ = "not read"  # evidence this one hangs on was itself unavailable
+    NOT_READ = "not read"  # evidence this one depends on was itself unavailable
 
     def __str__(self) -> str:
         return self.value
@@ -80,6 +80,13 @@ KINDS: Final = frozenset(kind.value for kind in Kind)
 def kind_named(name: object) -> Kind:
     """The kind of that name as a recording, a helper or another node has it; `Kind.FAILED` for a name that is none."""
     return Kind(name) if isinstance(name, str) and name in KINDS else Kind.FAILED
+
+
+def unavailable_in(data: object) -> Unavailable | None:
+    """What a helper, a recording or another node wrote as ``{"unavailable": kind, "detail": …}``; None: another thing."""
+    if not isinstance(data, dict) or not isinstance(data.get("unavailable"), str):
+        return None
+    return Unavailable(kind_named(data["unavailable"]), str(data.get("detail", "")))
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,11 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
+def count(number: int, what: str) -> str:
+    """``1 node``, ``2,000 nodes``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 @dataclass(frozen=True)
 class Fix:
     """What mends it: one sentence, the commands now, and what makes it last (sysctl.d, limits.d, pod spec)."""
@@ -148,6 +160,13 @@ class Cost:
     significant: bool = False
 
 
+class Trial(Protocol):
+    """A change that should help, to be tried against the same all-reduce without it: a facts.runs.Cure."""
+
+    @property
+    def label(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Finding:
     """One judgement about one subject (a GPU-HCA pair, an interface, the node)."""
@@ -164,11 +183,12 @@ class Finding:
     why: str | None = None  # why it matters here; None: the cause's text
     notes: tuple[str, ...] = ()  # advice that does not change the verdict
     fix: Fix | None = None
-    cure: Any = None  # a facts.runs.Cure: the engine tries it and attaches the cost
+    cure: Trial | None = None  # the engine tries it and attaches the cost
     cost: Cost | None = None
     check: str = ""  # filled by the engine
     waived: str | None = None  # reason, while a waiver holds
     blocking: bool = True  # False: does not count for the exit code; policy decides it for fails (see policy.py)
+    waived_by_name: bool = False  # only a waiver that names its subject applies: neither one without a subject nor a pattern
     nodes: tuple[str, ...] = ()  # of a comparison of nodes: whom it is about; none: it cannot be told who is wrong
 
     @property
@@ -242,24 +262,41 @@ SCHEMAS: Final[Mapping[Command, str]] = {
 }
 
 
+class Outcome(Enum):
+    """What JUnit has beside a pass."""
+
+    FAILURE = "failure"
+    ERROR = "error"
+    SKIPPED = "skipped"
+
+
 @dataclass(frozen=True)
 class Case:
-    """A test case of JUnit that is no check: a node of a fleet."""
+    """A test case of JUnit: a check, or a node of a fleet."""
 
     group: str
     name: str
-    kind: str  # "failure", "error"; "": it passed
+    kind: Outcome | None = None  # None: it passed
     type: str = ""
     message: str = ""
     detail: str = ""
 
 
+class Markup(str):
+    """HTML, every text in it escaped: only `netdoctor.report.page` makes it."""
+
+    __slots__ = ()
+
+
+NO_MARKUP: Final = Markup()
+
+
 @dataclass(frozen=True)
 class Page:
-    """What a section adds to an HTML page.  Markup: its maker has escaped every string."""
+    """What a section adds to an HTML page."""
 
-    body: str = ""
-    beside: str = ""  # not part of the report's own text: what a script shows in its place
+    body: Markup = NO_MARKUP
+    beside: Markup = NO_MARKUP  # not part of the report's own text: what a script shows in its place
     style: str = ""
     script: str = ""
 
@@ -278,7 +315,8 @@ class Section(Protocol):
 
     def page(self) -> Page: ...
 
-    def cases(self) -> Iterable[Case]: ...
+    def cases(self) -> Iterable[Case]:
+        return ()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ touches the other checks.  Two checks with one id are the caller's mistake: `Plu
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from netdoctor.api import CheckSpec
+from netdoctor.causes.results import own_result
 from netdoctor.facts.registry import RUNS, SOURCES
 from netdoctor.model import CheckResult, Finding, Fix, Status
 
@@ -94,6 +96,43 @@ def built_in() -> tuple[str, ...]:
     return tuple(sorted(name for name in found if not name.startswith("_")))
 
 
+# What ends a process, or puts another program into its place; all else in `os` that does so calls one of these.
+_ENDS: Final = ("_exit", "execv", "execve")
+
+
+@contextlib.contextmanager
+def contained() -> Iterator[None]:
+    """Run a site's code: what it prints is not the report's, and it cannot end netdoctor with an exit code that it chose.
+
+    This guards against mistakes, not against malice: native code can end a process, and root's own plugin may do anything.
+    """
+    here, before = os.getpid(), {name: getattr(os, name) for name in _ENDS}
+
+    def guarded(name: str) -> Callable[..., Any]:
+        def end(*given: Any) -> Any:
+            if os.getpid() != here:  # a child of the plugin's own
+                return before[name](*given)
+            raise SystemExit(f"os.{name}")
+
+        return end
+
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        for name in _ENDS:
+            setattr(os, name, guarded(name))
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        for name, function in before.items():
+            setattr(os, name, function)
+        if sys.__stdout__ is not None:
+            sys.__stdout__.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 class _Taking:
     """Collects; every border is crossed in one place (`_try`)."""
 
@@ -107,7 +146,8 @@ class _Taking:
     def module(self, source: str, subject: str, bring: Callable[[], types.ModuleType], *, own: bool = True) -> None:
         """Take the checks of the module that `bring` imports; with `own` only those that are defined in it."""
         try:
-            module = bring()
+            with contained() if source != _BUILT_IN else contextlib.nullcontext():
+                module = bring()
             specs = [s for s in _specs_of(module) if not own or s.judge.__module__ == module.__name__]
         except Exception as error:  # noqa: BLE001 - the border: whatever a plugin does while it is imported costs this plugin
             return self._break(subject, f"cannot be imported: {type(error).__name__}: {error}")
@@ -186,23 +226,18 @@ class _Taking:
                 Status.UNKNOWN,
                 f"not loaded, so its checks did not look: {reason}",
                 subject,
-                check="plugin.refused",
                 how=how,
                 fix=Fix("take away what others may change", ("namei -l PATH   # shows owners and modes on the way",)),
             )
         )
 
     def _break(self, subject: str, reason: str) -> None:
-        self._broken.append(Finding(Status.ERROR, reason, subject, check="plugin.broken"))
+        self._broken.append(Finding(Status.ERROR, reason, subject))
 
     def loaded(self) -> Loaded:
-        results = []
-        if self._refused:
-            title = "Checks are loaded only from where nobody else can write"
-            results.append(CheckResult("plugin.refused", title, "other", tuple(self._refused)))
-        if self._broken:
-            results.append(CheckResult("plugin.broken", "Every plugin can be used", "other", tuple(self._broken)))
-        return Loaded(tuple(self._specs.values()), tuple(results), self._sources)
+        found = {"plugin.refused": self._refused, "plugin.broken": self._broken}
+        results = tuple(own_result(id, findings) for id, findings in found.items() if findings)
+        return Loaded(tuple(self._specs.values()), results, self._sources)
 
 
 def _specs_of(module: types.ModuleType) -> Iterator[CheckSpec]:

@@ -33,7 +33,7 @@ from netdoctor.model import CheckResult, Command, Finding, Health, Severity, Sta
 HEALTHY: Final = 0
 UNHEALTHY: Final = 3
 INCONCLUSIVE: Final = 4
-_LOST: Final = frozenset({"plugin.broken", "plugin.refused"})  # their findings: plugins whose checks did not look
+_LOST: Final = frozenset({"plugin.broken", "plugin.missing", "plugin.refused"})  # of each finding: checks that did not look
 
 PROFILE_ORDER: Final = ("audit", "prolog", "default", "gate", "strict")  # from the most lenient
 FAIL_ON_ORDER: Final = ("critical", "warning", "info")  # from the most lenient
@@ -50,9 +50,9 @@ class Waiver:
     subject: str | None = None
 
     def covers(self, finding: Finding) -> bool:
-        if self.check != finding.check:
-            return False
-        return self.subject is None or self.subject == finding.subject or _matches(finding.subject, self.subject)
+        if self.check != finding.check or self.subject == finding.subject:
+            return self.check == finding.check
+        return not finding.waived_by_name and (self.subject is None or _matches(finding.subject, self.subject))
 
 
 def _matches(subject: str, pattern: str) -> bool:
@@ -194,9 +194,11 @@ def _weighed(checks: tuple[CheckResult, ...], must: frozenset[str], broken: set[
     blind = [c.id for c in checks if c.status in {Status.UNKNOWN, Status.ERROR} or not c.findings]
     could = {c.id for c in checks if c.id in must and c.findings and not any(_blind(f) for f in c.findings)}
     in_the_way = [c.id for c in checks if c.id in must - could]
-    # "Healthy" claims that something was looked at and right; skips alone do, only where nothing is left open.
-    told = any(c.status in {Status.PASS, Status.FAIL} or (c.id in could and c.status is not Status.SKIP) for c in checks)
-    told = told or (not blind and bool(findings))
+    # "Healthy" claims that something was looked at and right; skips alone do, only where nothing is left open, and what is
+    # waived is open.  A fail that does not count was judged, and the words say that it failed.
+    passed = any(f.status is Status.PASS for c in checks if c.id not in blind for f in c.findings)
+    passed = passed or any(f.status is not Status.SKIP and not f.waived for c in checks if c.id in could for f in c.findings)
+    told = passed or bool(fails) or (bool(findings) and all(c.status is Status.SKIP for c in checks))
     conditions = (
         (Outcome.FAILED, any(f.blocking for f in fails)),
         (Outcome.PARTIAL, partial),
@@ -217,6 +219,7 @@ def _verdict(weighed: _Weighed, fail_on: str, partial: str | None, requires: str
     fails, but = weighed.fails, f"; {_counted(weighed.fails)}: {_ids(weighed.fails)}" if weighed.fails else ""
     unlooked = HEALTHY if lenient else INCONCLUSIVE
     blind, in_the_way = ", ".join(weighed.blind), ", ".join(weighed.in_the_way)
+    left = [f"{n} waived" for n in (_waived(weighed),) if n] + [f"could not tell: {blind}" for _ in weighed.blind[:1]]
     whose = "the site's own checks" if _LOST.issuperset(weighed.in_the_way) else "checks"
     bad_first = sorted(fails, key=lambda f: not f.blocking)
     health, code, words = {
@@ -233,7 +236,7 @@ def _verdict(weighed: _Weighed, fail_on: str, partial: str | None, requires: str
             f"{in_the_way} could not tell{requires}{but}",
         ),
         Outcome.NOTHING_RAN: (Health.INCONCLUSIVE, INCONCLUSIVE, "no check ran"),
-        Outcome.NOTHING_TOLD: (Health.INCONCLUSIVE, unlooked, f"nothing passed; could not tell: {blind}"),
+        Outcome.NOTHING_TOLD: (Health.INCONCLUSIVE, unlooked, "; ".join(["nothing passed", *left])),
         Outcome.WELL: (Health.HEALTHY, HEALTHY, _well(weighed, blind)),
     }[weighed.outcome]
     if health is Health.HEALTHY and fails:  # not called healthy: something is wrong, if nothing that counts
@@ -246,13 +249,17 @@ def _verdict(weighed: _Weighed, fail_on: str, partial: str | None, requires: str
 def _well(weighed: _Weighed, blind: str) -> str:
     passed = sum(c.status is Status.PASS for c in weighed.checks)
     skipped = sum(c.status is Status.SKIP for c in weighed.checks)
-    waived = sum(bool(f.waived) for c in weighed.checks for f in c.findings)
+    waived = _waived(weighed)
     return (
         f"{passed} passed, {skipped} skipped"
         + (f", {_counted(weighed.fails)}: {_ids(weighed.fails)}" if weighed.fails else "")
         + (f", {waived} waived" if waived else "")
         + (f"; could not tell: {blind}" if blind else "")
     )
+
+
+def _waived(weighed: _Weighed) -> int:
+    return sum(bool(f.waived) for c in weighed.checks for f in c.findings)
 
 
 def _lost(weighed: _Weighed) -> str:

@@ -7,6 +7,7 @@ verdict, a bidirectional override can reorder what a person reads (Unicode TR 36
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 # ECMA-48: CSI … final byte; OSC, DCS, SOS, PM, APC … up to ST or BEL; nF and two-byte escapes.  The strings of OSC and its like
@@ -54,3 +55,9 @@ def line(value: object, limit: int = 200) -> str:
 def as_line(value: object, limit: int = 300) -> str:
     """`line` of whatever stands where a text is expected."""
     return line(value if isinstance(value, str) else str(value), limit)
+
+
+def listed(items: Sequence[str], most: int = 8, *, between: str = ", ", of: int | None = None) -> str:
+    """The first of many names, and how many more there are; `of`: so many are there, whether or not they have names."""
+    more = (len(items) if of is None else of) - len(items[:most])
+    return between.join(items[:most]) + (f" and {more:,} more" if more > 0 else "")

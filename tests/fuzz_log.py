@@ -10,14 +10,14 @@ import random
 import sys
 import time
 
-from netdoctor.cli.deliver import FORMATS, render
 from netdoctor.cli.log import report
 from netdoctor.cli.setup import decider
 from netdoctor.config.load import Config
 from netdoctor.model import Command
 from netdoctor.nccl.log.parser import Parser
+from netdoctor.report.formats import names, render
 from tests.unit.test_log_parser import ERAS, PREFIXES
-from tests.unit.test_log_rules import FIRST, SILENT
+from tests.unit.test_log_rules import LOGS
 
 _BATCH = 2000
 _NASTY = (
@@ -45,7 +45,7 @@ _NASTY = (
 
 def lines() -> list[bytes]:
     """All lines that the tests know, with and without prefixes."""
-    texts = [text for row in (*FIRST, *SILENT) for text in row[-1].split("\n")]
+    texts = [text for log in LOGS.values() for text in log.split("\n")]
     texts += [message for row in ERAS for message in row[0].split("\n")]
     texts += [prefix.replace("MSG", "Using network IB") for prefix, *_ in PREFIXES]
     return [t.encode() for t in texts if t]
@@ -84,7 +84,7 @@ def batch(seed: int, count: int, known: list[bytes]) -> int:
         parser.feed(data[at : at + step * 97])
         at += step * 97
     made = report(parser.facts(), decider(Config(), command=Command.LOG))
-    for format in FORMATS:
+    for format in names():
         text = render(made, format)
         bad = [c for c in text if (ord(c) < 32 and c != "\n") or 0x7F <= ord(c) < 0xA0]
         assert not bad, f"control characters in {format}: {bad[:5]!r}"

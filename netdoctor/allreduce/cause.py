@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from netdoctor.facts.runs import Run
 from netdoctor.model import Status
+from netdoctor.nccl.transport import log_of
 
 # These say that it failed, not why.
 _NO_REASON = ("other", "rank_died", "hang", "straggler")
@@ -22,7 +23,7 @@ def cause_of(run: Run) -> str | None:
         return "bootstrap_ports"
     # Gloo's own failure points at Gloo in a job's log; here it was asked for.
     passed = (*_NO_REASON, "gloo_backend") if run.experiment.backend == "gloo" else _NO_REASON
-    for facts in (run.log, parse_text(said) if said else None):
+    for facts in (log_of(run), parse_text(said) if said else None):
         for finding in diagnose(facts) if facts is not None else ():
             if finding.status is Status.FAIL and finding.cause not in passed:
                 return finding.cause

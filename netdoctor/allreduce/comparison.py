@@ -36,14 +36,14 @@ def order(pairs: int) -> tuple[bool, ...]:
     return tuple(side for n in range(pairs) for side in ((False, True) if n % 2 == 0 else (True, False)))
 
 
-def compare(session: Session, cure: Cure, deadline: float, pairs: int = PAIRS) -> Cost:
+def compare(session: Session, cure: Cure, deadline: float) -> Cost:
     """What `cure` gains: runs at the largest size, interleaved, until `deadline` (time.monotonic).  Never raises."""
     trial = _Trial(session, cure, deadline)
     got: tuple[list[float], list[float]] = ([], [])
     begin = time.monotonic()
-    for number, changed in enumerate(order(pairs)):
+    for number, changed in enumerate(order(PAIRS)):
         if number and time.monotonic() + (time.monotonic() - begin) / number > deadline:
-            return Cost(f"not measured: no time for {pairs} pairs of runs with and without {cure.label}")
+            return Cost(f"not measured: no time for {PAIRS} pairs of runs with and without {cure.label}")
         run = trial.run(changed)
         rate = trial.busbw(run)
         if rate is None:

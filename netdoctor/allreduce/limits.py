@@ -13,6 +13,8 @@ from netdoctor.facts.pci import Pci, PciLink
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Path, Run
 from netdoctor.model import Kind, Unavailable
+from netdoctor.nccl.log.facts import SOCKET, LogFacts
+from netdoctor.nccl.transport import log_of
 
 # GB/s of one NVLink by compute capability (src/graph/topo.h: SM60_NVLINK_BW … SM100_NVLINK_BW).
 NVLINK: Final = {(6, 0): 18.0, (7, 0): 20.0, (8, 0): 20.0, (8, 6): 12.0, (9, 0): 20.6, (10, 0): 40.1, (10, 3): 40.1}
@@ -36,19 +38,20 @@ def path_limit(run: Run, gpus: Gpus, pci: Pci, rdma: Rdma) -> Limit | Unavailabl
     experiment = run.experiment
     if len(set(experiment.gpus)) < len(experiment.gpus):
         return Unavailable(Kind.UNSUPPORTED, "the ranks share one GPU and take turns")
-    kinds = {via.transport for via in run.log.vias} if run.log is not None else set()
+    log = log_of(run)
+    kinds = {via.transport for via in log.vias} if log is not None else set()
     if not kinds:
         return Unavailable(Kind.NOT_READ, "NCCL's log does not show the transport")
     if kinds == {"NET"}:
-        return _port(experiment.path, run, rdma)
+        return _port(experiment.path, log, rdma)
     if kinds == {"P2P"}:
         return _between_gpus(experiment.gpus, gpus, pci)
     return Unavailable(Kind.UNSUPPORTED, f"the data goes by {' and '.join(sorted(kinds))}, whose limit is not known here")
 
 
-def _port(path: Path, run: Run, rdma: Rdma) -> Limit | Unavailable:
+def _port(path: Path, log: LogFacts | None, rdma: Rdma) -> Limit | Unavailable:
     """One HCA port that both ranks share: each sends through it what the other receives."""
-    if run.log.net == "Socket":
+    if log is not None and log.net == SOCKET:
         return Unavailable(Kind.UNSUPPORTED, "sockets of one node do not cross the network")
     if isinstance(rdma.devices, Unavailable) or not path.device:
         return Unavailable(Kind.NOT_READ, f"RDMA devices: {rdma.devices}" if path.device else "which port carried the data")

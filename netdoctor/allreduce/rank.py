@@ -158,8 +158,7 @@ class Rank:
         table, exact = self.tables()
         buffer = self.torch.empty(max(self.plan["sizes"]) // 4, dtype=self.torch.float32, device=self.device)
         smallest = min(self.plan["sizes"])
-        wrong = self.verify(buffer[: smallest // 4], table, exact)
-        self.say("verified", bytes=smallest, wrong=wrong)
+        self.say("verified", bytes=smallest, wrong=self.verify(buffer[: smallest // 4], table, exact))
         self.enter("timed")
         cpu = [0.0, 0.0]
         moved = 0
@@ -167,12 +166,9 @@ class Rank:
             moved += self.time(buffer[: size // 4], size, table, cpu)
         self.enter("verify")
         for size in self.plan["sizes"]:
-            count = self.verify(buffer[: size // 4], table, exact)
-            wrong += count
-            self.say("verified", bytes=size, wrong=count)
+            self.say("verified", bytes=size, wrong=self.verify(buffer[: size // 4], table, exact))
         self.say(
             "result",
-            wrong=wrong,
             system_cpu=cpu[1],
             user_cpu=cpu[0],
             bytes_moved=moved,
@@ -278,7 +274,7 @@ class Rank:
         seconds.sort()
         middle = len(seconds) // 2
         median = seconds[middle] if len(seconds) % 2 else (seconds[middle - 1] + seconds[middle]) / 2
-        self.say("size", bytes=size, seconds=median, repeats=repeats, fastest=seconds[0], total=sum(seconds))
+        self.say("size", bytes=size, seconds=median)
         return size * repeats
 
     def time_each(self, tensor: Any, repeats: int) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -44,8 +44,7 @@ MAX_OUTPUT: Final = 4000  # characters kept of what the ranks of a run that went
 class Session:
     """The job's Python, ready to run all-reduces.  One thread uses it; `close` may be called at any moment.
 
-    `python` is the interpreter, `environment` the job's, `user` who it runs as where we are root.  `conf` are the names
-    that nccl.conf files set (None: they are read).  `limits` overrides `LIMITS`.
+    `python` is the interpreter, `environment` the job's, `user` who it runs as where we are root, `limits` overrides `LIMITS`.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class Session:
         user: str | None = None,
         *,
         limits: Mapping[str, float] | None = None,
-        conf: Collection[str] | None = None,
         lock: bool = True,
     ) -> None:
         self.python = python
@@ -64,7 +62,7 @@ class Session:
         self._limits = {**LIMITS, **(limits or {})}
         self._refused: Reason | None = None
         self._user: User | None = None
-        self._sandbox: Sandbox = sandbox(environment, conf_names(environment) if conf is None else conf)
+        self._sandbox: Sandbox = sandbox(environment, conf_names(environment))
         self._lock = Lock(environment) if lock else None
         self._worker: Worker | None = None
         self._done: dict[AllReduce, Run] = {}
@@ -148,20 +146,9 @@ class Session:
     def busy(self, experiment: AllReduce, reason: Reason, deadline: float | None = None) -> Run:
         """The run that the caller decided against, with what torch answered."""
         facts = self.facts(deadline)
-        known = facts if isinstance(facts, TorchFacts) else TorchFacts()
-        return verdict.not_started(
-            experiment,
-            reason,
-            torch=facts if isinstance(facts, TorchFacts) else None,
-            torch_version=known.version,
-            nccl_version=known.nccl,
-            cuda_available=known.cuda_available,
-            backends=known.backends,
-            backends_nccl=known.backends_nccl,
-            changes=self._sandbox.changes,
-            notes=self.notes,
-            interpreter=self.interpreter,
-        )
+        torch = facts if isinstance(facts, TorchFacts) else None
+        more = {"changes": self._sandbox.changes, "notes": self.notes, "interpreter": self.interpreter}
+        return verdict.not_started(experiment, reason, torch, **more)
 
     # One run
 

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from netdoctor.environment import writes
+from netdoctor.environment import withheld, writes
+from netdoctor.facts.environ import entries
 from netdoctor.model import Kind, Unavailable
-
-# What a launcher sets for its own ranks.  torch reads the first line even where a store is given; MPI and PMI variables make
-# UCX and libfabric plugins look for a process manager.
-_LAUNCHER: Final = (
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_*", "NODE_RANK"),
-    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*", "TORCH_ELASTIC_*", "PET_*"),
-    *("OMPI_COMM_*", "OMPI_UNIVERSE_*", "PMI_*", "PMIX_*", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "MV2_COMM_*"),
-    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_RESV_PORTS"),
-)
-# Would make the ranks dial another job's root, or restrict or divert the log that is read.
-_OTHERS: Final = ("NCCL_COMM_ID", "NCCL_DEBUG_LEVELS", "NCCL_RUN_DIAGNOSTICS", "NCCL_RUN_RAS_DIAGNOSTICS")
 
 # Set in every run.  NCCL ignores a subsystem that it does not know (src/debug.cc), so the list serves every version.
 _SET: Final = {
@@ -64,7 +53,7 @@ class Sandbox:
 
 def sandbox(job: Mapping[str, str], conf: Collection[str] = ()) -> Sandbox:
     """The job's environment made harmless.  `conf` are the names that nccl.conf files set."""
-    wanted: dict[str, str | None] = {n: None for n in job if writes(n) or _matches(n, (*_LAUNCHER, *_OTHERS))}
+    wanted: dict[str, str | None] = {n: None for n in job if writes(n) or withheld(n)}
     wanted.update(_SET)
     wanted.update({n: "/dev/null" for n in _CONF_WRITERS if n in conf})
     changes = {n: v for n, v in wanted.items() if job.get(n) != v}
@@ -89,11 +78,7 @@ def _names_in(path: str) -> list[str]:
         return []
     finally:
         os.close(fd)
-    return [line.partition("=")[0].strip() for line in text.splitlines() if "=" in line and not line.startswith("#")]
-
-
-def _matches(name: str, patterns: Collection[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    return [one.name for one in entries(text)]
 
 
 def untrusted_code(python: str, environment: Mapping[str, str]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final
@@ -149,7 +149,6 @@ def build(
     compared = all(size in r.verified for r in ranks for size in experiment.sizes)
     moved = sum(int(r.result.get("bytes_moved", 0)) for r in ranks)
     results = tuple(_result(r) for r in ranks)
-    known = facts or TorchFacts()
     return Run(
         experiment,
         state,
@@ -160,21 +159,28 @@ def build(
         busbw={s: busbw(s, t, experiment.ranks) for s, t in latency.items()},
         latency=latency,
         import_seconds=import_seconds,
-        backends=known.backends,
-        backends_nccl=known.backends_nccl,
-        torch_version=known.version,
-        nccl_version=known.nccl,
-        cuda_available=known.cuda_available,
-        torch=facts,
+        **_of_torch(facts),
         obstacle=_obstacle(interruption) if state in (State.NOT_STARTED, State.UNFINISHED) else None,
         mapped=tuple(sorted({path for r in results for path in r.mapped})),
         system_cpu_per_gb=sum(r.system_cpu for r in results) / (moved / 1e9) if moved and state == State.FINISHED else None,
     )
 
 
-def not_started(experiment: AllReduce, reason: Reason, **more: Any) -> Run:
+def not_started(experiment: AllReduce, reason: Reason, torch: TorchFacts | None = None, **more: Any) -> Run:
     """A run of which no rank came past import."""
-    return Run(experiment, State.NOT_STARTED, reason.text, obstacle=reason.obstacle, **more)
+    return Run(experiment, State.NOT_STARTED, reason.text, obstacle=reason.obstacle, **_of_torch(torch), **more)
+
+
+def _of_torch(facts: TorchFacts | None) -> dict[str, Any]:
+    known = facts or TorchFacts()
+    return {
+        "torch": facts,
+        "torch_version": known.version,
+        "nccl_version": known.nccl,
+        "cuda_available": known.cuda_available,
+        "backends": known.backends,
+        "backends_nccl": known.backends_nccl,
+    }
 
 
 def _obstacle(interruption: Interruption | None) -> Obstacle:
@@ -267,22 +273,7 @@ def _result(rank: Rank) -> RankResult:
     )
 
 
-_FACTS: Final = {
-    "torch": "version",
-    "torch_path": "path",
-    "torch_cuda": "cuda",
-    "torch_hip": "hip",
-    "nccl": "nccl",
-    "nccl_built": "nccl_built",
-    "cuda_available": "cuda_available",
-    "cuda_warning": "cuda_warning",
-    "device_count": "device_count",
-    "backends": "backends",
-    "backends_error": "backends_error",
-    "backends_nccl": "backends_nccl",
-    "backends_nccl_error": "backends_nccl_error",
-    "error": "error",
-}
+_FACTS: Final = frozenset(one.name for one in fields(TorchFacts))
 
 
 def facts_of(events: Iterable[Event]) -> TorchFacts:
@@ -291,7 +282,7 @@ def facts_of(events: Iterable[Event]) -> TorchFacts:
     ended: int | None = None
     for event in events:
         if event.get("event") == "fact":
-            got.update({_FACTS[k]: v for k, v in event.items() if k in _FACTS})
+            got.update({k: v for k, v in event.items() if k in _FACTS})
         elif event.get("event") == "facts":
             ended = event.get("status")
     if ended and not got.get("error"):

@@ -68,9 +68,9 @@ def torch_facts(say: Say) -> None:
     import torch
     import torch.distributed as dist
 
-    say("fact", torch=str(torch.__version__), torch_path=os.path.dirname(torch.__file__ or ""))
-    say("fact", torch_cuda=torch.version.cuda, torch_hip=getattr(torch.version, "hip", None))
-    say("fact", distributed=dist.is_available(), nccl_built=dist.is_available() and dist.is_nccl_available())
+    say("fact", version=str(torch.__version__), path=os.path.dirname(torch.__file__ or ""))
+    say("fact", cuda=torch.version.cuda, hip=getattr(torch.version, "hip", None))
+    say("fact", nccl_built=dist.is_available() and dist.is_nccl_available())
     with warnings.catch_warnings(record=True) as caught:  # torch says in a warning why CUDA cannot be used
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
@@ -79,8 +79,8 @@ def torch_facts(say: Say) -> None:
     try:
         version = torch.cuda.nccl.version()
         say("fact", nccl=version if isinstance(version, str) else ".".join(str(n) for n in version))
-    except Exception as error:  # noqa: BLE001  (a CPU build has no such function; an int (torch < 1.10) is not iterable)
-        say("fact", nccl="", nccl_error=text_of(error))
+    except Exception:  # noqa: BLE001  (a CPU build has no such function; an int (torch < 1.10) is not iterable)
+        say("fact", nccl="")
     for name, backend in (("backends", None), ("backends_nccl", "nccl")):
         ask_backend(say, dist, name, backend)
 
@@ -202,19 +202,17 @@ class Zygote:
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     say = Say(control)
-    say("hello", pid=os.getpid(), python=sys.version.split()[0], executable=sys.executable)
+    say("hello")
     begin = time.perf_counter()
     try:
-        import torch
         import torch.distributed as dist
 
         if not dist.is_available():
             raise ImportError("this torch was built without torch.distributed")
-        version = str(torch.__version__)
     except BaseException as error:  # noqa: BLE001  (a broken torch may raise anything, SystemExit included)
         say("no torch", error=text_of(error), absent=isinstance(error, ImportError) and getattr(error, "name", "") == "torch")
         os._exit(FAILED)
-    say("imported", seconds=time.perf_counter() - begin, torch=version)
+    say("imported", seconds=time.perf_counter() - begin)
     zygote = Zygote(control)
     zygote.ask_facts()
     try:

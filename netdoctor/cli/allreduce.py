@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from netdoctor import engine, live
 from netdoctor.cli import deliver, preflight, run, setup
@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from netdoctor.cluster.observations import Nodes
     from netdoctor.config.load import Config
 
-NODES: Final = "allreduce.nodes"  # runs whatever is selected: without it nobody would say which node is missing
 
-
-def allreduce(options: Options, place: membership.Given, limits: Limits) -> int:
-    """The exit code; the report of this node has been printed."""
+def allreduce(options: Options, place: membership.Given, limits: Limits, snapshot: str | None = None) -> int:
+    """The exit code; the report of this node has been printed, and what it rests on is in the file `snapshot`."""
     try:
         if not 0 < limits.wait <= 86400 or not (limits.stall is None or 0 < limits.stall <= 3600):
             raise setup.UsageError("--wait and --stall: seconds, more than 0")
@@ -32,18 +30,19 @@ def allreduce(options: Options, place: membership.Given, limits: Limits) -> int:
         return deliver.refuse(error, options)
     if here.local_rank:  # one process looks at each node; it starts the ranks itself
         return run.ask_doctor()
-    code = _look(options, here, replace(limits, budget=config.budget_s or limits.budget), config)
+    code = _look(options, here, replace(limits, budget=config.budget_s or limits.budget), config, snapshot)
     if here.local_world > 1:
         run.tell_ranks(code, here.local_world - 1)
     return code
 
 
-def _look(options: Options, here: Nodes, limits: Limits, config: Config) -> int:
+def _look(options: Options, here: Nodes, limits: Limits, config: Config, snapshot: str | None) -> int:
+    only = tuple(dict.fromkeys((*options.ids, setup.OF_SEVERAL_NODES[1]))) if options.ids else ()
     session = ClusterSession(here, limits, preflight.silent if options.quiet else preflight.say)
     try:
         host = live.look(config, None, everything=not options.ids)
         try:
-            specs, extra = setup.load_checks(config, (*options.ids, NODES) if options.ids else (), cluster=True)
+            specs, extra = setup.load_checks(config, only, cluster=True)
         except setup.UsageError as error:
             host.close()
             return deliver.refuse(error, options)
@@ -52,7 +51,8 @@ def _look(options: Options, here: Nodes, limits: Limits, config: Config) -> int:
         )
     finally:
         session.close("" if session.cluster.run is not None else "ended before the run")
-    decide = setup.decider(config, options.ids, outcome.partial, must=("allreduce.run", NODES))
+    decide = setup.decider(config, options.ids, outcome.partial, must=setup.OF_SEVERAL_NODES)
     report = engine.report(outcome.work, decide, config.profile, outcome.partial)
-    code = deliver.deliver(report, options)
+    kept = 0 if snapshot is None else preflight.keep(snapshot, config, outcome, only)
+    code = deliver.deliver(report, options) or kept
     return 128 + outcome.signal if outcome.signal else code

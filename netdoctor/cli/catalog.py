@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Final
 
 from netdoctor.cli import deliver, setup
@@ -12,17 +11,8 @@ SCHEMAS: Final = ("report", "log", "env", "ras", "fleet")
 _SHARED: Final = "report-1.json"  # where finding, check and verdict are defined, once
 
 
-def list_checks(options: Options) -> int:
-    """Print one line a check."""
-    return _told(options, None)
-
-
-def explain(id: str, options: Options) -> int:
-    """Print what one check, or one cause, is about."""
-    return _told(options, id)
-
-
-def _told(options: Options, id: str | None) -> int:
+def catalog(options: Options, id: str | None = None) -> int:
+    """Print one line a check; or what one check, cause or result is about."""
     from netdoctor import plugins
     from netdoctor.cli import explain
 
@@ -31,7 +21,7 @@ def _told(options: Options, id: str | None) -> int:
         text = explain.listing(loaded) if id is None else explain.explain(loaded, id)
     except (setup.UsageError, plugins.PluginError, LookupError) as error:
         return deliver.refuse(error.args[0] if error.args else error, options)
-    print(text, end="" if text.endswith("\n") else "\n")
+    print(text, end="")
     return 0
 
 
@@ -40,8 +30,7 @@ def schema(name: str) -> int:
     import json
 
     if name not in SCHEMAS:
-        print(f"netdoctor: no schema {name!r}; there are {', '.join(SCHEMAS)}", file=sys.stderr)
-        return 2
+        return deliver.refuse(f"no schema {name!r}; there are {', '.join(SCHEMAS)}", Options())
     print(json.dumps(whole_schema(name), indent=1, ensure_ascii=False))
     return 0
 

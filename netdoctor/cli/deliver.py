@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TextIO
 
 from netdoctor.cli.setup import UsageError
 from netdoctor.model import Command, Report, Status
+from netdoctor.report import formats
 from netdoctor.textsafe import clean
 
 if TYPE_CHECKING:
     from netdoctor.cli.options import Options
 
-FORMATS: Final = ("text", "json", "junit", "brief", "html")
-OF_A_FLEET: Final = (*FORMATS, "prometheus")
 USAGE: Final = 2
 BROKEN: Final = 1  # a report that could not be written
-# Libraries that only one format needs are extras of the package: module, and what installs it.
-_EXTRAS: Final = {
-    "junit": ("junitparser", "JUnit needs junitparser: pip install 'cluster-netdoctor[junit]'"),
-    "prometheus": (
-        "prometheus_client",
-        "--format prometheus needs prometheus-client: pip install 'cluster-netdoctor[prometheus]'",
-    ),
-}
-_BY_SUFFIX: Final = {
-    ".json": "json",
-    ".xml": "junit",
-    ".html": "html",
-    ".htm": "html",
-    ".txt": "text",
-    ".prom": "prometheus",
-}
 
 
 def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
@@ -43,36 +24,31 @@ def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
 
     if options.exit_style is not None and options.exit_style not in ("", *policy.EXIT_STYLES):
         raise UsageError(f"--exit-style: must be one of {', '.join(policy.EXIT_STYLES)}, not {options.exit_style!r}")
-    known = OF_A_FLEET if command is Command.FLEET else FORMATS
+    known = formats.names(fleet=command is Command.FLEET)
     if options.form is not None and options.form not in known:
         raise UsageError(f"--format: must be one of {', '.join(known)}, not {options.form!r}")
     for name in _wanted(options):
         if name not in known:
             raise UsageError(f"--output: {options.output}: {name} is a format of fleet report")
-        if words := _missing(name):
-            raise UsageError(words)
-
-
-def _missing(format: str) -> str:
-    module, words = _EXTRAS.get(format, ("", ""))
-    return words if module and importlib.util.find_spec(module) is None else ""
+        if reason := formats.lacking(name):
+            raise UsageError(reason)
 
 
 def _wanted(options: Options) -> tuple[str, ...]:
     """The formats that a run would write."""
-    told = options.form or "text"
-    return (told,) if options.output is None else (told, format_of(options.output, options.form))
+    printed = options.form or "text"
+    return (printed,) if options.output is None else (printed, formats.of_file(options.output, options.form))
 
 
 def refuse(error: object, options: Options) -> int:
     """Say why nothing was looked at: exit 2.  Whoever collects JUnit files gets one that failed, not none."""
     print(f"netdoctor: {clean(str(error))}", file=sys.stderr)
     if "junit" not in _wanted(options):
-        return USAGE
-    if words := _missing("junit"):
-        if words != str(error):
-            print(f"netdoctor: {words}", file=sys.stderr)
-        return USAGE
+        return styled(USAGE, options.exit_style)
+    if reason := formats.lacking("junit"):
+        if reason != str(error):
+            print(f"netdoctor: {reason}", file=sys.stderr)
+        return styled(USAGE, options.exit_style)
     from netdoctor.report import junit
 
     text = junit.setup_failed(str(error))
@@ -80,20 +56,29 @@ def refuse(error: object, options: Options) -> int:
         write(options.output, text)
     if options.form == "junit":
         print(text)
-    return USAGE
+    return styled(USAGE, options.exit_style)
+
+
+def styled(code: int, style: str | None) -> int:
+    """A code that is no verdict's in the caller's style; one that is not known changes nothing."""
+    from netdoctor import policy
+
+    return policy.exit_code(code, style) if style in policy.EXIT_STYLES else code
 
 
 def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:
     """Print the report (on stdout, or `to`), write it where asked, and return the exit code."""
     from netdoctor import policy
+    from netdoctor.report import terminal
 
     stream = to or sys.stdout
     failed = 0
     if options.termination_log is not None:  # where it cannot be written a line on stderr says so; the verdict stays
-        write(options.termination_log, render(report, "termination"))
+        write(options.termination_log, formats.render(report, "termination"))
     if options.output is not None:
-        failed = write(options.output, render(report, format_of(options.output, options.form)))
-    text = render(report, options.form or "text", on=stream)
+        failed = write(options.output, formats.render(report, formats.of_file(options.output, options.form)))
+    width, colour = terminal.width(stream, os.environ), terminal.colour(stream, os.environ)
+    text = formats.render(report, options.form or "text", width=width, colour=colour)
     try:
         stream.write(text if text.endswith("\n") else text + "\n")
         stream.flush()
@@ -108,24 +93,6 @@ def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:
         return code
     worst = [f.severity for f in report.findings(Status.FAIL) if f.blocking and f.severity]
     return policy.exit_code(code, options.exit_style, report.verdict, max(worst, key=lambda s: s.rank) if worst else None)
-
-
-def format_of(path: str, format: str | None) -> str:
-    """By suffix, else as it is printed, else JSON."""
-    return _BY_SUFFIX.get(os.path.splitext(path)[1].lower(), format or "json")
-
-
-def render(report: Report, format: str, *, on: TextIO | None = None) -> str:
-    """The report in one format; text is made to the measure of the terminal that it goes to."""
-    import importlib
-
-    module = importlib.import_module(f"netdoctor.report.{format}")
-    function: Callable[..., str] = module.render
-    if format != "text" or on is None:
-        return function(report)
-    from netdoctor.report import terminal
-
-    return function(report, width=terminal.width(on, os.environ), colour=terminal.colour(on, os.environ))
 
 
 def write(path: str, text: str, *, snapshot: bool = False) -> int:

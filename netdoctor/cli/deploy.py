@@ -7,6 +7,10 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from netdoctor.cli import deliver
+from netdoctor.cli.options import Options
+from netdoctor.textsafe import listed
+
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
@@ -16,25 +20,24 @@ def run(what: str | None, to: str | None) -> int:
     from importlib.resources import files
 
     here = files("netdoctor.deploy")
-    known = sorted(one.name for one in here.iterdir() if one.is_dir() and not one.name.startswith(("_", ".")))
+    known = sorted(entry.name for entry in here.iterdir() if entry.is_dir() and not entry.name.startswith(("_", ".")))
     if what is None:
         print("\n".join(known))
         return 0
     if what not in known:
-        print(f"netdoctor: deploy: there is {', '.join(known)}; not {what!r}", file=sys.stderr)
-        return 2
+        return deliver.refuse(f"deploy: there is {', '.join(known)}; not {what!r}", Options())
     found = list(_below(here / what))
     return _print(found) if to is None else _write(found, to)
 
 
 def _below(folder: Traversable, at: str = "") -> Iterator[tuple[str, bytes]]:
     """(path inside the folder, content) of every file, sorted; the same from a folder and from a zip file."""
-    for one in sorted(folder.iterdir(), key=lambda item: item.name):
-        if one.is_dir():
-            if one.name != "__pycache__":
-                yield from _below(one, f"{at}{one.name}/")
-        elif not one.name.endswith(".pyc"):
-            yield at + one.name, one.read_bytes()
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                yield from _below(entry, f"{at}{entry.name}/")
+        elif not entry.name.endswith(".pyc"):
+            yield at + entry.name, entry.read_bytes()
 
 
 def _print(found: list[tuple[str, bytes]]) -> int:
@@ -49,8 +52,7 @@ def _write(found: list[tuple[str, bytes]], to: str) -> int:
     paths = [(os.path.join(to, name), data) for name, data in found]
     there = [path for path, data in paths if os.path.lexists(path) and not _same(path, data)]
     if there:
-        print(f"netdoctor: deploy: not overwritten: {', '.join(there[:5])}; nothing was written", file=sys.stderr)
-        return 2
+        return deliver.refuse(f"deploy: not overwritten: {listed(there)}; nothing was written", Options())
     try:
         for path, data in paths:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -60,7 +62,7 @@ def _write(found: list[tuple[str, bytes]], to: str) -> int:
             print(path)
     except OSError as error:
         print(f"netdoctor: deploy: {error.filename or to}: {error.strerror}", file=sys.stderr)
-        return 1
+        return deliver.BROKEN
     return 0
 
 

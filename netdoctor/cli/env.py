@@ -5,28 +5,33 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
-from netdoctor.model import Command, Finding, Fix, Kind, Report, Severity, Status
+from netdoctor.model import Command, Finding, Report, Severity, Status
 
 if TYPE_CHECKING:
+    from netdoctor.config.load import Config
     from netdoctor.facts.nccl_version import Version
     from netdoctor.policy import Decide
     from netdoctor.variables.files import Parsed
+    from netdoctor.variables.issue import Known
 
 
 def run(options: Options, files: Sequence[str] = (), version: str | None = None) -> int:
     """Judge the variables of `files` ("-" is stdin), or of this process and its nccl.conf; print; return the exit code."""
+    from netdoctor.variables.issue import Known
+
     try:
         deliver.check(options, Command.ENV)
         config = setup.configuration(options, Command.ENV)
         nccl = parsed_version(version)
         if files:
-            findings = [finding for path in files for finding in judge_file(path, _read(path), nccl)]
+            known = Known(nccl, nodes=config.job.nodes)
+            findings = [finding for path in files for finding in judge_file(path, _read(path), known)]
         else:
-            findings, nccl = judge_here(nccl)
+            findings, nccl = judge_here(config, nccl)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     decide = setup.decider(config, command=Command.ENV)
@@ -38,12 +43,13 @@ def report(
 ) -> Report:
     """The report of these findings, with the check and the fingerprints that preflight has."""
     from netdoctor import __version__
-    from netdoctor.causes import result
+    from netdoctor.causes.results import result
     from netdoctor.report.env_section import EnvironmentSection
     from netdoctor.variables.catalogue import newest
+    from netdoctor.variables.judge import NOTHING_SET, TITLE
 
-    found = findings or [Finding(Status.PASS, "no variable of NCCL, torch, Gloo, UCX or libfabric is set: the defaults hold")]
-    check = result("nccl.environment", "Every NCCL variable is read and does what it says", "env_misuse", found)
+    found = findings or [Finding(Status.PASS, NOTHING_SET)]
+    check = result("nccl.environment", TITLE, "env_misuse", found)
     in_order = tuple(dict.fromkeys(f.subject for f in findings if f.status is Status.PASS))
     section = EnvironmentSection(tuple(files), version, newest(), in_order)
     checks, verdict = decide((check,), {})
@@ -60,21 +66,19 @@ def parsed_version(version: str | None) -> Version | None:
     return nccl
 
 
-def judge_file(path: str, text: str, version: Version | None) -> list[Finding]:
+def judge_file(path: str, text: str, known: Known) -> list[Finding]:
     """Every assignment of one file, each with its line."""
     from netdoctor.facts.environ import Setting
     from netdoctor.variables import files as envfiles
     from netdoctor.variables import judge as environ
 
     parsed = _without_secrets(envfiles.parse(path, text))
-    known = [one for one in parsed.assignments if one.value is not None]
-    settings = [Setting(one.name.strip() if parsed.kind != "conf" else one.name, one.value or "", one.source) for one in known]
-    findings = [] if parsed.kind == "conf" else environ.judge(settings, version)
+    settings = [Setting(one.name, one.value, one.source) for one in parsed.assignments if one.value is not None]
     if parsed.kind == "conf":
         findings = environ.judge_conf(settings, {})
-        findings += environ.judge([s for s in settings if s.name == s.name.strip()], version)
+        findings += environ.judge([s for s in settings if s.name == s.name.strip()], known)
     else:
-        findings += _repeats(parsed)
+        findings = environ.judge(settings, known) + _repeats(parsed)
     return findings + _written(parsed) + _unknown(parsed)
 
 
@@ -84,110 +88,89 @@ def _without_secrets(parsed: Parsed) -> Parsed:
     from netdoctor.host.redact import GONE, scrub
 
     shown = tuple(
-        one if one.value is None else replace(one, value=GONE if secret(one.name) else scrub(one.value))
-        for one in parsed.assignments
+        a if a.value is None else replace(a, value=GONE if secret(a.name) else scrub(a.value)) for a in parsed.assignments
     )
     return replace(parsed, assignments=shown)
 
 
 def _repeats(parsed: Parsed) -> list[Finding]:
     from netdoctor.facts.environ import Setting
-    from netdoctor.variables import files as envfiles
-    from netdoctor.variables import judge as environ
+    from netdoctor.variables.files import repeated
+    from netdoctor.variables.judge import set_twice
 
-    pairs = envfiles.repeated(parsed.assignments)
-    return [
-        finding
-        for before, after in pairs
-        for finding in environ.judge_repeats([Setting(one.name, one.value or "", one.source) for one in (before, after)])
-    ]
+    pairs = [pair for pair in repeated(parsed.assignments) if pair[0].source != pair[1].source]
+    return [set_twice(*(Setting(one.name, one.value or "", one.source) for one in pair)) for pair in pairs]
 
 
 def _written(parsed: Parsed) -> list[Finding]:
     """Ways of writing that keep a value from arriving as it stands there."""
+    from netdoctor.facts.environ import Setting
     from netdoctor.variables.assignments import WritingRule
+    from netdoctor.variables.judge import judge_line, written_wrong
 
     found = []
-    for one in parsed.assignments:
-        if one.problem is None:
+    for written in parsed.assignments:
+        if written.problem is None:
             continue
-        rule, sentence = one.problem.rule, one.problem.text
-        evidence = {"variable": one.name, "value": one.value, "source": one.source, "rule": rule.value, "row": None}
-        if rule is WritingRule.ENV_QUOTES:
-            found.append(Finding(Status.PASS, f"{one.name}: see the note", one.name, evidence=evidence, notes=(sentence,)))
-            continue
-        severity = Severity.CRITICAL if rule is WritingRule.YAML_TYPE else Severity.WARNING
-        message = f"{one.name}: {sentence}"
-        fix = Fix(f"correct {one.source}")
-        found.append(Finding(Status.FAIL, message, one.name, severity, "env_misuse", evidence=evidence, fix=fix))
+        name, rule, sentence = written.name, written.problem.rule, written.problem.text
+        if rule is WritingRule.CONF_LINE:
+            found += judge_line(name, written.source)
+        elif rule.may_arrive:
+            evidence = {
+                "variable": name,
+                "value": written.value,
+                "source": str(written.source),
+                "rule": rule.value,
+                "row": None,
+            }
+            found.append(Finding(Status.PASS, f"{name}: see the note", name, evidence=evidence, notes=(sentence,)))
+        else:
+            setting = Setting(name, written.value or "", written.source)
+            wrong = written_wrong(name, setting, rule.value, f"{name}: {sentence}", f"correct {written.source}")
+            found.append(replace(wrong, severity=Severity.CRITICAL) if rule is WritingRule.YAML_TYPE else wrong)
     return found
 
 
 def _unknown(parsed: Parsed) -> list[Finding]:
-    how = "run netdoctor env inside the job: there the values are what they are"
-    found = [
-        Finding(
-            Status.UNKNOWN,
-            f"{one.name}: {one.why}",
-            one.name,
-            evidence={"variable": one.name, "value": None, "source": one.source, "rule": "not-evaluated", "row": None},
-            how=how,
-        )
+    from netdoctor.variables.assignments import WritingRule
+
+    lost = [
+        (one.name, one.name, one.source, one.why)
         for one in parsed.assignments
-        if one.value is None
+        if one.value is None and not (one.problem and one.problem.rule is WritingRule.CONF_LINE)
     ]
-    return found + [
+    lost += [("", str(one.source), one.source, one.why) for one in parsed.unread]
+    return [
         Finding(
             Status.UNKNOWN,
-            f"{one.source}: {one.why}",
-            one.source,
-            evidence={"variable": None, "value": None, "source": one.source, "rule": "not-evaluated", "row": None},
-            how=how,
+            f"{subject}: {why}",
+            subject,
+            evidence={"variable": name or None, "value": None, "source": str(source), "rule": "not-evaluated", "row": None},
+            how="run netdoctor env inside the job: there the values are what they are",
         )
-        for one in parsed.unread
+        for name, subject, source, why in lost
     ]
 
 
-def judge_here(version: Version | None) -> tuple[list[Finding], Version | None]:
+def judge_here(config: Config, version: Version | None) -> tuple[list[Finding], Version | None]:
     """This process's variables and the conf files that NCCL would read here, for the NCCL that the job's torch loads."""
-    from netdoctor.facts import environ as probe
-    from netdoctor.facts import libraries, registry
+    from netdoctor.facts import registry
     from netdoctor.host.base import RecordingHost
     from netdoctor.host.live import LiveHost
     from netdoctor.host.redact import redact
     from netdoctor.variables import judge as environ
 
-    live = LiveHost()
+    live = LiveHost(None, config.as_answer())
+    names = ("Environ", "Libraries", "Net", "Rdma", "JobShape")
     try:
         host = RecordingHost(live, redact)  # a report shows values: none that is a secret
-        fact = registry.there("Environ", probe.probe(host))
-        version = version or environ.job_version(registry.there("Libraries", libraries.probe(host)))
-        links, hcas = _links(host), _hcas(host)
+        registry.prefetch(host, names)
+        facts = [registry.make(host, name, {}) for name in names]
     finally:
         live.close()
-    return environ.judge_fact(fact, version, links=links, hcas=hcas), version
-
-
-def _links(host: Any) -> tuple[str, ...] | None:
-    """Interfaces of this network namespace, by netlink: /sys may show another namespace's."""
-    from netdoctor.host.base import mapping
-    from netdoctor.model import Unavailable
-
-    told = mapping(host, "ask:netlink")
-    rows = None if isinstance(told, Unavailable) else told.get("links")
-    return tuple(str(row["name"]) for row in rows if "name" in row) if isinstance(rows, list) else None
-
-
-def _hcas(host: Any) -> tuple[str, ...] | None:
-    """RDMA devices; an absent directory means none only where /sys is a sysfs that shows classes."""
-    from netdoctor.host.base import names
-    from netdoctor.model import Unavailable
-
-    found = names(host, "/sys/class/infiniband")
-    if not isinstance(found, Unavailable):
-        return found
-    there = names(host, "/sys/class")
-    return () if found.kind == Kind.ABSENT and not isinstance(there, Unavailable) and "net" in there else None
+    known = environ.known_of(*facts)
+    known = replace(known, version=version or known.version)
+    return environ.judge_fact(facts[0], known), known.version
 
 
 def _read(path: str) -> str:

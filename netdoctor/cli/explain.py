@@ -11,6 +11,7 @@ from typing import Final
 
 from netdoctor.api import CheckSpec
 from netdoctor.causes import CAUSES, Cause
+from netdoctor.causes.results import RESULTS, ResultRow
 from netdoctor.fixes import mends
 from netdoctor.model import Fix
 from netdoctor.plugins import Loaded, needs
@@ -24,20 +25,6 @@ _PLACES: Final = {
     "enroot": "in Enroot (Pyxis)",
     "apptainer": "in Apptainer",
     "kubernetes": "in Kubernetes",
-}
-# Results that no file of checks gives, by id.
-_ELSEWHERE: Final = {
-    "plugin.broken": (
-        "plugin.broken: Every plugin can be used",
-        "",
-        "A file of checks that cannot be loaded: its checks did not look, so the node is not called healthy.",
-    ),
-    "plugin.refused": (
-        "plugin.refused: Checks are loaded only from where nobody else can write",
-        "",
-        "Every folder on the way and the file must belong to root (or to you, if you are not root), writable by nobody else.",
-        "Below a folder that all may write to, such as /tmp, nothing is loaded.  namei -l PATH shows owners and modes.",
-    ),
 }
 
 
@@ -61,9 +48,9 @@ def explain(loaded: Loaded, id: str) -> str:
         return _text(_check(spec, loaded.sources.get(id, "")))
     if (cause := id.removeprefix("log.")) in CAUSES:  # of a log each cause is a check
         return _text(_cause(CAUSES[cause]))
-    if id in _ELSEWHERE:
-        return _text(iter(_ELSEWHERE[id]))
-    known = [*(s.id for s in loaded.specs), *CAUSES, *_ELSEWHERE]
+    if id in RESULTS:
+        return _text(_result(id, RESULTS[id]))
+    known = [*(s.id for s in loaded.specs), *CAUSES, *RESULTS]
     close = difflib.get_close_matches(id, known, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]}?" if close else "; netdoctor list names the checks"
     raise LookupError(f"no check and no cause {clean(id)!r}{hint}")
@@ -94,6 +81,15 @@ def _check(spec: CheckSpec, source: str) -> Iterator[str]:
     if others:
         yield ""
         yield from _wrapped(f"it may also find (netdoctor explain NAME): {', '.join(others)}")
+
+
+def _result(id: str, row: ResultRow) -> Iterator[str]:
+    yield f"{id}: {row.title}"
+    yield ""
+    yield from textwrap.wrap(row.says, WIDTH)
+    if row.cause != "other":
+        yield ""
+        yield from _about(CAUSES[row.cause])
 
 
 def _cause(row: Cause) -> Iterator[str]:

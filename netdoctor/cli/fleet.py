@@ -70,7 +70,7 @@ def lists(fleet: Fleet) -> tuple[dict[str, str], list[str]]:
     A name is listed only if it is harmless (letters, digits, dot, underscore, hyphen; no leading hyphen) and, where a list of
     expected nodes was given, on that list.  Nodes of which nothing could be told are on neither list.
     """
-    from netdoctor.fleet.nodes import BAD, FLAKY, GOOD, MISSING, UNKNOWN, safe_name
+    from netdoctor.fleet.nodes import NodeState, safe_name
 
     states: dict[str, set[str]] = {}
     left_out = []
@@ -80,16 +80,19 @@ def lists(fleet: Fleet) -> tuple[dict[str, str], list[str]]:
             name = node.run.host  # pods of one node, and machines that share a name, are one line
         if safe_name(name) and node.expected is not False:
             states.setdefault(name, set()).add(node.state)
-        elif node.state != UNKNOWN:
+        elif node.state != NodeState.UNKNOWN:
             left_out.append(node.name)
-    passing = "".join(f"{name}\n" for name, have in states.items() if have == {GOOD})
-    failing = "".join(f"{name}\n" for name, have in states.items() if have & {BAD, FLAKY, MISSING})
+    passing = "".join(f"{name}\n" for name, have in states.items() if have == {NodeState.GOOD})
+    failing = "".join(
+        f"{name}\n" for name, have in states.items() if have & {NodeState.BAD, NodeState.FLAKY, NodeState.MISSING}
+    )
     return {PASSING: passing, FAILING: failing}, left_out
 
 
 def _write(fleet: Fleet, folder: str) -> int:
     """0, or `deliver.BROKEN` with a line on stderr."""
-    from netdoctor.fleet.nodes import count, shown
+    from netdoctor.model import count
+    from netdoctor.textsafe import listed
 
     files, left_out = lists(fleet)
     try:
@@ -99,6 +102,6 @@ def _write(fleet: Fleet, folder: str) -> int:
         return deliver.BROKEN
     failed = [deliver.write(os.path.join(folder, name), text) for name, text in files.items()]
     if left_out:
-        words = shown([repr(name) for name in left_out], 4)
+        words = listed([repr(name) for name in left_out], 4)
         print(f"netdoctor: {count(len(left_out), 'name')} not listed, no host name or not expected: {words}", file=sys.stderr)
     return max(failed)

@@ -46,17 +46,14 @@ def report(facts: LogFacts, decide: Decide, profile: str = "default", cut: Seque
 
 def results(findings: Sequence[Finding]) -> tuple[CheckResult, ...]:
     """A check a cause, and one of whether the log could tell at all."""
-    from netdoctor.causes import CAUSES, result
+    from netdoctor.causes.results import own_result
 
     fails = [f for f in findings if f.status is Status.FAIL]
     job = [f for f in findings if f.status is not Status.FAIL] or [Finding(Status.PASS, "the log shows what failed")]
     causes = dict.fromkeys(f.cause or "other" for f in fails)
     return (
-        *(
-            result(f"log.{cause}", f"No sign of: {CAUSES[cause].title}", cause, [f for f in fails if f.cause == cause])
-            for cause in causes
-        ),
-        result("log.job", "The log shows how the job went", "other", job),
+        *(own_result(f"log.{cause}", [f for f in fails if (f.cause or "other") == cause]) for cause in causes),
+        own_result("log.job", job),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -71,13 +72,14 @@ def allreduce(
     ranks_per_node: Annotated[int | None, typer.Option(metavar="K", help="Default: one a GPU, else one.")] = None,
     wait: Annotated[float, typer.Option(metavar="SECONDS", help="For the other nodes to come.")] = 120.0,
     stall: Annotated[float | None, typer.Option(metavar="SECONDS", help="Without progress, until it counts as hung.")] = None,
+    snapshot: Annotated[Text, typer.Option(metavar="FILE", help="Also keep what this node saw, for `diagnose`.")] = None,
 ) -> int:
     """One verified all-reduce over several nodes; start it on each of them, by hand or by the job's launcher."""
     from netdoctor.cli import allreduce as command
     from netdoctor.cluster.membership import Given
     from netdoctor.cluster.session import Limits
 
-    return command.allreduce(options, Given(nodes, node_rank, master, ranks_per_node), Limits(wait, stall))
+    return command.allreduce(options, Given(nodes, node_rank, master, ranks_per_node), Limits(wait, stall), snapshot)
 
 
 @app.command()
@@ -121,7 +123,7 @@ def _key(path: str | None) -> bytes:
 
 
 @app.command()
-@takes("only", "profile", "fail_on", *TOLD, "checks_dir", "exit_style")
+@takes("only", *JUDGED, *TOLD, "checks_dir", "exit_style")
 def diagnose(
     options: Options,
     file: Annotated[str, typer.Argument(metavar="SNAPSHOT", help="A file that `netdoctor snapshot` wrote, - for stdin.")],
@@ -138,7 +140,7 @@ def list_checks(options: Options) -> int:
     """List the checks: id and what is true on a healthy node."""
     from netdoctor.cli import catalog as command
 
-    return command.list_checks(options)
+    return command.catalog(options)
 
 
 @app.command()
@@ -147,7 +149,7 @@ def explain(options: Options, id: Annotated[str, typer.Argument(metavar="ID", he
     """What a check looks at, why, what it costs and what mends it."""
     from netdoctor.cli import catalog as command
 
-    return command.explain(id, options)
+    return command.catalog(options, id)
 
 
 @app.command()
@@ -232,6 +234,20 @@ def fleet_report(
     return command.run(options, reports, expected, lists)
 
 
+def _styled(code: int) -> int:
+    """A code that no command gave, in the style that the command line or the environment asks for."""
+    import os
+
+    words = [word for argument in sys.argv for word in argument.split("=", 1)]
+    styles = [style for option, style in pairwise(words) if option == "--exit-style"]
+    style = [os.environ.get("NETDOCTOR_EXIT_STYLE"), *styles][-1]
+    if not style:
+        return code
+    from netdoctor.cli import deliver
+
+    return deliver.styled(code, style)
+
+
 def main() -> None:
     """The console script: typer's exit codes, and 1 with one line where netdoctor itself broke."""
     from netdoctor.process import streams
@@ -248,8 +264,10 @@ def main() -> None:
     except SystemExit as end:
         # click ends a broken pipe itself, with 1 and a wrapper in the place of the stream.
         code = 141 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
+        if code == 2 and not isinstance(end.__context__, typer.Exit):  # click's own: no command had a word in it
+            code = _styled(2)
     except Exception as error:  # noqa: BLE001 - whatever broke is one line and exit 1, not a traceback
-        code = streams.report_write_error(error, 0) if streams.is_write_error(error) else streams.defect(error)
+        code = streams.report_write_error(error, 0) if streams.is_write_error(error) else _styled(streams.defect(error))
     if (number := signals.pending()) is not None and code not in (2, 128 + number):
         code = 128 + number
     lost = streams.lost()

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
+from netdoctor.report import formats
+
 Text = str | None
 Texts = list[str] | None
 
@@ -32,7 +34,7 @@ class Options:
     format: Annotated[
         Text,
         typer.Option(
-            "--format", "-f", envvar="NETDOCTOR_FORMAT", help="text, json, junit, brief, html; of fleet also prometheus."
+            "--format", "-f", envvar="NETDOCTOR_FORMAT", help=f"{', '.join(formats.names())}; of fleet also prometheus."
         ),
     ] = None
     output: Annotated[

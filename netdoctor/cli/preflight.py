@@ -63,29 +63,36 @@ def _look(options: Options, **of_the_job: str) -> tuple[Config, live.Outcome]:
 
 def snapshot(options: Options, path: str, pseudonyms: bytes | None) -> int:
     """Keep every answer and run, under other names where `pseudonyms` is their key."""
-    from netdoctor.facts import registry
-    from netdoctor.snapshot import snapshot
-
     try:
         config, outcome = _look(options)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
-    engine.identity(outcome.work)  # asked for its answers: a report of this snapshot names the machine as one made here does
+    written = keep(path, config, outcome, options.ids, pseudonyms)
+    return 128 + outcome.signal if outcome.signal else written
+
+
+def keep(path: str, config: Config, outcome: live.Outcome, selected: tuple[str, ...], pseudonyms: bytes | None = None) -> int:
+    """Write what a live run leaves; 0, or `deliver.BROKEN` with a line on stderr."""
+    from netdoctor.facts import registry
+    from netdoctor.snapshot import snapshot
+
+    work = outcome.work
+    engine.identity(work)  # asked for its answers: a report of this snapshot names the machine as one made here does
     taken = snapshot.Snapshot(
         outcome.host.answers,
-        {n: outcome.work.facts[n] for n in registry.RUNS if n in outcome.work.facts},
+        {n: work.facts[n] for n in registry.RUNS if n in work.facts},
         setup.policy_data(config),
-        options.ids,
+        selected,
+        tuple(result.id for result in engine.results(work)),
         __version__,
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(outcome.work.started)),
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(work.started)),
         outcome.partial,
     )
     if pseudonyms is not None:
         from netdoctor.snapshot.pseudonyms import pseudonymise
 
         taken = pseudonymise(taken, pseudonyms, (os.path.expanduser("~"), os.getcwd()))
-    written = deliver.write(path, snapshot.dumps(taken), snapshot=True)
-    return 128 + outcome.signal if outcome.signal else written
+    return deliver.write(path, snapshot.dumps(taken), snapshot=True)
 
 
 def say(text: str) -> None:

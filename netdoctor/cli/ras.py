@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator
 
 from netdoctor import __version__
-from netdoctor.causes import result
+from netdoctor.causes.results import own_result
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
-from netdoctor.model import Command, Finding, Report, Unavailable
-from netdoctor.model import Status as Says
-from netdoctor.nccl.ras import ADDRESS, Behind, Status, ask, parse
+from netdoctor.model import Command, Finding, Report, Status, Unavailable
+from netdoctor.nccl.ras import ADDRESS, Behind, ask, parse
+from netdoctor.nccl.ras import Status as JobStatus
 from netdoctor.report.ras_section import RasSection
+from netdoctor.textsafe import listed
 
 _HOW = "ask on a node of the job, as the job's user; NCCL_RAS_ADDR moves the address, NCCL_RAS_ENABLE=0 closes it"
 
@@ -33,7 +34,7 @@ def run(
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     section, findings = look(where, diagnostics, interval, timeout)
-    ranks = result("ras.ranks", "All ranks are there and move on together", "hang", findings)
+    ranks = own_result("ras.ranks", findings)
     checks, verdict = setup.decider(config, command=Command.RAS)((ranks,), {})
     report = Report(__version__, {}, {}, config.profile, checks, verdict, command=Command.RAS, section=section)
     return deliver.deliver(report, options)
@@ -44,7 +45,7 @@ def look(where: tuple[str, int], diagnostics: bool, interval: float, timeout: fl
     name = f"{where[0]}:{where[1]}"
     first = ask(*where, diagnostics=diagnostics, timeout=timeout)
     if isinstance(first, Unavailable):
-        return RasSection(name), [Finding(Says.UNKNOWN, f"no answer from {name}: {first}", how=_HOW)]
+        return RasSection(name), [Finding(Status.UNKNOWN, f"no answer from {name}: {first}", how=_HOW)]
     status = parse(first)
     stuck = status.behind
     if stuck:
@@ -63,28 +64,28 @@ def still_behind(before: tuple[Behind, ...], after: tuple[Behind, ...]) -> tuple
     return tuple(b for b in after if (b.comm, b.collective, b.what, b.ranks) in seen)
 
 
-def findings_of(status: Status, stuck: tuple[Behind, ...]) -> Iterator[Finding]:
+def findings_of(status: JobStatus, stuck: tuple[Behind, ...]) -> Iterator[Finding]:
     """What is wrong with the job; a pass where nothing is."""
     wrong = list(_wrong(status, stuck))
     yield from wrong
     if not wrong and not status.comms:
-        yield Finding(Says.UNKNOWN, "the answer names no communicator", how="ask again when the job has set up NCCL")
+        yield Finding(Status.UNKNOWN, "the answer names no communicator", how="ask again when the job has set up NCCL")
     elif not wrong:
         moved = "ranks were at different operations and moved on: no hang"
-        yield Finding(Says.PASS, moved if status.behind else "all ranks are at the same operations")
+        yield Finding(Status.PASS, moved if status.behind else "all ranks are at the same operations")
 
 
-def _wrong(status: Status, stuck: tuple[Behind, ...]) -> Iterator[Finding]:
+def _wrong(status: JobStatus, stuck: tuple[Behind, ...]) -> Iterator[Finding]:
     logs = "read the logs of these processes, and dmesg on their nodes: the others wait for them"
     for line in status.dead:
-        yield Finding(Says.FAIL, f"dead: {line}", "process", cause="rank_died", how=logs)
+        yield Finding(Status.FAIL, f"dead: {line}", "process", cause="rank_died", how=logs)
     for line in filter(None, status.missing):
-        yield Finding(Says.FAIL, f"no answer from {line}", "process", how="it is stopped, or its network is")
+        yield Finding(Status.FAIL, f"no answer from {line}", "process", how="it is stopped, or its network is")
     for b in stuck:
-        who = f"rank {', '.join(map(str, b.ranks[:8]))}" if b.ranks else f"{b.count} ranks"
+        who = f"rank {listed([str(rank) for rank in b.ranks])}" if b.ranks else f"{b.count} ranks"
         gone = b.what == "missing"
         yield Finding(
-            Says.FAIL,
+            Status.FAIL,
             f"{b.collective + ' ' if b.collective else ''}{who}: {b.what}",
             b.comm,
             cause="rank_died" if gone else "hang",
@@ -96,13 +97,13 @@ def _wrong(status: Status, stuck: tuple[Behind, ...]) -> Iterator[Finding]:
 
 # The words of the table's last column (src/ras/client_support.cc), where the lines below it do not say more.
 _ERRORS = {
-    "ERROR": (Says.FAIL, "rank_died", "a communicator is in error"),
-    "INCOMPLETE": (Says.UNKNOWN, None, "ranks of a communicator gave no data this time"),
-    "MISMATCH": (Says.UNKNOWN, None, "ranks of a communicator differ, and how could not be read"),
+    "ERROR": (Status.FAIL, "rank_died", "a communicator is in error"),
+    "INCOMPLETE": (Status.UNKNOWN, None, "ranks of a communicator gave no data this time"),
+    "MISMATCH": (Status.UNKNOWN, None, "ranks of a communicator differ, and how could not be read"),
 }
 
 
-def _unexplained(status: Status, stuck: tuple[Behind, ...]) -> Iterator[Finding]:
+def _unexplained(status: JobStatus, stuck: tuple[Behind, ...]) -> Iterator[Finding]:
     """Errors that the table names and no finding tells of.  Of ranks that differ, those that moved on are no fault."""
     explained = {{"missing": "INCOMPLETE", "error": "ERROR"}.get(b.what, "MISMATCH") for b in stuck}
     if status.behind:
@@ -111,8 +112,8 @@ def _unexplained(status: Status, stuck: tuple[Behind, ...]) -> Iterator[Finding]
         explained.add("INCOMPLETE")
     for word in status.errors:
         if word not in explained:
-            says, cause, text = _ERRORS.get(word, (Says.UNKNOWN, None, "NCCL names an error that netdoctor does not know"))
-            yield Finding(says, f"{text}: {word}", "job", cause=cause, how="netdoctor log on the output of every rank")
+            kind, cause, text = _ERRORS.get(word, (Status.UNKNOWN, None, "NCCL names an error that netdoctor does not know"))
+            yield Finding(kind, f"{text}: {word}", "job", cause=cause, how="netdoctor log on the output of every rank")
 
 
 def _address(text: str | None) -> tuple[str, int]:

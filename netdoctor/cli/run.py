@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from netdoctor.cli import preflight
+from netdoctor.cli import deliver, preflight
 from netdoctor.cli.options import Options
 from netdoctor.environment import Of, names_of
 from netdoctor.facts.launcher import detect
@@ -30,23 +30,21 @@ _NAMES: Final = names_of(Of.START, Of.NODE_START)
 def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
     """Does not return where the job is started: this process becomes it, environment and all."""
     if not command:
-        print("netdoctor: run: give the command after --", file=sys.stderr)
-        return 2
+        return deliver.refuse("run: give the command after --", options)
     if command[0].startswith("-"):  # a misspelt --gate must not become the job's name, nor be left out
-        print(f"netdoctor: run: no such option: {command[0]}", file=sys.stderr)
-        return 2
+        return deliver.refuse(f"run: no such option: {command[0]}", options)
     launcher = detect(os.environ)
     others = (launcher.local_world or 1) - 1
     if launcher.local_rank:
-        code = _ask(_address(os.environ))
+        code = ask_doctor()
     else:
         code = preflight.before_the_job(options, program(command))
         if launcher.local_rank == 0 and others > 0:
-            _serve(_address(os.environ), code, others)
+            tell_ranks(code, others)
     signals.restore()
     if (number := signals.pending()) is not None:  # between the verdict and the job
         return 128 + number
-    if code in (2, 130, 143):
+    if code in (deliver.USAGE, 130, 143):
         return code
     if gate and code != 0:
         print(f"netdoctor: the job was not started (exit {code})", file=sys.stderr)
@@ -88,7 +86,7 @@ _WRAPPERS: Final[Mapping[str, tuple[str, str, int]]] = {
     "numactl": ("NmCiwp", "l", 0),
 }
 _FLAGS: Final = frozenset({"--cpu-list", "--localalloc"})
-# Which program starts, or what it imports, hangs on these.
+# Which program starts, or what it imports, depends on these.
 _CHANGES: Final = frozenset({"PATH", "PYTHONPATH", "PYTHONHOME", "PYENV_VERSION", "HOME", "PYTHONNOUSERSITE"})
 
 
@@ -115,33 +113,25 @@ def _behind(wrapper: str, words: list[str]) -> list[str]:
     return words[before:]
 
 
-def ask_doctor() -> int:
-    """The code of this node's local rank 0."""
-    return _ask(_address(os.environ))
-
-
-def tell_ranks(code: int, others: int) -> None:
-    _serve(_address(os.environ), code, others)
-
-
 def _address(variables: Mapping[str, str]) -> bytes:
     """A name in the abstract namespace of Unix sockets (unix(7)): no file, and gone with its process."""
-    said = [f"{name}={variables[name]}" for name in _NAMES if name in variables]
-    said = said or [f"parent={_proxy(variables) or os.getppid()}"]
-    return b"\0netdoctor-run-" + hashlib.sha256("\0".join([str(os.getuid()), *said]).encode()).hexdigest()[:32].encode()
+    names = [f"{name}={variables[name]}" for name in _NAMES if name in variables]
+    names = names or [f"parent={_proxy(variables) or os.getppid()}"]
+    return b"\0netdoctor-run-" + hashlib.sha256("\0".join([str(os.getuid()), *names]).encode()).hexdigest()[:32].encode()
 
 
 def _proxy(variables: Mapping[str, str]) -> int | None:
     """Hydra (MPICH) names no job.  Its ranks of one node hold socket pairs to one proxy, each under another number."""
     try:
         with socket.socket(fileno=os.dup(int(variables["PMI_FD"]))) as line:
-            return _peer_pid(line) or None
+            return _peer(line)[0] or None  # 0: it is of another PID namespace
     except (KeyError, ValueError, OSError):
         return None
 
 
-def _ask(address: bytes) -> int:
+def ask_doctor() -> int:
     """The code of this node's doctor; 4 where none answers in time."""
+    address = _address(os.environ)
     signals.restore()  # what waits for others ends at once
     if (number := signals.pending()) is not None:
         return 128 + number
@@ -151,46 +141,29 @@ def _ask(address: bytes) -> int:
             line.settimeout(max(0.1, end - time.monotonic()))
             try:
                 line.connect(address)
-                if _peer(line) == os.getuid():
+                if _peer(line)[1] == os.getuid():
                     return int(line.recv(8) or b"4")
             except (OSError, ValueError):
                 pass
-        _pause()
+        time.sleep(0.2)  # until the doctor of local rank 0 listens there is nothing to wait on
     print("netdoctor: no verdict of this node's local rank 0 in time", file=sys.stderr)
     return 4
 
 
-def _pause() -> None:
-    """Until the doctor of local rank 0 listens there is nothing to wait on."""
-    import select
-
-    select.select([], [], [], 0.2)
-
-
-def _peer(line: socket.socket) -> int:
-    """The uid behind a Unix socket."""
-    return _credentials(line)[1]
-
-
-def _peer_pid(line: socket.socket) -> int:
-    """Who made the socket pair; 0 where that process is of another PID namespace."""
-    return _credentials(line)[0]
-
-
-def _credentials(line: socket.socket) -> tuple[int, int, int]:
-    """SO_PEERCRED (unix(7)): pid, uid, gid."""
+def _peer(line: socket.socket) -> tuple[int, int]:
+    """pid and uid of who is behind a Unix socket: SO_PEERCRED (unix(7))."""
     import struct
 
-    pid, uid, gid = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, uid, gid
+    pid, uid, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
 
 
-def _serve(address: bytes, code: int, others: int) -> None:
+def tell_ranks(code: int, others: int) -> None:
     """Tell the other ranks of the node, from a child that ends by itself; the job does not wait for it."""
     signals.restore()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         try:
-            door.bind(address)
+            door.bind(_address(os.environ))
             door.listen(others)
         except OSError as error:
             print(f"netdoctor: the other ranks cannot be told: {error.strerror}", file=sys.stderr)
@@ -206,7 +179,7 @@ def _serve(address: bytes, code: int, others: int) -> None:
                     door.settimeout(max(0.1, end - time.monotonic()))
                     line, _ = door.accept()
                     with line:
-                        if _peer(line) == os.getuid():
+                        if _peer(line)[1] == os.getuid():
                             line.sendall(str(code).encode())
                             others -= 1
         except OSError:

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from netdoctor.config.load import Config, ConfigError
-from netdoctor.model import CheckResult, Command, Json, plain
+from netdoctor.config.document import ConfigError
+from netdoctor.config.load import Config
+from netdoctor.model import CheckResult, Command, Finding, Json, Status, plain
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
     from netdoctor.cli.options import Options
+    from netdoctor.plugins import Loaded
     from netdoctor.policy import Decide
+
+
+# What a run of several nodes must be able to tell.  Without the second nobody would say which node is missing.
+OF_SEVERAL_NODES: Final = ("allreduce.run", "allreduce.nodes")
 
 
 class UsageError(ValueError):
     """Bad usage, configuration or plugin: exit 2, one line."""
 
 
-def configuration(options: Options, command: Command = Command.PREFLIGHT) -> Config:
-    """The merged configuration.  Raises UsageError."""
+def configuration(options: Options, command: Command = Command.PREFLIGHT, recorded: Mapping[str, Any] | None = None) -> Config:
+    """The merged configuration; `recorded` is the policy of a snapshot.  Raises UsageError."""
     from netdoctor import policy
+    from netdoctor.causes import CAUSES
     from netdoctor.config import load as config
 
     overrides = options.overrides()
@@ -35,27 +42,51 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT) -> Con
             raise UsageError(f"--python: {overrides['python']}: no such file")
     defaults = {"fail_on": policy.FAIL_ON[command]} if command in policy.FAIL_ON else {}
     try:
-        loaded = config.load(options.config, overrides=overrides, defaults=defaults)
+        loaded = config.load(options.config, overrides=overrides, defaults=defaults, recorded=recorded)
     except ConfigError as error:
         raise UsageError(str(error)) from None
     for note in loaded.notes:
         print(f"netdoctor: {note}", file=sys.stderr)
+    if command is not Command.PREFLIGHT and _unmatched(loaded, (id for cause in CAUSES.values() for id in cause.look)):
+        _warn(loaded, _loaded(loaded))  # a name that no cause has: the checks themselves must be loaded to tell
     return loaded
 
 
+def _loaded(config: Config) -> Loaded:
+    """Raises UsageError."""
+    from netdoctor import plugins
+
+    try:
+        return plugins.load(config.checks_dir)
+    except plugins.PluginError as error:
+        raise UsageError(str(error)) from None
+
+
+def _unmatched(config: Config, known: Iterable[str]) -> tuple[str, ...]:
+    """One configuration is for all commands: any of them may give the result that a waiver names."""
+    from netdoctor import policy
+    from netdoctor.causes.results import RESULTS
+
+    return policy.unmatched(config.waivers, config.disabled, (*known, *RESULTS))
+
+
+def _warn(config: Config, loaded: Loaded) -> None:
+    for name in _unmatched(config, (spec.id for spec in loaded.specs)):
+        print(f"netdoctor: the configuration names {name!r}, which is no check", file=sys.stderr)
+
+
 def load_checks(
-    config: Config, only: tuple[str, ...], *, cluster: bool = False
+    config: Config, only: tuple[str, ...], *, cluster: bool = False, ran: tuple[str, ...] = ()
 ) -> tuple[tuple[CheckSpec, ...], tuple[CheckResult, ...]]:
     """The checks to run, and results for plugins that were refused or are broken.  Raises UsageError.
 
-    `cluster`: other nodes are met.  Where they are not, a check of what they told runs only if `only` names it.
+    `cluster`: other nodes are met.  Where they are not, a check of what they told runs only if `only` names it.  `ran` are
+    the results of a snapshot: of one that no check here gives it is not known what it would say.
     """
-    from netdoctor import engine, plugins, policy
+    from netdoctor import engine
+    from netdoctor.causes.results import own_result, result
 
-    try:
-        loaded = plugins.load(config.checks_dir)
-    except plugins.PluginError as error:
-        raise UsageError(str(error)) from None
+    loaded = _loaded(config)
     known = {spec.id for spec in loaded.specs} | {result.id for result in loaded.results}
     missing = [id for id in only if id not in known]
     if missing:
@@ -64,22 +95,22 @@ def load_checks(
         near = difflib.get_close_matches(missing[0], sorted(known), n=1)
         words = f"--only: no check {missing[0]!r}" + (f"; did you mean {near[0]}?" if near else "")
         raise UsageError("; ".join([words, *(f"{f.subject}: {f.message}" for r in loaded.results for f in r.findings)]))
-    for name in policy.unmatched(config.waivers, config.disabled, known):
-        if not _of_another_command(name):
-            print(f"netdoctor: the configuration names {name!r}, which is no check", file=sys.stderr)
+    _warn(config, loaded)
+    results = loaded.results
+    if gone := [id for id in ran if id not in known]:
+        words = "it judged the node where the snapshot was taken, and is not here"
+        results += (own_result("plugin.missing", [Finding(Status.UNKNOWN, words, id) for id in gone]),)
+    every = tuple(s for s in loaded.specs if cluster or not engine.needs_fact(s, "Cluster"))
     if not only:
-        specs = loaded.specs
-        return specs if cluster else tuple(s for s in specs if not engine.needs_fact(s, "Cluster")), loaded.results
-    results = loaded.results if config.lock else tuple(r for r in loaded.results if r.id in only)
-    return tuple(s for s in loaded.specs if s.id in only), results
-
-
-def _of_another_command(id: str) -> bool:
-    """Whether `log`, `ras` or `fleet report` may give such a result: one configuration is for all commands."""
-    from netdoctor.causes import CAUSES
-
-    area, _, name = id.partition(".")
-    return area == "fleet" or id == "ras.ranks" or (area == "log" and (name == "job" or name in CAUSES))
+        return every, results
+    chosen = tuple(s for s in loaded.specs if s.id in only)
+    if not config.lock:
+        return chosen, tuple(r for r in results if r.id in only)
+    if config.profile == "strict":  # it requires what there is a result of
+        words = "not judged: --only leaves it out, and the site's configuration is locked"
+        left_out = (s for s in every if s.id not in only)
+        results += tuple(result(s.id, s.title, s.cause, [Finding(Status.UNKNOWN, words)]) for s in left_out)
+    return chosen, results
 
 
 def decider(

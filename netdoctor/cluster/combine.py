@@ -5,15 +5,17 @@ Pure, and the same on every node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from netdoctor.allreduce import verdict
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
+from netdoctor.allreduce.plan import CUDA_SIZES
 from netdoctor.cluster import messages, network
 from netdoctor.cluster.observations import Cluster
 from netdoctor.facts.runs import DEFAULT_SIZES, AllReduce, CommonRun, Path, Run, State, TorchFacts, Way
+from netdoctor.textsafe import listed
 
 PATH: Final = Path(Way.BETWEEN_NODES)
 _EARLY: Final = ("import", "rendezvous", "device", "init", "first")  # while connections are made
@@ -25,38 +27,28 @@ _OF_THIS_NODE: Final = ("seconds", "log", "log_text", "changes", "abandoned", "o
 def experiments(cluster: Cluster) -> dict[int, AllReduce] | str:
     """What each node runs, the same conclusion on all; or why nothing is run."""
     if cluster.gone:
-        return _few([f"{cluster.name(n)}: {gone.why}" for n, gone in sorted(cluster.gone.items())])
-    cannot = [f"{cluster.name(n)}: {one.cannot}" for n, one in sorted(cluster.ready.items()) if one.cannot]
+        return listed([f"{cluster.name(n)}: {gone.why}" for n, gone in sorted(cluster.gone.items())], 3, between="; ")
+    cannot = [f"{cluster.name(n)}: {ready.cannot}" for n, ready in sorted(cluster.ready.items()) if ready.cannot]
     if cannot:
-        return _few(cannot)
-    if len(cluster.ready) < cluster.nodes.count or not all(one.ranks for one in cluster.ready.values()):
+        return listed(cannot, 3, between="; ")
+    if len(cluster.ready) < cluster.nodes.count or not all(ready.ranks for ready in cluster.ready.values()):
         return "not every node said what it can run"
-    nccl = all(one.backend == "nccl" for one in cluster.ready.values())
-    sizes = _sizes(nccl)
+    nccl = all(ready.backend == "nccl" for ready in cluster.ready.values())
+    backend, device, sizes = ("nccl", "cuda", CUDA_SIZES) if nccl else ("gloo", "cpu", DEFAULT_SIZES)
     made = {}
-    for node, one in sorted(cluster.ready.items()):
-        ranks = one.ranks or 0
+    for node, ready in sorted(cluster.ready.items()):
+        ranks = ready.ranks or 0
         gpus = tuple(range(ranks)) if nccl else ()
-        made[node] = AllReduce("nccl" if nccl else "gloo", ranks, "cuda" if nccl else "cpu", sizes, path=PATH, gpus=gpus)
+        made[node] = AllReduce(backend, ranks, device, sizes, path=PATH, gpus=gpus)
     return made
-
-
-def _few(texts: Sequence[str]) -> str:
-    return "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more nodes" if len(texts) > 3 else "")
-
-
-def _sizes(nccl: bool) -> tuple[int, ...]:
-    from netdoctor.allreduce.plan import CUDA_SIZES
-
-    return CUDA_SIZES if nccl else DEFAULT_SIZES
 
 
 def first_ranks(made: Mapping[int, AllReduce]) -> dict[int, int]:
     """The number of each node's first rank in the common run."""
     first, total = {}, 0
-    for node, one in sorted(made.items()):
+    for node, experiment in sorted(made.items()):
         first[node] = total
-        total += one.ranks
+        total += experiment.ranks
     return first
 
 
@@ -111,8 +103,8 @@ class _Merged:
             for place, rank in enumerate(ranks):
                 times[rank] = one.time if ended is None else min(ended, one.time)
                 for name, values in counts.items():
-                    told = getattr(one, name)
-                    values[rank] = told[place] if place < len(told) else 0
+                    reached = getattr(one, name)
+                    values[rank] = reached[place] if place < len(reached) else 0
             for name, numbers in named.items():
                 numbers += [ranks.start + n for n in getattr(one, name)]
         known: dict[str, Any] = {name: tuple(values) for name, values in (*counts.items(), *named.items())}
@@ -132,8 +124,7 @@ def _merge(cluster: Cluster, made: Mapping[int, AllReduce], parts: Mapping[int, 
     return merged
 
 
-@dataclass(frozen=True)
-class _Cause:
+class _Cause(NamedTuple):
     """What explains a run that did not finish better than what its ranks said."""
 
     text: str
@@ -168,9 +159,9 @@ def _blame(cluster: Cluster, run: CommonRun, made: Mapping[int, AllReduce], caus
 
 def _seen_before(cluster: Cluster, early: bool) -> Iterator[_Cause]:
     """What the nodes saw before the run that explains why it stands still, the likeliest first."""
-    if shared := cluster.shared_addresses():
-        text = "; ".join(network.shared_text(cluster, ip, nodes) for ip, nodes in shared.items())
-        yield _Cause(text, sorted({node for nodes in shared.values() for node in nodes}), "duplicate_address")
+    if shared := [one for one in cluster.shared_addresses() if one.used]:
+        text = "; ".join(one.text(cluster.name) for one in shared)
+        yield _Cause(text, sorted({node for one in shared for node in one.nodes}), "duplicate_address")
     for found, only_early in (
         (network.unreachable(cluster), True),
         (network.unreachable_listeners(cluster), True),

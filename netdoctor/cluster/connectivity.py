@@ -100,8 +100,8 @@ def probe(host: str, port: int, node: int) -> Miss | None:
 def _probe_once(host: str, port: int, node: int, most: int | None) -> tuple[Fault | None, int]:
     """(None or why not, the size of segments on the way, which `most` bounds).  Raises OSError before the greeting."""
     with connect(host, port, TRY, most) as line:
-        told = line.recv(64)
-        if told != f"{PROTOCOL} {node}\n".encode():
+        greeting = line.recv(64)
+        if greeting != f"{PROTOCOL} {node}\n".encode():
             return Fault.ANOTHER_NODE, 0
         segment = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
         try:

@@ -109,9 +109,8 @@ class Coordinator:
         try:
             peer, address = self.listener.accept()
         except OSError as error:
-            if (
-                error.errno in NO_ROOM
-            ):  # a waiting connection keeps the listener readable: without a pause this thread would spin
+            # A waiting connection keeps the listener readable: without a pause this thread would spin.
+            if error.errno in NO_ROOM:
                 self.selector.unregister(self.listener)
                 self.paused = time.monotonic() + PAUSE
             return
@@ -230,14 +229,10 @@ class Coordinator:
         if now >= self.end:
             for node in awaited:
                 never = self.present[node] is None
-                text = (
-                    f"it did not come within {self.limits['join']:g} s"
-                    if never
-                    else f"it did not get ready in time ({subject})"
-                )
                 if never:
                     self.never.add(node)
-                self.gone.setdefault(node, text)
+                late_join = f"it did not come within {self.limits['join']:g} s"
+                self.gone.setdefault(node, late_join if never else f"it did not get ready in time ({subject})")
         if any(n not in self.gone for n in awaited):
             return
         self.at += 1

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from netdoctor.cluster.messages import MAX_LINKS
+from netdoctor.compare import addresses
+from netdoctor.facts import registry
 from netdoctor.facts.environ import Environ
+from netdoctor.facts.inventory import inventory
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Net
+from netdoctor.facts.registry import Facts
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import interfaces
 from netdoctor.process.proc import boot_id
 
 
-def endpoints_data(facts: Mapping[str, Any]) -> dict[str, Any]:
+def endpoints_data(facts: Facts) -> dict[str, Any]:
     """This node's endpoints, as it sends them to the others."""
-    net = facts.get("Net")
-    if not isinstance(net, Net) or isinstance(net.links, Unavailable):
+    net = registry.of(facts, "Net")
+    if isinstance(net.links, Unavailable):
         return {"space": _netns()}
     links = [
         [link.name, one.ip, one.prefix, link.mtu]
@@ -27,14 +30,18 @@ def endpoints_data(facts: Mapping[str, Any]) -> dict[str, Any]:
         for one in link.addresses
         if link.up and not link.loopback
     ]
-    return {"space": _netns(), "gloo": _gloo(net, facts.get("Environ")), "nccl": _nccl(facts), "links": links[:MAX_LINKS]}
+    return {
+        "space": _netns(),
+        "gloo": _gloo(net, registry.of(facts, "Environ")),
+        "nccl": _nccl(registry.of(facts, "NcclChoice")),
+        "links": links[:MAX_LINKS],
+        "own": [ip for ip, _ in addresses.own(inventory(facts))][:MAX_LINKS],
+    }
 
 
-def _gloo(net: Net, environ: Environ | Unavailable | None) -> tuple[str, str] | None:
+def _gloo(net: Net, environ: Environ) -> tuple[str, str] | None:
     """The name in GLOO_SOCKET_IFNAME with its first address (gloo/transport/tcp/device.cc lookupAddrForIface), else the address
     of the host's name, else the loopback (torch ProcessGroupGloo::createDefaultDevice)."""
-    if not isinstance(environ, Environ):
-        return None
     named = environ.get("GLOO_SOCKET_IFNAME")
     if isinstance(named, Unavailable):
         return None
@@ -50,10 +57,9 @@ def _gloo(net: Net, environ: Environ | Unavailable | None) -> tuple[str, str] | 
     return (where.get(fitting[0], "lo"), fitting[0]) if fitting else ("lo", "127.0.0.1")
 
 
-def _nccl(facts: Mapping[str, Any]) -> tuple[str, str] | None:
+def _nccl(choice: NcclChoice) -> tuple[str, str] | None:
     """What the job's libnccl itself answered."""
-    choice = facts.get("NcclChoice")
-    if not isinstance(choice, NcclChoice) or not isinstance(choice.interface, str) or not isinstance(choice.address, str):
+    if not isinstance(choice.interface, str) or not isinstance(choice.address, str):
         return None
     return choice.interface, choice.address.partition("%")[0]
 

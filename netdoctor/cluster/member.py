@@ -135,9 +135,6 @@ class Member:
     def send(self, subject: str, **fields: Any) -> None:
         self._send({"say": subject, **fields})
 
-    def has(self, subject: str) -> bool:
-        return subject in self.received
-
     def wait(self, subject: str, deadline: float) -> dict[str, Any]:
         """What the coordinator sent about `subject`.  Raises MeetingError where it is gone, or silent beyond `deadline`."""
         with self.changed:

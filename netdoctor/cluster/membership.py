@@ -22,6 +22,9 @@ _JOB: Final = names_of(Of.START, Of.JOB)
 # Who else would know the first node.
 _MASTERS: Final = named(Role.MASTER)
 _NODELISTS: Final = named(Role.NODELIST, "slurm")
+_WORKERS: Final = named(Role.NODELIST, "volcano")
+_INDEXES: Final = named(Role.NODE_RANK, "jobset")
+_JOB_PORTS: Final = named(Role.PORT)
 _HOSTS: Final = re.compile(
     r"(?=[^,])([A-Za-z0-9._-]*)(?:\[([0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\]([A-Za-z0-9._-]*))?(?:,|$)"
 )
@@ -82,13 +85,12 @@ def find(given: Given, variables: Mapping[str, str]) -> Nodes:
 
 def _address(text: str) -> tuple[str, int | None]:
     """``host``, ``host:port``, ``[2001:db8::1]:port``; a bare IPv6 address has no port."""
-    match = re.fullmatch(r"\[([^\[\]]+)\](?::([0-9]{1,5}))?", text)
-    if match is None:
-        match = (
-            re.fullmatch(r"([^:\[\]]+)(?::([0-9]{1,5}))?", text)
-            if text.count(":") < 2
-            else re.fullmatch(r"([0-9a-fA-F:.%]+)()", text)
-        )
+    forms = (
+        r"\[([^\[\]]+)\](?::([0-9]{1,5}))?",
+        r"([^:\[\]]+)(?::([0-9]{1,5}))?",
+        r"([0-9a-fA-F.%]*(?::[0-9a-fA-F.%]*){2,})()",
+    )
+    match = next((found for form in forms if (found := re.fullmatch(form, text))), None)
     if match is None or len(match[1]) > 253:
         raise NodesError(f"--master: not HOST or HOST:PORT: {text[:80]!r}")
     port = int(match[2]) if match[2] else None
@@ -107,8 +109,8 @@ def _shape(launcher: Launcher, variables: Mapping[str, str]) -> tuple[int | None
         count = world // local  # as many ranks on each node, as every launcher of ranks places them by default
     if rank is None and count and local and world == count * local and None not in (launcher.rank, launcher.local_rank):
         rank = _node_of(launcher.rank or 0, launcher.local_rank or 0, local, count)
-    if rank is None and re.fullmatch(r"[0-9]{1,4}", variables.get("JOB_COMPLETION_INDEX", "")):
-        rank = int(variables["JOB_COMPLETION_INDEX"])
+    if rank is None:
+        rank = next((int(one) for name in _INDEXES if re.fullmatch(r"[0-9]{1,4}", one := variables.get(name, ""))), None)
     return count, rank
 
 
@@ -128,8 +130,9 @@ def _master(variables: Mapping[str, str]) -> str | None:
     for name in _NODELISTS:
         if first := next(hosts(variables.get(name, "")), None):
             return first
-    if workers := variables.get("VC_WORKER_HOSTS"):
-        return workers.split(",")[0] or None
+    for name in _WORKERS:
+        if first := variables.get(name, "").partition(",")[0]:
+            return first
     if (jobset := variables.get("JOBSET_NAME")) and (job := variables.get("REPLICATED_JOB_NAME")):
         return f"{jobset}-{job}-0-0.{jobset}"
     return None
@@ -162,8 +165,9 @@ def _run(variables: Mapping[str, str]) -> str:
 
 
 def _own_port(run: str, host: str, variables: Mapping[str, str]) -> int:
-    """The same on every node of a run, another one for most other runs, and never the job's MASTER_PORT."""
-    seed = run or f"{host}:{variables.get('MASTER_PORT', '')}"
+    """The same on every node of a run, another one for most other runs, and never the job's own."""
+    taken = [variables[name] for name in _JOB_PORTS if name in variables]
+    seed = run or f"{host}:{''.join(taken[:1])}"
     number = int.from_bytes(hashlib.sha256(seed.encode("utf-8", "surrogateescape")).digest()[:4], "big")
-    port = _PORTS[number % len(_PORTS)]
-    return port + 1 if str(port) == variables.get("MASTER_PORT") else port
+    first = _PORTS[number % len(_PORTS)]
+    return next(port for port in range(first, first + len(taken) + 1) if str(port) not in taken)

@@ -21,7 +21,7 @@ MAX_LINKS: Final = 64
 MAX_RANKS: Final = 64  # of one node
 MAX_REFUSED: Final = 32
 MAX_FLOWS: Final = 4096
-# Of all traits those that a common run hangs on; the others are the fleet report's.
+# Of all traits those that a common run depends on; the others are the fleet report's.
 COMPARED: Final = frozenset({"torch", "torch_cuda", "nccl", "plugins", "driver", "netdoctor", "env", "mtu"})
 MAX_TRAITS: Final = 400
 
@@ -58,33 +58,33 @@ def by_node(value: object, count: int) -> dict[int, Any]:
 
 
 def _joined(data: Mapping[int, Any], _count: int) -> dict[str, Any]:
-    told = {node: one if isinstance(one, Mapping) else {} for node, one in data.items()}
-    return {name: {node: line(one.get(key), 64) for node, one in told.items()} for name, key in _JOIN}
-
-
-_JOIN: Final = (("hosts", "host"), ("addresses", "address"))
+    parts = {node: part if isinstance(part, Mapping) else {} for node, part in data.items()}
+    return {
+        "hosts": {node: line(part.get("host"), 64) for node, part in parts.items()},
+        "addresses": {node: line(part.get("address"), 64) for node, part in parts.items()},
+    }
 
 
 def _placed(data: Mapping[int, Any], _count: int) -> dict[str, Any]:
-    return {"endpoints": {node: read_endpoints(one) for node, one in data.items()}}
+    return {"endpoints": {node: read_endpoints(part) for node, part in data.items()}}
 
 
 def _reached(data: Mapping[int, Any], count: int) -> dict[str, Any]:
     listening: dict[str, dict[int, Any]] = {}
-    for node, one in data.items():
-        takes = one.get("takes") if isinstance(one, Mapping) else None
+    for node, part in data.items():
+        takes = part.get("takes") if isinstance(part, Mapping) else None
         if isinstance(takes, Mapping):
             for backend in BACKENDS:
                 listening.setdefault(backend, {})[node] = _misses(takes.get(backend), count)
-    return {"reach": {node: _misses(one, count) for node, one in data.items()}, "listen_reach": listening}
+    return {"reach": {node: _misses(part, count) for node, part in data.items()}, "listen_reach": listening}
 
 
-def _misses(told: object, count: int) -> dict[int, Miss | None]:
-    return {to: read_miss(why) for to, why in by_node(told, count).items()}
+def _misses(data: object, count: int) -> dict[int, Miss | None]:
+    return {to: read_miss(why) for to, why in by_node(data, count).items()}
 
 
 def _readied(data: Mapping[int, Any], _count: int) -> dict[str, Any]:
-    return {"ready": {node: read_ready(one) for node, one in data.items() if isinstance(one, Mapping)}}
+    return {"ready": {node: read_ready(part) for node, part in data.items() if isinstance(part, Mapping)}}
 
 
 _READERS: Final = {"join": _joined, "place": _placed, "reach": _reached, "ready": _readied}
@@ -98,9 +98,9 @@ def miss_data(miss: Miss | None) -> str | list[str | int]:
     return "" if miss is None else [miss.fault.value, miss.segment] if miss.segment else miss.fault.value
 
 
-def read_miss(told: object) -> Miss | None:
+def read_miss(data: object) -> Miss | None:
     """The inverse of `miss_data`; what has no meaning here is a failure."""
-    name, segment = told if isinstance(told, list) and len(told) == 2 else (told, 0)
+    name, segment = data if isinstance(data, list) and len(data) == 2 else (data, 0)
     if name == "" and not segment:
         return None
     known = isinstance(name, str) and name in {one.value for one in Fault}
@@ -110,25 +110,26 @@ def read_miss(told: object) -> Miss | None:
 # Where a node listens
 
 
-def read_endpoints(told: object) -> Endpoints:
-    if not isinstance(told, Mapping):
+def read_endpoints(data: object) -> Endpoints:
+    if not isinstance(data, Mapping):
         return Endpoints()
-    listen = {kind: pair for kind in BACKENDS if (pair := _pair(told.get(kind)))}
-    links = told.get("links")
+    listen = {kind: pair for kind in BACKENDS if (pair := _pair(data.get(kind)))}
+    links, own = data.get("links"), data.get("own")
+    own = {one for one in own[:MAX_LINKS] if isinstance(one, str)} if isinstance(own, list) else set()
     addresses = tuple(
-        OwnAddress(*pair, *one[2:])
+        OwnAddress(*pair, one[2], one[3], pair[1] in own)
         for one in (links[:MAX_LINKS] if isinstance(links, list) else ())
         if isinstance(one, list) and len(one) == 4 and (pair := _pair(one[:2])) and all(type(n) is int for n in one[2:])
     )
-    return Endpoints(line(told.get("space"), 40), listen, addresses)
+    return Endpoints(line(data.get("space"), 40), listen, addresses)
 
 
-def _pair(told: object) -> tuple[str, str] | None:
+def _pair(data: object) -> tuple[str, str] | None:
     """Interface and address."""
-    if not isinstance(told, list | tuple) or len(told) != 2:
+    if not isinstance(data, list | tuple) or len(data) != 2:
         return None
     try:
-        return line(told[0], 40), str(ip_address(line(told[1], 64)))  # its zone may be any text (RFC 4007)
+        return line(data[0], 40), str(ip_address(line(data[1], 64)))  # its zone may be any text (RFC 4007)
     except ValueError:  # no name of another node is ever looked up
         return None
 
@@ -142,8 +143,8 @@ def chosen_traits(traits: Mapping[str, str], env_read: bool) -> dict[str, str]:
     return {**dict(sorted(kept.items())[:MAX_TRAITS]), **({"env": "read"} if env_read else {})}
 
 
-def read_ready(told: Mapping[str, Any]) -> Ready:
-    ranks, given = told.get("ranks"), told.get("traits")
+def read_ready(data: Mapping[str, Any]) -> Ready:
+    ranks, given = data.get("ranks"), data.get("traits")
     every = list(given.items())[: MAX_TRAITS + 8] if isinstance(given, Mapping) else ()
     traits = {
         line(name, 120): line(value)
@@ -152,8 +153,8 @@ def read_ready(told: Mapping[str, Any]) -> Ready:
     }
     return Ready(
         ranks if type(ranks) is int and 0 <= ranks <= MAX_RANKS else None,
-        line(told.get("backend"), 20),
-        line(told.get("cannot")),
+        line(data.get("backend"), 20),
+        line(data.get("cannot")),
         {name: value for name, value in traits.items() if name != "env"},
         "env" in traits,
     )
@@ -179,10 +180,10 @@ def result_data(events: Iterable[Mapping[str, Any]], interruption: Interruption 
     return {"events": sent, "cut": data}
 
 
-def read_events(told: object, first: int, ranks: int) -> list[dict[str, Any]]:
+def read_events(data: object, first: int, ranks: int) -> list[dict[str, Any]]:
     """Of the ranks from `first` on, by their number in the common run."""
     out: list[dict[str, Any]] = []
-    for event in told[: 400 * ranks] if isinstance(told, list) else ():
+    for event in data[: 400 * ranks] if isinstance(data, list) else ():
         rank = event.get("rank") if isinstance(event, Mapping) else None
         if type(rank) is int and 0 <= rank < ranks and str(event.get("event")) in _EVENTS:
             tidy = {k: line(v, 800) if k in _WORDS else v for k, v in event.items() if _fits(k, v)}
@@ -198,24 +199,24 @@ def _fits(name: str, value: object) -> bool:
     return name in _NUMBERS and number
 
 
-def read_interruption(told: object, ranks: int) -> Interruption | None:
-    if not isinstance(told, Mapping):
+def read_interruption(data: object, ranks: int) -> Interruption | None:
+    if not isinstance(data, Mapping):
         return None
     try:
-        known: dict[str, Any] = {name: tuple(int(n) for n in told[name][:ranks]) for name in COUNTS}
-        known |= {name: tuple(int(n) for n in told[name][:ranks] if 0 <= int(n) < ranks) for name in NAMED}
-        kind, text = InterruptionKind(line(told["kind"], 20)), line(told["text"])
-        known["obstacle"] = Obstacle(told["obstacle"]) if told.get("obstacle") else None
-        when, seconds = float(told["time"]), float(told["seconds"])
+        known: dict[str, Any] = {name: tuple(int(n) for n in data[name][:ranks]) for name in COUNTS}
+        known |= {name: tuple(int(n) for n in data[name][:ranks] if 0 <= int(n) < ranks) for name in NAMED}
+        kind, text = InterruptionKind(line(data["kind"], 20)), line(data["text"])
+        known["obstacle"] = Obstacle(data["obstacle"]) if data.get("obstacle") else None
+        when, seconds = float(data["time"]), float(data["seconds"])
         return Interruption(kind, when, seconds, text=text, **known) if abs(when) + abs(seconds) < 1e300 else None
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
-def read_flows(told: object) -> dict[str, Flow]:
+def read_flows(data: object) -> dict[str, Flow]:
     """By the address of the other end."""
     out: dict[str, Flow] = {}
-    for ip, one in list(told.items())[:MAX_FLOWS] if isinstance(told, Mapping) else ():
+    for ip, one in list(data.items())[:MAX_FLOWS] if isinstance(data, Mapping) else ():
         if isinstance(ip, str) and isinstance(one, list) and len(one) == 4:
             numbers = [n for n in one if isinstance(n, int | float) and not isinstance(n, bool) and 0 <= n < 1e18]
             if len(numbers) == 4 and numbers[3] <= numbers[2]:  # what was sent again was sent

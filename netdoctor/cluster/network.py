@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from netdoctor.cluster.observations import Cluster, Culprit, Fault, Flow, Miss, Reach
+from netdoctor.compare.mtu import HOW as MTU
 
 # Of what is sent, sent again.  At 0.5 % a connection of 1 ms round trip stays below 25 MB/s (Mathis et al., CCR 27(3), 1997);
 # a network that is not overloaded shows less than a thousandth of that.
@@ -19,28 +20,36 @@ SLOWER: Final = 4.0  # times: routes of unequal length and busy CPUs make two
 ENOUGH: Final = 16 << 20  # bytes
 WAITED: Final = 0.3  # seconds
 
+_BACKENDS: Final = {"gloo": ("Gloo", "GLOO_SOCKET_IFNAME"), "nccl": ("NCCL", "NCCL_SOCKET_IFNAME")}
+
 Pair = tuple[int, int, Miss]  # from, to, why not
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """One fault of the network between nodes: where, in words, and its cause."""
+    """One fault of the network between nodes: where, in words, its cause, and what to look at next."""
 
     culprit: Culprit
     text: str
     cause: str
+    expected: str
+    how: str
     pairs: tuple[Pair, ...]
+    place: tuple[str, str] | None = None  # interface and address where ranks listen
 
     @property
-    def evidence(self) -> list[list[object]]:
-        return [[a, b, str(why)] for a, b, why in self.pairs]
+    def evidence(self) -> dict[str, Any]:
+        place = {"interface": self.place[0], "address": self.place[1]} if self.place else {}
+        return {**place, "pairs": [[a, b, str(why)] for a, b, why in self.pairs]}
 
 
 def unreachable(cluster: Cluster) -> list[Trouble]:
     """Where no connection is made: a node that cannot be reached is told apart from one that cannot reach anybody."""
     made = {a: {b: None if why and why.of_data else why for b, why in row.items()} for a, row in _tried(cluster).items()}
+    expected = "every node accepts connections of the others on the ports that its kernel gives out"
+    how = "nft list ruleset; iptables -S; the network policy"
     return [
-        Trouble(culprit, _unreachable_text(cluster, culprit, pairs), "firewall_connect", tuple(pairs))
+        Trouble(culprit, _unreachable_text(cluster, culprit, pairs), "firewall_connect", expected, how, tuple(pairs))
         for culprit, pairs in _failures(made).items()
     ]
 
@@ -50,39 +59,49 @@ def losing(cluster: Cluster) -> list[Trouble]:
     tried = {a: {b: why for b, why in row.items() if not why or why.of_data} for a, row in _tried(cluster).items()}
     found = _failures(tried)
     sizes = any(why.fault is Fault.LOSES for pairs in found.values() for _, _, why in pairs)
-    cause = "mtu" if sizes else "low_bandwidth"
-    return [Trouble(culprit, _losing_text(cluster, culprit, pairs), cause, tuple(pairs)) for culprit, pairs in found.items()]
+    cause, how = ("mtu", MTU) if sizes else ("low_bandwidth", "ss -ti of a connection there: lost packets, or a rate limit")
+    expected = "64 KiB arrive at once on every connection between nodes"
+    return [
+        Trouble(culprit, _losing_text(cluster, culprit, pairs), cause, expected, how, tuple(pairs))
+        for culprit, pairs in found.items()
+    ]
 
 
 def unreachable_listeners(cluster: Cluster) -> list[Trouble]:
     """Nodes whose ranks listen on an address that others cannot reach, though they reach the node."""
-    backend = cluster.backend
+    if (backend := cluster.backend) is None:
+        return []
     found: dict[int, list[Pair]] = {}
-    for a, row in sorted(cluster.listen_reach.get(backend or "", {}).items()):
+    for a, row in sorted(cluster.listen_reach.get(backend, {}).items()):
         before = cluster.reach.get(a, {})
         for b, why in sorted(row.items()):
             if why and b in before and before[b] != why and not why.of_data:
                 found.setdefault(b, []).append((a, b, why))
-    return [
-        Trouble(Culprit(node), _listener_text(cluster, backend or "", node, pairs), "socket_ifname", tuple(pairs))
-        for node, pairs in found.items()
-    ]
+    name, variable = _BACKENDS[backend]
+    how = f"{variable} there, or what the host's own name resolves to; net.socket_ifname of its report"
+    expected, troubles = "an address that the other nodes reach", []
+    for node, pairs in found.items():
+        place = interface, ip = _listener(cluster, backend, node)
+        at = f"{ip} ({interface})" if interface else ip
+        who = listed({a for a, _, _ in pairs})
+        text = f"{cluster.name(node)}: {name} listens on {at}, where {who} cannot reach it: {_kinds(pairs)}"
+        troubles.append(Trouble(Culprit(node), text, "socket_ifname", expected, how, tuple(pairs), place))
+    return troubles
 
 
-def shared_text(cluster: Cluster, ip: str, nodes: dict[int, str]) -> str:
-    where = ", ".join(f"{cluster.name(n)} ({interface})" for n, interface in sorted(nodes.items()))
-    return f"{ip} is an address of several hosts: {where}"
-
-
-def listener(cluster: Cluster, node: int) -> tuple[str, str]:
+def _listener(cluster: Cluster, backend: str, node: int) -> tuple[str, str]:
     """Interface and address where its ranks listen; empty where that is not known."""
-    place = cluster.endpoints.get(node)
-    return place.listen.get(cluster.backend or "", ("", "")) if place else ("", "")
+    endpoints = cluster.endpoints.get(node)
+    return endpoints.listen.get(backend, ("", "")) if endpoints else ("", "")
+
+
+def _kinds(pairs: Iterable[Pair]) -> str:
+    return ", ".join(sorted({str(why) for _, _, why in pairs}))
 
 
 def _tried(cluster: Cluster) -> Reach:
-    """`reach` without the nodes that share an address: which of them answers there is not determined."""
-    shared = {node for nodes in cluster.shared_addresses().values() for node in nodes}
+    """`reach` without the nodes that share an address of it: which of them answers there is not determined."""
+    shared = {node for one in cluster.shared_addresses() if one.used for node in one.nodes}
     return {a: {b: why for b, why in row.items() if b not in shared} for a, row in cluster.reach.items() if a not in shared}
 
 
@@ -112,13 +131,13 @@ def _culprit(a: int, b: int, shut: set[int], cut_off: set[int]) -> Culprit:
 
 
 def _unreachable_text(cluster: Cluster, culprit: Culprit, pairs: list[Pair]) -> str:
-    kinds = ", ".join(sorted({str(why) for _, _, why in pairs}))
+    kinds = _kinds(pairs)
     if culprit.peer is not None:
         return f"{cluster.name(culprit.node)} cannot reach {cluster.name(culprit.peer)}: {kinds}"
     into, out = _directions(culprit.node, pairs)
-    told = [f"cannot be reached by {listed(into)}"] if into else []
-    told += [f"cannot reach {listed(out)}"] if out else []
-    return f"{cluster.name(culprit.node)} {' and '.join(told)}: {kinds}"
+    phrases = [f"cannot be reached by {listed(into)}"] if into else []
+    phrases += [f"cannot reach {listed(out)}"] if out else []
+    return f"{cluster.name(culprit.node)} {' and '.join(phrases)}: {kinds}"
 
 
 def _losing_text(cluster: Cluster, culprit: Culprit, pairs: list[Pair]) -> str:
@@ -132,14 +151,6 @@ def _losing_text(cluster: Cluster, culprit: Culprit, pairs: list[Pair]) -> str:
         ways += [f"from it to {listed(out)}"] if out else []
         way = f"of {cluster.name(culprit.node)}, {' and '.join(ways)}"
     return f"connections {way} are made, but large messages do not pass: {what}"
-
-
-def _listener_text(cluster: Cluster, backend: str, node: int, pairs: list[Pair]) -> str:
-    interface, ip = listener(cluster, node)
-    kinds = ", ".join(sorted({str(why) for _, _, why in pairs}))
-    name = {"gloo": "Gloo", "nccl": "NCCL"}[backend]
-    at = f"{ip} ({interface})" if interface else ip
-    return f"{cluster.name(node)}: {name} listens on {at}, where {listed({a for a, _, _ in pairs})} cannot reach it: {kinds}"
 
 
 def _directions(node: int, pairs: Iterable[Pair]) -> tuple[set[int], set[int]]:

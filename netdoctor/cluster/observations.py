@@ -13,6 +13,7 @@ from netdoctor.facts.runs import CommonRun
 # The rules between nodes are imported where they are asked for: every look at one node imports this module, none asks them.
 if TYPE_CHECKING:
     from netdoctor.compare import mtu, versions
+    from netdoctor.compare.addresses import Shared
 
 
 class Fault(str, Enum):
@@ -75,6 +76,7 @@ class OwnAddress:
     ip: str
     prefix: int
     mtu: int
+    own: bool = False  # no other host may have it: see `compare.addresses.own`
 
     def network(self) -> str | None:
         """None where no other host can be in it."""
@@ -200,8 +202,8 @@ class Cluster(Fact):
         """Traits that are not the same everywhere, by name."""
         from netdoctor.compare import versions
 
-        told = (versions.Alike(one.traits, one.variables_read, (node,)) for node, one in sorted(self.ready.items()))
-        return sorted(versions.differences(told), key=lambda one: one.trait)
+        alike = (versions.Alike(one.traits, one.variables_read, (node,)) for node, one in sorted(self.ready.items()))
+        return sorted(versions.differences(alike), key=lambda one: one.trait)
 
     def mtus(self) -> list[mtu.Difference[int]]:
         """Networks of the meeting on which nodes have different MTUs."""
@@ -219,19 +221,19 @@ class Cluster(Fact):
                 for one in (exact or own)[:1]:
                     yield node, network, one
 
-    def shared_addresses(self) -> dict[str, dict[int, str]]:
-        """Addresses of the meeting's networks that several hosts have: address -> node -> interface."""
+    def shared_addresses(self) -> list[Shared[int]]:
+        """Addresses that several hosts have: in the meeting's networks any, elsewhere those that should be a node's own."""
         from netdoctor.compare.addresses import Holder, shared
 
         networks = self._networks()
+        placed = {node: place for node, place in sorted(self.endpoints.items()) if place.netns}
         holders = (
-            Holder(node, one.ip, one.interface)
-            for node, place in sorted(self.endpoints.items())
+            Holder(node, one.ip, one.interface, used)
+            for node, place in placed.items()
             for one in place.addresses
-            if place.netns and one.network() in networks
+            if (used := one.network() in networks) or one.own
         )
-        found = shared(holders, lambda a, b: self.endpoints[a].netns == self.endpoints[b].netns)
-        return {ip: {one.node: one.interface for one in having} for ip, having in found}
+        return list(shared(holders, lambda a, b: placed[a].netns == placed[b].netns, {None: len(placed)}))
 
     def _networks(self) -> list[str]:
         """The networks of the addresses by which nodes came to the meeting."""

@@ -125,7 +125,7 @@ class ClusterSession:
         self.member.send("place", data=endpoints_data(facts))
         self._wait("place", limits["place"])
         self.progress("trying the other nodes")
-        known = {n: said for n, said in joined.items() if isinstance(said, Mapping)}
+        known = {n: part for n, part in joined.items() if isinstance(part, Mapping)}
         self.beside = beside(known, self.cluster.nodes.rank)
         reached, taken = self.member.reach(known, self.cluster.endpoints)
         self.member.send("reach", data={**_misses(reached), "takes": {kind: _misses(one) for kind, one in taken.items()}})
@@ -145,30 +145,30 @@ class ClusterSession:
     def _ready(self, session: Session | None, facts: Mapping[str, Any]) -> dict[str, Any]:
         """What this node can run, or why it cannot."""
         compared = messages.chosen_traits(*traits(inventory(facts), __version__))
-        said: dict[str, Any] = {"ranks": 0, "backend": "", "traits": compared}
+        ready: dict[str, Any] = {"ranks": 0, "backend": "", "traits": compared}
         if session is None:
-            return {**said, "cannot": "no Python of the job was found"}
+            return {**ready, "cannot": "no Python of the job was found"}
         torch = session.facts(time.monotonic() + self.member.limits["ready"] - 10.0)
         if isinstance(torch, Unavailable):
-            return {**said, "cannot": torch.detail or str(torch)}
-        said["traits"] = {**said["traits"], "torch": torch.version, **({"nccl": torch.nccl} if torch.nccl else {})}
-        one = plan.first_experiment(torch, JobShape())
+            return {**ready, "cannot": torch.detail or str(torch)}
+        ready["traits"] = {**ready["traits"], "torch": torch.version, **({"nccl": torch.nccl} if torch.nccl else {})}
+        experiment = plan.first_experiment(torch, JobShape())
         gpus = plan.gpus_of(torch)
-        ranks = self.cluster.nodes.ranks_per_node or (min(gpus, plan.MAX_RANKS) if one.backend == "nccl" else 1)
-        if one.backend == "nccl":
+        ranks = self.cluster.nodes.ranks_per_node or (min(gpus, plan.MAX_RANKS) if experiment.backend == "nccl" else 1)
+        if experiment.backend == "nccl":
             if ranks > gpus:
-                return {**said, "cannot": f"{ranks} ranks are asked for, and torch sees {gpus} GPUs"}
+                return {**ready, "cannot": f"{ranks} ranks are asked for, and torch sees {gpus} GPUs"}
             mine = AllReduce("nccl", ranks, "cuda", gpus=tuple(range(ranks)))
             if reason := plan.busy(facts, mine):
-                return {**said, "cannot": reason.text}
-        return {**said, "ranks": ranks, "backend": one.backend}
+                return {**ready, "cannot": reason.text}
+        return {**ready, "ranks": ranks, "backend": experiment.backend}
 
     def _reduce(self, session: Session, made: Mapping[int, AllReduce]) -> Baseline:
         nodes, member = self.cluster.nodes, self.member
         world = sum(one.ranks for one in made.values())
         own = made[nodes.rank]
         deadline = time.monotonic() + self.limits.budget
-        stopped = lambda: member.has("stop") or member.dead is not None  # noqa: E731
+        stopped = lambda: "stop" in member.received or member.dead is not None  # noqa: E731
         port, host = 0, "127.0.0.1"
         if nodes.rank != 0:
             port, host = self._store(deadline), member.peer
@@ -186,14 +186,14 @@ class ClusterSession:
             if part.interruption is None and not part.events:  # not past its import, or no lock
                 why, now = InterruptionKind.LOST, time.monotonic()
                 part.interruption = Interruption(why, now, text=mine.reason, obstacle=mine.obstacle)
-        told = {**messages.result_data(part.events, part.interruption, member.offset), "flows": flows.stop()}
-        member.send("result", data=told, failed=not mine.finished)
+        result = {**messages.result_data(part.events, part.interruption, member.offset), "flows": flows.stop()}
+        member.send("result", data=result, failed=not mine.finished)
         try:
             parts = self._wait("result", self.limits.budget + 30.0)
         except MeetingError as error:
             self._without(error)
             self.cluster = replace(self.cluster, gone={0: Gone("result", str(error)), **self.cluster.gone})
-            parts = {nodes.rank: told}
+            parts = {nodes.rank: result}
         met = combine.combine(self.cluster, made, parts, mine)
         run = met.run
         assert run is not None
@@ -205,10 +205,9 @@ class ClusterSession:
         """The port of the store, 0 where the run was over before there was one."""
         member = self.member
         with member.changed:
-            while not member.has("store"):
-                if member.has("stop") or member.dead is not None or time.monotonic() >= deadline:
-                    return 0
-                if time.monotonic() - member.last > member.silence:
+            while "store" not in member.received:
+                over = time.monotonic() >= min(deadline, member.last + member.silence)
+                if over or "stop" in member.received or member.dead is not None:
                     return 0
                 member.changed.wait(0.1)
         port = member.received["store"].get("port")
@@ -219,10 +218,10 @@ def _misses(reached: Mapping[int, Miss | None]) -> dict[int, Any]:
     return {node: messages.miss_data(miss) for node, miss in reached.items()}
 
 
-def beside(said: Mapping[int, Mapping[str, Any]], rank: int) -> tuple[int, ...]:
+def beside(joined: Mapping[int, Mapping[str, Any]], rank: int) -> tuple[int, ...]:
     """The other nodes that run on the kernel that this one runs on."""
-    own = said.get(rank, {}).get("boot")
-    return tuple(n for n in sorted(said) if n != rank and own and said[n].get("boot") == own)
+    own = joined.get(rank, {}).get("boot")
+    return tuple(n for n in sorted(joined) if n != rank and own and joined[n].get("boot") == own)
 
 
 def shared(rank: int, others: tuple[int, ...]) -> str:

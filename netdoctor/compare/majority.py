@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-N = TypeVar("N")  # how the caller names a node
+from netdoctor.model import Finding, count
+from netdoctor.textsafe import listed
+
+N = TypeVar("N", int, str)  # how the caller names a node
+
+# What a rule found, and which nodes are to blame; none: it cannot be told which.
+Fault = tuple[Finding, tuple[N, ...]]
 
 # Of an upgrade that is half done, 48 against 47 nodes, the 47 are not at fault; three of five are a majority.
 CLEAR: Final = 0.6
@@ -28,24 +34,33 @@ class Sides(Generic[N]):
     unknown: int = 0
 
     @property
-    def differ(self) -> bool:
-        return len(self.values) > 1
-
-    @property
     def majority(self) -> str | None:
         """None: no value has a clear majority."""
         return clear_majority({value: len(nodes) for value, nodes in self.values.items()}, self.unknown)
 
-    @property
-    def minority(self) -> list[N]:
-        """Who differs from the majority; nobody where there is none."""
-        most = self.majority
-        return [] if most is None else [node for value, nodes in self.values.items() if value != most for node in nodes]
+    def without(self, value: str | None) -> list[tuple[str, Sequence[N]]]:
+        """The other values with their nodes, the most frequent first."""
+        others = [pair for pair in self.values.items() if pair[0] != value]
+        return sorted(others, key=lambda pair: (-len(pair[1]), pair[0]))
+
+    def text(self, name: Callable[[N], str]) -> str:
+        """``2.27.5 on 4 nodes (n0, n1, n2 and 1 more); 2.21.5 on n5``"""
+        sides = self.without(None)
+        texts = [f"{value} on {_named([name(node) for node in nodes])}" for value, nodes in sides[:8]]
+        more = f"; {len(sides) - 8:,} more values" if len(sides) > 8 else ""
+        return "; ".join(texts) + more
+
+    def undecided(self, what: str, name: Callable[[N], str]) -> str:
+        return f"{what} differs without a majority, so nobody is blamed: {self.text(name)}"
 
 
-def sides(told: Iterable[tuple[N, str]]) -> Sides[N]:
+def _named(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{count(len(names), 'node')} ({listed(names, 3)})"
+
+
+def sides(values: Iterable[tuple[N, str]]) -> Sides[N]:
     """Of (node, value), in their order."""
-    values: dict[str, list[N]] = {}
-    for node, value in told:
-        values.setdefault(value, []).append(node)
-    return Sides(values)
+    found: dict[str, list[N]] = {}
+    for node, value in values:
+        found.setdefault(value, []).append(node)
+    return Sides(found)

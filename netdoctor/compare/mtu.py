@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic
+from typing import Final, Generic
 
-from netdoctor.compare.majority import N, Sides, sides
+from netdoctor.compare.majority import Fault, N, sides
+from netdoctor.model import Finding, Severity, Status
+
+HOW: Final = "ping -M do -s SIZE, larger and larger; ip link and the switch ports' MTU; let ICMP (fragmentation needed) pass"
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,22 @@ class Difference(Generic[N]):
     network: str
     ports: tuple[Port[N], ...]
 
-    @property
-    def sides(self) -> Sides[N]:
-        return sides((port.node, str(port.mtu)) for port in self.ports)
+    def faults(self, name: Callable[[N], str]) -> Iterator[Fault[N]]:
+        have = sides((port.node, str(port.mtu)) for port in self.ports)
+        if (most := have.majority) is None:
+            text = have.undecided(f"the MTU in {self.network}", name)
+            yield self._finding(text, "one MTU in a network", mtus=dict(have.values)), ()
+            return
+        odd: dict[tuple[str, int], list[N]] = {}
+        for port in self.ports:
+            if str(port.mtu) != most:
+                odd.setdefault((port.interface, port.mtu), []).append(port.node)
+        for (interface, mtu), nodes in odd.items():
+            text = f"{interface} has an MTU of {mtu}, where the others in {self.network} have {most}"
+            yield self._finding(text, most, interface=interface, mtu=mtu, others=int(most)), tuple(nodes)
+
+    def _finding(self, text: str, expected: str, **evidence: object) -> Finding:
+        return Finding(Status.FAIL, text, self.network, Severity.CRITICAL, "mtu", expected, evidence, how=HOW)
 
 
 def differences(ports: Iterable[Port[N]]) -> Iterator[Difference[N]]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from netdoctor.environment import Of, names_of
 from netdoctor.model import Severity
-from netdoctor.textsafe import as_line as clean
+from netdoctor.textsafe import as_line
 
 ABSENT: Final = "(not there)"
 NOT_SET: Final = "(not set)"
@@ -45,6 +45,7 @@ class Family:
     label: str
     cause: str
     severity: Severity
+    how: str | None = None
 
 
 _C, _W, _I = Severity.CRITICAL, Severity.WARNING, Severity.INFO
@@ -55,7 +56,9 @@ FAMILIES: Final = {
     "torch": Family("torch", "version_mismatch", _W),
     "torch_cuda": Family("CUDA of torch", "version_mismatch", _W),
     # Refused at the handshake from NCCL 2.23.4 on (src/bootstrap.cc), undefined before.
-    "nccl": Family("NCCL", "version_mismatch", _C),
+    "nccl": Family(
+        "NCCL", "version_mismatch", _C, "install one NCCL everywhere; pip show torch nvidia-nccl-cu12: torch's wheel decides"
+    ),
     "plugins": Family("NCCL plugins", "plugin_mismatch", _W),
     "nccl_interface": Family("interface that NCCL takes", "socket_ifname", _W),
     "sysctl": Family("sysctl", "drift", _W),
@@ -95,7 +98,7 @@ def traits(inventory: dict[str, Any], tool: str) -> tuple[dict[str, str], bool]:
         return out, False
     for name, value in list(variables.items())[:MAX]:
         if name not in _OWN_VARIABLES:
-            _put(out, f"env {clean(name, 100)}", value)
+            _put(out, f"env {as_line(name, 100)}", value)
     return out, True
 
 
@@ -107,9 +110,9 @@ def _software(out: dict[str, str], inventory: dict[str, Any]) -> None:
     if isinstance(nccl, dict):
         _put(out, "nccl", nccl.get("version"))
         if isinstance(plugins := nccl.get("plugins"), list):
-            out["plugins"] = ", ".join(clean(p, 100) for p in plugins[:32]) or ABSENT
+            out["plugins"] = ", ".join(as_line(p, 100) for p in plugins[:32]) or ABSENT
     if isinstance(taken, dict) and isinstance(taken.get("name"), str):
-        out["nccl_interface"] = clean(taken["name"], 40)
+        out["nccl_interface"] = as_line(taken["name"], 40)
 
 
 def _sysctls(out: dict[str, str], inventory: dict[str, Any]) -> None:
@@ -117,7 +120,7 @@ def _sysctls(out: dict[str, str], inventory: dict[str, Any]) -> None:
     if isinstance(sysctls, dict) and "unavailable" not in sysctls:
         for name, value in list(sysctls.items())[:MAX]:
             if name not in _OWN_SYSCTLS:
-                _put(out, f"sysctl {clean(name, 100)}", value)
+                _put(out, f"sysctl {as_line(name, 100)}", value)
 
 
 def no_gpu(inventory: dict[str, Any]) -> bool:
@@ -132,7 +135,7 @@ def _put(out: dict[str, str], name: str, value: Any) -> None:
     if isinstance(value, str):
         if not value.isprintable():
             value = " ".join(value.split())  # sysctls of several numbers have tabs
-        out[name] = clean(value, 200) or EMPTY
+        out[name] = as_line(value, 200) or EMPTY
     elif isinstance(value, int | float) and not isinstance(value, bool):
         out[name] = str(value)
     elif isinstance(value, dict) and value.get("unavailable") == "absent":
@@ -150,7 +153,7 @@ def _links(out: dict[str, str], inventory: dict[str, Any]) -> None:
         # into pods and back.
         if not link.get("physical") or name.startswith("enx") or _VIRTUAL.search(name):
             continue
-        name = clean(name, 40)
+        name = as_line(name, 40)
         names.append(name)
         if link.get("up") and isinstance(mtu := link.get("mtu"), int):
             out[f"mtu {name}"] = str(mtu)
@@ -171,7 +174,7 @@ def _gpus(out: dict[str, str], inventory: dict[str, Any]) -> None:
     every = [g for g in gpus[:MAX] if isinstance(g, dict)]
     names = [g["name"] for g in every if isinstance(g.get("name"), str)]
     if len(names) == len(every):
-        out["gpus"] = _multiset([clean(n, 100) for n in names])
+        out["gpus"] = _multiset([as_line(n, 100) for n in names])
     up = [g["nvlinks_up"] for g in every if isinstance(g.get("nvlinks_up"), int)]
     if up and len(up) == len(every):
         out["nvlinks"] = ", ".join(str(n) for n in sorted(set(up), reverse=True))
@@ -182,21 +185,21 @@ def _nics(out: dict[str, str], inventory: dict[str, Any]) -> None:
         return
     own = own_nics(nics)
     if all(isinstance(n.get("driver"), str) for n in own):
-        out["nics"] = _multiset([clean(n["driver"], 60) for n in own])
+        out["nics"] = _multiset([as_line(n["driver"], 60) for n in own])
     firmware: dict[str, set[str]] = {}
     up: list[str] = []
     down: list[str] = []
     whole = True
     for nic in own:
         if isinstance(version := nic.get("firmware"), str):
-            firmware.setdefault(clean(nic.get("driver"), 60), set()).add(clean(version, 60))
+            firmware.setdefault(as_line(nic.get("driver"), 60), set()).add(as_line(version, 60))
         if not isinstance(listed := nic.get("ports"), list):
             whole = False
             continue
         for port in listed[:64]:
             state, layer, rate = (_get(port, k) for k in ("state", "link_layer", "rate_gbps"))
             if isinstance(state, str) and isinstance(layer, str) and isinstance(rate, int | float) and abs(rate) < 1e300:
-                (up if state == "ACTIVE" else down).append(f"{clean(layer, 40)} {rate:g} Gb/s {clean(state, 20)}")
+                (up if state == "ACTIVE" else down).append(f"{as_line(layer, 40)} {rate:g} Gb/s {as_line(state, 20)}")
             else:
                 whole = False
     if whole:  # active ports by kind only (how many there are is the trait "nics"), the others counted

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
-from netdoctor.compare.majority import N, Sides
+from netdoctor.compare.majority import Fault, N, Sides
 from netdoctor.compare.traits import NOT_SET, Family, family, title
+from netdoctor.model import Finding, Status, count
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,40 @@ class Difference(Generic[N]):
     def family(self) -> Family:
         return family(self.trait)
 
+    @property
+    def majority(self) -> str | None:
+        return self.sides.majority
 
-def differences(told: Iterable[Alike[N]]) -> Iterator[Difference[N]]:
+    @property
+    def agreeing(self) -> int:
+        """Nodes with the majority's value."""
+        return 0 if self.majority is None else len(self.sides.values[self.majority])
+
+    @property
+    def values(self) -> list[tuple[str, Sequence[N]]]:
+        """Those of whoever differs from the majority, the most frequent first; without one every value."""
+        return self.sides.without(self.majority)
+
+    def faults(self, name: Callable[[N], str]) -> Iterator[Fault[N]]:
+        most = self.majority
+        if most is None:
+            text = self.sides.undecided(self.title, name)
+            yield self._finding(text, "the same on every node", values=dict(self.sides.values)), ()
+            return
+        usual = f"{count(self.agreeing, 'node')} have {most}"
+        for value, nodes in self.values:
+            text = f"{self.title}: {value}, where {usual}"
+            yield self._finding(text, most, value=value, others=most), tuple(nodes)
+
+    def _finding(self, text: str, expected: str, **evidence: object) -> Finding:
+        kind = self.family
+        data = {"trait": self.trait, **evidence} | ({"could_not_tell": self.sides.unknown} if self.sides.unknown else {})
+        return Finding(Status.FAIL, text, self.trait, kind.severity, kind.cause, expected, data, how=kind.how)
+
+
+def differences(alike: Iterable[Alike[N]]) -> Iterator[Difference[N]]:
     """Every trait that has more than one value."""
-    every = list(told)
+    every = list(alike)
     for name in dict.fromkeys(name for one in every for name in one.traits):
         if len({one.value(name) for one in every} - {None}) < 2:
             continue

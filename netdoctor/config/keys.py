@@ -14,6 +14,17 @@ from netdoctor.config.document import ConfigError, Path, parse
 from netdoctor.policy import FAIL_ON_ORDER, PROFILE_ORDER, Waiver, strictest
 
 VANTAGES: Final = ("job", "node", "host", "container", "pod-init", "pod", "prolog", "wrapper", "host-root")
+# What a site may call the network that carries its data -> NCCL's name of it, or that of a plugin as its maker's log prints it:
+# RoCE is NET/IB too, EFA goes by aws-ofi-nccl, IBext and UCX are nccl-rdma-sharp-plugins', the last three Google's.
+NETWORKS: Final = {
+    **dict.fromkeys(("IB", "RoCE", "InfiniBand", "RDMA", "IBext"), "IB"),
+    **dict.fromkeys(("Socket", "TCP"), "Socket"),
+    **dict.fromkeys(("EFA", "OFI", "Libfabric", "AWS Libfabric"), "Libfabric"),
+    "UCX": "UCX",
+    "gIB": "gIB",
+    "FasTrak": "FasTrak",
+    "GPUDirectTCPX": "GPUDirectTCPX",
+}
 WAIVER_KEYS: Final = ("check", "subject", "reason", "until")
 
 
@@ -82,6 +93,16 @@ def _choice(choices: tuple[str, ...]) -> Callable[[Any], str]:
         return str(value)
 
     return check
+
+
+def unversioned(network: str) -> str:
+    """``IBext_v8`` as ``IBext``: a plugin's network carries the version of its interface."""
+    return re.sub(r"_v\d+$", "", network.strip())
+
+
+def _network(value: Any) -> str:
+    known = next((name for name in NETWORKS if name.lower() == unversioned(str(value)).lower()), value)
+    return _choice(tuple(NETWORKS))(known)
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -169,17 +190,13 @@ def _union(site: tuple[str, ...] | None, given: tuple[str, ...]) -> tuple[str, .
     return (*(site or ()), *(item for item in given if item not in (site or ())))
 
 
+def _by(order: tuple[str, ...], default: str) -> Callable[[Any, Any], Any]:
+    return lambda site, given: strictest(order, site or default, given)
+
+
 def _floors(site: dict[int, float] | None, given: dict[int, float]) -> dict[int, float]:
     mine = site or {}
     return {key: max(mine.get(key, 0.0), given.get(key, 0.0)) for key in (*mine, *(k for k in given if k not in mine))}
-
-
-def _strict_profile(site: str | None, given: str) -> str:
-    return strictest(PROFILE_ORDER, site or "default", given)
-
-
-def _strict_fail_on(site: str | None, given: str) -> str:
-    return strictest(FAIL_ON_ORDER, site or "critical", given)
 
 
 KEYS: Final[dict[str, Key]] = {
@@ -191,13 +208,13 @@ KEYS: Final[dict[str, Key]] = {
     "expected.gpus": Key("int", _integer(0), _larger),
     "expected.hcas": Key("int", _integer(0), _larger),
     "expected.hca_rate_gbps": Key("float", _number, _larger),
-    "expected.transport": Key("text", _text, _kept),
+    "expected.transport": Key("text", _network, _kept),
     "expected.busbw_floor": Key("floor", _floor, _floors),
     "expected.rails_routed": Key("bool", _flag, _larger),
     "expected.peers": Key("texts", _texts, _union),
     "expected.rtt_ms": Key("float", _number, _larger),
-    "profile": Key("text", _choice(PROFILE_ORDER), _strict_profile, "default"),
-    "fail_on": Key("text", _choice(FAIL_ON_ORDER[::-1]), _strict_fail_on, "critical"),
+    "profile": Key("text", _choice(PROFILE_ORDER), _by(PROFILE_ORDER, "default"), "default"),
+    "fail_on": Key("text", _choice(FAIL_ON_ORDER[::-1]), _by(FAIL_ON_ORDER, "critical"), "critical"),
     "disabled": Key("texts", _texts, _common),
     "waivers": Key("yaml", _waivers, _common),
     "checks_dir": Key("text", _text, _only_site),  # code: only the site's word counts under a lock

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from netdoctor.config.document import MAX_BYTES, ConfigError, Path, dotted, parse
-from netdoctor.config.keys import KEYS, WAIVER_KEYS, WrongValueError, from_text
+from netdoctor.config.keys import KEYS, WrongValueError, from_text
 from netdoctor.policy import Waiver
 
 SITE_FILE: Final = "/etc/netdoctor/config.yaml"
 PREFIX: Final = "NETDOCTOR_"
 # Code that the environment may not bring in where somebody else's process is judged, or where it would run as root.
 _NOT_FROM_ENVIRONMENT: Final = "checks_dir"
+RECORDED: Final = ("profile", "fail_on", "disabled", "waivers")  # what decides an exit code, and goes into a snapshot
 _GATES: Final = frozenset({"gate", "prolog"})
 
 
@@ -65,7 +66,6 @@ class Config:
     vantage: str | None = None
     budget_s: float | None = None
     lock: bool = False
-    sources: tuple[str, ...] = ()  # what was read, in order: files, "environment", "command line"
     notes: tuple[str, ...] = ()  # what was not followed, and why: for stderr
 
     def as_answer(self) -> dict[str, Any]:
@@ -99,9 +99,11 @@ def load(
     site: str = SITE_FILE,
     euid: int | None = None,
     defaults: Mapping[str, Any] | None = None,
+    recorded: Mapping[str, Any] | None = None,
 ) -> Config:
     """Read and merge.  `overrides` are command line options by dotted key (``"job.nodes": 4``), None for one not given;
-    `defaults` are what the command has where nobody says anything.
+    `defaults` are what the command has where nobody says anything.  `recorded` is the policy of a snapshot: what nobody says
+    here is as it was there, unless this site's configuration is locked; then it only makes it stricter.
 
     Raises ConfigError (exit 2).  The site's file may be absent; a file that was named may not, and one that cannot be read
     is an error even if nobody named it: it might be locked.
@@ -125,8 +127,18 @@ def load(
         del from_env[_NOT_FROM_ENVIRONMENT]
         notes.append(f"{PREFIX}CHECKS_DIR is ignored as root and in a gate; use --checks-dir or the configuration file")
     layers += [(name, values) for name, values in (("environment", from_env), ("command line", given)) if values]
+    if recorded is not None:
+        layers.insert(1 if locked else 0, ("snapshot", _of_a_snapshot(recorded)))
     merged = _merge(layers, locked, notes, defaults or {})
-    return _build(merged, tuple(name for name, _ in layers), tuple(notes))
+    return _build(merged, tuple(notes))
+
+
+def _of_a_snapshot(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """Nothing but what `setup.policy_data` writes: a file of somebody else's names no folder of checks and no user."""
+    known = {key: policy[key] for key in RECORDED if key in policy}
+    return _flatten(
+        known, lambda at, message: ConfigError(message, source="a snapshot's policy of another shape", key=dotted(at))
+    )
 
 
 def _same(named: str, site: str, base: Mapping[str, Any] | None) -> bool:
@@ -153,13 +165,13 @@ def _merge(
     return {**defaults, **merged}
 
 
-def _build(merged: Mapping[str, Any], sources: tuple[str, ...], notes: tuple[str, ...]) -> Config:
+def _build(merged: Mapping[str, Any], notes: tuple[str, ...]) -> Config:
     parts: dict[str, dict[str, Any]] = {"job": {}, "expected": {}, "": {}}
     for key, value in merged.items():
         section, _, name = key.rpartition(".")
         if value is not None:
             parts[section][name] = value
-    return Config(job=Job(**parts["job"]), expected=Expect(**parts["expected"]), **parts[""], sources=sources, notes=notes)
+    return Config(job=Job(**parts["job"]), expected=Expect(**parts["expected"]), **parts[""], notes=notes)
 
 
 def _file(path: str, *, must: bool) -> dict[str, Any] | None:
@@ -198,7 +210,7 @@ def _flatten(data: Any, wrong: Callable[[Path, str], ConfigError]) -> dict[str, 
     out: dict[str, Any] = {}
     for name, value in data.items():
         if name not in top:
-            raise wrong((name,), unknown_key(name, top))
+            raise wrong((name,), _unknown_key(name, top))
         if name not in sections:
             out[name] = _checked(name, value, (name,), wrong)
             continue
@@ -207,7 +219,7 @@ def _flatten(data: Any, wrong: Callable[[Path, str], ConfigError]) -> dict[str, 
         below = {key.partition(".")[2] for key in KEYS if key.startswith(f"{name}.")}
         for inner, given in (value or {}).items():
             if inner not in below:
-                raise wrong((name, inner), unknown_key(inner, below))
+                raise wrong((name, inner), _unknown_key(inner, below))
             out[f"{name}.{inner}"] = _checked(f"{name}.{inner}", given, (name, inner), wrong)
     return {key: value for key, value in out.items() if value is not None}
 
@@ -219,7 +231,7 @@ def _checked(key: str, value: Any, at: Path, wrong: Callable[[Path, str], Config
         raise wrong((*at, *error.path), error.message) from None
 
 
-def unknown_key(name: str, known: set[str]) -> str:
+def _unknown_key(name: str, known: set[str]) -> str:
     """``unknown key; did you mean nodes?``"""
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
     return f"unknown key; did you mean {close[0]}?" if close else f"unknown key; known are {', '.join(sorted(known))}"
@@ -250,7 +262,7 @@ def _overrides(given: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         if key not in KEYS:
-            raise ConfigError(unknown_key(key, set(KEYS)), source="command line", key=key)
+            raise ConfigError(_unknown_key(key, set(KEYS)), source="command line", key=key)
         if isinstance(value, str):
             out[key] = _from_text(key, value, _option(key))
         else:
@@ -268,6 +280,3 @@ def _from_text(key: str, text: str, source: str) -> Any:
         return KEYS[key].check(from_text(KEYS[key].kind, text, source))
     except WrongValueError as error:
         raise ConfigError(error.message, source=source, key=dotted(error.path)) from None
-
-
-__all__ = ["KEYS", "SITE_FILE", "WAIVER_KEYS", "Config", "ConfigError", "Expect", "Job", "load", "unknown_key", "variable"]

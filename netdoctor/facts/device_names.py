@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from netdoctor.facts import udev
 from netdoctor.facts.base import Fact
@@ -17,9 +17,6 @@ from netdoctor.facts.net import Net
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma, RdmaDevice
 from netdoctor.host.base import Host
-from netdoctor.model import Unavailable
-
-T = TypeVar("T")
 
 # rdma-core kernel-boot/rdma_rename.c, by_pci: the protocol, then the place on PCI as systemd writes it for interfaces.
 # Hot-plug slots, virtual functions and ARI have other numbers: their names are not told apart here.
@@ -57,16 +54,12 @@ class DeviceNames(Fact):
 
 def probe(host: Host, environ: Environ, net: Net, rdma: Rdma, pci: Pci) -> DeviceNames:
     """Asks nothing where every setting finds its device and every HCA has one."""
-    interface, interface_hint = _interface(host, _unmet(environ, "NCCL_SOCKET_IFNAME", [one.name for one in _list(net.links)]))
-    devices = _list(rdma.devices)
+    interface, interface_hint = _interface(host, _unmet(environ, "NCCL_SOCKET_IFNAME", [one.name for one in net.links or ()]))
+    devices = rdma.devices or ()
     hca_hint = "; ".join(_hcas(_unmet(environ, "NCCL_IB_HCA", [one.name for one in devices]), devices))
-    lost = [one.address for one in _list(pci.devices) if one.rdma] if rdma.devices == () else []
+    lost = [one.address for one in pci.devices or () if one.rdma] if rdma.devices == () else []
     models = udev.models(host) if lost else {}
     return DeviceNames(interface, interface_hint, hca_hint, {one: models[one] for one in lost if one in models})
-
-
-def _list(value: tuple[T, ...] | Unavailable) -> tuple[T, ...]:
-    return () if isinstance(value, Unavailable) else value
 
 
 def _unmet(environ: Environ, variable: str, have: Collection[str]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from netdoctor.environment import of_job
 from netdoctor.facts.base import Fact
@@ -12,7 +13,35 @@ from netdoctor.facts.launcher import Launcher, detect
 from netdoctor.host.base import Host, mapping, read
 from netdoctor.model import Kind, Unavailable
 
-__all__ = ["ConfFile", "Environ", "Launcher", "Setting", "effective", "entries", "probe"]
+__all__ = ["ConfFile", "Environ", "Launcher", "Origin", "Setting", "effective", "entries", "probe", "without_value"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where something is set: in a line of a file, or in the environment of the process."""
+
+    path: str | None = None  # None: the environment
+    line: int = 0  # 0: the file as a whole
+
+    def __str__(self) -> str:
+        return "environment" if self.path is None else f"{self.path}:{self.line}" if self.line else self.path
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable, its value, and where it comes from."""
+
+    name: str
+    value: str
+    source: Origin = Origin()
+
+
+class ConfRole(str, Enum):
+    """Why NCCL would read a file."""
+
+    NAMED = "NCCL_CONF_FILE"  # read from 2.23.4 on
+    HOME = "home"  # else
+    SYSTEM = "system"
 
 
 @dataclass(frozen=True)
@@ -20,17 +49,9 @@ class ConfFile:
     """One nccl.conf that NCCL would read."""
 
     path: str
-    entries: tuple[tuple[str, str, int], ...] | Unavailable  # name, value, line number
-    role: str = ""  # "NCCL_CONF_FILE" (read from 2.23.4 on), "home" (else) or "system"
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A variable in effect, and where it comes from."""
-
-    name: str
-    value: str
-    source: str  # "environment" or "PATH:LINE"
+    entries: tuple[Setting, ...] | Unavailable
+    role: ConfRole = ConfRole.SYSTEM
+    without_value: tuple[tuple[str, int], ...] = ()  # lines that NCCL passes over: text, line number
 
 
 @dataclass(frozen=True)
@@ -41,6 +62,13 @@ class Environ(Fact):
     nccl: Mapping[str, Setting] | Unavailable  # effective NCCL_*: environment, then conf files, first writer wins
     launcher: Launcher | Unavailable
     conf_files: tuple[ConfFile, ...] = ()  # in NCCL's order; absent ones stay, as Unavailable(Kind.ABSENT)
+
+    @property
+    def of_the_node(self) -> Environ:
+        """What the node sets for every job, whatever its environment."""
+        files = tuple(file for file in self.conf_files if file.role is ConfRole.SYSTEM)
+        lost = Unavailable(Kind.NOT_READ, "the environment of the job")
+        return Environ({}, effective({}, files), lost, files)
 
     def get(self, name: str) -> str | None | Unavailable:
         """A variable's value; None where it is not set; Unavailable where that cannot be told."""
@@ -53,19 +81,21 @@ class Environ(Fact):
         return self.nccl[name].value if name in self.nccl else None
 
 
-def entries(text: str) -> tuple[tuple[str, str, int], ...]:
-    """The ``(name, value, line)`` of a conf file as NCCL reads it.
+def entries(text: str, path: str = "") -> tuple[Setting, ...]:
+    """The lines of a conf file as NCCL reads them.
 
     Source: NCCL src/misc/param.cc (setEnvFile): one ``NAME=value`` a line, nothing is trimmed or unquoted, ``#`` is a comment
     only in column 1, a line without ``=`` is passed over, name and value are cut at 1023 bytes, an empty name is refused by
     setenv(3).
     """
-    found = []
-    for number, line in enumerate(text.split("\n"), 1):
-        name, equals, value = line.partition("=")
-        if equals and name and not line.startswith("#"):
-            found.append((name[:1023], value[:1023], number))
-    return tuple(found)
+    lines = [(number, line.partition("=")) for number, line in enumerate(text.split("\n"), 1) if not line.startswith("#")]
+    return tuple(Setting(name[:1023], value[:1023], Origin(path, n)) for n, (name, equals, value) in lines if equals and name)
+
+
+def without_value(text: str) -> tuple[tuple[str, int], ...]:
+    """The lines without ``=`` that are neither blank nor comments, with their numbers."""
+    lines = ((line.strip(), number) for number, line in enumerate(text.split("\n"), 1))
+    return tuple((line, number) for line, number in lines if line and "=" not in line and not line.startswith("#"))
 
 
 def effective(variables: Mapping[str, str], files: Iterable[ConfFile]) -> dict[str, Setting] | Unavailable:
@@ -75,20 +105,20 @@ def effective(variables: Mapping[str, str], files: Iterable[ConfFile]) -> dict[s
     not be read for another reason makes the whole unknown.
     """
     files = list(files)
-    homes = {_set_by(file) for file in files if file.role == "home"}
+    homes = {_set_by(file) for file in files if file.role is ConfRole.HOME}
     if len(homes) > 1:
         return Unavailable(
             Kind.NOT_READ, "$HOME and the password database name two homes; which one NCCL takes is its version's"
         )
-    nccl = {name: Setting(name, value, "environment") for name, value in variables.items() if name.startswith("NCCL_")}
+    nccl = {name: Setting(name, value) for name, value in variables.items() if name.startswith("NCCL_")}
     for file in files:
         if isinstance(file.entries, Unavailable):
             if file.entries.kind not in (Kind.ABSENT, Kind.DENIED):
                 return Unavailable(Kind.NOT_READ, f"{file.path}: {file.entries}")
             continue
-        for name, value, line in file.entries:
-            if name.startswith("NCCL_"):
-                nccl.setdefault(name, Setting(name, value, f"{file.path}:{line}"))
+        for setting in file.entries:
+            if setting.name.startswith("NCCL_"):
+                nccl.setdefault(setting.name, setting)
     return nccl
 
 
@@ -96,10 +126,10 @@ def _set_by(file: ConfFile) -> tuple[tuple[str, str], ...] | Unavailable:
     """What a file sets, or why that is not known."""
     if isinstance(file.entries, Unavailable):
         return () if file.entries.kind in (Kind.ABSENT, Kind.DENIED) else file.entries
-    return tuple((name, value) for name, value, _ in file.entries)
+    return tuple((one.name, one.value) for one in file.entries)
 
 
-def probe(host: Host) -> Environ | Unavailable:
+def probe(host: Host) -> Environ:
     """The variables of this process, the conf files that NCCL would read here, and the launcher."""
     found = mapping(host, "env:")
     if isinstance(found, Unavailable):
@@ -115,17 +145,19 @@ def _conf_files(host: Host, variables: Mapping[str, str]) -> tuple[ConfFile, ...
     """NCCL src/misc/param.cc (initEnv): NCCL_CONF_FILE where it is set, else ~/.nccl.conf; then /etc/nccl.conf."""
     named = variables.get("NCCL_CONF_FILE")
     if named:
-        first = [_conf_file(host, named, "NCCL_CONF_FILE")]
+        first = [_conf_file(host, named, ConfRole.NAMED)]
     else:
-        first = [_conf_file(host, f"{home.rstrip('/')}/.nccl.conf", "home") for home in _homes(host, variables)]
-    return (*first, _conf_file(host, "/etc/nccl.conf", "system"))
+        first = [_conf_file(host, f"{home.rstrip('/')}/.nccl.conf", ConfRole.HOME) for home in _homes(host, variables)]
+    return (*first, _conf_file(host, "/etc/nccl.conf", ConfRole.SYSTEM))
 
 
-def _conf_file(host: Host, path: str, role: str) -> ConfFile:
+def _conf_file(host: Host, path: str, role: ConfRole) -> ConfFile:
     if not path.startswith("/"):  # relative to the job's working directory, which is not known here
         return ConfFile(path, Unavailable(Kind.NOT_READ, "a relative path"), role)
     text = read(host, path)
-    return ConfFile(path, text if isinstance(text, Unavailable) else entries(text), role)
+    if isinstance(text, Unavailable):
+        return ConfFile(path, text, role)
+    return ConfFile(path, entries(text, path), role, without_value(text))
 
 
 def _homes(host: Host, variables: Mapping[str, str]) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from netdoctor.facts.base import Fact, no_evidence
-from netdoctor.host.base import Host, mapping, read_int
-from netdoctor.model import Kind, Unavailable, kind_named
+from netdoctor.facts.pci import numa_node
+from netdoctor.host.base import Host, mapping, value
+from netdoctor.model import Kind, Unavailable
 
 T = TypeVar("T")
 
@@ -75,9 +76,8 @@ class Gpus(Fact):
         if isinstance(self.visible, Unavailable):
             return self.visible
         known: dict[str, Gpu] = {}
-        for gpu in () if isinstance(self.all, Unavailable) else self.all:
-            names = () if isinstance(gpu.mig_uuids, Unavailable) else gpu.mig_uuids
-            known |= dict.fromkeys((*names, *([gpu.uuid] if isinstance(gpu.uuid, str) else [])), gpu)
+        for gpu in self.all or ():
+            known |= dict.fromkeys((*(gpu.mig_uuids or ()), *([gpu.uuid] if isinstance(gpu.uuid, str) else [])), gpu)
         return tuple((v, known.get(v.uuid)) for v in self.visible)
 
 
@@ -90,21 +90,12 @@ def probe(host: Host) -> Gpus:
         driver=_field(nvml, "driver", str),
         cuda_driver=_field(nvml, "cuda", int) if isinstance(version, Unavailable) else version,
         all=everything,
-        visible=_visible(cuda, () if isinstance(everything, Unavailable) else everything),
+        visible=_visible(cuda, everything or ()),
     )
 
 
-def _value(got: object, kind: type[T], what: str) -> T | Unavailable:
-    """A helper's field: a value of this type, or why there is none."""
-    if isinstance(got, dict) and isinstance(got.get("unavailable"), str):
-        return Unavailable(kind_named(got["unavailable"]), str(got.get("detail", "")))
-    if isinstance(got, kind) and (kind is bool or not isinstance(got, bool)):
-        return got
-    return Unavailable(Kind.MALFORMED if got is not None else Kind.NOT_READ, what)
-
-
 def _field(answer: dict[str, Any] | Unavailable, name: str, kind: type[T]) -> T | Unavailable:
-    return answer if isinstance(answer, Unavailable) else _value(answer.get(name), kind, name)
+    return answer if isinstance(answer, Unavailable) else value(answer.get(name), kind, name)
 
 
 def _all(host: Host, nvml: dict[str, Any] | Unavailable) -> tuple[Gpu, ...] | Unavailable:
@@ -115,12 +106,12 @@ def _all(host: Host, nvml: dict[str, Any] | Unavailable) -> tuple[Gpu, ...] | Un
 
 
 def _gpu(host: Host, one: dict[str, Any], position: int) -> Gpu:
-    lost = _value(one, str, "") if "unavailable" in one else None  # NVML gives no handle: the GPU fell off the bus
+    lost = value(one, str, "") if "unavailable" in one else None  # NVML gives no handle: the GPU fell off the bus
 
     def of(name: str, kind: type[T]) -> T | Unavailable:
-        return lost if isinstance(lost, Unavailable) else _value(one.get(name), kind, f"NVML {name}")
+        return lost if isinstance(lost, Unavailable) else value(one.get(name), kind, f"NVML {name}")
 
-    index, pci = _value(one.get("index"), int, "index"), of("pci", str)
+    index, pci = value(one.get("index"), int, "index"), of("pci", str)
     address = pci if isinstance(pci, Unavailable) else _address(pci)
     links, capability, instances = of("nvlinks", list), of("capability", list), of("mig_uuids", list)
     pids = of("pids", list)
@@ -129,15 +120,15 @@ def _gpu(host: Host, one: dict[str, Any], position: int) -> Gpu:
         index=position if isinstance(index, Unavailable) else index,
         name=of("name", str),
         pci=address,
-        numa_node=address if isinstance(address, Unavailable) else read_int(host, f"/sys/bus/pci/devices/{address}/numa_node"),
+        numa_node=address if isinstance(address, Unavailable) else numa_node(host, address),
         memory_total=of("memory_total", int),
         memory_used=of("memory_used", int),
         utilization=of("utilization", int),
         processes=of("processes", int),
-        nvlinks=links if isinstance(links, Unavailable) else tuple(bool(state) for state in links),
+        nvlinks=links if isinstance(links, Unavailable) else tuple(map(bool, links)),
         mig=of("mig", bool),
         capability=capability if isinstance(capability, Unavailable) else _pair(capability),
-        mig_uuids=instances if isinstance(instances, Unavailable) else tuple(str(u) for u in instances),
+        mig_uuids=instances if isinstance(instances, Unavailable) else tuple(map(str, instances)),
         pids=pids if isinstance(pids, Unavailable) else tuple(p for p in pids if type(p) is int and 0 < p < 1 << 22),
     )
 
@@ -163,8 +154,7 @@ def _visible(cuda: dict[str, Any] | Unavailable, known: tuple[Gpu, ...]) -> tupl
     # libcuda gives the 16 bytes of a UUID, not whether they name a GPU or a MIG instance: NVML's names tell.
     names: dict[str, str] = {}
     for gpu in known:
-        instances = () if isinstance(gpu.mig_uuids, Unavailable) else gpu.mig_uuids
-        for name in (gpu.uuid, *instances):
+        for name in (gpu.uuid, *(gpu.mig_uuids or ())):
             if isinstance(name, str):
                 names[re.sub(r"[^0-9a-f]", "", name.lower().partition("-")[2])] = name
     found = []
@@ -177,15 +167,14 @@ def _visible(cuda: dict[str, Any] | Unavailable, known: tuple[Gpu, ...]) -> tupl
 
 
 def _visible_one(one: dict[str, Any], position: int, names: dict[str, str]) -> VisibleGpu | Unavailable:
-    digits = _value(one if "unavailable" in one else one.get("uuid"), str, "UUID of a CUDA device")
+    digits = value(one if "unavailable" in one else one.get("uuid"), str, "UUID of a CUDA device")
     if isinstance(digits, Unavailable):
         return digits
-    name = _value(one.get("name"), str, "name")
-    given = one.get("attributes")
-    raw: dict[str, Any] = given if isinstance(given, dict) else {}
+    name = value(one.get("name"), str, "name")
+    raw: dict[str, Any] = value(one.get("attributes"), dict, "") or {}
 
     def flag(number: int) -> bool | Unavailable:
-        got = _value(raw.get(str(number)), int, f"CUDA attribute {number}")
+        got = value(raw.get(str(number)), int, f"CUDA attribute {number}")
         return got if isinstance(got, Unavailable) else got != 0
 
     plain = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
@@ -199,7 +188,7 @@ def _visible_one(one: dict[str, Any], position: int, names: dict[str, str]) -> V
     return VisibleGpu(
         ordinal=position,
         uuid=names.get(digits.lower(), f"GPU-{plain}"),
-        name="" if isinstance(name, Unavailable) else name,
+        name=name or "",
         gpudirect_rdma=flag(116),
         dmabuf=flag(124),
         integrated=flag(18),

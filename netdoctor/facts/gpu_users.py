@@ -11,7 +11,7 @@ from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, mapping, question
 from netdoctor.model import Unavailable
-from netdoctor.textsafe import line
+from netdoctor.textsafe import line, listed
 
 MAX_ASKED: Final = 64  # processes
 MAX_NAMED: Final = 3  # in one message
@@ -25,13 +25,12 @@ class GpuUsers(Fact):
 
     def of(self, gpu: Gpu) -> str:
         """Who is on a GPU; how many, where nothing names them."""
-        pids = _pids(gpu)
+        pids, names = gpu.pids or (), self.processes or {}
         count = gpu.processes if isinstance(gpu.processes, int) else len(pids)
-        known = () if isinstance(self.processes, Unavailable) else tuple(self.processes[p] for p in pids if p in self.processes)
+        known = tuple(names[p] for p in pids if p in names)
         if not known:
             return f"{count} process{'es' if count > 1 else ''}"
-        more = count - len(known[:MAX_NAMED])
-        return ", ".join(known[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+        return listed(known, MAX_NAMED, of=count)
 
 
 def probe(host: Host, gpus: Gpus, vantage: Vantage) -> GpuUsers | Unavailable:
@@ -39,7 +38,7 @@ def probe(host: Host, gpus: Gpus, vantage: Vantage) -> GpuUsers | Unavailable:
 
     NVML tells PIDs of the initial PID namespace; in a container the same number may be another process.
     """
-    pids = set[int]().union(*(() if isinstance(gpus.all, Unavailable) else map(_pids, gpus.all)))
+    pids = {pid for gpu in gpus.all or () for pid in gpu.pids or ()}
     if not pids or not vantage.initial_pids:
         return GpuUsers()
     asked = sorted(pids)[:MAX_ASKED]
@@ -48,10 +47,6 @@ def probe(host: Host, gpus: Gpus, vantage: Vantage) -> GpuUsers | Unavailable:
     if isinstance(told, Unavailable):
         return told
     return GpuUsers({pid: described(pid, told.get(str(pid)) if isinstance(told, dict) else None) for pid in asked})
-
-
-def _pids(gpu: Gpu) -> tuple[int, ...]:
-    return () if isinstance(gpu.pids, Unavailable) else gpu.pids
 
 
 def described(pid: int, told: Any) -> str:

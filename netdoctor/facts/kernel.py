@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,12 +29,8 @@ class Kernel(Fact):
 
     release: str | Unavailable  # "6.8.0-1019-nvidia"
     command_line: str | Unavailable
-    modules: Mapping[
-        str, Module | Unavailable
-    ]  # the modules that checks name: nvidia, nvidia_peermem, ib_core, mlx5_core…; absent ones are Unavailable(Kind.ABSENT)
-    memory_peers: Mapping[
-        str, str | Unavailable
-    ]  # /sys/kernel/mm/memory_peers/NAME/version by NAME (nv_mem, nv_mem_nc, nvidia-peermem)
+    modules: Mapping[str, Module | Unavailable]  # of `MODULES`; absent ones are Unavailable(Kind.ABSENT)
+    memory_peers: Mapping[str, str | Unavailable]  # /sys/kernel/mm/memory_peers/NAME/version by NAME, of `MEMORY_PEERS`
     sysctls: Mapping[str, str | Unavailable]  # dotted name -> text
     limits: Mapping[str, int | Unavailable]  # soft ones: "memlock" (bytes), "nofile", "stack" (bytes), "nproc"; or `UNLIMITED`
     driver: str | Unavailable  # first line of /proc/driver/nvidia/version
@@ -44,17 +41,6 @@ class Kernel(Fact):
         why = no_evidence(why)
         entries = {"modules": MODULES, "memory_peers": MEMORY_PEERS, "sysctls": SYSCTLS, "limits": _LIMITS.values()}
         return {**super()._unread(why), **{field: dict.fromkeys(names, why) for field, names in entries.items()}}
-
-    @property
-    def version(self) -> tuple[int, int] | Unavailable:
-        """(major, minor) of `release`."""
-        if isinstance(self.release, Unavailable):
-            return self.release
-        head = self.release.split("-")[0].split(".")
-        try:
-            return int(head[0]), int(head[1])
-        except (ValueError, IndexError):
-            return Unavailable(Kind.MALFORMED, f"kernel release {self.release!r}")
 
     def sysctl(self, name: str) -> str | Unavailable:
         """A sysctl's text."""
@@ -76,7 +62,7 @@ class Kernel(Fact):
         return values or Unavailable(Kind.EMPTY, name)
 
 
-# Modules that NCCL, GPUDirect and RDMA hang on.
+# Modules that NCCL, GPUDirect and RDMA depend on.
 MODULES: Final = (
     *("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nv_peer_mem", "gdrdrv"),
     *("ib_core", "ib_uverbs", "ib_umad", "ib_ipoib", "rdma_cm", "rdma_ucm", "rdma_rxe", "siw"),
@@ -115,21 +101,16 @@ _LIMITS: Final = {
 
 def probe(host: Host) -> Kernel:
     """Each source for itself: what could not be read is Unavailable in its own field."""
-    driver = read(host, "/proc/driver/nvidia/version")
+    release, driver = read(host, "/proc/sys/kernel/osrelease"), read(host, "/proc/driver/nvidia/version")
     return Kernel(
-        release=_text(host, "/proc/sys/kernel/osrelease"),
+        release=release and (release.strip() or Unavailable(Kind.EMPTY, "/proc/sys/kernel/osrelease")),
         command_line=read(host, "/proc/cmdline"),
         modules=_modules(host),
         memory_peers=_memory_peers(host),
         sysctls={name: read(host, f"/proc/sys/{name.replace('.', '/')}") for name in SYSCTLS},
         limits=_limits(host),
-        driver=driver if isinstance(driver, Unavailable) else driver.split("\n")[0].strip() or Unavailable(Kind.EMPTY),
+        driver=driver and (driver.split("\n")[0].strip() or Unavailable(Kind.EMPTY)),
     )
-
-
-def _text(host: Host, path: str) -> str | Unavailable:
-    text = read(host, path)
-    return text if isinstance(text, Unavailable) else text.strip() or Unavailable(Kind.EMPTY, path)
 
 
 def _modules(host: Host) -> dict[str, Module | Unavailable]:
@@ -149,11 +130,7 @@ def _module(host: Host, name: str) -> Module | Unavailable:
     for got in (version, state):
         if isinstance(got, Unavailable) and got.kind != Kind.ABSENT:
             return got
-    return Module(
-        name,
-        None if isinstance(version, Unavailable) else version.strip(),
-        None if isinstance(state, Unavailable) else state.strip(),
-    )
+    return Module(name, version.strip() if version else None, state.strip() if state else None)
 
 
 def _memory_peers(host: Host) -> dict[str, str | Unavailable]:
@@ -175,13 +152,7 @@ def _limits(host: Host) -> dict[str, int | Unavailable]:
     for line in text.splitlines():
         name = line[:26].strip()
         if name in _LIMITS:
-            values = [
-                UNLIMITED if v == "unlimited" else int(v) for v in line[26:].split()[:2] if v == "unlimited" or _digits(v)
-            ]
-            if len(values) == 2:
-                found[_LIMITS[name]] = values[0]
+            soft = line[26:].split()[:1]
+            if soft == ["unlimited"] or (soft and re.fullmatch(r"\d{1,20}", soft[0], re.ASCII)):
+                found[_LIMITS[name]] = UNLIMITED if soft == ["unlimited"] else int(soft[0])
     return found
-
-
-def _digits(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 20

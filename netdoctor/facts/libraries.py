@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from netdoctor.facts import library_search as find
 from netdoctor.facts.base import Fact, no_evidence
-from netdoctor.facts.library_search import JobPython, Torch, prefix_of
-from netdoctor.facts.loader import Object, Search, Taken, default_dirs, expand, split_path, takes
+from netdoctor.facts.library_search import JobPython, Linkage, Torch, prefix_of
+from netdoctor.facts.loader import Object, Rule, Search, Taken, default_dirs, expand, split_path, takes
 from netdoctor.facts.nccl_version import parse
 from netdoctor.host.base import Host, mapping, question, read
 from netdoctor.model import Kind, Unavailable, kind_named
@@ -84,30 +84,27 @@ class _Survey:
             if isinstance(listing, list):
                 return Unavailable(Kind.ABSENT) if name not in listing else Unavailable(Kind.NOT_READ, path)
             row = listing if isinstance(listing, dict) else {"error": f"{path} was not looked at", "kind": "not read"}
-        if "error" in row:
-            return Unavailable(kind_named(row.get("kind")), str(row["error"]))
-        return Object(
-            path,
-            tuple(row["needed"]),
-            row["soname"],
-            row["rpath"],
-            row["runpath"],
-            bool(row["default_dirs"]),
-            int(row["machine"]),
-        )
+        if (lost := _error(row)) is not None:
+            return lost
+        soname, rpath, runpath = row["soname"], row["rpath"], row["runpath"]
+        return Object(path, tuple(row["needed"]), soname, rpath, runpath, bool(row["default_dirs"]), int(row["machine"]))
 
     def real(self, path: str) -> str:
         row = self.files.get(path)
         return str(row.get("real", path)) if isinstance(row, dict) else path
 
 
-def probe(host: Host) -> Libraries | Unavailable:
+def _error(row: Mapping[str, Any]) -> Unavailable | None:
+    """Why the helper could not read one file or folder."""
+    return Unavailable(kind_named(row.get("kind")), str(row["error"])) if "error" in row else None
+
+
+def probe(host: Host) -> Libraries:
     """Libraries around the job: files are read, nothing is imported; a libnccl is loaded in a child to ask its version."""
     variables = mapping(host, "env:")
     if isinstance(variables, Unavailable):
         return Libraries(variables, variables, variables, variables)
-    config = mapping(host, "config:")
-    config = {} if isinstance(config, Unavailable) else config
+    config = mapping(host, "config:") or {}
     python = find.job_python(host, variables, config.get("python"), config.get("command"))
     packages: tuple[str, ...] = ()
     torch: Torch | Unavailable
@@ -188,9 +185,8 @@ def _cache(answer: dict[str, Any] | Unavailable) -> dict[str, tuple[str, ...]] |
     """soname → paths; a machine without a cache (musl, a slim image) has an empty one."""
     if isinstance(answer, Unavailable):
         return answer
-    if "error" in answer:
-        kind = kind_named(answer.get("kind"))
-        return {} if kind == Kind.ABSENT else Unavailable(kind, str(answer["error"]))
+    if (lost := _error(answer)) is not None:
+        return {} if lost.kind == Kind.ABSENT else lost
     out: dict[str, tuple[str, ...]] = {}
     for name, path in answer.get("entries", ()):
         out[str(name)] = (*out.get(str(name), ()), str(path))
@@ -222,29 +218,28 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
     preload = tuple(
         one for p, why in survey.found_by.items() if "LD_PRELOAD" in why and isinstance(one := survey.look(p), Object)
     )
-    cache = {} if isinstance(survey.cache, Unavailable) else survey.cache
-    search = Search(preload, variables.get("LD_LIBRARY_PATH"), cache)
+    search = Search(preload, variables.get("LD_LIBRARY_PATH"), survey.cache or {})
     soname = next(n for n in user.needed if n.startswith("libnccl.so"))
     taken = takes(soname, user, loaders, search, survey.look)
-    if isinstance(survey.cache, Unavailable) and (taken is None or (isinstance(taken, Taken) and "default" in taken.by)):
+    if isinstance(survey.cache, Unavailable) and (taken is None or (taken and taken.rule is Rule.DEFAULT)):
         taken = survey.cache
-    path = survey.real(taken.path) if isinstance(taken, Taken) else taken
-    why = taken.by if isinstance(taken, Taken) else ""
-    return replace(torch, nccl_linkage="dynamic", nccl_path=path, nccl_why=why)
+    if not isinstance(taken, Taken):
+        return replace(torch, nccl_linkage=Linkage.DYNAMIC, nccl_path=taken)
+    return replace(torch, nccl_linkage=Linkage.DYNAMIC, nccl_path=survey.real(taken.path), nccl_why=taken.by)
 
 
-def _static(host: Host, survey: _Survey, cuda: Object | None) -> str | Unavailable:
+def _static(host: Host, survey: _Survey, cuda: Object | None) -> Linkage | Unavailable:
     """Whether NCCL was linked into libtorch_cuda.so: it exports NCCL's functions, or carries its banner."""
     if cuda is None:
-        return "none"
+        return Linkage.NONE
     if any(name.startswith(("ncclGet", "ncclComm")) for name in survey.files[cuda.path].get("exports", ())):
-        return "static"
+        return Linkage.STATIC
     answer = mapping(host, question("elf", version=cuda.path))
     if isinstance(answer, Unavailable):
         return answer
-    if "error" in answer:
-        return Unavailable(kind_named(answer.get("kind")), str(answer["error"]))
-    return "static" if answer.get("text") else "none"
+    if (lost := _error(answer)) is not None:
+        return lost
+    return Linkage.STATIC if answer.get("text") else Linkage.NONE
 
 
 def _libraries(
@@ -276,15 +271,14 @@ def _library(
     if isinstance(found, Unavailable):
         return NcclLibrary(path, real, found, "file", found_by)
     answer = mapping(host, question("nccl", path=real))
-    said = None if isinstance(answer, Unavailable) else answer.get("version")
+    said = (answer or {}).get("version")
     if isinstance(said, list) and len(said) == 3 and all(type(n) is int and n >= 0 for n in said):
         version = (said[0], said[1], said[2])
         return NcclLibrary(path, real, version, "dlopen", found_by)
     for directory, wheel in wheels.items():
         if not isinstance(wheel, Unavailable) and any(p.startswith(f"{directory}/nvidia/nccl/") for p in (*paths, real)):
             return NcclLibrary(path, real, wheel, "wheel metadata", found_by)
-    banner = mapping(host, question("elf", version=real))
-    spelled = None if isinstance(banner, Unavailable) else banner.get("text")
+    spelled = (mapping(host, question("elf", version=real)) or {}).get("text")
     if isinstance(spelled, str) and (parsed := parse(spelled)):
         return NcclLibrary(path, real, parsed, "file", found_by)
     why = answer if isinstance(answer, Unavailable) else Unavailable(Kind.FAILED, str(answer.get("error", "no version")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 from netdoctor.host.base import Host, link, names, read
@@ -27,6 +28,14 @@ class JobPython:
     given: bool = False  # with --python or in the configuration: it is the job's, wherever this is seen from
 
 
+class Linkage(str, Enum):
+    """How torch comes to its NCCL."""
+
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+    NONE = "none"
+
+
 @dataclass(frozen=True)
 class Torch:
     """The job's torch, read without importing it."""
@@ -34,7 +43,7 @@ class Torch:
     version: str | Unavailable  # "2.13.0+cpu"
     path: str
     cuda: str | None | Unavailable  # "12.8"; None: a CPU build
-    nccl_linkage: str | Unavailable  # "dynamic" "static" "none"
+    nccl_linkage: Linkage | Unavailable
     nccl_path: str | None | Unavailable  # the libnccl that its loader rules take, links resolved
     nccl_compiled: tuple[int, int, int] | None | Unavailable  # what it was compiled against, where it says so
     nccl_why: str = ""  # by which rule of the loader: "DT_RPATH of …/libtorch_cuda.so" "LD_PRELOAD" "loader cache" …
@@ -83,7 +92,7 @@ def _job_python(host: Host, variables: Mapping[str, str], configured: object) ->
 def of_command(host: Host, variables: Mapping[str, str], command: str) -> str | None:
     """The Python that runs `command` (a path, or a name to look for on PATH): itself, or that of its first line.
 
-    As it is written: a virtual environment's python is a link, and what it imports hangs on where the link lies.
+    As it is written: a virtual environment's python is a link, and what it imports depends on where the link lies.
     """
     path = command if "/" in command else on_path(host, variables, command)
     if path is None or not is_file(host, path):
@@ -266,7 +275,7 @@ def wheels(host: Host, packages: tuple[str, ...]) -> dict[str, tuple[int, int, i
     out: dict[str, tuple[int, int, int] | Unavailable] = {}
     for directory in packages:
         listing = names(host, directory)
-        for name in () if isinstance(listing, Unavailable) else listing:
+        for name in listing or ():
             if found := re.fullmatch(r"nvidia_nccl_cu\d+-(\d+)\.(\d+)\.(\d+)[\w.+]*\.dist-info", name):
                 version = (int(found.group(1)), int(found.group(2)), int(found.group(3)))
                 same = directory not in out or out[directory] == version

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
 from netdoctor.model import Kind, Unavailable
@@ -43,13 +44,29 @@ class Search:
     default: tuple[str, ...] = ()
 
 
+class Rule(str, Enum):
+    """Why the loader looks at a path."""
+
+    PATH = "its path is in DT_NEEDED"
+    PRELOAD = "LD_PRELOAD"
+    RPATH = "DT_RPATH"
+    LIBRARY_PATH = "LD_LIBRARY_PATH"
+    RUNPATH = "DT_RUNPATH"
+    CACHE = "loader cache"
+    DEFAULT = "default directory"
+
+
 @dataclass(frozen=True)
 class Taken:
-    """The file that the loader takes."""
+    """A file that the loader tries, and takes where it fits."""
 
     path: str
-    by: str  # "LD_PRELOAD" "DT_RPATH of FILE" "LD_LIBRARY_PATH" "DT_RUNPATH of FILE" "loader cache" "default directory"
-    broken: str = ""  # why loading it fails, if it does
+    rule: Rule
+    of: str = ""  # whose DT_RPATH or DT_RUNPATH
+
+    @property
+    def by(self) -> str:
+        return f"{self.rule.value} of {self.of}" if self.of else self.rule.value
 
 
 def default_dirs(machine: int) -> tuple[str, ...]:
@@ -78,29 +95,29 @@ def _own_dirs(one: Object, text: str) -> Iterator[str]:
             yield expand(part, origin, one.machine)
 
 
-def _dirs(requester: Object, loaders: Iterable[Object], search: Search) -> Iterator[tuple[str, str]]:
-    """(directory, why) of those that objects and the environment name."""
+def _dirs(requester: Object, loaders: Iterable[Object], search: Search) -> Iterator[tuple[str, Rule, str]]:
+    """(directory, why, whose) of those that objects and the environment name."""
     for one in (requester, *loaders) if requester.runpath is None else ():
         if one.runpath is None:
-            yield from ((directory, f"DT_RPATH of {one.path}") for directory in _own_dirs(one, one.rpath or ""))
+            yield from ((directory, Rule.RPATH, one.path) for directory in _own_dirs(one, one.rpath or ""))
     for directory in split_path(search.library_path or ""):
-        yield expand(directory, "", requester.machine) or ".", "LD_LIBRARY_PATH"
-    yield from ((directory, f"DT_RUNPATH of {requester.path}") for directory in _own_dirs(requester, requester.runpath or ""))
+        yield expand(directory, "", requester.machine) or ".", Rule.LIBRARY_PATH, ""
+    yield from ((directory, Rule.RUNPATH, requester.path) for directory in _own_dirs(requester, requester.runpath or ""))
 
 
-def candidates(name: str, requester: Object, loaders: Iterable[Object], search: Search) -> Iterator[tuple[str, str]]:
-    """(path, why) in the order in which the loader tries them; `loaders` go from the requester's loader up to the program."""
+def candidates(name: str, requester: Object, loaders: Iterable[Object], search: Search) -> Iterator[Taken]:
+    """In the order in which the loader tries them; `loaders` go from the requester's loader up to the program."""
     if "/" in name:
-        yield expand(name, requester.path.rpartition("/")[0], requester.machine), "its path is in DT_NEEDED"
+        yield Taken(expand(name, requester.path.rpartition("/")[0], requester.machine), Rule.PATH)
         return
-    yield from ((one.path, "LD_PRELOAD") for one in search.preload if one.soname == name)
-    yield from ((f"{directory}/{name}", why) for directory, why in _dirs(requester, loaders, search))
+    yield from (Taken(one.path, Rule.PRELOAD) for one in search.preload if one.soname == name)
+    yield from (Taken(f"{directory}/{name}", rule, whose) for directory, rule, whose in _dirs(requester, loaders, search))
     default = search.default or default_dirs(requester.machine)
     for path in search.cache.get(name, ()):
         if requester.default_dirs or path.rpartition("/")[0] not in default:
-            yield path, "loader cache"
+            yield Taken(path, Rule.CACHE)
     if requester.default_dirs:
-        yield from ((f"{directory}/{name}", "default directory") for directory in default)
+        yield from (Taken(f"{directory}/{name}", Rule.DEFAULT) for directory in default)
 
 
 def takes(
@@ -115,14 +132,13 @@ def takes(
     `look` gives what lies at a path: an Object, or Unavailable: "absent" and "denied" send the loader on (open() fails),
     "malformed" ends the search there.  Anything else could not be looked at, and then nobody knows who wins.
     """
-    for path, why in candidates(name, requester, loaders, search):
-        found = look(path)
+    for one in candidates(name, requester, loaders, search):
+        found = look(one.path)
         if isinstance(found, Object):
-            if found.machine != requester.machine:
-                continue
-            return Taken(path, why)
-        if found.kind == Kind.MALFORMED:
-            return Taken(path, why, str(found))
-        if found.kind not in (Kind.ABSENT, Kind.DENIED):
+            if found.machine == requester.machine:
+                return one
+        elif found.kind == Kind.MALFORMED:
+            return one
+        elif found.kind not in (Kind.ABSENT, Kind.DENIED):
             return found
     return None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.library_search import Linkage
 from netdoctor.host.base import Host, mapping, question
 from netdoctor.model import Kind, Unavailable
 
@@ -23,7 +24,7 @@ class NcclChoice(Fact):
     log: tuple[str, ...] = ()  # NCCL's lines
 
 
-def probe(host: Host, libraries: Libraries | Unavailable) -> NcclChoice | Unavailable:
+def probe(host: Host, libraries: Libraries) -> NcclChoice | Unavailable:
     """What the libnccl of the job's torch takes; where the job has no torch, the first one that the loader finds."""
     path = wanted(libraries)
     if isinstance(path, Unavailable):
@@ -44,10 +45,8 @@ def _text(got: object) -> str | None | Unavailable:
     return got if got is None or isinstance(got, str) else Unavailable(Kind.MALFORMED, f"ask:nccl: {str(got)[:40]}")
 
 
-def wanted(libraries: Libraries | Unavailable) -> str | Unavailable:
+def wanted(libraries: Libraries) -> str | Unavailable:
     """The library to ask."""
-    if isinstance(libraries, Unavailable):
-        return Unavailable(Kind.NOT_READ, f"the job's libraries: {libraries}")
     torch = libraries.torch
     if isinstance(torch, Unavailable):
         if torch.kind != Kind.ABSENT:
@@ -60,6 +59,6 @@ def wanted(libraries: Libraries | Unavailable) -> str | Unavailable:
         return torch.nccl_path
     if isinstance(torch.nccl_path, Unavailable):
         return Unavailable(Kind.NOT_READ, f"the libnccl of the job's torch: {torch.nccl_path}")
-    if torch.nccl_linkage == "static":
+    if torch.nccl_linkage == Linkage.STATIC:
         return Unavailable(Kind.UNSUPPORTED, "NCCL is linked into torch: there is no library to ask")
     return Unavailable(Kind.ABSENT, "the job's torch has no NCCL")

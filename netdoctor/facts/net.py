@@ -11,7 +11,7 @@ from netdoctor.environment import Role, named
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.peers import Peer, Route, configured, meet, resolve, resolving, route
 from netdoctor.host.base import Host, link, mapping, names, read, read_int
-from netdoctor.model import Kind, Unavailable, kind_named
+from netdoctor.model import Kind, Unavailable, unavailable_in
 
 __all__ = ["Address", "Link", "LocalPorts", "Net", "Peer", "Route", "probe", "probe_ports"]
 
@@ -148,7 +148,7 @@ def probe(host: Host) -> Net | Unavailable:
     )
 
 
-def probe_ports(host: Host) -> LocalPorts | Unavailable:
+def probe_ports(host: Host) -> LocalPorts:
     """The ports of this network namespace."""
     span = read(host, "/proc/sys/net/ipv4/ip_local_port_range")
     low, high = _span(span)
@@ -164,17 +164,11 @@ def probe_ports(host: Host) -> LocalPorts | Unavailable:
             listening = frozenset(owners)
         except (TypeError, ValueError, OverflowError):
             listening, owners = Unavailable(Kind.MALFORMED, "ask:netlink: listening"), {}
-    elif isinstance(rows, dict) and "unavailable" in rows:
-        listening = Unavailable(kind_named(rows["unavailable"]), str(rows.get("detail", "")))
     else:
-        listening = rows if isinstance(rows, Unavailable) else Unavailable(Kind.MALFORMED, "ask:netlink: listening")
-    return LocalPorts(
-        low,
-        high,
-        reserved if isinstance(reserved, Unavailable) else _port_list(reserved),
-        listening,
-        owners,
-    )
+        lost = rows if isinstance(rows, Unavailable) else unavailable_in(rows)
+        listening = Unavailable(Kind.MALFORMED, "ask:netlink: listening") if lost is None else lost
+    kept = reserved if isinstance(reserved, Unavailable) else _port_list(reserved)
+    return LocalPorts(low, high, kept, listening, owners)
 
 
 def _links(told: Mapping[str, Any]) -> tuple[Link, ...] | Unavailable:
@@ -238,8 +232,7 @@ def _sysfs_agrees(host: Host, told: Mapping[str, Any]) -> bool | Unavailable:
 
 def _speeds(host: Host) -> dict[str, int]:
     """Mb/s by ethtool's ioctl, which asks this namespace whatever /sys shows; empty where psutil does not tell."""
-    answer = mapping(host, "ask:psutil")
-    told = None if isinstance(answer, Unavailable) else answer.get("interfaces")
+    told = (mapping(host, "ask:psutil") or {}).get("interfaces")
     rows = told.items() if isinstance(told, dict) else ()
     speeds = {str(name): one.get("speed_mbps") for name, one in rows if isinstance(one, dict)}
     return {name: speed for name, speed in speeds.items() if type(speed) is int and _plausible(speed)}
@@ -270,7 +263,7 @@ def _with_sysfs(host: Host, one: Link, agrees: bool | Unavailable, speeds: Mappi
         one,
         speed_mbps=speed,
         vendor=_text(read(host, f"{base}/device/vendor")),
-        driver=driver if isinstance(driver, Unavailable) else driver.rpartition("/")[2],
+        driver=driver and driver.rpartition("/")[2],
         numa_node=read_int(host, f"{base}/device/numa_node"),
     )
 

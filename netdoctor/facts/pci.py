@@ -9,8 +9,8 @@ from typing import Final
 
 from netdoctor.facts import udev
 from netdoctor.facts.base import Fact
-from netdoctor.host.base import Host, link, mapping, names, read, read_int
-from netdoctor.model import Kind, Unavailable
+from netdoctor.host.base import Host, link, mapping, matching, names, read, read_int
+from netdoctor.model import Kind, Unavailable, missing
 
 DEVICES: Final = "/sys/bus/pci/devices"
 TOPOLOGY: Final = "/var/run/nvidia-topologyd/virtualTopology.xml"  # NCCL src/graph/topo.cc, without NCCL_TOPO_FILE
@@ -66,9 +66,8 @@ class Pci(Fact):
     """The PCI devices that matter here."""
 
     devices: tuple[PciDevice, ...] | Unavailable
-    foreign_accelerators: (
-        tuple[str, ...] | Unavailable
-    )  # "AMD (0000:c1:00.0)", "/dev/kfd", "/dev/dxg": what netdoctor cannot judge
+    # "AMD (0000:c1:00.0)", "/dev/kfd", "/dev/dxg": what netdoctor cannot judge
+    foreign_accelerators: tuple[str, ...] | Unavailable
     unclassified: tuple[str, ...] = ()  # functions whose class could not be read: no "there is none" while any is left
     virtual_topology: bool | Unavailable = False  # the hypervisor's file that NCCL reads before it looks at PCI is there
 
@@ -136,17 +135,11 @@ def probe(host: Host) -> Pci | Unavailable:
     bridges = {address for one in devices.values() for address in one.path} - devices.keys()
     devices |= {f.address: _device(host, f) for f in known if f.address in bridges}
     ordered = [devices[address] for address in sorted(devices)]
-    return Pci(
-        tuple(ordered),
-        _foreign(host, known),
-        unread,
-        _there(host, TOPOLOGY),
-    )
+    return Pci(tuple(ordered), _foreign(host, known), unread, _is_there(mapping(host, f"stat:{TOPOLOGY}")))
 
 
-def _there(host: Host, path: str) -> bool | Unavailable:
-    got = mapping(host, f"stat:{path}")
-    return (False if got.kind == Kind.ABSENT else got) if isinstance(got, Unavailable) else True
+def _is_there(got: object) -> bool | Unavailable:
+    return (got.kind != Kind.ABSENT and got) if isinstance(got, Unavailable) else True
 
 
 def _no_bus(host: Host, why: Unavailable) -> tuple[str, ...] | Unavailable:
@@ -194,10 +187,7 @@ def numa_node(host: Host, address: str) -> int | Unavailable:
 
 def is_virtual(host: Host, address: str) -> bool | Unavailable:
     """Whether a function is a virtual one (SR-IOV)."""
-    got = link(host, f"{DEVICES}/{address}/physfn")
-    if isinstance(got, Unavailable):
-        return False if got.kind == Kind.ABSENT else got
-    return True
+    return _is_there(link(host, f"{DEVICES}/{address}/physfn"))
 
 
 def _device(host: Host, one: _Function) -> PciDevice:
@@ -224,9 +214,8 @@ def _device(host: Host, one: _Function) -> PciDevice:
 def _link(host: Host, where: str) -> PciLink | Unavailable:
     speeds = [_speed(host, f"{where}/{name}") for name in ("current_link_speed", "max_link_speed")]
     widths = [read_int(host, f"{where}/{name}") for name in ("current_link_width", "max_link_width")]
-    for got in (*speeds, *widths):
-        if isinstance(got, Unavailable):
-            return got
+    if (lost := missing(*speeds, *widths)) is not None:
+        return lost
     now, most = (s for s in speeds if not isinstance(s, Unavailable))
     width, widest = (w for w in widths if not isinstance(w, Unavailable))
     if width <= 0 or widest <= 0 or widest >= 255:  # 0 and 255 are "no link", as on virtual machines
@@ -236,13 +225,8 @@ def _link(host: Host, where: str) -> PciLink | Unavailable:
 
 def _speed(host: Host, path: str) -> float | Unavailable:
     """ "32.0 GT/s PCIe" as 32.0; "Unknown" is what the kernel says of a link that it cannot tell."""
-    text = read(host, path)
-    if isinstance(text, Unavailable):
-        return text
-    found = re.match(r"(\d{1,4}(?:\.\d{1,4})?) GT/s", text)
-    if found:
-        return float(found.group(1))
-    return Unavailable(Kind.UNSUPPORTED if text.startswith("Unknown") else Kind.MALFORMED, f"{path}: {text[:40]!r}")
+    found = matching(host, path, r"(?:(\d{1,4}(?:\.\d{1,4})?) GT/s|Unknown)")
+    return found and (float(found[1]) if found[1] else Unavailable(Kind.UNSUPPORTED, f"{path}: {found[0]!r}"))
 
 
 def _rdma(one: _Function) -> bool:

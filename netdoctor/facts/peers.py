@@ -31,9 +31,15 @@ class Peer:
     local: bool | Unavailable = Unavailable(Kind.NOT_READ)  # one of its addresses is this node's
     port: int | None = None
     variable: str = "MASTER_ADDR"  # of node 0: which one names it
-    via: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # by address: interfaces with a route longer than the default
+    via: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by address: interfaces with one longer than the default
+
+    @property
+    def routed(self) -> bool | Unavailable:
+        """Whether the kernel has a route to its addresses; False where it has none to any."""
+        lost = [one for one in self.routes.values() if isinstance(one, Unavailable)]
+        if lost and len(lost) == len(self.routes) and all(one.kind == Kind.ABSENT for one in lost):
+            return False
+        return lost[0] if lost else True
 
     def reached_by(self) -> frozenset[str]:
         """Interfaces that lead to one of its addresses: the kernel's choice, and those with a route of their own."""
@@ -58,8 +64,7 @@ def resolving(people: Iterable[str]) -> list[str]:
 
 def configured(host: Host) -> list[tuple[str, int | None]]:
     """The peers of the configuration: HOST, HOST:PORT, IPv6 or [IPv6]:PORT."""
-    config = mapping(host, "config:")
-    expected = None if isinstance(config, Unavailable) else config.get("expected")
+    expected = (mapping(host, "config:") or {}).get("expected")
     given = expected.get("peers") if isinstance(expected, dict) else None
     return [host_port(str(one)) for one in given] if isinstance(given, list | tuple) else []
 

@@ -1,40 +1,35 @@
-"""What there is at all on a machine: what a profile requires hangs on it."""
+"""What there is at all on a machine: what a profile requires depends on it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from netdoctor.facts import registry
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.registry import Facts
 from netdoctor.model import Kind, Unavailable
 from netdoctor.policy import Seen
 
 
-def seen(facts: Mapping[str, Any]) -> Seen:
+def seen(facts: Facts) -> Seen:
     """From the facts by name; None where it could not be told."""
-    missing = Unavailable(Kind.NOT_READ)
-    pci = facts.get("Pci", missing)
-    return Seen(_gpu(pci, facts.get("Gpus", missing)), _torch(facts.get("Libraries", missing)), _rdma(pci))
+    pci = registry.of(facts, "Pci")
+    return Seen(_gpu(pci, registry.of(facts, "Gpus")), _torch(registry.of(facts, "Libraries")), _any(pci.rdma))
 
 
-def _gpu(pci: Any, gpus: Any) -> bool | None:
-    if not isinstance(gpus, Unavailable) and not isinstance(gpus.all, Unavailable) and gpus.all:
+def _any(some: tuple[object, ...] | Unavailable) -> bool | None:
+    return None if isinstance(some, Unavailable) else bool(some)
+
+
+def _gpu(pci: Pci, gpus: Gpus) -> bool | None:
+    if gpus.all or pci.gpus:
         return True
-    if isinstance(pci, Unavailable) or isinstance(pci.gpus, Unavailable):
-        return None
-    if pci.gpus:
-        return True
-    return None if isinstance(pci.foreign_accelerators, Unavailable) else bool(pci.foreign_accelerators)
+    return None if isinstance(pci.gpus, Unavailable) else _any(pci.foreign_accelerators)
 
 
-def _torch(libraries: Any) -> bool | None:
+def _torch(libraries: Libraries) -> bool | None:
     """A torch of the job's: netdoctor's own is none."""
-    if isinstance(libraries, Unavailable):
-        return None
     for part in (libraries.python, libraries.torch):
         if isinstance(part, Unavailable):
             return False if part.kind == Kind.ABSENT else None
-    return not libraries.python.ours
-
-
-def _rdma(pci: Any) -> bool | None:
-    return None if isinstance(pci, Unavailable) or isinstance(pci.rdma, Unavailable) else bool(pci.rdma)
+    return bool(libraries.python and not libraries.python.ours)

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.pci import ADDRESS, is_virtual, numa_node, read_function
-from netdoctor.host.base import Host, link, mapping, names, question, read
-from netdoctor.model import Kind, Unavailable, kind_named
+from netdoctor.host.base import Host, link, mapping, matching, names, question, read, value
+from netdoctor.model import Kind, Unavailable
 
 _CLASS: Final = "/sys/class/infiniband"
 _VERBS: Final = "/sys/class/infiniband_verbs"
@@ -61,9 +61,8 @@ class Provider:
 
     context: bool  # ibv_open_device succeeded
     error: str  # errno name of a refused open
-    dmabuf_errno: (
-        str | Unavailable
-    )  # errno name of ibv_reg_dmabuf_mr(fd=-1): "EBADF" yes, "EOPNOTSUPP" no; Unavailable: symbol missing
+    # errno name of ibv_reg_dmabuf_mr(fd=-1): "EBADF" yes, "EOPNOTSUPP" no; Unavailable: symbol missing
+    dmabuf_errno: str | Unavailable
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,8 @@ class RdmaDevice:
 class Rdma(Fact):
     """All RDMA devices that sysfs shows, and the libraries that speak to them."""
 
-    devices: (
-        tuple[RdmaDevice, ...] | Unavailable
-    )  # () only where /sys/class/infiniband was read empty, or is absent while /sys is a real sysfs
+    # () only where /sys/class/infiniband was read empty, or is absent while /sys is a real sysfs
+    devices: tuple[RdmaDevice, ...] | Unavailable
     nodes: tuple[str, ...] | Unavailable  # entries of /dev/infiniband; () read empty; Unavailable(Kind.ABSENT) none
     libibverbs: str | Unavailable  # path or soname of the library that was opened
     verbs_devices: tuple[str, ...] | Unavailable  # names that ibv_get_device_list gives
@@ -106,7 +104,7 @@ def probe(host: Host) -> Rdma:
     """Every device of sysfs with its ports and node, beside what libibverbs makes of it."""
     verbs = mapping(host, "ask:ibverbs")
     found = _device_names(host)
-    library = verbs if isinstance(verbs, Unavailable) else _text(verbs.get("library"), "library")
+    library = verbs if isinstance(verbs, Unavailable) else value(verbs.get("library"), str, "library")
     listed = verbs if isinstance(verbs, Unavailable) else _listing(verbs.get("devices"))
     if isinstance(found, Unavailable):
         devices: tuple[RdmaDevice, ...] | Unavailable = found
@@ -135,19 +133,9 @@ def _device_names(host: Host) -> tuple[str, ...] | Unavailable:
     return () if classes and "infiniband" not in classes else Unavailable(Kind.EMPTY, "/sys/class is empty")
 
 
-def _text(got: object, what: str) -> str | Unavailable:
-    if isinstance(got, str):
-        return got
-    if isinstance(got, dict) and isinstance(got.get("unavailable"), str):
-        return Unavailable(kind_named(got["unavailable"]), str(got.get("detail", "")))
-    return Unavailable(Kind.MALFORMED, what)
-
-
 def _listing(got: object) -> dict[str, Any] | Unavailable:
-    if isinstance(got, dict) and not isinstance(got.get("unavailable"), str):
-        return {str(k): v for k, v in got.items()}
-    why = _text(got, "devices of libibverbs")
-    return why if isinstance(why, Unavailable) else Unavailable(Kind.MALFORMED, "devices of libibverbs")
+    found = value(got, dict, "devices of libibverbs")
+    return found if isinstance(found, Unavailable) else {str(k): v for k, v in found.items()}
 
 
 def _provider(host: Host, name: str, listed: dict[str, Any] | Unavailable, alone: bool) -> Provider | Unavailable:
@@ -161,7 +149,7 @@ def _provider(host: Host, name: str, listed: dict[str, Any] | Unavailable, alone
     one = listed[name]
     if not isinstance(one, dict) or not isinstance(one.get("context"), bool):
         return Unavailable(Kind.MALFORMED, f"libibverbs on {name}")
-    return Provider(one["context"], str(one.get("error", "")), _text(one.get("dmabuf"), "ibv_reg_dmabuf_mr"))
+    return Provider(one["context"], str(one.get("error", "")), value(one.get("dmabuf"), str, "ibv_reg_dmabuf_mr"))
 
 
 def _uverbs_names(host: Host, devices: tuple[str, ...]) -> dict[str, str | Unavailable] | Unavailable:
@@ -197,10 +185,14 @@ def _device(
             steps[-1] if steps else None if "/virtual/" in target else Unavailable(Kind.MALFORMED, f"{where} -> {target[:80]}")
         )
     driver: str | Unavailable
+    vendor: str | Unavailable
     if isinstance(pci, str):
         function = read_function(host, pci)
-        driver = function if isinstance(function, Unavailable) else _text(function.driver or None, "no driver is bound")
-        vendor = function if isinstance(function, Unavailable) else f"0x{function.vendor:04x}"
+        if isinstance(function, Unavailable):
+            driver = vendor = function
+        else:
+            driver = function.driver or Unavailable(Kind.MALFORMED, "no driver is bound")
+            vendor = f"0x{function.vendor:04x}"
         node, virtual = numa_node(host, pci), is_virtual(host, pci)
     else:
         why = pci if isinstance(pci, Unavailable) else Unavailable(Kind.UNSUPPORTED, "a software device")
@@ -214,7 +206,7 @@ def _device(
         vendor=vendor,
         numa_node=node,
         virtual_function=virtual,
-        firmware=firmware if isinstance(firmware, Unavailable) else firmware.strip(),
+        firmware=firmware and firmware.strip(),
         ports=_ports(host, f"{where}/ports"),
         uverbs=_uverbs(host, name, nodes),
         provider=provider,
@@ -232,7 +224,8 @@ def _ports(host: Host, where: str) -> tuple[RdmaPort, ...] | Unavailable:
 
 
 def _port(host: Host, where: str, number: int) -> RdmaPort:
-    layer, state = _stripped(read(host, f"{where}/link_layer")), _after_number(host, f"{where}/state")
+    layer, state = read(host, f"{where}/link_layer"), _after_number(host, f"{where}/state")
+    layer = layer and layer.strip()
     if isinstance(layer, str) and layer not in _LAYERS:
         layer = Unavailable(Kind.MALFORMED if layer else Kind.EMPTY, f"{where}/link_layer: {layer[:40]!r}")
     if isinstance(state, str) and state not in _STATES:
@@ -249,22 +242,14 @@ def _port(host: Host, where: str, number: int) -> RdmaPort:
 
 def _after_number(host: Host, path: str) -> str | Unavailable:
     """ "4: ACTIVE" as "ACTIVE"."""
-    text = read(host, path)
-    if isinstance(text, Unavailable):
-        return text
-    number, colon, word = text.partition(":")
-    if colon and number.strip().isdecimal() and word.strip():
-        return word.strip()
-    return Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"{path}: {text[:40]!r}")
+    found = matching(host, path, r"\d+\s*:\s*(\S.*)")
+    return found and found[1]
 
 
 def _rate(host: Host, path: str) -> float | Unavailable:
     """ "400 Gb/sec (4X NDR)" as 400.0."""
-    text = read(host, path)
-    if isinstance(text, Unavailable):
-        return text
-    found = re.match(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec", text, re.ASCII)
-    return float(found.group(1)) if found else Unavailable(Kind.MALFORMED, f"{path}: {text[:40]!r}")
+    found = matching(host, path, r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
+    return found and float(found[1])
 
 
 def _gids(host: Host, where: str) -> tuple[Gid, ...] | Unavailable:
@@ -277,24 +262,20 @@ def _gids(host: Host, where: str) -> tuple[Gid, ...] | Unavailable:
     if not indexes:
         return Unavailable(Kind.EMPTY, f"{where}/gids")  # every port has a table
     for index in indexes:
-        value = read(host, f"{where}/gids/{index}")
-        if isinstance(value, Unavailable):
-            if value.kind == Kind.FAILED:  # EAGAIN and EINVAL are an entry that is being changed or not valid
+        gid = read(host, f"{where}/gids/{index}")
+        if isinstance(gid, Unavailable):
+            if gid.kind == Kind.FAILED:  # EAGAIN and EINVAL are an entry that is being changed or not valid
                 continue
-            return value
-        if value.strip() in _NO_GID or not value.strip():
+            return gid
+        if gid.strip() in _NO_GID or not gid.strip():
             empty += 1
             if empty >= _EMPTY_GIDS:
                 break
             continue
         empty = 0
         kind, netdev = (read(host, f"{where}/gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
-        found.append(Gid(index, value.strip(), _stripped(kind), _stripped(netdev)))
+        found.append(Gid(index, gid.strip(), kind and kind.strip(), netdev and netdev.strip()))
     return tuple(found)
-
-
-def _stripped(text: str | Unavailable) -> str | Unavailable:
-    return text if isinstance(text, Unavailable) else text.strip()
 
 
 def _uverbs(host: Host, name: str, nodes: dict[str, str | Unavailable] | Unavailable) -> Uverbs | Unavailable:
@@ -307,31 +288,25 @@ def _uverbs(host: Host, name: str, nodes: dict[str, str | Unavailable] | Unavail
         return own
     node = f"/dev/infiniband/{own}"
     facts = mapping(host, f"stat:{node}")
-    numbers = owner = facts if isinstance(facts, Unavailable) else Unavailable(Kind.MALFORMED, node)
-    pair: tuple[int, int] | Unavailable = numbers
-    access: tuple[int, int, int] | Unavailable = owner
-    if not isinstance(facts, Unavailable):
-        got = [facts.get(key) for key in ("major", "minor", "mode", "uid", "gid")]
-        if all(type(v) is int for v in got):
-            major, minor, mode, uid, gid = (int(v or 0) for v in got)
-            pair = (
-                (major, minor) if facts.get("type") == "char" else Unavailable(Kind.MALFORMED, f"{node} is no character device")
-            )
-            access = (mode, uid, gid)
+    pair: tuple[int, int] | Unavailable
+    access: tuple[int, int, int] | Unavailable
+    pair = access = facts if isinstance(facts, Unavailable) else Unavailable(Kind.MALFORMED, node)
+    got: list[Any] = [(facts or {}).get(key) for key in ("major", "minor", "mode", "uid", "gid")]
+    if facts and all(type(v) is int for v in got):
+        device = facts.get("type") == "char"
+        pair = (got[0], got[1]) if device else Unavailable(Kind.MALFORMED, f"{node} is no character device")
+        access = (got[2], got[3], got[4])
     opened = mapping(host, f"open:{node}:rw")
     return Uverbs(
         name=own,
         node=node,
         numbers=_numbers(host, f"{_VERBS}/{own}/dev"),
         node_numbers=pair,
-        open_errno=opened if isinstance(opened, Unavailable) else _text(opened.get("name"), f"open of {node}"),
+        open_errno=opened if isinstance(opened, Unavailable) else value(opened.get("name"), str, f"open of {node}"),
         owner=access,
     )
 
 
 def _numbers(host: Host, path: str) -> tuple[int, int] | Unavailable:
-    text = read(host, path)
-    if isinstance(text, Unavailable):
-        return text
-    found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text.strip(), re.ASCII)
-    return (int(found.group(1)), int(found.group(2))) if found else Unavailable(Kind.MALFORMED, f"{path}: {text[:40]!r}")
+    found = matching(host, path, r"(\d{1,9}):(\d{1,9})$")
+    return found and (int(found[1]), int(found[2]))

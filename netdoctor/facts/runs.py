@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.model import Unavailable
@@ -141,6 +141,10 @@ class RankResult:
     collective_seconds: float = 0.0  # in all collectives, warm-up and verification included
 
 
+class RunLog:
+    """What NCCL printed in a run, as facts.  The only one is nccl.log.facts.LogFacts, which stands above this folder."""
+
+
 @dataclass(frozen=True)
 class Run:
     """What happened: `state` says how far it came, `reason` why, for people, and `obstacle` why, for code."""
@@ -155,7 +159,7 @@ class Run:
     latency: Mapping[int, float] = field(default_factory=dict)  # bytes -> seconds
     import_seconds: float | None = None
     seconds: float = 0.0  # wall time of the whole run
-    log: Any = None  # nccl.log.facts.LogFacts of the ranks' NCCL output; None: NCCL did not run
+    log: RunLog | None = None  # None: NCCL did not run
     log_text: str = ""  # bounded
     backends: Mapping[str, str] = field(default_factory=dict)  # device type -> backend that carries it, if the job passes none
     backends_nccl: Mapping[str, str] = field(default_factory=dict)  # the same if the job passes "nccl"

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from netdoctor.host.base import Host, mapping
-from netdoctor.model import Unavailable
 from netdoctor.textsafe import line
 
 
@@ -25,6 +24,5 @@ def interface_names(host: Host) -> dict[str, tuple[str, ...]]:
 
 
 def _devices(host: Host, subsystem: str) -> dict[str, Mapping[str, Any]]:
-    answer = mapping(host, "ask:udev")
-    found = None if isinstance(answer, Unavailable) else answer.get(subsystem)
+    found = (mapping(host, "ask:udev") or {}).get(subsystem)
     return {str(name): one for name, one in found.items() if isinstance(one, dict)} if isinstance(found, dict) else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 from netdoctor.environment import Role, named
@@ -13,11 +14,26 @@ from netdoctor.host.base import Host, link, mapping, names, read
 from netdoctor.model import Kind, Unavailable, missing
 
 
+class Place(str, Enum):
+    """The kind of place that netdoctor looks from; the configuration's `vantage` may name it."""
+
+    HOST = "host"
+    CONTAINER = "container"
+    POD_INIT = "pod-init"
+    POD = "pod"
+    PROLOG = "prolog"
+    WRAPPER = "wrapper"
+    HOST_ROOT = "host-root"  # real root outside any job
+
+    def __str__(self) -> str:
+        return self.value
+
+
 @dataclass(frozen=True)
 class Vantage(Fact):
     """The place that netdoctor looks from."""
 
-    kind: str | Unavailable  # "host" | "container" | "pod-init" | "pod" | "prolog" | "wrapper" | "host-root"
+    kind: Place | Unavailable
     # "docker" "podman" "kubernetes" "apptainer" "enroot" "lxc" "unknown container"; None on a host
     runtime: str | None | Unavailable
     euid: int | Unavailable
@@ -77,7 +93,7 @@ _CAPABILITIES: Final = (
     *("SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP", "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG"),
     *("WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF", "CHECKPOINT_RESTORE"),
 )
-_KINDS: Final = frozenset({"host", "container", "pod-init", "pod", "prolog", "wrapper", "host-root"})
+_PLACES: Final = {place.value: place for place in Place}
 # cpumanager and devicemanager of the kubelet hand an init container's CPUs and devices on, but promise nothing.
 _MAY_DIFFER: Final = "an init container: the main one may be given other CPUs and devices"
 _OUTSIDE: Final = "seen as root outside the job"
@@ -132,30 +148,31 @@ class _Own:
 
 def _place(
     host: Host, variables: Mapping[str, Any], euid: int, runtime: str | None, root_is_root: bool | Unavailable
-) -> tuple[str, _Own]:
+) -> tuple[Place, _Own]:
     settings = mapping(host, "config:")
     config: Mapping[str, Any] = {} if isinstance(settings, Unavailable) else settings
     said, profile = config.get("vantage"), config.get("profile")
     real_root = euid == 0 and root_is_root is not False
-    kind = str(said) if said in _KINDS else _kind(variables, real_root, runtime, profile)
-    if said in ("host", "container", "pod", "wrapper"):
+    named = _PLACES.get(str(said))
+    kind = named or _kind(variables, real_root, runtime, profile)
+    if named in (Place.HOST, Place.CONTAINER, Place.POD, Place.WRAPPER):
         return kind, _Own(True, True, True, asserted=True)
-    if said == "job" and kind == "pod-init":
-        return kind, _Own(True, True, True, _MAY_DIFFER, asserted=True)
     if said == "job":
-        return "wrapper" if kind in ("host", "host-root") else kind, _Own(True, True, True, asserted=True)
+        why = _MAY_DIFFER if kind is Place.POD_INIT else ""
+        kind = Place.WRAPPER if kind in (Place.HOST, Place.HOST_ROOT) else kind
+        return kind, _Own(True, True, True, why, asserted=True)
     if said == "node":
         return kind, _Own(False, False, False, "the configuration says that this is not the job's place")
-    if kind == "prolog":
+    if kind is Place.PROLOG:
         return kind, _Own(False, False, False, "seen by the batch system's prolog, outside the job")
     if profile in ("audit", "prolog"):
         return kind, _Own(False, False, False, f"profile {profile}: seen from outside the job")
-    if kind == "host-root":
+    if kind is Place.HOST_ROOT:
         # Jobs of a kubelet have a network namespace of their own, other jobs of this host share its init's.
         pods = mapping(host, "stat:/var/lib/kubelet")
         shared = isinstance(pods, Unavailable) and pods.kind == Kind.ABSENT and _network_of_init(host)
         return kind, _Own(False, shared, False, _OUTSIDE)
-    if kind == "pod-init":
+    if kind is Place.POD_INIT:
         return kind, _Own(True, True, False, "an init container has an image and an environment of its own")
     return kind, _Own(True, True, True)
 
@@ -166,20 +183,18 @@ def _network_of_init(host: Host) -> bool:
     return isinstance(mine, str) and mine == inits
 
 
-def _kind(variables: Mapping[str, Any], real_root: bool, runtime: str | None, profile: object) -> str:
+def _kind(variables: Mapping[str, Any], real_root: bool, runtime: str | None, profile: object) -> Place:
     context = str(variables.get("SLURM_SCRIPT_CONTEXT", ""))
     step = any(name in variables for name in _STEP)
     # slurmd starts Prolog and Epilog as root without PATH (https://slurm.schedmd.com/prolog_epilog.html).
     slurm = "SLURM_JOB_ID" in variables and not step and ("PATH" not in variables or real_root)
     if profile == "prolog" or slurm or re.match(r"(?:pro|epi)log_slurm", context):
-        return "prolog"
+        return Place.PROLOG
     if runtime == "kubernetes":
-        return "pod-init" if profile == "gate" else "pod"
+        return Place.POD_INIT if profile == "gate" else Place.POD
     if runtime is not None:
-        return "container"
-    if real_root and not _LAUNCHED & variables.keys():
-        return "host-root"
-    return "host"
+        return Place.CONTAINER
+    return Place.HOST_ROOT if real_root and not _LAUNCHED & variables.keys() else Place.HOST
 
 
 _TOLD_BY: Final = {
@@ -204,7 +219,7 @@ def runtime_of(host: Host) -> str | None | Unavailable:
     if ".singularity.d" in entries:
         return "apptainer"
     kind, text = _root_mount(host)
-    if "/enroot/" in text or (_any(variables, "ENROOT_") and uid_map(host) != IDENTITY):
+    if "/enroot/" in text or (any(name.startswith("ENROOT_") for name in variables) and uid_map(host) != IDENTITY):
         return "enroot"
     said = str(variables.get("container", ""))  # https://systemd.io/CONTAINER_INTERFACE
     if said:
@@ -213,18 +228,14 @@ def runtime_of(host: Host) -> str | None | Unavailable:
     # root of layers (docker run --pid=host).
     initial = isinstance(space, str) and _number(space) == _INITIAL_PID_NAMESPACE
     layers = kind in ("overlay", "fuse.fuse-overlayfs", "btrfs", "zfs", "aufs")
-    found_by = (_by_file(host, entries) if layers or not initial else None) or by_cgroup
+    by_file = None
+    if layers or not initial:
+        podman = not isinstance(mapping(host, "stat:/run/.containerenv"), Unavailable)
+        by_file = "podman" if podman else "docker" if ".dockerenv" in entries else None
+    found_by = by_file or by_cgroup
     if found_by or (unread := missing(space, root)) is None:
         return found_by or (None if initial else "unknown container")
     return unread
-
-
-def _by_file(host: Host, entries: frozenset[str]) -> str | None:
-    return "podman" if _there(host, "/run/.containerenv") else "docker" if ".dockerenv" in entries else None
-
-
-def _any(variables: Mapping[str, Any], prefix: str) -> bool:
-    return any(str(name).startswith(prefix) for name in variables)
 
 
 def _root_mount(host: Host) -> tuple[str, str]:
@@ -235,10 +246,6 @@ def _root_mount(host: Host) -> tuple[str, str]:
         if left.split()[4:5] == ["/"]:
             return right.partition(" ")[0], line
     return "", ""
-
-
-def _there(host: Host, path: str) -> bool:
-    return not isinstance(mapping(host, f"stat:{path}"), Unavailable)
 
 
 def _runtime_of_cgroup(text: str) -> str | None:

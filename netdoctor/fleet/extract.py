@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import calendar
-import ipaddress
 import re
 import time
 from collections.abc import Hashable, Iterable
 from typing import Any, Final, TypeVar
 
+from netdoctor.compare.addresses import own
 from netdoctor.compare.traits import no_gpu, own_nics, traits
-from netdoctor.fleet.nodes import Item, NodeRun, Shape, clean
-from netdoctor.model import size_text
+from netdoctor.fleet.contradiction import MAX_LIST, contradiction
+from netdoctor.fleet.nodes import Item, NodeRun, Shape
+from netdoctor.model import Health, Severity, Status, size_text
+from netdoctor.textsafe import as_line
 
 H = TypeVar("H", bound=Hashable)
-MAX_ITEMS: Final = 40  # findings kept per node
-MAX_LIST: Final = 4096  # entries looked at in any list of a report
+MAX_ITEMS: Final = 40  # findings kept per node, and as many fails beyond them
 
 LETTER: Final = {"pass": "p", "fail": "f", "skip": "s", "unknown": "u", "error": "e"}
-_VERDICTS: Final = frozenset({"healthy", "unhealthy", "inconclusive"})
+_SEVERITY: Final = {one.value: one for one in Severity}
+_HEALTH: Final = {one.value: one for one in Health}
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|\+00:00)")
-
-# Kinds of interfaces whose address is a node's own only where a physical member stands behind them (docker0, virbr0 and
-# cni0 carry the same address on every node), or that carry addresses of services (kube-ipvs0 is a dummy).
-_SHARED_KINDS: Final = frozenset({"bridge", "dummy", "tun", "tap", "wireguard", "vxlan", "geneve", "ipip", "sit", "gre"})
-_SHARED_NAMES: Final = ("tmfifo_net", "docker", "virbr", "lxcbr", "lxdbr", "cni", "kube-", "nodelocaldns", "usb", "enx")
 
 
 class MalformedReportError(ValueError):
@@ -44,9 +41,9 @@ class Extract:
     def run(self, doc: dict[str, Any], file: str, modified: float) -> NodeRun:
         """The run that `doc` (with schema netdoctor.report/1) tells of; raises MalformedReportError."""
         identity, verdict, checks = doc.get("identity"), doc.get("verdict"), doc.get("checks")
-        if not isinstance(identity, dict) or not isinstance(host := identity.get("host"), str) or not clean(host):
+        if not isinstance(identity, dict) or not isinstance(host := identity.get("host"), str) or not as_line(host):
             raise MalformedReportError("no host name in it")
-        if not isinstance(verdict, dict) or _text(verdict.get("status")) not in _VERDICTS:
+        if not isinstance(verdict, dict) or (health := _HEALTH.get(_text(verdict.get("status")))) is None:
             raise MalformedReportError("no verdict in it")
         if not isinstance(checks, list) or not checks:
             raise MalformedReportError("no checks in it")
@@ -54,22 +51,18 @@ class Extract:
         volatile = _dict(doc.get("volatile"))
         ids, statuses, items, omitted = self._checks(checks)
         found, env_read = traits(inventory, _text(doc.get("tool_version")))
-        key = tuple(found.items())
-        kept = self._traits.get(key)
-        if kept is None:
-            kept = self._traits[key] = found
+        kept = self._traits.setdefault(tuple(found.items()), found)
         partial = doc.get("partial")
-        doubt = _doubt(verdict, checks)
-        node = clean(identity["node"], 253) if isinstance(identity.get("node"), str) else ""
+        node = as_line(identity["node"], 253) if isinstance(identity.get("node"), str) else ""
         return NodeRun(
-            host=node or clean(host, 253),
+            host=node or as_line(host, 253),
             file=file,
             time=_seconds(volatile.get("time")),
             modified=modified,
-            verdict=self.shared(str(verdict["status"])),
-            verdict_text=self.shared(clean(verdict.get("text", ""))),
-            partial=clean(partial) if isinstance(partial, str) and partial else "the report is partial" if partial else "",
-            profile=self.shared(clean(doc.get("profile", ""), 60)),
+            verdict=health,
+            verdict_text=self.shared(as_line(verdict.get("text", ""))),
+            partial=as_line(partial) if isinstance(partial, str) and partial else "the report is partial" if partial else "",
+            profile=self.shared(as_line(doc.get("profile", ""), 60)),
             checks=ids,
             statuses=statuses,
             items=items,
@@ -78,14 +71,15 @@ class Extract:
             traits=kept,
             env_read=env_read,
             metrics=self._metrics(_list(doc.get("runs")), _list(volatile.get("runs"))),
-            ids=frozenset(_ids(inventory)),
-            addresses=tuple((ip, self.shared(name)) for ip, name in _addresses(inventory)),
+            ids=frozenset(as_line(u, 80) for g in _list(inventory.get("gpus")) if isinstance(u := _dict(g).get("uuid"), str)),
+            addresses=tuple((ip, self.shared(name)) for ip, name in own(inventory)),
             nccl_if=_nccl_interface(inventory),
             gids=self.shared(tuple(_gids(inventory))),
-            pod=clean(host, 253) if node and node != clean(host, 253) else "",
-            machine=clean(identity["machine"], 80) if isinstance(identity.get("machine"), str) else "",
+            pod=as_line(host, 253) if node and node != as_line(host, 253) else "",
+            machine=as_line(identity["machine"], 80) if isinstance(identity.get("machine"), str) else "",
+            place=_place(doc.get("nodes")),
             attempts=volatile["attempts"] if type(volatile.get("attempts")) is int else 1,
-            doubt=doubt,
+            doubt=contradiction(verdict, checks, doc.get("runs"), volatile.get("runs")) if health is Health.HEALTHY else "",
         )
 
     def _checks(self, checks: list[Any]) -> tuple[tuple[str, ...], str, tuple[Item, ...], int]:
@@ -96,25 +90,27 @@ class Extract:
         for check in checks[:MAX_LIST]:
             if not isinstance(check, dict) or not isinstance(name := check.get("id"), str):
                 raise MalformedReportError("a check without an id in it")
-            ids.append(clean(name, 100))
+            ids.append(as_line(name, 100))
             letters.append(LETTER.get(check.get("status", ""), "e") if isinstance(check.get("status"), str) else "e")
             if letters[-1] in "ps":
                 continue
             for finding in _list(check.get("findings")):
                 if not isinstance(finding, dict) or (status := finding.get("status")) not in ("fail", "unknown", "error"):
                     continue
-                if len(items) >= MAX_ITEMS:
+                if len(items) >= MAX_ITEMS * (2 if status == "fail" else 1):  # unknowns leave room for fails
                     omitted += 1
                     continue
                 items.append(
                     self.shared(
                         Item(
                             check=ids[-1],
-                            subject=clean(finding.get("subject", "node"), 100),
-                            status=str(status),
-                            severity=clean(finding.get("severity") or "", 20),
-                            cause=clean(finding.get("cause") or check.get("cause") or "", 60),
-                            message=clean(finding.get("message", ""), 300),
+                            subject=as_line(finding.get("subject", "node"), 100),
+                            status=Status(status),
+                            severity=_SEVERITY.get(_text(finding.get("severity")), Severity.CRITICAL)
+                            if status == "fail"
+                            else None,
+                            cause=as_line(finding.get("cause") or check.get("cause") or "", 60),
+                            message=as_line(finding.get("message", ""), 300),
                             waived=bool(finding.get("waived")),
                             blocking=finding.get("blocking") is True,
                         )
@@ -145,38 +141,13 @@ class Extract:
         return out
 
 
-# What a check may hold, by what it says itself: the worst of its findings (model.CheckResult.status).
-_WITHIN: Final = {
-    "pass": frozenset({"pass", "skip"}),
-    "skip": frozenset({"skip"}),
-    "unknown": frozenset({"unknown", "pass", "skip"}),
-    "error": frozenset({"error", "unknown", "pass", "skip"}),
-    "fail": frozenset(LETTER),
-}
-
-
-def _doubt(verdict: dict[str, Any], checks: list[Any]) -> str:
-    """Why a healthy verdict cannot be believed: the rest of the report contradicts it."""
-    if verdict["status"] != "healthy":
-        return ""
-    code = verdict.get("exit_code", 0)
-    if code != 0:
-        return f"its verdict is healthy, and its exit code {clean(code, 40)}"
-    if len(checks) > MAX_LIST:
-        return f"it has more than {MAX_LIST:,} checks"
-    for check in checks:
-        name, status = clean(check.get("id"), 100), check.get("status")
-        within = _WITHIN.get(status) if isinstance(status, str) else None
-        if within is None:
-            return f"{name}: its status is none that a check has"
-        findings = check.get("findings")
-        for finding in findings if isinstance(findings, list) else ():
-            one = finding.get("status") if isinstance(finding, dict) else None
-            if not isinstance(one, str) or one not in within:
-                return f"{name}: it says {status}, and has a finding that does not go with it"
-            if one == "fail" and finding.get("blocking") is True and not finding.get("waived"):
-                return f"its verdict is healthy, and {name} has a fail that blocks"
-    return ""
+def _place(nodes: object) -> tuple[str, int, int] | None:
+    """Master, number of nodes and this node's rank, of a run across nodes."""
+    known = _dict(nodes)
+    count, rank, master = known.get("count"), known.get("rank"), known.get("master")
+    if type(count) is not int or type(rank) is not int or not isinstance(master, str) or not 0 <= rank < count < 1 << 31:
+        return None
+    return (as_line(master), count, rank) if count > 1 else None
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -188,7 +159,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _text(value: Any) -> str:
-    return clean(value, 100) if isinstance(value, str | int | float) else ""
+    return as_line(value, 100) if isinstance(value, str | int | float) else ""
 
 
 def _is_number(value: Any) -> bool:
@@ -228,35 +199,7 @@ def _shape(inventory: dict[str, Any], vantage: dict[str, Any]) -> Shape:
 
 
 def _distinct(values: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(sorted({clean(v, 100) for v in values if isinstance(v, str)}))
-
-
-def _ids(inventory: dict[str, Any]) -> Iterable[str]:
-    for gpu in _list(inventory.get("gpus")):
-        if isinstance(uuid := _dict(gpu).get("uuid"), str):
-            yield clean(uuid, 80)
-
-
-def _addresses(inventory: dict[str, Any]) -> Iterable[tuple[str, str]]:
-    """Addresses that no other node may have."""
-    for link in _list(inventory.get("links")):
-        link = _dict(link)
-        name, kind = _text(link.get("name")), _text(link.get("kind"))
-        if link.get("loopback") or not link.get("up", True) or name.startswith(_SHARED_NAMES):
-            continue
-        if kind in _SHARED_KINDS and not link.get("carries_physical"):
-            continue
-        given = [a.partition("/") for a in _list(link.get("addresses")) if isinstance(a, str)]
-        wider = any(prefix not in ("32", "128") for _, _, prefix in given)
-        for ip, _, prefix in given:
-            if wider and prefix in ("32", "128"):
-                continue  # a second, single address: one that moves between nodes (keepalived, MetalLB)
-            try:
-                parsed = ipaddress.ip_address(ip)
-            except ValueError:
-                continue
-            if not (parsed.is_loopback or parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified):
-                yield str(parsed), name
+    return tuple(sorted({as_line(v, 100) for v in values if isinstance(v, str)}))
 
 
 def _nccl_interface(inventory: dict[str, Any]) -> tuple[str, str, int | None, int | None] | None:
@@ -265,8 +208,8 @@ def _nccl_interface(inventory: dict[str, Any]) -> tuple[str, str, int | None, in
     if not isinstance(name, str) or not isinstance(ip, str):
         return None
     return (
-        clean(name, 40),
-        clean(ip.partition("<")[0].strip(), 60),
+        as_line(name, 40),
+        as_line(ip.partition("<")[0].strip(), 60),
         prefix if isinstance(prefix, int) and 0 <= prefix <= 128 else None,
         mtu if isinstance(mtu, int) and 0 < mtu < 1 << 31 else None,
     )
@@ -293,8 +236,6 @@ def _family(value: Any) -> str:
     """Of a GID's text: an IPv4 address is mapped (::ffff:a.b.c.d), fe80 is the link's own."""
     if not isinstance(value, str):
         return ""
-    return (
-        "IPv4"
-        if value.startswith(("0000:0000:0000:0000:0000:ffff:", "::ffff:"))
-        else ("link-local" if value.lower().startswith("fe80") else "IPv6")
-    )
+    if value.startswith(("0000:0000:0000:0000:0000:ffff:", "::ffff:")):
+        return "IPv4"
+    return "link-local" if value.lower().startswith("fe80") else "IPv6"

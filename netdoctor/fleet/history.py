@@ -5,15 +5,17 @@ from __future__ import annotations
 from itertools import pairwise
 
 from netdoctor.fleet.machines import CLOCK_SKEW, age
-from netdoctor.fleet.nodes import Node, NodeRun, shown
+from netdoctor.fleet.nodes import Node, NodeRun, ProblemKind
+from netdoctor.model import Health, Status
+from netdoctor.textsafe import listed
 
 _TELLS = frozenset("psf")  # letters of a check that could tell
 
 
 def to_and_fro(newest: NodeRun, older: tuple[NodeRun, ...]) -> bool:
     """Bad, then good is a repair; good, bad, good is not, nor are two verdicts at the same moment."""
-    told = [(r.verdict, age(r)[0]) for r in (newest, *older) if r.verdict != "inconclusive"]
-    changes = [(a, b) for a, b in pairwise(told) if a[0] != b[0]]
+    verdicts = [(r.verdict, age(r)[0]) for r in (newest, *older) if r.verdict is not Health.INCONCLUSIVE]
+    changes = [(a, b) for a, b in pairwise(verdicts) if a[0] != b[0]]
     return len(changes) > 1 or any(a[1] == b[1] for a, b in changes)
 
 
@@ -27,28 +29,28 @@ def doubts(node: Node) -> list[str]:
 
 def _lost(node: Node, run: NodeRun) -> list[str]:
     """A report that could not be read and may be newer than the one that counts."""
-    newer = [p for p in node.lost if p.kind != "not ours" and (p.modified is None or p.modified >= run.modified)]
-    return [f"a newer report of it could not be used: {shown([p.file for p in newer], 3)}"] if newer else []
+    newer = [p for p in node.lost if p.kind is not ProblemKind.NOT_OURS and (p.modified is None or p.modified >= run.modified)]
+    return [f"a newer report of it could not be used: {listed([p.file for p in newer], 3)}"] if newer else []
 
 
 def _open(run: NodeRun, older: tuple[NodeRun, ...]) -> list[str]:
     """What failed, and no newer report could tell: one that did not try the all-reduce settles nothing about it."""
-    told: set[str] = set()
+    settled: set[str] = set()
     words = []
     for one, newer in zip((*older, None), (run, *older), strict=True):
-        told |= {name for name, letter in zip(newer.checks, newer.statuses, strict=True) if letter in _TELLS}
-        if one is None or one.verdict != "unhealthy":
+        settled |= {name for name, letter in zip(newer.checks, newer.statuses, strict=True) if letter in _TELLS}
+        if one is None or one.verdict is not Health.UNHEALTHY:
             continue
-        failed = {i.check for i in one.items if i.status == "fail" and i.blocking and not i.waived}
-        if left := sorted(failed - told):
-            told |= failed
-            words.append(f"{shown(left, 4)} failed in {one.file}, and no newer report could tell")
+        failed = {i.check for i in one.items if i.status is Status.FAIL and i.blocking and not i.waived}
+        if left := sorted(failed - settled):
+            settled |= failed
+            words.append(f"{listed(left, 4)} failed in {one.file}, and no newer report could tell")
     return words
 
 
 def _order(run: NodeRun, older: tuple[NodeRun, ...]) -> list[str]:
     """A worse report that is older by its clock, and was written later: the clock may have been wrong (lost at a start)."""
-    late = [r for r in older if r.verdict != "healthy" and r.modified > run.modified + CLOCK_SKEW]
+    late = [r for r in older if r.verdict is not Health.HEALTHY and r.modified > run.modified + CLOCK_SKEW]
     return [
         f"{r.file} ({r.verdict}) is older by its clock, but was written later: which is newer is not known" for r in late[:1]
     ]

@@ -5,32 +5,46 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
-from netdoctor.model import Finding
-from netdoctor.textsafe import as_line
+from netdoctor.model import Finding, Health, Severity, Status
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # a name that is safe in lists, labels and arguments
 
-GOOD, BAD, FLAKY, UNKNOWN, MISSING = "good", "bad", "flaky", "unknown", "missing"
-clean = as_line  # of another machine's word
-STATES: Final = (GOOD, BAD, FLAKY, UNKNOWN, MISSING)
+
+class NodeState(str, Enum):
+    """What a fleet report says of a node: exactly one of these."""
+
+    GOOD = "good"
+    BAD = "bad"
+    FLAKY = "flaky"
+    UNKNOWN = "unknown"
+    MISSING = "missing"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class ProblemKind(str, Enum):
+    """Why a file is no usable node report."""
+
+    UNREADABLE = "unreadable"
+    TOO_LARGE = "too large"
+    NOT_JSON = "not JSON"
+    NOT_OURS = "not ours"
+    OTHER_SCHEMA = "other schema"
+    MALFORMED = "malformed"
+    ANOTHER_DOCUMENT = "another document"
+    SKIPPED = "skipped"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 def safe_name(name: str) -> bool:
     """Whether `name` may stand in a list of nodes that other programs read."""
     return NODE_NAME.fullmatch(name) is not None
-
-
-def shown(names: list[str] | tuple[str, ...], most: int = 8) -> str:
-    """Names for people: the first few, and how many more."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
-
-
-def count(number: int, what: str) -> str:
-    """``1 node``, ``2,000 nodes``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +53,8 @@ class Item:
 
     check: str
     subject: str
-    status: str
-    severity: str  # "" for what is no fail
+    status: Status
+    severity: Severity | None  # of a fail
     cause: str
     message: str
     waived: bool = False
@@ -67,7 +81,7 @@ class NodeRun:
     file: str
     time: float | None  # seconds since the epoch, as the node's clock had it
     modified: float  # of the file
-    verdict: str  # "healthy" "unhealthy" "inconclusive"
+    verdict: Health
     verdict_text: str
     partial: str  # why the report is not whole; "" it is
     profile: str
@@ -85,6 +99,7 @@ class NodeRun:
     gids: tuple[tuple[str, tuple[tuple[int, str], ...]], ...]  # ("mlx5_0:1", ((index, "RoCE v2 IPv4"), …)) of Ethernet ports
     pod: str = ""  # seen from this pod; `host` is then the name that the cluster gives the node
     machine: str = ""  # of this installation; "": not known
+    place: tuple[str, int, int] | None = None  # in an all-reduce across nodes: its master, how many nodes, which of them
     attempts: int = 1  # whoever asked had to ask so often
     doubt: str = ""  # what in it contradicts its verdict
 
@@ -99,7 +114,7 @@ class Problem:
     """A file that is no usable node report, or that is one with a peculiarity."""
 
     file: str
-    kind: str  # see `read.KINDS`
+    kind: ProblemKind
     detail: str
     name: str = ""  # the node that it seems to be about
     counts: bool = True  # it stands for a node that nothing else is known of
@@ -116,17 +131,27 @@ class Reading:
     bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What speaks against a node: the state that it would have by this alone, and why."""
+
+    state: NodeState
+    why: str
+    severity: Severity = Severity.CRITICAL  # of what is BAD
+
+
 @dataclass(slots=True)
 class Node:
     """One machine, or a name that nothing is known of."""
 
     name: str
-    state: str = UNKNOWN
+    state: NodeState = NodeState.UNKNOWN
     run: NodeRun | None = None  # the newest, which counts
     older: tuple[NodeRun, ...] = ()
     group: int | None = None  # index into the groups
     expected: bool | None = None  # None: no list was given
-    reasons: list[str] = field(default_factory=list)  # why it is not good
+    against: list[Reason] = field(default_factory=list)  # before the policy
+    reasons: list[str] = field(default_factory=list)  # why it is not good, after it
     notes: list[str] = field(default_factory=list)
     blamed: list[tuple[Finding, bool]] = field(default_factory=list)  # fails of the comparison; whether each counts
     lost: list[Problem] = field(default_factory=list)  # files about it that could not be used

@@ -7,47 +7,47 @@ from typing import Final
 
 from netdoctor.fleet.history import doubts, to_and_fro
 from netdoctor.fleet.machines import CLOCK_SKEW, newest_of_others
-from netdoctor.fleet.nodes import BAD, FLAKY, GOOD, UNKNOWN, Node, NodeRun, count, shown
-
-Said = tuple[str, str]  # (state, why); "" where the state speaks for itself
+from netdoctor.fleet.nodes import Node, NodeRun, NodeState, Reason
+from netdoctor.model import Health, Severity, Status, count
+from netdoctor.textsafe import listed
 
 
 def judge(node: Node) -> None:
-    """Set its state and the reasons: the worst of what the rules say."""
-    if node.run is None:
+    """What speaks against it.  A waiver of its fails must not excuse what could not be told: both are kept apart."""
+    if (run := node.run) is None:
         return
-    said = [*_verdict(node.run), *_other_vantages(node, node.run)]
+    node.against += [*_verdict(run), *_other_vantages(node, run)]
     for rule in _DOUBTS:
-        if all(state == GOOD for state, _ in said):
-            said += rule(node, node.run)
-    bad = [state for state, _ in said if state == BAD]
-    node.state = next(iter(bad or [state for state, _ in said if state != GOOD]), GOOD)
-    node.reasons += [why for _, why in said if why]
-    node.notes += _notes(node, node.run)
+        if all(one.state is NodeState.BAD for one in node.against):
+            node.against += rule(node, run)
+    node.notes += _notes(node, run)
 
 
-def _verdict(run: NodeRun) -> Iterator[Said]:
-    state = GOOD
-    if run.verdict == "unhealthy":
-        state = BAD
-    elif run.verdict == "inconclusive" or run.partial or set(run.statuses) <= {"s", "u", "e"}:
-        state = UNKNOWN
-    yield state, f"its report is not whole: {run.partial}" if run.partial else ""
-    if state != GOOD:
-        fails = [i for i in run.items if i.status == "fail" and not i.waived]
-        told = fails or [i for i in run.items if i.status != "fail"]
-        words = [f"{i.check}: {i.message}" for i in told[:5]] or [run.verdict_text or run.verdict]
-        yield from ((state, why) for why in words)
+def _verdict(run: NodeRun) -> Iterator[Reason]:
+    if run.partial:
+        yield Reason(NodeState.UNKNOWN, f"its report is not whole: {run.partial}")
+    fails = [i for i in run.items if i.status is Status.FAIL and not i.waived]
+    bad = run.verdict is Health.UNHEALTHY
+    if bad or (fails and not run.doubt):  # a report that contradicts itself shows neither
+        severity = Severity.CRITICAL if bad else max((i.severity or Severity.CRITICAL for i in fails), key=lambda s: s.rank)
+        words = [f"{i.check}: {i.message}" for i in fails[:5]] or [run.verdict_text or str(run.verdict)]
+        yield from (Reason(NodeState.BAD, why, severity) for why in words)
+    blind = [i for i in run.items if i.status is not Status.FAIL]
+    if bad:  # what had to be able to tell, and could not
+        blind = [i for i in blind if i.blocking]
+    if run.verdict is Health.INCONCLUSIVE or set(run.statuses) <= {"s", "u", "e"} or (bad and blind):
+        reasons = [f"{i.check}: {i.message}" for i in blind[:5]] or [run.verdict_text or str(run.verdict)]
+        yield from (Reason(NodeState.UNKNOWN, why) for why in reasons)
 
 
-def _other_vantages(node: Node, run: NodeRun) -> Iterator[Said]:
+def _other_vantages(node: Node, run: NodeRun) -> Iterator[Reason]:
     """The newest report of each other place that the node was seen from, where it is the worse news."""
-    if run.verdict == "unhealthy":
+    if run.verdict is Health.UNHEALTHY:
         return
     for other in newest_of_others(run, node.older):
-        if other.verdict != "healthy":
-            state = BAD if other.verdict == "unhealthy" else UNKNOWN
-            yield state, f"seen from {other.shape.vantage}: {other.verdict_text or other.verdict} ({other.file})"
+        if other.verdict is not Health.HEALTHY:
+            state = NodeState.BAD if other.verdict is Health.UNHEALTHY else NodeState.UNKNOWN
+            yield Reason(state, f"seen from {other.shape.vantage}: {other.verdict_text or other.verdict} ({other.file})")
 
 
 _ANEW: Final = "its machine id is not the same in all reports: it was installed anew, or two machines have one name"
@@ -57,32 +57,28 @@ def _ids(node: Node, run: NodeRun) -> set[str]:
     return {r.machine for r in (run, *node.older)} - {""}
 
 
-def _another_machine(node: Node, run: NodeRun) -> Iterator[Said]:
-    if len(_ids(node, run)) > 1 and any(r.verdict != "healthy" and r.machine != run.machine for r in node.older):
-        yield UNKNOWN, _ANEW
+def _another_machine(node: Node, run: NodeRun) -> Iterator[Reason]:
+    if len(_ids(node, run)) > 1 and any(r.verdict is not Health.HEALTHY and r.machine != run.machine for r in node.older):
+        yield Reason(NodeState.UNKNOWN, _ANEW)
 
 
-def _to_and_fro(node: Node, run: NodeRun) -> Iterator[Said]:
+def _to_and_fro(node: Node, run: NodeRun) -> Iterator[Reason]:
     if node.older and to_and_fro(run, node.older):
-        verdicts = [r.verdict for r in (*reversed(node.older), run)]
-        yield FLAKY, "its reports change between healthy and unhealthy: " + ", ".join(verdicts)
+        verdicts = ", ".join(r.verdict for r in (*reversed(node.older), run))
+        yield Reason(NodeState.FLAKY, f"its reports change between healthy and unhealthy: {verdicts}")
 
 
-def _doubtful(node: Node, _run: NodeRun) -> Iterator[Said]:
-    yield from ((UNKNOWN, why) for why in doubts(node))
+def _doubtful(node: Node, _run: NodeRun) -> Iterator[Reason]:
+    yield from (Reason(NodeState.UNKNOWN, why) for why in doubts(node))
 
 
-def _asked_again(_node: Node, run: NodeRun) -> Iterator[Said]:
+def _asked_again(_node: Node, run: NodeRun) -> Iterator[Reason]:
     if run.attempts > 1:
-        yield FLAKY, _again(run)
+        yield Reason(NodeState.FLAKY, f"answered only when it was asked again (attempt {run.attempts})")
 
 
-def _again(run: NodeRun) -> str:
-    return f"answered only when it was asked again (attempt {run.attempts})"
-
-
-# What makes a node doubtful of which nothing worse is known; the first that does.
-_DOUBTS: Final[tuple[Callable[[Node, NodeRun], Iterator[Said]], ...]] = (
+# What makes a node doubtful; the first that does, where its report itself could tell.
+_DOUBTS: Final[tuple[Callable[[Node, NodeRun], Iterator[Reason]], ...]] = (
     _another_machine,
     _to_and_fro,
     _doubtful,
@@ -92,13 +88,12 @@ _DOUBTS: Final[tuple[Callable[[Node, NodeRun], Iterator[Said]], ...]] = (
 
 def _notes(node: Node, run: NodeRun) -> Iterator[str]:
     if node.older:
-        older = shown([f"{r.file} ({r.verdict})" for r in node.older], 3)
+        older = listed([f"{r.file} ({r.verdict})" for r in node.older], 3)
         number = count(len(node.older) + 1, "report")
         yield f"{number} of this node; {run.file} is the newest and counts, older: {older}"
         if len(_ids(node, run)) > 1:
             yield _ANEW
-    if run.attempts > 1 and _again(run) not in node.reasons:
-        yield _again(run)
+    yield from (one.why for one in _asked_again(node, run) if one not in node.against)
     if run.skewed > CLOCK_SKEW:
         yield f"its clock is ahead by {_duration(run.skewed)}: the report is newer than its file"
 

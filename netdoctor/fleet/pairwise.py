@@ -3,47 +3,44 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 from netdoctor.compare import addresses, mtu, subnets
-from netdoctor.compare.majority import CLEAR, clear_majority, sides
-from netdoctor.compare.traits import ABSENT
+from netdoctor.compare.majority import CLEAR, Fault, Sides, clear_majority
 from netdoctor.facts.nccl_version import parse
 from netdoctor.fleet.groups import Group
-from netdoctor.fleet.nodes import Node, NodeRun, count, shown
-from netdoctor.model import Finding, Severity, Status
+from netdoctor.fleet.nodes import Node, NodeRun
+from netdoctor.model import Finding, Health, Severity, Status, count
+from netdoctor.textsafe import listed
 
-# An address on this many nodes, and on this share of them, is given to all on purpose (a BlueField's or BMC's host link).
-EVERYWHERE_NODES: Final = 3
-EVERYWHERE_SHARE: Final = 0.10
 # From here on NCCL picks the GID by itself (src/transport/net_ib.cc, NCCL_IB_GID_INDEX defaults to -1); before it took index 0.
 AUTOMATIC_GID: Final = (2, 21, 5)
 ROUTABLE: Final = "RoCE v2 IPv4"  # what it then looks for: NCCL_IB_ROCE_VERSION_NUM 2, NCCL_IB_ADDR_FAMILY AF_INET
 
-Fault = tuple[Finding, tuple[str, ...]]  # what is wrong, and which nodes are blamed (none: it cannot be told which)
+MEETING: Final = 120.0  # seconds within which the nodes of one common run start (cluster.session.WAIT)
 
 
-def across(groups: list[Group], nodes: list[Node]) -> list[Fault]:
+def across(groups: list[Group], nodes: list[Node]) -> list[Fault[str]]:
     """Every fault between nodes, the worst first."""
-    rules: tuple[Callable[[], Iterable[Fault]], ...] = (
-        lambda: (f for g in groups for f in _versions(g)),
-        lambda: (f for g in groups for f in _subnets(g)),
-        lambda: _mtu(nodes),
-        lambda: _addresses(nodes),
-        lambda: (f for g in groups for f in _gids(g)),
+    rules: tuple[Iterable[Fault[str]], ...] = (
+        (f for g in groups for f in _subnets(g)),
+        _mtu(nodes),
+        _addresses(groups, nodes),
+        _ranks(nodes),
+        (f for g in groups for f in _gids(g)),
     )
-    found = [fault for rule in rules for fault in rule()]
+    found = [fault for rule in rules for fault in rule]
     found.sort(key=lambda f: (f[0].status is not Status.FAIL, -(f[0].severity.rank if f[0].severity else 0), f[0].check))
     return found
 
 
 def _fail(
     check: str, subject: str, message: str, cause: str, severity: Severity, blamed: Iterable[str], how: str, **evidence: object
-) -> Fault:
-    finding = Finding(
-        Status.FAIL, message, subject, severity, cause, evidence=evidence, how=how or None, check=f"fleet.{check}"
-    )
+) -> Fault[str]:
+    finding = Finding(Status.FAIL, message, subject, severity, cause, evidence=evidence, how=how, check=f"fleet.{check}")
     return finding, tuple(sorted(blamed))
 
 
@@ -53,34 +50,12 @@ def _with(members: Iterable[Node]) -> Iterator[tuple[Node, NodeRun]]:
             yield node, node.run
 
 
-def _sides(by: Mapping[str, Sequence[str]]) -> str:
-    ordered = sorted(by.items(), key=lambda pair: (-len(pair[1]), pair[0]))
-    return "; ".join(f"{value} on {count(len(names), 'node')} ({shown(sorted(names), 3)})" for value, names in ordered[:5])
-
-
-def _versions(group: Group) -> Iterator[Fault]:
-    """Different NCCL versions in one job: refused at the handshake from 2.23.4 on, undefined before."""
-    every = ((node.name, run.traits.get("nccl", ABSENT)) for node, run in _with(group.members))
-    have = sides((name, version) for name, version in every if version and version != ABSENT)
-    if have.differ:
-        yield _fail(
-            "nccl_version",
-            group.name,
-            f"NCCL differs: {_sides(have.values)}",
-            "version_mismatch",
-            Severity.CRITICAL,
-            have.minority,
-            "install one NCCL everywhere; torch's own wheel decides: pip show torch nvidia-nccl-cu12",
-            versions=dict(have.values),
-        )
-
-
 def _network(run: NodeRun) -> str | None:
     """Of the interface that NCCL takes."""
     return subnets.network(run.nccl_if[1], run.nccl_if[2]) if run.nccl_if else None
 
 
-def _subnets(group: Group) -> Iterator[Fault]:
+def _subnets(group: Group) -> Iterator[Fault[str]]:
     """NCCL's interface on another subnet than the others', where that shows a wrong choice and not a routed network."""
     networks = subnets.by_network(
         subnets.Member(node.name, *run.nccl_if[:2], network, run.addresses)
@@ -91,10 +66,10 @@ def _subnets(group: Group) -> Iterator[Fault]:
     yield from (_wrong_subnet(group, one) for one in wrong)
     # As many subnets as nodes are a routed design (a subnet per pod or per link); a few are worth a word.
     if not wrong and 1 < len(networks) <= sum(map(len, networks.values())) / 2:
-        told = _sides({name: [one.node for one in members] for name, members in networks.items()})
+        text = Sides({name: [one.node for one in members] for name, members in networks.items()}).text(str)
         finding = Finding(
             Status.UNKNOWN,
-            f"NCCL's interfaces are in {len(networks)} subnets: {told}; whether they are routed was not tried",
+            f"NCCL's interfaces are in {len(networks)} subnets: {text}; whether they are routed was not tried",
             group.name,
             cause="socket_ifname",
             how="netdoctor allreduce across nodes of both",
@@ -103,7 +78,7 @@ def _subnets(group: Group) -> Iterator[Fault]:
         yield finding, ()
 
 
-def _wrong_subnet(group: Group, one: subnets.Outsider[str]) -> Fault:
+def _wrong_subnet(group: Group, one: subnets.Outsider[str]) -> Fault[str]:
     member = one.member
     words = f"NCCL takes {member.interface} ({member.ip}, {member.network}), "
     words += f"{count(one.others, 'node')} are in {one.majority} ({one.usual})"
@@ -124,50 +99,59 @@ def _wrong_subnet(group: Group, one: subnets.Outsider[str]) -> Fault:
     )
 
 
-def _mtu(nodes: list[Node]) -> Iterator[Fault]:
-    """Different MTU within one subnet: small messages pass, full-size ones vanish."""
+def _mtu(nodes: list[Node]) -> Iterator[Fault[str]]:
+    """Of the interfaces that NCCL takes."""
     ports = (
         mtu.Port(node.name, network, run.nccl_if[0], run.nccl_if[3])
         for node, run in _with(nodes)
         if run.nccl_if and run.nccl_if[3] and (network := _network(run))
     )
-    for one in mtu.differences(ports):
-        have = one.sides
-        yield _fail(
-            "mtu",
-            one.network,
-            f"MTU of the interface that NCCL takes differs in one subnet: {_sides(have.values)}",
-            "mtu",
-            Severity.CRITICAL,
-            have.minority,
-            "ip link set dev IF mtu N, and in the network configuration",
-            mtus=dict(have.values),
-        )
+    for difference in mtu.differences(ports):
+        for finding, names in difference.faults(str):
+            yield replace(finding, check="fleet.mtu"), tuple(sorted(names))
 
 
-def _addresses(nodes: list[Node]) -> Iterator[Fault]:
-    """The same address on two nodes.  Not where it is the same machine twice, or an address that every node has."""
+def _addresses(groups: list[Group], nodes: list[Node]) -> Iterator[Fault[str]]:
+    """The same address on two nodes.  Not where it is the same machine twice."""
     runs = {node.name: run for node, run in _with(nodes)}
-    holders = (addresses.Holder(name, ip, interface) for name, run in runs.items() for ip, interface in run.addresses)
-    for ip, having in addresses.shared(holders, lambda a, b: bool(runs[a].ids & runs[b].ids)):
-        names = {one.node for one in having}
-        taken = any((taken := runs[name].nccl_if) and taken[1] == ip for name in names)
-        if len(names) >= EVERYWHERE_NODES and len(names) >= EVERYWHERE_SHARE * len(runs) and not taken:
-            continue
-        where = ", ".join(f"{one.node} ({one.interface})" for one in having[:5])
-        yield _fail(
-            "address",
-            ip,
-            f"{ip} is on {count(len(names), 'node')}: {where}",
-            "duplicate_address",
-            Severity.CRITICAL,
-            names,
-            f"arping -D -I IF {ip}; give one of them another address",
-            nodes=sorted(names),
-        )
+    holders = (
+        addresses.Holder(node.name, ip, interface, run.nccl_if is not None and run.nccl_if[1] == ip, node.group)
+        for node, run in _with(nodes)
+        for ip, interface in run.addresses
+    )
+    alike = {n: sum(bool(node.run and node.run.addresses) for node in group.members) for n, group in enumerate(groups)}
+    for one in addresses.shared(holders, lambda a, b: bool(runs[a].ids & runs[b].ids), alike):
+        finding, names = one.fault(str)
+        yield replace(finding, check="fleet.address"), tuple(sorted(names))
 
 
-def _gids(group: Group) -> Iterator[Fault]:
+def _ranks(nodes: list[Node]) -> Iterator[Fault[str]]:
+    """Two nodes that took one place in a common run: the others wait for whoever should have had another.
+
+    Who took part in a run that is whole is not to blame for somebody who came later with its number.
+    """
+    places: dict[tuple[str, int, int], list[tuple[float, Node, NodeRun]]] = defaultdict(list)
+    for node, run in _with(nodes):
+        if run.place is not None and run.time is not None:
+            places[run.place].append((run.time, node, run))
+    for (master, size, rank), every in sorted(places.items()):
+        every.sort(key=lambda one: (one[0], one[1].name))
+        together = [pair for pair in pairwise(every) if pair[1][0] - pair[0][0] <= MEETING]
+        same = {node.name: run for pair in together for _, node, run in pair}
+        if same:
+            yield _fail(
+                "node_rank",
+                f"node {rank} of {master}",
+                f"{listed(sorted(same))} all say that they are node {rank} of the {size} that meet at {master}",
+                "duplicate_address",
+                Severity.CRITICAL,
+                [name for name, run in same.items() if run.verdict is not Health.HEALTHY] or same,
+                "start each node once, with a number of its own: --node-rank, or the launcher's variables",
+                nodes=sorted(same),
+            )
+
+
+def _gids(group: Group) -> Iterator[Fault[str]]:
     """GID tables that differ where NCCL uses a fixed index, or a node without the kind of GID that most have."""
     tables: dict[str, list[tuple[Node, NodeRun, dict[int, str]]]] = defaultdict(list)
     for node, run in _with(group.members):

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from netdoctor.fleet.extract import Extract, MalformedReportError
-from netdoctor.fleet.nodes import Problem, Reading, clean
+from netdoctor.fleet.nodes import Problem, ProblemKind, Reading
 from netdoctor.model import REPORT_SCHEMA
+from netdoctor.textsafe import as_line
 
 MAX_BYTES: Final = 5_000_000  # a report of a 16-GPU node with all runs is below 300 KB
 
@@ -22,14 +23,14 @@ _SHORT: Final = re.compile(r"[A-Za-z_-]\[[0-9]")  # Slurm's and Ansible's short 
 DEFECT: Final = "a defect of netdoctor in reading it"
 
 KINDS: Final = {
-    "unreadable": "could not be read",
-    "too large": f"larger than {MAX_BYTES // 1_000_000} MB",
-    "not JSON": "cut short, or not JSON",
-    "not ours": "not a netdoctor report",
-    "other schema": f"another version than {REPORT_SCHEMA}",
-    "malformed": "a netdoctor report that is not whole",
-    "another document": "a netdoctor document of another kind",
-    "skipped": "not a .json file",
+    ProblemKind.UNREADABLE: "could not be read",
+    ProblemKind.TOO_LARGE: f"larger than {MAX_BYTES // 1_000_000} MB",
+    ProblemKind.NOT_JSON: "cut short, or not JSON",
+    ProblemKind.NOT_OURS: "not a netdoctor report",
+    ProblemKind.OTHER_SCHEMA: f"another version than {REPORT_SCHEMA}",
+    ProblemKind.MALFORMED: "a netdoctor report that is not whole",
+    ProblemKind.ANOTHER_DOCUMENT: "a netdoctor document of another kind",
+    ProblemKind.SKIPPED: "not a .json file",
 }
 
 
@@ -62,8 +63,8 @@ def _files(paths: Iterable[str], got: Reading) -> Iterator[tuple[str, bool]]:
             continue
 
         def lost(folder: str, why: str) -> None:  # it counts: nobody knows how many nodes are in there
-            name = clean(os.path.basename(folder.rstrip("/")) + "/", 253)
-            got.problems.append(Problem(clean(folder, 1000), "unreadable", clean(why), name))
+            name = as_line(os.path.basename(folder.rstrip("/")) + "/", 253)
+            got.problems.append(Problem(as_line(folder, 1000), ProblemKind.UNREADABLE, as_line(why), name))
 
         for folder, folders, names in os.walk(path, onerror=lambda e: lost(str(e.filename), e.strerror or str(e))):
             folders.sort()
@@ -75,48 +76,48 @@ def _files(paths: Iterable[str], got: Reading) -> Iterator[tuple[str, bool]]:
 
 def _one(path: str, named: bool, got: Reading, extract: Extract, seen: set[tuple[int, int]]) -> None:
     got.files += 1
-    stem = clean(os.path.basename(path).removesuffix(".json"), 253)
+    stem = as_line(os.path.basename(path).removesuffix(".json"), 253)
     modified: float | None = None
 
-    def problem(kind: str, detail: str, name: str = "", counts: bool = True) -> None:
-        got.problems.append(Problem(clean(path, 1000), kind, clean(detail), name or stem, counts, modified))
+    def problem(kind: ProblemKind, detail: str, name: str = "", counts: bool = True) -> None:
+        got.problems.append(Problem(as_line(path, 1000), kind, as_line(detail), name or stem, counts, modified))
 
     if not named and not path.endswith(".json"):
-        return problem("skipped", "", counts=False)
+        return problem(ProblemKind.SKIPPED, "", counts=False)
     try:
         data, modified, inode = _bytes(path)
     except OSError as error:
-        return problem("unreadable", error.strerror or str(error))
+        return problem(ProblemKind.UNREADABLE, error.strerror or str(error))
     if inode in seen:
-        return problem("skipped", "the same file was given twice", counts=False)
+        return problem(ProblemKind.SKIPPED, "the same file was given twice", counts=False)
     seen.add(inode)
     got.bytes += len(data)
     if len(data) > MAX_BYTES:
-        return problem("too large", f"more than {MAX_BYTES:,} bytes", _host_in(data))
+        return problem(ProblemKind.TOO_LARGE, f"more than {MAX_BYTES:,} bytes", _host_in(data))
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
-        return problem("not JSON", "empty" if not data.strip() else str(error), _host_in(data))
+        return problem(ProblemKind.NOT_JSON, "empty" if not data.strip() else str(error), _host_in(data))
     schema = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(schema, str) or not schema.startswith("netdoctor."):
-        return problem("not ours", "no netdoctor schema in it")
+        return problem(ProblemKind.NOT_OURS, "no netdoctor schema in it")
     if schema != REPORT_SCHEMA:
         if schema.startswith("netdoctor.report/"):
-            return problem("other schema", f"{schema}; this netdoctor reads {REPORT_SCHEMA}", _host_of(document))
-        return problem("another document", schema, counts=False)
+            return problem(ProblemKind.OTHER_SCHEMA, f"{schema}; this netdoctor reads {REPORT_SCHEMA}", _host_of(document))
+        return problem(ProblemKind.ANOTHER_DOCUMENT, schema, counts=False)
     try:
-        got.runs.append(extract.run(document, clean(path, 1000), modified))
+        got.runs.append(extract.run(document, as_line(path, 1000), modified))
     except MalformedReportError as error:
-        return problem("malformed", str(error), _host_of(document))
+        return problem(ProblemKind.MALFORMED, str(error), _host_of(document))
     except Exception as error:  # noqa: BLE001 - the border: a report that nobody thought of costs itself, not the fleet's report
-        return problem("malformed", f"{DEFECT}: {type(error).__name__}: {error}", _host_of(document))
+        return problem(ProblemKind.MALFORMED, f"{DEFECT}: {type(error).__name__}: {error}", _host_of(document))
     return None
 
 
 def _host_of(document: Any) -> str:
     identity = document.get("identity")
     names = [identity.get(key) for key in ("node", "host")] if isinstance(identity, dict) else []
-    return next((clean(name, 253) for name in names if isinstance(name, str) and clean(name)), "")
+    return next((as_line(name, 253) for name in names if isinstance(name, str) and as_line(name)), "")
 
 
 def _host_in(data: bytes) -> str:
@@ -153,5 +154,5 @@ def expected_names(path: str) -> list[str]:
         raise ValueError(f"{path}: larger than {MAX_BYTES:,} bytes")
     lines = [line.partition("#")[0].strip() for line in text.split("\n")]
     if short := next((line for line in lines if _SHORT.search(line)), None):
-        raise ValueError(f"{path}: one name a line, not {clean(short, 80)}: scontrol show hostnames writes it out")
-    return list(dict.fromkeys(clean(line, 253) or clean(repr(line), 253) for line in lines if line))
+        raise ValueError(f"{path}: one name a line, not {as_line(short, 80)}: scontrol show hostnames writes it out")
+    return list(dict.fromkeys(as_line(line, 253) or as_line(repr(line), 253) for line in lines if line))

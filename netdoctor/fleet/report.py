@@ -8,30 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from netdoctor import policy
-from netdoctor.causes import result
+from netdoctor.causes.results import own_result
+from netdoctor.compare.majority import Fault
 from netdoctor.compare.traits import ABSENT
 from netdoctor.fleet import own
 from netdoctor.fleet.drift import Drift, drift
 from netdoctor.fleet.groups import Group, group
 from netdoctor.fleet.machines import CLOCK_SKEW, by_machine, unique
-from netdoctor.fleet.nodes import (
-    BAD,
-    FLAKY,
-    GOOD,
-    MISSING,
-    STATES,
-    UNKNOWN,
-    Node,
-    Problem,
-    Reading,
-    clean,
-    count,
-    shown,
-)
+from netdoctor.fleet.nodes import Node, NodeRun, NodeState, Problem, Reading, Reason
 from netdoctor.fleet.outliers import METRICS, Distribution, distributions
-from netdoctor.fleet.pairwise import Fault, across
+from netdoctor.fleet.pairwise import across
 from netdoctor.fleet.read import KINDS
-from netdoctor.model import CheckResult, Command, Finding, Severity, Status, Verdict
+from netdoctor.model import CheckResult, Command, Finding, Severity, Status, Verdict, count
+from netdoctor.textsafe import as_line, listed
 
 STALE: Final = 7 * 86400.0  # a report this much older than the newest one is of another week
 
@@ -58,7 +47,7 @@ class Fleet:
     def accounting(self) -> dict[str, int]:
         """{given, good, bad, flaky, unknown, missing}; the first is the sum of the others."""
         states = Counter(n.state for n in self.nodes)
-        return {"given": len(self.nodes)} | {state: states[state] for state in STATES}
+        return {"given": len(self.nodes)} | {state.value: states[state] for state in NodeState}
 
 
 def by_default(checks: tuple[CheckResult, ...], _facts: Mapping[str, Any]) -> tuple[tuple[CheckResult, ...], Verdict]:
@@ -69,10 +58,9 @@ def by_default(checks: tuple[CheckResult, ...], _facts: Mapping[str, Any]) -> tu
 def examine(reading: Reading, expected: Sequence[str] | None = None, decide: policy.Decide = by_default) -> Fleet:
     """Judge what was read.  `expected` are the names that must be there; a node is bad where a fail that counts names it."""
     nodes = by_machine(reading.runs)
-    by_name = _place(nodes, reading.problems)
-    names = _expect(
-        nodes, by_name, None if expected is None else [clean(name, 253) or clean(repr(name), 253) for name in expected]
-    )
+    _place(nodes, reading.problems)
+    if expected is not None:
+        _expect(nodes, [as_line(name, 253) or as_line(repr(name), 253) for name in expected])
     unique(nodes)
     live = [n for n in nodes if n.run is not None]
     groups = group(live)
@@ -94,7 +82,7 @@ def examine(reading: Reading, expected: Sequence[str] | None = None, decide: pol
         reading.files,
         len(reading.runs),
         reading.bytes,
-        names,
+        None if expected is None else len(expected),
         checks,
         verdict,
         node_checks=_checks(live),
@@ -103,67 +91,48 @@ def examine(reading: Reading, expected: Sequence[str] | None = None, decide: pol
     return fleet
 
 
-def _place(nodes: list[Node], problems: list[Problem]) -> dict[str, Node]:
+def _place(nodes: list[Node], problems: list[Problem]) -> None:
     """Unusable files: a note on the node that they name, else a node of which nothing is known."""
     by_name = {n.name: n for n in nodes}
     for problem in problems:
         if not problem.counts:
             continue
         words = f"{problem.file}: {KINDS[problem.kind]}" + (f" ({problem.detail})" if problem.detail else "")
-        node = by_name.get(problem.name)
-        if node is None:
+        if (node := by_name.get(problem.name)) is None:
             node = by_name[problem.name] = Node(problem.name)
             nodes.append(node)
-        (node.reasons if node.run is None else node.notes).append(words)
         node.lost.append(problem)
-    return by_name
+        if node.run is None:
+            node.against.append(Reason(NodeState.UNKNOWN, words))
+        else:
+            node.notes.append(words)
 
 
-def _expect(nodes: list[Node], by_name: dict[str, Node], expected: Sequence[str] | None) -> int | None:
+def _expect(nodes: list[Node], expected: Sequence[str]) -> None:
     """Mark who was expected, add who is missing.  A short name finds its full one where that is unambiguous."""
-    if expected is None:
-        return None
-    short: dict[str, set[str]] = defaultdict(set)
+    by_key: dict[str, list[Node]] = defaultdict(list)
+    by_head: dict[str, set[str]] = defaultdict(set)
     for node in nodes:
         node.expected = False
-        short[_key(node).partition(".")[0]].add(_key(node))
-    wanted_short = Counter(name.casefold().partition(".")[0] for name in expected)
-    by_key: dict[str, list[Node]] = defaultdict(list)
-    for node in nodes:
-        by_key[_key(node)].append(node)
+        key = (node.run.host if node.run else node.name).casefold()
+        by_key[key].append(node)
+        by_head[key.partition(".")[0]].add(key)
+    asked = Counter(name.casefold().partition(".")[0] for name in expected)
     for name in expected:
         key = name.casefold()
-        found = by_key.get(key)
         head = key.partition(".")[0]
-        if (
-            found is None
-            and head
-            and wanted_short[head] == 1
-            and len(short.get(head, ())) == 1
-            and _either_is_short(key, short[head])
-        ):
-            found = by_key[next(iter(short[head]))]
-        if found is None:
-            missing = Node(name, MISSING, expected=True, reasons=["no report was given"])
-            nodes.append(missing)
-            by_name[name] = missing
-            continue
+        found = by_key.get(key, [])
+        if not found and head and asked[head] == 1 and len(by_head[head]) == 1:
+            (other,) = by_head[head]
+            if "." not in key or "." not in other:  # `n1` and `n1.cluster` are one name; `n1.a` and `n1.b` are two
+                found = by_key[other]
         for node in found:
             node.expected = True
             if len(found) == 1 and node.name != name:
                 node.notes.append(f"calls itself {node.name}")
                 node.name = name
-    return len(expected)
-
-
-def _key(node: Node) -> str:
-    return (node.run.host if node.run else node.name).casefold()
-
-
-def _either_is_short(key: str, others: set[str]) -> bool:
-    """``n1`` and ``n1.cluster`` are one name; ``n1.a`` and ``n1.b`` are two."""
-    other = next(iter(others))
-    return "." not in key or "." not in other
+        if not found:
+            nodes.append(Node(name, expected=True, against=[Reason(NodeState.MISSING, "no report was given")]))
 
 
 def _one_machine(live: list[Node]) -> None:
@@ -176,93 +145,93 @@ def _one_machine(live: list[Node]) -> None:
     for same in by_cards.values():
         for node in same if len({n.run.host.casefold() for n in same if n.run}) > 1 else ():
             others = [n.name for n in same if n is not node]
-            node.reasons.append(f"the same GPUs as {shown(others, 3)}: one machine answered for both names")
-            if node.state == GOOD:
-                node.state = UNKNOWN
+            why = f"the same GPUs as {listed(others, 3)}: one machine answered for both names"
+            node.against.append(Reason(NodeState.UNKNOWN, why))
 
 
-def _same_name(live: list[Node]) -> Iterator[Fault]:
+def _same_name(live: list[Node]) -> Iterator[Fault[str]]:
     """Different machines that call themselves alike."""
-    by_host: dict[str, list[Node]] = defaultdict(list)
+    by_host: dict[str, list[tuple[Node, NodeRun]]] = defaultdict(list)
     for node in live:
         if node.run is not None:
-            by_host[node.run.host].append(node)
+            by_host[node.run.host].append((node, node.run))
     for host, same in sorted(by_host.items()):
-        if len(same) > 1 and not all(n.run and n.run.pod for n in same):
-            files = [n.run.file for n in same if n.run]
+        if len(same) > 1 and not all(run.pod for _, run in same):
+            files = listed([run.file for _, run in same], 4)
+            words = f"{len(same)} different machines call themselves {host} (no GPU in common, or machine ids that alternate)"
+            how, check = "give each its own host name; jobs and lists name nodes by it", "fleet.host_name"
             finding = Finding(
-                Status.FAIL,
-                f"{len(same)} different machines call themselves {host} (no GPU in common, or machine ids that alternate): "
-                f"{shown(files, 4)}",
-                host,
-                Severity.CRITICAL,
-                "duplicate_address",
-                how="give each its own host name; jobs and lists name nodes by it",
-                check="fleet.host_name",
+                Status.FAIL, f"{words}: {files}", host, Severity.CRITICAL, "duplicate_address", how=how, check=check
             )
-            yield finding, tuple(n.name for n in same)
+            yield finding, tuple(node.name for node, _ in same)
 
 
-# What the comparison's rules look at, by id: title and cause.
-_TITLES: Final = {
-    "fleet.host_name": ("Every machine has a name of its own", "duplicate_address"),
-    "fleet.nccl_version": ("Nodes of one kind have one NCCL", "version_mismatch"),
-    "fleet.nccl_subnet": ("Nodes of one kind meet in one network", "socket_ifname"),
-    "fleet.mtu": ("Nodes of one network have one MTU", "mtu"),
-    "fleet.address": ("Every address is one node's", "duplicate_address"),
-    "fleet.gid": ("A fixed GID index means the same on every node", "roce_gid"),
-}
+# What is shown in part must show the worst.
+_WORST_FIRST: Final = (NodeState.BAD, NodeState.MISSING, NodeState.FLAKY, NodeState.UNKNOWN, NodeState.GOOD)
+
+
+def _worst(against: Iterable[Reason]) -> NodeState:
+    return min((one.state for one in against), key=_WORST_FIRST.index, default=NodeState.GOOD)
 
 
 def _of_nodes(nodes: list[Node]) -> CheckResult:
     """What the nodes say of themselves."""
-    order = {BAD: 0, MISSING: 1, FLAKY: 2, UNKNOWN: 3}  # what is shown in part must show the worst
-    wrong = sorted((n for n in nodes if n.state != GOOD), key=lambda n: (order[n.state], n.name))
-    found = [_of_node(node) for node in wrong]
-    good = len(nodes) - len(found)
-    if good:
+    wrong = sorted((n for n in nodes if n.against), key=lambda n: (_WORST_FIRST.index(_worst(n.against)), n.name))
+    found = [finding for node in wrong for finding in _of_node(node)]
+    if good := len(nodes) - len(wrong):
         found.append(Finding(Status.PASS, f"{count(good, 'node')} healthy by their own reports", "good nodes"))
     if not nodes:
         found.append(Finding(Status.UNKNOWN, "no node report was given"))
-    return result("fleet.nodes", "Every node that is expected is there, and healthy by its own report", "other", found)
+    return own_result("fleet.nodes", found)
 
 
-def _of_node(node: Node) -> Finding:
-    why = node.reasons or [node.state]
-    more = f" (and {count(len(why) - 1, 'more reason')})" if len(why) > 1 else ""
-    evidence = {"reasons": why} if len(why) > 1 else {}
-    if node.state not in (BAD, MISSING):
-        return Finding(Status.UNKNOWN, f"{node.state}: {why[0]}{more}", node.name, evidence=evidence, nodes=(node.name,))
-    fails = [i.cause for i in node.run.items if i.status == "fail" and not i.waived and i.cause] if node.run else []
-    cause = "missing_node" if node.state == MISSING else fails[0] if fails else "other"
-    return Finding(Status.FAIL, f"{why[0]}{more}", node.name, Severity.CRITICAL, cause, evidence=evidence, nodes=(node.name,))
+def _of_node(node: Node) -> Iterator[Finding]:
+    """What failed, and beside it what could not be told: a waiver of the one does not excuse the other."""
+    for status, states in (
+        (Status.FAIL, (NodeState.BAD, NodeState.MISSING)),
+        (Status.UNKNOWN, (NodeState.FLAKY, NodeState.UNKNOWN)),
+    ):
+        if not (reasons := [one for one in node.against if one.state in states]):
+            continue
+        more = f" (and {count(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
+        evidence = {"reasons": [one.why for one in reasons]} if len(reasons) > 1 else {}
+        if status is Status.UNKNOWN:
+            words = f"{_worst(reasons)}: {reasons[0].why}{more}"
+            yield Finding(status, words, node.name, evidence=evidence, nodes=(node.name,))
+            continue
+        missing = reasons[0].state is NodeState.MISSING
+        fails = [i.cause for i in node.run.items if i.status is Status.FAIL and not i.waived and i.cause] if node.run else []
+        yield Finding(
+            status,
+            f"{reasons[0].why}{more}",
+            node.name,
+            max((one.severity for one in reasons), key=lambda s: s.rank),
+            "missing_node" if missing else fails[0] if fails else "other",
+            evidence=evidence,
+            waived_by_name=missing,
+            nodes=(node.name,),
+        )
 
 
-def _of_faults(faults: Iterable[Fault]) -> Iterator[CheckResult]:
+def _of_faults(faults: Iterable[Fault[str]]) -> Iterator[CheckResult]:
     by_check: dict[str, list[Finding]] = {}
     for finding, names in faults:
         by_check.setdefault(finding.check, []).append(replace(finding, nodes=names))
-    for id, found in by_check.items():
-        title, cause = _TITLES.get(id, (id, "other"))
-        yield result(id, title, cause, found)
+    yield from (own_result(id, found) for id, found in by_check.items())
 
 
 def _of_drift(rows: list[Drift], groups: list[Group]) -> CheckResult:
     found = []
     for row in rows:
-        kind = groups[row.group].name
-        if row.majority is None:
-            sides = "; ".join(f"{value} on {count(len(nodes), 'node')}" for value, nodes in row.values[:4])
-            more = f"; {len(row.values) - 4:,} more values" if len(row.values) > 4 else ""
-            words = f"{row.title} differs without a majority, so nobody is blamed: {sides}{more}  ({kind})"
-            found.append(Finding(Status.UNKNOWN, words, row.trait, cause=row.cause))
-            continue
-        for value, nodes in row.values:
-            words = f"{row.title}: {value}; {row.agreeing:,} of its kind have {row.majority}"
-            evidence = {"kind": kind, "could_not_tell": row.unknown} if row.unknown else {"kind": kind}
-            found.append(
-                Finding(Status.FAIL, words, row.trait, row.severity, row.cause, row.majority, evidence, nodes=tuple(nodes))
-            )
+        for finding, nodes in row.faults(str):
+            evidence = {"kind": groups[row.group].name, **finding.evidence}
+            if not nodes:
+                evidence.pop("values")  # every name: the rows of `Fleet.drift` have them
+            # Differences may be meant where nobody is alone with his; NCCL refuses a job of two versions in any case.
+            refused = row.trait == "nccl" and len(row.sides.values.keys() - {ABSENT}) > 1
+            if not nodes and not refused:
+                finding = replace(finding, status=Status.UNKNOWN, severity=None, expected=None)
+            found.append(replace(finding, evidence=evidence, nodes=nodes))
     several = [g for g in groups if len(g.members) > 1]
     if not found and several:
         found.append(
@@ -270,7 +239,7 @@ def _of_drift(rows: list[Drift], groups: list[Group]) -> CheckResult:
         )
     elif not found:
         found.append(Finding(Status.SKIP, "no two nodes are of one kind"))
-    return result("fleet.drift", "Nodes of one kind have the same versions and settings", "drift", found)
+    return own_result("fleet.drift", found)
 
 
 def _of_figures(figures: list[Distribution], groups: list[Group]) -> CheckResult:
@@ -290,31 +259,36 @@ def _of_figures(figures: list[Distribution], groups: list[Group]) -> CheckResult
     elif not found:
         how = "netdoctor preflight with its all-reduce, on three nodes of a kind at least"
         found.append(Finding(Status.UNKNOWN, "no figure that enough nodes of one kind have", how=how))
-    return result("fleet.outliers", "No node is much slower than its kind", "straggler", found)
+    return own_result("fleet.outliers", found)
 
 
 def _settle(nodes: list[Node], checks: Iterable[CheckResult]) -> None:
-    """Hand the fails to the nodes: one that counts makes a node bad, the others are worth knowing."""
+    """Each node's state.  A fail that counts makes it bad, the others are worth knowing; what could not be told, or is not
+    there, no waiver makes good."""
     by_name = {n.name: n for n in nodes}
-    waived = set()
+    excused: dict[str, str] = {}
     for check in checks:
         for finding in check.findings:
             if finding.status is not Status.FAIL:
                 continue
             if check.id == "fleet.nodes":
-                waived |= {finding.subject} if finding.waived else set()
+                if not finding.blocking:
+                    excused[finding.subject] = "waived: " if finding.waived else ""
                 continue
             for name in finding.nodes:
                 by_name[name].blamed.append((finding, finding.blocking))
     for node in nodes:
-        if node.name in waived and node.state == BAD:  # a node that is not there stays missing
-            node.state, node.notes, node.reasons = GOOD, [*node.notes, *(f"waived: {why}" for why in node.reasons)], []
+        own = [one for one in node.against if one.state is NodeState.BAD]
+        left = [one for one in node.against if one.state is not NodeState.BAD]
+        if node.name in excused:
+            node.notes += [f"{excused[node.name]}{one.why}" for one in own]
+        else:
+            left = [*own, *left]
         node.blamed.sort(key=lambda b: -(b[0].severity or Severity.INFO).rank)
         hard = [finding.message for finding, counts in node.blamed if counts]
-        if hard:
-            node.state = BAD
-            node.reasons += hard
         node.notes += [finding.message for finding, counts in node.blamed if not counts]
+        node.state = NodeState.BAD if hard else _worst(left)
+        node.reasons = [*(one.why for one in left), *hard]
 
 
 def _checks(nodes: list[Node]) -> tuple[str, ...]:
@@ -330,10 +304,10 @@ def _notes(fleet: Fleet) -> list[str]:
     notes = []
     extra = [n.name for n in fleet.nodes if n.expected is False]
     if extra:
-        notes.append(f"{count(len(extra), 'node')} not on the list of expected nodes: {shown(extra)}")
+        notes.append(f"{count(len(extra), 'node')} not on the list of expected nodes: {listed(extra)}")
     single = [g.name for g in fleet.groups if len(g.members) == 1]
     if single:
-        notes.append(f"alone of their kind, so compared with nobody: {shown(single, 4)}")
+        notes.append(f"alone of their kind, so compared with nobody: {listed(single, 4)}")
     blind = sum(n.run is not None and n.run.shape.gpus is None for n in fleet.nodes)
     if blind:
         notes.append(f"the GPUs of {count(blind, 'node')} could not be read")
@@ -345,7 +319,7 @@ def _notes(fleet: Fleet) -> list[str]:
     if len(versions) > 1:
         notes.append(
             "kinds have different NCCL versions, a job across them is refused: "
-            + "; ".join(f"{v} ({shown(g, 2)})" for v, g in sorted(versions.items()))
+            + "; ".join(f"{v} ({listed(g, 2)})" for v, g in sorted(versions.items()))
         )
     times = [n.run.time for n in fleet.nodes if n.run and n.run.time is not None and n.run.skewed <= CLOCK_SKEW]
     newest = max(times, default=0.0)

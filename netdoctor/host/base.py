@@ -7,7 +7,6 @@ A question is a string, an answer is JSON or `Unavailable`.  In this process::
     link:PATH        the target of a symbolic link
     stat:PATH        {"mode", "uid", "gid", "type", "major", "minor", "dev"}  (follows links)
     open:PATH:MODE   {"errno": 0 | N, "name": "EACCES"}; MODE is r or rw; the descriptor is closed at once
-    statvfs:PATH     {"size", "free"} in bytes
     env:             the environment as {name: value}
     config:          the effective configuration as the engine was given it
 
@@ -22,13 +21,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from netdoctor.model import Json, Kind, Unavailable, kind_named
+from netdoctor.model import Json, Kind, Unavailable, plain, unavailable_in
 
 Answer = Json | Unavailable
+T = TypeVar("T")
 
 _KIND_OF_ERRNO: Final = {
     errno.ENOENT: Kind.ABSENT,
@@ -74,21 +75,37 @@ def split_question(text: str) -> tuple[str, dict[str, str]]:
 
 def read(host: Host, path: str) -> str | Unavailable:
     """The text of a file without its trailing newline; an empty file is the empty string."""
-    got = host.ask(f"file:{path}")
-    if isinstance(got, Unavailable):
-        return got
-    return got.rstrip("\n") if isinstance(got, str) else Unavailable(Kind.MALFORMED, f"{path}: not text")
+    text = _of_type(host, f"file:{path}", str, "not text")
+    return text and text.rstrip("\n")
 
 
-def read_int(host: Host, path: str, base: int = 10) -> int | Unavailable:
-    """A file that holds one integer (base 0 accepts 0x…)."""
+def read_int(host: Host, path: str) -> int | Unavailable:
+    """A file that holds one integer."""
     text = read(host, path)
     if isinstance(text, Unavailable):
         return text
     try:
-        return int(text.strip(), base)
+        return int(text)
     except ValueError:
         return Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"{path}: {text[:60]!r}")
+
+
+def matching(host: Host, path: str, pattern: str) -> re.Match[str] | Unavailable:
+    """The start of a file's text, which must have this form."""
+    text = read(host, path)
+    if isinstance(text, Unavailable):
+        return text
+    lost = Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"{path}: {text[:40]!r}")
+    return re.match(pattern, text.strip(), re.ASCII) or lost
+
+
+def value(got: object, kind: type[T], what: str) -> T | Unavailable:
+    """A field of a helper's answer: of this type, or why there is none."""
+    if (lost := unavailable_in(got)) is not None:
+        return lost
+    if isinstance(got, kind) and (kind is bool or not isinstance(got, bool)):
+        return got
+    return Unavailable(Kind.MALFORMED if got is not None else Kind.NOT_READ, what)
 
 
 def names(host: Host, path: str) -> tuple[str, ...] | Unavailable:
@@ -103,18 +120,17 @@ def names(host: Host, path: str) -> tuple[str, ...] | Unavailable:
 
 def link(host: Host, path: str) -> str | Unavailable:
     """The target of a symbolic link."""
-    got = host.ask(f"link:{path}")
-    if isinstance(got, Unavailable):
-        return got
-    return got if isinstance(got, str) else Unavailable(Kind.MALFORMED, f"{path}: not a link target")
+    return _of_type(host, f"link:{path}", str, "not a link target")
 
 
 def mapping(host: Host, text: str) -> dict[str, Any] | Unavailable:
     """The answer to a question that must be a JSON object."""
+    return _of_type(host, text, dict, "not an object")
+
+
+def _of_type(host: Host, text: str, kind: type[T], otherwise: str) -> T | Unavailable:
     got = host.ask(text)
-    if isinstance(got, Unavailable):
-        return got
-    return got if isinstance(got, dict) else Unavailable(Kind.MALFORMED, f"{text}: not an object")
+    return got if isinstance(got, (kind, Unavailable)) else Unavailable(Kind.MALFORMED, f"{text}: {otherwise}")
 
 
 class RecordingHost:
@@ -153,14 +169,7 @@ class ReplayHost:
 
 def encode(answers: Mapping[str, Answer]) -> dict[str, Json]:
     """Answers as JSON: ``{"ok": …}`` or ``{"unavailable": kind, "detail": …}`` under each question, sorted."""
-    out: dict[str, Json] = {}
-    for text in sorted(answers):
-        got = answers[text]
-        if isinstance(got, Unavailable):
-            out[text] = {"unavailable": got.kind.value, "detail": got.detail}
-        else:
-            out[text] = {"ok": got}
-    return out
+    return {text: plain(got) if isinstance(got, Unavailable) else {"ok": got} for text, got in sorted(answers.items())}
 
 
 def decode(data: Mapping[str, Any]) -> dict[str, Answer]:
@@ -172,7 +181,6 @@ def _decoded(data: Mapping[str, Any]) -> Iterator[tuple[str, Answer]]:
     for text, entry in data.items():
         if isinstance(entry, dict) and "ok" in entry:
             yield text, entry["ok"]
-        elif isinstance(entry, dict) and isinstance(entry.get("unavailable"), str):
-            yield text, Unavailable(kind_named(entry["unavailable"]), str(entry.get("detail", "")))
         else:
-            yield text, Unavailable(Kind.MALFORMED, "snapshot entry")
+            lost = unavailable_in(entry)
+            yield text, Unavailable(Kind.MALFORMED, "snapshot entry") if lost is None else lost

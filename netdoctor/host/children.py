@@ -15,11 +15,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from enum import Enum, auto
 from typing import Final, NoReturn
 
 from netdoctor.host.base import Answer, split_question
 from netdoctor.host.programs import environment, program
-from netdoctor.model import Kind, Unavailable, kind_named
+from netdoctor.model import Kind, Unavailable, unavailable_in
 from netdoctor.process import proc
 from netdoctor.textsafe import line
 
@@ -35,6 +36,15 @@ LEAVE: Final = 1.0  # seconds after KILL until a child is left behind
 TAIL: Final = 4096  # bytes kept of what a library prints
 
 
+class _Stage(Enum):
+    """How near its end a child is."""
+
+    RUNNING = auto()
+    LEAVING = auto()  # its answer is whole, or it closed the descriptor
+    TERMED = auto()
+    KILLED = auto()
+
+
 class _Child:
     """One helper that runs, or is on its way out."""
 
@@ -45,7 +55,7 @@ class _Child:
         self.answer_fd = answer_fd
         self.print_fd = print_fd
         self.deadline = deadline  # of the present stage
-        self.stage = "running"  # "leaving" (its answer is whole or it closed the descriptor) "termed" "killed"
+        self.stage = _Stage.RUNNING
         self.verdict: Answer | None = None  # why it was ended, or its answer
         try:
             self.exit_fd = os.pidfd_open(pid)  # readable once it has ended
@@ -130,7 +140,7 @@ class HelperPool:
                     owner[fd] = child
         wait = min((c.deadline - now for c in self._children.values()), default=0.0)
         wait = min(wait, until - now)
-        if any(c.stage != "running" and c.exit_fd < 0 for c in self._children.values()):
+        if any(c.stage is not _Stage.RUNNING and c.exit_fd < 0 for c in self._children.values()):
             wait = min(wait, 0.002)  # the exit follows the closed descriptor at once
         ready = [fd for fd, _ in poll.poll(max(0, wait) * 1000)]
         ended = {owner[fd].question for fd in ready if fd == owner[fd].exit_fd}
@@ -140,7 +150,7 @@ class HelperPool:
         for child in list(self._children.values()):
             if child.question in ended:
                 self._drain(child)
-            if child.question in ended or child.stage != "running":
+            if child.question in ended or child.stage is not _Stage.RUNNING:
                 self._reap(child)
             if child.question in self._children and time.monotonic() >= child.deadline:
                 self._overdue(child)
@@ -167,8 +177,8 @@ class HelperPool:
         if fd == child.answer_fd:
             child.fds[-1] = child.fds.pop(fd)
             child.answer_fd = -1
-            if child.stage == "running":
-                child.stage, child.deadline = "leaving", time.monotonic() + GRACE
+            if child.stage is _Stage.RUNNING:
+                child.stage, child.deadline = _Stage.LEAVING, time.monotonic() + GRACE
                 if (reply := _decoded(kept)) is not None:
                     self._say(child, reply)
         else:
@@ -180,9 +190,9 @@ class HelperPool:
         for fd in [fd for fd in child.fds if fd >= 0]:
             ready = select.poll()
             ready.register(fd, select.POLLIN)
-            while fd in child.fds and child.stage != "killed" and ready.poll(0):
+            while fd in child.fds and child.stage is not _Stage.KILLED and ready.poll(0):
                 self._receive(child, fd)
-        if child.stage == "running" and (reply := _decoded(child.answer)) is not None:
+        if child.stage is _Stage.RUNNING and (reply := _decoded(child.answer)) is not None:
             self._say(child, reply)
 
     def _say(self, child: _Child, reply: Answer) -> None:
@@ -194,7 +204,7 @@ class HelperPool:
 
     def _end(self, child: _Child, why: Unavailable, number: int) -> None:
         child.verdict = child.verdict if child.verdict is not None else why
-        child.stage = "killed" if number == signal.SIGKILL else "termed"
+        child.stage = _Stage.KILLED if number == signal.SIGKILL else _Stage.TERMED
         child.deadline = time.monotonic() + (LEAVE if number == signal.SIGKILL else GRACE)
         try:
             os.killpg(child.pid, number)  # its own session, and not yet reaped: the number is still its own
@@ -204,10 +214,10 @@ class HelperPool:
             pass
 
     def _overdue(self, child: _Child) -> None:
-        if child.stage == "running":
+        if child.stage is _Stage.RUNNING:
             limit = self._deadlines.get(split_question(child.question)[0], DEADLINE)
             self._end(child, Unavailable(Kind.TIMED_OUT, f"no answer within {limit:g} s"), signal.SIGTERM)
-        elif child.stage in ("leaving", "termed"):
+        elif child.stage in (_Stage.LEAVING, _Stage.TERMED):
             self._end(child, Unavailable(Kind.CRASHED, "closed its answer and went on running"), signal.SIGKILL)
         else:
             why = child.verdict if isinstance(child.verdict, Unavailable) else Unavailable(Kind.TIMED_OUT)
@@ -325,8 +335,8 @@ def _decoded(data: bytearray) -> Answer | None:
         got = json.loads(data)
     except (ValueError, RecursionError):  # includes UnicodeDecodeError
         return None
-    if isinstance(got, dict) and isinstance(got.get("unavailable"), str):
-        return Unavailable(kind_named(got["unavailable"]), line(str(got.get("detail", "")), 300))
+    if (lost := unavailable_in(got)) is not None:
+        return Unavailable(lost.kind, line(lost.detail, 300))
     return Unavailable(Kind.MALFORMED, "the answer is null") if got is None else got
 
 

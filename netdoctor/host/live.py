@@ -145,20 +145,10 @@ def _try_open(rest: str, root: str | None) -> Answer:
     return {"errno": 0, "name": ""}
 
 
-def _statvfs(path: str, root: str | None) -> Answer:
-    fd = _open(path, os.O_PATH, root)
-    try:
-        got = os.fstatvfs(fd)
-    finally:
-        os.close(fd)
-    return {"size": got.f_frsize * got.f_blocks, "free": got.f_frsize * got.f_bavail}
-
-
 _IN_PROCESS: Final[dict[str, Callable[[str, str | None], Answer]]] = {
     "file": _file,
     "dir": _dir,
     "link": _link,
     "stat": _stat,
     "open": _try_open,
-    "statvfs": _statvfs,
 }

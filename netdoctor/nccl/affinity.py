@@ -14,6 +14,7 @@ from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import RankResult, Run
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import hcas
+from netdoctor.nccl.transport import log_of
 
 # ACPI SLIT: 10 is the node itself.  Sub-NUMA neighbours in one socket are 11 to 15, other sockets 17 and more.
 SAME_SOCKET: Final = 15
@@ -76,13 +77,14 @@ def found_cpus(gpu: hcas.GpuPlace, run: Run | None) -> bool | None:
     Since 2.28.3 it says "empty, ignoring"; before, it says nothing where the intersection is empty (src/graph/topo.cc,
     ncclTopoGetCpuAffinity; src/init.cc).  Silence counts only in a log that shows such lines and of a run that finished.
     """
-    if run is None or run.log is None or not run.finished or gpu.ordinal is None or "affinity" in run.log.absent:
+    log = log_of(run)
+    if run is None or log is None or not run.finished or gpu.ordinal is None or "affinity" in log.absent:
         return None
-    found = [mask for rank in run.log.ranks for dev, mask in rank.affinity.items() if dev == gpu.ordinal]
+    found = [mask for rank in log.ranks for dev, mask in rank.affinity.items() if dev == gpu.ordinal]
     if found:
         return "empty" not in found[0]
     version = parse(run.nccl_version)
-    return False if run.log.affinity and version is not None and version < (2, 28, 3) else None
+    return False if log.affinity and version is not None and version < (2, 28, 3) else None
 
 
 class Served(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.kernel import Kernel
@@ -14,9 +13,9 @@ from netdoctor.facts.runs import Run
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import gpudirect
 from netdoctor.nccl.hcas import GpuPlace
-from netdoctor.nccl.log.facts import LogFacts
-
-_OWN: Final = ("IB", "Socket")  # NCCL's own networks, which list their devices
+from netdoctor.nccl.log.facts import Direction
+from netdoctor.nccl.net_plugin import BUILT_IN
+from netdoctor.nccl.transport import log_of
 
 
 @dataclass(frozen=True)
@@ -43,19 +42,19 @@ def gdr_proof(runs: Iterable[Run], ordinal: int | None, hca: str, unnamed: bool 
     receive: list[bool] = []
     network, used = None, None
     for run in runs:
-        log: LogFacts | None = run.log
+        log = log_of(run)
         if log is None or ordinal is None or "vias" in log.absent:
             continue
         named = run.experiment.path.device
         for via in log.vias:
-            if via.transport != "NET" or via.gdrdma is None or via.direction not in ("send", "receive"):
+            if via.transport != "NET" or via.gdrdma is None or via.direction == Direction.NONE:
                 continue
             listed = log.devices[via.device].name if via.device is not None and via.device < len(log.devices) else ""
-            rank = via.src if via.direction == "send" else via.dst
+            rank = via.src if via.direction == Direction.SEND else via.dst
             gpus = run.experiment.gpus
-            device = named or listed or (hca if unnamed and not log.devices and via.detail not in _OWN else "")
+            device = named or listed or (hca if unnamed and not log.devices and via.detail not in BUILT_IN else "")
             if device == hca and rank < len(gpus) and gpus[rank] == ordinal:
-                (send if via.direction == "send" else receive).append(via.gdrdma)
+                (send if via.direction == Direction.SEND else receive).append(via.gdrdma)
                 network, used = via.detail, run
     return GdrProof(all(send) if send else None, all(receive) if receive else None, network, used)
 

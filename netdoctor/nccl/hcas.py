@@ -48,7 +48,8 @@ def places(gpus: Gpus, pci: Pci) -> tuple[GpuPlace, ...] | Unavailable:
             return pci.gpus
         if pci.unclassified:
             return Unavailable(Kind.NOT_READ, f"the class of {pci.unclassified[0]} on PCI: it may be a GPU")
-        return tuple(GpuPlace(f"GPU {d.address}", None, d, None, _by_address(gpus, d.address)) for d in pci.gpus)
+        known = {gpu.pci: gpu for gpu in reversed(gpus.all or ())}
+        return tuple(GpuPlace(f"GPU {d.address}", None, d, None, known.get(d.address)) for d in pci.gpus)
     out = []
     for seen, gpu in jobs:
         where: PciDevice | Unavailable = Unavailable(Kind.NOT_READ, "NVML does not say where it sits")
@@ -60,17 +61,13 @@ def places(gpus: Gpus, pci: Pci) -> tuple[GpuPlace, ...] | Unavailable:
     return tuple(out)
 
 
-def _by_address(gpus: Gpus, address: str) -> Gpu | None:
-    return next((g for g in gpus.all or () if g.pci == address), None)
-
-
 def active(port: RdmaPort) -> bool:
     """Whether NCCL's own IB transport would take this port."""
     return port.state == "ACTIVE" and port.link_layer in ("InfiniBand", "Ethernet")
 
 
 def active_ports(device: RdmaDevice) -> tuple[RdmaPort, ...]:
-    return () if isinstance(device.ports, Unavailable) else tuple(p for p in device.ports if active(p))
+    return tuple(p for p in device.ports or () if active(p))
 
 
 def rate(device: RdmaDevice) -> float:

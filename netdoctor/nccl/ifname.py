@@ -11,6 +11,7 @@ from ipaddress import ip_address, ip_network
 from typing import Final, NamedTuple
 
 from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.library_search import Linkage
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Link
 from netdoctor.model import Kind, Unavailable
@@ -143,6 +144,6 @@ def versions(nccl: NcclChoice, libraries: Libraries) -> tuple[Version, ...]:
     if isinstance(torch, Unavailable):
         return EITHER
     mapped = [one.version for one in libraries.nccl or () if one.path == torch.nccl_path and one.version]
-    if not mapped and torch.nccl_linkage == "static" and isinstance(torch.nccl_compiled, tuple):
+    if not mapped and torch.nccl_linkage == Linkage.STATIC and isinstance(torch.nccl_compiled, tuple):
         mapped = [torch.nccl_compiled]
     return tuple(mapped[:1]) or EITHER

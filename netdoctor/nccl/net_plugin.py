@@ -14,9 +14,9 @@ from netdoctor.facts.libraries import Libraries, Plugin
 from netdoctor.facts.nccl_version import Version, text
 from netdoctor.facts.rdma import Rdma, RdmaDevice
 from netdoctor.model import Finding, Fix, Severity, Status, Unavailable, missing
-from netdoctor.nccl.log.facts import LogFacts
+from netdoctor.nccl.log.facts import SOCKET, LogFacts
 
-BUILT_IN: Final = frozenset({"IB", "Socket"})  # networks that NCCL knows itself; any other name is a plugin's
+BUILT_IN: Final = frozenset({"IB", SOCKET})  # networks that NCCL knows itself; any other name is a plugin's
 # Interfaces of network plugins: (first NCCL version, oldest and newest ncclNetPlugin_vN that it looks for).  The newest are
 # rounded up where the source of a version was not read: only a plugin that certainly does not fit may be called so.
 _INTERFACES: Final[tuple[tuple[Version, int, int], ...]] = (
@@ -61,7 +61,7 @@ def is_named(plugin: Plugin, named: str) -> bool:
 
 @dataclass(frozen=True)
 class Network:
-    """What the job's network hangs on."""
+    """What the job's network depends on."""
 
     efa: tuple[str, ...] | Unavailable  # its devices, which need a plugin
     named: str | None  # NCCL_NET_PLUGIN

@@ -51,9 +51,7 @@ def listeners(ranks: int, communicators: int, gloo_groups: int, version: Version
     )
 
 
-def kept_by_connections(
-    ranks: int, world: int, communicators: int, *, all_to_all: bool = False, pxn: bool = True, channels: int = CHANNELS
-) -> int:
+def kept_by_connections(ranks: int, world: int, communicators: int, *, all_to_all: bool = False, pxn: bool = True) -> int:
     """An estimate of the ports that receiving network connections keep on a node: each has a listener of its own
     (src/transport/net_ib, net_socket.cc), whose port its accepted sockets keep for the life of the communicator.
 
@@ -63,7 +61,7 @@ def kept_by_connections(
     remote = max(0, world - ranks)
     if not remote:
         return 0
-    usual = ranks * min(PEERS, remote) * channels * communicators
+    usual = ranks * min(PEERS, remote) * CHANNELS * communicators
     every = (1 if pxn else ranks) * remote * CHANNELS_PER_NET_PEER if all_to_all else 0
     return usual + every
 

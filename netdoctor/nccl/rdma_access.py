@@ -7,54 +7,75 @@ drivers/infiniband/core/uverbs_main.c (ENXIO), NCCL src/transport/net_ib/init.cc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
+from typing import Final
 
 from netdoctor.facts.net import Net
-from netdoctor.facts.rdma import Rdma, RdmaDevice, RdmaPort, Uverbs
+from netdoctor.facts.rdma import Rdma, RdmaDevice, Uverbs
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.hcas import active_ports
 
 
+class Step(str, Enum):
+    """Where a device fails."""
+
+    NONE = "usable"
+    UNREAD = "unread"
+    NO_UVERBS = "no-uverbs"
+    NOT_MAPPED = "not-mapped"
+    STALE = "stale"
+    EPERM = "EPERM"
+    EACCES = "EACCES"
+    ENXIO = "ENXIO"
+    OPEN = "open"  # any other errno
+    NO_LIBRARY = "no-library"
+    NO_PROVIDER = "no-provider"
+    CONTEXT = "context"
+    PORT = "port"
+    GID = "gid"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 @dataclass(frozen=True)
 class Usable:
-    """Yes, no, or not known (`yes` None), the step that says so, and words for people.
+    """Yes, no, or not known (`yes` None): the step that says so, and words for people."""
 
-    `step` is one of: usable unread no-uverbs not-mapped stale EPERM EACCES ENXIO open no-library no-provider context port gid
-    """
-
-    yes: bool | None
-    step: str
+    step: Step
     text: str
+
+    @property
+    def yes(self) -> bool | None:
+        return {Step.NONE: True, Step.UNREAD: None}.get(self.step, False)
 
 
 def usable(device: RdmaDevice, rdma: Rdma, net: Net) -> Usable:
     """The first step that fails; "not known" only where no later step fails for certain."""
     steps = (_node(device), _provider(device, rdma), _ports(device), _gid(device, net))
     refused = next((s for s in steps if s.yes is False), None)
-    return refused or next(
-        (s for s in steps if s.yes is None), Usable(True, "usable", "opens, has a context and an ACTIVE port")
-    )
+    return refused or next((s for s in steps if s.yes is None), _FINE)
 
 
-_FINE = Usable(True, "usable", "")
+_FINE: Final = Usable(Step.NONE, "opens, has a context and an ACTIVE port")
 
 
 def _unread(what: str, why: Unavailable) -> Usable:
-    return Usable(None, "unread", f"{what}: {why}")
+    return Usable(Step.UNREAD, f"{what}: {why}")
 
 
 def _node(device: RdmaDevice) -> Usable:
     verbs = device.uverbs
     if isinstance(verbs, Unavailable):
         if verbs.kind == Kind.ABSENT:
-            return Usable(False, "no-uverbs", "the kernel has no uverbs device for it (module ib_uverbs)")
+            return Usable(Step.NO_UVERBS, "the kernel has no uverbs device for it (module ib_uverbs)")
         return _unread("its uverbs device", verbs)
     have = verbs.node_numbers
     if isinstance(have, Unavailable) and have.kind == Kind.ABSENT:
-        return Usable(False, "not-mapped", f"{verbs.node} is not there (ENOENT)")
+        return Usable(Step.NOT_MAPPED, f"{verbs.node} is not there (ENOENT)")
     if isinstance(have, tuple) and isinstance(verbs.numbers, tuple) and have != verbs.numbers:
         return Usable(
-            False,
-            "stale",
+            Step.STALE,
             f"{verbs.node} is device {have[0]}:{have[1]}, sysfs says {verbs.numbers[0]}:{verbs.numbers[1]}: a stale node",
         )
     return _opened(verbs)
@@ -69,14 +90,13 @@ def _opened(verbs: Uverbs) -> Usable:
             if isinstance(got, Unavailable):
                 return _unread(what, got)
         return _FINE
-    said = {
-        "EPERM": "EPERM: a device rule of the cgroup (or seccomp) refuses it",
-        "EACCES": f"EACCES: {_permission(verbs)}",
-        "ENXIO": "ENXIO: no driver stands behind the node",
-        "ENOENT": "ENOENT: it is not mapped here",
-    }
-    step = {"ENOENT": "not-mapped"}.get(errno, errno if errno in said else "open")
-    return Usable(False, step, f"{verbs.node} does not open: {said.get(errno, errno)}")
+    step, said = {
+        "EPERM": (Step.EPERM, "EPERM: a device rule of the cgroup (or seccomp) refuses it"),
+        "EACCES": (Step.EACCES, f"EACCES: {_permission(verbs)}"),
+        "ENXIO": (Step.ENXIO, "ENXIO: no driver stands behind the node"),
+        "ENOENT": (Step.NOT_MAPPED, "ENOENT: it is not mapped here"),
+    }.get(errno, (Step.OPEN, errno))
+    return Usable(step, f"{verbs.node} does not open: {said}")
 
 
 def _permission(verbs: Uverbs) -> str:
@@ -93,36 +113,40 @@ def _provider(device: RdmaDevice, rdma: Rdma) -> Usable:
     if isinstance(got, Unavailable):
         if isinstance(rdma.libibverbs, Unavailable):
             if rdma.libibverbs.kind == Kind.ABSENT:
-                return Usable(False, "no-library", "libibverbs.so.1 is not installed here")
+                return Usable(Step.NO_LIBRARY, "libibverbs.so.1 is not installed here")
             return _unread("libibverbs", rdma.libibverbs)
         if isinstance(rdma.verbs_devices, tuple) and device.name not in rdma.verbs_devices and got.kind == Kind.ABSENT:
-            return Usable(False, "no-provider", f"libibverbs does not list it: no provider library for {_driver(device)}")
+            return Usable(
+                Step.NO_PROVIDER, f"libibverbs does not list it: no provider library for {device.driver or 'its driver'}"
+            )
         return _unread("libibverbs", got)
     if got.context:
         return _FINE
-    return Usable(False, "context", f"libibverbs gets no context ({got.error or 'no reason given'})")
-
-
-def _driver(device: RdmaDevice) -> str:
-    return device.driver if isinstance(device.driver, str) else "its driver"
+    return Usable(Step.CONTEXT, f"libibverbs gets no context ({got.error or 'no reason given'})")
 
 
 def _ports(device: RdmaDevice) -> Usable:
     if isinstance(device.ports, Unavailable):
         return _unread("its ports", device.ports)
     if device.driver == "efa":  # libfabric's: link layer Unspecified, always one port
-        live: tuple[RdmaPort, ...] = tuple(p for p in device.ports if p.state == "ACTIVE")
+        live = any(p.state == "ACTIVE" for p in device.ports)
     else:
-        live = active_ports(device)
+        live = bool(active_ports(device))
     if live:
         return _FINE
     for port in device.ports:
         for what, got in (("state", port.state), ("link layer", port.link_layer)):
             if isinstance(got, Unavailable):
                 return _unread(f"{what} of port {port.number}", got)
+    if isinstance(device.driver, Unavailable) and any(p.state == "ACTIVE" for p in device.ports):
+        return _unread("its driver", device.driver)  # EFA's has link layer Unspecified
     states = ", ".join(f"port {p.number} {p.state}, {p.physical}" for p in device.ports) or "it has no port"
     initialising = any(p.state in ("INIT", "ARMED") for p in device.ports)
-    return Usable(False, "port", f"no ACTIVE port: {states}{' (no subnet manager has set it up)' if initialising else ''}")
+    return Usable(Step.PORT, f"no ACTIVE port: {states}{' (no subnet manager has set it up)' if initialising else ''}")
+
+
+# Any other (EINVAL of sysfs) says that the GID has no interface in this namespace.
+_NETDEV_LOST: Final = (Kind.DENIED, Kind.TIMED_OUT, Kind.ABSENT, Kind.NOT_RECORDED, Kind.NO_BUDGET, Kind.NOT_READ)
 
 
 def _gid(device: RdmaDevice, net: Net) -> Usable:
@@ -138,14 +162,7 @@ def _gid(device: RdmaDevice, net: Net) -> Usable:
             continue
         for gid in port.gids:
             if isinstance(gid.netdev, Unavailable):
-                if gid.netdev.kind in (
-                    Kind.DENIED,
-                    Kind.TIMED_OUT,
-                    Kind.ABSENT,
-                    Kind.NOT_RECORDED,
-                    Kind.NO_BUDGET,
-                    Kind.NOT_READ,
-                ):
+                if gid.netdev.kind in _NETDEV_LOST:
                     unread = _unread(f"interface of GID {gid.index}", gid.netdev)
                 continue
             seen.add(gid.netdev)
@@ -157,4 +174,4 @@ def _gid(device: RdmaDevice, net: Net) -> Usable:
     if unread is not None:
         return unread
     where = ", ".join(sorted(seen)) or "no GID names an interface that is visible here"
-    return Usable(False, "gid", f"no GID with an interface in this network namespace ({where})")
+    return Usable(Step.GID, f"no GID with an interface in this network namespace ({where})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from netdoctor.config.keys import NETWORKS, unversioned
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.net import Net
@@ -12,7 +13,7 @@ from netdoctor.facts.runs import Baseline, PathRun, Run
 from netdoctor.model import Unavailable, missing
 from netdoctor.nccl.hcas import selected
 from netdoctor.nccl.integers import integer
-from netdoctor.nccl.log.facts import SOCKET, NetSource
+from netdoctor.nccl.log.facts import SOCKET, LogFacts, NetSource
 from netdoctor.nccl.log.merge import family
 from netdoctor.nccl.rdma_access import usable
 from netdoctor.nccl.selector import parse
@@ -36,23 +37,28 @@ def data_by_sockets(
     return _by_log(baseline, paths) or _by_settings(environ, libraries) or _by_devices(rdma, environ, net)
 
 
+def log_of(run: Run | Unavailable | None) -> LogFacts | None:
+    """What NCCL said in a run; None where there is no run, or NCCL did not run in it."""
+    return run.log if run and isinstance(run.log, LogFacts) else None
+
+
 def _by_log(baseline: Baseline, paths: PathRun) -> Carrier | None:
     runs = (*((baseline.run,) if baseline.run else ()), *(paths.runs or ()))
-    logged = {str(run.log.net) for run in runs if run.log is not None and run.log.net}
+    logged = {log.net for run in runs if (log := log_of(run)) is not None and log.net}
     if not logged:
         return None
     names = ", ".join(sorted(logged))
     lost = missing(baseline.run, paths.runs)
-    if "Socket" not in logged and lost is not None:  # NCCL falls back to sockets run by run
+    if SOCKET not in logged and lost is not None:  # NCCL falls back to sockets run by run
         return Carrier(None, f"NCCL's log of one all-reduce says network {names}, another is not there: {lost}")
-    return Carrier("Socket" in logged, f"NCCL's log of the all-reduce says network {names}")
+    return Carrier(SOCKET in logged, f"NCCL's log of the all-reduce says network {names}")
 
 
 def _by_settings(environ: Environ, libraries: Libraries) -> Carrier | None:
     forced, ib_off = environ.get("NCCL_NET"), environ.get("NCCL_IB_DISABLE")
     if (lost := missing(forced, ib_off)) is not None:
         return Carrier(None, f"the job's variables: {lost}")
-    if forced and forced.lower() == "socket":
+    if forced and forced.lower() == SOCKET.lower():
         return Carrier(True, f"NCCL_NET={forced}")
     plugins = libraries.plugins
     if isinstance(plugins, Unavailable):
@@ -83,16 +89,21 @@ def _by_devices(rdma: Rdma, environ: Environ, net: Net) -> Carrier:
     return Carrier(None, "whether the RDMA devices can be used could not be told")
 
 
-# What sites and launchers call a network, and NCCL's own name of it: RoCE is NET/IB too, and EFA goes by aws-ofi-nccl.
-_ALSO: Final = {"roce": "IB", "infiniband": "IB", "rdma": "IB", "efa": "Libfabric", "ofi": "Libfabric", "tcp": SOCKET}
+_FAMILIES: Final = {name.lower(): known for name, known in NETWORKS.items()}
 
 
 def network_family(name: str) -> str:
-    """The family of a network as a site may call it; names that are not known stand for themselves."""
-    return _ALSO.get(name.strip().lower(), family(name.strip()))
+    """The family of a network as a site or a log may call it; names that are not known stand for themselves."""
+    bare = unversioned(name)
+    return _FAMILIES.get(bare.lower(), family(bare))
+
+
+def needs_rdma(name: str) -> bool:
+    """Whether a network of this name goes over devices of /sys/class/infiniband; libfabric's others (CXI) do not."""
+    return network_family(name) == "IB" or name.lower() == "efa"
 
 
 def shown_network(run: Run) -> str | None:
     """The family of the network that this run's log says was taken; an error's source file shows no more than a try."""
-    log = run.log
+    log = log_of(run)
     return None if log is None or not log.net or log.net_inferred is NetSource.ERRORS else network_family(log.net)

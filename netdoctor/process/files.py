@@ -24,11 +24,7 @@ _NO_NEW_FILE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class OutputError(Exception):
-    """The file could not be written; what was there before is still there.  ``errno`` is 0 for a refusal of ours."""
-
-    def __init__(self, path: str, reason: str, number: int = 0) -> None:
-        super().__init__(f"{path}: {reason}")
-        self.path, self.reason, self.errno = path, reason, number
+    """The file could not be written; what was there before is still there."""
 
 
 def write(path: str, text: str | bytes, *, mode: int = REPORT_MODE) -> str:
@@ -44,15 +40,12 @@ def write(path: str, text: str | bytes, *, mode: int = REPORT_MODE) -> str:
             _write_all(stream, data)
             return "stream"
         with _resolved(path) as (folder, name):
-            return _write(folder, name, path, data, mode)
+            return _write(folder, name, data, mode)
     except OSError as error:
-        raise OutputError(path, f"not written: {_reason(error)}", error.errno or 0) from None
-    except ValueError as error:  # a NUL byte in the path
-        raise OutputError(path, f"not written: {error}") from None
-
-
-def _reason(error: OSError) -> str:
-    return f"{os.strerror(error.errno)} ({errno.errorcode.get(error.errno, '?')})" if error.errno else str(error)
+        why = f"{os.strerror(error.errno)} ({errno.errorcode.get(error.errno, '?')})" if error.errno else str(error)
+    except ValueError as error:  # refused here, or a NUL byte in the path
+        why = str(error)
+    raise OutputError(f"{path}: not written: {why}")
 
 
 def _stream(path: str) -> int | None:
@@ -79,7 +72,7 @@ def _resolved(path: str) -> Iterator[tuple[int, str]]:
 
     def judge(folder: int, name: str, link: os.stat_result | None) -> None:
         if link is not None and (reason := _foreign(folder)):
-            raise OutputError(path, f"not written: {name} is a symbolic link in a folder that {reason}")
+            raise ValueError(f"{name} is a symbolic link in a folder that {reason}")
 
     with walk(path, judge) as (folder, name):
         if not name or path.endswith("/"):
@@ -97,19 +90,19 @@ def _foreign(folder: int) -> str | None:
     return None
 
 
-def _write(folder: int, name: str, path: str, data: bytes, mode: int) -> str:
+def _write(folder: int, name: str, data: bytes, mode: int) -> str:
     try:
         there: os.stat_result | None = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         there = None
     if there is not None and not stat.S_ISREG(there.st_mode):
-        return _to_device(folder, name, path, there, data)
+        return _to_device(folder, name, there, data)
     try:
         temporary, fd = _new_beside(folder, name, mode)
     except OSError as error:
         if there is None or error.errno not in _NO_NEW_FILE:
             raise
-        return _in_place(folder, name, path, there, data, mode)
+        return _in_place(folder, name, there, data, mode)
     try:
         with open(fd, "wb", buffering=0) as stream:
             _write_all(fd, data)
@@ -124,7 +117,7 @@ def _write(folder: int, name: str, path: str, data: bytes, mode: int) -> str:
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
-    return _in_place(folder, name, path, there, data, mode)
+    return _in_place(folder, name, there, data, mode)
 
 
 def _new_beside(folder: int, name: str, mode: int) -> tuple[str, int]:
@@ -133,12 +126,12 @@ def _new_beside(folder: int, name: str, mode: int) -> tuple[str, int]:
     return temporary, os.open(temporary, flags, mode, dir_fd=folder)
 
 
-def _to_device(folder: int, name: str, path: str, there: os.stat_result, data: bytes) -> str:
+def _to_device(folder: int, name: str, there: os.stat_result, data: bytes) -> str:
     """A character device (/dev/null, a terminal) or a pipe that somebody reads."""
     if stat.S_ISDIR(there.st_mode):
         raise IsADirectoryError(errno.EISDIR, "is a directory")
     if not stat.S_ISCHR(there.st_mode) and not stat.S_ISFIFO(there.st_mode):
-        raise OutputError(path, "not written: neither a file nor a pipe nor a character device")
+        raise ValueError("neither a file nor a pipe nor a character device")
     # O_NONBLOCK: a pipe without a reader is ENXIO instead of a wait for ever (fifo(7)).
     fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
@@ -149,17 +142,17 @@ def _to_device(folder: int, name: str, path: str, there: os.stat_result, data: b
     return "in place"
 
 
-def _in_place(folder: int, name: str, path: str, there: os.stat_result, data: bytes, mode: int) -> str:
+def _in_place(folder: int, name: str, there: os.stat_result, data: bytes, mode: int) -> str:
     """Over the content of a file.  Room for all of it is taken first, so that a full disk leaves the old content as it was."""
     fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
     try:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode) or (facts.st_dev, facts.st_ino) != (there.st_dev, there.st_ino):
-            raise OutputError(path, "not written: it changed while it was looked at")
+            raise ValueError("it changed while it was looked at")
         if facts.st_nlink > 1 and facts.st_uid != os.geteuid():
-            raise OutputError(path, "not written: another name leads to the same file, which is not yours")
+            raise ValueError("another name leads to the same file, which is not yours")
         if facts.st_mode & 0o044 & ~mode:
-            raise OutputError(path, f"not written: others may read it (mode {stat.S_IMODE(facts.st_mode):o}, wanted {mode:o})")
+            raise ValueError(f"others may read it (mode {stat.S_IMODE(facts.st_mode):o}, wanted {mode:o})")
         if data:
             try:
                 os.posix_fallocate(fd, 0, len(data))

@@ -1,19 +1,14 @@
-"""The report in one line.
-
-``--brief`` and a pod's termination message are this line with a width and a prefix.
-"""
+"""The report in one line."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from netdoctor.model import Health, Report
-from netdoctor.report.values import cut, fails
+from netdoctor.report.values import cut, fails, fitting
 from netdoctor.textsafe import clean
 
 WIDTH: Final = 200
-# Kubernetes keeps 4096 bytes of a termination message (kubelet, MaxContainerTerminationMessageLength).
-TERMINATION_WIDTH: Final = 4096
 
 
 def render(report: Report, *, width: int = WIDTH, prefix: str = "") -> str:
@@ -21,25 +16,9 @@ def render(report: Report, *, width: int = WIDTH, prefix: str = "") -> str:
     verdict = report.verdict
     head = f"{prefix}{verdict.status}: "
     room = width - len(head.encode("utf-8", "replace"))
-    if verdict.status is Health.HEALTHY:
-        return cut(head + clean(verdict.words), width)
     items = list(dict.fromkeys(f"{clean(f.cause or 'other')} ({clean(f.check)})" for f in fails(report.checks)))
     if verdict.status is Health.UNHEALTHY and items:
         tail = f"; not whole: {clean(report.partial)}" if report.partial else ""
-        return cut(head + _fitting(items, room - len(tail.encode())) + tail, width)
+        causes = fitting(items, room - len(tail.encode()), ", ", ", +{} more") or ", ".join(items)
+        return cut(head + causes + tail, width)
     return cut(head + clean(verdict.words), width)
-
-
-def _fitting(items: list[str], room: int) -> str:
-    """As many items as fit, and how many more there are."""
-    for count in range(len(items), 0, -1):
-        more = len(items) - count
-        text = ", ".join(items[:count]) + (f", +{more} more" if more else "")
-        if len(text.encode("utf-8", "replace")) <= room:
-            return text
-    return ", ".join(items)
-
-
-def termination(report: Report, *, width: int = TERMINATION_WIDTH, prefix: str = "netdoctor: ") -> str:
-    """A container's termination message."""
-    return render(report, width=width, prefix=prefix)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from netdoctor.facts.nccl_version import Version, text
-from netdoctor.model import Case, Page
-from netdoctor.report.page import esc
+from netdoctor.model import Page, Section
+from netdoctor.report.page import el
 from netdoctor.textsafe import clean
 
 
 @dataclass(frozen=True)
-class EnvironmentSection:
+class EnvironmentSection(Section):
     """Whose variables were judged."""
 
     files: tuple[str, ...]  # none: this process and its nccl.conf
@@ -23,7 +23,8 @@ class EnvironmentSection:
 
     def about(self) -> str:
         what = ", ".join(self.files) if self.files else "this environment and its nccl.conf"
-        return f"{what}; judged for NCCL {text(self.version) if self.version else 'of several versions (give --nccl)'}"
+        version = text(self.version) if self.version else "of several versions (give --nccl)"
+        return f"{what}; judged for NCCL {version}{'; no node was looked at' if self.files else ''}"
 
     def data(self) -> Mapping[str, Any]:
         return {
@@ -37,7 +38,4 @@ class EnvironmentSection:
             yield from ("", f"in order: {', '.join(self.in_order)}")
 
     def page(self) -> Page:
-        return Page(f"<p>In order: {esc(', '.join(self.in_order))}</p>\n" if self.in_order else "")
-
-    def cases(self) -> Iterable[Case]:
-        return ()
+        return Page(el("p", f"In order: {', '.join(self.in_order)}")) if self.in_order else Page()

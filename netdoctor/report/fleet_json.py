@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from netdoctor.fleet.extract import LETTER
-from netdoctor.fleet.nodes import MISSING, Node
+from netdoctor.fleet.nodes import Item, Node, NodeState
 from netdoctor.fleet.outliers import METRICS, Distribution
 from netdoctor.fleet.report import Fleet
 
@@ -27,11 +27,11 @@ def document(fleet: Fleet) -> dict[str, Any]:
                 "group": fleet.groups[row.group].name,
                 "trait": row.trait,
                 "title": row.title,
-                "cause": row.cause,
-                "severity": row.severity.value,
+                "cause": row.family.cause,
+                "severity": row.family.severity.value,
                 "majority": row.majority,
                 "agreeing": row.agreeing,
-                "unknown": row.unknown,
+                "unknown": row.sides.unknown,
                 "values": [{"value": value, "nodes": nodes} for value, nodes in row.values],
             }
             for row in fleet.drift
@@ -74,38 +74,30 @@ def _distribution(fleet: Fleet, dist: Distribution) -> dict[str, Any]:
 
 
 def _node(fleet: Fleet, node: Node) -> dict[str, Any]:
-    run = node.run
-    out: dict[str, Any] = {"name": node.name, "state": node.state}
-    if node.expected is not None:
-        out["expected"] = node.expected
-    if node.group is not None:
-        out["group"] = fleet.groups[node.group].name
-    if node.state == MISSING:
-        out["cause"] = "missing_node"
-    if node.reasons:
-        out["reasons"] = node.reasons
-    if node.notes:
-        out["notes"] = node.notes
-    if run is not None:
-        out["file"] = run.file
-        out["older_files"] = [r.file for r in node.older]
-        out["verdict"] = run.verdict
-        out["checks"] = {name: STATUS[letter] for name, letter in zip(run.checks, run.statuses, strict=True)}
-        if run.items:
-            out["excerpts"] = [
-                {
-                    "check": i.check,
-                    "subject": i.subject,
-                    "status": i.status,
-                    "severity": i.severity or None,
-                    "cause": i.cause or None,
-                    "message": i.message,
-                    **({"waived": True} if i.waived else {}),
-                }
-                for i in run.items
-            ]
-        if run.omitted:
-            out["excerpts_left_out"] = run.omitted
-        if run.metrics:
-            out["metrics"] = {name: _round(value) for name, value in run.metrics.items()}
-    return out
+    """A member with nothing in it is left out, but for the older files and the checks of a node that has a report."""
+    out: dict[str, Any] = {
+        "name": node.name,
+        "state": node.state,
+        "expected": node.expected,
+        "group": None if node.group is None else fleet.groups[node.group].name,
+        "cause": "missing_node" if node.state == NodeState.MISSING else None,
+        "reasons": node.reasons or None,
+        "notes": node.notes or None,
+    }
+    if (run := node.run) is not None:
+        out |= {
+            "file": run.file,
+            "older_files": [r.file for r in node.older],
+            "verdict": run.verdict,
+            "checks": {name: STATUS[letter] for name, letter in zip(run.checks, run.statuses, strict=True)},
+            "excerpts": [_excerpt(item) for item in run.items] or None,
+            "excerpts_left_out": run.omitted or None,
+            "metrics": {name: _round(value) for name, value in run.metrics.items()} or None,
+        }
+    return {key: value for key, value in out.items() if value is not None}
+
+
+def _excerpt(item: Item) -> dict[str, Any]:
+    out = {name: getattr(item, name) for name in ("check", "subject", "status", "severity", "cause", "message")}
+    empty = {name: None for name in ("severity", "cause") if not out[name]}
+    return out | empty | ({"waived": True} if item.waived else {})

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from typing import Any, Final
 
 from netdoctor.model import SCHEMAS, CheckResult, Command, Finding, Quantity, Report
-from netdoctor.model import plain as _plain
+from netdoctor.report.values import tidy
 from netdoctor.textsafe import clean
 
 # Whoever asks a log wants its likeliest cause, whichever check that is: the findings once more, in their order.
@@ -38,12 +37,12 @@ def data(report: Report) -> dict[str, Any]:
     cost: dict[str, Any] = {}
     seen: dict[str, int] = {}
     checks = [_check(check, seen, measured, cost) for check in report.checks]
-    volatile = {k: v for k, v in _mapping(report.volatile).items() if k not in _OWN}
+    volatile = {k: v for k, v in tidy(report.volatile).items() if k not in _OWN}
     node = report.command is Command.PREFLIGHT
     return {
         "schema": SCHEMAS[report.command],
         "tool_version": clean(report.tool_version),
-        **({"identity": _mapping(report.identity), "vantage": _mapping(report.vantage)} if node else {}),
+        **({"identity": tidy(report.identity), "vantage": tidy(report.vantage)} if node else {}),
         "profile": clean(report.profile),
         "partial": None if report.partial is None else clean(report.partial),
         "verdict": {
@@ -54,8 +53,8 @@ def data(report: Report) -> dict[str, Any]:
         },
         "checks": checks,
         **({"findings": [f for c in checks for f in c["findings"]]} if report.command in _FLAT else {}),
-        **({"runs": [_mapping(run) for run in report.runs], "inventory": _mapping(report.inventory)} if node else {}),
-        **({"nodes": _mapping(report.nodes)} if report.nodes else {}),
+        **({"runs": [tidy(run) for run in report.runs], "inventory": tidy(report.inventory)} if node else {}),
+        **({"nodes": tidy(report.nodes)} if report.nodes else {}),
         **(report.section.data() if report.section is not None else {}),
         "volatile": {**volatile, "measured": measured, "cost": cost},
     }
@@ -74,11 +73,11 @@ def _check(check: CheckResult, seen: dict[str, int], measured: dict[str, Any], c
 
 
 def _finding(finding: Finding, seen: dict[str, int], measured: dict[str, Any], cost: dict[str, Any]) -> dict[str, Any]:
-    tidy = Finding(finding.status, "", clean(finding.subject), cause=_maybe(finding.cause), check=clean(finding.check))
-    count = seen[tidy.fingerprint] = seen.get(tidy.fingerprint, 0) + 1
-    fingerprint = tidy.fingerprint if count == 1 else f"{tidy.fingerprint}.{count}"
+    named = Finding(finding.status, "", clean(finding.subject), cause=_maybe(finding.cause), check=clean(finding.check))
+    count = seen[named.fingerprint] = seen.get(named.fingerprint, 0) + 1
+    fingerprint = named.fingerprint if count == 1 else f"{named.fingerprint}.{count}"
     if finding.measured:
-        measured[fingerprint] = _mapping(finding.measured)
+        measured[fingerprint] = tidy(finding.measured)
     if finding.cost is not None:
         cost[fingerprint] = {
             "summary": clean(finding.cost.summary),
@@ -87,27 +86,21 @@ def _finding(finding: Finding, seen: dict[str, int], measured: dict[str, Any], c
             "ratio": _finite(finding.cost.ratio),
             "significant": finding.cost.significant,
         }
-    fix, cure = finding.fix, finding.cure
+    cure = finding.cure
     return {
         "fingerprint": fingerprint,
-        "check": tidy.check,
+        "check": named.check,
         "status": finding.status.value,
         "severity": finding.severity.value if finding.severity else None,
-        "cause": tidy.cause,
-        "subject": tidy.subject,
+        "cause": named.cause,
+        "subject": named.subject,
         "message": clean(finding.message, lines=True),
         "expected": _maybe(finding.expected),
-        "evidence": _mapping(finding.evidence),
+        "evidence": tidy(finding.evidence),
         "how": _maybe(finding.how),
         "why": _maybe(finding.why),
         "notes": [clean(note) for note in finding.notes],
-        "fix": None
-        if fix is None
-        else {
-            "summary": clean(fix.summary),
-            "commands": [clean(c, lines=True) for c in fix.commands],
-            "persistent": [clean(c, lines=True) for c in fix.persistent],
-        },
+        "fix": tidy(finding.fix),
         "cure": None if cure is None else clean(str(getattr(cure, "label", cure))),
         "waived": _maybe(finding.waived),
         "blocking": finding.blocking,
@@ -123,24 +116,5 @@ def _finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def _quantity(quantity: Quantity | None) -> dict[str, Any] | None:
-    if quantity is None or not math.isfinite(quantity.value):
-        return None
-    return {"value": quantity.value, "unit": clean(quantity.unit)}
-
-
-def _mapping(values: Mapping[str, Any]) -> dict[str, Any]:
-    tidy = _tidy(_plain(values))
-    assert isinstance(tidy, dict)
-    return tidy
-
-
-def _tidy(value: Any) -> Any:
-    """Clean strings; numbers that JSON has no word for (RFC 8259, 6) become text."""
-    if isinstance(value, str):
-        return clean(value, lines=True)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {clean(key): _tidy(item) for key, item in value.items()}
-    return [_tidy(item) for item in value] if isinstance(value, list) else value
+def _quantity(quantity: Quantity | None) -> Any:
+    return tidy(quantity) if quantity is not None and math.isfinite(quantity.value) else None

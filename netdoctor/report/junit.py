@@ -18,8 +18,8 @@ import io
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from netdoctor.model import Case, CheckResult, Finding, Report, Status
-from netdoctor.report.values import WRONG, headline, others, shown, some, why
+from netdoctor.model import Case, CheckResult, Finding, Outcome, Report, Status
+from netdoctor.report.values import WRONG, headline, rows
 from netdoctor.textsafe import clean
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def setup_failed(reason: str) -> str:
 
 
 def _died(reason: str) -> TestCase:
-    return _made(Case(_SUITE, "run", "failure", "netdoctor.run", reason, reason))
+    return _made(Case(_SUITE, "run", Outcome.FAILURE, "netdoctor.run", reason, reason))
 
 
 def _made(case: Case, out: str = "") -> TestCase:
@@ -62,7 +62,7 @@ def _made(case: Case, out: str = "") -> TestCase:
 
     made = TestCase(clean(case.name), classname=clean(case.group))
     if case.kind:
-        result = {"failure": Failure, "error": Error, "skipped": Skipped}[case.kind](
+        result = {Outcome.FAILURE: Failure, Outcome.ERROR: Error, Outcome.SKIPPED: Skipped}[case.kind](
             clean(case.message), clean(case.type) or None
         )
         if case.detail:
@@ -100,20 +100,20 @@ def _case(check: CheckResult) -> TestCase:
     must_tell = [f for f in others if f.status is Status.ERROR or f.blocking]
     bad = [f for f in fails if not f.waived]
     if bad:
-        kind = "failure"
+        kind = Outcome.FAILURE
     elif must_tell or not check.findings:
-        kind = "error"
+        kind = Outcome.ERROR
     elif fails or others or check.status is Status.SKIP:
-        kind = "skipped"
+        kind = Outcome.SKIPPED
     else:
-        return _made(Case(classname, name, ""), out="\n".join(_line(f) for f in check.findings))
+        return _made(Case(classname, name), out="\n".join(_line(f) for f in check.findings))
     message = headline(check)
-    if kind == "skipped" and fails:
+    if kind is Outcome.SKIPPED and fails:
         message = f"waived: {fails[0].waived or ''}: {message}"
     elif others and not fails:
         message = f"{check.status.value}: {message}"
-    cause = "" if kind == "skipped" else next((f.cause for f in (*bad, *others) if f.cause), check.cause)
-    detail = "\n".join(_detail(check, f) for f in check.findings if f.status in WRONG)
+    cause = "" if kind is Outcome.SKIPPED else next((f.cause for f in (*bad, *others) if f.cause), check.cause)
+    detail = "\n".join(_detail(f) for f in check.findings if f.status in WRONG)
     return _made(Case(classname, name, kind, cause, message, detail or message))
 
 
@@ -122,21 +122,12 @@ def _line(finding: Finding) -> str:
     return clean(f"{finding.status.value}: {subject}{finding.message}")
 
 
-def _detail(check: CheckResult, finding: Finding) -> str:
-    lines = [_line(finding)]
-    rows = (
-        ("severity", finding.severity.value if finding.severity else ""),
-        ("waived", finding.waived or ""),
-        ("expected", finding.expected or ""),
-        ("evidence", shown(finding.evidence, 2000) if finding.evidence else ""),
-        ("nodes", some(others(finding))),
-        ("why", why(check, finding) if finding.status is Status.FAIL else finding.why or ""),
-        ("measured", shown(finding.measured, 2000) if finding.measured else ""),
-        ("cost", finding.cost.summary if finding.cost else ""),
-        ("next" if finding.status is Status.FAIL else "find out", finding.how or ""),
-        ("mend", finding.fix.summary if finding.fix else ""),
-    )
-    lines += [f"  {label}: {clean(text)}" for label, text in rows if text]
-    if finding.fix:
-        lines += [f"    {clean(command)}" for command in (*finding.fix.commands, *finding.fix.persistent)]
+def _detail(finding: Finding) -> str:
+    lines = [_line(finding), *([f"  severity: {finding.severity.value}"] if finding.severity else [])]
+    for row in rows(finding):
+        if row.commands:
+            lines += [f"  {row.label}:"] if row.label else []
+            lines += [f"    {command}" for command in row.parts]
+        else:
+            lines.append(f"  {row.label}: {'; '.join(row.parts)}")
     return "\n".join(lines)

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from netdoctor.model import Case, Json, Page, plain
-from netdoctor.report.page import esc
-from netdoctor.textsafe import clean
+from netdoctor.model import Json, Page, Section, plain
+from netdoctor.report.page import el, markup
+from netdoctor.report.values import tidy
+from netdoctor.textsafe import clean, listed
 
 if TYPE_CHECKING:
     from netdoctor.nccl.log.facts import LogFacts
@@ -19,7 +20,7 @@ _NOT_FACTS: Final = {"absent", "unseen", "events", "vias", "files", "lines", "nc
 
 
 @dataclass(frozen=True)
-class LogSection:
+class LogSection(Section):
     """The facts of a log."""
 
     facts: LogFacts
@@ -40,7 +41,7 @@ class LogSection:
                 "lines": f.lines,
                 "nccl_lines": f.nccl_lines,
                 "bytes": f.bytes_read,
-                "levels": sorted(f.levels),
+                "levels": plain(f.levels),
                 "subsystems": sorted(f.subsystems),
             },
             "facts": _facts(f),
@@ -54,66 +55,49 @@ class LogSection:
             yield from (f"        {what} ({how})" for what, how in self.facts.unseen)
 
     def page(self) -> Page:
-        unseen = "".join(f"<li>{esc(what)} ({esc(how)})</li>" for what, how in self.facts.unseen)
+        unseen = [el("li", f"{what} ({how})") for what, how in self.facts.unseen]
         return Page(
-            "<h2>The log</h2>\n<ul>"
-            + "".join(f"<li>{esc(line)}</li>" for line in _summary(self.facts))
-            + "</ul>\n"
-            + (f"<h2>Not in this log</h2>\n<ul>{unseen}</ul>\n" if unseen else "")
+            markup(
+                el("h2", "The log"),
+                el("ul", (el("li", line) for line in _summary(self.facts))),
+                (el("h2", "Not in this log"), el("ul", unseen)) if unseen else "",
+            )
         )
-
-    def cases(self) -> Iterable[Case]:
-        return ()
 
 
 def _facts(facts: LogFacts) -> dict[str, Json]:
     out: dict[str, Json] = {}
     for field in dataclasses.fields(facts):
         if field.name not in _NOT_FACTS and field.name not in facts.absent:
-            out[field.name] = _cleaned(plain(getattr(facts, field.name)))
+            out[field.name] = tidy(getattr(facts, field.name))
     if "vias" not in facts.absent:
-        out["connections"] = [_cleaned(plain(v)) for v in facts.vias[:_CONNECTIONS]]
+        out["connections"] = tidy(facts.vias[:_CONNECTIONS])
         if len(facts.vias) > _CONNECTIONS:
             out["connections_left_out"] = len(facts.vias) - _CONNECTIONS
     return out
-
-
-def _cleaned(value: Json) -> Json:
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, list):
-        return [_cleaned(v) for v in value]
-    if isinstance(value, dict):
-        return {clean(k): _cleaned(v) for k, v in value.items()}
-    return value
 
 
 def _summary(facts: LogFacts) -> Iterator[str]:
     shape = []
     if facts.nranks:
         shape.append(f"{facts.nranks} ranks")
-    if facts.nodes or facts.hosts:
-        shape.append(f"{facts.nodes or len(facts.hosts)} nodes" if (facts.nodes or len(facts.hosts)) != 1 else "1 node")
+    if nodes := facts.nodes or len(facts.hosts):
+        shape.append("1 node" if nodes == 1 else f"{nodes} nodes")
     if facts.bootstrap_ifname:
         shape.append(f"bootstrap on {facts.bootstrap_ifname} ({facts.bootstrap_address})")
     if facts.network:
         shape.append(f"network {facts.network}")
     if facts.devices:
         names = [f"{d.name}:{d.port}/{d.link}" for d in facts.devices]
-        shape.append(f"{len(names)} devices ({', '.join(names[:4])}{', …' if len(names) > 4 else ''})")
+        shape.append(f"{len(names)} devices ({listed(names, 4)})")
     if facts.gdrdma is not None:
-        words = {"True": "in use", "False": "not in use", "mixed": "on some connections only"}
-        shape.append(f"GPUDirect RDMA {words[str(facts.gdrdma)]}")
+        words = {True: "in use", False: "not in use", "mixed": "on some connections only"}
+        shape.append(f"GPUDirect RDMA {words[facts.gdrdma.value]}")
     if shape:
         yield "; ".join(shape)
     if facts.transports:
         top = sorted(facts.transports.items(), key=lambda item: -item[1])
-        yield "transports: " + ", ".join(f"{name} × {count}" for name, count in top[:8]) + (", …" if len(top) > 8 else "")
+        yield f"transports: {listed([f'{name} × {count}' for name, count in top])}"
     if facts.env:
-        yield (
-            "variables: "
-            + ", ".join(f"{k}={v}" for k, v in list(facts.env.items())[:12])
-            + (", …" if len(facts.env) > 12 else "")
-        )
-    if facts.diagnostics:
-        yield from (f"NCCL's own diagnostics: {line}" for line in facts.diagnostics[:12])
+        yield f"variables: {listed([f'{name}={value}' for name, value in facts.env.items()], 12)}"
+    yield from (f"NCCL's own diagnostics: {line}" for line in facts.diagnostics[:12])

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
-from netdoctor.model import size_text
-from netdoctor.report.page import esc
+from netdoctor.model import Markup, size_text
+from netdoctor.report.page import el
 
 WIDTH: Final = 7.6  # inches; 100 pixels each on the page
 NEEDED: Final = "plots need matplotlib: pip install 'cluster-netdoctor[plots]'"
@@ -58,10 +58,10 @@ def why_not() -> str:
     return ""
 
 
-def _drawn(height: float, label: str, draw: Callable[[Any], None]) -> str:
+def _drawn(height: float, label: str, draw: Callable[[Any], None]) -> Markup:
     """`draw` on axes, as an <img>; "" where nothing can be drawn."""
     if why_not():
-        return ""
+        return Markup()
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -74,8 +74,8 @@ def _drawn(height: float, label: str, draw: Callable[[Any], None]) -> str:
         draw(figure.subplots())
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     data = base64.b64encode(stream.getvalue()).decode("ascii")
-    size = f'width="{WIDTH * 100:.0f}" height="{height * 100:.0f}"'
-    return f'<img alt="{esc(label)}" {size} src="data:image/svg+xml;base64,{data}">'
+    source = f"data:image/svg+xml;base64,{data}"
+    return el("img", alt=label, width=f"{WIDTH * 100:.0f}", height=f"{height * 100:.0f}", src=source)
 
 
 def _word(text: str) -> str:
@@ -83,17 +83,17 @@ def _word(text: str) -> str:
     return text[:24].encode("ascii", "replace").decode("ascii")
 
 
-def histogram(values: Sequence[float], outliers: Sequence[tuple[float, str]], median: float, unit: str, label: str) -> str:
+def histogram(values: Sequence[float], outliers: Sequence[tuple[float, str]], median: float, unit: str, label: str) -> Markup:
     """How many nodes have which value.  Bars of outliers are red and named (the first few), the median is a dashed line."""
-    told = [v for v in values if abs(v) < 1e15]  # JSON of other machines may say 1e308
-    if not told:
-        return ""
-    named = [one for one in outliers if abs(one[0]) < 1e15]
+    drawn = [v for v in values if abs(v) < 1e15]  # JSON of other machines may say 1e308
+    if not drawn:
+        return Markup()
+    named = [(value, name) for value, name in outliers if abs(value) < 1e15]
     bad = Counter(value for value, _ in named)
-    good = list((Counter(told) - bad).elements())
+    good = list((Counter(drawn) - bad).elements())
 
     def draw(axes: Any) -> None:
-        many = len(told) >= 200
+        many = len(drawn) >= 200
         axes.hist([good, list(bad.elements())], bins=60 if many else 30, stacked=True, color=[_BAR, _RED], rwidth=0.92)
         axes.axvline(median, linestyle="--", linewidth=1, color="#1c2430")
         axes.set_title(f"median {median:.3g} {unit}", fontsize=8.5, loc="right", color=_SOFT)
@@ -106,7 +106,7 @@ def histogram(values: Sequence[float], outliers: Sequence[tuple[float, str]], me
             axes.yaxis.get_major_locator().set_params(integer=True)
         _name(axes, named)
 
-    beyond = f", {len(values) - len(told)} off the scale" if len(told) < len(values) else ""
+    beyond = f", {len(values) - len(drawn)} off the scale" if len(drawn) < len(values) else ""
     return _drawn(1.9, f"{label}: {len(values)} nodes, {len(outliers)} outliers{beyond}", draw)
 
 
@@ -124,7 +124,7 @@ def _name(axes: Any, outliers: Sequence[tuple[float, str]]) -> None:
             )
 
 
-def curve(points: Sequence[tuple[int, float]], limit: float | None, unit: str, label: str) -> str:
+def curve(points: Sequence[tuple[int, float]], limit: float | None, unit: str, label: str) -> Markup:
     """A figure over message size (logarithmic), with the limit of the path as a line where it is known."""
 
     def draw(axes: Any) -> None:

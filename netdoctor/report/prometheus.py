@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from netdoctor.fleet.nodes import GOOD, STATES, safe_name
+from netdoctor.fleet.nodes import NodeState, safe_name
 from netdoctor.fleet.outliers import METRICS
 from netdoctor.fleet.report import Fleet
 from netdoctor.model import Report
@@ -41,14 +41,14 @@ def _families(fleet: Fleet) -> Iterator[Any]:
         return GaugeMetricFamily(f"netdoctor_fleet_{name}", words, labels=labels)
 
     nodes = family("nodes", "Nodes by state; given is the sum of all.", ("state",))
-    for state in STATES:
+    for state in NodeState:
         nodes.add_metric((state,), fleet.accounting[state])
     yield nodes
     good = family("node_good", "1 where the node is good, 0 where it is not.", ("node", "state"))
     unnamed = 0
     for node in fleet.nodes:
         if safe_name(node.name):
-            good.add_metric((node.name, node.state), float(node.state == GOOD))
+            good.add_metric((node.name, node.state), float(node.state == NodeState.GOOD))
         else:
             unnamed += 1
     yield good

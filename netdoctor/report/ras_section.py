@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from netdoctor.model import Case, Page, plain
+from netdoctor.model import Page, Section, plain
 from netdoctor.nccl.ras import Behind, Status
-from netdoctor.report.page import esc
+from netdoctor.report.page import el, markup
 from netdoctor.textsafe import clean
 
 
 @dataclass(frozen=True)
-class RasSection:
+class RasSection(Section):
     """The answer of a job; None: there was none."""
 
     address: str
@@ -37,8 +37,6 @@ class RasSection:
         return [f"diag    {line.strip()}" for line in self.status.diagnostics] if self.status else ()
 
     def page(self) -> Page:
-        lines = "\n".join(self.status.diagnostics) if self.status else ""
-        return Page(f"<h2>NCCL's own diagnostics</h2>\n<pre>{esc(lines)}</pre>\n" if lines else "")
-
-    def cases(self) -> Iterable[Case]:
-        return ()
+        if self.status is None or not self.status.diagnostics:
+            return Page()
+        return Page(markup(el("h2", "NCCL's own diagnostics"), el("pre", "\n".join(self.status.diagnostics))))

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from netdoctor.model import CheckResult, Command, Finding, Health, Report, Status, size_text
-from netdoctor.report.values import WRONG, groups, headline, others, shown, some, why
-from netdoctor.textsafe import clean
+from netdoctor.report.values import MOST_NAMES, WRONG, excused, groups, headline, identity, points, rows, runs, shown, view
+from netdoctor.textsafe import clean, listed
 
 _WORDS: Final = {
     Status.PASS: "pass",
@@ -33,7 +33,7 @@ _MOST: Final = 60  # of one check: what a fleet of thousands has more of is in t
 def render(report: Report, *, width: int | None = None, colour: bool = False) -> str:
     """The whole report, ending in a line break.  `width` in columns wraps prose, never commands; None wraps nothing."""
     width = width if width is not None and width >= _NARROWEST else None
-    paint = _paint if colour else _leave
+    paint = _paint if colour else lambda text, _: text
     lines = [clean(line) for line in _head(report)]
     lines.append("")
     column = max((len(c.id) for c in report.checks), default=0)
@@ -49,10 +49,6 @@ def render(report: Report, *, width: int | None = None, colour: bool = False) ->
     return "\n".join(lines) + "\n"
 
 
-def _leave(text: str, _code: str) -> str:
-    return text
-
-
 def _paint(text: str, code: str) -> str:
     return f"\x1b[{code}m{text}\x1b[0m"
 
@@ -63,24 +59,14 @@ def _head(report: Report) -> Iterator[str]:
         if report.section is not None:
             yield report.section.about()
         return
-    host, kernel = report.identity.get("host"), report.identity.get("kernel")
-    about = shown(host) if isinstance(host, str) and host else "a node without a name"
-    if isinstance(node := report.identity.get("node"), str) and node != host:
-        about += f", node {shown(node)}"
-    yield f"netdoctor {report.tool_version} on {about}" + (f", Linux {shown(kernel)}" if isinstance(kernel, str) else "")
-    seen = report.vantage
-    place = shown(seen.get("kind", "an unknown place"))
-    runtime = seen.get("runtime")
-    user = seen.get("user")
-    where = f"seen from: {place}" + (f" ({shown(runtime)})" if isinstance(runtime, str) else "")
-    yield where + (f", as {shown(user)}" if isinstance(user, str) else "") + f"; profile {report.profile}"
-    if isinstance(why := seen.get("why_not"), str) and why:
-        yield f"not the job's own view: {why}"
+    where, profile, *doubt = view(report)
+    yield f"netdoctor {report.tool_version} on {', '.join(identity(report))}"
+    yield f"{where}; {profile}"
+    yield from doubt
 
 
 def _check(check: CheckResult, column: int, width: int | None, paint: Any) -> Iterator[str]:
-    bad = [f for f in check.findings if f.status is Status.FAIL]
-    word = _WAIVED if check.status is Status.FAIL and all(f.waived for f in bad) else _WORDS[check.status]
+    word = _WAIVED if excused(check) else _WORDS[check.status]
     severity = check.severity
     tag = f"[{severity.value}] " if severity and word == "FAIL" else ""
     first = f"{word:<8} {clean(check.id):<{column}}  "
@@ -94,56 +80,30 @@ def _check(check: CheckResult, column: int, width: int | None, paint: Any) -> It
         yield f"{_INDENT}… and {len(wrong) - _MOST:,} more (all in --format json)"
     notes = dict.fromkeys(n for f in check.findings if f.status not in WRONG for n in f.notes)
     for note in notes:
-        yield from _row("note", note, width)
+        yield from _row("note", clean(note), width)
 
 
 def _expanded(check: CheckResult, finding: Finding, subjects: list[str], width: int | None) -> Iterator[str]:
     if len(check.findings) > 1:
         word = _WAIVED if finding.waived else _WORDS[finding.status]
         severity = f" [{finding.severity.value}]" if finding.severity and not finding.waived else ""
-        text = f"{some([clean(s) for s in subjects])}: {clean(finding.message)}"
+        text = f"{listed([clean(s) for s in subjects], MOST_NAMES)}: {clean(finding.message)}"
         yield from _wrapped(text, f"{_INDENT}- {word}{severity} ", f"{_INDENT}    ", width)
-    if finding.waived:
-        yield from _row("waived", finding.waived, width)
-    if finding.expected:
-        yield from _row("expected", finding.expected, width)
-    yield from _row("nodes", some(others(finding)), width)
-    evidence = {key: value for key, value in finding.evidence.items() if key != "lines"}
-    if evidence:
-        yield from _row("evidence", _pairs(evidence), width)
-    for line in finding.evidence.get("lines", ()):  # of a log: FILE:LINE: what stands there
-        yield from _row("line", shown(line), width)
-    if finding.status is Status.FAIL:
-        yield from _row("why", why(check, finding), width)
-    if finding.measured:
-        yield from _row("measured", _pairs(finding.measured), width)
-    if finding.cost:
-        yield from _row("cost", finding.cost.summary, width)
-    if finding.fix:
-        yield from _row("mend", finding.fix.summary, width)
-        yield from _commands(finding.fix.commands)
-        yield from _commands(finding.fix.persistent, "to last")
-    if finding.how:
-        yield from _row("next" if finding.status is Status.FAIL else "find out", finding.how, width)
-    for note in finding.notes:
-        yield from _row("note", note, width)
-
-
-def _pairs(values: Mapping[str, Any]) -> str:
-    return "; ".join(f"{clean(str(key)).replace('_', ' ')}: {shown(value)}" for key, value in values.items())
+    for row in rows(finding):
+        if row.commands:
+            yield from _commands(row.parts, row.label)
+        else:
+            yield from _row(row.label, "; ".join(row.parts), width)
 
 
 def _row(label: str, text: str, width: int | None) -> list[str]:
-    text = clean(text)
-    if not text:
-        return []
     return _wrapped(text, f"{_INDENT}{label:<{_LABEL}}", _INDENT + " " * _LABEL, width)
 
 
-def _commands(commands: Iterable[str], label: str = "") -> Iterator[str]:
+def _commands(commands: Iterable[str], label: str) -> Iterator[str]:
     """Never wrapped: they are there to be copied."""
     for command in commands:
-        for line in clean(command, lines=True).expandtabs(4).splitlines():
+        for line in command.expandtabs(4).splitlines():
             yield f"{_INDENT}{label:<{_LABEL}}{line}"
             label = ""
 
@@ -161,12 +121,10 @@ def _wrapped(text: str, first: str, rest: str, width: int | None) -> list[str]:
 
 def _runs(report: Report, width: int | None) -> Iterator[str]:
     """A line for each all-reduce that ran, with its largest size's bandwidth."""
-    figures = report.volatile.get("runs")
-    for index, run in enumerate(report.runs):
+    for index, (run, figure) in enumerate(runs(report)):
         if not index:
             yield ""
-        figure = figures[index] if isinstance(figures, list | tuple) and index < len(figures) else {}
-        yield from _wrapped(clean(_run(run, figure if isinstance(figure, Mapping) else {})), "", "  ", width)
+        yield from _wrapped(clean(_run(run, figure)), "", "  ", width)
     if report.runs and not any(str(run.get("backend")) == "nccl" for run in report.runs):
         yield "NCCL did not run: no all-reduce above went through it"
 
@@ -177,10 +135,8 @@ def _run(run: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
     text = f"all-reduce: {backend}, {run.get('ranks')} ranks on {run.get('device')}{where}: {run.get('state')}"
     if run.get("verified") is not None:
         text += ", data right" if run["verified"] else ", DATA WRONG"
-    busbw = figure.get("busbw_gb_s")
-    sizes = [s for s in busbw if str(s).isdecimal()] if isinstance(busbw, Mapping) else []
-    if isinstance(busbw, Mapping) and sizes:
-        largest = max(sizes, key=lambda s: int(str(s)))
-        text += f", {shown(busbw[largest])} GB/s bus bandwidth at {size_text(int(str(largest)))}"
+    if busbw := points(figure.get("busbw_gb_s")):
+        size, speed = busbw[-1]
+        text += f", {shown(speed)} GB/s bus bandwidth at {size_text(size)}"
     reason = figure.get("reason")
     return f"{text} ({reason})" if isinstance(reason, str) and reason else text

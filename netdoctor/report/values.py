@@ -1,13 +1,16 @@
-"""What the renderers share: values as short text, findings in groups, text cut to a width."""
+"""What the renderers share: the rows of a finding, who was looked at, values as short text, text cut to a width."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
 
 from netdoctor.causes import CAUSES
-from netdoctor.model import CheckResult, Finding, Quantity, Status, Unavailable, plain
-from netdoctor.textsafe import clean
+from netdoctor.model import EMPTY, CheckResult, Finding, Fix, Quantity, Report, Status, Unavailable, plain
+from netdoctor.textsafe import clean, listed
 
 MOST_NAMES: Final = 40
 WRONG: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN)
@@ -31,11 +34,9 @@ def _shown(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_nested(item)}" for key, item in value.items()) or "none"
-    if isinstance(value, set | frozenset):
-        return _shown(plain(value))
     if isinstance(value, list | tuple):
         return ", ".join(_nested(item) for item in value) or "none"
-    if hasattr(value, "__dataclass_fields__"):
+    if isinstance(value, set | frozenset) or hasattr(value, "__dataclass_fields__"):
         return _shown(plain(value))
     return str(value)
 
@@ -45,6 +46,21 @@ def _nested(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"({text})"
     return f"[{text}]" if isinstance(value, list | tuple | set | frozenset) else text
+
+
+def tidy(value: Any) -> Any:
+    """As JSON data whose strings are clean; numbers that JSON has no word for (RFC 8259, 6) are text."""
+    return _tidy(plain(value))
+
+
+def _tidy(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value, lines=True)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {clean(key): _tidy(item) for key, item in value.items()}
+    return [_tidy(item) for item in value] if isinstance(value, list) else value
 
 
 def cut(text: str, limit: int) -> str:
@@ -58,27 +74,22 @@ def cut(text: str, limit: int) -> str:
     return data[: limit - len(mark)].decode("utf-8", "ignore").rstrip() + "…"
 
 
+def fitting(items: Sequence[str], room: int, between: str, more: str) -> str:
+    """As many items as fit into so many bytes of UTF-8, and how many more there are; "" where none fits."""
+    used = accumulate((len(f"{between}{item}".encode("utf-8", "replace")) for item in items), initial=-len(between))
+    for count, size in reversed(list(enumerate(used))[1:]):
+        tail = more.format(len(items) - count) if count < len(items) else ""
+        if size + len(tail.encode()) <= room:
+            return between.join(items[:count]) + tail
+    return ""
+
+
 def groups(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
     """Findings that differ in nothing but their subject, as (one of them, all subjects); in the order of the first of each."""
     out: dict[str, tuple[Finding, list[str]]] = {}
     for finding in findings:
-        parts = (
-            finding.status,
-            finding.severity,
-            finding.message,
-            finding.cause,
-            finding.expected,
-            plain(finding.evidence),
-            plain(finding.measured),
-            finding.how,
-            finding.why,
-            finding.notes,
-            plain(finding.fix),
-            plain(finding.cost),
-            finding.waived,
-            others(finding),
-        )
-        out.setdefault(repr(parts), (finding, []))[1].append(finding.subject)
+        alike = replace(finding, subject="", nodes=others(finding), cure=None)
+        out.setdefault(repr(plain(alike)), (finding, []))[1].append(finding.subject)
     return list(out.values())
 
 
@@ -87,16 +98,95 @@ def others(finding: Finding) -> tuple[str, ...]:
     return finding.nodes if finding.nodes != (finding.subject,) else ()
 
 
-def some(names: Sequence[str], most: int = MOST_NAMES) -> str:
-    """Names for people: the first of them, and how many more."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+class Row(NamedTuple):
+    """What a finding says beside one label."""
+
+    label: str
+    parts: tuple[str, ...]  # more than one of evidence, figures and commands
+    commands: bool = False  # to be copied, so as they are
 
 
-def why(check: CheckResult, finding: Finding) -> str:
-    """Why a fail matters: in its own words, else its cause's."""
-    row = CAUSES.get(finding.cause or check.cause)
+def rows(finding: Finding) -> Iterator[Row]:
+    """What a finding says beside its message, clean, in the order that every format has."""
+    evidence = dict(finding.evidence)
+    lines = evidence.pop("lines") if isinstance(evidence.get("lines"), list | tuple) else ()  # of a log: FILE:LINE: TEXT
+    fix = finding.fix or Fix("")
+    for label, parts, commands in (
+        Row("waived", (finding.waived or "",)),
+        Row("expected", (finding.expected or "",)),
+        Row("nodes", (listed(others(finding), MOST_NAMES),)),
+        Row("evidence", _pairs(evidence)),
+        *(Row("line", (shown(line),)) for line in lines),
+        Row("why", (_why(finding),)),
+        Row("measured", _pairs(finding.measured)),
+        Row("cost", (finding.cost.summary if finding.cost else "",)),
+        Row("mend", (fix.summary,)),
+        Row("", fix.commands, commands=True),
+        Row("to last", fix.persistent, commands=True),
+        Row(step(finding), (finding.how or "",)),
+        *(Row("note", (note,)) for note in finding.notes),
+    ):
+        if tidy := tuple(text for part in parts if (text := clean(part, lines=commands))):
+            yield Row(label, tidy, commands)
+
+
+def step(finding: Finding) -> str:
+    """What `Finding.how` is: where to look next, or how an unknown is found out."""
+    return "next" if finding.status is Status.FAIL else "find out"
+
+
+def _pairs(values: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{str(key).replace('_', ' ')}: {shown(value)}" for key, value in values.items())
+
+
+def _why(finding: Finding) -> str:
+    """In its own words, else of a fail its cause's."""
+    row = CAUSES.get(finding.cause or "") if finding.status is Status.FAIL else None
     return finding.why or (f"{row.title}: {row.costs}" if row else "")
+
+
+def excused(check: CheckResult) -> bool:
+    """A check that fails, but with nothing that is not waived."""
+    return check.status is Status.FAIL and all(f.waived for f in check.findings if f.status is Status.FAIL)
+
+
+def identity(report: Report) -> tuple[str, ...]:
+    """Of a node: its host name, the name that others call it by, its kernel."""
+    host, node, kernel = (report.identity.get(key) for key in ("host", "node", "kernel"))
+    return (
+        shown(host) if isinstance(host, str) and host else "a node without a name",
+        *([f"node {shown(node)}"] if isinstance(node, str) and node != host else []),
+        *([f"Linux {shown(kernel)}"] if isinstance(kernel, str) else []),
+    )
+
+
+def view(report: Report) -> tuple[str, ...]:
+    """From where a node was seen, by whom, for what; and why that is not as its job sees it."""
+    place, runtime, user, why_not = (report.vantage.get(key) for key in ("kind", "runtime", "user", "why_not"))
+    seen = f"seen from: {shown(place or 'an unknown place')}" + (f" ({shown(runtime)})" if isinstance(runtime, str) else "")
+    return (
+        seen + (f", as {shown(user)}" if isinstance(user, str) else ""),
+        f"profile {clean(report.profile)}",
+        *([f"not the job's own view: {shown(why_not)}"] if isinstance(why_not, str) and why_not else []),
+    )
+
+
+def runs(report: Report) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """The all-reduces that ran, each with its figures."""
+    figures = report.volatile.get("runs")
+    for number, run in enumerate(report.runs):
+        figure = figures[number] if isinstance(figures, list | tuple) and number < len(figures) else None
+        yield run, figure if isinstance(figure, Mapping) else EMPTY
+
+
+def points(by_size: Any) -> list[tuple[int, float]]:
+    """A run's figure over message size, the smallest first."""
+    pairs = by_size.items() if isinstance(by_size, Mapping) else ()
+    return sorted(
+        (int(size), float(value))
+        for size, value in pairs
+        if str(size).isdecimal() and isinstance(value, int | float) and value > 0
+    )
 
 
 def headline(check: CheckResult) -> str:

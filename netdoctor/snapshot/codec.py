@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from netdoctor.model import Unavailable, kind_named
+from netdoctor.model import Unavailable, unavailable_in
 
 T = TypeVar("T")
 
@@ -66,10 +66,10 @@ def _items(hint: Any, data: Any, where: str) -> Any:
         raise MalformedError(f"{where}: expected a list")
     kind, args = typing.get_origin(hint), typing.get_args(hint)
     if kind is frozenset or Ellipsis in args:
-        return kind(_value(args[0], one, where) for one in data)
+        return kind(_value(args[0], item, where) for item in data)
     if len(args) != len(data):
         raise MalformedError(f"{where}: expected {len(args)} items")
-    return tuple(_value(arg, one, where) for arg, one in zip(args, data, strict=True))
+    return tuple(_value(arg, item, where) for arg, item in zip(args, data, strict=True))
 
 
 def _mapping(hint: Any, data: Any, where: str) -> dict[Any, Any]:
@@ -90,8 +90,8 @@ def _parser(hint: type) -> Callable[[str], Any] | None:
 def _union(options: tuple[Any, ...], data: Any, where: str) -> Any:
     if data is None and type(None) in options:
         return None
-    if Unavailable in options and isinstance(data, dict) and "unavailable" in data:
-        return Unavailable(kind_named(data["unavailable"]), str(data.get("detail", "")))
+    if Unavailable in options and (lost := unavailable_in(data)) is not None:
+        return lost
     error: MalformedError | None = None
     for option in options:
         if option not in (type(None), Unavailable):

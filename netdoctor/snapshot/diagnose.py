@@ -23,8 +23,7 @@ def diagnose(
     extra: tuple[CheckResult, ...] = (),
 ) -> Report:
     """The report of a snapshot: the same as was given where it was taken, but for `volatile`."""
-    chosen = [s for s in specs if not snapshot.selected or s.id in snapshot.selected]
-    work = engine.Work(ReplayHost(snapshot.answers), chosen, extra, dict(snapshot.runs))
-    engine.collect(work, engine.wanted(chosen))
+    work = engine.Work(ReplayHost(snapshot.answers), specs, extra, dict(snapshot.runs))
+    engine.collect(work, engine.wanted(specs))
     engine.judge_all(work)
     return engine.report(work, decide, profile, snapshot.partial)

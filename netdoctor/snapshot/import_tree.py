@@ -59,4 +59,4 @@ def import_tree(
     work = engine.Work(host, specs)
     engine.collect(work, engine.wanted(specs))
     engine.identity(work)
-    return Snapshot(host.answers, {name: facts.unread(name, FILES_ONLY) for name in facts.RUNS}, policy, (), version)
+    return Snapshot(host.answers, {name: facts.unread(name, FILES_ONLY) for name in facts.RUNS}, policy, tool_version=version)

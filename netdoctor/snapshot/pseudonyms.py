@@ -48,7 +48,7 @@ def pseudonymise(snapshot: Snapshot, key: bytes, folders: Iterable[str] = ()) ->
     words = _words_of_nodes(snapshot, tag) | words
     data = json.loads(dumps(cut))
     digits = {m.group() for m in _UUID.finditer(json.dumps(data))}
-    bare = {one.replace("-", ""): tag(one, 32) for one in digits}
+    bare = {word.replace("-", ""): tag(word, 32) for word in digits}
 
     def dashed(found: re.Match[str]) -> str:
         new = bare[found.group().replace("-", "")]
@@ -69,7 +69,7 @@ def _any_of(words: Iterable[str]) -> re.Pattern[str] | None:
     """The words as they are, not inside longer ones, and as they stand in the parameters of a question."""
     ordered = sorted(words, key=len, reverse=True)
     plain = "|".join(map(re.escape, ordered))
-    quoted = "|".join(re.escape(quote(one, safe="")) for one in ordered if quote(one, safe="") != one)
+    quoted = "|".join(re.escape(quote(word, safe="")) for word in ordered if quote(word, safe="") != word)
     if not plain:
         return None
     return re.compile(rf"(?<![\w.-])(?:{plain})(?![\w-])" + (rf"|(?:{quoted})(?![\w-])" if quoted else ""))
@@ -84,7 +84,7 @@ def _deep(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):
-        return [_deep(one, change) for one in value]
+        return [_deep(word, change) for word in value]
     return {change(k): _deep(v, change) for k, v in value.items()} if isinstance(value, dict) else value
 
 
@@ -97,8 +97,8 @@ def _words(snapshot: Snapshot, tag: Tag) -> dict[str, str]:
     answers = snapshot.answers
     name = answers.get("file:/proc/sys/kernel/hostname")
     if isinstance(name, str) and name.strip() not in ("", "localhost"):
-        for one in (name.strip(), name.strip().partition(".")[0]):
-            out[one] = f"node-{tag(one, 8)}"
+        for word in (name.strip(), name.strip().partition(".")[0]):
+            out[word] = f"node-{tag(word, 8)}"
     machine = answers.get("file:/etc/machine-id")
     if isinstance(machine, str) and machine.strip():
         out[machine.strip()] = f"netdoctor-{tag(machine.strip(), 32)}"
@@ -115,8 +115,8 @@ def _words(snapshot: Snapshot, tag: Tag) -> dict[str, str]:
 def _words_of_variables(variables: Mapping[str, Any], tag: Tag) -> dict[str, str]:
     out: dict[str, str] = {}
     for variable in ("NODE_NAME", "SLURMD_NODENAME"):
-        if one := str(variables.get(variable, "")):
-            out[one] = f"node-{tag(one, 8)}"
+        if word := str(variables.get(variable, "")):
+            out[word] = f"node-{tag(word, 8)}"
     for variable in ("USER", "LOGNAME"):
         if (user := str(variables.get(variable, ""))) not in ("", "root"):
             out[user] = "user"
@@ -128,9 +128,9 @@ def _words_of_variables(variables: Mapping[str, Any], tag: Tag) -> dict[str, str
 
 def _processes(question: str, answer: Any) -> dict[int, dict[str, Any]]:
     """The processes that psutil named."""
-    told = answer.get("processes") if question.startswith("ask:psutil?") and isinstance(answer, dict) else None
-    rows = told.items() if isinstance(told, dict) else ()
-    return {int(pid): one for pid, one in rows if pid.isdecimal() and isinstance(one, dict)}
+    processes = answer.get("processes") if question.startswith("ask:psutil?") and isinstance(answer, dict) else None
+    rows = processes.items() if isinstance(processes, dict) else ()
+    return {int(pid): process for pid, process in rows if pid.isdecimal() and isinstance(process, dict)}
 
 
 def _nameless(process: dict[str, Any], tag: Tag) -> dict[str, Any]:
@@ -167,10 +167,10 @@ def _words_of_nodes(snapshot: Snapshot, tag: Tag) -> dict[str, str]:
     met = snapshot.runs.get("Cluster")
     if not isinstance(met, Cluster) or met.lost is not None:
         return {}
-    own = [one.ip for place in met.endpoints.values() for one in place.addresses]
+    own = [address.ip for place in met.endpoints.values() for address in place.addresses]
     listening = [ip for place in met.endpoints.values() for _, ip in place.listen.values()]
-    told = {*met.hosts.values(), *met.nodes.names, met.nodes.master, *met.addresses.values(), *own, *listening}
-    return {one: _node_word(one, tag) for one in told - {"", "localhost", "127.0.0.1", "::1"}}
+    words = {*met.hosts.values(), *met.nodes.names, met.nodes.master, *met.addresses.values(), *own, *listening}
+    return {word: _node_word(word, tag) for word in words - {"", "localhost", "127.0.0.1", "::1"}}
 
 
 def _node_word(text: str, tag: Tag) -> str:
@@ -221,7 +221,7 @@ def _cut(question: str, answer: Any, tag: Tag) -> Any:
     if question.startswith("dir:") and question.endswith("-packages") and isinstance(answer, list):
         return [name for name in answer if _PACKAGE.fullmatch(name)]
     if named := _processes(question, answer):
-        return {"processes": {str(pid): _nameless(one, tag) for pid, one in named.items()}}
+        return {"processes": {str(pid): _nameless(process, tag) for pid, process in named.items()}}
     if not isinstance(answer, str):
         return answer
     if question == "file:/proc/self/mountinfo":

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor.host.base import Answer, decode, encode
 from netdoctor.model import Json, Kind, Unavailable, kind_named, plain
+
+if TYPE_CHECKING:
+    from netdoctor.facts.runs import Run
 
 SCHEMA: Final = "netdoctor.snapshot/1"
 
@@ -23,11 +26,11 @@ class Snapshot:
     answers: Mapping[str, Answer]
     runs: Mapping[str, Any]  # "Baseline", "PathRun" -> the fact
     policy: Mapping[str, Json]  # what decided the exit code there: profile, fail_on, disabled, waivers
-    selected: tuple[str, ...] = ()  # ids of the checks that ran; () all
+    selected: tuple[str, ...] = ()  # ids of --only; () all
+    ran: tuple[str, ...] = ()  # ids of every result there; (): a recording older than this, or a tree that was imported
     tool_version: str = ""
     taken: str = ""  # ISO 8601, UTC
     partial: str | None = None
-    extra: Mapping[str, Json] = field(default_factory=dict)
 
 
 def dumps(snapshot: Snapshot) -> str:
@@ -41,10 +44,10 @@ def dumps(snapshot: Snapshot) -> str:
         "taken": snapshot.taken,
         "policy": dict(snapshot.policy),
         "selected": list(snapshot.selected),
+        "ran": list(snapshot.ran),
         "partial": snapshot.partial,
         "answers": encode(snapshot.answers),
         "runs": runs,
-        "extra": dict(snapshot.extra),
     }
     return json.dumps(data, sort_keys=True, indent=1) + "\n"
 
@@ -65,18 +68,21 @@ def loads(text: str) -> Snapshot:
     answers, runs, policy = data.get("answers"), data.get("runs"), data.get("policy")
     if not isinstance(answers, dict) or not isinstance(runs, dict) or not isinstance(policy, dict):
         raise SnapshotError("incomplete: answers, runs or policy missing")
-    selected = data.get("selected")
-    partial, extra = data.get("partial"), data.get("extra")
+    partial = data.get("partial")
     return Snapshot(
         decode(answers),
         {str(name): _run_fact(str(name), entry) for name, entry in runs.items()},
         policy,
-        tuple(str(i) for i in selected) if isinstance(selected, list) else (),
+        _ids(data.get("selected")),
+        _ids(data.get("ran")),
         str(data.get("tool_version", "")),
         str(data.get("taken", "")),
         partial if isinstance(partial, str) else None,
-        extra if isinstance(extra, dict) else {},
     )
+
+
+def _ids(value: Any) -> tuple[str, ...]:
+    return tuple(str(id) for id in value) if isinstance(value, list) else ()
 
 
 def _run_data(fact: Any) -> Json:
@@ -103,9 +109,30 @@ def _run_fact(name: str, entry: Any) -> Any:
     if isinstance(entry, dict) and "unavailable" in entry:
         return kinds[name].unread(Unavailable(kind_named(entry["unavailable"]), str(entry.get("detail", ""))))
     try:
-        return with_logs(codec.build(kinds[name], entry))
+        fact = codec.build(kinds[name], entry)
+        for run in (fact.run,) if isinstance(fact, Baseline | Cluster) else fact.runs or ():
+            if run and (words := _contradiction(run)):
+                raise codec.MalformedError(f"the run contradicts itself: {words}")
+        return with_logs(fact)
     except codec.MalformedError as error:
         return kinds[name].unread(Unavailable(Kind.MALFORMED, str(error)))
+
+
+def _contradiction(run: Run) -> str:
+    """Why a run cannot have finished as it says (`allreduce.verdict` makes no such run); "": it can."""
+    if not run.finished:
+        return ""
+    if [rank.rank for rank in run.ranks] != list(range(run.experiment.ranks)):
+        return f"it finished, and has {len(run.ranks)} of {run.experiment.ranks} ranks"
+    if run.blamed or run.obstacle:
+        return "it finished, and something stood in its way"
+    for rank in run.ranks:
+        ended = rank.exit in (0, None) or run.reason  # a rank may fail after its work was done; the reason says so
+        if rank.phase != "done" or rank.error or not ended:
+            return f"it finished, and rank {rank.rank} did not"
+        if rank.wrong and run.verified:
+            return f"its sums are right, and those of rank {rank.rank} are not"
+    return ""
 
 
 def with_logs(fact: Any) -> Any:

@@ -14,7 +14,7 @@ from netdoctor.model import Severity
 from netdoctor.nccl.integers import strtoll
 from netdoctor.variables.catalogue import Variable
 from netdoctor.variables.grammar import level_of
-from netdoctor.variables.issue import Context, Issue
+from netdoctor.variables.issue import Context, Issue, note, warning
 
 _WARN, _INFO = Severity.WARNING, Severity.INFO
 
@@ -23,48 +23,21 @@ CHANNELS_64: Version = (2, 25, 1)  # src/include/device.h: MAXCHANNELS 32, then 
 
 # What these plugins' guides and the plugins themselves set (aws-ofi-nccl platform-aws; Google's nccl-env-profile.sh).
 SET_BY_PLUGIN = frozenset(
-    {
-        "NCCL_BUFFSIZE",
-        "NCCL_P2P_NET_CHUNKSIZE",
-        "NCCL_P2P_PCI_CHUNKSIZE",
-        "NCCL_P2P_NVL_CHUNKSIZE",
-        "NCCL_NVLS_CHUNKSIZE",
-        "NCCL_PROTO",
-        "NCCL_ALGO",
-        "NCCL_TOPO_FILE",
-        "NCCL_TUNER_PLUGIN",
-        "NCCL_NVLS_ENABLE",
-        "NCCL_NVLSTREE_MAX_CHUNKSIZE",
-        "NCCL_MIN_NCHANNELS",
-        "NCCL_MAX_NCHANNELS",
-        "NCCL_CROSS_NIC",
-        "NCCL_NET_GDR_LEVEL",
-        "NCCL_P2P_PXN_LEVEL",
-        "NCCL_IB_GID_INDEX",
-        "NCCL_IB_TC",
-        "NCCL_NET_FORCE_FLUSH",
-        "NCCL_NSOCKS_PERTHREAD",
-        "NCCL_SOCKET_NTHREADS",
-        "NCCL_IB_ADAPTIVE_ROUTING",
+    (
+        *("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_P2P_PCI_CHUNKSIZE", "NCCL_P2P_NVL_CHUNKSIZE"),
+        *("NCCL_NVLS_CHUNKSIZE", "NCCL_PROTO", "NCCL_ALGO", "NCCL_TOPO_FILE", "NCCL_TUNER_PLUGIN"),
+        *("NCCL_NVLS_ENABLE", "NCCL_NVLSTREE_MAX_CHUNKSIZE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"),
+        *("NCCL_CROSS_NIC", "NCCL_NET_GDR_LEVEL", "NCCL_P2P_PXN_LEVEL", "NCCL_IB_GID_INDEX", "NCCL_IB_TC"),
+        *("NCCL_NET_FORCE_FLUSH", "NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS", "NCCL_IB_ADAPTIVE_ROUTING"),
         "NCCL_IB_QPS_PER_CONNECTION",
-    }
+    )
 )
 _PINS = frozenset(
-    {
-        "NCCL_BUFFSIZE",
-        "NCCL_LL_BUFFSIZE",
-        "NCCL_LL128_BUFFSIZE",
-        "NCCL_NTHREADS",
-        "NCCL_LL128_NTHREADS",
-        "NCCL_MIN_NCHANNELS",
-        "NCCL_MAX_NCHANNELS",
-        "NCCL_MIN_CTAS",
-        "NCCL_MAX_CTAS",
-        "NCCL_NVLS_NCHANNELS",
-        "NCCL_P2P_NET_CHUNKSIZE",
-        "NCCL_P2P_PCI_CHUNKSIZE",
-        "NCCL_P2P_NVL_CHUNKSIZE",
-    }
+    (
+        *("NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_NTHREADS", "NCCL_LL128_NTHREADS"),
+        *("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_NVLS_NCHANNELS"),
+        *("NCCL_P2P_NET_CHUNKSIZE", "NCCL_P2P_PCI_CHUNKSIZE", "NCCL_P2P_NVL_CHUNKSIZE"),
+    )
 )
 _OFF = {
     "NCCL_NVLS_ENABLE": "NVLink SHARP is off; where it was failing, the cause (Fabric Manager, reset GPUs) is still there",
@@ -85,13 +58,13 @@ def usage_issues(name: str, value: str, row: Variable, context: Context) -> list
     if rule:
         return rule(name, value, number, context)
     if name in ("NCCL_NTHREADS", "NCCL_LL128_NTHREADS") and number > 0 and number % 32:
-        return [Issue("out-of-range", "not a multiple of 32: NCCL takes another value", _WARN, expected="a multiple of 32")]
+        return warning("out-of-range", "not a multiple of 32: NCCL takes another value", expected="a multiple of 32")
     if name.endswith(("_NCHANNELS", "_NRINGS", "_CTAS")) and (wrong := _channels(name, number, context)):
         return wrong
     if name == "NCCL_NET" and value.lower() == "socket":
         return _sockets_only(context, "TCP sockets are forced")
     if name in _OFF and row.default_in(context.version) != "0" and number == 0:
-        issues = [Issue("feature-off", _OFF[name])]
+        issues = note("feature-off", _OFF[name])
         return [] if name in SET_BY_PLUGIN and context.plugin else issues
     issues = _named(name, value, number, context)
     if issues:
@@ -99,52 +72,50 @@ def usage_issues(name: str, value: str, row: Variable, context: Context) -> list
     if (name in ("NCCL_ALGO", "NCCL_PROTO") or name in _PINS) and number != -2:
         if context.plugin and name in SET_BY_PLUGIN:
             return []
-        return [Issue("pinned", row.note or "pins what NCCL chooses by itself; leave unset outside experiments")]
+        return note("pinned", row.note or "pins what NCCL chooses by itself; leave unset outside experiments")
     default = row.default_in(context.version)
     if row.program == "nccl" and default not in ("", "undef") and value == default:
-        return [Issue("is-default", "this is the default; it need not be set")]
+        return note("is-default", "this is the default; it need not be set")
     if row.section == "debugging" and not (context.plugin and name in SET_BY_PLUGIN):
-        return [Issue("debugging", "NVIDIA's user guide lists it for debugging, not for production")]
+        return note("debugging", "NVIDIA's user guide lists it for debugging, not for production")
     return []
 
 
 def _switch(name: str, _value: str, number: int, context: Context) -> list[Issue]:
     if number == 0:
         more = "; it does not force InfiniBand" if name == "NCCL_IB_DISABLE" else ""
-        return [Issue("is-default", f"this is the default; it need not be set{more}")]
+        return note("is-default", f"this is the default; it need not be set{more}")
     if name == "NCCL_P2P_DISABLE":
-        return [
-            Issue("p2p-off", "a debugging switch left on: no NVLink, no PCIe peer-to-peer between GPUs", _WARN, "p2p_disabled")
-        ]
+        return warning("p2p-off", "a debugging switch left on: no NVLink, no PCIe peer-to-peer between GPUs", "p2p_disabled")
     if name == "NCCL_SHM_DISABLE":
         message = "a debugging switch left on: ranks of one node talk over the network"
-        return [Issue("shm-off", message, _WARN, "shm_disabled_or_small")]
+        return warning("shm-off", message, "shm_disabled_or_small")
     if name == "NCCL_CHECK_POINTERS":
         return [Issue("checks", "a debugging switch left on: every pointer of every call is checked", _INFO)]
     if context.plugin:
-        return [Issue("ib-off", f"NCCL's own InfiniBand and RoCE transport is off; {context.plugin} carries the data")]
+        return note("ib-off", f"NCCL's own InfiniBand and RoCE transport is off; {context.plugin} carries the data")
     return _sockets_only(context, "a debugging switch left on: no InfiniBand, no RoCE")
 
 
 def _sockets_only(context: Context, message: str) -> list[Issue]:
     if context.hcas is not None and not context.hcas:
-        return [Issue("ib-off", f"{message}; this node has no RDMA device")]
+        return note("ib-off", f"{message}; this node has no RDMA device")
     if context.nodes == 1:
-        return [Issue("ib-off", f"{message}; one node needs none")]
-    return [Issue("ib-off", f"{message}; NCCL takes TCP sockets", _WARN, "transport_fallback_tcp")]
+        return note("ib-off", f"{message}; one node needs none")
+    return warning("ib-off", f"{message}; NCCL takes TCP sockets", "transport_fallback_tcp")
 
 
 def _distance(name: str, value: str, _number: int, context: Context) -> list[Issue]:
     level = level_of(value, context.version)
     if level == "LOC" and name == "NCCL_P2P_LEVEL":
-        return [Issue("p2p-off", "no GPU pair is near enough: peer-to-peer is off", _WARN, "p2p_disabled")]
+        return warning("p2p-off", "no GPU pair is near enough: peer-to-peer is off", "p2p_disabled")
     if level == "LOC":
-        return [Issue("gdr-off", "no NIC is near enough: GPUDirect RDMA is off", _WARN, "gdr_disabled")]
+        return warning("gdr-off", "no NIC is near enough: GPUDirect RDMA is off", "gdr_disabled")
     if level == "SYS" and name == "NCCL_NET_GDR_LEVEL":
         message = "lets GPUDirect RDMA cross CPU sockets: often slower than staging; measure it"
-        return [] if context.plugin else [Issue("gdr-far", message)]
+        return [] if context.plugin else note("gdr-far", message)
     if name == "NCCL_P2P_LEVEL":
-        return [Issue("debugging", "pins which GPU pairs may talk directly; NCCL decides by the platform where it is not set")]
+        return note("debugging", "pins which GPU pairs may talk directly; NCCL decides by the platform where it is not set")
     return []
 
 
@@ -152,15 +123,15 @@ def _sockets(name: str, _value: str, _number: int, context: Context) -> list[Iss
     """src/transport/net_socket.cc: at most 16 threads, at most 64 sockets; sockets count only with threads."""
     threads, each = context.integer("NCCL_SOCKET_NTHREADS"), context.integer("NCCL_NSOCKS_PERTHREAD")
     if name == "NCCL_NSOCKS_PERTHREAD" and threads == 0 and each is not None and each > 1:
-        return [Issue("no-effect", "no effect with NCCL_SOCKET_NTHREADS=0: without helper threads there is one socket", _WARN)]
+        return warning("no-effect", "no effect with NCCL_SOCKET_NTHREADS=0: without helper threads there is one socket")
     if name == "NCCL_NSOCKS_PERTHREAD" and threads is None and not context.plugin:
         message = "on NICs other than AWS ENA and GCP gVNIC no effect without NCCL_SOCKET_NTHREADS: there are no helper threads"
-        return [Issue("sockets-alone", message)]
+        return note("sockets-alone", message)
     if threads and each and threads > 0 and each > 0 and threads * each > 64:
         lowered = f"NCCL lowers the sockets to {64 // threads} each"
         message = f"{threads} threads × {each} sockets = {threads * each}, more than 64: {lowered}"
-        return [Issue("socket-product", message, _WARN, expected="threads × sockets ≤ 64")]
-    return [] if context.plugin else [Issue("sockets-tuned", "counts only where TCP sockets carry the data")]
+        return warning("socket-product", message, expected="threads × sockets ≤ 64")
+    return [] if context.plugin else note("sockets-tuned", "counts only where TCP sockets carry the data")
 
 
 def _logging(name: str, value: str, _number: int, context: Context) -> list[Issue]:
@@ -169,17 +140,17 @@ def _logging(name: str, value: str, _number: int, context: Context) -> list[Issu
         if level == "TRACE":
             message = "a debugging level left on: log volume on every call (release builds print no more than INFO and calls)"
             return [Issue("debug-trace", message, _INFO)]
-        return [Issue("debug-info", "log volume of every rank; WARN suffices in production")] if level == "INFO" else []
+        return note("debug-info", "log volume of every rank; WARN suffices in production") if level == "INFO" else []
     if name == "TORCH_DISTRIBUTED_DEBUG":
         if value.upper() == "DETAIL":
             return [Issue("debug-detail", "a debugging level left on: every collective is checked across ranks first", _INFO)]
         return []
     if name == "NCCL_DEBUG_SUBSYS":
-        return [] if level in ("INFO", "TRACE", "ABORT") else [Issue("no-effect", "acts only with NCCL_DEBUG=INFO")]
+        return [] if level in ("INFO", "TRACE", "ABORT") else note("no-effect", "acts only with NCCL_DEBUG=INFO")
     if level in ("", "VERSION"):
-        return [Issue("no-effect", "acts only with NCCL_DEBUG=WARN or more")]
+        return note("no-effect", "acts only with NCCL_DEBUG=WARN or more")
     if "%h" not in value and "%p" not in value and not value.startswith("/dev/"):
-        return [Issue("one-file", "without %h and %p all ranks write into one file and overwrite each other")]
+        return note("one-file", "without %h and %p all ranks write into one file and overwrite each other")
     return []
 
 
@@ -195,15 +166,11 @@ _RULES: Final[dict[str, Callable[[str, str, int, Context], list[Issue]]]] = {
 def _channels(name: str, number: int, context: Context) -> list[Issue]:
     most = 64 if context.version >= CHANNELS_64 else 32
     if number > most:
-        return [
-            Issue(
-                "out-of-range", f"this version has at most {most} channels: NCCL lowers it", _WARN, expected=f"at most {most}"
-            )
-        ]
+        return warning("out-of-range", f"this version has at most {most} channels: NCCL lowers it", expected=f"at most {most}")
     if name.startswith("NCCL_MIN_"):
         high = context.integer(name.replace("_MIN_", "_MAX_"))
         if high is not None and 0 < high < number:
-            return [Issue("min-above-max", f"more than {name.replace('_MIN_', '_MAX_')}={high}", _WARN)]
+            return warning("min-above-max", f"more than {name.replace('_MIN_', '_MAX_')}={high}")
     return []
 
 
@@ -213,31 +180,26 @@ def _named(name: str, value: str, number: int, context: Context) -> list[Issue]:
         if context.version < GID_AUTOMATIC:
             return []
         message = "pinned: since 2.21.5 NCCL chooses the GID of each HCA itself; an index drifts and differs between hosts"
-        return [Issue("gid-pinned", message)]
+        return note("gid-pinned", message)
     if name == "NCCL_IB_TIMEOUT" and number > 22:
-        return [
-            Issue(
-                "timeout-long",
-                f"about {4.096e-6 * 2**number:.0f} s a try: a broken link hides that long before anything says so",
-            )
-        ]
+        return note(
+            "timeout-long", f"about {4.096e-6 * 2**number:.0f} s a try: a broken link hides that long before anything says so"
+        )
     if name == "NCCL_IB_TIMEOUT" and number == 0:
-        return [Issue("timeout-long", "0 waits for ever: a broken link hangs the job")]
+        return note("timeout-long", "0 waits for ever: a broken link hangs the job")
     if name == "NCCL_IGNORE_CPU_AFFINITY" and number:
-        return [Issue("affinity", "binding each rank to the CPUs near its GPU is better than ignoring the mask")]
+        return note("affinity", "binding each rank to the CPUs near its GPU is better than ignoring the mask")
     if name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING") and number == 0:
-        return [Issue("hang", "when a rank dies, the others wait for ever", _WARN, "hang")]
+        return warning("hang", "when a rank dies, the others wait for ever", "hang")
     if name == "FI_HMEM_DISABLE_P2P" and number:
-        return [Issue("gdr-off", "peer-to-peer is off: every byte is staged through host memory", _WARN, "gdr_disabled")]
+        return warning("gdr-off", "peer-to-peer is off: every byte is staged through host memory", "gdr_disabled")
     if name == "FI_EFA_FORK_SAFE" and number:
-        return [Issue("fork-safe", "not needed on kernels from 5.13 on, and costs memory registration")]
+        return note("fork-safe", "not needed on kernels from 5.13 on, and costs memory registration")
     if name in ("TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_DESYNC_DEBUG", "TORCH_NCCL_NAN_CHECK", "TORCH_NCCL_ENABLE_TIMING"):
         on = value.strip().lower() in ("1", "true", "t", "yes", "y")
-        return [Issue("debugging", "for debugging; it costs on every collective")] if on else []
+        return note("debugging", "for debugging; it costs on every collective") if on else []
     if name == "NCCL_HOSTID":
-        return [
-            Issue("host-id", "ranks with different values count as different hosts: no NVLink, no shared memory between them")
-        ]
+        return note("host-id", "ranks with different values count as different hosts: no NVLink, no shared memory between them")
     if name == "NCCL_NET" and value and not context.plugin and value.upper() not in ("IB", "SOCKET"):
-        return [Issue("net-named", f"NCCL stops where no plugin calls its network {value!r}")]
+        return note("net-named", f"NCCL stops where no plugin calls its network {value!r}")
     return []

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-# Names that netdoctor judges (catalogue.PREFIXES), alone and anywhere in a text.
-_PREFIXES: Final = "NCCL|TORCH_NCCL|TORCH_FR|TORCH_GLOO|TORCH_DISTRIBUTED|GLOO|UCX|FI|OFI_NCCL|RCCL"
-WANTED: Final = re.compile(rf"(?:{_PREFIXES})_[A-Za-z0-9_]+\Z")
-MENTIONS: Final = re.compile(rf"\b(?:{_PREFIXES})_[A-Z0-9_]")
+from netdoctor.facts.environ import Origin
+from netdoctor.variables.catalogue import PREFIXES
+
+# Names that netdoctor judges, alone and anywhere in a text.
+_PREFIXES: Final = "|".join(prefix for prefix, _ in PREFIXES)
+WANTED: Final = re.compile(rf"(?:{_PREFIXES})[A-Za-z0-9_]+\Z")
+# apptainer hands APPTAINERENV_NAME into the container as NAME ("Environment and Metadata" of its user guide).
+_INTO_CONTAINER: Final = re.compile(r"\A(?:SINGULARITY|APPTAINER)ENV_")
+MENTIONS: Final = re.compile(rf"(?:\b|(?:SINGULARITY|APPTAINER)ENV_)(?:{_PREFIXES})[A-Z0-9_]")
 
 
 class WritingRule(str, Enum):
@@ -19,7 +24,14 @@ class WritingRule(str, Enum):
     YAML_TYPE = "yaml-type"
     NOT_EXPORTED = "not-exported"
     EXPORT_COMMA = "export-comma"
-    ENV_QUOTES = "env-quotes"  # depends on who reads the file
+    CONF_LINE = "conf-line"
+    ENV_QUOTES = "env-quotes"
+    BYTE_ORDER_MARK = "byte-order-mark"
+
+    @property
+    def may_arrive(self) -> bool:
+        """Whether it depends on who reads the file."""
+        return self in (WritingRule.ENV_QUOTES, WritingRule.BYTE_ORDER_MARK)
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,7 @@ class Assignment:
 
     name: str
     value: str | None  # None: it cannot be told without running the file
-    source: str  # "PATH:LINE"
+    source: Origin
     scope: str = ""  # two assignments repeat each other only in one scope
     why: str = ""  # why the value is not known
     problem: Problem | None = None  # what is wrong with the way it is written
@@ -46,9 +58,11 @@ class Assignment:
 class Unread:
     """A line that may set variables which cannot be seen."""
 
-    source: str
+    source: Origin
     why: str
 
 
-def wanted(name: str) -> bool:
-    return WANTED.match(name) is not None
+def meant(name: str) -> str | None:
+    """The name by which the job gets a variable; None where netdoctor does not judge it."""
+    bare = _INTO_CONTAINER.sub("", name)
+    return bare if WANTED.match(bare) else None

@@ -1,4 +1,5 @@
-"""Finds variables in files without running them: job scripts, .env files, nccl.conf, Kubernetes and Ansible YAML.
+"""Finds variables in files without running them: job scripts, .env files, nccl.conf, systemd units, Kubernetes and
+Ansible YAML.
 
 Nothing is sourced and nothing is expanded: a value with ``$`` in it, a sourced file, a here-document or an unknown YAML tag is
 said to be unknown, with its line.
@@ -11,8 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from netdoctor.facts.environ import Origin
 from netdoctor.model import size_text
 from netdoctor.variables.assignments import MENTIONS, Assignment, Unread
+from netdoctor.variables.line_files import MARK, parse_conf, parse_env
+from netdoctor.variables.shell import parse_shell
+from netdoctor.variables.units import SECTION, SUFFIXES, parse_unit
 
 MAX_TEXT: Final = 4 << 20
 _OTHERS: Final = (".py", ".ipynb", ".toml", ".ini", ".cfg", ".rs", ".go", ".c", ".cc", ".cpp", ".lua", ".tf", ".hcl", ".md")
@@ -23,52 +28,54 @@ class Parsed:
     """What a file sets, as far as it can be told."""
 
     path: str
-    kind: str  # "shell" "env" "conf" "yaml" "other"
+    kind: str  # "shell" "env" "conf" "unit" "yaml" "other"
     assignments: tuple[Assignment, ...]
     unread: tuple[Unread, ...]
 
 
 def parse(path: str, text: str, kind: str | None = None) -> Parsed:
     """The assignments of `text`; `kind` by its name and first lines where it is not given.  Never raises."""
-    rest = [Unread(path, f"only its first {size_text(MAX_TEXT)} were read")] if len(text) > MAX_TEXT else []
+    rest = [Unread(Origin(path), f"only its first {size_text(MAX_TEXT)} were read")] if len(text) > MAX_TEXT else []
     text = text[:MAX_TEXT]
-    kind = kind or kind_of(path, text)
+    plain = text.removeprefix(MARK)
+    kind = kind or kind_of(path, plain)
+    if "\0" in text:
+        rest.append(Unread(Origin(path, 1), "not a text in UTF-8: what it sets is not known"))
+    assignments: list[Assignment] = []
+    unread: list[Unread] = []
     if kind == "yaml":
         from netdoctor.variables.manifests import parse_yaml
 
         assignments, unread = parse_yaml(path, text)
     elif kind == "conf":
-        from netdoctor.variables.line_files import parse_conf
-
-        assignments, unread = parse_conf(path, text), []
+        assignments = parse_conf(path, text)
     elif kind == "env":
-        from netdoctor.variables.line_files import parse_env
-
-        assignments, unread = parse_env(path, text)
+        assignments = parse_env(path, text)
+    elif kind == "unit":
+        assignments, unread = parse_unit(path, plain)
     elif kind == "other":
         mention = next((i for i, line in enumerate(text.split("\n"), 1) if MENTIONS.search(line)), None)
-        assignments, unread = (
-            [],
-            [Unread(f"{path}:{mention}", "a kind of file that netdoctor does not read")] if mention else [],
-        )
+        unread = [Unread(Origin(path, mention), "a kind of file that netdoctor does not read")] if mention else []
     else:
-        from netdoctor.variables.shell import parse_shell
-
-        assignments, unread = parse_shell(path, text)
+        assignments, unread = parse_shell(path, plain)
+        if plain != text and not re.match(r"#|\s*$", plain, re.MULTILINE):
+            unread.append(Unread(Origin(path, 1), "a byte order mark: to the shell it is part of the first word"))
     return Parsed(path, kind, tuple(assignments), (*unread, *rest))
 
 
 def kind_of(path: str, text: str) -> str:
-    """shell, env, conf, yaml, or other where it is none of them."""
+    """shell, env, conf, unit, yaml, or other where it is none of them."""
     name = path.rpartition("/")[2].lower()
     if name.endswith((".yaml", ".yml", ".json")):  # JSON is YAML
         return "yaml"
     if name.endswith(_OTHERS):
         return "other"
-    if name.endswith(".conf"):
-        return "conf"
     if name.endswith((".sh", ".bash", ".sbatch", ".slurm", ".ksh", ".zsh", ".pbs", ".lsf")) or text.startswith("#!"):
         return "shell"
+    if name.endswith(SUFFIXES) or SECTION.match(text):
+        return "unit"
+    if name.endswith(".conf"):
+        return "conf"
     if name.endswith(".env") or name.startswith(".env"):
         return "env"
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final
 
 from netdoctor.facts.nccl_version import Version
 from netdoctor.model import Severity
 from netdoctor.nccl.integers import decimal
 from netdoctor.nccl.selector import Selector, parse
-from netdoctor.variables.issue import Context, Issue
+from netdoctor.variables.issue import Context, Issue, critical, note, warning
 
 _WARN, _INFO, _CRIT = Severity.WARNING, Severity.INFO, Severity.CRITICAL
 
@@ -53,10 +54,14 @@ SUBSYSTEMS: Final = frozenset(
     {"INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "ALLOC_HOST", "CALL", "PROXY", "NVLS"}
     | {"BOOTSTRAP", "REG", "PROFILE", "RAS", "DESTROY", "ALL"}
 )
+BRIDGES: Final = (
+    "docker",
+    "virbr",
+)  # of containers and virtual machines on one node; NCCL's own exclusion (src/misc/socket.cc)
 TRIMS: Final[Version] = (2, 30, 0)  # the parameter parser that trims blanks and refuses the whole value for one unknown word
 
 
-def _names(name: str, value: str, context: Context, known: tuple[tuple[str, Version, Version | None], ...]) -> list[Issue]:
+def _names(value: str, context: Context, known: tuple[tuple[str, Version, Version | None], ...]) -> list[Issue]:
     """NCCL_ALGO and NCCL_PROTO."""
     valid = {w.lower() for w, first, last in known if first <= context.version and (not last or context.version <= last)}
     spoken = ", ".join(w for w, _, _ in known if w.lower() in valid)
@@ -65,30 +70,20 @@ def _names(name: str, value: str, context: Context, known: tuple[tuple[str, Vers
     for section in sections:
         head, colon, tail = section.partition(":")
         if colon and not strict:
-            return [Issue("grammar", "values per function came with NCCL 2.24: nothing of it counts", _CRIT, expected=spoken)]
+            return critical("grammar", "values per function came with NCCL 2.24: nothing of it counts", expected=spoken)
         if colon and head.lower() not in FUNCTIONS:
-            return [
-                Issue(
-                    "grammar", f"no such function: {head}: NCCL refuses to start", _CRIT, expected=", ".join(sorted(FUNCTIONS))
-                )
-            ]
+            return critical(
+                "grammar", f"no such function: {head}: NCCL refuses to start", expected=", ".join(sorted(FUNCTIONS))
+            )
         words = (tail if colon else section).removeprefix("^").split(",")
         wrong = [word for word in words if word and word.lower() not in valid]
         if wrong and strict:
-            return [Issue("grammar", f"{wrong[0]!r} is not one of its names: NCCL refuses to start", _CRIT, expected=spoken)]
+            return critical("grammar", f"{wrong[0]!r} is not one of its names: NCCL refuses to start", expected=spoken)
         if wrong and len(wrong) == len([word for word in words if word]) and not section.startswith("^"):
-            return [Issue("grammar", f"no name that this version knows ({wrong[0]!r}): none is left", _CRIT, expected=spoken)]
+            return critical("grammar", f"no name that this version knows ({wrong[0]!r}): none is left", expected=spoken)
         if wrong:
-            return [Issue("grammar", f"{wrong[0]!r} is silently ignored", _WARN, expected=spoken)]
+            return warning("grammar", f"{wrong[0]!r} is silently ignored", expected=spoken)
     return []
-
-
-def _algo(name: str, value: str, context: Context) -> list[Issue]:
-    return _names(name, value, context, ALGORITHMS)
-
-
-def _proto(name: str, value: str, context: Context) -> list[Issue]:
-    return _names(name, value, context, PROTOCOLS)
 
 
 def level_of(value: str, version: Version) -> str | None:
@@ -99,7 +94,7 @@ def level_of(value: str, version: Version) -> str | None:
     return ("LOC", "PIX", "PXB", "PHB", "SYS")[min(decimal(number.group()), 4)] if number else None
 
 
-def _level(name: str, value: str, context: Context) -> list[Issue]:
+def _level(value: str, context: Context) -> list[Issue]:
     if level_of(value, context.version) is None:
         known = [word for word, first in LEVELS if first <= context.version]
         if value in dict(LEVELS):
@@ -108,22 +103,22 @@ def _level(name: str, value: str, context: Context) -> list[Issue]:
             why = "silently ignored: names are upper case"
         else:
             why = "no such level: silently ignored"
-        return [Issue("grammar", why, _WARN, expected=", ".join(known))]
+        return warning("grammar", why, expected=", ".join(known))
     if value[:1].isdecimal():
-        return [Issue("legacy-level", f"legacy number; the name is {level_of(value, context.version)}")]
+        return note("legacy-level", f"legacy number; the name is {level_of(value, context.version)}")
     return []
 
 
-def _debug(name: str, value: str, context: Context) -> list[Issue]:
+def _debug(value: str, context: Context) -> list[Issue]:
     word = value.strip() if context.version >= TRIMS else value
     if word.upper() in ("VERSION", "WARN", "INFO", "ABORT", "TRACE"):
         return []
     if word.upper() in ("NONE", "OFF", "0"):
-        return [Issue("debug-off", "no level of that name: NCCL prints nothing, as if it were not set")]
-    return [Issue("grammar", "no such level: NCCL prints nothing at all", _WARN, expected="VERSION, WARN, INFO or TRACE")]
+        return note("debug-off", "no level of that name: NCCL prints nothing, as if it were not set")
+    return warning("grammar", "no such level: NCCL prints nothing at all", expected="VERSION, WARN, INFO or TRACE")
 
 
-def _subsys(name: str, value: str, context: Context) -> list[Issue]:
+def _subsys(value: str, context: Context) -> list[Issue]:
     words = value.removeprefix("^").split(",")
     if context.version >= TRIMS:
         words = [word.strip() for word in words]
@@ -131,75 +126,63 @@ def _subsys(name: str, value: str, context: Context) -> list[Issue]:
     if not wrong:
         return []
     then = "NCCL takes its default instead" if context.version >= TRIMS else "silently ignored"
-    return [Issue("grammar", f"no subsystem {wrong[0]!r}: {then}", _WARN, expected=", ".join(sorted(SUBSYSTEMS)))]
+    return warning("grammar", f"no subsystem {wrong[0]!r}: {then}", expected=", ".join(sorted(SUBSYSTEMS)))
 
 
-def _commid(name: str, value: str, context: Context) -> list[Issue]:
+def _commid(value: str, context: Context) -> list[Issue]:
     """src/misc/socket.cc (ncclSocketGetAddrFromString): a missing or wordy port is not refused, it is just not set."""
     expected = "<ipv4>:<port>, [<ipv6>]:<port> or <host>:<port>"
     match = re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", value)
     if not match or not match.group(1):
-        return [Issue("grammar", "NCCL refuses to start", _CRIT, expected=expected)]
+        return critical("grammar", "NCCL refuses to start", expected=expected)
     port = match.group(2) or ""
     if not port.isdecimal() or not 0 < decimal(port) < 65536:
-        return [
-            Issue("no-port", "no port that NCCL could use, and it does not say so: ranks do not meet", _CRIT, expected=expected)
-        ]
+        return critical("no-port", "no port that NCCL could use, and it does not say so: ranks do not meet", expected=expected)
     if (2, 29, 2) <= context.version <= (2, 29, 7) and not value.startswith("["):
         message = (
             "NCCL 2.29.2 to 2.29.7 takes an interface outside the subnet of this address (matchSubnet is inverted for IPv4)"
         )
-        return [Issue("known-bug", message)]
+        return note("known-bug", message)
     return []
 
 
-def _cidr(name: str, value: str, context: Context) -> list[Issue]:
+def _cidr(value: str, context: Context) -> list[Issue]:
     try:
         ipaddress.ip_network(value, strict=False)
     except ValueError:
-        return [Issue("grammar", "not a network prefix", _WARN, expected="for instance 10.0.0.0/8")]
+        return warning("grammar", "not a network prefix", expected="for instance 10.0.0.0/8")
     return []
 
 
-def _bool(name: str, value: str, context: Context) -> list[Issue]:
+def _bool(value: str, context: Context) -> list[Issue]:
     """Boolean parameters: integers of which 1 acts up to 2.29, then a parser that takes 0, 1, true and false (src/param)."""
     word = value.strip().lower()
     if word in ("0", "1") or (context.version >= TRIMS and word in ("true", "false")):
         return []
     if word in ("false", "off", "no"):
-        return [Issue("read-as-zero", "not a number: it counts as 0, which is what it says here; write 0")]
+        return note("read-as-zero", "not a number: it counts as 0, which is what it says here; write 0")
     if word.isdecimal():
-        return [Issue("out-of-range", "only 1 acts: this does nothing", _WARN, expected="0 or 1")]
-    return [Issue("read-as-zero", "silently counts as 0", _WARN, expected="1")]
+        return warning("out-of-range", "only 1 acts: this does nothing", expected="0 or 1")
+    return warning("read-as-zero", "silently counts as 0", expected="1")
 
 
 def list_issues(value: str, what: str) -> list[Issue]:
     """What is wrong with any selector list: too short, blanks, a mark where it does not count."""
     if len(value) <= 1:
-        return [Issue("grammar", "one character: NCCL ignores it", _WARN, expected=what)]
+        return warning("grammar", "one character: NCCL ignores it", expected=what)
     body = value.removeprefix("^").removeprefix("=")
     if any(item != item.strip() for item in body.split(",")) or "\r" in value:
-        return [
-            Issue(
-                "blank",
-                "blanks are part of a name here: what follows one never matches",
-                _WARN,
-                expected=re.sub(r"\s+", "", value),
-            )
-        ]
+        return warning(
+            "blank", "blanks are part of a name here: what follows one never matches", expected=re.sub(r"\s+", "", value)
+        )
     if re.search(r"[;|\s]", body):  # dev_valid_name() refuses blanks, and nobody names a device so
-        return [Issue("separator", "only a comma separates names: this is one", _WARN, expected=re.sub(r"[;|\s]+", ",", value))]
+        return warning("separator", "only a comma separates names: this is one", expected=re.sub(r"[;|\s]+", ",", value))
     if value[:1] in "\"'":
-        return [Issue("quoted", "the quotes are part of the value", _WARN, expected=value.strip("\"'"))]
+        return warning("quoted", "the quotes are part of the value", expected=value.strip("\"'"))
     if any(mark in body for mark in "^="):
-        return [
-            Issue(
-                "grammar",
-                "^ and = count once, at the start, and for the whole list; here they are part of a name",
-                _WARN,
-                expected=what,
-            )
-        ]
+        return warning(
+            "grammar", "^ and = count once, at the start, and for the whole list; here they are part of a name", expected=what
+        )
     return []
 
 
@@ -217,35 +200,45 @@ def beyond(selector: Selector, there: Collection[str]) -> list[str]:
     )
 
 
-def _ifname(name: str, value: str, context: Context) -> list[Issue]:
+def _ifname(value: str, context: Context) -> list[Issue]:
     issues = list_issues(value, "[^][=]name[,name…]")
     selector = parse(value)
     if issues or selector is None:
         return issues
     wants = [want for want, _ in selector.names]
     if any(re.match(r"(mlx5|mlx4|bnxt_re|irdma|rxe|hfi1|efa|rocep|rdmap)_?\d", want) for want in wants):
-        return [
-            Issue("wrong-kind", "an RDMA device, not an interface (ip -br link)", _WARN, "socket_ifname", "interface names")
-        ]
+        return warning("wrong-kind", "an RDMA device, not an interface (ip -br link)", "socket_ifname", "interface names")
     if any(re.fullmatch(r"\d+\.\d+\.\d+\.\d+(/\d+)?", want) for want in wants):
-        return [Issue("wrong-kind", "an address, not an interface: it matches none", _CRIT, "socket_ifname", "interface names")]
+        return critical("wrong-kind", "an address, not an interface: it matches none", "socket_ifname", "interface names")
     if selector.exclude:
         return _excluding(selector, wants, context)
     if context.links is not None:
         if not any(selector.takes(link) for link in context.links):
-            message = "no interface of this node matches: NCCL stops with 'no socket interface found'"
-            return [Issue("no-match", message, _CRIT, "socket_ifname", "one of: " + ", ".join(sorted(context.links)))]
+            message = "no interface of this node with an address matches: NCCL stops with 'no socket interface found'"
+            return critical("no-match", message, "socket_ifname", "one of: " + ", ".join(sorted(context.links)))
         if extra := beyond(selector, context.links):
             message = f"names are prefixes: it also takes {', '.join(extra)}"
-            return [Issue("prefix", message, _WARN, "socket_ifname", f"={value}")]
+            if all(re.split(r"[.:@]", name)[0] in wants for name in extra):  # VLANs and labels of what was meant
+                return note("prefix", message)
+            return warning("prefix", message, "socket_ifname", f"={value}")
     elif not selector.exact and any(want[-1:] in "123456789" for want in wants):
         trap = next(want for want in wants if want[-1:] in "123456789")
-        issues = [
-            Issue("prefix", f"names are prefixes: {trap} also takes {trap}0…{trap}9 where there are any; ={value} does not")
-        ]
-    if wants == ["lo"]:
-        issues = [*issues, Issue("loopback", "the loopback interface serves one node only")]
-    return issues
+        issues = note("prefix", f"names are prefixes: {trap} also takes {trap}0…{trap}9 where there are any; ={value} does not")
+    return issues + _of_one_node(wants, context, context.values.get("GLOO_SOCKET_IFNAME", ""))
+
+
+def _of_one_node(names: list[str], context: Context, other: str) -> list[Issue]:
+    """Interfaces over which several nodes do not meet.  `other`: what the other of NCCL and Gloo takes."""
+    inside = next((name for name in names if name == "lo" or name.startswith(BRIDGES)), None)
+    if inside is None or (context.nodes == 1 and inside != "lo"):
+        return []
+    what = "the loopback interface" if inside == "lo" else f"{inside}, a bridge,"
+    rule = "loopback" if inside == "lo" else "bridge"
+    if context.nodes and context.nodes > 1:
+        return critical(rule, f"{what} serves one node only: {context.nodes} nodes do not meet over it", "socket_ifname")
+    if inside != "lo" and other and not other.startswith(("^", *BRIDGES)):
+        return warning(rule, f"{what} serves one node only, while the others take {other}", "socket_ifname")
+    return note(rule, f"{what} serves one node only")
 
 
 def _excluding(selector: Selector, wants: list[str], context: Context) -> list[Issue]:
@@ -256,15 +249,15 @@ def _excluding(selector: Selector, wants: list[str], context: Context) -> list[I
         return [Issue("readmits-lo", message, severity, "socket_ifname", "^lo," + ",".join(w for w in wants if w != "lo"))]
     links = context.links or ()
     if context.links is not None and not any(selector.takes(link) for link in links):
-        return [Issue("no-match", "excludes every interface of this node", _CRIT, "socket_ifname")]
-    bridges = sorted(link for link in links if link.startswith(("docker", "virbr")) and selector.takes(link))
+        return critical("no-match", "excludes every interface of this node", "socket_ifname")
+    bridges = sorted(link for link in links if link.startswith(BRIDGES) and selector.takes(link))
     if bridges:
         message = f"re-admits {', '.join(bridges)}: a list of one's own replaces the default exclusion"
-        return [Issue("readmits-bridge", message, _WARN, "socket_ifname", "^lo,docker,virbr," + ",".join(wants))]
+        return warning("readmits-bridge", message, "socket_ifname", "^lo,docker,virbr," + ",".join(wants))
     return []
 
 
-def _hca(name: str, value: str, context: Context) -> list[Issue]:
+def _hca(value: str, context: Context) -> list[Issue]:
     issues = list_issues(value, "[^][=]name[:port][,…]")
     selector = parse(value)
     if issues or selector is None:
@@ -273,21 +266,19 @@ def _hca(name: str, value: str, context: Context) -> list[Issue]:
     if context.hcas:
         if not any(selector.takes(hca) for hca in context.hcas):
             message = "no RDMA device of this node matches: NCCL silently takes TCP sockets"
-            return [Issue("no-match", message, _CRIT, "transport_fallback_tcp", "of: " + ", ".join(sorted(context.hcas)))]
+            return critical("no-match", message, "transport_fallback_tcp", "of: " + ", ".join(sorted(context.hcas)))
         if extra := beyond(selector, context.hcas):
-            return [Issue("prefix", f"names are prefixes: it also takes {', '.join(extra)}", _WARN, expected=f"={value}")]
+            return warning("prefix", f"names are prefixes: it also takes {', '.join(extra)}", expected=f"={value}")
         return []
     network = [w for w in wants if re.match(r"(eth|eno|ens|enp|bond|wl)\d|ib\d+$|lo$", w)]
     if network and not selector.exclude:
         message = (
             f"{network[0]} is an interface, not an RDMA device (ibv_devices): nothing matches, NCCL silently takes TCP sockets"
         )
-        return [Issue("wrong-kind", message, _CRIT, "transport_fallback_tcp", "RDMA device names, e.g. mlx5_0")]
+        return critical("wrong-kind", message, "transport_fallback_tcp", "RDMA device names, e.g. mlx5_0")
     trap = next((w for w in wants if re.search(r"_[1-9]$", w)), None)
     if trap and not selector.exact and not selector.exclude:
-        issues = [
-            Issue("prefix", f"names are prefixes: {trap} also takes {trap}0…{trap}9 where there are any; ={value} does not")
-        ]
+        issues = note("prefix", f"names are prefixes: {trap} also takes {trap}0…{trap}9 where there are any; ={value} does not")
     return issues
 
 
@@ -296,20 +287,20 @@ def _gloo_ifname(value: str, context: Context) -> list[Issue]:
     names = value.split(",")
     if any(mark in value for mark in "^=") or any(name != name.strip() for name in names):
         message = "Gloo takes exact names: ^, = and blanks are NCCL's grammar or none; it stops with 'Unable to find address'"
-        return [Issue("grammar", message, _CRIT, "socket_ifname", "name[,name…]")]
+        return critical("grammar", message, "socket_ifname", "name[,name…]")
     if any(re.fullmatch(r"[\d.]+", name) for name in names):
-        return [Issue("wrong-kind", "an address, not an interface", _CRIT, "socket_ifname", "interface names")]
+        return critical("wrong-kind", "an address, not an interface", "socket_ifname", "interface names")
     missing = [name for name in names if context.links is not None and name and name not in context.links]
     if missing:
-        message = f"no interface {missing[0]} on this node; Gloo takes exact names and stops"
-        return [Issue("no-match", message, _CRIT, "socket_ifname", "of: " + ", ".join(sorted(context.links or ())))]
-    return []
+        message = f"no interface {missing[0]} with an address on this node; Gloo takes exact names and stops"
+        return critical("no-match", message, "socket_ifname", "of: " + ", ".join(sorted(context.links or ())))
+    return _of_one_node(names, context, context.values.get("NCCL_SOCKET_IFNAME", ""))
 
 
-Rule = Callable[[str, str, Context], list[Issue]]
+Rule = Callable[[str, Context], list[Issue]]
 GRAMMARS: Final[dict[str, Rule]] = {
-    "algo": _algo,
-    "proto": _proto,
+    "algo": partial(_names, known=ALGORITHMS),
+    "proto": partial(_names, known=PROTOCOLS),
     "level": _level,
     "debug": _debug,
     "subsys": _subsys,
@@ -318,5 +309,5 @@ GRAMMARS: Final[dict[str, Rule]] = {
     "bool": _bool,
     "ifname": _ifname,
     "hca": _hca,
-    "gloo-ifname": lambda name, value, context: _gloo_ifname(value, context),
+    "gloo-ifname": _gloo_ifname,
 }

@@ -7,45 +7,84 @@ a pass; what another program reads and netdoctor has no table of is unknown, and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from netdoctor.facts.environ import Environ, Setting
+from netdoctor.facts.environ import ConfRole, Environ, Origin, Setting
+from netdoctor.facts.job import JobShape
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_version import Version, text
+from netdoctor.facts.net import Net
+from netdoctor.facts.rdma import Rdma
 from netdoctor.model import Finding, Fix, Kind, Severity, Status, Unavailable
 from netdoctor.variables import catalogue
 from netdoctor.variables.catalogue import Variable
-from netdoctor.variables.issue import Context, Issue
+from netdoctor.variables.issue import Context, Issue, Known
 
 # Releases on both sides of what changed since 2.18.1 (torch 2.1), tried where the job's version is not known; and the newest.
 USUAL: Final[tuple[Version, ...]] = ((2, 18, 1), (2, 21, 5), (2, 24, 3), (2, 27, 5), (2, 29, 7))
 CONF_FILE: Final[Version] = (2, 23, 4)  # the first release that reads NCCL_CONF_FILE (src/misc/param.cc)
 
 
-def judge(
-    settings: Iterable[Setting],
-    version: Version | None,
-    *,
-    plugin: str | None = None,
-    links: Collection[str] | None = None,
-    hcas: Collection[str] | None = None,
-    nodes: int | None = None,
-) -> list[Finding]:
+_AROUND: Final = " \t\r\ufeff"  # a blank or a byte order mark, of which NCCL makes a part of the name
+TITLE: Final = "Every NCCL variable is read and does what it says"
+NOTHING_SET: Final = "no variable of NCCL, torch, Gloo, UCX or libfabric is set: the defaults hold"
+
+
+def known_of(environ: Environ, libraries: Libraries, net: Net, rdma: Rdma, job: JobShape) -> Known:
+    """What the facts tell.  A launcher's word that there is one node excuses nothing: the job may be started from there."""
+    nodes = job.node_count(environ) or None
+    links: Collection[str] | Unavailable
+    if isinstance(net.links, Unavailable):
+        links = net.links
+    else:
+        # NCCL and Gloo pass over one without an address, and nobody means a bridge to which nothing is joined.  getifaddrs(3)
+        # knows an address by its label.
+        usable = [one for one in net.links if one.addresses and (one.running or one.kind != "bridge")]
+        links = [name for one in usable for name in (one.name, *(a.label for a in one.addresses if a.label))]
+    stated = nodes if nodes and (job.nodes_stated or nodes > 1) else None
+    return Known(job_version(libraries), _installed_plugin(libraries), links, rdma.names, stated)
+
+
+def judge(settings: Iterable[Setting], known: Known) -> list[Finding]:
     """One finding or more for each setting, in their order.
 
-    `version` None: the releases of `USUAL` are tried, and a setting whose verdict differs between them is unknown.
+    Where the version is not known, the releases of `USUAL` are tried, and a setting whose verdict differs between them is
+    unknown.
     """
     given = list(settings)
     values = {setting.name: setting.value for setting in given}
-    plugin = plugin or plugin_of(values)
-    versions = (version,) if version else (*USUAL, catalogue.newest())
+    plugin = known.plugin or plugin_of(values)
+    links, hcas = (None if isinstance(there, Unavailable) else there for there in (known.links, known.hcas))
+    versions = (known.version,) if known.version else (*USUAL, catalogue.newest())
     tried = [
-        [_judge_setting(s, Context(v, {**values, s.name: s.value}, plugin, links, hcas, nodes)) for s in given]
+        [_judge_setting(s, Context(v, {**values, s.name: s.value}, plugin, links, hcas, known.nodes)) for s in given]
         for v in versions
     ]
-    return [finding for each in zip(*tried, strict=True) for finding in _agree(each, versions)]
+    return [_selecting(finding, known) for each in zip(*tried, strict=True) for finding in _agree(each, versions)]
+
+
+def _selecting(finding: Finding, known: Known) -> Finding:
+    """What selects devices does not pass as long as those of the node could not be read."""
+    row = catalogue.lookup(finding.subject)
+    what, there = {
+        "hca": ("a device could not be told: RDMA devices", known.hcas),
+        "ifname": ("an interface could not be told: interfaces", known.links),
+        "gloo-ifname": ("an interface could not be told: interfaces", known.links),
+    }.get(row.accepts if row else "", ("", None))
+    if finding.status is not Status.PASS or not isinstance(there, Unavailable):
+        return finding
+    return replace(finding, status=Status.UNKNOWN, message=f"whether it selects {what}: {there}")
+
+
+def _installed_plugin(libraries: Libraries) -> str | None:
+    """A network plugin that the loader finds by NCCL's default name or that carries its maker's."""
+    paths = "\n".join(one.path.lower() for one in libraries.plugins or ())
+    if re.search(r"[/._-]ofi[/._-]", paths):
+        return "aws-ofi-nccl"
+    return "gcp" if re.search(r"[/._-](fastrak|tcpxo?|gib)[/._-]", paths) else None
 
 
 def plugin_of(values: dict[str, str]) -> str | None:
@@ -83,7 +122,7 @@ def _judge_setting(setting: Setting, context: Context) -> list[Finding]:
 
 
 def _evidence(setting: Setting, row: Variable | None = None) -> dict[str, Any]:
-    return {"variable": setting.name, "value": setting.value, "source": setting.source, "row": row.row if row else None}
+    return {"variable": setting.name, "value": setting.value, "source": str(setting.source), "row": row.row if row else None}
 
 
 def _findings(setting: Setting, row: Variable | None, issues: Sequence[Issue]) -> list[Finding]:
@@ -112,7 +151,7 @@ def _findings(setting: Setting, row: Variable | None, issues: Sequence[Issue]) -
 
 
 def _fix(setting: Setting, issue: Issue) -> Fix:
-    where = "" if setting.source == "environment" else f" ({setting.source})"
+    where = f" ({setting.source})" if setting.source.path else ""
     if issue.expected:
         return Fix(f"set it as expected{where}: {issue.expected}")
     return Fix(f"remove {setting.name}{where}", (f"unset {setting.name}",) if not where else ())
@@ -137,6 +176,12 @@ def _agree(each: tuple[list[Finding], ...], versions: tuple[Version, ...]) -> li
     ]
 
 
+def written_wrong(name: str, setting: Setting, rule: str, message: str, fix: str, expected: str | None = None) -> Finding:
+    """A setting that does not arrive as it is written; `name` is the one that was meant."""
+    evidence = {**_evidence(setting), "rule": rule}
+    return Finding(Status.FAIL, message, name, Severity.WARNING, "env_misuse", expected, evidence, fix=Fix(fix))
+
+
 def judge_conf(entries: Iterable[Setting], environment: dict[str, str]) -> list[Finding]:
     """Lines of conf files that something else overrides, or that NCCL does not take as they were meant.
 
@@ -145,45 +190,37 @@ def judge_conf(entries: Iterable[Setting], environment: dict[str, str]) -> list[
     findings: list[Finding] = []
     first: dict[str, Setting] = {}
     for setting in entries:
-        name = setting.name.strip().removeprefix("export ").strip()
+        name = setting.name.strip(_AROUND).removeprefix("export ").strip()
         if name != setting.name and catalogue.program_of(name):
-            message = f"{setting.source}: NCCL takes {setting.name!r} as the name, blanks and export included; nothing reads it"
-            fix = Fix(f"write {name}={setting.value.strip()} from column 1 ({setting.source})")
-            evidence = {**_evidence(setting), "rule": "conf-name"}
-            findings.append(Finding(Status.FAIL, message, name, Severity.WARNING, "env_misuse", f"{name}=…", evidence, fix=fix))
+            message = f"{setting.source}: NCCL takes {setting.name!r} as the name, with all that is around it; nothing reads it"
+            fix = f"write {name}={setting.value.strip()} from column 1 ({setting.source})"
+            findings.append(written_wrong(name, setting, "conf-name", message, fix, f"{name}=…"))
             continue
         winner = "the environment" if name in environment else first[name].source if name in first else None
         value = environment.get(name, first[name].value if name in first else setting.value)
         if winner and value != setting.value:
             note = f"{setting.source} says {setting.value}, but {winner} says {value} and wins"
-            findings.append(
-                Finding(
-                    Status.PASS,
-                    f"{name}={value}",
-                    name,
-                    evidence={**_evidence(setting), "rule": "conf-shadowed"},
-                    notes=(note,),
-                )
-            )
+            evidence = {**_evidence(setting), "rule": "conf-shadowed"}
+            findings.append(Finding(Status.PASS, f"{name}={value}", name, evidence=evidence, notes=(note,)))
         first.setdefault(name, setting)
     return findings
 
 
-def judge_repeats(settings: Sequence[Setting]) -> list[Finding]:
+def judge_line(text: str, source: Origin) -> list[Finding]:
+    """A line of a conf file that has no ``=`` (setEnvFile in src/misc/param.cc passes over it)."""
+    name = re.split(r"[\s:]", text.strip(_AROUND).removeprefix("export ").strip(), maxsplit=1)[0]
+    if not catalogue.program_of(name):
+        return []
+    message, fix = f"{source}: no = in {text!r}: NCCL passes over the line", f"write {name}=VALUE from column 1 ({source})"
+    return [written_wrong(name, Setting(name, "", source), "conf-line", message, fix, f"{name}=…")]
+
+
+def set_twice(first: Setting, last: Setting) -> Finding:
     """The same variable twice in one file with two values: the last assignment of a script or manifest wins."""
-    findings: list[Finding] = []
-    last: dict[str, Setting] = {}
-    for setting in settings:
-        before = last.get(setting.name)
-        if before and before.value != setting.value and before.source != setting.source:
-            message = f"{setting.name} is set twice: {before.value} ({before.source}), then {setting.value} ({setting.source})"
-            evidence = {**_evidence(setting), "rule": "set-twice"}
-            fix = Fix(f"keep one of the two: {before.source} or {setting.source}")
-            findings.append(
-                Finding(Status.FAIL, message, setting.name, Severity.WARNING, "env_misuse", "one value", evidence, fix=fix)
-            )
-        last[setting.name] = setting
-    return findings
+    message = f"{last.name} is set twice: {first.value} ({first.source}), then {last.value} ({last.source})"
+    return written_wrong(
+        last.name, last, "set-twice", message, f"keep one of the two: {first.source} or {last.source}", "one value"
+    )
 
 
 def job_version(libraries: Libraries) -> Version | None:
@@ -201,39 +238,27 @@ def job_version(libraries: Libraries) -> Version | None:
     return None if isinstance(only, Unavailable) else only
 
 
-def judge_fact(
-    environ: Environ,
-    version: Version | None,
-    *,
-    plugin: str | None = None,
-    links: Collection[str] | None = None,
-    hcas: Collection[str] | None = None,
-    nodes: int | None = None,
-) -> list[Finding]:
+def judge_fact(environ: Environ, known: Known) -> list[Finding]:
     """Everything in effect in `environ`: the process's variables, and what conf files add to them."""
     if isinstance(environ.variables, Unavailable):
         return [Finding(Status.UNKNOWN, f"the environment could not be read: {environ.variables}")]
     nccl = environ.nccl
-    old = version is not None and version < CONF_FILE
-    unread = {file.path for file in environ.conf_files if old and file.role == "NCCL_CONF_FILE"}
-    settings = [Setting(name, value, "environment") for name, value in environ.variables.items()]
+    old = known.version is not None and known.version < CONF_FILE
+    read = [file for file in environ.conf_files if not (old and file.role is ConfRole.NAMED)]
+    paths = {file.path for file in read}
+    settings = [Setting(name, value) for name, value in environ.variables.items()]
     if not isinstance(nccl, Unavailable):
-        settings += [s for s in nccl.values() if s.source != "environment" and s.name == s.name.strip()]
-    findings = judge(settings, version, plugin=plugin, links=links, hcas=hcas, nodes=nodes)
-    findings = [f for f in findings if str(f.evidence.get("source")).rpartition(":")[0] not in unread]
+        settings += [s for s in nccl.values() if s.source.path in paths and s.name == s.name.strip()]
+    findings = judge(settings, known)
     lines: list[Setting] = []
-    for file in environ.conf_files:
-        if file.path in unread:
-            continue
-        if isinstance(file.entries, Unavailable):
-            if file.entries.kind not in (Kind.ABSENT, Kind.DENIED):
-                evidence = {"variable": None, "value": None, "source": file.path, "rule": "not-read", "row": None}
-                message = f"{file.path} could not be read: {file.entries}"
-                findings.append(
-                    Finding(Status.UNKNOWN, message, file.path, evidence=evidence, how=f"read {file.path} as the job's user")
-                )
-            continue
-        lines += [Setting(name, value, f"{file.path}:{line}") for name, value, line in file.entries]
+    for file in read:
+        if not isinstance(file.entries, Unavailable):
+            lines += file.entries
+            findings += [one for text, number in file.without_value for one in judge_line(text, Origin(file.path, number))]
+        elif file.entries.kind not in (Kind.ABSENT, Kind.DENIED):
+            evidence = {"variable": None, "value": None, "source": file.path, "rule": "not-read", "row": None}
+            message, how = f"{file.path} could not be read: {file.entries}", f"read {file.path} as the job's user"
+            findings.append(Finding(Status.UNKNOWN, message, file.path, evidence=evidence, how=how))
     findings += judge_conf(lines, dict(environ.variables))
     if isinstance(nccl, Unavailable):
         message = f"not all conf files could be read: {nccl}"

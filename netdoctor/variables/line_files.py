@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from typing import Final
 
-from netdoctor.facts.environ import entries
-from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, wanted
+from netdoctor.facts.environ import Origin, entries, without_value
+from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, WritingRule, meant
+
+MARK: Final = "\ufeff"  # a byte order mark
+_LINE: Final = re.compile(rf"({MARK}?)\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)")
+_QUOTED: Final = re.compile(r"""\s*(["'])(.*)\1\s*(?:#.*)?""")
+_QUOTES: Final = Problem(
+    WritingRule.ENV_QUOTES, "docker run --env-file keeps the quotes as part of the value; compose and systemd take them off"
+)
+# docker/cli opts/file.go and compose-go's dotenv take it off.
+_MARKED: Final = Problem(
+    WritingRule.BYTE_ORDER_MARK, "docker and compose take off the byte order mark before it; others make it part of the name"
+)
+_NO_VALUE: Final = Problem(WritingRule.CONF_LINE, "no = in its line: NCCL passes over it")
 
 
-def parse_conf(path: str, text: str) -> list[Assignment]:
-    """nccl.conf as NCCL reads it; names are kept as they stand, blanks included."""
-    return [Assignment(name, value, f"{path}:{line}") for name, value, line in entries(text) if MENTIONS.search(name)]
+def parse_conf(path: str, text: str, offset: int = 0) -> list[Assignment]:
+    """nccl.conf as NCCL reads it; names are kept as they stand, blanks included.  `offset` is added to line numbers."""
+    found = [Assignment(one.name, one.value, Origin(path, one.source.line + offset)) for one in entries(text)]
+    found += [Assignment(line, None, Origin(path, n + offset), problem=_NO_VALUE) for line, n in without_value(text)]
+    return [one for one in found if MENTIONS.search(one.name)]
 
 
-def parse_env(path: str, text: str) -> tuple[list[Assignment], list[Unread]]:
+def parse_env(path: str, text: str, offset: int = 0) -> list[Assignment]:
     """A .env file (docker --env-file, docker compose, systemd's EnvironmentFile)."""
     assignments: list[Assignment] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        match = re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)", line.rstrip("\r"))
-        if not match or not wanted(match.group(1)):
+    for number, line in enumerate(text.split("\n"), 1 + offset):
+        match = _LINE.match(line.rstrip("\r"))
+        if not match or not (name := meant(match[2])):
             continue
-        name, value = match.group(1), match.group(2)
-        assignment = Assignment(name, value, f"{path}:{number}")
-        quoted = re.fullmatch(r"""\s*(["'])(.*)\1\s*(?:#.*)?""", value)
-        if quoted:
-            text = "docker run --env-file keeps the quotes as part of the value; compose and systemd take them off"
-            problem = Problem(WritingRule.ENV_QUOTES, text)
-            assignment = replace(assignment, value=quoted.group(2), problem=problem)
-        else:
-            assignment = replace(assignment, value=re.sub(r"\s+#.*", "", value).strip())
-        if "$" in (assignment.value or "") and not (quoted and quoted.group(1) == "'"):
-            assignment = replace(assignment, value=None, why=f"{value.strip()!r} is expanded when the file is used")
-        assignments.append(assignment)
-    return assignments, []
+        quoted = _QUOTED.fullmatch(match[3])
+        value = quoted[2] if quoted else re.sub(r"\s+#.*", "", match[3]).strip()
+        problem = _QUOTES if quoted else _MARKED if match[1] else None
+        expanded = "$" in value and not (quoted and quoted[1] == "'")
+        why = f"{match[3].strip()!r} is expanded when the file is used" if expanded else ""
+        assignments.append(Assignment(name, None if expanded else value, Origin(path, number), why=why, problem=problem))
+    return assignments

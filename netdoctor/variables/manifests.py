@@ -7,11 +7,14 @@ bounded by the number of nodes that are visited.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, Final
 
-from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, wanted
+from netdoctor.facts.environ import Origin
+from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, meant
 from netdoctor.variables.line_files import parse_conf, parse_env
 from netdoctor.variables.shell import parse_shell
+from netdoctor.variables.units import SECTION, parse_unit
 
 MAX_YAML: Final = 1 << 20  # the pure parser takes seconds a megabyte
 MAX_NODES: Final = 200_000
@@ -29,8 +32,13 @@ class _Walk:
         self.active: set[int] = set()
         self.kubernetes = False
 
-    def source(self, node: Any) -> str:
-        return f"{self.path}:{node.start_mark.line + 1}"
+    def add(self, given: str, value: str | None, node: Any, scope: str, why: str = "", problem: Problem | None = None) -> None:
+        name = meant(given) or given
+        scope = scope if name == given else f"{scope} container"
+        self.assignments.append(Assignment(name, value, Origin(self.path, node.start_mark.line + 1), scope, why, problem))
+
+    def not_known(self, line: int, why: str) -> None:
+        self.unread.append(Unread(Origin(self.path, line), why))
 
 
 def parse_yaml(path: str, text: str) -> tuple[list[Assignment], list[Unread]]:
@@ -39,7 +47,7 @@ def parse_yaml(path: str, text: str) -> tuple[list[Assignment], list[Unread]]:
 
     walk = _Walk(path)
     if len(text) > MAX_YAML:
-        return [], [Unread(f"{path}:1", f"larger than {MAX_YAML >> 20} MiB: not read")]
+        return [], [Unread(Origin(path, 1), f"larger than {MAX_YAML >> 20} MiB: not read")]
     try:
         for document in yaml.compose_all(text, Loader=yaml.SafeLoader):
             walk.kubernetes = "apiVersion:" in text
@@ -49,11 +57,11 @@ def parse_yaml(path: str, text: str) -> tuple[list[Assignment], list[Unread]]:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1
         template = " (a template?)" if "{{" in text or "{%" in text else ""
-        walk.unread.append(Unread(f"{path}:{line}", f"not YAML as it stands{template}: what follows is not known"))
+        walk.not_known(line, f"not YAML as it stands{template}: what follows is not known")
     except (RecursionError, ValueError) as error:
-        walk.unread.append(Unread(f"{path}:1", f"not read: {type(error).__name__}"))
+        walk.not_known(1, f"not read: {type(error).__name__}")
     if walk.budget <= 0:
-        walk.unread.append(Unread(f"{path}:1", "too many nodes (aliases): the rest was not read"))
+        walk.not_known(1, "too many nodes (aliases): the rest was not read")
     return walk.assignments, walk.unread
 
 
@@ -77,17 +85,15 @@ def _mapping(node: Any, key: str, walk: _Walk) -> None:
     pairs = [(k.value if k.id == "scalar" else "", v) for k, v in node.value]
     fields = dict(pairs)
     name = fields.get("name")
-    if name is not None and name.id == "scalar" and wanted(name.value) and ("value" in fields or "valueFrom" in fields):
+    if name is not None and name.id == "scalar" and meant(name.value) and ("value" in fields or "valueFrom" in fields):
         _env_entry(name, fields, walk, key)
         return
     for k, value in pairs:
         if k == "<<":
             for merged in value.value if value.id == "sequence" else [value]:
                 _visit(merged, key, walk)
-        elif wanted(k) and key in _ENV_KEYS:
-            _pair(k, value, walk, f"{key} {node.start_mark.line}")
-        elif wanted(k) and value.id == "scalar":
-            _pair(k, value, walk, f"map {node.start_mark.line}")
+        elif meant(k) and (key in _ENV_KEYS or value.id == "scalar"):
+            _pair(k, value, walk, f"{key if key in _ENV_KEYS else 'map'} {node.start_mark.line}")
         else:
             _visit(value, k, walk)
 
@@ -97,7 +103,7 @@ def _sequence(node: Any, key: str, walk: _Walk) -> None:
     for item in node.value:
         if item.id == "scalar":
             match = re.match(r"([A-Za-z_]\w*)=(.*)\Z", item.value, re.DOTALL)
-            if match and wanted(match.group(1)):
+            if match and meant(match.group(1)):
                 _add(match.group(1), match.group(2), item, walk, f"list {node.start_mark.line}")
                 continue
         _visit(item, f"{key} {node.start_mark.line}" if item.id == "mapping" else key, walk)
@@ -105,9 +111,7 @@ def _sequence(node: Any, key: str, walk: _Walk) -> None:
 
 def _env_entry(name: Any, fields: dict[str, Any], walk: _Walk, scope: str) -> None:
     if "valueFrom" in fields:
-        walk.assignments.append(
-            Assignment(name.value, None, walk.source(name), scope, "valueFrom: it comes from another object")
-        )
+        walk.add(name.value, None, name, scope, "valueFrom: it comes from another object")
         return
     value = fields["value"]
     problem = None
@@ -118,13 +122,11 @@ def _env_entry(name: Any, fields: dict[str, Any], walk: _Walk, scope: str) -> No
 
 def _pair(name: str, value: Any, walk: _Walk, scope: str, problem: Problem | None = None) -> None:
     if value.id != "scalar":
-        walk.assignments.append(Assignment(name, None, walk.source(value), scope, "not a scalar"))
+        walk.add(name, None, value, scope, "not a scalar")
     elif not value.tag.startswith(_PLAIN):
-        walk.assignments.append(
-            Assignment(name, None, walk.source(value), scope, f"tag {value.tag}: its value is not known here")
-        )
+        walk.add(name, None, value, scope, f"tag {value.tag}: its value is not known here")
     elif value.tag == f"{_PLAIN}null" and not walk.kubernetes:
-        walk.assignments.append(Assignment(name, None, walk.source(value), scope, "passed on from where the file is used"))
+        walk.add(name, None, value, scope, "passed on from where the file is used")
     elif value.tag == f"{_PLAIN}bool" and not problem and not walk.kubernetes:
         true = value.value.lower() in ("true", "yes", "on", "y")
         _add(name, str(true), value, walk, scope)  # Ansible hands on Python's True and False
@@ -135,9 +137,9 @@ def _pair(name: str, value: Any, walk: _Walk, scope: str, problem: Problem | Non
 
 def _add(name: str, value: str, node: Any, walk: _Walk, scope: str, problem: Problem | None = None) -> None:
     if "{{" in value or "{%" in value or re.search(r"\$[({\w]", value):
-        walk.assignments.append(Assignment(name, None, walk.source(node), scope, f"{value[:60]!r} is expanded later"))
+        walk.add(name, None, node, scope, f"{value[:60]!r} is expanded later")
     else:
-        walk.assignments.append(Assignment(name, value, walk.source(node), scope, problem=problem))
+        walk.add(name, value, node, scope, problem=problem)
 
 
 def _is_text(node: Any) -> bool:
@@ -149,15 +151,11 @@ def _embedded(node: Any, key: str, walk: _Walk) -> None:
     if key in _PROSE or not re.search(r"_[A-Z0-9_]+\s*=", node.value):
         return
     offset = node.start_mark.line + (1 if node.style in ("|", ">") else 0)
-    if key.endswith(".conf"):
-        inner = parse_conf(walk.path, node.value)
-    elif key.endswith(".env"):
-        inner, _ = parse_env(walk.path, node.value)
-    else:
-        assignments, unread = parse_shell(walk.path, node.value, offset)
-        walk.assignments += assignments
-        walk.unread += unread
+    if key.endswith((".conf", ".env")):
+        found = (parse_conf if key.endswith(".conf") else parse_env)(walk.path, node.value, offset)
+        walk.assignments += [replace(one, scope=f"{key} {offset}") for one in found]
         return
-    for a in inner:
-        line = int(a.source.rpartition(":")[2]) + offset
-        walk.assignments.append(Assignment(a.name, a.value, f"{walk.path}:{line}", f"{key} {offset}", a.why, a.problem))
+    parse = parse_unit if SECTION.match(node.value) else parse_shell
+    assignments, unread = parse(walk.path, node.value, offset)
+    walk.assignments += assignments
+    walk.unread += unread

@@ -11,7 +11,7 @@ from netdoctor.variables import catalogue
 from netdoctor.variables.advice_rules import usage_issues
 from netdoctor.variables.catalogue import Variable, newest
 from netdoctor.variables.grammar import GRAMMARS
-from netdoctor.variables.issue import Context, Issue
+from netdoctor.variables.issue import Context, Issue, critical, note, warning
 
 _WARN, _INFO, _CRIT = Severity.WARNING, Severity.INFO, Severity.CRITICAL
 _FALSE = ("false", "no", "off", "n", "f", "disabled", "disable", "none")
@@ -23,17 +23,17 @@ def name_issues(name: str, row: Variable | None, context: Context) -> list[Issue
     if row is None:
         return _unlisted(name, context)
     if row.program == "none":
-        return [Issue("never-existed", row.note, _WARN)]
+        return warning("never-existed", row.note)
     if row.accepts == "alias":
-        return [Issue("old-name", row.note)]
+        return note("old-name", row.note)
     if row.program != "nccl" or row.first is None or row.last is None:
-        return [Issue("another-program", row.note or f"read by {row.program}, not by NCCL")] if name.startswith("NCCL_") else []
+        return note("another-program", row.note or f"read by {row.program}, not by NCCL") if name.startswith("NCCL_") else []
     if context.version < row.first:
         message = f"NCCL {text(context.version)} does not read it; it came with {text(row.first)}"
-        return [Issue("not-yet", message, _WARN)]
+        return warning("not-yet", message)
     if context.version > row.last and row.last < newest():
         message = f"NCCL {text(context.version)} does not read it any more; the last that did is {text(row.last)}"
-        return [Issue("removed", f"{message}. {row.note}".rstrip(". "), _WARN)]
+        return warning("removed", f"{message}. {row.note}".rstrip(". "))
     return []
 
 
@@ -41,13 +41,13 @@ def _unlisted(name: str, context: Context) -> list[Issue] | Finding:
     program = catalogue.program_of(name) or "nccl"
     near = catalogue.closest(name, context.version)
     if name != name.upper() and catalogue.lookup(name.upper()):
-        return [Issue("unknown-name", f"names are case-sensitive: {name.upper()}", _WARN, expected=name.upper())]
+        return warning("unknown-name", f"names are case-sensitive: {name.upper()}", expected=name.upper())
     torchs = catalogue.lookup(f"TORCH_{name}")
     if torchs:
-        return [Issue("unknown-name", f"this is torch's: the name is {torchs.name}", _WARN, expected=torchs.name)]
+        return warning("unknown-name", f"this is torch's: the name is {torchs.name}", expected=torchs.name)
     bare = catalogue.lookup(name.removeprefix("TORCH_")) if name.startswith("TORCH_NCCL_") else None
     if bare and bare.program == "nccl":
-        return [Issue("unknown-name", f"this is NCCL's: the name is {bare.name}", _WARN, expected=bare.name)]
+        return warning("unknown-name", f"this is NCCL's: the name is {bare.name}", expected=bare.name)
     if program not in catalogue.COMPLETE:
         if near and near != name and catalogue.program_of(near) == program:
             how = f"closest known name: {near}"
@@ -60,22 +60,22 @@ def _unlisted(name: str, context: Context) -> list[Issue] | Finding:
         evidence = {"rule": "newer-than-catalogue"}
         return Finding(Status.UNKNOWN, message, name, evidence=evidence, how=f"closest known name: {near}" if near else None)
     meant = f"; did you mean {near}?" if near else ""
-    return [Issue("unknown-name", f"nothing reads this name{meant}", _WARN, expected=near)]
+    return warning("unknown-name", f"nothing reads this name{meant}", expected=near)
 
 
 def value_issues(name: str, value: str, row: Variable, context: Context) -> list[Issue]:
     """What is wrong with, or worth saying about, the value."""
     if value == "":
         if row.accepts == "commid":
-            return [Issue("empty", "empty is not unset here: NCCL refuses it", _CRIT)]
-        return [Issue("empty", "empty counts as not set")]
+            return critical("empty", "empty is not unset here: NCCL refuses it")
+        return note("empty", "empty counts as not set")
     accepted = ranges(row.accepts)
     if row.program == "torch":
         issues = _torch(value, row, accepted)
     elif accepted or row.accepts in ("int", "flag", "one"):
         issues = _integer(value, row, accepted)
     elif row.accepts in GRAMMARS:
-        issues = GRAMMARS[row.accepts](name, value, context)
+        issues = GRAMMARS[row.accepts](value, context)
     elif row.accepts == "path":
         issues = _path(value)
     elif "|" in row.accepts:
@@ -90,34 +90,30 @@ def value_issues(name: str, value: str, row: Variable, context: Context) -> list
 def _integer(value: str, row: Variable, accepted: tuple[tuple[int | None, int | None], ...] | None) -> list[Issue]:
     number = strtoll(value)
     if number.overflow:
-        return [Issue("overflow", "out of 64 bits: NCCL takes its default", _WARN, expected=row.accepts)]
+        return warning("overflow", "out of 64 bits: NCCL takes its default", expected=row.accepts)
     if not number.digits:
         if value.strip().lower() in _FALSE:
-            return [Issue("read-as-zero", "not a number: NCCL reads it as 0, which is what it says here; write 0")]
+            return note("read-as-zero", "not a number: NCCL reads it as 0, which is what it says here; write 0")
         if value[:1] in _QUOTES:
             message = "the quotes are part of the value: NCCL reads it as 0"
-            return [Issue("read-as-zero", message, _WARN, expected=value.strip(_QUOTES))]
+            return warning("read-as-zero", message, expected=value.strip(_QUOTES))
         expected = "1" if row.accepts in ("flag", "one") else "a number"
-        return [Issue("read-as-zero", "not a number: NCCL silently reads it as 0", _WARN, expected=expected)]
+        return warning("read-as-zero", "not a number: NCCL silently reads it as 0", expected=expected)
     if number.octal and number.value != decimal(number.digits) if number.digits.isdecimal() else False:
         message = f"the leading zero makes it octal: NCCL reads {number.value}"
-        return [Issue("octal", message, _WARN, expected=number.digits.lstrip("0"))]
+        return warning("octal", message, expected=number.digits.lstrip("0"))
     if number.rest.strip():
         if number.digits == "0" and number.rest[0].isdecimal():
-            return [
-                Issue(
-                    "octal", "the leading zero makes it octal, and it is none: NCCL reads 0", _WARN, expected=value.lstrip("0")
-                )
-            ]
+            return warning("octal", "the leading zero makes it octal, and it is none: NCCL reads 0", expected=value.lstrip("0"))
         message = f"NCCL reads {number.value} and passes over {number.rest!r}"
-        return [Issue("junk", message, _WARN, expected=_meant(number, accepted) or str(number.value))]
+        return warning("junk", message, expected=_meant(number, accepted) or str(number.value))
     if row.accepts == "one" and number.value not in (0, 1):
-        return [Issue("out-of-range", "only exactly 1 acts: this does nothing", _WARN, expected="0 or 1")]
+        return warning("out-of-range", "only exactly 1 acts: this does nothing", expected="0 or 1")
     if row.accepts == "flag" and number.value not in (0, 1) and number.value != strtoll(row.default or "0").value:
-        return [Issue("flag-value", "0 or 1 is meant; any value but 0 is usually taken as 1")]
+        return note("flag-value", "0 or 1 is meant; any value but 0 is usually taken as 1")
     if accepted and not inside(number.value, accepted):
         spoken = row.accepts.replace("|", " or ").replace("..", " to ").rstrip(" to")
-        return [Issue("out-of-range", f"out of range, which is {spoken}", _WARN, expected=spoken)]
+        return warning("out-of-range", f"out of range, which is {spoken}", expected=spoken)
     return []
 
 
@@ -137,16 +133,14 @@ def _torch(value: str, row: Variable, accepted: tuple[tuple[int | None, int | No
     if row.accepts == "flag":
         known = (*"10tfyn", "true", "false", "yes", "no")
         return (
-            []
-            if word in known
-            else [Issue("flag-value", "torch takes 1, true, yes, t or y as on, and anything else as off", _WARN)]
+            [] if word in known else warning("flag-value", "torch takes 1, true, yes, t or y as on, and anything else as off")
         )
     if accepted:
         number = strtoll(value)
         if not number.digits:
-            return [Issue("not-a-number", "not a number: torch raises an error", _CRIT, expected=row.accepts)]
+            return critical("not-a-number", "not a number: torch raises an error", expected=row.accepts)
         if not inside(decimal(number.digits) if number.digits.isdecimal() else number.value, accepted):
-            return [Issue("out-of-range", f"out of range {row.accepts}", _WARN, expected=row.accepts)]
+            return warning("out-of-range", f"out of range {row.accepts}", expected=row.accepts)
         return []
     return _words(value, row) if "|" in row.accepts else []
 
@@ -156,21 +150,19 @@ def _words(value: str, row: Variable) -> list[Issue]:
     if value in words or (row.program != "nccl" and value.lower() in [word.lower() for word in words]):
         return []
     if row.program != "nccl":
-        return [Issue("not-a-word", f"usual values are {', '.join(words)}")]
-    return [Issue("not-a-word", "silently ignored", _WARN, expected=" or ".join(words))]
+        return note("not-a-word", f"usual values are {', '.join(words)}")
+    return warning("not-a-word", "silently ignored", expected=" or ".join(words))
 
 
 def _path(value: str) -> list[Issue]:
     if value.startswith("~"):
-        return [
-            Issue("tilde", "nothing expands ~ here: it is taken as a directory of that name", _WARN, expected="a full path")
-        ]
+        return warning("tilde", "nothing expands ~ here: it is taken as a directory of that name", expected="a full path")
     return _quoted(value)
 
 
 def _quoted(value: str) -> list[Issue]:
     if value[:1] in _QUOTES and value[-1:] == value[:1]:
-        return [Issue("quoted", "the quotes are part of the value", _WARN, expected=value.strip(_QUOTES))]
+        return warning("quoted", "the quotes are part of the value", expected=value.strip(_QUOTES))
     if value != value.strip():
-        return [Issue("blank", "blanks around the value are part of it", _WARN, expected=value.strip())]
+        return warning("blank", "blanks around the value are part of it", expected=value.strip())
     return []

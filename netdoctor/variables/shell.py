@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, wanted
+from netdoctor.facts.environ import Origin
+from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, meant
 from netdoctor.variables.shell_tokens import Comment, HereDoc, Tokenizer, Word
 
 _NAME: Final = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)\Z", re.DOTALL)
@@ -19,9 +20,12 @@ _LEAD: Final = (
 )
 _DECLARE: Final = frozenset({"export", "declare", "typeset", "readonly", "local", "setenv", "ENV"})  # ENV: a Dockerfile
 _NEXT_WORD: Final = frozenset({"-x", "-e", "--env", "--container-env"})  # the next word is NAME=VALUE
-_SAME_WORD: Final = frozenset({"--env", "-e", "--environment"})  # --env=NAME=VALUE
+_SAME_WORD: Final = frozenset({"--env", "-e", "--environment", "--setenv"})  # --env=NAME=VALUE
+_FILES: Final = frozenset({"--env-file", "--envfile"})
 _SHELL_TEXT: Final = frozenset({"-c", "-lc", "-ic", "-xc"})  # bash -c "…"
 _PRINTS: Final = frozenset({"echo", "printf", "grep", "egrep", "sed", "awk", "cat", "logger", "test", "[", "[["})
+_LOOKS: Final = frozenset({"cd", "mkdir", "hostname", "date", "sleep", "pwd", "true", "false", ":", "ulimit", "shift", "trap"})
+_RUNS: Final = frozenset({"source", ".", "eval"})
 _MAX_DEPTH: Final = 4  # bash -c "bash -c …"
 
 
@@ -36,10 +40,10 @@ def parse_shell(path: str, text: str, offset: int = 0, nested: int = 0) -> tuple
     script = _Script(path, offset, nested)
     for command in script.commands(text):
         script.command(command)
+    problem = Problem(WritingRule.NOT_EXPORTED, "a shell variable that is never exported; programs do not see it")
     for index in script.bare.values():
-        problem = Problem(WritingRule.NOT_EXPORTED, "a shell variable that is never exported; programs do not see it")
         script.assignments[index] = replace(script.assignments[index], problem=problem)
-    return script.assignments, script.unread
+    return [one for i, one in enumerate(script.assignments) if i not in script.dropped], script.unread
 
 
 def _directive(comment: Comment) -> Iterator[_Command]:
@@ -67,9 +71,12 @@ class _Script:
     assignments: list[Assignment] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
     bare: dict[str, int] = field(default_factory=dict)  # index in assignments of plain shell variables, by name
+    dropped: set[int] = field(default_factory=set)  # of assignments, those that were unset before a program saw them
+    cleared: dict[str, int] = field(default_factory=dict)  # how many assignments there were when a name was last unset
+    seen: int = 0  # how many there were when a program was last started
 
-    def source(self, line: int) -> str:
-        return f"{self.path}:{line + self.offset}"
+    def source(self, line: int) -> Origin:
+        return Origin(self.path, line + self.offset)
 
     def not_known(self, line: int, why: str) -> None:
         self.unread.append(Unread(self.source(line), why))
@@ -109,6 +116,8 @@ class _Script:
             for text, line in word.runs:
                 if MENTIONS.search(text):
                     self.inner(text, line, f"line {line}", substituted=True)
+        if any(word.runs for word in words):
+            self.seen = len(self.assignments)
         self.conditional = command.conditional
         while words and words[0].text in _LEAD and not words[0].opaque:
             self.nest(words[0].text)
@@ -120,8 +129,11 @@ class _Script:
         if words:
             name = words[0].text.rpartition("/")[2]
             builtin = _BUILTINS.get(name)
-            if builtin is None or not builtin(self, words):
+            known = builtin is not None and builtin(self, words)
+            if not known:
                 self.launcher(name, words)
+            if name in _RUNS or not (known or name in _PRINTS or name in _LOOKS):
+                self.seen = len(self.assignments)
 
     def nest(self, word: str) -> None:
         if word == ")" and not self.brackets:
@@ -139,22 +151,24 @@ class _Script:
     def assign(self, word: Word, exported: bool, plain: bool, scope: str = "") -> None:
         """NAME=VALUE; `plain`: for the rest of the script, not for one command."""
         match = _NAME.match(word.text)
-        if not match or not wanted(match[1]):
+        if not match or not (name := meant(match[1])):
             return
-        name, operator, value = match.groups()
+        given, operator, value = match.groups()
         why = word.opaque or ("appended to what was there" if operator == "+=" else "")
         where = scope or (f"line {word.line}" if not plain or self.depth or self.conditional else "")
+        where += " container" if name != given else ""
         self.assignments.append(Assignment(name, None if why else value, self.source(word.line), where, why))
         if exported:
             if plain:
-                self.bare.pop(name, None)
+                self.bare.pop(given, None)
         elif not self.exported_before(name):
-            self.bare[name] = len(self.assignments) - 1
+            self.bare[given] = len(self.assignments) - 1
 
     def exported_before(self, name: str) -> bool:
         """A name that was exported before the last assignment stays exported."""
-        bare = self.bare.values()
-        return any(a.name == name and not a.problem and i not in bare for i, a in enumerate(self.assignments[:-1]))
+        bare, since = self.bare.values(), self.cleared.get(name, 0)
+        before = enumerate(self.assignments[since:-1], since)
+        return any(a.name == name and not a.problem and i not in bare for i, a in before)
 
     def hand_on(self, word: Word, scope: str) -> None:
         """NAME=VALUE that a launcher gives to the program that it starts."""
@@ -185,8 +199,14 @@ class _Script:
         return True
 
     def unset(self, words: list[Word]) -> bool:
-        for word in words[1:]:
+        """What no program has seen by now counts as never set; in a branch or a function that is not known."""
+        for word in () if words[1:2] and words[1].text == "-f" else words[1:]:  # -f: functions
             self.bare.pop(word.text, None)
+            name = meant(word.text)
+            if name and not self.depth and not self.conditional:
+                unseen = range(self.seen, len(self.assignments))
+                self.dropped |= {i for i in unseen if self.assignments[i].name == name}
+                self.cleared[name] = len(self.assignments)
         return True
 
     def declare(self, words: list[Word]) -> bool:
@@ -223,6 +243,10 @@ class _Script:
         word, following = words[0], words[1] if len(words) > 1 else None
         option, equals, inline = word.text.partition("=")
         separator = "," if launcher in ("apptainer", "singularity") else None
+        if option in _FILES and (equals or following):
+            name = inline or (following.text if following else "")
+            self.not_known(word.line, f"reads {name}: what that sets is not known here")
+            return 0 if equals else 1
         if word.text in _NEXT_WORD and following:
             self.hand_on_list(following, separator, scope)
             return 1
@@ -262,6 +286,6 @@ _BUILTINS: Final[dict[str, Callable[[_Script, list[Word]], bool]]] = {
     "set": _Script.set_options,
     "module": _Script.module,
     "eval": _Script.evaluate,
-    "unset": _Script.unset,
+    **dict.fromkeys(("unset", "unsetenv"), _Script.unset),
     **dict.fromkeys(_DECLARE, _Script.declare),
 }

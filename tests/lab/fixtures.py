@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from netdoctor import engine
 from netdoctor.api import CheckSpec
-from netdoctor.cli import diagnose, setup
+from netdoctor.cli import setup
+from netdoctor.config import load
 from netdoctor.config.load import Config
 from netdoctor.host.base import ReplayHost
 from netdoctor.model import Finding, Report, Unavailable
@@ -50,7 +51,7 @@ def findings(have: dict[str, Any]) -> dict[str, tuple[Finding, ...]]:
 
 def report(taken: Snapshot) -> Report:
     """As `netdoctor diagnose` gives it."""
-    config = diagnose._with_policy(Config(), taken.policy)
+    config = load.load(environ={}, site="/nonexistent", recorded=taken.policy)
     return judge_snapshot(taken, specs(), setup.decider(config, taken.selected, taken.partial), config.profile)
 
 

@@ -26,6 +26,7 @@ import pytest
 from netdoctor.model import Json
 from tests.lab.hosts_rows import BRIDGE, EVERY, PLAIN, ROWS, Row, Said
 from tests.support.namespaces.hosts import ROOT, Hosts
+from tests.support.namespaces.marks import all_gone, marked
 
 Report = dict[str, Any]
 Statuses = Mapping[tuple[str, str], str]  # (check, subject) -> status, with its cause where it failed
@@ -183,8 +184,8 @@ def look(row: Row) -> dict[int, Report]:
 
 
 def _nothing_left(mark: str) -> None:
-    if found := left(mark):
-        raise RuntimeError(f"left behind: {found}")
+    if not all_gone(mark):
+        raise RuntimeError(f"left behind: {[Path(f'/proc/{pid}/cmdline').read_bytes() for pid in marked(mark)]}")
 
 
 def gather(processes: Mapping[int, subprocess.Popen[str]], said: Mapping[int, str]) -> dict[int, Report]:
@@ -201,23 +202,6 @@ def _report(number: int, process: subprocess.Popen[str], end: float, said: str) 
     except ValueError:
         raise RuntimeError(f"node {number} gave no report: {said}{err[-600:]}") from None
     return report
-
-
-def left(mark: str, seconds: float = 20.0) -> list[str]:
-    """Processes of a row that are still there, as their names."""
-    end = time.monotonic() + seconds
-    while True:
-        found = [pid for pid in os.listdir("/proc") if pid.isdecimal() and mark.encode() in _bytes(f"/proc/{pid}/environ")]
-        if not found or time.monotonic() > end:
-            return [_bytes(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace")[:100] for pid in found]
-        time.sleep(0.05)
-
-
-def _bytes(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
 
 
 def until(process: subprocess.Popen[str], text: str) -> str:

@@ -25,7 +25,7 @@ from tests.lab.row import (
 from tests.support.machines.sysfs import Extra
 from tests.support.namespaces.dgx import Scene
 
-ALL_ON_0 = dict.fromkeys(range(8), 0)  # as scene.HERE has it
+ALL_ON_0 = dict.fromkeys(range(8), 0)  # as dgx.HERE has it
 EVERY = range(8)
 RANGE = "sysctl -q -w net.ipv4.ip_local_port_range='{0} {1}'"
 # A real libnccl takes one port a listener: bind them until EADDRINUSE, as many communicators would.

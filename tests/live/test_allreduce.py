@@ -10,14 +10,17 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from netdoctor.allreduce.runner import Session
 from netdoctor.facts.runs import AllReduce, TorchFacts
 from netdoctor.model import Unavailable
+from tests.support.namespaces.marks import MARK, all_gone, marked
 
 pytestmark = pytest.mark.live
 if importlib.util.find_spec("torch") is None:
@@ -25,7 +28,6 @@ if importlib.util.find_spec("torch") is None:
 
 FAKES = Path(__file__).parent.parent / "fakes"
 SMALL = AllReduce("gloo", 2, sizes=(4096, 1 << 20))
-MARK = "NETDOCTOR_TEST_MARK"
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -36,27 +38,6 @@ def environment(**more: str) -> dict[str, str]:
 def before(folder: Path) -> str:
     """A PYTHONPATH with `folder` first."""
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
-
-
-def marked(mark: str) -> list[int]:
-    """Processes whose environment has the mark, this one left out."""
-    return [int(n) for n in os.listdir("/proc") if n.isdigit() and int(n) != os.getpid() and mark.encode() in environ_of(n)]
-
-
-def environ_of(pid: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
-
-
-def all_gone(mark: str, *pids: int, seconds: float = 20.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if not marked(mark) and not any(os.path.exists(f"/proc/{pid}") for pid in pids):
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -70,27 +51,29 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    with_mark = environment()
-    made = Session(sys.executable, with_mark)
+@contextmanager
+def started(**more: Any) -> Iterator[Session]:
+    """A session of which nothing is left."""
+    with_mark = environment(**more.pop("variables", {}))
+    made = Session(sys.executable, with_mark, **more)
     made.start()
     yield made
     made.close()
     assert made._worker is not None
     assert all_gone(with_mark[MARK], made._worker.keeper)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with started() as made:
+        yield made
 
 
 @pytest.fixture(scope="module", params=[{}])
 def faulty(folder: Path, request: pytest.FixtureRequest) -> Iterator[Session]:
     """A torch with faults; the parameter is the session's limits."""
-    with_mark = environment(PYTHONPATH=before(folder / "faulty_torch"))
-    made = Session(sys.executable, with_mark, limits=request.param)
-    made.start()
-    yield made
-    made.close()
-    assert made._worker is not None
-    assert all_gone(with_mark[MARK], made._worker.keeper)
+    with started(variables={"PYTHONPATH": before(folder / "faulty_torch")}, limits=request.param) as made:
+        yield made
 
 
 def planted(fault: str, rank: int = 1) -> AllReduce:
@@ -141,14 +124,11 @@ def test_ranks_are_bound(session: Session) -> None:
 
 
 def test_a_fresh_import_gets_the_variables_at_start(folder: Path) -> None:
-    made = Session(sys.executable, environment(PYTHONPATH=before(folder / "faulty_torch")))
-    try:
+    with closing(Session(sys.executable, environment(PYTHONPATH=before(folder / "faulty_torch")))) as made:
         run = made.run(replace(SMALL, env=(("OMP_NUM_THREADS", "1"), ("FAULT", "")), fresh_import=True))
         assert run.state == "finished"
         assert ("OMP_NUM_THREADS", "1") in run.changes
         assert made._worker is None
-    finally:
-        made.close()
 
 
 # Faults
@@ -234,13 +214,10 @@ def test_a_torch_that_cannot_be_imported_is_not_started(folder: Path, how: str, 
 
 @pytest.mark.parametrize("python", ["/nonexistent/python3", "/etc/passwd", "/bin/true"])
 def test_a_python_that_is_none_is_not_started(python: str) -> None:
-    made = Session(python, environment(), limits={"spawn": 20.0})
-    try:
+    with closing(Session(python, environment(), limits={"spawn": 20.0})) as made:
         run = made.run(SMALL)
         assert run.state == "not started"
         assert run.reason
-    finally:
-        made.close()
 
 
 # What is left behind
@@ -254,11 +231,8 @@ def test_planted_paths_are_not_written(folder: Path) -> None:
     names = [*nccl, *torch, "UCX_LOG_FILE", "LD_DEBUG_OUTPUT", "CUDA_LOG_FILE", "MALLOC_TRACE", "COVERAGE_PROCESS_START"]
     planted_paths = {name: str(target / name) for name in names}
     others = {"LD_DEBUG": "libs", "RANK": "7", "WORLD_SIZE": "64", "MASTER_ADDR": "192.0.2.1", "NCCL_COMM_ID": "192.0.2.1:9"}
-    made = Session(sys.executable, environment(**planted_paths, **others))
-    try:
+    with closing(Session(sys.executable, environment(**planted_paths, **others))) as made:
         run = made.run(SMALL)
-    finally:
-        made.close()
     assert run.state == "finished", run
     assert list(target.iterdir()) == []
     changed = dict(run.changes)
@@ -305,28 +279,22 @@ def test_nothing_survives_netdoctor(folder: Path, stop: str, sign: int) -> None:
 
 def test_a_killed_keeper_takes_the_ranks_along(folder: Path) -> None:
     with_mark = environment(PYTHONPATH=before(folder / "faulty_torch"))
-    made = Session(sys.executable, with_mark)
-    try:
+    with closing(Session(sys.executable, with_mark)) as made:
         assert isinstance(made.facts(), TorchFacts)
         assert made._worker is not None
         os.kill(made._worker.keeper, signal.SIGKILL)
         assert all_gone(with_mark[MARK])
         assert made.run(SMALL).state == "finished"  # by a new one
-    finally:
-        made.close()
 
 
 def test_a_killed_zygote_is_told_and_replaced(folder: Path) -> None:
-    made = Session(sys.executable, environment(PYTHONPATH=before(folder / "faulty_torch")))
-    try:
+    with closing(Session(sys.executable, environment(PYTHONPATH=before(folder / "faulty_torch")))) as made:
         assert isinstance(made.facts(), TorchFacts)
         assert made._worker is not None
         os.kill(made._worker.zygote, signal.SIGKILL)
         made._worker.wait(lambda: made._worker is not None and made._worker.ended is not None, time.monotonic() + 20)
         assert made._worker.ended == "ended with status -9"
         assert made.run(SMALL).state == "finished"
-    finally:
-        made.close()
 
 
 # Root, users, locks
@@ -361,15 +329,12 @@ def test_root_becomes_the_user() -> None:
         for path in (python, spec.origin):
             if closed_to_others(path):
                 pytest.skip(f"other users may not use {path}")
-    made = Session(python, environment(**more), user="nobody")
-    try:
+    with closing(Session(python, environment(**more), user="nobody")) as made:
         run = made.run(SMALL)
         assert run.state == "finished", run
         assert "as user nobody" in run.notes
         assert made._worker is not None
         status = Path(f"/proc/{made._worker.zygote}/status").read_text()
-    finally:
-        made.close()
     import pwd
 
     uid = pwd.getpwnam("nobody").pw_uid
@@ -385,15 +350,12 @@ def test_a_lock_that_is_held_is_waited_for_and_no_longer(tmp_path: Path, monkeyp
     tmp_path.chmod(0o700)
     assert other.take(time.monotonic()) is None
     assert other.note == ""
-    made = Session(sys.executable, environment(XDG_RUNTIME_DIR=str(tmp_path)))
-    try:
+    with closing(Session(sys.executable, environment(XDG_RUNTIME_DIR=str(tmp_path)))) as made:
         assert isinstance(made.facts(), TorchFacts)
         run = made.run(SMALL, time.monotonic() + 0.3)
         assert (run.state, run.reason) == ("not started", "another netdoctor holds the lock of this node")
         other.release()
         assert made.run(SMALL, again=True).state == "finished"
-    finally:
-        made.close()
 
 
 OLD = sorted(p for p in (shutil.which(f"python3.{minor}") for minor in (8, 9)) if p)
@@ -405,11 +367,8 @@ OLD += (
 @pytest.mark.skipif(not OLD, reason="no Python 3.8 or 3.9 here")
 def test_the_rank_program_runs_in_old_pythons(folder: Path) -> None:
     for python in OLD:
-        made = Session(python, environment(PYTHONPATH=str(folder / "stub_torch")))
-        try:
+        with closing(Session(python, environment(PYTHONPATH=str(folder / "stub_torch")))) as made:
             facts, run = made.facts(), made.run(SMALL)
-        finally:
-            made.close()
         if isinstance(facts, Unavailable):  # a pyenv shim of a version that is not chosen
             assert "pyenv" in python and "shims" in python, (python, facts)
             continue

@@ -163,7 +163,6 @@ def test_verbs(look: Look) -> None:
     host = look(ibv="count=7 gpu1.error.open=13 gpu2.dmabuf=95 gpu3.error.pd=12 warning=couldn't_load_driver")
     answer = host.ask("ask:ibverbs")
     assert isinstance(answer, dict) and answer["library"].endswith("libibverbs.so.1")
-    assert answer["warnings"] == ["libibverbs: Warning: couldn't_load_driver"]
     got = providers(host)
     assert got["mlx5_0"] == rdma.Provider(True, "", "EBADF")
     assert got["mlx5_1"] == rdma.Provider(False, "EACCES", Unavailable("not read", "no context"))

@@ -18,6 +18,7 @@ from netdoctor.model import Status
 from netdoctor.nccl.log.parser import parse_text
 from netdoctor.snapshot.snapshot import with_logs
 from netdoctor.variables import judge as environ
+from netdoctor.variables.issue import Known
 from tests.support.machines import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]
@@ -70,7 +71,7 @@ def test_env_says_what_nccl_does(session: Session, case: Case, record_property: 
         links, hcas = command._links(host), command._hcas(host)
     finally:
         host.close()
-    found = environ.judge([Setting(case.name, case.value, "environment")], version, links=links, hcas=hcas)
+    found = environ.judge([Setting(case.name, case.value)], Known(version, links=links, hcas=hcas))
     record_property("env", [f"{f.status.value}: {f.message} {' '.join(f.notes)}".strip() for f in found])
     old = case.name in ("NCCL_ALGO", "NCCL_PROTO") and version < REFUSED_FROM
     if case.nccl == "stops" and not old:

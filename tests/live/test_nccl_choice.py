@@ -88,23 +88,12 @@ layout, libraries, settings = json.loads(sys.argv[1])
 exec(layout)
 links = probe(ReplayHost({"ask:netlink": netlink.answer({})})).links
 def asked(path, setting):
-    # a child each: NCCL chooses once in a process
-    read, write = os.pipe()
-    pid = os.fork()
-    if not pid:
-        os.environ.update(setting)
-        ask = {"path": path, **({"comm_id": setting["NCCL_COMM_ID"]} if "NCCL_COMM_ID" in setting else {})}
-        os.write(write, json.dumps(nccl.answer(ask)).encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as file:
-        told = json.loads(file.read())
-    os.waitpid(pid, 0)
-    return told
+    os.environ.update(setting)
+    return nccl.answer({"path": path, **({"comm_id": setting["NCCL_COMM_ID"]} if "NCCL_COMM_ID" in setting else {})})
 rows = []
 for path in libraries:
     for setting in settings:
-        told = asked(path, setting)
+        told = in_child(lambda: asked(path, setting))
         got = choose(links, tuple(told["version"]), setting)
         mine = None if isinstance(got, Unavailable) else [list(one) for one in got]
         its = [[told["interface"], told["address"]]] if told["interface"] else []

@@ -25,28 +25,19 @@ COUNT = (
     + """
 import ctypes
 plan = json.loads(sys.argv[1])
+def given(path):
+    os.environ.update(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/dev/null", NCCL_NET_PLUGIN="none", NCCL_RAS_ENABLE="0")
+    library = ctypes.CDLL(path)
+    library.ncclGetLastError.restype = ctypes.c_char_p
+    given = []
+    while True:
+        one = ctypes.create_string_buffer(128)
+        if code := library.ncclGetUniqueId(one):
+            return [given, code, (library.ncclGetLastError(None) or b"").decode()]
+        given.append(int.from_bytes(one.raw[10:12], "big"))
 def count(low, high, reserved, path):
     allow(low, high, reserved)
-    read, write = os.pipe()
-    pid = os.fork()
-    if not pid:
-        os.environ.update(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/dev/null", NCCL_NET_PLUGIN="none", NCCL_RAS_ENABLE="0")
-        library = ctypes.CDLL(path)
-        library.ncclGetLastError.restype = ctypes.c_char_p
-        given = []
-        while True:
-            one = ctypes.create_string_buffer(128)
-            if code := library.ncclGetUniqueId(one):
-                break
-            given.append(int.from_bytes(one.raw[10:12], "big"))
-        said = (library.ncclGetLastError(None) or b"").decode()
-        os.write(write, json.dumps([given, code, said]).encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as file:
-        told = json.loads(file.read())
-    os.waitpid(pid, 0)
-    return told
+    return in_child(lambda: given(path))
 say([count(*one) for one in plan])
 """
 )

@@ -1,4 +1,4 @@
-"""ask/netlink against iproute2 in namespaces, and the probe through the real helper."""
+"""netdoctor/host/helpers/netlink.py against iproute2 in namespaces, and the probe through the real helper."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.namespaces.hosts import Hosts
+from tests.support.namespaces.marks import all_gone
 
 pytestmark = [pytest.mark.live, pytest.mark.root]
 TORCH = sys.executable
@@ -33,22 +33,6 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         assert all_gone(made.mark), "processes were left behind"
     finally:
         made.close()
-
-
-def all_gone(mark: str, seconds: float = 20.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if not any(mark.encode() in environ_of(pid) for pid in os.listdir("/proc") if pid.isdecimal()):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def environ_of(pid: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
 
 
 def start(
@@ -100,8 +84,9 @@ def findings(made: Report, check: str = "allreduce.nodes", status: str = "fail")
 
 
 @needs_torch
-def test_four_healthy_hosts_one_of_them_late(hosts: Hosts) -> None:
-    two = ("--ranks-per-node", "2")  # on the first host: five ranks in all
+def test_four_healthy_hosts_one_of_them_late(hosts: Hosts, tmp_path: Path) -> None:
+    kept = tmp_path / "snapshot.json"
+    two = ("--ranks-per-node", "2", "--snapshot", str(kept))  # on the first host: five ranks in all
     first = [
         start(hosts, n, *(two if n == 0 else ()), python=TORCH, NCCL_IB_HCA="mlx5_0,mlx5_1", MASTER_PORT="29400")
         for n in range(3)
@@ -117,6 +102,9 @@ def test_four_healthy_hosts_one_of_them_late(hosts: Hosts) -> None:
         assert set(findings(one, status="pass")) == {"h0", "h1", "h2", "h3"} - {f"h{n}"}
         assert {c["id"] for c in one["checks"]} >= {"allreduce.run", "allreduce.bandwidth", "net.tcp_buffers"}
     assert len({json.dumps(one["volatile"]["runs"][0]["busbw_gb_s"]) for one in made}) == 1  # the same run
+    again = subprocess.run([sys.executable, "-m", "netdoctor", "diagnose", kept, "-f", "json"], capture_output=True, check=True)
+    stable = {**json.loads(again.stdout), "volatile": made[0]["volatile"]}
+    assert stable == made[0]
 
 
 def test_an_absent_host_is_named_and_comes_too_late(hosts: Hosts) -> None:

@@ -20,7 +20,7 @@ from netdoctor.process.files import OutputError, write
 try:
     print(write(sys.argv[1], sys.argv[2] * int(sys.argv[3])))
 except OutputError as error:
-    print(error.errno, error)
+    print(error)
 """
 
 
@@ -91,8 +91,7 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path, bound: bool) -> None:
         target = point
     said = inside(setup, target, "x" * 100, 10_000, after=f"cat {disk}/r; ls -A {disk}")
     first, *rest = said.splitlines()
-    assert first.startswith("28 "), first  # ENOSPC
-    assert "No space left on device" in first
+    assert first.endswith("No space left on device (ENOSPC)")
     assert rest == ["old", "r"]
 
 
@@ -102,9 +101,8 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
     said = inside(
         f"mount -t tmpfs none {disk}; echo old > {disk}/r; mount -o remount,ro {disk}", disk / "r", after=f"cat {disk}/r"
     )
-    assert said.startswith("30 ")  # EROFS
-    assert said.endswith("old")
-    assert inside(f"mount -t tmpfs -o ro none {disk}", disk / "new").startswith("30 ")
+    assert said.endswith("(EROFS)\nold")
+    assert inside(f"mount -t tmpfs -o ro none {disk}", disk / "new").endswith("(EROFS)")
 
 
 def test_root_does_not_follow_a_link_of_somebody_elses(tmp_path: Path) -> None:
@@ -120,5 +118,5 @@ def test_root_does_not_follow_a_link_of_somebody_elses(tmp_path: Path) -> None:
 
 def test_another_users_file_is_not_replaced(open_path: Path) -> None:
     (open_path / "r").write_text("root's")
-    assert inside("true", open_path / "r", user=65534).startswith("13 ")  # EACCES
+    assert inside("true", open_path / "r", user=65534).endswith("(EACCES)")
     assert (open_path / "r").read_text() == "root's"

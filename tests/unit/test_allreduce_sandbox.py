@@ -18,6 +18,15 @@ from netdoctor.model import Unavailable
         *("UCX_LOG_FILE", "UCX_PROFILE_FILE", "UCX_STATS_DEST", "CUDA_LOG_FILE", "CUDA_INJECTION64_PATH", "MALLOC_TRACE"),
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "GROUP_RANK", "PMIX_RANK"),
         *("OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LD_DEBUG_OUTPUT", "COVERAGE_PROCESS_START"),
+        *(
+            "SLURM_STEP_RESV_PORTS",
+            "PET_RDZV_CONF",
+            "PMIX_SERVER_URI41",
+            "PMI_FD",
+            "ROLE_RANK",
+            "TORCH_ELASTIC_X",
+            "PALS_RANKID",
+        ),
     ],
 )
 def test_removed_and_recorded(name: str) -> None:
@@ -28,7 +37,7 @@ def test_removed_and_recorded(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "LD_LIBRARY_PATH", "OMP_NUM_THREADS"]
+    "name", ["NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "OMPI_MCA_btl"]
 )
 def test_what_the_job_set_stays(name: str) -> None:
     box = sandbox({name: "x"})
@@ -50,8 +59,8 @@ def test_a_conf_file_cannot_bring_a_dump_back() -> None:
 
 
 def test_names_of_conf_files(tmp_path: Path) -> None:
-    (tmp_path / ".nccl.conf").write_text("# a comment=1\nNCCL_TOPO_DUMP_FILE=/home/ada/topo.xml\nrubbish\n")
-    assert "NCCL_TOPO_DUMP_FILE" in conf_names({"HOME": str(tmp_path)})
+    (tmp_path / ".nccl.conf").write_text("# a comment=1\nNCCL_TOPO_DUMP_FILE=/ada/topo.xml\nrubbish\n NCCL_GRAPH_DUMP_FILE=x\n")
+    assert conf_names({"HOME": str(tmp_path)}) >= {"NCCL_TOPO_DUMP_FILE", " NCCL_GRAPH_DUMP_FILE"}, "as NCCL reads them"
     (tmp_path / "other").write_bytes(b"NCCL_GRAPH_DUMP_FILE=x\n\xff\xfe")
     names = conf_names({"HOME": str(tmp_path), "NCCL_CONF_FILE": str(tmp_path / "other")})
     assert "NCCL_GRAPH_DUMP_FILE" in names

@@ -168,7 +168,7 @@ def test_lines_as_they_were_recorded() -> None:
 
 
 def test_questions_that_ended_early_say_so() -> None:
-    facts = facts_of([{"event": "fact", "torch": "2.9.1"}, {"event": "facts", "status": -11}])
+    facts = facts_of([{"event": "fact", "version": "2.9.1"}, {"event": "facts", "status": -11}])
     assert (facts.version, facts.cuda_available) == ("2.9.1", None)
     assert "-11" in facts.error
 

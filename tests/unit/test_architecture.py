@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import functools
+import io
 import pathlib
+import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import pytest
@@ -248,7 +251,7 @@ def test_no_sentence_is_searched() -> None:
 def test_no_file_is_too_long_to_hold_in_the_head() -> None:
     long = {
         str(p.relative_to(ROOT)): n
-        for folder in ("netdoctor", "checks")
+        for folder in ("netdoctor", "checks", "tests", "tools", "bench")
         for p in (ROOT / folder).rglob("*.py")
         if (n := len(p.read_text().splitlines())) > 400
     }
@@ -298,3 +301,58 @@ def test_names_of_tests_are_short() -> None:
         if isinstance(node, ast.FunctionDef) and len(node.name) > 60
     ]
     assert not long
+
+
+# What is named and is not in a checkout: made when there is something to write, or of other programs and our Ansible collection
+ELSEWHERE = (
+    *("docs/evidence", "tests/lab/equivalent.yaml", "plugins/profiler", "docs/custom_plugin_monitor.md"),
+    *("torch/", "elastic/", "jax/"),
+    *(f"netdoctor/cluster/{name}" for name in ("audit", "preflight_info", "allreduce")),
+)
+_NAMED = re.compile(
+    r"(?<![\w./<{$~:@-])([a-z_.]+(?:/[\w.{},-]*\w)+)|(?<![\w./-])((?:netdoctor|tests|tools|bench)(?:\.[a-z_0-9]+){2,})"
+)
+
+
+def _prose(path: pathlib.Path) -> str:
+    """Comments and docstrings of a module; all of another file."""
+    if path.suffix != ".py":
+        return path.read_text()
+    tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+    return "\n".join(t.string for t in tokens if t.type == tokenize.COMMENT or t.string.startswith('"""'))
+
+
+def _nowhere(text: str, folder: pathlib.Path) -> set[str]:
+    """Paths and modules that a text names and that are not there; NAME in capitals stands for any."""
+    tops = {p.stem for p in (*ROOT.iterdir(), *PACKAGE.iterdir()) if p.name[0] != "." and p.name != "build"}
+    found = set()
+    for path, dotted in _NAMED.findall(text):
+        name = path or dotted.replace(".", "/")
+        ours = name.partition("/")[0] in tops or name.endswith(".py")
+        places = [p / name for p in (ROOT, PACKAGE, folder, ROOT / "tests")]
+        places += [p.with_suffix(".py") for p in places] + [p.parent.with_suffix(".py") for p in places if dotted]
+        if (
+            ours
+            and not re.search("[A-Z]{2}|[{]", name)
+            and not name.startswith(ELSEWHERE)
+            and not any(p.exists() for p in places)
+        ):
+            found.add(path or dotted)
+    return found
+
+
+def test_what_comments_and_documents_name_is_there() -> None:
+    files = [
+        p
+        for f in ("netdoctor", "checks", "tests", "tools", "bench")
+        for p in (ROOT / f).rglob("*.py")
+        if "deploy" not in p.parts
+    ]
+    files += [*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "Makefile", ROOT / "pyproject.toml"]
+    gone = {f"{p.relative_to(ROOT)}: {name}" for p in files for name in _nowhere(_prose(p), p.parent)}
+    assert not gone
+
+
+@pytest.mark.parametrize("name", ["commands/run.py", "tests.support.nothing.at_all", "netdoctor/nothing", "host/ask/x.py"])
+def test_a_name_of_nothing_is_found(name: str) -> None:
+    assert _nowhere(f"See `{name}`.", ROOT) == {name}

@@ -7,8 +7,9 @@ from subprocess import run
 
 import pytest
 
+from netdoctor.config.document import ConfigError
 from netdoctor.config.keys import KEYS, size
-from netdoctor.config.load import Config, ConfigError, Expect, Job, load, variable
+from netdoctor.config.load import Config, Expect, Job, load, variable
 from netdoctor.policy import Waiver
 
 FULL = """\
@@ -71,6 +72,15 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert not got.lock
 
 
+NAMES = [("ib", "IB"), ("roce", "RoCE"), ("IBext_v8", "IBext"), ("aws libfabric", "AWS Libfabric")]
+
+
+@pytest.mark.parametrize(("said", "kept"), NAMES)
+def test_a_network_is_told_by_its_name(tmp_path: Path, said: str, kept: str) -> None:
+    got = load(environ={"NETDOCTOR_EXPECTED_TRANSPORT": said}, site=str(tmp_path / "none"), euid=1000)
+    assert got.expected.transport == kept
+
+
 def test_nothing_said(tmp_path: Path) -> None:
     got = load(environ={}, site=str(tmp_path / "none"))
     assert got == Config()
@@ -107,6 +117,8 @@ def test_the_answer_holds_what_was_said_as_json(tmp_path: Path) -> None:
         ("expected:\n  rtt_ms: -1\n", 2, "expected.rtt_ms", "above 0"),
         ("expected:\n  busbw_floor:\n    64M: 10\n    lots: 3\n", 4, "expected.busbw_floor.lots", "size"),
         ("expected:\n  busbw_floor: 12\n", 2, "expected.busbw_floor", "64M"),
+        ("expected:\n  transport: IBB\n", 2, "expected.transport", "did you mean IB?"),
+        ("expected:\n  transport: fast\n", 2, "expected.transport", "one of IB, RoCE"),
         ("expected:\n  peers: 10.0.0.2\n", 2, "expected.peers", "list"),
         ("expected:\n  peers:\n    - a\n    - 7\n", 4, "expected.peers[1]", "text"),
         ("fail_on: critcal\n", 1, "fail_on", "did you mean critical?"),
@@ -177,7 +189,6 @@ def test_command_line_wins_over_environment_over_file(tmp_path: Path) -> None:
         site=site,
     )
     assert (got.profile, got.fail_on, got.job.nodes, got.job.communicators) == ("audit", "critical", 5, 2)
-    assert got.sources == (site, "environment", "command line")
 
 
 def test_a_named_file_replaces_the_sites(tmp_path: Path) -> None:
@@ -196,7 +207,7 @@ def test_every_key_has_a_variable(tmp_path: Path) -> None:
         "floor": "64M=10, 1G=40",
         "yaml": "[{check: a.b, reason: r, until: 2026-12-31}]",
     }
-    special = {"profile": "gate", "fail_on": "info", "vantage": "pod"}
+    special = {"profile": "gate", "fail_on": "info", "vantage": "pod", "expected.transport": "IB"}
     for key, row in KEYS.items():
         text = special.get(key) or values.get(row.kind, "word")
         got = load(environ={variable(key): text}, site=str(tmp_path / "none"), euid=1000)

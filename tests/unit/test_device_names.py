@@ -1,4 +1,4 @@
-"""Other names of devices: asked for a message alone, and nothing hangs on the answer."""
+"""Other names of devices: asked for a message alone, and nothing depends on the answer."""
 
 from __future__ import annotations
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -36,6 +38,26 @@ def may_lack(kernel: Kernel, job: JobShape) -> Iterator[Finding]:
 @check(id="t.careless", title="Takes what was not read for content", cause="other")
 def careless(kernel: Kernel) -> Iterator[Finding]:
     yield ok("no such parameter") if "iommu=on" not in (kernel.command_line or "") else fail("it is set")
+
+
+@check(id="t.really", title="Ends the process", cause="other")
+def ends_at_once(kernel: Kernel) -> Iterator[Finding]:
+    os._exit(0)
+
+
+@check(id="t.becomes", title="Becomes another program", cause="other")
+def becomes(kernel: Kernel) -> Iterator[Finding]:
+    os.execlp("true", "true")
+
+
+@check(id="t.prints", title="Prints", cause="other")
+def prints(kernel: Kernel) -> Iterator[Finding]:
+    print("of Python")
+    os.write(1, b"of the descriptor\n")
+    subprocess.run(["echo", "of a child"], check=True)
+    if (child := os.fork()) == 0:
+        os._exit(7)
+    yield ok(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
 
 
 @check(id="t.exit", title="Ends the program", cause="other")
@@ -85,6 +107,12 @@ HAVE = {"Kernel": facts.kernel(), "JobShape": JobShape(), "Vantage": facts.vanta
         (careless, {}, Status.UNKNOWN),
         (crashes, HAVE, Status.ERROR),
         (ends, HAVE, Status.ERROR),
+        (ends_at_once, HAVE, Status.ERROR),
+        (becomes, HAVE, Status.ERROR),
+        (careless, {"Kernel": replace(facts.kernel(), command_line=Unavailable("denied"))}, Status.UNKNOWN),
+        (careless, {"Kernel": replace(facts.kernel(), command_line=Unavailable("absent"))}, Status.PASS),
+        (needs_kernel, {"Kernel": replace(facts.kernel(), release=Unavailable("denied"))}, Status.UNKNOWN),
+        (needs_kernel, {"Kernel": replace(facts.kernel(), command_line=Unavailable("denied"))}, Status.PASS),
         (silent, HAVE, Status.ERROR),
         (odd, HAVE, Status.ERROR),
         (word, HAVE, Status.ERROR),
@@ -94,6 +122,15 @@ def test_judge(function: Any, have: dict[str, Any], status: Status) -> None:
     found = engine.judge(spec(function), have)
     assert [f.status for f in found] == [status]
     assert all(f.check == spec(function).id and f.cause == "other" for f in found)
+
+
+def test_what_a_site_check_prints_is_not_the_report(capfd: pytest.CaptureFixture[str]) -> None:
+    (finding,) = engine.judge(spec(prints), HAVE)
+    told = capfd.readouterr()
+    assert told.out == "" and set(told.err.splitlines()) == {"of Python", "of the descriptor", "of a child"}
+    assert (finding.status, finding.message) == (Status.PASS, "7")
+    print("after")
+    assert capfd.readouterr().out == "after\n"
 
 
 def test_a_fail_takes_severity_from_its_cause() -> None:

@@ -11,9 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from netdoctor.cli import deliver, env, variable_page
+from netdoctor.cli import env, variable_page
 from netdoctor.cli.options import Options
 from netdoctor.facts.nccl_version import parse as parse_version
+from netdoctor.report import formats
 from netdoctor.variables import catalogue
 from tests.support.facts import judged
 
@@ -46,7 +47,7 @@ def wrote(folder: Path, text: str, name: str = "job.sh") -> str:
         ("export NCCL_CHECK_POINTERS=1\n", 0),
     ],
 )
-@pytest.mark.parametrize("format", deliver.FORMATS)
+@pytest.mark.parametrize("format", formats.names())
 def test_exit_codes_are_the_same_in_every_format(
     script: str, code: int, format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,25 @@ def test_several_files_and_stdin(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "says Simple, but" in out and "says LL and wins" in out
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "code"),
+    [
+        ("a.conf", "NCCL_DEBUG WARN\n", 3),
+        ("a.conf", "\ufeffNCCL_DEBUG=WARN\n", 3),
+        ("a.service", "[Service]\nEnvironment=NCCL_DEBUG=WARN\n", 0),
+        ("a.service", "[Service]\nEnvironment=NCCL_IB_DISABLE=yes\n", 3),
+        ("a.service", "[Service]\nEnvironmentFile=/etc/default/a\n", 4),
+        ("a.env", "\ufeffNCCL_IB_DISABLE=yes\n", 3),
+        ("a.env", "\ufeffNCCL_DEBUG=WARN\n", 0),
+        ("a.env", 'NCCL_DEBUG="${LEVEL}"\n', 4),
+        ("job.sh", "export NCCL_SOCKET_IFNAME=lo\n", 3),
+    ],
+)
+def test_files_of_several_kinds(name: str, text: str, code: int, tmp_path: Path) -> None:
+    config = wrote(tmp_path, "job: {nodes: 8}\n", "netdoctor.yaml")
+    assert run([wrote(tmp_path, text, name)], "2.27.5", config=config) == code
+
+
 def test_nothing_of_a_file_runs(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     text = f"touch {mark}\nexport NCCL_A=$(touch {mark})\n. {wrote(tmp_path, f'touch {mark}', 'x.sh')}\n"
@@ -106,7 +126,7 @@ def test_nothing_of_a_file_runs(tmp_path: Path) -> None:
 
 def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = wrote(tmp_path, "export NCCL_IB_HCA='\x1b]0;owned\x07 x'\nexport NCCL_DEBUG='\x1b[2JX'\n")
-    for format in deliver.FORMATS:
+    for format in formats.names():
         run([path], "2.27.5", format)
         assert not set(capsys.readouterr().out) & {"\x1b", "\x07"}
 
@@ -159,7 +179,7 @@ def test_no_secret_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     path = wrote(tmp_path, "export NCCL_FOO_PASSWORD=hunter2\nexport NCCL_NET=https://u:hunter3@h/\n")
     monkeypatch.setenv("NCCL_FOO_TOKEN", "hunter4")
     for files in ([path], []):
-        for format in deliver.FORMATS:
+        for format in formats.names():
             run(files, format=format)
     assert "hunter" not in capsys.readouterr().out
 

@@ -6,23 +6,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netdoctor.facts.environ import Setting
+from netdoctor.facts.environ import Origin, Setting
 from netdoctor.facts.nccl_version import parse as parse_version
-from netdoctor.model import Finding, Severity, Status
+from netdoctor.model import Finding, Severity, Status, Unavailable
 from netdoctor.variables import catalogue
-from netdoctor.variables.judge import judge, judge_conf, judge_repeats
+from netdoctor.variables.issue import Known
+from netdoctor.variables.judge import judge, judge_conf, set_twice
 from tests.support.facts.variables import HEALTHY, NEW, OLD, ROWS
 
 
 def verdict(name: str, value: str, version: str, **known: object) -> list[Finding]:
-    return judge([Setting(name, value, "environment")], parse_version(version), **known)  # type: ignore[arg-type]
+    return judge([Setting(name, value)], Known(parse_version(version), **known))  # type: ignore[arg-type]
 
 
 def together(values: dict[str, str], version: str | None = NEW, **known: object) -> dict[str, tuple[str, str]]:
     """{variable: (status, rule)} of variables that are set together."""
-    settings = [Setting(n, v, "environment") for n, v in values.items()]
-    parsed = parse_version(version) if version else None
-    found = judge(settings, parsed, **known)  # type: ignore[arg-type]
+    settings = [Setting(n, v) for n, v in values.items()]
+    found = judge(settings, Known(parse_version(version) if version else None, **known))  # type: ignore[arg-type]
     return {f.subject: (f.status.value, f.evidence["rule"]) for f in reversed(found)}
 
 
@@ -43,7 +43,7 @@ def test_verdict(name: str, value: str, version: str, status: str, rule: str) ->
 @pytest.mark.parametrize("name", sorted(HEALTHY))
 def test_healthy_setups_have_no_fail(name: str) -> None:
     version, values = HEALTHY[name]
-    found = judge([Setting(n, v, "environment") for n, v in values.items()], parse_version(version))
+    found = judge([Setting(n, v) for n, v in values.items()], Known(parse_version(version)))
     assert [f.message for f in found if f.status is Status.FAIL] == []
     assert [f.message for f in found if f.status is Status.UNKNOWN and f.blocking] == []
     assert len(found) == len(values)
@@ -51,7 +51,7 @@ def test_healthy_setups_have_no_fail(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(HEALTHY))
 def test_healthy_setups_have_no_fail_without_a_known_version(name: str) -> None:
-    found = judge([Setting(n, v, "environment") for n, v in HEALTHY[name][1].items()], None)
+    found = judge([Setting(n, v) for n, v in HEALTHY[name][1].items()], Known())
     assert [f.message for f in found if f.status is Status.FAIL] == []
 
 
@@ -93,7 +93,7 @@ def test_hcas_of_a_known_node(value: str, expected: tuple[str, str]) -> None:
     assert together({"NCCL_IB_HCA": value}, hcas=HCAS)["NCCL_IB_HCA"] == expected
 
 
-LINKS = ["lo", "eth0", "eth1", "eth10", "docker0", "virbr0"]
+LINKS = ["lo", "eth0", "eth1", "eth10", "docker0", "virbr0", "bond0", "bond0.100", "bond0:1"]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,7 @@ LINKS = ["lo", "eth0", "eth1", "eth10", "docker0", "virbr0"]
     [
         ("eth0", ("pass", "ok")),
         ("eth1", ("fail", "prefix")),
+        ("bond0", ("pass", "prefix")),
         ("=eth1", ("pass", "ok")),
         ("eth", ("pass", "ok")),
         ("ens", ("fail", "no-match")),
@@ -108,7 +109,7 @@ LINKS = ["lo", "eth0", "eth1", "eth10", "docker0", "virbr0"]
         ("^lo", ("fail", "readmits-bridge")),
         ("^docker,lo", ("fail", "readmits-bridge")),
         ("^docker,lo,virbr", ("pass", "ok")),
-        ("^lo,eth,docker,virbr", ("fail", "no-match")),
+        ("^lo,eth,docker,virbr,bond", ("fail", "no-match")),
         ("^docker", ("fail", "readmits-lo")),
     ],
 )
@@ -116,9 +117,49 @@ def test_interfaces_of_a_known_node(value: str, expected: tuple[str, str]) -> No
     assert together({"NCCL_SOCKET_IFNAME": value}, links=LINKS)["NCCL_SOCKET_IFNAME"] == expected
 
 
-@pytest.mark.parametrize(("value", "rule"), [("eth0", "ok"), ("eth", "no-match"), ("eth0,ens1", "no-match"), ("lo", "ok")])
+@pytest.mark.parametrize(
+    ("value", "rule"), [("eth0", "ok"), ("eth", "no-match"), ("eth0,ens1", "no-match"), ("lo", "loopback")]
+)
 def test_gloo_takes_exact_names(value: str, rule: str) -> None:
     assert together({"GLOO_SOCKET_IFNAME": value}, links=LINKS)["GLOO_SOCKET_IFNAME"][1] == rule
+
+
+@pytest.mark.parametrize("name", ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"])
+@pytest.mark.parametrize(
+    ("values", "nodes", "expected"),
+    [
+        (("lo", ""), None, ("pass", "loopback")),
+        (("lo", "eth0"), None, ("pass", "loopback")),
+        (("lo", ""), 1, ("pass", "loopback")),
+        (("lo", ""), 8, ("fail", "loopback")),
+        (("docker0", "eth0"), None, ("fail", "bridge")),
+        (("docker0", "eth0"), 1, ("pass", "ok")),
+        (("docker0", ""), None, ("pass", "bridge")),
+        (("docker0", ""), 2, ("fail", "bridge")),
+        (("eth0", "docker0"), 2, ("pass", "ok")),
+    ],
+)
+def test_an_interface_of_one_node_serves_one_node(
+    name: str, values: tuple[str, str], nodes: int | None, expected: tuple[str, str]
+) -> None:
+    (other,) = {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} - {name}
+    for links in (None, ["lo", "eth0", "docker0"]):
+        assert together({name: values[0], other: values[1]}, nodes=nodes, links=links)[name] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "known", "expected"),
+    [
+        ("NCCL_IB_HCA", "mlx5_0", {"hcas": Unavailable("denied")}, "unknown"),
+        ("NCCL_SOCKET_IFNAME", "eth0", {"links": Unavailable("denied")}, "unknown"),
+        ("GLOO_SOCKET_IFNAME", "eth0", {"links": Unavailable("denied")}, "unknown"),
+        ("NCCL_SOCKET_IFNAME", "eth0 ", {"links": Unavailable("denied")}, "fail"),
+        ("NCCL_DEBUG", "WARN", {"links": Unavailable("denied")}, "pass"),
+        ("NCCL_IB_HCA", "mlx5_0", {}, "pass"),
+    ],
+)
+def test_devices_that_could_not_be_read_are_not_matched(name: str, value: str, known: dict[str, object], expected: str) -> None:
+    assert verdict(name, value, NEW, **known)[0].status.value == expected
 
 
 def test_lo_is_critical_only_where_several_nodes_are_known() -> None:
@@ -156,12 +197,12 @@ def test_a_version_that_is_not_known_is_not_guessed() -> None:
 
 def test_conf_file_against_environment() -> None:
     entries = [
-        Setting("NCCL_DEBUG", "INFO", "/home/a/.nccl.conf:1"),
-        Setting("NCCL_ALGO", "Ring", "/home/a/.nccl.conf:2"),
-        Setting("NCCL_ALGO", "Tree", "/etc/nccl.conf:1"),
-        Setting("export NCCL_PROTO", "LL", "/etc/nccl.conf:2"),
-        Setting("NCCL_NTHREADS ", " 256", "/etc/nccl.conf:3"),
-        Setting("PATH", "/x", "/etc/nccl.conf:4"),
+        Setting("NCCL_DEBUG", "INFO", Origin("/home/a/.nccl.conf", 1)),
+        Setting("NCCL_ALGO", "Ring", Origin("/home/a/.nccl.conf", 2)),
+        Setting("NCCL_ALGO", "Tree", Origin("/etc/nccl.conf", 1)),
+        Setting("export NCCL_PROTO", "LL", Origin("/etc/nccl.conf", 2)),
+        Setting("NCCL_NTHREADS ", " 256", Origin("/etc/nccl.conf", 3)),
+        Setting("PATH", "/x", Origin("/etc/nccl.conf", 4)),
     ]
     found = judge_conf(entries, {"NCCL_DEBUG": "WARN"})
     assert [(f.subject, f.status.value, f.evidence["rule"]) for f in found] == [
@@ -175,11 +216,9 @@ def test_conf_file_against_environment() -> None:
 
 
 def test_the_same_variable_twice() -> None:
-    settings = [Setting("NCCL_DEBUG", "INFO", "j:1"), Setting("NCCL_ALGO", "Ring", "j:2"), Setting("NCCL_DEBUG", "WARN", "j:3")]
-    (found,) = judge_repeats(settings)
+    found = set_twice(Setting("NCCL_DEBUG", "INFO", Origin("j", 1)), Setting("NCCL_DEBUG", "WARN", Origin("j", 3)))
     assert (found.status, found.evidence["source"]) == (Status.FAIL, "j:3")
     assert "INFO (j:1)" in found.message
-    assert judge_repeats([settings[0], Setting("NCCL_DEBUG", "INFO", "j:9")]) == []
 
 
 def test_explained_suggestions_are_real_names() -> None:
@@ -202,7 +241,7 @@ VERSIONS = st.none() | st.tuples(st.just(2), st.integers(0, 40), st.integers(0, 
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(NAMES, VALUES, max_size=6), VERSIONS, st.none() | st.lists(VALUES, max_size=3))
 def test_nothing_raises(values: dict[str, str], version: tuple[int, int, int] | None, known: list[str] | None) -> None:
-    found = judge([Setting(n, v, "environment") for n, v in values.items()], version, links=known, hcas=known)
+    found = judge([Setting(n, v) for n, v in values.items()], Known(version, links=known, hcas=known))
     assert {f.subject for f in found} == {name for name in values if catalogue.program_of(name) or catalogue.lookup(name)}
     assert all(f.evidence["rule"] for f in found)
 

@@ -4,6 +4,7 @@ import pytest
 
 from netdoctor.api import Net, Vantage, check, ok
 from netdoctor.causes import CAUSES
+from netdoctor.causes.results import RESULTS
 from netdoctor.cli.explain import explain, listing
 from netdoctor.model import CheckResult, Finding, Status
 from netdoctor.plugins import Loaded, load
@@ -26,9 +27,9 @@ def test_the_list_names_checks_sources_and_what_did_not_load() -> None:
     assert listing(Loaded()) == "no checks\n"
 
 
-@pytest.mark.parametrize("id", ["plugin.broken", "plugin.refused"])
+@pytest.mark.parametrize("id", sorted(set(RESULTS) - {f"log.{name}" for name in CAUSES}))
 def test_results_that_no_file_of_checks_gives_are_explained(id: str) -> None:
-    assert explain(loaded(), id).startswith(f"{id}: ")
+    assert explain(loaded(), id).startswith(f"{id}: {RESULTS[id].title}\n")
 
 
 def test_a_check_is_explained() -> None:

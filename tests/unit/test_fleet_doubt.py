@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import json
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from netdoctor.cli import deliver
+from netdoctor import policy
 from netdoctor.cli import fleet as command
 from netdoctor.cli.options import Options
 from netdoctor.fleet.read import DEFECT, expected_names, read
 from netdoctor.fleet.report import Fleet, examine
-from netdoctor.model import Severity
+from netdoctor.model import Command, Severity
+from netdoctor.report import formats
 from tests.support.clusters import fleets
 from tests.support.facts import judged
 
@@ -53,7 +56,17 @@ def _own_fail_behind_a_healthy_verdict(doc: Doc) -> None:
     doc["verdict"] = kept
 
 
-CONTRADICTIONS = {
+def _failing(doc: Doc) -> Doc:
+    found: Doc = next(c for c in doc["checks"] if c["status"] == "fail")["findings"][0]
+    return found
+
+
+def _ranks(doc: Doc) -> list[Doc]:
+    ranks: list[Doc] = doc["volatile"]["runs"][0]["ranks"]
+    return ranks
+
+
+CONTRADICTIONS: dict[str, tuple[Callable[[Doc], object], str]] = {
     "a fail that blocks": (_own_fail_behind_a_healthy_verdict, "a fail that blocks"),
     "an exit code": (lambda d: d["verdict"].update(exit_code=3), "its exit code 3"),
     "a fail in what passes": (lambda d: d["checks"][0]["findings"][0].update(status="fail"), "it says pass"),
@@ -61,6 +74,31 @@ CONTRADICTIONS = {
     "a pass in what is skipped": (lambda d: d["checks"][0].update(status="skip"), "it says skip"),
     "a status of nobody": (lambda d: d["checks"][0].update(status="fine"), "its status is none"),
     "a status that is no text": (lambda d: d["checks"][0].update(status=["pass"]), "its status is none"),
+    "a critical fail that does not count": (
+        lambda d: (_own_fail_behind_a_healthy_verdict(d), _failing(d).update(blocking=False)),
+        "a critical fail that nobody waived",
+    ),
+    "a fail without a finding": (lambda d: d["checks"][0].update(status="fail", findings=[]), "it says fail"),
+    "a required unknown": (
+        lambda d: (d["checks"][0].update(status="unknown"), d["checks"][0]["findings"][0].update(status="unknown")),
+        "had to be able to tell",
+    ),
+    "wrong data": (lambda d: d["runs"][0].update(verified=False), "its data was wrong, or not compared"),
+    "data not compared": (lambda d: d["runs"][0].update(verified=None), "its data was wrong, or not compared"),
+    "a run that hung": (lambda d: d["runs"][0].update(state="hung"), "its state is hung"),
+    "a run that failed, and no check of it": (
+        lambda d: (d["runs"][0].update(state="failed"), d["checks"].pop(0)),
+        "its state is failed",
+    ),
+    "a run that is none": (lambda d: d.update(runs=["finished"]), "its all-reduce"),
+    "runs that are none": (lambda d: d.update(runs={"state": "finished"}), "its all-reduce"),
+    "a run without its figures": (lambda d: d["volatile"].update(runs=[]), "its all-reduce"),
+    "figures that are none": (lambda d: d["volatile"].update(runs=[7]), "its all-reduce"),
+    "a rank that is missing": (lambda d: _ranks(d).pop(), "7 of 8 ranks"),
+    "a rank twice": (lambda d: _ranks(d)[1].update(rank=0), "7 of 8 ranks"),
+    "a rank that is not done": (lambda d: _ranks(d)[3].update(phase="first"), "rank 3 "),
+    "a rank with an error": (lambda d: _ranks(d)[3].update(error="ncclRemoteError"), "rank 3 "),
+    "a rank with wrong sums": (lambda d: _ranks(d)[3].update(wrong=2), "rank 3 "),
     "a finding that is none": (lambda d: d["checks"][0]["findings"].append("fail"), "it says pass"),
 }
 
@@ -79,14 +117,88 @@ def test_fails_that_do_not_block_and_unknowns_contradict_nothing(tmp_path: pathl
     _own_fail_behind_a_healthy_verdict(doc)
     failing = next(c for c in doc["checks"] if c["status"] == "fail")
     failing["findings"] = [
-        {**failing["findings"][0], "blocking": False},
-        {**failing["findings"][0], "waived": "until the next rebuild"},
-        {**failing["findings"][0], "status": "unknown", "severity": None},
+        {**failing["findings"][0], "severity": "warning", "blocking": False},
+        {**failing["findings"][0], "waived": "until the next rebuild", "blocking": False},
+        {**failing["findings"][0], "status": "unknown", "severity": None, "blocking": False},
     ]
     doc["checks"][0].update(status="unknown")
-    doc["checks"][0]["findings"].append({**doc["checks"][0]["findings"][0], "status": "unknown"})
+    doc["checks"][0]["findings"].append({**doc["checks"][0]["findings"][0], "status": "unknown", "blocking": False})
+    doc["runs"][0].update(state="unfinished", verified=None)  # allreduce.run is the check that could not tell
+    put(tmp_path, "a.json", doc)
+    fleet = judged.examined(read([str(tmp_path)]), fail_on=Severity.CRITICAL)
+    assert state(fleet, "n1")[0] == "good" and "3 usable ports" in state(fleet, "n1")[1]
+    assert (fleet.verdict.exit_code, fleet.verdict.text.startswith("nothing failed at critical")) == (0, True)
+
+
+def test_a_nodes_own_warnings_are_held_against_fail_on(tmp_path: pathlib.Path) -> None:
+    """What a node lets pass by its own threshold need not pass by the fleet's (default: warning)."""
+    doc = fleets.report("n1")
+    _own_fail_behind_a_healthy_verdict(doc)
+    _failing(doc).update(severity="warning", blocking=False)
+    unknowns = [{**_failing(doc), "status": "unknown", "severity": None} for _ in range(50)]
+    next(c for c in doc["checks"] if c["status"] == "fail")["findings"][:0] = unknowns
+    put(tmp_path, "a.json", doc)
+    fleet = look(tmp_path)
+    assert state(fleet, "n1") == ("bad", "net.port_range: 3 usable ports, 24 listeners")
+    assert fleet.verdict.exit_code == 3 and fleet.checks[0].severity is Severity.WARNING
+    _failing(doc)["waived"] = "it is a login node"
+    for finding in next(c for c in doc["checks"] if c["status"] == "fail")["findings"]:
+        finding["waived"] = "it is a login node"
     put(tmp_path, "a.json", doc)
     assert state(look(tmp_path), "n1")[0] == "good"
+
+
+def _unhealthy(change: Callable[[Doc], object]) -> Callable[[pathlib.Path], None]:
+    def make(folder: pathlib.Path) -> None:
+        doc = fleets.report("n1")
+        fleets.own_fail(doc)
+        change(doc)
+        put(folder, "a.json", doc)
+
+    return make
+
+
+def _blind(doc: Doc) -> None:
+    """allreduce.run had to tell, and could not."""
+    doc["checks"][0].update(status="unknown")
+    doc["checks"][0]["findings"][0].update(status="unknown")
+
+
+def _lost(folder: pathlib.Path) -> None:
+    _unhealthy(lambda d: None)(folder)
+    put(folder, "n1.json", "{", DAY + 60)
+    os.utime(folder / "a.json", (DAY, DAY))
+
+
+@pytest.mark.parametrize(
+    ("make", "subject", "given", "code"),
+    [
+        (_unhealthy(lambda d: None), None, "good", 0),  # what failed was accepted, and all else was looked at
+        (_unhealthy(lambda d: None), "n1", "good", 0),
+        (_unhealthy(lambda d: None), "n2", "bad", 3),
+        (_unhealthy(lambda d: d.update(partial="interrupted by SIGTERM")), None, "unknown", 4),
+        (_unhealthy(lambda d: d.update(partial="interrupted by SIGTERM")), "n1", "unknown", 4),
+        (_unhealthy(_blind), None, "unknown", 4),
+        (_unhealthy(_blind), "n1", "unknown", 4),
+        (_unhealthy(lambda d: d["volatile"].update(attempts=2)), None, "flaky", 4),
+        (_lost, "n*", "unknown", 4),
+        (lambda folder: None, None, "missing", 3),
+        (lambda folder: None, "*", "missing", 3),
+        (lambda folder: None, "n1", "missing", 0),
+    ],
+)
+def test_a_waiver_makes_no_node_good_that_was_not_judged(
+    make: Callable[[pathlib.Path], None], subject: str | None, given: str, code: int, tmp_path: pathlib.Path
+) -> None:
+    make(tmp_path)
+    put(tmp_path, "n0.json", fleets.report("n0", number=7))
+    waiver = policy.Waiver("fleet.nodes", "known", datetime.date(9999, 1, 1), subject)
+    decide = lambda checks, _facts: policy.decide(  # noqa: E731
+        checks, fail_on="warning", command=Command.FLEET, waivers=[waiver]
+    )
+    fleet = examine(read([str(tmp_path)]), ["n0", "n1"], decide)
+    assert (state(fleet, "n1")[0], fleet.verdict.exit_code) == (given, code)
+    assert ("n1\n" in command.lists(fleet)[0]["passing_nodes.txt"]) == (given == "good")
 
 
 @pytest.mark.parametrize(
@@ -202,8 +314,8 @@ def test_numbers_beyond_all_bounds_are_no_defect(number: int, tmp_path: pathlib.
     put(tmp_path, "a.json", doc)
     fleet = look(tmp_path)
     assert not [p for p in fleet.problems if DEFECT in p.detail]
-    for format in deliver.OF_A_FLEET:
-        assert deliver.render(command.report(fleet), format)
+    for format in formats.FORMATS:
+        assert formats.render(command.report(fleet), format)
 
 
 # Folders
@@ -241,11 +353,14 @@ def test_busy_cpus_are_told_and_blame_nobody(tmp_path: pathlib.Path) -> None:
     for number, slow in enumerate(latency, 1):
         doc = fleets.report(f"n{number:02}", number=number)
         doc["runs"][0].update(backend="gloo", device="cpu", ranks=2)
-        doc["volatile"]["runs"][0].update(busbw_gb_s={"67108864": 0.4}, latency_s={"4096": slow * 1e-6}, ranks=[])
+        figures = doc["volatile"]["runs"][0]
+        for rank in (ranks := figures["ranks"][:2]):
+            del rank["phase_seconds"]
+        figures.update(busbw_gb_s={"67108864": 0.4}, latency_s={"4096": slow * 1e-6}, ranks=ranks)
         put(tmp_path, f"{number}.json", doc)
     fleet = look(tmp_path)
     assert fleet.verdict.exit_code == 0 and fleet.accounting["good"] == 12
     assert [o.node for d in fleet.distributions for o in d.outliers] == ["n07", "n06", "n08"]
     assert "latency (gloo cpu ×2" in state(fleet, "n07")[1]
-    assert "n07: latency" in deliver.render(command.report(fleet), "text")
+    assert "n07: latency" in formats.render(command.report(fleet), "text")
     assert judged.examined(read([str(tmp_path)]), None, Severity.INFO).accounting["bad"] == 3

@@ -7,18 +7,11 @@ import pytest
 from netdoctor.model import Finding, Status
 from tests.lab import fixtures, ignorance
 from tests.lab.oracle import worse
-from tests.support.facts import healthy
 
 
 @pytest.mark.parametrize("slug", fixtures.slugs())
 def test_on_machines_of_answers(slug: str) -> None:
     assert list(ignorance.by_fact(fixtures.facts_of(fixtures.snapshot(slug)))) == []
-
-
-@pytest.mark.parametrize("name", healthy.HEALTHY)
-def test_on_machines_of_facts(name: str) -> None:
-    have = {kind.__name__: fact for kind, fact in healthy.HEALTHY[name]().items()}
-    assert list(ignorance.by_fact(have)) == []
 
 
 P, F, S, U = Status.PASS, Status.FAIL, Status.SKIP, Status.UNKNOWN

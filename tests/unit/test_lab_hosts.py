@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests.lab.hosts import compare
-from tests.lab.hosts_rows import BUFFERS, NODES, ROWS, Row, nodes
+from tests.lab.hosts_rows import NODES, ROWS, Row, nodes
+
+BUFFERS = "net.tcp_buffers"
 
 
 def report(*findings: tuple[str, str, str, str]) -> dict[str, Any]:

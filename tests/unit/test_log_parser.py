@@ -4,192 +4,36 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from netdoctor.model import plain
 from netdoctor.nccl.diagnosis import diagnose
 from netdoctor.nccl.log.parser import Parser, parse_bytes, parse_text
 from netdoctor.nccl.log.prefix import MAX_LINE
 
 P = "node01:100:130 [0] NCCL INFO "
 
-# (lines, field, value): what stands in facts when these lines are the log.  Versions in the comment: first – last.
-ERAS: list[tuple[str, str, Any]] = [
-    (P + "Bootstrap : Using [0]eth0:10.0.0.2<0> [1]eth1:10.1.0.2<0>", "bootstrap_ifname", "eth0"),  # 2.4.8 – 2.7.8
-    (P + "Bootstrap : Using eth0:10.0.0.2<0>", "bootstrap_ifname", "eth0"),  # 2.8.3 – 2.23.4
-    (P + "Bootstrap: Using eth0:10.0.0.2<0>", "bootstrap_ifname", "eth0"),  # 2.24.3 –
-    (P + "Bootstrap: Using eth0:fe80::1%eth0<0>", "bootstrap_address", "fe80::1%eth0"),
-    (P + "NET : Using interface ib0:12.12.12.102<0>", "bootstrap_ifname", "ib0"),  # 2.3
-    ("NCCL version 2.10.3+cuda11.3", "nccl_version", "2.10.3"),  # – 2.24, bare
-    ("NCCL version 2.7.8+cuda10.2NCCL version 2.7.8+cuda10.2", "nccl_version", "2.7.8"),
-    (P + "NCCL version 2.27.3+cuda12.9", "cuda_version", "12.9"),  # 2.22 –
-    (P + "NCCL version 2.26.5+cuda.", "nccl_version", "2.26.5"),
-    ("(RayWorkerWrapper pid=663) NCCL version 2.21.5+cuda12.4", "nccl_version", "2.21.5"),
-    ("INFO 01-02 03:04:05 pynccl.py:63] vLLM is using nccl==2.20.5", "nccl_version", "2.20.5"),
-    (
-        "[rank0]: torch.distributed.DistBackendError: NCCL error in: /x.cpp:3699, remote process exited, NCCL version 2.27.3",
-        "nccl_version",
-        "2.27.3",
-    ),
-    (
-        P + "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE ; OOB eth0:10.0.0.2<0>",
-        "devices",
-        ["mlx5_0/IB", "mlx5_1/RoCE"],
-    ),  # 2.4.2 – 2.11.4
-    (P + "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.2<0>", "devices", ["mlx5_0/IB"]),  # 2.12.7 –
-    (
-        P + "NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [RO]; OOB eth0:10.0.0.2<0>",
-        "devices",
-        ["mlx5_0/IB", "mlx5_1/IB"],
-    ),  # 2.20 – 2.23
-    (P + "NET/IB : Using [0]mlx5_0:1/IB/SHARP [RO]; OOB eth0:10.0.0.2<0>", "devices", ["mlx5_0/IB/SHARP"]),
-    (P + "NET/IB : Using [RO]; OOB eth0:10.0.0.2<0>", "devices", []),
-    (P + "NET/IB : No device found.", "no_ib_device", True),
-    (P + "Failed to open libibverbs.so[.1]", "libibverbs_missing", True),  # 2.11.4 – 2.29.7
-    (
-        "node01:100:130 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]",
-        "libibverbs_missing",
-        True,
-    ),  # – 2.10.3
-    (P + "Count not open libibverbs.so", "libibverbs_missing", True),  # 2.30
-    (P + "Using internal Network Socket", "net", "Socket"),  # 2.3
-    (P + "Using network IB", "net", "IB"),  # 2.6.4 –
-    (P + "Using network IBext_v8", "net", "IB"),
-    (P + "Using network AWS Libfabric", "net", "Libfabric"),
-    (P + "Using network Libfabric", "net", "Libfabric"),
-    (P + "Using network gIB", "net", "gIB"),
-    (P + "Assigned NET plugin IB to comm", "net", "IB"),  # 2.27.3 –
-    (P + "transport/net_socket.cc:474 -> 6", "net", "Socket"),
-    (P + "NET/Socket : Using [0]eth0:10.0.0.2<0> [1]eth1:10.1.0.2<0>", "socket_interfaces", ["eth0", "eth1"]),
-    (P + "NET/Plugin: Loaded net plugin IBext_v10 (v10)", "plugin", "IBext_v10"),
-    (
-        P
-        + "NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: cannot open shared object file: No such file or directory",
-        "plugin_error",
-        None,
-    ),
-    (
-        P
-        + "NET/Plugin : dlerror=libfabric.so.1: cannot open shared object file: No such file or directory No plugin found (libnccl-net.so), using internal implementation",
-        "plugin_error",
-        "libfabric.so.1: cannot open shared object file: No such file or directory",
-    ),
-    (P + "Ring 00 : 1 -> 0 [receive] via NET/Socket/0", "transports", {"NET/Socket/0": 1}),  # 2.4
-    (P + "Ring 00 : 0[1000] -> 1[2000] via P2P/IPC", "transports", {"P2P/IPC": 1}),  # 2.5 – 2.6
-    (P + "Channel 00 : 0[1000] -> 1[2000] via direct shared memory", "transports", {"SHM/direct": 1}),  # 2.7 – 2.12.12
-    (P + "Channel 00 : 0[1] -> 1[2] via SHM/direct/direct", "transports", {"SHM/direct/direct": 1}),  # 2.13.4 – 2.30.4
-    (P + "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read", "transports", {"P2P/CUMEM/read": 1}),
-    (P + "Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer", "transports", {"P2P/direct pointer": 1}),
-    (P + "Channel 00/0 : 0[0] -> 7[7] via P2P/indirect/3[3]", "transports", {"P2P/indirect": 1}),
-    (
-        P + "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0(8)/GDRDMA/Shared",
-        "transports",
-        {"NET/IB/0/GDRDMA": 1},
-    ),  # 2.12 –, PXN
-    (P + "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA(PCI)", "transports", {"NET/IB/0/GDRDMA": 1}),  # 2.26 –
-    (
-        P + "Channel 00/0 : 0[0] -> 8[0] [receive] via NET/AWS Libfabric/1/GDRDMA",
-        "transports",
-        {"NET/AWS Libfabric/1/GDRDMA": 1},
-    ),
-    (P + "CollNet 00/0 : 0 [send] via COLLNET/SHARP/0/GDRDMA", "collnet", True),  # 2.14 –
-    ("Channel 00/0 : 0[0] -> 8[0] [receive] via NET/IB/2", "gdrdma", False),  # prefix cut off
-    (P + "Channel 00/0 : 0[0] -> 8[0] [receive] via NET/IB/2/GDRDMA", "gdrdma", True),
-    (
-        P
-        + "Channel 00/0 : 0[0] -> 8[0] [receive] via NET/IB/2/GDRDMA\n"
-        + P
-        + "Channel 00/0 : 8[0] -> 0[0] [send] via NET/IB/2",
-        "gdrdma",
-        "mixed",
-    ),
-    (
-        P + "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0' (no module)",
-        "gdr_hca",
-        {"node01/mlx5_0": False},
-    ),  # 2.5.6 – 2.12.12
-    (P + "NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'", "gdr_hca", {"node01/mlx5_0": True}),  # 2.13.4 –
-    (P + "GPU Direct RDMA Disabled for GPU 1a000 / HCA 2 (distance 5 > 2)", "gdr_distance", {"disabled": 1}),  # 2.6.4 – 2.20.5
-    (P + "DMA-BUF is available on GPU device 0", "dmabuf", True),
-    (P + "NVLS multicast support is available on dev 0", "nvls", True),  # 2.17.1 –
-    (P + "NVLS multicast support is not available on dev 0 (NVLS_NCHANNELS 0)", "nvls", False),
-    (P + "MNNVL 1 cliqueId 7 cliqueSize 8 cliqueRank 0", "mnnvl", True),
-    (P + "SHARP rank 0/2 initialized on mlx5_0:1", "sharp", True),
-    (
-        P + "8 coll channels, 16 p2p channels, 4 p2p channels per peer",
-        "channels",
-        {"coll": 8, "p2p": 16, "p2p_per_peer": 4},
-    ),  # 2.7.3 – 2.16.5
-    (
-        P + "16 coll channels, 16 nvls channels, 16 p2p channels, 2 p2p channels per peer",
-        "channels",
-        {"coll": 16, "nvls": 16, "p2p": 16, "p2p_per_peer": 2},
-    ),  # 2.17.1 – 2.19.4
-    (P + "8388608 Bytes -> Algo 1 proto 2 time 110.0", "algorithms", {"? 1/2": 1}),  # – 2.22
-    (
-        P + "AllReduce: 8388608 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}",
-        "algorithms",
-        {"AllReduce RING/SIMPLE": 1},
-    ),  # 2.24.3 –
-    (P + "Setting affinity for GPU 0 to ff,ffff0000", "affinity", ("GPU 0: ff,ffff0000",)),  # – 2.27.7
-    (
-        P + "ncclTopoGetCpuAffinity: Affinity for GPU 0 is 0-23,48-71. (GPU affinity = 0-23,48-71 ; CPU affinity = 0-95).",
-        "affinity",
-        ("GPU 0: 0-23,48-71",),
-    ),  # 2.28.3 –
-    (P + "comm 0x7f10 rank 3 nranks 8 cudaDev 3 nvmlDev 3 - Init COMPLETE", "nranks", 8),  # 2.4
-    (P + "comm 0x7f10 rank 3 nranks 8 cudaDev 3 busId 1a000 - Init COMPLETE", "comms_complete", 1),  # 2.5.6 – 2.15.5
-    (P + "comm 0x7f10 rank 3 nRanks 8 nNodes 2 localRanks 4 localRank 3 MNNVL 0", "nodes", 2),  # 2.20.3 –
-    (
-        P
-        + "[Rank 3] ncclCommInitRankConfig comm 0x7f10 rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId 1a000 commId 0xab - Init START",
-        "comms_started",
-        1,
-    ),  # 2.29.2 –
-    (P + "Init timings: rank 0 nranks 4 total 1.28 (kernels 0.23, bootstrap 0.90)", "init_seconds", 1.28),  # 2.22.3
-    (
-        P + "Init timings - ncclCommInitRankConfig: rank 0 nranks 4 total 1.28 (kernels 0.23, alloc 0.09)",
-        "init_seconds",
-        1.28,
-    ),  # 2.23.4 –
-    (P + "NCCL_P2P_DISABLE set by environment to 1.", "env", {"NCCL_P2P_DISABLE": "1"}),
-    (P + "NCCL_IB_HCA set to mlx5_0", "env", {"NCCL_IB_HCA": "mlx5_0"}),
-    (P + "NCCL_SOCKET_IFNAME set by environment to ^docker0,lo", "env", {"NCCL_SOCKET_IFNAME": "^docker0,lo"}),
-    ("# Avg bus bandwidth    : 187.52", "busbw", 187.52),
-    ("node01:100 NCCL DIAG [OK] NVLink: all links active", "diagnostics", ("[OK] NVLink: all links active",)),  # 2.31 –
-    (P + "Connected all rings, use ring PXN 0 GDR 1", "rings", 1),  # 2.24.3 –
-]
 
-# (line with MSG in place of a message, host, pid, rank)
-PREFIXES: list[tuple[str, str, int | None, tuple[int, ...]]] = [
-    ("node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
-    ("node01.cluster.local:100:130 [-1] NCCL INFO MSG", "node01.cluster.local", 100, ()),
-    ("vm:549:549 [22016] NCCL INFO MSG", "vm", 549, ()),
-    ("[2026-01-02 03:04:05] node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
-    ("[1,3]<stdout>:node01:100:130 [0] NCCL INFO MSG", "node01", 100, (3,)),
-    ("Mon Jan  2 03:04:05 2026[1,3]<stdout>:node01:100:130 [0] NCCL INFO MSG", "node01", 100, (3,)),
-    ("12: node01:100:130 [0] NCCL INFO MSG", "node01", 100, (12,)),
-    ("[rank3]: node01:100:130 [0] NCCL INFO MSG", "node01", 100, (3,)),
-    ("[rank3]: [rank3]: node01:100:130 [0] NCCL INFO MSG", "node01", 100, (3,)),
-    ("[default0]:node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
-    ("(RayWorkerWrapper pid=627, ip=10.244.1.107) node01:100:130 [1] NCCL INFO MSG", "node01", 100, ()),
-    ("\x1b[36m(EngineCore_0 pid=42)\x1b[0;0m node01:100:130 [1] NCCL INFO MSG", "node01", 100, ()),
-    ("2026-01-02T03:04:05.678901234Z stdout F node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
-    ("| 2026-01-02T03:04:05.678Z | node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
-    ("  | 2026-05-16T16:39:51.208-07:00node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
-    ("worker-0 worker-0 node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
-    ("[lrdn3031:0]:node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
-    ("> node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
-    ("451 node01:100:130 [0] NCCL INFO MSG", "node01", 100, ()),
-    ("<cluster name>:924:924 [5] NCCL INFO MSG", "<cluster name>", 924, ()),
-    ("node01:100:130 [0] misc/socket.cc:58 NCCL WARN MSG", "node01", 100, ()),
-    ("node01:100:130 [0] misc/socket.cc:58 (socketProgress) NCCL WARN MSG", "node01", 100, ()),
-    ("node01:100:130 [0] int cm_req(nccl_net_ofi_context_t*, fid_cq*, uint16_t):46 NCCL WARN MSG", "node01", 100, ()),
-    ("node01 [0] misc/socket.cc:58 NCCL WARN MSG", "node01", None, ()),
-    ("node01:7:7 [0] INFO MSG", "node01", 7, ()),
+def table(name: str) -> list[list[str]]:
+    """The rows of a file of tests/unit/data, without its remarks."""
+    text = (Path(__file__).parent / "data" / name).read_text()
+    return [line.split("\t") for line in text.splitlines() if not line.startswith("# ")]
+
+
+# (lines, field, value as JSON has it): what stands in facts when these lines are the log
+ERAS: list[tuple[str, str, Any]] = [
+    (text.replace("⏎", "\n"), field, json.loads(value)) for _, field, value, text in table("log_eras.tsv")
+]
+# (line with MSG in place of a message, host, pid, ranks)
+PREFIXES: list[tuple[str, str, int | None, list[int]]] = [
+    (text.replace("⇥", "\t"), host, json.loads(pid), json.loads(ranks))
+    for _, host, pid, ranks, text in table("log_prefixes.tsv")
 ]
 
 
@@ -204,14 +48,13 @@ def shown(value: Any) -> Any:
 
 @pytest.mark.parametrize(("text", "field", "value"), ERAS, ids=[f"{i}-{row[1]}" for i, row in enumerate(ERAS)])
 def test_every_era(text: str, field: str, value: Any) -> None:
-    got = shown(getattr(parse_text(text), field))
-    assert got == value
+    assert plain(shown(getattr(parse_text(text), field))) == value
 
 
 @pytest.mark.parametrize(("line", "host", "pid", "ranks"), PREFIXES, ids=[str(i) for i in range(len(PREFIXES))])
-def test_every_prefix(line: str, host: str, pid: int | None, ranks: tuple[int, ...]) -> None:
+def test_every_prefix(line: str, host: str, pid: int | None, ranks: list[int]) -> None:
     facts = parse_text(line.replace("MSG", "Using network IB"))
-    assert [(r.host, r.pid, r.ranks) for r in facts.ranks] == [(host, pid, ranks)]
+    assert [(r.host, r.pid, list(r.ranks)) for r in facts.ranks] == [(host, pid, ranks)]
     assert facts.network == "IB"
 
 

@@ -339,6 +339,7 @@ def test_where_ranks_will_listen() -> None:
     assert gloo(None, hostname_addresses=("10.9.9.9", "10.0.0.7")) == ("eth0", "10.0.0.7")
     assert gloo(None, hostname_addresses=("10.9.9.9",)) == ("lo", "127.0.0.1")  # torch falls back to it
     assert gloo(None, hostname_addresses=Unavailable("timed out")) is None
+    assert endpoints.endpoints_data({"Net": net})["own"] == ["10.0.0.7"]
     assert endpoints.endpoints_data({"Net": net})["gloo"] is None and set(endpoints.endpoints_data({})) == {"space"}
 
 

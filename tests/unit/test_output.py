@@ -78,9 +78,8 @@ def test_a_link_where_others_may_write_is_refused(tmp_path: Path, where: str) ->
     (victim / "r").write_text("precious")
     target = shared / "x"
     target.symlink_to(victim if where == "folder" else victim / "r")
-    with pytest.raises(OutputError, match="symbolic link in a folder that others may write to") as caught:
+    with pytest.raises(OutputError, match="symbolic link in a folder that others may write to"):
         write(str(target / "r" if where == "folder" else target), "evil")
-    assert caught.value.errno == 0
     assert (victim / "r").read_text() == "precious"
 
 
@@ -99,7 +98,6 @@ def test_what_cannot_be_written_says_why(tmp_path: Path, name: str, code: int) -
     (tmp_path / "folder").mkdir()
     with pytest.raises(OutputError) as caught:
         write(f"{tmp_path}/{name}", "x")
-    assert caught.value.errno == code
     assert errno.errorcode[code] in str(caught.value)
     assert str(caught.value).startswith(str(tmp_path))
 

@@ -41,7 +41,6 @@ def place(
         "env:": dict(USER if env is None else env),
         "config:": config or {},
         "dir:/": list(root),
-        "statvfs:/dev/shm": {"size": 64 << 20, "free": 1 << 20},
     }
     for path in ("/run/.containerenv", "/var/lib/kubelet"):
         given[f"stat:{path}"] = {"mode": 0o755, "type": "dir"} if path in files else Unavailable("absent")

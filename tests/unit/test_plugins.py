@@ -88,6 +88,8 @@ def test_files_come_in_the_order_of_their_names_and_only_python(folder: Path) ->
         ("importer.py", "import no_such_module", "cannot be imported: ModuleNotFoundError"),
         ("crash.py", "1 / 0", "cannot be imported: ZeroDivisionError"),
         ("leaves.py", "raise SystemExit(0)", "ends the program"),
+        ("ends.py", "import os; os._exit(0)", "ends the program"),
+        ("becomes.py", "import os; os.execvp('true', ['true'])", "ends the program"),
         ("empty.py", "", "holds no check"),
         ("binary.py", "\x00", "cannot be imported"),
         ("nocause.py", GOOD.format(id="site.x").replace('"other"', '"no_such"'), "no such cause"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from netdoctor.causes import result as completed_result
+from netdoctor.causes.results import result as completed_result
 from netdoctor.model import CheckResult, Command, Finding, Severity, Status, Verdict
 from netdoctor.policy import (
     FAIL_ON_ORDER,
@@ -92,6 +92,22 @@ def test_skips_beside_an_unknown_are_not_called_healthy() -> None:
     assert (got.status, got.exit_code) == ("healthy", 0)
 
 
+@pytest.mark.parametrize(
+    ("checks", "text"),
+    [
+        ([result(RUN, FAIL)], "inconclusive: nothing passed; 1 waived"),
+        ([result(RUN, FAIL), result("a.b", SKIP)], "inconclusive: nothing passed; 1 waived"),
+        ([result(RUN, FAIL), result("a.b", UNKNOWN)], "inconclusive: nothing passed; 1 waived; could not tell: a.b"),
+        ([result(RUN, FAIL), result("a.b", PASS)], "healthy: 1 passed, 0 skipped, 1 waived"),
+    ],
+)
+def test_what_is_waived_is_no_evidence_of_health(checks: list[CheckResult], text: str) -> None:
+    got = verdict(*checks, seen=PLAIN, waivers=[Waiver(RUN, "known", TODAY)])
+    assert (got.text, got.exit_code) == (text, 0 if "healthy" in text else 4)
+    beside = completed_result(RUN, RUN, "mtu", [Finding(FAIL, "x", "eth0"), Finding(PASS, "x", "eth1")])
+    assert verdict(beside, seen=PLAIN, waivers=[Waiver(RUN, "known", TODAY)]).exit_code == 0
+
+
 def test_a_part_of_a_check_that_could_not_tell_is_not_healthy() -> None:
     """No check passed: what one of them saw is right, and the rest of it could not be read."""
     got = verdict(result("net.tcp_buffers", SKIP), result("nccl.environment", PASS, UNKNOWN))
@@ -101,7 +117,11 @@ def test_a_part_of_a_check_that_could_not_tell_is_not_healthy() -> None:
 
 
 @pytest.mark.parametrize(
-    "plugin", [result("plugin.broken", ERROR, subject="a.py"), result("plugin.refused", UNKNOWN, subject="a.py")]
+    "plugin",
+    [
+        result(f"plugin.{name}", status, subject="a.py")
+        for name, status in (("broken", ERROR), ("refused", UNKNOWN), ("missing", UNKNOWN))
+    ],
 )
 @pytest.mark.parametrize("profile", PROFILE_ORDER)
 def test_a_plugin_that_did_not_look_is_never_healthy(plugin: CheckResult, profile: str) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import NcclChoice, probe, wanted
 from netdoctor.host.base import ReplayHost, question
 from netdoctor.host.helpers.nccl import address_of, taken, version
@@ -35,7 +36,7 @@ def test_no_answer_is_kept() -> None:
 @pytest.mark.parametrize(
     ("given", "kind"),
     [
-        (LOST, "not read"),
+        (Libraries.unread(LOST), "not read"),
         (libraries(torch=LOST), "not read"),
         (libraries(torch=torch(nccl_path=LOST)), "not read"),
         (libraries(torch=torch(nccl_path=None, nccl_linkage="static")), "unsupported"),

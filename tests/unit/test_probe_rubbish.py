@@ -14,8 +14,9 @@ from netdoctor.host.base import Answer, RecordingHost, ReplayHost
 from netdoctor.host.live import LiveHost
 from netdoctor.model import KINDS, Unavailable
 from tests.support.machines.sysfs import Extra, dgx_h100, scratch
-from tests.unit.test_hardware_probes import CUDA, CUDA_GPU, DEV, NVML, NVML_GPU, VERBS
+from tests.unit.test_hardware_probes import DEV, VERBS
 from tests.unit.test_place_probes import place
+from tests.unit.test_probe_gpu_cpu import CUDA, CUDA_GPU, NVML, NVML_GPU
 
 PROBES: dict[str, Callable[[Any], object]] = {
     module.__name__.rpartition(".")[2]: module.probe for module in (cpu, gpu, kernel, pci, rdma, vantage)

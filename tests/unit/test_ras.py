@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from netdoctor.cli import deliver
 from netdoctor.cli import ras as command
 from netdoctor.cli.options import Options
 from netdoctor.model import Unavailable
 from netdoctor.nccl.ras import ask, parse
+from netdoctor.report import formats
 from tests.support.facts import judged
 
 HEAD = """NCCL version 2.27.5 compiled with CUDA 12.9
@@ -222,7 +222,7 @@ ERROR = FINE.replace("   RUNNING      OK", "   RUNNING   ERROR").replace(
     ],
     ids=["fine", "in error", "incomplete", "mismatch", "another word", "dead", "no communicator"],
 )
-@pytest.mark.parametrize("format", deliver.FORMATS)
+@pytest.mark.parametrize("format", formats.names())
 def test_an_error_that_the_table_names_is_no_pass(
     answer: str, code: int, format: str, serve: list[Server], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from netdoctor.facts.inventory import inventory
 from netdoctor.model import Finding, Quantity, Report, Status
 from netdoctor.report import html, plots
-from netdoctor.report.page import data_block, esc, page
+from netdoctor.report.page import data_block, el, esc, markup, page
 from tests.support import facts
 from tests.support.facts.reports import EVERY, PASS, check, report, reports
 
@@ -140,7 +140,14 @@ def test_data_cannot_end_its_block() -> None:
 
 def test_escaping() -> None:
     assert esc("<a b='\"'>&\x1b[31m\x00") == "&lt;a b=&#x27;&quot;&#x27;&gt;&amp;"
-    assert "script-src" not in page("t", "") and "script-src 'sha256-" in page("t", "", script="1")
+    assert "script-src" not in page("t", markup()) and "script-src 'sha256-" in page("t", markup(), script="1")
+
+
+def test_an_element_escapes_what_is_no_element() -> None:
+    inner = el("b", "<i>", title='"x"', hidden=True, open=False, data_s="")
+    assert inner == '<b title="&quot;x&quot;" hidden data-s="">&lt;i&gt;</b>'
+    assert el("td", "<", inner, [inner, ("&", el("br"))], css="num") == f'<td class="num">&lt;{inner}{inner}&amp;<br></td>'
+    assert el("td", inner) != el("td", f"{inner}")  # what is put together by hand is text again
 
 
 def pictures(parsed: Parsed) -> list[str]:

@@ -116,7 +116,7 @@ def no_junitparser(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_without_the_library_nothing_is_looked_at(refused: Callable[[], None]) -> None:
-    with pytest.raises(setup.UsageError, match=r"JUnit needs junitparser: pip install 'cluster-netdoctor\[junit\]'"):
+    with pytest.raises(setup.UsageError, match=r"the format junit needs junitparser: pip install 'cluster-netdoctor\[junit\]'"):
         refused()
     deliver.check(Options(format="json", output="report.json"))
 

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from netdoctor.model import Finding, Report, Status
 from netdoctor.report import terminal
 from netdoctor.report.brief import render as brief
-from netdoctor.report.brief import termination
 from netdoctor.report.text import render
 from netdoctor.report.values import cut, shown
 from tests.support.facts.reports import EVERY, FAIL, PAIRS, PASS, check, report, reports
@@ -154,11 +153,10 @@ def test_every_one_line_form_keeps_its_width(one: Report) -> None:
     for line, limit in (
         (brief(one), 200),
         (brief(one, width=80), 80),
-        (termination(one, width=100, prefix="node check: "), 100),
+        (brief(one, width=100, prefix="node check: "), 100),
     ):
         assert len(line.encode("utf-8")) <= limit
         assert not re.search(r"[\x00-\x1f\x7f-\x9f\u202e\u2028]", line)
-    assert termination(one).startswith("netdoctor: ")
 
 
 @pytest.mark.parametrize(

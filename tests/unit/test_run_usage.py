@@ -1,6 +1,10 @@
-"""What `netdoctor run` refuses before it looks at anything."""
+"""What is refused before anything is looked at, and with which exit code."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -52,3 +56,23 @@ def test_the_command_is_told_to_the_doctor(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(preflight, "before_the_job", lambda _, program: told.append(program) or 2)
     assert CliRunner().invoke(main.app, ["run", "--", "nice", "/v/bin/torchrun", "train.py"]).exit_code == 2
     assert told == ["/v/bin/torchrun"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "code"),
+    [
+        (["log", "--exit-style", "nagios"], {}, 3),
+        (["log", "--exit-style=nagios"], {}, 3),
+        (["log", "--no-such"], {"NETDOCTOR_EXIT_STYLE": "nagios"}, 3),
+        (["log", "--no-such", "--exit-style", "npd"], {"NETDOCTOR_EXIT_STYLE": "nagios"}, 2),
+        (["log", "--no-such"], {}, 2),
+        (["log", "--exit-style"], {}, 2),
+        (["log", "/nonexistent", "--exit-style", "nagios"], {}, 3),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_no_critical(arguments: list[str], variables: dict[str, str], code: int) -> None:
+    """Nagios plugin guidelines: invalid arguments are UNKNOWN, 3; 2 would be CRITICAL."""
+    done = subprocess.run(
+        [sys.executable, "-m", "netdoctor", *arguments], env={**os.environ, **variables}, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (code, b"")

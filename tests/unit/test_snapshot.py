@@ -16,7 +16,7 @@ RUN = Run(
     AllReduce("nccl", 2, "cuda", (4096,), (("NCCL_X", None),), gpus=(0, 1)),
     "finished",
     verified=True,
-    ranks=(RankResult(0, "done", exit=0, seconds={4096: 1e-3}, affinity=(0, 1)), RankResult(1, "timed", exit=None)),
+    ranks=(RankResult(0, "done", exit=0, seconds={4096: 1e-3}, affinity=(0, 1)), RankResult(1, "done", exit=None)),
     busbw={4096: 1.5},
     changes=(("RANK", None), ("NCCL_RAS_ENABLE", "0")),
     log_text="n1:1:1 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n",
@@ -27,6 +27,7 @@ WHOLE = Snapshot(
     {"Baseline": Baseline(RUN, "/usr/bin/python3", True), "PathRun": PathRun(Unavailable("no budget"))},
     {"profile": "gate", "fail_on": "critical", "disabled": [], "waivers": []},
     ("a.b",),
+    ("a.b", "plugin.broken"),
     "0.1.0",
     "2026-01-01T00:00:00Z",
 )
@@ -34,7 +35,9 @@ WHOLE = Snapshot(
 
 def test_round_trip() -> None:
     got = loads(dumps(WHOLE))
-    assert got.answers == WHOLE.answers and got.policy == WHOLE.policy and got.selected == WHOLE.selected
+    assert (
+        got.answers == WHOLE.answers and got.policy == WHOLE.policy and (got.selected, got.ran) == (WHOLE.selected, WHOLE.ran)
+    )
     baseline = got.runs["Baseline"]
     assert isinstance(baseline, Baseline) and baseline.run.ranks == RUN.ranks and baseline.run.experiment == RUN.experiment
     assert baseline.run.changes == RUN.changes and baseline.run.busbw == RUN.busbw

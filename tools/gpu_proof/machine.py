@@ -1,4 +1,4 @@
-"""What this machine is, as far as the plan of the proof hangs on it.  Nothing that names it: no host name, no address."""
+"""What this machine is, as far as the plan of the proof depends on it.  Nothing that names it: no host name, no address."""
 
 from __future__ import annotations
 

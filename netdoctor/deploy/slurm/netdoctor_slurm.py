@@ -116,9 +116,8 @@ def look(what: str, seconds: float) -> tuple[dict[str, Any], JobGpus]:
     argv = [*shlex.split(setting("NETDOCTOR", "netdoctor")), "preflight", "--profile", "prolog", "--no-allreduce", "--quiet"]
     argv += ["--format", "json", *(["--config", setting("CONFIG")] if setting("CONFIG") else [])]
     code, out, err = run(argv, seconds, env)
-    said = clean(err.strip().splitlines()[-1]) if err.strip() else "no word"
     if code not in (0, UNHEALTHY, INCONCLUSIVE):
-        raise DefectError(f"netdoctor ended with {code}: {said}")
+        raise DefectError(f"netdoctor ended with {code}: {clean((err.strip().splitlines() or ['no word'])[-1])}")
     try:
         report = json.loads(out)
         if report["schema"] != "netdoctor.report/1" or report["verdict"]["exit_code"] != code:
@@ -217,11 +216,8 @@ class Kept:
     def is_of(self, node: Node) -> bool:
         """Whether the drain that Slurm shows is the one that was kept."""
         kept = self.read() or {}
-        return bool(node.time) and (kept.get("node"), kept.get("reason"), kept.get("time")) == (
-            node.name,
-            node.reason,
-            node.time,
-        )
+        shown = {"node": node.name, "reason": node.reason, "time": node.time}
+        return bool(node.time) and shown.items() <= kept.items()
 
 
 # What is done

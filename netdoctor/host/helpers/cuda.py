@@ -1,8 +1,7 @@
 """libcuda: what the CUDA driver shows the job, in the job's own environment (CUDA_VISIBLE_DEVICES, MIG, device order).
 
-Answer: {"driver_version", "init", "error", "devices": [{"ordinal", "name", "uuid", "attributes": {number: value}}]}.
-`uuid` is 32 hex digits, `init` the CUresult of cuInit, `error` its name; devices are listed only after 0, and are [] after
-CUDA_ERROR_NO_DEVICE.
+Answer: {"driver_version", "devices": [{"ordinal", "name", "uuid", "attributes": {number: value}}]}.
+`uuid` is 32 hex digits; devices are listed only where cuInit succeeds, and are [] after CUDA_ERROR_NO_DEVICE.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ TYPE_CHECKING = False  # importing typing takes as long as starting the interpre
 if TYPE_CHECKING:
     from typing import Any
 
-# CUdevice_attribute of cuda.h: 18 INTEGRATED, 33 PCI_BUS_ID, 34 PCI_DEVICE_ID, 50 PCI_DOMAIN_ID, 75/76 compute capability,
-# 110 GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 116 GPU_DIRECT_RDMA_SUPPORTED, 124 DMA_BUF_SUPPORTED, 128 HANDLE_TYPE_FABRIC,
-# 132 MULTICAST_SUPPORTED, 134 HOST_NUMA_ID
-ATTRIBUTES = (18, 33, 34, 50, 75, 76, 110, 116, 124, 128, 132, 134)
+# CUdevice_attribute of cuda.h: 18 INTEGRATED, 33 PCI_BUS_ID, 34 PCI_DEVICE_ID, 50 PCI_DOMAIN_ID, 116 GPU_DIRECT_RDMA_SUPPORTED,
+# 124 DMA_BUF_SUPPORTED
+ATTRIBUTES = (18, 33, 34, 50, 116, 124)
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 
@@ -38,7 +36,6 @@ def ask(cuda: Any) -> dict[str, Any]:
     code = cuda.cuDriverGetVersion(ctypes.byref(version))  # needs no cuInit
     out: dict[str, Any] = {"driver_version": failure(cuda, code) if code else version.value}
     code = cuda.cuInit(0)
-    out["init"], out["error"] = code, name_of(cuda, code) if code else ""
     if code == NO_DEVICE:
         out["devices"] = []
     elif code:

@@ -191,7 +191,6 @@ def describe(path: str) -> dict[str, Any]:
                 "runpath": next(iter(elf.strings(DT_RUNPATH)), None),
                 "default_dirs": not (elf.value(DT_FLAGS_1) or 0) & DF_1_NODEFLIB,
                 "exports": [name for name in NAMES if elf.exports(name)],
-                "size": len(data),
             }
     except (OSError, MalformedError) as error:
         return failure(error) | {"real": os.path.realpath(path)}

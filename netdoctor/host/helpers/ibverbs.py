@@ -1,15 +1,13 @@
 """libibverbs: the devices it lists, whether a context can be had, and NCCL's own test for DMA-BUF.
 
 Parameter ``device`` looks at one device only; the caller uses it, one child per device, where a provider crashed.
-Answer: {"library", "warnings": [what libibverbs printed], "devices": {NAME: {"context", "error", "pd", "dmabuf"}}}; `error`,
-`pd` and `dmabuf` are errno names, "" for success.
+Answer: {"library", "devices": {NAME: {"context", "error", "dmabuf"}}}; `error` and `dmabuf` are errno names, "" for success.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import os
 
 TYPE_CHECKING = False  # importing typing takes as long as starting the interpreter
 if TYPE_CHECKING:
@@ -34,11 +32,10 @@ def ask(ibv: Any, only: str | None) -> dict[str, Any]:
     ibv.ibv_get_device_name.restype = ctypes.c_char_p
     ibv.ibv_get_device_name.argtypes = (ctypes.c_void_p,)
     number = ctypes.c_int(0)
-    said = Printed()
     ctypes.set_errno(0)
     listed = ibv.ibv_get_device_list(ctypes.byref(number))
     code = ctypes.get_errno()
-    out: dict[str, Any] = {"library": path_of("libibverbs.so"), "warnings": said.lines()}
+    out: dict[str, Any] = {"library": path_of("libibverbs.so")}
     if not listed:
         # ENOSYS: the kernel has no RDMA at all (ibv_get_device_list(3))
         kinds = {errno.ENOSYS: "unsupported", errno.EPERM: "denied", errno.EACCES: "denied"}
@@ -60,16 +57,15 @@ def look(ibv: Any, device: int) -> dict[str, Any]:
     ctypes.set_errno(0)
     context = ibv.ibv_open_device(device)
     if not context:
-        return {"context": False, "error": name_of(ctypes.get_errno()), "pd": "", "dmabuf": unasked("no context")}
+        return {"context": False, "error": name_of(ctypes.get_errno()), "dmabuf": unasked("no context")}
     out: dict[str, Any] = {"context": True, "error": ""}
     ctypes.set_errno(0)
     domain = ibv.ibv_alloc_pd(context)
     if domain:
-        out["pd"], out["dmabuf"] = "", dmabuf(ibv, domain)
+        out["dmabuf"] = dmabuf(ibv, domain)
         ibv.ibv_dealloc_pd(domain)
     else:
-        out["pd"] = name_of(ctypes.get_errno())
-        out["dmabuf"] = unasked(f"ibv_alloc_pd: {out['pd']}")
+        out["dmabuf"] = unasked(f"ibv_alloc_pd: {name_of(ctypes.get_errno())}")
     ibv.ibv_close_device(context)
     return out
 
@@ -102,20 +98,3 @@ def path_of(prefix: str) -> str:
             return next(paths, prefix)
     except OSError:
         return prefix
-
-
-class Printed:
-    """What a library writes to stderr between the making of this object and `lines`."""
-
-    def __init__(self) -> None:
-        self.stderr = os.dup(2)
-        self.file = os.memfd_create("printed")
-        os.dup2(self.file, 2)
-
-    def lines(self) -> list[str]:
-        os.dup2(self.stderr, 2)
-        os.lseek(self.file, 0, os.SEEK_SET)
-        data = os.read(self.file, 1 << 14)
-        os.close(self.file)
-        os.close(self.stderr)
-        return [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()][:40]

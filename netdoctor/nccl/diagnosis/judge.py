@@ -9,17 +9,16 @@ from typing import Any, Final
 from netdoctor.causes import CAUSES
 from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis import gpu, network, rdma, sockets, software, termination
-from netdoctor.nccl.diagnosis.context import Confidence, Hypothesis, LogContext, Rule, author
-from netdoctor.nccl.log.facts import Event, LogFacts
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, author
+from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
 RULES: Final[tuple[Rule, ...]] = (*gpu.RULES, *sockets.RULES, *rdma.RULES, *network.RULES, *software.RULES, *termination.RULES)
 _LINES: Final = 6  # lines of evidence a finding
 _MAX: Final = 6  # findings that fail
 
 
-def diagnose(facts: LogFacts) -> tuple[Finding, ...]:
+def diagnose(log: LogFacts) -> tuple[Finding, ...]:
     """The findings of a log: fails (likeliest first), what the log cannot tell, or a pass where it shows a healthy job."""
-    log = LogContext(facts)
     hypotheses = _merged(hypothesis for rule in RULES for hypothesis in rule(log))
     if not hypotheses:
         return (_without_hypothesis(log),)
@@ -127,9 +126,8 @@ def _origin(events: list[Event]) -> Mapping[str, Any]:
     return out
 
 
-def _without_hypothesis(log: LogContext) -> Finding:
+def _without_hypothesis(log: LogFacts) -> Finding:
     """No rule yields anything: the log shows a job that came up, or it does not show enough."""
-    f = log.facts
     failed = log.above_info("generic")
     if failed:
         return Finding(
@@ -140,14 +138,13 @@ def _without_hypothesis(log: LogContext) -> Finding:
             how="run it again with NCCL_DEBUG=INFO and keep the output of every rank (NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log)",
             check="log",
         )
-    if not f.nccl_lines:
+    if not log.nccl_lines:
         return Finding(Status.UNKNOWN, "there is no line of NCCL in this log", how="NCCL_DEBUG=INFO", check="log")
-    if "INFO" not in f.levels:
+    if Level.INFO not in log.levels:
         return Finding(Status.UNKNOWN, "the log is too terse to tell: it has no INFO line", how="NCCL_DEBUG=INFO", check="log")
-    if f.comms_started > f.comms_complete and not f.rings:
-        text = (
-            f"{f.comms_started - f.comms_complete} communicators of {f.comms_started} were started and not finished in this log"
-        )
+    if log.comms_started > log.comms_complete and not log.rings:
+        lost = log.comms_started - log.comms_complete
+        text = f"{lost} communicators of {log.comms_started} were started and not finished in this log"
         return Finding(Status.UNKNOWN, text, how="the logs of the other ranks; netdoctor ras while the job hangs", check="log")
     if not log.came_up:
         return Finding(
@@ -156,6 +153,6 @@ def _without_hypothesis(log: LogContext) -> Finding:
             how="the rest of the log, with NCCL_DEBUG=INFO",
             check="log",
         )
-    kinds = sorted({t.split("/")[0] + ("/" + t.split("/")[1] if t.startswith("NET") else "") for t in f.transports})
+    kinds = sorted({t.split("/")[0] + ("/" + t.split("/")[1] if t.startswith("NET") else "") for t in log.transports})
     text = "communicators were set up and nothing failed" + (f"; transports: {', '.join(kinds)}" if kinds else "")
-    return Finding(Status.PASS, text, evidence={"transports": dict(f.transports)} if f.transports else {}, check="log")
+    return Finding(Status.PASS, text, evidence={"transports": dict(log.transports)} if log.transports else {}, check="log")

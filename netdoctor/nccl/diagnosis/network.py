@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.context import Confidence, HintKind, Hypothesis, LogContext
-from netdoctor.nccl.log.facts import SOCKET, NetSource, Via
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, means
+from netdoctor.nccl.log.facts import SOCKET, Direction, GdrRefusal, Level, LogFacts, NetSource, Via
 
 _DEVICES = Fix(
     "map the RDMA devices and their user-space libraries into the container",
@@ -24,166 +25,157 @@ _GDR = Fix(
     ("modprobe nvidia_peermem", "modinfo -F license nvidia"),
     ("echo nvidia_peermem > /etc/modules-load.d/nvidia_peermem.conf",),
 )
+_EFA = Fix("see that the peer is alive; then let the security group pass all traffic within itself, both ways")
 _NETDEV = re.compile(r"(?:\^|=)*(?:eth|en[ospx]|bond|ib\d|ibp|ibs|hsn|em\d|p\d+p)")
 
 
-def plugins(log: LogContext) -> Iterator[Hypothesis]:
-    """Network plugins that cannot be loaded or find no device.  src/plugin/net.cc, aws-ofi-nccl src/nccl_ofi_net.cpp."""
-    f = log.facts
-    works = bool(f.net and f.net not in {SOCKET, "IB"} and log.came_up)
-    for e in log.above_info("net_not_found")[:1]:
-        yield Hypothesis(
-            "plugin_mismatch",
-            Confidence.CERTAIN,
-            f"NCCL_NET asks for {e.data.get('name', 'a network')}, which no plugin offers",
-            (e,),
-            _PLUGIN,
-        )
-        yield Hypothesis("env_misuse", Confidence.OPEN, "NCCL_NET names a network that is not there", (e,))
+_NOT_FOUND: Final = means(
+    "net_not_found",
+    Hypothesis("plugin_mismatch", Confidence.CERTAIN, "NCCL_NET asks for {name}, which no plugin offers", fix=_PLUGIN),
+    Hypothesis("env_misuse", Confidence.OPEN, "NCCL_NET names a network that is not there"),
+    info=False,
+    first=True,
+)
+
+
+def none_initialised(log: LogFacts) -> Iterator[Hypothesis]:
+    """src/plugin/net.cc: no network is left; src/transport.cc: no transport between two ranks."""
     for e in log.above_info("net_none")[:1]:
         if "initialize any" in e.text:
-            forced = f.env.get("NCCL_NET", "").upper().startswith("IB") or f.no_ib_device
-            yield Hypothesis(
-                "dev_infiniband_missing",
-                Confidence.STRONG_PLUS if forced else Confidence.OPEN,
-                "no network could be initialised: the one that is asked for finds no device here",
-                (e,),
-                _DEVICES,
-            )
-            yield Hypothesis(
-                "plugin_mismatch",
-                Confidence.LIKELY if forced else Confidence.STRONG,
-                "no network plugin could be initialised",
-                (e,),
-                _PLUGIN,
-            )
+            forced = log.env.get("NCCL_NET", "").upper().startswith("IB") or log.no_ib_device
+            device, plugin = Confidence.OPEN, Confidence.STRONG
+            if forced:
+                device, plugin = Confidence.STRONG_PLUS, Confidence.LIKELY
+            text = "no network could be initialised: the one that is asked for finds no device here"
+            yield Hypothesis("dev_infiniband_missing", device, text, (e,), _DEVICES)
+            yield Hypothesis("plugin_mismatch", plugin, "no network plugin could be initialised", (e,), _PLUGIN)
         elif not log.above_info("ofi_init", "plugin_load"):
             yield Hypothesis("plugin_mismatch", Confidence.QUIET_PLUS, "two ranks have no transport in common", (e,))
+
+
+def plugins(log: LogFacts) -> Iterator[Hypothesis]:
+    """Network plugins that cannot be loaded or find no device.  src/plugin/net.cc, aws-ofi-nccl src/nccl_ofi_net.cpp."""
+    alone = log.many_nodes is False
+    old = log.of("plugin_old")
+    if not (log.net and log.net not in {SOCKET, "IB"} and log.came_up):  # no plugin works
+        yield from _uninitialised(log, alone)
+        load = log.of("plugin_load")
+        if load:
+            text = f"a plugin's library cannot be loaded: {load[0].data.get('why', load[0].text)[:140]}"
+            yield Hypothesis("plugin_mismatch", Confidence.STRONG, text, load, _PLUGIN)
+        elif log.plugin_error and not alone:
+            text = f"the network plugin cannot be loaded: {log.plugin_error[:140]}"
+            yield Hypothesis("plugin_mismatch", Confidence.LIKELY, text, shown=(log.plugin_error[:200],), fix=_PLUGIN)
+    if old and not log.plugin and not alone:
+        yield Hypothesis("plugin_mismatch", Confidence.OPEN, "the network plugin is too old for this NCCL", old, _PLUGIN)
+
+
+def _uninitialised(log: LogFacts, alone: bool) -> Iterator[Hypothesis]:
     init = log.above_info("ofi_init")
-    if init and not works:
-        alone = log.many_nodes is False
-        text = (
-            "libfabric has no usable EFA device here"
-            if re.search(r"efa|provider", " ".join(e.text for e in init), re.IGNORECASE)
-            else "the libfabric plugin could not be initialised"
-        )
-        yield Hypothesis(
-            "plugin_mismatch",
-            Confidence.LIKELY if alone else Confidence.STRONG,
-            text,
-            init,
-            _PLUGIN,
-            severity=Severity.WARNING if alone else None,
-        )
-    warned = tuple(e for e in log.of("ofi_any") if e.data.get("level") == "WARN")
-    if warned and not init and not works and log.of("generic", "peer_closed"):
+    warned = tuple(e for e in log.of("ofi_any") if e.level is Level.WARN)
+    if init:
+        no_device = any(re.search(r"efa|provider", e.text, re.IGNORECASE) for e in init)
+        text = "libfabric has no usable EFA device here" if no_device else "the libfabric plugin could not be initialised"
+        confidence, severity = (Confidence.LIKELY, Severity.WARNING) if alone else (Confidence.STRONG, None)
+        yield Hypothesis("plugin_mismatch", confidence, text, init, _PLUGIN, severity=severity)
+    elif warned and log.of("generic", "peer_closed"):
         text = f"the libfabric plugin complains: {warned[0].data.get('what', '')[:120]}"
         yield Hypothesis("plugin_mismatch", Confidence.QUIET_PLUS, text, warned, _PLUGIN)
-    load = log.of("plugin_load")
-    if load and not works:
-        yield Hypothesis(
-            "plugin_mismatch",
-            Confidence.STRONG,
-            f"a plugin's library cannot be loaded: {load[0].data.get('why', load[0].text)[:140]}",
-            load,
-            _PLUGIN,
-        )
-    elif f.plugin_error and not works and log.many_nodes is not False:
-        yield Hypothesis(
-            "plugin_mismatch",
-            Confidence.LIKELY,
-            f"the network plugin cannot be loaded: {f.plugin_error[:140]}",
-            shown=(f.plugin_error[:200],),
-            fix=_PLUGIN,
-        )
-    old = log.of("plugin_old")
-    if old and not f.plugin and log.many_nodes is not False:
-        yield Hypothesis("plugin_mismatch", Confidence.OPEN, "the network plugin is too old for this NCCL", old, _PLUGIN)
-    yield from _requests(log)
 
 
-def _requests(log: LogContext) -> Iterator[Hypothesis]:
+def requests(log: LogFacts) -> Iterator[Hypothesis]:
+    """Requests of aws-ofi-nccl that failed."""
     for e in log.of("ofi_request")[:1]:
-        error = e.data.get("error", e.text).lower()
-        if re.search(r"unresponsive|unreachable|handshake|host is down|timed? ?out", error):
-            fix = Fix("see that the peer is alive; then let the security group pass all traffic within itself, both ways")
-            yield Hypothesis(
-                "firewall_connect",
-                Confidence.STRONG_MINUS,
-                "the EFA peer is known but does not complete its handshake",
-                (e,),
-                fix,
-            )
+        error = e.data.get("error", e.text)
+        if re.search(r"unresponsive|unreachable|handshake|host is down|timed? ?out", error.lower()):
+            text = "the EFA peer is known but does not complete its handshake"
+            yield Hypothesis("firewall_connect", Confidence.STRONG_MINUS, text, (e,), _EFA)
             yield Hypothesis("rank_died", Confidence.OPEN, "the peer may have died", (e,))
         else:
-            yield Hypothesis("hang", Confidence.OPEN, f"a libfabric request failed: {e.data.get('error', e.text)[:100]}", (e,))
+            yield Hypothesis("hang", Confidence.OPEN, f"a libfabric request failed: {error[:100]}", (e,))
             yield Hypothesis("firewall_connect", Confidence.OPEN_MINUS, "the fabric to the peer may be closed", (e,))
     for e in log.above_info("ofi_register")[:1]:
-        low = e.text.lower()
-        if "cannot allocate" in low or "-12" in low:
-            yield Hypothesis(
-                "memlock",
-                Confidence.LIKELY_PLUS,
-                "libfabric could not register memory: the locked-memory limit is too low",
-                (e,),
-            )
-        yield Hypothesis(
-            "gdr_disabled", Confidence.LIKELY, "libfabric could not register a buffer", (e,), severity=Severity.CRITICAL
-        )
-    for e in log.above_info("gdrcopy")[:1]:
-        yield Hypothesis(
+        if "cannot allocate" in e.text.lower() or "-12" in e.text:
+            text = "libfabric could not register memory: the locked-memory limit is too low"
+            yield Hypothesis("memlock", Confidence.LIKELY_PLUS, text, (e,))
+        text = "libfabric could not register a buffer"
+        yield Hypothesis("gdr_disabled", Confidence.LIKELY, text, (e,), severity=Severity.CRITICAL)
+
+
+_PLUGINS_GPUDIRECT: Final = (
+    means(
+        "gdrcopy",
+        Hypothesis(
             "plugin_mismatch",
             Confidence.OPEN,
             "GDRCopy is not usable here: /dev/gdrdrv is not mapped, or the library is missing",
-            (e,),
-            Fix("map /dev/gdrdrv into the container", ("docker run --device=/dev/gdrdrv …",)),
-        )
-        yield Hypothesis("env_misuse", Confidence.OPEN_MINUS, "a feature that needs GDRCopy is switched on", (e,))
-    for e in log.of("gdr_off_plugin")[:1]:
-        yield Hypothesis(
-            "gdr_disabled", Confidence.OPEN, "the plugin switched GPUDirect off on an instance type that has it", (e,)
-        )
+            fix=Fix("map /dev/gdrdrv into the container", ("docker run --device=/dev/gdrdrv …",)),
+        ),
+        Hypothesis("env_misuse", Confidence.OPEN_MINUS, "a feature that needs GDRCopy is switched on"),
+        info=False,
+        first=True,
+    ),
+    means(
+        "gdr_off_plugin",
+        Hypothesis("gdr_disabled", Confidence.OPEN, "the plugin switched GPUDirect off on an instance type that has it"),
+        first=True,
+    ),
+)
+
+
+_TUNES_RDMA: Final = ("NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_NET_GDR_LEVEL")
 
 
 @dataclass(frozen=True)
 class _TcpEvidence:
     """What a log whose data went over TCP sockets says about RDMA."""
 
+    log: LogFacts
     hints: tuple[str, ...]  # that RDMA hardware is expected here
     requested: bool  # a hint is a setting, not only a name or a plugin that an image brings along
     slingshot: bool
-    switched_off: bool  # NCCL_IB_DISABLE=1
-    hca: str  # NCCL_IB_HCA
-    no_device: bool  # NET/IB : No device found
-    no_libibverbs: bool
 
     @property
     def expected(self) -> bool:
         return bool(self.hints) or self.slingshot
 
     @property
+    def switched_off(self) -> bool:
+        return self.log.env.get("NCCL_IB_DISABLE") == "1"
+
+    @property
+    def hca(self) -> str:
+        return self.log.env.get("NCCL_IB_HCA", "")
+
+    @property
     def invisible(self) -> bool:
-        return self.no_device or self.no_libibverbs
+        return self.log.no_ib_device or self.log.libibverbs_missing
 
     @property
     def shown(self) -> tuple[str, ...]:
-        library = ("Failed to open libibverbs",) if self.no_libibverbs else ()
-        device = ("NET/IB : No device found",) if self.no_device else ()
+        library = ("Failed to open libibverbs",) if self.log.libibverbs_missing else ()
+        device = ("NET/IB : No device found",) if self.log.no_ib_device else ()
         return ("Using network Socket", *self.hints, *library, *device)
 
 
-def _tcp_evidence(log: LogContext) -> _TcpEvidence:
-    f = log.facts
-    # A plugin that an image brings along says nothing about a job on one node.
-    weak = {HintKind.IPOIB} if log.many_nodes else {HintKind.IPOIB, HintKind.PLUGIN}
+def _tcp_evidence(log: LogFacts) -> _TcpEvidence:
+    asked = {
+        "NCCL_IB_HCA": bool(log.env.get("NCCL_IB_HCA")),
+        "NCCL_IB_DISABLE": log.env.get("NCCL_IB_DISABLE") == "0",
+        "NCCL_NET": log.env.get("NCCL_NET", "").upper().startswith("IB"),
+        **{name: name in log.env for name in _TUNES_RDMA},
+    }
+    variables = [f"{name}={log.env[name]}" for name, holds in asked.items() if holds]
+    low = (log.plugin or "").lower()
+    rdma_plugin = low.startswith("ibext") or "sharp" in low or "rdma plugin" in low
+    names = {a.ifname for a in (*log.bootstraps, *log.socket_interfaces)}
+    ipoib = [f"IPoIB interface {name}" for name in sorted(names) if re.match(r"ib(?:p\d|s\d|\d|b)", name)]
     return _TcpEvidence(
-        hints=tuple(hint.text for hint in log.wants_rdma),
-        requested=any(hint.kind not in weak for hint in log.wants_rdma),
-        slingshot=any(a.ifname.startswith("hsn") for a in (*f.bootstraps, *f.socket_interfaces)),
-        switched_off=f.env.get("NCCL_IB_DISABLE") == "1",
-        hca=f.env.get("NCCL_IB_HCA", ""),
-        no_device=f.no_ib_device,
-        no_libibverbs=f.libibverbs_missing,
+        log,
+        (*variables, *([f"network plugin {log.plugin}"] if rdma_plugin else ()), *ipoib),
+        # A plugin that an image brings along says nothing about a job on one node.
+        requested=bool(variables or (rdma_plugin and log.many_nodes)),
+        slingshot=any(name.startswith("hsn") for name in names),
     )
 
 
@@ -209,7 +201,7 @@ _TCP_REASONS: Final = (
         "NCCL_IB_DISABLE set to 1",
     ),
     _TcpReason(
-        lambda e: e.no_device and _NETDEV.match(e.hca) is not None,
+        lambda e: e.log.no_ib_device and _NETDEV.match(e.hca) is not None,
         "env_misuse",
         Confidence.LIKELY_MINUS,
         "NCCL_IB_HCA={hca} names network interfaces, it wants RDMA devices such as mlx5_0",
@@ -231,7 +223,7 @@ _TCP_REASONS: Final = (
         _DEVICES,
     ),
     _TcpReason(
-        lambda e: e.no_libibverbs or bool(e.hints),
+        lambda e: e.log.libibverbs_missing or bool(e.hints),
         "dev_infiniband_missing",
         Confidence.QUIET_PLUS,
         "the container may lack the RDMA devices or libraries",
@@ -240,15 +232,14 @@ _TCP_REASONS: Final = (
 )
 
 
-def _sockets_between_nodes(log: LogContext) -> bool:
+def _sockets_between_nodes(log: LogFacts) -> bool:
     """Whether data went over TCP and may have left the node: on one node NCCL always names Socket, and nothing crosses it."""
-    f = log.facts
-    if f.net != SOCKET or f.net_inferred is NetSource.ERRORS or log.many_nodes is False or f.nranks == 1:
+    if log.net != SOCKET or log.net_inferred is NetSource.ERRORS or log.many_nodes is False or log.nranks == 1:
         return False
-    return not any(v.transport == "NET" and v.detail != SOCKET for v in f.vias)
+    return not any(v.transport == "NET" and v.detail != SOCKET for v in log.vias)
 
 
-def fallback(log: LogContext) -> Iterator[Hypothesis]:
+def fallback(log: LogFacts) -> Iterator[Hypothesis]:
     """TCP sockets between nodes."""
     if not _sockets_between_nodes(log):
         return
@@ -269,7 +260,7 @@ def _over_tcp(evidence: _TcpEvidence) -> Hypothesis:
     no_hint = "the log does not show whether these nodes have an RDMA network; without one, TCP is what they have"
     return Hypothesis(
         "transport_fallback_tcp",
-        Confidence.OPEN_PLUS if evidence.expected or evidence.no_libibverbs else Confidence.OPEN_MINUS,
+        Confidence.OPEN_PLUS if evidence.expected or evidence.log.libibverbs_missing else Confidence.OPEN_MINUS,
         "data between the nodes goes over TCP sockets" + (", though RDMA is asked for" if evidence.requested else ""),
         shown=evidence.shown,
         fix=Fix("remove NCCL_IB_DISABLE", ("unset NCCL_IB_DISABLE",)) if evidence.switched_off else _DEVICES,
@@ -280,17 +271,16 @@ def _over_tcp(evidence: _TcpEvidence) -> Hypothesis:
 
 # Adapters and platforms that have no GPUDirect RDMA with NCCL, so that its absence is no fault.
 _NO_GDR_DEVICE = re.compile(r"hfi1|opa|qib|i40iw|irdma")
+_OLD = "NCCL up to 2.22.3 does not see nvidia_peermem without /sys/kernel/mm/memory_peers: a newer NCCL may be the mend"
 _GB10_DEVICES = frozenset({"rocep1s0f0", "rocep1s0f1", "roceP2p1s0f0", "roceP2p1s0f1"})
 
 
-def _gb10(log: LogContext) -> bool:
+def _gb10(log: LogFacts, names: set[str]) -> bool:
     """NVIDIA GB10 (DGX Spark): its ConnectX ports have these names, and the platform has no GPUDirect RDMA by design."""
-    names = {d.name for d in log.facts.devices} | {n.rpartition("/")[2] for n in log.facts.gdr_hca}
-    hosts = " ".join(log.facts.hosts).lower()
+    second_port = any(n.startswith("roceP2") for n in names)
+    spark = "spark" in " ".join(log.hosts).lower()
     return (
-        bool(names and names <= _GB10_DEVICES and any(n.startswith("roceP2") for n in names))
-        or any("GB10" in g for g in log.facts.gpus)
-        or (bool(names & _GB10_DEVICES) and "spark" in hosts)
+        (names <= _GB10_DEVICES and second_port) or any("GB10" in g for g in log.gpus) or bool(names & _GB10_DEVICES and spark)
     )
 
 
@@ -301,76 +291,67 @@ def _off(vias: tuple[Via, ...]) -> list[Via]:
     (src/graph/paths.cc, ncclTopoCheckGdr).
     """
     ib = [v for v in vias if v.transport == "NET" and v.detail.lower().startswith("ib")]
-    received = [v for v in ib if v.direction == "receive"]
-    if received:
-        return [v for v in received if not v.gdrdma]
-    return [v for v in ib if not v.gdrdma]
+    received = [v for v in ib if v.direction is Direction.RECEIVE]
+    return [v for v in received or ib if not v.gdrdma]
 
 
-def gpudirect(log: LogContext) -> Iterator[Hypothesis]:
+def gpudirect(log: LogFacts) -> Iterator[Hypothesis]:
     """GPUDirect RDMA is not in use on RDMA connections between nodes."""
-    f = log.facts
-    if log.many_nodes is False or f.net != "IB":
+    if log.many_nodes is False or log.net != "IB":
         return
-    names = {d.name for d in f.devices} | {n.rpartition("/")[2] for n in f.gdr_hca}
-    if _gb10(log) or (names and all(_NO_GDR_DEVICE.match(n) for n in names)) or any("geforce" in g.lower() for g in f.gpus):
+    names = {d.name for d in log.devices} | {n.rpartition("/")[2] for n in log.gdr_hca}
+    none_has_it = names and all(_NO_GDR_DEVICE.match(n) for n in names)
+    if none_has_it or _gb10(log, names) or any("geforce" in g.lower() for g in log.gpus):
         return
-    off = _off(f.vias)
-    on = [v for v in f.vias if v.gdrdma]
-    refused = sorted(n for n, enabled in f.gdr_hca.items() if not enabled)
-    if not off and (on or not refused or len(refused) < len(f.gdr_hca)):
+    off, on = _off(log.vias), [v for v in log.vias if v.gdrdma]
+    refused = sorted(n for n, enabled in log.gdr_hca.items() if not enabled)
+    if not off and (on or not refused or len(refused) < len(log.gdr_hca)):
         return
     if off and not refused and not names:
         return  # which adapter this is, the log does not say
     if names and all(re.match(r"rxe|siw", n) for n in names):
-        yield Hypothesis(
-            "gdr_disabled",
-            Confidence.QUIET,
-            "the RDMA device is a software one (Soft-RoCE), over an ordinary network interface",
-            shown=tuple(refused[:4]),
-            fix=Fix("use a hardware adapter, or none", ("rdma link show",)),
-            notes=("`Using network IB` is not RDMA hardware here",),
-        )
-        yield Hypothesis(
-            "transport_fallback_tcp",
-            Confidence.EFFECT_PLUS,
-            "traffic runs through the kernel's network stack",
-            shown=tuple(refused[:4]),
-        )
+        yield from _software_device(tuple(refused[:4]))
         return
     hosts = sorted({v.host for v in off if v.host} - {v.host for v in on if v.host})
-    some = f" on {', '.join(hosts[:3])} only" if on and hosts else ""
-    shown = tuple(f"GPU Direct RDMA Disabled for HCA {n}" for n in refused[:4]) or tuple(
-        f"{v.src} -> {v.dst} via NET/{v.detail}/{v.device}" for v in off[:3]
-    )
-    old = f.gdr_reason == "hca" and (2, 4) <= tuple(int(x) for x in (f.nccl_version or "9.9").split(".")[:2]) <= (2, 22)
-    level = f.env.get("NCCL_NET_GDR_LEVEL", "")
-    if level in {"LOC", "0"}:
-        text, fix = (
-            f"GPUDirect RDMA is switched off by NCCL_NET_GDR_LEVEL={level}",
-            Fix("remove it", ("unset NCCL_NET_GDR_LEVEL",)),
-        )
-    elif f.gdr_reason == "topology":
-        text, fix = (
-            "GPUDirect RDMA is off because GPU and NIC are too far apart",
-            Fix("let each rank use the NIC under its GPU's PCIe switch", ("nvidia-smi topo -m",)),
-        )
-    else:
-        text, fix = f"GPUDirect RDMA is not in use{some}", _GDR
-    notes = (
-        ("NCCL up to 2.22.3 does not see nvidia_peermem without /sys/kernel/mm/memory_peers: a newer NCCL may be the mend",)
-        if old
-        else ()
-    )
+    some = bool(on and hosts)
+    text, fix = _refusal(log, f" on {', '.join(hosts[:3])} only" if some else "")
+    version = parse(log.nccl_version or "")
+    old = log.gdr_reason is GdrRefusal.HCA and version is not None and (2, 4) <= version[:2] <= (2, 22)
     yield Hypothesis(
         "gdr_disabled",
         Confidence.QUIET_PLUS if some else Confidence.QUIET,
         text,
-        shown=shown,
+        shown=tuple(f"GPU Direct RDMA Disabled for HCA {n}" for n in refused[:4])
+        or tuple(f"{v.src} -> {v.dst} via NET/{v.detail}/{v.device}" for v in off[:3]),
         fix=fix,
-        notes=notes,
+        notes=(_OLD,) if old else (),
         subject=hosts[0] if some else None,
     )
 
 
-RULES = (plugins, fallback, gpudirect)
+def _software_device(shown: tuple[str, ...]) -> Iterator[Hypothesis]:
+    yield Hypothesis(
+        "gdr_disabled",
+        Confidence.QUIET,
+        "the RDMA device is a software one (Soft-RoCE), over an ordinary network interface",
+        shown=shown,
+        fix=Fix("use a hardware adapter, or none", ("rdma link show",)),
+        notes=("`Using network IB` is not RDMA hardware here",),
+    )
+    text = "traffic runs through the kernel's network stack"
+    yield Hypothesis("transport_fallback_tcp", Confidence.EFFECT_PLUS, text, shown=shown)
+
+
+def _refusal(log: LogFacts, where: str) -> tuple[str, Fix]:
+    """What refuses GPUDirect, and what to do."""
+    level = log.env.get("NCCL_NET_GDR_LEVEL", "")
+    if level in {"LOC", "0"}:
+        remove = Fix("remove it", ("unset NCCL_NET_GDR_LEVEL",))
+        return f"GPUDirect RDMA is switched off by NCCL_NET_GDR_LEVEL={level}", remove
+    if log.gdr_reason is GdrRefusal.TOPOLOGY:
+        nearer = Fix("let each rank use the NIC under its GPU's PCIe switch", ("nvidia-smi topo -m",))
+        return "GPUDirect RDMA is off because GPU and NIC are too far apart", nearer
+    return f"GPUDirect RDMA is not in use{where}", _GDR
+
+
+RULES = (_NOT_FOUND, none_initialised, plugins, requests, *_PLUGINS_GPUDIRECT, fallback, gpudirect)

@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.context import Confidence, Hypothesis, LogContext, killed_from_outside
-from netdoctor.nccl.log.facts import Event
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
+from netdoctor.nccl.log.facts import Event, GdrUse, Level, LogFacts
 
 _GID = Fix(
     "let NCCL pick the GID (2.21.5 and later): remove NCCL_IB_GID_INDEX, or set the index of the RoCE v2 IPv4 GID on each node",
@@ -30,9 +31,10 @@ _LINK = Fix(
     "take the port or node out of the job and look at its link",
     ("ibstat; ibqueryerrors", "ethtool -S <netdev> | grep -i -e discard -e err", "mlxlink -d <device>"),
 )
+_SAME_ERRNO = "the same errno: `ulimit -l` in the process's container tells, or an all-reduce with NCCL_NET_GDR_LEVEL=LOC"
 
 
-def register(log: LogContext) -> Iterator[Hypothesis]:
+def register(log: LogFacts) -> Iterator[Hypothesis]:
     """Registration fails: ENOMEM is the locked-memory limit, or GPU memory that cannot be pinned at all."""
     events = log.above_info("register")
     if not events:
@@ -41,49 +43,30 @@ def register(log: LogContext) -> Iterator[Hypothesis]:
     errno = " ".join(e.data.get("errno", "") for e in events).lower()
     calls = {e.data.get("call", "").lower() for e in events}
     if keys:
-        yield Hypothesis(
-            "other",
-            Confidence.STRONG_PLUS,
-            "the HCA ran out of memory keys; the locked-memory limit is not it",
-            events + keys,
-            how="dmesg | grep CREATE_MKEY",
-        )
-    if any("dmabuf" in c for c in calls) or "bad address" in errno or "invalid argument" in errno or "not permitted" in errno:
+        text = "the HCA ran out of memory keys; the locked-memory limit is not it"
+        yield Hypothesis("other", Confidence.STRONG_PLUS, text, events + keys, how="dmesg | grep CREATE_MKEY")
+    if any("dmabuf" in c for c in calls) or re.search("bad address|invalid argument|not permitted", errno):
+        text = "GPU memory could not be registered with the NIC: peer memory or DMA-BUF does not work here"
+        yield Hypothesis("gdr_disabled", Confidence.STRONG, text, events + peermem, _GDR, severity=Severity.CRITICAL)
+        yield Hypothesis("memlock", Confidence.OPEN, "the locked-memory limit can do the same", events, _MEMLOCK)
+    elif calls & {"ibv_create_cq", "ibv_create_qp", "ibv_alloc_pd"}:
+        text = "not even a completion queue could be locked into memory"
+        yield Hypothesis("memlock", Confidence.STRONG_PLUS, text, events + limits, _MEMLOCK)
+    else:
+        confidence = Confidence.OPEN_MINUS if peermem or keys else Confidence.STRONG
+        text = "memory could not be locked for RDMA: the limit of the process (or container) is too low"
+        yield Hypothesis("memlock", confidence, text, events + limits, _MEMLOCK)
         yield Hypothesis(
             "gdr_disabled",
-            Confidence.STRONG,
-            "GPU memory could not be registered with the NIC: peer memory or DMA-BUF does not work here",
+            Confidence.STRONG if peermem else Confidence.OPEN_MINUS,
+            "GPU memory could not be registered: neither peer memory nor DMA-BUF is there",
             events + peermem,
             _GDR,
             severity=Severity.CRITICAL,
+            notes=(
+                "the same errno: `ulimit -l` in the process's container tells, or an all-reduce with NCCL_NET_GDR_LEVEL=LOC",
+            ),
         )
-        yield Hypothesis("memlock", Confidence.OPEN, "the locked-memory limit can do the same", events, _MEMLOCK)
-        return
-    if any(c in {"ibv_create_cq", "ibv_create_qp", "ibv_alloc_pd"} for c in calls):
-        yield Hypothesis(
-            "memlock",
-            Confidence.STRONG_PLUS,
-            "not even a completion queue could be locked into memory",
-            events + limits,
-            _MEMLOCK,
-        )
-        return
-    yield Hypothesis(
-        "memlock",
-        Confidence.OPEN_MINUS if peermem or keys else Confidence.STRONG,
-        "memory could not be locked for RDMA: the limit of the process (or container) is too low",
-        events + limits,
-        _MEMLOCK,
-    )
-    yield Hypothesis(
-        "gdr_disabled",
-        Confidence.STRONG if peermem else Confidence.OPEN_MINUS,
-        "GPU memory could not be registered: neither peer memory nor DMA-BUF is there",
-        events + peermem,
-        _GDR,
-        severity=Severity.CRITICAL,
-        notes=("the same errno: `ulimit -l` in the process's container tells, or an all-reduce with NCCL_NET_GDR_LEVEL=LOC",),
-    )
 
 
 def _empty(gid: str) -> bool:
@@ -99,24 +82,28 @@ _WEAKER = {
 }
 
 
-def modify_qp(log: LogContext) -> Iterator[Hypothesis]:
+def modify_qp(log: LogFacts) -> Iterator[Hypothesis]:
     """ibv_modify_qp INIT -> RTR is where the GIDs of both ends meet."""
     for e in log.of("modify_qp"):
-        recovered = e.data.get("level") == "INFO" and log.facts.comms_complete
+        recovered = e.data.get("level") == "INFO" and log.comms_complete
         for h in _unconnected(log, e):
             yield replace(h, confidence=_WEAKER[h.confidence]) if recovered else h
-    for e in log.of("address_handle")[:1]:
-        yield Hypothesis("roce_gid", Confidence.LIKELY, "no route to the peer's GID from this port", (e,), _GID)
-        yield Hypothesis(
-            "env_misuse",
-            Confidence.OPEN,
-            "a port that is not on the fabric is among the devices in use",
-            (e,),
-            notes=("check NCCL_IB_HCA and UCX_NET_DEVICES: prefixes take more devices than they seem to",),
-        )
 
 
-def _unconnected(log: LogContext, e: Event) -> Iterator[Hypothesis]:
+_ADDRESS_HANDLE: Final = means(
+    "address_handle",
+    Hypothesis("roce_gid", Confidence.LIKELY, "no route to the peer's GID from this port", fix=_GID),
+    Hypothesis(
+        "env_misuse",
+        Confidence.OPEN,
+        "a port that is not on the fabric is among the devices in use",
+        notes=("check NCCL_IB_HCA and UCX_NET_DEVICES: prefixes take more devices than they seem to",),
+    ),
+    first=True,
+)
+
+
+def _unconnected(log: LogFacts, e: Event) -> Iterator[Hypothesis]:
     d = e.data
     number, reason = d.get("no") or d.get("errno", ""), d.get("errno", "").lower()
     at = f" (index {d['index']})" if d.get("index") else ""
@@ -145,44 +132,30 @@ def _unconnected(log: LogContext, e: Event) -> Iterator[Hypothesis]:
         yield Hypothesis("ib_timeout", Confidence.STRONG if ib_only else Confidence.LIKELY_MINUS, text, (e,), _LINK)
 
 
-def completion(log: LogContext) -> Iterator[Hypothesis]:
+def completion(log: LogFacts) -> Iterator[Hypothesis]:
     """A work request ended with an error; status 5 (flushed) only follows another error."""
-    by_status: dict[str, list[Event]] = {}
-    for e in log.of("completion"):
-        by_status.setdefault(e.data.get("status", "?"), []).append(e)
-    names = {"RETRY_EXC": "12", "IBV_WC_RETRY_EXC_ERR": "12", "IBV_WC_LOC_PROT_ERR": "4"}
-    for name, code in names.items():
-        if name in by_status:
-            by_status.setdefault(code, []).extend(by_status.pop(name))
-    yield from _retries(log, tuple(by_status.get("12", ())))
-    yield from _local_protection(log, tuple(by_status.get("4", ())))
+    seen = log.of("completion")
+    statuses = dict.fromkeys(e.data.get("status", "") for e in seen)  # empty where a line names none
+    events = {status: tuple(e for e in seen if e.data.get("status", "") == status) for status in statuses}
+    yield from _retries(log, events.get("12", ()))
+    yield from _local_protection(log, events.get("4", ()))
     for code in ("9", "10", "11"):
-        events = tuple(by_status.get(code, ()))
-        if events:
-            yield Hypothesis(
-                "rank_died",
-                Confidence.OPEN_MINUS,
-                f"the peer's NIC refused a request (status {code}): look at the peer's log first",
-                events,
-            )
-    if "13" in by_status:
-        yield Hypothesis(
-            "straggler", Confidence.OPEN, "the peer was not ready to receive for too long (status 13)", tuple(by_status["13"])
-        )
-        yield Hypothesis("ib_timeout", Confidence.OPEN_MINUS, "receiver not ready (status 13)", tuple(by_status["13"]))
-    rest = tuple(e for code in by_status if code not in {"12", "4", "9", "10", "11", "13", "5"} for e in by_status[code])
-    if rest and "12" not in by_status:
+        if code in events:
+            text = f"the peer's NIC refused a request (status {code}): look at the peer's log first"
+            yield Hypothesis("rank_died", Confidence.OPEN_MINUS, text, events[code])
+    if "13" in events:
+        text = "the peer was not ready to receive for too long (status 13)"
+        yield Hypothesis("straggler", Confidence.OPEN, text, events["13"])
+        yield Hypothesis("ib_timeout", Confidence.OPEN_MINUS, "receiver not ready (status 13)", events["13"])
+    rest = tuple(e for code in events if code not in {"4", "5", "9", "10", "11", "13"} for e in events[code])
+    if rest and "12" not in events:
         yield Hypothesis("ib_timeout", Confidence.OPEN_MINUS, "RDMA requests ended with an error", rest, _LINK)
-    if set(by_status) == {"5"}:
-        yield Hypothesis(
-            "rank_died",
-            Confidence.EFFECT,
-            "requests were flushed (status 5): the first error is on another rank",
-            tuple(by_status["5"]),
-        )
+    if events.keys() == {"5"}:
+        text = "requests were flushed (status 5): the first error is on another rank"
+        yield Hypothesis("rank_died", Confidence.EFFECT, text, events["5"])
 
 
-def _local_protection(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
+def _local_protection(log: LogFacts, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
     """Status 4."""
     if not events:
         return
@@ -191,7 +164,7 @@ def _local_protection(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hy
     yield Hypothesis(
         "acs_iommu",
         Confidence.LIKELY_MINUS,
-        f"{text}: {gpu_memory if log.facts.gdrdma else 'a broken memory mapping'}",
+        f"{text}: {gpu_memory if log.gdrdma in {GdrUse.ALL, GdrUse.SOME} else 'a broken memory mapping'}",
         events,
         severity=Severity.CRITICAL,
         notes=("not a timeout: link and GID are not it; one node that always fails points at its HCA",),
@@ -200,14 +173,13 @@ def _local_protection(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hy
     yield Hypothesis("other", Confidence.OPEN, f"{text}: a faulty HCA, if it is always the same node", events)
 
 
-def _retries(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
+def _retries(log: LogFacts, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
     """Status 12: no answer within the retries.  Link, path, or a peer that is gone; the counters do not tell which."""
     if not events:
         return
-    f = log.facts
-    peers = sorted({e.data["peer"] for e in events if e.data.get("peer")})
-    hcas = sorted({e.data["hca"] for e in events if e.data.get("hca")})
-    gone = log.broken_locally or any(killed_from_outside(e) for e in log.of("died"))
+    peers = sorted(caught(events, "peer"))
+    hcas = sorted(caught(events, "hca"))
+    gone = log.broken_locally
     link = [e for e in log.of("async_event") if _port(e)]
     text = (
         "RDMA requests got no answer (status 12)"
@@ -222,25 +194,19 @@ def _retries(log: LogContext, events: tuple[Event, ...]) -> Iterator[Hypothesis]
     unanswered = Confidence.OPEN_MINUS if gone else Confidence.LIKELY_PLUS
     misrouted = Confidence.OPEN_MINUS if gone else Confidence.STRONG_MINUS
     if link:
-        yield Hypothesis(
-            "link_degraded",
-            Confidence.STRONG,
-            "a port went down before requests timed out",
-            (*link, *events),
-            _LINK,
-            severity=Severity.CRITICAL,
-        )
+        text_down = "a port went down before requests timed out"
+        both = (*link, *events)
+        yield Hypothesis("link_degraded", Confidence.STRONG, text_down, both, _LINK, severity=Severity.CRITICAL)
     gids = [g for e in events for g in (e.data.get("local", ""), e.data.get("remote", "")) if g]
     local_gid = any(g.lower().startswith("fe80") for g in gids)
     # NCCL's default GID index is 0 up to 2.20.5, a link-local or RoCE v1 GID (src/transport/net_ib.cc); automatic from 2.21.5.
-    version = parse(f.nccl_version or "")
-    default_gid = log.roce and version is not None and version < (2, 21, 5) and "NCCL_IB_GID_INDEX" not in f.env
-    if (log.roce and local_gid) or (default_gid and "INFO" in f.levels and not gone):
+    version = parse(log.nccl_version or "")
+    default_gid = log.roce and version is not None and version < (2, 21, 5) and "NCCL_IB_GID_INDEX" not in log.env
+    if (log.roce and local_gid) or (default_gid and Level.INFO in log.levels and not gone):
         yield Hypothesis("roce_gid", misrouted, "the GID in use is link-local or RoCE v1, which is not routed", events, _GID)
     elif log.roce or any("ffff" in g for g in gids):
-        yield Hypothesis(
-            "roce_gid", Confidence.OPEN_MINUS, "the GIDs may be on networks that do not reach each other", events, _GID
-        )
+        text_apart = "the GIDs may be on networks that do not reach each other"
+        yield Hypothesis("roce_gid", Confidence.OPEN_MINUS, text_apart, events, _GID)
     yield Hypothesis("ib_timeout", unanswered, text, events, _LINK, notes=tuple(notes))
     if log.above_info("peer_closed", "secondary") or gone:
         yield Hypothesis("rank_died", Confidence.QUIET_PLUS, "the peer may have died", events)
@@ -250,117 +216,85 @@ def _port(e: Event) -> bool:
     return bool(re.search(r"port err|port down|port_err|link down", e.data.get("event", "").lower()))
 
 
-def async_event(log: LogContext) -> Iterator[Hypothesis]:
+def async_event(log: LogFacts) -> Iterator[Hypothesis]:
     """Events of the device: src/transport/net_ib/common.cc, ibv_event_type_str of libibverbs."""
     failing = bool(log.above_info("completion", "modify_qp", "generic", "peer_closed"))
     for e in log.of("async_event"):
-        text = (e.data.get("event") or e.text).lower()
+        said = (e.data.get("event") or e.text).lower()
         dev = e.data.get("dev", "a device")
         if _port(e):
-            yield Hypothesis(
-                "link_degraded",
-                Confidence.STRONG_MINUS,
-                f"the port of {dev} went down while the job ran",
-                (e,),
-                _LINK,
-                severity=Severity.CRITICAL,
-            )
+            text = f"the port of {dev} went down while the job ran"
+            yield Hypothesis("link_degraded", Confidence.STRONG_MINUS, text, (e,), _LINK, severity=Severity.CRITICAL)
             yield Hypothesis("ib_timeout", Confidence.OPEN_MINUS, "requests over that port time out", (e,), _LINK)
-        elif ("catastrophic" in text and "work queue" not in text) or "device fatal" in text:
-            yield Hypothesis(
-                "link_degraded",
-                Confidence.STRONG,
-                f"{dev} reports a fatal error of the adapter (firmware or hardware)",
-                (e,),
-                _LINK,
-                severity=Severity.CRITICAL,
-                how="dmesg on that node; mlxfwreset, or replace it",
-            )
+        elif ("catastrophic" in said and "work queue" not in said) or "device fatal" in said:
+            text = f"{dev} reports a fatal error of the adapter (firmware or hardware)"
+            how = "dmesg on that node; mlxfwreset, or replace it"
+            yield Hypothesis("link_degraded", Confidence.STRONG, text, (e,), _LINK, how, severity=Severity.CRITICAL)
             yield Hypothesis("inventory", Confidence.OPEN, f"{dev} is lost until its driver or firmware is reset", (e,))
-        elif "gid" in text or "unknown event type" in text:
-            yield Hypothesis(
-                "roce_gid",
-                Confidence.STRONG_MINUS if failing else Confidence.EFFECT_PLUS,
-                f"the GID table of {dev} changed while the job ran: connections made before keep the old GID",
-                (e,),
-                _GID,
-                severity=None if failing else Severity.WARNING,
-            )
-        elif failing and ("access" in text or "work queue" in text or "fatal" in text):
-            yield Hypothesis("ib_timeout", Confidence.EFFECT, f"a queue pair of {dev} broke: {text[:60]}", (e,))
+        elif "gid" in said or "unknown event type" in said:
+            text = f"the GID table of {dev} changed while the job ran: connections made before keep the old GID"
+            confidence, severity = (Confidence.STRONG_MINUS, None) if failing else (Confidence.EFFECT_PLUS, Severity.WARNING)
+            yield Hypothesis("roce_gid", confidence, text, (e,), _GID, severity=severity)
+        elif failing and re.search("access|work queue|fatal", said):
+            yield Hypothesis("ib_timeout", Confidence.EFFECT, f"a queue pair of {dev} broke: {said[:60]}", (e,))
 
 
-def devices(log: LogContext) -> Iterator[Hypothesis]:
+_MAP = Fix(
+    "map the devices into the container",
+    ("docker run --device=/dev/infiniband --cap-add=IPC_LOCK …", "resources.limits: {rdma/hca: 1}"),
+)
+
+
+def devices(log: LogFacts) -> Iterator[Hypothesis]:
     """RDMA devices that are listed and cannot be opened.  Virtual functions of other containers fail as well, which does no
     harm where a device of one's own opens."""
     events = log.of("open_device")
-    if events and not log.facts.devices and (log.facts.net or "") != "IB":
-        names = ", ".join(sorted({e.data["dev"] for e in events if e.data.get("dev")})[:4])
-        yield Hypothesis(
-            "dev_infiniband_missing",
-            Confidence.STRONG_PLUS,
+    if events and not log.devices and log.net != "IB":
+        names = ", ".join(sorted(caught(events, "dev"))[:4])
+        text = (
             f"RDMA devices are listed{f' ({names})' if names else ''} but cannot be opened: "
-            "/dev/infiniband is not mapped, or not allowed, where the job runs",
-            events,
-            Fix(
-                "map the devices into the container",
-                ("docker run --device=/dev/infiniband --cap-add=IPC_LOCK …", "resources.limits: {rdma/hca: 1}"),
-                (),
-            ),
+            "/dev/infiniband is not mapped, or not allowed, where the job runs"
         )
+        yield Hypothesis("dev_infiniband_missing", Confidence.STRONG_PLUS, text, events, _MAP)
         yield Hypothesis("transport_fallback_tcp", Confidence.OPEN, "NCCL goes on over TCP", events)
     for e in log.of("provider")[:1]:
         if "abi" in e.text.lower():
-            yield Hypothesis(
-                "plugin_mismatch",
-                Confidence.STRONG,
-                "the RDMA provider library in this image does not fit the kernel driver of the host",
-                (e,),
-                Fix("install the rdma-core (or vendor driver libraries) of the host in the image"),
-            )
+            fix = Fix("install the rdma-core (or vendor driver libraries) of the host in the image")
+            text = "the RDMA provider library in this image does not fit the kernel driver of the host"
+            yield Hypothesis("plugin_mismatch", Confidence.STRONG, text, (e,), fix)
             yield Hypothesis("dev_infiniband_missing", Confidence.OPEN_MINUS, "no RDMA device is usable here", (e,))
-        elif not log.facts.devices and not e.data.get("driver"):
-            yield Hypothesis(
-                "dev_infiniband_missing",
-                Confidence.LIKELY,
-                "no provider library for the RDMA device is installed here",
-                (e,),
-                Fix("install rdma-core's provider libraries in the image", ("apt-get install ibverbs-providers",)),
-            )
+        elif not log.devices and not e.data.get("driver"):
+            fix = Fix("install rdma-core's provider libraries in the image", ("apt-get install ibverbs-providers",))
+            text = "no provider library for the RDMA device is installed here"
+            yield Hypothesis("dev_infiniband_missing", Confidence.LIKELY, text, (e,), fix)
 
 
-def mixed(log: LogContext) -> Iterator[Hypothesis]:
-    """InfiniBand and RoCE ports in one list, and topology files that name other devices."""
-    hca = Fix("list the ports of one fabric only", ("export NCCL_IB_HCA==mlx5_0,mlx5_2   # '=' makes the names exact",))
-    layers = log.link_layers
-    for e in log.above_info("mixed_link")[:1]:
-        yield Hypothesis("env_misuse", Confidence.STRONG, "ports of different link layers were paired", (e,), hca)
-        yield Hypothesis("roce_gid", Confidence.OPEN_MINUS, "an InfiniBand port cannot talk to a RoCE port", (e,), hca)
+_ONE_FABRIC = Fix("list the ports of one fabric only", ("export NCCL_IB_HCA==mlx5_0,mlx5_2   # '=' makes the names exact",))
+_PERSISTENT = Fix("use persistent RDMA device names, or a topology file of this machine", ("echo $NCCL_TOPO_FILE",))
+_MIXED: Final = means(
+    "mixed_link",
+    Hypothesis("env_misuse", Confidence.STRONG, "ports of different link layers were paired", fix=_ONE_FABRIC),
+    Hypothesis("roce_gid", Confidence.OPEN_MINUS, "an InfiniBand port cannot talk to a RoCE port", fix=_ONE_FABRIC),
+    info=False,
+    first=True,
+)
+
+
+def odd_devices(log: LogFacts) -> Iterator[Hypothesis]:
+    """Topology files that name other devices, and ranks that see more of them than others."""
     for e in log.above_info("topo_attribute")[:1]:
-        odd = " and the device list mixes InfiniBand and RoCE: a device took another's name" if {"IB", "RoCE"} <= layers else ""
-        yield Hypothesis(
-            "env_misuse",
-            Confidence.LIKELY,
-            f"the topology does not fit the devices found{odd}",
-            (e,),
-            Fix("use persistent RDMA device names, or a topology file of this machine", ("echo $NCCL_TOPO_FILE",)),
-        )
-        yield Hypothesis(
-            "inventory", Confidence.OPEN, "a device that the topology file names is not there under that name", (e,)
-        )
+        mixed = {"IB", "RoCE"} <= log.link_layers
+        odd = " and the device list mixes InfiniBand and RoCE: a device took another's name" if mixed else ""
+        text = f"the topology does not fit the devices found{odd}"
+        yield Hypothesis("env_misuse", Confidence.LIKELY, text, (e,), _PERSISTENT)
+        text = "a device that the topology file names is not there under that name"
+        yield Hypothesis("inventory", Confidence.OPEN, text, (e,))
     for e in log.of("net_counts")[:1]:
-        ignored = "ignoring" in e.text.lower()
-        low, high = e.data.get("min", "?"), e.data.get("max", "?")
-        yield Hypothesis(
-            "inventory",
-            (Confidence.OPEN if ignored else Confidence.STRONG_PLUS),
-            f"ranks see between {low} and {high} network devices",
-            (e,),
-            notes=("NCCL_IGNORE_NET_MISMATCH only hides it",),
-        )
-        yield Hypothesis(
-            "dev_infiniband_missing", Confidence.OPEN_MINUS, "a rank's container has fewer RDMA devices mapped", (e,)
-        )
+        confidence = Confidence.OPEN if "ignoring" in e.text.lower() else Confidence.STRONG_PLUS
+        text = f"ranks see between {e.data.get('min', '?')} and {e.data.get('max', '?')} network devices"
+        yield Hypothesis("inventory", confidence, text, (e,), notes=("NCCL_IGNORE_NET_MISMATCH only hides it",))
+        text = "a rank's container has fewer RDMA devices mapped"
+        yield Hypothesis("dev_infiniband_missing", Confidence.OPEN_MINUS, text, (e,))
 
 
-RULES = (register, modify_qp, completion, async_event, devices, mixed)
+RULES = (register, modify_qp, _ADDRESS_HANDLE, completion, async_event, devices, _MIXED, odd_devices)

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import errno
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.context import (
-    BRIDGED,
-    Confidence,
-    Hypothesis,
-    LogContext,
-    is_ipv6,
-    link_local,
-    local_interface,
-    loopback,
-    unreachable_by_design,
-)
-from netdoctor.nccl.log.facts import Event
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
+from netdoctor.nccl.interface_names import INSIDE_NAMES
+from netdoctor.nccl.log.facts import Event, LogFacts
 
 _IFNAME = Fix(
     "name the interface that reaches the other nodes, with a prefix that fits every node",
@@ -35,105 +28,121 @@ _PORTS = Fix(
     ("echo 'net.ipv4.ip_local_port_range = 20000 65535' > /etc/sysctl.d/90-netdoctor.conf",),
 )
 
+_LOOPBACK: Final = re.compile(r"127\.|::1$|localhost")
+_LINK_LOCAL: Final = re.compile(r"fe80:|169\.254\.")
+# The addresses that Docker's and libvirt's default bridges have on every host.
+_BRIDGE: Final = re.compile(r"172\.1[7-9]\.0\.1$|172\.2\d\.0\.1$|192\.168\.122\.1$")
+# Docker's and Podman's default pools: container addresses behind a host's own bridge.
+_BRIDGED: Final = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.|10\.88\.")
 
-def no_interface(log: LogContext) -> Iterator[Hypothesis]:
+
+def local_interface(name: str) -> bool:
+    """Whether an interface carries traffic within its host only, by the names of Docker, libvirt, CNI plugins and VPNs."""
+    return name == "lo" or name.startswith(INSIDE_NAMES)
+
+
+def loopback(address: str) -> bool:
+    return bool(_LOOPBACK.match(address))
+
+
+def link_local(address: str) -> bool:
+    return bool(_LINK_LOCAL.match(address))
+
+
+def unreachable_by_design(address: str) -> bool:
+    """Loopback, link-local, or the address of a bridge that every host has."""
+    return loopback(address) or link_local(address) or bool(_BRIDGE.match(address))
+
+
+def is_ipv6(address: str) -> bool:
+    return address.count(":") >= 2
+
+
+_NAMES_DIFFER: Final = (
+    "an interface name differs between nodes more often than not; an address family or a missing address counts too"
+)
+
+
+def no_interface(log: LogFacts) -> Iterator[Hypothesis]:
     """No interface matches: NCCL finds or fails where the user named one (src/misc/socket.cc, ncclFindInterfaces)."""
     events = log.of("no_interface")
-    if not events:
-        return
-    name = log.facts.env.get("NCCL_SOCKET_IFNAME")
-    yield Hypothesis(
-        "socket_ifname",
-        Confidence.CERTAIN,
-        f"no interface matches NCCL_SOCKET_IFNAME={name} on this node"
-        if name
-        else "NCCL found no usable network interface on this node",
-        events,
-        _IFNAME,
-        notes=(
-            "an interface name differs between nodes more often than not; an address family or a missing address counts too",
-        ),
-    )
+    if events:
+        name = log.env.get("NCCL_SOCKET_IFNAME")
+        text = _NO_MATCH.format(name) if name else "NCCL found no usable network interface on this node"
+        yield Hypothesis("socket_ifname", Confidence.CERTAIN, text, events, _IFNAME, notes=(_NAMES_DIFFER,))
 
 
-def address_family(log: LogContext) -> Iterator[Hypothesis]:
+_NO_MATCH: Final = "no interface matches NCCL_SOCKET_IFNAME={} on this node"
+
+
+def address_family(log: LogFacts) -> Iterator[Hypothesis]:
     """An address of no known family: another version or plugin wrote it, or the kernel lacks the family."""
     for e in log.of("address_family")[:1]:
-        if "family" in e.data:
-            if "NCCL_SOCKET_IFNAME" in log.facts.env and not log.facts.bootstraps:
-                # 2.27 goes on with an empty address where the named interface is not there (src/misc/socket.cc)
-                name = log.facts.env["NCCL_SOCKET_IFNAME"]
-                yield Hypothesis(
-                    "socket_ifname",
-                    Confidence.STRONG,
-                    f"no interface matches NCCL_SOCKET_IFNAME={name} on this node",
-                    (e,),
-                    _IFNAME,
-                )
-            broken = log.of("plugin_old", "plugin_load", "ofi_init") or log.facts.plugin_error
-            first, second = (
-                ("plugin_mismatch", "version_mismatch")
-                if broken or log.facts.plugin
-                else ("version_mismatch", "plugin_mismatch")
-            )
-            text = "a peer sent an address of no known family: the ranks do not speak the same handshake"
-            yield Hypothesis(first, Confidence.LIKELY, text, (e,))
-            yield Hypothesis(second, Confidence.OPEN, text, (e,))
-        else:
-            yield Hypothesis(
-                "socket_ifname", Confidence.STRONG, "the chosen address family is not available here", (e,), _IFNAME
-            )
+        if "family" not in e.data:
+            text = "the chosen address family is not available here"
+            yield Hypothesis("socket_ifname", Confidence.STRONG, text, (e,), _IFNAME)
+            continue
+        if "NCCL_SOCKET_IFNAME" in log.env and not log.bootstraps:
+            # 2.27 goes on with an empty address where the named interface is not there (src/misc/socket.cc)
+            text = _NO_MATCH.format(log.env["NCCL_SOCKET_IFNAME"])
+            yield Hypothesis("socket_ifname", Confidence.STRONG, text, (e,), _IFNAME)
+        causes = ["version_mismatch", "plugin_mismatch"]
+        if log.of("plugin_old", "plugin_load", "ofi_init") or log.plugin_error or log.plugin:
+            causes.reverse()
+        text = "a peer sent an address of no known family: the ranks do not speak the same handshake"
+        yield Hypothesis(causes[0], Confidence.LIKELY, text, (e,))
+        yield Hypothesis(causes[1], Confidence.OPEN, text, (e,))
 
 
-def bind(log: LogContext) -> Iterator[Hypothesis]:
+_PORTS_GO: Final = (
+    "closed connections hold a port for 60 s (TIME_WAIT): a communicator made every step uses ports up as well",
+    "NCCL_PXN_DISABLE=1 multiplies the connections of an all-to-all by the GPUs of a node",
+)
+
+
+def bind(log: LogFacts) -> Iterator[Hypothesis]:
     """bind() of a listener; NCCL binds port 0, so an address in use means that no ephemeral port is free."""
     for e in log.of("bind"):
         reason = e.data.get("errno", "").lower()
         if "in use" in reason:
-            yield Hypothesis(
-                "bootstrap_ports",
-                Confidence.STRONG_PLUS,
-                "no ephemeral port was free for a listener",
-                (e,),
-                _PORTS,
-                notes=(
-                    "closed connections hold a port for 60 s (TIME_WAIT): a communicator made every step uses ports up as well",
-                    "NCCL_PXN_DISABLE=1 multiplies the connections of an all-to-all by the GPUs of a node",
-                ),
-            )
+            text = "no ephemeral port was free for a listener"
+            yield Hypothesis("bootstrap_ports", Confidence.STRONG_PLUS, text, (e,), _PORTS, notes=_PORTS_GO)
         elif "assign" in reason or "no such device" in reason:
-            yield Hypothesis(
-                "socket_ifname",
-                Confidence.STRONG_PLUS,
-                "NCCL chose an interface whose address cannot be bound (link-local, or not ready)",
-                (e,),
-                _IFNAME,
-            )
+            text = "NCCL chose an interface whose address cannot be bound (link-local, or not ready)"
+            yield Hypothesis("socket_ifname", Confidence.STRONG_PLUS, text, (e,), _IFNAME)
         elif reason:
-            yield Hypothesis(
-                "bootstrap_ports", Confidence.OPEN, f"a listener could not be bound: {e.data['errno']}", (e,), _PORTS
-            )
-    for e in log.of("store_port")[:1]:
-        yield Hypothesis(
+            text = f"a listener could not be bound: {e.data['errno']}"
+            yield Hypothesis("bootstrap_ports", Confidence.OPEN, text, (e,), _PORTS)
+
+
+_LIMITS: Final = (
+    means(
+        "store_port",
+        Hypothesis(
             "bootstrap_ports",
             Confidence.LIKELY,
             "the rendezvous port is taken by another process",
-            (e,),
-            Fix(
+            fix=Fix(
                 "give the job a port of its own",
                 ("export MASTER_PORT=<free port outside net.ipv4.ip_local_port_range>", "ss -ltnp"),
             ),
-        )
-    for e in log.above_info("descriptors")[:1]:
-        yield Hypothesis(
+        ),
+        first=True,
+    ),
+    means(
+        "descriptors",
+        Hypothesis(
             "bootstrap_ports",
             Confidence.STRONG,
             "the process ran out of file descriptors: every connection is one",
-            (e,),
-            Fix(
+            fix=Fix(
                 "lift the limit of open files", ("ulimit -n 1048576",), ("LimitNOFILE=1048576 in the unit that starts the job",)
             ),
-        )
+        ),
+        info=False,
+        first=True,
+    ),
+)
 
 
 # The errno of a failed connect(), by words of its strerror(3) text, which is all that logs hold.
@@ -237,11 +246,10 @@ _BY_ERRNO: Final[dict[int, Callable[[_FailedConnect], Iterator[Hypothesis]]]] = 
 }
 
 
-def connect(log: LogContext) -> Iterator[Hypothesis]:
+def connect(log: LogFacts) -> Iterator[Hypothesis]:
     """connect() to a peer fails: who is wrong depends on the errno and on whose address it is."""
     events = log.of("connect", "connect_gave_up")
-    f = log.facts
-    if not log.above_info("connect", "connect_gave_up") and f.comms_complete and f.comms_complete >= f.comms_started:
+    if not log.above_info("connect", "connect_gave_up") and log.comms_complete and log.comms_complete >= log.comms_started:
         return  # retried, then it worked
     if not events:
         return
@@ -251,62 +259,59 @@ def connect(log: LogContext) -> Iterator[Hypothesis]:
     text = " ".join(e.data.get("errno", "").lower() for e in events)
     failed = _FailedConnect(
         events,
-        peers=tuple(e.data["peer"] for e in events if e.data.get("peer")),
+        peers=tuple(caught(events, "peer")),
         errnos=frozenset(number for words, number in _STRERROR.items() if words in text),
         echo=log.broken_locally or stale is not None,
-        several_interfaces=len({a.ifname for a in f.socket_interfaces}) > 1,
+        several_interfaces=len({a.ifname for a in log.socket_interfaces}) > 1,
     )
     unreachable = next((p for p in failed.peers if unreachable_by_design(p)), None)
     if unreachable and not (loopback(unreachable) and log.many_nodes is False):
         text = f"a rank advertises {unreachable}, which other nodes cannot reach"
         yield Hypothesis("socket_ifname", Confidence.STRONG, text, events, _IFNAME)
         return
-    local = next((a for a in f.bootstraps if local_interface(a.ifname)), None)
+    local = next((a for a in log.bootstraps if local_interface(a.ifname)), None)
     if local and log.many_nodes is not False:
         text = f"NCCL listens on {local.ifname} ({local.address}), which is local to its host"
         yield failed.because("socket_ifname", Confidence.LIKELY_PLUS, text, _IFNAME)
     yield from next((rule for number, rule in _BY_ERRNO.items() if number in failed.errnos), _timed_out)(failed)
 
 
-def _stale_id(log: LogContext, events: tuple[Event, ...]) -> Hypothesis | None:
+def _stale_id(log: LogFacts, events: tuple[Event, ...]) -> Hypothesis | None:
     """Ranks of one communicator that start with different ids: one of them read the id of an earlier communicator."""
-    ids: dict[int, dict[str, int]] = {}
-    for p in log.facts.ranks:
-        for identity in p.comm_ids:
-            ids.setdefault(p.nranks or 0, {}).setdefault(identity, 0)
-            ids[p.nranks or 0][identity] += 1
-    for nranks, counts in ids.items():
-        lonely = [i for i, n in counts.items() if n < nranks]
-        if nranks > 1 and len(lonely) > 1 and any("refused" in e.data.get("errno", "").lower() for e in events):
-            return Hypothesis(
-                "other",
-                Confidence.STRONG,
-                "the ranks start one communicator with different ids: a rank uses the id of a communicator that is gone",
-                events,
-                Fix("use a fresh store or prefix for every process group; do not re-create one while ranks still join"),
-                how="the order in which the ranks call destroy_process_group and init_process_group",
-                notes=("not a firewall: the address answers, but nobody listens there any more",),
-            )
-    return None
+    if not any("refused" in e.data.get("errno", "").lower() for e in events):
+        return None
+    ids: dict[int, Counter[str]] = {}
+    for p in log.ranks:
+        ids.setdefault(p.nranks or 0, Counter()).update(p.comm_ids)
+    if not any(nranks > 1 and sum(n < nranks for n in counts.values()) > 1 for nranks, counts in ids.items()):
+        return None
+    return Hypothesis(
+        "other",
+        Confidence.STRONG,
+        "the ranks start one communicator with different ids: a rank uses the id of a communicator that is gone",
+        events,
+        Fix("use a fresh store or prefix for every process group; do not re-create one while ranks still join"),
+        how="the order in which the ranks call destroy_process_group and init_process_group",
+        notes=("not a firewall: the address answers, but nobody listens there any more",),
+    )
 
 
-def chosen_interface(log: LogContext) -> Iterator[Hypothesis]:
+def chosen_interface(log: LogFacts) -> Iterator[Hypothesis]:
     """The interface that bootstrap took cannot reach another node."""
-    f = log.facts
-    if log.many_nodes is False or f.nranks == 1 or (f.comms_complete and not log.above_info("connect")):
+    if log.many_nodes is False or log.nranks == 1 or (log.comms_complete and not log.above_info("connect")):
         return
     by_address: dict[str, set[str]] = {}
-    for a in f.bootstraps:
+    for a in log.bootstraps:
         by_address.setdefault(a.address, set()).add(a.host)
     # Containers of one node that share its network have one address too: only addresses that hosts give out themselves count.
-    shared = next((a for a, h in by_address.items() if len(h) > 1 and (unreachable_by_design(a) or BRIDGED.match(a))), None)
+    shared = next((a for a, h in by_address.items() if len(h) > 1 and (unreachable_by_design(a) or _BRIDGED.match(a))), None)
     if shared:
         text = f"{len(by_address[shared])} hosts bootstrap on the same address {shared}"
         yield Hypothesis("socket_ifname", Confidence.STRONG, text, fix=_IFNAME, shown=(f"Bootstrap: Using …:{shared}",))
         return
-    if not log.many_nodes and (f.vias or f.channels):
+    if not log.many_nodes and (log.vias or log.channels):
         return  # connections were made
-    for a in f.bootstraps:
+    for a in log.bootstraps:
         if local_interface(a.ifname) or loopback(a.address) or (link_local(a.address) and log.many_nodes):
             yield Hypothesis(
                 "socket_ifname",
@@ -319,35 +324,24 @@ def chosen_interface(log: LogContext) -> Iterator[Hypothesis]:
             return
 
 
-def store(log: LogContext) -> Iterator[Hypothesis]:
+def store(log: LogFacts) -> Iterator[Hypothesis]:
     """torch's TCPStore: the rendezvous itself does not come about (torch/csrc/distributed/c10d/TCPStore.cpp, socket.cpp)."""
     events = log.of("store")
     if not events:
         return
     confidence = Confidence.EFFECT if log.broken_locally or log.of("peer_closed") else Confidence.OPEN
-    text = "a rank cannot reach the rendezvous" + (f" at {events[0].data['peer']}" if events[0].data.get("peer") else "")
+    peer = events[0].data.get("peer")
+    text = f"a rank cannot reach the rendezvous at {peer}" if peer else "a rank cannot reach the rendezvous"
     if any("gai" in e.data for e in events):
         text = "the rendezvous host's name cannot be resolved"
-    yield Hypothesis(
-        "firewall_connect",
-        confidence,
-        text,
-        events,
-        _FIREWALL,
-        notes=("MASTER_ADDR must be reachable from every node, and rank 0 must be up first",),
-    )
+    note = "MASTER_ADDR must be reachable from every node, and rank 0 must be up first"
+    yield Hypothesis("firewall_connect", confidence, text, events, _FIREWALL, notes=(note,))
 
 
-def rank_twice(log: LogContext) -> Iterator[Hypothesis]:
-    """src/bootstrap.cc: two processes of one job came with one rank number."""
-    events = log.of("rank_twice")
-    if events:
-        fix = Fix(
-            "start each rank once: one launcher sets RANK and WORLD_SIZE, not two", ("srun --ntasks-per-node=1 torchrun …",)
-        )
-        text = f"rank {events[0].data.get('rank', '?')} came twice: the launcher starts it more than once"
-        yield Hypothesis("env_misuse", Confidence.STRONG, text, events, fix)
-        yield Hypothesis("device_mapping", Confidence.OPEN_MINUS, "ranks are counted wrongly", events, fix)
-
-
-RULES = (rank_twice, no_interface, address_family, bind, connect, chosen_interface, store)
+_ONCE = Fix("start each rank once: one launcher sets RANK and WORLD_SIZE, not two", ("srun --ntasks-per-node=1 torchrun …",))
+_RANK_TWICE: Final = means(  # src/bootstrap.cc: two processes of one job came with one rank number
+    "rank_twice",
+    Hypothesis("env_misuse", Confidence.STRONG, "rank {rank} came twice: the launcher starts it more than once", fix=_ONCE),
+    Hypothesis("device_mapping", Confidence.OPEN_MINUS, "ranks are counted wrongly", fix=_ONCE),
+)
+RULES = (_RANK_TWICE, no_interface, address_family, bind, *_LIMITS, connect, chosen_interface, store)

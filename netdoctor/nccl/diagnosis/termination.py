@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.context import Confidence, Hypothesis, LogContext, author, killed_from_outside
-from netdoctor.nccl.log.facts import Event
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, author, caught
+from netdoctor.nccl.log.facts import Event, LogFacts
 
 _FIRST = Fix("read the log of the first rank that failed, from its end backwards; the network is not it")
+_KILLED = Fix(
+    "see the kernel's and the scheduler's view", ("dmesg | grep -i oom", "sacct -j <job> -o JobID,State,ExitCode,MaxRSS")
+)
+_MEMORY = Fix("lower the batch or the model's memory on that rank", ("nvidia-smi   # another process on the GPU?",))
+_LATE = Fix(
+    "find the rank that did not come",
+    (
+        "netdoctor ras   # while the job hangs, NCCL >= 2.24",
+        "TORCH_FR_BUFFER_SIZE=2000, then torchfrtrace",
+        "py-spy dump --pid <rank>",
+    ),
+)
 
 
-def deaths(log: LogContext) -> Iterator[Hypothesis]:
+def deaths(log: LogFacts) -> Iterator[Hypothesis]:
     """A process that ended by itself.  SIGABRT is how torch's watchdog ends a rank, so it is an effect."""
     for e in log.of("elastic")[:1]:
         rank, code = e.data.get("rank"), e.data.get("code", "?")
@@ -24,38 +36,21 @@ def deaths(log: LogContext) -> Iterator[Hypothesis]:
             subject=f"rank {rank}" if rank else None,
         )
     died = log.of("died")
-    killed = tuple(e for e in died if killed_from_outside(e))
+    killed = tuple(e for e in died if e.killed_from_outside)
     if killed:
-        text = (
-            "a process was killed: out of memory"
-            if any("oom" in e.text.lower() or "out of memory" in e.text.lower() for e in killed)
-            else "a process was killed from outside (SIGKILL)"
-        )
-        yield Hypothesis(
-            "rank_died",
-            Confidence.LIKELY_PLUS,
-            text,
-            killed,
-            Fix(
-                "see the kernel's and the scheduler's view",
-                ("dmesg | grep -i oom", "sacct -j <job> -o JobID,State,ExitCode,MaxRSS"),
-            ),
-        )
+        text = "a process was killed from outside (SIGKILL)"
+        if any("oom" in e.text.lower() or "out of memory" in e.text.lower() for e in killed):
+            text = "a process was killed: out of memory"
+        yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, _KILLED)
     elif died:
         first = _first(died)
-        host = first.data.get("host")
-        task = first.data.get("task")
+        host, task = first.data.get("host"), first.data.get("task")
         name = f"task {task} on {host}" if host and task else author((first,))
         confidence = Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
         yield Hypothesis("rank_died", confidence, f"{name} ended first; the others lost their peer", died, _FIRST, subject=host)
     if log.of("oom") and not log.of("cuda"):
-        yield Hypothesis(
-            "rank_died",
-            Confidence.LIKELY_MINUS,
-            "a rank ran out of memory; the others wait for it",
-            log.of("oom"),
-            Fix("lower the batch or the model's memory on that rank", ("nvidia-smi   # another process on the GPU?",)),
-        )
+        text = "a rank ran out of memory; the others wait for it"
+        yield Hypothesis("rank_died", Confidence.LIKELY_MINUS, text, log.of("oom"), _MEMORY)
 
 
 def _abort(e: Event) -> bool:
@@ -67,88 +62,57 @@ def _first(died: tuple[Event, ...]) -> Event:
     return min(calm or died, key=lambda e: (e.at or "~", e.line))
 
 
-def victims(log: LogContext) -> Iterator[Hypothesis]:
+def victims(log: LogFacts) -> Iterator[Hypothesis]:
     """Lines that only say that a peer is gone."""
-    if log.facts.busbw is not None and not log.of("generic"):
+    if log.busbw is not None and not log.of("generic"):
         return  # the test ran to its end; ranks that leave at different moments say so
     closed = log.above_info("peer_closed")
-    echo = log.above_info("secondary")
-    if closed or echo:
-        events = closed + echo
-        peers = sorted({e.data["peer"] for e in closed if e.data.get("peer")})
-        text = f"{peers[0]} closed its connection" if peers else "a rank lost the connection to its peer"
-        yield Hypothesis(
-            "rank_died",
-            Confidence.EFFECT_PLUS,
-            f"{text}: what these lines show is the consequence, the first failure is elsewhere",
-            events,
-            _FIRST,
-            how="the log of the peer that went away",
-        )
+    events = closed + log.above_info("secondary")
+    if events:
+        peers = sorted(caught(closed, "peer"))
+        lost = f"{peers[0]} closed its connection" if peers else "a rank lost the connection to its peer"
+        text = f"{lost}: what these lines show is the consequence, the first failure is elsewhere"
+        how = "the log of the peer that went away"
+        yield Hypothesis("rank_died", Confidence.EFFECT_PLUS, text, events, _FIRST, how)
     elif any("remote" in e.text.lower() for e in log.of("generic")):
-        yield Hypothesis(
-            "rank_died",
-            Confidence.EFFECT_MINUS,
-            "NCCL reports a remote process that exited, or a network error",
-            log.of("generic"),
-            _FIRST,
-        )
+        text = "NCCL reports a remote process that exited, or a network error"
+        yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, log.of("generic"), _FIRST)
 
 
-def waiting(log: LogContext) -> Iterator[Hypothesis]:
+def waiting(log: LogFacts) -> Iterator[Hypothesis]:
     """Watchdogs: a collective did not end.  The rank with the lowest sequence number, or without a report, is behind."""
     events = log.of("watchdog")
     if events:
-        behind = _behind(log, events)
-        yield Hypothesis(
-            "hang",
-            Confidence.QUIET_PLUS,
-            "a collective did not finish in time" + (f"; {behind}" if behind else ""),
-            events,
-            Fix(
-                "find the rank that did not come",
-                (
-                    "netdoctor ras   # while the job hangs, NCCL >= 2.24",
-                    "TORCH_FR_BUFFER_SIZE=2000, then torchfrtrace",
-                    "py-spy dump --pid <rank>",
-                ),
-            ),
-            subject=behind.partition(" is")[0] if behind.startswith("rank") else None,
-        )
+        who, how = _behind(log, events) or (None, "")
+        text = "a collective did not finish in time" + (f"; {who} {how}" if who else "")
+        yield Hypothesis("hang", Confidence.QUIET_PLUS, text, events, _LATE, subject=who)
     barrier = log.of("barrier")
     if barrier:
-        missing = next(
-            (e.data.get("missing") or e.data.get("peer") for e in barrier if e.data.get("missing") or e.data.get("peer")), None
-        )
-        yield Hypothesis(
-            "hang",
-            Confidence.OPEN_PLUS,
-            f"rank {missing} did not come to the barrier" if missing else "a rank did not come to the barrier",
-            barrier,
-            subject=f"rank {missing}" if missing else None,
-        )
-    if log.of("gloo_timeout") and not events:
-        yield Hypothesis(
-            "hang", Confidence.OPEN_MINUS, "a Gloo operation waited for a rank that did not come", log.of("gloo_timeout")
-        )
+        missing = next((f"rank {rank}" for e in barrier if (rank := e.data.get("missing") or e.data.get("peer"))), None)
+        text = f"{missing or 'a rank'} did not come to the barrier"
+        yield Hypothesis("hang", Confidence.OPEN_PLUS, text, barrier, subject=missing)
+    timeout = log.of("gloo_timeout")
+    if timeout and not events:
+        yield Hypothesis("hang", Confidence.OPEN_MINUS, "a Gloo operation waited for a rank that did not come", timeout)
 
 
-def _behind(log: LogContext, events: tuple[Event, ...]) -> str:
+def _behind(log: LogFacts, events: tuple[Event, ...]) -> tuple[str, str] | None:
+    """Which ranks the others wait for, and what shows it."""
     seqs = {
         e.data.get("rank") or str(e.rank): int(e.data["seq"])
         for e in events
         if e.data.get("seq", "").isdecimal() and (e.data.get("rank") or e.rank is not None)
     }
-    if len(seqs) > 1 and len(set(seqs.values())) > 1:
-        low = min(seqs.values())
-        slow = sorted((r for r, q in seqs.items() if q == low), key=int)
-        return f"rank {', '.join(slow[:4])} is behind (sequence number {low})"
-    nranks = log.facts.nranks
+    low = min(seqs.values(), default=0)
+    slow = sorted((r for r, q in seqs.items() if q == low), key=int)
+    if len(slow) < len(seqs):
+        return f"rank {', '.join(slow[:4])}", f"is behind (sequence number {low})"
+    nranks = log.nranks
     if nranks and 1 < len(seqs) < nranks <= 4096:
         silent = sorted(set(range(nranks)) - {int(r) for r in seqs})
         if len(silent) <= 4:
-            return f"rank {', '.join(map(str, silent))} is silent: the others wait for it"
-    return ""
+            return f"rank {', '.join(map(str, silent))}", "is silent: the others wait for it"
+    return None
 
 
 RULES = (deaths, victims, waiting)

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from netdoctor.nccl.log.facts import EventKind, Level
+
 MAX_PROCESSES: Final = 65536
 MAX_EVENTS: Final = 20000  # one a kind, key and process; beyond that they are counted only
 MAX_COMM_IDS: Final = 64  # a process; a job that makes one a step has thousands
@@ -22,12 +24,12 @@ class Process:
     ranks: dict[int, int] = field(default_factory=dict)  # CUDA device -> rank in its largest communicator
     nranks: dict[int, int] = field(default_factory=dict)  # CUDA device -> size of that communicator
     nodes: int = 0
-    version: str = ""
+    nccl_version: str = ""
     bootstrap: tuple[str, str] | None = None
     network: str = ""
     devices: tuple[tuple[str, int, str], ...] = ()
-    started: int = 0
-    complete: int = 0
+    comms_started: int = 0
+    comms_complete: int = 0
     comm_ids: dict[str, int] = field(default_factory=dict)  # -> nranks
     init_seconds: float = 0.0
     env: dict[str, str] = field(default_factory=dict)
@@ -49,7 +51,7 @@ class Process:
 class CollectedEvent:
     """An event while it is collected."""
 
-    kind: str
+    kind: EventKind
     file: int
     line: int
     text: bytes
@@ -57,6 +59,7 @@ class CollectedEvent:
     dev: int
     rank: int
     at: str
+    level: Level | None
     source: str
     data: dict[str, str]
     count: int = 1
@@ -79,7 +82,7 @@ class Accumulator:
     plugin_error: str = ""
     ib_used: bool = False  # a "NET/IB : Using" line with at least one device
     oob: tuple[str, str, str] | None = None
-    socket_ifs: dict[tuple[str, str, str], None] = field(default_factory=dict)
+    socket_interfaces: dict[tuple[str, str, str], None] = field(default_factory=dict)
     gdr_hca: dict[str, bool] = field(default_factory=dict)
     gdr_distance: Counter[str] = field(default_factory=Counter)
     rings: int = 0
@@ -97,7 +100,7 @@ class Accumulator:
     gpus: dict[str, None] = field(default_factory=dict)
     busbw: float | None = None
     diagnostics: dict[str, None] = field(default_factory=dict)
-    levels: set[str] = field(default_factory=set)
+    levels: set[Level] = field(default_factory=set)
     subsystems: set[str] = field(default_factory=set)
     lines: int = 0
     nccl_lines: int = 0

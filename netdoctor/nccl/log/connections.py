@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace").strip()
-
+from netdoctor.nccl.log.facts import Direction
+from netdoctor.nccl.log.prefix import text
 
 _VIA: Final = re.compile(
     rb" : (\d+)(?:\[[0-9a-fx.:]+\])? (?:-> (\d+)(?:\[[0-9a-fx.:]+\])? ?)?(?:\[(send|receive|recv)\] )?via (.{1,200})"
 )
+_WAYS: Final = {b"send": Direction.SEND, b"receive": Direction.RECEIVE, b"recv": Direction.RECEIVE, None: Direction.NONE}
 Tail = tuple[str, str, int | None, bool | None]
 _TAIL_NET: Final = re.compile(rb"(NET|COLLNET)/(.+?)/(\d+)(?:\(\d+\))?((?:/|\().*)?$")
 
@@ -26,22 +25,21 @@ def _tail(raw: bytes) -> Tail:
     raw = raw.split(b" comm ")[0].strip()
     net = _TAIL_NET.match(raw)
     if net:
-        return net[1].decode(), _text(net[2]), int(net[3]), b"GDRDMA" in (net[4] or b"")
+        return net[1].decode(), text(net[2]), int(net[3]), b"GDRDMA" in (net[4] or b"")
     if raw.startswith((b"NET/", b"COLLNET/")):
         kind, _, rest = raw.partition(b"/")
-        return kind.decode(), _text(rest.split(b"/")[0]), None, b"GDRDMA" in rest
+        return kind.decode(), text(rest.split(b"/")[0]), None, b"GDRDMA" in rest
     if raw.startswith(b"direct shared memory"):
         return "SHM", "direct", None, None
     kind, _, rest = raw.partition(b"/")
     rest = re.sub(rb"indirect/\d+\[[0-9a-fx]+\]", b"indirect", rest)
-    return ("P2P" if kind == b"P2P" else "SHM" if kind == b"SHM" else _text(kind)[:20]), _text(rest)[:40], None, None
+    return ("P2P" if kind == b"P2P" else "SHM" if kind == b"SHM" else text(kind)[:20]), text(rest)[:40], None, None
 
 
-def connection(rest: bytes) -> tuple[int, int, str, Tail] | None:
+def connection(rest: bytes) -> tuple[int, int, Direction, Tail] | None:
     """(from, to, direction, what carries it) of a line's end that `messages.via` kept; rank -1 where the line names none."""
     match = _VIA.match(rest)
     if match is None:
         return None
     src, dst, direction, raw = match.groups()
-    way = {b"send": "send", b"receive": "receive", b"recv": "receive"}.get(direction, "")
-    return int(src), int(dst) if dst is not None else -1, way, _tail(raw)
+    return int(src), int(dst) if dst is not None else -1, _WAYS[direction], _tail(raw)

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from netdoctor.nccl.log import messages, prefix
 from netdoctor.nccl.log.accumulator import MAX_EVENTS, Accumulator, CollectedEvent, Process
+from netdoctor.nccl.log.facts import Level
 from netdoctor.nccl.log.patterns import Pattern, details
 
 # Groups of patterns whose values are digits.
@@ -46,7 +47,7 @@ class EventCollector:
         """The lines that come belong to no event before them."""
         self._last, self.following = None, 0
 
-    def collect(self, shape: Shape, msg: bytes, writer: Writer, number: int, level: str) -> None:
+    def collect(self, shape: Shape, msg: bytes, writer: Writer, number: int, level: Level | None) -> None:
         """The events of a message of `shape`."""
         hot = shape.hot.get(writer.slot)
         if hot is not None and 0 < shape.patience <= hot[0]:
@@ -58,11 +59,11 @@ class EventCollector:
         if shape.patience and len(kept) == len(events):
             shape.hot[writer.slot] = (hot[0] + 1 if hot else 1), kept
 
-    def _event(self, pattern: Pattern, msg: bytes, writer: Writer, number: int, level: str) -> CollectedEvent | None:
+    def _event(self, pattern: Pattern, msg: bytes, writer: Writer, number: int, level: Level | None) -> CollectedEvent | None:
         """Count an event, or keep it where it is new; None where there are too many."""
         events = self._accumulator.events
         match = pattern.regex.search(msg) if pattern.key else None
-        key: tuple[object, ...] = (pattern.kind, writer.slot, level == "INFO")
+        key: tuple[object, ...] = (pattern.kind, writer.slot, level is Level.INFO)
         if match is not None:
             key = (*key, *(match[g] for g in pattern.key if g in pattern.regex.groupindex))
         event = events.get(key)
@@ -72,8 +73,6 @@ class EventCollector:
         if len(events) >= MAX_EVENTS:
             return None
         data = details(pattern.kind, msg, match or pattern.regex.search(msg))
-        if level:
-            data["level"] = level
         head = writer.head
         event = CollectedEvent(
             pattern.kind,
@@ -84,6 +83,7 @@ class EventCollector:
             dev=head.dev,
             rank=head.rank if head.rank >= 0 else writer.process.rank_hint,
             at=head.at,
+            level=level,
             source=head.source,
             data=data,
         )

@@ -9,11 +9,60 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+from netdoctor.facts.runs import RunLog
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+# What a line can be: a row of `patterns` finds it.
+_Connect = Literal["no_interface", "address_family", "connect", "connect_gave_up", "bind", "peer_closed", "secondary"]
+_Memory = Literal["shm_full", "shm_error", "oom", "memlock", "mkey", "descriptors", "threads"]
+_Verbs = Literal["completion", "async_event", "modify_qp", "address_handle", "register", "open_device", "provider"]
+_Devices = Literal["mixed_link", "net_counts", "topo_attribute", "acs", "iommu_fault", "xid", "peermem", "imex"]
+_Plugins = Literal["net_not_found", "net_none", "plugin_load", "plugin_old", "gdrcopy", "gdr_off_plugin"]
+_Libfabric = Literal["ofi_init", "ofi_any", "ofi_request", "ofi_register"]
+_Gpu = Literal["cuda", "driver", "duplicate_gpu", "fabric_manager", "nvls_bind", "multicast", "nvlink_p2p", "nvlink_degraded"]
+_Ranks = Literal["version", "garbled", "sizes_differ", "order_differs", "variable", "rank_twice", "generic", "died", "diag"]
+_Torch = Literal["watchdog", "store", "store_port", "barrier", "elastic", "no_backend", "wrong_data"]
+_Gloo = Literal["gloo_address", "gloo_connect", "gloo_loopback", "gloo_timeout"]
+EventKind = _Connect | _Memory | _Verbs | _Devices | _Plugins | _Libfabric | _Gpu | _Ranks | _Torch | _Gloo
 SOCKET: Final = "Socket"  # NCCL's name of its network over TCP
+
+
+class Level(str, Enum):
+    """What NCCL tags a line with (src/debug.cc)."""
+
+    INFO = "INFO"
+    WARN = "WARN"
+    ATTN = "ATTN"
+    DIAG = "DIAG"
+    TRACE = "TRACE"
+    ABORT = "ABORT"
+
+
+class Direction(str, Enum):
+    """Of a connection over the network, as its line says it; lines of P2P and SHM say none."""
+
+    SEND = "send"
+    RECEIVE = "receive"
+    NONE = ""
+
+
+class GdrUse(Enum):
+    """Which of the connections that cross the network use GPUDirect RDMA."""
+
+    ALL = True
+    SOME = "mixed"
+    NONE = False
+
+
+class GdrRefusal(Enum):
+    """What refuses GPUDirect RDMA."""
+
+    HCA = "hca"
+    TOPOLOGY = "topology"
 
 
 class NetSource(str, Enum):
@@ -51,7 +100,7 @@ class Via:
 
     src: int
     dst: int
-    direction: str  # "send" | "receive" | "" (P2P and SHM lines have none)
+    direction: Direction
     transport: str  # "P2P" | "SHM" | "NET" | "COLLNET"
     detail: str  # "CUMEM/read", "direct/direct", of NET the network's name: "IB", "Libfabric"
     device: int | None = None  # NET: index of the device
@@ -64,7 +113,7 @@ class Via:
 class Event:
     """Something that went wrong (or may have), with the line that shows it."""
 
-    kind: str  # a name of netdoctor.nccl.log.patterns
+    kind: EventKind
     file: str
     line: int  # of the first such line
     text: str  # cleaned and bounded
@@ -73,12 +122,23 @@ class Event:
     rank: int | None = None
     at: str = ""  # time stamp of the line, where it has one
     count: int = 1
+    level: Level | None = None  # None: not NCCL's line, or its prefix was cut off
     source: str = ""  # NCCL source file that printed it: "misc/socket.cc:58"
     data: Mapping[str, str] = field(default_factory=lambda: NOTHING)  # what the pattern caught: peer, errno, status …
 
     @property
     def where(self) -> str:
         return f"{self.file}:{self.line}"
+
+    @property
+    def killed_from_outside(self) -> bool:
+        """A death that NCCL did not cause: SIGKILL, the OOM killer, a scheduler's out-of-memory."""
+        return (
+            self.data.get("signal") in {"9", "SIGKILL"}
+            or self.data.get("how") in {"Killed", "Out Of Memory"}
+            or "oom" in self.text.lower()
+            or "Killed process" in self.text
+        )
 
 
 @dataclass(frozen=True)
@@ -106,7 +166,7 @@ class RankFacts:
 
 
 @dataclass(frozen=True)
-class LogFacts:
+class LogFacts(RunLog):
     """All that was read from one or several logs of one job."""
 
     library: str | None = None  # "NCCL" | "RCCL" | "Neuron"
@@ -128,10 +188,10 @@ class LogFacts:
     socket_interfaces: tuple[Address, ...] = ()
     vias: tuple[Via, ...] = ()
     transports: Mapping[str, int] = field(default_factory=dict)  # "P2P/CUMEM/read" -> lines
-    gdrdma: bool | str | None = None  # True, False, "mixed"; None: no connection crossed the network, or not shown
+    gdrdma: GdrUse | None = None  # None: no connection crossed the network, or not shown
     gdr_hca: Mapping[str, bool] = field(default_factory=dict)  # HCA -> "GPU Direct RDMA Enabled"
     gdr_distance: Mapping[str, int] = field(default_factory=dict)  # "enabled"/"disabled" by distance -> GPU-HCA pairs
-    gdr_reason: str | None = None  # "hca" | "topology"
+    gdr_reason: GdrRefusal | None = None
     dmabuf: bool | None = None
     nvls: bool | None = None
     mnnvl: bool | None = None
@@ -153,7 +213,7 @@ class LogFacts:
     busbw: float | None = None  # GB/s, nccl-tests' average
     gpus: tuple[str, ...] = ()  # GPU names, where a header of nccl-tests shows them
     diagnostics: tuple[str, ...] = ()  # NCCL DIAG lines (NCCL >= 2.31)
-    levels: frozenset[str] = frozenset()  # INFO, WARN, TRACE …
+    levels: frozenset[Level] = frozenset()
     subsystems: frozenset[str] = frozenset()  # those that left lines: INIT, ENV, BOOTSTRAP, NET, GRAPH, TUNING, NVLS, P2P
     absent: frozenset[str] = frozenset()  # names of fields that this log cannot show
     unseen: tuple[tuple[str, str], ...] = ()  # (what is not in this log, the variable that would show it)
@@ -163,6 +223,54 @@ class LogFacts:
     nccl_lines: int = 0
     bytes_read: int = 0
 
-    def of(self, *kinds: str) -> tuple[Event, ...]:
-        """The events of these kinds, in the order of the log."""
-        return tuple(e for e in self.events if e.kind in kinds)
+    @cached_property
+    def _by_kind(self) -> dict[EventKind, list[Event]]:
+        out: dict[EventKind, list[Event]] = {}
+        for e in self.events:
+            out.setdefault(e.kind, []).append(e)
+        return out
+
+    def of(self, *kinds: EventKind) -> tuple[Event, ...]:
+        """The events of these kinds."""
+        return tuple(e for k in kinds for e in self._by_kind.get(k, ()))
+
+    def above_info(self, *kinds: EventKind) -> tuple[Event, ...]:
+        """Events of these kinds but those that NCCL printed as INFO, after which it goes on."""
+        return tuple(e for e in self.of(*kinds) if e.level is not Level.INFO)
+
+    @cached_property
+    def many_nodes(self) -> bool | None:
+        """Whether the job spans nodes; None where the log does not tell."""
+        if self.nodes is not None:
+            return self.nodes > 1
+        if len(self.hosts) > 1:
+            return True
+        crosses = any(v.transport == "NET" for v in self.vias)
+        if crosses and "1" not in {self.env.get("NCCL_P2P_DISABLE"), self.env.get("NCCL_SHM_DISABLE")}:
+            return True
+        ranks = {r for p in self.ranks for r in p.ranks}
+        devices = {d for p in self.ranks for d in p.devs}  # of one host, here
+        return False if self.nranks and max(len(ranks), len(devices)) >= self.nranks else None
+
+    @property
+    def came_up(self) -> bool:
+        """Whether at least one communicator was set up."""
+        return self.comms_complete > 0 or self.rings > 0 or bool(self.vias)
+
+    @property
+    def link_layers(self) -> set[str]:
+        return {d.link.split("/")[0] for d in self.devices}
+
+    @property
+    def roce(self) -> bool:
+        """RoCE is in use: by the device list, or by device names that only RoCE ports have."""
+        return "RoCE" in self.link_layers or any(
+            e.data.get("dev", "").startswith(("roce", "rxe", "bnxt", "ionic")) or e.data.get("hca", "").startswith("roce")
+            for e in self.events
+        )
+
+    @cached_property
+    def broken_locally(self) -> bool:
+        """Whether a rank failed by itself: network errors of other ranks may then be its consequence."""
+        alone = self.above_info("cuda", "shm_full", "oom", "duplicate_gpu", "nvls_bind", "driver")
+        return bool(alone) or any(e.killed_from_outside for e in self.of("died"))

@@ -9,7 +9,19 @@ from typing import Final
 from netdoctor.environment import Of, names_of
 from netdoctor.nccl.log.accumulator import Accumulator, CollectedEvent, Process
 from netdoctor.nccl.log.connections import Tail, connection
-from netdoctor.nccl.log.facts import Address, Event, LogFacts, NetDevice, NetSource, RankFacts, Via
+from netdoctor.nccl.log.facts import (
+    Address,
+    Direction,
+    Event,
+    GdrRefusal,
+    GdrUse,
+    Level,
+    LogFacts,
+    NetDevice,
+    NetSource,
+    RankFacts,
+    Via,
+)
 from netdoctor.textsafe import clean
 
 # Networks as printed -> family.  Sources: NCCL (IB, Socket), nccl-rdma-sharp-plugins (IBext*, UCX*), aws-ofi-nccl
@@ -27,24 +39,26 @@ def merge(accumulator: Accumulator) -> LogFacts:
     """The facts of all processes; each step adds the fields of one topic."""
     processes = [p for p in accumulator.processes if _is_nccls(p)]
     facts = _contents(accumulator)
-    facts = _versions(facts, accumulator)
     facts = _connections(facts, accumulator, processes)
     facts = _network(facts, accumulator, processes)
     facts = _features(facts, accumulator)
     facts = _job(facts, accumulator, processes)
-    facts = _settings(facts, processes)
     return _absent(facts)
 
 
 def _contents(accumulator: Accumulator) -> LogFacts:
     """What the log consists of, and its events."""
-    events = sorted(accumulator.events.values(), key=lambda e: (e.file, e.line))
+    # RAS listens on one port a node: the bind of a second job's fails, harmlessly (src/ras/client_support.cc).
+    events = [e for e in accumulator.events.values() if "ras/" not in e.source and b"ras/" not in e.text[:200]]
     return LogFacts(
         library=accumulator.library or ("NCCL" if accumulator.nccl_lines else None),
+        nccl_version=_most_frequent(accumulator.versions),
+        cuda_version=_most_frequent(accumulator.cuda_versions),
+        torch_version=accumulator.torch_version or None,
         diagnostics=tuple(clean(d) for d in accumulator.diagnostics),
         levels=frozenset(accumulator.levels),
         subsystems=frozenset(accumulator.subsystems),
-        events=tuple(_event(accumulator, event) for event in events),
+        events=tuple(_event(accumulator, event) for event in sorted(events, key=lambda e: (e.file, e.line))),
         files=tuple(accumulator.files),
         lines=accumulator.lines,
         nccl_lines=accumulator.nccl_lines,
@@ -52,23 +66,14 @@ def _contents(accumulator: Accumulator) -> LogFacts:
     )
 
 
-def _versions(facts: LogFacts, accumulator: Accumulator) -> LogFacts:
-    return replace(
-        facts,
-        nccl_version=_most_frequent(accumulator.versions),
-        cuda_version=_most_frequent(accumulator.cuda_versions),
-        torch_version=accumulator.torch_version or None,
-    )
-
-
 def _connections(facts: LogFacts, accumulator: Accumulator, processes: list[Process]) -> LogFacts:
     vias = _vias(processes)
-    gdrdma, reason = _gdr(accumulator, vias)
+    use, reason = _gdr(accumulator, vias)
     return replace(
         facts,
         vias=vias,
         transports=_transports(vias),
-        gdrdma=gdrdma,
+        gdrdma=use,
         gdr_hca=dict(accumulator.gdr_hca),
         gdr_distance=dict(accumulator.gdr_distance),
         gdr_reason=reason,
@@ -96,7 +101,7 @@ def _network(facts: LogFacts, accumulator: Accumulator, processes: list[Process]
         devices=devices,
         no_ib_device=any(p.no_ib for p in processes) and not devices,
         oob=Address(oob[1], oob[2], oob[0]) if oob else None,
-        socket_interfaces=tuple(Address(name, address, host) for host, name, address in accumulator.socket_ifs),
+        socket_interfaces=tuple(Address(name, address, host) for host, name, address in accumulator.socket_interfaces),
     )
 
 
@@ -114,7 +119,8 @@ def _features(facts: LogFacts, accumulator: Accumulator) -> LogFacts:
 
 
 def _job(facts: LogFacts, accumulator: Accumulator, processes: list[Process]) -> LogFacts:
-    """Nodes, ranks and communicators."""
+    """Nodes, ranks, communicators, and what was set for them."""
+    affinity = dict.fromkeys(f"GPU {g}: {mask}" for p in processes for g, mask in sorted(p.affinity.items()))
     nranks = accumulator.nranks or accumulator.ring_ranks or None
     listed = {p.devices: tuple(NetDevice(*d) for d in p.devices) for p in processes}  # shared by the ranks of a node
     return replace(
@@ -123,18 +129,16 @@ def _job(facts: LogFacts, accumulator: Accumulator, processes: list[Process]) ->
         nranks=nranks,
         hosts=tuple(dict.fromkeys([p.host for p in processes if p.host] + list(accumulator.header_hosts))),
         ranks=tuple(_rank(p, listed[p.devices]) for p in processes),
-        comms_started=sum(p.started for p in processes),
-        comms_complete=sum(p.complete for p in processes),
+        comms_started=sum(p.comms_started for p in processes),
+        comms_complete=sum(p.comms_complete for p in processes),
         rings=accumulator.rings,
         init_seconds=max((p.init_seconds for p in processes), default=0.0) or None,
         busbw=accumulator.busbw,
         gpus=tuple(accumulator.gpus),
+        env=_env(processes),
+        env_differs=_env_differs(processes),
+        affinity=tuple(affinity)[:64],
     )
-
-
-def _settings(facts: LogFacts, processes: list[Process]) -> LogFacts:
-    affinity = dict.fromkeys(f"GPU {g}: {mask}" for p in processes for g, mask in sorted(p.affinity.items()))
-    return replace(facts, env=_env(processes), env_differs=_env_differs(processes), affinity=tuple(affinity)[:64])
 
 
 def _most_frequent(counted: Counter[str]) -> str | None:
@@ -169,8 +173,8 @@ def _used_network(
 
 def _vias(processes: list[Process]) -> tuple[Via, ...]:
     """All connections; the lines of one are counted."""
-    counts: dict[tuple[int, int, str, Tail, str], int] = {}
-    read: dict[bytes, tuple[int, int, str, Tail] | None] = {}
+    counts: dict[tuple[int, int, Direction, Tail, str], int] = {}
+    read: dict[bytes, tuple[int, int, Direction, Tail] | None] = {}
     for p in processes:
         for rest, count in p.vias.items():
             if rest not in read:
@@ -190,7 +194,7 @@ def _transports(vias: tuple[Via, ...]) -> dict[str, int]:
     return dict(out)
 
 
-def _gdr(accumulator: Accumulator, vias: tuple[Via, ...]) -> tuple[bool | str | None, str | None]:
+def _gdr(accumulator: Accumulator, vias: tuple[Via, ...]) -> tuple[GdrUse | None, GdrRefusal | None]:
     """Whether connections that cross the network use GPUDirect RDMA, and what refuses it where they do not.
 
     The proof is the suffix /GDRDMA of a "via NET" line.  Without such lines an HCA that refuses is proof of the contrary;
@@ -200,17 +204,13 @@ def _gdr(accumulator: Accumulator, vias: tuple[Via, ...]) -> tuple[bool | str | 
     off = sum(v.count for v in vias if v.gdrdma is False and v.transport == "NET")
     hca_off = [name for name, enabled in accumulator.gdr_hca.items() if not enabled]
     all_off = bool(accumulator.gdr_hca) and len(hca_off) == len(accumulator.gdr_hca)
-    reason = (
-        "hca"
-        if hca_off
-        else "topology"
-        if accumulator.gdr_distance.get("disabled") and not accumulator.gdr_distance.get("enabled")
-        else None
-    )
-    if on or off:
-        return (True if not off else "mixed" if on else False), (reason if off else None)
-    if all_off:
-        return False, reason
+    reason = GdrRefusal.HCA if hca_off else None
+    if not hca_off and accumulator.gdr_distance["disabled"] and not accumulator.gdr_distance["enabled"]:
+        reason = GdrRefusal.TOPOLOGY
+    if on and not off:
+        return GdrUse.ALL, None
+    if on or off or all_off:
+        return GdrUse.SOME if on else GdrUse.NONE, reason
     return None, reason
 
 
@@ -221,12 +221,12 @@ def _rank(p: Process, devices: tuple[NetDevice, ...]) -> RankFacts:
         ranks=tuple(sorted(set(p.ranks.values()))) or ((p.rank_hint,) if p.rank_hint >= 0 else ()),
         nranks=max(p.nranks.values(), default=0) or None,
         nodes=p.nodes or None,
-        nccl_version=p.version or None,
+        nccl_version=p.nccl_version or None,
         bootstrap=Address(*p.bootstrap, p.host) if p.bootstrap else None,
         network=p.network or None,
         devices=devices,
-        comms_started=p.started,
-        comms_complete=p.complete,
+        comms_started=p.comms_started,
+        comms_complete=p.comms_complete,
         comm_ids=tuple(p.comm_ids),
         init_seconds=p.init_seconds or None,
         env={k: clean(v) for k, v in p.env.items()},
@@ -270,6 +270,7 @@ def _event(accumulator: Accumulator, event: CollectedEvent) -> Event:
         rank if rank >= 0 else None,
         event.at,
         event.count,
+        event.level,
         clean(event.source),
         {k: clean(v) for k, v in event.data.items()},
     )
@@ -312,7 +313,7 @@ _AT_INFO = frozenset(
 def _absent(facts: LogFacts) -> LogFacts:
     unseen: list[tuple[str, str]] = []
     absent: set[str] = set()
-    if "INFO" not in facts.levels:
+    if Level.INFO not in facts.levels:
         absent |= {name for name in _AT_INFO if not getattr(facts, name)}
         unseen.append(("how NCCL initialised: version, interface, network, transports", "NCCL_DEBUG=INFO"))
     else:

@@ -11,12 +11,9 @@ from collections.abc import Callable
 from typing import Final
 
 from netdoctor.nccl.log.accumulator import MAX_COMM_IDS, Accumulator, Process
+from netdoctor.nccl.log.prefix import text
 
 Handler = Callable[[Accumulator, Process, int, bytes], None]
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace").strip()
 
 
 def via(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
@@ -48,7 +45,7 @@ def bootstrap(accumulator: Accumulator, process: Process, dev: int, msg: bytes) 
     """``Bootstrap : Using eth0:10.0.0.2<0>``; up to 2.7 a list, from 2.24 without the space; 2.3: ``NET : Using interface``."""
     match = _ADDRESS.search(msg, msg.find(b"sing "))
     if match and b"sing " in msg:
-        process.bootstrap = process.bootstrap or (_text(match[1]), _text(match[2]))
+        process.bootstrap = process.bootstrap or (text(match[1]), text(match[2]))
         accumulator.subsystems.add("BOOTSTRAP")
 
 
@@ -64,7 +61,7 @@ def version(accumulator: Accumulator, process: Process | None, dev: int, msg: by
         if match[3]:
             accumulator.cuda_versions[match[3].decode()] += 1
         if process is not None:
-            process.version = number
+            process.nccl_version = number
 
 
 _COMM: Final = re.compile(rb"(?:^|comm (\S+) )rank (\d+) n[rR]anks (\d+)")
@@ -96,9 +93,9 @@ def comm(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> No
         process.ranks[dev] = rank
     accumulator.nranks = max(accumulator.nranks, nranks)
     if msg.endswith(b"COMPLETE"):
-        process.complete += 1
+        process.comms_complete += 1
     elif b"Init START" in msg:
-        process.started += 1
+        process.comms_started += 1
 
 
 _TIMING: Final = re.compile(rb"total (\d+\.\d+)")
@@ -115,7 +112,7 @@ def affinity(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -
     """``Setting affinity for GPU 0 to ff,ffff`` (to 2.27)."""
     match = re.match(rb"Setting affinity for GPU (\d+) to (\S+)", msg)
     if match:
-        process.affinity[int(match[1])] = _text(match[2])[:200]
+        process.affinity[int(match[1])] = text(match[2])[:200]
 
 
 _AFFINITY: Final = re.compile(
@@ -129,8 +126,8 @@ def affinity_topo(accumulator: Accumulator, process: Process, dev: int, msg: byt
     if match is None:
         return
     gpu = int(match[1])
-    process.affinity[gpu] = _text(match[2])
-    mine, theirs = _text(match[3]), _text(match[4] or b"")
+    process.affinity[gpu] = text(match[2])
+    mine, theirs = text(match[3]), text(match[4] or b"")
     if match[2].startswith(b"empty") and mine and theirs:
         process.cpu_conflict[gpu] = (mine, theirs)
 
@@ -143,7 +140,7 @@ def variable(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -
     match = _ENV.match(msg)
     if match is None:
         return
-    value = _text(match[2])
+    value = text(match[2])
     if re.fullmatch(r"-?\d+\.", value):
         value = value[:-1]
     if len(process.env) < 512:
@@ -155,7 +152,7 @@ def network(accumulator: Accumulator, process: Process, dev: int, msg: bytes) ->
     """``Using network IB``, the one stable line since 2.6; 2.3: ``Using internal Network``, 2.27: ``Assigned NET plugin``."""
     match = re.match(rb"Using (?:network|internal Network) (.{1,80})|Assigned NET plugin (.{1,80}?) to comm", msg)
     if match:
-        process.network = _text(match[1] or match[2])
+        process.network = text(match[1] or match[2])
 
 
 _IB_DEVICE: Final = re.compile(rb"(?:\[\d+\] ?)?([A-Za-z_][\w.\-]*):(\d+)/(IB/SHARP|RoCE/SHARP|IB|RoCE|eRDMA|[A-Za-z]\w{0,15})")
@@ -165,13 +162,13 @@ def net_ib(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> 
     """NET/IB: the device list, its absence, GPUDirect per HCA."""
     if b": Using " in msg:
         devices, _, oob = msg.partition(b"; OOB ")
-        listed = tuple((_text(n), int(p), _text(k)) for n, p, k in _IB_DEVICE.findall(devices[:8192]))
+        listed = tuple((text(n), int(p), text(k)) for n, p, k in _IB_DEVICE.findall(devices[:8192]))
         if listed:
             process.devices = listed
             accumulator.ib_used = True
         address = _ADDRESS.search(oob)
         if address:
-            accumulator.oob = accumulator.oob or (process.host, _text(address[1]), _text(address[2]))
+            accumulator.oob = accumulator.oob or (process.host, text(address[1]), text(address[2]))
     elif b"No device found" in msg:
         process.no_ib = True
     else:
@@ -195,16 +192,16 @@ def gdr(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> Non
     if b"distance" in msg:
         accumulator.gdr_distance["enabled" if on else "disabled"] += 1
         return
-    name = _text(match[3] or match[2])
+    name = text(match[3] or match[2])
     if len(accumulator.gdr_hca) < 4096:
         accumulator.gdr_hca[f"{process.host}/{name}" if process.host else name] = on
 
 
 def net_socket(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``NET/Socket : Using [0]eth0:10.0.0.2<0> [1]…``."""
-    if b": Using " in msg and len(accumulator.socket_ifs) < 8192:
+    if b": Using " in msg and len(accumulator.socket_interfaces) < 8192:
         for name, address in _ADDRESS.findall(msg[:8192]):
-            accumulator.socket_ifs[(process.host, _text(name), _text(address))] = None
+            accumulator.socket_interfaces[(process.host, text(name), text(address))] = None
     elif b" threads and " in msg:
         accumulator.subsystems.add("NET")
 
@@ -216,11 +213,11 @@ def net_plugin(accumulator: Accumulator, process: Process, dev: int, msg: bytes)
     """NET/Plugin lines: which plugin was loaded, or why it could not be."""
     match = re.search(rb"Loaded net plugin (.{1,60}?) \(v(\d+)\)", msg)
     if match:
-        accumulator.plugin = _text(match[1])
+        accumulator.plugin = text(match[1])
     else:
         error = _DLERROR.search(msg)
         if error:
-            why = _text(error[1])
+            why = text(error[1])
             # Its own file not being there is how a node without a plugin looks; anything else is a plugin that is broken.
             plain = re.match(r"lib(?:nccl-net|nccom-net)[\w.\-]*: cannot open shared object file: No such file", why)
             if not plain:
@@ -237,12 +234,6 @@ def net_ofi(accumulator: Accumulator, process: Process, dev: int, msg: bytes) ->
         process.plugin_env.add(match[1].decode())
     if b"Initializing aws-ofi-nccl" in msg or b"elected " in msg:
         accumulator.plugin = accumulator.plugin or "aws-ofi-nccl"
-
-
-def net_other(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
-    """Another network's lines (NET/gIB, NET/FasTrak): only GPUDirect is common to all."""
-    if b"GPU Direct" in msg:
-        gdr(accumulator, process, dev, msg)
 
 
 def nvls(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
@@ -376,7 +367,7 @@ def handler(msg: bytes) -> Handler | None:
     if b" coll channels" in msg:
         return channels
     if first.startswith(b"NET/"):
-        return net_other
+        return gdr  # another network's (NET/gIB, NET/FasTrak): only GPUDirect is common to all
     if b" -> " in msg and b".cc:" in first:
         return unwinding
     return None

@@ -14,7 +14,7 @@ from typing import Final
 from netdoctor.nccl.log import messages, prefix
 from netdoctor.nccl.log.accumulator import Accumulator
 from netdoctor.nccl.log.events import EventCollector, Shape, Writer
-from netdoctor.nccl.log.facts import LogFacts
+from netdoctor.nccl.log.facts import Level, LogFacts
 from netdoctor.nccl.log.merge import merge
 from netdoctor.nccl.log.patterns import matching
 
@@ -170,10 +170,10 @@ class Parser:
             if shape.handler is not None:
                 shape.handler(accumulator, writer.process, writer.head.dev, msg)
             if shape.patterns:
-                events.collect(shape, msg, writer, number, "INFO")
+                events.collect(shape, msg, writer, number, Level.INFO)
         if looked_up:
             accumulator.nccl_lines += looked_up
-            accumulator.levels.add("INFO")
+            accumulator.levels.add(Level.INFO)
 
     def _record(self, line: bytes, number: int) -> None:
         """A line with NCCL's tag in it."""
@@ -187,7 +187,7 @@ class Parser:
         self.accumulator.nccl_lines += 1
         self._events.following = 0
         glued = prefix.GLUED.search(msg) if b" NCCL " in msg else None
-        self._message(msg[: glued.start()] if glued else msg, level.decode(), writer, number)
+        self._message(msg[: glued.start()] if glued else msg, level, writer, number)
         if glued:
             self._record(msg[glued.start() :], number)
 
@@ -211,26 +211,26 @@ class Parser:
             self._anonymous = self.accumulator.process("", -1 - len(self.accumulator.files))
         return self._anonymous
 
-    def _shape(self, msg: bytes, level: str) -> Shape:
+    def _shape(self, msg: bytes, tagged: bool) -> Shape:
         key = msg.translate(None, _DIGITS)
         shape = self._shapes.get(key)
         if shape is None:
             if len(self._shapes) >= _CACHE:
                 self._shapes.clear()
-            handler = messages.handler(msg) if level else None
+            handler = messages.handler(msg) if tagged else None
             glued = b" NCCL " in msg and prefix.GLUED.search(msg) is not None
             shape = self._shapes[key] = Shape(handler, matching(msg), glued)
         return shape
 
-    def _message(self, msg: bytes, level: str, writer: Writer, number: int) -> None:
+    def _message(self, msg: bytes, level: Level, writer: Writer, number: int) -> None:
         accumulator = self.accumulator
         accumulator.levels.add(level)
-        shape = self._shape(msg, level)
+        shape = self._shape(msg, tagged=True)
         if shape.handler is not None:
             shape.handler(accumulator, writer.process, writer.head.dev, msg)
         if shape.patterns:
             self._events.collect(shape, msg, writer, number, level)
-        if level == "DIAG" and len(accumulator.diagnostics) < 512:
+        if level is Level.DIAG and len(accumulator.diagnostics) < 512:
             accumulator.diagnostics[msg.decode("utf-8", "replace")[:300]] = None
 
     def _other(self, line: bytes, number: int) -> None:
@@ -245,7 +245,7 @@ class Parser:
             head, level, msg = old
             writer = self._heads.get(head) or self._writer(head)
             self.accumulator.library = self.accumulator.library or ("Neuron" if b"CCOM WARN" in line else "")
-            self._message(msg.rstrip(b"\r"), level.decode(), writer, number)
+            self._message(msg.rstrip(b"\r"), level, writer, number)
             return
         self._plain(line.rstrip(b"\r"), number)
 
@@ -268,7 +268,7 @@ class Parser:
         busbw = _BUSBW.search(line)
         if busbw:
             accumulator.busbw = float(busbw[1]) if re.fullmatch(rb"\d+(?:\.\d+)?", busbw[1]) else None
-        shape = self._shape(b"\0" + line, "")
+        shape = self._shape(b"\0" + line, tagged=False)
         bare = _BARE.search(line)
         if not shape.patterns and not bare:
             return
@@ -279,12 +279,12 @@ class Parser:
             accumulator.nccl_lines += 1
             handler(accumulator, process, -1, line[bare.start() :])
         if shape.patterns:
-            self._events.collect(shape, line, Writer(index, process, prefix.bare(line)), number, "")
+            self._events.collect(shape, line, Writer(index, process, prefix.bare(line)), number, None)
 
 
-def parse_bytes(data: bytes, name: str = "-") -> LogFacts:
+def parse_bytes(data: bytes) -> LogFacts:
     """The facts of one log that is in memory."""
-    parser = Parser(name)
+    parser = Parser("-")
     parser.feed(data)
     return parser.facts()
 

@@ -11,18 +11,20 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from netdoctor.nccl.log.facts import EventKind
+
 
 class Pattern(NamedTuple):
     """`needles`: lower-case; a line that has none of them is not looked at further."""
 
-    kind: str
+    kind: EventKind
     needles: tuple[bytes, ...]
     regex: re.Pattern[bytes]
     key: tuple[str, ...] = ()  # groups whose values tell events of one kind apart
     follow: int = 0  # lines after it that may belong to it
 
 
-def _row(kind: str, needles: str, regex: str, key: str = "", follow: int = 0) -> Pattern:
+def _row(kind: EventKind, needles: str, regex: str, key: str = "", follow: int = 0) -> Pattern:
     return Pattern(
         kind,
         tuple(n.encode() for n in needles.split("|")),
@@ -327,7 +329,7 @@ def matching(text: bytes) -> tuple[Pattern, ...]:
 
 
 # Details that stand elsewhere in the same message, or in a line after it.
-_DETAILS: Final = {
+_DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
     "completion": (
         rb"vendor[_ ]err[ =](?P<vendor>\d+)",
         rb"hca (?P<hca>[\w.\-]+)",
@@ -352,7 +354,7 @@ _DETAILS: Final = {
 _COMPILED: Final = {kind: tuple(re.compile(r) for r in regexes) for kind, regexes in _DETAILS.items()}
 
 
-def details(kind: str, text: bytes, match: re.Match[bytes] | None) -> dict[str, str]:
+def details(kind: EventKind, text: bytes, match: re.Match[bytes] | None) -> dict[str, str]:
     """All named parts of a message that are there; names that end in a digit are alternatives of the name without it."""
     out: dict[str, str] = {}
     more = (regex.search(text) for regex in _COMPILED.get(kind, ()))

@@ -12,24 +12,22 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from netdoctor.nccl.log.facts import Level
+
 MAX_LINE: Final = 16384  # bytes of a line that are looked at; NCCL itself cuts a message at 2 KiB (src/debug.cc)
 _HEAD: Final = 700  # bytes before "NCCL" that are looked at: bounds the backtracking of the patterns below
 
-_WHO: Final = re.compile(
-    rb"(?P<host>[A-Za-z0-9_*][\w.\-*]{0,252}|<[\w .\-]{1,80}>):(?P<pid>\d{1,10}):(?P<tid>\d{1,10})(?: \[(?P<dev>-?\d{1,10})\])? *"
-    rb"(?P<source>[^\[\]]{1,400}:\d{1,6}(?: \(\w{1,100}\))?)? *$"
-)
-_WHO_SHORT: Final = (
+_DEV: Final = rb"\[(?P<dev>-?\d{1,10})\] *"
+_SOURCE: Final = rb"(?P<source>\S{1,200}:\d{1,6}(?: \(\w+\))?)? *$"
+_WHO: Final = (
     re.compile(
-        rb"(?:^| )(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) \[(?P<dev>-?\d{1,10})\] *(?P<source>\S{1,200}:\d{1,6})? *$"
-    ),  # Neuron
-    re.compile(
-        rb"(?P<host>[A-Za-z][\w.\-]{0,252}):(?P<pid>\d{1,10}) \[(?P<dev>-?\d{1,10})\] *(?P<source>\S{1,200}:\d{1,6}(?: \(\w+\))?)? *$"
+        rb"(?P<host>[A-Za-z0-9_*][\w.\-*]{0,252}|<[\w .\-]{1,80}>):(?P<pid>\d{1,10}):(?P<tid>\d{1,10})(?: \[(?P<dev>-?\d{1,10})\])? *"
+        rb"(?P<source>[^\[\]]{1,400}:\d{1,6}(?: \(\w{1,100}\))?)? *$"
     ),
-    re.compile(
-        rb"(?P<host>[A-Za-z0-9_][\w.\-]{0,252}) \[(?P<dev>-?\d{1,10})\] *(?P<source>\S{1,200}:\d{1,6}(?: \(\w+\))?)? *$"
-    ),
-    re.compile(rb"(?:^|[\s:>|])\[(?P<dev>-?\d{1,10})\] *(?P<source>\S{1,200}:\d{1,6}(?: \(\w+\))?)? *$"),
+    re.compile(rb"(?:^| )(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) " + _DEV + _SOURCE),  # Neuron
+    re.compile(rb"(?P<host>[A-Za-z][\w.\-]{0,252}):(?P<pid>\d{1,10}) " + _DEV + _SOURCE),
+    re.compile(rb"(?P<host>[A-Za-z0-9_][\w.\-]{0,252}) " + _DEV + _SOURCE),
+    re.compile(rb"(?:^|[\s:>|])" + _DEV + _SOURCE),
     re.compile(rb"(?:^|[\s:>|])(?P<source>[\w./]{1,200}\.(?:cc|h|cu|c|cpp):\d{1,6}(?: \(\w+\))?) *$"),
     re.compile(rb"(?:^|[\s>|])(?P<host>[A-Za-z][\w.\-]{0,252}):(?P<pid>\d{1,10}) *$"),  # NCCL DIAG
 )
@@ -44,6 +42,11 @@ GLUED: Final = re.compile(
 )
 
 
+def text(raw: bytes) -> str:
+    """What a log's bytes spell; a sign that is no UTF-8 is replaced."""
+    return raw.decode("utf-8", "replace").strip()
+
+
 class Head(NamedTuple):
     """Who printed a line; all that a head says is kept, what it does not say is empty."""
 
@@ -55,17 +58,12 @@ class Head(NamedTuple):
     rank: int  # -1: the launcher did not say
 
 
-def head(text: bytes) -> Head:
+def head(raw: bytes) -> Head:
     """Parse what stands before ``NCCL INFO``; never fails."""
-    text = text[-_HEAD:]
-    at = _TIME.search(text)
-    text = _STAMP.sub(b" ", text)
-    match = _WHO.search(text)
-    if match is None:
-        for pattern in _WHO_SHORT:
-            match = pattern.search(text)
-            if match is not None:
-                break
+    raw = raw[-_HEAD:]
+    at = _TIME.search(raw)
+    raw = _STAMP.sub(b" ", raw)
+    match = next((found for pattern in _WHO if (found := pattern.search(raw))), None)
     groups = match.groupdict() if match else {}
     dev = int(groups.get("dev") or -1)
     return Head(
@@ -74,7 +72,7 @@ def head(text: bytes) -> Head:
         dev if 0 <= dev < 1024 else -1,
         (groups.get("source") or b"").decode("ascii", "replace").strip(),
         at[0].decode() if at else "",
-        rank(text),
+        rank(raw),
     )
 
 
@@ -84,13 +82,13 @@ def bare(line: bytes) -> Head:
     return Head("", -1, -1, "", at[0].decode() if at else "", rank(line))
 
 
-def rank(text: bytes) -> int:
+def rank(raw: bytes) -> int:
     """The global rank that a launcher's mark names, or -1."""
-    match = _RANK.search(text[:_HEAD])
+    match = _RANK.search(raw[:_HEAD])
     return int(next(g for g in match.groups() if g is not None)) if match else -1
 
 
-def split_level(line: bytes) -> tuple[bytes, bytes, bytes] | None:
+def split_level(line: bytes) -> tuple[bytes, Level, bytes] | None:
     """(head, level, message) of a line that carries NCCL's tag (or Neuron's), None for any other line."""
     at = line.find(b"NCCL ")
     while at >= 0:
@@ -101,19 +99,19 @@ def split_level(line: bytes) -> tuple[bytes, bytes, bytes] | None:
         at = line.find(b"NCCL ", at + 5)
     at = line.find(b"CCOM WARN ")
     if at >= 0:
-        return line[:at], b"WARN", line[at + 10 :]
+        return line[:at], Level.WARN, line[at + 10 :]
     return _old(line)
 
 
-_LEVELS: Final = {level + b" " * (5 - len(level)): level for level in (b"INFO", b"WARN", b"ATTN", b"DIAG", b"TRACE", b"ABORT")}
+_LEVELS: Final = {f"{level.value:5}".encode(): level for level in Level}
 # NCCL up to 2.2 had no "NCCL" tag: "host:pid:tid [0] INFO NET : Using interface eth0:10.0.0.1<0>"
 _OLD: Final = re.compile(
     rb"(?P<head>[\w.\-]{1,253}:\d{1,10}:\d{1,10} \[-?\d{1,10}\] (?:\S{1,100}:\d{1,6} )?)(?P<level>INFO|WARN) "
 )
 
 
-def _old(line: bytes) -> tuple[bytes, bytes, bytes] | None:
+def _old(line: bytes) -> tuple[bytes, Level, bytes] | None:
     if b"] INFO " not in line and b" WARN " not in line:
         return None
     match = _OLD.search(line[:1024])
-    return (line[: match.end("head")], match["level"], line[match.end() :]) if match else None
+    return (line[: match.end("head")], Level(match["level"].decode()), line[match.end() :]) if match else None

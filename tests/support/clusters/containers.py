@@ -7,11 +7,8 @@ volume with the fake tree on top, the uverbs nodes come by ``--device``, as the 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,27 +65,9 @@ class Boxes:
                 "MADE": str(made),
                 "FAKE": "" if box.bare else "1",
             }
-            process = subprocess.Popen(
-                ["unshare", "--mount", "sh", "-ec", SCRIPT.format(network=dgx.NETWORK), "sh", *command],
-                cwd=made,  # conmon leaves a file "oom" where it was started
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
-            try:
-                out, err = process.communicate(timeout=timeout)
-            except BaseException:
-                self.podman("rm", "--all", "--force", "--time=0", check=False)
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-                raise
-        try:
-            report = json.loads(out)
-        except ValueError:
-            report = None
-        return Seen(process.returncode, report, err, out)
+            shell = ["unshare", "--mount", "sh", "-ec", SCRIPT.format(network=dgx.NETWORK), "sh", *command]
+            # conmon leaves a file "oom" where it was started
+            return dgx.looked(shell, made, environment, timeout, lambda: self.podman("rm", "-af", "--time=0", check=False))
 
     def _command(self, box: Box, made: Path) -> list[str]:
         python = dgx.files(box, made, FUSE)

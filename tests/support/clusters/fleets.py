@@ -334,7 +334,7 @@ def _one(kind: Kind, i: int, fault: str, other: bool, blind: bool, draw: random.
         made = Planted(name, "", "bad", fault, FAULTS[fault][2])
     elif fault == "address":  # also the address of a node that is not planted otherwise
         doc["inventory"]["links"][2]["addresses"] = ["172.29.0.1/16"]
-        made = Planted(name, "", "bad", fault, "172.29.0.1 is on")
+        made = Planted(name, "", "bad", fault, "172.29.0.1 is an address of several hosts")
     elif fault == "missing":
         made = Planted(name, "", "missing", fault, "no report")
     elif other:

@@ -69,7 +69,7 @@ def hgx_roce() -> Machine:
 def aws_efa() -> Machine:
     """p5: EFA behind aws-ofi-nccl, whose network is Libfabric."""
     vias = tuple(f.via(s, 1 - s, way, True, detail="Libfabric") for s in (0, 1) for way in ("send", "receive"))
-    log = f.log(network="Libfabric", net="Libfabric", vias=vias, gdrdma=True, plugin="libnccl-net.so")
+    log = f.log(network="Libfabric", net="Libfabric", vias=vias, plugin="libnccl-net.so")
     ports = (f.port(link_layer="Unspecified", rate_gbps=100.0),)
     ena = f.netlink_link(
         "eth0", 2, "10.0.0.7", vendor="0x1d0f", driver="ena", speed_mbps=Unavailable("failed", "EINVAL"), mtu=9001

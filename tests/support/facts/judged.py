@@ -9,11 +9,11 @@ from typing import Any
 import jsonschema
 
 from netdoctor import policy
-from netdoctor.cli import deliver
 from netdoctor.cli.catalog import whole_schema
 from netdoctor.fleet.nodes import Reading
 from netdoctor.fleet.report import Fleet, examine
 from netdoctor.model import CheckResult, Command, Finding, Report, Severity, Verdict
+from netdoctor.report import formats
 
 
 def examined(reading: Reading, expected: Sequence[str] | None = None, fail_on: Severity = Severity.WARNING) -> Fleet:
@@ -44,4 +44,4 @@ def faults(fleet: Fleet) -> list[Finding]:
 
 
 def shown(report: Report, format: str) -> str:
-    return deliver.render(report, format)
+    return formats.render(report, format)

@@ -8,7 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from netdoctor.causes import CAUSES, result
+from netdoctor.causes import CAUSES
+from netdoctor.causes.results import result
 from netdoctor.model import CheckResult, Cost, Finding, Fix, Kind, Quantity, Report, Severity, Status, Unavailable
 from netdoctor.policy import Seen, Waiver, decide
 

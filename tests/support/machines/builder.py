@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netdoctor.host.base import question
+from netdoctor.model import Unavailable
 from tests.support.machines.composed_host import MODULES, SYSCTLS, ComposedHost, Files, SysTree, netlink_address, netlink_link
 
-MELLANOX, NVIDIA, INTEL = 0x15B3, 0x10DE, 0x8086
+MELLANOX, NVIDIA = 0x15B3, 0x10DE
 IPC_LOCK = 1 << 14
 
 
@@ -173,15 +174,8 @@ class Node:
         if mapped:
             node = f"/dev/infiniband/uverbs{number}"
             self.files.write(node, "")
-            self.host.answers[f"stat:{node}"] = {
-                "mode": 0o666,
-                "uid": 0,
-                "gid": 0,
-                "type": "char",
-                "major": 231,
-                "minor": 192 + number,
-                "dev": 5,
-            }
+            plain = {"mode": 0o666, "uid": 0, "gid": 0, "type": "char", "major": 231, "minor": 192 + number, "dev": 5}
+            self.host.answers[f"stat:{node}"] = plain
             self.verbs[name] = {"context": True, "error": "", "pd": "", "dmabuf": dmabuf}
         family = {"mlx5_core": "mlx5_ib"}.get(driver)
         self.modules |= {"ib_core": "", "ib_uverbs": "", driver: "", **({family: ""} if family else {})}
@@ -290,7 +284,7 @@ class Node:
     # The process that looks, and the kernel below it
 
     def finish(self) -> ComposedHost:
-        """Everything that hangs on the rest; the host to be asked."""
+        """Everything that depends on the rest; the host to be asked."""
         self._kernel()
         self._process()
         self._numa()
@@ -394,8 +388,6 @@ class Node:
 
 
 def _absent(text: str) -> Any:
-    from netdoctor.model import Unavailable
-
     return Unavailable("absent", text)
 
 

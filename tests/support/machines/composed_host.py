@@ -40,7 +40,7 @@ SYSCTLS = {
     "net/core/somaxconn": "4096",
     "kernel/numa_balancing": "0",
 }
-LO_FLAGS, UP_FLAGS, DOWN_FLAGS = 65609, 69699, 4098  # as the kernel gives them in RTM_NEWLINK
+LO_FLAGS, UP_FLAGS = 65609, 69699  # as the kernel gives them in RTM_NEWLINK
 
 
 class Files:

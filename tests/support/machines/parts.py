@@ -75,7 +75,7 @@ class Built:
                 "Baseline": with_logs(Baseline(run(experiment, self.rates.inside), self.python, True)),
                 "PathRun": with_logs(PathRun(tuple(run(one, self.rates.path) for one in path))),
             }
-        return Snapshot(host.answers, runs, setup.policy_data(config), (), "composed", self.taken)
+        return Snapshot(host.answers, runs, setup.policy_data(config), tool_version="composed", taken=self.taken)
 
     def _masks(self) -> tuple[tuple[int, ...], ...]:
         """Each rank near its GPU, as launchers that bind do; one mask for all where there is no GPU."""

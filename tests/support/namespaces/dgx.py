@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +49,7 @@ VERSION_PY = "__version__ = '2.9.1+cu129'\ndebug = False\ncuda = '12.9'\nhip = N
 class Scene:
     """What differs from the healthy machine."""
 
-    tree: Mapping[str, Any] = field(default_factory=dict)  # fields of trees.Shape
+    tree: Mapping[str, Any] = field(default_factory=dict)  # fields of sysfs.Shape
     dev: str = ""  # shell, in the folder that is laid over /dev
     sys: str = ""  # shell, in the folder that is laid over /sys
     setup: str = ""  # shell, as root in the namespaces, last before netdoctor
@@ -89,6 +89,25 @@ class Seen:
         return [f"{f['subject']}: {f['message']}" for f in rows if f["status"] == status]
 
 
+def looked(
+    command: Sequence[str], cwd: Path, environment: Mapping[str, str], timeout: float, late: Callable[[], object] = lambda: None
+) -> Seen:
+    """What netdoctor said; where it does not end in time, `late` is called and its whole session killed."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=cwd, env=environment, start_new_session=True, **streams) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            late()
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    try:
+        report = json.loads(out)
+    except ValueError:
+        report = None
+    return Seen(process.returncode, report, err, out)
+
+
 class Machine:
     """The files of one scene, in a folder that root alone can change."""
 
@@ -103,25 +122,7 @@ class Machine:
             command = self._command(scene, made, groups)
             environment = {k: v for k, v in os.environ.items() if not k.startswith(("LD_", "NCCL_", "NETDOCTOR_"))}
             environment |= {**variables(scene, made), "SCENE_NAME": scene.name}
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
-            try:
-                out, err = process.communicate(timeout=timeout)
-            finally:
-                process.kill()
-                process.wait()
-        try:
-            report = json.loads(out)
-        except ValueError:
-            report = None
-        return Seen(process.returncode, report, err, out)
+            return looked(command, ROOT, environment, timeout)
 
     def _command(self, scene: Scene, made: Path, groups: Sequence[Path]) -> list[str]:
         python = files(scene, made)

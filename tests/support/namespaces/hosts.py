@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.namespaces.marks import MARK
+
 ROOT = Path(__file__).parents[3]
-MARK = "NETDOCTOR_TEST_MARK"
 # The holder says that its namespaces are there, and ends with the test (closed stdin).
 _HOLD = "echo ready; read line"
 

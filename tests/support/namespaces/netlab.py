@@ -45,6 +45,18 @@ def quiet():
                 open(path, "w").write(str(value))
 def say(value):
     os.write(1, json.dumps(value).encode() + b"\\n")
+def in_child(work):
+    # what it returns; a child each, for NCCL chooses once in a process
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(write, json.dumps(work()).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as file:
+        told = json.loads(file.read())
+    os.waitpid(pid, 0)
+    return told
 quiet()
 """
 

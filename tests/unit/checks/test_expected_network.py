@@ -37,6 +37,7 @@ IB = log(net="IB", network="IB")
 SOCKET = log(net="Socket", network="Socket")
 EFA = log(net="Libfabric", network="AWS Libfabric")
 GUESSED = log(net="Socket", network="Socket", net_inferred=NetSource.ERRORS)
+FAST, SLOW = port(rate_gbps=400.0), port(rate_gbps=200.0)
 NO_GPU: dict[type, object] = {Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("absent"), visible=Unavailable("absent"))}
 
 
@@ -55,6 +56,8 @@ def transport(wanted: str | None, first: Any, *paths: Any, **more: Any) -> Findi
         ("IB", (IB, IB), Status.PASS, None),
         ("RoCE", (IB,), Status.PASS, None),
         ("EFA", (EFA, EFA), Status.PASS, None),
+        ("FasTrak", (log(net="FASTRAK", network="FASTRAK"),), Status.PASS, None),
+        ("UCX", (log(net="UCX_v8", network="UCX_v8"),), Status.PASS, None),
         ("Socket", (SOCKET, SOCKET), Status.PASS, None),
         ("IB", (SOCKET, SOCKET), Status.FAIL, Severity.CRITICAL),
         ("IB", (IB, IB, SOCKET), Status.FAIL, Severity.CRITICAL),
@@ -88,9 +91,47 @@ def test_runs_that_are_not_there_show_nothing() -> None:
     assert half is not None and half.status is Status.UNKNOWN
 
 
-def test_a_machine_without_accelerator_is_not_alarmed() -> None:
-    found = transport("IB", None, facts=NO_GPU)
-    assert found is not None and found.status is Status.SKIP
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ({"transport": "IB"}, Status.FAIL),  # NCCL does not run at all
+        ({"transport": "EFA"}, Status.FAIL),
+        ({"transport": "IB", "gpus": 0}, Status.SKIP),  # the site says that this node has no GPU
+        ({"transport": "Socket"}, Status.SKIP),
+    ],
+)
+def test_a_machine_without_accelerator_has_no_transport(said: dict[str, Any], status: Status) -> None:
+    found = transport(None, None, facts={**NO_GPU, Expected: expected(**said)})
+    assert found is not None and found.status is status
+
+
+PCI_OF = {"none": pci(8, 0), "eight": pci(8, 8), "no GPU": pci(0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("said", "on_bus", "status"),
+    [
+        ({"hca_rate_gbps": 400.0}, "none", Status.FAIL),
+        ({"hca_rate_gbps": 400.0}, "eight", Status.FAIL),
+        ({"hca_rate_gbps": 400.0}, "no GPU", Status.FAIL),
+        ({"hca_rate_gbps": 400.0, "hcas": 0}, "none", Status.SKIP),
+        ({"transport": "RoCE"}, "none", Status.FAIL),
+        ({"transport": "EFA"}, "none", Status.FAIL),
+        ({"transport": "RoCE", "gpus": 0}, "no GPU", Status.SKIP),
+        ({"transport": "Socket"}, "none", Status.SKIP),
+        ({"transport": "FasTrak"}, "none", Status.SKIP),  # it goes over the host's own interfaces
+    ],
+)
+def test_a_network_of_which_there_is_no_device_is_no_skip(said: dict[str, Any], on_bus: str, status: Status) -> None:
+    none = {Rdma: rdma(0), Pci: PCI_OF[on_bus], **({Gpus: NO_GPU[Gpus]} if on_bus == "no GPU" else {})}
+    found = judge(dev_infiniband, machine({**none, Expected: expected(**said)}))
+    assert [f.status for f in found] == [status], found
+
+
+def test_the_rate_counts_where_there_is_no_accelerator() -> None:
+    facts = {**NO_GPU, Rdma: rdma(devices=(hca(0, ports=(SLOW,)),)), Pci: pci(0, 1), Expected: expected(hca_rate_gbps=400.0)}
+    found = judge(dev_infiniband, machine(facts))
+    assert {f.subject: f.status for f in found} == {"node": Status.SKIP, "rate": Status.FAIL}
 
 
 def test_a_site_of_sockets_is_not_alarmed_by_sockets() -> None:
@@ -109,9 +150,6 @@ def rates(*ports: Any, wanted: float | None = 400, **variables: str) -> dict[str
 
 def environ_of(variables: dict[str, str]) -> dict[type, object]:
     return {type(environ()): environ(variables)} if variables else {}
-
-
-FAST, SLOW = port(rate_gbps=400.0), port(rate_gbps=200.0)
 
 
 def test_a_port_below_the_rate_fails_and_is_named() -> None:
@@ -134,7 +172,6 @@ def test_ports_that_are_not_the_jobs_do_not_count() -> None:
 
 def test_no_port_at_all_is_no_pass() -> None:
     assert rates((port(state="DOWN", rate_gbps=10.0),)) == {"rate": Status.UNKNOWN}
-    assert rates() == {"rate": Status.UNKNOWN}
 
 
 def test_who_is_slow_is_named() -> None:

@@ -7,21 +7,40 @@ from typing import Any
 import pytest
 
 from checks.nccl_environment import environment
-from netdoctor.facts.environ import ConfFile, Environ, Setting
+from netdoctor.facts.environ import ConfFile, ConfRole, Environ, entries, without_value
 from netdoctor.facts.job import JobShape
+from netdoctor.facts.launcher import Launcher
 from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
-from tests.support.facts import environ, job, judge, libraries, library, machine, no_rdma, outside, plugin, rdma
+from tests.support.facts import (
+    environ,
+    job,
+    judge,
+    libraries,
+    library,
+    machine,
+    net,
+    netlink_link,
+    no_rdma,
+    outside,
+    plugin,
+    rdma,
+)
 from tests.support.facts.variables import HEALTHY
 
 PASS, FAIL, UNKNOWN = Status.PASS, Status.FAIL, Status.UNKNOWN
 
 
 def found(variables: dict[str, str], **facts: Any) -> list[Finding]:
-    kinds = {"environ": Environ, "libraries": Libraries, "rdma": Rdma, "job": JobShape, "vantage": Vantage}
+    kinds = {"environ": Environ, "libraries": Libraries, "rdma": Rdma, "job": JobShape, "vantage": Vantage, "net": Net}
     return judge(environment, machine({Environ: environ(variables), **{kinds[k]: v for k, v in facts.items()}}))
+
+
+def conf_file(text: str) -> ConfFile:
+    return ConfFile("/etc/nccl.conf", entries(text, "/etc/nccl.conf"), ConfRole.SYSTEM, without_value(text))
 
 
 def short(findings: list[Finding]) -> list[tuple[str, Status]]:
@@ -39,6 +58,8 @@ def short(findings: list[Finding]) -> list[tuple[str, Status]]:
         ({"NCCL_IB_HCA": "mlx9"}, [("NCCL_IB_HCA", FAIL)]),
         ({"NCCL_RUN_DIAGNOSTICS": "1"}, [("NCCL_RUN_DIAGNOSTICS", FAIL)]),
         ({"UCX_NOT_KNOWN": "1"}, [("UCX_NOT_KNOWN", UNKNOWN)]),
+        ({"NCCL_SOCKET_IFNAME": "ens"}, [("NCCL_SOCKET_IFNAME", FAIL)]),
+        ({"GLOO_SOCKET_IFNAME": "eth0"}, [("node", PASS)]),
         ({"RANK": "0", "LD_LIBRARY_PATH": "/x"}, [("node", PASS)]),
     ],
 )
@@ -51,7 +72,8 @@ def test_healthy_setups(name: str) -> None:
     version, values = HEALTHY[name]
     here = libraries(nccl=(library(version=tuple(int(n) for n in version.split("."))),))  # type: ignore[arg-type]
     devices = rdma() if "dgx" not in name else Unavailable("denied")
-    statuses = {f.status for f in found(values, libraries=here, rdma=devices) if f.blocking}
+    links = net(*(netlink_link(name, i, f"10.0.{i}.7") for i, name in enumerate(("lo", "ens5", "eth0", "eth1", "bond0"), 1)))
+    statuses = {f.status for f in found(values, libraries=here, rdma=devices, net=links) if f.blocking}
     # NCCL_IB_HCA chooses from devices, which could not be read there
     assert statuses == ({PASS} if "dgx" not in name else {PASS, Status.UNKNOWN})
 
@@ -82,10 +104,36 @@ def test_infiniband_off() -> None:
     assert short(found(variables, job=job(nodes=2, nodes_stated=True))) == [("NCCL_IB_DISABLE", FAIL)]
 
 
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        ({}, PASS),
+        ({"job": job(nodes=8, nodes_stated=True)}, FAIL),
+        ({"environ": environ({"NCCL_SOCKET_IFNAME": "lo"}, Launcher("slurm", 0, 64, 0, 8, 8, 0))}, FAIL),
+        ({"environ": environ({"NCCL_SOCKET_IFNAME": "lo"}, Launcher("slurm", 0, 8, 0, 8, 1, 0))}, PASS),
+    ],
+)
+def test_lo_does_not_serve_several_nodes(facts: dict[str, Any], status: Status) -> None:
+    assert found({"NCCL_SOCKET_IFNAME": "lo"}, **facts)[0].status is status
+
+
+def test_interfaces_that_nothing_can_use_do_not_count() -> None:
+    idle = netlink_link("virbr0", 4, "192.168.122.1", kind="bridge", running=False)
+    links = net(netlink_link("lo", 1, "127.0.0.1"), netlink_link("eth1", 2, "10.0.0.7"), netlink_link("eth10", 3), idle)
+    assert short(found({"NCCL_SOCKET_IFNAME": "eth1"}, net=links)) == [("node", PASS)]
+    assert short(found({"NCCL_SOCKET_IFNAME": "^lo"}, net=links)) == [("node", PASS)]
+    assert short(found({"NCCL_SOCKET_IFNAME": "eth10"}, net=links)) == [("NCCL_SOCKET_IFNAME", FAIL)]
+
+
+def test_interfaces_that_are_not_the_jobs_are_not_matched() -> None:
+    conf = conf_file("NCCL_SOCKET_IFNAME=eth0\n")
+    lost = found({}, environ=environ(conf_files=(conf,)), vantage=outside())
+    assert short(lost) == [("NCCL_SOCKET_IFNAME", UNKNOWN), ("node", UNKNOWN)]
+
+
 def test_another_environment_says_what_the_node_sets_for_all() -> None:
-    entries = (("NCCL_IB_DISABLE", "true", 1), ("NCCL_ALGO", "Ring", 2))
-    conf = ConfFile("/etc/nccl.conf", entries, "system")
-    effective = {n: Setting(n, v, f"/etc/nccl.conf:{i}") for n, v, i in entries}
+    conf = conf_file("NCCL_IB_DISABLE=true\nNCCL_ALGO=Ring\n")
+    effective = {one.name: one for one in conf.entries or ()}
     fact = environ({"NCCL_SHM_DISABLE": "1"}, conf_files=(conf,))
     fact = environ({"NCCL_SHM_DISABLE": "1"}, conf_files=(conf,), nccl={**fact.nccl, **effective})  # type: ignore[dict-item]
     assert short(found({}, environ=fact)) == [("NCCL_SHM_DISABLE", FAIL), ("NCCL_IB_DISABLE", FAIL), ("node", PASS)]
@@ -97,15 +145,15 @@ def test_another_environment_says_what_the_node_sets_for_all() -> None:
 def test_what_could_not_be_read_is_unknown() -> None:
     lost = Unavailable("not recorded")
     assert short(found({}, environ=environ(variables=lost, nccl=lost))) == [("node", UNKNOWN)]
-    conf = ConfFile("/etc/nccl.conf", lost, "system")
+    conf = ConfFile("/etc/nccl.conf", lost)
     got = found({}, environ=environ({"NCCL_P2P_DISABLE": "1"}, conf_files=(conf,), nccl=Unavailable("not read")))
     assert short(got) == [("NCCL_P2P_DISABLE", FAIL), ("/etc/nccl.conf", UNKNOWN), ("nccl.conf", UNKNOWN)]
 
 
 def test_a_conf_file_that_the_version_does_not_read_sets_nothing() -> None:
     variables = {"NCCL_CONF_FILE": "/x/n.conf"}
-    conf = ConfFile("/x/n.conf", (("NCCL_IB_DISABLE", "true", 1),), "NCCL_CONF_FILE")
-    effective = {"NCCL_IB_DISABLE": Setting("NCCL_IB_DISABLE", "true", "/x/n.conf:1")}
+    conf = ConfFile("/x/n.conf", entries("NCCL_IB_DISABLE=true", "/x/n.conf"), ConfRole.NAMED)
+    effective = {one.name: one for one in conf.entries or ()}
     base = environ(variables, conf_files=(conf,))
     fact = environ(variables, conf_files=(conf,), nccl={**base.nccl, **effective})  # type: ignore[dict-item]
     assert short(found({}, environ=fact)) == [("NCCL_IB_DISABLE", FAIL), ("node", PASS)]
@@ -114,7 +162,7 @@ def test_a_conf_file_that_the_version_does_not_read_sets_nothing() -> None:
 
 
 def test_conf_lines_that_do_not_arrive_are_told() -> None:
-    conf = ConfFile("/etc/nccl.conf", (("NCCL_ALGO ", "Ring", 3), ("NCCL_DEBUG", "INFO", 4)), "system")
+    conf = conf_file("NCCL_ALGO =Ring\nNCCL_DEBUG=INFO\nNCCL_NET IB\n# NCCL_IB_SL\nhello\n\ufeffNCCL_PROTO=LL\n")
     got = found({}, environ=environ({"NCCL_DEBUG": "WARN"}, conf_files=(conf,)))
-    assert short(got) == [("NCCL_ALGO", FAIL), ("node", PASS)]
+    assert short(got) == [("NCCL_NET", FAIL), ("NCCL_ALGO", FAIL), ("NCCL_PROTO", FAIL), ("node", PASS)]
     assert any("the environment says WARN and wins" in note for note in got[-1].notes)

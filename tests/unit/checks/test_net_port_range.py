@@ -140,6 +140,7 @@ def test_a_lowered_floor_swallows_service_ports(facts: dict[str, Any], status: A
     assert found(**facts).get("service ports") == status
 
 
+SERVED = net(master=HERE, master_port=29500)
 ROUTE = Route("eth0", "10.244.0.7")
 POD = net(netlink_link("eth0", 2, "10.244.0.7", kind="veth"), master=HERE, master_port=40000, default_route=ROUTE)
 HOST_POD = net(netlink_link("eth0", 2, "10.0.0.7"), master=HERE, master_port=40000, default_route=ROUTE)
@@ -148,30 +149,18 @@ HOST_POD = net(netlink_link("eth0", 2, "10.0.0.7"), master=HERE, master_port=400
 @pytest.mark.parametrize(
     ("facts", "status"),
     [
-        ({"net": net(master=HERE, master_port=29500)}, (PASS, None)),
+        ({}, (PASS, None)),
         ({"net": net(master=None, master_port=29500)}, (PASS, None)),
         ({"net": net(master=HERE, master_port=40000)}, (FAIL, W)),
         ({"net": net(master=HERE, master_port=40000), "ports": ports(reserved=frozenset({40000}))}, (PASS, None)),
         ({"net": net(master=THERE, master_port=40000)}, None),
         ({"net": POD, "vantage": pod()}, (PASS, None)),
         ({"net": HOST_POD, "vantage": pod()}, (FAIL, W)),
-        ({"net": net(master=HERE, master_port=29500), "ports": ports(listening=frozenset({29500}))}, (UNKNOWN, None)),
-        (
-            {
-                "net": net(master=HERE, master_port=29500),
-                "ports": ports(listening=frozenset({29500}), owners={29500: frozenset({1001})}),
-            },
-            (FAIL, None),
-        ),
-        (
-            {
-                "net": net(master=HERE, master_port=29500),
-                "ports": ports(listening=frozenset({29500}), owners={29500: frozenset({1000})}),
-            },
-            (UNKNOWN, None),
-        ),
-        ({"net": net(master=HERE, master_port=29500), "vantage": outside()}, (UNKNOWN, None)),
-        ({"net": net(master=HERE, master_port=29500), "ports": ports(listening=LOST)}, (UNKNOWN, None)),
+        ({"ports": ports(listening=frozenset({29500}))}, (UNKNOWN, None)),
+        ({"ports": ports(listening=frozenset({29500}), owners={29500: frozenset({1001})})}, (FAIL, None)),
+        ({"ports": ports(listening=frozenset({29500}), owners={29500: frozenset({1000})})}, (UNKNOWN, None)),
+        ({"vantage": outside()}, (UNKNOWN, None)),
+        ({"ports": ports(listening=LOST)}, (UNKNOWN, None)),
         ({"net": net(master=NAMELESS, master_port=29500)}, (UNKNOWN, None)),
         ({"net": net(master=LOST, master_port=LOST)}, (UNKNOWN, None)),
         ({"net": net(master_port=Unavailable("malformed", "MASTER_PORT='x'"))}, (FAIL, None)),
@@ -179,7 +168,7 @@ HOST_POD = net(netlink_link("eth0", 2, "10.0.0.7"), master=HERE, master_port=400
     ],
 )
 def test_master_port(facts: dict[str, Any], status: Any) -> None:
-    assert found(**facts).get("MASTER_PORT") == status
+    assert found(**{"net": SERVED, **facts}).get("MASTER_PORT") == status
 
 
 @pytest.mark.parametrize("low", [1024, 40000, 50000])
@@ -303,49 +292,32 @@ def test_what_is_reserved_already_stays_so(reserved: tuple[int, ...], written: s
 FEW, MANY = shape(nodes=256, all_to_all=True), shape(nodes=300, all_to_all=True)  # 33073 and 38705 ports
 NO_PXN = environ({"NCCL_PXN_DISABLE": "1"})
 SET = net(master=HERE, master_port=20000)
+DEFAULT, WIDE, WIDEST = (f"{RANGE}='{span}'" for span in ("32768 60999", "30000 65535", "10240 65535"))
+BLOCKED = ports(low=40000, high=40039, reserved=frozenset(range(32768, 60951)))
+MORE_BLOCKED = ports(low=40000, high=40039, reserved=frozenset(range(32768, 60952)))
 
 
 @pytest.mark.parametrize(
     ("facts", "subject", "commands"),
     [
         # the kernel's default is enough to the last port
-        (
-            {"ports": ports(low=40000, high=40039, reserved=frozenset(range(32768, 60951)))},
-            "listeners",
-            [f"{RANGE}='32768 60999'"],
-        ),
-        (
-            {"ports": ports(low=40000, high=40039, reserved=frozenset(range(32768, 60952)))},
-            "listeners",
-            [f"{RANGE}='30000 65535'"],
-        ),
-        ({"job": FEW, "environ": NO_PXN}, "connections", [f"{RANGE}='30000 65535'"]),
+        ({"ports": BLOCKED, "job": job(), "environ": environ()}, "listeners", [DEFAULT]),
+        ({"ports": MORE_BLOCKED, "job": job(), "environ": environ()}, "listeners", [WIDE]),
+        ({"job": FEW}, "connections", [WIDE]),
         # below 30000 lie service ports: they are reserved before the range is widened over them
-        ({"job": MANY, "environ": NO_PXN}, "connections", [f"{RESERVED}=28028,29500", f"{RANGE}='10240 65535'"]),
-        (
-            {"job": MANY, "environ": NO_PXN, "ports": ports(reserved=frozenset({8080, 29500}))},
-            "connections",
-            [f"{RANGE}='10240 65535'"],
-        ),  # RAS alone stops no job
-        (
-            {"job": MANY, "environ": NO_PXN, "ports": ports(reserved=frozenset({8080, 8081}))},
-            "connections",
-            [f"{RESERVED}=8080-8081,28028,29500", f"{RANGE}='10240 65535'"],
-        ),
-        ({"job": MANY, "environ": NO_PXN, "net": SET}, "connections", [f"{RESERVED}=20000,28028", f"{RANGE}='10240 65535'"]),
-        (
-            {"job": MANY, "environ": NO_PXN, "net": net(master=THERE, master_port=29500)},
-            "connections",
-            [f"{RESERVED}=28028,29500", f"{RANGE}='10240 65535'"],
-        ),
+        ({}, "connections", [f"{RESERVED}=28028,29500", WIDEST]),
+        ({"ports": ports(reserved=frozenset({8080, 29500}))}, "connections", [WIDEST]),  # RAS alone stops no job
+        ({"ports": ports(reserved=frozenset({8080, 8081}))}, "connections", [f"{RESERVED}=8080-8081,28028,29500", WIDEST]),
+        ({"net": SET}, "connections", [f"{RESERVED}=20000,28028", WIDEST]),
+        ({"net": net(master=THERE, master_port=29500)}, "connections", [f"{RESERVED}=28028,29500", WIDEST]),
         # what is reserved could not be read: nothing can be appended to it
-        ({"job": MANY, "environ": NO_PXN, "ports": ports(reserved=LOST)}, "connections", [f"{RANGE}='10240 65535'"]),
+        ({"ports": ports(reserved=LOST)}, "connections", [WIDEST]),
         # no range is wide enough
-        ({"job": shape(nodes=1024, all_to_all=True), "environ": NO_PXN}, "connections", []),
+        ({"job": shape(nodes=1024, all_to_all=True)}, "connections", []),
     ],
 )
 def test_the_mend_widens_no_further_than_needed(facts: dict[str, Any], subject: str, commands: list[str]) -> None:
-    finding = findings(**facts)[subject]
+    finding = findings(**{"job": MANY, "environ": NO_PXN, **facts})[subject]
     assert finding.status is FAIL and finding.fix
     assert finding.fix.commands == tuple(f"sysctl -w {one}" for one in commands)
     assert bool(commands) != ("no port range has that many" in finding.fix.summary)
@@ -377,21 +349,9 @@ def test_the_mend_mends_and_nothing_else_is_wrong_after_it(facts: dict[str, Any]
             "listeners",
             "the range 32768 60999 has 28232 ports here, seen outside the job's network namespace",
         ),
-        (
-            {"net": net(master=HERE, master_port=29500), "vantage": outside()},
-            "MASTER_PORT",
-            "MASTER_PORT 29500 is free here, seen as root outside the job",
-        ),
-        (
-            {"net": net(master=HERE, master_port=29500), "ports": ports(listening=LOST)},
-            "MASTER_PORT",
-            "whether MASTER_PORT 29500 is free could not be read: denied",
-        ),
-        (
-            {"net": net(master=HERE, master_port=29500), "ports": ports(reserved=LOST)},
-            "MASTER_PORT",
-            "whether MASTER_PORT 29500 is free could not be read: denied",
-        ),
+        ({"net": SERVED, "vantage": outside()}, "MASTER_PORT", "MASTER_PORT 29500 is free here, seen as root outside the job"),
+        ({"net": SERVED, "ports": ports(listening=LOST)}, "MASTER_PORT", "29500 is free could not be read: denied"),
+        ({"net": SERVED, "ports": ports(reserved=LOST)}, "MASTER_PORT", "29500 is free could not be read: denied"),
     ],
 )
 def test_what_was_seen_is_said(facts: dict[str, Any], subject: str, words: str) -> None:
@@ -403,44 +363,15 @@ def test_a_master_port_at_either_end_of_the_range(port: int, status: Status) -> 
     assert found(net=net(master=HERE, master_port=port))["MASTER_PORT"][0] is status
 
 
-@pytest.mark.parametrize(
-    ("value", "off"),
-    [
-        ("1", True),
-        ("0x1", True),
-        (" 01", True),
-        ("1 # off", True),
-        ("+1", True),
-        ("2", False),
-        ("0", False),
-        ("", False),
-        ("true", False),
-        ("11", False),
-        ("-1", False),
-        ("9223372036854775808", False),
-    ],
-)
-def test_pxn_is_off_where_nccl_reads_one(value: str, off: bool) -> None:
+@pytest.mark.parametrize("value", ["1", "0x1", " 01", "1 # off", "+1", "2", "0", "", "true", "11", "-1", "9223372036854775808"])
+def test_pxn_is_off_where_nccl_reads_one(value: str) -> None:
+    off = value in ("1", "0x1", " 01", "1 # off", "+1")
     facts = {"job": shape(nodes=256, all_to_all=True), "environ": environ({"NCCL_PXN_DISABLE": value})}
     assert ("without PXN" in str(findings(**facts).get("connections"))) is off
 
 
-@pytest.mark.parametrize(
-    ("value", "on"),
-    [
-        ("1", True),
-        ("0x1", True),
-        ("01", True),
-        ("", True),
-        ("9223372036854775808", True),
-        ("0", False),
-        ("00", False),
-        ("false", False),
-        ("2", False),
-        ("-1", False),
-        ("0 # off", False),
-    ],
-)
-def test_ras_is_on_where_nccl_reads_one(value: str, on: bool) -> None:
+@pytest.mark.parametrize("value", ["1", "0x1", "01", "", "9223372036854775808", "0", "00", "false", "2", "-1", "0 # off"])
+def test_ras_is_on_where_nccl_reads_one(value: str) -> None:
+    on = value in ("1", "0x1", "01", "", "9223372036854775808")
     found = findings(ports=ports(low=1024, high=65535), environ=environ({"NCCL_RAS_ENABLE": value}))["service ports"]
     assert ("28028" in found.message) is on

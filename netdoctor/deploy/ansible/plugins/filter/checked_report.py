@@ -101,10 +101,10 @@ def check(report):
         raise Refused("its verdict is none")
     if not report["checks"]:
         raise Refused("it has no checks")
-    for one in report["checks"]:
-        if not isinstance(one, dict) or not isinstance(one.get("id"), str) or one.get("status") not in STATUSES:
+    for result in report["checks"]:
+        if not isinstance(result, dict) or not isinstance(result.get("id"), str) or result.get("status") not in STATUSES:
             raise Refused("it has a check that is none")
-        findings = one.get("findings")
+        findings = result.get("findings")
         if not isinstance(findings, list) or any(not isinstance(f, dict) or f.get("status") not in STATUSES for f in findings):
             raise Refused("it has a finding that is none")
     if not isinstance(report["identity"].get("host"), str):
@@ -113,19 +113,15 @@ def check(report):
 
 def failure(result):
     """Why a module did not run, with what it said last: Ansible's own message alone seldom names the reason."""
-    told = [result.get("msg")]
-    for stream in ("module_stderr", "module_stdout"):
-        lines = to_text(result.get(stream) or "").strip().splitlines()
-        if lines:
-            told.append(lines[-1])
-            break
-    return ": ".join(to_text(one).rstrip(".: ") for one in told if one) or "no reason given"
+    output = to_text(result.get("module_stderr") or "").strip() or to_text(result.get("module_stdout") or "").strip()
+    reasons = [result.get("msg")] + output.splitlines()[-1:]
+    return ": ".join(to_text(reason).rstrip(".: ") for reason in reasons if reason) or "no reason given"
 
 
-def same_host(one, other):
+def same_host(name, other):
     """A short name is anybody's of that name, two full names are two hosts."""
-    one, other = (name.rstrip(".").lower() for name in (one, other))
-    return one == other or (("." not in one or "." not in other) and one.partition(".")[0] == other.partition(".")[0])
+    first, second = (text.rstrip(".").lower().split(".") for text in (name, other))
+    return first == second or (first[0] == second[0] and 1 in (len(first), len(second)))
 
 
 def finding_report(host, subject, status, message, how, evidence=None):

@@ -49,11 +49,11 @@ def status(path: str, now: float) -> bool | None:
 def wanted(node: dict[str, Any], healthy: bool) -> dict[str, Any] | None:
     """The merge patch that brings the node in step; None where it is.  Every other taint stays as it is."""
     have = node.get("spec", {}).get("taints") or []
-    taints = [one for one in have if one.get("key") != KEY]
+    taints = [taint for taint in have if taint.get("key") != KEY]
     if not healthy:
         taints.append({"key": KEY, "value": "true", "effect": "NoSchedule"})
     label = "healthy" if healthy else "unhealthy"
-    same_taint = any(one.get("key") == KEY for one in have) != healthy
+    same_taint = any(taint.get("key") == KEY for taint in have) != healthy
     if same_taint and (node["metadata"].get("labels") or {}).get(LABEL) == label:
         return None
     patch: dict[str, Any] = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"], "labels": {LABEL: label}}}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.model import CheckResult, Finding, Severity, Status
+from netdoctor.model import Severity
 
 
 @dataclass(frozen=True)
@@ -383,17 +382,3 @@ CAUSES: Final[dict[str, Cause]] = {row.name: row for row in _ROWS}
 def cause(name: str) -> Cause:
     """The row of `name`; KeyError for a name that is not in the vocabulary."""
     return CAUSES[name]
-
-
-def completed(finding: Finding, check: str, cause: str) -> Finding:
-    """`finding` with what its maker left to its check: the check's id and cause, and of a fail the cause's severity."""
-    cause = finding.cause or cause
-    severity = finding.severity if finding.status is Status.FAIL else None
-    if finding.status is Status.FAIL and severity is None:
-        severity = CAUSES[cause].severity if cause in CAUSES else Severity.WARNING
-    return replace(finding, check=check, cause=cause, severity=severity)
-
-
-def result(id: str, title: str, cause: str, findings: Iterable[Finding]) -> CheckResult:
-    """What a check that is no file of checks says: each finding completed."""
-    return CheckResult(id, title, cause, tuple(completed(f, id, cause) for f in findings))

@@ -1,0 +1,91 @@
+"""`Hypothesis`, what a rule yields, and `means`, the rule of lines that mean the same whatever else is in the log."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum, auto
+
+from netdoctor.model import Fix, Severity
+from netdoctor.nccl.log.facts import Event, EventKind, LogFacts
+
+
+class Confidence(IntEnum):
+    """How likely a hypothesis is the cause rather than one of its effects.  Only the order counts.
+
+    The six levels have grades, as in a school: a rule that says two things of one line says with them which it believes more.
+    """
+
+    EFFECT_MINUS = auto()
+    EFFECT = auto()  # what a rank prints when another one has gone
+    EFFECT_PLUS = auto()
+    QUIET_MINUS = auto()
+    QUIET = auto()  # nothing failed: a setting or a transport that costs speed
+    QUIET_PLUS = auto()
+    OPEN_MINUS = auto()
+    OPEN = auto()  # one of several causes that the log cannot tell apart
+    OPEN_PLUS = auto()
+    LIKELY_MINUS = auto()
+    LIKELY = auto()
+    LIKELY_PLUS = auto()
+    STRONG_MINUS = auto()
+    STRONG = auto()  # an error message that has one usual cause
+    STRONG_PLUS = auto()
+    CERTAIN = auto()  # NCCL names the cause itself
+
+    @property
+    def word(self) -> str:
+        """The level as reports name it."""
+        if self >= Confidence.STRONG:
+            return "high"
+        return "medium" if self >= Confidence.OPEN or self is Confidence.QUIET else "low"
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """What may be wrong: a cause, how likely it is, and what shows it."""
+
+    cause: str
+    confidence: Confidence
+    message: str
+    events: tuple[Event, ...] = ()
+    fix: Fix | None = None
+    how: str | None = None  # what to look at next; None: the checks of the cause
+    notes: tuple[str, ...] = ()
+    severity: Severity | None = None
+    shown: tuple[str, ...] = ()  # facts that show it, where no event does
+    subject: str | None = None
+
+
+Rule = Callable[[LogFacts], Iterator[Hypothesis]]
+
+
+def means(kind: EventKind, *hypotheses: Hypothesis, info: bool = True, first: bool = False) -> Rule:
+    """Lines of this kind mean this, whatever else is in the log; `{name}` in a message is what the line's pattern caught.
+
+    `info`: also where NCCL printed them as INFO.  `first`: the first of them is all the evidence.
+    """
+
+    def rule(log: LogFacts) -> Iterator[Hypothesis]:
+        events = log.of(kind) if info else log.above_info(kind)
+        for h in hypotheses if events else ():
+            text = h.message.format_map(defaultdict(lambda: "?", events[0].data))
+            yield replace(h, message=text, events=events[:1] if first else events)
+
+    return rule
+
+
+def caught(events: Iterable[Event], name: str) -> list[str]:
+    """What the patterns of these events caught under this name, each once."""
+    return list(dict.fromkeys(e.data[name] for e in events if e.data.get(name)))
+
+
+def author(events: Iterable[Event]) -> str:
+    """The process that printed the first of these: ``rank 3 (node07)``."""
+    for e in events:
+        if e.rank is not None:
+            return f"rank {e.rank} ({e.host})" if e.host else f"rank {e.rank}"
+        if e.host:
+            return e.host
+    return "job"

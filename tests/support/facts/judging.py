@@ -1,0 +1,34 @@
+"""A check called as the engine does, and what it found."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable, Mapping
+
+from netdoctor.facts.base import Fact
+from netdoctor.model import Finding, Status, Unavailable
+
+Facts = Mapping[type, object]
+
+
+def judge(check: Callable[..., Iterable[Finding]], facts: Facts) -> list[Finding]:
+    """The findings of `check` on `facts`; of a fact that is not there nothing was read."""
+    hints = typing.get_type_hints(check)
+    hints.pop("return", None)
+    return list(check(**{name: _argument(hint, facts) for name, hint in hints.items()}))
+
+
+def _argument(hint: type[Fact], facts: Facts) -> object:
+    got = facts.get(hint, Unavailable("not recorded"))
+    return hint.unread(got) if isinstance(got, Unavailable) else got
+
+
+def statuses(findings: Iterable[Finding]) -> dict[str, Status]:
+    """Status by subject (the last finding of a subject counts)."""
+    return {f.subject: f.status for f in findings}
+
+
+def only(findings: Iterable[Finding]) -> Finding:
+    """The one finding there is."""
+    (found,) = findings
+    return found
