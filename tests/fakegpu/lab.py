@@ -129,7 +129,7 @@ def run(
     settings = {**({"kernels": str(kernels)} if kernels else {}), **({"trace": "1"} if trace else {})}
     with namespace.scratch() as folder:
         shown: dict[int, pathlib.Path] = {}
-        spec = []
+        spec: list[dict[str, Any]] = []
         for n, rank in enumerate(every):
             own = rank.machine or one
             if id(own) not in shown:

@@ -1,10 +1,10 @@
 """One rank: takes this process through the libnccl of NCCL_LIB on the driver API alone, by ctypes; no torch, no CUDA runtime.
 
-    rank.py RANK RANKS IDFILE [--device N] [--steps irgbcstmwad] [--count FLOATS] [--seconds S]
+    rank.py RANK RANKS IDFILE [--device N] [--steps irgbcstmxwad] [--count FLOATS] [--seconds S]
 
 Steps: i init, r all-reduce, g all-gather, b broadcast, c reduce-scatter, s send and receive in a ring, t all-reduce of every
-type and reduction, m other calls (in place, in a group, to and from the last rank, all to all, many in a row), w wait a second
-for an asynchronous error, a abort, d destroy.
+type and reduction, m other calls (in place, in a group, to and from the last rank, all to all, many in a row), x all-reduce
+captured into a graph that runs twice, w wait a second for an asynchronous error, a abort, d destroy.
 Each step says one line "rank: {JSON}" on stdout, where NCCL's log goes as well.  Exit code: 0 all steps succeeded and the data
 are right, 2 the data are not right (without kernels: were not moved), 1 a step failed, 3 it could not begin.
 """
@@ -117,7 +117,7 @@ class Rank:
             raw.write_bytes(bytes(one))
             raw.replace(id_file)
         else:
-            end = time.monotonic() + self.seconds
+            end = time.monotonic() + 60.0  # a busy machine starts rank 0 late
             while not id_file.exists():
                 if time.monotonic() > end:
                     raise StepError("id", 0, "rank 0 gave no id")
@@ -175,6 +175,19 @@ class Rank:
             self.call("ncclAllReduce", self.source, self.target, count, FLOAT, SUM, *tail)
             self.finish()
             self.compare("all_reduce", self.summed, self.count)
+        elif step == "x":
+            self.fill(lambda i: self.own(self.rank, i), self.count)
+            graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
+            self.driver("cuStreamBeginCapture_v2", self.stream, 0)
+            self.call("ncclAllReduce", self.source, self.target, count, FLOAT, SUM, *tail)
+            self.driver("cuStreamEndCapture", self.stream, ctypes.byref(graph))
+            self.driver("cuGraphInstantiateWithFlags", ctypes.byref(ready), graph, ctypes.c_ulonglong(0))
+            for _ in range(2):
+                self.driver("cuGraphLaunch", ready, self.stream)
+            self.finish()
+            self.driver("cuGraphExecDestroy", ready)  # a communicator waits for the graphs that it is part of
+            self.driver("cuGraphDestroy", graph)
+            self.compare("graph", self.summed, self.count)
         elif step == "g":
             self.fill(lambda i: self.own(self.rank, i), self.count)
             self.call("ncclAllGather", self.source, self.target, count, FLOAT, *tail)

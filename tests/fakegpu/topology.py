@@ -14,7 +14,8 @@ from typing import Final
 from xml.etree import ElementTree
 
 from tests.fakegpu import lab, machine, namespace
-from tests.fakegpu.machine import Machine, Place
+from tests.fakegpu.machine import Machine
+from tests.fakegpu.parts import Link, Place
 from tests.fakegpu.tree import speed_text
 
 
@@ -84,7 +85,8 @@ def differences(one: Machine, seen: Seen) -> Iterator[str]:
         yield from _same(f"GPU {n}", got, gpu.place.address, gpu.place, gpu.link)
         told = {"sm": str(gpu.capability), "nvlinks": str(sum(link.up for link in gpu.nvlinks))}
         yield from (f"GPU {n}: {key} {got[key]}, told {value}" for key, value in told.items() if got[key] != value)
-    places = {x.place.address for x in (*one.gpus, *one.hcas, *one.nics) if x.place}
+    places = {x.place.address for x in one.gpus} | {x.place.address for x in one.hcas}
+    places |= {x.place.address for x in one.nics if x.place}
     for hca in one.hcas:
         port = hca.ports[0]
         if port.state != "ACTIVE" or port.layer not in ("InfiniBand", "Ethernet") or hca.node is None or hca.mode is None:
@@ -103,7 +105,7 @@ def differences(one: Machine, seen: Seen) -> Iterator[str]:
             yield f"{hca.name}: speed {got['speed']}, told {1000 * port.rate}"
 
 
-def _same(what: str, got: dict[str, str], address: str, place: Place, link: machine.Link) -> Iterator[str]:
+def _same(what: str, got: dict[str, str], address: str, place: Place, link: Link) -> Iterator[str]:
     if got["busid"] != address:
         yield f"{what}: at {got['busid']}, told {address}"
     if got["cpu"] != str(place.numa) and place.numa >= 0:
