@@ -144,7 +144,7 @@ def gpudirect_rdma(
         job,
         path.runs,
         len(places),
-        pci.virtual_topology is not False or bool(environ.get("NCCL_TOPO_FILE")),
+        pci.virtual_topology is not False or environ.get("NCCL_TOPO_FILE") not in (None, ""),
         all(d.driver == "efa" for d in devices) and not hcas.unplaced(devices, pci),
     )
     choice = parse_selector(node.setting("NCCL_IB_HCA") or "")
@@ -156,22 +156,63 @@ def gpudirect_rdma(
 
 
 def _pairs(places: tuple[hcas.GpuPlace, ...], candidates: tuple[RdmaDevice, ...], pci: Pci, node: Node) -> Iterator[Finding]:
-    """Each GPU with the nearest device that no other GPU has."""
-    taken: list[str] = []
-    unpaired = False  # GPUs share the nearest devices in turn: where one is lost, so is the order of the others
-    for gpu in places:
+    """Each GPU with the devices that NCCL gives it where GPUDirect works, and with those that it takes instead."""
+    if node.own_topology or node.efa:  # a file, or a plugin that makes one device of several, says which is whose
+        ways = instead = [_by_place(gpu, candidates, pci) for gpu in places]
+    else:
+        ways = [hcas.used(gpu, candidates, pci, node.version) for gpu in places]
+        if node.count > 1:
+            ways = [_by_nvlink(gpu, way, candidates, pci) for gpu, way in zip(places, ways, strict=True)]
+        instead = [hcas.used(gpu, candidates, pci, node.version, _direct(gpu, node)) for gpu in places]
+    others: list[str] = []
+    unpaired = False  # GPUs share the devices that they reach equally well: where one is lost, so is the order of the others
+    for gpu, way, real in zip(places, ways, instead, strict=True):
         if any(word in gpu.name for word in gpudirect.NO_PLATFORM):
             yield _no_platform(gpu)
             continue
-        kind, near = hcas.nearest(gpu, candidates, pci)
-        if len(near) > 1 and (unpaired or not kind or not all(map(hcas.rates_read, near))):  # any pair would be a guess
+        if len(way.devices) > 1 and (unpaired or not way.certain):  # any pair would be a guess
             unpaired = True
             text, lost = "which RDMA device is its own could not be told", missing(pci.devices)
             yield unknown(text if lost is None else f"{text}: PCI: {lost}", subject=gpu.label, how=HOW)
             continue
-        device = min(near, key=lambda d: taken.count(d.name))
-        taken.append(device.name)
-        yield replace(_pair(gpu, device, kind, node), subject=f"{gpu.label}–{device.name}")
+        if ways is instead:
+            own: tuple[RdmaDevice, ...] = (min(way.devices, key=lambda d: others.count(d.name)),)
+            taken = own
+            others.append(own[0].name)
+        else:
+            own = hcas.turns(gpu, places, way, ways, pci, node.version)
+            taken = hcas.turns(gpu, places, real, instead, pci, node.version) if real.certain and not unpaired else own
+        for device in (*own, *(d for d in taken if d not in own and gpudirect.rank(real.kind) < gpudirect.rank("PHB"))):
+            found = _pair(gpu, device, real.kind if device not in own else way.kind, node)
+            if device in own and device not in taken:
+                text = f"without GPUDirect NCCL's way from {gpu.label} is by {', '.join(d.name for d in taken)}"
+                found = replace(found, notes=(*found.notes, text))
+            yield replace(found, subject=f"{gpu.label}–{device.name}")
+
+
+def _by_nvlink(gpu: hcas.GpuPlace, way: hcas.Reached, candidates: tuple[RdmaDevice, ...], pci: Pci) -> hcas.Reached:
+    """What another GPU's HCA carries for one that NVLink connects to it (PXN) is that GPU's to judge: its own counts here."""
+    linked = gpu.gpu is not None and any(gpu.gpu.nvlinks or ())
+    through_cpu = way.certain and gpudirect.rank(way.kind) > gpudirect.rank("PXN")
+    return _by_place(gpu, candidates, pci) if linked and through_cpu else way
+
+
+def _by_place(gpu: hcas.GpuPlace, candidates: tuple[RdmaDevice, ...], pci: Pci) -> hcas.Reached:
+    kind, near = hcas.nearest(gpu, candidates, pci)
+    return hcas.Reached(kind, near, bool(kind) and all(map(hcas.rates_read, near)))
+
+
+def _direct(gpu: hcas.GpuPlace, node: Node) -> hcas.Direct:
+    """Whether NCCL would use GPUDirect for a GPU and a device: without it its way is another (NCCL src/graph/paths.cc,
+    ncclTopoComputePaths).  What is not known does not count as a no."""
+
+    def direct(device: RdmaDevice, kind: str) -> bool:
+        if isinstance(node.version, Unavailable) or gdr_proof(node.runs or (), gpu.ordinal, device.name).receive:
+            return True
+        pair = Pair(gpu, device, node, GdrProof(), node.version, kind)
+        return pair.able.yes is not False and pair.near is not False
+
+    return direct
 
 
 def _does_not_apply(rdma: Rdma, pci: Pci, gpus: Gpus) -> Finding | None:

@@ -18,7 +18,7 @@ from netdoctor.nccl.integers import integer
 
 # Nearest first (topo.h, PATH_*; P2C came with 2.26: its place decides nothing for the versions without it).
 LEVELS: Final = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
-FAR: Final = "PHB or SYS"  # through the CPU, and firmware does not say whether through one or two
+FAR: Final = "PHB or SYS"  # through the CPU, and whether through one or two could not be read
 _LEGACY: Final = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")  # paths.cc, levelsOldToNew
 
 _PEERS: Final = "/sys/kernel/mm/memory_peers/"
@@ -151,10 +151,9 @@ def distance(gpu: PciDevice, nic: PciDevice, c2c: bool = False) -> str:
     if set(mine) & set(theirs):
         return "PXB"
     nodes = (gpu.numa_node, nic.numa_node)
-    known = [n for n in nodes if isinstance(n, int) and n >= 0]
-    if len(known) < 2:
+    if any(isinstance(node, Unavailable) for node in nodes):
         return "PHB" if gpu.root == nic.root else FAR
-    if known[0] != known[1]:
+    if nodes[0] != nodes[1]:  # -1 is a CPU of its own (xml.cc, ncclTopoGetXmlFromSys: its "numaid")
         return "SYS"
     return "P2C" if c2c else "PHB"
 
@@ -181,7 +180,7 @@ def level(version: Version, setting: str | None, c2c_setting: str | None = None)
 
 
 def within(kind: str, limit: str) -> bool | None:
-    """Whether a distance is near enough; None where the firmware does not say how far it is."""
+    """Whether a distance is near enough; None where that could not be read."""
     if kind == FAR:
         return True if limit == "SYS" else None if limit == "PHB" else False
     return LEVELS.index(kind) <= LEVELS.index(limit)
