@@ -352,6 +352,9 @@ def _shown(pair: Pair) -> Finding:
 def _static(pair: Pair) -> Finding:
     """No run showed this pair: only what NCCL would ask."""
     able, lost = pair.able, missing(pair.node.runs)
+    if pair.proof.unplaced:
+        text = "a run's connections of this GPU were without GPUDirect, and its log does not name their device"
+        return unknown(text, how=HOW, **pair.evidence)
     if able.yes is False:
         return _unable(pair)
     later = f"no run showed this pair ({'the path run did not use it' if lost is None else lost})"

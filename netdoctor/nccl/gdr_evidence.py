@@ -13,7 +13,7 @@ from netdoctor.facts.runs import Run
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import gpudirect
 from netdoctor.nccl.hcas import GpuPlace
-from netdoctor.nccl.log.facts import Direction
+from netdoctor.nccl.log.facts import SOCKET, Direction
 from netdoctor.nccl.net_plugin import BUILT_IN
 from netdoctor.nccl.transport import log_of
 
@@ -26,6 +26,7 @@ class GdrProof:
     receive: bool | None = None  # the HCA writes the GPU's memory
     network: str | None = None  # "IB" "IBext_v8" "Libfabric" …
     run: Run | None = None
+    unplaced: bool = False  # connections of this GPU without GPUDirect, of a device that the log does not name
 
     @property
     def shown(self) -> bool:
@@ -40,7 +41,7 @@ def gdr_proof(runs: Iterable[Run], ordinal: int | None, hca: str, unnamed: bool 
     """
     send: list[bool] = []
     receive: list[bool] = []
-    network, used = None, None
+    network, used, unplaced = None, None, False
     for run in runs:
         log = log_of(run)
         if log is None or ordinal is None or "vias" in log.absent:
@@ -49,14 +50,17 @@ def gdr_proof(runs: Iterable[Run], ordinal: int | None, hca: str, unnamed: bool 
         for via in log.vias:
             if via.transport != "NET" or via.gdrdma is None or via.direction == Direction.NONE:
                 continue
-            listed = log.devices[via.device].name if via.device is not None and via.device < len(log.devices) else ""
             rank = via.src if via.direction == Direction.SEND else via.dst
-            gpus = run.experiment.gpus
-            device = named or listed or (hca if unnamed and not log.devices and via.detail not in BUILT_IN else "")
-            if device == hca and rank < len(gpus) and gpus[rank] == ordinal:
+            if via.detail == SOCKET or run.experiment.gpus[rank : rank + 1] != (ordinal,):
+                continue
+            devices = {named} if named else log.hcas(via)
+            if not devices and unnamed and not log.devices and via.detail not in BUILT_IN:
+                devices = {hca}
+            if hca in devices:
                 (send if via.direction == Direction.SEND else receive).append(via.gdrdma)
                 network, used = via.detail, run
-    return GdrProof(all(send) if send else None, all(receive) if receive else None, network, used)
+            unplaced |= not devices and not via.gdrdma
+    return GdrProof(all(send) if send else None, all(receive) if receive else None, network, used, unplaced)
 
 
 def gdr_mechanisms(

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Provider, Rdma
-from netdoctor.facts.runs import PathRun
+from netdoctor.facts.runs import Path, PathRun
 from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.nccl.gdr_evidence import gdr_proof
+from netdoctor.nccl.log.facts import NetDevice
 from tests.support import facts as f
 
 UNREAD = Unavailable("denied")
@@ -107,3 +111,32 @@ def test_a_topology_file_that_may_be_set_hides_the_distance() -> None:
         Environ: replace(f.environ(), variables=UNREAD),
     }
     assert told(unread).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("device", "virtual", "shown"),
+    [
+        (2, {0: "mlx5_0", 1: "mlx5_1", 2: "mlx5_0", 3: "mlx5_1"}, True),  # as 2.25.1 numbers two HCAs
+        (3, {0: "mlx5_0", 1: "mlx5_1", 2: "mlx5_2", 3: "mlx5_0+mlx5_1"}, True),  # as 2.27.5 merges the ports of a card
+        (1, {0: "mlx5_0", 1: "mlx5_1"}, False),
+        (0, {}, True),  # before 2.24.3
+        (7, {}, False),
+    ],
+)
+def test_the_number_of_a_device_is_that_of_the_virtual_one(device: int, virtual: dict[int, str], shown: bool) -> None:
+    listed = tuple(NetDevice(f"mlx5_{i}", 1, "RoCE") for i in range(3))
+    way = f.via(direction="receive", gdrdma=False, device=device)
+    log = f.log(net="IB", network="IB", vias=(way,), devices=listed, virtual_devices=virtual)
+    run = f.run(2, log=log, experiment=replace(f.hca_run(1, 0).experiment, path=Path.parse("inter-node")))
+    proof = gdr_proof((run,), 0, "mlx5_0")
+    assert proof.receive is (False if shown else None)
+    assert proof.unplaced is (device == 7)
+
+
+def test_connections_that_name_no_device_are_no_pass() -> None:
+    """Without GPUDirect, and by a device that may be this one."""
+    way = f.via(1, 0, direction="send", gdrdma=False, device=9)
+    log = f.log(net="IB", network="IB", vias=(way,))
+    run = f.run(2, log=log, experiment=replace(f.hca_run(1, 0).experiment, path=Path.parse("inter-node")))
+    one = told({PathRun: f.path_run(run)})
+    assert one.status is Status.UNKNOWN and "does not name their device" in one.message
