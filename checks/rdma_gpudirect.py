@@ -24,6 +24,7 @@ from netdoctor.api import (
     Libraries,
     PathRun,
     Pci,
+    Plugin,
     Rdma,
     RdmaDevice,
     Run,
@@ -40,6 +41,7 @@ from netdoctor.api import (
     gpudirect,
     hcas,
     missing,
+    nccl_param,
     ok,
     parse_selector,
     skip,
@@ -67,11 +69,23 @@ class Node:
     count: int
     own_topology: bool  # NCCL takes distances from a file of the hypervisor's or the user's, or may do so
     efa: bool  # every RDMA device is an EFA, and where each sits is known
+    plugins: tuple[Plugin, ...] | Unavailable
 
     def setting(self, name: str) -> str | None:
         """A variable of NCCL's; None where it is not set, or not known."""
         found = (self.environ.nccl or {}).get(name)
         return found.value if found else None
+
+    @property
+    def unasked(self) -> Finding | None:
+        """Where NCCL asks no RDMA device (src/plugin/net.cc; src/transport/net_ib: ncclIbInit)."""
+        network, off = self.setting("NCCL_NET"), self.setting("NCCL_IB_DISABLE")
+        if network is not None and network.lower() == "socket":
+            return skip(f"NCCL_NET={network}: NCCL asks no RDMA device")
+        if off is None or not nccl_param(off, 0):
+            return None
+        text = f"NCCL_IB_DISABLE={off}: NCCL's own network asks no RDMA device"
+        return skip(text) if self.plugins == () else unknown(f"{text}, and whether a plugin does is not known", how=HOW)
 
 
 @dataclass(frozen=True)
@@ -146,6 +160,7 @@ def gpudirect_rdma(
         len(places),
         pci.virtual_topology is not False or environ.get("NCCL_TOPO_FILE") not in (None, ""),
         all(d.driver == "efa" for d in devices) and not hcas.unplaced(devices, pci),
+        libraries.plugins,
     )
     choice = parse_selector(node.setting("NCCL_IB_HCA") or "")
     candidates = hcas.selected(devices, choice) if choice else devices
@@ -248,6 +263,8 @@ def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Find
             return _passed(node, "NCCL's log shows /GDRDMA both ways", kind)
         return unknown(f"the job's NCCL version is not known: {node.version}", how="give --python")
     pair = Pair(gpu, device, node, proof, node.version, kind)
+    if not proof.shown and node.unasked is not None:
+        return node.unasked
     if both:
         return _passed(node, "NCCL's log shows /GDRDMA both ways", kind, pair.able.yes, **pair.evidence)
     if isinstance(node.environ.nccl, Unavailable):
@@ -269,8 +286,9 @@ def _own_rules(gpu: hcas.GpuPlace, device: RdmaDevice, node: Node, proof: GdrPro
     if device.pci is None:
         return skip(f"{device.name} is a software device: its data passes through host memory by design")
     seen = gpu.visible
-    if seen is not None and seen.gpudirect_rdma is False and seen.dmabuf is False and not proof.receive:
-        text = f"the driver offers no GPUDirect RDMA on {gpu.name} (attributes 116 and 124 are 0)"
+    if seen is not None and seen.gpudirect_rdma is False and not proof.receive:
+        which = "attributes 116 and 124 are 0" if seen.dmabuf is False else "attribute 116 is 0, which NCCL asks first"
+        text = f"the driver offers no GPUDirect RDMA on {gpu.name} ({which})"
         if seen.integrated is True or any(word in gpu.name for word in gpudirect.CONSUMER):
             return skip(text)
         return unknown(

@@ -71,11 +71,15 @@ def gdr_mechanisms(
     errno = device.provider if isinstance(device.provider, Unavailable) else device.provider.dmabuf_errno
     peer = gpudirect.peermem(version, kernel.modules, kernel.memory_peers)
     offered = gpu.visible.gpudirect_rdma if gpu.visible else lost
-    if peer.yes and offered is not True:  # the module serves GPUs that offer it (attribute 116)
-        why = f"attribute 116 of this GPU{f': {offered}' if isinstance(offered, Unavailable) else ' is 0'}"
-        peer = replace(peer, rule=None, yes=None if isinstance(offered, Unavailable) else False, why=why)
-    attribute = gpu.visible.dmabuf if gpu.visible else lost
-    return gpudirect.Mechanisms(peer, gpudirect.dmabuf(version, gpus.cuda_driver, attribute, errno, enable))
+    dmabuf = gpudirect.dmabuf(version, gpus.cuda_driver, gpu.visible.dmabuf if gpu.visible else lost, errno, enable)
+    if offered is True:
+        return gpudirect.Mechanisms(peer, dmabuf)
+    # NCCL asks the GPU before either way: src/plugin/net.cc, ncclGpuGdrSupport (2.18.3 to 2.32.3; before 2.27 src/net.cc)
+    yes = None if isinstance(offered, Unavailable) else False
+    why = f"attribute 116 of this GPU{' is 0' if yes is False else f': {offered}'}"
+    return gpudirect.Mechanisms(
+        *(replace(way, rule=None, yes=yes, why=why) if way.yes is not False else way for way in (peer, dmabuf))
+    )
 
 
 def gdr_sends(gpu: GpuPlace, count: int, setting: str | None) -> gpudirect.Answer:
