@@ -43,7 +43,7 @@ from netdoctor.api import (
     missing,
     nccl_param,
     ok,
-    parse_selector,
+    parse_hcas,
     skip,
     unknown,
     used_nccl,
@@ -162,7 +162,7 @@ def gpudirect_rdma(
         all(d.driver == "efa" for d in devices) and not hcas.unplaced(devices, pci),
         libraries.plugins,
     )
-    choice = parse_selector(node.setting("NCCL_IB_HCA") or "")
+    choice = parse_hcas(node.setting("NCCL_IB_HCA") or "", node.version or None)
     candidates = hcas.selected(devices, choice) if choice else devices
     if not candidates:
         yield unknown("NCCL_IB_HCA selects none of the RDMA devices", how="netdoctor preflight --only rdma.dev_infiniband")
@@ -342,7 +342,7 @@ def _too_far(pair: Pair) -> Finding:
 def _shown(pair: Pair) -> Finding:
     """The run's log shows this pair without GPUDirect on at least one side."""
     proof, able, evidence = pair.proof, pair.able, pair.evidence
-    read = gdr_sends(pair.gpu, pair.node.count, pair.node.setting("NCCL_NET_GDR_READ"))
+    read = gdr_sends(pair.gpu, pair.node.count, pair.node.setting("NCCL_NET_GDR_READ"), pair.version)
     if proof.receive and read.yes is False:
         return ok(f"GPUDirect on receive; sends stage through host memory: {read.why}", **evidence)
     if proof.receive and (proof.send is None or read.yes is None):

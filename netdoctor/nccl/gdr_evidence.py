@@ -82,9 +82,9 @@ def gdr_mechanisms(
     )
 
 
-def gdr_sends(gpu: GpuPlace, count: int, setting: str | None) -> gpudirect.Answer:
+def gdr_sends(gpu: GpuPlace, count: int, setting: str | None, version: Version | None = None) -> gpudirect.Answer:
     """Whether a GPU's sends use GPUDirect; `setting` is NCCL_NET_GDR_READ, `count` the GPUs of the job here."""
     lost = Unavailable(Kind.NOT_READ)
     links = gpu.gpu.nvlinks if gpu.gpu else lost
     nvlink = links if isinstance(links, Unavailable) else any(links)
-    return gpudirect.reads(gpu.gpu.capability if gpu.gpu else lost, nvlink, count, setting)
+    return gpudirect.reads(gpu.gpu.capability if gpu.gpu else lost, nvlink, count, setting, version)

@@ -14,7 +14,7 @@ from typing import Final
 from netdoctor.facts.nccl_version import Version, text
 from netdoctor.facts.pci import PciDevice
 from netdoctor.model import Kind, Unavailable
-from netdoctor.nccl.integers import integer
+from netdoctor.nccl.integers import integer, param
 
 # Nearest first (topo.h, PATH_*; P2C came with 2.26: its place decides nothing for the versions without it).
 LEVELS: Final = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
@@ -121,7 +121,7 @@ def dmabuf(
     """Whether this version would use DMA-BUF; `errno` is that of ibv_reg_dmabuf_mr(fd=-1), `enable` NCCL_DMABUF_ENABLE."""
     if version < DMABUF_SINCE:
         return Answer(False, f"NCCL {text(version)} is older than {text(DMABUF_SINCE)}")
-    if enable is not None and integer(enable) == 0:
+    if param(enable, 1, version) == 0:
         return Answer(False, f"NCCL_DMABUF_ENABLE={enable}", NoGdr.DMABUF_SWITCHED_OFF)
     if attribute is False:
         why = "the driver offers no DMA-BUF for this GPU (attribute 124 is 0): open kernel modules would"
@@ -175,7 +175,7 @@ def level(version: Version, setting: str | None, c2c_setting: str | None = None)
         return _LEGACY[min(integer(setting), len(_LEGACY) - 1)], True
     if version < (2, 6, 0):
         return "PHB", False
-    c2c = integer(c2c_setting) != 0 if c2c_setting is not None else version >= (2, 27, 3)
+    c2c = param(c2c_setting, int(version >= (2, 27, 3)), version) != 0
     return ("P2C" if c2c and version >= (2, 26, 2) else "PXB"), False
 
 
@@ -186,9 +186,15 @@ def within(kind: str, limit: str) -> bool | None:
     return LEVELS.index(kind) <= LEVELS.index(limit)
 
 
-def reads(capability: tuple[int, int] | Unavailable, nvlink: bool | Unavailable, gpus: int, setting: str | None) -> Answer:
+def reads(
+    capability: tuple[int, int] | Unavailable,
+    nvlink: bool | Unavailable,
+    gpus: int,
+    setting: str | None,
+    version: Version | None = None,
+) -> Answer:
     """Whether sends (reads by the NIC) use GPUDirect: off before Ampere without NVLink (paths.cc, NCCL_NET_GDR_READ)."""
-    value = integer(setting) if setting is not None else -2
+    value = param(setting, -2, version)
     if value == 0:
         return Answer(False, f"NCCL_NET_GDR_READ={setting}")
     if value > 0:
