@@ -19,7 +19,7 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 # What a line can be: a row of `patterns` finds it.
 _Connect = Literal["no_interface", "address_family", "connect", "connect_gave_up", "bind", "peer_closed", "secondary"]
 _Memory = Literal["shm_full", "shm_error", "oom", "memlock", "mkey", "descriptors", "threads"]
-_Verbs = Literal["completion", "async_event", "modify_qp", "address_handle", "register", "open_device", "provider"]
+_Verbs = Literal["completion", "async_event", "modify_qp", "query_gid", "address_handle", "register", "open_device", "provider"]
 _Devices = Literal["mixed_link", "net_counts", "topo_attribute", "acs", "iommu_fault", "xid", "peermem", "imex"]
 _Plugins = Literal["net_not_found", "net_none", "plugin_load", "plugin_old", "gdrcopy", "gdr_off_plugin"]
 _Libfabric = Literal["ofi_init", "ofi_any", "ofi_request", "ofi_register"]
