@@ -78,7 +78,7 @@ class Node:
 
     @property
     def unasked(self) -> Finding | None:
-        """Where NCCL asks no RDMA device (src/plugin/net.cc; src/transport/net_ib: ncclIbInit)."""
+        """Where NCCL asks no RDMA device (src/plugin/net.cc; ncclIbInit)."""
         network, off = self.setting("NCCL_NET"), self.setting("NCCL_IB_DISABLE")
         if network is not None and network.lower() == "socket":
             return skip(f"NCCL_NET={network}: NCCL asks no RDMA device")
@@ -187,8 +187,9 @@ def _pairs(places: tuple[hcas.GpuPlace, ...], candidates: tuple[RdmaDevice, ...]
             continue
         if len(way.devices) > 1 and (unpaired or not way.certain):  # any pair would be a guess
             unpaired = True
-            text, lost = "which RDMA device is its own could not be told", missing(pci.devices)
-            yield unknown(text if lost is None else f"{text}: PCI: {lost}", subject=gpu.label, how=HOW)
+            lost = missing(pci.devices)
+            why = "" if lost is None else f": PCI: {lost}"
+            yield unknown(f"which RDMA device is its own could not be told{why}", subject=gpu.label, how=HOW)
             continue
         if ways is instead:
             own: tuple[RdmaDevice, ...] = (min(way.devices, key=lambda d: others.count(d.name)),)
@@ -218,8 +219,7 @@ def _by_place(gpu: hcas.GpuPlace, candidates: tuple[RdmaDevice, ...], pci: Pci) 
 
 
 def _direct(gpu: hcas.GpuPlace, node: Node) -> hcas.Direct:
-    """Whether NCCL would use GPUDirect for a GPU and a device: without it its way is another (NCCL src/graph/paths.cc,
-    ncclTopoComputePaths).  What is not known does not count as a no."""
+    """Whether NCCL would use GPUDirect: without it its way is another (src/graph/paths.cc).  Not known counts as yes."""
 
     def direct(device: RdmaDevice, kind: str) -> bool:
         if isinstance(node.version, Unavailable) or gdr_proof(node.runs or (), gpu.ordinal, device.name).receive:
@@ -383,6 +383,8 @@ def _static(pair: Pair) -> Finding:
         # A module built against another ib_core is there and fails at registration (EINVAL): only a run can tell.
         return unknown(f"a peer-memory module is loaded; {later}", how=HOW, **pair.evidence)
     text = f"everything that NCCL asks says DMA-BUF; {later}"
+    if pair.version < gpudirect.LIBCUDA_1:
+        return unknown(f"{text}; this NCCL opens libcuda.so, and without that name has no GPUDirect", how=HOW, **pair.evidence)
     if lost is not None:  # what a run showed may differ from what the files say
         return unknown(text, how=HOW, **pair.evidence)
     return _passed(pair.node, text, pair.evidence["distance"], able.yes, **pair.evidence)

@@ -31,6 +31,7 @@ MODULE_FILES: Final[tuple[tuple[Version, tuple[str, ...]], ...]] = (
     ((2, 23, 4), (f"{_PEERS}nv_mem/version", f"{_PEERS}nv_mem_nc/version", MODULE)),  # net_ib.cc, gdr.cc since 2.23.4
 )
 DMABUF_SINCE: Final[Version] = (2, 13, 4)  # init.cc, dmaBufSupported
+LIBCUDA_1: Final[Version] = (2, 21, 5)  # cudawrap.cc up to 2.20.5: dlopen("libcuda.so"), a name that not every container has
 DMABUF_DRIVER: Final = 11070  # init.cc: cudaDriverVersion < 11070 is no
 NO_DMABUF: Final = frozenset({"EOPNOTSUPP", "EPROTONOSUPPORT"})  # every other errno is yes (ncclIbDmaBufSupport)
 C2C_NAMES: Final = ("GH200", "GB200", "GB300")  # GPU and CPU share NVLink-C2C

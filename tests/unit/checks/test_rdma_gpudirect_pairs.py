@@ -11,9 +11,10 @@ from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Provider, Rdma
-from netdoctor.facts.runs import Path, PathRun
+from netdoctor.facts.runs import Baseline, Path, PathRun
 from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.nccl.gdr_evidence import gdr_proof
 from netdoctor.nccl.log.facts import NetDevice
@@ -140,3 +141,14 @@ def test_connections_that_name_no_device_are_no_pass() -> None:
     run = f.run(2, log=log, experiment=replace(f.hca_run(1, 0).experiment, path=Path.parse("inter-node")))
     one = told({PathRun: f.path_run(run)})
     assert one.status is Status.UNKNOWN and "does not name their device" in one.message
+
+
+def test_old_versions_need_another_name_of_libcuda() -> None:
+    """The unmodified 2.18.3 and 2.20.5 go without GPUDirect where there is no libcuda.so."""
+    old: dict[type, object] = {
+        PathRun: f.path_run(),
+        Libraries: f.libraries(nccl=(f.library(version=(2, 20, 5)),)),
+        Baseline: UNREAD,
+    }
+    one = told(old)
+    assert one.status is Status.UNKNOWN and "this NCCL opens libcuda.so" in one.message
