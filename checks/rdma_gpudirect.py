@@ -187,8 +187,7 @@ def _pairs(places: tuple[hcas.GpuPlace, ...], candidates: tuple[RdmaDevice, ...]
             continue
         if len(way.devices) > 1 and (unpaired or not way.certain):  # any pair would be a guess
             unpaired = True
-            lost = missing(pci.devices)
-            why = "" if lost is None else f": PCI: {lost}"
+            why = "" if pci.devices else f": PCI: {missing(pci.devices)}"
             yield unknown(f"which RDMA device is its own could not be told{why}", subject=gpu.label, how=HOW)
             continue
         if ways is instead:
@@ -208,9 +207,8 @@ def _pairs(places: tuple[hcas.GpuPlace, ...], candidates: tuple[RdmaDevice, ...]
 
 def _by_nvlink(gpu: hcas.GpuPlace, way: hcas.Reached, candidates: tuple[RdmaDevice, ...], pci: Pci) -> hcas.Reached:
     """What another GPU's HCA carries for one that NVLink connects to it (PXN) is that GPU's to judge: its own counts here."""
-    linked = gpu.gpu is not None and any(gpu.gpu.nvlinks or ())
     through_cpu = way.certain and gpudirect.rank(way.kind) > gpudirect.rank("PXN")
-    return _by_place(gpu, candidates, pci) if linked and through_cpu else way
+    return _by_place(gpu, candidates, pci) if through_cpu and gpu.gpu and any(gpu.gpu.nvlinks or ()) else way
 
 
 def _by_place(gpu: hcas.GpuPlace, candidates: tuple[RdmaDevice, ...], pci: Pci) -> hcas.Reached:
