@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from netdoctor.api import (
     FROM_JOB,
@@ -59,7 +60,8 @@ def nccl_version(
         return
     run, lost = baseline.nccl_run, missing(baseline.run)
     found = (run and _of_the_run(run, libraries, torch)) or _by_the_rules(libraries, torch)
-    yield replace(_ours(_with_others(found, libraries, job), vantage, lost), subject="loaded")
+    found = _with_gin(_with_others(found, libraries, job), rdma, environ)
+    yield replace(_ours(found, vantage, lost), subject="loaded")
     plugin = net_plugin.judge(libraries, environ, rdma, transport.log_of(run), used_nccl(libraries, baseline))
     yield replace(_ours(plugin, vantage, lost), subject="plugin")
 
@@ -198,3 +200,15 @@ def _with_others(finding: Finding, libraries: Libraries, job: JobShape) -> Findi
     if job.nodes and job.nodes > 1:
         notes.append("other nodes were not seen from here: netdoctor fleet report compares them")
     return replace(finding, notes=(*finding.notes, *notes))
+
+
+_GIN: Final = ((2, 28, 7), (2, 29, 1))  # src/plugin/net.cc, ncclNetPluginInit: ncclGin stays (ncclGin_t*)-1
+
+
+def _with_gin(finding: Finding, rdma: Rdma, environ: Environ) -> Finding:
+    """A note for 2.28.7 to 2.28.9 beside RDMA devices, as the unmodified 2.28.9 died."""
+    version = parse_version(str(finding.evidence.get("nccl", "")))
+    if version is None or not _GIN[0] <= version < _GIN[1] or not rdma.devices or environ.get("NCCL_GIN_TYPE"):
+        return finding
+    text = f"NCCL {version_text(version)} dies at start (plugin/net.cc) where it finds IB devices and GIN can use none of them"
+    return replace(finding, notes=(*finding.notes, f"{text}: NCCL_GIN_TYPE=2 avoids it"))

@@ -115,7 +115,11 @@ def _listeners(span: Range) -> Finding:
         "listeners": need.total,
     }
     if span.free < need.total and ranks is not None:
-        parts = (("NCCL bootstrap and proxy", need.bootstrap + need.root), ("NCCL RAS", need.ras), ("Gloo", need.gloo))
+        parts = (
+            ("NCCL bootstrap and proxy", need.bootstrap + need.root + need.own),
+            ("NCCL RAS", need.ras),
+            ("Gloo", need.gloo),
+        )
         words = ", ".join(f"{name} {count}" for name, count in parts if count)
         return fail(
             f"{need.total} listeners must bind at once ({words}), and {span.text}",
@@ -182,7 +186,7 @@ def _services(net: Net, environ: Environ, version: Version | None) -> Services:
     """Ports that a service of the job binds by number; what could not be read counts as there."""
     found = {}
     # src/bootstrap.cc: nothing but 1, the default, is on
-    if nccl_param(environ.get("NCCL_RAS_ENABLE"), 1) == 1 and (version is None or version >= nccl_ports.RAS_FROM):
+    if nccl_param(environ.get("NCCL_RAS_ENABLE"), 1, version) == 1 and (version is None or version >= nccl_ports.RAS_FROM):
         found[nccl_ports.RAS_PORT] = "NCCL RAS"
     if not net.master_port:
         found[nccl_ports.STORE_PORT] = "torch's store (default MASTER_PORT)"

@@ -213,6 +213,14 @@ def _judge(
         if pick.kind == Kind.MALFORMED:
             return fail(f"NCCL refuses {pick.detail}", subject="NCCL", cause="env_misuse", **evidence)
         return unknown(f"the interface depends on {pick.detail}", subject="NCCL", **evidence)
+    if not pick and (comm_id := settings.get("NCCL_COMM_ID")):  # src/bootstrap.cc: before and instead of NCCL_SOCKET_IFNAME
+        return fail(
+            f"NCCL_COMM_ID={comm_id}: no interface is in its subnet: NCCL stops with `No usable listening interface found`",
+            subject="NCCL",
+            cause="env_misuse",
+            fix=fix_environment(seen.vantage, "NCCL_COMM_ID", unset=True),
+            **evidence,
+        )
     if not pick:
         if named := settings.get("NCCL_SOCKET_IFNAME"):
             return _none(seen, named, evidence)

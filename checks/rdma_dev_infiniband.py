@@ -38,7 +38,7 @@ from netdoctor.api import (
     hcas,
     missing,
     ok,
-    parse_selector,
+    parse_hcas,
     size_text,
     skip,
     transport,
@@ -97,7 +97,7 @@ def dev_infiniband(
         return
     here = Here(rdma, gpus, net, environ, vantage)
     setting = environ.get("NCCL_IB_HCA") or ""
-    choice = parse_selector(setting)
+    choice = parse_hcas(setting)
     chosen = hcas.subjects(rdma.devices, hcas.places(gpus, pci), pci, choice)
     if hcas.no_accelerator(pci, gpus) and not expected.hcas:
         yield _idle(expected)

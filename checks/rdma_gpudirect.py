@@ -24,6 +24,7 @@ from netdoctor.api import (
     Libraries,
     PathRun,
     Pci,
+    Plugin,
     Rdma,
     RdmaDevice,
     Run,
@@ -41,8 +42,9 @@ from netdoctor.api import (
     gpudirect,
     hcas,
     missing,
+    nccl_param,
     ok,
-    parse_selector,
+    parse_hcas,
     skip,
     unknown,
     used_nccl,
@@ -68,11 +70,23 @@ class Node:
     count: int
     own_topology: bool  # NCCL takes distances from a file of the hypervisor's or the user's, or may do so
     efa: bool  # every RDMA device is an EFA, and where each sits is known
+    plugins: tuple[Plugin, ...] | Unavailable
 
     def setting(self, name: str) -> str | None:
         """A variable of NCCL's; None where it is not set, or not known."""
         found = (self.environ.nccl or {}).get(name)
         return found.value if found else None
+
+    @property
+    def unasked(self) -> Finding | None:
+        """Where NCCL asks no RDMA device (src/plugin/net.cc; ncclIbInit)."""
+        network, off = self.setting("NCCL_NET"), self.setting("NCCL_IB_DISABLE")
+        if network is not None and network.lower() == "socket":
+            return skip(f"NCCL_NET={network}: NCCL asks no RDMA device")
+        if off is None or not nccl_param(off, 0):
+            return None
+        text = f"NCCL_IB_DISABLE={off}: NCCL's own network asks no RDMA device"
+        return skip(text) if self.plugins == () else unknown(f"{text}, and whether a plugin does is not known", how=HOW)
 
 
 @dataclass(frozen=True)
@@ -145,10 +159,11 @@ def gpudirect_rdma(
         job,
         path.runs,
         len(places),
-        pci.virtual_topology is not False or bool(environ.get("NCCL_TOPO_FILE")),
+        pci.virtual_topology is not False or environ.get("NCCL_TOPO_FILE") not in (None, ""),
         all(d.driver == "efa" for d in devices) and not hcas.unplaced(devices, pci),
+        libraries.plugins,
     )
-    choice = parse_selector(node.setting("NCCL_IB_HCA") or "")
+    choice = parse_hcas(node.setting("NCCL_IB_HCA") or "", node.version or None)
     candidates = hcas.selected(devices, choice) if choice else devices
     if not candidates:
         yield unknown("NCCL_IB_HCA selects none of the RDMA devices", how="netdoctor preflight --only rdma.dev_infiniband")
@@ -157,22 +172,61 @@ def gpudirect_rdma(
 
 
 def _pairs(places: tuple[hcas.GpuPlace, ...], candidates: tuple[RdmaDevice, ...], pci: Pci, node: Node) -> Iterator[Finding]:
-    """Each GPU with the nearest device that no other GPU has."""
-    taken: list[str] = []
-    unpaired = False  # GPUs share the nearest devices in turn: where one is lost, so is the order of the others
-    for gpu in places:
+    """Each GPU with the devices that NCCL gives it where GPUDirect works, and with those that it takes instead."""
+    if node.own_topology or node.efa:  # a file, or a plugin that makes one device of several, says which is whose
+        ways = instead = [_by_place(gpu, candidates, pci) for gpu in places]
+    else:
+        ways = [hcas.used(gpu, candidates, pci, node.version) for gpu in places]
+        if node.count > 1:
+            ways = [_by_nvlink(gpu, way, candidates, pci) for gpu, way in zip(places, ways, strict=True)]
+        instead = [hcas.used(gpu, candidates, pci, node.version, _direct(gpu, node)) for gpu in places]
+    others: list[str] = []
+    unpaired = False  # GPUs share the devices that they reach equally well: where one is lost, so is the order of the others
+    for gpu, way, real in zip(places, ways, instead, strict=True):
         if any(word in gpu.name for word in gpudirect.NO_PLATFORM):
             yield _no_platform(gpu)
             continue
-        kind, near = hcas.nearest(gpu, candidates, pci)
-        if len(near) > 1 and (unpaired or not kind or not all(map(hcas.rates_read, near))):  # any pair would be a guess
+        if len(way.devices) > 1 and (unpaired or not way.certain):  # any pair would be a guess
             unpaired = True
-            text, lost = "which RDMA device is its own could not be told", missing(pci.devices)
-            yield unknown(text if lost is None else f"{text}: PCI: {lost}", subject=gpu.label, how=HOW)
+            why = "" if pci.devices else f": PCI: {missing(pci.devices)}"
+            yield unknown(f"which RDMA device is its own could not be told{why}", subject=gpu.label, how=HOW)
             continue
-        device = min(near, key=lambda d: taken.count(d.name))
-        taken.append(device.name)
-        yield replace(_pair(gpu, device, kind, node), subject=f"{gpu.label}–{device.name}")
+        if ways is instead:
+            own: tuple[RdmaDevice, ...] = (min(way.devices, key=lambda d: others.count(d.name)),)
+            taken = own
+            others.append(own[0].name)
+        else:
+            own = hcas.turns(gpu, places, way, ways, pci, node.version)
+            taken = hcas.turns(gpu, places, real, instead, pci, node.version) if real.certain and not unpaired else own
+        for device in (*own, *(d for d in taken if d not in own and gpudirect.rank(real.kind) < gpudirect.rank("PHB"))):
+            found = _pair(gpu, device, real.kind if device not in own else way.kind, node)
+            if device in own and device not in taken:
+                text = f"without GPUDirect NCCL's way from {gpu.label} is by {', '.join(d.name for d in taken)}"
+                found = replace(found, notes=(*found.notes, text))
+            yield replace(found, subject=f"{gpu.label}–{device.name}")
+
+
+def _by_nvlink(gpu: hcas.GpuPlace, way: hcas.Reached, candidates: tuple[RdmaDevice, ...], pci: Pci) -> hcas.Reached:
+    """What another GPU's HCA carries for one that NVLink connects to it (PXN) is that GPU's to judge: its own counts here."""
+    through_cpu = way.certain and gpudirect.rank(way.kind) > gpudirect.rank("PXN")
+    return _by_place(gpu, candidates, pci) if through_cpu and gpu.gpu and any(gpu.gpu.nvlinks or ()) else way
+
+
+def _by_place(gpu: hcas.GpuPlace, candidates: tuple[RdmaDevice, ...], pci: Pci) -> hcas.Reached:
+    kind, near = hcas.nearest(gpu, candidates, pci)
+    return hcas.Reached(kind, near, bool(kind) and all(map(hcas.rates_read, near)))
+
+
+def _direct(gpu: hcas.GpuPlace, node: Node) -> hcas.Direct:
+    """Whether NCCL would use GPUDirect: without it its way is another (src/graph/paths.cc).  Not known counts as yes."""
+
+    def direct(device: RdmaDevice, kind: str) -> bool:
+        if isinstance(node.version, Unavailable) or gdr_proof(node.runs or (), gpu.ordinal, device.name).receive:
+            return True
+        pair = Pair(gpu, device, node, GdrProof(), node.version, kind)
+        return pair.able.yes is not False and pair.near is not False
+
+    return direct
 
 
 def _does_not_apply(rdma: Rdma, pci: Pci, gpus: Gpus) -> Finding | None:
@@ -208,6 +262,8 @@ def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Find
             return _passed(node, "NCCL's log shows /GDRDMA both ways", kind)
         return unknown(f"the job's NCCL version is not known: {node.version}", how="give --python")
     pair = Pair(gpu, device, node, proof, node.version, kind)
+    if not proof.shown and node.unasked is not None:
+        return node.unasked
     if both:
         return _passed(node, "NCCL's log shows /GDRDMA both ways", kind, pair.able.yes, **pair.evidence)
     if isinstance(node.environ.nccl, Unavailable):
@@ -229,8 +285,9 @@ def _own_rules(gpu: hcas.GpuPlace, device: RdmaDevice, node: Node, proof: GdrPro
     if device.pci is None:
         return skip(f"{device.name} is a software device: its data passes through host memory by design")
     seen = gpu.visible
-    if seen is not None and seen.gpudirect_rdma is False and seen.dmabuf is False and not proof.receive:
-        text = f"the driver offers no GPUDirect RDMA on {gpu.name} (attributes 116 and 124 are 0)"
+    if seen is not None and seen.gpudirect_rdma is False and not proof.receive:
+        which = "attributes 116 and 124 are 0" if seen.dmabuf is False else "attribute 116 is 0, which NCCL asks first"
+        text = f"the driver offers no GPUDirect RDMA on {gpu.name} ({which})"
         if seen.integrated is True or any(word in gpu.name for word in gpudirect.CONSUMER):
             return skip(text)
         return unknown(
@@ -284,7 +341,7 @@ def _too_far(pair: Pair) -> Finding:
 def _shown(pair: Pair) -> Finding:
     """The run's log shows this pair without GPUDirect on at least one side."""
     proof, able, evidence = pair.proof, pair.able, pair.evidence
-    read = gdr_sends(pair.gpu, pair.node.count, pair.node.setting("NCCL_NET_GDR_READ"))
+    read = gdr_sends(pair.gpu, pair.node.count, pair.node.setting("NCCL_NET_GDR_READ"), pair.version)
     if proof.receive and read.yes is False:
         return ok(f"GPUDirect on receive; sends stage through host memory: {read.why}", **evidence)
     if proof.receive and (proof.send is None or read.yes is None):
@@ -312,6 +369,9 @@ def _shown(pair: Pair) -> Finding:
 def _static(pair: Pair) -> Finding:
     """No run showed this pair: only what NCCL would ask."""
     able, lost = pair.able, missing(pair.node.runs)
+    if pair.proof.unplaced:
+        text = "a run's connections of this GPU were without GPUDirect, and its log does not name their device"
+        return unknown(text, how=HOW, **pair.evidence)
     if able.yes is False:
         return _unable(pair)
     later = f"no run showed this pair ({'the path run did not use it' if lost is None else lost})"
@@ -322,6 +382,8 @@ def _static(pair: Pair) -> Finding:
         # A module built against another ib_core is there and fails at registration (EINVAL): only a run can tell.
         return unknown(f"a peer-memory module is loaded; {later}", how=HOW, **pair.evidence)
     text = f"everything that NCCL asks says DMA-BUF; {later}"
+    if pair.version < gpudirect.LIBCUDA_1:
+        return unknown(f"{text}; this NCCL opens libcuda.so, and without that name has no GPUDirect", how=HOW, **pair.evidence)
     if lost is not None:  # what a run showed may differ from what the files say
         return unknown(text, how=HOW, **pair.evidence)
     return _passed(pair.node, text, pair.evidence["distance"], able.yes, **pair.evidence)

@@ -52,8 +52,7 @@ from netdoctor.nccl.integers import integer as nccl_integer
 from netdoctor.nccl.integers import param as nccl_param
 from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.rdma_access import Step, Usable, usable
-from netdoctor.nccl.selector import Selector
-from netdoctor.nccl.selector import parse as parse_selector
+from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.used_version import used_nccl
 from netdoctor.variables import judge as nccl_environment
 
@@ -246,7 +245,7 @@ __all__ = [
     "net_plugin",
     "ok",
     "out_of_memory",
-    "parse_selector",
+    "parse_hcas",
     "parse_version",
     "path_limit",
     "size_text",

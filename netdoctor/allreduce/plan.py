@@ -120,7 +120,7 @@ def _ports(facts: Mapping[str, Any]) -> list[tuple[str, int, tuple[int, int]]]:
     network, off = environ.get("NCCL_NET"), environ.get("NCCL_IB_DISABLE")
     if (isinstance(network, str) and network.lower() != "ib") or (off and integer(off)):
         return []  # the job's choice: then one run over whatever carries its data
-    choice = selector.parse(environ.get("NCCL_IB_HCA") or "")
+    choice = selector.parse_hcas(environ.get("NCCL_IB_HCA") or "")
     places = hcas.places(gpus, pci)
     out = []
     for device in (one.device for one in hcas.subjects(rdma.devices, places, pci, choice)):

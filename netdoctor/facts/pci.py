@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from netdoctor.facts import udev
@@ -36,6 +37,25 @@ class PciLink:
     width: int
     max_speed: float
     max_width: int
+
+
+class CpuVendor(Enum):
+    """Makers of processors that NCCL knows (src/graph/topo.cc, kvDictCpuVendor)."""
+
+    INTEL = "Intel"
+    AMD = "AMD"
+    ZHAOXIN = "Zhaoxin"
+    ARM = "Arm"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class CpuModel:
+    """The processor, by which NCCL tells how fast two sockets are connected; family and model of x86 only."""
+
+    vendor: CpuVendor
+    family: int = 0
+    model: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,6 +90,7 @@ class Pci(Fact):
     foreign_accelerators: tuple[str, ...] | Unavailable
     unclassified: tuple[str, ...] = ()  # functions whose class could not be read: no "there is none" while any is left
     virtual_topology: bool | Unavailable = False  # the hypervisor's file that NCCL reads before it looks at PCI is there
+    cpu: CpuModel | Unavailable = Unavailable(Kind.NOT_READ)
 
     def at(self, address: str) -> PciDevice | Unavailable:
         """The device of that address; Kind.ABSENT where PCI was read and has none."""
@@ -135,7 +156,26 @@ def probe(host: Host) -> Pci | Unavailable:
     bridges = {address for one in devices.values() for address in one.path} - devices.keys()
     devices |= {f.address: _device(host, f) for f in known if f.address in bridges}
     ordered = [devices[address] for address in sorted(devices)]
-    return Pci(tuple(ordered), _foreign(host, known), unread, _is_there(mapping(host, f"stat:{TOPOLOGY}")))
+    return Pci(tuple(ordered), _foreign(host, known), unread, _is_there(mapping(host, f"stat:{TOPOLOGY}")), _cpu(host))
+
+
+# arch/x86/kernel/cpu/match.c (cpu:type:x86,ven0000fam0006mod008F:feature:…), X86_VENDOR_* in arch/x86/include/asm/processor.h;
+# NCCL asks cpuid for a name: those of Hygon (9) and of VIA it does not know.
+_VENDORS: Final = {0: CpuVendor.INTEL, 2: CpuVendor.AMD, 5: CpuVendor.ZHAOXIN, 10: CpuVendor.ZHAOXIN}
+
+
+def _cpu(host: Host) -> CpuModel | Unavailable:
+    """The processor's maker, family and model."""
+    text = read(host, "/sys/devices/system/cpu/modalias")
+    if isinstance(text, Unavailable):
+        return text
+    if text.startswith("cpu:type:aarch64"):
+        return CpuModel(CpuVendor.ARM)
+    found = re.match(r"cpu:type:x86,ven([0-9A-F]{4})fam([0-9A-F]{4})mod([0-9A-F]{4}):", text)
+    if found is None:
+        return Unavailable(Kind.MALFORMED if text else Kind.EMPTY, f"cpu/modalias: {text[:40]!r}")
+    vendor, family, model = (int(part, 16) for part in found.groups())
+    return CpuModel(_VENDORS.get(vendor, CpuVendor.OTHER), family, model)
 
 
 def _is_there(got: object) -> bool | Unavailable:

@@ -13,7 +13,7 @@ from netdoctor.facts.runs import Run
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import gpudirect
 from netdoctor.nccl.hcas import GpuPlace
-from netdoctor.nccl.log.facts import Direction
+from netdoctor.nccl.log.facts import SOCKET, Direction
 from netdoctor.nccl.net_plugin import BUILT_IN
 from netdoctor.nccl.transport import log_of
 
@@ -26,6 +26,7 @@ class GdrProof:
     receive: bool | None = None  # the HCA writes the GPU's memory
     network: str | None = None  # "IB" "IBext_v8" "Libfabric" …
     run: Run | None = None
+    unplaced: bool = False  # connections of this GPU without GPUDirect, of a device that the log does not name
 
     @property
     def shown(self) -> bool:
@@ -40,7 +41,7 @@ def gdr_proof(runs: Iterable[Run], ordinal: int | None, hca: str, unnamed: bool 
     """
     send: list[bool] = []
     receive: list[bool] = []
-    network, used = None, None
+    network, used, unplaced = None, None, False
     for run in runs:
         log = log_of(run)
         if log is None or ordinal is None or "vias" in log.absent:
@@ -49,14 +50,17 @@ def gdr_proof(runs: Iterable[Run], ordinal: int | None, hca: str, unnamed: bool 
         for via in log.vias:
             if via.transport != "NET" or via.gdrdma is None or via.direction == Direction.NONE:
                 continue
-            listed = log.devices[via.device].name if via.device is not None and via.device < len(log.devices) else ""
             rank = via.src if via.direction == Direction.SEND else via.dst
-            gpus = run.experiment.gpus
-            device = named or listed or (hca if unnamed and not log.devices and via.detail not in BUILT_IN else "")
-            if device == hca and rank < len(gpus) and gpus[rank] == ordinal:
+            if via.detail == SOCKET or run.experiment.gpus[rank : rank + 1] != (ordinal,):
+                continue
+            devices = {named} if named else log.hcas(via)
+            if not devices and unnamed and not log.devices and via.detail not in BUILT_IN:
+                devices = {hca}
+            if hca in devices:
                 (send if via.direction == Direction.SEND else receive).append(via.gdrdma)
                 network, used = via.detail, run
-    return GdrProof(all(send) if send else None, all(receive) if receive else None, network, used)
+            unplaced |= not devices and not via.gdrdma
+    return GdrProof(all(send) if send else None, all(receive) if receive else None, network, used, unplaced)
 
 
 def gdr_mechanisms(
@@ -67,16 +71,20 @@ def gdr_mechanisms(
     errno = device.provider if isinstance(device.provider, Unavailable) else device.provider.dmabuf_errno
     peer = gpudirect.peermem(version, kernel.modules, kernel.memory_peers)
     offered = gpu.visible.gpudirect_rdma if gpu.visible else lost
-    if peer.yes and offered is not True:  # the module serves GPUs that offer it (attribute 116)
-        why = f"attribute 116 of this GPU{f': {offered}' if isinstance(offered, Unavailable) else ' is 0'}"
-        peer = replace(peer, rule=None, yes=None if isinstance(offered, Unavailable) else False, why=why)
-    attribute = gpu.visible.dmabuf if gpu.visible else lost
-    return gpudirect.Mechanisms(peer, gpudirect.dmabuf(version, gpus.cuda_driver, attribute, errno, enable))
+    dmabuf = gpudirect.dmabuf(version, gpus.cuda_driver, gpu.visible.dmabuf if gpu.visible else lost, errno, enable)
+    if offered is True:
+        return gpudirect.Mechanisms(peer, dmabuf)
+    # NCCL asks the GPU before either way: src/plugin/net.cc, ncclGpuGdrSupport (2.18.3 to 2.32.3; before 2.27 src/net.cc)
+    yes = None if isinstance(offered, Unavailable) else False
+    why = f"attribute 116 of this GPU{' is 0' if yes is False else f': {offered}'}"
+    return gpudirect.Mechanisms(
+        *(replace(way, rule=None, yes=yes, why=why) if way.yes is not False else way for way in (peer, dmabuf))
+    )
 
 
-def gdr_sends(gpu: GpuPlace, count: int, setting: str | None) -> gpudirect.Answer:
+def gdr_sends(gpu: GpuPlace, count: int, setting: str | None, version: Version | None = None) -> gpudirect.Answer:
     """Whether a GPU's sends use GPUDirect; `setting` is NCCL_NET_GDR_READ, `count` the GPUs of the job here."""
     lost = Unavailable(Kind.NOT_READ)
     links = gpu.gpu.nvlinks if gpu.gpu else lost
     nvlink = links if isinstance(links, Unavailable) else any(links)
-    return gpudirect.reads(gpu.gpu.capability if gpu.gpu else lost, nvlink, count, setting)
+    return gpudirect.reads(gpu.gpu.capability if gpu.gpu else lost, nvlink, count, setting, version)

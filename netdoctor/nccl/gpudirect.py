@@ -14,11 +14,11 @@ from typing import Final
 from netdoctor.facts.nccl_version import Version, text
 from netdoctor.facts.pci import PciDevice
 from netdoctor.model import Kind, Unavailable
-from netdoctor.nccl.integers import integer
+from netdoctor.nccl.integers import integer, param
 
 # Nearest first (topo.h, PATH_*; P2C came with 2.26: its place decides nothing for the versions without it).
 LEVELS: Final = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
-FAR: Final = "PHB or SYS"  # through the CPU, and firmware does not say whether through one or two
+FAR: Final = "PHB or SYS"  # through the CPU, and whether through one or two could not be read
 _LEGACY: Final = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")  # paths.cc, levelsOldToNew
 
 _PEERS: Final = "/sys/kernel/mm/memory_peers/"
@@ -31,6 +31,7 @@ MODULE_FILES: Final[tuple[tuple[Version, tuple[str, ...]], ...]] = (
     ((2, 23, 4), (f"{_PEERS}nv_mem/version", f"{_PEERS}nv_mem_nc/version", MODULE)),  # net_ib.cc, gdr.cc since 2.23.4
 )
 DMABUF_SINCE: Final[Version] = (2, 13, 4)  # init.cc, dmaBufSupported
+LIBCUDA_1: Final[Version] = (2, 21, 5)  # cudawrap.cc up to 2.20.5: dlopen("libcuda.so"), a name that not every container has
 DMABUF_DRIVER: Final = 11070  # init.cc: cudaDriverVersion < 11070 is no
 NO_DMABUF: Final = frozenset({"EOPNOTSUPP", "EPROTONOSUPPORT"})  # every other errno is yes (ncclIbDmaBufSupport)
 C2C_NAMES: Final = ("GH200", "GB200", "GB300")  # GPU and CPU share NVLink-C2C
@@ -121,7 +122,7 @@ def dmabuf(
     """Whether this version would use DMA-BUF; `errno` is that of ibv_reg_dmabuf_mr(fd=-1), `enable` NCCL_DMABUF_ENABLE."""
     if version < DMABUF_SINCE:
         return Answer(False, f"NCCL {text(version)} is older than {text(DMABUF_SINCE)}")
-    if enable is not None and integer(enable) == 0:
+    if param(enable, 1, version) == 0:
         return Answer(False, f"NCCL_DMABUF_ENABLE={enable}", NoGdr.DMABUF_SWITCHED_OFF)
     if attribute is False:
         why = "the driver offers no DMA-BUF for this GPU (attribute 124 is 0): open kernel modules would"
@@ -151,10 +152,9 @@ def distance(gpu: PciDevice, nic: PciDevice, c2c: bool = False) -> str:
     if set(mine) & set(theirs):
         return "PXB"
     nodes = (gpu.numa_node, nic.numa_node)
-    known = [n for n in nodes if isinstance(n, int) and n >= 0]
-    if len(known) < 2:
+    if any(isinstance(node, Unavailable) for node in nodes):
         return "PHB" if gpu.root == nic.root else FAR
-    if known[0] != known[1]:
+    if nodes[0] != nodes[1]:  # -1 is a CPU of its own (xml.cc, ncclTopoGetXmlFromSys: its "numaid")
         return "SYS"
     return "P2C" if c2c else "PHB"
 
@@ -176,20 +176,26 @@ def level(version: Version, setting: str | None, c2c_setting: str | None = None)
         return _LEGACY[min(integer(setting), len(_LEGACY) - 1)], True
     if version < (2, 6, 0):
         return "PHB", False
-    c2c = integer(c2c_setting) != 0 if c2c_setting is not None else version >= (2, 27, 3)
+    c2c = param(c2c_setting, int(version >= (2, 27, 3)), version) != 0
     return ("P2C" if c2c and version >= (2, 26, 2) else "PXB"), False
 
 
 def within(kind: str, limit: str) -> bool | None:
-    """Whether a distance is near enough; None where the firmware does not say how far it is."""
+    """Whether a distance is near enough; None where that could not be read."""
     if kind == FAR:
         return True if limit == "SYS" else None if limit == "PHB" else False
     return LEVELS.index(kind) <= LEVELS.index(limit)
 
 
-def reads(capability: tuple[int, int] | Unavailable, nvlink: bool | Unavailable, gpus: int, setting: str | None) -> Answer:
+def reads(
+    capability: tuple[int, int] | Unavailable,
+    nvlink: bool | Unavailable,
+    gpus: int,
+    setting: str | None,
+    version: Version | None = None,
+) -> Answer:
     """Whether sends (reads by the NIC) use GPUDirect: off before Ampere without NVLink (paths.cc, NCCL_NET_GDR_READ)."""
-    value = integer(setting) if setting is not None else -2
+    value = param(setting, -2, version)
     if value == 0:
         return Answer(False, f"NCCL_NET_GDR_READ={setting}")
     if value > 0:

@@ -1,20 +1,22 @@
 """Which RDMA devices the job will use: the ones nearest to its GPUs, or those that NCCL_IB_HCA selects.
 
-Source: NCCL src/graph/topo.cc (ncclTopoGetLocalNet: nearest path type, highest bandwidth), src/transport/net_ib/init.cc
+Source: NCCL src/graph/topo.cc (ncclTopoGetLocal: the path of highest bandwidth, then the nearest), src/transport/net_ib/init.cc
 (NCCL_IB_HCA; ports that are not ACTIVE or of another link layer than InfiniBand and Ethernet are passed over).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
+from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.pci import Pci, PciDevice
 from netdoctor.facts.rdma import RdmaDevice, RdmaPort
-from netdoctor.model import Kind, Unavailable
-from netdoctor.nccl.gpudirect import C2C_NAMES, distance, rank
+from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.nccl import net_path
+from netdoctor.nccl.gpudirect import C2C_NAMES, FAR, distance, rank
 from netdoctor.nccl.selector import Selector
 
 
@@ -70,6 +72,15 @@ def active_ports(device: RdmaDevice) -> tuple[RdmaPort, ...]:
     return tuple(p for p in device.ports or () if active(p))
 
 
+def _rate(device: RdmaDevice) -> float | Unavailable:
+    """Of its ports that NCCL takes; 0: none."""
+    if not _ports_read(device):
+        return Unavailable(Kind.NOT_READ)
+    rates = [p.rate_gbps for p in active_ports(device)]
+    lost = missing(*rates)
+    return max((r for r in rates if not isinstance(r, Unavailable)), default=0.0) if lost is None else lost
+
+
 def rate(device: RdmaDevice) -> float:
     return max((p.rate_gbps for p in active_ports(device) if isinstance(p.rate_gbps, float | int)), default=0.0)
 
@@ -84,11 +95,178 @@ def _numbers(device: RdmaDevice) -> tuple[int, ...]:
     return (1, 2) if isinstance(device.ports, Unavailable) else tuple(p.number for p in device.ports)
 
 
-def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci) -> tuple[str, tuple[RdmaDevice, ...]]:
-    """(distance, the devices at that distance); ("", all of them) where it cannot be told.
+class Reached(NamedTuple):
+    """The HCAs that a GPU reaches best, by NCCL's rule."""
 
-    Among equals a device with an ACTIVE port wins over one without (the second port of a card), and one of at least half
-    the highest rate over slower ones (a management port beside the fabric).
+    kind: str  # their distance; "" where it cannot be told which they are
+    devices: tuple[RdmaDevice, ...]
+    certain: bool  # whether it is these and no others
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A device and the way to it."""
+
+    device: RdmaDevice
+    path: net_path.NetPath | None  # None: where it sits is not known
+
+    def bandwidth(self, shared: float, between: float) -> net_path.Bandwidth:
+        """With the GPU's own link and the one between sockets of these bandwidths."""
+        rate = net_path.nic(_rate(self.device))
+        if self.path is None:
+            return net_path.narrowest(rate, net_path.Bandwidth(0.0, shared))
+        here = net_path.narrowest(rate, self.path.rest, net_path.Bandwidth(shared, shared))
+        if self.path.crosses is False:
+            return here
+        there = net_path.narrowest(here, net_path.Bandwidth(between, between))
+        return there if self.path.crosses else net_path.Bandwidth(there.low, here.high)
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Of the distance: nearest and farthest that it may be."""
+        if self.path is None:
+            return rank("PIX"), rank("SYS")
+        return rank("P2C") if self.path.crosses is None else rank(self.path.kind), rank(self.path.kind)
+
+
+_ANY_VERSION: Final = Unavailable(Kind.NOT_READ, "the version of NCCL")
+Direct = Callable[[RdmaDevice, str], bool]  # whether NCCL uses GPUDirect RDMA with this device at this distance
+
+
+def reached(
+    gpu: GpuPlace,
+    devices: Iterable[RdmaDevice],
+    pci: Pci,
+    version: Version | Unavailable,
+    direct: Direct | None = None,
+) -> Reached:
+    """The devices whose path from this GPU has the highest bandwidth, among equals the nearest ones.
+
+    Source: NCCL src/graph/topo.cc, ncclTopoGetLocal (2.19.1 to 2.32; getLocalNetMask before).  All that could not be read is
+    given every value that it may have, and what wins in none of them is left out.
+    """
+    every = tuple(d for d in devices if d.pci is not None) or tuple(devices)
+    if isinstance(pci.devices, Unavailable) or isinstance(gpu.device, Unavailable) or not gpu.device.placed:
+        return Reached("", every, False)
+    ways = [_way(gpu, gpu.device, device, pci, direct) for device in every]
+    if all(way.path is None for way in ways):
+        return Reached("", every, False)
+    own = net_path.LIMITLESS if gpu.c2c else net_path.gpu_link(gpu.device, pci, version)
+    between = net_path.between_cpus(pci.cpu, version)
+    steps = sorted({b for way in ways for b in way.bandwidth(net_path.LIMITLESS.low, between.high)})
+    winners: list[_Way] = []
+    outcomes = set()
+    for shared in _values(own, steps):
+        for link in _values(between, steps):
+            best = _best([(way, way.bandwidth(shared, link)) for way in ways])
+            outcomes.add(tuple(way.device.name for way in best))
+            winners += [way for way in best if way not in winners]
+    kinds = {way.path.kind if way.path else "" for way in winners}
+    lost = [way for way in winners if way.path is None]
+    found = (*lost, *(way for way in ways if way in winners and way not in lost))
+    sure = len(outcomes) == 1 and len({way.bandwidth(own.high, between.high) for way in found}) == 1 and not lost
+    kind = kinds.pop() if len(kinds) == 1 and not lost and FAR not in kinds else ""
+    return Reached(kind, tuple(way.device for way in found), sure and bool(kind))
+
+
+def _values(of: net_path.Bandwidth, steps: Sequence[float]) -> tuple[float, ...]:
+    """The values that a bandwidth may have, as far as they can change an order."""
+    return tuple(dict.fromkeys((of.low, *(step for step in steps if of.low < step < of.high), of.high)))
+
+
+def _way(gpu: GpuPlace, at: PciDevice, device: RdmaDevice, pci: Pci, direct: Direct | None) -> _Way:
+    where = pci.at(device.pci) if isinstance(device.pci, str) else None
+    if not where or not where.placed:
+        return _Way(device, None)
+    path = net_path.path(at, where, pci, c2c=gpu.c2c, direct=True)
+    if rank(path.kind) < rank("PHB") and direct is not None and not direct(device, path.kind):
+        path = net_path.path(at, where, pci, c2c=gpu.c2c, direct=False)
+    return _Way(device, path)
+
+
+def _best(ways: list[tuple[_Way, net_path.Bandwidth]]) -> list[_Way]:
+    """Those that none of the others certainly beats."""
+
+    def beats(one: tuple[_Way, net_path.Bandwidth], other: tuple[_Way, net_path.Bandwidth]) -> bool:
+        (mine, here), (theirs, there) = one, other
+        if here.low != there.high:
+            return here.low > there.high
+        gap = mine.ranks[1] - theirs.ranks[0]
+        return gap < 0 or (gap == 0 and theirs.path is None and mine.path is not None)
+
+    return [way for way, bandwidth in ways if not any(beats(other, (way, bandwidth)) for other in ways)]
+
+
+def used(
+    gpu: GpuPlace,
+    devices: Iterable[RdmaDevice],
+    pci: Pci,
+    version: Version | Unavailable,
+    direct: Direct | None = None,
+) -> Reached:
+    """The devices that NCCL chooses this GPU's from: it takes no others than those with an ACTIVE port."""
+    return reached(gpu, _live(tuple(devices)), pci, version, direct)
+
+
+def _live(devices: tuple[RdmaDevice, ...]) -> tuple[RdmaDevice, ...]:
+    """Those with an ACTIVE port and those that may have one; all where none has."""
+    if not any(map(active_ports, devices)):
+        return devices
+    return tuple(d for d in devices if active_ports(d) or not _ports_read(d))
+
+
+def turns(
+    gpu: GpuPlace, gpus: Sequence[GpuPlace], mine: Reached, theirs: Sequence[Reached], pci: Pci, version: Version | Unavailable
+) -> tuple[RdmaDevice, ...]:
+    """Of the devices that a GPU reaches equally well those that its channels use; `theirs` are the other GPUs', in their order.
+
+    Source: NCCL src/graph/topo.cc, ncclTopoGetLocalNet.  The GPUs that share the devices start at different ones, by the
+    number that NVML gives them, with its bits mirrored where the devices are a power of two; each takes its share of the rest
+    as far as its own link carries them (src/graph/search.cc).
+    """
+    order = sorted(mine.devices, key=lambda d: _place_in_tree(d, pci))
+    sharers = max(1, sum(any(d.name == order[0].name for d in way.devices) for way in theirs))
+    number = gpu.gpu.index if gpu.gpu is not None else gpu.ordinal if gpu.ordinal is not None else gpus.index(gpu)
+    if not isinstance(version, Unavailable) and version >= _BY_SHARERS:
+        number %= sharers
+    power = len(order).bit_count() == 1 and (isinstance(version, Unavailable) or version >= _MIRRORED)
+    start = _mirrored(number, len(order)) if power else number
+    share = min(-(-len(order) // sharers), _fitting(gpu, order[0], pci, version))
+    return tuple(dict.fromkeys(order[(start + channel) % len(order)] for channel in range(share)))
+
+
+_MIRRORED: Final[Version] = (2, 19, 1)
+_BY_SHARERS: Final[Version] = (2, 30, 3)
+_MANY: Final = 64  # channels that NCCL has at most (device.h, MAXCHANNELS)
+
+
+def _fitting(gpu: GpuPlace, device: RdmaDevice, pci: Pci, version: Version | Unavailable) -> int:
+    """How many devices of this rate a GPU's link carries at once."""
+    if isinstance(gpu.device, Unavailable) or gpu.c2c:
+        return _MANY
+    wide, each = net_path.gpu_link(gpu.device, pci, version), net_path.nic(_rate(device))
+    return max(1, int(wide.high // max(each.low, 1.0)))
+
+
+def _mirrored(number: int, power: int) -> int:
+    bits = power.bit_length() - 1
+    return sum(1 << (bits - 1 - bit) for bit in range(bits) if number >> bit & 1)
+
+
+def _place_in_tree(device: RdmaDevice, pci: Pci) -> tuple[object, ...]:
+    """In NCCL's order: by CPU, then by PCI address at each switch (xml.cc: "Keep PCI sub devices ordered by PCI Bus ID")."""
+    where = pci.at(device.pci) if isinstance(device.pci, str) else None
+    if not where:
+        return (1, 0, (), device.name)
+    numa = where.numa_node if isinstance(where.numa_node, int) else -1
+    return (0, numa, tuple(reversed(net_path.nodes(where))), device.name)
+
+
+def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci) -> tuple[str, tuple[RdmaDevice, ...]]:
+    """(distance, the devices at it: those meant for this GPU); ("", all of them) where it cannot be told.
+
+    NCCL may take a farther one that is faster: `used`.  Among equals a device with an ACTIVE port wins over one without (the
+    second port of a card), and one of at least half the highest rate over slower ones (a management port beside the fabric).
     """
     every = tuple(devices)
     if isinstance(pci.devices, Unavailable) or isinstance(gpu.device, Unavailable) or not gpu.device.placed:
@@ -128,8 +306,7 @@ def _through_cpu(kind: str) -> bool:
 
 def prefer(devices: list[RdmaDevice]) -> tuple[RdmaDevice, ...]:
     """Those with an ACTIVE port and at least half the best rate; what could not be read excludes nothing."""
-    live = [d for d in devices if active_ports(d)]
-    live = [d for d in devices if d in live or not _ports_read(d)] if live else devices
+    live = _live(tuple(devices))
     best = max(rate(d) for d in live)
     return tuple(d for d in live if rate(d) >= best / 2 or not rates_read(d))
 
@@ -199,6 +376,11 @@ def _claims(gpu: GpuPlace, devices: tuple[RdmaDevice, ...], pci: Pci) -> Iterato
     for device in near:
         sure = bool(kind) and (len(near) == 1 or rates_read(device))
         yield _Claim(device.name, f"{gpu.label} ({kind})" if kind else gpu.label, sure)
+    if kind and set(near) & set(live):
+        faster = used(gpu, devices, pci, _ANY_VERSION)
+        words = f"{gpu.label} ({faster.kind}, faster)"
+        more = [d for d in faster.devices if faster.certain and rate(d) > max(map(rate, near))]
+        yield from (_Claim(d.name, words, True) for d in more)
 
 
 def _subject(device: RdmaDevice, claims: Sequence[_Claim]) -> Subject:

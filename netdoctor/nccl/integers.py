@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
+
+from netdoctor.facts.nccl_version import Version
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,20 @@ def integer(value: str) -> int:
     return max(-(1 << 63), min(strtoll(value).value, (1 << 63) - 1))
 
 
-def param(value: object, default: int) -> int:
-    """What NCCL_PARAM makes of a variable: the default where it is not set (or not known), empty, or out of 64 bits."""
+WORDS_ARE_DEFAULT: Final[Version] = (
+    2,
+    32,
+    0,
+)  # "Invalid value false for NCCL_…, using default", as 2.32.3 says; 0 up to 2.30.7
+
+
+def param(value: object, default: int, version: Version | None = None) -> int:
+    """What NCCL_PARAM makes of a variable: the default where it is not set (or not known), empty, or out of 64 bits, and since
+    2.32 where there is no number in it."""
     number = strtoll(value) if isinstance(value, str) and value else None
-    return default if number is None or number.overflow else number.value
+    if number is None or number.overflow:
+        return default
+    return default if not number.digits and version is not None and version >= WORDS_ARE_DEFAULT else number.value
 
 
 def ranges(accepts: str) -> tuple[tuple[int | None, int | None], ...] | None:

@@ -2,12 +2,16 @@
 
 Source: NCCL src/misc/utils.cc (parseStringList, matchIfList): ``^`` excludes and counts only as the first character, ``=``
 makes names exact and counts only directly after it; both hold for the whole list.  Otherwise a name is a prefix.  Spaces are
-not trimmed.  A value of one character or less is ignored.
+not trimmed.  NCCL_SOCKET_IFNAME of one character or less is ignored (src/os/linux.cc, src/misc/socket.cc), NCCL_IB_HCA is not.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
+
+from netdoctor.facts.nccl_version import Version
 
 
 @dataclass(frozen=True)
@@ -30,18 +34,35 @@ class Selector:
 
 
 def parse(value: str) -> Selector | None:
-    """`value` as NCCL reads it; None where NCCL ignores it (at most one character)."""
-    if len(value) <= 1:
-        return None
+    """An NCCL_SOCKET_IFNAME as NCCL reads it; None where NCCL ignores it (at most one character)."""
+    return _parse(value, None) if len(value) > 1 else None
+
+
+def parse_hcas(value: str, version: Version | None = None) -> Selector | None:
+    """An NCCL_IB_HCA as NCCL reads it (src/transport/net_ib); None where it is empty."""
+    return _parse(value, version) if value else None
+
+
+_EMPTY_PORT_IS_NONE: Final[Version] = (2, 30, 3)  # utils.cc: "port, rail, and plane will default to -1 if absent or empty"
+
+
+def _parse(value: str, version: Version | None) -> Selector:
     exclude = value.startswith("^")
     rest = value[1:] if exclude else value
     exact = rest.startswith("=")
     rest = rest[1:] if exact else rest
     entries = []
     for item in rest.split(","):
-        name, _, port = item.partition(":")
+        name, colon, port = item.partition(":")
         if not name:
             continue
-        digits = port.partition(":")[0]  # NCCL >= 2.30 knows name:port:rail:plane
-        entries.append((name, int(digits) if digits.isdecimal() else -1))
+        port = port.partition(":")[0]  # NCCL >= 2.30 knows name:port:rail:plane
+        given = bool(port) or (bool(colon) and version is not None and version < _EMPTY_PORT_IS_NONE)
+        entries.append((name, _atoi(port) if given else -1))
     return Selector(exclude, exact, tuple(entries))
+
+
+def _atoi(text: str) -> int:
+    """atoi(3): 0 where there is no number, and no HCA has a port 0."""
+    found = re.match(r"\s*([+-]?\d{1,9})", text, re.ASCII)
+    return int(found[1]) if found else 0

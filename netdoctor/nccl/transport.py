@@ -16,7 +16,7 @@ from netdoctor.nccl.integers import integer
 from netdoctor.nccl.log.facts import SOCKET, LogFacts, NetSource
 from netdoctor.nccl.log.merge import family
 from netdoctor.nccl.rdma_access import usable
-from netdoctor.nccl.selector import parse
+from netdoctor.nccl.selector import parse_hcas
 
 
 class Carrier(NamedTuple):
@@ -78,7 +78,7 @@ def _by_devices(rdma: Rdma, environ: Environ, net: Net) -> Carrier:
         return Carrier(True, "no RDMA device and no network plugin")
     if isinstance(wanted, Unavailable):
         return Carrier(None, f"the job's variables: {wanted}")
-    choice = parse(wanted or "")
+    choice = parse_hcas(wanted or "")
     steps = [(one, usable(one, rdma, net)) for one in (selected(devices, choice) if choice else devices)]
     if good := next((one.name for one, step in steps if step.yes), None):
         # Not a no: NCCL falls back to sockets silently, and only a log shows that it did not.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from netdoctor.nccl.log.facts import LogFacts
 
 _CONNECTIONS: Final = 4096  # in JSON; beyond it the count alone
-_NOT_FACTS: Final = {"absent", "unseen", "events", "vias", "files", "lines", "nccl_lines", "bytes_read"}
+_NOT_FACTS: Final = {"absent", "unseen", "events", "vias", "virtual_devices", "files", "lines", "nccl_lines", "bytes_read"}
 
 
 @dataclass(frozen=True)

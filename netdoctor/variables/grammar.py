@@ -15,7 +15,7 @@ from typing import Final
 from netdoctor.facts.nccl_version import Version
 from netdoctor.model import Severity
 from netdoctor.nccl.integers import decimal
-from netdoctor.nccl.selector import Selector, parse
+from netdoctor.nccl.selector import Selector, parse, parse_hcas
 from netdoctor.variables.issue import Context, Issue, critical, note, warning
 
 _WARN, _INFO, _CRIT = Severity.WARNING, Severity.INFO, Severity.CRITICAL
@@ -58,6 +58,7 @@ BRIDGES: Final = (
     "docker",
     "virbr",
 )  # of containers and virtual machines on one node; NCCL's own exclusion (src/misc/socket.cc)
+ATTN: Final[Version] = (2, 32, 0)  # a level between WARN and INFO; as 2.32.3 prints it
 TRIMS: Final[Version] = (2, 30, 0)  # the parameter parser that trims blanks and refuses the whole value for one unknown word
 
 
@@ -111,7 +112,7 @@ def _level(value: str, context: Context) -> list[Issue]:
 
 def _debug(value: str, context: Context) -> list[Issue]:
     word = value.strip() if context.version >= TRIMS else value
-    if word.upper() in ("VERSION", "WARN", "INFO", "ABORT", "TRACE"):
+    if word.upper() in ("VERSION", "WARN", "INFO", "ABORT", "TRACE") or (word.upper() == "ATTN" and context.version >= ATTN):
         return []
     if word.upper() in ("NONE", "OFF", "0"):
         return note("debug-off", "no level of that name: NCCL prints nothing, as if it were not set")
@@ -266,10 +267,15 @@ def _excluding(selector: Selector, wants: list[str], context: Context) -> list[I
 
 
 def _hca(value: str, context: Context) -> list[Issue]:
-    issues = list_issues(value, "[^][=]name[:port][,…]")
-    selector = parse(value)
+    issues = list_issues(value, "[^][=]name[:port][,…]") if len(value) > 1 else []  # one character is a prefix, too
+    selector = parse_hcas(value, context.version)
     if issues or selector is None:
         return issues
+    if selector.exclude and not selector.names:
+        return critical("no-match", "excludes every RDMA device: NCCL silently takes TCP sockets", "transport_fallback_tcp")
+    if not selector.exclude and selector.names and all(port == 0 for _, port in selector.names):
+        message = "a port that is no number is port 0, which no device has: NCCL silently takes TCP sockets"
+        return critical("no-match", message, "transport_fallback_tcp", "[^][=]name[:port][,…]")
     wants = [want for want, _ in selector.names]
     if context.hcas:
         if not any(selector.takes(hca) for hca in context.hcas):

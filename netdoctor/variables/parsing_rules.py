@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from netdoctor.facts.nccl_version import text
+from netdoctor.facts.nccl_version import Version, text
 from netdoctor.model import Finding, Severity, Status
-from netdoctor.nccl.integers import Number, decimal, inside, ranges, strtoll
+from netdoctor.nccl.integers import WORDS_ARE_DEFAULT, Number, decimal, inside, ranges, strtoll
 from netdoctor.variables import catalogue
 from netdoctor.variables.advice_rules import usage_issues
 from netdoctor.variables.catalogue import Variable, newest
@@ -75,7 +75,7 @@ def value_issues(name: str, value: str, row: Variable, context: Context) -> list
     if row.program == "torch":
         issues = _torch(value, row, accepted)
     elif accepted or row.accepts in ("int", "flag", "one"):
-        issues = _integer(value, row, accepted)
+        issues = _integer(value, row, accepted, context.version)
     elif row.accepts in GRAMMARS:
         issues = GRAMMARS[row.accepts](value, context)
     elif row.accepts == "path":
@@ -89,10 +89,16 @@ def value_issues(name: str, value: str, row: Variable, context: Context) -> list
     return issues
 
 
-def _integer(value: str, row: Variable, accepted: tuple[tuple[int | None, int | None], ...] | None) -> list[Issue]:
+def _integer(
+    value: str, row: Variable, accepted: tuple[tuple[int | None, int | None], ...] | None, version: Version
+) -> list[Issue]:
     number = strtoll(value)
     if number.overflow:
         return warning("overflow", "out of 64 bits: NCCL takes its default", expected=row.accepts)
+    if not number.digits and version >= WORDS_ARE_DEFAULT and row.default != "0":
+        expected = "0" if value.strip().lower() in _FALSE else "1" if row.accepts in ("flag", "one") else "a number"
+        message = f"not a number: NCCL takes its default, {row.default or 'which is its own choice'}"
+        return warning("read-as-default", message, expected=expected)
     if not number.digits:
         if value.strip().lower() in _FALSE:
             return note("read-as-zero", "not a number: NCCL reads it as 0, which is what it says here; write 0")

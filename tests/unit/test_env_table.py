@@ -95,6 +95,12 @@ HCAS = [f"mlx5_{i}" for i in range(12)]
         ("mlx5_20", ("fail", "no-match")),
         ("mlx4_0", ("fail", "no-match")),
         ("mlx5_2:1", ("pass", "ok")),
+        # as the unmodified 2.27.5, 2.29.7, 2.30.7 and 2.32.3 take them: TCP without a word, or all
+        ("mlx5_2:x", ("fail", "no-match")),
+        ("mlx5_2:1x", ("pass", "ok")),
+        ("m", ("pass", "ok")),
+        ("=", ("pass", "ok")),
+        ("^", ("fail", "no-match")),
     ],
 )
 def test_hcas_of_a_known_node(value: str, expected: tuple[str, str]) -> None:
@@ -201,6 +207,25 @@ def test_debug_variables_are_judged_with_each_other() -> None:
     assert found["NCCL_DEBUG_FILE"] == ("pass", "one-file")
     assert together({"NCCL_DEBUG_FILE": "/tmp/%h.%p"})["NCCL_DEBUG_FILE"] == ("pass", "no-effect")
     assert together({"NCCL_MIN_NCHANNELS": "16", "NCCL_MAX_NCHANNELS": "8"})["NCCL_MIN_NCHANNELS"] == ("fail", "min-above-max")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "version", "expected"),
+    [
+        ("NCCL_IB_HCA", "mlx5_2:", "2.29.7", ("fail", "no-match")),
+        ("NCCL_IB_HCA", "mlx5_2:", "2.30.7", ("pass", "ok")),
+        ("NCCL_DMABUF_ENABLE", "false", "2.30.7", ("pass", "read-as-zero")),
+        ("NCCL_DMABUF_ENABLE", "false", "2.32.3", ("fail", "read-as-default")),
+        ("NCCL_IB_DISABLE", "false", "2.32.3", ("pass", "read-as-zero")),
+        ("NCCL_DEBUG", "ATTN", "2.30.7", ("fail", "grammar")),
+    ],
+)
+def test_what_versions_read_differently(name: str, value: str, version: str, expected: tuple[str, str]) -> None:
+    assert together({name: value}, version, hcas=HCAS)[name] == expected
+
+
+def test_attn_is_a_level_of_2_32() -> None:
+    assert together({"NCCL_DEBUG": "ATTN"}, "2.32.3")["NCCL_DEBUG"][0] == "pass"
 
 
 def test_a_version_that_is_not_known_is_not_guessed() -> None:

@@ -215,3 +215,19 @@ def test_any_bytes_give_facts_and_findings(lines: list[bytes]) -> None:
 @given(st.text(max_size=400))
 def test_any_text_after_a_prefix(text: str) -> None:
     assert diagnose(parse_text("node01:1:1 [0] a.cc:1 NCCL WARN " + text + "\n" + P + text))
+
+
+def test_devices_and_their_virtual_numbers() -> None:
+    """As the unmodified NCCL 2.25.1 and 2.32.3 print them."""
+    facts = parse_text(
+        "n:1:1 [0] NCCL INFO NET/IB : Made virtual device [1] name=mlx5_1 speed=200000 ndevs=1\n"
+        "n:1:1 [0] NCCL INFO NET/IB : Made virtual device [3] name=mlx5_0+mlx5_1 speed=400000 ndevs=2 rail=-1 plane=16385\n"
+        "n:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1:0/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.2<0>\n"
+        "m:2:2 [0] NCCL INFO NET/IB : Made virtual device [1] name=mlx5_7 speed=200000 ndevs=1\n"
+        "n:1:1 [0] NCCL INFO Channel 00/0 : 1[2] -> 0[0] [receive] via NET/IB/3/GDRDMA/flush=Always\n"
+        "n:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[2] [send] via NET/IB/1/GDRDMA\n"
+    )
+    assert [(d.name, d.port, d.link) for d in facts.devices] == [("mlx5_0", 1, "IB"), ("mlx5_1", 1, "RoCE")]
+    assert facts.virtual_devices == {1: "", 3: "mlx5_0+mlx5_1"}  # two nodes call different ones by one number
+    assert {v.direction.value: sorted(facts.hcas(v)) for v in facts.vias} == {"receive": ["mlx5_0", "mlx5_1"], "send": []}
+    assert all(v.gdrdma for v in facts.vias)

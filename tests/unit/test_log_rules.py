@@ -111,3 +111,9 @@ def test_a_line_of_another_lines_shape_breaks_no_rule() -> None:
     facts = parse_text("".join(f"n{i}:1:1 [0] NCCL WARN {line}\n" for i, line in enumerate(lines)))
     assert [e.data for e in facts.of("xid")] == [{"xid": "79"}, {}]
     assert diagnose(facts)[0].cause == "inventory"
+
+
+def test_a_refused_registration_ends_the_job() -> None:
+    line = "n:1:2 [0] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address\n"
+    first = diagnose(parse_text(line))[0]
+    assert first.cause == "gdr_disabled" and first.why is not None and first.why.startswith("the job stops")

@@ -80,8 +80,14 @@ def test_two_switches_below_one_root_port() -> None:
     assert (g.distance(gpu, near), g.distance(gpu, far)) == ("PIX", "PXB")
 
 
-def test_the_firmware_does_not_say() -> None:
-    lost = f.gpu_device(0, path=(), root="pci0000:00", numa_node=-1)
+def test_numa_node_below_zero_is_a_cpu_of_its_own() -> None:
+    gpu = f.gpu_device(0, path=(), root="pci0000:00", numa_node=-1)
+    assert g.distance(gpu, f.hca_device(0, path=(), numa_node=-1, root="pci0001:00")) == "PHB"
+    assert g.distance(gpu, f.hca_device(0, path=(), numa_node=0, root="pci0001:00")) == "SYS"
+
+
+def test_a_numa_node_that_could_not_be_read() -> None:
+    lost = f.gpu_device(0, path=(), root="pci0000:00", numa_node=Unavailable("denied"))
     kind = g.distance(lost, f.hca_device(0, path=(), numa_node=-1, root="pci0001:00"))
     assert kind == g.FAR
     assert (g.within(kind, "PXB"), g.within(kind, "PHB"), g.within(kind, "SYS")) == (False, None, True)

@@ -7,12 +7,30 @@ from netdoctor.nccl import ports
 
 def test_listeners_of_a_node() -> None:
     need = ports.listeners(8, 2, 1, (2, 27, 5))
-    assert (need.bootstrap, need.root, need.ras, need.gloo, need.total) == (48, 9, 8, 8, 73)
+    assert (need.bootstrap, need.root, need.ras, need.gloo, need.own, need.total) == (48, 9, 8, 8, 4, 77)
 
 
 def test_older_libraries_open_fewer() -> None:
-    assert ports.listeners(8, 1, 0, (2, 21, 5)) == ports.Listeners(bootstrap=16, root=9, ras=0, gloo=0)
+    assert ports.listeners(8, 1, 0, (2, 21, 5)) == ports.Listeners(bootstrap=16, root=9, ras=0, gloo=0, own=3)
     assert ports.listeners(8, 1, 0) == ports.listeners(8, 1, 0, (2, 32, 3))
+
+
+# The smallest range in which the unmodified NCCL set up a communicator, without Gloo (its sockets are its own).
+@pytest.mark.parametrize(
+    ("version", "ranks", "worked"),
+    [
+        ((2, 18, 3), 2, 8),
+        ((2, 18, 3), 4, 16),
+        ((2, 18, 3), 8, 28),
+        ((2, 27, 5), 2, 12),
+        ((2, 27, 5), 4, 23),
+        ((2, 27, 5), 8, 47),
+        ((2, 30, 7), 2, 14),
+        ((2, 30, 7), 4, 24),
+    ],
+)
+def test_no_more_is_asked_than_worked(version: tuple[int, int, int], ranks: int, worked: int) -> None:
+    assert 0.9 * worked <= ports.listeners(ranks, 1, 0, version).total <= worked
 
 
 def test_one_node_keeps_no_ports_for_the_network() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from netdoctor.facts import cpu, gpu, kernel
+from netdoctor.facts import cpu, gpu, kernel, pci
 from netdoctor.host.base import Answer, ReplayHost
 from netdoctor.model import Unavailable
 from tests.unit.test_hardware_probes import answers, healthy, root
@@ -168,3 +168,19 @@ def test_limits() -> None:
     assert fact.limits["nofile"] == 20000
     cut = kernel.probe(ReplayHost({"file:/proc/self/limits": LIMITS[:100]}))
     assert isinstance(cut.limits["memlock"], Unavailable)
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("cpu:type:x86,ven0002fam0019mod0011:feature:,0000,0001", pci.CpuModel(pci.CpuVendor.AMD, 25, 17)),
+        ("cpu:type:x86,ven0000fam0006mod008F:feature:,0000", pci.CpuModel(pci.CpuVendor.INTEL, 6, 0x8F)),
+        ("cpu:type:x86,ven0009fam0018mod0001:feature:,0000", pci.CpuModel(pci.CpuVendor.OTHER, 24, 1)),  # Hygon
+        ("cpu:type:aarch64:feature:,0000,0001", pci.CpuModel(pci.CpuVendor.ARM)),
+        ("rubbish", Unavailable("malformed", "cpu/modalias: 'rubbish'")),
+        ("", Unavailable("empty", "cpu/modalias: ''")),
+    ],
+)
+def test_the_processor(healthy: dict[str, Answer], text: str, model: object) -> None:
+    host = ReplayHost(healthy | {"file:/sys/devices/system/cpu/modalias": f"{text}\n"})
+    assert getattr(pci.probe(host), "cpu", None) == model

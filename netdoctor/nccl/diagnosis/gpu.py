@@ -108,8 +108,12 @@ _CUDA_FAILURES: Final = (
         Hypothesis("device_mapping", Confidence.OPEN_MINUS, "no GPU is visible to this process", fix=_MAP),
     ),
     _CudaFailure(
+        "driver shutting down",  # what the runtime answers in a process that is leaving: the echo of any failed exit
+        Hypothesis("rank_died", Confidence.EFFECT_MINUS, "the process was leaving already: something failed before"),
+    ),
+    _CudaFailure(
         "driver version is insufficient|initialization error|forward compat|unsupported toolchain|no kernel image"
-        "|unsupported ptx|not supported in the installed|unsupported display driver|driver shutting down"
+        "|unsupported ptx|not supported in the installed|unsupported display driver"
         "|shared object initialization",
         _UNUSABLE,
     ),

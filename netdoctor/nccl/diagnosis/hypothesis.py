@@ -56,6 +56,7 @@ class Hypothesis:
     severity: Severity | None = None
     shown: tuple[str, ...] = ()  # facts that show it, where no event does
     subject: str | None = None
+    why: str | None = None  # what it costs here; None: what the cause costs
 
 
 Rule = Callable[[LogFacts], Iterator[Hypothesis]]

@@ -80,7 +80,7 @@ def _finding(hypothesis: Hypothesis, top: Hypothesis) -> Finding:
         hypothesis.cause,
         evidence=evidence,
         how=look,
-        why=cause.costs,
+        why=hypothesis.why or cause.costs,
         notes=hypothesis.notes,
         fix=hypothesis.fix,
         check="log",

@@ -33,6 +33,9 @@ _LINK = Fix(
 )
 
 
+_REFUSED = "the job stops: NCCL does not go on without a registration that it was promised"
+
+
 def register(log: LogFacts) -> Iterator[Hypothesis]:
     """Registration fails: ENOMEM is the locked-memory limit, or GPU memory that cannot be pinned at all."""
     events = log.above_info("register")
@@ -46,7 +49,8 @@ def register(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("other", Confidence.STRONG_PLUS, text, events + keys, how="dmesg | grep CREATE_MKEY")
     if any("dmabuf" in c for c in calls) or re.search("bad address|invalid argument|not permitted", errno):
         text = "GPU memory could not be registered with the NIC: peer memory or DMA-BUF does not work here"
-        yield Hypothesis("gdr_disabled", Confidence.STRONG, text, events + peermem, _GDR, severity=Severity.CRITICAL)
+        critical = Severity.CRITICAL
+        yield Hypothesis("gdr_disabled", Confidence.STRONG, text, events + peermem, _GDR, severity=critical, why=_REFUSED)
         yield Hypothesis("memlock", Confidence.OPEN, "the locked-memory limit can do the same", events, _MEMLOCK)
     elif calls & {"ibv_create_cq", "ibv_create_qp", "ibv_alloc_pd"}:
         text = "not even a completion queue could be locked into memory"
@@ -79,6 +83,16 @@ _WEAKER = {
     Confidence.LIKELY_MINUS: Confidence.QUIET_PLUS,
     Confidence.OPEN: Confidence.EFFECT_PLUS,
 }
+
+
+def query_gid(log: LogFacts) -> Iterator[Hypothesis]:
+    """A GID that the table does not have: NCCL asks for the one that NCCL_IB_GID_INDEX names (src/transport/net_ib)."""
+    events = log.of("query_gid")
+    index = log.env.get("NCCL_IB_GID_INDEX", "")
+    if events:
+        named = f": NCCL_IB_GID_INDEX={index} is beyond it" if index else ""
+        text = f"the port's table has no such GID{named}"
+        yield Hypothesis("roce_gid", Confidence.STRONG_PLUS if index else Confidence.STRONG_MINUS, text, events, _GID)
 
 
 def modify_qp(log: LogFacts) -> Iterator[Hypothesis]:
@@ -296,4 +310,4 @@ def odd_devices(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("dev_infiniband_missing", Confidence.OPEN_MINUS, text, (e,))
 
 
-RULES = (register, modify_qp, _ADDRESS_HANDLE, completion, async_event, devices, _MIXED, odd_devices)
+RULES = (register, query_gid, modify_qp, _ADDRESS_HANDLE, completion, async_event, devices, _MIXED, odd_devices)

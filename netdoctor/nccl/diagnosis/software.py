@@ -25,6 +25,19 @@ _GLOO = Fix(
 )
 
 
+_NO_START = "the job does not start"
+
+
+def _networks(log: LogFacts) -> str:
+    """``IB on node01, Socket on node02`` where ranks of one log differ; "" where they do not."""
+    taken: dict[str, list[str]] = {}
+    for one in log.ranks:
+        if one.network:
+            rank = f"rank {one.ranks[0]}" if one.ranks else one.host
+            taken.setdefault(one.network, []).append(rank or "a rank")
+    return ", ".join(f"{name} on {', '.join(who[:3])}" for name, who in sorted(taken.items())) if len(taken) > 1 else ""
+
+
 def versions(log: LogFacts) -> Iterator[Hypothesis]:
     """Refused from 2.23.4 (src/init.cc); before that ranks hang or misread each other's messages."""
     events = log.of("version")
@@ -40,7 +53,12 @@ def versions(log: LogFacts) -> Iterator[Hypothesis]:
     garbled = log.above_info("garbled")
     if garbled:
         text = "the ranks' handshake messages differ in size or kind: two NCCL versions, or two jobs on one port"
-        confidence = Confidence.EFFECT if log.broken_locally else Confidence.LIKELY_MINUS
+        networks = _networks(log)
+        if networks:
+            apart_text = f"the ranks take different networks, which do not meet: {networks}"
+            how = "NCCL_NET, NCCL_IB_HCA and /dev/infiniband on the node that takes sockets: netdoctor preflight there"
+            yield Hypothesis("transport_fallback_tcp", Confidence.STRONG, apart_text, garbled, how=how, why=_NO_START)
+        confidence = Confidence.EFFECT if log.broken_locally or networks else Confidence.LIKELY_MINUS
         yield Hypothesis("version_mismatch", confidence, text, garbled, _VERSION)
     apart = {p.nccl_version for p in log.ranks if p.nccl_version}
     if len(apart) > 1 and _one_job(log):

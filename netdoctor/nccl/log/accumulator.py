@@ -28,6 +28,7 @@ class Process:
     bootstrap: tuple[str, str] | None = None
     network: str = ""
     devices: tuple[tuple[str, int, str], ...] = ()
+    virtual: dict[int, str] = field(default_factory=dict)  # number of a NET/IB device -> "mlx5_0", merged "mlx5_0+mlx5_1"
     comms_started: int = 0
     comms_complete: int = 0
     comm_ids: dict[str, int] = field(default_factory=dict)  # -> nranks

@@ -19,7 +19,7 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 # What a line can be: a row of `patterns` finds it.
 _Connect = Literal["no_interface", "address_family", "connect", "connect_gave_up", "bind", "peer_closed", "secondary"]
 _Memory = Literal["shm_full", "shm_error", "oom", "memlock", "mkey", "descriptors", "threads"]
-_Verbs = Literal["completion", "async_event", "modify_qp", "address_handle", "register", "open_device", "provider"]
+_Verbs = Literal["completion", "async_event", "modify_qp", "query_gid", "address_handle", "register", "open_device", "provider"]
 _Devices = Literal["mixed_link", "net_counts", "topo_attribute", "acs", "iommu_fault", "xid", "peermem", "imex"]
 _Plugins = Literal["net_not_found", "net_none", "plugin_load", "plugin_old", "gdrcopy", "gdr_off_plugin"]
 _Libfabric = Literal["ofi_init", "ofi_any", "ofi_request", "ofi_register"]
@@ -183,6 +183,7 @@ class LogFacts(RunLog):
     plugin_error: str | None = None
     libibverbs_missing: bool = False
     devices: tuple[NetDevice, ...] = ()
+    virtual_devices: Mapping[int, str] = field(default_factory=dict)  # number in NET/IB/3 -> "mlx5_0+mlx5_1", where all say so
     no_ib_device: bool = False  # "NET/IB : No device found." and no list of devices
     oob: Address | None = None
     socket_interfaces: tuple[Address, ...] = ()
@@ -251,6 +252,19 @@ class LogFacts(RunLog):
         ranks = {r for p in self.ranks for r in p.ranks}
         devices = {d for p in self.ranks for d in p.devs}  # of one host, here
         return False if self.nranks and max(len(ranks), len(devices)) >= self.nranks else None
+
+    def hcas(self, via: Via) -> frozenset[str]:
+        """The RDMA devices of a connection; none where the log does not name them.
+
+        Since 2.24.3 NCCL counts virtual devices, to which 2.25 gives numbers of their own, and merges the ports of a card
+        (src/transport/net_ib, ncclIbMakeVDeviceInternal); before, the number is that of the list.
+        """
+        if via.device is None:
+            return frozenset()
+        if via.device in self.virtual_devices:
+            return frozenset(filter(None, self.virtual_devices[via.device].split("+")))
+        listed = self.devices[via.device : via.device + 1] if not self.virtual_devices else ()
+        return frozenset(one.name for one in listed)
 
     @property
     def came_up(self) -> bool:

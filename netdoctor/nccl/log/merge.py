@@ -99,10 +99,20 @@ def _network(facts: LogFacts, accumulator: Accumulator, processes: list[Process]
         plugin_error=clean(accumulator.plugin_error) or None,
         libibverbs_missing=any(p.verbs_missing for p in processes),
         devices=devices,
+        virtual_devices=_virtual(processes),
         no_ib_device=any(p.no_ib for p in processes) and not devices,
         oob=Address(oob[1], oob[2], oob[0]) if oob else None,
         socket_interfaces=tuple(Address(name, address, host) for host, name, address in accumulator.socket_interfaces),
     )
+
+
+def _virtual(processes: list[Process]) -> dict[int, str]:
+    """What all processes call by the same number; nodes may differ."""
+    made: dict[int, set[str]] = {}
+    for process in processes:
+        for number, name in process.virtual.items():
+            made.setdefault(number, set()).add(clean(name))
+    return {number: names.pop() if len(names) == 1 else "" for number, names in made.items()}
 
 
 def _features(facts: LogFacts, accumulator: Accumulator) -> LogFacts:

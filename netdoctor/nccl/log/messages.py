@@ -155,7 +155,14 @@ def network(accumulator: Accumulator, process: Process, dev: int, msg: bytes) ->
         process.network = text(match[1] or match[2])
 
 
-_IB_DEVICE: Final = re.compile(rb"(?:\[\d+\] ?)?([A-Za-z_][\w.\-]*):(\d+)/(IB/SHARP|RoCE/SHARP|IB|RoCE|eRDMA|[A-Za-z]\w{0,15})")
+_IB_DEVICE: Final = re.compile(
+    rb"(?:\[\d+\] ?)?([A-Za-z_][\w.\-]*):(\d+)(?::-?\d+){0,2}/(IB/SHARP|RoCE/SHARP|IB|RoCE|eRDMA|[A-Za-z]\w{0,15})"
+)
+
+
+_VIRTUAL: Final = re.compile(
+    rb"Made virtual device \[(\d{1,4})\] name=(\S{1,200})"
+)  # NCCL >= 2.24.3; rail and plane since 2.30
 
 
 def net_ib(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
@@ -173,7 +180,10 @@ def net_ib(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> 
         process.no_ib = True
     else:
         gdr(accumulator, process, dev, msg)
-        if b"Made virtual device" in msg or b"IbDev" in msg or b"provider=" in msg:
+        made = _VIRTUAL.search(msg)
+        if made and len(process.virtual) < 1024:
+            process.virtual[int(made[1])] = text(made[2])
+        if made or b"IbDev" in msg or b"provider=" in msg:
             accumulator.subsystems.add("NET")
 
 

@@ -117,6 +117,7 @@ PATTERNS: Final = (
     _row(
         "modify_qp", "ibv_modify_qp", rf"ibv_modify_qp failed(?: with)?(?: error)?(?: (?P<no>\d+))?(?: {_ERRNO})?", "no dev", 3
     ),
+    _row("query_gid", "ibv_query_gid", r"ibv_query_gid failed"),
     _row("address_handle", "ibv_create_ah", rf"ibv_create_ah\w*\(?.{{0,200}}failed:? ?{_ERRNO}|Call to ibv_create_ah failed"),
     _row(
         "register",

@@ -330,3 +330,22 @@ def test_plugin(changes: Changes, status: Status, words: str) -> None:
 def test_a_plugin_that_was_not_loaded_costs_what_needs_it(changes: Changes, severity: Severity, why: str | None) -> None:
     found = judged(changes)["plugin"]
     assert (found.severity, found.why) == (severity, why)
+
+
+@pytest.mark.parametrize(
+    ("version", "variables", "devices", "said"),
+    [
+        ((2, 28, 9), {}, 8, True),
+        ((2, 28, 9), {"NCCL_GIN_TYPE": "2"}, 8, False),
+        ((2, 28, 9), {}, 0, False),
+        ((2, 29, 2), {}, 8, False),
+    ],
+)
+def test_a_version_that_dies_beside_ib_devices_is_named(
+    version: tuple[int, int, int], variables: dict[str, str], devices: int, said: bool
+) -> None:
+    text = ".".join(map(str, version))
+    run = mapped("/opt/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2", version=text)
+    facts: Changes = {Baseline: run, Libraries: f.libraries(nccl=(f.library(version=version),)), Environ: f.environ(variables)}
+    finding = loaded({**facts, Rdma: f.rdma(devices)})
+    assert any("NCCL_GIN_TYPE=2" in note for note in finding.notes) is said, finding

@@ -56,15 +56,15 @@ def test_a_healthy_machine_passes_with_the_kernels_default() -> None:
 @pytest.mark.parametrize(
     ("facts", "status"),
     [
-        ({"ports": ports(low=40000, high=40039)}, FAIL),  # 8 ranks: 24 + 9 + 8 + 8 = 49
-        ({"ports": ports(low=40000, high=40048)}, FAIL),  # 49 of them, one can be missed
-        ({"ports": ports(low=40000, high=40049)}, PASS),
-        ({"ports": ports(low=40000, high=40049, listening=frozenset({40001, 40003}))}, FAIL),
+        ({"ports": ports(low=40000, high=40039)}, FAIL),  # 8 ranks: 24 + 9 + 8 + 8 + 4 = 53
+        ({"ports": ports(low=40000, high=40052)}, FAIL),  # 53 of them, one can be missed
+        ({"ports": ports(low=40000, high=40053)}, PASS),
+        ({"ports": ports(low=40000, high=40053, listening=frozenset({40001, 40003}))}, FAIL),
         ({"ports": ports(reserved=frozenset(range(32768, 60970)))}, FAIL),
         ({"ports": ports(low=50000, high=51000)}, PASS),
         ({"ports": ports(low=40000, high=40039), "gpus": gpus(4)}, PASS),
         ({"ports": ports(low=40000, high=40039), "job": job(ranks_per_node=2)}, PASS),
-        ({"ports": ports(low=40000, high=40049), "job": job(communicators=2)}, FAIL),
+        ({"ports": ports(low=40000, high=40053), "job": job(communicators=2)}, FAIL),
         ({"ports": ports(low=40000, high=40039), "nccl": nccl_choice(version=(2, 21, 5))}, PASS),
         ({"ports": ports(low=40000, high=40039), "vantage": outside()}, FAIL),
         ({"vantage": outside()}, UNKNOWN),
@@ -188,9 +188,9 @@ def test_the_fix_is_said_for_the_place() -> None:
 @pytest.mark.parametrize(
     ("facts", "subject", "status"),
     [
-        ({"ports": ports(low=40000, high=40049, listening=frozenset({40001}))}, "listeners", PASS),  # 49 left, 49 needed
-        ({"gpus": LOST, "ports": ports(low=40000, high=41537, listening=frozenset({40001}))}, "listeners", PASS),  # 1537
-        ({"gpus": LOST, "ports": ports(low=40000, high=41537, listening=frozenset({40001, 40002}))}, "listeners", UNKNOWN),
+        ({"ports": ports(low=40000, high=40053, listening=frozenset({40001}))}, "listeners", PASS),  # 53 left, 53 needed
+        ({"gpus": LOST, "ports": ports(low=40000, high=41665, listening=frozenset({40001}))}, "listeners", PASS),  # 1665
+        ({"gpus": LOST, "ports": ports(low=40000, high=41665, listening=frozenset({40001, 40002}))}, "listeners", UNKNOWN),
         ({"ports": ports(low=40000, high=40059), "job": shape(nodes=2)}, "connections", FAIL),
         ({"ports": ports(low=28028, high=60999)}, "service ports", FAIL),  # the lowest port is NCCL RAS's
         ({"ports": ports(low=20000, high=29500), "environ": environ({"NCCL_RAS_ENABLE": "0"})}, "service ports", FAIL),
@@ -211,10 +211,10 @@ TORCHRUN_2 = Launcher("torchrun", 0, 16, 0, 8, nodes=2)
 @pytest.mark.parametrize(
     ("facts", "status"),
     [
-        # NCCL 2.27.5, 8 ranks, 2 nodes: 49 listeners, and 8 ranks x 3 peers x 16 channels = 384 connections
-        ({"job": shape(nodes=2), "ports": ports(low=40000, high=40433, listening=frozenset({40000}))}, None),  # 433 left
-        ({"job": shape(nodes=2), "ports": ports(low=40000, high=40433, listening=frozenset({40000, 40001}))}, (FAIL, W)),
-        ({"job": shape(nodes=2), "ports": ports(low=40000, high=40049, listening=frozenset({40000}))}, (FAIL, W)),  # 49
+        # NCCL 2.27.5, 8 ranks, 2 nodes: 53 listeners, and 8 ranks x 3 peers x 16 channels = 384 connections
+        ({"job": shape(nodes=2), "ports": ports(low=40000, high=40437, listening=frozenset({40000}))}, None),  # 437 left
+        ({"job": shape(nodes=2), "ports": ports(low=40000, high=40437, listening=frozenset({40000, 40001}))}, (FAIL, W)),
+        ({"job": shape(nodes=2), "ports": ports(low=40000, high=40053, listening=frozenset({40000}))}, (FAIL, W)),  # 53
         ({"job": shape(nodes=2), "ports": ports(low=40000, high=40047)}, None),  # 48: the finding about listeners says it
         # how many nodes: the configuration's word counts most, then the launcher's
         ({"job": shape(nodes=1), "environ": environ(launcher=TORCHRUN_2), "ports": TIGHT}, None),
@@ -230,7 +230,7 @@ TORCHRUN_2 = Launcher("torchrun", 0, 16, 0, 8, nodes=2)
         ({"environ": LOST}, (UNKNOWN, None)),
         ({"job": LOST}, (UNKNOWN, None)),  # nor does a launcher say how many nodes
         ({"job": LOST, "environ": environ(launcher=TORCHRUN_2), "ports": TIGHT}, (FAIL, W)),
-        # the number of ranks is not known: 256 of them need 1537 listeners and 12288 connections
+        # the number of ranks is not known: 256 of them need 1665 listeners and 12288 connections
         ({"job": job(nodes=2, nodes_stated=True), "gpus": LOST}, None),
         ({"job": job(nodes=2, nodes_stated=True), "gpus": LOST, "ports": ports(low=40000, high=49999)}, (UNKNOWN, None)),
     ],
@@ -249,7 +249,7 @@ def test_who_takes_the_ports_is_said() -> None:
 
 def test_gpus_that_are_hidden_count_as_ranks() -> None:
     """Where libcuda shows none (CUDA_VISIBLE_DEVICES is set per rank), the node has as many as NVML counts."""
-    assert found(gpus=gpus(visible=()), ports=ports(low=40000, high=40049))["listeners"] == (PASS, None)
+    assert found(gpus=gpus(visible=()), ports=ports(low=40000, high=40053))["listeners"] == (PASS, None)
 
 
 @pytest.mark.parametrize(
@@ -293,8 +293,8 @@ FEW, MANY = shape(nodes=256, all_to_all=True), shape(nodes=300, all_to_all=True)
 NO_PXN = environ({"NCCL_PXN_DISABLE": "1"})
 SET = net(master=HERE, master_port=20000)
 DEFAULT, WIDE, WIDEST = (f"{RANGE}='{span}'" for span in ("32768 60999", "30000 65535", "10240 65535"))
-BLOCKED = ports(low=40000, high=40039, reserved=frozenset(range(32768, 60951)))
-MORE_BLOCKED = ports(low=40000, high=40039, reserved=frozenset(range(32768, 60952)))
+BLOCKED = ports(low=40000, high=40039, reserved=frozenset(range(32768, 60947)))
+MORE_BLOCKED = ports(low=40000, high=40039, reserved=frozenset(range(32768, 60948)))
 
 
 @pytest.mark.parametrize(

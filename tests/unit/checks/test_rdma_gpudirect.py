@@ -279,14 +279,15 @@ def test_a_job_of_one_node_is_told_without_alarm(shape: JobShape, severity: Seve
     [
         (True, True, True, "EBADF", Status.PASS, "everything that NCCL asks says DMA-BUF"),
         (True, True, True, "EOPNOTSUPP", Status.UNKNOWN, "a peer-memory module is loaded"),
-        (True, False, True, "EBADF", Status.PASS, "everything that NCCL asks says DMA-BUF"),
-        # the module is there, and the driver offers it not for this GPU
-        (True, False, True, "EOPNOTSUPP", Status.FAIL, "no GPUDirect"),
+        # NCCL asks the GPU first: with 116 = 0 and 124 = 1 the unmodified 2.18.3 to 2.32.3 use neither
+        (True, False, True, "EBADF", Status.UNKNOWN, "attribute 116 is 0, which NCCL asks first"),
+        (True, False, True, "EOPNOTSUPP", Status.UNKNOWN, "attribute 116 is 0, which NCCL asks first"),
+        (False, UNREAD, True, "EBADF", Status.UNKNOWN, "DMA-BUF: attribute 116 of this GPU: denied"),
         (True, UNREAD, True, "EOPNOTSUPP", Status.UNKNOWN, "attribute 116 of this GPU: denied"),
         (False, True, True, "EOPNOTSUPP", Status.FAIL, "no GPUDirect"),
         (False, UNREAD, True, "EOPNOTSUPP", Status.FAIL, "no GPUDirect"),
         (False, True, True, UNREAD, Status.UNKNOWN, "ibv_reg_dmabuf_mr: denied"),
-        (True, False, True, UNREAD, Status.UNKNOWN, "ibv_reg_dmabuf_mr: denied"),
+        (True, False, True, UNREAD, Status.UNKNOWN, "attribute 116 is 0, which NCCL asks first"),
     ],
 )
 def test_either_mechanism_serves(
@@ -316,12 +317,6 @@ LOADS = "modprobe nvidia-peermem"
         ({Kernel: NO_MODULE, Rdma: NO_DMABUF_HCAS}, "load nvidia_peermem where ib_core has the peer-memory API", True),
         ({Kernel: NO_MODULE, **old("2.12.12")}, "load nvidia_peermem where ib_core has the peer-memory API", True),
         ({Kernel: NO_MODULE, Gpus: f.gpus(cuda_driver=11060)}, "GPU driver (CUDA 11.7 or newer)", True),
-        # it is loaded already
-        (
-            {Rdma: NO_DMABUF_HCAS, Gpus: f.gpus(visible=tuple(f.visible(i, gpudirect_rdma=False) for i in range(8)))},
-            "use a GPU driver (CUDA 11.7 or newer), kernel, HCA driver and NCCL",
-            False,
-        ),
     ],
 )
 def test_the_mend_is_one_that_can_help(changes: dict[type, object], words: str, loads: bool) -> None:
@@ -377,3 +372,20 @@ def test_efa_by_gpu_and_direction(name: str, send: bool | None, receive: bool | 
 @pytest.mark.parametrize(("gpus", "status"), [(1, Status.UNKNOWN), (2, Status.FAIL)])
 def test_an_instance_of_one_gpu_has_an_efa_without_gpudirect(gpus: int, status: Status) -> None:
     assert efa_on(f.GPU_NAME, False, False, gpus).status is status
+
+
+@pytest.mark.parametrize(
+    ("variables", "plugins", "status", "words"),
+    [
+        ({"NCCL_NET": "socket"}, (), Status.SKIP, "NCCL_NET=socket: NCCL asks no RDMA device"),
+        ({"NCCL_IB_DISABLE": "1"}, (), Status.SKIP, "NCCL_IB_DISABLE=1: NCCL's own network asks no RDMA device"),
+        ({"NCCL_IB_DISABLE": "1"}, (f.plugin(),), Status.UNKNOWN, "whether a plugin does is not known"),
+        ({"NCCL_IB_DISABLE": "1"}, UNREAD, Status.UNKNOWN, "whether a plugin does is not known"),
+        ({"NCCL_IB_DISABLE": "0"}, (), Status.PASS, "everything that NCCL asks says DMA-BUF"),
+    ],
+)
+def test_where_nccl_asks_no_rdma_device(variables: dict[str, str], plugins: Any, status: Status, words: str) -> None:
+    facts = {Environ: f.environ(variables), Libraries: f.libraries(plugins=plugins)}
+    found = one(facts)
+    assert found.status is status and words in found.message
+    assert one({**facts, PathRun: runs()}).status is Status.PASS  # what a run shows counts more
