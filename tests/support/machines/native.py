@@ -16,16 +16,16 @@ ROOT = pathlib.Path(__file__).parents[3]
 FAKES = ROOT / "tests" / "fakes"
 
 
-def _build() -> pathlib.Path:
+def trusted_folder(name: str) -> pathlib.Path:
     """Root loads nothing that others can change: for a checkout below such a folder (/tmp) fakes are built in /run."""
-    own = ROOT / "build" / "fakes"
+    own = ROOT / "build" / name
     own.mkdir(parents=True, exist_ok=True)
     if os.geteuid() != 0 or trusted(str(own)) is None:
         return own
-    return pathlib.Path("/run/netdoctor-tests/fakes")
+    return pathlib.Path("/run/netdoctor-tests") / name
 
 
-BUILD = _build()
+BUILD = trusted_folder("fakes")
 
 
 def gcc() -> str:

@@ -1,0 +1,443 @@
+"""One description of a machine: read from YAML, written as the file that the fake libraries read; tree.py writes its /sys.
+
+A fault or another shape is a change of the description (``with_changes``), so that libraries, /sys and /dev stay of one mind;
+the knobs that belong to no shape (a call that fails, an event) are lines of ``faults`` and ``events``.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+MACHINES: Final = pathlib.Path(__file__).parent / "machines"
+STATES: Final = {"NOP": 0, "DOWN": 1, "INIT": 2, "ARMED": 3, "ACTIVE": 4}  # ibv_port_state, as sysfs spells them
+P2P: Final = {"ok": 0, "chipset": 1, "gpu": 2, "ioh": 3, "regkey": 4, "none": 5}  # nvmlGpuP2PStatus_t
+# ibv_event_type
+EVENTS: Final = {"qp_fatal": 1, "device_fatal": 8, "port_active": 9, "port_error": 10, "lid_change": 11, "gid_change": 18}
+ADDRESS: Final = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a PCI function is: the bridges above it from the root port down, its address, its NUMA node."""
+
+    bridges: tuple[str, ...]
+    address: str
+    numa: int
+
+    @property
+    def root(self) -> str:
+        return "pci" + (self.bridges or (self.address,))[0].rpartition(":")[0]
+
+
+@dataclass(frozen=True)
+class Link:
+    """A PCIe link, now and at most."""
+
+    generation: int = 5
+    width: int = 16
+    max_generation: int = 5
+    max_width: int = 16
+
+
+@dataclass(frozen=True)
+class NvLink:
+    """One NVLink of a GPU: the address of what is at its other end."""
+
+    remote: str
+    up: bool = True
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as the driver and NVML show it."""
+
+    place: Place
+    link: Link
+    name: str
+    uuid: str  # 32 hex digits
+    device: int  # PCI device id
+    capability: int  # 90
+    multiprocessors: int
+    memory: int
+    nvlinks: tuple[NvLink, ...]
+    attributes: Mapping[int, int | str]  # CUdevice_attribute; "unknown" where the driver is older than it
+    state: Mapping[str, int | str]  # what NVML tells: keys of nvml_health.c, "ecc.uncorrected", "xid", "lost" …
+
+
+@dataclass(frozen=True)
+class Gid:
+    """A filled entry of a GID table."""
+
+    value: str
+    kind: str  # "IB/RoCE v1" "RoCE v2"
+    netdev: str
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of an HCA."""
+
+    state: str
+    ethernet: bool
+    rate: int  # Gb/s
+    mtu: int
+    lid: int
+    vlan: int
+    gids: Mapping[int, Gid]
+    table: int  # entries of the GID table, filled or not
+
+
+@dataclass(frozen=True)
+class Hca:
+    """An RDMA device."""
+
+    place: Place
+    link: Link
+    name: str
+    guid: str  # 16 hex digits
+    firmware: str
+    device: int
+    dmabuf: bool
+    ports: tuple[Port, ...]
+    netdev: str  # "" where it has none
+    address: str  # IP address of netdev, with its prefix
+    node: int | None  # N of uverbsN; None: the kernel has no node for it
+    mode: int | None  # of /dev/infiniband/uverbsN; None: not in /dev
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A network card without RDMA."""
+
+    place: Place
+    link: Link
+    name: str
+    address: str
+    speed: int  # Mb/s
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface, as the network namespace of a run has it and as sysfs shows it."""
+
+    name: str
+    index: int
+    mac: str
+    address: str  # with its prefix
+    speed: int  # Mb/s
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A description that was read; `data` is what it was read from."""
+
+    data: Mapping[str, Any]
+    name: str
+    driver: str
+    cuda: int
+    numa: tuple[str, ...]  # CPU list of each node
+    gpus: tuple[Gpu, ...]
+    switches: tuple[Place, ...]  # NVSwitches
+    hcas: tuple[Hca, ...]
+    nics: tuple[Nic, ...]
+    modules: Mapping[str, str]
+    memory_peers: tuple[str, ...]
+    p2p: Mapping[tuple[int, int], int]
+    faults: tuple[str, ...]
+    events: tuple[str, ...]
+
+    @property
+    def peermem(self) -> bool:
+        """A module gives the HCAs' driver the pages of GPU memory."""
+        return "nvidia_peermem" in self.modules or bool(self.memory_peers)
+
+    @property
+    def interfaces(self) -> tuple[Interface, ...]:
+        """Those of cards without RDMA first; one of an HCA without netdev is not there (IPoIB is not)."""
+        rows = [(nic.name, nic.address, nic.speed) for nic in self.nics]
+        rows += [(hca.netdev, hca.address, 1000 * hca.ports[0].rate) for hca in self.hcas if hca.netdev]
+        found = []
+        for index, (name, address, speed) in enumerate(rows, 2):
+            digits = _digits(self.name, name)
+            mac = "02:" + ":".join(digits[i : i + 2] for i in range(0, 10, 2))
+            found.append(Interface(name, index, mac, address, speed))
+        return tuple(found)
+
+    def with_changes(self, changes: Mapping[str, Any]) -> Machine:
+        """Another machine.  Keys are paths into the description ("gpus.0.state.lost", "gpus.all.links_down"), None removes."""
+        data = copy.deepcopy(dict(self.data))
+        for path, value in changes.items():
+            _put(data, path.split("."), value)
+        return parse(data)
+
+    def on_one_node(self) -> Machine:
+        """The same on one NUMA node.
+
+        The kernel tells a process which nodes' memory it may have, and that cannot be faked: where this machine has one node,
+        whoever looks (netdoctor does) rightly says that a GPU on another is out of reach.
+        """
+        return self.with_changes({"numa": [",".join(filter(None, self.numa))], "above.all.numa": 0})
+
+    def lines(self, **settings: str) -> Iterator[str]:
+        """What the fake libraries read (c/fake.h); settings are keys of one run: kernels, trace."""
+        yield f"name {self.name}"
+        yield f"cuda {self.cuda}"
+        yield f"driver {self.driver}"
+        yield f"driver.loaded {int('nvidia' in self.modules)}"
+        yield f"peermem {int(self.peermem)}"
+        yield f"fabric.mtu {self.data.get('fabric', {}).get('mtu', 4096)}"
+        yield f"gpus {len(self.gpus) if 'nvidia' in self.modules else 0}"
+        for n, gpu in enumerate(self.gpus):
+            yield from (f"gpu.{n}.{key} {value}" for key, value in _gpu(gpu))
+        for (a, b), status in self.p2p.items():
+            yield from (f"p2p.{a}.{b} {status}", f"p2p.{b}.{a} {status}")
+        yield f"hcas {len(self.hcas)}"
+        for n, hca in enumerate(self.hcas):
+            yield from (f"hca.{n}.{key} {value}" for key, value in _hca(hca))
+        yield from (f"{key} {value}" for key, value in settings.items())
+        yield from (f"fault {one}" for one in self.faults)
+        yield from (f"event {one}" for one in self.events)
+
+    def write(self, path: pathlib.Path, **settings: str) -> None:
+        path.write_text("".join(f"{line}\n" for line in self.lines(**settings)), encoding="utf-8")
+
+
+def _gpu(gpu: Gpu) -> Iterator[tuple[str, object]]:
+    yield from (("address", gpu.place.address), ("uuid", gpu.uuid), ("name", gpu.name), ("device", gpu.device))
+    yield from (("capability", gpu.capability), ("multiprocessors", gpu.multiprocessors), ("memory", gpu.memory))
+    yield from (("numa", gpu.place.numa), ("nvlinks", len(gpu.nvlinks)))
+    link = gpu.link
+    yield from (("pcie.generation", link.generation), ("pcie.width", link.width))
+    yield from (("pcie.max_generation", link.max_generation), ("pcie.max_width", link.max_width))
+    yield from ((f"attribute.{number}", value) for number, value in gpu.attributes.items())
+    for n, one in enumerate(gpu.nvlinks):
+        yield f"nvlink.{n}.remote", one.remote
+        if not one.up:
+            yield f"nvlink.{n}.down", 1
+    yield from gpu.state.items()
+
+
+def _hca(hca: Hca) -> Iterator[tuple[str, object]]:
+    yield from (("name", hca.name), ("guid", hca.guid), ("firmware", hca.firmware), ("part", hca.device))
+    yield from (("dmabuf", int(hca.dmabuf)), ("ports", len(hca.ports)), ("verbs", int(hca.node is not None)))
+    if hca.node is not None:
+        yield "uverbs", hca.node
+    for n, port in enumerate(hca.ports, 1):
+        yield f"port.{n}.state", STATES[port.state]
+        yield f"port.{n}.layer", "Ethernet" if port.ethernet else "InfiniBand"
+        yield from ((f"port.{n}.{key}", getattr(port, key)) for key in ("rate", "mtu", "lid", "vlan"))
+        yield f"port.{n}.gids", port.table
+        for index, gid in port.gids.items():
+            yield f"port.{n}.gid.{index}", gid.value
+            yield f"port.{n}.type.{index}", gid.kind
+
+
+def _put(data: Any, steps: Sequence[str], value: Any) -> None:
+    step, *rest = steps
+    if step == "all" and "all" not in data:
+        for item in data if isinstance(data, list) else data.values():
+            _put(item, rest, value)
+        return
+    key: Any = int(step) if isinstance(data, list) or (step.isdigit() and int(step) in data) else step
+    if rest:
+        if isinstance(data, dict):
+            data.setdefault(key, {})
+        _put(data[key], rest, value)
+    elif value is None:
+        del data[key]
+    else:
+        data[key] = value
+
+
+def read(name: str | pathlib.Path) -> Machine:
+    """A machine by its name, or by the path of its file."""
+    path = pathlib.Path(name)
+    if path.suffix != ".yaml":
+        path = MACHINES / f"{name}.yaml"
+    return parse(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def names() -> tuple[str, ...]:
+    return tuple(sorted(one.stem for one in MACHINES.glob("*.yaml")))
+
+
+_KEYS: Final = frozenset(
+    (
+        *("name", "driver", "numa", "modules", "memory_peers", "fabric", "faults", "events"),
+        *("above", "gpu", "gpus", "p2p", "nvlinks", "nvswitches", "hca", "hcas", "nics"),
+    )
+)
+
+
+def parse(data: Mapping[str, Any]) -> Machine:
+    """The machine of a description; ValueError where it says what nobody reads."""
+    if unknown := set(data) - _KEYS:
+        raise ValueError(f"no machine has {', '.join(sorted(unknown))}")
+    name = data["name"]
+    above = data.get("above", {})
+    switches = tuple(_place(one, above) for one in data.get("nvswitches", ()))
+    raw_gpus = [_merged(data.get("gpu", {}), one) for one in data.get("gpus", ())]
+    places = [_place(one["at"], above) for one in raw_gpus]
+    gpus = tuple(
+        _read_gpu(name, n, one, places, _nvlinks(data.get("nvlinks", {}), n, places, switches))
+        for n, one in enumerate(raw_gpus)
+    )
+    hcas = []
+    for one in data.get("hcas", ()):
+        hcas.append(_read_hca(name, len(hcas), _merged(data.get("hca", {}), one), above))
+    nics = tuple(
+        Nic(_place(one["at"], above), _link(one), one["name"], one.get("address", ""), one.get("speed", 10000))
+        for one in data.get("nics", ())
+    )
+    driver = data.get("driver", {})
+    p2p = {(a, b): P2P[status] for a, b, status in data.get("p2p", ())}
+    modules = {str(k): str(v or "") for k, v in data.get("modules", {}).items()}
+    return Machine(
+        data=data,
+        name=name,
+        driver=str(driver.get("version", "580.95.05")),
+        cuda=int(driver.get("cuda", 13000)),
+        numa=tuple(data.get("numa", ("0-55",))),
+        gpus=gpus,
+        switches=switches,
+        hcas=tuple(hcas),
+        nics=nics,
+        modules=modules,
+        memory_peers=tuple(data.get("memory_peers", ())),
+        p2p=p2p,
+        faults=tuple(data.get("faults", ())),
+        events=tuple(_event(one) for one in data.get("events", ())),
+    )
+
+
+def _merged(usual: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """`own` over `usual`, mappings in them too."""
+    both = dict(usual)
+    for key, value in own.items():
+        both[key] = _merged(usual[key], value) if isinstance(value, dict) and isinstance(usual.get(key), dict) else value
+    return both
+
+
+def _place(at: Sequence[str], above: Mapping[str, Any]) -> Place:
+    """``[NAME, ADDRESS…, ADDRESS]``: below what `above` calls NAME, bridges, the function itself."""
+    first, *rest = at
+    shared = above[first]
+    bridges = (*shared["path"], *rest[:-1])
+    for one in (*bridges, rest[-1]):
+        if not ADDRESS.fullmatch(one):
+            raise ValueError(f"{one} is no PCI address")
+    return Place(tuple(bridges), rest[-1], int(shared.get("numa", 0)))
+
+
+def _link(one: Mapping[str, Any]) -> Link:
+    most = Link(**{k: v for k, v in one.get("link", {}).items() if k.startswith("max_")})
+    now = {"generation": most.max_generation, "width": most.max_width}
+    return Link(**{**now, "max_generation": most.max_generation, "max_width": most.max_width, **one.get("link", {})})
+
+
+def _digits(*words: object) -> str:
+    return hashlib.sha256(" ".join(map(str, words)).encode()).hexdigest()
+
+
+def _read_gpu(machine: str, n: int, one: Mapping[str, Any], places: Sequence[Place], nvlinks: tuple[NvLink, ...]) -> Gpu:
+    # 110 and 116: GPUDirect RDMA; 124: dma-buf.  132 (multicast) stays 0: the fake has no NVLS.
+    attributes = {110: 1, 116: 1, 124: 1, 132: 0, 134: places[n].numa}
+    attributes |= {int(key): value for key, value in one.get("attributes", {}).items()}
+    return Gpu(
+        place=places[n],
+        link=_link(one),
+        name=one["name"],
+        uuid=one.get("uuid", _digits(machine, "GPU", n)[:32]),
+        device=int(one["device"]),
+        capability=int(one["capability"]),
+        multiprocessors=int(one["multiprocessors"]),
+        memory=int(one["memory"]),
+        nvlinks=tuple(NvLink(link.remote, number not in one.get("links_down", ())) for number, link in enumerate(nvlinks)),
+        attributes=attributes,
+        state=dict(_flat(one.get("state", {}))),
+    )
+
+
+def _flat(nested: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, int | str]]:
+    """``{ecc: {uncorrected: 1}}`` as "ecc.uncorrected", 1."""
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _nvlinks(how: Mapping[str, Any], n: int, places: Sequence[Place], switches: Sequence[Place]) -> tuple[NvLink, ...]:
+    """``{switched: 18}``: to the NVSwitches in turn; ``{pairs: [[0, 1]], each: 12}``: from GPU to GPU."""
+    if "switched" in how:
+        return tuple(NvLink(switches[k % len(switches)].address) for k in range(int(how["switched"])))
+    peers = [b if a == n else a for a, b in how.get("pairs", ()) if n in (a, b)]
+    return tuple(NvLink(places[peer].address) for peer in peers for _ in range(int(how["each"])))
+
+
+def _read_hca(machine: str, n: int, one: Mapping[str, Any], above: Mapping[str, Any]) -> Hca:
+    guid = one.get("guid", "a088c203" + _digits(machine, "HCA", n)[:8])
+    ethernet = one.get("layer", "InfiniBand") == "Ethernet"
+    netdev = one.get("netdev", f"eth{n + 1}" if ethernet else "")
+    address = one.get("address", f"10.{1 + n}.0.7/24" if ethernet else "")
+    ports = []
+    for number, own in enumerate(one.get("ports", ({},)), 1):
+        port = {**one, **own}
+        gids = port.get("gids")
+        if gids is None:
+            usual = roce_gids(guid, address, netdev) if ethernet else {0: Gid(_link_local(guid), "IB/RoCE v1", "")}
+        else:
+            usual = {int(i): Gid(value, kind, device) for i, (value, kind, device) in gids.items()}
+        ports.append(
+            Port(
+                state=port.get("state", "ACTIVE"),
+                ethernet=ethernet,
+                rate=int(port.get("rate", 400)),
+                mtu=int(port.get("mtu", 4096)),
+                lid=0 if ethernet else int(port.get("lid", 16 + 2 * n + number)),
+                vlan=int(port.get("vlan", 0)),
+                gids=usual,
+                table=max(int(port.get("table", 8 if ethernet else 1)), *(i + 1 for i in usual)) if usual else 1,
+            )
+        )
+    return Hca(
+        place=_place(one["at"], above),
+        link=_link(one),
+        name=one.get("name", f"mlx5_{n}"),
+        guid=guid,
+        firmware=str(one.get("firmware", "28.39.1002")),
+        device=int(one.get("device", 0x1021)),
+        dmabuf=bool(one.get("dmabuf", True)),
+        ports=tuple(ports),
+        netdev=netdev,
+        address=address,
+        node=None if one.get("node", n) == "none" else int(one.get("node", n)),
+        mode=None if one.get("mode", 0o666) == "none" else int(one.get("mode", 0o666)),
+    )
+
+
+def _link_local(guid: str) -> str:
+    return "fe80:0000:0000:0000:" + ":".join(guid[i : i + 4] for i in range(0, 16, 4))
+
+
+def roce_gids(guid: str, address: str, netdev: str) -> dict[int, Gid]:
+    """The table of a RoCE port with one IPv4 address: link-local and IPv4-mapped, v1 and v2 each."""
+    local = _link_local(guid)
+    a, b, c, d = (int(part) for part in address.partition("/")[0].split("."))
+    mapped = f"0000:0000:0000:0000:0000:ffff:{a:02x}{b:02x}:{c:02x}{d:02x}"
+    both = ((local, "IB/RoCE v1"), (local, "RoCE v2"), (mapped, "IB/RoCE v1"), (mapped, "RoCE v2"))
+    return {i: Gid(value, kind, netdev) for i, (value, kind) in enumerate(both)}
+
+
+def _event(text: str) -> str:
+    """``DEVICE KIND PORT AFTER`` with the kind by name."""
+    device, kind, port, after = text.split()
+    return f"{device} {EVENTS[kind]} {port} {after}"
