@@ -1,8 +1,8 @@
 """The engine of a job without torch: a libnccl and the CUDA driver, by ctypes.  A part of the rank program (see zygote.py).
 
 Runs in netdoctor's own Python, for such a job need not have one.  On one node the ranks get NCCL's unique id by a memfd; across
-nodes the first rank of all tells it, and netdoctor's own connections carry it (the root that it names listens on a port that the
-kernel gives, as in the job).  All work goes by one stream; the primary context is the one that NCCL's own runtime uses, too.
+nodes the first rank of all tells it, and netdoctor's own connections carry it (the root that it names listens on a port that
+the kernel gives, as in the job).  All work goes by one stream; the context is the primary one, as of NCCL's own runtime.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Calls:
     Every argument that is no int is a ctypes object, so that none needs a prototype.
     """
 
-    def __init__(self, library: Any) -> None:
-        self.library = library
+    def __init__(self, name: str, library: Any) -> None:
+        self.name, self.library = name, library
 
     def code(self, name: str, *arguments: Any) -> int:
         """What a function returned."""
         function = getattr(self.library, name, None)
         if function is None:
-            raise LibraryError(f"{os.path.basename(self.library._name)} has no {name}")
+            raise LibraryError(f"{self.name} has no {name}")
         return int(function(*arguments))
 
     def __call__(self, name: str, *arguments: Any) -> None:
@@ -95,7 +95,7 @@ class Cuda(Calls):
     """cuda.h; the names with _v2 are those that it maps the plain ones to."""
 
     def __init__(self) -> None:
-        super().__init__(ctypes.CDLL("libcuda.so.1"))
+        super().__init__("libcuda", ctypes.CDLL("libcuda.so.1"))
 
     def words(self, code: int) -> str:
         """``CUDA_ERROR_OUT_OF_MEMORY: out of memory``"""
@@ -114,7 +114,7 @@ class NcclEngine(Engine):
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
-        self.nccl, self.cuda = Nccl(self.shared), Cuda()
+        self.nccl, self.cuda = Nccl("libnccl", self.shared), Cuda()
         self.id = UniqueId()
         self.device, self.context = ctypes.c_int(), ctypes.c_void_p()
         self.stream, self.comm = ctypes.c_void_p(), ctypes.c_void_p()
@@ -133,7 +133,7 @@ class NcclEngine(Engine):
 
     @staticmethod
     def tell_facts(say: Say) -> None:
-        say("fact", nccl=Nccl(NcclEngine.shared).version())
+        say("fact", nccl=Nccl("libnccl", NcclEngine.shared).version())
         cuda = Cuda()
         code = cuda.code("cuInit", 0)
         count = ctypes.c_int(0)
@@ -250,18 +250,13 @@ class NcclEngine(Engine):
             pass  # a peer went: nobody waits for this one either
 
     def close(self) -> None:
-        for calls, name, handles in (
-            (self.nccl, "ncclCommDestroy", [self.comm]),
-            (self.cuda, "cuEventDestroy_v2", self.made),
-            (self.cuda, "cuStreamDestroy_v2", [self.stream]),
-            (self.cuda, "cuMemFree_v2", [self.buffer]),
-            (self.cuda, "cuDevicePrimaryCtxRelease_v2", [self.device]),
-        ):
-            for handle in handles:
-                try:
-                    calls(name, handle)
-                except LibraryError:
-                    pass  # the process ends now, and all goes with it
+        """What a library refuses goes with the process, which ends now."""
+        self.nccl.code("ncclCommDestroy", self.comm)
+        for event in self.made:
+            self.cuda.code("cuEventDestroy_v2", event)
+        self.cuda.code("cuStreamDestroy_v2", self.stream)
+        self.cuda.code("cuMemFree_v2", self.buffer)
+        self.cuda.code("cuDevicePrimaryCtxRelease_v2", self.device)
 
 
 def differing(got: memoryview, exact: memoryview) -> int:

@@ -1,7 +1,7 @@
 """The engine of a job that has torch: torch.distributed, in the job's Python.  A part of the rank program (see zygote.py).
 
-On one node the rendezvous is a FileStore on a memfd, and nothing is listened on; across nodes it is a TCPStore of the first rank,
-on a port that the kernel gives.
+On one node the rendezvous is a FileStore on a memfd, and nothing is listened on; across nodes it is a TCPStore of the first
+rank, on a port that the kernel gives.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One rank of an experiment and its phases: the first part of the rank program (see zygote.py).
 
-Standard library, the syntax of Python 3.8, nothing of netdoctor.  What carries the data is an `Engine`: torch in the job's Python
-(by_torch.py), or a libnccl and the driver alone (by_nccl.py).  No file is written: the ranks of a node meet by a memfd, NCCL's
-log is a memfd for each rank (all of them are the runner's, so that they can be read whatever happens here).
+Standard library, the syntax of Python 3.8, nothing of netdoctor.  What carries the data is an `Engine`: torch in the job's
+Python (by_torch.py), or a libnccl and the driver alone (by_nccl.py).  No file is written: the ranks of a node meet by a memfd,
+NCCL's log is a memfd for each rank (all of them are the runner's, so that they can be read whatever happens here).
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class Rank:
             self.all_reduce(size)
             self.engine.record(event)
         self.finish()
-        return [self.engine.between(first, second) for first, second in zip(events, events[1:])]  # noqa: B905 (3.8 has no strict)
+        return [self.engine.between(events[n], events[n + 1]) for n in range(len(events) - 1)]
 
 
 def table(rank: int) -> list[int]:
@@ -322,9 +322,7 @@ def table(rank: int) -> list[int]:
     return [(i * (2 * rank + 1) + 31 * rank) % 251 for i in range(PERIOD)]
 
 
-def run_rank(  # noqa: PLR0913
-    kind: type[Engine], say: Say, plan: dict[str, Any], rank: int, descriptors: list[int], parent: int
-) -> None:
+def run_rank(kind: type[Engine], say: Say, plan: dict[str, Any], rank: int, descriptors: list[int], parent: int) -> None:
     """A forked child's whole life."""
     status = FAILED
     program = None

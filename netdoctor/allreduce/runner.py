@@ -45,11 +45,11 @@ class Session:
     """The job's Python, ready to run all-reduces.  One thread uses it; `close` may be called at any moment.
 
     `python` is the interpreter, `environment` the job's, `user` who it runs as where we are root, `limits` overrides `LIMITS`.
-    With `library`, a libnccl, the job's torch is not asked: `python` is any (netdoctor's own), and the ranks use that library and
-    the driver alone; a `Reason` there says why no library is known.
+    With `library`, a libnccl, the job's torch is not asked: `python` is any (netdoctor's own), and the ranks use that library
+    and the driver alone; a `Reason` there says why no library is known.
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         python: str,
         environment: Mapping[str, str],
@@ -157,6 +157,14 @@ class Session:
         if part is None:
             self._done.setdefault(experiment, run)
         return run
+
+    def lacking(self, deadline: float | None = None) -> Reason | None:
+        """Why there is nothing to ask; None where torch is there.  Waits for the import."""
+        if self._refused:
+            return self._refused
+        self.start()
+        assert self._worker is not None
+        return self._imported(self._worker, deadline)
 
     def busy(self, experiment: AllReduce, reason: Reason, deadline: float | None = None) -> Run:
         """The run that the caller decided against, with what torch answered."""

@@ -47,7 +47,7 @@ Event = dict[str, Any]
 class Worker:
     """A zygote (the rank program in `python`) and its keeper.  `library`: the libnccl that is used without torch."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         python: str,
         environment: Mapping[str, str],

@@ -10,6 +10,7 @@ from typing import Any, Final
 from netdoctor.facts import library_search as find
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.library_search import JobPython, Linkage, Torch, prefix_of
+from netdoctor.facts.loader import TRIPLETS as MACHINES
 from netdoctor.facts.loader import Object, Rule, Search, Taken, default_dirs, expand, split_path, takes
 from netdoctor.facts.nccl_version import parse
 from netdoctor.host.base import Host, mapping, question, read
@@ -51,6 +52,8 @@ class Libraries(Fact):
     nccl: tuple[NcclLibrary, ...] | Unavailable
     plugins: tuple[Plugin, ...] | Unavailable
     incomplete: tuple[str, ...] = ()  # sources that could not be read: there may be more libraries than these
+    # The libnccl that the loader gives a program without a search path of its own.
+    by_loader: Taken | None | Unavailable = Unavailable(Kind.NOT_READ)
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -121,7 +124,8 @@ def probe(host: Host) -> Libraries:
     wheels = find.wheels(host, packages)
     if not isinstance(torch, Unavailable) and not isinstance(python, Unavailable):
         torch = replace(_linkage(host, torch, survey, python, variables), nccl_compiled=find.compiled_pin(host, torch))
-    return Libraries(python, torch, _libraries(host, survey, wheels), _plugins(survey), incomplete)
+    taken = _by_loader(survey, python, variables)
+    return Libraries(python, torch, _libraries(host, survey, wheels), _plugins(survey), incomplete, taken)
 
 
 def _places(
@@ -215,10 +219,7 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
     program = survey.look(survey.real(python.path))
     program = program if isinstance(program, Object) else survey.look(python.path)
     loaders = [*above, *([program] if isinstance(program, Object) else [])]
-    preload = tuple(
-        one for p, why in survey.found_by.items() if "LD_PRELOAD" in why and isinstance(one := survey.look(p), Object)
-    )
-    search = Search(preload, variables.get("LD_LIBRARY_PATH"), survey.cache or {})
+    search = _search(survey, variables)
     soname = next(n for n in user.needed if n.startswith("libnccl.so"))
     taken = takes(soname, user, loaders, search, survey.look)
     if isinstance(survey.cache, Unavailable) and (taken is None or (taken and taken.rule is Rule.DEFAULT)):
@@ -226,6 +227,27 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
     if not isinstance(taken, Taken):
         return replace(torch, nccl_linkage=Linkage.DYNAMIC, nccl_path=taken)
     return replace(torch, nccl_linkage=Linkage.DYNAMIC, nccl_path=survey.real(taken.path), nccl_why=taken.by)
+
+
+def _search(survey: _Survey, variables: Mapping[str, str]) -> Search:
+    preload = tuple(
+        one for p, why in survey.found_by.items() if "LD_PRELOAD" in why and isinstance(one := survey.look(p), Object)
+    )
+    return Search(preload, variables.get("LD_LIBRARY_PATH"), survey.cache or {})
+
+
+def _by_loader(survey: _Survey, python: JobPython | Unavailable, variables: Mapping[str, str]) -> Taken | None | Unavailable:
+    """What a program of the job's machine gets that names no folder itself (nccl-tests, a C++ program)."""
+    program = survey.look(survey.real(python.path)) if python else None
+    machines = (program.machine,) if isinstance(program, Object) else tuple(MACHINES)
+    for machine in machines:
+        nobody = Object("", (SONAME,), None, None, None, True, machine)
+        taken = takes(SONAME, nobody, (), _search(survey, variables), survey.look)
+        if isinstance(survey.cache, Unavailable) and (taken is None or (taken and taken.rule is Rule.DEFAULT)):
+            return survey.cache
+        if taken is not None:
+            return replace(taken, path=survey.real(taken.path)) if isinstance(taken, Taken) else taken
+    return None
 
 
 def _static(host: Host, survey: _Survey, cuda: Object | None) -> Linkage | Unavailable:
