@@ -52,7 +52,7 @@ class Library:
 
     @property
     def fresh(self) -> bool:
-        watched: Iterable[pathlib.Path] = (*self.files, *SOURCES.glob("*.h"), *SOURCES.glob("*.map"), pathlib.Path(__file__))
+        watched: Iterable[pathlib.Path] = (*self.files, *SOURCES.rglob("*.h"), *SOURCES.glob("*.map"), pathlib.Path(__file__))
         # The name without a version: NCCL before 2.20 opens libcuda.so, some versions libibverbs.so.
         return (
             self.path.with_suffix("").is_symlink()
@@ -80,19 +80,34 @@ ALL: Final = (
     Library("verbs", "libib", "libibverbs.so.1", ["verbs.c", "verbs_qp.c"], [f"-Wl,--version-script={SOURCES}/verbs.map"]),
 )
 
+# NCCL's kernels on the CPU, for who asks for them (kernel_hook.h).
+KERNELS: Final = Library(
+    "kernels", "kernels", "libfakekernels.so.1", [f"kernels/{one}.c" for one in ("kernel", "layout", "primitives", "reduce", "work")], ["-O2"]
+)
 
-def libraries() -> tuple[pathlib.Path, pathlib.Path]:
-    """The folders of the driver's libraries and of libibverbs, built where a source is newer; raises what `missing` says."""
+
+def _build(wanted: Sequence[Library]) -> None:
     if why := missing():
         raise RuntimeError(why)
-    if not all(one.fresh for one in ALL):
+    if not all(one.fresh for one in wanted):
         BUILD.mkdir(parents=True, exist_ok=True)
         with open(BUILD / ".lock", "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for one in ALL:
+            for one in wanted:
                 if not one.fresh:
                     one.build()
+
+
+def libraries() -> tuple[pathlib.Path, pathlib.Path]:
+    """The folders of the driver's libraries and of libibverbs, built where a source is newer; raises what `missing` says."""
+    _build(ALL)
     return BUILD / "lib", BUILD / "libib"
+
+
+def kernels() -> pathlib.Path:
+    """The library that does what NCCL's kernels do, built where a source is newer."""
+    _build([KERNELS])
+    return KERNELS.path
 
 
 if __name__ == "__main__":

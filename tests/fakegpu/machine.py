@@ -86,13 +86,17 @@ class Port:
     """A port of an HCA."""
 
     state: str
-    ethernet: bool
+    layer: str  # "InfiniBand" "Ethernet" "Unspecified" (EFA)
     rate: int  # Gb/s
     mtu: int
     lid: int
     vlan: int
     gids: Mapping[int, Gid]
     table: int  # entries of the GID table, filled or not
+
+    @property
+    def ethernet(self) -> bool:
+        return self.layer == "Ethernet"
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,9 @@ class Hca:
     name: str
     guid: str  # 16 hex digits
     firmware: str
+    vendor: int
     device: int
+    driver: str
     dmabuf: bool
     ports: tuple[Port, ...]
     netdev: str  # "" where it has none
@@ -115,9 +121,9 @@ class Hca:
 
 @dataclass(frozen=True)
 class Nic:
-    """A network card without RDMA."""
+    """A network interface without RDMA, and its card."""
 
-    place: Place
+    place: Place | None  # None: a virtual one
     link: Link
     name: str
     address: str
@@ -232,8 +238,7 @@ def _hca(hca: Hca) -> Iterator[tuple[str, object]]:
         yield "uverbs", hca.node
     for n, port in enumerate(hca.ports, 1):
         yield f"port.{n}.state", STATES[port.state]
-        yield f"port.{n}.layer", "Ethernet" if port.ethernet else "InfiniBand"
-        yield from ((f"port.{n}.{key}", getattr(port, key)) for key in ("rate", "mtu", "lid", "vlan"))
+        yield from ((f"port.{n}.{key}", getattr(port, key)) for key in ("layer", "rate", "mtu", "lid", "vlan"))
         yield f"port.{n}.gids", port.table
         for index, gid in port.gids.items():
             yield f"port.{n}.gid.{index}", gid.value
@@ -258,8 +263,12 @@ def _put(data: Any, steps: Sequence[str], value: Any) -> None:
 
 
 def read(name: str | pathlib.Path) -> Machine:
-    """A machine by its name, or by the path of its file."""
+    """A machine by its name, or by the path of its file: a description, or a snapshot that netdoctor took of a real one."""
     path = pathlib.Path(name)
+    if path.suffix == ".json":
+        from tests.fakegpu import recorded
+
+        return parse(recorded.description(path))
     if path.suffix != ".yaml":
         path = MACHINES / f"{name}.yaml"
     return parse(yaml.safe_load(path.read_text(encoding="utf-8")))
@@ -294,7 +303,13 @@ def parse(data: Mapping[str, Any]) -> Machine:
     for one in data.get("hcas", ()):
         hcas.append(_read_hca(name, len(hcas), _merged(data.get("hca", {}), one), above))
     nics = tuple(
-        Nic(_place(one["at"], above), _link(one), one["name"], one.get("address", ""), one.get("speed", 10000))
+        Nic(
+            place=_place(one["at"], above) if "at" in one else None,
+            link=_link(one),
+            name=one["name"],
+            address=one.get("address", ""),
+            speed=one.get("speed", 10000),
+        )
         for one in data.get("nics", ())
     )
     driver = data.get("driver", {})
@@ -378,14 +393,17 @@ def _flat(nested: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, int
 def _nvlinks(how: Mapping[str, Any], n: int, places: Sequence[Place], switches: Sequence[Place]) -> tuple[NvLink, ...]:
     """``{switched: 18}``: to the NVSwitches in turn; ``{pairs: [[0, 1]], each: 12}``: from GPU to GPU."""
     if "switched" in how:
-        return tuple(NvLink(switches[k % len(switches)].address) for k in range(int(how["switched"])))
+        # A guest does not see its NVSwitches: the other end has an address that is nowhere.
+        ends = [one.address for one in switches] or ["ffff:ff:00.0"]
+        return tuple(NvLink(ends[k % len(ends)]) for k in range(int(how["switched"])))
     peers = [b if a == n else a for a, b in how.get("pairs", ()) if n in (a, b)]
     return tuple(NvLink(places[peer].address) for peer in peers for _ in range(int(how["each"])))
 
 
 def _read_hca(machine: str, n: int, one: Mapping[str, Any], above: Mapping[str, Any]) -> Hca:
     guid = one.get("guid", "a088c203" + _digits(machine, "HCA", n)[:8])
-    ethernet = one.get("layer", "InfiniBand") == "Ethernet"
+    layer = one.get("layer", "InfiniBand")
+    ethernet = layer == "Ethernet"
     netdev = one.get("netdev", f"eth{n + 1}" if ethernet else "")
     address = one.get("address", f"10.{1 + n}.0.7/24" if ethernet else "")
     ports = []
@@ -399,10 +417,10 @@ def _read_hca(machine: str, n: int, one: Mapping[str, Any], above: Mapping[str, 
         ports.append(
             Port(
                 state=port.get("state", "ACTIVE"),
-                ethernet=ethernet,
+                layer=layer,
                 rate=int(port.get("rate", 400)),
                 mtu=int(port.get("mtu", 4096)),
-                lid=0 if ethernet else int(port.get("lid", 16 + 2 * n + number)),
+                lid=int(port.get("lid", 16 + 2 * n + number)) if layer == "InfiniBand" else 0,
                 vlan=int(port.get("vlan", 0)),
                 gids=usual,
                 table=max(int(port.get("table", 8 if ethernet else 1)), *(i + 1 for i in usual)) if usual else 1,
@@ -414,7 +432,9 @@ def _read_hca(machine: str, n: int, one: Mapping[str, Any], above: Mapping[str, 
         name=one.get("name", f"mlx5_{n}"),
         guid=guid,
         firmware=str(one.get("firmware", "28.39.1002")),
+        vendor=int(one.get("vendor", 0x15B3)),
         device=int(one.get("device", 0x1021)),
+        driver=one.get("driver", "mlx5_core"),
         dmabuf=bool(one.get("dmabuf", True)),
         ports=tuple(ports),
         netdev=netdev,

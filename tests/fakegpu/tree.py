@@ -12,8 +12,8 @@ from typing import Final
 from tests.fakegpu.machine import STATES, Gid, Hca, Link, Machine, Place, Port
 from tests.support.machines.sysfs import Tree
 
-NVIDIA, MELLANOX, INTEL = 0x10DE, 0x15B3, 0x8086
-SPEEDS: Final = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
+NVIDIA, INTEL = 0x10DE, 0x8086
+SPEEDS: Final = {0: "Unknown", 1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 LANES: Final = {25: "EDR", 50: "HDR", 100: "NDR"}
 NO_GID: Final = "0000:0000:0000:0000:0000:0000:0000:0000"
 UVERBS: Final = 231  # major number of /dev/infiniband/uverbs (Documentation/admin-guide/devices.txt)
@@ -52,7 +52,8 @@ def write(
     for hca in machine.hcas:
         rdma(tree, hca, numbers)
     for nic in machine.nics:
-        function(tree, nic.place, nic.link, (INTEL, 0x1563), 0x020000, "ixgbe")
+        if nic.place:
+            function(tree, nic.place, nic.link, (INTEL, 0x1563), 0x020000, "ixgbe")
     if network:
         interfaces(machine, tree)
     nodes(tree, cpus or machine.numa)
@@ -89,8 +90,8 @@ def bus(tree: Tree, parent: str, address: str) -> None:
 def speeds(tree: Tree, where: str, link: Link) -> None:
     tree.write(
         where,
-        current_link_speed=f"{SPEEDS[link.generation]} GT/s PCIe",
-        max_link_speed=f"{SPEEDS[link.max_generation]} GT/s PCIe",
+        current_link_speed=speed_text(link.generation),
+        max_link_speed=speed_text(link.max_generation),
         current_link_width=str(link.width),
         max_link_width=str(link.max_width),
         subsystem_vendor="0x0000",
@@ -101,9 +102,14 @@ def speeds(tree: Tree, where: str, link: Link) -> None:
     )
 
 
+def speed_text(generation: int) -> str:
+    """As sysfs has it; a virtual function has none."""
+    return f"{SPEEDS[generation]} GT/s PCIe" if generation else "Unknown"
+
+
 def rdma(tree: Tree, hca: Hca, numbers: tuple[int, int] | None) -> None:
-    ethernet = hca.ports[0].ethernet
-    where = function(tree, hca.place, hca.link, (MELLANOX, hca.device), 0x020000 if ethernet else 0x020700, "mlx5_core")
+    klass = 0x020700 if hca.ports[0].layer == "InfiniBand" else 0x020000
+    where = function(tree, hca.place, hca.link, (hca.vendor, hca.device), klass, hca.driver)
     device = f"{where}/infiniband/{hca.name}"
     guid = ":".join(hca.guid[i : i + 4] for i in range(0, 16, 4))
     tree.link(f"class/infiniband/{hca.name}", device)
@@ -133,9 +139,9 @@ def port(tree: Tree, where: str, one: Port) -> None:
         state=f"{STATES[one.state]}: {one.state}",
         phys_state="5: LinkUp" if active else "3: Disabled",
         rate=f"{one.rate} Gb/sec ({lanes}X {LANES.get(one.rate // lanes, 'QDR')})",
-        link_layer="Ethernet" if one.ethernet else "InfiniBand",
+        link_layer=one.layer,
         lid=f"0x{one.lid:x}",
-        sm_lid="0x0" if one.ethernet else "0x1",
+        sm_lid="0x1" if one.layer == "InfiniBand" else "0x0",
         cap_mask="0xa751e848",
         lid_mask_count="0",
         sm_sl="0",
@@ -173,11 +179,12 @@ def interfaces(machine: Machine, tree: Tree) -> None:
     cards = {nic.name: nic.place for nic in machine.nics} | {hca.netdev: hca.place for hca in machine.hcas}
     for one in machine.interfaces:
         place = cards[one.name]
-        card = "/".join((f"devices/{place.root}", *place.bridges, place.address))
-        where = f"{card}/net/{one.name}"
+        card = "/".join((f"devices/{place.root}", *place.bridges, place.address)) if place else ""
+        where = f"{card or 'devices/virtual'}/net/{one.name}"
         tree.write(where, ifindex=str(one.index), address=one.mac, speed=str(one.speed), duplex="full", operstate="up")
         tree.write(where, type="1", mtu="1500", flags="0x1003", carrier="1")
-        tree.link(f"{where}/device", card)
+        if card:
+            tree.link(f"{where}/device", card)
         tree.link(f"class/net/{one.name}", where)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 PARTS: dict[str, tuple[str, str]] = {
     "compose": ("tests.lab.fixtures", "compose"),
     "container": ("tests.lab.container", "main"),
+    "fakegpu": ("tests.lab.fakegpu", "main"),
     "golden": ("tests.lab.fixtures", "golden"),
     "hosts": ("tests.lab.hosts", "main"),
     "ignorance": ("tests.lab.ignorance", "main"),
@@ -21,7 +22,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "sanity": ("tests.lab.sanity", "main"),
     "trees": ("tests.lab.trees", "main"),
 }
-LAB = ("ignorance", "trees", "killed", "matrix", "live", "container", "hosts", "rxe")
+LAB = ("ignorance", "trees", "killed", "matrix", "live", "container", "hosts", "rxe", "fakegpu")
 
 
 def main(words: list[str]) -> int:

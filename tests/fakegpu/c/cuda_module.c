@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void (*hook)(const char *, const unsigned *, void *, size_t);
+static int (*hook)(const char *, const unsigned *, void *, size_t);
 static unsigned (*hook_params)(const char *, unsigned *);
 static pthread_once_t hook_once = PTHREAD_ONCE_INIT;
 
@@ -185,14 +185,13 @@ API CUresult cuOccupancyMaxActiveClusters(int *count, struct function *f, void *
 /* Launches */
 static void run_kernel(struct operation *o) {
   int failure = fake_ordered("kernel");
+  if (!failure && hook) failure = hook(o->name, o->dims, o->data, o->size);
   if (failure) {
     lock();
     cuda_broken = failure;
     pthread_cond_broadcast(&cuda_changed);
     unlock();
-    return;
   }
-  if (hook) hook(o->name, o->dims, o->data, o->size);
 }
 
 /* The parameters behind pointers, put into one buffer. */

@@ -5,8 +5,9 @@
 #include <stddef.h>
 
 /* `args` are the kernel's parameters as one buffer of `size` bytes, a copy that was made at the launch (so they may be
- * changed); dims are grid x, y, z, block x, y, z, and bytes of shared memory. */
-void fake_kernel(const char *name, const unsigned dims[7], void *args, size_t size);
+ * changed); dims are grid x, y, z, block x, y, z, and bytes of shared memory.  Returns 0, or the CUDA error that the kernel ends
+ * with: its context is broken then, as after any kernel's failure. */
+int fake_kernel(const char *name, const unsigned dims[7], void *args, size_t size);
 
 /* Optional.  Where a launch gives pointers to parameters (not one buffer), the driver cannot know how many there are and how
  * long: this tells it, by the kernel's name.  Writes up to 16 sizes and returns their number; 0: an unknown kernel.  The

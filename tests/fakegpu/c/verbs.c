@@ -30,7 +30,12 @@ static const char *port_text(int hca, int port, const char *key, const char *mis
 static int port_number(int hca, int port, const char *key, int missing) {
   return fake_number(missing, "hca.%d.port.%d.%s", hca, port, key);
 }
-int verbs_is_ethernet(int hca, int port) { return !strcmp(port_text(hca, port, "layer", "InfiniBand"), "Ethernet"); }
+/* IBV_LINK_LAYER_INFINIBAND, _ETHERNET, _UNSPECIFIED */
+static int layer_of(int hca, int port) {
+  const char *layer = port_text(hca, port, "layer", "InfiniBand");
+  return !strcmp(layer, "InfiniBand") ? 1 : !strcmp(layer, "Ethernet") ? 2 : 0;
+}
+int verbs_is_ethernet(int hca, int port) { return layer_of(hca, port) == 2; }
 
 void verbs_fabric(char *out, size_t room, const char *format, ...) {
   const char *machine = getenv("FAKEGPU_MACHINE"), *slash = machine ? strrchr(machine, '/') : NULL;
@@ -146,16 +151,16 @@ static void link_of(int rate, uint8_t *width, uint8_t *speed) {
 static int mtu_code(int bytes) { return bytes >= 4096 ? 5 : bytes >= 2048 ? 4 : bytes >= 1024 ? 3 : bytes >= 512 ? 2 : 1; }
 API int ibv_query_port(struct rdma_context *context, uint8_t port, struct rdma_port_attr *out) {
   ENTER("%s:%d", context->device->name, port);
-  int hca = verbs_hca(context->device), ethernet = verbs_is_ethernet(hca, port);
+  int hca = verbs_hca(context->device);
   if (port < 1 || port > fake_number(1, "hca.%d.ports", hca)) return EINVAL;
   struct rdma_port_attr attr = {.max_mtu = 5, .max_message = 1 << 30, .pkeys = 128, .subnet_timeout = 18};
   attr.state = port_number(hca, port, "state", 4);
   attr.physical = attr.state == 4 ? 5 : 3;
   attr.active_mtu = mtu_code(port_number(hca, port, "mtu", 4096));
   attr.gids = port_number(hca, port, "gids", 1);
-  attr.lid = ethernet ? 0 : port_number(hca, port, "lid", 0);
-  attr.sm_lid = ethernet ? 0 : 1;
-  attr.link_layer = ethernet ? 2 : 1;
+  attr.link_layer = layer_of(hca, port);
+  attr.lid = port_number(hca, port, "lid", 0);
+  attr.sm_lid = attr.link_layer == 1;
   link_of(port_number(hca, port, "rate", 400), &attr.width, &attr.speed);
   memcpy(out, &attr, offsetof(struct rdma_port_attr, flags) + 1);
   return 0;

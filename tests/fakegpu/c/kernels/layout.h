@@ -1,0 +1,54 @@
+/* Where NCCL's structs have what its kernels read: offsets in bytes by version, measured by compiling a list of offsetof()
+ * against the headers of each tag (src/include/device.h, collectives.h).  -1: the version has no such field. */
+#ifndef LAYOUT_H
+#define LAYOUT_H
+#include <stddef.h>
+#include <stdint.h>
+
+enum protocol { LL, LL128, SIMPLE, PROTOCOLS };                 /* NCCL_PROTO_* */
+enum algorithm { TREE, RING, COLLNET_DIRECT, COLLNET_CHAIN, NVLS, NVLS_TREE, PAT, ALGORITHMS }; /* NCCL_ALGO_* */
+enum collective { BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, SEND_RECEIVE };    /* ncclFunc_t */
+enum { STEPS = 8 };                                             /* NCCL_STEPS: slots of a connection's buffer */
+
+struct layout {
+  int from;                                                     /* the first version, as ncclGetVersion() says it */
+  int work_list;                                                /* struct ncclWork (to 2.21), not ncclDevWorkBatch */
+  int types, all_gather_v, gather_algorithms;                   /* what ncclDevFuncId() counts its rows by */
+  int plain_parts;                                              /* ncclP2pChannelToPart() reverses no bits (from 2.28) */
+  int comm_abort, comm_channels, comm_consumed;                 /* ncclDevComm, from 2.28 ncclKernelComm */
+  int channel_size, channel_index, channel_tree;                /* ncclDevChannel: ring.index, tree */
+  int conn_size, conn_step_size, conn_fifo, conn_step;          /* ncclConnInfo */
+  int work_size, work_receive, work_counts, work_argument;      /* ncclDevWorkColl or ncclWorkElem */
+};
+
+/* The same in every version from 2.20 on. */
+enum {
+  COMM_RANK = 0, COMM_RANKS = 4, COMM_BUFFER_SIZES = 16, COMM_P2P_CHUNK = 28,
+  CHANNEL_PEERS = 0, CHANNEL_PREVIOUS = 8, CHANNEL_NEXT = 12, CHANNEL_RANKS = 16, CHANNELS = 64,
+  CONN_BUFFERS = 0, CONN_TAIL = 48, CONN_HEAD = 56, CONNS = 2,  /* of a peer: two to send, then two to receive */
+  ARGS_SIZE = 32,                                               /* ncclDevKernelArgs; batches follow */
+};
+struct conn_fifo {                                              /* ncclConnFifo: what kernel and proxy tell each other */
+  int mode, offset;
+  int64_t size;
+  void *address;
+};
+enum { FIFO_OFFSET = 1 };                                       /* NCCL_MODE_OFFSET */
+
+/* The library that is loaded in this process, its version (0: none) and layout (NULL: none is known). */
+const struct layout *layout_of_nccl(int *version);
+
+/* A field at an offset. */
+#define FIELD(type, base, offset) (*(type *)((char *)(base) + (offset)))
+
+/* What a device function does: the collective, its reduction (ncclDevRedOp_t), type (ncclDataType_t), algorithm, protocol. */
+struct function {
+  enum collective collective;
+  int reduction, type;
+  enum algorithm algorithm;
+  enum protocol protocol;
+};
+/* By the number that the work carries; 0: unknown, or the library tells nothing of its functions. */
+int function_of(const struct layout *layout, int number, struct function *out);
+void function_name(const struct function *function, char *out, size_t size);
+#endif
