@@ -24,6 +24,7 @@ from netdoctor.api import (
     Torch,
     Unavailable,
     Vantage,
+    Via,
     check,
     fail,
     hcas,

@@ -82,7 +82,11 @@ ALL: Final = (
 
 # NCCL's kernels on the CPU, for who asks for them (kernel_hook.h).
 KERNELS: Final = Library(
-    "kernels", "kernels", "libfakekernels.so.1", [f"kernels/{one}.c" for one in ("kernel", "layout", "primitives", "reduce", "work")], ["-O2"]
+    "kernels",
+    "kernels",
+    "libfakekernels.so.1",
+    [f"kernels/{one}.c" for one in ("kernel", "layout", "primitives", "reduce", "work")],
+    ["-O2"],
 )
 
 

@@ -3,8 +3,6 @@
 import importlib.util
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +18,7 @@ import pytest
 from netdoctor.allreduce.runner import Session
 from netdoctor.facts.runs import AllReduce, TorchFacts
 from netdoctor.model import Unavailable
-from tests.support.namespaces.marks import MARK, all_gone, marked
+from tests.support.namespaces.marks import MARK, all_gone
 
 pytestmark = pytest.mark.live
 if importlib.util.find_spec("torch") is None:

@@ -168,7 +168,8 @@ KILLED = """
 import json, os, sys, time
 from netdoctor.facts.runs import AllReduce
 from netdoctor.allreduce.runner import Session
-stop, library, experiment = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+stop, library = sys.argv[1:3]
+experiment = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(sys.argv[3]).items()}
 session = Session(sys.executable, dict(os.environ), library=library, lock=False)
 session.start()
 if stop != "import":
@@ -176,7 +177,8 @@ if stop != "import":
     fault = () if stop == "run" else (("FAULT", stop),)
     experiment = AllReduce(**experiment, rank_env=((), fault), repeats=100000)
     threading.Thread(target=session.run, args=(experiment,), daemon=True).start()
-while not session._worker.ended:
+end = time.monotonic() + 60
+while not session._worker.ended and time.monotonic() < end:
     events = {e.get("phase") or e["event"] for e in session._worker.events}
     if ("hello" if stop == "import" else "timed" if stop == "run" else stop.split(":")[0]) in events:
         print(session._worker.keeper, flush=True)
@@ -189,7 +191,13 @@ while not session._worker.ended:
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_survives_netdoctor(way: Way, stop: str, sign: int) -> None:
     with_mark = environment(way, **way.faulty)
-    small = {"backend": way.small.backend, "ranks": 2, "device": way.small.device, "sizes": [4096, 1 << 22], "gpus": way.small.gpus}
+    small = {
+        "backend": way.small.backend,
+        "ranks": 2,
+        "device": way.small.device,
+        "sizes": [4096, 1 << 22],
+        "gpus": way.small.gpus,
+    }
     command = [sys.executable, "-c", KILLED, stop, way.faulty_library, json.dumps(small)]
     with subprocess.Popen(command, env=with_mark, stdout=subprocess.PIPE, text=True) as process:
         try:
