@@ -24,7 +24,7 @@ from netdoctor.api import (
     Torch,
     Unavailable,
     Vantage,
-    Via,
+    Caller,
     check,
     fail,
     hcas,
@@ -137,7 +137,7 @@ def _of_the_run(run: Run, libraries: Libraries, torch: Torch) -> Finding | None:
 def _without_torch(run: Run, libraries: Libraries) -> Finding | None:
     """Of a job that has no torch, whose ranks used a libnccl by themselves; None where there is no such run."""
     torch, every = libraries.torch, libraries.nccl
-    if run.via is not Via.NCCL or torch or torch.kind != Kind.ABSENT or not run.mapped or not run.nccl_version:
+    if run.via is not Caller.NCCL or not isinstance(torch, Unavailable) or torch.kind != Kind.ABSENT or not run.mapped:
         return None
     if isinstance(every, Unavailable) or libraries.incomplete:
         why = every if isinstance(every, Unavailable) else "; ".join(libraries.incomplete)

@@ -21,7 +21,7 @@ from netdoctor.api import (
     TorchFacts,
     Unavailable,
     Vantage,
-    Via,
+    Caller,
     accelerator,
     check,
     fail,
@@ -87,7 +87,7 @@ def _asked(python: JobPython, baseline: Baseline) -> Finding:
     run = baseline.run
     if isinstance(run, Unavailable):
         return unknown(f"torch was not asked: {run}", how="netdoctor preflight")
-    if run.via is Via.NCCL:
+    if run.via is Caller.NCCL:
         return unknown("torch was not asked: the all-reduce went by NCCL alone", how="netdoctor preflight --via torch")
     facts = run.torch or TorchFacts()
     if run.cuda_available is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from netdoctor import engine
 from netdoctor.facts import registry as facts
-from netdoctor.facts.runs import Obstacle, Via
+from netdoctor.facts.runs import Obstacle, Caller
 from netdoctor.host.base import RecordingHost
 from netdoctor.host.live import LiveHost
 from netdoctor.host.redact import redact
@@ -162,14 +162,14 @@ def _begin(work: engine.Work, config: Config, progress: engine.Progress, cluster
     from netdoctor.facts.library_search import job_python
     from netdoctor.host.base import mapping
 
-    if config.via == Via.NCCL:
+    if config.via == Caller.NCCL:
         return None
     variables = mapping(work.host, "env:")
     python = (
         variables if isinstance(variables, Unavailable) else job_python(work.host, variables, config.python, config.command)
     )
     if isinstance(python, Unavailable):
-        if python.kind != Kind.ABSENT or config.via == Via.TORCH:
+        if python.kind != Kind.ABSENT or config.via == Caller.TORCH:
             _without(work, python)
         return None
     progress(f"starting {python.path} ({python.why})")
@@ -191,8 +191,8 @@ def _settle(
     from netdoctor.allreduce import choice
     from netdoctor.allreduce.runner import Session
 
-    via = Via(config.via) if config.via else None
-    if via is Via.TORCH or "Baseline" in work.facts:
+    via = Caller(config.via) if config.via else None
+    if via is Caller.TORCH or "Baseline" in work.facts:
         return session
     engine.collect(work, choice.NEEDS)
     libraries, gpus = (facts.of(work.facts, name) for name in choice.NEEDS)

@@ -7,7 +7,7 @@ from typing import Final
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import wanted, without_torch
-from netdoctor.facts.runs import Obstacle, Reason, Via
+from netdoctor.facts.runs import Obstacle, Reason, Caller
 from netdoctor.model import Kind, Unavailable
 
 NEEDS: Final = ("Libraries", "Gpus")
@@ -20,12 +20,12 @@ def no_torch(libraries: Libraries) -> bool:
     return isinstance(lost, Unavailable) and lost.kind == Kind.ABSENT
 
 
-def library(via: Via | None, libraries: Libraries, gpus: Gpus) -> str | Reason | None:
+def library(via: Caller | None, libraries: Libraries, gpus: Gpus) -> str | Reason | None:
     """The libnccl to use without torch, or why there is none; None: torch is used, or stays with what it says.
 
     `via` None: nobody said which, and the job has no torch.
     """
-    if via is Via.TORCH:
+    if via is Caller.TORCH:
         return None
     found = wanted(libraries)
     if via is None:

@@ -23,7 +23,7 @@ from netdoctor.facts.runs import (
     Run,
     State,
     TorchFacts,
-    Via,
+    Caller,
     Way,
 )
 from netdoctor.model import Kind, Unavailable
@@ -67,7 +67,7 @@ GLOO: Final = AllReduce("gloo", 2, "cpu")
 def baseline(session: Session, facts: Mapping[str, Any], deadline: float) -> Baseline:
     """The all-reduce as the job would run it on this node: a rank a GPU, else two Gloo ranks."""
     answered = session.facts(deadline)
-    if isinstance(answered, Unavailable) and session.via is Via.NCCL:
+    if isinstance(answered, Unavailable) and session.via is Caller.NCCL:
         experiment = AllReduce("nccl", 2, "cuda", CUDA_SIZES)
         run = session.run(experiment, deadline)  # which says why not
     else:

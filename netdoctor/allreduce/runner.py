@@ -17,7 +17,7 @@ from netdoctor.allreduce.sandbox import Sandbox, User, conf_names, find_user, sa
 from netdoctor.allreduce.shared import memory, read_logs, shared_memory
 from netdoctor.allreduce.watch import SLOT, NodePart, Watch, sooner
 from netdoctor.allreduce.worker import Worker
-from netdoctor.facts.runs import AllReduce, NcclFacts, Obstacle, Reason, Run, TorchFacts, Via
+from netdoctor.facts.runs import AllReduce, NcclFacts, Obstacle, Reason, Run, TorchFacts, Caller
 from netdoctor.host.redact import scrub
 from netdoctor.model import Kind, Unavailable
 
@@ -60,7 +60,7 @@ class Session:
         lock: bool = True,
     ) -> None:
         self.python = python
-        self.via = Via.NCCL if library else Via.TORCH
+        self.via = Caller.NCCL if library else Caller.TORCH
         self.notes: tuple[str, ...] = ()
         self.interpreter = ""  # of `Run`
         self._library = library if isinstance(library, str) else ""
@@ -229,7 +229,7 @@ class Session:
         if reason is not None:
             return reason
         worker.wait(lambda: worker.first("facts") is not None, sooner(deadline, time.monotonic() + self._limits["facts"]))
-        if self.via is Via.TORCH:
+        if self.via is Caller.TORCH:
             return verdict.facts_of(TorchFacts, list(worker.events))
         facts = verdict.facts_of(NcclFacts, list(worker.events))
         if not facts.device_count:
@@ -238,7 +238,7 @@ class Session:
 
     def _imported(self, worker: Worker, deadline: float | None) -> Reason | None:
         """None when torch is imported; else why not."""
-        loading = "import torch" if self.via is Via.TORCH else f"loading {self._library}"
+        loading = "import torch" if self.via is Caller.TORCH else f"loading {self._library}"
         for wanted, phase in ((("hello",), "spawn"), (("imported", "not loaded"), "import")):
             begin = worker.started if phase == "spawn" else (worker.first("hello") or {}).get("t", worker.started)
             end = begin + self._limits[phase]
@@ -248,7 +248,7 @@ class Session:
                     return Reason(Obstacle.MEMORY, f"{self.python} {worker.ended}")
                 if worker.ended or worker.gone:
                     said = scrub(_last_line(worker.output()))
-                    what = "torch was imported" if self.via is Via.TORCH else f"{self._library} was loaded"
+                    what = "torch was imported" if self.via is Caller.TORCH else f"{self._library} was loaded"
                     text = f"{self.python} {worker.ended or 'ended'} before {what}{': ' + said if said else ''}"
                     return Reason(Obstacle.IMPORT, text)
                 late = time.monotonic() >= end
@@ -259,7 +259,7 @@ class Session:
             return None
         error = refused.get("error", "")
         if refused.get("absent"):
-            what, name = (Obstacle.NO_TORCH, "torch") if self.via is Via.TORCH else (Obstacle.NO_NCCL, "libnccl")
+            what, name = (Obstacle.NO_TORCH, "torch") if self.via is Caller.TORCH else (Obstacle.NO_NCCL, "libnccl")
             return Reason(what, f"no {name}: {error}")
         return Reason(Obstacle.IMPORT, f"{loading} fails: {error}")
 

@@ -14,7 +14,7 @@ from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.allreduce.plan import CUDA_SIZES
 from netdoctor.cluster import messages, network
 from netdoctor.cluster.observations import Cluster
-from netdoctor.facts.runs import DEFAULT_SIZES, AllReduce, CommonRun, Path, Run, State, TorchFacts, Via, Way
+from netdoctor.facts.runs import DEFAULT_SIZES, AllReduce, CommonRun, Path, Run, State, TorchFacts, Caller, Way
 from netdoctor.textsafe import listed
 
 PATH: Final = Path(Way.BETWEEN_NODES)
@@ -46,7 +46,7 @@ def experiments(cluster: Cluster) -> dict[int, AllReduce] | str:
     if len(cluster.ready) < cluster.nodes.count or not all(ready.ranks for ready in cluster.ready.values()):
         return "not every node said what it can run"
     if len({ready.via for ready in cluster.ready.values()}) > 1:
-        alone = [cluster.name(n) for n, ready in sorted(cluster.ready.items()) if ready.via is Via.NCCL]
+        alone = [cluster.name(n) for n, ready in sorted(cluster.ready.items()) if ready.via is Caller.NCCL]
         return f"without torch, and by NCCL alone: {listed(alone, 3)}; the others use torch (--via nccl is for all of them)"
     nccl = all(ready.backend == "nccl" for ready in cluster.ready.values())
     backend, device, sizes = ("nccl", "cuda", CUDA_SIZES) if nccl else ("gloo", "cpu", DEFAULT_SIZES)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Flow, Gone, Miss, OwnAddress, Ready
-from netdoctor.facts.runs import Obstacle, Via
+from netdoctor.facts.runs import Obstacle, Caller
 from netdoctor.textsafe import line
 
 BACKENDS: Final = ("gloo", "nccl")
@@ -158,7 +158,7 @@ def read_ready(data: Mapping[str, Any]) -> Ready:
         line(data.get("cannot")),
         {name: value for name, value in traits.items() if name != "env"},
         "env" in traits,
-        Via.NCCL if data.get("via") == Via.NCCL.value else Via.TORCH,
+        Caller.NCCL if data.get("via") == Caller.NCCL.value else Caller.TORCH,
     )
 
 

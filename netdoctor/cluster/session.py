@@ -23,7 +23,7 @@ from netdoctor.cluster.tcp_stats import Sampler
 from netdoctor.compare.traits import traits
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import JobShape
-from netdoctor.facts.runs import AllReduce, Baseline, Obstacle, Reason, State, TorchFacts, Via
+from netdoctor.facts.runs import AllReduce, Baseline, Obstacle, Reason, State, TorchFacts, Caller
 from netdoctor.model import Kind, Unavailable
 from netdoctor.process.proc import boot_id
 from netdoctor.textsafe import line
@@ -159,7 +159,7 @@ class ClusterSession:
         ranks = self.cluster.nodes.ranks_per_node or (min(gpus, plan.MAX_RANKS) if experiment.backend == "nccl" else 1)
         if experiment.backend == "nccl":
             if ranks > gpus:
-                seen = "torch" if session.via is Via.TORCH else "libcuda"
+                seen = "torch" if session.via is Caller.TORCH else "libcuda"
                 return {**ready, "cannot": f"{ranks} ranks are asked for, and {seen} sees {gpus} GPUs"}
             mine = AllReduce("nccl", ranks, "cuda", gpus=tuple(range(ranks)))
             if reason := plan.busy(facts, mine):
@@ -172,7 +172,7 @@ class ClusterSession:
         own = made[nodes.rank]
         deadline = time.monotonic() + self.limits.budget
         stopped = lambda: "stop" in member.received or member.dead is not None  # noqa: E731
-        meeting, host = ({"port": 0} if session.via is Via.TORCH else {}), "127.0.0.1"
+        meeting, host = ({"port": 0} if session.via is Caller.TORCH else {}), "127.0.0.1"
         if nodes.rank != 0:
             meeting, host = self._meeting(deadline), member.peer
         flows = Sampler()

@@ -14,7 +14,7 @@ from netdoctor.config.document import ConfigError, Path, parse
 from netdoctor.policy import FAIL_ON_ORDER, PROFILE_ORDER, Waiver, strictest
 
 VANTAGES: Final = ("job", "node", "host", "container", "pod-init", "pod", "prolog", "wrapper", "host-root")
-VIAS: Final = ("torch", "nccl")  # facts.runs.Via
+VIAS: Final = ("torch", "nccl")  # facts.runs.Caller
 # What a site may call the network that carries its data -> NCCL's name of it, or that of a plugin as its maker's log prints it:
 # RoCE is NET/IB too, EFA goes by aws-ofi-nccl, IBext and UCX are nccl-rdma-sharp-plugins', the last three Google's.
 NETWORKS: Final = {

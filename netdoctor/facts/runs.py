@@ -29,11 +29,11 @@ class State(str, Enum):
         return self.value
 
 
-class Via(str, Enum):
-    """Through what the ranks call NCCL."""
+class Caller(str, Enum):
+    """What calls NCCL in the ranks."""
 
     TORCH = "torch"  # torch.distributed, in the job's Python
-    NCCL = "nccl"  # a libnccl and the driver alone
+    NCCL = "nccl"  # nothing but the rank itself: a libnccl and the driver alone
 
     def __str__(self) -> str:
         return self.value
@@ -187,7 +187,7 @@ class Run:
     notes: tuple[str, ...] = ()  # what was done differently ("no lock: …", "as user alice")
     obstacle: Obstacle | None = None  # of a run that did not start or was not done in time; None: a recording older than this
     interpreter: str = ""  # the Python taken for the job's, and why this one, where a command had a say in it
-    via: Via = Via.TORCH
+    via: Caller = Caller.TORCH
 
     @property
     def finished(self) -> bool:
