@@ -8,6 +8,7 @@ from dataclasses import replace
 from netdoctor.api import (
     FROM_JOB,
     Baseline,
+    Caller,
     Environ,
     Finding,
     Fix,
@@ -24,7 +25,6 @@ from netdoctor.api import (
     Torch,
     Unavailable,
     Vantage,
-    Caller,
     check,
     fail,
     hcas,

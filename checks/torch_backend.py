@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from netdoctor.api import (
     Accelerator,
     Baseline,
+    Caller,
     Finding,
     Gpus,
     JobPython,
@@ -21,7 +22,6 @@ from netdoctor.api import (
     TorchFacts,
     Unavailable,
     Vantage,
-    Caller,
     accelerator,
     check,
     fail,

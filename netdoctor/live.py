@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from netdoctor import engine
 from netdoctor.facts import registry as facts
-from netdoctor.facts.runs import Obstacle, Caller
+from netdoctor.facts.runs import Caller, Obstacle
 from netdoctor.host.base import RecordingHost
 from netdoctor.host.live import LiveHost
 from netdoctor.host.redact import redact

@@ -7,7 +7,7 @@ from typing import Final
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import wanted, without_torch
-from netdoctor.facts.runs import Obstacle, Reason, Caller
+from netdoctor.facts.runs import Caller, Obstacle, Reason
 from netdoctor.model import Kind, Unavailable
 
 NEEDS: Final = ("Libraries", "Gpus")

@@ -15,6 +15,7 @@ from netdoctor.facts.registry import of
 from netdoctor.facts.runs import (
     AllReduce,
     Baseline,
+    Caller,
     NcclFacts,
     Obstacle,
     Path,
@@ -23,7 +24,6 @@ from netdoctor.facts.runs import (
     Run,
     State,
     TorchFacts,
-    Caller,
     Way,
 )
 from netdoctor.model import Kind, Unavailable

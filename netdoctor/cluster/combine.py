@@ -14,7 +14,7 @@ from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.allreduce.plan import CUDA_SIZES
 from netdoctor.cluster import messages, network
 from netdoctor.cluster.observations import Cluster
-from netdoctor.facts.runs import DEFAULT_SIZES, AllReduce, CommonRun, Path, Run, State, TorchFacts, Caller, Way
+from netdoctor.facts.runs import DEFAULT_SIZES, AllReduce, Caller, CommonRun, Path, Run, State, TorchFacts, Way
 from netdoctor.textsafe import listed
 
 PATH: Final = Path(Way.BETWEEN_NODES)

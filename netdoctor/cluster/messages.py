@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Flow, Gone, Miss, OwnAddress, Ready
-from netdoctor.facts.runs import Obstacle, Caller
+from netdoctor.facts.runs import Caller, Obstacle
 from netdoctor.textsafe import line
 
 BACKENDS: Final = ("gloo", "nccl")

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from netdoctor.facts.base import Fact
-from netdoctor.facts.runs import CommonRun, Caller
+from netdoctor.facts.runs import Caller, CommonRun
 
 # The rules between nodes are imported where they are asked for: every look at one node imports this module, none asks them.
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from netdoctor.cluster.tcp_stats import Sampler
 from netdoctor.compare.traits import traits
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import JobShape
-from netdoctor.facts.runs import AllReduce, Baseline, Obstacle, Reason, State, TorchFacts, Caller
+from netdoctor.facts.runs import AllReduce, Baseline, Caller, Obstacle, Reason, State, TorchFacts
 from netdoctor.model import Kind, Unavailable
 from netdoctor.process.proc import boot_id
 from netdoctor.textsafe import line
