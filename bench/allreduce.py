@@ -1,5 +1,4 @@
-"""What the all-reduce costs: start to verdict against torchrun and without torch, a further experiment, and busbw against a bare
-loop."""
+"""What the all-reduce costs: start to verdict against torchrun, and without torch; a further experiment; busbw by a bare loop."""
 
 from __future__ import annotations
 
