@@ -1,4 +1,4 @@
-"""What the all-reduce costs: start to verdict against torchrun, and without torch; a further experiment; busbw by a bare loop."""
+"""What the all-reduce costs: start to verdict against torchrun, and without torch; further experiments; busbw."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, 
         here = "on one GPU, as if on two hosts" if len(set(one.gpus)) == 1 else f"on {len(one.gpus)} GPUs"
         alone = " without torch" if run.via is Caller.NCCL else ""
         text = f"NCCL {run.nccl_version}{alone}, {one.ranks} ranks {'between nodes' if between else here}: {sums}"
-        said = {"libraries": list(run.mapped)} if run.via is Caller.NCCL else {}
+        said: dict[str, Any] = {"libraries": list(run.mapped)} if run.via is Caller.NCCL else {}
         return ok(text, measured=measured, notes=notes, backend="nccl", ranks=one.ranks, **said)
     count, place = "two" if one.ranks == 2 else str(one.ranks), f"the CPU, {one.path}" if between else "the CPU"
     text = f"{count} Gloo ranks on {place}: {sums}; NCCL did not run"

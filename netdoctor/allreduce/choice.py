@@ -34,4 +34,4 @@ def library(via: Caller | None, libraries: Libraries, gpus: Gpus) -> str | Reaso
         return found if isinstance(found, str) and driver else None
     if isinstance(found, Unavailable) and found.kind == Kind.ABSENT:  # a torch without NCCL
         found = without_torch(libraries)
-    return found if isinstance(found, str) else Reason(Obstacle.NO_NCCL, f"no libnccl: {found}")
+    return found if isinstance(found, str) else Reason(Obstacle.NO_NCCL, f"--via nccl: {found.detail or found}")

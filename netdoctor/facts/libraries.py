@@ -10,13 +10,13 @@ from typing import Any, Final
 from netdoctor.facts import library_search as find
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.library_search import JobPython, Linkage, Torch, prefix_of
-from netdoctor.facts.loader import TRIPLETS as MACHINES
 from netdoctor.facts.loader import Object, Rule, Search, Taken, default_dirs, expand, split_path, takes
 from netdoctor.facts.nccl_version import parse
 from netdoctor.host.base import Host, mapping, question, read
 from netdoctor.model import Kind, Unavailable, kind_named
 
 SONAME: Final = "libnccl.so.2"
+MACHINES: Final = (62, 183)  # EM_X86_64, EM_AARCH64 (elf.h): those that NCCL is built for
 MAX_LIBRARIES: Final = 16  # each costs a child process
 _TORCH_LIBS: Final = ("libtorch_cuda.so", "libtorch_cpu.so", "libtorch_global_deps.so", "libtorch_python.so")
 
@@ -145,7 +145,7 @@ def _places(
         prefix = prefix_of(python.path)
         own.append((f"{prefix}/lib", "the Python's prefix"))
         files |= {f"{prefix}/lib/{name}": "" for name in _TORCH_LIBS} | {python.path: ""}
-    own += [(directory, "default directory") for machine in (62, 183) for directory in default_dirs(machine)]
+    own += [(directory, "default directory") for machine in MACHINES for directory in default_dirs(machine)]
     for directory, why in own:
         dirs.setdefault(directory, why)
     return dirs, files
@@ -216,8 +216,7 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
         linkage = _static(host, survey, cuda)
         return replace(torch, nccl_linkage=linkage, nccl_path=None)
     above = [objects["libtorch_python.so"]] if "libtorch_python.so" in objects else []
-    program = survey.look(survey.real(python.path))
-    program = program if isinstance(program, Object) else survey.look(python.path)
+    program = _program(survey, python)
     loaders = [*above, *([program] if isinstance(program, Object) else [])]
     search = _search(survey, variables)
     soname = next(n for n in user.needed if n.startswith("libnccl.so"))
@@ -229,6 +228,11 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
     return replace(torch, nccl_linkage=Linkage.DYNAMIC, nccl_path=survey.real(taken.path), nccl_why=taken.by)
 
 
+def _program(survey: _Survey, python: JobPython) -> Object | Unavailable:
+    program = survey.look(survey.real(python.path))
+    return program if isinstance(program, Object) else survey.look(python.path)
+
+
 def _search(survey: _Survey, variables: Mapping[str, str]) -> Search:
     preload = tuple(
         one for p, why in survey.found_by.items() if "LD_PRELOAD" in why and isinstance(one := survey.look(p), Object)
@@ -238,8 +242,8 @@ def _search(survey: _Survey, variables: Mapping[str, str]) -> Search:
 
 def _by_loader(survey: _Survey, python: JobPython | Unavailable, variables: Mapping[str, str]) -> Taken | None | Unavailable:
     """What a program of the job's machine gets that names no folder itself (nccl-tests, a C++ program)."""
-    program = survey.look(survey.real(python.path)) if python else None
-    machines = (program.machine,) if isinstance(program, Object) else tuple(MACHINES)
+    program = _program(survey, python) if python else None
+    machines = (program.machine,) if isinstance(program, Object) else MACHINES
     for machine in machines:
         nobody = Object("", (SONAME,), None, None, None, True, machine)
         taken = takes(SONAME, nobody, (), _search(survey, variables), survey.look)

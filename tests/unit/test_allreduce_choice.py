@@ -79,7 +79,7 @@ def test_nccl_that_was_asked_for_and_is_not_there_is_a_reason(libraries: Any) ->
     assert isinstance(found, Reason) and found.obstacle is Obstacle.NO_NCCL
     run = Session("/nonexistent", {}, library=found, lock=False).run(AllReduce("nccl", 2, "cuda"))
     assert (run.state, run.obstacle, run.via) == ("not started", Obstacle.NO_NCCL, Caller.NCCL)
-    assert run.reason.startswith("no libnccl: ")
+    assert run.reason.startswith("--via nccl: ")
 
 
 @pytest.mark.parametrize(
