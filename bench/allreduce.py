@@ -1,4 +1,4 @@
-"""What the all-reduce costs: start to verdict against torchrun, a further experiment, and busbw against a bare loop."""
+"""What the all-reduce costs: start to verdict against torchrun, and without torch; further experiments; busbw."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ PYTHON = sys.executable  # of .venv: its torch is the reference's and the doctor
 def rows() -> Iterator[Row]:
     yield from _whole()
     yield from _experiments()
+    yield from _without_torch()
 
 
 def _preflight() -> dict[str, float]:
@@ -86,6 +87,48 @@ def _experiments() -> Iterator[Row]:
         f"median of {len(ratios)} paired ratios {middle:.3f} within 0.95-1.05",
         0.95 <= middle <= 1.05,
     )
+
+
+def _without_torch() -> Iterator[Row]:
+    """Start to verdict of two ranks: the real libnccl on fake GPUs, against torch with Gloo; each with its own start.
+
+    The driver is a fake, and so is what moves the data: the row is about what starts and what is asked, not about a GPU
+    (gpu.torch_free is).
+    """
+    from netdoctor.allreduce.runner import Session
+    from netdoctor.facts.runs import AllReduce
+    from tests.fakegpu import build, machine, namespace
+    from tests.support.machines import libnccl
+
+    have = [path for version, path in sorted(libnccl.libraries().items()) if version < libnccl.RUNNING_FROM]
+    if (why := build.missing()) or not have:
+        print(f"allreduce.without_torch: not run ({why or 'make libnccl'})", file=sys.stderr)
+        return
+    sizes = (4096, 1 << 20)
+    experiments = {"": AllReduce("gloo", 2, sizes=sizes), str(have[-1]): AllReduce("nccl", 2, "cuda", sizes, gpus=(0, 1))}
+    with namespace.scratch() as folder:
+        machine.read("two-a100").write(folder / "machine", kernels=str(build.kernels()))
+        fakes = {
+            "LD_LIBRARY_PATH": os.pathsep.join(map(str, build.libraries())),
+            "FAKEGPU_MACHINE": str(folder / "machine"),
+        }
+
+        def taken(library: str) -> float:
+            begin = time.perf_counter()
+            session = Session(PYTHON, {**os.environ, **(fakes if library else {})}, library=library)
+            try:
+                session.start()
+                run = session.run(experiments[library], time.monotonic() + 120.0)
+            finally:
+                session.close()
+            if not run.finished or not run.verified:
+                raise RuntimeError(f"{run.state}: {run.reason}")
+            return time.perf_counter() - begin
+
+        for library in experiments:
+            taken(library)  # warms the page cache
+        alone, torch = interleaved(5, lambda: taken(str(have[-1])), lambda: taken(""))
+    yield at_most("allreduce.without_torch", alone, "s", torch, 0.5)
 
 
 if __name__ == "__main__":

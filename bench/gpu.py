@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -150,32 +150,31 @@ def busbw() -> Iterator[Row]:
 
 def torch_free() -> Iterator[Row]:
     """Start to verdict of the same two-rank all-reduce: libnccl and libcuda alone against torch (import included)."""
+    from netdoctor.allreduce.runner import Session
+
     experiment = replace(_two(), sizes=(4096, MIB))
-    torch_seconds, bare_seconds, rss = [], [], []
+    torch_seconds: list[float] = []
+    alone_seconds: list[float] = []
     path = ""
     for number in range(4):
-        begin = time.perf_counter()
-        session = _new_session()
-        try:
-            run = _finished(session.run(experiment))
-            torch_seconds.append(time.perf_counter() - begin)
-        finally:
-            session.close()
-        if not run.mapped:
-            raise CannotError("NCCL is linked into torch: there is no libnccl to call")
-        path = run.mapped[0]
-        told, took = _bare_nccl(path, experiment.gpus)
-        bare_seconds.append(took)
-        rss.append(max(one["rss_mb"] for one in told["ranks"]))
+        for kept in (torch_seconds, alone_seconds):
+            begin = time.perf_counter()
+            session = _new_session() if kept is torch_seconds else Session(sys.executable, dict(os.environ), library=path)
+            try:
+                run = _finished(session.run(experiment))
+                kept.append(time.perf_counter() - begin)
+            finally:
+                session.close()
+            if not run.mapped:
+                raise CannotError("NCCL is linked into torch: there is no libnccl to call")
+            path = run.mapped[0]
         if number == 0:
             torch_seconds.clear()
-            bare_seconds.clear()
-    mine, theirs = statistics.median(bare_seconds), statistics.median(torch_seconds)
-    goal = f"a place in the product only where <= 0.5 x the torch path ({theirs / mine:.2f} times as fast)"
+            alone_seconds.clear()
+    mine, theirs = statistics.median(alone_seconds), statistics.median(torch_seconds)
+    goal = f"at most 0.5 x the torch path ({theirs / mine:.2f} times as fast)"
     yield row("gpu.torch_free.start_to_verdict", mine, "s", theirs, goal, mine <= 0.5 * theirs)
-    yield row("gpu.torch_free.memory", max(rss), "MB", None, RECORDED, True)
-    size, torch_size = os.path.getsize(path) / 1e6, _size_of_torch()
-    yield row("gpu.torch_free.size", size, "MB", torch_size, RECORDED, True)
+    yield row("gpu.torch_free.size", os.path.getsize(path) / 1e6, "MB", _size_of_torch(), RECORDED, True)
 
 
 def gloo() -> Iterator[Row]:
@@ -347,20 +346,6 @@ def _bare_loop(ranks: int, size: int, pairs: int) -> dict[str, list[float]]:
             if stream is not None:
                 stream.close()
     return {"ours": ours, "bare": bare}
-
-
-def _bare_nccl(path: str, gpus: Sequence[int]) -> tuple[dict[str, Any], float]:
-    program = ROOT / "tools" / "gpu_proof" / "bare_nccl.py"
-    command = [PYTHON, "-I", str(program), "--nccl", path, "--devices", ",".join(map(str, gpus)), "--sizes", f"4096,{MIB}"]
-    environment = os.environ | {"NCCL_DEBUG": "WARN", "NCCL_RAS_ENABLE": "0"}
-    begin = time.perf_counter()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    took = time.perf_counter() - begin
-    # NCCL may print its version on stdout; the answer is the last line.
-    told = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
-    if not told.get("verified"):
-        raise RuntimeError(f"without torch: {[one['error'] or one['wrong'] for one in told.get('ranks', [])]}")
-    return told, took
 
 
 def _size_of_torch() -> float:

@@ -10,6 +10,7 @@ from netdoctor.api import (
     SOCKET,
     Accelerator,
     Baseline,
+    Caller,
     CommonRun,
     Expected,
     Finding,
@@ -143,8 +144,10 @@ def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, 
     notes = (run.reason,) if run.reason else ()
     if one.backend == "nccl":
         here = "on one GPU, as if on two hosts" if len(set(one.gpus)) == 1 else f"on {len(one.gpus)} GPUs"
-        text = f"NCCL {run.nccl_version}, {one.ranks} ranks {'between nodes' if between else here}: {sums}"
-        return ok(text, measured=measured, notes=notes, backend="nccl", ranks=one.ranks)
+        alone = " without torch" if run.via is Caller.NCCL else ""
+        text = f"NCCL {run.nccl_version}{alone}, {one.ranks} ranks {'between nodes' if between else here}: {sums}"
+        said: dict[str, Any] = {"libraries": list(run.mapped)} if run.via is Caller.NCCL else {}
+        return ok(text, measured=measured, notes=notes, backend="nccl", ranks=one.ranks, **said)
     count, place = "two" if one.ranks == 2 else str(one.ranks), f"the CPU, {one.path}" if between else "the CPU"
     text = f"{count} Gloo ranks on {place}: {sums}; NCCL did not run"
     if there and there.none:
@@ -185,7 +188,9 @@ _HOW = {
     Obstacle.SAME_MACHINE: "give each node a machine of its own; --ranks-per-node starts several ranks on one",
     Obstacle.REFUSED: "run it as the job's user, or with --user NAME",
     Obstacle.NO_TORCH: "give the job's interpreter with --python",
-    Obstacle.IMPORT: "import torch with that interpreter; give another with --python",
+    Obstacle.NO_NCCL: "LD_LIBRARY_PATH of the job; --python, where its Python has the nvidia-nccl wheel",
+    Obstacle.NO_GPU: "see hardware.accelerator; CUDA_VISIBLE_DEVICES; libcuda.so.1 and /dev/nvidia* in the container",
+    Obstacle.IMPORT: "import torch with that interpreter; give another with --python; --via nccl goes without torch",
     Obstacle.TIME: "more time: allreduce budget in the configuration",
     Obstacle.MEMORY: "ulimit -n and -u, and the limits of memory and processes of the cgroup",
     Obstacle.LOST: "dmesg: whether the kernel ended it (out of memory); run it again",

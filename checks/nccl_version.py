@@ -9,6 +9,7 @@ from typing import Final
 from netdoctor.api import (
     FROM_JOB,
     Baseline,
+    Caller,
     Environ,
     Finding,
     Fix,
@@ -55,11 +56,14 @@ def nccl_version(
     vantage: Vantage,
 ) -> Iterator[Finding]:
     torch = _of_the_job(libraries, pci, gpus)
-    if isinstance(torch, Finding):
-        yield torch
-        return
     run, lost = baseline.nccl_run, missing(baseline.run)
-    found = (run and _of_the_run(run, libraries, torch)) or _by_the_rules(libraries, torch)
+    if isinstance(torch, Finding):
+        found = _without_torch(run, libraries) if run else None
+        if found is None:
+            yield torch
+            return
+    else:
+        found = (run and _of_the_run(run, libraries, torch)) or _by_the_rules(libraries, torch)
     found = _with_gin(_with_others(found, libraries, job), rdma, environ)
     yield replace(_ours(found, vantage, lost), subject="loaded")
     plugin = net_plugin.judge(libraries, environ, rdma, transport.log_of(run), used_nccl(libraries, baseline))
@@ -130,6 +134,22 @@ def _of_the_run(run: Run, libraries: Libraries, torch: Torch) -> Finding | None:
     notes += _expectation(every, libraries, torch)
     message = f"NCCL {version_text(version)} from {every[0]}"
     return ok(message, notes=notes, nccl=version_text(version), mapped=sorted(every))
+
+
+def _without_torch(run: Run, libraries: Libraries) -> Finding | None:
+    """Of a job that has no torch, whose ranks used a libnccl by themselves; None where there is no such run."""
+    torch, every = libraries.torch, libraries.nccl
+    if run.via is not Caller.NCCL or not isinstance(torch, Unavailable) or torch.kind != Kind.ABSENT or not run.mapped:
+        return None
+    if isinstance(every, Unavailable) or libraries.incomplete:
+        why = every if isinstance(every, Unavailable) else "; ".join(libraries.incomplete)
+        return unknown(f"the job has no torch, and which other libnccl it could load is not known: {why}")
+    known = {path: libraries.nccl_version(path) for path in run.mapped} | {one.path: one.version for one in every}
+    if len({version_text(v) if v else path for path, v in known.items()}) > 1:
+        listed = ", ".join(f"{path} ({version_text(v) if v else v})" for path, v in known.items())
+        text = f"the job has no torch, and what it loads NCCL by decides which: {listed}"
+        return unknown(text, how="grep libnccl /proc/PID/maps of the job; leave one of them", mapped=sorted(run.mapped))
+    return ok(f"NCCL {run.nccl_version} from {run.mapped[0]}", nccl=run.nccl_version, mapped=sorted(run.mapped))
 
 
 def _older(version: Version, torch: Torch) -> Finding | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from netdoctor.api import (
     Accelerator,
     Baseline,
+    Caller,
     Finding,
     Gpus,
     JobPython,
@@ -30,7 +31,7 @@ from netdoctor.api import (
 )
 
 GIVE = "give the job's interpreter with --python"
-ELSEWHERE = frozenset({"gloo", "mpi", "ucc"})  # of zygote.CARRIERS: all but NCCL; any other name is a class that is not known
+ELSEWHERE = frozenset({"gloo", "mpi", "ucc"})  # of by_torch.CARRIERS: all but NCCL; any other name is a class that is not known
 
 
 @check(id="torch.backend", title="CUDA tensors would go by NCCL if the job passes no backend or nccl", cause="gloo_backend")
@@ -86,6 +87,8 @@ def _asked(python: JobPython, baseline: Baseline) -> Finding:
     run = baseline.run
     if isinstance(run, Unavailable):
         return unknown(f"torch was not asked: {run}", how="netdoctor preflight")
+    if run.via is Caller.NCCL:
+        return unknown("torch was not asked: the all-reduce went by NCCL alone", how="netdoctor preflight --via torch")
     facts = run.torch or TorchFacts()
     if run.cuda_available is None:
         why = facts.error or run.reason or "it did not answer"

@@ -32,6 +32,7 @@ from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.facts.runs import (
     Baseline,
+    Caller,
     CommonRun,
     Cure,
     Obstacle,
@@ -156,6 +157,7 @@ __all__ = [
     "Accelerator",
     "Address",
     "Baseline",
+    "Caller",
     "Cluster",
     "CommonRun",
     "Cpu",

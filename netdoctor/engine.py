@@ -243,6 +243,7 @@ def _run_stable(run: Any) -> dict[str, Any]:
         "sizes": list(experiment.sizes),
         "state": run.state,
         "verified": run.verified,
+        "via": run.via,
         "torch": run.torch_version,
         "nccl": run.nccl_version,
         "transports": plain(getattr(run.log, "transports", {}) or {}),

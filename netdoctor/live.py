@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from netdoctor import engine
 from netdoctor.facts import registry as facts
+from netdoctor.facts.runs import Caller, Obstacle
 from netdoctor.host.base import RecordingHost
 from netdoctor.host.live import LiveHost
 from netdoctor.host.redact import redact
@@ -100,7 +102,13 @@ def run(
             elif "Cluster" in names:
                 work.facts["Cluster"] = facts.unread("Cluster", Unavailable(Kind.NOT_READ, "one node alone was looked at"))
             passive = config.profile == "prolog" and cluster is None
-            if allreduce and not passive and host_root is None and (cluster is not None or set(names) & set(_ON_THIS_NODE)):
+            runs = (
+                allreduce
+                and not passive
+                and host_root is None
+                and (cluster is not None or bool(set(names) & set(_ON_THIS_NODE)))
+            )
+            if runs:
                 session = _begin(work, config, progress, cluster)
             else:
                 why = (
@@ -114,6 +122,8 @@ def run(
             progress("looking at the node")
             facts.prefetch(host, facts.closure(names))
             engine.collect(work, names)
+            if runs:
+                session = _settle(work, session, config, progress, cluster)
             if cluster is not None:
                 _with_others(work, session, cluster)
             elif session is not None:
@@ -140,24 +150,62 @@ def _without(work: engine.Work, why: Unavailable) -> None:
 
 
 def _begin(work: engine.Work, config: Config, progress: engine.Progress, cluster: ClusterSession | None) -> Session | None:
-    """Start the job's Python, so that its import of torch runs beside the probes; None where that cannot be."""
+    """Start the job's Python, so that its import of torch runs beside the probes; None where it is not, or cannot be."""
     from netdoctor.allreduce.runner import Session
     from netdoctor.facts.library_search import job_python
     from netdoctor.host.base import mapping
 
+    if config.via == Caller.NCCL:
+        return None
     variables = mapping(work.host, "env:")
     python = (
         variables if isinstance(variables, Unavailable) else job_python(work.host, variables, config.python, config.command)
     )
     if isinstance(python, Unavailable):
-        _without(work, python)
+        if python.kind != Kind.ABSENT or config.via == Caller.TORCH:
+            _without(work, python)
         return None
     progress(f"starting {python.path} ({python.why})")
-    session = Session(python.path, dict(os.environ), user=config.user, limits=cluster.limits.runner() if cluster else None)
+    session = Session(python.path, dict(os.environ), user=config.user, limits=_limits(cluster))
     if config.command is not None:
         session.interpreter = f"{python.path} ({python.why})"
     session.start()
     return session
+
+
+def _limits(cluster: ClusterSession | None) -> dict[str, float] | None:
+    return cluster.limits.runner() if cluster else None
+
+
+def _settle(
+    work: engine.Work, session: Session | None, config: Config, progress: engine.Progress, cluster: ClusterSession | None
+) -> Session | None:
+    """The session that is used: that of torch; where it is not there or not wanted, one of libnccl and the driver alone."""
+    from netdoctor.allreduce import choice
+    from netdoctor.allreduce.runner import Session
+
+    via = Caller(config.via) if config.via else None
+    if via is Caller.TORCH or "Baseline" in work.facts:
+        return session
+    engine.collect(work, choice.NEEDS)
+    libraries, gpus = (facts.of(work.facts, name) for name in choice.NEEDS)
+    if via is None and session is not None:
+        # Files tell at once; only where they show no torch is its import waited for, which then fails at once.
+        reason = session.lacking(time.monotonic() + (config.budget_s or DEFAULT_BUDGET)) if choice.no_torch(libraries) else None
+        if reason is None or reason.obstacle is not Obstacle.NO_TORCH:
+            return session
+    found = choice.library(via, libraries, gpus)
+    if found is None:
+        if session is None:
+            _without(work, libraries.python or Unavailable(Kind.NOT_READ, "the job's Python"))
+        return session
+    if isinstance(found, str):
+        progress(f"using {found} without torch")
+    if session is not None:
+        session.close()
+    alone = Session(sys.executable, dict(os.environ), user=config.user, library=found, limits=_limits(cluster))
+    alone.start()
+    return alone
 
 
 def _with_others(work: engine.Work, session: Session | None, cluster: ClusterSession) -> None:

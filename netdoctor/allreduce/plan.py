@@ -12,7 +12,20 @@ from netdoctor.facts.gpu import Gpu
 from netdoctor.facts.gpu_users import GpuUsers
 from netdoctor.facts.job import JobShape
 from netdoctor.facts.registry import of
-from netdoctor.facts.runs import AllReduce, Baseline, Obstacle, Path, PathRun, Reason, Run, State, TorchFacts, Way
+from netdoctor.facts.runs import (
+    AllReduce,
+    Baseline,
+    Caller,
+    NcclFacts,
+    Obstacle,
+    Path,
+    PathRun,
+    Reason,
+    Run,
+    State,
+    TorchFacts,
+    Way,
+)
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import hcas, selector
 from netdoctor.nccl.integers import integer
@@ -53,17 +66,22 @@ GLOO: Final = AllReduce("gloo", 2, "cpu")
 
 def baseline(session: Session, facts: Mapping[str, Any], deadline: float) -> Baseline:
     """The all-reduce as the job would run it on this node: a rank a GPU, else two Gloo ranks."""
-    experiment = first_experiment(session.facts(deadline), of(facts, "JobShape"))
-    run = _run(session, experiment, facts, deadline)
+    answered = session.facts(deadline)
+    if isinstance(answered, Unavailable) and session.via is Caller.NCCL:
+        experiment = AllReduce("nccl", 2, "cuda", CUDA_SIZES)
+        run = session.run(experiment, deadline)  # which says why not
+    else:
+        experiment = first_experiment(answered, of(facts, "JobShape"))
+        run = _run(session, experiment, facts, deadline)
     return Baseline(run, session.python, experiment.backend == "nccl" and run.state != State.NOT_STARTED)
 
 
 def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> PathRun:
     """The path that leaves the node, proven without leaving it.  Unavailable where NCCL cannot run here at all."""
-    torch = session.facts(deadline)
-    if isinstance(torch, Unavailable):
-        return PathRun.unread(torch)
-    count = gpus_of(torch)
+    answered = session.facts(deadline)
+    if isinstance(answered, Unavailable):
+        return PathRun.unread(answered)
+    count = gpus_of(answered)
     if count == 0:
         return PathRun.unread(
             Unavailable(Kind.UNSUPPORTED, "the job's torch sees no CUDA device, so NCCL has no path to prove")
@@ -71,15 +89,15 @@ def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> Pat
     runs = []
     for experiment in path_experiments(count, facts):
         if time.monotonic() + LEAST_SECONDS > deadline and not (busy(facts, experiment)):
-            runs.append(not_started(experiment, Reason(Obstacle.TIME, "no time left for this path"), torch=torch))
+            runs.append(not_started(experiment, Reason(Obstacle.TIME, "no time left for this path"), answered, via=session.via))
         else:
             runs.append(_run(session, experiment, facts, deadline))
     return PathRun(tuple(runs))
 
 
-def first_experiment(torch: TorchFacts | Unavailable, job: JobShape) -> AllReduce:
-    """The baseline for what the job's torch sees."""
-    count = 0 if isinstance(torch, Unavailable) else gpus_of(torch)
+def first_experiment(answered: TorchFacts | NcclFacts | Unavailable, job: JobShape) -> AllReduce:
+    """The baseline for what the job's torch, or the driver, shows."""
+    count = 0 if isinstance(answered, Unavailable) else gpus_of(answered)
     if count == 0:
         return GLOO
     if count == 1:
@@ -168,6 +186,9 @@ def _in_use(gpu: Gpu | None, users: GpuUsers) -> Reason | None:
     return None
 
 
-def gpus_of(torch: TorchFacts) -> int:
+def gpus_of(answered: TorchFacts | NcclFacts) -> int:
     """CUDA devices that NCCL could use; a ROCm torch calls its devices cuda too, and RCCL is not judged."""
+    if isinstance(answered, NcclFacts):
+        return answered.device_count or 0
+    torch = answered
     return (torch.device_count or 0) if torch.cuda_available and torch.nccl_built and not torch.hip else 0

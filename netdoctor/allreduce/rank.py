@@ -1,14 +1,13 @@
-"""One rank of an experiment, as it runs in the job's Python: the first half of the rank program (see zygote.py).
+"""One rank of an experiment and its phases: the first part of the rank program (see zygote.py).
 
-Standard library and torch, the syntax of Python 3.8, nothing of netdoctor.  No file is written: the rendezvous is a FileStore
-on a memfd, NCCL's log is a memfd for each rank (all of them are the runner's, so that they can be read whatever happens here).
-On one node nothing is listened on; across nodes the rendezvous is a TCPStore of the first rank, on a port the kernel gives.
+Standard library, the syntax of Python 3.8, nothing of netdoctor.  What carries the data is an `Engine`: torch in the job's
+Python (by_torch.py), or a libnccl and the driver alone (by_nccl.py).  No file is written: the ranks of a node meet by a memfd,
+NCCL's log is a memfd for each rank (all of them are the runner's, so that they can be read whatever happens here).
 """
 
 from __future__ import annotations
 
 import ctypes
-import inspect
 import json
 import mmap
 import os
@@ -106,26 +105,99 @@ class Progress:
             time.sleep(0.001)
 
 
+class Engine:
+    """What carries the collectives of one rank.  The phases are the rank's, and each of them calls these, in this order.
+
+    Sizes are bytes of one buffer of float32, from its start.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+
+    @staticmethod
+    def load(library: str) -> None:
+        """What the process that forks the ranks loads for all of them.  Raises what stands in the way."""
+        raise NotImplementedError
+
+    @staticmethod
+    def absent(error: BaseException) -> bool:
+        """Whether what `load` raised says that there is nothing to load."""
+        raise NotImplementedError
+
+    @staticmethod
+    def tell_facts(say: Say) -> None:
+        """Tell, piece by piece (what comes next may hang), what there is to carry anything with; in a process of its own."""
+        raise NotImplementedError
+
+    def meet(self) -> None:
+        """Find the other ranks."""
+        raise NotImplementedError
+
+    def open(self) -> None:
+        """Take the device."""
+        raise NotImplementedError
+
+    def init(self) -> None:
+        """Make the communicator."""
+        raise NotImplementedError
+
+    def allocate(self, size: int) -> None:
+        """Make the buffer, and the pattern."""
+        raise NotImplementedError
+
+    def fill(self, size: int) -> None:
+        """Write this rank's pattern."""
+        raise NotImplementedError
+
+    def reduce(self, size: int) -> None:
+        """Begin an all-reduce; `wait` ends it."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Wait for all that was begun."""
+        raise NotImplementedError
+
+    def wrong(self, size: int) -> int:
+        """The number of elements that are not the exact sum."""
+        raise NotImplementedError
+
+    def events(self, count: int) -> list[Any]:
+        """So many events of the device's own clock; none where the device has no clock."""
+        raise NotImplementedError
+
+    def record(self, event: Any) -> None:
+        raise NotImplementedError
+
+    def between(self, first: Any, second: Any) -> float:
+        """Seconds."""
+        raise NotImplementedError
+
+    def part(self, seconds: float) -> None:
+        """Where other nodes take part: leave when nobody needs this rank any more."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give back what was taken; never raises."""
+        raise NotImplementedError
+
+
 class Rank:
     """One rank of one experiment, in a process of its own."""
 
     def __init__(self, say: Say, plan: dict[str, Any], rank: int, store: int, progress: int, log: int) -> None:
-        import torch
-        import torch.distributed as dist
-
-        self.torch, self.dist = torch, dist
         self.say, self.plan = say, plan
         # The place on this node, and the one among all ranks: the same, unless other nodes take part (`across`).
         self.local, self.locals = rank, plan["ranks"]
+        self.several = "across" in plan
         self.across: dict[str, Any] = plan.get("across") or {"first": 0, "world": plan["ranks"]}
         self.rank, self.ranks = self.across["first"] + rank, self.across["world"]
         self.store, self.log = store, log
         self.progress = Progress(progress, rank)
         self.cuda = plan["device"] == "cuda"
-        self.device = torch.device("cuda", plan["gpus"][rank]) if self.cuda else torch.device("cpu")
         self.phase = "spawn"
         self.begin = 0.0
         self.collective_seconds = 0.0  # seconds in collectives, all of them
+        self.engine: Engine
 
     def enter(self, phase: str) -> None:
         self.phase = phase
@@ -142,31 +214,28 @@ class Rank:
         if self.plan["binding"]:
             os.sched_setaffinity(0, self.plan["binding"][self.local])
 
-    def run(self) -> None:
-        self.enter("import")  # torch came with the fork
+    def run(self, kind: type[Engine]) -> None:
+        self.enter("import")  # it came with the fork
+        self.engine = kind(self)
         self.say("affinity", main=sorted(os.sched_getaffinity(0)), thread=thread_affinity())
         self.enter("rendezvous")
-        store = self.meet() if "port" in self.across else self.dist.FileStore(f"/proc/self/fd/{self.store}", self.ranks)
+        self.engine.meet()
         self.enter("device")
-        if self.cuda:
-            self.torch.cuda.set_device(self.device)
-            self.torch.zeros(1, device=self.device)
-            self.torch.cuda.synchronize(self.device)
+        self.engine.open()
         self.enter("init")
-        self.init(store)
+        self.engine.init()
         self.enter("first")
-        table, exact = self.tables()
-        buffer = self.torch.empty(max(self.plan["sizes"]) // 4, dtype=self.torch.float32, device=self.device)
-        smallest = min(self.plan["sizes"])
-        self.say("verified", bytes=smallest, wrong=self.verify(buffer[: smallest // 4], table, exact))
+        sizes = self.plan["sizes"]
+        self.engine.allocate(max(sizes))
+        self.say("verified", bytes=min(sizes), wrong=self.verify(min(sizes)))
         self.enter("timed")
         cpu = [0.0, 0.0]
         moved = 0
-        for size in self.plan["sizes"]:
-            moved += self.time(buffer[: size // 4], size, table, cpu)
+        for size in sizes:
+            moved += self.time(size, cpu)
         self.enter("verify")
-        for size in self.plan["sizes"]:
-            self.say("verified", bytes=size, wrong=self.verify(buffer[: size // 4], table, exact))
+        for size in sizes:
+            self.say("verified", bytes=size, wrong=self.verify(size))
         self.say(
             "result",
             system_cpu=cpu[1],
@@ -176,97 +245,43 @@ class Rank:
             collective_seconds=self.collective_seconds,
         )
         self.enter("done")
-        if "port" in self.across:
-            self.part(store, 5.0)
+        if self.several:
+            self.engine.part(5.0)
         self.progress.done(self.locals, 5.0)
+        self.engine.close()
 
-    def meet(self) -> Any:
-        """The store of all nodes: the first rank of all serves it on a port of its own, the others come to it."""
-        from datetime import timedelta
-
-        serve = self.rank == 0
-        options: dict[str, Any] = {"timeout": timedelta(seconds=self.plan["timeout"]), "wait_for_workers": False}
-        port = self.across["port"]
-        while not port and not serve:  # on the first node: the port is known when the first rank has it
-            time.sleep(0.002)
-            port = struct.unpack_from("<Q", self.progress.page, PORT)[0]
-        store = self.dist.TCPStore(self.across["host"], port, self.ranks, serve, **options)
-        if serve:
-            struct.pack_into("<Q", self.progress.page, PORT, store.port)
-            self.say("store", port=store.port)
-        return store
-
-    def part(self, store: Any, seconds: float) -> None:
-        """Leave when all have arrived here; the store's rank last, for it takes the store along."""
-        end = time.monotonic() + seconds
-        try:
-            for key in ("netdoctor/done", "netdoctor/left"):
-                store.add(key, 1)
-                while (self.rank == 0 or key.endswith("done")) and store.add(key, 0) < self.ranks and time.monotonic() < end:
-                    time.sleep(0.002)
-        except Exception:  # noqa: BLE001  (the store went with its rank: nobody waits for this one either)
-            pass
-
-    def init(self, store: Any) -> None:
-        from datetime import timedelta
-
-        # The runner judges what hangs; torch's own time-outs would only blur which rank was first.
-        options: dict[str, Any] = {"timeout": timedelta(seconds=self.plan["timeout"])}
-        known = inspect.signature(self.dist.init_process_group).parameters
-        if self.cuda and self.plan["backend"] == "nccl" and "device_id" in known:
-            options["device_id"] = self.device  # makes the communicator here, not in the first collective (torch >= 2.3)
-        self.dist.init_process_group(self.plan["backend"], store=store, rank=self.rank, world_size=self.ranks, **options)
-
-    def all_reduce(self, tensor: Any) -> None:
+    def all_reduce(self, size: int) -> None:
         """One collective (on CUDA only its start); `finish` ends it."""
         self.progress.enter()
         self.begin = time.perf_counter()
-        self.dist.all_reduce(tensor)
+        self.engine.reduce(size)
 
     def finish(self) -> None:
-        if self.cuda:
-            self.torch.cuda.synchronize(self.device)
+        self.engine.wait()
         self.collective_seconds += time.perf_counter() - self.begin
         self.progress.leave()
 
-    # The data: rank r holds ((i mod P) * (2 r + 1) + 31 r) mod 251 at index i, P = PERIOD.  Every sum is an integer far
-    # below 2**24, so float32 addition is exact in any order, and ranks or chunks that change places are noticed.
-
-    def tables(self) -> tuple[Any, Any]:
-        index = self.torch.arange(PERIOD, device=self.device)
-        tables = [((index * (2 * r + 1) + 31 * r) % 251).to(self.torch.float32) for r in range(self.ranks)]
-        return tables[self.rank], sum(tables)
-
-    def fill(self, tensor: Any, table: Any) -> None:
-        whole = tensor.numel() // PERIOD * PERIOD
-        tensor[:whole].view(-1, PERIOD).copy_(table.expand(whole // PERIOD, PERIOD))
-        tensor[whole:].copy_(table[: tensor.numel() - whole])
-
-    def verify(self, tensor: Any, table: Any, exact: Any) -> int:
+    def verify(self, size: int) -> int:
         """All-reduce the pattern; the number of elements that are not the exact sum."""
-        self.fill(tensor, table)
-        self.all_reduce(tensor)
+        self.engine.fill(size)
+        self.all_reduce(size)
         self.finish()
-        whole = tensor.numel() // PERIOD * PERIOD
-        rows = tensor[:whole].view(-1, PERIOD)
-        rest = tensor[whole:]
-        if bool(self.torch.equal(rest, exact[: rest.numel()])) and bool((rows == exact).all()):
-            return 0
-        return int((rows != exact).sum()) + int((rest != exact[: rest.numel()]).sum())
+        return self.engine.wrong(size)
 
-    def time(self, tensor: Any, size: int, table: Any, cpu: list[float]) -> int:
-        """Time the all-reduce of `tensor`; tells the median, gives the bytes that this rank moved."""
+    def time(self, size: int, cpu: list[float]) -> int:
+        """Time the all-reduce; tells the median, gives the bytes that this rank moved."""
         import resource
 
         repeats = self.plan["repeats"] or (50 if size <= 1 << 16 else 20 if self.cuda or size <= 1 << 22 else 5)
-        self.fill(tensor, table)
+        self.engine.fill(size)
         begin = time.perf_counter()
-        self.all_reduce(tensor)  # warm: buffers, connections
+        self.all_reduce(size)  # warm: buffers, connections
         self.finish()
         warm = time.perf_counter() - begin
         before = resource.getrusage(resource.RUSAGE_SELF)
         # A slow path is timed one by one, so that the runner sees that it still progresses.
-        seconds = self.time_events(tensor, repeats) if self.cuda and warm < 0.05 else self.time_each(tensor, repeats)
+        events = self.engine.events(repeats + 1) if warm < 0.05 else []
+        seconds = self.time_events(size, events) if events else self.time_each(size, repeats)
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu[0] += after.ru_utime - before.ru_utime
         cpu[1] += after.ru_stime - before.ru_stime
@@ -275,32 +290,39 @@ class Rank:
         middle = len(seconds) // 2
         median = seconds[middle] if len(seconds) % 2 else (seconds[middle - 1] + seconds[middle]) / 2
         self.say("size", bytes=size, seconds=median)
-        return size * repeats
+        return int(size * repeats)
 
-    def time_each(self, tensor: Any, repeats: int) -> list[float]:
+    def time_each(self, size: int, repeats: int) -> list[float]:
         seconds = []
         for _ in range(repeats):
             self.progress.enter()
             begin = time.perf_counter()
-            self.dist.all_reduce(tensor)
-            if self.cuda:
-                self.torch.cuda.synchronize(self.device)
+            self.engine.reduce(size)
+            self.engine.wait()
             seconds.append(time.perf_counter() - begin)
             self.progress.leave()
         return seconds
 
-    def time_events(self, tensor: Any, repeats: int) -> list[float]:
+    def time_events(self, size: int, events: list[Any]) -> list[float]:
         """Events between the collectives: what the GPU took, without the way to it and back."""
-        events = [self.torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-        events[0].record()
-        for number in range(repeats):
-            self.all_reduce(tensor)
-            events[number + 1].record()
+        self.engine.record(events[0])
+        for event in events[1:]:
+            self.all_reduce(size)
+            self.engine.record(event)
         self.finish()
-        return [events[n].elapsed_time(events[n + 1]) / 1e3 for n in range(repeats)]
+        return [self.engine.between(events[n], events[n + 1]) for n in range(len(events) - 1)]
 
 
-def run_rank(say: Say, plan: dict[str, Any], rank: int, descriptors: list[int], parent: int) -> None:
+def table(rank: int) -> list[int]:
+    """The data of a rank, repeated: ((i mod P) * (2 r + 1) + 31 r) mod 251 at index i, P = PERIOD.
+
+    Every sum is an integer far below 2**24, so float32 addition is exact in any order, and ranks or chunks that change places
+    are noticed.
+    """
+    return [(i * (2 * rank + 1) + 31 * rank) % 251 for i in range(PERIOD)]
+
+
+def run_rank(kind: type[Engine], say: Say, plan: dict[str, Any], rank: int, descriptors: list[int], parent: int) -> None:
     """A forked child's whole life."""
     status = FAILED
     program = None
@@ -310,7 +332,7 @@ def run_rank(say: Say, plan: dict[str, Any], rank: int, descriptors: list[int], 
             signal.signal(number, signal.SIG_DFL)
         program = Rank(say, plan, rank, descriptors[0], descriptors[1], descriptors[2 + rank])
         program.settle()
-        program.run()
+        program.run(kind)
         status = 0
     except BaseException as error:  # noqa: BLE001  (whatever ends a rank is told before it ends)
         say("error", phase=program.phase if program else "spawn", error=text_of(error))

@@ -1,4 +1,4 @@
-"""Runs experiments in the job's Python, phase by phase, within deadlines, and leaves nothing behind."""
+"""Runs experiments in the job's Python, or on libnccl alone: phase by phase, within deadlines, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from netdoctor.allreduce.sandbox import Sandbox, User, conf_names, find_user, sa
 from netdoctor.allreduce.shared import memory, read_logs, shared_memory
 from netdoctor.allreduce.watch import SLOT, NodePart, Watch, sooner
 from netdoctor.allreduce.worker import Worker
-from netdoctor.facts.runs import AllReduce, Obstacle, Reason, Run, TorchFacts
+from netdoctor.facts.runs import AllReduce, Caller, NcclFacts, Obstacle, Reason, Run, TorchFacts
 from netdoctor.host.redact import scrub
 from netdoctor.model import Kind, Unavailable
 
@@ -45,6 +45,8 @@ class Session:
     """The job's Python, ready to run all-reduces.  One thread uses it; `close` may be called at any moment.
 
     `python` is the interpreter, `environment` the job's, `user` who it runs as where we are root, `limits` overrides `LIMITS`.
+    With `library`, a libnccl, the job's torch is not asked: `python` is any (netdoctor's own), and the ranks use that library
+    and the driver alone; a `Reason` there says why no library is known.
     """
 
     def __init__(
@@ -53,14 +55,17 @@ class Session:
         environment: Mapping[str, str],
         user: str | None = None,
         *,
+        library: str | Reason = "",
         limits: Mapping[str, float] | None = None,
         lock: bool = True,
     ) -> None:
         self.python = python
+        self.via = Caller.NCCL if library else Caller.TORCH
         self.notes: tuple[str, ...] = ()
         self.interpreter = ""  # of `Run`
+        self._library = library if isinstance(library, str) else ""
         self._limits = {**LIMITS, **(limits or {})}
-        self._refused: Reason | None = None
+        self._refused = library if isinstance(library, Reason) else None  # why nothing is started
         self._user: User | None = None
         self._sandbox: Sandbox = sandbox(environment, conf_names(environment))
         self._lock = Lock(environment) if lock else None
@@ -68,7 +73,8 @@ class Session:
         self._done: dict[AllReduce, Run] = {}
         self._number = 0
         self._part: NodePart | None = None
-        self._decide_user(user or "", environment)
+        if self._refused is None:
+            self._decide_user(user or "", environment)
 
     # Life
 
@@ -88,13 +94,13 @@ class Session:
             if given:
                 self.notes += (f"--user {given} has no effect: not root",)
             return
-        reason = None if given else untrusted_code(self.python, self._sandbox.environment)
+        reason = None if given else self._untrusted()
         if not given and reason is None:
             return
         name = given or environment.get("SLURM_JOB_UID", "")
         if name in ("", "0", "root"):
             if given:
-                reason = untrusted_code(self.python, self._sandbox.environment)
+                reason = self._untrusted()
             self._refused = _refusal(f"root does not run what others can change ({reason}); --user NAME") if reason else None
             return
         user = find_user(name)
@@ -106,25 +112,34 @@ class Session:
         home = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
         self._sandbox = self._sandbox.with_changes({n: v for n, v in home.items() if environment.get(n) != v})
 
+    def _untrusted(self) -> str | None:
+        return untrusted_code(self.python, self._sandbox.environment, self._library)
+
     def _new_worker(self, box: Sandbox) -> Worker:
-        isolated = os.geteuid() == 0 and self._user is None
-        path = box.environment.get("PYTHONPATH", "").split(":") if isolated else ()
-        worker = Worker(self.python, box.environment, self._user, isolated, [p for p in path if p.startswith("/")])
+        isolated = bool(self._library) or (os.geteuid() == 0 and self._user is None)
+        path = box.environment.get("PYTHONPATH", "").split(":") if isolated and not self._library else ()
+        worker = Worker(
+            self.python, box.environment, self._user, isolated, [p for p in path if p.startswith("/")], self._library
+        )
         worker.start()
         return worker
 
     # Questions
 
-    def facts(self, deadline: float | None = None) -> TorchFacts | Unavailable:
-        """What the job's torch answered, or why it did not.  Waits for the import."""
+    def facts(self, deadline: float | None = None) -> TorchFacts | NcclFacts | Unavailable:
+        """What the job's torch (or libnccl and the driver) answered, or why it did not.  Waits for the import."""
+        answered = self.answer(deadline)
+        return (
+            Unavailable(_KINDS.get(answered.obstacle, Kind.FAILED), answered.text) if isinstance(answered, Reason) else answered
+        )
+
+    def answer(self, deadline: float | None = None) -> TorchFacts | NcclFacts | Reason:
+        """The same, with the reason for code."""
         if self._refused:
-            return Unavailable(Kind.REFUSED, self._refused.text)
+            return self._refused
         self.start()
         assert self._worker is not None
-        answered = self._begin(self._worker, deadline)
-        if isinstance(answered, Reason):
-            return Unavailable(Kind.TIMED_OUT if answered.obstacle is Obstacle.TIME else Kind.FAILED, answered.text)
-        return answered
+        return self._begin(self._worker, deadline)
 
     def run(
         self, experiment: AllReduce, deadline: float | None = None, *, again: bool = False, part: NodePart | None = None
@@ -143,21 +158,31 @@ class Session:
             self._done.setdefault(experiment, run)
         return run
 
+    def lacking(self, deadline: float | None = None) -> Reason | None:
+        """Why there is nothing to ask; None where torch is there.  Waits for the import."""
+        if self._refused:
+            return self._refused
+        self.start()
+        assert self._worker is not None
+        return self._imported(self._worker, deadline)
+
     def busy(self, experiment: AllReduce, reason: Reason, deadline: float | None = None) -> Run:
         """The run that the caller decided against, with what torch answered."""
         facts = self.facts(deadline)
-        torch = facts if isinstance(facts, TorchFacts) else None
-        more = {"changes": self._sandbox.changes, "notes": self.notes, "interpreter": self.interpreter}
-        return verdict.not_started(experiment, reason, torch, **more)
+        return verdict.not_started(experiment, reason, facts or None, **self._known(self._sandbox))
 
     # One run
 
+    def _known(self, box: Sandbox) -> dict[str, Any]:
+        """What every run of this session says, whatever happens in it."""
+        return {"changes": box.changes, "notes": self.notes, "interpreter": self.interpreter, "via": self.via}
+
     def _try(self, experiment: AllReduce, deadline: float | None) -> Run:
         box = self._sandbox.with_changes(dict(experiment.env))
-        more: dict[str, Any] = {"changes": box.changes, "notes": self.notes, "interpreter": self.interpreter}
+        more = self._known(box)
         if self._refused:
-            refused = replace(self._refused, text=f"refused: {self._refused.text}")
-            return verdict.not_started(experiment, refused, **more)
+            before = "refused: " if self._refused.obstacle is Obstacle.REFUSED else ""
+            return verdict.not_started(experiment, replace(self._refused, text=before + self._refused.text), **more)
         if experiment.fresh_import:
             worker = self._new_worker(box)
             try:
@@ -180,7 +205,7 @@ class Session:
             return self._conduct(worker, experiment, facts, deadline, more)
         reason = self._lock.take(sooner(deadline, time.monotonic() + 3600))
         if reason is not None:
-            return verdict.not_started(experiment, reason, torch=facts, **more)
+            return verdict.not_started(experiment, reason, facts, **more)
         try:
             return self._conduct(worker, experiment, facts, deadline, more)
         finally:
@@ -196,40 +221,48 @@ class Session:
         assert self._worker is not None
         return self._worker
 
-    def _begin(self, worker: Worker, deadline: float | None) -> TorchFacts | Reason:
-        """What torch answered in the child that asks it; why there is no torch to ask."""
+    def _begin(self, worker: Worker, deadline: float | None) -> TorchFacts | NcclFacts | Reason:
+        """What was answered in the child that asks; why there is nothing to ask."""
         reason = self._imported(worker, deadline)
         if reason is not None:
             return reason
         worker.wait(lambda: worker.first("facts") is not None, sooner(deadline, time.monotonic() + self._limits["facts"]))
-        return verdict.facts_of(list(worker.events))
+        if self.via is Caller.TORCH:
+            return verdict.facts_of(TorchFacts, list(worker.events))
+        facts = verdict.facts_of(NcclFacts, list(worker.events))
+        if not facts.device_count:
+            return _without_gpu(facts, self._library)
+        return facts
 
     def _imported(self, worker: Worker, deadline: float | None) -> Reason | None:
         """None when torch is imported; else why not."""
-        for wanted, phase in ((("hello",), "spawn"), (("imported", "no torch"), "import")):
+        loading = "import torch" if self.via is Caller.TORCH else f"loading {self._library}"
+        for wanted, phase in ((("hello",), "spawn"), (("imported", "not loaded"), "import")):
             begin = worker.started if phase == "spawn" else (worker.first("hello") or {}).get("t", worker.started)
             end = begin + self._limits[phase]
             if not worker.wait(lambda wanted=wanted: worker.first(*wanted) is not None, sooner(deadline, end)):  # type: ignore[misc]
-                what = f"{self.python} did not start" if phase == "spawn" else "import torch was not done"
+                what = f"{self.python} did not start" if phase == "spawn" else f"{loading} was not done"
                 if worker.refused:
                     return Reason(Obstacle.MEMORY, f"{self.python} {worker.ended}")
                 if worker.ended or worker.gone:
                     said = scrub(_last_line(worker.output()))
-                    text = f"{self.python} {worker.ended or 'ended'} before torch was imported{': ' + said if said else ''}"
+                    what = "torch was imported" if self.via is Caller.TORCH else f"{self._library} was loaded"
+                    text = f"{self.python} {worker.ended or 'ended'} before {what}{': ' + said if said else ''}"
                     return Reason(Obstacle.IMPORT, text)
                 late = time.monotonic() >= end
                 when = f"after {self._limits[phase]:g} s" if late else "before the time was over"
                 return Reason(Obstacle.TIME, f"{what} {when}")
-        refused = worker.first("no torch")
+        refused = worker.first("not loaded")
         if not refused:
             return None
         error = refused.get("error", "")
         if refused.get("absent"):
-            return Reason(Obstacle.NO_TORCH, f"no torch: {error}")
-        return Reason(Obstacle.IMPORT, f"import torch fails: {error}")
+            what, name = (Obstacle.NO_TORCH, "torch") if self.via is Caller.TORCH else (Obstacle.NO_NCCL, "libnccl")
+            return Reason(what, f"no {name}: {error}")
+        return Reason(Obstacle.IMPORT, f"{loading} fails: {error}")
 
     def _conduct(
-        self, worker: Worker, experiment: AllReduce, facts: TorchFacts, deadline: float | None, more: dict[str, Any]
+        self, worker: Worker, experiment: AllReduce, facts: TorchFacts | NcclFacts, deadline: float | None, more: dict[str, Any]
     ) -> Run:
         self._number += 1
         number = self._number
@@ -240,7 +273,7 @@ class Session:
                 progress = held.enter_context(mmap.mmap(page, 0, prot=mmap.PROT_READ))
             except OSError as error:
                 short = Reason(Obstacle.MEMORY, f"no memory to share with the ranks: {error.strerror}")
-                return verdict.not_started(experiment, short, torch=facts, **more)
+                return verdict.not_started(experiment, short, facts, **more)
             at, printed = len(worker.events), worker.mark()
             worker.send({"do": "run", "run": number, "plan": self._plan(experiment)}, [store, page, *logs])
             watch = Watch(worker, experiment, number, at, progress, self._limits, self._part)
@@ -259,7 +292,7 @@ class Session:
         plan["timeout"] = 600.0 + sum(self._limits.values())  # above every limit of ours
         plan["gpus"] = list(experiment.gpus or range(experiment.ranks))
         if (part := self._part) is not None:
-            plan["across"] = {"first": part.first, "world": part.world, "host": part.host, "port": part.port}
+            plan["across"] = {"first": part.first, "world": part.world, "host": part.host, **part.meeting}
         return plan
 
     def _end(self, worker: Worker, watch: Watch, interruption: Interruption | None) -> tuple[int, ...]:
@@ -277,8 +310,20 @@ class Session:
         return tuple(pid for pid in watch.pids() if worker.gone and os.path.exists(f"/proc/{pid}")) or worker.abandoned
 
 
+_KINDS: Final = {Obstacle.TIME: Kind.TIMED_OUT, Obstacle.REFUSED: Kind.REFUSED}
+
+
 def _refusal(text: str) -> Reason:
     return Reason(Obstacle.REFUSED, text)
+
+
+def _without_gpu(facts: NcclFacts, library: str) -> Reason:
+    """Why libnccl and the driver alone carry nothing here."""
+    if facts.device_count == 0:
+        return Reason(Obstacle.NO_GPU, "libcuda shows no GPU")
+    if not facts.error:
+        return Reason(Obstacle.TIME, "libnccl and the driver did not answer in time")
+    return Reason(Obstacle.NO_GPU, facts.error) if facts.nccl else Reason(Obstacle.IMPORT, f"{library}: {facts.error}")
 
 
 def _nccl_lines(output: str) -> str:

@@ -81,8 +81,9 @@ def _names_in(path: str) -> list[str]:
     return [one.name for one in entries(text)]
 
 
-def untrusted_code(python: str, environment: Mapping[str, str]) -> str | None:
+def untrusted_code(python: str, environment: Mapping[str, str], library: str = "") -> str | None:
     """Why root must not run `python` with this environment; None: root alone can change all that it would load.
+    `library`: a file that is loaded by its path.
 
     Looks at the interpreter, its site-packages and torch, and every variable that names code.  A path that is not there
     is judged by the nearest folder that is: who may write that could put it there.  The Python that netdoctor itself runs
@@ -91,7 +92,7 @@ def untrusted_code(python: str, environment: Mapping[str, str]) -> str | None:
     from netdoctor.host.trust import trusted
 
     own = os.path.dirname(os.path.dirname(os.path.abspath(python))) == os.path.abspath(sys.prefix)
-    for path in () if own else _code_of(python):
+    for path in (*(() if own else _code_of(python)), *([library] if library else [])):
         if reason := trusted(path):
             return f"{path}: {reason}"
     for name in (*_CODE_LISTS, *_CODE_FILES):

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
-from netdoctor.facts.runs import PHASES, AllReduce, Obstacle, RankResult, Reason, Run, State, TorchFacts
+from netdoctor.facts.runs import PHASES, AllReduce, NcclFacts, Obstacle, RankResult, Reason, Run, State, TorchFacts
 
 Event = Mapping[str, Any]
 
@@ -128,7 +128,7 @@ def build(
     events: Sequence[Event],
     interruption: Interruption | None,
     *,
-    facts: TorchFacts | None = None,
+    facts: TorchFacts | NcclFacts | None = None,
     import_seconds: float | None = None,
     hosts: Mapping[int, str] = MappingProxyType({}),
 ) -> Run:
@@ -159,19 +159,21 @@ def build(
         busbw={s: busbw(s, t, experiment.ranks) for s, t in latency.items()},
         latency=latency,
         import_seconds=import_seconds,
-        **_of_torch(facts),
+        **_of_facts(facts),
         obstacle=_obstacle(interruption) if state in (State.NOT_STARTED, State.UNFINISHED) else None,
         mapped=tuple(sorted({path for r in results for path in r.mapped})),
         system_cpu_per_gb=sum(r.system_cpu for r in results) / (moved / 1e9) if moved and state == State.FINISHED else None,
     )
 
 
-def not_started(experiment: AllReduce, reason: Reason, torch: TorchFacts | None = None, **more: Any) -> Run:
+def not_started(experiment: AllReduce, reason: Reason, facts: TorchFacts | NcclFacts | None = None, **more: Any) -> Run:
     """A run of which no rank came past import."""
-    return Run(experiment, State.NOT_STARTED, reason.text, obstacle=reason.obstacle, **_of_torch(torch), **more)
+    return Run(experiment, State.NOT_STARTED, reason.text, obstacle=reason.obstacle, **_of_facts(facts), **more)
 
 
-def _of_torch(facts: TorchFacts | None) -> dict[str, Any]:
+def _of_facts(facts: TorchFacts | NcclFacts | None) -> dict[str, Any]:
+    if isinstance(facts, NcclFacts):
+        return {"nccl_version": facts.nccl}
     known = facts or TorchFacts()
     return {
         "torch": facts,
@@ -273,18 +275,20 @@ def _result(rank: Rank) -> RankResult:
     )
 
 
-_FACTS: Final = frozenset(one.name for one in fields(TorchFacts))
+_ASKED: Final[Mapping[type, str]] = {TorchFacts: "torch", NcclFacts: "libnccl and the driver"}
+Facts = TypeVar("Facts", TorchFacts, NcclFacts)
 
 
-def facts_of(events: Iterable[Event]) -> TorchFacts:
-    """What torch answered; what it did not reach keeps its default, and `error` says that something ended it."""
+def facts_of(kind: type[Facts], events: Iterable[Event]) -> Facts:
+    """What was answered; what was not reached keeps its default, and `error` says that something ended it."""
+    known = frozenset(one.name for one in fields(kind))
     got: dict[str, Any] = {}
     ended: int | None = None
     for event in events:
         if event.get("event") == "fact":
-            got.update({k: v for k, v in event.items() if k in _FACTS})
+            got.update({k: v for k, v in event.items() if k in known})
         elif event.get("event") == "facts":
             ended = event.get("status")
     if ended and not got.get("error"):
-        got["error"] = f"the child that asks torch ended with status {ended}"
-    return TorchFacts(**got)
+        got["error"] = f"the child that asks {_ASKED[kind]} ended with status {ended}"
+    return kind(**got)

@@ -27,8 +27,10 @@ class NodePart:
     first: int  # global number of this node's first rank
     world: int  # ranks of all nodes
     host: str  # where rank 0 serves the store
-    port: int  # 0: rank 0 is here, and says which port it got
-    served: Callable[[int], None] = lambda _port: None
+    meeting: Mapping[
+        str, Any
+    ]  # where and by what the others meet rank 0: `port` of its store (0: rank 0 is here), `id` of NCCL
+    served: Callable[[Mapping[str, Any]], None] = lambda _meeting: None  # rank 0, which is here, tells that
     stopped: Callable[[], bool] = lambda: False  # another node says that it is over
     events: tuple[Mapping[str, Any], ...] = ()
     interruption: Interruption | None = None
@@ -45,7 +47,7 @@ class Watch:
     page: mmap.mmap  # the progress of the ranks: SLOT bytes each
     limits: Mapping[str, float]
     part: NodePart | None = None
-    port_sent: bool = False  # the other nodes know the store's port
+    told: bool = False  # the other nodes know how to meet rank 0
 
     def events(self) -> list[dict[str, Any]]:
         return [e for e in self.worker.events[self.at :] if e.get("run") == self.number]
@@ -87,12 +89,12 @@ class Watch:
                 return self._interrupt(InterruptionKind.DEADLINE, now, ranks, now - progressed)
 
     def _other_nodes(self, events: list[dict[str, Any]]) -> bool:
-        """Pass the store's port on as soon as it is known; whether another node ended the run."""
+        """Pass on how to meet rank 0 as soon as it is known; whether another node ended the run."""
         if self.part is None:
             return False
-        if not self.port_sent and (event := next((e for e in events if e.get("event") == "store"), None)):
-            self.port_sent = True
-            self.part.served(int(event["port"]))
+        if not self.told and (event := next((e for e in events if e.get("event") == "store"), None)):
+            self.told = True
+            self.part.served({key: event[key] for key in ("port", "id") if key in event})
         return self.part.stopped()
 
     def _interrupt(

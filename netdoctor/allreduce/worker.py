@@ -39,14 +39,22 @@ s=os.pread(n,os.fstat(n).st_size,0);os.close(n)
 for t in s.split(b'\\0'):exec(compile(t,'<netdoctor>','exec',0,True))
 """
 
+_RANK_PROGRAM: Final = ("allreduce/rank.py", "allreduce/by_torch.py", "allreduce/by_nccl.py", "allreduce/zygote.py")
+
 Event = dict[str, Any]
 
 
 class Worker:
-    """A zygote (rank.py in the job's Python) and its keeper."""
+    """A zygote (the rank program in `python`) and its keeper.  `library`: the libnccl that is used without torch."""
 
     def __init__(
-        self, python: str, environment: Mapping[str, str], user: User | None, isolated: bool, path: Sequence[str] = ()
+        self,
+        python: str,
+        environment: Mapping[str, str],
+        user: User | None,
+        isolated: bool,
+        path: Sequence[str] = (),
+        library: str = "",
     ) -> None:
         self.events: list[Event] = []
         self.started = time.monotonic()
@@ -61,7 +69,7 @@ class Worker:
         self._printed = 0
         self._python, self._environment, self._user = python, environment, user
         self._flags = ["-B", "-I"] if isolated else ["-B"]
-        self._path = ":".join(path)
+        self._path, self._library = ":".join(path), library
         self._control: socket.socket | None = None  # with the ranks: commands and events
         self._life_write = -1  # the keeper ends everything when this is closed
         self._ending = threading.Lock()
@@ -171,7 +179,7 @@ class Worker:
 
     def _spawn(self, control: int, life: int, output: int, status: int) -> subprocess.Popen[bytes]:
         with ExitStack() as held:
-            program = memory(held, "rank", _programs("allreduce/rank.py", "allreduce/zygote.py"))
+            program = memory(held, "rank", _programs(*_RANK_PROGRAM))
             keeper = memory(held, "keeper", _programs("process/become.py", "process/proc.py", "allreduce/keeper.py"))
             order = {
                 "parent": os.getpid(),
@@ -179,7 +187,7 @@ class Worker:
                 "status": status,
                 "output": output,
                 "keep": [control, program],
-                "argv": [self._python, *self._flags, "-c", _BOOT, str(program), self._path, str(control)],
+                "argv": [self._python, *self._flags, "-c", _BOOT, str(program), self._path, str(control), self._library],
                 "env": dict(self._environment),
                 "user": [self._user.uid, self._user.gid, list(self._user.groups)] if self._user else None,
             }

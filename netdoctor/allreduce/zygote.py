@@ -1,9 +1,10 @@
-"""The zygote: imports torch once, asks it what it can do, and forks the ranks of each experiment.
+"""The zygote: loads torch or a libnccl once, asks what it can do, and forks the ranks of each experiment.
 
-The second half of the rank program: the runner hands over rank.py and this text on a descriptor, and both run in one namespace
-(standard library and torch, the syntax of Python 3.8, nothing of netdoctor).  One SOCK_SEQPACKET socket (its number is
-``sys.argv[1]``) carries everything else, one JSON object a packet: commands come in (``run``, ``abort``), events go out, each
-with ``"p": 1``, the protocol's number.  stdout and stderr belong to the libraries (NCCL prints its version there).
+The last part of the rank program: the runner hands over rank.py, the engines and this text on a descriptor, and all run in one
+namespace (standard library and torch, the syntax of Python 3.8, nothing of netdoctor).  ``sys.argv[2]`` is the libnccl that is
+used without torch, "" where torch is.  One SOCK_SEQPACKET socket (its number is ``sys.argv[1]``) carries everything else, one
+JSON object a packet: commands come in (``run``, ``abort``), events go out, each with ``"p": 1``, the protocol's number.  stdout
+and stderr belong to the libraries (NCCL prints its version there).
 
 This process never touches CUDA: a forked child cannot use a context that its parent made (CUDA C++ programming guide,
 "CUDA Initialization").  So the questions to CUDA are asked in a child of their own.
@@ -19,88 +20,22 @@ import socket
 import struct
 import sys
 import time
-import warnings
 from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035  (collections.abc has no subscripts in Python 3.8)
 
 if TYPE_CHECKING:  # in the job's Python these names are there already
-    from netdoctor.allreduce.rank import FAILED, MAX_TEXT, Say, die_with_parent, run_rank, text_of
+    from netdoctor.allreduce.by_nccl import NcclEngine
+    from netdoctor.allreduce.by_torch import TorchEngine
+    from netdoctor.allreduce.rank import FAILED, Engine, Say, die_with_parent, run_rank, text_of
 
 FACTS_SECONDS = 60.0  # cuInit takes seconds where persistence mode is off and there are many GPUs
 TERM_SECONDS = 0.3
 
 
-# torch's classes that carry tensors, and by what library (distributed_c10d.py).  A family has several names for one library:
-# from torch 2.15 "nccl" is ProcessGroupNCCL2 ("nccl2"), beside ProcessGroupNCCL ("nccl-legacy") and ProcessGroupNCCLLazy.
-CARRIERS = {
-    "ProcessGroupNCCL": "nccl",
-    "ProcessGroupGloo": "gloo",
-    "ProcessGroupMPI": "mpi",
-    "ProcessGroupUCC": "ucc",
-}
-
-
-def effective_backends(dist: Any) -> dict[str, str]:
-    """Device type -> what carries its tensors in the default group, as this torch made it."""
-    module = dist.distributed_c10d
-    group = module._get_default_group()
-    devices = list(getattr(group, "_device_types", ()))
-    if not devices:
-        import torch
-
-        config = str(module._world.pg_backend_config[group])  # "cpu:gloo,cuda:nccl": what was asked for, not what came of it
-        devices = [torch.device(pair.partition(":")[0]) for pair in config.split(",")]
-    return {device.type: carrier(group._get_backend(device)) for device in devices}
-
-
-def carrier(backend: Any) -> str:
-    """What carries the tensors, by torch's own class: "nccl", "gloo", "mpi", "ucc"; of any other, its class and name."""
-    while hasattr(backend, "wrapped_pg"):  # TORCH_DISTRIBUTED_DEBUG=DETAIL
-        backend = backend.wrapped_pg
-    for kind in type(backend).__mro__:
-        for family, library in CARRIERS.items():
-            if kind.__name__.startswith(family) and kind.__module__.partition(".")[0] == "torch":
-                return library
-    return f"{type(backend).__name__} ({backend.name()})"
-
-
-def torch_facts(say: Say) -> None:
-    """Tell, piece by piece (what comes next may hang), what this torch has and which backend it would take."""
-    import torch
-    import torch.distributed as dist
-
-    say("fact", version=str(torch.__version__), path=os.path.dirname(torch.__file__ or ""))
-    say("fact", cuda=torch.version.cuda, hip=getattr(torch.version, "hip", None))
-    say("fact", nccl_built=dist.is_available() and dist.is_nccl_available())
-    with warnings.catch_warnings(record=True) as caught:  # torch says in a warning why CUDA cannot be used
-        warnings.simplefilter("always")
-        available = torch.cuda.is_available()
-    say("fact", cuda_available=available, cuda_warning=" / ".join(text_of(w.message) for w in caught)[:MAX_TEXT])
-    say("fact", device_count=torch.cuda.device_count() if available else 0)
-    try:
-        version = torch.cuda.nccl.version()
-        say("fact", nccl=version if isinstance(version, str) else ".".join(str(n) for n in version))
-    except Exception:  # noqa: BLE001  (a CPU build has no such function; an int (torch < 1.10) is not iterable)
-        say("fact", nccl="")
-    for name, backend in (("backends", None), ("backends_nccl", "nccl")):
-        ask_backend(say, dist, name, backend)
-
-
-def ask_backend(say: Say, dist: Any, name: str, backend: str | None) -> None:
-    """Make a group of one rank with this `backend` and tell what it would carry which tensors with."""
-    try:
-        store = dist.FileStore(f"/proc/self/fd/{os.memfd_create(name)}", 1)
-        dist.init_process_group(backend, store=store, rank=0, world_size=1)
-        say("fact", **{name: effective_backends(dist)})
-        dist.destroy_process_group()
-    except Exception as error:  # noqa: BLE001  (whatever torch says is the answer)
-        say("fact", **{name: {}, name + "_error": text_of(error)})
-
-
 class Zygote:
     """Waits for commands, forks, reaps."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self.control = control
+    def __init__(self, control: socket.socket, kind: type[Engine]) -> None:
+        self.control, self.kind = control, kind
         self.say = Say(control)
         self.children: dict[int, tuple[int | None, int | None]] = {}  # pid -> (run, rank); the facts' child is (None, None)
         self.deadline: dict[int, float] = {}  # pid -> when to kill it
@@ -124,9 +59,9 @@ class Zygote:
         def body(parent: int) -> None:
             try:
                 die_with_parent(parent)
-                torch_facts(self.say)
+                self.kind.tell_facts(self.say)
                 os._exit(0)
-            except BaseException as error:  # noqa: BLE001  (a broken torch may raise anything)
+            except BaseException as error:  # noqa: BLE001  (a broken library may raise anything)
                 self.say("fact", error=text_of(error))
             os._exit(FAILED)
 
@@ -135,7 +70,7 @@ class Zygote:
     def start(self, run: int, plan: dict[str, Any], descriptors: list[int]) -> None:
         for rank in range(plan["ranks"]):
             say = self.say.also(run=run, rank=rank)
-            pid = self.fork(run, rank, lambda parent: run_rank(say, plan, rank, descriptors, parent))  # noqa: B023
+            pid = self.fork(run, rank, lambda parent: run_rank(self.kind, say, plan, rank, descriptors, parent))  # noqa: B023
             say("forked", pid=pid)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -200,20 +135,18 @@ class Zygote:
 
 
 def main() -> None:
-    control = socket.socket(fileno=int(sys.argv[1]))
+    control, library = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
+    kind: type[Engine] = NcclEngine if library else TorchEngine
     say = Say(control)
     say("hello")
     begin = time.perf_counter()
     try:
-        import torch.distributed as dist
-
-        if not dist.is_available():
-            raise ImportError("this torch was built without torch.distributed")
+        kind.load(library)
     except BaseException as error:  # noqa: BLE001  (a broken torch may raise anything, SystemExit included)
-        say("no torch", error=text_of(error), absent=isinstance(error, ImportError) and getattr(error, "name", "") == "torch")
+        say("not loaded", error=text_of(error), absent=kind.absent(error))
         os._exit(FAILED)
     say("imported", seconds=time.perf_counter() - begin)
-    zygote = Zygote(control)
+    zygote = Zygote(control, kind)
     zygote.ask_facts()
     try:
         zygote.serve()

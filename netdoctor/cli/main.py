@@ -50,7 +50,7 @@ def preflight(options: Options) -> int:
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@takes(*JUDGED, *TOLD, "python", "budget", "quiet")
+@takes(*JUDGED, *TOLD, "python", "via", "budget", "quiet")
 def run(
     options: Options,
     command: Annotated[list[str], typer.Argument(metavar="-- CMD", help="The job: torchrun …, python train.py")],
@@ -63,7 +63,7 @@ def run(
 
 
 @app.command()
-@takes("only", *JUDGED, *TOLD, "checks_dir", "python", "user", "budget", "quiet", "exit_style", "termination_log")
+@takes("only", *JUDGED, *TOLD, "checks_dir", "python", "user", "via", "budget", "quiet", "exit_style", "termination_log")
 def allreduce(
     options: Options,
     nodes: Annotated[int | None, typer.Option(metavar="N", help="How many nodes take part (default: the launcher's).")] = None,

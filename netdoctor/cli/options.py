@@ -53,6 +53,10 @@ class Options:
     checks_dir: Annotated[Text, typer.Option(metavar="DIR", help="Drop-in checks, besides /etc/netdoctor/checks.d.")] = None
     python: Annotated[Text, typer.Option(metavar="PATH", help="The job's Python.")] = None
     user: Annotated[Text, typer.Option(metavar="NAME", help="Look and run as this user (root only).")] = None
+    via: Annotated[
+        Text,
+        typer.Option(help="torch: the job's; nccl: libnccl and the driver alone. Else torch, or nccl in a job without torch."),
+    ] = None
     vantage: Annotated[Text, typer.Option(help="job: this is the job's own context; node: it is not.")] = None
     host_root: Annotated[
         Text,
@@ -95,11 +99,11 @@ class Options:
 
 _KEYS: Final = {
     name: {"budget": "budget_s"}.get(name, name)
-    for name in ("profile", "fail_on", "checks_dir", "python", "user", "vantage", "budget")
+    for name in ("profile", "fail_on", "checks_dir", "python", "user", "via", "vantage", "budget")
 }
 JUDGED: Final = ("config", "profile", "fail_on")
 TOLD: Final = ("format", "output", "brief")
-LOOKED: Final = ("checks_dir", "python", "user", "vantage", "host_root", "no_allreduce", "budget", "quiet")
+LOOKED: Final = ("checks_dir", "python", "user", "via", "vantage", "host_root", "no_allreduce", "budget", "quiet")
 
 
 @functools.cache

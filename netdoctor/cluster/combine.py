@@ -14,14 +14,26 @@ from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.allreduce.plan import CUDA_SIZES
 from netdoctor.cluster import messages, network
 from netdoctor.cluster.observations import Cluster
-from netdoctor.facts.runs import DEFAULT_SIZES, AllReduce, CommonRun, Path, Run, State, TorchFacts, Way
+from netdoctor.facts.runs import DEFAULT_SIZES, AllReduce, Caller, CommonRun, Path, Run, State, TorchFacts, Way
 from netdoctor.textsafe import listed
 
 PATH: Final = Path(Way.BETWEEN_NODES)
 _EARLY: Final = ("import", "rendezvous", "device", "init", "first")  # while connections are made
 # Gloo on an address of the other family than its peer's (transport/tcp/device.cc).
 _OTHER_FAMILY: Final = "ss1.ss_family == ss2.ss_family"
-_OF_THIS_NODE: Final = ("seconds", "log", "log_text", "changes", "abandoned", "output", "mapped", "notes", "interpreter")
+_OF_THIS_NODE: Final = (
+    "seconds",
+    "log",
+    "log_text",
+    "changes",
+    "abandoned",
+    "output",
+    "mapped",
+    "notes",
+    "interpreter",
+    "via",
+    "nccl_version",
+)
 
 
 def experiments(cluster: Cluster) -> dict[int, AllReduce] | str:
@@ -33,6 +45,9 @@ def experiments(cluster: Cluster) -> dict[int, AllReduce] | str:
         return listed(cannot, 3, between="; ")
     if len(cluster.ready) < cluster.nodes.count or not all(ready.ranks for ready in cluster.ready.values()):
         return "not every node said what it can run"
+    if len({ready.via for ready in cluster.ready.values()}) > 1:
+        alone = [cluster.name(n) for n, ready in sorted(cluster.ready.items()) if ready.via is Caller.NCCL]
+        return f"without torch, and by NCCL alone: {listed(alone, 3)}; the others use torch (--via nccl is for all of them)"
     nccl = all(ready.backend == "nccl" for ready in cluster.ready.values())
     backend, device, sizes = ("nccl", "cuda", CUDA_SIZES) if nccl else ("gloo", "cpu", DEFAULT_SIZES)
     made = {}

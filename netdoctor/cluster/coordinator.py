@@ -155,7 +155,8 @@ class Coordinator:
         elif subject == "ping":
             self._tell(line, {"say": "pong", "t": message["t"], "now": time.monotonic()})
         elif subject == "store" and line.node == 0:
-            self._tell_all({"say": "store", "port": int(message["port"])})
+            meeting = {"id": str(message["id"])[:256]} if "id" in message else {"port": int(message["port"])}
+            self._tell_all({"say": "store", **meeting})
         elif subject == "bye":
             self.gone.setdefault(line.node, str(message.get("why", ""))[:200])
             self._drop(line, "it left")

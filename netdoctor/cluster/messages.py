@@ -6,6 +6,7 @@ what is not of the right shape is left out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from ipaddress import ip_address
@@ -14,7 +15,7 @@ from typing import Any, Final
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Flow, Gone, Miss, OwnAddress, Ready
 from netdoctor.compare.traits import LINKS
-from netdoctor.facts.runs import Obstacle
+from netdoctor.facts.runs import Caller, Obstacle
 from netdoctor.textsafe import line
 
 BACKENDS: Final = ("gloo", "nccl")
@@ -158,7 +159,16 @@ def read_ready(data: Mapping[str, Any]) -> Ready:
         line(data.get("cannot")),
         {name: value for name, value in traits.items() if name != "env"},
         "env" in traits,
+        Caller.NCCL if data.get("via") == Caller.NCCL.value else Caller.TORCH,
     )
+
+
+def read_meeting(message: Mapping[str, Any]) -> dict[str, Any]:
+    """How to meet the first rank of all: the port of its store, or NCCL's unique id in hex; {} where it is neither."""
+    port, id = message.get("port"), message.get("id")
+    if isinstance(id, str) and re.fullmatch(r"[0-9a-f]{256}", id):  # NCCL_UNIQUE_ID_BYTES
+        return {"id": id}
+    return {"port": port} if type(port) is int and 0 < port < 65536 else {}
 
 
 # What became of a node's ranks

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from netdoctor.facts.base import Fact
-from netdoctor.facts.runs import CommonRun
+from netdoctor.facts.runs import Caller, CommonRun
 
 # The rules between nodes are imported where they are asked for: every look at one node imports this module, none asks them.
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class Ready:
     cannot: str = ""  # why it can run nothing
     traits: Mapping[str, str] = field(default_factory=dict)
     variables_read: bool = False  # then an NCCL variable that is not among the traits is not set
+    via: Caller = Caller.TORCH
 
 
 @dataclass(frozen=True)

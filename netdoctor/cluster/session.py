@@ -23,7 +23,7 @@ from netdoctor.cluster.tcp_stats import Sampler
 from netdoctor.compare.traits import traits
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import JobShape
-from netdoctor.facts.runs import AllReduce, Baseline, Obstacle, Reason, State
+from netdoctor.facts.runs import AllReduce, Baseline, Caller, Obstacle, Reason, State, TorchFacts
 from netdoctor.model import Kind, Unavailable
 from netdoctor.process.proc import boot_id
 from netdoctor.textsafe import line
@@ -148,16 +148,19 @@ class ClusterSession:
         ready: dict[str, Any] = {"ranks": 0, "backend": "", "traits": compared}
         if session is None:
             return {**ready, "cannot": "no Python of the job was found"}
-        torch = session.facts(time.monotonic() + self.member.limits["ready"] - 10.0)
-        if isinstance(torch, Unavailable):
-            return {**ready, "cannot": torch.detail or str(torch)}
-        ready["traits"] = {**ready["traits"], "torch": torch.version, **({"nccl": torch.nccl} if torch.nccl else {})}
-        experiment = plan.first_experiment(torch, JobShape())
-        gpus = plan.gpus_of(torch)
+        answered = session.facts(time.monotonic() + self.member.limits["ready"] - 10.0)
+        if isinstance(answered, Unavailable):
+            return {**ready, "cannot": answered.detail or str(answered)}
+        told = {"nccl": answered.nccl, "torch": answered.version if isinstance(answered, TorchFacts) else ""}
+        ready["traits"] = {**ready["traits"], **{name: version for name, version in told.items() if version}}
+        ready["via"] = session.via.value
+        experiment = plan.first_experiment(answered, JobShape())
+        gpus = plan.gpus_of(answered)
         ranks = self.cluster.nodes.ranks_per_node or (min(gpus, plan.MAX_RANKS) if experiment.backend == "nccl" else 1)
         if experiment.backend == "nccl":
             if ranks > gpus:
-                return {**ready, "cannot": f"{ranks} ranks are asked for, and torch sees {gpus} GPUs"}
+                seen = "torch" if session.via is Caller.TORCH else "libcuda"
+                return {**ready, "cannot": f"{ranks} ranks are asked for, and {seen} sees {gpus} GPUs"}
             mine = AllReduce("nccl", ranks, "cuda", gpus=tuple(range(ranks)))
             if reason := plan.busy(facts, mine):
                 return {**ready, "cannot": reason.text}
@@ -169,14 +172,14 @@ class ClusterSession:
         own = made[nodes.rank]
         deadline = time.monotonic() + self.limits.budget
         stopped = lambda: "stop" in member.received or member.dead is not None  # noqa: E731
-        port, host = 0, "127.0.0.1"
+        meeting, host = ({"port": 0} if session.via is Caller.TORCH else {}), "127.0.0.1"
         if nodes.rank != 0:
-            port, host = self._store(deadline), member.peer
+            meeting, host = self._meeting(deadline), member.peer
         flows = Sampler()
         part = NodePart(
-            self.cluster.first_ranks[nodes.rank], world, host, port, lambda p: member.send("store", port=p), stopped
+            self.cluster.first_ranks[nodes.rank], world, host, meeting, lambda told: member.send("store", **told), stopped
         )
-        if nodes.rank != 0 and port == 0:
+        if nodes.rank != 0 and not meeting:
             mine = verdict.not_started(own, Reason(Obstacle.OTHER_NODE, "node 0 never began"))
         else:
             flows.start()
@@ -201,17 +204,16 @@ class ClusterSession:
         self.cluster = replace(met, run=replace(run, log=None, log_text="", output=""))
         return Baseline(run, session.python, own.backend == "nccl" and run.state != State.NOT_STARTED)
 
-    def _store(self, deadline: float) -> int:
-        """The port of the store, 0 where the run was over before there was one."""
+    def _meeting(self, deadline: float) -> dict[str, Any]:
+        """How to meet the first rank; {} where the run was over before it was there."""
         member = self.member
         with member.changed:
             while "store" not in member.received:
                 over = time.monotonic() >= min(deadline, member.last + member.silence)
                 if over or "stop" in member.received or member.dead is not None:
-                    return 0
+                    return {}
                 member.changed.wait(0.1)
-        port = member.received["store"].get("port")
-        return port if type(port) is int and 0 < port < 65536 else 0
+        return messages.read_meeting(member.received["store"])
 
 
 def _misses(reached: Mapping[int, Miss | None]) -> dict[int, Any]:

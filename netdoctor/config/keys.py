@@ -14,6 +14,7 @@ from netdoctor.config.document import ConfigError, Path, parse
 from netdoctor.policy import FAIL_ON_ORDER, PROFILE_ORDER, Waiver, strictest
 
 VANTAGES: Final = ("job", "node", "host", "container", "pod-init", "pod", "prolog", "wrapper", "host-root")
+VIAS: Final = ("torch", "nccl")  # facts.runs.Caller
 # What a site may call the network that carries its data -> NCCL's name of it, or that of a plugin as its maker's log prints it:
 # RoCE is NET/IB too, EFA goes by aws-ofi-nccl, IBext and UCX are nccl-rdma-sharp-plugins', the last three Google's.
 NETWORKS: Final = {
@@ -232,6 +233,7 @@ KEYS: Final[dict[str, Key]] = {
     "checks_dir": Key("text", _text, _only_site),  # code: only the site's word counts under a lock
     "python": Key("text", _text, _kept),
     "user": Key("text", _text, _kept),
+    "via": Key("text", _choice(VIAS), _kept),
     "vantage": Key("text", _choice(VANTAGES), _only_site),  # claiming the job's vantage turns unknowns into passes
     "budget_s": Key("float", _number, _kept),
     "lock": Key("bool", _flag, _larger),

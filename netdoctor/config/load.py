@@ -63,6 +63,7 @@ class Config:
     python: str | None = None
     command: str | None = None  # the program that `netdoctor run` becomes: its Python is the job's
     user: str | None = None
+    via: str | None = None  # of facts.runs.Caller; None: torch where the job has it
     vantage: str | None = None
     budget_s: float | None = None
     lock: bool = False

@@ -17,6 +17,7 @@ from netdoctor.host.base import Host, mapping, question, read
 from netdoctor.model import Kind, Unavailable, kind_named
 
 SONAME: Final = "libnccl.so.2"
+MACHINES: Final = (62, 183)  # EM_X86_64, EM_AARCH64 (elf.h): those that NCCL is built for
 MAX_LIBRARIES: Final = 16  # each costs a child process
 _TORCH_LIBS: Final = ("libtorch_cuda.so", "libtorch_cpu.so", "libtorch_global_deps.so", "libtorch_python.so")
 
@@ -69,6 +70,8 @@ class Libraries(Fact):
     nccl: tuple[NcclLibrary, ...] | Unavailable
     plugins: tuple[Plugin, ...] | Unavailable
     incomplete: tuple[str, ...] = ()  # sources that could not be read: there may be more libraries than these
+    # The libnccl that the loader gives a program without a search path of its own.
+    by_loader: Taken | None | Unavailable = Unavailable(Kind.NOT_READ)
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -139,7 +142,8 @@ def probe(host: Host) -> Libraries:
     wheels = find.wheels(host, packages)
     if not isinstance(torch, Unavailable) and not isinstance(python, Unavailable):
         torch = replace(_linkage(host, torch, survey, python, variables), nccl_compiled=find.compiled_pin(host, torch))
-    return Libraries(python, torch, _libraries(host, survey, wheels), _plugins(survey), incomplete)
+    taken = _by_loader(survey, python, variables)
+    return Libraries(python, torch, _libraries(host, survey, wheels), _plugins(survey), incomplete, taken)
 
 
 def _places(
@@ -159,7 +163,7 @@ def _places(
         prefix = prefix_of(python.path)
         own.append((f"{prefix}/lib", FoundBy.PREFIX))
         files |= {**dict.fromkeys((f"{prefix}/lib/{name}" for name in _TORCH_LIBS), None), python.path: None}
-    own += [(directory, FoundBy.DEFAULT) for machine in (62, 183) for directory in default_dirs(machine)]
+    own += [(directory, FoundBy.DEFAULT) for machine in MACHINES for directory in default_dirs(machine)]
     for directory, why in own:
         dirs.setdefault(directory, why)
     return dirs, files
@@ -230,13 +234,9 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
         linkage = _static(host, survey, cuda)
         return replace(torch, nccl_linkage=linkage, nccl_path=None)
     above = [objects["libtorch_python.so"]] if "libtorch_python.so" in objects else []
-    program = survey.look(survey.real(python.path))
-    program = program if isinstance(program, Object) else survey.look(python.path)
+    program = _program(survey, python)
     loaders = [*above, *([program] if isinstance(program, Object) else [])]
-    preload = tuple(
-        one for p, why in survey.found_by.items() if FoundBy.PRELOAD in why and isinstance(one := survey.look(p), Object)
-    )
-    search = Search(preload, variables.get("LD_LIBRARY_PATH"), survey.cache or {})
+    search = _search(survey, variables)
     soname = next(n for n in user.needed if n.startswith("libnccl.so"))
     taken = takes(soname, user, loaders, search, survey.look)
     if isinstance(survey.cache, Unavailable) and (taken is None or (taken and taken.rule is Rule.DEFAULT)):
@@ -244,6 +244,32 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
     if not isinstance(taken, Taken):
         return replace(torch, nccl_linkage=Linkage.DYNAMIC, nccl_path=taken)
     return replace(torch, nccl_linkage=Linkage.DYNAMIC, nccl_path=survey.real(taken.path), nccl_why=taken.by)
+
+
+def _program(survey: _Survey, python: JobPython) -> Object | Unavailable:
+    program = survey.look(survey.real(python.path))
+    return program if isinstance(program, Object) else survey.look(python.path)
+
+
+def _search(survey: _Survey, variables: Mapping[str, str]) -> Search:
+    preload = tuple(
+        one for p, why in survey.found_by.items() if FoundBy.PRELOAD in why and isinstance(one := survey.look(p), Object)
+    )
+    return Search(preload, variables.get("LD_LIBRARY_PATH"), survey.cache or {})
+
+
+def _by_loader(survey: _Survey, python: JobPython | Unavailable, variables: Mapping[str, str]) -> Taken | None | Unavailable:
+    """What a program of the job's machine gets that names no folder itself (nccl-tests, a C++ program)."""
+    program = _program(survey, python) if python else None
+    machines = (program.machine,) if isinstance(program, Object) else MACHINES
+    for machine in machines:
+        nobody = Object("", (SONAME,), None, None, None, True, machine)
+        taken = takes(SONAME, nobody, (), _search(survey, variables), survey.look)
+        if isinstance(survey.cache, Unavailable) and (taken is None or (taken and taken.rule is Rule.DEFAULT)):
+            return survey.cache
+        if taken is not None:
+            return replace(taken, path=survey.real(taken.path)) if isinstance(taken, Taken) else taken
+    return None
 
 
 def _static(host: Host, survey: _Survey, cuda: Object | None) -> Linkage | Unavailable:

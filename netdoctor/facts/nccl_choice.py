@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.library_search import Linkage
+from netdoctor.facts.loader import Rule, Taken
 from netdoctor.facts.nccl_version import Version
 from netdoctor.host.base import Host, mapping, question
 from netdoctor.model import Kind, Unavailable
@@ -25,7 +27,7 @@ class NcclChoice(Fact):
 
 
 def probe(host: Host, libraries: Libraries) -> NcclChoice | Unavailable:
-    """What the libnccl of the job's torch takes; where the job has no torch, the first one that the loader finds."""
+    """What the libnccl of the job takes."""
     path = wanted(libraries)
     if isinstance(path, Unavailable):
         return path
@@ -46,15 +48,12 @@ def _text(got: object) -> str | None | Unavailable:
 
 
 def wanted(libraries: Libraries) -> str | Unavailable:
-    """The library to ask."""
+    """The libnccl that the job loads: by its torch, or as far as can be told without one."""
     torch = libraries.torch
     if isinstance(torch, Unavailable):
-        if torch.kind != Kind.ABSENT:
-            return Unavailable(Kind.NOT_READ, f"the job's torch: {torch}")
-        found = libraries.nccl
-        if isinstance(found, Unavailable):
-            return Unavailable(Kind.NOT_READ, f"NCCL libraries: {found}")
-        return found[0].path if found else Unavailable(Kind.ABSENT, "no torch and no libnccl")
+        if torch.kind == Kind.ABSENT or (isinstance(libraries.python, Unavailable) and libraries.python.kind == Kind.ABSENT):
+            return without_torch(libraries)
+        return Unavailable(Kind.NOT_READ, f"the job's torch: {torch}")
     if isinstance(torch.nccl_path, str):
         return torch.nccl_path
     if isinstance(torch.nccl_path, Unavailable):
@@ -62,3 +61,27 @@ def wanted(libraries: Libraries) -> str | Unavailable:
     if torch.nccl_linkage == Linkage.STATIC:
         return Unavailable(Kind.UNSUPPORTED, "NCCL is linked into torch: there is no library to ask")
     return Unavailable(Kind.ABSENT, "the job's torch has no NCCL")
+
+
+def without_torch(libraries: Libraries) -> str | Unavailable:
+    """The libnccl that a job loads which has no torch.
+
+    What the environment names counts most, then the wheel of the job's Python (JAX and TensorRT-LLM bring folders of their own
+    that lead there), then what the loader finds by itself.
+    """
+    found, loaded = libraries.nccl, libraries.by_loader
+    if isinstance(found, Unavailable):
+        return Unavailable(Kind.NOT_READ, f"NCCL libraries: {found}")
+    if isinstance(loaded, Taken) and loaded.rule in (Rule.PRELOAD, Rule.LIBRARY_PATH):
+        return loaded.path
+    for place in _OF_A_PYTHON:
+        if own := [one.path for one in found if place in one.found_by]:
+            return own[0]
+    if isinstance(loaded, Taken):
+        return loaded.path
+    if isinstance(loaded, Unavailable):
+        return Unavailable(Kind.NOT_READ, f"which libnccl the loader takes: {loaded}")
+    return found[0].path if found else Unavailable(Kind.ABSENT, "no torch and no libnccl")
+
+
+_OF_A_PYTHON: Final = ("site-packages", "the Python's prefix")  # of NcclLibrary.found_by

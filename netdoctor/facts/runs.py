@@ -29,6 +29,16 @@ class State(str, Enum):
         return self.value
 
 
+class Caller(str, Enum):
+    """What calls NCCL in the ranks."""
+
+    TORCH = "torch"  # torch.distributed, in the job's Python
+    NCCL = "nccl"  # nothing but the rank itself: a libnccl and the driver alone
+
+    def __str__(self) -> str:
+        return self.value
+
+
 class Obstacle(str, Enum):
     """What stood in the way of a run that did not start or was not done in time."""
 
@@ -38,7 +48,9 @@ class Obstacle(str, Enum):
     SAME_MACHINE = "same machine"  # two nodes of the run are one machine, which has one lock
     REFUSED = "refused"  # root does not run what others can change
     NO_TORCH = "no torch"  # the interpreter has none
-    IMPORT = "import"  # the interpreter or its torch fails
+    NO_NCCL = "no nccl"  # without torch: no libnccl is known
+    NO_GPU = "no gpu"  # without torch: the driver is not there, fails, or shows no GPU
+    IMPORT = "import"  # the interpreter, its torch, or libnccl fails
     TIME = "time"  # the budget, or the limit of a phase
     MEMORY = "memory"  # no descriptor, no thread or no memory for the ranks
     LOST = "lost"  # the process that forks the ranks ended
@@ -175,6 +187,7 @@ class Run:
     notes: tuple[str, ...] = ()  # what was done differently ("no lock: …", "as user alice")
     obstacle: Obstacle | None = None  # of a run that did not start or was not done in time; None: a recording older than this
     interpreter: str = ""  # the Python taken for the job's, and why this one, where a command had a say in it
+    via: Caller = Caller.TORCH
 
     @property
     def finished(self) -> bool:
@@ -232,6 +245,15 @@ class PathRun(Fact):
     """The inter-node path, proven on one node: P2P and SHM off (or HOSTID), one HCA port at a time."""
 
     runs: tuple[Run, ...] | Unavailable
+
+
+@dataclass(frozen=True)
+class NcclFacts:
+    """What a libnccl and the driver answered in a child of their own; a field that was not reached keeps its default."""
+
+    nccl: str = ""  # ncclGetVersion
+    device_count: int | None = None  # cuDeviceGetCount; None: not answered
+    error: str = ""  # what ended the questions early
 
 
 @dataclass(frozen=True)

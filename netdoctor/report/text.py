@@ -132,7 +132,8 @@ def _runs(report: Report, width: int | None) -> Iterator[str]:
 def _run(run: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
     backend = {"nccl": "NCCL", "gloo": "Gloo"}.get(str(run.get("backend")), str(run.get("backend")))
     where = "" if run.get("path") in (None, "default") else f", {run.get('path')}"
-    text = f"all-reduce: {backend}, {run.get('ranks')} ranks on {run.get('device')}{where}: {run.get('state')}"
+    alone = " without torch" if run.get("via") == "nccl" else ""
+    text = f"all-reduce: {backend}{alone}, {run.get('ranks')} ranks on {run.get('device')}{where}: {run.get('state')}"
     if run.get("verified") is not None:
         text += ", data right" if run["verified"] else ", DATA WRONG"
     if busbw := points(figure.get("busbw_gb_s")):

@@ -3,8 +3,6 @@
 import importlib.util
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +18,7 @@ import pytest
 from netdoctor.allreduce.runner import Session
 from netdoctor.facts.runs import AllReduce, TorchFacts
 from netdoctor.model import Unavailable
-from tests.support.namespaces.marks import MARK, all_gone, marked
+from tests.support.namespaces.marks import MARK, all_gone
 
 pytestmark = pytest.mark.live
 if importlib.util.find_spec("torch") is None:
@@ -83,17 +81,6 @@ def planted(fault: str, rank: int = 1) -> AllReduce:
 # Healthy
 
 
-def test_two_ranks_finish_and_their_data_is_right(session: Session) -> None:
-    run = session.run(AllReduce("gloo", 2))
-    assert (run.state, run.verified, run.blamed) == ("finished", True, ())
-    assert set(run.busbw) == {4096, 1 << 20, 1 << 26}
-    assert all(rate > 0 for rate in run.busbw.values())
-    assert [r.phase for r in run.ranks] == ["done", "done"]
-    assert all(r.affinity and r.thread_affinity and r.exit == 0 for r in run.ranks)
-    assert run.import_seconds is not None
-    assert run.system_cpu_per_gb is not None and run.system_cpu_per_gb > 0
-
-
 def test_torch_tells_its_backends(session: Session) -> None:
     import torch
 
@@ -106,23 +93,6 @@ def test_torch_tells_its_backends(session: Session) -> None:
         assert "NCCL" in facts.backends_nccl_error
 
 
-def test_equal_experiments_are_one_run(session: Session) -> None:
-    first = session.run(SMALL)
-    assert session.run(SMALL) is first
-    assert session.run(SMALL, again=True) is not first
-
-
-def test_three_ranks_and_odd_sizes(session: Session) -> None:
-    run = session.run(AllReduce("gloo", 3, sizes=(4, 4100, 123456)))
-    assert (run.state, run.verified) == ("finished", True)
-
-
-def test_ranks_are_bound(session: Session) -> None:
-    cpu = min(os.sched_getaffinity(0))
-    run = session.run(replace(SMALL, binding=((cpu,), (cpu,))))
-    assert [r.affinity for r in run.ranks] == [(cpu,), (cpu,)]
-
-
 def test_a_fresh_import_gets_the_variables_at_start(folder: Path) -> None:
     with closing(Session(sys.executable, environment(PYTHONPATH=before(folder / "faulty_torch")))) as made:
         run = made.run(replace(SMALL, env=(("OMP_NUM_THREADS", "1"), ("FAULT", "")), fresh_import=True))
@@ -131,59 +101,7 @@ def test_a_fresh_import_gets_the_variables_at_start(folder: Path) -> None:
         assert made._worker is None
 
 
-# Faults
-
-
-@pytest.mark.parametrize("phase", ["rendezvous", "init", "first", "timed"])
-@pytest.mark.parametrize(
-    ("action", "text"),
-    [
-        ("kill", "ended by SIGKILL"),
-        ("segv", "ended by SIGSEGV"),
-        ("0", "exited with status 0"),
-        ("3", "exited with status 3"),
-        ("raise", "RuntimeError: planted failure / with a second line"),
-        ("quit", "SystemExit: 3"),
-    ],
-)
-def test_the_rank_that_dies_is_named_and_not_its_victim(faulty: Session, phase: str, action: str, text: str) -> None:
-    run = faulty.run(planted(f"{phase}:{action}"))
-    assert (run.state, run.blamed) == ("failed", (1,)), run
-    assert text in run.reason
-    assert f"phase {phase}" in run.reason
-    assert "file.cpp" not in run.reason
-    assert run.abandoned == ()
-
-
-@pytest.mark.parametrize("faulty", [dict.fromkeys(("rendezvous", "init", "first", "timed"), 1.5)], indirect=True, ids=["1.5s"])
-@pytest.mark.parametrize(
-    ("phase", "rank"), [("rendezvous", 1), ("init", 1), ("first", 1), ("timed", 1), ("init", 0), ("timed", 0)]
-)
-def test_a_stopped_rank_is_a_hang_that_names_it(faulty: Session, phase: str, rank: int) -> None:
-    run = faulty.run(planted(f"{phase}:stop", rank))
-    assert (run.state, run.blamed) == ("hung", (rank,)), run
-    assert f"rank {rank} is stopped" in run.reason
-    assert all(r.exit is None for r in run.ranks)
-
-
-def test_the_deadline_of_the_whole_is_no_hang(faulty: Session) -> None:
-    # It comes before the limit of the phase; on a loaded machine the import of torch takes the first seconds of it.
-    run = faulty.run(planted("timed:stop"), time.monotonic() + 10, again=True)
-    assert run.state == "unfinished"
-    assert 4096 in run.ranks[0].seconds or run.ranks[0].phase == "timed"
-
-
-@pytest.mark.parametrize("phase", ["rendezvous", "init", "first", "timed"])
-@pytest.mark.parametrize("action", ["rubbish", "flood"])
-def test_what_ranks_print_disturbs_nothing(faulty: Session, phase: str, action: str) -> None:
-    run = faulty.run(planted(f"{phase}:{action}"))
-    assert (run.state, run.verified) == ("finished", True)
-
-
-def test_wrong_data_is_seen(faulty: Session) -> None:
-    run = faulty.run(planted("first:wrong"))
-    assert (run.state, run.verified) == ("finished", False)
-    assert [r.wrong for r in run.ranks] == [0, 1]
+# A torch that is none
 
 
 @pytest.mark.parametrize(
@@ -238,63 +156,6 @@ def test_planted_paths_are_not_written(folder: Path) -> None:
     changed = dict(run.changes)
     assert all(name in changed for name in (*names, *others))
     assert changed["NCCL_COMM_ID"] is None
-
-
-KILLED = """
-import os, sys, time
-from netdoctor.facts.runs import AllReduce
-from netdoctor.allreduce.runner import Session
-session = Session(sys.executable, dict(os.environ), lock=False)
-session.start()
-stop = sys.argv[1]
-if stop != "import":
-    import threading
-    fault = () if stop == "run" else (("FAULT", stop),)
-    experiment = AllReduce("gloo", 2, sizes=(4096, 1 << 22), rank_env=((), fault), repeats=100000)
-    threading.Thread(target=session.run, args=(experiment,), daemon=True).start()
-while not session._worker.ended:
-    events = {e.get("phase") or e["event"] for e in session._worker.events}
-    if ("hello" if stop == "import" else "timed" if stop == "run" else stop.split(":")[0]) in events:
-        print(session._worker.keeper, flush=True)
-        time.sleep(3600)
-    time.sleep(0.01)
-"""
-
-
-@pytest.mark.parametrize("stop", ["import", "run", "init:stop", "first:stop"])
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_survives_netdoctor(folder: Path, stop: str, sign: int) -> None:
-    with_mark = environment(PYTHONPATH=before(folder / "faulty_torch"))
-    with subprocess.Popen([sys.executable, "-c", KILLED, stop], env=with_mark, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            keeper = int(process.stdout.readline())
-            assert len(marked(with_mark[MARK])) >= 2
-            process.send_signal(sign)
-            process.wait()
-        finally:
-            process.kill()
-    assert all_gone(with_mark[MARK], keeper)
-
-
-def test_a_killed_keeper_takes_the_ranks_along(folder: Path) -> None:
-    with_mark = environment(PYTHONPATH=before(folder / "faulty_torch"))
-    with closing(Session(sys.executable, with_mark)) as made:
-        assert isinstance(made.facts(), TorchFacts)
-        assert made._worker is not None
-        os.kill(made._worker.keeper, signal.SIGKILL)
-        assert all_gone(with_mark[MARK])
-        assert made.run(SMALL).state == "finished"  # by a new one
-
-
-def test_a_killed_zygote_is_told_and_replaced(folder: Path) -> None:
-    with closing(Session(sys.executable, environment(PYTHONPATH=before(folder / "faulty_torch")))) as made:
-        assert isinstance(made.facts(), TorchFacts)
-        assert made._worker is not None
-        os.kill(made._worker.zygote, signal.SIGKILL)
-        made._worker.wait(lambda: made._worker is not None and made._worker.ended is not None, time.monotonic() + 20)
-        assert made._worker.ended == "ended with status -9"
-        assert made.run(SMALL).state == "finished"
 
 
 # Root, users, locks

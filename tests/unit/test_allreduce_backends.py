@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from netdoctor.allreduce.zygote import effective_backends
+from tests.support.machines import rank_program
 
 C10D = "torch.distributed.distributed_c10d"
 
@@ -45,4 +45,4 @@ def fake_dist(backend: Any) -> Any:
     ],
 )
 def test_the_class_tells(backend: Any, carrier: str) -> None:
-    assert effective_backends(fake_dist(backend)) == {"cuda": carrier}
+    assert rank_program.parts().effective_backends(fake_dist(backend)) == {"cuda": carrier}

@@ -8,7 +8,7 @@ import pytest
 
 from netdoctor.allreduce import plan
 from netdoctor.facts.job import JobShape
-from netdoctor.facts.runs import TorchFacts
+from netdoctor.facts.runs import NcclFacts, TorchFacts
 from netdoctor.model import Unavailable
 from tests.support.facts import environ, expected, gpu, gpus, hca, job, pci, port, rdma
 
@@ -39,6 +39,8 @@ def torch(**changes: Any) -> TorchFacts:
         (CUDA, job(ranks_per_node=1), "nccl", 2, (0, 1)),
         (CUDA, JobShape.unread(Unavailable("malformed")), "nccl", 8, tuple(range(8))),
         (torch(device_count=1), job(), "nccl", 2, (0, 0)),
+        (NcclFacts("2.27.5", 4), job(), "nccl", 4, (0, 1, 2, 3)),
+        (NcclFacts("2.27.5", 1), job(), "nccl", 2, (0, 0)),
         (torch(device_count=64), job(), "nccl", 16, tuple(range(16))),
         (torch(device_count=0), job(), "gloo", 2, ()),
         (torch(cuda_available=False), job(), "gloo", 2, ()),
@@ -120,7 +122,7 @@ def test_gpus_that_are_not_known_are_left_alone() -> None:
     assert plan.busy(facts(Gpus=Unavailable("crashed")), plan.GLOO) is None
 
 
-@pytest.mark.parametrize("name", ["rank.py", "zygote.py"])
+@pytest.mark.parametrize("name", ["rank.py", "by_torch.py", "by_nccl.py", "zygote.py"])
 def test_the_rank_program_is_python_3_8_without_netdoctor(name: str) -> None:
     text = (Path(plan.__file__).parent / name).read_text()
     tree = ast.parse(text, feature_version=(3, 8))

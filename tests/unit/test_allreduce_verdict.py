@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.allreduce.verdict import build, busbw, facts_of
-from netdoctor.facts.runs import PHASES, AllReduce
+from netdoctor.facts.runs import PHASES, AllReduce, NcclFacts, TorchFacts
 
 STALLED, DEADLINE, FAILURE, LOST = InterruptionKind
 EXPERIMENT = AllReduce("gloo", 2, sizes=(4096, 1 << 20))
@@ -162,15 +162,18 @@ def test_lines_as_they_were_recorded() -> None:
     run = build(EXPERIMENT, [e for e in events if e.get("run") == 1], Interruption(FAILURE, events[-1]["t"] + 1))
     assert (run.state, run.blamed) == ("failed", (1,))
     assert run.reason == "rank 1 was ended by SIGKILL in phase first"
-    facts = facts_of(events)
+    facts = facts_of(TorchFacts, events)
     assert facts.backends == {"cpu": "gloo"}
     assert facts.error == ""
 
 
 def test_questions_that_ended_early_say_so() -> None:
-    facts = facts_of([{"event": "fact", "version": "2.9.1"}, {"event": "facts", "status": -11}])
+    facts = facts_of(TorchFacts, [{"event": "fact", "version": "2.9.1"}, {"event": "facts", "status": -11}])
     assert (facts.version, facts.cuda_available) == ("2.9.1", None)
     assert "-11" in facts.error
+    alone = facts_of(NcclFacts, [{"event": "fact", "nccl": "2.27.5"}, {"event": "facts", "status": -9}])
+    assert (alone.nccl, alone.device_count) == ("2.27.5", None)
+    assert alone.error == "the child that asks libnccl and the driver ended with status -9"
 
 
 anything = st.recursive(

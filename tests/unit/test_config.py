@@ -207,7 +207,7 @@ def test_every_key_has_a_variable(tmp_path: Path) -> None:
         "floor": "64M=10, 1G=40",
         "yaml": "[{check: a.b, reason: r, until: 2026-12-31}]",
     }
-    special = {"profile": "gate", "fail_on": "info", "vantage": "pod", "expected.transport": "IB"}
+    special = {"profile": "gate", "fail_on": "info", "vantage": "pod", "via": "nccl", "expected.transport": "IB"}
     for key, row in KEYS.items():
         text = special.get(key) or values.get(row.kind, "word")
         got = load(environ={variable(key): text}, site=str(tmp_path / "none"), euid=1000)

@@ -130,7 +130,11 @@ def torch(**changes: Any) -> Torch:
 
 def libraries(**changes: Any) -> Libraries:
     base = Libraries(
-        python=JobPython("/opt/venv/bin/python3", "VIRTUAL_ENV", False), torch=torch(), nccl=(library(),), plugins=()
+        python=JobPython("/opt/venv/bin/python3", "VIRTUAL_ENV", False),
+        torch=torch(),
+        nccl=(library(),),
+        plugins=(),
+        by_loader=None,
     )
     return replace(base, **changes)
 

@@ -53,7 +53,7 @@ def wrap(module: object, name: str, phase: str) -> None:
 wrap(dist, "FileStore", "rendezvous")
 wrap(dist, "TCPStore", "meeting")  # the rendezvous of several nodes
 wrap(dist, "init_process_group", "init")
-wrap(torch, "arange", "between")  # the rank program's, before its first collective
+wrap(torch, "tensor", "between")  # the rank program's, before its first collective
 _all_reduce, _calls = dist.all_reduce, [0]
 
 

@@ -1,0 +1,126 @@
+"""A whole preflight of a job without torch on the machine that is not there: facts, all-reduces, checks, verdict.
+
+The driver is a fake: what NCCL decides is real, how long it takes means nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.fakegpu import build, machine, namespace
+from tests.support.machines import ways
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.nccl,
+    pytest.mark.skipif(bool(namespace.missing()), reason=namespace.missing() or "-"),
+]
+ENTER = (
+    "import os, pathlib, sys; from tests.fakegpu import namespace as n; at = pathlib.Path(sys.argv[1]); "
+    "n.may_mount(); n.connect(at); n.show(at); os.execvp(sys.argv[2], sys.argv[2:])"
+)
+
+
+@pytest.fixture(scope="module")
+def job() -> Iterator[pathlib.Path]:
+    """A Python without torch, whose packages have NCCL's wheel, as JAX's have."""
+    library = ways.real()
+    with ways.folder_of_root() as made:
+        (made / "bin").mkdir()
+        (made / "bin" / "python3").symlink_to("/usr/bin/python3")
+        (made / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.2\n")
+        wheel = made / "lib" / "python3.11" / "site-packages" / "nvidia" / "nccl" / "lib"
+        wheel.mkdir(parents=True)
+        shutil.copyfile(library, wheel / "libnccl.so.2")
+        yield made / "bin" / "python3"
+
+
+def preflight(job: pathlib.Path, *options: str, variables: dict[str, str] | None = None, **changes: Any) -> dict[str, Any]:
+    one = machine.read("one-gpu").on_one_node().with_changes(changes)
+    with namespace.scratch() as folder:
+        namespace.prepare(one, folder, bool(shutil.which("ip")))
+        one.write(folder / "machine", kernels=str(build.kernels()))
+        env = {k: v for k, v in os.environ.items() if not k.startswith("NCCL_")}
+        command = [sys.executable, "-m", "netdoctor", "preflight", "--vantage", "job", "-f", "json", "-q", "--python", str(job)]
+        done = subprocess.run(
+            [sys.executable, "-c", ENTER, str(folder), *command, *options],
+            cwd=build.ROOT,
+            env={**env, **namespace.environment(folder), **(variables or {})},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    assert "Traceback" not in done.stderr and done.stdout, done.stderr[-3000:]
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def found(report: dict[str, Any], id: str, subject: str = "") -> dict[str, Any]:
+    (check,) = (one for one in report["checks"] if one["id"] == id)
+    return next(one for one in check["findings"] if one["subject"] == (subject or one["subject"]))
+
+
+def test_a_job_without_torch_is_proven_by_its_own_nccl(job: pathlib.Path) -> None:
+    report = preflight(job)
+    fails = [(c["id"], f["message"]) for c in report["checks"] for f in c["findings"] if f["status"] == "fail"]
+    assert not [one for one in fails if "memlock" not in one[1]]
+    run = found(report, "allreduce.run")
+    assert run["status"] == "pass" and " without torch, 2 ranks on one GPU" in run["message"], run
+    assert report["runs"][0]["via"] == "nccl" and report["runs"][0]["nccl"]
+    assert f"from {job.parents[1]}/lib/python3.11/site-packages/nvidia" in found(report, "nccl.version", "loaded")["message"]
+    assert found(report, "torch.backend")["status"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("fault", "phase", "text"),
+    [
+        ("cuDevicePrimaryCtxRetain 1+ 2", "device", "cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
+        ("cuStreamCreate 1+ 719", "device", "cuStreamCreate: CUDA_ERROR_LAUNCH_FAILED"),
+        (
+            "kernel 1 719",
+            "first",
+            "ncclAllReduce: ncclUnhandledCudaError: .*unspecified launch failure|cuStreamQuery: CUDA_ERROR_LAUNCH",
+        ),
+    ],
+)
+def test_what_the_driver_refuses_has_a_phase_and_a_reason(job: pathlib.Path, fault: str, phase: str, text: str) -> None:
+    report = preflight(job, "--only", "allreduce.run", faults=[fault])
+    (run, *_) = report["volatile"]["runs"]
+    assert re.search(f"in phase {phase}: LibraryError: ({text})", run["reason"]), run["reason"]
+    assert found(report, "allreduce.run")["status"] in ("fail", "unknown")
+
+
+def test_a_driver_that_fails_is_told_in_its_words(job: pathlib.Path) -> None:
+    report = preflight(job, "--only", "allreduce.run", faults=["cuInit 1+ 802"])
+    run = found(report, "allreduce.run")
+    assert run["status"] == "unknown"
+    assert "cuInit: CUDA_ERROR_SYSTEM_NOT_READY" in run["message"], run
+
+
+def test_torch_alone_says_what_it_said_before(job: pathlib.Path) -> None:
+    run = found(preflight(job, "--only", "allreduce.run", "--via", "torch"), "allreduce.run")
+    assert run["status"] == "unknown" and "No module named 'torch'" in run["message"]
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_loads_no_libnccl_that_others_can_change(job: pathlib.Path) -> None:
+    library = next(job.parents[1].glob("lib/*/site-packages/nvidia/nccl/lib/libnccl.so.2"))
+    library.chmod(0o777)
+    try:
+        run = found(preflight(job, "--only", "allreduce.run", "--via", "nccl"), "allreduce.run")
+    finally:
+        library.chmod(0o755)
+    assert run["status"] == "unknown"
+    assert "root does not run what others can change" in run["message"] and str(library) in run["message"], run

@@ -1,0 +1,53 @@
+"""Nodes of a common run that would call NCCL in different ways, and how they tell each other where to meet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netdoctor.cluster import combine, messages
+from netdoctor.cluster.observations import Cluster, Nodes, Ready
+from netdoctor.facts.runs import Caller
+
+ID = "0123456789abcdef" * 16
+
+
+def ready(via: Caller) -> Ready:
+    return Ready(8, "nccl", via=via)
+
+
+@pytest.mark.parametrize(("first", "second"), [(Caller.TORCH, Caller.NCCL), (Caller.NCCL, Caller.TORCH)])
+def test_nodes_that_differ_run_nothing_and_say_why(first: Caller, second: Caller) -> None:
+    cluster = Cluster(Nodes(2, 0, "h0", 29400), hosts={0: "h0", 1: "h1"}, ready={0: ready(first), 1: ready(second)})
+    made = combine.experiments(cluster)
+    assert isinstance(made, str) and "--via nccl" in made
+    assert f"h{0 if first is Caller.NCCL else 1}" in made
+
+
+@pytest.mark.parametrize("via", Caller)
+def test_nodes_that_agree_run(via: Caller) -> None:
+    made = combine.experiments(Cluster(Nodes(2, 0, "h0", 29400), ready={n: ready(via) for n in (0, 1)}))
+    assert not isinstance(made, str) and made[1].backend == "nccl"
+
+
+@pytest.mark.parametrize(("said", "via"), [("nccl", "nccl"), ("torch", "torch"), ("x", "torch"), (1, "torch"), (None, "torch")])
+def test_what_a_node_says_it_calls_nccl_by(said: Any, via: str) -> None:
+    assert messages.read_ready({"via": said}).via == via
+
+
+@pytest.mark.parametrize(
+    ("message", "meeting"),
+    [
+        ({"port": 4711}, {"port": 4711}),
+        ({"id": ID}, {"id": ID}),
+        ({"id": ID[:-1]}, {}),
+        ({"id": ID.upper()}, {}),
+        ({"id": 7, "port": "x"}, {}),
+        ({"port": True}, {}),
+        ({"port": 0}, {}),
+        ({}, {}),
+    ],
+)
+def test_where_to_meet_is_read_or_nothing(message: dict[str, Any], meeting: dict[str, Any]) -> None:
+    assert messages.read_meeting(message) == meeting
