@@ -1,6 +1,5 @@
 """net.socket_ifname: facts to findings."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -265,35 +264,6 @@ def test_sockets_that_carry_the_data(facts: dict[str, Any], status: Any) -> None
 )
 def test_gloo(facts: dict[str, Any], status: Any) -> None:
     assert found(**facts).get("Gloo") == status
-
-
-LOOP = Peer("localhost", ("127.0.0.1",), {}, local=True)
-DEBIAN = Peer("head", ("127.0.1.1",), {}, local=True)  # what /etc/hosts of the node itself says
-
-
-def placed(**place: int) -> Environ:
-    return environ(launcher=replace(Launcher("torchrun", None, None, None, None), **place))
-
-
-@pytest.mark.parametrize(
-    ("facts", "status"),
-    [
-        ({"net": seen(master=far("eth0"))}, None),
-        ({"net": seen(master=far())}, (FAIL, None)),
-        ({"net": seen(master=LOOP)}, None),
-        ({"net": seen(master=LOOP), "job": SEVERAL}, (FAIL, None)),
-        ({"net": seen(master=DEBIAN), "job": SEVERAL, "environ": placed(node_rank=1)}, (FAIL, None)),
-        ({"net": seen(master=DEBIAN), "job": SEVERAL, "environ": placed(node_rank=0)}, None),
-        ({"net": seen(master=DEBIAN), "job": SEVERAL, "environ": placed(rank=9, local_rank=1)}, (FAIL, None)),
-        ({"net": seen(master=DEBIAN), "job": SEVERAL, "environ": placed(rank=1, local_rank=1)}, None),
-        ({"net": seen(master=DEBIAN), "job": job(nodes=1), "environ": placed(node_rank=1)}, None),
-        ({"net": seen(master=Peer("nosuch", Unavailable("absent"), {}, local=LOST))}, (UNKNOWN, None)),
-        ({"net": seen(master=LOST)}, (UNKNOWN, None)),
-        ({"net": seen(master=Peer("10.0.0.1", ("10.0.0.1",), {"10.0.0.1": LOST}, local=False))}, (UNKNOWN, None)),
-    ],
-)
-def test_master_addr(facts: dict[str, Any], status: Any) -> None:
-    assert found(**facts).get("MASTER_ADDR") == status
 
 
 @pytest.mark.parametrize("half", [{"job_network": False}, {"job_environment": False}])
