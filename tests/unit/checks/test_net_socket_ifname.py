@@ -266,25 +266,6 @@ def test_gloo(facts: dict[str, Any], status: Any) -> None:
     assert found(**facts).get("Gloo") == status
 
 
-LOOP = Peer("localhost", ("127.0.0.1",), {}, local=True)
-
-
-@pytest.mark.parametrize(
-    ("facts", "status"),
-    [
-        ({"net": seen(master=far("eth0"))}, None),
-        ({"net": seen(master=far())}, (FAIL, None)),
-        ({"net": seen(master=LOOP)}, None),
-        ({"net": seen(master=LOOP), "job": SEVERAL}, (FAIL, None)),
-        ({"net": seen(master=Peer("nosuch", Unavailable("absent"), {}, local=LOST))}, (UNKNOWN, None)),
-        ({"net": seen(master=LOST)}, (UNKNOWN, None)),
-        ({"net": seen(master=Peer("10.0.0.1", ("10.0.0.1",), {"10.0.0.1": LOST}, local=False))}, (UNKNOWN, None)),
-    ],
-)
-def test_master_addr(facts: dict[str, Any], status: Any) -> None:
-    assert found(**facts).get("MASTER_ADDR") == status
-
-
 @pytest.mark.parametrize("half", [{"job_network": False}, {"job_environment": False}])
 def test_the_network_or_the_variables_alone_make_no_pass(half: dict[str, bool]) -> None:
     """A wrapper on the host has the job's variables, a sidecar has the job's network."""
