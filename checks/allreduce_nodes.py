@@ -62,6 +62,9 @@ def _master(cluster: Cluster) -> Iterator[Fault]:
         finding = fail(f"{name}: {why}", subject=subject, cause="bootstrap_ports", how=how)
     elif fault is MeetingFault.NO_THREAD:
         finding = unknown(f"{name}: {why}", subject=subject, how="ulimit -u; pids.max of its cgroup")
+    elif fault is MeetingFault.OWN_ADDRESS:
+        how = "ip -br address, here and there; give one of them another address"
+        finding = fail(f"{cluster.name(0)}: {why}", subject=subject, cause="duplicate_address", how=how)
     elif fault is MeetingFault.TURNED_AWAY:
         finding = fail(f"{cluster.name(0)} {why}", subject=subject, kind=fault)
     else:

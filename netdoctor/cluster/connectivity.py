@@ -7,7 +7,9 @@ an ICMP message (RFC 2923, section 2.1), connections are made, small messages pa
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import ipaddress
 import os
 import socket
 import threading
@@ -126,6 +128,20 @@ def fault_of(error: OSError) -> tuple[Fault, str]:
     if kind is Fault.NO_LOCAL_PORT:
         return kind, "no local port is free to connect from (net.ipv4.ip_local_port_range)"
     return kind, f"connecting to it fails: {error.strerror or error}"
+
+
+def own_address(host: str) -> str:
+    """The address of `host` that this node has itself, not a loopback's; "": it has none.  Nothing is sent."""
+    try:
+        every = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return ""
+    for family, kind, _, _, to in every:
+        with contextlib.suppress(OSError), socket.socket(family, kind) as line:
+            line.connect(to)  # the kernel takes the address itself as the source where it is this node's
+            if line.getsockname()[0] == to[0] and not ipaddress.ip_address(str(to[0]).partition("%")[0]).is_loopback:
+                return str(to[0])
+    return ""
 
 
 def connect(host: str, port: int, seconds: float, most: int | None = None) -> socket.socket:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from netdoctor import textsafe
-from netdoctor.cluster.connectivity import SMALL, TRY, ProbeServer, connect, fault_of, listen, probe, with_shutdown
+from netdoctor.cluster.connectivity import SMALL, TRY, ProbeServer, connect, fault_of, listen, own_address, probe, with_shutdown
 from netdoctor.cluster.coordinator import PROTOCOL, Coordinator
 from netdoctor.cluster.messages import BACKENDS
 from netdoctor.cluster.observations import Endpoints, Fault, Miss, Nodes
@@ -80,6 +80,8 @@ class Member:
                 error = self._call(hello, min(TRY, max(0.1, deadline - time.monotonic())))
             except OSError as failed:
                 error = MeetingError(*fault_of(failed))
+                if self.nodes.rank != 0 and (ip := own_address(self.nodes.master)):
+                    error = MeetingError(Fault.OWN_ADDRESS, f"{ip} is an address of this node, too: it reaches itself")
             if error is None:
                 return
             if self.closed or time.monotonic() + 0.2 >= deadline:

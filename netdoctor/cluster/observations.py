@@ -25,6 +25,7 @@ class Fault(str, Enum):
     FORBIDDEN = "forbidden here"
     NO_LOCAL_PORT = "no local port"
     NO_SUCH_HOST = "no such host"
+    OWN_ADDRESS = "this node's own address"  # of the master: connections end here
     FAILED = "failed"
     PORT_TAKEN = "port"  # the master cannot listen on the meeting's port
     NO_THREAD = "no thread"  # a limit of processes counts threads, too

@@ -175,6 +175,24 @@ def test_kinds_of_errors(error: OSError, kind: str) -> None:
     assert fault_of(error)[0] == kind
 
 
+def test_a_master_whose_address_this_node_has_is_named_so() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+        try:
+            line.connect(("192.0.2.1", 9))  # TEST-NET-1 (RFC 5737): nothing is sent
+        except OSError:
+            pytest.skip("no address but the loopback's")
+        here = line.getsockname()[0]
+    assert [connectivity.own_address(host) for host in (here, "127.0.0.1", "192.0.2.1")] == [here, "", ""]
+    with connectivity.listen(0) as listener:
+        port = listener.getsockname()[1]
+    member = Member(Nodes(2, 1, here, port), {}, 20.0)
+    member.open()
+    with pytest.raises(MeetingError) as error:
+        member.join({}, time.monotonic())
+    member.close()
+    assert error.value.kind is Fault.OWN_ADDRESS
+
+
 # The meeting, over loopback
 
 FAILED = Miss(Fault.FAILED)

@@ -186,6 +186,8 @@ def test_the_master_that_is_not_to_be_had() -> None:
     assert found == {"node 0": Status.FAIL, "node 2": Status.UNKNOWN}
     made = replace(made, master=(Fault.NO_LOCAL_PORT, "no local port can be listened on: Address already in use"))
     assert fails(made) == {"h1": "bootstrap_ports"}
+    made = replace(made, master=(Fault.OWN_ADDRESS, "10.0.0.1 is an address of this node, too: it reaches itself"))
+    assert fails(made) == {"h1": "duplicate_address"}
 
 
 def test_what_nodes_cannot_run_is_no_pass() -> None:
