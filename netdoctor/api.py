@@ -54,6 +54,7 @@ from netdoctor.nccl.integers import param as nccl_param
 from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.rdma_access import Step, Usable, usable
 from netdoctor.nccl.selector import Selector, parse_hcas
+from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
 from netdoctor.nccl.used_version import used_nccl
 from netdoctor.variables import judge as nccl_environment
 
@@ -250,6 +251,7 @@ __all__ = [
     "parse_hcas",
     "parse_version",
     "path_limit",
+    "shm_pool",
     "size_text",
     "skip",
     "tcp_window",

@@ -34,6 +34,9 @@ class Kernel(Fact):
     sysctls: Mapping[str, str | Unavailable]  # dotted name -> text
     limits: Mapping[str, int | Unavailable]  # soft ones: "memlock" (bytes), "nofile", "stack" (bytes), "nproc"; or `UNLIMITED`
     driver: str | Unavailable  # first line of /proc/driver/nvidia/version
+    shm_size: int | None | Unavailable = (
+        None  # bytes of /dev/shm, where its mount says a size (a container's); None: it does not
+    )
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -110,7 +113,20 @@ def probe(host: Host) -> Kernel:
         sysctls={name: read(host, f"/proc/sys/{name.replace('.', '/')}") for name in SYSCTLS},
         limits=_limits(host),
         driver=driver and (driver.split("\n")[0].strip() or Unavailable(Kind.EMPTY)),
+        shm_size=_shm_size(read(host, "/proc/self/mountinfo")),
     )
+
+
+def _shm_size(text: str | Unavailable) -> int | None | Unavailable:
+    """size= of the tmpfs that is mounted last on /dev/shm (proc_pid_mountinfo(5)), in KiB (mm/shmem.c, shmem_show_options)."""
+    if isinstance(text, Unavailable):
+        return text
+    for line in reversed(text.splitlines()):
+        left, _, right = line.partition(" - ")
+        if left.split()[4:5] == ["/dev/shm"]:
+            found = re.search(r"[ ,]size=(\d{1,15})k(?:,|$)", right, re.ASCII)
+            return int(found[1]) << 10 if found else None
+    return None
 
 
 def _modules(host: Host) -> dict[str, Module | Unavailable]:
