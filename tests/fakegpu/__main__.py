@@ -7,7 +7,7 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-from tests.fakegpu import lab, machine, namespace
+from tests.fakegpu import build, lab, machine, namespace
 from tests.support.machines import libnccl
 
 
@@ -35,7 +35,13 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change the machine: gpus.0.state.lost=1")
     run.add_argument("--fault", action="append", default=[], metavar="'CALL WHICH RESULT'")
     run.add_argument("--event", action="append", default=[], metavar="'DEVICE KIND PORT AFTER'")
-    run.add_argument("--kernels", type=pathlib.Path, help="a library that stands in for NCCL's kernels")
+    run.add_argument(
+        "--kernels",
+        type=pathlib.Path,
+        nargs="?",
+        const=build.kernels,
+        help="what stands in for NCCL's kernels: ours, or a library",
+    )
     run.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="where the logs go")
     run.add_argument("--network", action="store_true", help="the machine's own interfaces")
     run.add_argument("--trace", action="store_true", help="each call of the fakes, in the logs")
@@ -74,7 +80,7 @@ def main() -> int:
         ranks,
         hosts=given.hosts,
         steps=given.steps,
-        kernels=given.kernels,
+        kernels=given.kernels() if callable(given.kernels) else given.kernels,
         count=given.count,
         seconds=given.seconds,
         deadline=3 * given.seconds + 20,
@@ -88,6 +94,8 @@ def main() -> int:
         moved = {None: "no data moved (nothing stands in for the kernels)", True: "sums right", False: "data WRONG"}[rank.moved]
         if not any("wrong" in one for one in rank.steps):
             moved = "no collective asked for"
+        if rank.unable:
+            moved = f"could not move data: {rank.unable}"
         code = "killed at the deadline" if rank.code is None else f"exit {rank.code}"
         print(f"rank {n}: {code}; {', '.join(rank.via) or 'no connection'}; {moved}{'; ' + rank.failed if rank.failed else ''}")
     print("The driver is a fake: what NCCL decided is real, how long it took means nothing.")

@@ -21,7 +21,7 @@ BUILD: Final = trusted_folder("fakegpu")
 # Parameters that a function of the interface has and the fake does not look at are the rule.
 FLAGS: Final = ("-g", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-format-zero-length")
 LIBRARY: Final = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-z,defs")
-CUDA: Final = ("device", "context", "memory", "share", "stream", "event", "module", "tables", "lookup")
+CUDA: Final = ("device", "context", "memory", "share", "stream", "event", "graph", "module", "tables", "lookup")
 
 
 @functools.cache
@@ -85,7 +85,7 @@ KERNELS: Final = Library(
     "kernels",
     "kernels",
     "libfakekernels.so.1",
-    [f"kernels/{one}.c" for one in ("kernel", "layout", "primitives", "reduce", "work")],
+    [f"kernels/{one}.c" for one in ("kernel", "list", "batch", "work", "primitives", "reduce", "layout")],
     ["-O2"],
 )
 

@@ -46,7 +46,7 @@ def rdma(says: str, *faults: str, **more: Any) -> Fault:
 
 CUMEM: Final = ({"NCCL_CUMEM_ENABLE": "1"},) * 2
 LEGACY: Final = ({"NCCL_CUMEM_ENABLE": "0"},) * 2
-GIDS: Final = {"hosts": 2, "base": ROCE, "steps": "irw"}
+GIDS: Final[Mapping[str, Any]] = {"hosts": 2, "base": ROCE, "steps": "irw"}
 
 FAULTS: Final[Mapping[str, Fault]] = {
     # the driver: results at a chosen call

@@ -63,6 +63,12 @@ class Outcome:
             return None
         return not any(one["wrong"] for one in rows)
 
+    @property
+    def unable(self) -> str:
+        """Why the kernels' stand-in could not move data; "" where it could, or nothing stood in."""
+        found = re.search(r"\[fake kernels \d+\] could not move data: ([^\n]*)", self.log)
+        return found.group(1) if found else ""
+
     def lines(self, *patterns: str) -> list[str]:
         """NCCL's lines with one of these in them, without what stands before the message."""
         told = (re.sub(r"^.*?NCCL (INFO|WARN|ATTN|VERSION) ?", "", one) for one in self.log.splitlines() if " NCCL " in one)
@@ -123,7 +129,7 @@ def run(
     settings = {**({"kernels": str(kernels)} if kernels else {}), **({"trace": "1"} if trace else {})}
     with namespace.scratch() as folder:
         shown: dict[int, pathlib.Path] = {}
-        spec = []
+        spec: list[dict[str, Any]] = []
         for n, rank in enumerate(every):
             own = rank.machine or one
             if id(own) not in shown:

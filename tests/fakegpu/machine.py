@@ -16,129 +16,13 @@ from typing import Any, Final
 
 import yaml
 
+from tests.fakegpu.parts import Gid, Gpu, Hca, Interface, Link, Nic, NvLink, Place, Port
+
 MACHINES: Final = pathlib.Path(__file__).parent / "machines"
-STATES: Final = {"NOP": 0, "DOWN": 1, "INIT": 2, "ARMED": 3, "ACTIVE": 4}  # ibv_port_state, as sysfs spells them
 P2P: Final = {"ok": 0, "chipset": 1, "gpu": 2, "ioh": 3, "regkey": 4, "none": 5}  # nvmlGpuP2PStatus_t
 # ibv_event_type
 EVENTS: Final = {"qp_fatal": 1, "device_fatal": 8, "port_active": 9, "port_error": 10, "lid_change": 11, "gid_change": 18}
 ADDRESS: Final = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a PCI function is: the bridges above it from the root port down, its address, its NUMA node."""
-
-    bridges: tuple[str, ...]
-    address: str
-    numa: int
-
-    @property
-    def root(self) -> str:
-        return "pci" + (self.bridges or (self.address,))[0].rpartition(":")[0]
-
-
-@dataclass(frozen=True)
-class Link:
-    """A PCIe link, now and at most."""
-
-    generation: int = 5
-    width: int = 16
-    max_generation: int = 5
-    max_width: int = 16
-
-
-@dataclass(frozen=True)
-class NvLink:
-    """One NVLink of a GPU: the address of what is at its other end."""
-
-    remote: str
-    up: bool = True
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU as the driver and NVML show it."""
-
-    place: Place
-    link: Link
-    name: str
-    uuid: str  # 32 hex digits
-    device: int  # PCI device id
-    capability: int  # 90
-    multiprocessors: int
-    memory: int
-    nvlinks: tuple[NvLink, ...]
-    attributes: Mapping[int, int | str]  # CUdevice_attribute; "unknown" where the driver is older than it
-    state: Mapping[str, int | str]  # what NVML tells: keys of nvml_health.c, "ecc.uncorrected", "xid", "lost" …
-
-
-@dataclass(frozen=True)
-class Gid:
-    """A filled entry of a GID table."""
-
-    value: str
-    kind: str  # "IB/RoCE v1" "RoCE v2"
-    netdev: str
-
-
-@dataclass(frozen=True)
-class Port:
-    """A port of an HCA."""
-
-    state: str
-    layer: str  # "InfiniBand" "Ethernet" "Unspecified" (EFA)
-    rate: int  # Gb/s
-    mtu: int
-    lid: int
-    vlan: int
-    gids: Mapping[int, Gid]
-    table: int  # entries of the GID table, filled or not
-
-    @property
-    def ethernet(self) -> bool:
-        return self.layer == "Ethernet"
-
-
-@dataclass(frozen=True)
-class Hca:
-    """An RDMA device."""
-
-    place: Place
-    link: Link
-    name: str
-    guid: str  # 16 hex digits
-    firmware: str
-    vendor: int
-    device: int
-    driver: str
-    dmabuf: bool
-    ports: tuple[Port, ...]
-    netdev: str  # "" where it has none
-    address: str  # IP address of netdev, with its prefix
-    node: int | None  # N of uverbsN; None: the kernel has no node for it
-    mode: int | None  # of /dev/infiniband/uverbsN; None: not in /dev
-
-
-@dataclass(frozen=True)
-class Nic:
-    """A network interface without RDMA, and its card."""
-
-    place: Place | None  # None: a virtual one
-    link: Link
-    name: str
-    address: str
-    speed: int  # Mb/s
-
-
-@dataclass(frozen=True)
-class Interface:
-    """A network interface, as the network namespace of a run has it and as sysfs shows it."""
-
-    name: str
-    index: int
-    mac: str
-    address: str  # with its prefix
-    speed: int  # Mb/s
 
 
 @dataclass(frozen=True)
@@ -202,47 +86,18 @@ class Machine:
         yield f"fabric.mtu {self.data.get('fabric', {}).get('mtu', 4096)}"
         yield f"gpus {len(self.gpus) if 'nvidia' in self.modules else 0}"
         for n, gpu in enumerate(self.gpus):
-            yield from (f"gpu.{n}.{key} {value}" for key, value in _gpu(gpu))
+            yield from (f"gpu.{n}.{key} {value}" for key, value in gpu.told())
         for (a, b), status in self.p2p.items():
             yield from (f"p2p.{a}.{b} {status}", f"p2p.{b}.{a} {status}")
         yield f"hcas {len(self.hcas)}"
         for n, hca in enumerate(self.hcas):
-            yield from (f"hca.{n}.{key} {value}" for key, value in _hca(hca))
+            yield from (f"hca.{n}.{key} {value}" for key, value in hca.told())
         yield from (f"{key} {value}" for key, value in settings.items())
         yield from (f"fault {one}" for one in self.faults)
         yield from (f"event {one}" for one in self.events)
 
     def write(self, path: pathlib.Path, **settings: str) -> None:
         path.write_text("".join(f"{line}\n" for line in self.lines(**settings)), encoding="utf-8")
-
-
-def _gpu(gpu: Gpu) -> Iterator[tuple[str, object]]:
-    yield from (("address", gpu.place.address), ("uuid", gpu.uuid), ("name", gpu.name), ("device", gpu.device))
-    yield from (("capability", gpu.capability), ("multiprocessors", gpu.multiprocessors), ("memory", gpu.memory))
-    yield from (("numa", gpu.place.numa), ("nvlinks", len(gpu.nvlinks)))
-    link = gpu.link
-    yield from (("pcie.generation", link.generation), ("pcie.width", link.width))
-    yield from (("pcie.max_generation", link.max_generation), ("pcie.max_width", link.max_width))
-    yield from ((f"attribute.{number}", value) for number, value in gpu.attributes.items())
-    for n, one in enumerate(gpu.nvlinks):
-        yield f"nvlink.{n}.remote", one.remote
-        if not one.up:
-            yield f"nvlink.{n}.down", 1
-    yield from gpu.state.items()
-
-
-def _hca(hca: Hca) -> Iterator[tuple[str, object]]:
-    yield from (("name", hca.name), ("guid", hca.guid), ("firmware", hca.firmware), ("part", hca.device))
-    yield from (("dmabuf", int(hca.dmabuf)), ("ports", len(hca.ports)), ("verbs", int(hca.node is not None)))
-    if hca.node is not None:
-        yield "uverbs", hca.node
-    for n, port in enumerate(hca.ports, 1):
-        yield f"port.{n}.state", STATES[port.state]
-        yield from ((f"port.{n}.{key}", getattr(port, key)) for key in ("layer", "rate", "mtu", "lid", "vlan"))
-        yield f"port.{n}.gids", port.table
-        for index, gid in port.gids.items():
-            yield f"port.{n}.gid.{index}", gid.value
-            yield f"port.{n}.type.{index}", gid.kind
 
 
 def _put(data: Any, steps: Sequence[str], value: Any) -> None:
@@ -299,7 +154,7 @@ def parse(data: Mapping[str, Any]) -> Machine:
         _read_gpu(name, n, one, places, _nvlinks(data.get("nvlinks", {}), n, places, switches))
         for n, one in enumerate(raw_gpus)
     )
-    hcas = []
+    hcas: list[Hca] = []
     for one in data.get("hcas", ()):
         hcas.append(_read_hca(name, len(hcas), _merged(data.get("hca", {}), one), above))
     nics = tuple(

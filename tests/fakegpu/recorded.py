@@ -27,8 +27,9 @@ def description(path: pathlib.Path) -> dict[str, Any]:
 
 def of(name: str, host: Host) -> dict[str, Any]:
     """The description of what a host answers."""
-    functions = pci.probe(host).devices
-    devices = {} if isinstance(functions, Unavailable) else {one.address: one for one in functions}
+    functions = pci.probe(host)
+    seen = () if isinstance(functions, Unavailable) else functions.devices
+    devices = {} if isinstance(seen, Unavailable) else {one.address: one for one in seen}
     gpus = list(_gpus(host, devices))
     nodes = cpu.probe(host).nodes
     kernel_facts = kernel.probe(host)
@@ -149,7 +150,8 @@ def _or(value: str | Unavailable, usual: str) -> str:
 
 def _nics(host: Host, others: set[str]) -> Iterator[dict[str, Any]]:
     """Every interface that is up, without its card; those of HCAs are the HCAs'."""
-    links = net.probe(host).links
+    seen = net.probe(host)
+    links = seen if isinstance(seen, Unavailable) else seen.links
     for one in () if isinstance(links, Unavailable) else links:
         if one.up and not one.loopback and one.name not in others:
             speed = {} if isinstance(one.speed_mbps, Unavailable) else {"speed": one.speed_mbps}
@@ -158,7 +160,8 @@ def _nics(host: Host, others: set[str]) -> Iterator[dict[str, Any]]:
 
 def _address(host: Host, name: str) -> str:
     """The first IPv4 address of an interface, with its prefix; "" where it has none."""
-    found = net.probe(host).link(name)
+    seen = net.probe(host)
+    found = seen if isinstance(seen, Unavailable) else seen.link(name)
     if isinstance(found, Unavailable) or found is None:
         return ""
     return next((f"{one.ip}/{one.prefix}" for one in found.addresses if one.family == 4), "")

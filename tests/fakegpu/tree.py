@@ -9,7 +9,8 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tests.fakegpu.machine import STATES, Gid, Hca, Link, Machine, Place, Port
+from tests.fakegpu.machine import Machine
+from tests.fakegpu.parts import STATES, Gid, Hca, Link, Place, Port
 from tests.support.machines.sysfs import Tree
 
 NVIDIA, INTEL = 0x10DE, 0x8086
@@ -205,7 +206,7 @@ def nodes(tree: Tree, cpus: Sequence[str]) -> None:
 def cpu_map(cpus: str) -> str:
     """A CPU list as the kernel's groups of 32 bits."""
     bits = sum(1 << one for one in cpu_numbers(cpus))
-    groups = []
+    groups: list[str] = []
     while bits or not groups:
         groups.append(f"{bits & 0xFFFFFFFF:08x}")
         bits >>= 32

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any, Final
 
-from tests.fakegpu import build, faults, namespace, paths
+from tests.fakegpu import build, faults, namespace, paths, topology
 from tests.support.machines import libnccl
 
 VERSIONS: Final = ("2.18.3", "2.20.5", "2.21.5", "2.23.4", "2.25.1", "2.27.5", "2.28.9", "2.29.7", "2.30.7", "2.32.3")
@@ -40,7 +40,14 @@ def main() -> int:
         for name, fault in faults.FAULTS.items():
             done = faults.run(fault, fault, version)
             rows.append({"version": version, "fault": name, "as told": bool(faults.said(done, fault))})
-        bad = [row.get("path") or row["fault"] for row in rows if row["version"] == version and not row["as told"]]
+        bad = [row.get("path") or row.get("fault") for row in rows if row["version"] == version and not row["as told"]]
         print(f"fakegpu: NCCL {version}: {f'NOT as told: {bad}' if bad else 'as told'}", flush=True)
+    newest = ".".join(map(str, max(libnccl.libraries())))
+    for name in topology.names():
+        one, claimed = topology.machine_of(name)
+        seen = topology.look(one, newest)
+        differs = [*topology.differences(one, seen), *([] if claimed in (None, set(seen.devices)) else ["devices"])]
+        rows.append({"version": newest, "machine": name, "as told": not differs, "differs": differs})
+        print(f"fakegpu: topology of {name}: {differs or 'as told'}", flush=True)
     pathlib.Path("build/fakegpu.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
     return int(not all(row["as told"] for row in rows))

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakegpu import build, faults, lab, machine, namespace, paths
+from tests.fakegpu import build, faults, lab, machine, namespace, paths, topology
 from tests.support.clusters import pyz
 from tests.support.machines import libnccl
 from tests.support.namespaces import dgx
@@ -194,9 +194,9 @@ def job() -> Iterator[pathlib.Path]:
         yield dgx.job_python(pathlib.Path(name) / "job")
 
 
-@pytest.mark.parametrize("name", machine.names())
+@pytest.mark.parametrize("name", [*machine.names(), "dgx-h100", "a100-pcie", "gb200-nvl72", "dgx-spark"])
 def test_netdoctor_finds_nothing_wrong_with_a_healthy_machine(name: str, job: pathlib.Path) -> None:
-    one = machine.read(name).on_one_node()
+    one = topology.machine_of(name)[0].on_one_node()
     options = ("preflight", "--no-allreduce", "--vantage", "job", "--format", "json", "--quiet", "--python", str(job))
     done = looked(one, sys.executable, "-m", "netdoctor", *options, network=bool(shutil.which("ip")))
     assert "Traceback" not in done.stderr and done.stdout, done.stderr[-2000:]
@@ -207,8 +207,8 @@ def test_netdoctor_finds_nothing_wrong_with_a_healthy_machine(name: str, job: pa
     assert not failed
     passed = {(id, f["subject"]) for id, f in found if f["status"] == "pass"}
     assert ("hardware.accelerator", "GPUs") in passed
-    usable = {subject for id, subject in passed if id == "rdma.dev_infiniband"}
-    assert {hca.name for hca in one.hcas} <= usable
+    usable = {subject for id, subject in passed if id == "rdma.dev_infiniband"} & {hca.name for hca in one.hcas}
+    assert bool(usable) is bool(one.hcas)
 
 
 def test_netdoctor_sees_what_a_knob_does(job: pathlib.Path) -> None:
@@ -218,6 +218,31 @@ def test_netdoctor_sees_what_a_knob_does(job: pathlib.Path) -> None:
     report = json.loads(done.stdout)
     found = {(check["id"], f["subject"]): f["status"] for check in report["checks"] for f in check["findings"]}
     assert found["rdma.dev_infiniband", "mlx5_0"] == found["rdma.dev_infiniband", "mlx5_1"] == "fail"
+
+
+def other_user() -> list[str]:
+    """A command that runs Python with the tests' packages as nobody; skips where there is none."""
+    site = f"{sys.prefix}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    python = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    drop = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    command = [*drop, "env", "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1", f"PYTHONPATH={site}", python]
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root and setpriv (util-linux) to be somebody else")
+    tried = subprocess.run([*command, "-c", "import yaml, pytest"], capture_output=True, text=True, check=False, cwd=ROOT)
+    if tried.returncode:
+        pytest.skip(f"no Python that everybody can run: {(tried.stderr.strip().splitlines() or ['-'])[-1]}")
+    return command
+
+
+def test_nobody_needs_root() -> None:
+    """In a user namespace, where the kernel gives one: RDMA between two processes of somebody who is not root."""
+    build.libraries()
+    libnccl.both()
+    command = [*other_user(), "-m", "tests.fakegpu", "run", "--hosts", "2", "--version", version()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
+    if done.returncode == 77:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0 and done.stdout.count("GDRDMA") == 2, done.stdout + done.stderr
 
 
 def test_the_layouts_of_libibverbs_are_those_of_its_header() -> None:
@@ -243,3 +268,35 @@ def test_nothing_of_it_is_shipped(tmp_path: pathlib.Path) -> None:
         assert any(name.startswith("netdoctor/") for name in names)
         assert not [name for name in names if re.search(r"fakegpu|libcuda|nvidia-ml|libibverbs|^tests/", name)]
     pyz.forget()
+
+
+@pytest.mark.parametrize("name", ["two-a100", "pcie-l40s", "a100-pcie", "dgx-spark", "gb200-nvl72"])
+def test_nccl_sees_the_machine_as_it_is_described(name: str) -> None:
+    """Composed fixtures among them: what they claim of NCCL's devices is what NCCL says.  `make lab` does this for all."""
+    one, claimed = topology.machine_of(name)
+    seen = topology.look(one, version())
+    assert not list(topology.differences(one, seen))
+    assert claimed in (None, set(seen.devices))
+
+
+@pytest.mark.parametrize("name", ["two-a100", "pcie-l40s", "hgx-h100"])
+def test_a_snapshot_of_the_machine_is_its_description(name: str, tmp_path: pathlib.Path) -> None:
+    """The description, shown to netdoctor, recorded and read again: each of the three would show what it loses."""
+    one, file = machine.read(name), tmp_path / "snapshot.json"
+    options = ("snapshot", "--no-allreduce", "--vantage", "job", "--quiet", "--output", str(file))
+    done = looked(one, sys.executable, "-m", "netdoctor", *options, network=bool(shutil.which("ip")))
+    assert file.exists(), done.stderr[-2000:]
+    again = machine.read(file)
+    assert [(x.place, x.link, x.name, x.uuid, x.device, x.capability, x.memory) for x in again.gpus] == [
+        (x.place, x.link, x.name, x.uuid, x.device, x.capability, x.memory) for x in one.gpus
+    ]
+    for seen, told in zip(again.gpus, one.gpus, strict=True):
+        assert len(seen.nvlinks) == len(told.nvlinks)
+        assert {key: seen.attributes[key] for key in (110, 116, 124)} == {key: told.attributes[key] for key in (110, 116, 124)}
+    assert [(x.place, x.link, x.name, x.firmware, x.device, x.node) for x in again.hcas] == [
+        (x.place, x.link, x.name, x.firmware, x.device, x.node) for x in one.hcas
+    ]
+    for seen_hca, told_hca in zip(again.hcas, one.hcas, strict=True):
+        port, usual = seen_hca.ports[0], told_hca.ports[0]
+        assert (port.state, port.layer, port.rate, port.gids) == (usual.state, usual.layer, usual.rate, usual.gids)
+    assert (again.driver, again.cuda, again.peermem) == (one.driver, one.cuda, one.peermem)

@@ -101,7 +101,7 @@ struct stream {
   struct stream *next;
   unsigned flags;
   int priority, running, busy, dead;
-  uint64_t number;
+  uint64_t number, capture;                /* capture: what it is part of, see cuda_graph.c */
   struct operation *head, **tail;
 };
 struct stream *cuda_stream(void *handle);
@@ -109,6 +109,12 @@ struct operation *cuda_operation(void (*run)(struct operation *));
 void cuda_push(struct stream *stream, struct operation *operation);
 void cuda_drain(struct stream *stream);
 void cuda_drain_context(struct context *context);
+
+/* Capture: what is pushed to a captured stream becomes part of a graph. */
+struct graph;
+struct graph *cuda_capture(const struct stream *stream); /* NULL: the stream is not captured */
+int cuda_join(struct stream *stream, uint64_t capture);  /* 0: that capture is over */
+void cuda_append(struct graph *graph, struct operation *operation);
 
 /* Modules */
 struct module {

@@ -1,10 +1,11 @@
-/* Events, and what is asked about stream capture: there is none. */
+/* Events.  In a stream that is captured they only carry the capture to other streams: a graph runs in the order of its making. */
 #include "cuda.h"
 #include <stdlib.h>
 
 struct event {
   uint64_t recorded, done; /* how often it was recorded, and the newest record that a stream has reached */
   int references;          /* one of the caller, one of each operation that names it */
+  uint64_t capture;        /* of the stream that it was recorded in, see cuda_graph.c */
   struct timespec when;
 };
 
@@ -50,19 +51,24 @@ API CUresult cuEventDestroy_v2(struct event *e) {
   unlock();
   return SUCCESS;
 }
+static CUresult record(struct event *e, struct stream *s) {
+  e->capture = cuda_capture(s) ? s->capture : 0;
+  if (!e->capture) cuda_push(s, about(e, run_record, 1));
+  return SUCCESS;
+}
 API CUresult cuEventRecord(struct event *e, void *stream) {
   ENTER_CONTEXT();
-  cuda_push(cuda_stream(stream), about(e, run_record, 1));
-  return SUCCESS;
+  return record(e, cuda_stream(stream));
 }
 API CUresult cuEventRecordWithFlags(struct event *e, void *stream, unsigned flags) {
   ENTER_CONTEXT();
-  cuda_push(cuda_stream(stream), about(e, run_record, 1));
-  return SUCCESS;
+  return record(e, cuda_stream(stream));
 }
 API CUresult cuStreamWaitEvent(void *stream, struct event *e, unsigned flags) {
   ENTER_CONTEXT();
-  cuda_push(cuda_stream(stream), about(e, run_wait, 0));
+  struct stream *s = cuda_stream(stream);
+  if (e->capture && cuda_join(s, e->capture)) return SUCCESS;
+  if (!cuda_capture(s)) cuda_push(s, about(e, run_wait, 0));
   return SUCCESS;
 }
 API CUresult cuEventQuery(struct event *e) {
@@ -92,39 +98,36 @@ API CUresult cuEventElapsedTime_v2(float *milliseconds, struct event *from, stru
   return elapsed(milliseconds, from, to);
 }
 
-/* Capture */
-API CUresult cuStreamIsCapturing(void *stream, int *status) {
-  ENTER();
-  *status = 0;
+/* Events as nodes of a graph: each run records or waits anew; the graph keeps its reference for good. */
+static void run_record_again(struct operation *o) {
+  struct event *e = o->data;
+  lock();
+  e->done = ++e->recorded;
+  clock_gettime(CLOCK_MONOTONIC, &e->when);
+  unlock();
+}
+static void run_wait_again(struct operation *o) {
+  struct event *e = o->data;
+  lock();
+  uint64_t wanted = e->recorded;
+  while (e->done < wanted && !cuda_broken) pthread_cond_wait(&cuda_changed, &cuda_lock);
+  unlock();
+}
+static CUresult node(void **out, struct graph *g, struct event *e, void (*run)(struct operation *)) {
+  struct operation *o = cuda_operation(run);
+  o->data = e;
+  lock();
+  e->references++;
+  unlock();
+  cuda_append(g, o);
+  *out = o;
   return SUCCESS;
 }
-static CUresult not_capturing(int *status, uint64_t *id, void **graph, void **nodes, void **edges, size_t *count) {
-  *status = 0;
-  if (id) *id = 0;
-  if (graph) *graph = NULL;
-  if (nodes) *nodes = NULL;
-  if (edges) *edges = NULL;
-  if (count) *count = 0;
-  return SUCCESS;
-}
-API CUresult cuStreamGetCaptureInfo(void *stream, int *status, uint64_t *id) {
+API CUresult cuGraphAddEventRecordNode(void **out, struct graph *g, void **after, size_t count, struct event *e) {
   ENTER();
-  return not_capturing(status, id, NULL, NULL, NULL, NULL);
+  return node(out, g, e, run_record_again);
 }
-API CUresult cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, void **graph, void **nodes, size_t *count) {
+API CUresult cuGraphAddEventWaitNode(void **out, struct graph *g, void **after, size_t count, struct event *e) {
   ENTER();
-  return not_capturing(status, id, graph, nodes, NULL, count);
-}
-API CUresult cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, void **graph, void **nodes, void **edges, size_t *count) {
-  ENTER();
-  return not_capturing(status, id, graph, nodes, edges, count);
-}
-API CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
-  ENTER();
-  return SUCCESS;
-}
-API CUresult cuStreamBeginCapture_v2(void *stream, int mode) {
-  ENTER();
-  fake_say("a stream shall be captured into a graph: the fake has no graphs");
-  return STREAM_CAPTURE_UNSUPPORTED;
+  return node(out, g, e, run_wait_again);
 }

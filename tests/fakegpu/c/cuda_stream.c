@@ -59,6 +59,11 @@ struct operation *cuda_operation(void (*run)(struct operation *)) {
 }
 
 void cuda_push(struct stream *s, struct operation *o) {
+  struct graph *graph = cuda_capture(s);
+  if (graph) {
+    cuda_append(graph, o);
+    return;
+  }
   lock();
   *s->tail = o;
   s->tail = &o->next;
@@ -119,12 +124,14 @@ API CUresult cuStreamDestroy_v2(struct stream *s) {
 }
 API CUresult cuStreamSynchronize(void *handle) {
   ENTER_CONTEXT();
+  if (cuda_capture(cuda_stream(handle))) return STREAM_CAPTURE_UNSUPPORTED;
   cuda_drain(cuda_stream(handle));
   return cuda_broken;
 }
 API CUresult cuStreamQuery(void *handle) {
   ENTER_CONTEXT();
   struct stream *s = cuda_stream(handle);
+  if (cuda_capture(s)) return STREAM_CAPTURE_UNSUPPORTED;
   lock();
   int waiting = s->head || s->busy;
   unlock();
@@ -171,7 +178,7 @@ static CUresult copy(void *handle, CUdeviceptr to, CUdeviceptr from, size_t size
   struct stream *s = cuda_stream(handle);
   cuda_push(s, o);
   /* memory that the driver does not know may be gone after the call: then even an asynchronous copy waits */
-  if (wait || !cuda_find(to, &ignored) || !cuda_find(from, &ignored)) cuda_drain(s);
+  if (wait || ((!cuda_find(to, &ignored) || !cuda_find(from, &ignored)) && !cuda_capture(s))) cuda_drain(s);
   return cuda_broken;
 }
 static CUresult set(void *handle, CUdeviceptr to, uint64_t value, int width, size_t count, int wait) {

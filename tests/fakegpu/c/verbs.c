@@ -142,11 +142,22 @@ API int ibv_query_device(struct rdma_context *context, struct rdma_device_attr *
   return 0;
 }
 
-/* Gb/s as width and speed of a link: 1X is 1, 4X 2, 8X 4; EDR 32 is 25 a lane, HDR 64 is 50, NDR 128 is 100 */
+/* Gb/s as width and speed of a link, as the verbs encode them */
 static void link_of(int rate, uint8_t *width, uint8_t *speed) {
-  *width = rate < 40 ? 1 : rate > 400 ? 4 : 2;
-  int lane = rate / (*width == 1 ? 1 : *width == 2 ? 4 : 8);
-  *speed = lane >= 100 ? 128 : lane >= 50 ? 64 : lane >= 25 ? 32 : lane >= 10 ? 4 : 1;
+  static const struct {
+    int lanes, code;
+  } widths[] = {{4, 2}, {1, 1}, {8, 4}};
+  static const struct {
+    double lane;
+    int code;
+  } speeds[] = {{2.5, 1}, {5, 2}, {10, 4}, {14, 16}, {25, 32}, {50, 64}, {100, 128}};
+  *width = *speed = 1;
+  for (int w = 2; w >= 0; w--)
+    for (int s = 0; s < 7; s++)
+      if (widths[w].lanes * speeds[s].lane == rate) {
+        *width = widths[w].code;
+        *speed = speeds[s].code;
+      }
 }
 static int mtu_code(int bytes) { return bytes >= 4096 ? 5 : bytes >= 2048 ? 4 : bytes >= 1024 ? 3 : bytes >= 512 ? 2 : 1; }
 API int ibv_query_port(struct rdma_context *context, uint8_t port, struct rdma_port_attr *out) {

@@ -3,6 +3,7 @@
 #define KERNELS_H
 #include "layout.h"
 #include "reduce.h"
+#include <pthread.h>
 #include <stdatomic.h>
 
 /* One launched kernel.  `over`: it cannot go on, or NCCL's abort flag is set; every wait ends then. */
@@ -29,7 +30,7 @@ struct side {
   char *conn;
   char *buffers[PROTOCOLS];
   _Atomic uint64_t *head, *tail;   /* what was taken, what was put */
-  volatile struct conn_fifo *fifo; /* NULL: no proxy between */
+  char *fifo;                      /* NULL: no proxy between */
   uint64_t step;
   size_t step_size;                /* of Simple's slots */
   char *room;                      /* where data without its flags are put together */
@@ -69,14 +70,31 @@ struct work {
 };
 void run_collective(const struct channel *channel, const struct work *work);
 
-/* One direction of a transfer on one channel. */
-struct transfer {
+/* The transfers of a group; they run side by side: each may wait for what another one lets the peer do. */
+struct transfer { /* one direction, on one channel */
   int sends, peer, low_latency;
   char *address;
   size_t bytes, chunk;
 };
-void run_transfer(const struct channel *channel, const struct transfer *transfer);
+enum { TRANSFERS = 32 };
+struct transfers {
+  struct task {
+    const struct channel *channel;
+    struct transfer transfer;
+    pthread_t thread;
+  } tasks[TRANSFERS];
+  int count;
+};
+void add_transfer(struct transfers *all, const struct channel *channel, struct transfer transfer);
+void run_transfers(struct transfers *all);
 
-/* All blocks of a kernel: to 2.21 a list of ncclWork, later ncclDevWorkBatch. */
-void run_channel(const struct channel *channel, int block, char *args);
+/* What work carries, for both kinds of it: its function by number (0: said that it is not known), the scalar of its reduction. */
+int function_known(const struct channel *channel, int number, struct function *function);
+uint64_t scalar(const struct launch *launch, const struct function *function, uint64_t argument, int is_address);
+/* For tests that must know what ran: FAKEGPU_KERNELS_TRACE. */
+void trace(const struct channel *channel, const char *what);
+
+/* A block of the kernel: all works of one channel.  To 2.21 `args` is the list's head, later the kernel's parameters. */
+void run_list(const struct channel *channel, int block, char *args);
+void run_batches(const struct channel *channel, int block, char *args);
 #endif

@@ -14,20 +14,23 @@
 
 /* clang-format off */
 static const struct layout layouts[] = {
-  /*   list types all_gather_v gather_algorithms plain | abort channels consumed | channel: size index tree
-       | conn: size step_size fifo step | work: size receive counts argument */
-  {22003, 1, 10, 0, 3, 0,  56, 64, -1,  272, 24, 32,  144, -1, 88,  96,   56, 16, 40,  32},
-  {22105, 1, 10, 0, 3, 0,  56, 64, -1,  368, 24, 32,  152, 72, 96, 104,   56, 16, 40,  32},
-  {22304, 0, 10, 0, 4, 0,  56, 64, 40,  368, 24, 32,  152, 72, 96, 104,   96,  8, 56,  88},
-  {22403, 0, 12, 0, 4, 0,  56, 64, 40,  368, 24, 32,  152, 72, 96, 104,   96,  8, 56,  88},
-  {22501, 0, 12, 0, 4, 0,  56, 64, 40,  352, 24, 32,  152, 72, 96, 104,   96,  8, 56,  88},
-  {22703, 0, 12, 0, 4, 0,  48, 56, -1,  368, 24, 32,  152, 72, 96, 104,   96,  8, 56,  88},
-  {22803, 0, 12, 0, 4, 1,  48, 56, -1,  368, 24, 32,  152, 72, 96, 104,   96,  8, 56,  88},
-  {22907, 0, 12, 1, 4, 1,  48, 56, -1,  368, 32, 40,  152, 72, 96, 104,   96,  8, 56,  88},
-  {23003, 0, 12, 1, 4, 1,  48, 56, -1,  368, 32, 40,  152, 72, 96, 104,  128, 24, 80, 112},
+  /* versions | list types all_gather_v gather_algorithms function_bits plain | abort channels consumed | channel: size index tree
+       | conn: size step_size fifo step | fifo | work: size receive counts argument */
+  {22003, 22005, 1, 10, 0, 3,  0, 0,  56, 64, -1,  272, 24, 32,  144, -1, 88,  96,   24, 56, 16, 40,  32},
+  {22105, 22105, 1, 10, 0, 3,  0, 0,  56, 64, -1,  368, 24, 32,  152, 72, 96, 104,   24, 56, 16, 40,  32},
+  {22203, 22203, 0, 10, 0, 3, 15, 0,  48, 56, 32,  368, 24, 32,  152, 72, 96, 104,   24, 64,  8, 24,  56},
+  {22304, 22304, 0, 10, 0, 4, 15, 0,  56, 64, 40,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56,  88},
+  {22403, 22403, 0, 12, 0, 4, 15, 0,  56, 64, 40,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56,  88},
+  {22501, 22501, 0, 12, 0, 4, 15, 0,  56, 64, 40,  352, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56,  88},
+  {22602, 22606, 0, 12, 0, 4, 15, 0,  56, 64, 40,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56,  88},
+  {22703, 22707, 0, 12, 0, 4, 15, 0,  48, 56, -1,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56,  88},
+  {22803, 22809, 0, 12, 0, 4, 15, 1,  48, 56, -1,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56,  88},
+  {22902, 22907, 0, 12, 1, 4, 15, 1,  48, 56, -1,  368, 32, 40,  152, 72, 96, 104,   24, 96,  8, 56,  88},
+  {23003, 23007, 0, 12, 1, 4, 15, 1,  48, 56, -1,  368, 32, 40,  152, 72, 96, 104,  24, 128, 24, 80, 112},
+  {23203, 23203, 0, 12, 1, 4, 11, 1,  48, 56, -1,  368, 32, 40,  152, 72, 96, 104,   32, 96,  8, 56,  88},
 };
 /* clang-format on */
-enum { LAST_KNOWN = 23099, ROWS = sizeof layouts / sizeof *layouts };
+enum { ROWS = sizeof layouts / sizeof *layouts };
 
 struct library {
   char path[512];
@@ -82,9 +85,9 @@ const struct layout *layout_of_nccl(int *version) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, find_nccl);
   *version = nccl_version;
-  const struct layout *found = NULL;
-  for (int i = 0; i < ROWS && layouts[i].from <= nccl_version; i++) found = &layouts[i];
-  return nccl_version <= LAST_KNOWN ? found : NULL;
+  for (int i = 0; i < ROWS; i++)
+    if (layouts[i].from <= nccl_version && nccl_version <= layouts[i].last) return &layouts[i];
+  return NULL;
 }
 
 /* Rows as ncclDevFuncId() (device.h) counts them; more than one row may have the same number, the functions are then the same. */

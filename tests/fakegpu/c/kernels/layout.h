@@ -1,5 +1,6 @@
 /* Where NCCL's structs have what its kernels read: offsets in bytes by version, measured by compiling a list of offsetof()
- * against the headers of each tag (src/include/device.h, collectives.h).  -1: the version has no such field. */
+ * against the headers of each tag (src/include/device.h, collectives.h).  -1: the version has no such field.  2.32 has no public
+ * tag yet: its numbers are read off what its host code gave to the kernels. */
 #ifndef LAYOUT_H
 #define LAYOUT_H
 #include <stddef.h>
@@ -11,13 +12,15 @@ enum collective { BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, SEN
 enum { STEPS = 8 };                                             /* NCCL_STEPS: slots of a connection's buffer */
 
 struct layout {
-  int from;                                                     /* the first version, as ncclGetVersion() says it */
+  int from, last;                                               /* versions that were looked at, as ncclGetVersion() says them */
   int work_list;                                                /* struct ncclWork (to 2.21), not ncclDevWorkBatch */
   int types, all_gather_v, gather_algorithms;                   /* what ncclDevFuncId() counts its rows by */
+  int function_bits;                                            /* of the function's number in a batch */
   int plain_parts;                                              /* ncclP2pChannelToPart() reverses no bits (from 2.28) */
   int comm_abort, comm_channels, comm_consumed;                 /* ncclDevComm, from 2.28 ncclKernelComm */
   int channel_size, channel_index, channel_tree;                /* ncclDevChannel: ring.index, tree */
   int conn_size, conn_step_size, conn_fifo, conn_step;          /* ncclConnInfo */
+  int fifo_size;                                                /* ncclConnFifo */
   int work_size, work_receive, work_counts, work_argument;      /* ncclDevWorkColl or ncclWorkElem */
 };
 
@@ -28,12 +31,8 @@ enum {
   CONN_BUFFERS = 0, CONN_TAIL = 48, CONN_HEAD = 56, CONNS = 2,  /* of a peer: two to send, then two to receive */
   ARGS_SIZE = 32,                                               /* ncclDevKernelArgs; batches follow */
 };
-struct conn_fifo {                                              /* ncclConnFifo: what kernel and proxy tell each other */
-  int mode, offset;
-  int64_t size;
-  void *address;
-};
-enum { FIFO_OFFSET = 1 };                                       /* NCCL_MODE_OFFSET */
+/* ncclConnFifo: mode; offset and size of 4 and 8 bytes, in a wide one of 8 and 8, each at its next multiple. */
+enum { FIFO_MODE = 0, MODE_OFFSET = 1 /* NCCL_MODE_OFFSET */, FIFO_WIDE = 32 };
 
 /* The library that is loaded in this process, its version (0: none) and layout (NULL: none is known). */
 const struct layout *layout_of_nccl(int *version);

@@ -25,10 +25,15 @@ static int idle(struct launch *launch, unsigned *turns) {
 static size_t slot_size(const struct primitive *p) {
   return FIELD(int, p->launch->comm, COMM_BUFFER_SIZES + 4 * p->protocol) / STEPS;
 }
+/* ncclConnFifo: what kernel and proxy tell each other of a slot; NULL: no proxy between. */
+static char *fifo_entry(const struct primitive *p, const struct side *s) {
+  return s->fifo ? s->fifo + s->step % STEPS * p->launch->layout->fifo_size : NULL;
+}
 static char *slot(const struct primitive *p, const struct side *s) {
   if (p->protocol != SIMPLE) return s->buffers[p->protocol] + s->step % STEPS * slot_size(p);
-  volatile struct conn_fifo *fifo = s->fifo ? &s->fifo[s->step % STEPS] : NULL;
-  return s->buffers[SIMPLE] + (fifo && fifo->mode == FIFO_OFFSET ? (size_t)fifo->offset : s->step % STEPS * s->step_size);
+  char *entry = fifo_entry(p, s);
+  if (!entry || FIELD(volatile int, entry, FIFO_MODE) != MODE_OFFSET) return s->buffers[SIMPLE] + s->step % STEPS * s->step_size;
+  return s->buffers[SIMPLE] + (p->launch->layout->fifo_size == FIFO_WIDE ? FIELD(volatile int64_t, entry, 8) : FIELD(volatile int, entry, 4));
 }
 
 /* Bytes that `bytes` of data take in a slot. */
@@ -46,7 +51,8 @@ static void wait_for_room(struct primitive *p, struct side *s, size_t bytes) {
   unsigned turns = 0;
   while (atomic_load_explicit(s->head, memory_order_acquire) + STEPS < s->step + p->steps)
     if (idle(p->launch, &turns)) return;
-  if (s->fifo) s->fifo[s->step % STEPS].size = wire_size(p->protocol, bytes);
+  char *entry = fifo_entry(p, s);
+  if (entry) FIELD(volatile int64_t, entry, p->launch->layout->fifo_size == FIFO_WIDE ? 16 : 8) = wire_size(p->protocol, bytes);
 }
 
 static void put(struct primitive *p, struct side *s, const char *data, size_t bytes) {
@@ -168,7 +174,7 @@ static void open_side(struct primitive *p, struct side *s, char *conn, int recei
   for (int i = 0; i < PROTOCOLS; i++) s->buffers[i] = FIELD(char *, conn, CONN_BUFFERS + 8 * i);
   s->tail = FIELD(_Atomic uint64_t *, conn, CONN_TAIL);
   s->head = FIELD(_Atomic uint64_t *, conn, CONN_HEAD);
-  s->fifo = FIELD(volatile struct conn_fifo *, conn, layout->conn_fifo);
+  s->fifo = FIELD(char *, conn, layout->conn_fifo);
   s->step_size = layout->conn_step_size < 0 ? p->step_bytes : (size_t)FIELD(int, conn, layout->conn_step_size);
   s->step = FIELD(uint64_t, conn, layout->conn_step);
   uint64_t round = p->slices * p->steps;

@@ -141,7 +141,7 @@ void run_collective(const struct channel *channel, const struct work *w) {
   primitive_close(&r.primitive);
 }
 
-void run_transfer(const struct channel *channel, const struct transfer *t) {
+static void run_transfer(const struct channel *channel, const struct transfer *t) {
   struct primitive p;
   const int peer[] = {t->peer, -1};
   size_t step_bytes = FIELD(int, channel->launch->comm, COMM_P2P_CHUNK), done = 0;
@@ -158,4 +158,24 @@ void run_transfer(const struct channel *channel, const struct transfer *t) {
     done += now;
   } while (done < t->bytes && !channel->launch->over);
   primitive_close(&p);
+}
+
+/* The transfers of a group run side by side: each may wait for what another one lets the peer do. */
+static void *transfer_thread(void *argument) {
+  const struct task *task = argument;
+  run_transfer(task->channel, &task->transfer);
+  return NULL;
+}
+void add_transfer(struct transfers *all, const struct channel *channel, struct transfer transfer) {
+  trace(channel, transfer.low_latency ? "SendRecv LL" : "SendRecv Simple");
+  if (all->count == TRANSFERS) cannot(channel->launch, "more than %d transfers at once", TRANSFERS);
+  else all->tasks[all->count++] = (struct task){channel, transfer, 0};
+}
+void run_transfers(struct transfers *all) {
+  for (int i = 1; i < all->count; i++)
+    if (pthread_create(&all->tasks[i].thread, NULL, transfer_thread, &all->tasks[i]))
+      cannot(all->tasks[i].channel->launch, "there is no thread for a transfer");
+  if (all->count) transfer_thread(&all->tasks[0]);
+  for (int i = 1; i < all->count; i++)
+    if (all->tasks[i].thread) pthread_join(all->tasks[i].thread, NULL);
 }
