@@ -196,8 +196,8 @@ def _settle(
             return session
     found = choice.library(via, libraries, gpus)
     if found is None:
-        if session is None:
-            _without(work, libraries.python or Unavailable(Kind.NOT_READ, "the job's Python"))
+        if session is None and isinstance(libraries.python, Unavailable):
+            _without(work, libraries.python)
         return session
     if isinstance(found, str):
         progress(f"using {found} without torch")

@@ -45,17 +45,21 @@ def job() -> Iterator[pathlib.Path]:
         yield made / "bin" / "python3"
 
 
-def preflight(job: pathlib.Path, *options: str, variables: dict[str, str] | None = None, **changes: Any) -> dict[str, Any]:
+def preflight(
+    job: pathlib.Path | None, *options: str, variables: dict[str, str] | None = None, **changes: Any
+) -> dict[str, Any]:
     one = machine.read("one-gpu").on_one_node().with_changes(changes)
     with namespace.scratch() as folder:
         namespace.prepare(one, folder, bool(shutil.which("ip")))
         one.write(folder / "machine", kernels=str(build.kernels()))
         env = {k: v for k, v in os.environ.items() if not k.startswith("NCCL_")}
-        command = [sys.executable, "-m", "netdoctor", "preflight", "--vantage", "job", "-f", "json", "-q", "--python", str(job)]
+        command = [sys.executable, "-m", "netdoctor", "preflight", "--vantage", "job", "-f", "json", "-q"]
+        settings = [f"{name}={value}" for name, value in (variables or {}).items()]
+        command += ["--python", str(job)] if job else []
         done = subprocess.run(
-            [sys.executable, "-c", ENTER, str(folder), *command, *options],
+            [sys.executable, "-c", ENTER, str(folder), "/usr/bin/env", *settings, *command, *options],
             cwd=build.ROOT,
-            env={**env, **namespace.environment(folder), **(variables or {})},
+            env={**env, **namespace.environment(folder)},
             capture_output=True,
             text=True,
             timeout=240,
@@ -111,6 +115,17 @@ def test_a_driver_that_fails_is_told_in_its_words(job: pathlib.Path) -> None:
 def test_torch_alone_says_what_it_said_before(job: pathlib.Path) -> None:
     run = found(preflight(job, "--only", "allreduce.run", "--via", "torch"), "allreduce.run")
     assert run["status"] == "unknown" and "No module named 'torch'" in run["message"]
+
+
+def test_a_job_without_any_python_has_its_libnccl(job: pathlib.Path) -> None:
+    """A C++ program: only the loader tells."""
+    folder = next(job.parents[1].glob("lib/*/site-packages/nvidia/nccl/lib"))
+    variables = {"PATH": "/nonexistent", "VIRTUAL_ENV": "", "CONDA_PREFIX": ""}
+    paths = os.pathsep.join((*map(str, build.libraries()), str(folder)))
+    run = found(preflight(None, "--only", "allreduce.run", variables={**variables, "LD_LIBRARY_PATH": paths}), "allreduce.run")
+    assert run["status"] == "pass" and " without torch" in run["message"], run
+    run = found(preflight(None, "--only", "allreduce.run", variables=variables), "allreduce.run")
+    assert run["status"] == "unknown" and "no --python, VIRTUAL_ENV" in run["message"], run
 
 
 @pytest.mark.root
