@@ -1,7 +1,6 @@
 """RDMA reaches GPU memory directly, pair by pair, where NCCL would use it.
 
-Either mechanism serves: a peer-memory module that this NCCL version looks at, or DMA-BUF.  The path run's log is the proof
-(``/GDRDMA`` on a connection); what is able but unused is told apart from what is not able.
+A peer-memory module that this NCCL version looks at serves, or DMA-BUF.  A path run's log is the proof: ``/GDRDMA``.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def test_a_tree_shows_the_machine_to_the_probes(name: str) -> None:
             assert {gid.index: (gid.value, gid.kind) for gid in port.gids} == {
                 index: (gid.value, gid.kind) for index, gid in told.gids.items()
             }
-        assert not isinstance(device.uverbs, Unavailable) and device.uverbs.name == f"uverbs{hca.node}"
+        assert not isinstance(device.uverbs, Unavailable) and device.uverbs.node == f"/dev/infiniband/uverbs{hca.node}"
 
 
 @pytest.mark.parametrize("name", machine.names())

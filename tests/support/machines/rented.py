@@ -150,6 +150,7 @@ def azure_nd_h100_v5() -> Built:
     node.modules |= {"nvidia_peermem": node.driver, "ib_ipoib": "", "mlx5_core": "24.07-0.6.1"}
     node.host.addresses_of["ndh100v5-000002"] = ["10.0.0.5"]
     node.environment |= {"NCCL_TOPO_FILE": "/opt/microsoft/ndv5-topo.xml", "NCCL_IB_PCI_RELAXED_ORDERING": "1"}
+    node.files.write("/opt/microsoft/ndv5-topo.xml", "")  # the image brings it; only its being there is asked
     node.bootstrap = ("ib0", "172.16.0.5")
     torch = venv(node, "2.9.1+cu129", "12.9", (2, 27, 5), 8)
     devices = ("mlx5_an0:1/RoCE", *(f"mlx5_ib{n}:1/IB" for n in range(8)))
