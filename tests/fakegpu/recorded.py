@@ -131,7 +131,7 @@ def _hcas(host: Host, devices: Mapping[str, pci.PciDevice]) -> Iterator[dict[str
             "ports": ports,
             "netdev": netdev,
             "address": _address(host, netdev),
-            **({} if isinstance(one.uverbs, Unavailable) else {"node": int(one.uverbs.name.removeprefix("uverbs"))}),
+            **({} if isinstance(one.uverbs, Unavailable) else {"node": int(one.uverbs.node.rpartition("uverbs")[2])}),
             **({} if opened else {"mode": "none"}),
         }
 

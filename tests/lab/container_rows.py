@@ -124,7 +124,7 @@ LIMITED: Final = (
         needs=("mapped root file system",),
     ),
     box("a root file system for reading only", "--read-only", "--read-only-tmpfs=false"),
-    box("64 KiB in /dev/shm", "--shm-size=64k"),
+    box("64 KiB in /dev/shm", "--shm-size=64k", expected={RUN: "fail shm_disabled_or_small"}),
     box("one CPU in the cpuset", "--cpuset-cpus=0", expected={CPU: "fail numa_affinity"}, needs=("cgroup cpuset",)),
     box(
         "/sys/bus/pci masked",
