@@ -48,8 +48,9 @@ def test_one_rank_averages_by_a_kernel() -> None:
 
 def test_what_is_not_written_fails_and_says_so() -> None:
     """PAT came with 2.23: an older NCCL passes over the name."""
-    env = {"NCCL_ALGO": "PAT", **paths.VERSION_ENV.get(version(old=False), {})}
-    done = lab.run(machine.read("two-a100"), version(old=False), 2, hosts=2, steps="igd", env=env, kernels=build.kernels(), seconds=10)
+    nccl = version(old=False)
+    env = {"NCCL_ALGO": "PAT", **paths.VERSION_ENV.get(nccl, {})}
+    done = lab.run(machine.read("two-a100"), nccl, 2, hosts=2, steps="igd", env=env, kernels=build.kernels(), seconds=10)
     assert [rank.code for rank in done.ranks] == [1, 1]
     assert [rank.moved for rank in done.ranks] == [None, None]
     assert all("AllGather PAT Simple is not written" in rank.unable for rank in done.ranks), done.log[-3000:]
