@@ -21,8 +21,10 @@ USER = "setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs --boun
 # In this copy of the root alone: the way to the interpreter is open to others.
 for path in pathlib.Path(os.path.realpath(PYTHON)).parents:
     if not path.stat().st_mode & 1: path.chmod(path.stat().st_mode | 0o55)
-for one in ("target", "full", "theirs"): os.mkdir("/" + one)
+for one in ("target", "full", "theirs", "anyone"): os.mkdir("/" + one)
 pathlib.Path("/target/report").touch(); os.chmod("/target/report", 0o666)
+# Writable by its mode: only the read-only mount can refuse here. Of two obstacles each kernel names its own first.
+os.chmod("/anyone", 0o1777)
 sh("mount -t tmpfs -o size=8k,mode=1777 none /full", "mount -t tmpfs -o mode=755,uid=65534 none /theirs",
    "touch /theirs/point", "mount --bind /target/report /theirs/point")
 os.symlink("/target/new", "/theirs/link")
@@ -42,7 +44,7 @@ result["point"] = said(run(USER, "--no-allreduce", "-o", "/theirs/point"))
 result["point content"] = pathlib.Path("/target/report").read_text()[:20]
 result["link"] = said(run([], "--no-allreduce", "-o", "/theirs/link"))
 result["target"] = os.listdir("/target")
-result["read-only"] = said(run(USER, "--no-allreduce", "-o", "/report.json"))
+result["read-only"] = said(run(USER, "--no-allreduce", "-o", "/anyone/report.json"))
 for name in ("SIGINT", "SIGTERM"):
     process = run(USER, quiet=())
     seen = ""
