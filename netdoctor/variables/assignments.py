@@ -8,13 +8,15 @@ from enum import Enum
 from typing import Final
 
 from netdoctor.facts.environ import Origin
-from netdoctor.variables.catalogue import PREFIXES
+from netdoctor.variables.catalogue import PREFIXES, mistyped
 
 # Names that netdoctor judges, alone and anywhere in a text.
 _PREFIXES: Final = "|".join(prefix for prefix, _ in PREFIXES)
 WANTED: Final = re.compile(rf"(?:{_PREFIXES})[A-Za-z0-9_]+\Z")
 # apptainer hands APPTAINERENV_NAME into the container as NAME ("Environment and Metadata" of its user guide).
 _INTO_CONTAINER: Final = re.compile(r"\A(?:SINGULARITY|APPTAINER)ENV_")
+ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)\Z", re.DOTALL)
+ASSIGNS: Final = re.compile(rf"(?:\b|(?:SINGULARITY|APPTAINER)ENV_)(?:{_PREFIXES})[A-Za-z0-9_]+=")
 MENTIONS: Final = re.compile(rf"(?:\b|(?:SINGULARITY|APPTAINER)ENV_)(?:{_PREFIXES})[A-Z0-9_]")
 
 
@@ -32,6 +34,9 @@ class WritingRule(str, Enum):
     SET_AGAIN = "set-again"
     NOT_HANDED_ON = "not-handed-on"
     PERHAPS_NOT_HANDED_ON = "perhaps-not-handed-on"
+    BLANK_AT_EQUALS = "blank-at-equals"
+    CUT_AT_SEMICOLON = "cut-at-semicolon"
+    NOT_A_NAME = "not-a-name"
 
     @property
     def may_arrive(self) -> bool:
@@ -72,3 +77,8 @@ def meant(name: str) -> str | None:
     """The name by which the job gets a variable; None where netdoctor does not judge it."""
     bare = _INTO_CONTAINER.sub("", name)
     return bare if WANTED.match(bare) else None
+
+
+def exported_name(name: str) -> str | None:
+    """As `meant`, or the name itself where one of these was meant, but for its letters' case or one slip."""
+    return meant(name) or (name if mistyped(name) else None)

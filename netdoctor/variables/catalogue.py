@@ -10,6 +10,7 @@ What ``accepts`` says: ``flag`` 0 or 1 · ``one`` acts for exactly 1 · ``int`` 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -144,6 +145,20 @@ def closest(name: str, version: Version | None = None) -> str | None:
         if distance <= limit and (best is None or distance < best[0]):
             best = distance, row.name
     return best[1] if best else None
+
+
+def mistyped(name: str) -> str | None:
+    """The real name where another case, or one letter of the first word, was meant.
+
+    The first letter counts: HCCL_, RCCL_ and MCCL_ are the names of other libraries, and each has a SOCKET_IFNAME.
+    """
+    if not re.match(r"[Nn]\w{0,4}_|(?i:torch_(?:nccl|distributed)|gloo)_", name) or program_of(name):
+        return None
+    upper = name.upper()
+    if upper in table():
+        return upper
+    word, _, rest = upper.partition("_")
+    return closest(f"NCCL_{rest}") if name == upper and word != "NCCL" and _distance(word, "NCCL", 1) == 1 else None
 
 
 @lru_cache(maxsize=1)

@@ -15,6 +15,7 @@ from typing import Final
 from netdoctor.facts.environ import Origin
 from netdoctor.model import size_text
 from netdoctor.variables.assignments import MENTIONS, Assignment, Unread
+from netdoctor.variables.dockerfile import DOCKERFILE, parse_dockerfile
 from netdoctor.variables.line_files import MARK, parse_conf, parse_env
 from netdoctor.variables.shell import parse_shell
 from netdoctor.variables.units import SECTION, SUFFIXES, parse_unit
@@ -27,7 +28,7 @@ _OTHERS: Final = (".py", ".ipynb", ".toml", ".ini", ".cfg", ".rs", ".go", ".c", 
 class Parsed:
     """What a file sets, as far as it can be told."""
 
-    kind: str  # "shell" "env" "conf" "unit" "yaml" "other"
+    kind: str  # "shell" "env" "conf" "unit" "yaml" "docker" "other"
     assignments: tuple[Assignment, ...]
     unread: tuple[Unread, ...]
     nodes: int | None = None  # of the job, where its script says several
@@ -54,6 +55,8 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
         assignments = parse_env(path, text)
     elif kind == "unit":
         assignments, unread = parse_unit(path, plain)
+    elif kind == "docker":
+        assignments, unread = parse_dockerfile(path, plain)
     elif kind == "other":
         mention = next((i for i, line in enumerate(text.split("\n"), 1) if MENTIONS.search(line)), None)
         unread = [Unread(Origin(path, mention), "a kind of file that netdoctor does not read")] if mention else []
@@ -88,12 +91,14 @@ def _meeting(text: str) -> int | None:
 
 
 def kind_of(path: str, text: str) -> str:
-    """shell, env, conf, unit, yaml, or other where it is none of them."""
+    """shell, env, conf, unit, yaml, docker, or other where it is none of them."""
     name = path.rpartition("/")[2].lower()
     if name.endswith((".yaml", ".yml", ".json")):  # JSON is YAML
         return "yaml"
     if name.endswith(_OTHERS):
         return "other"
+    if name.startswith(("dockerfile", "containerfile")) or name.endswith(".dockerfile") or DOCKERFILE.match(text):
+        return "docker"
     if name.endswith((".sh", ".bash", ".sbatch", ".slurm", ".ksh", ".zsh", ".pbs", ".lsf")) or text.startswith("#!"):
         return "shell"
     if name.endswith(SUFFIXES) or SECTION.match(text):

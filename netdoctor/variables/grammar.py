@@ -54,6 +54,7 @@ SUBSYSTEMS: Final = frozenset(
     {"INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "ALLOC_HOST", "CALL", "PROXY", "NVLS"}
     | {"BOOTSTRAP", "REG", "PROFILE", "RAS", "DESTROY", "ALL"}
 )
+QUOTES: Final = "\"'“”‘’`"  # those of a text program too: no shell takes them off
 BRIDGES: Final = (
     "docker",
     "virbr",
@@ -176,14 +177,15 @@ def list_issues(value: str, what: str) -> list[Issue]:
     if len(value) <= 1:
         return warning("grammar", "one character: NCCL ignores it", expected=what)
     body = value.removeprefix("^").removeprefix("=")
+    if any(quote in body for quote in QUOTES):
+        expected = value.translate(dict.fromkeys(map(ord, QUOTES)))
+        return warning("quoted", "the quotes are part of the value", expected=expected)
     if any(item != item.strip() for item in body.split(",")) or "\r" in value:
         return warning(
             "blank", "blanks are part of a name here: what follows one never matches", expected=re.sub(r"\s+", "", value)
         )
     if re.search(r"[;|\s]", body):  # dev_valid_name() refuses blanks, and nobody names a device so
         return warning("separator", "only a comma separates names: this is one", expected=re.sub(r"[;|\s]+", ",", value))
-    if value[:1] in "\"'":
-        return warning("quoted", "the quotes are part of the value", expected=value.strip("\"'"))
     if any(mark in body for mark in "^="):
         return warning(
             "grammar", "^ and = count once, at the start, and for the whole list; here they are part of a name", expected=what
@@ -299,6 +301,8 @@ def _hca(value: str, context: Context) -> list[Issue]:
 def _gloo_ifname(value: str, context: Context) -> list[Issue]:
     """Gloo takes exact names (gloo/transport/tcp): no prefix, no marks."""
     names = value.split(",")
+    if any(quote in value for quote in QUOTES):
+        return critical("quoted", "the quotes are part of the value: Gloo stops with 'Unable to find address'", "socket_ifname")
     if any(mark in value for mark in "^=") or any(name != name.strip() for name in names):
         message = "Gloo takes exact names: ^, = and blanks are NCCL's grammar or none; it stops with 'Unable to find address'"
         return critical("grammar", message, "socket_ifname", "name[,name…]")

@@ -111,7 +111,7 @@ def _judge_setting(setting: Setting, context: Context) -> list[Finding]:
     from netdoctor.variables import parsing_rules
 
     row = catalogue.lookup(setting.name)
-    if not row and catalogue.program_of(setting.name) is None:
+    if not row and catalogue.program_of(setting.name) is None and not catalogue.mistyped(setting.name):
         return []
     naming = parsing_rules.name_issues(setting.name, row, context)
     if isinstance(naming, Finding):

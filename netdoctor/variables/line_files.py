@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from netdoctor.facts.environ import Origin, entries, without_value
-from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, WritingRule, meant
+from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, WritingRule, exported_name
 
 MARK: Final = "\ufeff"  # a byte order mark
 _LINE: Final = re.compile(rf"({MARK}?)\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)")
@@ -33,7 +33,7 @@ def parse_env(path: str, text: str, offset: int = 0) -> list[Assignment]:
     assignments: list[Assignment] = []
     for number, line in enumerate(text.split("\n"), 1 + offset):
         match = _LINE.match(line.rstrip("\r"))
-        if not match or not (name := meant(match[2])):
+        if not match or not (name := exported_name(match[2])):
             continue
         quoted = _QUOTED.fullmatch(match[3])
         value = quoted[2] if quoted else re.sub(r"\s+#.*", "", match[3]).strip()

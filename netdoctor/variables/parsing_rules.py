@@ -10,12 +10,11 @@ from netdoctor.nccl.integers import WORDS_ARE_DEFAULT, Number, decimal, inside, 
 from netdoctor.variables import catalogue
 from netdoctor.variables.advice_rules import usage_issues
 from netdoctor.variables.catalogue import Variable, newest
-from netdoctor.variables.grammar import GRAMMARS
+from netdoctor.variables.grammar import GRAMMARS, QUOTES
 from netdoctor.variables.issue import Context, Issue, critical, note, warning
 
 _WARN, _INFO, _CRIT = Severity.WARNING, Severity.INFO, Severity.CRITICAL
 _FALSE = ("false", "no", "off", "n", "f", "disabled", "disable", "none")
-_QUOTES = "\"'“”‘’`"
 
 
 def name_issues(name: str, row: Variable | None, context: Context) -> list[Issue] | Finding:
@@ -39,7 +38,7 @@ def name_issues(name: str, row: Variable | None, context: Context) -> list[Issue
 
 def _unlisted(name: str, context: Context) -> list[Issue] | Finding:
     program = catalogue.program_of(name) or "nccl"
-    near = catalogue.closest(name, context.version)
+    near = catalogue.closest(name, context.version) or catalogue.mistyped(name)
     if name != name.upper() and catalogue.lookup(name.upper()):
         return warning("unknown-name", f"names are case-sensitive: {name.upper()}", expected=name.upper())
     torchs = catalogue.lookup(f"TORCH_{name}")
@@ -102,9 +101,9 @@ def _integer(
     if not number.digits:
         if value.strip().lower() in _FALSE:
             return note("read-as-zero", "not a number: NCCL reads it as 0, which is what it says here; write 0")
-        if value[:1] in _QUOTES:
+        if value[:1] in QUOTES:
             message = "the quotes are part of the value: NCCL reads it as 0"
-            return warning("read-as-zero", message, expected=value.strip(_QUOTES))
+            return warning("read-as-zero", message, expected=value.strip(QUOTES))
         expected = "1" if row.accepts in ("flag", "one") else "a number"
         return warning("read-as-zero", "not a number: NCCL silently reads it as 0", expected=expected)
     if number.octal and number.value != decimal(number.digits) if number.digits.isdecimal() else False:
@@ -169,8 +168,8 @@ def _path(value: str) -> list[Issue]:
 
 
 def _quoted(value: str) -> list[Issue]:
-    if value[:1] in _QUOTES and value[-1:] == value[:1]:
-        return warning("quoted", "the quotes are part of the value", expected=value.strip(_QUOTES))
+    if value[:1] in QUOTES and value[-1:] == value[:1]:
+        return warning("quoted", "the quotes are part of the value", expected=value.strip(QUOTES))
     if value != value.strip():
         return warning("blank", "blanks around the value are part of it", expected=value.strip())
     return []

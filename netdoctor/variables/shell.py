@@ -1,100 +1,59 @@
-"""Reads shell job scripts: which variables they export or hand to a launcher.  A scanner, not a shell: nothing is expanded."""
+"""Reads shell job scripts: which variables they export or hand to a launcher.
+
+A script is followed, not run, and nothing is expanded.  One rule holds for every statement: either what it sets is understood,
+or it is named as one that may set anything.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Final
 
 from netdoctor.facts.environ import Origin
-from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, meant
-from netdoctor.variables.shell_tokens import Comment, HereDoc, Tokenizer, Word
+from netdoctor.variables.assignments import (
+    ASSIGNMENT,
+    ASSIGNS,
+    MENTIONS,
+    Assignment,
+    Problem,
+    Unread,
+    WritingRule,
+    exported_name,
+    meant,
+)
+from netdoctor.variables.launchers import (
+    LOOKS,
+    PRINTS,
+    Handed,
+    Script,
+    keeps_back,
+    launches,
+    may_be_ranks,
+    options,
+    told_to_export,
+)
+from netdoctor.variables.setters import SETTERS, Target, allexport, defaults, loop
+from netdoctor.variables.shell_commands import CLOSE, LEAD, OPEN, Command, body_end, commands
+from netdoctor.variables.shell_scope import Fate, Scope
+from netdoctor.variables.shell_tokens import HereDoc, Word
+from netdoctor.variables.slips import blank_at_equals, cut_at_semicolon, not_a_name
 
-_NAME: Final = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)\Z", re.DOTALL)
-_OPEN: Final = frozenset({"if", "while", "until", "for", "case", "select", "{", "("})
-_CLOSE: Final = frozenset({"fi", "done", "esac", "}", ")"})
-# Words before a command that are none themselves.
-_LEAD: Final = (
-    frozenset({"then", "else", "elif", "do", "!", "time", "exec", "command", "nohup", "sudo", "numactl"}) | _OPEN | _CLOSE
-)
-_DECLARE: Final = frozenset({"export", "declare", "typeset", "readonly", "local", "setenv", "ENV"})  # ENV: a Dockerfile
-_NEXT_WORD: Final = frozenset({"-x", "-e", "--env", "--container-env"})  # the next word is NAME=VALUE
-_SAME_WORD: Final = frozenset({"--env", "-e", "--environment", "--setenv"})  # --env=NAME=VALUE
-_FILES: Final = frozenset({"--env-file", "--envfile"})
-_SHELL_TEXT: Final = frozenset({"-c", "-lc", "-ic", "-xc"})  # bash -c "…"
-_PRINTS: Final = frozenset({"echo", "printf", "grep", "egrep", "sed", "awk", "cat", "logger", "test", "[", "[["})
-_LOOKS: Final = frozenset(
-    {"cd", "mkdir", "hostname", "date", "sleep", "pwd", "true", "false", ":", "ulimit", "shift", "trap"}
-    | {"nvidia-smi", "ibstat", "ibv_devinfo", "scontrol", "which"}
-)
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*\Z")
+_DECLARE: Final = frozenset({"export", "declare", "typeset", "readonly", "local", "setenv"})
 _BRANCHES: Final = frozenset({"if", "while", "until", "case"})
-# What starts the ranks of a job: behind the last of them nobody comes any more.
-_STARTS: Final = frozenset({"srun", "mpirun", "mpiexec", "torchrun", "accelerate", "deepspeed", "aprun", "jsrun"})
 _TEXTS: Final = (".txt", ".md", ".rst", ".log", ".html")  # files that no program takes for its environment
 _RUNS: Final = frozenset({"source", ".", "eval"})
 _MAX_DEPTH: Final = 4  # bash -c "bash -c …"
-
-
-@dataclass(frozen=True)
-class _Command:
-    words: list[Word]
-    conditional: bool = False  # behind && or ||
+_MAX_COMMANDS: Final = 50_000  # functions that call each other
 
 
 def parse_shell(path: str, text: str, offset: int = 0, nested: int = 0) -> tuple[list[Assignment], list[Unread]]:
     """The assignments of a script.  `offset` is added to line numbers (scripts inside YAML)."""
-    script = _Script(path, offset, nested)
-    for command in script.commands(text):
-        script.command(command)
-    problem = Problem(WritingRule.NOT_EXPORTED, "a shell variable that is never exported; programs do not see it")
-    problems = {**script.late(), **{i: why for i, why in script.kept_back.items() if i not in script.arrived}}
-    problems.update(dict.fromkeys(script.bare.values(), problem))
-    for index, problem in problems.items():
-        script.assignments[index] = replace(script.assignments[index], problem=problem)
-    script.forget_functions(text)
-    return [one for i, one in enumerate(script.assignments) if i not in script.dropped], script.unread
-
-
-def _function(words: list[Word], bracket: str) -> str:
-    """The name of a function whose definition begins: ``NAME (``, ``function NAME (`` or ``function NAME {``."""
-    texts = [word.text for word in words]
-    if texts[:1] == ["function"] and len(texts) == 2 and bracket in ("(", "{"):
-        return texts[1]
-    named = len(texts) == 1 and bracket == "(" and texts[0] not in _LEAD and re.fullmatch(r"[\w.:-]+", texts[0])
-    return texts[0] if named else ""
-
-
-def _keeps_back(launcher: str, words: list[str]) -> Problem | None:
-    """Why a launcher does not hand on what is exported and not named in its command; None: it does."""
-    sure, perhaps = WritingRule.NOT_HANDED_ON, WritingRule.PERHAPS_NOT_HANDED_ON
-    if launcher == "srun":  # srun(1): without ALL only what is named
-        options = [text.partition("=")[2] for text in words if text.startswith("--export=")]
-        options += [after for text, after in pairwise(words) if text == "--export"]
-        named = options[-1].split(",") if options else ["ALL"]
-        return None if "ALL" in named else Problem(sure, f"srun --export={options[-1]} does not hand it on to the job")
-    if launcher in ("docker", "podman") and "run" in words:
-        files = any(text.startswith(("--env-file", "--env-host")) for text in words)
-        return None if files else Problem(sure, f"{launcher} run hands on only what -e names: it does not reach the container")
-    if launcher in ("mpirun", "mpiexec") and any(
-        text in ("-H", "-host", "--host", "-hostfile", "--hostfile", "-machinefile", "--machinefile") for text in words
-    ):  # mpirun(1) of Open MPI; MPICH's hydra hands on all
-        return Problem(perhaps, f"{launcher} of Open MPI hands on to other nodes only what -x names: it may not arrive there")
-    if launcher == "sudo" and not any(text == "-E" or text.startswith("--preserve-env") for text in words):
-        return Problem(perhaps, "sudo without -E drops it, unless sudoers keeps it (env_keep)")
-    return None
-
-
-def _directive(comment: Comment) -> Iterator[_Command]:
-    """``#SBATCH --export=…`` is no comment to sbatch, ``#PBS -v A=1,B=2`` none to qsub."""
-    if comment.text.startswith("#PBS") and " -v " in comment.text:
-        words = ["qsub", "--export", *comment.text.partition(" -v ")[2].split()[:1]]
-    elif comment.text.startswith("#SBATCH") and "--export" in comment.text:
-        words = ["sbatch", *comment.text.split()[1:]]
-    else:
-        return
-    yield _Command([Word(word, comment.line) for word in words])
+    script = _Script(path, offset, nested, text)
+    script.follow()
+    return list(dict.fromkeys(script.judged())), sorted(dict.fromkeys(script.unread), key=lambda one: one.source.line or 0)
 
 
 @dataclass
@@ -104,21 +63,54 @@ class _Script:
     path: str
     offset: int
     nested: int
-    nesting: list[str] = field(default_factory=list)  # if, for, case, { …, and of a function's body its name and "()"
-    functions: dict[str, list[range]] = field(default_factory=dict)  # of assignments, those of each body, by name
-    begun: int = 0  # how many assignments there were before the body of the function that is being read
+    text: str
+    nesting: list[str] = field(default_factory=list)  # if, for, case, {, (
+    functions: dict[str, list[Command]] = field(default_factory=dict)
+    called: set[str] = field(default_factory=set)
+    calling: list[str] = field(default_factory=list)
+    followed: int = 0  # commands
     conditional: bool = False  # this command runs only if the one before it did well, or ill
     all_exported: bool = False
-    assignments: list[Assignment] = field(default_factory=list)
-    unread: list[Unread] = field(default_factory=list)
-    bare: dict[str, int] = field(default_factory=dict)  # index in assignments of plain shell variables, by name
-    dropped: set[int] = field(default_factory=set)  # of assignments, those that were unset before a program saw them
-    cleared: dict[str, int] = field(default_factory=dict)  # how many assignments there were when a name was last unset
-    seen: int = 0  # how many there were when a program was last started
+    inherited: str = "ALL"  # what sbatch was told to export
     started: bool = False  # the ranks of a job were
-    exported: set[int] = field(default_factory=set)  # of assignments, those for whatever the script starts from there on
-    arrived: set[int] = field(default_factory=set)  # … and that something got which it started
-    kept_back: dict[int, Problem] = field(default_factory=dict)  # … and that a launcher does not hand on
+    assignments: list[Assignment] = field(default_factory=list)
+    handed: set[int] = field(default_factory=set)  # of assignments, those that a command gives to the program that it starts
+    unread: list[Unread] = field(default_factory=list)
+    scope: Scope = field(default_factory=Scope)
+
+    def follow(self) -> None:
+        parts = commands(self.text)
+        for line in parts.open:
+            self.not_known(line, "a quote or bracket that does not end: what follows is not known")
+        for document, command in parts.documents:
+            self.here(document, command)
+        self.run(parts.listed)
+        for name, body in list(self.functions.items()):
+            # Of a file that others source, the callers are not seen; what a script that starts a job calls nowhere, never runs.
+            elsewhere = len(re.findall(rf"(?<![\w-]){re.escape(name)}(?![\w-])", self.text)) > 1
+            if name not in self.called and (elsewhere or not self.started):
+                self.call(name, body, branch=elsewhere and self.started)
+        if not self.started:  # whoever sources it, or what the last line starts in a way that is not known
+            self.exported_without_value()
+        self.scope.end()
+        self.scope.launched = self.started
+
+    def judged(self) -> list[Assignment]:
+        """Those that may reach the job, with what keeps them from it."""
+        said = {
+            Fate.BARE: Problem(WritingRule.NOT_EXPORTED, "a shell variable that is never exported; programs do not see it"),
+            Fate.LATE: Problem(
+                WritingRule.NOT_HANDED_ON, "set behind the last program that this script starts: nothing sees it"
+            ),
+        }
+        found = []
+        for i, one in enumerate(self.assignments):
+            fate = Fate.JUDGED if i in self.handed else self.scope.fate(i, ends_here=not self.nested)
+            if fate is Fate.JUDGED:
+                found.append(one)
+            elif fate is not Fate.GONE:
+                found.append(replace(one, problem=fate if isinstance(fate, Problem) else said[fate]))
+        return found
 
     def source(self, line: int) -> Origin:
         return Origin(self.path, line + self.offset)
@@ -126,166 +118,212 @@ class _Script:
     def not_known(self, line: int, why: str) -> None:
         self.unread.append(Unread(self.source(line), why))
 
-    def commands(self, text: str) -> Iterator[_Command]:
-        """Simple commands; a bracket is one of its own."""
-        words: list[Word] = []
-        conditional, operator = False, ""
-        before: list[Word] = []
-        defines = ""
-        for token in Tokenizer(text):
-            if isinstance(token, Word):
-                if token.open:
-                    self.not_known(token.line, "a quote or bracket that does not end: what follows is not known")
-                words.append(token)
-                operator = defines = ""
-            elif isinstance(token, Comment):
-                yield from _directive(token)
-            elif isinstance(token, HereDoc):
-                self.here(token, before, text)
-            else:
-                if name := _function(words, token.text):
-                    defines, words = name, []
-                if words:
-                    yield _Command(words, conditional)
-                    before, words, conditional = words, [], False
-                if token.text in ("{" if defines else "(){}"):
-                    yield _Command([Word(f"{defines}()" if defines else token.text, token.line)])
-                    defines = ""
-                elif token.text in ("&&", "||"):
-                    conditional = True
-                elif token.text in "\n;" and operator not in ("&&", "||"):  # a line may end behind &&
-                    conditional = False
-                operator = token.text
-        if words:
-            yield _Command(words, conditional)
+    def may_set_anything(self, word: Word, by: str) -> None:
+        self.not_known(word.line, f"{by} {word.text[:60]!r}: what that sets is only known when the script runs")
 
-    def here(self, document: HereDoc, command: list[Word], text: str) -> None:
+    def here(self, document: HereDoc, command: list[Word]) -> None:
         """What `cat` writes into a text that the script does not name again is for people."""
         into = [word.text for word in command[1:] if command[0].text == "cat" and word.text.endswith(_TEXTS)]
-        if MENTIONS.search(document.body) and not any(text.count(name) == 1 for name in into):
+        if MENTIONS.search(document.body) and not any(self.text.count(name) == 1 for name in into):
             self.not_known(document.line, "a here-document that names such variables: where it goes is not known")
 
-    def command(self, command: _Command) -> None:
+    def run(self, listed: list[Command]) -> None:
+        i = 0
+        while i < len(listed):
+            self.followed += 1
+            if self.followed > _MAX_COMMANDS:
+                self.not_known(listed[i].words[0].line, "functions that call each other: what follows is not known")
+                return
+            first = listed[i].words[0].text
+            if first.endswith("()") and len(listed[i].words) == 1 and (end := body_end(listed, i)) is not None:
+                self.functions[first[:-2]] = listed[i + 1 : end]
+                i = end
+            else:
+                self.cut(listed[i - 1 : i], listed[i])
+                self.command(listed[i])
+            i += 1
+
+    def call(self, name: str, body: list[Command], branch: bool) -> None:
+        self.called.add(name)
+        if name in self.calling or len(self.calling) > 50:
+            return
+        before = self.nesting, self.conditional
+        self.nesting, self.conditional = [*self.nesting, "if" if branch else "{"], False
+        self.calling.append(name)
+        self.run(body)
+        self.calling.pop()
+        self.nesting, self.conditional = before
+
+    @property
+    def branch(self) -> bool:
+        """Whether this command may not run."""
+        return self.conditional or not _BRANCHES.isdisjoint(self.nesting)
+
+    def cut(self, before: list[Command], command: Command) -> None:
+        """``NAME=a;b`` is an assignment and a command."""
+        if before and self.assignments and (problem := cut_at_semicolon(before[0].words, command.words)):
+            self.assignments[-1] = replace(self.assignments[-1], problem=problem)
+
+    def command(self, command: Command) -> None:
         words = command.words
+        self.conditional = command.conditional
         for word in words:
             for text, line in word.runs:
                 if MENTIONS.search(text):
                     self.inner(text, line, f"line {line}", substituted=True)
+            self.set_names(defaults(word), "${NAME:=VALUE}")
         if any(word.runs for word in words):
-            self.seen = len(self.assignments)
-        self.conditional = command.conditional
+            self.start(["$(…)"], ranks=False)
         whole = words
-        while words and (words[0].text in _LEAD or words[0].text.endswith("()")) and not words[0].opaque:
+        while words and words[0].text in LEAD and not words[0].opaque:
             self.nest(words[0].text)
             words = words[1:]
-        leading = next((i for i, word in enumerate(words) if not _NAME.match(word.text)), len(words))
+        looped = whole[-len(words) - 1].text if words and len(words) < len(whole) else ""
+        if looped in ("for", "select"):
+            self.set_names(loop(words), looped)
+            return
+        leading = next((i for i, word in enumerate(words) if not ASSIGNMENT.match(word.text)), len(words))
         words, before = words[leading:], words[:leading]
         for word in before:
             self.assign(word, exported=bool(words) or self.all_exported, plain=not words)
         if words:
-            name = words[0].text.rpartition("/")[2]
-            builtin = _BUILTINS.get(name)
-            known = builtin is not None and builtin(self, words)
-            if not known:
-                self.launcher(name, words)
-            if name in _RUNS or not (known or name in _PRINTS or name in _LOOKS):
-                self.seen = len(self.assignments)
-                self.start(whole)
+            self.simple(words, whole)
+
+    def simple(self, words: list[Word], whole: list[Word]) -> None:
+        name = words[0].text.rpartition("/")[2]
+        if name in self.functions and not words[0].opaque:
+            self.call(name, self.functions[name], self.branch)
+            return
+        if (name in _DECLARE or meant(name)) and (slip := blank_at_equals(words)):
+            self.wrong(*slip)
+            return
+        builtin = _BUILTINS.get(name)
+        known = builtin is not None and builtin(self, words)
+        if name in SETTERS and (targets := SETTERS[name](words)) is not None:
+            self.set_names(targets, name)
+            known = True
+        if not known:
+            self.launcher(name, words)
+        if name in _RUNS or not (known or name in PRINTS or name in LOOKS):
+            self.start([word.text for word in whole], ranks=name not in _RUNS)
 
     def nest(self, word: str) -> None:
-        if word == ")" and "(" not in self.nesting:  # of a pattern of case
-            return
-        if word in _OPEN or word.endswith("()"):
-            self.begun = len(self.assignments) if word.endswith("()") else self.begun
+        last = self.nesting[-1] if self.nesting else ""
+        if word in OPEN:
             self.nesting.append(word)
-        elif word in _CLOSE and self.nesting and (ended := self.nesting.pop()).endswith("()"):
-            self.functions.setdefault(ended[:-2], []).append(range(self.begun, len(self.assignments)))
+            if word == "(":
+                self.scope.enter()
+        elif word == ")":  # else it is of a pattern of case
+            if last == "(":
+                self.nesting.pop()
+                self.scope.leave()
+        elif word in CLOSE and last not in ("", "("):
+            self.nesting.pop()
 
-    def forget_functions(self, text: str) -> None:
-        """What a function sets that this script, which starts the ranks of a job, names nowhere else."""
-        for name, bodies in self.functions.items():
-            if self.started and len(re.findall(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)) <= len(bodies):
-                self.dropped.update(i for body in bodies for i in body)
-
-    def start(self, words: list[Word]) -> None:
+    def start(self, given: list[str], ranks: bool) -> None:
         """A program starts: which of what was exported it gets."""
-        names = [word.text.rpartition("/")[2] for word in words]
-        launcher = next((n for n in names if n in ("srun", "docker", "podman", "mpirun", "mpiexec", "sudo")), names[0])
-        self.started |= not any(one.endswith("()") for one in self.nesting) and not _STARTS.isdisjoint(names)
-        given = [word.text for word in words]
-        problem = _keeps_back(launcher, given)
-        for i in self.exported - self.dropped:
-            name = self.assignments[i].name
-            if problem is None or any(re.search(rf"\b{name}\b", text) for text in given):
-                self.arrived.add(i)
-            else:
-                self.kept_back.setdefault(i, problem)
+        launch = ranks and launches(given)
+        if launch:
+            self.started = True
+        if ranks:
+            self.exported_without_value()
+        problem = keeps_back(given, self.inherited)
+        self.scope.start(
+            ranks and may_be_ranks(given),
+            launch and not self.branch,
+            len(self.assignments),
+            lambda name: None if any(re.search(rf"\b{re.escape(name)}\b", text) for text in given) else problem,
+        )
 
-    def late(self) -> dict[int, Problem]:
-        problem = Problem(WritingRule.NOT_HANDED_ON, "set behind the last program that this script starts: nothing sees it")
-        return {i: problem for i in self.exported if i >= self.seen and not self.nested} if self.started else {}
+    def exported_without_value(self) -> None:
+        for name, one in self.scope.exported():
+            if one.asked and not one.values and (known := meant(name)):
+                why = "exported, but nothing that can be followed here sets it"
+                source = self.source(one.asked)
+                self.assignments.append(Assignment(known, None, source, f"line {one.asked}", why, conditional=self.branch))
+                self.scope.assign(name, len(self.assignments) - 1, exported=True, branch=True)
 
     def inner(self, text: str, line: int, scope: str, substituted: bool = False) -> None:
         """A script within a word of this one."""
         if self.nested < _MAX_DEPTH:
-            assignments, unread = parse_shell(self.path, text, line - 1 + self.offset, self.nested + 1)
-            self.assignments += [replace(a, scope=scope, problem=None if substituted else a.problem) for a in assignments]
+            found, unread = parse_shell(self.path, text, line - 1 + self.offset, self.nested + 1)
+            for one in found:
+                self.handed.add(len(self.assignments))
+                self.assignments.append(replace(one, scope=scope, problem=None if substituted else one.problem))
             self.unread += unread
 
-    def assign(self, word: Word, exported: bool, plain: bool, scope: str = "") -> None:
+    def assign(self, word: Word, exported: bool, plain: bool, scope: str = "", branch: bool = False) -> None:
         """NAME=VALUE; `plain`: for the rest of the script, not for one command."""
-        match = _NAME.match(word.text)
-        if not match or not (name := meant(match[1])):
+        match = ASSIGNMENT.match(word.text)
+        if not match:
             return
         given, operator, value = match.groups()
-        why = word.opaque or ("appended to what was there" if operator == "+=" else "")
-        branch = self.conditional or not _BRANCHES.isdisjoint(self.nesting)
-        where = scope or (f"line {word.line}" if not plain or self.nesting or self.conditional else f"after {self.seen}")
-        where += " container" if name != given else ""
-        last = plain and exported and where.startswith("after") and operator == "="
-        again = self.again(name, where) if last else None
-        if plain and word.returned and not why:
-            again = Problem(WritingRule.CARRIAGE_RETURN, "the line ends in CR LF: the carriage return is part of the value")
-        self.assignments.append(
-            Assignment(name, None if why else value, self.source(word.line), where, why, again, conditional=branch)
-        )
-        if plain and exported:
-            self.exported.add(len(self.assignments) - 1)
-        if exported:
-            if plain:
-                self.bare.pop(given, None)
-        elif not self.exported_before(name):
-            self.bare[given] = len(self.assignments) - 1
+        now = self.scope.variables.get(given)
+        exported = exported or (plain and now is not None and now.exported)
+        if given == "SLURM_EXPORT_ENV" and exported:
+            self.inherited = value or "ALL"
+        name = exported_name(given) if exported else meant(given)
+        if not name:
+            for text, _ in word.runs:  # followed on its own
+                value = value.replace(text, "")
+            if plain and not word.open and ASSIGNS.search(value):
+                self.not_known(word.line, f"{given} holds a text that sets such variables: where it goes is not known")
+            return
+        why = word.opaque
+        if operator == "+=" and not why:
+            before = [self.assignments[i].value for i in now.values] if now and plain else []
+            why = "" if len(before) == 1 and before[0] is not None else "appended to what was there"
+            value = f"{before[0]}{value}" if not why else value
+        where = (scope or f"line {word.line}") + (" container" if name != given else "")
+        branch = branch or self.branch
+        one = Assignment(name, None if why else value, self.source(word.line), where, why, conditional=branch)
+        index = len(self.assignments)
+        self.assignments.append(one)
+        if not plain:
+            self.handed.add(index)
+            return
+        lost = self.scope.assign(given, index, exported, branch)
+        problem = None
+        if word.returned and not why:
+            problem = Problem(WritingRule.CARRIAGE_RETURN, "the line ends in CR LF: the carriage return is part of the value")
+        elif exported and lost and operator == "=" and not branch:
+            last = self.assignments[lost[-1]]
+            problem = Problem(WritingRule.SET_AGAIN, f"{last.source} sets it too, to {last.value}: the last one counts")
+        self.assignments[index] = replace(one, problem=problem)
 
-    def again(self, name: str, where: str) -> Problem | None:
-        """The last of two that no program came between counts; of the first that is said."""
-        for i, one in enumerate(self.assignments):
-            if one.name == name and one.scope == where and i in self.exported and i not in self.dropped:
-                self.dropped.add(i)
-                return Problem(WritingRule.SET_AGAIN, f"{one.source} sets it too, to {one.value}: the last one counts")
-        return None
+    def set_names(self, targets: list[Target], by: str) -> None:
+        """What read, printf -v, let, for and their like set."""
+        for one in targets:
+            if one.name is None:
+                self.may_set_anything(one.word, by)
+                continue
+            why = "" if one.value is not None else f"{by}: its value is only known when the script runs"
+            pair = replace(one.word, text=f"{one.name}={one.value}", opaque=why, returned=False)
+            self.assign(pair, exported=self.all_exported, plain=True, branch=one.branch)
 
-    def exported_before(self, name: str) -> bool:
-        """A name that was exported before the last assignment stays exported."""
-        bare, since = self.bare.values(), self.cleared.get(name, 0)
-        before = enumerate(self.assignments[since:-1], since)
-        return any(a.name == name and not a.problem and i not in bare for i, a in before)
-
-    def hand_on(self, word: Word, scope: str) -> None:
-        """NAME=VALUE that a launcher gives to the program that it starts."""
-        self.assign(word, exported=True, plain=False, scope=scope)
+    def wrong(self, name: str, word: Word, problem: Problem) -> None:
+        """A statement by which the shell sets nothing."""
+        self.handed.add(len(self.assignments))
+        one = Assignment(name, None, self.source(word.line), f"line {word.line}", "", problem, self.branch)
+        self.assignments.append(one)
 
     # Builtins.  Each returns whether the command is one of the forms that it knows; others are read as launchers.
 
     def source_file(self, words: list[Word]) -> bool:
-        if len(words) > 1:
-            self.not_known(words[0].line, f"sources {words[1].text}: what that sets is not known here")
-        return len(words) > 1
+        what = words[1].text if len(words) > 1 else "something"
+        self.not_known(words[0].line, f"sources {what}: what that sets is not known here")
+        return True
 
     def set_options(self, words: list[Word]) -> bool:
-        exports = any(w.text in ("-a", "allexport") for w in words[1:])
-        self.all_exported |= exports
-        return exports
+        self.all_exported = allexport(words, self.all_exported)
+        return True
+
+    def directive(self, words: list[Word]) -> bool:
+        """sbatch sets SLURM_EXPORT_ENV to what it is told, and srun takes that for its own --export (srun(1))."""
+        if words[0].text == "#SBATCH":
+            self.inherited = told_to_export([word.text for word in words]) or self.inherited
+        self.launcher(words[0].text, words)
+        return True
 
     def module(self, words: list[Word]) -> bool:
         if len(words) < 2 or words[1].text not in ("load", "add", "swap"):
@@ -300,85 +338,51 @@ class _Script:
         return True
 
     def unset(self, words: list[Word]) -> bool:
-        """What no program has seen by now counts as never set; in a branch or a function that is not known."""
+        """What no program has seen by now counts as never set; in a branch that is not known."""
         for word in () if words[1:2] and words[1].text == "-f" else words[1:]:  # -f: functions
-            self.bare.pop(word.text, None)
-            name = meant(word.text)
-            if name and not self.nesting and not self.conditional:
-                unseen = range(self.seen, len(self.assignments))
-                self.dropped |= {i for i in unseen if self.assignments[i].name == name}
-                self.cleared[name] = len(self.assignments)
+            if word.text == "SLURM_EXPORT_ENV":
+                self.inherited = "ALL"
+            if not self.branch:
+                self.scope.unset(word.text)
         return True
 
     def declare(self, words: list[Word]) -> bool:
         name, *words = words
         command = name.text.rpartition("/")[2]
-        exported = command in ("export", "setenv", "ENV") or any(w.text.startswith("-") and "x" in w.text for w in words)
-        if command in ("setenv", "ENV") and len(words) >= 2 and "=" not in words[0].text:  # setenv NAME VALUE, ENV NAME VALUE
+        if command == "setenv" and len(words) >= 2 and "=" not in words[0].text:  # setenv NAME VALUE
             pair = replace(words[0], text=f"{words[0].text}={words[1].text}", opaque=words[1].opaque)
             self.assign(pair, exported=True, plain=True)
             return True
+        given = "".join(w.text for w in words if re.match(r"[-+][A-Za-z]+\Z", w.text))
+        if "f" in given:  # functions
+            return True
+        takes_back = (command == "export" and "n" in given) or "+x" in given
+        exported = command in ("export", "setenv") or (given.startswith("-") and "x" in given)
         for word in words:
-            if _NAME.match(word.text):
-                self.assign(word, exported or self.all_exported, plain=True)
-            elif exported:
-                self.bare.pop(word.text, None)
+            match = ASSIGNMENT.match(word.text)
+            if match:
+                self.assign(word, (exported and not takes_back) or self.all_exported, plain=True)
+            if not match and (slip := not_a_name(word)):
+                self.wrong(*slip)
+            elif word.opaque and not match:
+                self.may_set_anything(word, command)
+            elif takes_back or (exported and not match and _IDENTIFIER.match(word.text)):
+                self.scope.export(match[1] if match else word.text, not takes_back, word.line, self.branch)
         return True
 
     def launcher(self, name: str, words: list[Word]) -> None:
-        """Options that hand variables on: env, mpirun -x, srun --export, docker -e, mpiexec -genv, bash -c."""
+        """Options that hand variables on."""
         scope = f"line {words[0].line}"
-        i = 0 if name.startswith("-") else 1  # a line of an array of options
-        if name == "env" or (name.startswith("-") and name not in _NEXT_WORD and "=" not in words[0].text):  # or sudo -E
-            while i < len(words) and (words[i].text.startswith("-") or _NAME.match(words[i].text)):
-                self.hand_on(words[i], scope)
-                i += 1
-        while i < len(words):
-            if i and words[i].text == "env":
-                self.launcher("env", words[i:])
-                return
-            i += 1 + self.option(name, words[i:], scope)
-
-    def option(self, launcher: str, words: list[Word], scope: str) -> int:
-        """The first of `words`, as an option; how many of the others belong to it."""
-        word, following = words[0], words[1] if len(words) > 1 else None
-        option, equals, inline = word.text.partition("=")
-        separator = "," if launcher in ("apptainer", "singularity") else None
-        if option in _FILES and (equals or following):
-            name = inline or (following.text if following else "")
-            self.not_known(word.line, f"reads {name}: what that sets is not known here")
-            return 0 if equals else 1
-        if word.text in _NEXT_WORD and following:
-            self.hand_on_list(following, separator, scope)
-            return 1
-        if option in _SAME_WORD and equals:
-            self.hand_on_list(replace(word, text=inline), separator, scope)
-        elif option == "--export" and (equals or following):
-            self.export_option(replace(word, text=inline) if equals or not following else following, scope)
-        elif option in ("-genv", "-env") and not equals and len(words) > 2:
-            self.hand_on(replace(words[2], text=f"{words[1].text}={words[2].text}"), scope)
-            return 2
-        elif word.text in _SHELL_TEXT and following and self.nested < _MAX_DEPTH:
-            self.inner(following.text, following.line, scope)
-            return 1
-        elif launcher not in _PRINTS and re.search(r"[\s;]", word.text) and MENTIONS.search(word.text):
-            self.inner(word.text, word.line, scope)  # ssh HOST "…"
-        return 0
-
-    def hand_on_list(self, word: Word, separator: str | None, scope: str) -> None:
-        for part in word.text.split(separator) if separator else [word.text]:
-            self.hand_on(replace(word, text=part), scope)
-
-    def export_option(self, word: Word, scope: str) -> None:
-        """srun(1), sbatch(1): --export=ALL,A=1,B=2.  Commas separate variables, so a list as a value is cut."""
-        parts = word.text.split(",")
-        for part, after in zip(parts, [*parts[1:], ""], strict=True):
-            before = len(self.assignments)
-            self.hand_on(replace(word, text=part), scope)
-            cut = after and "=" not in after and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", after)
-            if len(self.assignments) > before and cut:
-                text = f"--export separates variables at commas: {after!r} is not part of the value"
-                self.assignments[-1] = replace(self.assignments[-1], problem=Problem(WritingRule.EXPORT_COMMA, text))
+        for one in options(name, words):
+            if isinstance(one, Handed):
+                before = len(self.assignments)
+                self.assign(one.word, exported=True, plain=False, scope=scope)
+                if one.problem and len(self.assignments) > before:
+                    self.assignments[-1] = replace(self.assignments[-1], problem=one.problem)
+            elif isinstance(one, Script):
+                self.inner(one.word.text, one.word.line, scope)
+            else:
+                self.not_known(one.line, one.why)
 
 
 _BUILTINS: Final[dict[str, Callable[[_Script, list[Word]], bool]]] = {
@@ -387,6 +391,7 @@ _BUILTINS: Final[dict[str, Callable[[_Script, list[Word]], bool]]] = {
     "set": _Script.set_options,
     "module": _Script.module,
     "eval": _Script.evaluate,
+    **dict.fromkeys(("#SBATCH", "#PBS"), _Script.directive),
     **dict.fromkeys(("unset", "unsetenv"), _Script.unset),
     **dict.fromkeys(_DECLARE, _Script.declare),
 }

@@ -1,4 +1,4 @@
-"""The tokens of a shell script: words, operators, comments and here-documents.  Nothing is expanded."""
+"""The tokens of a shell script: words, operators, comments and here-documents.  Nothing is expanded but $'…'."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ _PLAIN: Final = re.compile(r"[\w./:=,+@%^~*?!\[\]-]*")  # what means nothing out
 _HERE: Final = re.compile(r"<<-?\s*[\"'\\]?([\w.-]+)[\"']?")
 _VARIABLE: Final = re.compile(r"\$(?:\w+|[^\w\s'\"])?")
 _ENDS_WORD: Final = frozenset(" \t\r\n;&|()<>")
+_DEFAULT: Final = re.compile(r"([A-Za-z_]\w*):?=(.*)\Z", re.DOTALL)  # of ${NAME:=VALUE}
+# What a backslash is in $'…' (bash(1), ANSI-C quoting).
+_ANSI: Final = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}|c.|[0-7]{1,3}|.)", re.DOTALL)
+_ANSI_LETTERS: Final = dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True))
 
 
 @dataclass
@@ -22,6 +26,8 @@ class Word:
     runs: list[tuple[str, int]] = field(default_factory=list)  # what its command substitutions run, and in which line
     open: bool = False  # a quote or bracket of it does not end
     returned: bool = False  # a carriage return follows it, which to the shell is a part of it
+    sets: list[tuple[str, str]] = field(default_factory=list)  # NAME and VALUE of each ${NAME:=VALUE}, unexpanded
+    glued: bool = False  # right behind a semicolon, without a blank
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,12 @@ class Tokenizer:
             following = self._text[self._at + 1 : self._at + 2]
             if self._text.startswith("<<", self._at):
                 self._here()
+            elif c in "<>" and following == "(":  # a process substitution is a word
+                word = Word("", self._line)
+                self._expansion(word)
+                yield word
+            elif self._text.startswith("((", self._at) and (end := _closing(self._text, self._at)):
+                yield from self._arithmetic(end)
             elif c in " \t\r<>":  # what a redirection names comes as a word
                 self._at += 1
             elif c == "\\" and following in ("", "\n"):
@@ -74,6 +86,18 @@ class Tokenizer:
                     yield from self._documents()
             else:
                 yield self._word()
+
+    def _arithmetic(self, end: int) -> Iterator[Token]:
+        """``((…))`` is ``let "…"`` (bash(1)); if its brackets are not of one pair, the first opens a subshell."""
+        if self._text[end - 2] != ")" or _closing(self._text, self._at + 1) != end - 1:
+            yield self._operator()
+            return
+        word = Word("", self._line)
+        yield Word("let", self._line)
+        self._take(word, end)
+        word.text = word.text[2:-2].strip()
+        word.opaque = "arithmetic" if "$" in word.text else ""
+        yield word
 
     def _comment(self) -> Comment:
         end = self._text.find("\n", self._at)
@@ -112,13 +136,17 @@ class Tokenizer:
         self._marks = []
 
     def _word(self) -> Word:
-        word = Word("", self._line)
+        word = Word("", self._line, glued=self._at > 0 and self._text[self._at - 1] == ";")
         while self._at < len(self._text) and self._text[self._at] not in _ENDS_WORD:
             c = self._text[self._at]
             if c == "\\":
                 self._escaped(word)
             elif c in "'\"":
                 self._quoted(word)
+            elif self._text.startswith("$'", self._at):
+                self._ansi(word)
+            elif self._text.startswith('$"', self._at):  # a text to be translated
+                self._at += 1
             elif c in "$`":
                 self._expansion(word)
             else:
@@ -142,6 +170,17 @@ class Tokenizer:
             word.text += escaped
         self._at += 2
 
+    def _ansi(self, word: Word) -> None:
+        """Past $'…', whose backslashes are those of C."""
+        start = self._at = self._at + 2
+        while self._at < len(self._text) and self._text[self._at] != "'":
+            self._at += 2 if self._text[self._at] == "\\" else 1
+        piece = self._text[start : self._at]
+        word.open |= self._at >= len(self._text)
+        word.text += _ANSI.sub(_ansi_character, piece)
+        self._line += piece.count("\n")
+        self._at += 1
+
     def _quoted(self, word: Word) -> None:
         quote = self._text[self._at]
         self._at += 1
@@ -162,7 +201,7 @@ class Tokenizer:
         self._at += 1
 
     def _expansion(self, word: Word) -> None:
-        """Past $NAME, ${…}, $(…) or `…`; the word is opaque from here on."""
+        """Past $NAME, ${…}, $(…), <(…) or `…`; the word is opaque from here on."""
         text, start, line = self._text, self._at, self._line
         if text[start] == "`":
             end = text.find("`", start + 1) + 1
@@ -178,11 +217,25 @@ class Tokenizer:
             return
         if text[start] == "`" or (text[start + 1] == "(" and text[start + 2 : start + 3] != "("):
             word.runs.append((text[inside], line))
+        if text[start + 1] == "{" and (default := _DEFAULT.match(text[inside])):
+            word.sets.append((default[1], default[2]))
         word.open |= not end
         self._take(word, end or len(text))
         piece = text[start : self._at]
         shown = piece[:60].splitlines()[0] if piece.strip() else piece
         word.opaque = word.opaque or f"{shown!r} is only known when the script runs"
+
+
+def _ansi_character(match: re.Match[str]) -> str:
+    one = match[1]
+    if one[0] in "xuU" and len(one) > 1:
+        code = int(one[1:], 16)
+        return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else ""
+    if one[0] in "01234567":
+        return chr(int(one, 8) & 0xFF)
+    if one[0] == "c" and len(one) == 2:
+        return chr(ord(one[1]) & 0x1F)
+    return _ANSI_LETTERS.get(one, one if one in "\\'\"?" else match[0])
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int, start: bool = False) -> int:

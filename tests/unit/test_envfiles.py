@@ -98,6 +98,38 @@ def unread(parsed: Parsed) -> list[int]:
         ("setenv NCCL_A 1\nunsetenv NCCL_A", []),
         ("export APPTAINERENV_NCCL_A=1 SINGULARITYENV_NCCL_B=2 X_NCCL_C=3", [("NCCL_A", "1", 1), ("NCCL_B", "2", 1)]),
         ("systemd-run --setenv=NCCL_A=1 ./a", [("NCCL_A", "1", 1)]),
+        # export is an attribute of the name: bash keeps it for values that come later
+        ("export NCCL_A\nNCCL_A=1\nsrun a", [("NCCL_A", "1", 2)]),
+        ("declare -x NCCL_A\nNCCL_A=1\nsrun a", [("NCCL_A", "1", 2)]),
+        ("f() { NCCL_A=1; }\nf\nexport NCCL_A\nsrun a", [("NCCL_A", "1", 1)]),
+        ("export NCCL_A=1\nexport -n NCCL_A\nsrun a", []),
+        ("export NCCL_A=1\n./a\nexport NCCL_A=0\nsrun b", [("NCCL_A", "0", 3)]),
+        ("export NCCL_A=1\nsrun hostname\nexport NCCL_A=2\npython a", [("NCCL_A", "1", 1), ("NCCL_A", "2", 3)]),
+        ("export NCCL_A=2\nsrun a\nexport NCCL_A=3\nsrun b", [("NCCL_A", "2", 1), ("NCCL_A", "3", 3)]),
+        ("(export NCCL_A=1; ./a)\nsrun b", []),
+        ("(export NCCL_A=1; srun b)", [("NCCL_A", "1", 1)]),
+        ("export NCCL_A=1\n(export NCCL_A=2; ./x)\nsrun b", [("NCCL_A", "1", 1)]),
+        ("export NCCL_A=a\nNCCL_A+=,b\nsrun a", [("NCCL_A", "a,b", 2)]),
+        ("export NCCL_A=$'a\\n\\x41\\102\\u0043'", [("NCCL_A", "a\nABC", 1)]),
+        ("for NCCL_A in 1 2; do export NCCL_A; srun b; done", [("NCCL_A", "1", 1), ("NCCL_A", "2", 1)]),
+        ("f() { f; export NCCL_A=1; }\nf\nsrun a", [("NCCL_A", "1", 1)]),
+        # statements that set a name and are no assignments
+        ("printf -v NCCL_A 1; export NCCL_A; srun a", [("NCCL_A", "1", 1)]),
+        ("printf -v NCCL_A %s 1; export NCCL_A; srun a", [("NCCL_A", None, 1)]),
+        ("let NCCL_A=1; export NCCL_A; srun a", [("NCCL_A", "1", 1)]),
+        ("((NCCL_A=1)); export NCCL_A; srun a", [("NCCL_A", "1", 1)]),
+        ("read -r -p x: NCCL_A; export NCCL_A; srun a", [("NCCL_A", None, 1)]),
+        ("mapfile -t NCCL_A < x; export NCCL_A; srun a", [("NCCL_A", None, 1)]),
+        (': "${NCCL_A:=1}"; export NCCL_A; srun a', [("NCCL_A", "1", 1)]),
+        (': "${NCCL_A:=$X}"; export NCCL_A; srun a', [("NCCL_A", None, 1)]),
+        ("export NCCL_A\nsrun a", [("NCCL_A", None, 1)]),
+        ("mpirun --mca mca_base_env_list 'NCCL_A=1;NCCL_B=2' a", [("NCCL_A", "1", 1), ("NCCL_B", "2", 1)]),
+        # names that are wrong by case or one slip; those of other libraries are not
+        (
+            "export nccl_ib_hca=a NCLL_DEBUG=b nccl_color=c HCCL_SOCKET_IFNAME=d",
+            [("nccl_ib_hca", "a", 1), ("NCLL_DEBUG", "b", 1)],
+        ),
+        ("nccl_debug=WARN\nexport NCCL_A=1", [("NCCL_A", "1", 2)]),
     ],
 )
 def test_shell(script: str, expected: Seen) -> None:
@@ -129,6 +161,20 @@ def test_shell(script: str, expected: Seen) -> None:
         ("\ufeffexport NCCL_A=1", [1]),
         ("\ufeff#!/bin/sh\nexport NCCL_A=1", []),
         ("e\0x\0p", [1]),
+        # what is not understood may set anything
+        ("export $(grep -v '^#' nccl.env | xargs)", [1]),
+        ("export $ENVS", [1]),
+        ('export "${EXTRA[@]}"', [1]),
+        ("for v in A B; do export NCCL_${v}=1; done", [1]),
+        ('while read -r line; do export "$line"; done < x', [1]),
+        ('declare -x "$name=1"', [1]),
+        ('read -r "$name"', [1]),
+        ("printf -v $name 1", [1]),
+        ("set -a; source <(cat nccl.env); set +a", [1]),
+        (". <(cat nccl.env)", [1]),
+        ("srun env $(cat nccl.env) torchrun a", [1]),
+        ("OPTS='-x NCCL_A=1'\nmpirun $OPTS a", [1]),
+        ("export -f f; declare -A MAP; X=$(NCCL_A=1 ./a); MESSAGE='see NCCL_A'", []),
     ],
 )
 def test_what_cannot_be_seen_is_said(script: str, lines: list[int]) -> None:
@@ -152,7 +198,7 @@ def test_a_here_document_is_not_the_script() -> None:
     [
         ("NCCL_A=1\npython x", [("NCCL_A", "not-exported")]),
         ("NCCL_A=1\nexport NCCL_A", []),
-        ("export NCCL_A=1\nNCCL_A=2", []),
+        ("export NCCL_A=1\nNCCL_A=2", [("NCCL_A", "set-again")]),
         ("NCCL_A=1\nunset NCCL_A", []),
         ("export NCCL_A=1\nunset NCCL_A\nNCCL_A=2", [("NCCL_A", "not-exported")]),
         ("srun --export=ALL,NCCL_IB_HCA=mlx5_0,mlx5_1 a", [("NCCL_IB_HCA", "export-comma")]),
@@ -178,10 +224,77 @@ def test_a_here_document_is_not_the_script() -> None:
         ("export NCCL_A=1\ndocker run -e NCCL_A image", []),
         ("export NCCL_A=1\ndocker run --env-file x image", []),
         ("export NCCL_A=1\ndocker run image\ntorchrun a", []),
+        ("export NCCL_A = 1", [("NCCL_A", "blank-at-equals")]),
+        ("export NCCL_A =1", [("NCCL_A", "blank-at-equals")]),
+        ("NCCL_A = 1", [("NCCL_A", "blank-at-equals")]),
+        ("echo NCCL_A = 1", []),
+        ("export NCCL-A=1", [("NCCL_A", "not-a-name")]),
+        ("export NCCL_IB_HCA=mlx5_0:1;mlx5_1:1\nsrun a", [("NCCL_IB_HCA", "cut-at-semicolon")]),
+        ("export NCCL_IB_HCA=mlx5_0;srun a", []),
+        ("set -a; NCCL_A=1; set +a; NCCL_B=2\nsrun a", [("NCCL_B", "not-exported")]),
+        ("#SBATCH -N 4 --export=NONE\nexport NCCL_A=1\nsrun a", [("NCCL_A", "not-handed-on")]),
+        ("#SBATCH --export=NONE\nexport NCCL_A=1\nsrun --export=ALL a", []),
+        ("#SBATCH --export=NONE\nunset SLURM_EXPORT_ENV\nexport NCCL_A=1\nsrun a", []),
+        ("#SBATCH --export=NONE\nexport SLURM_EXPORT_ENV=ALL NCCL_A=1\nsrun a", []),
+        ("#SBATCH --export=NONE\nexport NCCL_A=1\ntorchrun a", []),
     ],
 )
 def test_ways_of_writing_that_go_wrong(script: str, expected: list[tuple[str, str]]) -> None:
     assert problems(parse("job.sh", script)) == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "conditional"),
+    [
+        ("f() { export NCCL_A=1; }\n[ $1 ] && f\nsrun a", True),
+        ("f() { export NCCL_A=1; }\nif x; then f; fi\nsrun a", True),
+        ("f() { export NCCL_A=1; }\nf\nsrun a", False),
+        (': "${NCCL_A:=1}"; export NCCL_A; srun a', True),
+        ("case $1 in (b) x;; esac\nexport NCCL_A=1\nsrun a", False),
+    ],
+)
+def test_what_may_not_be_set(script: str, conditional: bool) -> None:
+    assert [one.conditional for one in parse("job.sh", script).assignments] == [conditional]
+
+
+def test_functions_that_call_each_other_end() -> None:
+    script = "".join(f"f{i}() {{ f{i + 1}; f{i + 1}; f{i + 1}; }}\n" for i in range(40)) + "f0\nexport NCCL_A=1\nsrun a\n"
+    assert parse("job.sh", script).unread
+
+
+DOCKERFILE = """\
+# escape=\\
+ARG TAG=1
+FROM x AS debug
+ENV NCCL_P2P_DISABLE=1
+FROM x:$TAG AS base
+ENV NCCL_A=1 \\
+# why
+
+    NCCL_B=2
+ENV NCCL_C 3 4
+FROM --platform=x base
+ARG NCCL_D=1
+RUN export NCCL_E=1 && ./selftest
+RUN <<EOF
+export NCCL_F=1
+EOF
+ENV NCCL_A=5 NCCL_G=$TAG
+HEALTHCHECK CMD NCCL_H=1 ./check
+CMD ["bash", "-c", "NCCL_I=1 torchrun 't.py'"]
+"""
+
+
+def test_a_dockerfile_is_its_last_stage() -> None:
+    parsed = parse("Dockerfile", DOCKERFILE)
+    assert parsed.kind == "docker"
+    expected: Seen = [("NCCL_A", "5", 17), ("NCCL_B", "2", 9), ("NCCL_C", "3 4", 10), ("NCCL_G", None, 17), ("NCCL_I", "1", 19)]
+    assert seen(parsed) == expected
+    assert problems(parsed) == [] and unread(parsed) == []
+    assert unread(parse("x.dockerfile", "FROM x\nRUN echo export NCCL_A=1 >> /etc/profile.d/a.sh\nCOPY nccl.conf /etc/\n")) == [
+        2,
+        3,
+    ]
 
 
 def twice(parsed: Parsed) -> list[tuple[str | None, str | None]]:
