@@ -83,7 +83,7 @@ def socket_ifname(
     perhaps = (one and one.local for one in net.perhaps_others)
     lost = None if several or job.alone else missing(job.unsaid(environ), *perhaps)
     seen = Seen(net, net.links, vantage, several, lost, job.alone, names)
-    yield from _master(seen, environ)
+    yield from _master(seen, environ, job.node_count(environ) or None)
     variables = {name: environ.get(name) for name in ifname.VARIABLES}
     if (lost := missing(*variables.values())) is not None:
         yield unknown(f"the job's NCCL variables could not be read: {lost}", subject="NCCL")
@@ -99,36 +99,44 @@ def socket_ifname(
         yield from _gloo(seen, environ.get("GLOO_SOCKET_IFNAME"))
 
 
-def _first_node(environ: Environ) -> bool | None:
-    """Whether rank 0 is on this node, as its launcher counts."""
+def _first_node(environ: Environ, nodes: int | None) -> bool | None:
+    """Whether rank 0 is on this node, as its launcher counts; without a local rank, by blocks of ranks (torchrun's and Slurm's
+    own way)."""
     launcher = environ.launcher
     if isinstance(launcher, Unavailable):
         return None
     if launcher.node_rank is not None:
         return launcher.node_rank == 0
+    if launcher.rank is not None and launcher.local_rank is None and launcher.world and nodes:
+        return launcher.rank < max(1, launcher.world // nodes)
     return launcher.rank == launcher.local_rank if None not in (launcher.rank, launcher.local_rank) else None
 
 
-def _master(seen: Seen, environ: Environ) -> Iterator[Finding]:
+def _master(seen: Seen, environ: Environ, nodes: int | None) -> Iterator[Finding]:
     """Only what is wrong or open: a MASTER_ADDR that is reached is part of the finding about NCCL."""
     master = seen.net.master
     if master is None:
         return
     if isinstance(master, Unavailable):
         yield unknown(f"MASTER_ADDR could not be read: {master}", subject="MASTER_ADDR")
-    elif isinstance(master.addresses, Unavailable):
+        return
+    if isinstance(master.addresses, Unavailable):
         text = f"{master.variable}={master.name} does not resolve here (yet): {master.addresses}"
         yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}")
-    elif seen.several and (
-        interfaces.is_loopback(master.name)
-        or (_first_node(environ) is False and all(map(interfaces.is_loopback, master.addresses)))
-    ):
+        return
+    first = _first_node(environ, nodes)
+    inside = seen.several and all(map(interfaces.is_loopback, master.addresses))
+    if inside and (interfaces.is_loopback(master.name) or first is False):
+        resolves = "" if interfaces.is_loopback(master.name) else f", which resolves to {' '.join(master.addresses)} here,"
         yield fail(
-            f"{master.variable}={master.name} is every node's own loopback: no other node reaches rank 0",
+            f"{master.variable}={master.name}{resolves} is every node's own loopback: no other node reaches rank 0",
             subject="MASTER_ADDR",
             expected="a name or address of rank 0's node that the other nodes reach",
             how=f"export {master.variable}=… of the node of rank 0",
         )
+    elif inside and first is None:  # as Debian has it for a host's own name: right on rank 0's node, and on no other
+        text = f"{master.variable}={master.name} resolves to {' '.join(master.addresses)} here: right on rank 0's own node only"
+        yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}, on each node")
     elif master.routed is False:
         text = f"there is no route to {master.variable}={master.name}"
         yield fail(text, subject="MASTER_ADDR", addresses=list(master.addresses))

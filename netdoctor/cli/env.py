@@ -74,7 +74,8 @@ def judge_file(path: str, text: str, known: Known) -> list[Finding]:
     from netdoctor.variables import judge as environ
 
     parsed = _without_secrets(envfiles.parse(path, text))
-    settings = [Setting(one.name, one.value, one.source) for one in parsed.assignments if one.value is not None]
+    in_effect = [one for one in parsed.assignments if not one.overridden]
+    settings = [Setting(one.name, one.value, one.source) for one in in_effect if one.value is not None]
     known = known if known.nodes else replace(known, nodes=parsed.nodes)
     if parsed.kind == "conf":
         findings = environ.judge_conf(settings, {})

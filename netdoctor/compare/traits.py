@@ -10,6 +10,7 @@ from typing import Any, Final
 from netdoctor.environment import Of, names_of
 from netdoctor.model import Severity
 from netdoctor.textsafe import as_line
+from netdoctor.variables.catalogue import is_default
 
 ABSENT: Final = "(not there)"
 NOT_SET: Final = "(not set)"
@@ -99,7 +100,7 @@ def traits(inventory: dict[str, Any], tool: str) -> tuple[dict[str, str], bool]:
     if not isinstance(variables, dict) or "unavailable" in variables:
         return out, False
     for name, value in list(variables.items())[:MAX]:
-        if name not in _OWN_VARIABLES:
+        if name not in _OWN_VARIABLES and not (isinstance(value, str) and is_default(name, value)):
             _put(out, f"env {as_line(name, 100)}", value)
     if _NAMING & variables.keys() and isinstance(links := inventory.get("links"), list):
         named = [n for one in links[:MAX] if isinstance(n := _get(one, "name"), str) and one.get("addresses")]

@@ -130,7 +130,7 @@ def load(
     layers += [(name, values) for name, values in (("environment", from_env), ("command line", given)) if values]
     if recorded is not None:
         layers.insert(1 if locked else 0, ("snapshot", _of_a_snapshot(recorded)))
-    merged = _merge(layers, locked, notes, defaults or {})
+    merged = _merge(layers, {site, named}, notes, defaults or {})
     return _build(merged, tuple(notes))
 
 
@@ -150,13 +150,18 @@ def _same(named: str, site: str, base: Mapping[str, Any] | None) -> bool:
 
 
 def _merge(
-    layers: list[tuple[str, dict[str, Any]]], locked: bool, notes: list[str], defaults: Mapping[str, Any]
+    layers: list[tuple[str, dict[str, Any]]], files: set[str | None], notes: list[str], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Later layers win; over a locked first layer they only tighten, and what they may not loosen is noted."""
+    """Later layers win; behind the first locked one of `files` they only tighten, and what they may not loosen is noted.
+
+    The site's file comes first.  One that was named locks as well: a gate that names its file means it for every job.
+    """
     merged: dict[str, Any] = {}
-    for index, (source, values) in enumerate(layers):
+    locked = False
+    for source, values in layers:
+        before, locked = locked, locked or (source in files and bool(values.get("lock")))
         for key, value in values.items():
-            if not locked or index == 0:
+            if not before:
                 merged[key] = value
                 continue
             tightest = KEYS[key].stricter(merged.get(key, defaults.get(key, KEYS[key].default)), value)

@@ -63,6 +63,7 @@ class Assignment:
     why: str = ""  # why the value is not known
     problem: Problem | None = None  # what is wrong with the way it is written
     conditional: bool = False  # in a branch that may not be taken
+    overridden: bool = False  # a later one of its list is in effect
 
 
 @dataclass(frozen=True)

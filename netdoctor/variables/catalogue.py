@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Final
 
 from netdoctor.facts.nccl_version import Version, parse, text
+from netdoctor.nccl.integers import strtoll
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,15 @@ PREFIXES: Final = (
 )
 # Programs whose names are all in the table: a name that is missing there is unknown to them.
 COMPLETE: Final = frozenset({"nccl", "torch", "gloo"})
+
+
+def is_default(name: str, value: str) -> bool:
+    """Whether to NCCL this is the same as not set, in every release: the integer that it takes then."""
+    row = lookup(name)
+    number = strtoll(value)
+    if row is None or row.program != "nccl" or not re.fullmatch(r"-?\d+", row.default) or not number.digits or number.rest:
+        return False
+    return all(str(number.value) == default for default in (row.default, *(old for _, old in row.history)))
 
 
 def program_of(name: str) -> str | None:

@@ -48,8 +48,12 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
     if kind == "yaml":
         from netdoctor.variables.manifests import parse_yaml
 
-        assignments, unread = parse_yaml(path, text)
-    elif kind == "conf":
+        manifest = parse_yaml(path, text)
+        apart = re.search(r"--(?:rdzv[-_]endpoint|master[-_]addr)|PET_|(?:PyTorch|MPI|Train)Job", text)  # it meets elsewhere
+        loopback = None if apart else _all_loopback(manifest.meeting)
+        everything = (*manifest.unread, *rest)
+        return Parsed(kind, tuple(manifest.assignments), everything, manifest.nodes, _origin(path, loopback))
+    if kind == "conf":
         assignments = parse_conf(path, text)
     elif kind == "env":
         assignments = parse_env(path, text)
@@ -65,7 +69,7 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
         if plain != text and not re.match(r"#|\s*$", plain, re.MULTILINE):
             unread.append(Unread(Origin(path, 1), "a byte order mark: to the shell it is part of the first word"))
         nodes, loopback = _nodes(text), _meeting(text)
-        return Parsed(kind, tuple(assignments), (*unread, *rest), nodes, Origin(path, loopback) if loopback else None)
+        return Parsed(kind, tuple(assignments), (*unread, *rest), nodes, _origin(path, loopback))
     return Parsed(kind, tuple(assignments), (*unread, *rest))
 
 
@@ -86,8 +90,17 @@ def _meeting(text: str) -> int | None:
         for match in re.finditer(rf"{names}[\"']?(\S*)", line)
         if not line.lstrip().startswith("#")
     ]
-    away = [at for _, at in found if not re.match(r"(?:localhost|127\.|\[?::1\b)", at)]
-    return found[0][0] if found and not away else None
+    return _all_loopback([(at, number) for number, at in found])
+
+
+def _all_loopback(places: Sequence[tuple[str, int]]) -> int | None:
+    """The line of the last of these, which counts, if all of them are the loopback."""
+    away = [at for at, _ in places if not re.match(r"(?:localhost|127\.|\[?::1\b)", at)]
+    return places[-1][1] if places and not away else None
+
+
+def _origin(path: str, line: int | None) -> Origin | None:
+    return Origin(path, line) if line else None
 
 
 def kind_of(path: str, text: str) -> str:

@@ -7,11 +7,12 @@ bounded by the number of nodes that are visited.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from netdoctor.facts.environ import Origin
-from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, meant
+from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, exported_name, meant
+from netdoctor.variables.launchers import launches
 from netdoctor.variables.line_files import parse_conf, parse_env
 from netdoctor.variables.shell import parse_shell
 from netdoctor.variables.units import SECTION, parse_unit
@@ -31,6 +32,8 @@ class _Walk:
         self.budget = MAX_NODES
         self.active: set[int] = set()
         self.kubernetes = False
+        self.nodes: int | None = None  # of the job, by its completions
+        self.meeting: list[tuple[str, int]] = []  # values of MASTER_ADDR, with their lines
 
     def add(self, given: str, value: str | None, node: Any, scope: str, why: str = "", problem: Problem | None = None) -> None:
         name = meant(given) or given
@@ -41,13 +44,21 @@ class _Walk:
         self.unread.append(Unread(Origin(self.path, line), why))
 
 
-def parse_yaml(path: str, text: str) -> tuple[list[Assignment], list[Unread]]:
-    """The assignments of all documents of `text`."""
+@dataclass(frozen=True)
+class Manifest:
+    assignments: list[Assignment]
+    unread: list[Unread]
+    nodes: int | None = None
+    meeting: tuple[tuple[str, int], ...] = ()
+
+
+def parse_yaml(path: str, text: str) -> Manifest:
+    """What all documents of `text` set."""
     import yaml
 
     walk = _Walk(path)
     if len(text) > MAX_YAML:
-        return [], [Unread(Origin(path, 1), f"larger than {MAX_YAML >> 20} MiB: not read")]
+        return Manifest([], [Unread(Origin(path, 1), f"larger than {MAX_YAML >> 20} MiB: not read")])
     try:
         for document in yaml.compose_all(text, Loader=yaml.SafeLoader):
             walk.kubernetes = "apiVersion:" in text
@@ -62,7 +73,7 @@ def parse_yaml(path: str, text: str) -> tuple[list[Assignment], list[Unread]]:
         walk.not_known(1, f"not read: {type(error).__name__}")
     if walk.budget <= 0:
         walk.not_known(1, "too many nodes (aliases): the rest was not read")
-    return walk.assignments, walk.unread
+    return Manifest(_last_of_lists(walk.assignments), walk.unread, walk.nodes, tuple(walk.meeting))
 
 
 def _visit(node: Any, key: str, walk: _Walk) -> None:
@@ -85,10 +96,20 @@ def _mapping(node: Any, key: str, walk: _Walk) -> None:
     pairs = [(k.value if k.id == "scalar" else "", v) for k, v in node.value]
     fields = dict(pairs)
     name = fields.get("name")
-    if name is not None and name.id == "scalar" and meant(name.value) and ("value" in fields or "valueFrom" in fields):
+    if walk.kubernetes and _text(fields.get("kind")) == "Job" and "spec" in fields:
+        walk.nodes = _pods(fields["spec"]) or walk.nodes
+    if _text(name) == "MASTER_ADDR" and "value" in fields:
+        walk.meeting.append((_text(fields["value"]), fields["value"].start_mark.line + 1))
+    if name is not None and name.id == "scalar" and exported_name(name.value) and ("value" in fields or "valueFrom" in fields):
         _env_entry(name, fields, walk, key)
         return
     for k, value in pairs:
+        if k == "MASTER_ADDR" and value.id == "scalar":
+            walk.meeting.append((value.value, value.start_mark.line + 1))
+        if walk.kubernetes and k in ("initContainers", "ephemeralContainers", "containers"):
+            value = _jobs(k, value)
+            if value is None:
+                continue
         if k == "<<":
             for merged in value.value if value.id == "sequence" else [value]:
                 _visit(merged, key, walk)
@@ -96,6 +117,56 @@ def _mapping(node: Any, key: str, walk: _Walk) -> None:
             _pair(k, value, walk, f"{key if key in _ENV_KEYS else 'map'} {node.start_mark.line}")
         else:
             _visit(value, k, walk)
+
+
+def _text(node: Any) -> str:
+    return str(node.value) if node is not None and node.id == "scalar" else ""
+
+
+def _field(node: Any, key: str) -> Any:
+    return next((v for k, v in node.value if k.id == "scalar" and k.value == key), None) if node.id == "mapping" else None
+
+
+def _pods(spec: Any) -> int | None:
+    """How many pods of a Job run at once (Kubernetes, batch/v1: parallelism is 1 where it is not set)."""
+    counts = [_text(_field(spec, key)) for key in ("completions", "parallelism")]
+    number = min((int(count) for count in counts if count.isdecimal()), default=1)
+    return number if all(counts) and number > 1 else None
+
+
+def _jobs(key: str, containers: Any) -> Any:
+    """The containers that are the job's: those that launch ranks, if any of a pod is seen to.  None: they are not.
+
+    Init containers have ended, or are sidecars, when the job runs.
+    """
+    if key != "containers":
+        return None
+    if containers.id != "sequence" or len(containers.value) < 2:
+        return containers
+    launching = [one for one in containers.value if launches(_words(one))]
+    return _with(containers, launching or containers.value)
+
+
+def _words(container: Any) -> list[str]:
+    """Those of its command and arguments, and of the scripts in them."""
+    fields = [_field(container, key) for key in ("command", "args")]
+    listed = [word for one in fields if one is not None and one.id == "sequence" for word in one.value]
+    return [part for word in listed if word.id == "scalar" for part in re.split(r"[\s;&|]+", word.value)]
+
+
+def _with(node: Any, value: list[Any]) -> Any:
+    from yaml import SequenceNode
+
+    return SequenceNode(node.tag, value, node.start_mark, node.end_mark, node.flow_style)
+
+
+def _last_of_lists(assignments: list[Assignment]) -> list[Assignment]:
+    """Of an env list that names a variable twice, the last entry is in effect; that it is there twice is said beside it."""
+    last = {(one.name, one.scope): i for i, one in enumerate(assignments)}
+    return [
+        replace(one, overridden=True) if last[one.name, one.scope] != i and not one.scope.startswith("line") else one
+        for i, one in enumerate(assignments)
+    ]
 
 
 def _sequence(node: Any, key: str, walk: _Walk) -> None:

@@ -306,6 +306,14 @@ def test_a_locked_site_cannot_be_loosened(tmp_path: Path) -> None:
     assert "fail_on from the command line counts only where it is stricter: the site's configuration is locked" in got.notes
 
 
+def test_a_file_that_is_named_locks_what_comes_behind_it(tmp_path: Path) -> None:
+    named = write(tmp_path, "lock: true\nprofile: strict\nexpected: {gpus: 8}\n", "gate.yaml")
+    loose = {"NETDOCTOR_EXPECTED_GPUS": "0", "NETDOCTOR_WAIVERS": "[{check: c.d, reason: mine, until: 2030-01-01}]"}
+    got = load(named, environ=loose, overrides={"profile": "audit"}, site=write(tmp_path, "fail_on: critical\n"))
+    assert (got.lock, got.profile, got.expected.gpus, got.waivers, got.fail_on) == (True, "strict", 8, (), "critical")
+    assert len(got.notes) == 3
+
+
 def test_a_locked_site_can_be_tightened(tmp_path: Path) -> None:
     got = load(
         environ={"NETDOCTOR_PROFILE": "strict", "NETDOCTOR_FAIL_ON": "info", "NETDOCTOR_JOB_NODES": "64"},

@@ -131,6 +131,23 @@ def test_interfaces_of_a_known_node(value: str, expected: tuple[str, str]) -> No
     assert together({"NCCL_SOCKET_IFNAME": value}, links=LINKS)["NCCL_SOCKET_IFNAME"] == expected
 
 
+@pytest.mark.parametrize("name", ["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "GLOO_SOCKET_IFNAME"])
+def test_quotes_of_a_text_program_are_part_of_the_value(name: str) -> None:
+    (finding,) = judge([Setting(name, "\u201ceth0\u201d", Origin("j", 1))], Known())
+    assert finding.evidence["rule"] == "quoted"
+
+
+def test_a_default_that_is_written_out_is_told() -> None:
+    told = [
+        ("NCCL_IB_DISABLE", "0"),
+        ("NCCL_IB_DISABLE", "1"),
+        ("NCCL_IB_DISABLE", "0x"),
+        ("NCCL_DEBUG", ""),
+        ("NCCL_IB_TC", "-1"),
+    ]
+    assert [catalogue.is_default(name, value) for name, value in told] == [True, False, False, False, False]
+
+
 @pytest.mark.parametrize(
     ("value", "rule"), [("eth0", "ok"), ("eth", "no-match"), ("eth0,ens1", "no-match"), ("lo", "loopback")]
 )

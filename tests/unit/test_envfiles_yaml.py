@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from netdoctor.variables.files import parse
 from tests.unit.test_envfiles import problems, seen, twice, unread
 
@@ -91,7 +95,6 @@ data:
 def test_kubernetes() -> None:
     parsed = parse("pod.yaml", POD)
     assert seen(parsed) == [
-        ("NCCL_DEBUG", "WARN", 6),
         ("NCCL_DEBUG", "INFO", 11),
         ("NCCL_DEBUG", "TRACE", 13),
         ("NCCL_IB_DISABLE", "1", 15),
@@ -106,6 +109,56 @@ def test_kubernetes() -> None:
     ]
     assert problems(parsed) == [("NCCL_IB_DISABLE", "yaml-type")]
     assert twice(parsed) == [("INFO", "TRACE")]
+    assert [one.value for one in parsed.assignments if one.overridden] == ["INFO"]
+
+
+CONTAINERS = """\
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+  - name: train
+    command: [bash, -c, "exec {command} a.py"]
+    env: [{{name: NCCL_A, value: "1"}}]
+  - name: sidecar
+    env: [{{name: NCCL_B, value: "2"}}]
+"""
+
+
+@pytest.mark.parametrize(("command", "names"), [("torchrun", ["NCCL_A"]), ("./start", ["NCCL_A", "NCCL_B"])])
+def test_the_container_that_launches_is_the_jobs(command: str, names: list[str]) -> None:
+    assert [one.name for one in parse("pod.yaml", CONTAINERS.format(command=command)).assignments] == names
+
+
+JOB = """\
+apiVersion: batch/v1
+kind: {kind}
+spec:
+  completions: 4
+  parallelism: {parallelism}
+  template:
+    spec:
+      containers:
+      - name: t
+        env: [{{name: MASTER_ADDR, value: {master}}}]
+        command: [{command}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "nodes", "line"),
+    [
+        ({}, 4, 10),
+        ({"master": "train-0.train"}, 4, None),
+        ({"parallelism": 1}, None, 10),
+        ({"command": "torchrun, --rdzv-endpoint=train-0:1"}, 4, None),
+        ({"kind": "PyTorchJob"}, None, None),
+    ],
+)
+def test_pods_of_a_job_that_meet_at_the_loopback(change: dict[str, Any], nodes: int | None, line: int | None) -> None:
+    given = {"kind": "Job", "parallelism": 4, "master": "localhost", "command": "python", **change}
+    parsed = parse("job.yaml", JOB.format(**given))
+    assert (parsed.nodes, parsed.loopback.line if parsed.loopback else None) == (nodes, line)
 
 
 PLAY = """\
