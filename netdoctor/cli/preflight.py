@@ -52,7 +52,7 @@ def _ready(options: Options, **of_the_job: str) -> Config:
     if options.host_root is not None and not os.path.isdir(options.host_root):
         raise setup.UsageError(f"--host-root: {options.host_root}: no such directory")
     if options.host_root is not None and config.lock:
-        raise setup.UsageError(f"--host-root: {options.host_root}: the site's configuration is locked: it is for this machine")
+        raise setup.UsageError(f"--host-root: {options.host_root}: the configuration is locked: it is for this machine")
     setup.become(config)
     return config
 

@@ -145,7 +145,7 @@ def load_checks(
     if not config.lock:
         return chosen, tuple(r for r in results if r.id in only or r is lost)
     left_out = (s for s in every if s.id not in only)
-    unjudged = [Finding(Status.UNKNOWN, "not judged: --only leaves it out, and the site's configuration is locked")]
+    unjudged = [Finding(Status.UNKNOWN, "not judged: --only leaves it out, and the configuration is locked")]
     return chosen, (*results, *(result(s.id, s.title, s.cause, unjudged) for s in left_out))
 
 
@@ -176,7 +176,7 @@ def decider(
             disabled=config.disabled,
             seen=seen(facts),
             selected=selected,
-            partial=partial or ("--only leaves checks out, and the site's configuration is locked" if left_out else None),
+            partial=partial or ("--only leaves checks out, and the configuration is locked" if left_out else None),
             must=must,
         )
 

@@ -157,16 +157,18 @@ def _merge(
     The site's file comes first.  One that was named locks as well: a gate that names its file means it for every job.
     """
     merged: dict[str, Any] = {}
-    locked = False
+    lock = locked_by = None
     for source, values in layers:
-        before, locked = locked, locked or (source in files and bool(values.get("lock")))
+        lock = locked_by
+        if locked_by is None and source in files and values.get("lock"):
+            locked_by = source
         for key, value in values.items():
-            if not before:
+            if lock is None:
                 merged[key] = value
                 continue
             tightest = KEYS[key].stricter(merged.get(key, defaults.get(key, KEYS[key].default)), value)
             if tightest != value:
-                notes.append(f"{key} from the {source} counts only where it is stricter: the site's configuration is locked")
+                notes.append(f"{key} from the {source} counts only where it is stricter: {lock} is locked")
             merged[key] = tightest
     return {**defaults, **merged}
 

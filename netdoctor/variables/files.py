@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.facts.environ import Origin
+from netdoctor.facts.environ import Origin, Setting
 from netdoctor.model import size_text
 from netdoctor.variables.assignments import MENTIONS, Assignment, Unread
 from netdoctor.variables.dockerfile import DOCKERFILE, parse_dockerfile
@@ -32,7 +32,7 @@ class Parsed:
     assignments: tuple[Assignment, ...]
     unread: tuple[Unread, ...]
     nodes: int | None = None  # of the job, where its script says several
-    loopback: Origin | None = None  # where it has the ranks meet at the loopback
+    loopback: Setting | None = None  # by which the ranks meet at the loopback
 
 
 def parse(path: str, text: str, kind: str | None = None) -> Parsed:
@@ -50,9 +50,10 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
 
         manifest = parse_yaml(path, text)
         apart = re.search(r"--(?:rdzv[-_]endpoint|master[-_]addr)|PET_|(?:PyTorch|MPI|Train)Job", text)  # it meets elsewhere
-        loopback = None if apart else _all_loopback(manifest.meeting)
+        meeting = [Setting("MASTER_ADDR", value, Origin(path, line)) for value, line in manifest.meeting]
+        loopback = None if apart else _all_loopback(meeting)
         everything = (*manifest.unread, *rest)
-        return Parsed(kind, tuple(manifest.assignments), everything, manifest.nodes, _origin(path, loopback))
+        return Parsed(kind, tuple(manifest.assignments), everything, manifest.nodes, loopback)
     if kind == "conf":
         assignments = parse_conf(path, text)
     elif kind == "env":
@@ -68,8 +69,8 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
         assignments, unread = parse_shell(path, plain)
         if plain != text and not re.match(r"#|\s*$", plain, re.MULTILINE):
             unread.append(Unread(Origin(path, 1), "a byte order mark: to the shell it is part of the first word"))
-        nodes, loopback = _nodes(text), _meeting(text)
-        return Parsed(kind, tuple(assignments), (*unread, *rest), nodes, _origin(path, loopback))
+        nodes, loopback = _nodes(text), _meeting(path, text)
+        return Parsed(kind, tuple(assignments), (*unread, *rest), nodes, loopback)
     return Parsed(kind, tuple(assignments), (*unread, *rest))
 
 
@@ -81,26 +82,22 @@ def _nodes(text: str) -> int | None:
     return most if (most := max(map(int, told), default=0)) > 1 else None
 
 
-def _meeting(text: str) -> int | None:
-    """The line by which the ranks meet at the loopback, if nothing else says where.  torchrun passes over MASTER_ADDR."""
-    names = "--(?:rdzv[-_]endpoint|master[-_]addr)[= ]" if "torchrun" in text else r"\bMASTER_ADDR="
+def _meeting(path: str, text: str) -> Setting | None:
+    """The setting by which the ranks meet at the loopback, if nothing else says where.  torchrun passes over MASTER_ADDR."""
+    names = "(--(?:rdzv[-_]endpoint|master[-_]addr))[= ]" if "torchrun" in text else r"\b(MASTER_ADDR)="
     found = [
-        (number, match[1])
+        Setting(match[1], match[2].rstrip("\"';"), Origin(path, number))
         for number, line in enumerate(text.split("\n"), 1)
         for match in re.finditer(rf"{names}[\"']?(\S*)", line)
         if not line.lstrip().startswith("#")
     ]
-    return _all_loopback([(at, number) for number, at in found])
+    return _all_loopback(found)
 
 
-def _all_loopback(places: Sequence[tuple[str, int]]) -> int | None:
-    """The line of the last of these, which counts, if all of them are the loopback."""
-    away = [at for at, _ in places if not re.match(r"(?:localhost|127\.|\[?::1\b)", at)]
-    return places[-1][1] if places and not away else None
-
-
-def _origin(path: str, line: int | None) -> Origin | None:
-    return Origin(path, line) if line else None
+def _all_loopback(places: Sequence[Setting]) -> Setting | None:
+    """The last of these, which counts, if all of them are the loopback."""
+    away = [one for one in places if not re.match(r"(?:localhost|127\.|\[?::1\b)", one.value)]
+    return places[-1] if places and not away else None
 
 
 def kind_of(path: str, text: str) -> str:

@@ -180,12 +180,17 @@ def list_issues(value: str, what: str) -> list[Issue]:
     if any(quote in body for quote in QUOTES):
         expected = value.translate(dict.fromkeys(map(ord, QUOTES)))
         return warning("quoted", "the quotes are part of the value", expected=expected)
-    if any(item != item.strip() for item in body.split(",")) or "\r" in value:
+    if "\r" in value:
+        message = "the carriage return is part of the last name (lines that end in CR LF)"
+        return warning("blank", message, expected=re.sub(r"\s+", "", value))
+    if any(item != item.strip() for item in body.split(",")):
         return warning(
             "blank", "blanks are part of a name here: what follows one never matches", expected=re.sub(r"\s+", "", value)
         )
     if re.search(r"[;|\s]", body):  # dev_valid_name() refuses blanks, and nobody names a device so
-        return warning("separator", "only a comma separates names: this is one", expected=re.sub(r"[;|\s]+", ",", value))
+        return warning(
+            "separator", "only a comma separates names: this is one", expected=re.sub(r"[;|\s]+", ",", value.partition(" #")[0])
+        )
     if any(mark in body for mark in "^="):
         return warning(
             "grammar", "^ and = count once, at the start, and for the whole list; here they are part of a name", expected=what
@@ -261,10 +266,11 @@ def _excluding(selector: Selector, wants: list[str], context: Context) -> list[I
     links = context.links or ()
     if context.links is not None and not any(selector.takes(link) for link in links):
         return critical("no-match", "excludes every interface of this node", "socket_ifname")
-    bridges = sorted(link for link in links if link.startswith(BRIDGES) and selector.takes(link))
+    bridges = sorted({link for link in links if link.startswith(BRIDGES) and selector.takes(link)})
     if bridges:
         message = f"re-admits {', '.join(bridges)}: a list of one's own replaces the default exclusion"
-        return warning("readmits-bridge", message, "socket_ifname", "^lo,docker,virbr," + ",".join(wants))
+        listed = dict.fromkeys(("lo", "docker", "virbr", *wants))
+        return warning("readmits-bridge", message, "socket_ifname", "^" + ",".join(listed))
     return []
 
 

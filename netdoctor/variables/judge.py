@@ -215,10 +215,10 @@ def judge_line(text: str, source: Origin) -> list[Finding]:
     return [written_wrong(name, Setting(name, "", source), "conf-line", message, fix, f"{name}=…")]
 
 
-def meeting_at_loopback(source: Origin, nodes: int) -> Finding:
-    message = f"the ranks meet at every node's own loopback: {nodes} nodes do not find rank 0"
+def meeting_at_loopback(place: Setting, nodes: int) -> Finding:
+    message = f"{place.name}={place.value}: the ranks meet at every node's own loopback: {nodes} nodes do not find rank 0"
     expected = "a name or address of rank 0's node that the other nodes reach"
-    wrong = written_wrong("MASTER_ADDR", Setting("MASTER_ADDR", "", source), "loopback", message, f"correct {source}", expected)
+    wrong = written_wrong(place.name, place, "loopback", message, f"correct {place.source}", expected)
     return replace(wrong, severity=Severity.CRITICAL, cause="socket_ifname")
 
 

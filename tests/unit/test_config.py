@@ -303,7 +303,7 @@ def test_a_locked_site_cannot_be_loosened(tmp_path: Path) -> None:
     assert (got.vantage, got.checks_dir, got.python) == (None, None, "/usr/bin/python3")
     assert got.expected.gpus == 8
     assert got.expected.busbw_floor == {64 << 20: 100.0, 1 << 30: 100.0}
-    assert "fail_on from the command line counts only where it is stricter: the site's configuration is locked" in got.notes
+    assert f"fail_on from the command line counts only where it is stricter: {site} is locked" in got.notes
 
 
 def test_a_file_that_is_named_locks_what_comes_behind_it(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from netdoctor.cli.options import Options
 from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.report import formats
 from netdoctor.variables import catalogue
+from netdoctor.variables.issue import Known
 from tests.support.facts import judged
 
 
@@ -142,6 +143,19 @@ def test_files_of_several_kinds(name: str, text: str, code: int, tmp_path: Path)
 )
 def test_what_a_script_says_about_its_job(text: str, code: int, tmp_path: Path) -> None:
     assert run([wrote(tmp_path, text)], "2.27.5") == code
+
+
+@pytest.mark.parametrize(
+    ("text", "subject", "value"),
+    [
+        ("#SBATCH -N 4\nexport MASTER_ADDR=localhost; srun python a\n", "MASTER_ADDR", "localhost"),
+        ("torchrun --nnodes 4 --rdzv_endpoint=localhost:1 a\n", "--rdzv_endpoint", "localhost:1"),
+        ('torchrun --nnodes 4 --master-addr "127.0.0.1" a\n', "--master-addr", "127.0.0.1"),
+    ],
+)
+def test_what_meets_at_the_loopback_is_named(text: str, subject: str, value: str) -> None:
+    found = env.judge_file("job.sh", text, Known())
+    assert [(one.subject, one.evidence["value"]) for one in found] == [(subject, value)]
 
 
 def test_nothing_of_a_file_runs(tmp_path: Path) -> None:

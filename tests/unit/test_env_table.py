@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from netdoctor.compare.traits import traits
 from netdoctor.facts.environ import Origin, Setting
 from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.model import Finding, Severity, Status, Unavailable
@@ -131,6 +132,19 @@ def test_interfaces_of_a_known_node(value: str, expected: tuple[str, str]) -> No
     assert together({"NCCL_SOCKET_IFNAME": value}, links=LINKS)["NCCL_SOCKET_IFNAME"] == expected
 
 
+@pytest.mark.parametrize(
+    ("value", "links", "expected"),
+    [
+        ("eth0 # data", None, "eth0"),
+        ("eth0\r", None, "eth0"),
+        ("^lo,docker", ["eth0", "virbr0", "virbr0"], "^lo,docker,virbr"),
+    ],
+)
+def test_what_is_expected_is_what_was_meant(value: str, links: list[str] | None, expected: str) -> None:
+    (finding,) = judge([Setting("NCCL_SOCKET_IFNAME", value, Origin("j", 1))], Known((2, 27, 5), links=links))
+    assert finding.expected == expected
+
+
 @pytest.mark.parametrize("name", ["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "GLOO_SOCKET_IFNAME"])
 def test_quotes_of_a_text_program_are_part_of_the_value(name: str) -> None:
     (finding,) = judge([Setting(name, "\u201ceth0\u201d", Origin("j", 1))], Known())
@@ -145,6 +159,8 @@ def test_a_default_that_is_written_out_is_told() -> None:
         ("NCCL_DEBUG", ""),
         ("NCCL_IB_TC", "-1"),
     ]
+    written = {"nccl_variables": {"NCCL_IB_DISABLE": "0", "NCCL_ALGO": "Ring"}}
+    assert traits(written, "") == ({"env NCCL_ALGO": "Ring"}, True)
     assert [catalogue.is_default(name, value) for name, value in told] == [True, False, False, False, False]
 
 

@@ -158,7 +158,7 @@ spec:
 def test_pods_of_a_job_that_meet_at_the_loopback(change: dict[str, Any], nodes: int | None, line: int | None) -> None:
     given = {"kind": "Job", "parallelism": 4, "master": "localhost", "command": "python", **change}
     parsed = parse("job.yaml", JOB.format(**given))
-    assert (parsed.nodes, parsed.loopback.line if parsed.loopback else None) == (nodes, line)
+    assert (parsed.nodes, parsed.loopback.source.line if parsed.loopback else None) == (nodes, line)
 
 
 PLAY = """\
