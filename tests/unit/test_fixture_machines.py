@@ -9,20 +9,20 @@ import pytest
 from netdoctor.model import Status
 from netdoctor.snapshot.snapshot import dumps
 from tests.lab import fixtures
-from tests.support.machines.composed import HOSTS
+from tests.support.machines import composed
 
 SLUGS = fixtures.slugs()
 
 
 def test_there_are_enough() -> None:
-    assert len(SLUGS) >= 10 and set(HOSTS) <= set(SLUGS)
+    assert len(SLUGS) >= 10 and set(composed.NAMES) <= set(SLUGS)
 
 
 @pytest.mark.parametrize("slug", SLUGS)
 def test_a_healthy_machine_has_no_fail_of_any_severity(slug: str) -> None:
     report = fixtures.report(fixtures.snapshot(slug))
     assert not report.findings(Status.FAIL, Status.ERROR)
-    assert report.verdict.exit_code == (HOSTS[slug]().exit_code if slug in HOSTS else 0)
+    assert report.verdict.exit_code == (composed.read(slug).exit_code if slug in composed.NAMES else 0)
 
 
 @pytest.mark.parametrize("slug", SLUGS)
@@ -32,10 +32,10 @@ def test_the_report_is_the_golden_one(slug: str) -> None:
     assert fixtures.stable(fixtures.snapshot(slug)) == golden
 
 
-@pytest.mark.parametrize("slug", HOSTS)
-def test_the_builder_gives_what_is_committed(slug: str) -> None:
+@pytest.mark.parametrize("slug", composed.NAMES)
+def test_the_description_gives_what_is_committed(slug: str) -> None:
     """`python -m tests.lab compose` writes them again, with every question that the probes ask now."""
-    assert (fixtures.HOSTS / slug / "snapshot.json").read_text(encoding="utf-8") == dumps(HOSTS[slug]().snapshot())
+    assert (fixtures.HOSTS / slug / "snapshot.json").read_text(encoding="utf-8") == dumps(composed.read(slug).snapshot())
 
 
 @pytest.mark.parametrize("slug", SLUGS)

@@ -11,15 +11,14 @@ import socket
 import pytest
 
 from tests.lab import fixtures
-from tests.support.machines import traces
-from tests.support.machines.composed import HOSTS
+from tests.support.machines import composed, traces
 
 FOLDER = fixtures.ROOT / "fixtures"
 FILES = sorted(path for path in FOLDER.rglob("*") if path.is_file())
 RECORDED = {
     path
     for path in FILES
-    if path.parent.name == "trees" or (path.parent.parent.name == "hosts" and path.parent.name not in HOSTS)
+    if path.parent.name == "trees" or (path.parent.parent.name == "hosts" and path.parent.name not in composed.NAMES)
 }
 
 
@@ -40,7 +39,11 @@ def of_here() -> set[str]:
 
 
 def found(path: pathlib.Path, text: str) -> list[str]:
-    made = {gpu for slug in HOSTS for gpu in traces.gpus((fixtures.HOSTS / slug / "snapshot.json").read_text(encoding="utf-8"))}
+    made = {
+        gpu
+        for slug in composed.NAMES
+        for gpu in traces.gpus((fixtures.HOSTS / slug / "snapshot.json").read_text(encoding="utf-8"))
+    }
     more = traces.of_recording(text) if path in RECORDED else traces.of_composition(text, made)
     return [*traces.of_form(text), *more, *traces.words(text, of_here())]
 
