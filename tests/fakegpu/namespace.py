@@ -48,7 +48,7 @@ def _mount(source: str, target: str, kind: str = "", flags: int = 0, options: st
     _check(_libc.mount(*words, ctypes.c_ulong(flags), options.encode() if options else None), f"mount of {target}")
 
 
-def _bind(source: str, target: str) -> None:
+def bind(source: str, target: str) -> None:
     _mount(source, target, flags=MS_BIND | MS_REC)
 
 
@@ -119,12 +119,12 @@ def show(shown: pathlib.Path) -> None:
         (base / name).mkdir(parents=True, exist_ok=True)
         _mount("fakegpu", str(base / name), "tmpfs", options="mode=755")
         _lay(shown / name, f"/{name}", str(base / name), "", opaque)
-        _bind(str(base / name), f"/{name}")
+        bind(str(base / name), f"/{name}")
     if os.path.isdir("/proc/driver"):
         (base / "proc").mkdir(exist_ok=True)
         _mount("fakegpu", str(base / "proc"), "tmpfs", options="mode=755")
         _lay(shown / "proc", "/proc/driver", str(base / "proc"), "", opaque)
-        _bind(str(base / "proc"), "/proc/driver")
+        bind(str(base / "proc"), "/proc/driver")
 
 
 def _hidden(path: str) -> bool:
@@ -146,7 +146,7 @@ def _lay(fake: pathlib.Path, real: str, target: str, path: str, opaque: Sequence
             hidden = _hidden(below) or other is None or not other.is_dir(follow_symlinks=False)
             os.mkdir(at)
             if hidden and not real.startswith("/dev"):
-                _bind(own.path, at)
+                bind(own.path, at)
             else:
                 _lay(pathlib.Path(own.path), "/dev/-" if hidden else f"{real}/{name}", at, below, opaque)
         elif own is not None and real.startswith("/dev"):
@@ -165,7 +165,7 @@ def _same(one: os.DirEntry[str] | None, at: str) -> None:
         os.mkdir(at)
     else:
         os.close(os.open(at, os.O_CREAT | os.O_WRONLY, 0o644))
-    _bind(one.path, at)
+    bind(one.path, at)
 
 
 def _node(at: str, mode: int) -> None:
@@ -177,7 +177,7 @@ def _node(at: str, mode: int) -> None:
     except PermissionError:
         pathlib.Path(at).unlink(missing_ok=True)
         os.close(os.open(at, os.O_CREAT | os.O_WRONLY, 0o644))
-        _bind("/dev/null", at)
+        bind("/dev/null", at)
 
 
 def node_cpus(numa: Sequence[str]) -> tuple[str, ...]:
