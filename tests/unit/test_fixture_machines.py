@@ -8,6 +8,7 @@ import pytest
 
 from netdoctor.model import Status
 from netdoctor.snapshot.snapshot import dumps
+from tests.fakegpu import record
 from tests.lab import fixtures
 from tests.support.machines import composed
 
@@ -20,9 +21,20 @@ def test_there_are_enough() -> None:
 
 @pytest.mark.parametrize("slug", SLUGS)
 def test_a_healthy_machine_has_no_fail_of_any_severity(slug: str) -> None:
+    """One that was recorded with a fault has the fails of that fault."""
     report = fixtures.report(fixtures.snapshot(slug))
-    assert not report.findings(Status.FAIL, Status.ERROR)
-    assert report.verdict.exit_code == (composed.read(slug).exit_code if slug in composed.NAMES else 0)
+    bad = (Status.FAIL, Status.ERROR)
+    found = {(check.id, one.subject) for check in report.checks for one in check.findings if one.status in bad}
+    taken = record.RECORDINGS.get(slug)
+    assert found == (taken.fails if taken else set())
+    own = composed.read(slug) if slug in composed.NAMES else taken
+    assert report.verdict.exit_code == (own.exit_code if own else 0)
+
+
+@pytest.mark.parametrize("slug", record.RECORDINGS)
+def test_what_a_fake_driver_answered_is_said_to_be_that(slug: str) -> None:
+    said = (fixtures.HOSTS / slug / "PROVENANCE.md").read_text(encoding="utf-8")
+    assert "a fake driver's answers" in said and f"machine {record.RECORDINGS[slug].machine}" in said
 
 
 @pytest.mark.parametrize("slug", SLUGS)
