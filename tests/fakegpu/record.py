@@ -20,6 +20,8 @@ from typing import Any, Final
 from tests.fakegpu import build, lab, machine, namespace
 
 VERSION: Final = "2.27.5"
+# What a fake takes means nothing, so nobody judges it.
+CONFIG: Final = "disabled: [allreduce.bandwidth]\n"
 OPT: Final = pathlib.Path("/opt")
 SITE: Final = "job/lib/python3.11/site-packages"
 
@@ -57,6 +59,7 @@ def folder_of(one: machine.Machine, folder: pathlib.Path) -> pathlib.Path:
     python.parent.mkdir(parents=True)
     python.symlink_to("/usr/bin/python3")
     (opt / "job" / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.2\n", encoding="ascii")
+    (opt / "job" / "netdoctor.yaml").write_text(CONFIG, encoding="ascii")
     wheel = opt / SITE / "nvidia" / "nccl" / "lib"
     wheel.mkdir(parents=True)
     (wheel / "libnccl.so.2").touch()
@@ -104,7 +107,8 @@ def _plain(text: str) -> str:
 def _snapshot(output: pathlib.Path) -> int:
     """In the namespace."""
     command = [sys.executable, "-m", "netdoctor", "snapshot", "--pseudonymise", "--vantage", "job", "--quiet"]
-    command += ["--python", str(OPT / "job/bin/python3"), "--output", str(output)]
+    command += ["--python", str(OPT / "job/bin/python3"), "--config", str(OPT / "job/netdoctor.yaml")]
+    command += ["--output", str(output)]
     env = {
         "HOME": "/root",
         "PATH": "/usr/bin:/bin",
