@@ -193,7 +193,7 @@ def parse(data: Mapping[str, Any]) -> Machine:
         cuda=int(driver.get("cuda", 13000)),
         shown=bool(driver.get("shown", True)),
         numa=numa,
-        distances=tuple(data.get("distances") or _distances(len(numa))),
+        distances=_distances(data.get("distances", {}), len(numa)),
         gpus=gpus,
         switches=switches,
         hcas=tuple(hcas),
@@ -215,9 +215,15 @@ def _merged(usual: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in both.items() if value is not None}
 
 
-def _distances(count: int) -> Iterator[str]:
-    for n in range(count):
-        yield " ".join("10" if n == k else "21" for k in range(count))
+def _distances(told: Mapping[str, int] | Sequence[str], count: int) -> tuple[str, ...]:
+    """SLIT: a line a node, or ``{socket: 4, near: 12, far: 32}``, nodes a socket and the distances in one and between two."""
+    if not isinstance(told, Mapping):
+        return tuple(told)
+    socket, near, far = told.get("socket", 1), told.get("near", 12), told.get("far", 21)
+    return tuple(
+        " ".join("10" if n == k else str(near if n // socket == k // socket else far) for k in range(count))
+        for n in range(count)
+    )
 
 
 def _read_nic(one: Mapping[str, Any], above: Mapping[str, Any]) -> Nic:
