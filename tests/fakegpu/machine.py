@@ -86,7 +86,7 @@ class Machine:
         The kernel tells a process which nodes' memory it may have, and that cannot be faked: where this machine has one node,
         whoever looks (netdoctor does) rightly says that a GPU on another is out of reach.
         """
-        return self.with_changes({"numa": [",".join(filter(None, self.numa))], "above.all.numa": 0})
+        return self.with_changes({"numa": [",".join(filter(None, self.numa))], "distances": {}, "above.all.numa": 0})
 
     def lines(self, **settings: str) -> Iterator[str]:
         """What the fake libraries read (c/fake.h); settings are keys of one run: kernels, trace."""
@@ -150,8 +150,13 @@ def description(path: pathlib.Path) -> dict[str, Any]:
 
 
 def names() -> tuple[str, ...]:
-    """Machines to try things on; those of fixtures/hosts have names, too."""
+    """Machines to try things on."""
     return tuple(sorted(one.stem for one in MACHINES.glob("*.yaml")))
+
+
+def fixtures() -> tuple[str, ...]:
+    """Machines whose snapshots are composed from their descriptions."""
+    return tuple(sorted(one.parent.name for one in HOSTS.glob("*/machine.yaml")))
 
 
 _KEYS: Final = frozenset(

@@ -42,9 +42,17 @@ RECORDINGS: Final[Mapping[str, Recording]] = {
     "fake-one-gpu": Recording("one-gpu"),
     "fake-a100-infiniband": Recording("two-a100", TWO),
     "fake-l40s-roce": Recording("pcie-l40s", TWO),
-    "fake-hcas-withheld": Recording("two-a100", {**TWO, "hcas.0.mode": "none", "hcas.1.state": "DOWN"}),
-    "fake-hca-refuses-memory": Recording("two-a100", {**TWO, "faults": ["registration * 12"]}),
-    "fake-driver-not-ready": Recording("one-gpu", {"faults": ["cuInit * 802"]}),
+    "fake-hcas-withheld": Recording(
+        "two-a100",
+        {**TWO, "hcas.0.mode": "none", "hcas.1.state": "DOWN"},
+        frozenset({("allreduce.run", "inter-node mlx5_0:1"), ("rdma.dev_infiniband", "mlx5_0")}),
+        3,
+    ),
+    "fake-hca-refuses-memory": Recording(
+        "two-a100", {**TWO, "faults": ["registration * 12"]}, frozenset({("allreduce.run", "inter-node mlx5_0:1")}), 3
+    ),
+    # The driver was not ready to be asked anything: nothing is known, and nothing is called right.
+    "fake-driver-not-ready": Recording("one-gpu", {"faults": ["cuInit * 802"]}, exit_code=4),
 }
 
 

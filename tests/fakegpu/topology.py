@@ -55,8 +55,7 @@ class View:
 
 def names() -> tuple[str, ...]:
     """All machines that have GPUs: those with descriptions."""
-    fixtures = sorted(one.parent.name for one in machine.HOSTS.glob("*/machine.yaml"))
-    every = ((name, machine.read(name)) for name in (*machine.names(), *fixtures))
+    every = ((name, machine.read(name)) for name in (*machine.names(), *machine.fixtures()))
     return tuple(name for name, one in every if one.gpus and one.shown)
 
 

@@ -115,6 +115,12 @@ def test_the_descriptions_of_paths_and_faults_can_be_read() -> None:
 def test_on_one_node() -> None:
     one = machine.read("two-a100").on_one_node()
     assert one.numa == ("0-27,28-55",) and {gpu.place.numa for gpu in one.gpus} == {0}
+    assert machine.read("gb200-nvl72").on_one_node().distances == ("10",)
+
+
+def test_distances_of_nodes_of_two_sockets() -> None:
+    one = machine.read("two-a100").with_changes({"numa": ["0", "1", "2", "3"], "distances": {"socket": 2, "far": 32}})
+    assert one.distances == ("10 12 32 32", "12 10 32 32", "32 32 10 12", "32 32 12 10")
 
 
 @pytest.mark.parametrize(("cpus", "text"), [("0-3", "0000000f"), ("0,33", "00000002,00000001"), ("", "00000000")])

@@ -24,7 +24,7 @@ from tests.support.facts.nccl_logs import Wire, gloo_run, nccl_run
 from tests.support.machines.composed_host import MODULES, SYSCTLS, ComposedHost, Files, SysTree
 from tests.support.machines.job_python import Job
 
-NAMES: Final = tuple(sorted(one.parent.name for one in machine.HOSTS.glob("*/machine.yaml")))
+NAMES: Final = machine.fixtures()
 TAKEN: Final = "2026-01-01T00:00:00Z"
 NO_CUDA: Final = Unavailable("unsupported", "the job's torch sees no CUDA device, so NCCL has no path to prove")
 _HOST: Final = frozenset(
