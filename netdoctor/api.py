@@ -55,7 +55,7 @@ from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.rdma_access import Step, Usable, usable
 from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
-from netdoctor.nccl.used_version import used_nccl
+from netdoctor.nccl.used_version import job_torch, loader_rules_say, used_nccl
 from netdoctor.variables import judge as nccl_environment
 
 # What to do where evidence is not the job's own.
@@ -240,6 +240,8 @@ __all__ = [
     "hcas",
     "ifname",
     "interfaces",
+    "job_torch",
+    "loader_rules_say",
     "missing",
     "nccl_environment",
     "nccl_integer",
