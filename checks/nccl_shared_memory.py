@@ -18,9 +18,11 @@ from netdoctor.api import (
     Gpus,
     JobShape,
     Kernel,
+    Kind,
     Libraries,
     Pci,
     Run,
+    Status,
     Unavailable,
     Vantage,
     Version,
@@ -77,7 +79,11 @@ def shared_memory(
     elif isinstance(kernel.shm_size, Unavailable):
         yield unknown(f"how much /dev/shm holds could not be told: {kernel.shm_size}", how=LOOK)
     else:
-        yield _by_the_figures(kernel.shm_size, version, ranks, missing(gpus.visible), vantage)
+        found = _by_the_figures(kernel.shm_size, version, ranks, missing(gpus.visible), vantage)
+        lost = missing(baseline.run)  # where nobody asked for one, there is no evidence to lose
+        if found.status is Status.PASS and lost is not None and lost.kind != Kind.REFUSED:
+            found = unknown(f"{found.message}; what the all-reduce showed is not known: {lost}", how=RUN, **found.evidence)
+        yield found
 
 
 def _by_the_run(run: Run, ranks: int, vantage: Vantage) -> Finding | None:

@@ -22,9 +22,9 @@ from netdoctor.nccl.log.parser import parse_text
 from netdoctor.nccl.shared_memory import pool_bytes
 from tests.support import facts as f
 
-DOCKER, LOST = 64 << 20, Unavailable("denied")
+DOCKER, LOST, NO_RUN = 64 << 20, Unavailable("denied"), Unavailable("refused", "--no-allreduce")
 PASS, FAIL, SKIP, UNKNOWN = Status.PASS, Status.FAIL, Status.SKIP, Status.UNKNOWN
-SMALL = {Kernel: f.kernel(shm_size=DOCKER), Baseline: LOST}
+SMALL = {Kernel: f.kernel(shm_size=DOCKER), Baseline: NO_RUN}
 NO_SPACE = (
     "node01:1:1 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 33030532 bytes, "
     "error: No space left on device (28)\n"
@@ -60,7 +60,7 @@ def test_what_fits(version: tuple[int, int, int], ranks: int, size: Any, status:
     facts: dict[type, object] = {
         Kernel: f.kernel(shm_size=size),
         Gpus: f.gpus(ranks),
-        Baseline: LOST,
+        Baseline: NO_RUN,
         Libraries: f.libraries(nccl=(f.library(version=version),)),
     }
     found = judged(facts)
@@ -114,14 +114,15 @@ ROWS: dict[str, tuple[dict[type, object], Status]] = {
     "PCI lost": ({**SMALL, Pci: LOST, Gpus: f.gpus(0)}, UNKNOWN),
     "from outside": ({Vantage: f.vantage(job_environment=False, why_not="x")}, UNKNOWN),
     "small, from outside": ({**SMALL, Vantage: f.vantage(job_environment=False)}, UNKNOWN),
-    "no torch, no run": ({Baseline: LOST, Libraries: f.libraries(torch=Unavailable("absent"))}, UNKNOWN),
+    "no torch, no run": ({Baseline: NO_RUN, Libraries: f.libraries(torch=Unavailable("absent"))}, UNKNOWN),
     "no torch, and a run": ({Libraries: f.libraries(torch=Unavailable("absent"))}, PASS),
-    "the configuration lost": ({Baseline: LOST, JobShape: LOST}, UNKNOWN),
-    "the launcher lost": ({Baseline: LOST, Environ: LOST}, UNKNOWN),
-    "no GPU seen": ({Baseline: LOST, Gpus: f.gpus(0)}, UNKNOWN),
-    "NCCL lost": ({Baseline: LOST, Libraries: f.libraries(nccl=LOST)}, UNKNOWN),
+    "the configuration lost": ({Baseline: NO_RUN, JobShape: LOST}, UNKNOWN),
+    "the launcher lost": ({Baseline: NO_RUN, Environ: LOST}, UNKNOWN),
+    "no GPU seen": ({Baseline: NO_RUN, Gpus: f.gpus(0)}, UNKNOWN),
+    "the run lost": ({Baseline: LOST}, UNKNOWN),
+    "NCCL lost": ({Baseline: NO_RUN, Libraries: f.libraries(nccl=LOST)}, UNKNOWN),
     "small, and what the job sees lost": ({**SMALL, Gpus: f.gpus(8, visible=LOST)}, UNKNOWN),
-    "wide, and what the job sees lost": ({Baseline: LOST, Gpus: f.gpus(8, visible=LOST)}, PASS),
+    "wide, and what the job sees lost": ({Baseline: NO_RUN, Gpus: f.gpus(8, visible=LOST)}, PASS),
 }
 
 
