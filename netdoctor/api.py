@@ -45,7 +45,7 @@ from netdoctor.facts.runs import (
 )
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
-from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
+from netdoctor.model import NODE, Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
 from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, tcp_window, transport
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
@@ -94,7 +94,7 @@ def check(*, id: str, title: str, cause: str) -> Callable[[J], J]:
 def ok(
     message: str,
     *,
-    subject: str = "node",
+    subject: str = NODE,
     measured: Mapping[str, Any] | None = None,
     notes: Iterable[str] = (),
     **evidence: Any,
@@ -103,7 +103,7 @@ def ok(
     return Finding(Status.PASS, message, subject, evidence=evidence, measured=measured or {}, notes=tuple(notes))
 
 
-def skip(message: str, *, subject: str = "node", **evidence: Any) -> Finding:
+def skip(message: str, *, subject: str = NODE, **evidence: Any) -> Finding:
     """Does not apply; `message` is the positive evidence that it does not."""
     return Finding(Status.SKIP, message, subject, evidence=evidence)
 
@@ -111,7 +111,7 @@ def skip(message: str, *, subject: str = "node", **evidence: Any) -> Finding:
 def unknown(
     message: str,
     *,
-    subject: str = "node",
+    subject: str = NODE,
     how: str | None = None,
     measured: Mapping[str, Any] | None = None,
     **evidence: Any,
@@ -123,7 +123,7 @@ def unknown(
 def fail(
     message: str,
     *,
-    subject: str = "node",
+    subject: str = NODE,
     severity: Severity | None = None,
     cause: str | None = None,
     expected: str | None = None,
