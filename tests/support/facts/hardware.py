@@ -56,6 +56,7 @@ def kernel(**changes: Any) -> Kernel:
             "nproc": UNLIMITED,
         },
         driver="NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build",
+        shm_size=1 << 40,
     )
     return replace(base, **changes)
 

@@ -103,7 +103,6 @@ class Composed:
             "ask:ibverbs": answers.ibverbs(self.machine, library),
             "ask:mempolicy": {"mode": "default", "nodes": []},
             "ask:udev": {"pci": {}, "net": {}, "infiniband": {}},
-            "statvfs:/dev/shm": dict.fromkeys(("size", "free"), self.told.get("shm", 1 << 40)),
         }
 
     def _write_kernel(self) -> None:
@@ -136,7 +135,11 @@ class Composed:
         write("/proc/self/cgroup", f"{self.told.get('cgroup', '0::/user.slice/user-1000.slice/session-4.scope')}\n")
         root = "overlay overlay rw" if self.container else "ext4 /dev/md0 rw"
         dev = "tmpfs tmpfs rw,mode=755" if self.container else "devtmpfs udev rw,mode=755"
-        write("/proc/self/mountinfo", f"30 1 0:28 / / rw,relatime - {root}\n31 30 0:5 / /dev rw,nosuid - {dev}\n")
+        size = self.told.get("shm", 0)  # bytes of /dev/shm, as its mount says; 0: it does not, as systemd mounts it
+        shm = f"shm rw,size={size >> 10}k,inode64" if size else "tmpfs rw,inode64"
+        mounts = f"30 1 0:28 / / rw,relatime - {root}\n31 30 0:5 / /dev rw,nosuid - {dev}\n"
+        write("/proc/self/mountinfo", f"{mounts}32 31 0:31 / /dev/shm rw,nosuid,nodev - tmpfs {shm}\n")
+        write("/proc/meminfo", "MemTotal:       2113331496 kB\n")
         ada = f"ada:x:{uid}:{uid}::/home/ada:/bin/bash\n" if uid else ""
         write("/etc/passwd", f"root:x:0:0:root:/root:/bin/bash\n{ada}")
         for name, number in {"net": 0, "user": 0, "mnt": 1, "pid": 2, "ipc": 3, "uts": 4, "cgroup": 5}.items():
