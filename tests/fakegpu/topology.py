@@ -242,6 +242,8 @@ def differences(claims: View, seen: View) -> Iterator[str]:
                 for name in told
                 if name in got and told[name] != got[name]
             )
+    if claims.paths and not claims.paths.keys() & seen.paths.keys():
+        yield "NCCL printed no path from a NIC to a GPU"
     for pair, (kind, bandwidth, _) in sorted(seen.paths.items()):
         # netdoctor says nothing of the way to a card without RDMA.
         if pair in claims.paths and not _fits(claims.paths[pair], kind, bandwidth):
