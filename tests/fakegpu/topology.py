@@ -174,12 +174,17 @@ class _Seen:
         return row
 
 
-def look(one: Machine, version: str, gpus: int | None = None) -> View:
-    """NCCL's own view: GPUs as ranks of this host, all or the first ones; no connection is made."""
+def look(one: Machine, version: str) -> View:
+    """NCCL's own view: all GPUs as ranks of this host, and one rank of another; no connection is made.
+
+    Without the other host NCCL throws its NICs away where all GPUs reach each other (topo.cc, ncclTopoTrimSystem).
+    """
+    here = [lab.Rank(n, {"NCCL_HOSTID": "here"}) for n in range(len(one.gpus))]
+    ranks = [*here, lab.Rank(0, {"NCCL_HOSTID": "there"})]
     with namespace.scratch() as folder:
         file = folder / "topology.xml"
         env = {"NCCL_TOPO_DUMP_FILE": str(file), "NCCL_RUNTIME_CONNECT": "1", "NCCL_CUMEM_ENABLE": "0"}
-        done = lab.run(one, version, gpus or len(one.gpus), env=env, network=True, steps="i", seconds=120, deadline=300)
+        done = lab.run(one, version, ranks, env=env, network=True, steps="i", seconds=120, deadline=300)
         if not file.exists():
             raise RuntimeError(f"NCCL {version} wrote no topology: {done.ranks[0].failed or done.ranks[0].log[-500:]}")
         root = ElementTree.parse(file).getroot()
@@ -200,7 +205,13 @@ def look(one: Machine, version: str, gpus: int | None = None) -> View:
     lines = done.ranks[0].lines(r"NET/IB : Using \[", r"Bootstrap ?: Using")
     sockets = next(iter(re.findall(r"Bootstrap ?: Using (\S+?):", "\n".join(lines))), None)
     using = next((line for line in lines if "NET/IB" in line), "")
-    return View(found, nets, dict(_paths(done.log, numbers)), tuple(re.findall(r"\](\S+:\d+/\w+)", using)), sockets)
+    return View(
+        found,
+        nets,
+        dict(_paths("".join(rank.log for rank in done.ranks[:-1]), numbers)),
+        tuple(re.findall(r"\](\S+:\d+/\w+)", using)),
+        sockets,
+    )
 
 
 def _functions(holder: ElementTree.Element, above: tuple[str, ...]) -> Iterator[tuple[ElementTree.Element, tuple[str, ...]]]:
@@ -242,8 +253,7 @@ def differences(claims: View, seen: View) -> Iterator[str]:
                 for name in told
                 if name in got and told[name] != got[name]
             )
-    if claims.paths and not claims.paths.keys() & seen.paths.keys():
-        yield "NCCL printed no path from a NIC to a GPU"
+    yield from (f"{' to GPU '.join(pair)}: NCCL prints no path" for pair in sorted(set(claims.paths) - set(seen.paths)))
     for pair, (kind, bandwidth, _) in sorted(seen.paths.items()):
         # netdoctor says nothing of the way to a card without RDMA.
         if pair in claims.paths and not _fits(claims.paths[pair], kind, bandwidth):
