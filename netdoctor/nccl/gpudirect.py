@@ -19,6 +19,7 @@ from netdoctor.nccl.integers import integer, param
 # Nearest first (topo.h, PATH_*; P2C came with 2.26: its place decides nothing for the versions without it).
 LEVELS: Final = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 FAR: Final = "PHB or SYS"  # through the CPU, and whether through one or two could not be read
+_RANKS: Final = {kind: place for place, kind in enumerate(LEVELS)} | {FAR: LEVELS.index("SYS")}
 _LEGACY: Final = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")  # paths.cc, levelsOldToNew
 
 _PEERS: Final = "/sys/kernel/mm/memory_peers/"
@@ -161,7 +162,7 @@ def distance(gpu: PciDevice, nic: PciDevice, c2c: bool = False) -> str:
 
 def rank(kind: str) -> int:
     """Order of a distance; `FAR` counts as the farther of the two."""
-    return LEVELS.index("SYS" if kind == FAR else kind)
+    return _RANKS[kind]
 
 
 def level(version: Version, setting: str | None, c2c_setting: str | None = None) -> tuple[str, bool]:
