@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from netdoctor.facts.kernel import Module
 from netdoctor.facts.nccl_version import Version, text
 from netdoctor.facts.pci import PciDevice
 from netdoctor.model import Kind, Unavailable
@@ -77,25 +78,29 @@ class Mechanisms:
         return f"peer memory: {self.peermem.why}. DMA-BUF: {self.dmabuf.why}"
 
 
+Modules = Mapping[str, Module | Unavailable]
+Peers = Mapping[str, str | Unavailable]
+
+
 def module_files(version: Version) -> tuple[str, ...]:
     """The files whose existence tells this NCCL version that a peer-memory module is loaded."""
     return next(files for since, files in reversed(MODULE_FILES) if version >= since)
 
 
-def present(path: str, modules: Mapping[str, object], peers: Mapping[str, str | Unavailable]) -> bool | Unavailable:
+def present(path: str, modules: Modules, peers: Peers) -> bool | Unavailable:
     """Whether one of those files is there, by what was read of /sys/module and /sys/kernel/mm/memory_peers."""
     if path == MODULE:
-        found = modules.get("nvidia_peermem", Unavailable(Kind.NOT_READ, MODULE))
+        found: Module | Unavailable = modules.get("nvidia_peermem", Unavailable(Kind.NOT_READ, MODULE))
         if isinstance(found, Unavailable):
             return False if found.kind == Kind.ABSENT else found
-        return getattr(found, "version", None) is not None
+        return found.version is not None
     got = peers.get(path.removeprefix(_PEERS).partition("/")[0], Unavailable(Kind.ABSENT))
     if isinstance(got, Unavailable):
         return False if got.kind == Kind.ABSENT else got
     return True
 
 
-def peermem(version: Version, modules: Mapping[str, object], peers: Mapping[str, str | Unavailable]) -> Answer:
+def peermem(version: Version, modules: Modules, peers: Peers) -> Answer:
     """Whether this version sees a peer-memory module."""
     unread: list[str] = []
     for path in module_files(version):

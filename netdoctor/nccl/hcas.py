@@ -199,10 +199,7 @@ def _best(ways: list[tuple[_Way, net_path.Bandwidth]]) -> list[_Way]:
         gap = mine.ranks[1] - theirs.ranks[0]
         return gap < 0 or (gap == 0 and theirs.path is None and mine.path is not None)
 
-    def stays(way: _Way, high: float) -> bool:
-        return high > most or (high == most and not any(nearer(rival, way) for rival in rivals))
-
-    return [way for way, bandwidth in ways if stays(way, bandwidth.high)]
+    return [way for way, (_, high) in ways if high > most or (high == most and not any(nearer(one, way) for one in rivals))]
 
 
 def used(
