@@ -51,6 +51,7 @@ def kernel(**changes: Any) -> Kernel:
             "stack": 8 << 20,
             "nproc": UNLIMITED,
         },
+        shm_size=1 << 40,
     )
     return replace(base, **changes)
 
