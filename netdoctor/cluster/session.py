@@ -203,7 +203,7 @@ class ClusterSession:
         assert run is not None
         # The log stays with this node's own baseline: what the nodes say together rests on nothing that one of them has alone.
         self.cluster = replace(met, run=replace(run, log=None, log_text="", output=""))
-        return Baseline(run, session.python, own.backend == "nccl" and run.state != State.NOT_STARTED)
+        return Baseline(run, own.backend == "nccl" and run.state != State.NOT_STARTED)
 
     def _meeting(self, deadline: float) -> dict[str, Any]:
         """How to meet the first rank; {} where the run was over before it was there."""

@@ -18,9 +18,7 @@ UNLIMITED = -1
 class Module:
     """One entry of /sys/module (built in or loaded)."""
 
-    name: str
     version: str | None  # None: /sys/module/NAME exists without a version file
-    state: str | None  # "live", None for a built-in one
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,6 @@ class Kernel(Fact):
     memory_peers: Mapping[str, str | Unavailable]  # /sys/kernel/mm/memory_peers/NAME/version by NAME, of `MEMORY_PEERS`
     sysctls: Mapping[str, str | Unavailable]  # dotted name -> text
     limits: Mapping[str, int | Unavailable]  # soft ones: "memlock" (bytes), "nofile", "stack" (bytes), "nproc"; or `UNLIMITED`
-    driver: str | Unavailable  # first line of /proc/driver/nvidia/version
     shm_size: int | Unavailable  # bytes that the tmpfs on /dev/shm may hold
 
     @classmethod
@@ -102,7 +99,7 @@ _LIMITS: Final = {
 
 def probe(host: Host) -> Kernel:
     """Each source for itself: what could not be read is Unavailable in its own field."""
-    release, driver = read(host, "/proc/sys/kernel/osrelease"), read(host, "/proc/driver/nvidia/version")
+    release = read(host, "/proc/sys/kernel/osrelease")
     return Kernel(
         release=release and (release.strip() or Unavailable(Kind.EMPTY, "/proc/sys/kernel/osrelease")),
         command_line=read(host, "/proc/cmdline"),
@@ -110,7 +107,6 @@ def probe(host: Host) -> Kernel:
         memory_peers=_memory_peers(host),
         sysctls={name: read(host, f"/proc/sys/{name.replace('.', '/')}") for name in SYSCTLS},
         limits=_limits(host),
-        driver=driver and (driver.split("\n")[0].strip() or Unavailable(Kind.EMPTY)),
         shm_size=_shm_size(host),
     )
 
@@ -157,11 +153,10 @@ def _modules(host: Host) -> dict[str, Module | Unavailable]:
 
 
 def _module(host: Host, name: str) -> Module | Unavailable:
-    version, state = read(host, f"/sys/module/{name}/version"), read(host, f"/sys/module/{name}/initstate")
-    for got in (version, state):
-        if isinstance(got, Unavailable) and got.kind != Kind.ABSENT:
-            return got
-    return Module(name, version.strip() if version else None, state.strip() if state else None)
+    version = read(host, f"/sys/module/{name}/version")
+    if isinstance(version, Unavailable):
+        return Module(None) if version.kind == Kind.ABSENT else version
+    return Module(version.strip() or None)
 
 
 def _memory_peers(host: Host) -> dict[str, str | Unavailable]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Final
 
 from netdoctor.facts import udev
@@ -101,7 +102,11 @@ class Pci(Fact):
         """The device of that address; Kind.ABSENT where PCI was read and has none."""
         if isinstance(self.devices, Unavailable):
             return self.devices
-        return next((d for d in self.devices if d.address == address), Unavailable(Kind.ABSENT, f"no {address} on PCI"))
+        return self._by_address.get(address) or Unavailable(Kind.ABSENT, f"no {address} on PCI")
+
+    @cached_property
+    def _by_address(self) -> dict[str, PciDevice]:
+        return {d.address: d for d in reversed(self.devices or ())}
 
     @property
     def gpus(self) -> tuple[PciDevice, ...] | Unavailable:

@@ -14,7 +14,7 @@ import pynvml
 from netdoctor.host.base import Answer
 from netdoctor.host.helpers.cuda import ATTRIBUTES
 from netdoctor.host.helpers.nvml import why
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from tests.fakegpu.machine import Machine
 from tests.fakegpu.parts import Gpu
 
@@ -23,7 +23,7 @@ MISSING = "cannot open shared object file: No such file or directory"
 
 
 def _absent(text: str) -> Unavailable:
-    return Unavailable("absent", text)
+    return Unavailable(Kind.ABSENT, text)
 
 
 def nvml(machine: Machine) -> Answer:

@@ -81,7 +81,7 @@ def hca_run(gpu: int = 0, peer: int = 1, hca: str = "mlx5_0:1", gdrdma: bool = T
 
 
 def baseline(one: Run | None = None, **changes: Any) -> Baseline:
-    return replace(Baseline(one or run(), "/opt/venv/bin/python3", True), **changes)
+    return replace(Baseline(one or run(), True), **changes)
 
 
 def path_run(*runs: Run) -> PathRun:

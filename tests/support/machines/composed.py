@@ -17,7 +17,7 @@ from netdoctor.facts.cpu import cpu_list
 from netdoctor.facts.runs import AllReduce, Baseline, PathRun, Run
 from netdoctor.host.base import RecordingHost
 from netdoctor.host.redact import redact
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.snapshot.snapshot import Snapshot, with_logs
 from tests.fakegpu import answers, machine, tree
 from tests.support.facts.nccl_logs import Wire, gloo_run, nccl_run
@@ -26,7 +26,7 @@ from tests.support.machines.job_python import Job
 
 NAMES: Final = machine.fixtures()
 TAKEN: Final = "2026-01-01T00:00:00Z"
-NO_CUDA: Final = Unavailable("unsupported", "the job's torch sees no CUDA device, so NCCL has no path to prove")
+NO_CUDA: Final = Unavailable(Kind.UNSUPPORTED, "the job's torch sees no CUDA device, so NCCL has no path to prove")
 _HOST: Final = frozenset(
     (
         *("name", "kernel", "arm", "resolves", "python", "bootstrap", "plugin", "inside", "bandwidth", "exit_code"),
@@ -184,11 +184,11 @@ class Composed:
         experiment = first_experiment(self.job.torch, have["JobShape"])
         runs: dict[str, Any] = {"PathRun": NO_CUDA}
         if experiment.backend == "gloo":
-            runs["Baseline"] = Baseline(gloo_run(self.job.torch, self._masks[0]), self.job.python, False)
+            runs["Baseline"] = Baseline(gloo_run(self.job.torch, self._masks[0]), False)
         else:
             inside, path = self.told["bandwidth"]
             paths = path_experiments(len(self.gpus), have)
-            runs["Baseline"] = with_logs(Baseline(self._run(experiment, inside), self.job.python, True))
+            runs["Baseline"] = with_logs(Baseline(self._run(experiment, inside), True))
             runs["PathRun"] = with_logs(PathRun(tuple(self._run(one, path) for one in paths)))
         return Snapshot(host.answers, runs, setup.policy_data(config), tool_version="composed", taken=TAKEN)
 

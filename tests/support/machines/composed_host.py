@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netdoctor.host.base import Answer, split_question, unavailable
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from tests.support.machines.sysfs import Tree
 
 ABSENT = unavailable(OSError(errno.ENOENT, ""))
@@ -140,7 +140,7 @@ class ComposedHost:
             return self._path(kind, rest)
         if kind == "ask":
             return self._helper(question)
-        return Unavailable("unsupported", f"no answer composed for {question}")
+        return Unavailable(Kind.UNSUPPORTED, f"no answer composed for {question}")
 
     def prefetch(self, questions: Iterable[str]) -> None:
         pass
@@ -172,7 +172,7 @@ class ComposedHost:
             return {"addresses": list(found)} if found else {"addresses": [], "error": "EAI_NONAME", "detail": ""}
         if name == "elf":
             return self._elf(parameters)
-        return Unavailable("unsupported", f"no answer composed for {question}")
+        return Unavailable(Kind.UNSUPPORTED, f"no answer composed for {question}")
 
     def _elf(self, parameters: Mapping[str, str]) -> Answer:
         """As netdoctor/host/helpers/elf.py: the files asked for, the folders that they name, and every libnccl in these."""

@@ -31,7 +31,7 @@ class Job:
         self.site = SITE if self.venv else DIST
         wheel = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
         self.libnccl = "" if not self.nccl else wheel if self.venv else "/usr/lib/x86_64-linux-gnu/libnccl.so.2"
-        self.torch: TorchFacts = torch_facts(self.version, f"{self.site}/torch", self.cuda, gpus, self.nccl)
+        self.torch: TorchFacts = torch_facts(self.version, self.cuda, gpus, self.nccl)
         self.environment = {"HOME": "/root", "PATH": "/usr/local/bin:/usr/bin:/bin"}
         if self.venv:
             self.environment = {"VIRTUAL_ENV": VENV, "HOME": "/home/ada", "PATH": f"{VENV}/bin:/usr/bin:/bin"}
