@@ -37,6 +37,9 @@ from tests.support.machines.composed_host import ComposedHost, SysTree
 # A path of NCCL's graph: "NET/0-1 :GPU/0-1b000 (3/24.0/PIX) …"; before 2.19 without the number of the system.
 _FROM_NET: Final = re.compile(r"NET/(?:[0-9a-f]+-)?([0-9A-Fa-f]+) :(.*)")
 _TO_GPU: Final = re.compile(r"GPU/(?:[0-9a-f]+-)?([0-9A-Fa-f]+) \(\d+/([\d.]+)/(\w+)\)")
+# Where netdoctor's rule differs from NCCL's.  A virtual function at slot 2 is taken for the function at slot 0; there is none, so
+# NCCL hangs the NIC on a CPU without a PCI link (xml.cc, ncclTopoFillNet), and netdoctor counts the link of the virtual function.
+KNOWN: Final = {"azure-nd-h100-v5": r"mlx5_an0 to GPU \S+: (PHB|SYS) at 12\.5 GB/s, told .*"}
 PLUGIN: Final = "NET/Plugin: Loaded net plugin"
 Row = dict[str, Any]
 Path = tuple[str, float, float]  # type, and what its bandwidth is at least and at most
@@ -270,9 +273,10 @@ def _fits(claim: Path, kind: str, bandwidth: float) -> bool:
 
 
 def compare(name: str, version: str) -> list[str]:
-    """A machine by name: what differs."""
+    """A machine by name: what differs, and is not known to."""
     one = machine.read(name)
-    return list(differences(claimed(one, version, recorded(name)), look(one, version)))
+    found = differences(claimed(one, version, recorded(name)), look(one, version))
+    return [each for each in found if not (name in KNOWN and re.fullmatch(KNOWN[name], each))]
 
 
 def main() -> int:
