@@ -37,8 +37,8 @@ from tests.support.machines.composed_host import ComposedHost, SysTree
 # A path of NCCL's graph: "NET/0-1 :GPU/0-1b000 (3/24.0/PIX) …"; before 2.19 without the number of the system.
 _FROM_NET: Final = re.compile(r"NET/(?:[0-9a-f]+-)?([0-9A-Fa-f]+) :(.*)")
 _TO_GPU: Final = re.compile(r"GPU/(?:[0-9a-f]+-)?([0-9A-Fa-f]+) \(\d+/([\d.]+)/(\w+)\)")
-# Where netdoctor's rule differs from NCCL's.  A virtual function at slot 2 is taken for the function at slot 0; there is none, so
-# NCCL hangs the NIC on a CPU without a PCI link (xml.cc, ncclTopoFillNet), and netdoctor counts the link of the virtual function.
+# Where netdoctor's rule differs from NCCL's.  A virtual function at slot 2 is taken for the function at slot 0; there is none,
+# so NCCL hangs the NIC on a CPU without a PCI link (xml.cc, ncclTopoFillNet), and netdoctor counts the virtual function's.
 KNOWN: Final = {"azure-nd-h100-v5": r"mlx5_an0 to GPU \S+: (PHB|SYS) at 12\.5 GB/s, told .*"}
 PLUGIN: Final = "NET/Plugin: Loaded net plugin"
 Row = dict[str, Any]
