@@ -36,8 +36,8 @@ _VIRTUAL: Final = re.compile(r"\dv\d+$")
 # A report may hold them, of another version those of a run.  What is logged may differ (NCCL's user guide, NCCL_DEBUG).
 _OWN_VARIABLES: Final = frozenset(names_of(Of.RUN, Of.PROCESS, Of.LOG))
 _NAMING: Final = frozenset(names_of(Of.INTERFACES))
-# NCCL goes through the devices and asks of each whether the list has it (matchIfList in src/misc/socket.cc and src/transport/net_ib,
-# 2.7.8 to 2.30.7), so the order of names says nothing.  Gloo takes the first name of its own list.
+# NCCL goes through the devices and asks of each whether the list has it (matchIfList, in 2.7.8 to 2.30.7): the order of names is
+# nothing to it.  Gloo takes the first name of its own list.
 _ANY_ORDER: Final = frozenset({"NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"})
 UP: Final = "up"
 DOWN: Final = "down"
@@ -183,7 +183,7 @@ def traits(inventory: dict[str, Any], tool: str) -> Traits:
 def _in_order(value: Any) -> Any:
     """A list of names in the one order of all lists that NCCL takes for the same.
 
-    Not where entries beyond the first 16 are cut off (MAX_IFS), or where one has a rail and plane (NCCL 2.30: name:port:rail:plane)
+    Not where entries beyond the first 16 are cut off (MAX_IFS), or where one has a rail and plane (2.30: name:port:rail:plane)
     and so an order may decide whose they are.
     """
     if not isinstance(value, str):

@@ -267,7 +267,7 @@ DIAGNOSED: Mapping[str, tuple[dict[str, object], str, dict[str, str], tuple[str,
     "a check of that site, audited": ({"ran": [TCP, "site.own"]}, "", {}, ("--profile", "audit"), 0),
     "a check of that site that was not asked for": ({"ran": [TCP, "site.own"]}, "", {}, ("--only", TCP), 0),
     "a plugin that was broken there": ({"ran": [TCP, "plugin.broken"]}, "", {}, (), 4),
-    "a plugin that was broken there, and another check asked for": (
+    "a plugin that was broken there, another check asked for": (
         {"ran": [TCP, "plugin.broken"]},
         "",
         {},
