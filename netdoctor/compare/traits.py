@@ -36,8 +36,8 @@ _VIRTUAL: Final = re.compile(r"\dv\d+$")
 # A report may hold them, of another version those of a run.  What is logged may differ (NCCL's user guide, NCCL_DEBUG).
 _OWN_VARIABLES: Final = frozenset(names_of(Of.RUN, Of.PROCESS, Of.LOG))
 _NAMING: Final = frozenset(names_of(Of.INTERFACES))
-# NCCL goes through the devices and asks of each whether the list has it (matchIfList, in 2.7.8 to 2.30.7): the order of names is
-# nothing to it.  Gloo takes the first name of its own list.
+# NCCL goes through the devices and asks of each whether the list has it (matchIfList, in 2.7.8 to 2.30.7), in whatever order
+# the list is.  Gloo takes the first name of its own.
 _ANY_ORDER: Final = frozenset({"NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"})
 UP: Final = "up"
 DOWN: Final = "down"
