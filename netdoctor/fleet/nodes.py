@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
+from netdoctor.compare.traits import Traits
 from netdoctor.model import Finding, Health, Severity, Status
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # a name that is safe in lists, labels and arguments
@@ -100,8 +101,7 @@ class NodeRun:
     items: tuple[Item, ...]
     omitted: int  # findings beyond those in `items`
     shape: Shape
-    traits: Mapping[str, str]
-    env_read: bool
+    traits: Traits
     metrics: Mapping[Figure, float]
     ids: frozenset[str]  # of this very machine: GPU UUIDs, hardware GIDs
     addresses: tuple[tuple[str, str], ...]  # (address, interface) that should be this node's alone
@@ -112,6 +112,11 @@ class NodeRun:
     place: tuple[str, int, int] | None = None  # in an all-reduce across nodes: its master, how many nodes, which of them
     attempts: int = 1  # whoever asked had to ask so often
     doubt: str = ""  # what in it contradicts its verdict
+
+    @property
+    def installation(self) -> tuple[str, frozenset[tuple[str, str]]] | None:
+        """Machine id and addresses: those of one machine alone.  An image is cloned with its id, not with its addresses."""
+        return (self.machine, frozenset(self.addresses)) if self.machine and self.addresses else None
 
     @property
     def skewed(self) -> float:

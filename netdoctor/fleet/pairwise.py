@@ -10,6 +10,7 @@ from typing import Final
 
 from netdoctor.compare import addresses, mtu, subnets
 from netdoctor.compare.majority import CLEAR, Fault, Sides, clear_majority
+from netdoctor.compare.traits import Family, Trait
 from netdoctor.facts.nccl_version import parse
 from netdoctor.fleet.groups import Group
 from netdoctor.fleet.nodes import Node, NodeRun
@@ -120,9 +121,15 @@ def _addresses(groups: list[Group], nodes: list[Node]) -> Iterator[Fault[str]]:
         for ip, interface in run.addresses
     )
     alike = {n: sum(bool(node.run and node.run.addresses) for node in group.members) for n, group in enumerate(groups)}
-    for one in addresses.shared(holders, lambda a, b: bool(runs[a].ids & runs[b].ids), alike):
+    for one in addresses.shared(holders, lambda a, b: _one_host(runs[a], runs[b]), alike):
         finding, names = one.fault(str)
         yield replace(finding, check="fleet.address"), tuple(sorted(names))
+
+
+def _one_host(one: NodeRun, other: NodeRun) -> bool:
+    if one.ids and other.ids:
+        return bool(one.ids & other.ids)
+    return one.installation is not None and one.installation == other.installation
 
 
 def _ranks(nodes: list[Node]) -> Iterator[Fault[str]]:
@@ -187,14 +194,17 @@ def _gids(group: Group) -> Iterator[Fault[str]]:
         )
 
 
+_GID_INDEX: Final = Trait(Family.ENV, "NCCL_IB_GID_INDEX")
+
+
 def _fixed_index(run: NodeRun) -> int | None:
     """The GID index that NCCL takes on this node whatever is there; None: it picks one, or it is not known."""
-    given = run.traits.get("env NCCL_IB_GID_INDEX")
+    given = run.traits.values.get(_GID_INDEX)
     if given is not None:
         try:
             return index if (index := int(given)) >= 0 else None
         except ValueError:
             return None
-    if not run.env_read or not (version := parse(run.traits.get("nccl", ""))):
+    if not run.traits.variables_read or not (version := parse(run.traits.of(Family.NCCL) or "")):
         return None
     return 0 if version < AUTOMATIC_GID else None

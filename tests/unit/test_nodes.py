@@ -153,7 +153,7 @@ def test_a_node_that_did_not_come_has_the_name_of_slurm() -> None:
 
 
 def test_commas_in_variables_reach_the_ranks_as_they_are() -> None:
-    box = sandbox({**SRUN, "NCCL_IB_HCA": "mlx5_0,mlx5_1", "MASTER_PORT": "29500"})
+    box = sandbox({**SRUN, "NCCL_IB_HCA": "mlx5_0,mlx5_1", "MASTER_PORT": "29500"}, ())
     assert box.environment["NCCL_IB_HCA"] == "mlx5_0,mlx5_1"
 
 
@@ -168,11 +168,32 @@ def test_commas_in_variables_reach_the_ranks_as_they_are() -> None:
         (OSError(errno.EPERM, "x"), "forbidden here"),
         (socket.gaierror(-2, "Name or service not known"), "no such host"),
         (OSError(errno.EADDRNOTAVAIL, "x"), "no local port"),
-        (OSError(errno.EINVAL, "x"), "failed"),
+        (OSError(errno.EACCES, "x"), "prohibited here or by a firewall"),
+        (OSError(errno.EINVAL, "x"), "blackhole route or no scope"),
+        (OSError(errno.EMFILE, "x"), "failed"),
     ],
 )
 def test_kinds_of_errors(error: OSError, kind: str) -> None:
     assert fault_of(error)[0] == kind
+
+
+@pytest.mark.parametrize(
+    "first", [OSError(errno.EHOSTUNREACH, "x"), OSError(errno.ECONNREFUSED, "x"), TimeoutError("timed out")]
+)
+def test_what_the_network_said_counts_more_than_the_deadline(first: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last attempts are cut short by the deadline.  A fake of the connection: ICMP's answers need another host."""
+    errors = iter([first])
+
+    def connect(*_: object) -> socket.socket:
+        raise next(errors, TimeoutError("timed out"))
+
+    monkeypatch.setattr("netdoctor.cluster.member.connect", connect)
+    member = Member(Nodes(2, 1, "192.0.2.1", 9), {}, 20.0)
+    member.open()
+    with pytest.raises(MeetingError) as error:
+        member.join({}, time.monotonic() + 0.5)
+    member.close()
+    assert error.value.kind is fault_of(first)[0]
 
 
 def test_a_master_whose_address_this_node_has_is_named_so() -> None:
@@ -226,7 +247,7 @@ def test_two_nodes_meet_and_reach_each_other() -> None:
         }
         with socket.create_server(("127.0.0.1", 0)) as nobody:
             closed = nobody.getsockname()[1]
-        assert both[0].reach(every, strays) == ({1: None}, {"gloo": {1: None}, "nccl": {1: FAILED}})
+        assert both[0].reach(every, strays) == ({1: None}, {"gloo": {1: None}, "nccl": {1: Miss(Fault.INVALID)}})
         assert both[1].reach(every, strays) == ({0: None}, {"gloo": {0: None}, "nccl": {}})
         assert both[1].reach({0: {"port": closed}}, {})[0] == {0: Miss(Fault.REFUSED)}
         assert both[1].reach({0: {"port": every[1]["port"]}}, {})[0] == {0: Miss(Fault.ANOTHER_NODE)}
