@@ -5,16 +5,18 @@
 #   TORCH   what is installed where no Python of yours has a torch.  Plain torch may fetch gigabytes of CUDA packages;
 #           for a CPU build say where it is: make preflight TORCH='torch==2.13.0 --index-url URL'.  Empty: none.
 #   ARGS    options of `netdoctor preflight`
+#   NCCLS   the NCCL versions that `make libnccl` fetches
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0 numpy
 ARGS   ?=
+NCCLS  ?= 2.21.5 2.29.7
 
 VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SHELL := /bin/sh
 
-.PHONY: help preflight check test pyz lab bench golden mutants fuzz-log libnccl gpu-proof clean
+.PHONY: help preflight check test pyz lab bench golden mutants fuzz-log libnccl newest-nccl gpu-proof clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -61,8 +63,12 @@ check: $(VENV)/.dev  ## lint, types and unit tests
 test: check $(VENV)/.torch  ## check, and what runs live on this machine
 	@$(BIN)/pytest -q tests/live
 
-libnccl: | $(BIN)/python  ## fetch two real libnccl for the tests that ask NCCL itself (about 600 MB)
-	@PYTHON=$(BIN)/python sh tests/support/machines/fetch_libnccl.sh
+# By default one of each way to choose an interface: before and from 2.28 on.
+libnccl: | $(BIN)/python  ## fetch real libnccl for the tests that ask NCCL itself: NCCLS='2.21.5 2.29.7' (300 MB each)
+	@$(BIN)/python -m tests.support.machines.fetch nccl $(NCCLS)
+
+newest-nccl: | $(BIN)/python  ## fetch the newest libnccl that pip finds: does it still do as netdoctor says?
+	@$(BIN)/python -m tests.support.machines.fetch newest-nccl
 
 pyz: $(VENV)/.run  ## one file that runs anywhere: build/netdoctor.pyz
 	@$(BIN)/python tools/build_pyz.py build/netdoctor.pyz

@@ -256,6 +256,15 @@ def environment(folder: pathlib.Path) -> dict[str, str]:
     }
 
 
+def inside(folder: pathlib.Path) -> list[str]:
+    """What stands before a command that shall run in what `prepare` wrote; it is started in the project's root."""
+    program = (
+        "import os, pathlib, sys; from tests.fakegpu import namespace as n; at = pathlib.Path(sys.argv[1]); "
+        "n.may_mount(); n.connect(at); n.show(at); os.execvp(sys.argv[2], sys.argv[2:])"
+    )
+    return [sys.executable, "-c", program, str(folder)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.fakegpu.namespace", usage="%(prog)s MACHINE [--set PATH=VALUE] -- COMMAND"
