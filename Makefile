@@ -6,17 +6,19 @@
 #           for a CPU build say where it is: make preflight TORCH='torch==2.13.0 --index-url URL'.  Empty: none.
 #   ARGS    options of `netdoctor preflight`
 #   NCCLS   the NCCL versions that `make libnccl` fetches
+#   TORCHES the releases of torch that `make torches` tries
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0 numpy
 ARGS   ?=
 NCCLS  ?= 2.21.5 2.29.7
+TORCHES ?= 2.4.1 2.6.0 2.8.0 2.10.0 2.12.1 newest
 
 VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SHELL := /bin/sh
 
-.PHONY: help preflight check test pyz lab bench golden mutants fuzz-log libnccl newest-nccl gpu-proof clean
+.PHONY: help preflight check test pyz lab bench golden mutants fuzz-log libnccl newest-nccl torches gpu-proof clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -69,6 +71,10 @@ libnccl: | $(BIN)/python  ## fetch real libnccl for the tests that ask NCCL itse
 
 newest-nccl: | $(BIN)/python  ## fetch the newest libnccl that pip finds: does it still do as netdoctor says?
 	@$(BIN)/python -m tests.support.machines.fetch newest-nccl
+
+# One file at a time is on the disk, two with two workers: at most 6 GB; nothing is left.
+torches: $(VENV)/.dev  ## fetch real releases of torch and run netdoctor on them: TORCHES='2.4.1 newest'
+	@TORCHES='$(TORCHES)' $(BIN)/pytest -q -n 2 --dist loadgroup tests/live/test_torch_versions.py
 
 pyz: $(VENV)/.run  ## one file that runs anywhere: build/netdoctor.pyz
 	@$(BIN)/python tools/build_pyz.py build/netdoctor.pyz

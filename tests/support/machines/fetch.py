@@ -21,7 +21,7 @@ NCCL: Final = ROOT / "build" / "nccl"
 # Apart from the others: "the newest libnccl" of a test that was not written for it stays the one that it was tried with.
 NEWEST: Final = ROOT / "build" / "nccl-newest"
 NCCL_PACKAGES: Final = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
-SECONDS: Final = 300.0
+SECONDS: Final = 600.0
 
 
 class FetchError(Exception):
