@@ -45,10 +45,12 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(one) for one in re.findall(r"\d+", version))
 
 
-def newest(package: str) -> str:
-    """The newest release of a package that pip finds for this Python."""
-    first = pip("index", "versions", package).splitlines()[0]
-    return re.sub(r".*\((.*)\)", r"\1", first).partition("+")[0]
+def releases(package: str) -> list[str]:
+    """The releases of a package that pip finds for this Python, the newest first."""
+    found = re.search(r"^Available versions: (.*)", pip("index", "versions", package), re.MULTILINE)
+    if not found:
+        raise FetchError(f"pip knows no release of {package}")
+    return list(dict.fromkeys(one.strip().partition("+")[0] for one in found[1].split(",")))
 
 
 def download(requirement: str, folder: Path) -> Path:
@@ -87,7 +89,7 @@ def nccl(versions: Iterable[str], folder: Path = NCCL, package: str = NCCL_PACKA
 def newest_nccl() -> bool:
     """The newest of all packages of NCCL, and a line that says which it is."""
     try:
-        offers = [(newest(package), package) for package in NCCL_PACKAGES]
+        offers = [(releases(package)[0], package) for package in NCCL_PACKAGES]
     except FetchError as error:
         print(f"the newest NCCL: {error}", file=sys.stderr)
         return False

@@ -28,7 +28,7 @@ SPACE: Final = 6 * GIB  # a wheel and what is in it, twice: two may be made at o
 WHOLE: Final = "whole:"  # before a release: with all that it requires, and no stand-in
 WHOLE_SPACE: Final = 14 * GIB
 # Of the wheel, what nobody loads here: headers, compilers, the linear algebra of CUDA.
-_UNUSED: Final = re.compile(r"torch/(include|test|share|bin/(?!torch_shm))|\.a$|/libtorch_cuda_linalg\.so")
+_UNUSED: Final = re.compile(r"torch/(include|test|share)/|torch/bin/(?!torch_shm)|\.a$|/libtorch_cuda_linalg\.so")
 _OF_THE_SYSTEM: Final = re.compile(r"(libc|libm|libdl|libpthread|libgcc_s|libstdc\+\+|librt|libz|libutil|ld-linux.*)\.so")
 _DRIVER: Final = "libcuda.so.1"
 _PLAIN: Final = {"libcufile": "cuFile", "libcusparseLt": "cusparseLt", "libnvshmem": "nvshmem", "libcudss": "cudss"}
@@ -51,7 +51,7 @@ def fetched(version: str, folder: Path) -> Iterator[Torch]:
     space = WHOLE_SPACE if whole else SPACE
     if shutil.disk_usage(folder).free < space:
         raise fetch.FetchError(f"less than {space // GIB} GiB of disk are free")
-    version = fetch.newest("torch") if version == "newest" else version
+    version = fetch.releases("torch")[0] if version == "newest" else version
     with tempfile.TemporaryDirectory(dir=folder) as name:
         made = Path(name)
         made.chmod(0o755)
