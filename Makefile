@@ -94,7 +94,7 @@ gpu-proof:  ## on a machine with a GPU: prove it (PYTHON=, WHEELS=, OUT=; at mos
 golden: $(VENV)/.dev  ## write the composed machines, their reports and the fault findings again; look at the diff
 	@$(BIN)/python -m tests.lab compose golden
 
-lab: $(VENV)/.dev $(VENV)/.torch  ## what takes longer than a test run (about an hour, root): evidence taken away, kills, every fault, every libnccl
+lab: $(VENV)/.dev $(VENV)/.torch  ## what takes longer than a test run (an hour and a half, root): evidence taken away, kills, every fault, every libnccl, CUDA torch
 	@$(BIN)/python -m tests.lab
 
 mutants: $(VENV)/.dev  ## can the checks' tests fail?  DRAW=50 SEED=7 draws some, CHECK=name takes one check
