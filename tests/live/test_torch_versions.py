@@ -78,7 +78,7 @@ def test_it_tells_what_it_is_and_adds_right(torch: torches.Torch) -> None:
         run = session.run(AllReduce("gloo", 2, sizes=(4096, 1 << 20)))
     assert isinstance(facts, TorchFacts) and facts.error == "", facts
     assert facts.version.partition("+")[0] == torch.version
-    assert (facts.cuda is not None, facts.nccl_built, facts.cuda_available) == (bool(torch.cuda), bool(torch.cuda), False)
+    assert (facts.nccl_built, facts.cuda_available) == (bool(torch.cuda), False)
     assert facts.backends.get("cpu") == "gloo", facts
     assert (run.state, run.verified, run.abandoned) == ("finished", True, ()), run
 
