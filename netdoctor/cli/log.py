@@ -12,7 +12,7 @@ from netdoctor.model import CheckResult, Command, Finding, Report, Status
 from netdoctor.process.signals import Interrupted, interruptible
 
 if TYPE_CHECKING:
-    from io import BufferedReader
+    import io
 
     from netdoctor.nccl.log.facts import LogFacts
     from netdoctor.policy import Decide
@@ -119,7 +119,8 @@ def _refused(error: OSError) -> None:
 def _blocks(path: str) -> Iterator[bytes | None]:
     """None, last, for a file that ends before its end."""
     if path == "-":
-        yield from _unpacked(cast("BufferedReader", sys.stdin.buffer).read1)  # what there is: a signal must not lose what was waited with
+        stdin = cast("io.BufferedReader", sys.stdin.buffer)
+        yield from _unpacked(stdin.read1)  # what there is: `read` waits for a whole block, which a signal would lose
         return
     with open(path, "rb", buffering=0) as raw:
         yield from _unpacked(raw.read)
