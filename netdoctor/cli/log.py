@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
@@ -12,6 +12,8 @@ from netdoctor.model import CheckResult, Command, Finding, Report, Status
 from netdoctor.process.signals import Interrupted, interruptible
 
 if TYPE_CHECKING:
+    import io
+
     from netdoctor.nccl.log.facts import LogFacts
     from netdoctor.policy import Decide
 
@@ -117,7 +119,8 @@ def _refused(error: OSError) -> None:
 def _blocks(path: str) -> Iterator[bytes | None]:
     """None, last, for a file that ends before its end."""
     if path == "-":
-        yield from _unpacked(sys.stdin.buffer.read1)  # what there is: a signal must not lose what was waited with
+        stdin = cast("io.BufferedReader", sys.stdin.buffer)
+        yield from _unpacked(stdin.read1)  # what there is: `read` waits for a whole block, which a signal would lose
         return
     with open(path, "rb", buffering=0) as raw:
         yield from _unpacked(raw.read)

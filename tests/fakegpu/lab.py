@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tests.fakegpu import build, machine, namespace
 from tests.fakegpu.machine import Machine
-from tests.support.machines import libnccl
+from tests.support.machines import fetch, libnccl
 
 RANK: Final = pathlib.Path(__file__).with_name("rank.py")
 # Everything that a decision is printed under; lines of COLL and of each call are left out.
@@ -98,7 +98,7 @@ class Run:
 
 def library(version: str) -> pathlib.Path:
     """The libnccl of PyPI with this version, as ``make libnccl`` fetches it; KeyError where it is not there."""
-    return libnccl.libraries()[tuple(int(one) for one in version.split("."))]
+    return libnccl.everywhere()[fetch.numbers(version)]
 
 
 def run(

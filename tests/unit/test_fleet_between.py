@@ -263,6 +263,6 @@ def test_traits_are_read_back() -> None:
         ("GLOO_SOCKET_IFNAME", "ib0,eth0", "eth0,ib0", False),
     ],
 )
-def test_the_order_of_names_is_no_difference_where_nccl_takes_none(name: str, one: str, other: str, same: bool) -> None:
+def test_the_order_of_names_in_a_list_of_nccl(name: str, one: str, other: str, same: bool) -> None:
     had = [traits({"nccl_variables": {name: value}}, "") for value in (one, other)]
     assert (had[0] == had[1]) == same

@@ -177,25 +177,6 @@ def test_kinds_of_errors(error: OSError, kind: str) -> None:
     assert fault_of(error)[0] == kind
 
 
-@pytest.mark.parametrize(
-    "first", [OSError(errno.EHOSTUNREACH, "x"), OSError(errno.ECONNREFUSED, "x"), TimeoutError("timed out")]
-)
-def test_what_the_network_said_counts_more_than_the_deadline(first: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last attempts are cut short by the deadline.  A fake of the connection: ICMP's answers need another host."""
-    errors = iter([first])
-
-    def connect(*_: object) -> socket.socket:
-        raise next(errors, TimeoutError("timed out"))
-
-    monkeypatch.setattr("netdoctor.cluster.member.connect", connect)
-    member = Member(Nodes(2, 1, "192.0.2.1", 9), {}, 20.0)
-    member.open()
-    with pytest.raises(MeetingError) as error:
-        member.join({}, time.monotonic() + 0.5)
-    member.close()
-    assert error.value.kind is fault_of(first)[0]
-
-
 def test_a_master_whose_address_this_node_has_is_named_so() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
         try:
