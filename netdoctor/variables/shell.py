@@ -46,6 +46,7 @@ _BRANCHES: Final = frozenset({"if", "while", "until", "case"})
 _TEXTS: Final = (".txt", ".md", ".rst", ".log", ".html")  # files that no program takes for its environment
 _RUNS: Final = frozenset({"source", ".", "eval"})
 _MAX_DEPTH: Final = 4  # bash -c "bash -c …"
+_MAX_SUBSHELLS: Final = 50  # one in another
 _MAX_COMMANDS: Final = 50_000  # functions that call each other
 
 
@@ -211,12 +212,13 @@ class _Script:
         last = self.nesting[-1] if self.nesting else ""
         if word in OPEN:
             self.nesting.append(word)
-            if word == "(":
+            if word == "(" and len(self.scope.outer) < _MAX_SUBSHELLS:
                 self.scope.enter()
         elif word == ")":  # else it is of a pattern of case
             if last == "(":
+                if self.nesting.count("(") == len(self.scope.outer):
+                    self.scope.leave()
                 self.nesting.pop()
-                self.scope.leave()
         elif word in CLOSE and last not in ("", "("):
             self.nesting.pop()
 
@@ -231,7 +233,6 @@ class _Script:
         self.scope.start(
             ranks and may_be_ranks(given),
             launch and not self.branch,
-            len(self.assignments),
             lambda name: None if any(re.search(rf"\b{re.escape(name)}\b", text) for text in given) else problem,
         )
 

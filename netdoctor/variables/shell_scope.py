@@ -36,6 +36,7 @@ class Scope:
     arrived: set[int] = field(default_factory=set)  # some program got it
     by_ranks: set[int] = field(default_factory=set)  # … one that may be the job's
     passed: set[int] = field(default_factory=set)  # the job was launched without it
+    waiting: set[int] = field(default_factory=set)  # … or not, so far
     kept_back: dict[int, Problem] = field(default_factory=dict)  # a launcher did not hand it on
     unexported: set[int] = field(default_factory=set)  # export -n, on purpose
     bare: set[int] = field(default_factory=set)  # was a value when its shell ended, and not exported
@@ -44,6 +45,7 @@ class Scope:
 
     def assign(self, name: str, index: int, exported: bool, branch: bool) -> tuple[int, ...]:
         """The new value; of those that it replaced, the ones that no program had got."""
+        self.waiting.add(index)
         now = self.variables.get(name, Variable())
         kept = now.values if branch else ()
         lost = () if branch else self._unseen(now)
@@ -66,7 +68,8 @@ class Scope:
 
     def _unseen(self, one: Variable) -> tuple[int, ...]:
         """Its values that no program got, nor can get from a shell around this one."""
-        return tuple(i for i in one.values if i not in self.arrived | self.kept_back.keys() | self._around())
+        around = self._around()
+        return tuple(i for i in one.values if i not in self.arrived and i not in self.kept_back and i not in around)
 
     def _around(self) -> set[int]:
         return {i for shell in self.outer for one in shell.values() for i in one.values}
@@ -87,7 +90,7 @@ class Scope:
     def exported(self) -> list[tuple[str, Variable]]:
         return [(name, one) for name, one in self.variables.items() if one.exported]
 
-    def start(self, ranks: bool, launch: bool, so_far: int, problem: Callable[[str], Problem | None]) -> None:
+    def start(self, ranks: bool, launch: bool, problem: Callable[[str], Problem | None]) -> None:
         """A program starts.  `ranks`: it may be the job; `launch`: it is, and whatever it does not get is not the job's."""
         has: set[int] = set()
         for name, one in self.exported():
@@ -98,7 +101,8 @@ class Scope:
                 self.arrived |= set(one.values)
                 self.by_ranks |= set(one.values) if ranks else set()
         if launch:
-            self.passed |= set(range(so_far)) - has
+            self.passed |= self.waiting - has
+            self.waiting &= has
 
     def fate(self, index: int, ends_here: bool) -> Fate | Problem:
         """`ends_here`: nobody sources this script, so what no program got is lost."""

@@ -12,6 +12,7 @@ _PLAIN: Final = re.compile(r"[\w./:=,+@%^~*?!\[\]-]*")  # what means nothing out
 _HERE: Final = re.compile(r"<<-?\s*[\"'\\]?([\w.-]+)[\"']?")
 _VARIABLE: Final = re.compile(r"\$(?:\w+|[^\w\s'\"])?")
 _ENDS_WORD: Final = frozenset(" \t\r\n;&|()<>")
+_ARITHMETIC: Final = 500  # characters: a longer ((…)) is taken for subshells
 _DEFAULT: Final = re.compile(r"([A-Za-z_]\w*):?=(.*)\Z", re.DOTALL)  # of ${NAME:=VALUE}
 # What a backslash is in $'…' (bash(1), ANSI-C quoting).
 _ANSI: Final = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}|c.|[0-7]{1,3}|.)", re.DOTALL)
@@ -60,6 +61,7 @@ class Tokenizer:
         self._text = text
         self._at = 0
         self._line = 1
+        self._subshells = 0  # up to here, (( opens two of them
         self._marks: list[str] = []  # of here-documents that begin behind the next newline
 
     def __iter__(self) -> Iterator[Token]:
@@ -72,8 +74,8 @@ class Tokenizer:
                 word = Word("", self._line)
                 self._expansion(word)
                 yield word
-            elif self._text.startswith("((", self._at) and (end := _closing(self._text, self._at)):
-                yield from self._arithmetic(end)
+            elif self._text.startswith("((", self._at) and self._at >= self._subshells:
+                yield from self._arithmetic()
             elif c in " \t\r<>":  # what a redirection names comes as a word
                 self._at += 1
             elif c == "\\" and following in ("", "\n"):
@@ -87,9 +89,11 @@ class Tokenizer:
             else:
                 yield self._word()
 
-    def _arithmetic(self, end: int) -> Iterator[Token]:
+    def _arithmetic(self) -> Iterator[Token]:
         """``((…))`` is ``let "…"`` (bash(1)); if its brackets are not of one pair, the first opens a subshell."""
-        if self._text[end - 2] != ")" or _closing(self._text, self._at + 1) != end - 1:
+        end = _closing(self._text, self._at, _ARITHMETIC)
+        if not end or _closing(self._text, self._at + 1, _ARITHMETIC) != end - 1:
+            self._subshells = self._at + _ARITHMETIC
             yield self._operator()
             return
         word = Word("", self._line)
@@ -217,7 +221,7 @@ class Tokenizer:
             return
         if text[start] == "`" or (text[start + 1] == "(" and text[start + 2 : start + 3] != "("):
             word.runs.append((text[inside], line))
-        if text[start + 1] == "{" and (default := _DEFAULT.match(text[inside])):
+        if text[start + 1 : start + 2] == "{" and (default := _DEFAULT.match(text[inside])):
             word.sets.append((default[1], default[2]))
         word.open |= not end
         self._take(word, end or len(text))
@@ -246,11 +250,11 @@ def _end(pattern: re.Pattern[str], text: str, at: int, start: bool = False) -> i
     return match.start() if start else match.end()
 
 
-def _closing(text: str, at: int) -> int:
-    """The place behind the bracket that closes the one at `at`; 0 where none does."""
-    opening, level = text[at], 0
+def _closing(text: str, at: int, most: int | None = None) -> int:
+    """The place behind the bracket that closes the one at `at`; 0 where none does, within `most` characters."""
+    opening, level, last = text[at], 0, len(text) if most is None else min(len(text), at + most)
     closing = ")" if opening == "(" else "}"
-    while at < len(text):
+    while at < last:
         c = text[at]
         if c == "\\":
             at += 1

@@ -257,6 +257,11 @@ def test_what_may_not_be_set(script: str, conditional: bool) -> None:
     assert [one.conditional for one in parse("job.sh", script).assignments] == [conditional]
 
 
+@pytest.mark.parametrize("text", ["`NCCL_A=1$`", "((", "((a) (b))", "$'", "<(", "(" * 500 + "NCCL_A=1" + ")" * 500])
+def test_half_a_word_does_not_raise(text: str) -> None:
+    parse("job.sh", text)
+
+
 def test_functions_that_call_each_other_end() -> None:
     script = "".join(f"f{i}() {{ f{i + 1}; f{i + 1}; f{i + 1}; }}\n" for i in range(40)) + "f0\nexport NCCL_A=1\nsrun a\n"
     assert parse("job.sh", script).unread
