@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from tests.fakegpu.parts import Gid, Gpu, Hca, Interface, Link, Nic, NvLink, Place, Port
+from tests.fakegpu.parts import Distances, Gid, Gpu, Hca, Interface, Link, Nic, NvLink, Place, Port
 
 MACHINES: Final = pathlib.Path(__file__).parent / "machines"
 P2P: Final = {"ok": 0, "chipset": 1, "gpu": 2, "ioh": 3, "regkey": 4, "none": 5}  # nvmlGpuP2PStatus_t
@@ -34,6 +34,7 @@ class Machine:
     driver: str
     cuda: int
     numa: tuple[str, ...]  # CPU list of each node
+    distances: Distances
     gpus: tuple[Gpu, ...]
     switches: tuple[Place, ...]  # NVSwitches
     hcas: tuple[Hca, ...]
@@ -135,7 +136,7 @@ def names() -> tuple[str, ...]:
 
 _KEYS: Final = frozenset(
     (
-        *("name", "driver", "numa", "modules", "memory_peers", "fabric", "faults", "events"),
+        *("name", "driver", "numa", "distances", "modules", "memory_peers", "fabric", "faults", "events"),
         *("above", "gpu", "gpus", "p2p", "nvlinks", "nvswitches", "hca", "hcas", "nics"),
     )
 )
@@ -176,6 +177,7 @@ def parse(data: Mapping[str, Any]) -> Machine:
         driver=str(driver.get("version", "580.95.05")),
         cuda=int(driver.get("cuda", 13000)),
         numa=tuple(data.get("numa", ("0-55",))),
+        distances=Distances(**data.get("distances", {})),
         gpus=gpus,
         switches=switches,
         hcas=tuple(hcas),

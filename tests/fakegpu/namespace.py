@@ -29,6 +29,7 @@ from tests.fakegpu import build, machine, tree
 CAP_NET_ADMIN, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 12, 47, 2
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
+LOCKS: Final = "/run/netdoctor"
 NULL: Final = (1, 3)  # /dev/null (Documentation/admin-guide/devices.txt)
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -120,6 +121,9 @@ def show(shown: pathlib.Path) -> None:
         _mount("fakegpu", str(base / name), "tmpfs", options="mode=755")
         _lay(shown / name, f"/{name}", str(base / name), "", opaque)
         _bind(str(base / name), f"/{name}")
+    if os.geteuid() == 0:  # a machine of its own: whoever runs on another holds no lock of it (netdoctor/allreduce/lock.py)
+        os.makedirs(LOCKS, exist_ok=True)
+        _mount("fakegpu", LOCKS, "tmpfs", options="mode=755")
     if os.path.isdir("/proc/driver"):
         (base / "proc").mkdir(exist_ok=True)
         _mount("fakegpu", str(base / "proc"), "tmpfs", options="mode=755")
@@ -254,6 +258,15 @@ def environment(folder: pathlib.Path) -> dict[str, str]:
         "FAKEGPU_MACHINE": str(folder / "machine"),
         "LD_LIBRARY_PATH": os.pathsep.join([str(lib), str(libib), *([before] if before else [])]),
     }
+
+
+def inside(folder: pathlib.Path) -> list[str]:
+    """What stands before a command that shall run in what `prepare` wrote; it is started in the project's root."""
+    program = (
+        "import os, pathlib, sys; from tests.fakegpu import namespace as n; at = pathlib.Path(sys.argv[1]); "
+        "n.may_mount(); n.connect(at); n.show(at); os.execvp(sys.argv[2], sys.argv[2:])"
+    )
+    return [sys.executable, "-c", program, str(folder)]
 
 
 def main() -> int:

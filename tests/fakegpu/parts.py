@@ -23,6 +23,18 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Distances:
+    """How far NUMA nodes are apart (SLIT): nodes of one socket, and of two."""
+
+    socket: int = 1  # nodes a socket
+    near: int = 12
+    far: int = 21
+
+    def between(self, one: int, other: int) -> int:
+        return 10 if one == other else self.near if one // self.socket == other // self.socket else self.far
+
+
+@dataclass(frozen=True)
 class Link:
     """A PCIe link, now and at most."""
 

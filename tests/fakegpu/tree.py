@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tests.fakegpu.machine import Machine
-from tests.fakegpu.parts import STATES, Gid, Hca, Link, Place, Port
+from tests.fakegpu.parts import STATES, Distances, Gid, Hca, Link, Place, Port
 from tests.support.machines.sysfs import Tree
 
 NVIDIA, INTEL = 0x10DE, 0x8086
@@ -57,7 +57,7 @@ def write(
             function(tree, nic.place, nic.link, (INTEL, 0x1563), 0x020000, "ixgbe")
     if network:
         interfaces(machine, tree)
-    nodes(tree, cpus or machine.numa)
+    nodes(tree, cpus or machine.numa, machine.distances)
     for name, version in machine.modules.items():
         tree.write(f"module/{name}", initstate="live", refcnt="0", **({"version": version} if version else {}))
     for name in machine.memory_peers:
@@ -189,9 +189,9 @@ def interfaces(machine: Machine, tree: Tree) -> None:
         tree.link(f"class/net/{one.name}", where)
 
 
-def nodes(tree: Tree, cpus: Sequence[str]) -> None:
+def nodes(tree: Tree, cpus: Sequence[str], apart: Distances) -> None:
     for n, one in enumerate(cpus):
-        distances = " ".join("10" if n == k else "21" for k in range(len(cpus)))
+        distances = " ".join(str(apart.between(n, k)) for k in range(len(cpus)))
         tree.write(
             f"devices/system/node/node{n}",
             cpulist=one,
