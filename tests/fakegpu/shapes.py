@@ -47,7 +47,8 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "4 A100 in NVLink pairs, AMD, four nodes a socket": Shape("epyc-nps4", nodes=True),
     "HGX H100, 8 RoCE rails": Shape("hgx-h100"),
     "DGX H100, 8 InfiniBand rails and storage": Shape("dgx-h100"),
-    "GB200 tray": Shape("gb200-nvl72"),
+    # NVML's fields of NVLink-C2C, which a snapshot does not have: links, up, MB/s of each (NCCL src/include/nvmlwrap.h)
+    "GB200 tray": Shape("gb200-nvl72", {"gpus.all.state.field": {170: 5, 171: 1, 172: 44712}}),
 }
 SLICE: Final = ("one GPU, no RDMA", "4 A100, two switches, InfiniBand")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fakegpu import doctor, endtoend, namespace, nodes, shapes
+from tests.fakegpu import doctor, endtoend, logs, namespace, nodes, shapes
 from tests.fakegpu.rows import ROWS, Row
 from tests.lab import fixtures
 from tests.support.machines import libnccl
@@ -65,3 +65,12 @@ def test_a_healthy_machine_has_no_fault(name: str, old: bool) -> None:
 def test_nodes(tmp_path: pathlib.Path) -> None:
     row = nodes.ROWS[0]
     assert not nodes.missed(row, nodes.look(row, tmp_path))
+
+
+@pytest.mark.parametrize("name", logs.SLICE)
+def test_a_log_made_to_order_names_its_cause(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "FOLDER", tmp_path)
+    version = libnccl.both()[0].parts[-5]
+    assert logs.score(version, name, "INFO of more").verdict in ("named", "nothing")
+    if name == logs.SLICE[0]:
+        assert logs.score(version, name, "INFO of more", healthy=True).verdict == "nothing"
