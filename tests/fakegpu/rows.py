@@ -43,7 +43,8 @@ def told(config: str, fault: str, check: str, subject: str, cause: str, **more: 
 INVENTORY, HCAS, DIRECT = "hardware.accelerator", "rdma.dev_infiniband", "rdma.gpudirect"
 VERSION, ENVIRONMENT, BACKEND = "nccl.version", "nccl.environment", "torch.backend"
 NUMA, INTERFACE, PORTS = "cpu.numa_affinity", "net.socket_ifname", "net.port_range"
-RUN, BANDWIDTH = "allreduce.run", "allreduce.bandwidth"
+RUN, BANDWIDTH, SHARED = "allreduce.run", "allreduce.bandwidth", "nccl.shared_memory"
+SMALL: Final = "shm_disabled_or_small"
 RANGE: Final = "sysctl -q -w net.ipv4.ip_local_port_range='{} {}'"
 # The host's name leads to the loopback here, which several nodes cannot use.
 SEVERAL: Final = {"base": Around(config="{job: {nodes: 2}}", env={"GLOO_SOCKET_IFNAME": "eth0"})}
@@ -54,7 +55,7 @@ BUILT_FOR: Final = """mkdir torch-2.9.1+cu129.dist-info
 echo 'Requires-Dist: nvidia-nccl-cu12=={}' > torch-2.9.1+cu129.dist-info/METADATA"""
 PLUGIN: Final = "echo 'int ncclNetPlugin_v3;' | gcc -shared -fPIC -x c - -o nvidia/nccl/lib/libnccl-net.so"
 CPU_TORCH: Final = 'sed -i "s/^cuda.*/cuda = None/; s/cu129/cpu/" torch/version.py; rm torch/lib/libtorch_cuda.so'
-SMALL_SHM: Final = "mount -t tmpfs -o size=8m,mode=1777 shm /dev/shm"
+SHM: Final = "mount -t tmpfs -o size={},mode=1777 shm /dev/shm"
 NO_P2P: Final[Mapping[str, Any]] = {"machine": "pcie-l40s", "healthy": {"p2p": [[0, 1, "none"]]}}
 # 20 MB/s: less than a tenth of what the CPUs of a busy machine move; with 100 ms a kernel it is 10 at most.
 FLOOR: Final = "{expected: {busbw_floor: {1MiB: 0.02}}}"
@@ -179,20 +180,17 @@ ROWS: Final = (
         "cuMemImportFromShareableHandle * 217",
     ),
     broken("the HCA registers nothing", "memlock", "inter-node mlx5_0:1", "registration * 12"),
-    broken("/dev/shm of 8 MiB", "shm_disabled_or_small", "inter-node mlx5_0:1", around=Around(setup=SMALL_SHM)),
+    broken("/dev/shm of 8 MiB", SMALL, "inter-node mlx5_0:1", around=Around(setup=SHM.format("8m"))),
+    # shared memory
+    Row("/dev/shm of 1 MiB", SHARED, "node", SMALL, torch="", around=Around(setup=SHM.format("1m"))),
+    Row("/dev/shm of 2 MiB, in a run", SHARED, "node", SMALL, around=Around(setup=SHM.format("2m")), runs=True),
     Row(
-        "/dev/shm of 1 MiB, looked at without a run",
-        RUN,
-        "/dev/shm",
-        "shm_disabled_or_small",
-        torch="",
-        around=Around(setup=SMALL_SHM.replace("8m", "1m")),
-    ),
-    broken(
-        "/dev/shm of 2 MiB, 2 GPUs without P2P",
-        "shm_disabled_or_small",
-        "/dev/shm",
-        around=Around(setup=SMALL_SHM.replace("8m", "2m")),
+        "/dev/shm of 2 MiB, in a run without P2P",
+        SHARED,
+        "node",
+        SMALL,
+        around=Around(setup=SHM.format("2m")),
+        runs=True,
         **NO_P2P,
     ),
     broken("no way to the other HCA", "ib_timeout", "inter-node mlx5_0:1", "ibv_modify_qp 3+ 110"),
