@@ -8,8 +8,6 @@ from netdoctor.nccl.transport import log_of
 
 # These say that it failed, not why.
 _NO_REASON = ("other", "rank_died", "hang", "straggler")
-# These cost speed; a run ends of them only where an error of NCCL's names them (two ranks on different networks).
-_SLOW = ("transport_fallback_tcp", "gdr_disabled")
 _PORTS = ("bind: address already in use", "cannot assign requested address")
 _MEMORY = ("out of memory", "outofmemory")
 
@@ -27,8 +25,9 @@ def cause_of(run: Run) -> str | None:
     passed = (*_NO_REASON, "gloo_backend") if run.experiment.backend == "gloo" else _NO_REASON
     for facts in (log_of(run), parse_text(said) if said else None):
         for finding in diagnose(facts) if facts is not None else ():
-            slow = finding.cause in _SLOW and finding.evidence.get("confidence") != "high"
-            if finding.status is Status.FAIL and finding.cause not in passed and not slow:
+            # A setting or a transport that costs speed shows facts and no line: a run does not end of it, and path runs set
+            # NCCL_SHM_DISABLE themselves.
+            if finding.status is Status.FAIL and finding.cause not in passed and finding.evidence.get("lines"):
                 return finding.cause
     return None
 

@@ -35,6 +35,7 @@ class Withheld(NamedTuple):
             return bool(wanted)
         return any(word in file for word in wanted for file in files)
 
+
 _FUTURE: Final = "from __future__ import annotations\n"  # must be the first line of a program, so it is taken out of helpers
 
 # What runs before a helper's own text.  It keeps names of its own out of the helper's way, and does without the json package,

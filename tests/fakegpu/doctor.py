@@ -91,7 +91,9 @@ def preflight(one: Machine, python: pathlib.Path, around: Around | None = None, 
             str(folder / "config.yaml"),
             *(("--python", str(python)) if "--python" not in around.options else ()),
         ]
-        begin = ["sh", "-ec", f'{around.setup}\nexec {around.wrap} "$@"', "sh"]
+        # Shared memory of its own, too: the ranks are all below this process.
+        shared = "mount -t tmpfs -o mode=1777 shm /dev/shm" if os.geteuid() == 0 else ""
+        begin = ["sh", "-ec", f'{shared}\n{around.setup}\nexec {around.wrap} "$@"', "sh"]
         done = subprocess.run(
             [
                 *namespace.inside(folder),
