@@ -119,7 +119,7 @@ def main() -> None:
     from netdoctor.allreduce import plan
     from netdoctor.cli.main import main as netdoctor
 
-    plan.CUDA_SIZES = plan.PATH_SIZES = plan.SHARED_GPU_SIZES  # type: ignore[misc]
+    plan.CUDA_SIZES = plan.PATH_SIZES = plan.SHARED_GPU_SIZES  # type: ignore[assignment, misc]
     netdoctor()
 
 
