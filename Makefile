@@ -5,16 +5,20 @@
 #   TORCH   what is installed where no Python of yours has a torch.  Plain torch may fetch gigabytes of CUDA packages;
 #           for a CPU build say where it is: make preflight TORCH='torch==2.13.0 --index-url URL'.  Empty: none.
 #   ARGS    options of `netdoctor preflight`
+#   NCCLS   the NCCL versions that `make libnccl` fetches
+#   TORCHES the releases of torch that `make torches` tries
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0 numpy
 ARGS   ?=
+NCCLS  ?= 2.21.5 2.29.7
+TORCHES ?= 2.4.1 2.6.0 2.8.0 2.10.0 2.12.1 newest
 
 VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SHELL := /bin/sh
 
-.PHONY: help preflight check test pyz lab bench golden mutants fuzz-log libnccl gpu-proof clean
+.PHONY: help preflight check test pyz lab bench golden mutants fuzz-log libnccl newest-nccl torches gpu-proof clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -61,8 +65,16 @@ check: $(VENV)/.dev  ## lint, types and unit tests
 test: check $(VENV)/.torch  ## check, and what runs live on this machine
 	@$(BIN)/pytest -q tests/live
 
-libnccl: | $(BIN)/python  ## fetch two real libnccl for the tests that ask NCCL itself (about 600 MB)
-	@PYTHON=$(BIN)/python sh tests/support/machines/fetch_libnccl.sh
+# By default one of each way to choose an interface: before and from 2.28 on.
+libnccl: | $(BIN)/python  ## fetch real libnccl for the tests that ask NCCL itself: NCCLS='2.21.5 2.29.7' (300 MB each)
+	@$(BIN)/python -m tests.support.machines.fetch nccl $(NCCLS)
+
+newest-nccl: | $(BIN)/python  ## fetch the newest libnccl that pip finds: does it still do as netdoctor says?
+	@$(BIN)/python -m tests.support.machines.fetch newest-nccl
+
+# One file at a time is on the disk, two with two workers: at most 6 GB; nothing is left.
+torches: $(VENV)/.dev  ## fetch real releases of torch and run netdoctor on them: TORCHES='2.4.1 newest'
+	@TORCHES='$(TORCHES)' $(BIN)/pytest -q -n 2 --dist loadgroup tests/live/test_torch_versions.py
 
 pyz: $(VENV)/.run  ## one file that runs anywhere: build/netdoctor.pyz
 	@$(BIN)/python tools/build_pyz.py build/netdoctor.pyz
@@ -82,7 +94,7 @@ gpu-proof:  ## on a machine with a GPU: prove it (PYTHON=, WHEELS=, OUT=; at mos
 golden: $(VENV)/.dev  ## write the composed machines, their reports and the fault findings again; look at the diff
 	@$(BIN)/python -m tests.lab compose golden
 
-lab: $(VENV)/.dev $(VENV)/.torch  ## what takes longer than a test run (about an hour, root): evidence taken away, kills, every fault, every libnccl
+lab: $(VENV)/.dev $(VENV)/.torch  ## what takes longer than a test run (an hour and a half, root): evidence taken away, kills, every fault, every libnccl, CUDA torch
 	@$(BIN)/python -m tests.lab
 
 mutants: $(VENV)/.dev  ## can the checks' tests fail?  DRAW=50 SEED=7 draws some, CHECK=name takes one check

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Final
 
 from netdoctor.api import (
     Cluster,
@@ -69,13 +70,18 @@ def _master(cluster: Cluster) -> Iterator[Fault]:
         finding = fail(f"{cluster.name(0)} {why}", subject=subject, kind=fault)
     else:
         how = "is it up, and was netdoctor started there in time? nc -vz from here; nft list ruleset there"
+        how += f"; {_TWICE}" if fault in (MeetingFault.LOST, MeetingFault.SILENT) else ""
         text, master = f"{cluster.name(0)}: {why}", cluster.nodes.named()
         here, finding = 0, fail(text, subject=cluster.subject(0), how=how, kind=fault, master=master)
     yield Culprit(here), finding
 
 
+# Connections to an address that two hosts have break, or fall silent, as soon as the other one's ARP reply comes.
+_TWICE: Final = "does another host have its address (arping -D -I IF ADDRESS)?"
+
+
 def _missing(cluster: Cluster) -> Iterator[Fault]:
-    how = "its own report, if there is one; is it up, and does it reach the master?"
+    how = f"its own report, if there is one; is it up, and does it reach the master? {_TWICE}"
     for node, gone in sorted(cluster.gone.items()):
         if node == 0 and cluster.master is not None:
             continue
@@ -96,8 +102,13 @@ def _network_severity(cluster: Cluster) -> Severity:
     return Severity.WARNING if cluster.run is not None and cluster.run.finished else Severity.CRITICAL
 
 
+# Of two nodes Gloo connects one to the other, once; NCCL's ranks connect both ways, and to others than this run's.
+_DID_WITHOUT: Final = "The all-reduce went without it; a job that takes this way (NCCL connects in both directions) hangs there"
+
+
 def _tried(cluster: Cluster) -> Iterator[Fault]:
     """What the nodes saw when they tried each other: no connection, no data after it, ranks that listen where nobody comes."""
+    severity = _network_severity(cluster)
     for one in (
         *cluster_network.unreachable(cluster),
         *cluster_network.losing(cluster),
@@ -107,9 +118,10 @@ def _tried(cluster: Cluster) -> Iterator[Fault]:
             one.text,
             subject=cluster.subject_of(one.culprit),
             cause=one.cause,
-            severity=_network_severity(cluster),
+            severity=severity,
             expected=one.expected,
             how=one.how,
+            why=_DID_WITHOUT if severity is Severity.WARNING else None,
             **one.evidence,
         )
         yield one.culprit, found
@@ -237,6 +249,8 @@ def _others(cluster: Cluster, bad: Iterable[int]) -> Iterator[Finding]:
 
 def _other(cluster: Cluster, node: int) -> Finding:
     who, subject = _launchers_name(cluster, node), cluster.subject(node)
+    if node == 0 and cluster.master is not None and cluster.master[0] is MeetingFault.TURNED_AWAY:
+        return unknown(f"{who} is there, and turned this node away", subject=subject)
     if node not in cluster.hosts:
         how = "see what is said of node 0" if cluster.master else None
         return unknown(f"{who}: whether it is there is not known", subject=subject, how=how)

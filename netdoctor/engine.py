@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from netdoctor import __version__
 from netdoctor.causes.results import completed
 from netdoctor.facts import registry as facts
-from netdoctor.facts.base import no_evidence
 from netdoctor.facts.vantage import Place
 from netdoctor.host.base import Host
-from netdoctor.model import CheckResult, Finding, Fix, Report, Severity, Status, Unavailable, plain
+from netdoctor.model import CheckResult, Finding, Fix, Kind, Report, Severity, Status, Unavailable, plain
 from netdoctor.process.signals import Interrupted
 
 if TYPE_CHECKING:
@@ -42,7 +41,16 @@ def wanted(specs: Iterable[CheckSpec]) -> tuple[str, ...]:
     from netdoctor.plugins import needs
 
     names = {need.type.__name__ for spec in specs for need in needs(spec)}
-    return tuple(sorted(names | {"Vantage", "Kernel"}))
+    of_site = {need.type.__name__ for spec in specs if not _own(spec) for need in needs(spec)}
+    return tuple(sorted(names | {"Vantage", "Kernel"} | ({"Pci"} if of_site & _HARDWARE else set())))
+
+
+# Facts whose libraries and device nodes a container may lack while the node has the hardware: PCI tells (see `_absence`).
+_HARDWARE: Final = frozenset({"Gpus", "Rdma"})
+
+
+def _own(spec: CheckSpec) -> bool:
+    return spec.judge.__module__.startswith("netdoctor.checks.")
 
 
 def collect(work: Work, names: Iterable[str]) -> None:
@@ -59,7 +67,7 @@ def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
     from netdoctor.plugins import contained, needs
 
     values = {need.parameter: facts.of(have, need.type.__name__) for need in needs(spec)}
-    own = spec.judge.__module__.startswith("netdoctor.checks.")
+    own = _own(spec)
     unread: dict[str, Unavailable] = {}
     try:
         if own:
@@ -77,11 +85,13 @@ def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
         return (_complete(spec, Finding(Status.ERROR, f"the check yielded a finding whose {odd[0]}")),)
     if not found:
         return (_complete(spec, Finding(Status.ERROR, "the check said nothing")),)
-    lost = {name: fact.lost for name, fact in values.items() if fact.lost is not None}
-    if not lost and all(f.status in {Status.PASS, Status.SKIP} for f in found):  # else it may be said of what is unread
-        lost = unread
-    if lost and not own:
-        found = tuple(_without(f, *next(iter(lost.items()))) for f in found)
+    if not own:
+        lost = {name: fact.lost for name, fact in values.items() if fact.lost is not None}
+        if lost:
+            found = tuple(_without(f, lost) for f in found)
+        elif unread and all(f.status in {Status.PASS, Status.SKIP} for f in found):  # else it may be said of what is unread
+            doubts = {name: why for name, why in unread.items() if not _absence(name, why, have)}
+            found = tuple(_without(f, doubts if f.status is Status.SKIP else unread) for f in found)
     return tuple(_complete(spec, f) for f in found)
 
 
@@ -110,12 +120,12 @@ def _malformed(finding: Finding) -> Iterator[str]:
 
 
 def _watched(fact: Any, unread: dict[str, Unavailable]) -> Any:
-    """The same fact, which adds to `unread` each of its fields that is asked for and says neither what it holds nor why not."""
+    """The same fact, which adds to `unread` each of its fields that is asked for and is Unavailable."""
     kind = type(fact)
 
     def asked(self: Any, name: str) -> Any:
         value = object.__getattribute__(self, name)
-        if isinstance(value, Unavailable) and name != "lost" and no_evidence(value) is value:
+        if isinstance(value, Unavailable) and name != "lost":
             unread[f"{kind.__name__}.{name}"] = value
         return value
 
@@ -124,12 +134,30 @@ def _watched(fact: Any, unread: dict[str, Unavailable]) -> Any:
     return watched
 
 
-def _without(finding: Finding, name: str, why: Unavailable) -> Finding:
-    """What a site's own check says although a fact, or a field that it asked for, was not read.  That it took this into account
+def _absence(name: str, why: Unavailable, have: Mapping[str, Any]) -> bool:
+    """Whether a field shows that what a check is about is not there: reason to skip, though never to pass.
+
+    Of hardware it does so only where PCI shows none, as for netdoctor's own checks: a container without libnvidia-ml or
+    /dev/infiniband may have what they belong to.
+    """
+    from netdoctor.facts.presence import seen
+
+    if why.kind not in {Kind.ABSENT, Kind.UNSUPPORTED}:
+        return False
+    fact = name.partition(".")[0]
+    if fact not in _HARDWARE:
+        return True
+    there = seen(have)
+    return (there.gpu if fact == "Gpus" else there.rdma) is False
+
+
+def _without(finding: Finding, lost: Mapping[str, Unavailable]) -> Finding:
+    """What a site's own check says although facts, or fields that it asked for, were not read.  That it took this into account
     is not shown, as the lab (`ignorance`) shows it of the checks that come with netdoctor: so nothing is right, and nothing
     is said not to apply."""
-    if finding.status not in {Status.PASS, Status.SKIP}:
+    if not lost or finding.status not in {Status.PASS, Status.SKIP}:
         return finding
+    name, why = next(iter(lost.items()))
     return replace(finding, status=Status.UNKNOWN, message=f"{name} could not be read ({why}); without it: {finding.message}")
 
 

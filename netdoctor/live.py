@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from netdoctor import engine
@@ -19,8 +16,7 @@ from netdoctor.host.base import RecordingHost
 from netdoctor.host.live import LiveHost
 from netdoctor.host.redact import redact
 from netdoctor.model import CheckResult, Finding, Kind, Status, Unavailable
-from netdoctor.process import signals
-from netdoctor.process.signals import Interrupted
+from netdoctor.process.signals import Interrupted, interruptible
 
 if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session
@@ -36,25 +32,6 @@ DEFAULT_BUDGET: Final = 300.0
 _ON_THIS_NODE: Final = ("Baseline", "PathRun")  # of the runs, those that need no other node
 # Facts that several nodes are compared by.
 _COMPARED: Final = ("Kernel", "Environ", "Libraries", "Net", "NcclChoice")
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into `Interrupted`, also one that came before; later ones wait for the (bounded) end."""
-
-    def raise_once(number: int, _frame: FrameType | None) -> None:
-        for other in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(other, signal.SIG_IGN)
-        raise Interrupted(number)
-
-    before = {number: signal.signal(number, raise_once) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        if (number := signals.pending()) is not None:
-            raise Interrupted(number)
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @dataclass

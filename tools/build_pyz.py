@@ -45,7 +45,7 @@ if sys.version_info < (3, 10):
     sys.stderr.write("netdoctor needs Python >= 3.10; %s is %d.%d: name another\\n" % found)
     sys.exit(2)
 sys.dont_write_bytecode = True
-from netdoctor.cli.main import main
+from netdoctor.__main__ import main
 
 main()
 """

@@ -179,7 +179,8 @@ class TorchEngine(Engine):
         exact, part = self.exact, self.exact[: rest.numel()]
         if bool(self.torch.equal(rest, part)) and bool((rows == exact).all()):
             return 0
-        return int((rows != exact).sum()) + int((rest != part).sum())
+        # A GPU whose kernels do nothing counts none, and finds none equal either.
+        return max(1, int((rows != exact).sum()) + int((rest != part).sum()))
 
     def events(self, count: int) -> list[Any]:
         return [self.torch.cuda.Event(enable_timing=True) for _ in range(count)] if self.rank.cuda else []

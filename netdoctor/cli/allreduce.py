@@ -56,5 +56,5 @@ def _look(options: Options, here: Nodes, limits: Limits, config: Config, snapsho
     decide = setup.decider(config, options.ids, outcome.partial, must=setup.OF_SEVERAL_NODES)
     report = engine.report(outcome.work, decide, config.profile, outcome.partial)
     kept = 0 if snapshot is None else preflight.keep(snapshot, config, outcome, only)
-    code = deliver.deliver(report, options) or kept
+    code = deliver.deliver(deliver.interrupted(report, outcome.signal), options) or kept
     return 128 + outcome.signal if outcome.signal else code

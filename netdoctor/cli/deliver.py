@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TextIO
 
 from netdoctor.cli.setup import UsageError
@@ -59,6 +60,11 @@ def refuse(error: object, options: Options) -> int:
     if options.form == "junit":
         print(text)
     return policy.styled(USAGE, options.exit_style)
+
+
+def interrupted(report: Report, number: int | None) -> Report:
+    """The report of what a signal ended, with the exit code that the process then has."""
+    return report if number is None else replace(report, verdict=replace(report.verdict, exit_code=128 + number))
 
 
 def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -37,7 +38,7 @@ def run(options: Options, paths: Sequence[str], expected: str | None = None, fol
         return deliver.refuse(f"{error.filename or error}: no such file or directory", options)
     except (OSError, ValueError) as error:
         return deliver.refuse(error, options)
-    fleet = examine(reading, names, setup.decider(config, command=Command.FLEET))
+    fleet = examine(reading, names, setup.decider(config, command=Command.FLEET), time.time())
     failed = _write(fleet, folder) if folder is not None else 0
     return deliver.deliver(report(fleet, config.profile), options) or failed
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
 from netdoctor.model import CheckResult, Command, Finding, Report, Status
+from netdoctor.process.signals import Interrupted, interruptible
 
 if TYPE_CHECKING:
+    import io
+
     from netdoctor.nccl.log.facts import LogFacts
     from netdoctor.policy import Decide
 
@@ -27,21 +30,28 @@ def run(options: Options, paths: Sequence[str]) -> int:
         if not paths:
             raise setup.UsageError("give a file, a directory, or - for stdin")
         cut: list[str] = []
-        facts = read(paths, cut)
+        facts, stop = read(paths, cut)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
-    return deliver.deliver(report(facts, setup.decider(config, command=Command.LOG), config.profile, cut), options)
+    partial = f"interrupted by {stop}" if stop else None
+    made = report(facts, setup.decider(config, (), partial, command=Command.LOG), config.profile, cut, partial)
+    number = stop.number if stop else None
+    code = deliver.deliver(deliver.interrupted(made, number), options)
+    return code if number is None else 128 + number
 
 
-def report(facts: LogFacts, decide: Decide, profile: str = "default", cut: Sequence[str] = ()) -> Report:
-    """The report of what a log says; `cut` are the files whose end is not there."""
+def report(
+    facts: LogFacts, decide: Decide, profile: str = "default", cut: Sequence[str] = (), partial: str | None = None
+) -> Report:
+    """The report of what a log says; `cut` are the files whose end is not there, `partial` says why not all was read."""
     from netdoctor import __version__
     from netdoctor.nccl.diagnosis import diagnose
     from netdoctor.report.log_section import LogSection
 
     lost = [Finding(Status.UNKNOWN, f"{path} ends early: what came after is not known", "log") for path in cut]
     checks, verdict = decide(results((*diagnose(facts), *lost)), {})
-    return Report(__version__, {}, {}, profile, checks, verdict, command=Command.LOG, section=LogSection(facts))
+    section = LogSection(facts)
+    return Report(__version__, {}, {}, profile, checks, verdict, partial=partial, command=Command.LOG, section=section)
 
 
 def results(findings: Sequence[Finding]) -> tuple[CheckResult, ...]:
@@ -57,23 +67,26 @@ def results(findings: Sequence[Finding]) -> tuple[CheckResult, ...]:
     )
 
 
-def read(paths: Sequence[str], cut: list[str]) -> LogFacts:
-    """The facts of all files together; those that end early are added to `cut`.  Raises UsageError."""
+def read(paths: Sequence[str], cut: list[str]) -> tuple[LogFacts, Interrupted | None]:
+    """The facts of all files together, up to a signal; those that end early are added to `cut`.  Raises UsageError."""
     from netdoctor.nccl.log.parser import Parser
 
     parser = Parser()
-    path = ""
+    path, stop = "", None
     try:
-        for path in _expand(paths):
-            parser.file(path)
-            for block in _blocks(path):
-                if block is None:
-                    cut.append(path)
-                else:
-                    parser.feed(block)
+        with interruptible():
+            for path in _expand(paths):
+                parser.file(path)
+                for block in _blocks(path):
+                    if block is None:
+                        cut.append(path)
+                    else:
+                        parser.feed(block)
+    except Interrupted as one:
+        stop = one
     except (OSError, EOFError) as error:
         raise setup.UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    return parser.facts()
+    return parser.facts(), stop
 
 
 def _expand(paths: Sequence[str]) -> Iterator[str]:
@@ -106,7 +119,8 @@ def _refused(error: OSError) -> None:
 def _blocks(path: str) -> Iterator[bytes | None]:
     """None, last, for a file that ends before its end."""
     if path == "-":
-        yield from _unpacked(sys.stdin.buffer.read)
+        stdin = cast("io.BufferedReader", sys.stdin.buffer)
+        yield from _unpacked(stdin.read1)  # what there is: `read` waits for a whole block, which a signal would lose
         return
     with open(path, "rb", buffering=0) as raw:
         yield from _unpacked(raw.read)
@@ -115,6 +129,8 @@ def _blocks(path: str) -> Iterator[bytes | None]:
 def _unpacked(read: Callable[[int], bytes | None]) -> Iterator[bytes | None]:
     """Blocks of a stream, unpacked where it is gzip (RFC 1952: 1f 8b), by its bytes and not by its name."""
     first = read(_BLOCK) or b""
+    if len(first) == 1:
+        first += read(_BLOCK) or b""
     if first[:2] != b"\x1f\x8b":
         while first:
             yield first

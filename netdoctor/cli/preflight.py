@@ -41,7 +41,7 @@ def _judged(options: Options, config: Config, to: TextIO, lost: CheckResult | No
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     report = engine.report(outcome.work, setup.decider(config, options.ids, outcome.partial), config.profile, outcome.partial)
-    code = deliver.deliver(report, options, to)
+    code = deliver.deliver(deliver.interrupted(report, outcome.signal), options, to)
     number = outcome.signal or signals.pending()
     return 128 + number if number else code
 

@@ -135,15 +135,17 @@ def load_checks(
         raise UsageError("; ".join([words, *(f"{f.subject}: {f.message}" for r in loaded.results for f in r.findings)]))
     _warn(config, loaded)
     results = loaded.results
-    if gone := [id for id in ran if id not in known]:
+    # With --only what is gone is what nobody asked for (else it is a mistake, above), but for plugins that failed there, too.
+    narrowed = only and not config.lock
+    if gone := [id for id in ran if id not in known and (not narrowed or id in ("plugin.broken", "plugin.refused"))]:
         words = "it judged the node where the snapshot was taken, and is not here"
         results += (own_result("plugin.missing", [Finding(Status.UNKNOWN, words, id) for id in gone]),)
     every = tuple(s for s in loaded.specs if cluster or not engine.needs_fact(s, "Cluster"))
     if not only:
         return every, results
     chosen = tuple(s for s in loaded.specs if s.id in only)
-    if not config.lock:
-        return chosen, tuple(r for r in results if r.id in only or r is lost)
+    if not config.lock:  # what could not be loaded may hold what is asked for, and nobody can tell
+        return chosen, results
     left_out = (s for s in every if s.id not in only)
     unjudged = [Finding(Status.UNKNOWN, "not judged: --only leaves it out, and the site's configuration is locked")]
     return chosen, (*results, *(result(s.id, s.title, s.cause, unjudged) for s in left_out))

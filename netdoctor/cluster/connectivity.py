@@ -30,8 +30,9 @@ _KINDS: Final = {
     errno.ETIMEDOUT: Fault.TIMED_OUT,
     errno.EHOSTUNREACH: Fault.NO_ROUTE,
     errno.ENETUNREACH: Fault.NO_ROUTE,
-    errno.EACCES: Fault.FORBIDDEN,
-    errno.EPERM: Fault.FORBIDDEN,
+    errno.EACCES: Fault.PROHIBITED,  # a prohibit route, SELinux; of IPv6 also a firewall (net/ipv6/icmp.c, tab_unreach)
+    errno.EPERM: Fault.FORBIDDEN,  # dropped by an output rule
+    errno.EINVAL: Fault.INVALID,  # a blackhole route (net/ipv4/fib_semantics.c, fib_props), a link-local address alone
     errno.EADDRNOTAVAIL: Fault.NO_LOCAL_PORT,
 }
 

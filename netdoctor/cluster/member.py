@@ -75,11 +75,16 @@ class Member:
         assert self.probe_server is not None
         hello = {"say": "join", "protocol": PROTOCOL, "node": self.nodes.rank, "nodes": self.nodes.count, "run": self.nodes.run}
         hello |= {"data": {**data, "port": self.probe_server.port}}
+        error: MeetingError | None = None
         while True:
+            seconds = min(TRY, max(0.1, deadline - time.monotonic()))
             try:
-                error = self._call(hello, min(TRY, max(0.1, deadline - time.monotonic())))
+                error = self._call(hello, seconds)
             except OSError as failed:
-                error = MeetingError(*fault_of(failed))
+                # What the network said counts, not that the last attempt was cut short: answers of ICMP are one a second
+                # (net.ipv4.icmp_ratelimit).
+                if error is None or failed.errno is not None or seconds == TRY:
+                    error = MeetingError(*fault_of(failed))
                 if self.nodes.rank != 0 and (ip := own_address(self.nodes.master)):
                     error = MeetingError(Fault.OWN_ADDRESS, f"{ip} is an address of this node, too: it reaches itself")
             if error is None:

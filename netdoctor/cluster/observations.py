@@ -24,6 +24,8 @@ class Fault(str, Enum):
     TIMED_OUT = "timed out"
     NO_ROUTE = "no route"
     FORBIDDEN = "forbidden here"
+    PROHIBITED = "prohibited here or by a firewall"
+    INVALID = "blackhole route or no scope"
     NO_LOCAL_PORT = "no local port"
     NO_SUCH_HOST = "no such host"
     OWN_ADDRESS = "this node's own address"  # of the master: connections end here

@@ -36,6 +36,11 @@ _VIRTUAL: Final = re.compile(r"\dv\d+$")
 # A report may hold them, of another version those of a run.  What is logged may differ (NCCL's user guide, NCCL_DEBUG).
 _OWN_VARIABLES: Final = frozenset(names_of(Of.RUN, Of.PROCESS, Of.LOG))
 _NAMING: Final = frozenset(names_of(Of.INTERFACES))
+# NCCL goes through the devices and asks of each whether the list has it (matchIfList, in 2.7.8 to 2.30.7), in whatever order
+# the list is.  Gloo takes the first name of its own.
+_ANY_ORDER: Final = frozenset({"NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"})
+UP: Final = "up"
+DOWN: Final = "down"
 
 
 class Marker(str, Enum):
@@ -81,6 +86,9 @@ class Family(Enum):
     NCCL_INTERFACE = ("nccl_interface", "interface that NCCL takes", "socket_ifname", _W)
     SYSCTL = ("sysctl", "sysctl", "drift", _W)
     MTU = ("mtu", "MTU", "mtu", _C)
+    LINK_STATE = ("link_state", "state of", "drift", _W, "ip link; the cable, the switch port, the network's configuration")
+    LINK_SPEED = ("link_speed", "speed of", "drift", _W, "ethtool IF; the cable or module, the switch port, autonegotiation")
+    LINK_DRIVER = ("link_driver", "driver of", "drift", _W)
     INTERFACES = ("interfaces", "interface names", "drift", _W)
     GPUS = ("gpus", "GPUs", "inventory", _C)
     NVLINKS = ("nvlinks", "NVLinks up per GPU", "link_degraded", _C)
@@ -165,11 +173,26 @@ def traits(inventory: dict[str, Any], tool: str) -> Traits:
         return Traits(out)
     for name, value in list(variables.items())[:MAX]:
         if name not in _OWN_VARIABLES:
-            _put(out, Trait(Family.ENV, as_line(name, 100)), value)
+            _put(out, Trait(Family.ENV, as_line(name, 100)), _in_order(value) if name in _ANY_ORDER else value)
     named: set[str] = set()
     if _NAMING & variables.keys() and isinstance(links := inventory.get("links"), list):
         named = {as_line(n, 40) for one in links[:MAX] if isinstance(n := _get(one, "name"), str) and one.get("addresses")}
     return Traits(out, variables_read=True, links=tuple(sorted(named)))
+
+
+def _in_order(value: Any) -> Any:
+    """A list of names in the one order of all lists that NCCL takes for the same.
+
+    Not where entries beyond the first 16 are cut off (MAX_IFS), or where one has a rail and plane (2.30: name:port:rail:plane)
+    and so an order may decide whose they are.
+    """
+    if not isinstance(value, str):
+        return value
+    names = value.lstrip("^=")
+    every = names.split(",")
+    if len(every) > 16 or any(not one or one.count(":") > 1 for one in every):
+        return value
+    return value[: len(value) - len(names)] + ",".join(sorted(set(every)))
 
 
 def _software(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
@@ -225,8 +248,16 @@ def _links(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
             continue
         name = as_line(name, 40)
         names.append(name)
-        if link.get("up") and isinstance(mtu := link.get("mtu"), int):
+        if isinstance(up := link.get("up"), bool):
+            out[Trait(Family.LINK_STATE, name)] = UP if up else DOWN
+        if isinstance(driver := link.get("driver"), str):
+            out[Trait(Family.LINK_DRIVER, name)] = as_line(driver, 60)
+        if not link.get("up"):
+            continue
+        if isinstance(mtu := link.get("mtu"), int):
             out[Trait(Family.MTU, name)] = str(mtu)
+        if isinstance(speed := link.get("speed_mbps"), int) and not isinstance(speed, bool):
+            out[Trait(Family.LINK_SPEED, name)] = f"{speed} Mb/s"
     out[Trait(Family.INTERFACES)] = " ".join(sorted(names)) or Marker.ABSENT
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from netdoctor.compare.majority import Fault, N, Sides
-from netdoctor.compare.traits import Family, Trait, Traits
+from netdoctor.compare.traits import DOWN, Family, Trait, Traits
 from netdoctor.model import Finding, Status, count
 
 
@@ -89,4 +89,7 @@ def differences(alike: Iterable[Alike[N]]) -> Iterator[Difference[N]]:
                 unknown += len(one.nodes)
             else:
                 values.setdefault(value, []).extend(one.nodes)
-        yield Difference(trait, Sides(values, unknown))
+        difference = Difference(trait, Sides(values, unknown))
+        # A port that most leave down is a spare one: whoever uses it has another role, not a fault.
+        if trait.family is not Family.LINK_STATE or difference.majority != DOWN:
+            yield difference

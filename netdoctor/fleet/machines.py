@@ -24,6 +24,7 @@ def by_machine(runs: Iterable[NodeRun]) -> list[Node]:
     by_host: dict[str, list[NodeRun]] = defaultdict(list)
     for run in runs:
         by_host[run.host].append(run)
+    _with_full_names(by_host)
     nodes = []
     for host, having in by_host.items():
         machines = _machines(having)
@@ -33,6 +34,18 @@ def by_machine(runs: Iterable[NodeRun]) -> list[Node]:
             name = f"{host} (pod {newest.pod})" if pods else f"{host} (machine {number})"
             nodes.append(Node(host if len(machines) == 1 else name, run=newest, older=tuple(older)))
     return nodes
+
+
+def _with_full_names(by_host: dict[str, list[NodeRun]]) -> None:
+    """Reports under `n1` go to those under `n1.cluster` where the machine is the same: it got a domain in between."""
+    full: dict[str, list[str]] = defaultdict(list)
+    for host in by_host:
+        if "." in host:
+            full[host.partition(".")[0]].append(host)
+    for short, names in full.items():
+        known = {run.installation for run in by_host.get(short, ())} - {None}
+        if len(names) == 1 and known & {run.installation for run in by_host[names[0]]}:
+            by_host[names[0]] += by_host.pop(short)
 
 
 def _machines(runs: list[NodeRun]) -> list[list[NodeRun]]:

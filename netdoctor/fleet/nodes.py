@@ -114,6 +114,11 @@ class NodeRun:
     doubt: str = ""  # what in it contradicts its verdict
 
     @property
+    def installation(self) -> tuple[str, frozenset[tuple[str, str]]] | None:
+        """Machine id and addresses: those of one machine alone.  An image is cloned with its id, not with its addresses."""
+        return (self.machine, frozenset(self.addresses)) if self.machine and self.addresses else None
+
+    @property
     def skewed(self) -> float:
         """Seconds by which the report claims to be newer than the file that holds it; 0 where it does not."""
         return max(0.0, self.time - self.modified) if self.time is not None else 0.0

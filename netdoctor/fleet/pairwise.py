@@ -121,9 +121,15 @@ def _addresses(groups: list[Group], nodes: list[Node]) -> Iterator[Fault[str]]:
         for ip, interface in run.addresses
     )
     alike = {n: sum(bool(node.run and node.run.addresses) for node in group.members) for n, group in enumerate(groups)}
-    for one in addresses.shared(holders, lambda a, b: bool(runs[a].ids & runs[b].ids), alike):
+    for one in addresses.shared(holders, lambda a, b: _one_host(runs[a], runs[b]), alike):
         finding, names = one.fault(str)
         yield replace(finding, check="fleet.address"), tuple(sorted(names))
+
+
+def _one_host(one: NodeRun, other: NodeRun) -> bool:
+    if one.ids and other.ids:
+        return bool(one.ids & other.ids)
+    return one.installation is not None and one.installation == other.installation
 
 
 def _ranks(nodes: list[Node]) -> Iterator[Fault[str]]:

@@ -155,7 +155,7 @@ def _bytes(path: str) -> tuple[bytes, float, tuple[int, int]]:
 
 def expected_names(path: str) -> list[str]:
     """Node names of a hosts file: one a line, ``#`` starts a comment, repeated names count once.  OSError, ValueError."""
-    with open(path, encoding="utf-8", errors="replace") as file:
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
         text = file.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise ValueError(f"{path}: larger than {MAX_BYTES:,} bytes")

@@ -56,8 +56,13 @@ def by_default(checks: tuple[CheckResult, ...], _facts: Mapping[str, Any]) -> tu
     return policy.decide(checks, fail_on=policy.FAIL_ON[Command.FLEET], command=Command.FLEET)
 
 
-def examine(reading: Reading, expected: Sequence[str] | None = None, decide: policy.Decide = by_default) -> Fleet:
-    """Judge what was read.  `expected` are the names that must be there; a node is bad where a fail that counts names it."""
+def examine(
+    reading: Reading, expected: Sequence[str] | None = None, decide: policy.Decide = by_default, now: float | None = None
+) -> Fleet:
+    """Judge what was read.  `expected` are the names that must be there; a node is bad where a fail that counts names it.
+
+    `now` is what the age of the newest report is held against; None: nothing is said of it.
+    """
     nodes = by_machine(reading.runs)
     _place(nodes, reading.problems)
     if expected is not None:
@@ -88,7 +93,7 @@ def examine(reading: Reading, expected: Sequence[str] | None = None, decide: pol
         verdict,
         node_checks=_checks(live),
     )
-    fleet.notes += _notes(fleet)
+    fleet.notes += _notes(fleet, now)
     return fleet
 
 
@@ -138,15 +143,20 @@ def _expect(nodes: list[Node], expected: Sequence[str]) -> None:
 
 def _one_machine(live: list[Node]) -> None:
     """One machine that answered under two names: one of the nodes was not looked at.  (Of pods, several see one machine.)"""
-    by_cards: dict[frozenset[str], list[Node]] = defaultdict(list)
+    by_machine: dict[object, list[Node]] = defaultdict(list)
     for node in live:
         run = node.run
-        if run is not None and run.ids and run.shape.vantage == Place.HOST and node.expected is not False:
-            by_cards[run.ids].append(node)
-    for same in by_cards.values():
+        if run is None or node.expected is False:
+            continue
+        if run.ids and run.shape.vantage == Place.HOST:
+            by_machine[run.ids].append(node)
+        elif not run.ids and run.installation:
+            by_machine[run.installation].append(node)
+    for of, same in by_machine.items():
         for node in same if len({n.run.host.casefold() for n in same if n.run}) > 1 else ():
             others = [n.name for n in same if n is not node]
-            why = f"the same GPUs as {listed(others, 3)}: one machine answered for both names"
+            what = "GPUs" if isinstance(of, frozenset) else "machine id and addresses"
+            why = f"the same {what} as {listed(others, 3)}: one machine answered for both names"
             node.against.append(Reason(NodeState.UNKNOWN, why))
 
 
@@ -301,9 +311,11 @@ def _checks(nodes: list[Node]) -> tuple[str, ...]:
     return tuple(seen)
 
 
-def _old(nodes: list[Node]) -> Iterator[str]:
+def _old(nodes: list[Node], now: float | None) -> Iterator[str]:
     timed = [(n.run.time, n) for n in nodes if n.run and n.run.time is not None and n.run.skewed <= CLOCK_SKEW]
     newest = max((time for time, _ in timed), default=0.0)
+    if timed and now is not None and newest < now - STALE:
+        yield f"the newest report is {(now - newest) / 86400:.0f} days old: what is said here was so then"
     if old := [f"{n.name} ({n.run.file})" for time, n in timed if time < newest - STALE and n.run]:
         yield f"{count(len(old), 'report')} more than a week older than the newest: {listed(old, 4)}"
 
@@ -335,7 +347,7 @@ def _names(file: str, host: str) -> bool:
     return not head or (bool(found) and not before[-1:].isalnum() and not after[:1].isalnum())
 
 
-def _notes(fleet: Fleet) -> list[str]:
+def _notes(fleet: Fleet, now: float | None) -> list[str]:
     notes = []
     extra = [n.name for n in fleet.nodes if n.expected is False]
     if extra:
@@ -357,7 +369,7 @@ def _notes(fleet: Fleet) -> list[str]:
             "kinds have different NCCL versions, a job across them is refused: "
             + "; ".join(f"{v} ({listed(g, 2)})" for v, g in sorted(versions.items()))
         )
-    notes += [*_old(fleet.nodes), *_one_id(fleet.nodes), *_misnamed(fleet.nodes)]
+    notes += [*_old(fleet.nodes, now), *_one_id(fleet.nodes), *_misnamed(fleet.nodes)]
     for dist in fleet.distributions:
         good = dist.median / dist.best if METRICS[dist.metric].more_is_better else dist.best / dist.median
         if dist.judged and dist.metric == "busbw" and good < 0.8:

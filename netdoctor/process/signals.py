@@ -54,6 +54,25 @@ def pending() -> int | None:
 
 
 @contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn the first SIGINT or SIGTERM into `Interrupted`, also one that came before; later ones wait for the (bounded) end."""
+
+    def raise_once(number: int, _frame: FrameType | None) -> None:
+        for other in _DEFERRED:
+            signal.signal(other, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, raise_once) for number in _DEFERRED}
+    try:
+        if (number := pending()) is not None:
+            raise Interrupted(number)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def passed_on(child: int) -> Iterator[None]:
     """Where signals are noted: they are `child`'s, too, which alone knows how to end."""
 

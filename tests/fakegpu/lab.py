@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tests.fakegpu import build, machine, namespace
 from tests.fakegpu.machine import Machine
-from tests.support.machines import libnccl
+from tests.support.machines import fetch, libnccl
 
 RANK: Final = pathlib.Path(__file__).with_name("rank.py")
 # Everything that a decision is printed under; lines of COLL and of each call are left out.
@@ -98,7 +98,7 @@ class Run:
 
 def library(version: str) -> pathlib.Path:
     """The libnccl of PyPI with this version, as ``make libnccl`` fetches it; KeyError where it is not there."""
-    return libnccl.libraries()[tuple(int(one) for one in version.split("."))]
+    return libnccl.everywhere()[fetch.numbers(version)]
 
 
 def run(
@@ -193,8 +193,9 @@ def _wait(command: Sequence[str], deadline: float) -> None:
 
 def _outcome(log: pathlib.Path) -> Outcome:
     code = log.with_name(log.name + ".code")
+    number = code.read_text(encoding="ascii") if code.exists() else ""  # "": the deadline came while it was written
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return Outcome(int(code.read_text(encoding="ascii")) if code.exists() else None, text)
+    return Outcome(int(number) if number else None, text)
 
 
 def read(name: str, changes: Mapping[str, Any] | None = None) -> Machine:

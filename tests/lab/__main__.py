@@ -20,9 +20,10 @@ PARTS: dict[str, tuple[str, str]] = {
     "rxe": ("tests.lab.rxe", "main"),
     "mutants": ("tests.lab.mutants", "main"),
     "sanity": ("tests.lab.sanity", "main"),
+    "torches": ("tests.lab.torches", "main"),
     "trees": ("tests.lab.trees", "main"),
 }
-LAB = ("ignorance", "trees", "killed", "matrix", "live", "container", "hosts", "rxe", "fakegpu")
+LAB = ("ignorance", "trees", "killed", "matrix", "live", "container", "hosts", "rxe", "fakegpu", "torches")
 
 
 def main(words: list[str]) -> int:

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import subprocess
 import sys
 from typing import Any, Final
 
-from tests.fakegpu import build, faults, namespace, paths, topology
-from tests.support.machines import libnccl
+from tests.fakegpu import faults, namespace, paths, topology
+from tests.support.machines import fetch, libnccl
 
 VERSIONS: Final = ("2.18.3", "2.20.5", "2.21.5", "2.23.4", "2.25.1", "2.27.5", "2.28.9", "2.29.7", "2.30.7", "2.32.3")
-
-
-def fetch() -> None:
-    """The libnccl of all versions; what cannot be had is left out and said."""
-    script = build.ROOT / "tests/support/machines/fetch_libnccl.sh"
-    for version in VERSIONS:
-        env = {**os.environ, "NCCL_VERSIONS": version, "PYTHON": sys.executable}
-        if subprocess.run(["sh", str(script)], env=env, capture_output=True, timeout=600, check=False).returncode:
-            print(f"fakegpu: libnccl {version} could not be fetched", file=sys.stderr)
 
 
 def main() -> int:
     if why := namespace.missing():
         print(f"fakegpu: {why}", file=sys.stderr)
         return 0
-    fetch()
+    fetch.nccl(VERSIONS)
     rows: list[dict[str, Any]] = []
     for numbers in sorted(libnccl.libraries()):
         version = ".".join(map(str, numbers))
@@ -44,9 +33,7 @@ def main() -> int:
         print(f"fakegpu: NCCL {version}: {f'NOT as told: {bad}' if bad else 'as told'}", flush=True)
     newest = ".".join(map(str, max(libnccl.libraries())))
     for name in topology.names():
-        one, claimed = topology.machine_of(name)
-        seen = topology.look(one, newest)
-        differs = [*topology.differences(one, seen), *([] if claimed in (None, set(seen.devices)) else ["devices"])]
+        differs = topology.compare(name, newest)
         rows.append({"version": newest, "machine": name, "as told": not differs, "differs": differs})
         print(f"fakegpu: topology of {name}: {differs or 'as told'}", flush=True)
     pathlib.Path("build/fakegpu.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")

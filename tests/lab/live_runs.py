@@ -36,5 +36,5 @@ RUN_ROWS: Final = (
         {IFNAME: "fail socket_ifname", RUN: "fail socket_ifname"},
         GLOO_SOCKET_IFNAME="nosuch0",
     ),
-    in_a_run("4 KiB in /dev/shm, in a run", {}, "mount -t tmpfs -o size=4k none /dev/shm"),
+    in_a_run("4 KiB in /dev/shm, and Gloo does without it", {}, "mount -t tmpfs -o size=4k none /dev/shm"),
 )

@@ -94,7 +94,8 @@ def test_a_signal_ends_it_with_a_report(folder: Path, number: signal.Signals, to
     (os.kill if to == "the process" else os.killpg)(started.pid, number)
     printed, _ = started.communicate(timeout=60)
     assert started.returncode == 128 + number
-    assert json.loads((folder / "report.json").read_text())["partial"] == f"interrupted by {number.name}"
+    report = json.loads((folder / "report.json").read_text())
+    assert (report["partial"], report["verdict"]["exit_code"]) == (f"interrupted by {number.name}", 128 + number)
     assert printed.count("the run is not whole") == 1
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from netdoctor import engine
-from netdoctor.api import CheckSpec, Finding, JobShape, Kernel, Vantage, check, fail, missing, ok, unknown
+from netdoctor.api import CheckSpec, Finding, Gpus, JobShape, Kernel, Vantage, check, fail, missing, ok, skip, unknown
 from netdoctor.cli import setup
 from netdoctor.config.load import Config
 from netdoctor.facts.base import Fact
@@ -38,6 +38,19 @@ def may_lack(kernel: Kernel, job: JobShape) -> Iterator[Finding]:
 @check(id="t.careless", title="Takes what was not read for content", cause="other")
 def careless(kernel: Kernel) -> Iterator[Finding]:
     yield ok("no such parameter") if "iommu=on" not in (kernel.command_line or "") else fail("it is set")
+
+
+@check(id="t.no_gpu", title="Skips where it finds no GPU", cause="other")
+def no_gpu_here(gpus: Gpus) -> Iterator[Finding]:
+    yield ok("cold") if gpus.all else skip("no GPU here")
+
+
+@check(id="t.no_release", title="Skips without a release", cause="other")
+def no_release(kernel: Kernel) -> Iterator[Finding]:
+    yield ok("it has one") if kernel.release else skip("no release")
+
+
+NO_NVML = Gpus(*[Unavailable("absent", "no libnvidia-ml")] * 4)  # type: ignore[arg-type]
 
 
 @check(id="t.ctrl_c", title="Raises what Ctrl-C does", cause="other")
@@ -111,7 +124,13 @@ HAVE = {"Kernel": facts.kernel(), "JobShape": JobShape(), "Vantage": facts.vanta
         (raises_ctrl_c, HAVE, Status.ERROR),
         (yields_none, HAVE, Status.ERROR),
         (careless, {"Kernel": replace(facts.kernel(), command_line=Unavailable("denied"))}, Status.UNKNOWN),
-        (careless, {"Kernel": replace(facts.kernel(), command_line=Unavailable("absent"))}, Status.PASS),
+        (careless, {"Kernel": replace(facts.kernel(), command_line=Unavailable("absent"))}, Status.UNKNOWN),
+        (no_gpu_here, {"Gpus": NO_NVML, "Pci": facts.pci(0, 0)}, Status.SKIP),
+        (no_gpu_here, {"Gpus": NO_NVML, "Pci": facts.pci()}, Status.UNKNOWN),
+        (no_gpu_here, {"Gpus": NO_NVML}, Status.UNKNOWN),
+        (no_gpu_here, {"Gpus": replace(NO_NVML, all=Unavailable("malformed")), "Pci": facts.pci(0, 0)}, Status.UNKNOWN),
+        (no_release, {"Kernel": replace(facts.kernel(), release=Unavailable("absent"))}, Status.SKIP),
+        (no_release, {"Kernel": replace(facts.kernel(), release=Unavailable("empty"))}, Status.UNKNOWN),
         (needs_kernel, {"Kernel": replace(facts.kernel(), release=Unavailable("denied"))}, Status.UNKNOWN),
         (needs_kernel, {"Kernel": replace(facts.kernel(), command_line=Unavailable("denied"))}, Status.PASS),
         (silent, HAVE, Status.ERROR),

@@ -250,3 +250,19 @@ def test_traits_are_read_back() -> None:
     assert read_traits({"of a later version": "x", "nccl": "2.27.5", "kernel": "6.8"}) == Traits({Trait(Family.NCCL): "2.27.5"})
     with pytest.raises(ValueError, match="no such trait"):
         Trait.parse("of a later version")
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other", "same"),
+    [
+        ("NCCL_IB_HCA", "mlx5_1,mlx5_0:1", "mlx5_0:1,mlx5_1", True),
+        ("NCCL_IB_HCA", "^=b,a", "^=a,b", True),
+        ("NCCL_IB_HCA", "=b,a", "a,b", False),
+        ("NCCL_IB_HCA", "b:1:0:1,a", "a,b:1:0:1", False),
+        ("NCCL_SOCKET_IFNAME", "ib0,eth", "eth,ib0", True),
+        ("GLOO_SOCKET_IFNAME", "ib0,eth0", "eth0,ib0", False),
+    ],
+)
+def test_the_order_of_names_in_a_list_of_nccl(name: str, one: str, other: str, same: bool) -> None:
+    had = [traits({"nccl_variables": {name: value}}, "") for value in (one, other)]
+    assert (had[0] == had[1]) == same

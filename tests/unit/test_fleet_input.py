@@ -295,7 +295,7 @@ def test_short_and_full_names_meet_where_that_is_unambiguous(tmp_path: pathlib.P
 
 
 def test_the_hosts_file(tmp_path: pathlib.Path) -> None:
-    path = put(tmp_path, "hosts.txt", "# all\nn1\n\nn2  # rack 2\nn1\n\x1b[31mn3\n")
+    path = put(tmp_path, "hosts.txt", "\ufeff# all\nn1\n\nn2  # rack 2\nn1\n\x1b[31mn3\n")
     assert expected_names(str(path)) == ["n1", "n2", "n3"]
 
 

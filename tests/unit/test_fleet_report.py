@@ -15,7 +15,7 @@ from netdoctor.compare.traits import Family
 from netdoctor.fleet.nodes import NodeState
 from netdoctor.fleet.read import read
 from netdoctor.fleet.report import Fleet, examine
-from netdoctor.model import Severity
+from netdoctor.model import Severity, Status
 from netdoctor.report import formats
 from tests.support.clusters import fleets as reports
 from tests.support.clusters.fleets import KINDS
@@ -268,6 +268,56 @@ def test_virtual_functions_that_are_in_a_pod_are_no_drift() -> None:
     extra = {"name": "enp65s0f0v3", "kind": None, "physical": True, "up": True, "mtu": 1500, "addresses": []}
     docs[0]["inventory"]["links"].append(extra)
     assert not fleet_of(*docs).drift
+
+
+@pytest.mark.parametrize(
+    ("change", "others", "found"),
+    [
+        ({"up": False}, {}, "state of eth1: down, where 5 nodes have up"),
+        ({"speed_mbps": 25_000}, {}, "speed of eth1: 25000 Mb/s, where 5 nodes have 100000 Mb/s"),
+        ({"driver": "ice"}, {}, "driver of eth1: ice, where 5 nodes have mlx5_core"),
+        ({"speed_mbps": {"unavailable": "failed"}}, {}, ""),
+        ({"up": True}, {"up": False}, ""),  # a spare port that one node uses
+        ({"up": False, "speed_mbps": 10, "physical": False}, {"physical": False}, ""),
+    ],
+)
+def test_physical_interfaces_are_compared(change: Doc, others: Doc, found: str) -> None:
+    docs = nodes(6)
+    link = {"name": "eth1", "kind": None, "physical": True, "up": True, "speed_mbps": 100_000, "driver": "mlx5_core"}
+    for number, doc in enumerate(docs):
+        links = doc["inventory"]["links"]
+        links[:] = [one for one in links if one["name"] != "eth1"]
+        links.append({**link, "addresses": [], **(others if number else change)})
+    fleet = fleet_of(*docs)
+    told = [f.message for check in fleet.checks if check.id == "fleet.drift" for f in check.findings if f.status is Status.FAIL]
+    assert told == ([found] if found else [])
+
+
+def test_the_age_of_the_newest_report_is_told() -> None:
+    docs = nodes(3)
+    with tempfile.TemporaryDirectory() as folder:
+        for number, doc in enumerate(docs):
+            pathlib.Path(folder, f"n{number}.json").write_text(json.dumps(doc))
+        reading = read([folder])
+    newest = max(run.time or 0.0 for run in reading.runs)
+    for days, told in ((6, []), (84, ["the newest report is 84 days old: what is said here was so then"])):
+        assert examine(reading, now=newest + days * 86400).notes == told
+
+
+def test_one_machine_under_two_names_has_no_second_address() -> None:
+    """Machine id and addresses are of one machine; a name and its full one are one node, others are not to be told apart."""
+    for other, state in (("n0.cluster", {"n0.cluster": "good"}), ("m0", {"m0": "unknown", "n0": "unknown"})):
+        docs = [reports.report("n0"), reports.report("n0")]
+        docs[1]["identity"]["host"] = other
+        for doc in docs:
+            doc["identity"]["machine"] = "netdoctor-1"
+            doc["inventory"]["gpus"] = {"unavailable": "denied"}
+            for nic in doc["inventory"]["nics"]:
+                nic.pop("ports")
+        fleet = fleet_of(*docs)
+        assert states(fleet) == state and not judged.faults(fleet)
+        docs[1]["inventory"]["links"][2]["addresses"] = ["172.29.0.1/16"]  # a clone that shares one address
+        assert [f.cause for f in judged.faults(fleet_of(*docs))] == ["duplicate_address"]
 
 
 def test_the_mtu_of_one_subnet_is_judged_between_nodes() -> None:

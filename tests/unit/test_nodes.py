@@ -168,7 +168,9 @@ def test_commas_in_variables_reach_the_ranks_as_they_are() -> None:
         (OSError(errno.EPERM, "x"), "forbidden here"),
         (socket.gaierror(-2, "Name or service not known"), "no such host"),
         (OSError(errno.EADDRNOTAVAIL, "x"), "no local port"),
-        (OSError(errno.EINVAL, "x"), "failed"),
+        (OSError(errno.EACCES, "x"), "prohibited here or by a firewall"),
+        (OSError(errno.EINVAL, "x"), "blackhole route or no scope"),
+        (OSError(errno.EMFILE, "x"), "failed"),
     ],
 )
 def test_kinds_of_errors(error: OSError, kind: str) -> None:
@@ -226,7 +228,7 @@ def test_two_nodes_meet_and_reach_each_other() -> None:
         }
         with socket.create_server(("127.0.0.1", 0)) as nobody:
             closed = nobody.getsockname()[1]
-        assert both[0].reach(every, strays) == ({1: None}, {"gloo": {1: None}, "nccl": {1: FAILED}})
+        assert both[0].reach(every, strays) == ({1: None}, {"gloo": {1: None}, "nccl": {1: Miss(Fault.INVALID)}})
         assert both[1].reach(every, strays) == ({0: None}, {"gloo": {0: None}, "nccl": {}})
         assert both[1].reach({0: {"port": closed}}, {})[0] == {0: Miss(Fault.REFUSED)}
         assert both[1].reach({0: {"port": every[1]["port"]}}, {})[0] == {0: Miss(Fault.ANOTHER_NODE)}

@@ -1,12 +1,17 @@
-"""Nodes of a common run that would call NCCL in different ways, and how they tell each other where to meet."""
+"""Nodes of a common run that would call NCCL in different ways, how they tell each other where to meet, and why they do not."""
 
 from __future__ import annotations
 
+import errno
+import socket
+import time
 from typing import Any
 
 import pytest
 
 from netdoctor.cluster import combine, messages
+from netdoctor.cluster.connectivity import fault_of
+from netdoctor.cluster.member import MeetingError, Member
 from netdoctor.cluster.observations import Cluster, Nodes, Ready
 from netdoctor.facts.runs import Caller
 
@@ -51,3 +56,22 @@ def test_what_a_node_says_it_calls_nccl_by(said: Any, via: str) -> None:
 )
 def test_where_to_meet_is_read_or_nothing(message: dict[str, Any], meeting: dict[str, Any]) -> None:
     assert messages.read_meeting(message) == meeting
+
+
+@pytest.mark.parametrize(
+    "first", [OSError(errno.EHOSTUNREACH, "x"), OSError(errno.ECONNREFUSED, "x"), TimeoutError("timed out")]
+)
+def test_what_the_network_said_counts_more_than_the_deadline(first: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last attempts are cut short by the deadline.  A fake of the connection: ICMP's answers need another host."""
+    errors = iter([first])
+
+    def connect(*_: object) -> socket.socket:
+        raise next(errors, TimeoutError("timed out"))
+
+    monkeypatch.setattr("netdoctor.cluster.member.connect", connect)
+    member = Member(Nodes(2, 1, "192.0.2.1", 9), {}, 20.0)
+    member.open()
+    with pytest.raises(MeetingError) as error:
+        member.join({}, time.monotonic() + 0.5)
+    member.close()
+    assert error.value.kind is fault_of(first)[0]

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from subprocess import run
 from textwrap import dedent
@@ -10,7 +11,11 @@ from typing import Any
 
 import pytest
 
+from netdoctor import engine
 from netdoctor.api import CheckSpec, JobShape, Net, Unavailable, check, ok
+from netdoctor.cli import setup
+from netdoctor.config.load import Config
+from netdoctor.host.base import ReplayHost
 from netdoctor.model import CheckResult, Finding, Status
 from netdoctor.plugins import Loaded, NeedsError, PluginError, built_in, entry_points, load, needs
 from tests.support.namespaces.folders import own_folder
@@ -53,6 +58,21 @@ def told(got: Loaded, id: str) -> dict[str, str]:
 
 
 # Drop-in folders
+
+
+@pytest.mark.parametrize(("mode", "text", "lost"), [(0o644, "1 / 0", "plugin.broken"), (0o666, GOOD, "plugin.refused")])
+def test_what_could_not_be_loaded_counts_with_only(folder: Path, mode: int, text: str, lost: str) -> None:
+    """It may hold what is asked for: with --only, too, no node is called healthy."""
+    add(folder, "a.py", GOOD.format(id="site.a"))
+    add(folder, "b.py", text.format(id="site.b")).chmod(mode)
+    config = replace(Config(), checks_dir=str(folder))
+    specs, results = setup.load_checks(config, ("site.a",))
+    assert [spec.id for spec in specs] == ["site.a"] and [result.id for result in results] == [lost]
+    work = engine.Work(ReplayHost({}), specs, results)
+    work.facts["JobShape"] = JobShape()
+    engine.judge_all(work)
+    report = engine.report(work, setup.decider(config, ("site.a",)), "default")
+    assert report.verdict.exit_code == 4 and "b.py" in report.verdict.text
 
 
 def test_a_drop_in_check_is_loaded_and_judges(folder: Path) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import signal
 import subprocess
 import sys
+import termios
+import time
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +90,42 @@ print("never", flush=True)
 def test_it_ends_all_the_same(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, "on\n")
+
+
+IMPORTING = """
+import sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "netdoctor.cli.main":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+from netdoctor.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "netdoctor: interrupted by SIGINT\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_log_that_is_still_written_has_a_partial_report(number: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "netdoctor", "log", "-", "-f", "json", "-o", str(tmp_path / "log.json")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdin is not None
+        started.stdin.write("host:1:2 [0] NCCL INFO NCCL version 2.27.5+cuda12.9\n")
+        started.stdin.flush()
+        while started.poll() is None and int.from_bytes(
+            fcntl.ioctl(started.stdin, termios.FIONREAD, bytes(4)), sys.byteorder
+        ):  # until it has been read
+            time.sleep(0.05)
+        started.send_signal(number)
+        printed, _ = started.communicate(timeout=60)
+    assert started.returncode == 128 + number
+    report = json.loads(printed)
+    assert report == json.loads((tmp_path / "log.json").read_text())
+    assert (report["partial"], report["verdict"]["exit_code"]) == (f"interrupted by {number.name}", 128 + number)
+    assert "2.27.5" in printed, "what came before counts"

@@ -1,7 +1,7 @@
 """One variable, one value, one NCCL version, and the verdict: (name, value, version, status, rule); and healthy platforms.
 
 The live test asks a real libnccl about every row of its versions that it can be asked about, so OLD and NEW are those that
-tests/support/machines/fetch_libnccl.sh fetches.
+tests/support/machines/fetch.py fetches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The real libnccl files that tests/support/machines/fetch_libnccl.sh fetches."""
+"""The real libnccl files that tests/support/machines/fetch.py fetches."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ from pathlib import Path
 import pytest
 
 from netdoctor.host.trust import trusted
+from tests.support.machines import fetch
 
-FOLDER = Path(os.environ.get("LIBNCCL_FOLDER") or Path(__file__).parents[3] / "build" / "nccl")
+FOLDER = Path(os.environ.get("LIBNCCL_FOLDER") or fetch.NCCL)
 LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
 RUNNING_FROM = (2, 28)
 
 
-def libraries() -> dict[tuple[int, ...], Path]:
+def libraries(folder: Path = FOLDER) -> dict[tuple[int, ...], Path]:
     """Version -> libnccl.so.2 of every one that is there."""
-    if os.geteuid() == 0 and FOLDER.exists() and (reason := trusted(str(FOLDER))):
-        pytest.skip(f"root loads no library from {FOLDER}: {reason}")
-    found = (path / LIBRARY for path in sorted(FOLDER.glob("[0-9]*")) if path.suffix != ".part")
-    return {tuple(int(n) for n in path.parents[3].name.split(".")): path for path in found if path.exists()}
+    if os.geteuid() == 0 and folder.exists() and (reason := trusted(str(folder))):
+        pytest.skip(f"root loads no library from {folder}: {reason}")
+    found = (path / LIBRARY for path in sorted(folder.glob("[0-9]*")) if path.suffix != ".part")
+    return {fetch.numbers(path.parents[3].name): path for path in found if path.exists()}
+
+
+def everywhere() -> dict[tuple[int, ...], Path]:
+    """`libraries`, and the newest that pip found when it was asked: no test that was not written for it meets it by chance."""
+    return {**libraries(fetch.NEWEST), **libraries()}
 
 
 def both() -> tuple[Path, Path]:
@@ -33,9 +39,9 @@ def both() -> tuple[Path, Path]:
 
 
 def every() -> tuple[Path, ...]:
-    """All that there are; skips the test where one of the two kinds is missing."""
+    """All that there are, the newest of PyPI among them; skips the test where one of the two kinds is missing."""
     both()
-    return tuple(libraries().values())
+    return tuple(everywhere().values())
 
 
 def newest() -> Path:
@@ -43,3 +49,11 @@ def newest() -> Path:
     if not have:
         pytest.skip("no libnccl in build/nccl (make libnccl)")
     return have[max(have)]
+
+
+def newest_of_pypi() -> tuple[int, ...]:
+    """The newest that pip found when `make newest-nccl` asked it; skips the test where it did not."""
+    have = libraries(fetch.NEWEST)
+    if not have:
+        pytest.skip("nobody asked pip for the newest libnccl (make newest-nccl)")
+    return max(have)

@@ -116,7 +116,7 @@ ADDRESSES = {n: f"10.0.0.{n}" for n in range(10)}
 
 def words(name: str) -> list[dict[str, Any]]:
     """What the check says of one of `STATES`, as JSON has it."""
-    kept = ("status", "subject", "message", "severity", "cause", "expected", "how", "evidence", "measured")
+    kept = ("status", "subject", "message", "severity", "cause", "expected", "how", "why", "evidence", "measured")
     return [{key: value for key in kept if (value := plain(getattr(f, key)))} for f in findings(STATES[name]())]
 
 

@@ -58,7 +58,7 @@ from ansible.module_utils.common.text.converters import to_text
 MAX_BYTES = 5000000
 SCHEMA = "netdoctor.report/1"
 STATUSES = ("pass", "fail", "skip", "unknown", "error")
-EXIT_CODES = {"healthy": (0,), "unhealthy": (3,), "inconclusive": (0, 4, 130, 143)}
+EXIT_CODES = {"healthy": (0,), "unhealthy": (3, 130, 143), "inconclusive": (0, 4, 130, 143)}
 PARTS = {
     "schema": str, "tool_version": str, "identity": dict, "vantage": dict, "profile": str, "verdict": dict,
     "checks": list, "runs": list, "inventory": dict, "volatile": dict,
