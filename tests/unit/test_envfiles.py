@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netdoctor.variables.files import Parsed, kind_of, parse, repeated
+from netdoctor.variables.files import FileKind, Parsed, kind_of, parse, repeated
 
 Seen = list[tuple[str, str | None, int]]
 
@@ -313,10 +313,8 @@ PIECES = st.sampled_from((*SHELL, *YAML))
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    st.lists(PIECES | st.text(max_size=8), max_size=40).map("".join), st.sampled_from(["shell", "env", "conf", "unit", "yaml"])
-)
-def test_no_text_raises(text: str, kind: str) -> None:
+@given(st.lists(PIECES | st.text(max_size=8), max_size=40).map("".join), st.sampled_from(FileKind))
+def test_no_text_raises(text: str, kind: FileKind) -> None:
     parsed = parse("f", text, kind)
     lines = text.count("\n") + 1
     for source in [one.source for one in parsed.assignments] + [one.source for one in parsed.unread]:
