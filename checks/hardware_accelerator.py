@@ -17,6 +17,7 @@ from netdoctor.api import (
     Fix,
     Gpu,
     Gpus,
+    Kind,
     Pci,
     PciDevice,
     Rdma,
@@ -34,6 +35,7 @@ from netdoctor.api import (
 )
 
 BATCH = re.compile(r"slurm|pbs|lsf|condor|sge", re.IGNORECASE)  # in the name of a job's cgroup
+LOST = "a GPU that the driver lost (fell off the bus, or failed at start) stays away until a reset"
 # Drivers that take a GPU away from NVML on purpose: for a virtual machine, for nobody, or for a screen.
 GIVEN_AWAY = frozenset({"vfio-pci", "pci-stub", "nvgrace-gpu-vfio-pci", "nouveau"})
 
@@ -107,15 +109,19 @@ def _lost_by_nvml(on_bus: list[PciDevice], nvml: tuple[Gpu, ...], vantage: Vanta
     counts: dict[str, Any] = {"pci": len(on_bus), "nvml": len(nvml)}
     if len(nvml) < len(on_bus) and (share := _share(len(nvml), len(on_bus), vantage, environ)) is not None:
         return replace(share, evidence=counts)
-    if len(nvml) >= len(on_bus) and len(known) < len(nvml):
-        return unknown("NVML did not say where every GPU sits", how="nvidia-smi -L")
     fix = Fix("look for its Xid, then reset or reboot", ("dmesg | grep -i -e xid -e nvrm", "nvidia-smi -L"))
+    # NVML counts a lost GPU and tells nothing of it (NVML_ERROR_GPU_IS_LOST): it is one of those that PCI alone shows.
+    lost = [gpu for gpu in nvml if isinstance(gpu.pci, Unavailable) and gpu.pci.kind == Kind.ABSENT]
+    if len(nvml) >= len(on_bus) and len(known) + len(lost) < len(nvml):
+        return unknown("NVML did not say where every GPU sits", how="nvidia-smi -L")
+    if lost and len(lost) == len(gone):
+        return fail(f"the driver has lost {', '.join(gone)}: {lost[0].pci}", why=LOST, fix=fix, missing=gone)
     if len(nvml) >= len(on_bus):  # as many, but not the same
         return fail(f"NVML does not show {', '.join(gone)}, which PCI shows", fix=fix, missing=gone)
     return fail(
         f"PCI shows {len(on_bus)} GPUs, NVML {len(nvml)}: {', '.join(gone)} missing",
         expected=f"{len(on_bus)} GPUs",
-        why="a GPU that the driver lost (fell off the bus, or failed at start) stays away until a reset",
+        why=LOST,
         fix=fix,
         missing=gone,
         **counts,

@@ -20,6 +20,7 @@ from netdoctor.api import (
     Kernel,
     Kind,
     Libraries,
+    PathRun,
     Pci,
     Run,
     Status,
@@ -53,6 +54,7 @@ def shared_memory(
     kernel: Kernel,
     libraries: Libraries,
     baseline: Baseline,
+    path: PathRun,
     environ: Environ,
     job: JobShape,
     gpus: Gpus,
@@ -72,7 +74,7 @@ def shared_memory(
     version = used_nccl(libraries, baseline)
     if (why := missing(job.nodes, environ.launcher)) is not None or not ranks:
         yield unknown(f"how many ranks start here could not be told: {why or 'no GPU is seen'}", how=RUN)
-    elif run is not None and (shown := _by_the_run(run, ranks, vantage)):
+    elif run is not None and (shown := _by_the_runs(run, path.runs or (), ranks, vantage)):
         yield shown
     elif isinstance(version, Unavailable):
         yield unknown(f"which NCCL the job uses could not be told: {version}", how=RUN)
@@ -86,13 +88,17 @@ def shared_memory(
         yield found
 
 
-def _by_the_run(run: Run, ranks: int, vantage: Vantage) -> Finding | None:
-    """What an all-reduce showed; None: nothing, as where it had fewer ranks, or shared them with other nodes."""
+def _by_the_runs(run: Run, paths: tuple[Run, ...], ranks: int, vantage: Vantage) -> Finding | None:
+    """What the all-reduces showed; None: nothing, as where they had fewer ranks, or shared them with other nodes.
+
+    Ranks that reach each other by P2P alone may do without the proxy's pool, which the network needs.
+    """
+    refused = next((one for one in (run, *paths) if not one.finished and cause_of(one) == CAUSE), None)
+    if refused is not None:
+        text = "an all-reduce did not get its shared memory"
+        return fail(text, why=STOPS, how=LOOK, fix=fix_container(vantage, "shm"), ranks=refused.experiment.ranks)
     if run.finished and run.experiment.ranks >= ranks and not isinstance(run, CommonRun):
         return ok(f"{run.experiment.ranks} ranks of NCCL {run.nccl_version} had their shared memory", ranks=ranks)
-    if not run.finished and cause_of(run) == CAUSE:
-        text = "an all-reduce did not get its shared memory"
-        return fail(text, why=STOPS, how=LOOK, fix=fix_container(vantage, "shm"), ranks=run.experiment.ranks)
     return None
 
 

@@ -77,7 +77,7 @@ def judge_file(path: str, text: str, known: Known) -> list[Finding]:
     in_effect = [one for one in parsed.assignments if not one.overridden]
     settings = [Setting(one.name, one.value, one.source) for one in in_effect if one.value is not None]
     known = known if known.nodes else replace(known, nodes=parsed.nodes)
-    if parsed.kind == "conf":
+    if parsed.kind is envfiles.FileKind.CONF:
         findings = environ.judge_conf(settings, {})
         findings += environ.judge([s for s in settings if s.name == s.name.strip()], known)
     else:

@@ -19,7 +19,7 @@ from enum import Enum, auto
 from typing import Final, NoReturn
 
 from netdoctor.host.base import Answer, split_question
-from netdoctor.host.programs import environment, program
+from netdoctor.host.programs import Withheld, environment, program
 from netdoctor.model import Kind, Unavailable, unavailable_in
 from netdoctor.process import proc
 from netdoctor.textsafe import line
@@ -78,7 +78,7 @@ class HelperPool:
         self._children: dict[str, _Child] = {}
         self._answers: dict[str, Answer] = {}
         self._variables: dict[str, str] | None = None
-        self._withheld: list[str] = []
+        self._withheld: list[Withheld] = []
         self._closed = False
 
     def start(self, questions: Iterable[str]) -> None:
@@ -196,9 +196,11 @@ class HelperPool:
             self._say(child, reply)
 
     def _say(self, child: _Child, reply: Answer) -> None:
-        if isinstance(reply, Unavailable) and reply.kind == Kind.ABSENT and self._withheld:
-            # Not there in what root may load; the job may well find it in what was withheld.
-            reply = Unavailable(Kind.REFUSED, "; ".join(self._withheld))
+        name, parameters = split_question(child.question)
+        absent = isinstance(reply, Unavailable) and reply.kind == Kind.ABSENT
+        # The job may well find it in what root may not load, and what root found instead is not what the job loads.
+        if "user" not in parameters and (lost := [one.why for one in self._withheld if absent or one.serves(name)]):
+            reply = Unavailable(Kind.REFUSED, "; ".join(lost))
         child.verdict = reply
         self._answers.setdefault(child.question, reply)
 

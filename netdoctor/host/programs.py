@@ -6,12 +6,35 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from netdoctor.environment import writes
 
 # Lists of files and folders that the dynamic loader takes code from (ld.so(8)).
 LOADER_PATHS: Final = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT")
+# The libraries that a helper has the loader find, by what is in their names; rdma-core's providers are libNAME-rdmavN.so.
+LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "cuda": ("libcuda.so",),
+    "nvml": ("libnvidia-ml.so",),
+    "ibverbs": ("libibverbs.so", "-rdmav"),
+}
+
+
+class Withheld(NamedTuple):
+    """What root does not let the loader take code from, and why."""
+
+    path: str
+    why: str
+
+    def serves(self, name: str) -> bool:
+        """Whether the job's helper `name` may have got a library from here; what cannot be looked into may have it."""
+        wanted = LIBRARIES.get(name, ())
+        try:
+            files = os.listdir(self.path) if os.path.isdir(self.path) else [os.path.basename(self.path)]
+        except OSError:
+            return bool(wanted)
+        return any(word in file for word in wanted for file in files)
+
 
 _FUTURE: Final = "from __future__ import annotations\n"  # must be the first line of a program, so it is taken out of helpers
 
@@ -91,7 +114,7 @@ def program(name: str, parameters: Mapping[str, str], user: str | None) -> str |
     return f"{_FUTURE}_netdoctor_plan = {plan!r}\n{become}{_BOOT}{source}{_RUN}"
 
 
-def environment(user: str | None) -> tuple[dict[str, str], list[str]]:
+def environment(user: str | None) -> tuple[dict[str, str], list[Withheld]]:
     """The job's environment for a child, and what root does not let the loader take from it.
 
     What makes libraries write, or dial another job's root, is left out.  A child that becomes `user` first runs that user's
@@ -101,11 +124,11 @@ def environment(user: str | None) -> tuple[dict[str, str], list[str]]:
     return variables, withhold(variables) if user is None and os.geteuid() == 0 else []
 
 
-def withhold(environment: dict[str, str]) -> list[str]:
+def withhold(environment: dict[str, str]) -> list[Withheld]:
     """Take out of `environment` what the loader must not take code from with euid 0; what was taken and why."""
     from netdoctor.host.trust import trusted
 
-    said: list[str] = []
+    said: list[Withheld] = []
     for name in LOADER_PATHS:
         if name not in environment:
             continue
@@ -114,9 +137,9 @@ def withhold(environment: dict[str, str]) -> list[str]:
         for part in environment[name].replace(";", ":").replace(" ", ":").split(":"):
             if not part.startswith("/"):
                 if part:
-                    said.append(f"{name} {part}: not an absolute path")
+                    said.append(Withheld(part, f"{name} {part}: not an absolute path"))
             elif os.path.exists(part) and (reason := trusted(part)):
-                said.append(f"{name} {part}: {reason}")
+                said.append(Withheld(part, f"{name} {part}: {reason}"))
             else:
                 kept.append(part)
         if kept:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from netdoctor.facts.environ import Origin, Setting
@@ -24,18 +25,30 @@ MAX_TEXT: Final = 4 << 20
 _OTHERS: Final = (".py", ".ipynb", ".toml", ".ini", ".cfg", ".rs", ".go", ".c", ".cc", ".cpp", ".lua", ".tf", ".hcl", ".md")
 
 
+class FileKind(str, Enum):
+    """By what rules a file is read."""
+
+    SHELL = "shell"
+    ENV = "env"
+    CONF = "conf"
+    UNIT = "unit"
+    YAML = "yaml"
+    DOCKER = "docker"
+    OTHER = "other"
+
+
 @dataclass(frozen=True)
 class Parsed:
     """What a file sets, as far as it can be told."""
 
-    kind: str  # "shell" "env" "conf" "unit" "yaml" "docker" "other"
+    kind: FileKind
     assignments: tuple[Assignment, ...]
     unread: tuple[Unread, ...]
     nodes: int | None = None  # of the job, where its script says several
     loopback: Setting | None = None  # by which the ranks meet at the loopback
 
 
-def parse(path: str, text: str, kind: str | None = None) -> Parsed:
+def parse(path: str, text: str, kind: FileKind | None = None) -> Parsed:
     """The assignments of `text`; `kind` by its name and first lines where it is not given.  Never raises."""
     rest = [Unread(Origin(path), f"only its first {size_text(MAX_TEXT)} were read")] if len(text) > MAX_TEXT else []
     text = text[:MAX_TEXT]
@@ -45,7 +58,7 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
         rest.append(Unread(Origin(path, 1), "not a text in UTF-8: what it sets is not known"))
     assignments: list[Assignment] = []
     unread: list[Unread] = []
-    if kind == "yaml":
+    if kind is FileKind.YAML:
         from netdoctor.variables.manifests import parse_yaml
 
         manifest = parse_yaml(path, text)
@@ -54,15 +67,15 @@ def parse(path: str, text: str, kind: str | None = None) -> Parsed:
         loopback = None if apart else _all_loopback(meeting)
         everything = (*manifest.unread, *rest)
         return Parsed(kind, tuple(manifest.assignments), everything, manifest.nodes, loopback)
-    if kind == "conf":
+    if kind is FileKind.CONF:
         assignments = parse_conf(path, text)
-    elif kind == "env":
+    elif kind is FileKind.ENV:
         assignments = parse_env(path, text)
-    elif kind == "unit":
+    elif kind is FileKind.UNIT:
         assignments, unread = parse_unit(path, plain)
-    elif kind == "docker":
+    elif kind is FileKind.DOCKER:
         assignments, unread = parse_dockerfile(path, plain)
-    elif kind == "other":
+    elif kind is FileKind.OTHER:
         mention = next((i for i, line in enumerate(text.split("\n"), 1) if MENTIONS.search(line)), None)
         unread = [Unread(Origin(path, mention), "a kind of file that netdoctor does not read")] if mention else []
     else:
@@ -100,33 +113,33 @@ def _all_loopback(places: Sequence[Setting]) -> Setting | None:
     return places[-1] if places and not away else None
 
 
-def kind_of(path: str, text: str) -> str:
-    """shell, env, conf, unit, yaml, docker, or other where it is none of them."""
+def kind_of(path: str, text: str) -> FileKind:
+    """By its name, else by its first lines."""
     name = path.rpartition("/")[2].lower()
     if name.endswith((".yaml", ".yml", ".json")):  # JSON is YAML
-        return "yaml"
+        return FileKind.YAML
     if name.endswith(_OTHERS):
-        return "other"
+        return FileKind.OTHER
     if name.startswith(("dockerfile", "containerfile")) or name.endswith(".dockerfile") or DOCKERFILE.match(text):
-        return "docker"
+        return FileKind.DOCKER
     if name.endswith((".sh", ".bash", ".sbatch", ".slurm", ".ksh", ".zsh", ".pbs", ".lsf")) or text.startswith("#!"):
-        return "shell"
+        return FileKind.SHELL
     if name.endswith(SUFFIXES) or SECTION.match(text):
-        return "unit"
+        return FileKind.UNIT
     if name.endswith(".conf"):
-        return "conf"
+        return FileKind.CONF
     if name.endswith(".env") or name.startswith(".env"):
-        return "env"
+        return FileKind.ENV
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if (
         lines
         and all(re.match(r"\s*(?:export\s+)?\w+=", line) for line in lines)
         and not any("export " in line for line in lines)
     ):
-        return "env"
+        return FileKind.ENV
     if re.search(r"^(apiVersion|kind|services|- hosts|- name):", text, re.MULTILINE):
-        return "yaml"
-    return "shell"
+        return FileKind.YAML
+    return FileKind.SHELL
 
 
 def repeated(assignments: Sequence[Assignment]) -> list[tuple[Assignment, Assignment]]:

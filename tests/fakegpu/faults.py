@@ -131,13 +131,18 @@ SLICE: Final = (
 )
 
 
-def run(fault: Fault | None, like: Fault, version: str, keep: pathlib.Path | None = None) -> lab.Run:
-    """Two ranks with the knob turned, or (None) as healthy as the same run can be."""
+def run(
+    fault: Fault | None, like: Fault, version: str, keep: pathlib.Path | None = None, more: Mapping[str, str] | None = None
+) -> lab.Run:
+    """Two ranks with the knob turned, or (None) as healthy as the same run can be; `more`: variables of both."""
     base = lab.read(like.machine, like.base)
     here = base.with_changes(fault.changes) if fault else base
     there = here.with_changes(fault.there) if fault and fault.there else None
     env = fault.env if fault else [{k: v for k, v in one.items() if k != "NCCL_IB_GID_INDEX"} for one in like.env]
-    ranks = [lab.Rank(like.devices[n], {**VERSION_ENV.get(version, {}), **env[n]}, there if n else None) for n in range(2)]
+    ranks = [
+        lab.Rank(like.devices[n], {**VERSION_ENV.get(version, {}), **(more or {}), **env[n]}, there if n else None)
+        for n in range(2)
+    ]
     return lab.run(
         here, version, ranks, hosts=like.hosts, steps=like.steps, seconds=like.seconds, deadline=like.deadline, keep=keep
     )

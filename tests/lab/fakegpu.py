@@ -1,4 +1,7 @@
-"""Every path and every fault of the fake machine on every libnccl, which are fetched first: build/fakegpu.json."""
+"""Every path and every fault of the fake machine on every libnccl, which are fetched first: build/fakegpu.json.
+
+Then what netdoctor says: of healthy machines (shapes.py), of every fault of rows.py and nodes.py, of every log (logs.py).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import pathlib
 import sys
 from typing import Any, Final
 
-from tests.fakegpu import faults, namespace, paths, topology
+from tests.fakegpu import endtoend, faults, logs, namespace, nodes, paths, shapes, topology
 from tests.support.machines import fetch, libnccl
 
 VERSIONS: Final = ("2.18.3", "2.20.5", "2.21.5", "2.23.4", "2.25.1", "2.27.5", "2.28.9", "2.29.7", "2.30.7", "2.32.3")
@@ -37,4 +40,8 @@ def main() -> int:
         rows.append({"version": newest, "machine": name, "as told": not differs, "differs": differs})
         print(f"fakegpu: topology of {name}: {differs or 'as told'}", flush=True)
     pathlib.Path("build/fakegpu.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    return int(not all(row["as told"] for row in rows))
+    versions = [".".join(map(str, one)) for one in sorted(libnccl.libraries())]
+    called = shapes.walk(versions, list(shapes.SHAPES))
+    missed = endtoend.main([]) + nodes.main([])
+    alarms = [one for one in logs.walk(versions, list(faults.FAULTS)) if one.verdict == "false alarm"]
+    return int(not all(row["as told"] for row in rows) or bool(called or missed or alarms))

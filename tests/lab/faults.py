@@ -20,12 +20,11 @@ YAML, not TOML: Python 3.10 has no reader for TOML, and PyYAML is what the confi
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -56,19 +55,15 @@ class Fault:
         return f"{self.fault} ({self.machine})"
 
     def before(self) -> Snapshot:
-        return loads(json.dumps(self._plain()))
+        return _healthy(self.machine, self.runs)
 
     def after(self) -> Snapshot:
-        data = self._plain()
+        data = _plain(self.machine, self.runs)
         for one in self.change:
             _apply(data, one, self.fault)
-        return loads(json.dumps(data))
-
-    def _plain(self) -> dict[str, Any]:
-        data = copy.deepcopy(_data(self.machine))
-        if not self.runs:
-            data["runs"] = {name: dict(NO_RUN) for name in data["runs"]}
-        return data
+        if any("run" in one for one in self.change):
+            return loads(json.dumps(data))
+        return replace(loads(json.dumps(data | {"runs": {}})), runs=self.before().runs)  # their logs are parsed once
 
     def met_by(self, finding: Finding) -> bool:
         have = {"status": finding.status.value, "cause": finding.cause, "subject": finding.subject}
@@ -76,9 +71,18 @@ class Fault:
 
 
 @functools.cache
-def _data(slug: str) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads((fixtures.HOSTS / slug / "snapshot.json").read_text(encoding="utf-8"))
-    return data
+def _text(slug: str) -> str:
+    return (fixtures.HOSTS / slug / "snapshot.json").read_text(encoding="utf-8")
+
+
+def _plain(slug: str, runs: bool) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(_text(slug))  # a third of the time of a deep copy
+    return data if runs else data | {"runs": {name: dict(NO_RUN) for name in data["runs"]}}
+
+
+@functools.cache
+def _healthy(slug: str, runs: bool) -> Snapshot:
+    return loads(json.dumps(_plain(slug, runs)))
 
 
 @functools.cache

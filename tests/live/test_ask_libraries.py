@@ -207,3 +207,20 @@ def test_root_does_not_load_from_a_folder_of_others(
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     got = host.ask("ask:nvml")
     assert isinstance(got, Unavailable) and got.kind in ("refused", "failed") and str(tmp_path) in got.detail
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: what root refuses")
+def test_a_library_that_is_not_the_jobs_says_nothing(
+    look: Look, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """Root withholds a folder and finds another libibverbs: it lists no device, and the job's may list them all."""
+    for name, refused in (("libibverbs.so.1", True), ("libmlx5-rdmav34.so", True), ("libz.so.1", False)):
+        host = look(ibv="count=0")
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir(exist_ok=True)
+        (folder / name).touch()
+        monkeypatch.setenv("LD_LIBRARY_PATH", f"{folder}:{os.environ['LD_LIBRARY_PATH']}")
+        got = host.ask("ask:ibverbs")
+        assert (isinstance(got, Unavailable) and got.kind == "refused" and str(folder) in got.detail) is refused, (name, got)
+        assert refused or (isinstance(got, dict) and got["devices"] == {})

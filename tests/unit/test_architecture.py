@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import io
+import itertools
 import pathlib
 import re
 import statistics
@@ -16,8 +17,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import pytest
 
 from netdoctor.config.keys import KEYS
+from tests.support.sources import ROOT, nodes, python
 
-ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "netdoctor"
 TOUCHING = {"os", "subprocess", "socket", "ctypes", "shutil", "pathlib", "io", "glob", "multiprocessing", "threading"}
 
@@ -77,7 +78,7 @@ def graph() -> Mapping[str, frozenset[str]]:
 
 def imports(path: pathlib.Path, modules: Collection[str] = ()) -> Iterator[str]:
     """What a file imports; the package beside its module only where names of the package itself are taken."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -156,11 +157,7 @@ def test_the_root_fits_one_screen() -> None:
 
 
 def calls(path: pathlib.Path) -> set[str]:
-    return {
-        node.func.id
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
+    return {node.func.id for node in nodes(path) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
 
 
 def files(folder: str) -> list[pathlib.Path]:
@@ -204,56 +201,10 @@ def test_version_imports_nothing_heavy() -> None:
     assert not loaded & heavy
 
 
-_FOR_PEOPLE = {"reason", "detail", "why", "notes", "told", "message"}  # attributes that hold a sentence
-_SEARCHES = {"startswith", "endswith", "partition", "rpartition", "find", "index"}
-
-
-def _sentences_searched(source: str) -> list[str]:
-    """Where code looks into a sentence: ``"x" in one.reason``, ``one.why == "x"``, ``one.detail.startswith("x")``."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        looked: list[ast.expr] = []
-        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
-            looked = [node.comparators[0]]
-        elif isinstance(node, ast.Compare) and any(
-            isinstance(x, ast.Constant) and isinstance(x.value, str) and x.value for x in (node.left, *node.comparators)
-        ):
-            looked = [node.left, *node.comparators]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _SEARCHES:
-            looked = [node.func.value]
-        for one in looked:
-            name = one.attr if isinstance(one, ast.Attribute) else ""
-            found += [f"{one.lineno}: {name}"] if name in _FOR_PEOPLE else []
-    return found
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "'lock' in run.reason",
-        "b.detail.startswith('node ')",
-        "'within' not in b.detail",
-        "p.why != '--python'",
-        "'x' == run.why",
-        "one.reason.partition(': ')",
-    ],
-)
-def test_a_search_in_a_sentence_is_found(source: str) -> None:
-    assert len(_sentences_searched(source)) == 1
-
-
-def test_no_sentence_is_searched() -> None:
-    """A string is never both words and data: what code asks is an Enum or a field of its own."""
-    files = [p for folder in ("netdoctor", "checks") for p in (ROOT / folder).rglob("*.py") if "deploy" not in p.parts]
-    found = {f"{p.relative_to(ROOT)}:{one}" for p in files for one in _sentences_searched(p.read_text())}
-    assert not found
-
-
 def test_no_file_is_too_long_to_hold_in_the_head() -> None:
     long = {
         str(p.relative_to(ROOT)): n
-        for folder in ("netdoctor", "checks", "tests", "tools", "bench")
-        for p in (ROOT / folder).rglob("*.py")
+        for p in python("netdoctor", "checks", "tests", "tools", "bench")
         if (n := len(p.read_text().splitlines())) > 400
     }
     assert not long
@@ -274,38 +225,33 @@ def test_digits_are_what_int_takes(folder: str) -> None:
 
 def test_every_key_of_the_configuration_is_read() -> None:
     """A setting that changes nothing is a guard that is not there."""
-    files = [p for folder in ("netdoctor", "checks") for p in (ROOT / folder).rglob("*.py")]
-    unread = _unread(KEYS, [p.read_text() for p in files if p.name not in {"load.py", "keys.py"}])
+    files = [p for p in python("netdoctor", "checks") if p.name not in {"load.py", "keys.py"}]
+    unread = _unread(KEYS, itertools.chain.from_iterable(map(nodes, files)))
     assert not unread
 
 
 def test_a_key_that_nobody_reads_is_found() -> None:
     keys = ["expected.hcas", "expected.transport", "expected.no_such", "profile"]
-    assert _unread(keys, ["x = expected.hcas, via.transport, config.profile"]) == {"expected.transport", "expected.no_such"}
+    code = ast.walk(ast.parse("x = expected.hcas, via.transport, config.profile"))
+    assert _unread(keys, code) == {"expected.transport", "expected.no_such"}
 
 
-def _unread(keys: Iterable[str], sources: Iterable[str]) -> set[str]:
+def _unread(keys: Iterable[str], code: Iterable[ast.AST]) -> set[str]:
     """Keys that no code reads as ``expected.hcas`` or ``config.get("vantage")``, whatever else has such a name."""
     read = set()
-    for source in sources:
-        for node in ast.walk(ast.parse(source)):
-            name = node.attr if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) else None
-            of = node.value if isinstance(node, ast.Attribute) else None
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
-                name, of = getattr(node.args[0], "value", None), node.func.value
-            read.add((of.id if isinstance(of, ast.Name) else of.attr if isinstance(of, ast.Attribute) else "", name))
+    for node in code:
+        name = node.attr if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) else None
+        of = node.value if isinstance(node, ast.Attribute) else None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+            name, of = getattr(node.args[0], "value", None), node.func.value
+        read.add((of.id if isinstance(of, ast.Name) else of.attr if isinstance(of, ast.Attribute) else "", name))
     return {key for key in keys if (key.rpartition(".")[0] or "config", key.rpartition(".")[2]) not in read}
 
 
 def test_names_of_tests_are_short() -> None:
     """The sentence is the id of a row, or the docstring."""
-    long = [
-        f"{path.relative_to(ROOT)}: {node.name}"
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef) and len(node.name) > 60
-    ]
-    assert not long
+    files = [p for p in python("tests") if p.name.startswith("test_")]
+    assert not {f"{p.relative_to(ROOT)}: {name}" for p in files for name in re.findall(r"\bdef (\w{61,})\(", p.read_text())}
 
 
 # What is named and is not in a checkout: made when there is something to write, or of other programs and our Ansible collection
@@ -327,9 +273,14 @@ def _prose(path: pathlib.Path) -> str:
     return "\n".join(t.string for t in tokens if t.type == tokenize.COMMENT or t.string.startswith('"""'))
 
 
+@functools.cache
+def _tops() -> frozenset[str]:
+    return frozenset(p.stem for p in (*ROOT.iterdir(), *PACKAGE.iterdir()) if p.name[0] != "." and p.name != "build")
+
+
 def _nowhere(text: str, folder: pathlib.Path) -> set[str]:
     """Paths and modules that a text names and that are not there; NAME in capitals stands for any."""
-    tops = {p.stem for p in (*ROOT.iterdir(), *PACKAGE.iterdir()) if p.name[0] != "." and p.name != "build"}
+    tops = _tops()
     found = set()
     for path, dotted in _NAMED.findall(text):
         name = path or dotted.replace(".", "/")
@@ -347,14 +298,10 @@ def _nowhere(text: str, folder: pathlib.Path) -> set[str]:
 
 
 def test_what_comments_and_documents_name_is_there() -> None:
-    files = [
-        p
-        for f in ("netdoctor", "checks", "tests", "tools", "bench")
-        for p in (ROOT / f).rglob("*.py")
-        if "deploy" not in p.parts
-    ]
+    files = [p for p in python("netdoctor", "checks", "tests", "tools", "bench") if "deploy" not in p.parts]
     files += [*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "Makefile", ROOT / "pyproject.toml"]
-    gone = {f"{p.relative_to(ROOT)}: {name}" for p in files for name in _nowhere(_prose(p), p.parent)}
+    suspects = [p for p in files if _nowhere(p.read_text(), p.parent)]  # to tell comments from code takes long
+    gone = {f"{p.relative_to(ROOT)}: {name}" for p in suspects for name in _nowhere(_prose(p), p.parent)}
     assert not gone
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netdoctor.variables.files import Parsed, kind_of, parse, repeated
+from netdoctor.variables.files import FileKind, Parsed, kind_of, parse, repeated
 
 Seen = list[tuple[str, str | None, int]]
 
@@ -292,7 +292,7 @@ CMD ["bash", "-c", "NCCL_I=1 torchrun 't.py'"]
 
 def test_a_dockerfile_is_its_last_stage() -> None:
     parsed = parse("Dockerfile", DOCKERFILE)
-    assert parsed.kind == "docker"
+    assert parsed.kind is FileKind.DOCKER
     expected: Seen = [("NCCL_A", "5", 17), ("NCCL_B", "2", 9), ("NCCL_C", "3 4", 10), ("NCCL_G", None, 17), ("NCCL_I", "1", 19)]
     assert seen(parsed) == expected
     assert problems(parsed) == [] and unread(parsed) == []
@@ -431,10 +431,8 @@ PIECES = st.sampled_from((*SHELL, *YAML))
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    st.lists(PIECES | st.text(max_size=8), max_size=40).map("".join), st.sampled_from(["shell", "env", "conf", "unit", "yaml"])
-)
-def test_no_text_raises(text: str, kind: str) -> None:
+@given(st.lists(PIECES | st.text(max_size=8), max_size=40).map("".join), st.sampled_from(FileKind))
+def test_no_text_raises(text: str, kind: FileKind) -> None:
     parsed = parse("f", text, kind)
     lines = text.count("\n") + 1
     for source in [one.source for one in parsed.assignments] + [one.source for one in parsed.unread]:

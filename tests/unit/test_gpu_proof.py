@@ -120,27 +120,7 @@ def test_a_step_that_ends_early_keeps_what_it_said(end: str, words: str) -> None
     assert words in ended and ledger.entries["x.two"].text == ended
 
 
-def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = f"""
-tell.seen('x.one')
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen(['sleep', '1000'])
-open({str(tmp_path / "part")!r}, 'w').write(str(child.pid))
-os.rename({str(tmp_path / "part")!r}, {str(tmp_path / "pid")!r})
-time.sleep(1000)
-"""
-    monkeypatch.setattr(children, "GRACE", 0.5)
-    for seconds in (3.0, 10.0, 40.0):  # the deadline must not come before the step has begun to hang
-        ledger, ended = run(program, seconds)
-        if (tmp_path / "pid").exists():
-            break
-    assert "ended at its deadline" in ended
-    assert states(ledger) == {"x.one": SEEN, "x.two": NOT_SEEN, "x.three": NOT_SEEN}
-    pid = int((tmp_path / "pid").read_text())
-    assert _gone(pid)
-
-
-def _gone(pid: int) -> bool:
+def gone(pid: int) -> bool:
     """Whether a process has ended; one that only waits to be reaped has."""
     end = time.monotonic() + 10.0
     while time.monotonic() < end:
@@ -325,7 +305,7 @@ def test_an_interrupted_proof_leaves_its_book(tmp_path: pathlib.Path, number: si
     state = {c["id"]: c["state"] for c in told["claims"]}
     assert state == {"h.a": SEEN, "h.b": NOT_SEEN, "z.a": NOT_SEEN}
     assert {c["id"]: c["why"] for c in told["claims"]}["z.a"] == "not reached"
-    assert _gone(int((tmp_path / "pid").read_text()))
+    assert gone(int((tmp_path / "pid").read_text()))
     if number == signal.SIGKILL:
         assert told["running"] == "h"
         return

@@ -36,6 +36,7 @@ def why(n: Any, error: Exception) -> dict[str, Any]:
     """An NVML error as an unavailable; a function that the library lacks is an old driver."""
     kinds = {
         n.NVML_ERROR_LIBRARY_NOT_FOUND: "absent",
+        n.NVML_ERROR_GPU_IS_LOST: "absent",
         n.NVML_ERROR_NO_PERMISSION: "denied",
         n.NVML_ERROR_NOT_SUPPORTED: "unsupported",
         n.NVML_ERROR_FUNCTION_NOT_FOUND: "unsupported",

@@ -10,6 +10,7 @@ from typing import Final
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
+from netdoctor.nccl.log.wordings import Wording
 
 _MAP = Fix(
     "one rank a GPU: each rank takes the GPU of its LOCAL_RANK, and every rank of a node sees all of them",
@@ -45,9 +46,9 @@ def duplicate(log: LogFacts) -> Iterator[Hypothesis]:
 
 def shared_memory(log: LogFacts) -> Iterator[Hypothesis]:
     """/dev/shm cannot hold NCCL's segments: 64 MB is Docker's default (src/misc/shmutils.cc)."""
-    full = tuple(e for e in log.of("shm_full") if e.level is not Level.INFO or "no space" in e.text.lower())
+    full = tuple(e for e in log.of("shm_full") if e.level is not Level.INFO or Wording.NO_SPACE.within(e.text))
     events = full + log.above_info("shm_error")
-    if full or any("no space" in e.text.lower() for e in events):
+    if full or any(Wording.NO_SPACE.within(e.text) for e in events):
         size = next((n for n in caught(events, "bytes") if n.isdecimal()), None)
         text = f"a segment of {int(size):,} bytes did not fit into /dev/shm" if size else "/dev/shm is too small"
         note = "NCCL_SHM_DISABLE=1 only moves the traffic to the network"
@@ -166,7 +167,7 @@ def cuda(log: LogFacts) -> Iterator[Hypothesis]:
             continue  # NCCL prints the call stack of a failure again, as INFO
         what = e.data.get("what", e.text)
         source = f"{e.source} {e.text[:80]}".lower()
-        if "nvls.cc" in source:
+        if Wording.NVLS_SOURCE.within(source):
             yield from _nvls(log, (e,), what)
             continue
         failure = next(row for row in _CUDA_FAILURES if row.fits(what.lower(), source, e.data.get("code", "")))
@@ -179,14 +180,14 @@ def driver(log: LogFacts) -> Iterator[Hypothesis]:
     events = log.of("driver")
     if not events or log.of("cuda"):
         return
-    nvml_only = all("nvml" in e.text.lower() and "mismatch" not in e.text.lower() for e in events)
+    nvml_only = all(Wording.NVML.within(e.text) and not Wording.MISMATCH.within(e.text) for e in events)
     if not (nvml_only and log.came_up):
         text = f"driver and CUDA do not fit together, or there is no driver: {events[0].text[:100]}"
         yield Hypothesis("cuda_driver_mismatch", Confidence.STRONG_PLUS, text, events, _DRIVER)
 
 
 def _nvls(log: LogFacts, events: tuple[Event, ...], what: str) -> Iterator[Hypothesis]:
-    went_on = all("proceeding without nvls" in e.text.lower() or e.level is Level.INFO for e in events)
+    went_on = all(Wording.WITHOUT_NVLS.within(e.text) or e.level is Level.INFO for e in events)
     manager = log.of("fabric_manager")
     yield Hypothesis(
         "nvls_failure",

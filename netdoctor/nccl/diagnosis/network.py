@@ -11,6 +11,7 @@ from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, means
 from netdoctor.nccl.log.facts import SOCKET, Direction, GdrRefusal, Level, LogFacts, NetSource, Via
+from netdoctor.nccl.log.wordings import Wording
 
 _DEVICES = Fix(
     "map the RDMA devices and their user-space libraries into the container",
@@ -41,7 +42,7 @@ _NOT_FOUND: Final = means(
 def none_initialised(log: LogFacts) -> Iterator[Hypothesis]:
     """src/plugin/net.cc: no network is left; src/transport.cc: no transport between two ranks."""
     for e in log.above_info("net_none")[:1]:
-        if "initialize any" in e.text:
+        if Wording.NO_NET_AT_ALL.within(e.text):
             forced = log.env.get("NCCL_NET", "").upper().startswith("IB") or log.no_ib_device
             device, plugin = Confidence.OPEN, Confidence.STRONG
             if forced:
@@ -74,7 +75,7 @@ def _uninitialised(log: LogFacts, alone: bool) -> Iterator[Hypothesis]:
     init = log.above_info("ofi_init")
     warned = tuple(e for e in log.of("ofi_any") if e.level is Level.WARN)
     if init:
-        no_device = any(re.search(r"efa|provider", e.text, re.IGNORECASE) for e in init)
+        no_device = any(Wording.EFA_OR_PROVIDER.within(e.text) for e in init)
         text = "libfabric has no usable EFA device here" if no_device else "the libfabric plugin could not be initialised"
         confidence, severity = (Confidence.LIKELY, Severity.WARNING) if alone else (Confidence.STRONG, None)
         yield Hypothesis("plugin_mismatch", confidence, text, init, _PLUGIN, severity=severity)
@@ -87,7 +88,7 @@ def requests(log: LogFacts) -> Iterator[Hypothesis]:
     """Requests of aws-ofi-nccl that failed."""
     for e in log.of("ofi_request")[:1]:
         error = e.data.get("error", e.text)
-        if re.search(r"unresponsive|unreachable|handshake|host is down|timed? ?out", error.lower()):
+        if Wording.PEER_UNRESPONSIVE.within(error):
             text = "the EFA peer is known but does not complete its handshake"
             yield Hypothesis("firewall_connect", Confidence.STRONG_MINUS, text, (e,), _EFA)
             yield Hypothesis("rank_died", Confidence.OPEN, "the peer may have died", (e,))
@@ -95,7 +96,7 @@ def requests(log: LogFacts) -> Iterator[Hypothesis]:
             yield Hypothesis("hang", Confidence.OPEN, f"a libfabric request failed: {error[:100]}", (e,))
             yield Hypothesis("firewall_connect", Confidence.OPEN_MINUS, "the fabric to the peer may be closed", (e,))
     for e in log.above_info("ofi_register")[:1]:
-        if "cannot allocate" in e.text.lower() or "-12" in e.text:
+        if Wording.NOT_ALLOCATED.within(e.text):
             text = "libfabric could not register memory: the locked-memory limit is too low"
             yield Hypothesis("memlock", Confidence.LIKELY_PLUS, text, (e,))
         text = "libfabric could not register a buffer"

@@ -12,6 +12,7 @@ from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
 from netdoctor.nccl.log.facts import Event, GdrUse, Level, LogFacts
+from netdoctor.nccl.log.wordings import Wording
 
 _GID = Fix(
     "let NCCL pick the GID (2.21.5 and later): remove NCCL_IB_GID_INDEX, or set the index of the RoCE v2 IPv4 GID on each node",
@@ -42,12 +43,12 @@ def register(log: LogFacts) -> Iterator[Hypothesis]:
     if not events:
         return
     keys, peermem, limits = log.of("mkey"), log.of("peermem"), log.of("memlock")
-    errno = " ".join(e.data.get("errno", "") for e in events).lower()
+    errno = " ".join(e.data.get("errno", "") for e in events)
     calls = {e.data.get("call", "").lower() for e in events}
     if keys:
         text = "the HCA ran out of memory keys; the locked-memory limit is not it"
         yield Hypothesis("other", Confidence.STRONG_PLUS, text, events + keys, how="dmesg | grep CREATE_MKEY")
-    if any("dmabuf" in c for c in calls) or re.search("bad address|invalid argument|not permitted", errno):
+    if any("dmabuf" in c for c in calls) or Wording.NOT_REGISTRABLE.within(errno):
         text = "GPU memory could not be registered with the NIC: peer memory or DMA-BUF does not work here"
         critical = Severity.CRITICAL
         yield Hypothesis("gdr_disabled", Confidence.STRONG, text, events + peermem, _GDR, severity=critical, why=_REFUSED)
@@ -118,15 +119,15 @@ _ADDRESS_HANDLE: Final = means(
 
 def _unconnected(log: LogFacts, e: Event) -> Iterator[Hypothesis]:
     d = e.data
-    number, reason = d.get("no") or d.get("errno", ""), d.get("errno", "").lower()
+    number, reason = d.get("no") or d.get("errno", ""), d.get("errno", "")
     at = f" (index {d['index']})" if d.get("index") else ""
-    if _empty(d.get("local", "")) or number == "61" or "no data" in reason:  # ENODATA
+    if _empty(d.get("local", "")) or number == "61" or Wording.NO_DATA.within(reason):  # ENODATA
         port = d.get("dev", "the port")
         text = f"the local GID{at} of {port} is empty: the GID table moved, or the index never fitted"
         yield Hypothesis("roce_gid", Confidence.STRONG_PLUS, text, (e,), _GID)
     elif _empty(d.get("remote", "")):
         yield Hypothesis("roce_gid", Confidence.STRONG_PLUS, "the other node's GID is empty: mend it there", (e,), _GID)
-    elif number == "22" or "invalid argument" in reason:  # EINVAL
+    elif number == "22" or Wording.INVALID_ARGUMENT.within(reason):  # EINVAL
         text = f"the GIDs of the two ends{at} are of different kinds (RoCE v1 or v2, IPv4 or IPv6, InfiniBand)"
         yield Hypothesis("roce_gid", Confidence.STRONG, text, (e,), _GID)
     else:
@@ -226,7 +227,7 @@ def _retries(log: LogFacts, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
 
 
 def _port(e: Event) -> bool:
-    return bool(re.search(r"port err|port down|port_err|link down", e.data.get("event", "").lower()))
+    return Wording.PORT_DOWN.within(e.data.get("event", ""))
 
 
 def async_event(log: LogFacts) -> Iterator[Hypothesis]:
@@ -239,16 +240,16 @@ def async_event(log: LogFacts) -> Iterator[Hypothesis]:
             text = f"the port of {dev} went down while the job ran"
             yield Hypothesis("link_degraded", Confidence.STRONG_MINUS, text, (e,), _LINK, severity=Severity.CRITICAL)
             yield Hypothesis("ib_timeout", Confidence.OPEN_MINUS, "requests over that port time out", (e,), _LINK)
-        elif ("catastrophic" in said and "work queue" not in said) or "device fatal" in said:
+        elif (Wording.CATASTROPHIC.within(said) and not Wording.WORK_QUEUE.within(said)) or Wording.DEVICE_FATAL.within(said):
             text = f"{dev} reports a fatal error of the adapter (firmware or hardware)"
             how = "dmesg on that node; mlxfwreset, or replace it"
             yield Hypothesis("link_degraded", Confidence.STRONG, text, (e,), _LINK, how, severity=Severity.CRITICAL)
             yield Hypothesis("inventory", Confidence.OPEN, f"{dev} is lost until its driver or firmware is reset", (e,))
-        elif "gid" in said or "unknown event type" in said:
+        elif Wording.GID_CHANGE.within(said):
             text = f"the GID table of {dev} changed while the job ran: connections made before keep the old GID"
             confidence, severity = (Confidence.STRONG_MINUS, None) if failing else (Confidence.EFFECT_PLUS, Severity.WARNING)
             yield Hypothesis("roce_gid", confidence, text, (e,), _GID, severity=severity)
-        elif failing and re.search("access|work queue|fatal", said):
+        elif failing and Wording.QUEUE_PAIR_BROKE.within(said):
             yield Hypothesis("ib_timeout", Confidence.EFFECT, f"a queue pair of {dev} broke: {said[:60]}", (e,))
 
 
@@ -271,7 +272,7 @@ def devices(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("dev_infiniband_missing", Confidence.STRONG_PLUS, text, events, _MAP)
         yield Hypothesis("transport_fallback_tcp", Confidence.OPEN, "NCCL goes on over TCP", events)
     for e in log.of("provider")[:1]:
-        if "abi" in e.text.lower():
+        if Wording.KERNEL_ABI.within(e.text):
             fix = Fix("install the rdma-core (or vendor driver libraries) of the host in the image")
             text = "the RDMA provider library in this image does not fit the kernel driver of the host"
             yield Hypothesis("plugin_mismatch", Confidence.STRONG, text, (e,), fix)
@@ -303,7 +304,7 @@ def odd_devices(log: LogFacts) -> Iterator[Hypothesis]:
         text = "a device that the topology file names is not there under that name"
         yield Hypothesis("inventory", Confidence.OPEN, text, (e,))
     for e in log.of("net_counts")[:1]:
-        confidence = Confidence.OPEN if "ignoring" in e.text.lower() else Confidence.STRONG_PLUS
+        confidence = Confidence.OPEN if Wording.MISMATCH_IGNORED.within(e.text) else Confidence.STRONG_PLUS
         text = f"ranks see between {e.data.get('min', '?')} and {e.data.get('max', '?')} network devices"
         yield Hypothesis("inventory", confidence, text, (e,), notes=("NCCL_IGNORE_NET_MISMATCH only hides it",))
         text = "a rank's container has fewer RDMA devices mapped"

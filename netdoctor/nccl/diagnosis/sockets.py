@@ -13,6 +13,7 @@ from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
 from netdoctor.nccl.interface_names import INSIDE_NAMES
 from netdoctor.nccl.log.facts import Event, LogFacts
+from netdoctor.nccl.log.wordings import Wording
 
 _IFNAME = Fix(
     "name the interface that reaches the other nodes, with a prefix that fits every node",
@@ -103,11 +104,11 @@ _PORTS_GO: Final = (
 def bind(log: LogFacts) -> Iterator[Hypothesis]:
     """bind() of a listener; NCCL binds port 0, so an address in use means that no ephemeral port is free."""
     for e in log.of("bind"):
-        reason = e.data.get("errno", "").lower()
-        if "in use" in reason:
+        reason = e.data.get("errno", "")
+        if Wording.IN_USE.within(reason):
             text = "no ephemeral port was free for a listener"
             yield Hypothesis("bootstrap_ports", Confidence.STRONG_PLUS, text, (e,), _PORTS, notes=_PORTS_GO)
-        elif "assign" in reason or "no such device" in reason:
+        elif Wording.NOT_ASSIGNABLE.within(reason):
             text = "NCCL chose an interface whose address cannot be bound (link-local, or not ready)"
             yield Hypothesis("socket_ifname", Confidence.STRONG_PLUS, text, (e,), _IFNAME)
         elif reason:
@@ -278,7 +279,7 @@ def connect(log: LogFacts) -> Iterator[Hypothesis]:
 
 def _stale_id(log: LogFacts, events: tuple[Event, ...]) -> Hypothesis | None:
     """Ranks of one communicator that start with different ids: one of them read the id of an earlier communicator."""
-    if not any("refused" in e.data.get("errno", "").lower() for e in events):
+    if not any(Wording.REFUSED.within(e.data.get("errno", "")) for e in events):
         return None
     ids: dict[int, Counter[str]] = {}
     for p in log.ranks:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
+from netdoctor.nccl.log.wordings import Wording
 
 _VERSION = Fix(
     "use one NCCL on all nodes: the one that the framework's wheel pins",
@@ -83,20 +84,20 @@ def _one_job(log: LogFacts) -> bool:
 def variables(log: LogFacts) -> Iterator[Hypothesis]:
     """Variables that NCCL refuses or takes for something else."""
     for e in log.of("variable"):
-        low, name, value = e.text.lower(), e.data.get("name", "a variable"), e.data.get("value", "")
+        name, value = e.data.get("name", "a variable"), e.data.get("value", "")
         confidence, fix, severity = Confidence.STRONG, None, None
-        if "xml" in low:
+        if Wording.XML_FILE.within(e.text):
             if any("NCCL_TOPO_FILE" in p.plugin_env for p in log.ranks) or e.level is Level.INFO:
                 continue
             confidence, severity = Confidence.OPEN_MINUS, Severity.WARNING
             text = f"the topology or graph file cannot be opened: {value}"
-        elif "invalid value" in low:
+        elif Wording.INVALID_VALUE.within(e.text):
             confidence, fix = Confidence.QUIET_MINUS, Fix(f"give {name} a number")
             text = f"{name}={value} is not a number; NCCL goes on with its default"
-        elif "greater than the maximum" in low or "ignoring nccl_algo" in low:
+        elif Wording.CLIPPED.within(e.text):
             confidence, severity = Confidence.EFFECT_PLUS, Severity.WARNING
             text = "a variable is out of range and was changed by NCCL"
-        elif "algorithm/protocol" in low or "unrecognized" in low:
+        elif Wording.NOTHING_LEFT.within(e.text):
             confidence, fix = Confidence.STRONG_PLUS, Fix("remove them", ("unset NCCL_ALGO NCCL_PROTO",))
             named = ", ".join(f"{n}={log.env[n]}" for n in ("NCCL_ALGO", "NCCL_PROTO") if n in log.env)
             text = f"NCCL_ALGO and NCCL_PROTO leave nothing that can be used{': ' if named else ''}{named}"
@@ -152,19 +153,18 @@ def gloo(log: LogFacts) -> Iterator[Hypothesis]:
 
 def _gloo_connect(e: Event, loopback: bool) -> Iterator[Hypothesis]:
     """A peer that went away is not Gloo's fault."""
-    why = (e.data.get("why") or e.text).lower()
-    if "reset by peer" in why or "closed by peer" in why or "broken pipe" in why:
+    why = e.data.get("why") or e.text
+    if Wording.PEER_GONE.within(why):
         text = "a peer went away while Gloo connected or waited: find the rank that says nothing"
         yield Hypothesis("rank_died", Confidence.EFFECT, text, (e,))
-    elif loopback or "127." in why or "::1" in why:
+    elif loopback or Wording.LOOPBACK.within(why):
         text = "Gloo advertises the loopback address: the host name resolves to it"
         yield Hypothesis("gloo_backend", Confidence.STRONG, text, (e,), _GLOO)
     else:
         yield Hypothesis("gloo_backend", Confidence.LIKELY_PLUS, "Gloo could not connect all ranks", (e,), _GLOO)
         text = "Gloo may have taken an interface that others cannot reach"
         yield Hypothesis("socket_ifname", Confidence.OPEN, text, (e,), _GLOO)
-        dropped = "timed out" in why or "no route" in why
-        confidence = Confidence.OPEN_PLUS if dropped else Confidence.OPEN_MINUS
+        confidence = Confidence.OPEN_PLUS if Wording.DROPPED.within(why) else Confidence.OPEN_MINUS
         yield Hypothesis("firewall_connect", confidence, "ports between the nodes may be closed", (e,))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, author, caught
 from netdoctor.nccl.log.facts import Event, LogFacts
+from netdoctor.nccl.log.wordings import Wording
 
 _FIRST = Fix("read the log of the first rank that failed, from its end backwards; the network is not it")
 _KILLED = Fix(
@@ -39,7 +40,7 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
     killed = tuple(e for e in died if e.killed_from_outside)
     if killed:
         text = "a process was killed from outside (SIGKILL)"
-        if any("oom" in e.text.lower() or "out of memory" in e.text.lower() for e in killed):
+        if any(Wording.OUT_OF_MEMORY.within(e.text) for e in killed):
             text = "a process was killed: out of memory"
         yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, _KILLED)
     elif died:
@@ -54,7 +55,8 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
 
 
 def _abort(e: Event) -> bool:
-    return e.data.get("signal") == "6" or "134" in e.data.get("how", "") or "Aborted" in e.text
+    exited = Wording.EXIT_OF_ABORT.within(e.data.get("how", ""))
+    return e.data.get("signal") == "6" or exited or Wording.ABORTED.within(e.text)
 
 
 def _first(died: tuple[Event, ...]) -> Event:
@@ -74,7 +76,7 @@ def victims(log: LogFacts) -> Iterator[Hypothesis]:
         text = f"{lost}: what these lines show is the consequence, the first failure is elsewhere"
         how = "the log of the peer that went away"
         yield Hypothesis("rank_died", Confidence.EFFECT_PLUS, text, events, _FIRST, how)
-    elif any("remote" in e.text.lower() for e in log.of("generic")):
+    elif any(Wording.REMOTE.within(e.text) for e in log.of("generic")):
         text = "NCCL reports a remote process that exited, or a network error"
         yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, log.of("generic"), _FIRST)
 

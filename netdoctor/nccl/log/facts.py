@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from netdoctor.facts.runs import RunLog
+from netdoctor.nccl.log.wordings import Wording
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 # What a line can be: a row of `patterns` finds it.
@@ -136,8 +137,7 @@ class Event:
         return (
             self.data.get("signal") in {"9", "SIGKILL"}
             or self.data.get("how") in {"Killed", "Out Of Memory"}
-            or "oom" in self.text.lower()
-            or "Killed process" in self.text
+            or Wording.OOM_KILLER.within(self.text)
         )
 
 

@@ -3,7 +3,7 @@
  * FAKEGPU_MACHINE names the machine's file; tests/fakegpu/machine.py writes it: one "KEY VALUE" a line.  Lines that may stand
  * there more than once:
  *   fault CALL WHICH RESULT   the WHICH-th call of CALL ("3", "3+" that one and all later ones, "*" every one) returns RESULT,
- *                             or never returns where RESULT is "hang".  CALL is a function without its _v2, or one of the
+ *                             never returns ("hang"), or takes so long ("300ms").  CALL is a function without its _v2, or one of the
  *                             moments that are no call: "kernel" (a launched kernel fails), "completion" (of RDMA).
  *   event DEVICE NUMBER PORT AFTER   an asynchronous event of an HCA, after so many posted sends of this process.
  */

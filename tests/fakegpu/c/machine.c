@@ -18,7 +18,7 @@ struct entry {
 };
 struct fault {
   char call[64];
-  int which, onwards, result, hang, seen;
+  int which, onwards, result, hang, pause, seen;
 };
 
 int fake_gpus;
@@ -84,7 +84,8 @@ static void read_fault(const char *value) {
   one.which = which[0] == '*' ? 1 : atoi(which);
   one.onwards = which[0] == '*' || strchr(which, '+');
   one.hang = !strcmp(result, "hang");
-  one.result = atoi(result);
+  one.pause = strstr(result, "ms") ? atoi(result) : 0;
+  one.result = one.pause ? 0 : atoi(result);
   faults = grown(faults, fault_count, sizeof *faults);
   faults[fault_count++] = one;
 }
@@ -163,7 +164,7 @@ static int names(const char *call, const char *function) {
 }
 
 int fake_ordered(const char *moment) {
-  int result = 0, hang = 0;
+  int result = 0, hang = 0, milliseconds = 0;
   if (!fault_count) return 0;
   pthread_mutex_lock(&fault_lock);
   for (int i = 0; i < fault_count; i++) {
@@ -173,6 +174,7 @@ int fake_ordered(const char *moment) {
     if (one->seen == one->which || (one->onwards && one->seen > one->which)) {
       result = one->result;
       hang = one->hang;
+      milliseconds = one->pause;
     }
   }
   pthread_mutex_unlock(&fault_lock);
@@ -180,6 +182,7 @@ int fake_ordered(const char *moment) {
     fake_say("%s hangs, as the machine's file orders", moment);
     for (;;) pause();
   }
+  usleep(1000 * milliseconds);
   return result;
 }
 

@@ -93,7 +93,7 @@ def looked(
     command: Sequence[str], cwd: Path, environment: Mapping[str, str], timeout: float, late: Callable[[], object] = lambda: None
 ) -> Seen:
     """What netdoctor said; where it does not end in time, `late` is called and its whole session killed."""
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=cwd, env=environment, start_new_session=True, **streams) as process:
         try:
             out, err = process.communicate(timeout=timeout)

@@ -1,0 +1,62 @@
+"""What others' programs write in a message beside its kind: words in one place, asked for by name.
+
+A row of `patterns` says what a line is; a wording tells apart lines of one kind.  Sources: NCCL (src/…), torch's c10d, Gloo,
+aws-ofi-nccl, libibverbs (ibv_event_type_str), Linux and glibc (strerror), as in `patterns`.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+
+class Wording(Enum):
+    """Each value is a regular expression; capitals do not count where it does not say so."""
+
+    NO_SPACE = "no space"  # ENOSPC
+    OUT_OF_MEMORY = "oom|out of memory"
+    OOM_KILLER = "oom|Killed process"  # Linux mm/oom_kill.c, and schedulers that report it
+    ABORTED = "(?-i:Aborted)"  # strsignal(SIGABRT), as a shell or srun reports it
+    EXIT_OF_ABORT = "134"  # 128 + SIGABRT
+    REMOTE = "remote"  # ncclRemoteError, and its text
+    # CUDA and NVLS
+    NVML = "nvml"
+    MISMATCH = "mismatch"  # of driver and library: NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    WITHOUT_NVLS = "proceeding without nvls"  # src/transport/nvls.cc
+    NVLS_SOURCE = r"nvls\.cc"
+    # network plugins
+    NO_NET_AT_ALL = "initialize any"  # src/plugin/net.cc
+    EFA_OR_PROVIDER = "efa|provider"
+    PEER_UNRESPONSIVE = "unresponsive|unreachable|handshake|host is down|timed? ?out"
+    NOT_ALLOCATED = "cannot allocate|-12"  # ENOMEM
+    # verbs
+    NOT_REGISTRABLE = "bad address|invalid argument|not permitted"  # EFAULT, EINVAL, EPERM
+    NO_DATA = "no data"  # ENODATA
+    INVALID_ARGUMENT = "invalid argument"  # EINVAL
+    PORT_DOWN = "port err|port down|port_err|link down"
+    CATASTROPHIC = "catastrophic"
+    WORK_QUEUE = "work queue"
+    DEVICE_FATAL = "device fatal"
+    GID_CHANGE = "gid|unknown event type"
+    QUEUE_PAIR_BROKE = "access|work queue|fatal"
+    KERNEL_ABI = "abi"
+    MISMATCH_IGNORED = "ignoring"  # src/init.cc, NCCL_IGNORE_NET_MISMATCH
+    # sockets
+    IN_USE = "in use"  # EADDRINUSE
+    NOT_ASSIGNABLE = "assign|no such device"  # EADDRNOTAVAIL, ENODEV
+    REFUSED = "refused"  # ECONNREFUSED
+    PEER_GONE = "reset by peer|closed by peer|broken pipe"  # ECONNRESET, Gloo, EPIPE
+    LOOPBACK = r"127\.|::1"
+    DROPPED = "timed out|no route"  # ETIMEDOUT, EHOSTUNREACH
+    # variables
+    XML_FILE = "xml"
+    INVALID_VALUE = "invalid value"  # src/misc/param.cc
+    CLIPPED = "greater than the maximum|ignoring nccl_algo"  # src/transport/net_socket.cc
+    NOTHING_LEFT = "algorithm/protocol|unrecognized"  # src/enqueue.cc, src/graph/tuning.cc
+
+    def __init__(self, pattern: str) -> None:
+        self._regex = re.compile(pattern, re.IGNORECASE)
+
+    def within(self, text: str) -> bool:
+        """Whether these words are in a message, or in what a pattern caught of it."""
+        return self._regex.search(text) is not None

@@ -1,0 +1,201 @@
+"""Faults of a machine with GPUs, and what a live preflight must say of each: fault, machine, how it is injected, check, cause.
+
+Walked by tests/live/test_fakegpu_rows.py (one row a check) and `make lab` (all): endtoend.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.fakegpu.doctor import Around
+
+
+@dataclass(frozen=True)
+class Row:
+    """A fault.  The same preflight without `changes` and `around`, on `base`, has no fail."""
+
+    fault: str
+    check: str
+    subject: str
+    cause: str
+    machine: str = "two-a100"
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    around: Around = field(default_factory=Around)
+    base: Around = field(default_factory=Around)
+    nodes: bool = False  # the machine's own NUMA nodes; else one
+    runs: bool = False  # with the all-reduces
+    torch: str | None = None  # the job has a torch, of which the files are there; shell, in its site-packages
+    healthy: Mapping[str, Any] = field(default_factory=dict)  # changes of the healthy machine, too
+
+
+def env(fault: str, check: str, subject: str, cause: str, more: Mapping[str, Any] | None = None, **variables: str) -> Row:
+    """A variable of the job."""
+    return Row(fault, check, subject, cause, around=Around(env=variables), **(more or {}))
+
+
+def told(config: str, fault: str, check: str, subject: str, cause: str, **more: Any) -> Row:
+    """What the site expects is not there; without the change it is."""
+    return Row(fault, check, subject, cause, base=Around(config=config, env=more.pop("env", {})), **more)
+
+
+INVENTORY, HCAS, DIRECT = "hardware.accelerator", "rdma.dev_infiniband", "rdma.gpudirect"
+VERSION, ENVIRONMENT, BACKEND = "nccl.version", "nccl.environment", "torch.backend"
+NUMA, INTERFACE, PORTS = "cpu.numa_affinity", "net.socket_ifname", "net.port_range"
+RUN, BANDWIDTH, SHARED = "allreduce.run", "allreduce.bandwidth", "nccl.shared_memory"
+SMALL: Final = "shm_disabled_or_small"
+RANGE: Final = "sysctl -q -w net.ipv4.ip_local_port_range='{} {}'"
+# The host's name leads to the loopback here, which several nodes cannot use.
+SEVERAL: Final = {"base": Around(config="{job: {nodes: 2}}", env={"GLOO_SOCKET_IFNAME": "eth0"})}
+# Two NUMA nodes, and all is on the first, which is this process's: the kernel tells whose memory a process may have.
+SOCKETS: Final[Mapping[str, Any]] = {"nodes": True, "healthy": {"above.all.numa": 0}}
+NO_PEERMEM: Final = {"modules.nvidia_peermem": None}
+BUILT_FOR: Final = """mkdir torch-2.9.1+cu129.dist-info
+echo 'Requires-Dist: nvidia-nccl-cu12=={}' > torch-2.9.1+cu129.dist-info/METADATA"""
+PLUGIN: Final = "echo 'int ncclNetPlugin_v3;' | gcc -shared -fPIC -x c - -o nvidia/nccl/lib/libnccl-net.so"
+CPU_TORCH: Final = 'sed -i "s/^cuda.*/cuda = None/; s/cu129/cpu/" torch/version.py; rm torch/lib/libtorch_cuda.so'
+SHM: Final = "mount -t tmpfs -o size={},mode=1777 shm /dev/shm"
+NO_P2P: Final[Mapping[str, Any]] = {"machine": "pcie-l40s", "healthy": {"p2p": [[0, 1, "none"]]}}
+# 20 MB/s: less than a tenth of what the CPUs of a busy machine move; with 100 ms a kernel it is 10 at most.
+FLOOR: Final = "{expected: {busbw_floor: {1MiB: 0.02}}}"
+
+
+def slow(fault: str, order: str, **more: Any) -> Row:
+    """Calls that take their time; the floor is far below what the healthy fake does on a busy machine."""
+    return told(FLOOR, fault, BANDWIDTH, "node", "low_bandwidth", changes={"faults": [order]}, runs=True, **more)
+
+
+def broken(fault: str, cause: str, subject: str = "node", *orders: str, **more: Any) -> Row:
+    """An all-reduce that does not come to its end."""
+    changes = {**more.pop("changes", {}), **({"faults": list(orders)} if orders else {})}
+    return Row(fault, RUN, subject, cause, changes=changes, runs=True, **more)
+
+
+ROWS: Final = (
+    # GPUs and HCAs are there
+    Row("a GPU is lost", INVENTORY, "GPUs", "inventory", changes={"gpus.1.state.lost": 1}),
+    Row("two GPUs are lost", INVENTORY, "GPUs", "inventory", changes={"gpus.3.state.lost": 1, "gpus.0.state.lost": 1}),
+    told("{expected: {gpus: 4}}", "a GPU is gone from PCI", INVENTORY, "expected GPUs", "inventory", changes={"gpus.3": None}),
+    told("{expected: {hcas: 2}}", "an HCA is gone", INVENTORY, "expected HCAs", "inventory", changes={"hcas.1": None}),
+    # RDMA devices
+    Row("a port is down", HCAS, "mlx5_0", "link_degraded", changes={"hcas.0.state": "DOWN"}),
+    Row("a port waits for its subnet manager", HCAS, "mlx5_1", "link_degraded", changes={"hcas.1.state": "INIT"}),
+    Row("no node in /dev", HCAS, "mlx5_0", "dev_infiniband_missing", changes={"hcas.0.mode": "none"}),
+    Row("ib_uverbs is not loaded", HCAS, "mlx5_0", "dev_infiniband_missing", changes={"hcas.all.node": "none"}),
+    Row("no context", HCAS, "mlx5_0", "dev_infiniband_missing", changes={"faults": ["ibv_open_device * 13"]}),
+    env("NCCL_IB_HCA selects nothing", HCAS, "node", "env_misuse", NCCL_IB_HCA="=mlx5_9"),
+    # GPUDirect
+    env("GPUDirect switched off by distance", DIRECT, "GPU0–mlx5_0", "gdr_disabled", {"torch": ""}, NCCL_NET_GDR_LEVEL="LOC"),
+    Row(
+        "neither nvidia_peermem nor dma-buf of the driver",
+        DIRECT,
+        "GPU0–mlx5_0",
+        "gdr_disabled",
+        changes={**NO_PEERMEM, "gpu.attributes.124": 0},
+        torch="",
+    ),
+    Row(
+        "neither nvidia_peermem nor dma-buf of the HCA",
+        DIRECT,
+        "GPU0–mlx5_0",
+        "gdr_disabled",
+        changes={**NO_PEERMEM, "hca.dmabuf": False},
+        torch="",
+    ),
+    Row(
+        "nvidia_peermem is not loaded and dma-buf switched off",
+        DIRECT,
+        "GPU0–mlx5_0",
+        "gdr_disabled",
+        changes=NO_PEERMEM,
+        around=Around(env={"NCCL_DMABUF_ENABLE": "0"}),
+        torch="",
+    ),
+    # which NCCL
+    Row("an older libnccl than torch was built for", VERSION, "loaded", "version_mismatch", torch=BUILT_FOR.format("2.99.1")),
+    Row(
+        "a libnccl that is no library",
+        VERSION,
+        "loaded",
+        "version_mismatch",
+        torch="rm nvidia/nccl/lib/libnccl.so.2; head -c 4096 /dev/zero > nvidia/nccl/lib/libnccl.so.2",
+    ),
+    Row(
+        "a network plugin of an interface that NCCL dropped",
+        VERSION,
+        "plugin",
+        "plugin_mismatch",
+        torch=PLUGIN,
+        around=Around(env={"LD_LIBRARY_PATH": "LIBRARIES:SITE/nvidia/nccl/lib"}),
+    ),
+    # variables
+    env("a value that is no number", ENVIRONMENT, "NCCL_IB_TIMEOUT", "env_misuse", NCCL_IB_TIMEOUT="twenty"),
+    env("an algorithm that is none", ENVIRONMENT, "NCCL_ALGO", "env_misuse", NCCL_ALGO="Rings"),
+    env("a misspelt name", ENVIRONMENT, "NCCL_SOCKET_IFNAMES", "env_misuse", NCCL_SOCKET_IFNAMES="eth0"),
+    # torch
+    Row("a torch for CPUs", BACKEND, "node", "gloo_backend", torch=CPU_TORCH),
+    Row(
+        "a distribution's torch without CUDA",
+        BACKEND,
+        "node",
+        "gloo_backend",
+        torch="printf \"__version__ = '2.6.0'\\ncuda = None\\n\" > torch/version.py; rm torch/lib/libtorch_cuda.so",
+    ),
+    Row(
+        "a torch for CPUs before the right one",
+        BACKEND,
+        "node",
+        "gloo_backend",
+        torch=f"mkdir other; cp -r torch other; cd other; {CPU_TORCH}",
+        around=Around(env={"PYTHONPATH": "SITE/other"}),
+    ),
+    # CPUs and memory near the GPUs
+    Row("bound to the other socket", NUMA, "GPU0", "numa_affinity", around=Around(wrap="taskset -c LAST"), **SOCKETS),
+    Row("memory of one socket, GPUs on two", NUMA, "memory", "numa_affinity", changes={"above.switch1.numa": 1}, **SOCKETS),
+    Row("one CPU for everything", NUMA, "GPU0", "numa_affinity", around=Around(wrap="taskset -c FIRST")),
+    # the bootstrap's interface
+    env("an interface that is not there", INTERFACE, "NCCL", "socket_ifname", NCCL_SOCKET_IFNAME="ib9"),
+    env("an address that is not here", INTERFACE, "NCCL", "env_misuse", NCCL_COMM_ID="192.0.2.7:2345"),
+    env("an interface of Gloo that is not there", INTERFACE, "Gloo", "socket_ifname", GLOO_SOCKET_IFNAME="eth9"),
+    env("a loopback master", INTERFACE, "MASTER_ADDR", "socket_ifname", SEVERAL, MASTER_ADDR="127.0.0.1", MASTER_PORT="29500"),
+    # ports
+    Row("twelve ports", PORTS, "listeners", "bootstrap_ports", around=Around(setup=RANGE.format(40000, 40011))),
+    Row(
+        "a range that holds services", PORTS, "service ports", "bootstrap_ports", around=Around(setup=RANGE.format(1025, 60999))
+    ),
+    env("a port that is none", PORTS, "MASTER_PORT", "bootstrap_ports", MASTER_ADDR="10.0.0.7", MASTER_PORT="http"),
+    env(
+        "a port that anybody may be given", PORTS, "MASTER_PORT", "bootstrap_ports", MASTER_ADDR="10.0.0.7", MASTER_PORT="40000"
+    ),
+    # the all-reduce
+    broken("a kernel fails", "rank_died", "node", "kernel 1 719"),
+    broken("a kernel fails where sockets are the network", "rank_died", "node", "kernel 1 719", machine="one-gpu"),
+    broken("no kernel runs", "wrong_data", "node", around=Around(kernels=False)),
+    broken(
+        "peers' memory does not open",
+        "p2p_disabled",
+        "node",
+        "cuIpcOpenMemHandle * 217",
+        "cuMemImportFromShareableHandle * 217",
+    ),
+    broken("the HCA registers nothing", "memlock", "inter-node mlx5_0:1", "registration * 12"),
+    broken("/dev/shm of 8 MiB", SMALL, "inter-node mlx5_0:1", around=Around(setup=SHM.format("8m"))),
+    # shared memory
+    Row("/dev/shm of 1 MiB", SHARED, "node", SMALL, torch="", around=Around(setup=SHM.format("1m"))),
+    Row("/dev/shm of 2 MiB, in a run", SHARED, "node", SMALL, around=Around(setup=SHM.format("2m")), runs=True),
+    Row(
+        "/dev/shm of 2 MiB, in a run without P2P",
+        SHARED,
+        "node",
+        SMALL,
+        around=Around(setup=SHM.format("2m")),
+        runs=True,
+        **NO_P2P,
+    ),
+    broken("no way to the other HCA", "ib_timeout", "inter-node mlx5_0:1", "ibv_modify_qp 3+ 110"),
+    # its bandwidth
+    slow("GPUs that throttle", "kernel 55+ 100ms", machine="one-gpu"),
+    slow("GPUs that throttle, by P2P", "kernel 55+ 100ms"),
+    slow("an HCA that crawls", "ibv_post_send 200+ 100ms", env={"CUDA_VISIBLE_DEVICES": "0"}),
+)
