@@ -27,6 +27,7 @@ from netdoctor.facts.runs import AllReduce, Baseline, Caller, Obstacle, Reason, 
 from netdoctor.model import Kind, Unavailable
 from netdoctor.process.proc import boot_id
 from netdoctor.textsafe import line
+from netdoctor.variables.catalogue import is_default
 
 if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session
@@ -144,7 +145,7 @@ class ClusterSession:
 
     def _ready(self, session: Session | None, facts: Mapping[str, Any]) -> dict[str, Any]:
         """What this node can run, or why it cannot."""
-        own = traits(inventory(facts), __version__)
+        own = traits(inventory(facts), __version__, is_default)
         ready: dict[str, Any] = {"ranks": 0, "backend": "", "traits": messages.trait_data(own)}
         if session is None:
             return {**ready, "cannot": "no Python of the job was found"}

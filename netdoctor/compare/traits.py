@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 from netdoctor.environment import Of, names_of
 from netdoctor.model import Severity
 from netdoctor.textsafe import as_line
-from netdoctor.variables.catalogue import is_default
 
 MAX: Final = 4096
 
@@ -160,8 +159,8 @@ class Traits:
         return self.values.get(Trait(family))
 
 
-def traits(inventory: dict[str, Any], tool: str) -> Traits:
-    """What a node's inventory, its own or one in a report, says of it."""
+def traits(inventory: dict[str, Any], tool: str, is_default: Callable[[str, str], bool] | None = None) -> Traits:
+    """What a node's inventory, its own or one in a report, says of it; a variable that `is_default` counts as not set."""
     out: dict[Trait, str] = {}
     if tool:
         out[Trait(Family.NETDOCTOR)] = tool
@@ -173,7 +172,7 @@ def traits(inventory: dict[str, Any], tool: str) -> Traits:
     if not isinstance(variables, dict) or "unavailable" in variables:
         return Traits(out)
     for name, value in list(variables.items())[:MAX]:
-        if name not in _OWN_VARIABLES and not (isinstance(value, str) and is_default(name, value)):
+        if name not in _OWN_VARIABLES and not (is_default and isinstance(value, str) and is_default(name, value)):
             _put(out, Trait(Family.ENV, as_line(name, 100)), _in_order(value) if name in _ANY_ORDER else value)
     named: set[str] = set()
     if _NAMING & variables.keys() and isinstance(links := inventory.get("links"), list):

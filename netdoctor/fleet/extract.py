@@ -15,6 +15,7 @@ from netdoctor.fleet.nodes import Figure, Item, NodeRun, Shape
 from netdoctor.model import Health, Severity, Status, size_text
 from netdoctor.policy import waived_until
 from netdoctor.textsafe import as_line
+from netdoctor.variables.catalogue import is_default
 
 H = TypeVar("H", bound=Hashable)
 MAX_ITEMS: Final = 40  # findings kept per node, and as many fails beyond them
@@ -51,7 +52,7 @@ class Extract:
         inventory = _dict(doc.get("inventory"))
         volatile = _dict(doc.get("volatile"))
         ids, statuses, items, omitted = self._checks(checks)
-        found = traits(inventory, _text(doc.get("tool_version")))
+        found = traits(inventory, _text(doc.get("tool_version")), is_default)
         kept = self._traits.setdefault((tuple(found.values.items()), found.variables_read, found.links), found)
         partial = doc.get("partial")
         node = as_line(identity["node"], 253) if isinstance(identity.get("node"), str) else ""
