@@ -1,0 +1,121 @@
+"""Shares the draws out to machines, runs two machines at a time, and counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from tests.fakegpu import build, namespace
+from tests.fakegpu.differential import shapes
+from tests.fakegpu.differential.case import Draw, Result, Version
+
+WANTED: Final = 0.995
+AREAS: Final = {"paths": 4, "values": 6}  # module -> its share of the draws
+PER_MACHINE: Final = 20
+OUT: Final = build.ROOT / "build" / "differential.json"
+
+
+def plan(count: int, seed: str, versions: Sequence[Version], areas: Sequence[str]) -> list[list[Draw]]:
+    """The draws of each machine.  Areas come in their shares and versions in turn, whatever the seed."""
+    turn = [name for name in areas for _ in range(AREAS[name])]
+    draws = [Draw(turn[n * 7 % len(turn)], versions[n // len(turn) % len(versions)], f"{seed}.{n}") for n in range(count)]
+    return [draws[at : at + PER_MACHINE] for at in range(0, count, PER_MACHINE)]
+
+
+def run(count: int, seed: str, versions: Sequence[Version], areas: Sequence[str]) -> list[Result]:
+    build.libraries()
+    worlds = plan(count, seed, versions, areas)
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        found = pool.map(_world, (f"{seed}.{n}" for n in range(len(worlds))), worlds)
+        return [one for rows in found for one in rows]
+
+
+def _world(seed: str, draws: list[Draw]) -> list[Result]:
+    """A machine and its draws, in a process in the machine's namespace."""
+    with namespace.scratch() as folder:
+        machine = shapes.draw(seed)
+        namespace.prepare(machine, folder / "shown", network=True)
+        machine.write(folder / "machine")
+        (folder / "plan.json").write_text(json.dumps({"machine": seed, "draws": draws}), encoding="utf-8")
+        results = folder / "results.json"
+        command = [sys.executable, "-m", "tests.fakegpu.differential.world", str(folder / "plan.json"), str(results)]
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL_", "LD_"))}
+        done = subprocess.run(
+            command,
+            cwd=build.ROOT,
+            env={**env, **namespace.environment(folder)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=1800,
+        )
+        if done.returncode or not results.exists():
+            return [
+                Result(one.area, one.text, one.seed, "the machine's process", "no error", done.stderr[-1500:], False)
+                for one in draws[:1]
+            ]
+        return [Result(**one) for one in json.loads(results.read_text("utf-8"))]
+
+
+def agreement(results: Iterable[Result]) -> float:
+    """Of what netdoctor says."""
+    said = [one.agrees for one in results if one.agrees is not None]
+    return sum(said) / len(said) if said else 0.0
+
+
+def write(results: Sequence[Result], path: pathlib.Path = OUT) -> None:
+    rows: list[dict[str, Any]] = []
+    for area, version in sorted({(one.area, one.version) for one in results}, key=lambda pair: (pair[0], _numbers(pair[1]))):
+        own = [one for one in results if (one.area, one.version) == (area, version)]
+        count = Counter(one.agrees for one in own)
+        wrong = [
+            {k: v for k, v in one.data().items() if k not in ("area", "version", "agrees")}
+            for one in own
+            if one.agrees is False
+        ]
+        rows.append(
+            {
+                "area": area,
+                "version": version,
+                "draws": len(own),
+                "agree": count[True],
+                "unsaid": count[None],
+                "disagree": wrong,
+            }
+        )
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+
+
+def table(results: Sequence[Result]) -> str:
+    """Areas by versions: agree/said, and what netdoctor did not say; then every disagreement."""
+    versions = sorted({one.version for one in results}, key=_numbers)
+    lines = [" ".join(["area      ", *(f"{one:>9}" for one in versions), "      all  unsaid"])]
+    for area in (*sorted({one.area for one in results}), "all"):
+        own = [one for one in results if area in (one.area, "all")]
+        cells = [_cell([one for one in own if one.version == version]) for version in versions]
+        unsaid = sum(one.agrees is None for one in own)
+        lines.append(" ".join([f"{area:10}", *cells, f"{_cell(own)} {unsaid:7}"]))
+    lines += [
+        f"{one.version} {one.area} seed {one.seed}: {one.what}: netdoctor {one.predicted}, NCCL {one.seen}"
+        for one in results
+        if one.agrees is False
+    ]
+    lines.append(f"agreement {100 * agreement(results):.2f} % of what is said")
+    return "\n".join(lines)
+
+
+def _cell(own: Sequence[Result]) -> str:
+    said = [one.agrees for one in own if one.agrees is not None]
+    return f"{f'{sum(said)}/{len(said)}':>9}"
+
+
+def _numbers(version: str) -> Version:
+    return tuple(int(one) for one in version.split("."))  # type: ignore[return-value]
