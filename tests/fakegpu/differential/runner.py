@@ -17,16 +17,21 @@ from tests.fakegpu.differential import shapes
 from tests.fakegpu.differential.case import Draw, Result, Version
 
 WANTED: Final = 0.995
-AREAS: Final = {"paths": 4, "values": 6}  # module -> its share of the draws
-PER_MACHINE: Final = 20
+AREAS: Final = {"values": 6, "interfaces": 5, "hca": 3, "paths": 4, "intra": 2}  # module -> its share of the draws
+PER_MACHINE: Final = 40
 OUT: Final = build.ROOT / "build" / "differential.json"
 
 
 def plan(count: int, seed: str, versions: Sequence[Version], areas: Sequence[str]) -> list[list[Draw]]:
-    """The draws of each machine.  Areas come in their shares and versions in turn, whatever the seed."""
+    """The draws of each machine: areas in their shares, and two versions a machine, for each costs a process that loads it."""
     turn = [name for name in areas for _ in range(AREAS[name])]
-    draws = [Draw(turn[n * 7 % len(turn)], versions[n // len(turn) % len(versions)], f"{seed}.{n}") for n in range(count)]
-    return [draws[at : at + PER_MACHINE] for at in range(0, count, PER_MACHINE)]
+    machines = -(-count // PER_MACHINE)
+    found: list[list[Draw]] = []
+    for machine in range(machines):
+        own = [versions[(2 * machine + k) % len(versions)] for k in (0, 1)]
+        numbers = range(machine * PER_MACHINE, min(count, (machine + 1) * PER_MACHINE))
+        found.append([Draw(turn[n * 7 % len(turn)], own[n // len(turn) % 2], f"{seed}.{n}") for n in numbers])
+    return found
 
 
 def run(count: int, seed: str, versions: Sequence[Version], areas: Sequence[str]) -> list[Result]:
@@ -40,7 +45,7 @@ def run(count: int, seed: str, versions: Sequence[Version], areas: Sequence[str]
 def _world(seed: str, draws: list[Draw]) -> list[Result]:
     """A machine and its draws, in a process in the machine's namespace."""
     with namespace.scratch() as folder:
-        machine = shapes.draw(seed)
+        machine = shapes.draw(seed, {one.version for one in draws})
         namespace.prepare(machine, folder / "shown", network=True)
         machine.write(folder / "machine")
         (folder / "plan.json").write_text(json.dumps({"machine": seed, "draws": draws}), encoding="utf-8")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Any, Final
 
 from tests.fakegpu import machine
+from tests.fakegpu.differential.case import Version
 from tests.fakegpu.machine import Machine
 
 # name, PCI device id, compute capability, PCIe generation
@@ -17,15 +19,23 @@ MODELS: Final = (
 )
 
 
-def draw(seed: str) -> Machine:
-    """A machine; one seed makes one machine."""
+# NCCL 2.32.3 refuses a device with two ACTIVE ports: "Inconsistent rail/plane for net mlx5_0" (ncclTopoPopulateNics).  It makes
+# a plane of each port; where it takes that from its public source does not tell yet.  Such a device is a ConnectX-3.
+ONE_PORT_SINCE: Final = (2, 32, 0)
+
+
+def draw(seed: str, versions: Collection[Version] = ()) -> Machine:
+    """A machine for these versions; one seed makes one machine."""
     rng = random.Random(seed)
+    two_ports = all(version < ONE_PORT_SINCE for version in versions)
     sockets = rng.choice((1, 2, 2, 2))
     above, places = _places(rng, sockets)
     name, device, capability, generation = rng.choice(MODELS)
     gpus = [{"at": _under(rng, rng.choice(places)), **_link(rng, generation)} for _ in range(rng.choice((1, 2, 2, 4, 4)))]
     layer = rng.choice(("InfiniBand", "Ethernet"))
-    hcas = [_hca(rng, rng.choice(places), generation) for _ in range(rng.choice((0, 1, 1, 2, 2, 2, 4)))]
+    hcas = [_hca(rng, rng.choice(places), generation, two_ports) for _ in range(rng.choice((0, 1, 1, 2, 2, 2, 4)))]
+    links = _nvlinks(rng, len(gpus))
+    refused = 0.0 if links else 0.2  # NCCL ends where GPUs with an NVLink between them have no peer access
     modules = {"nvidia": "570.86.15", "nvidia_uvm": "", "ib_core": "", "ib_uverbs": "", "mlx5_core": "", "mlx5_ib": ""}
     if rng.random() < 0.5:
         modules["nvidia_peermem"] = rng.choice(("570.86.15", "570.86.15", ""))
@@ -43,8 +53,8 @@ def draw(seed: str) -> Machine:
             "attributes": rng.choice(({}, {}, {}, {124: 0}, {124: 0}, {110: 0, 116: 0, 124: 0}, {116: 0}, {110: 0})),
         },
         "gpus": gpus,
-        "nvlinks": _nvlinks(rng, len(gpus)),
-        "p2p": [[a, b, rng.choice(("none", "chipset"))] for a in range(len(gpus)) for b in range(a) if rng.random() < 0.2],
+        "nvlinks": links,
+        "p2p": [[a, b, rng.choice(("none", "chipset"))] for a in range(len(gpus)) for b in range(a) if rng.random() < refused],
         "hca": {"layer": layer, "dmabuf": rng.random() < 0.8},
         "hcas": hcas,
         "nics": [{"name": "eth0", "at": ["board", "0000:02:00.0"], "address": "10.0.0.7/24", "link": {"max_generation": 3}}],
@@ -56,9 +66,9 @@ def draw(seed: str) -> Machine:
 
 def _places(rng: random.Random, sockets: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What there is on each socket to plug a card into: a switch, a switch below a switch, a root port, nothing but the bus."""
-    above: dict[str, Any] = {"board": {"numa": 0, "path": ["0000:01:01.0"]}}
     places = []
     unsaid = rng.random() < 0.1  # a firmware that names no node
+    above: dict[str, Any] = {"board": {"numa": -1 if unsaid else 0, "path": ["0000:01:01.0"]}}
     for number in range(rng.choice((1, 2, 3, 4))):
         bus = 0x10 + 0x20 * number
         path = [f"0000:{bus:02x}:01.0"]
@@ -90,8 +100,9 @@ def _link(rng: random.Random, generation: int) -> dict[str, Any]:
     return {"link": {"max_generation": generation, "max_width": width}}
 
 
-def _hca(rng: random.Random, place: dict[str, Any], generation: int) -> dict[str, Any]:
+def _hca(rng: random.Random, place: dict[str, Any], generation: int, two_ports: bool) -> dict[str, Any]:
     states = rng.choice((["ACTIVE"], ["ACTIVE"], ["ACTIVE"], ["ACTIVE", "ACTIVE"], ["ACTIVE", "DOWN"], ["DOWN"]))
+    states = states if two_ports else states[:1]
     one: dict[str, Any] = {"at": _under(rng, place), "rate": rng.choice((100, 200, 200, 400)), **_link(rng, generation)}
     return {**one, "ports": [{"state": state} for state in states]}
 

@@ -17,11 +17,10 @@ from typing import Any, Final
 from netdoctor.model import Finding
 from netdoctor.nccl import gpudirect, integers
 from netdoctor.variables import catalogue, judge, parsing_rules
-from netdoctor.variables.grammar import level_of
 from netdoctor.variables.issue import Context, Known
 from tests.fakegpu import lab
 from tests.fakegpu.differential import ranks
-from tests.fakegpu.differential.case import Draw, Row
+from tests.fakegpu.differential.case import Draw, Row, Version
 from tests.fakegpu.differential.world import World
 from tools.libnccl_params import Library
 
@@ -94,13 +93,10 @@ LEVEL_TEXTS: Final = (
 LEVEL_NAMES: Final = (("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"), ("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_LEVEL"))
 NAME_RULES: Final = frozenset({"unknown-name", "never-existed", "removed", "not-yet", "another-program", "old-name"})
 WITHOUT_FUNCTION: Final = frozenset(
-    {
-        "NCCL_P2P_DISABLE",
-        "NCCL_DEBUG_TIMESTAMP_LEVELS",
-        "NCCL_SET_THREAD_NAME",
-        "NCCL_SET_STACK_SIZE",
-        "NCCL_SET_CPU_STACK_SIZE",
-    }
+    (
+        *("NCCL_P2P_DISABLE", "NCCL_COLLNET_ENABLE", "NCCL_RAS_TIMEOUT_FACTOR", "NCCL_SET_THREAD_NAME"),
+        "NCCL_WARN_ENABLE_DEBUG_INFO",
+    )
 )
 
 
@@ -110,9 +106,7 @@ def compare(draw: Draw, world: World) -> Iterator[Row]:
     if kind == "level":
         yield _level(draw, rng, world)
         return
-    name = _name(rng, kind)
-    if name in WITHOUT_FUNCTION:
-        name = "NCCL_IB_TIMEOUT"
+    name = _name(rng, kind, draw.version)
     value = rng.choice(TEXTS) if rng.random() < 0.7 else str(rng.randrange(-10, 1 << rng.choice((4, 8, 20, 33))))
     if kind == "conf":
         yield from _conf(draw, world, name, value, rng)
@@ -121,10 +115,11 @@ def compare(draw: Draw, world: World) -> Iterator[Row]:
     yield Row(f"{name}={value!r}", predict(draw, name, value), seen)
 
 
-def _name(rng: random.Random, kind: str) -> str:
-    """An integer variable of any version; or, for `name`, one that is not there or is spelt wrong."""
-    rows = [row for row in catalogue.table().values() if row.name.startswith("NCCL_") and _integer(row)]
-    one = rng.choice(rows).name
+def _name(rng: random.Random, kind: str, version: Version) -> str:
+    """An integer variable, mostly of this version; or, for `name`, one that is not there or is spelt wrong."""
+    rows = [row for row in catalogue.table().values() if _integer(row)]
+    own = [row for row in rows if row.first and row.last and row.first <= version <= row.last]
+    one = rng.choice(own if rng.random() < 0.8 else rows).name
     if kind != "name":
         return one
     if rng.random() < 0.3:
@@ -136,7 +131,9 @@ def _name(rng: random.Random, kind: str) -> str:
 
 
 def _integer(row: catalogue.Variable) -> bool:
-    return row.program == "nccl" and (row.accepts in ("flag", "one", "int", "bool") or integers.ranges(row.accepts) is not None)
+    if row.program != "nccl" or row.name in WITHOUT_FUNCTION or not row.name.startswith("NCCL_"):
+        return False
+    return row.accepts in ("flag", "one", "int", "bool") or integers.ranges(row.accepts) is not None
 
 
 def predict(draw: Draw, name: str, value: str) -> str | int | None:
@@ -200,7 +197,7 @@ def _level(draw: Draw, rng: random.Random, world: World) -> Row:
     if name == "NCCL_NET_GDR_LEVEL":
         level, given = gpudirect.level(draw.version, value)
         return Row(f"{name}={value!r}", level if given else "not read", seen)
-    return Row(f"{name}={value!r}", level_of(value, draw.version) or "not read", seen)
+    return Row(f"{name}={value!r}", gpudirect.level_of(value, draw.version) or "not read", seen)
 
 
 @functools.cache

@@ -97,8 +97,8 @@ def main(plan: str, results: str) -> int:
     namespace.may_mount()
     namespace.connect(shown)
     namespace.show(shown)
-    world = World(shapes.draw(told["machine"]), folder)
     draws = [Draw(one[0], tuple(one[1]), one[2]) for one in told["draws"]]
+    world = World(shapes.draw(told["machine"], {draw.version for draw in draws}), folder)
     if any(draw.area in ("paths", "hca", "intra") for draw in draws):
         _ = world.facts  # once for all forks
     found: list[dict[str, Any]] = []
