@@ -109,6 +109,13 @@ def _network(one: machine.Machine) -> Iterator[str]:
         yield f"route add default via {first.partition('/')[0].rpartition('.')[0]}.1"
 
 
+def own_memory(size: int) -> None:
+    """Give this process a mount namespace whose /dev/shm is empty and has so many bytes."""
+    _check(_libc.unshare(CLONE_NEWNS), "mount namespace")
+    _mount("none", "/", flags=MS_REC | MS_PRIVATE)
+    _mount("fakegpu", "/dev/shm", "tmpfs", options=f"mode=1777,size={size}")
+
+
 def show(shown: pathlib.Path) -> None:
     """Give this process a mount namespace with what `prepare` wrote into `shown`."""
     _check(_libc.unshare(CLONE_NEWNS), "mount namespace")

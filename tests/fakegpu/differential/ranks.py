@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import pathlib
 import re
@@ -11,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from tests.fakegpu.lab import SUBSYSTEMS
 from tests.fakegpu.rank import FLOAT, Rank, StepError, say
@@ -60,9 +61,16 @@ def environment(library: pathlib.Path, version: tuple[int, int, int], settings: 
 
 
 def run(
-    processes: Sequence[Process], folder: pathlib.Path, work: Callable[[int, Process], None], deadline: float = 60.0
+    processes: Sequence[Process],
+    folder: pathlib.Path,
+    work: Callable[[int, Process], None],
+    deadline: float = 60.0,
+    look: Callable[[], None] | None = None,
 ) -> Done:
-    """Fork a child for each, wait for all; who is not done at the deadline is killed."""
+    """Fork a child for each, wait for all; who is not done at the deadline is killed.
+
+    `look` is called once, when all have met and none goes on.
+    """
     children: dict[int, int] = {}
     logs = [folder / f"rank{n}.log" for n in range(len(processes))]
     for n, one in enumerate(processes):
@@ -78,6 +86,10 @@ def run(
         if pid in children:
             done.codes[children.pop(pid)] = os.waitstatus_to_exitcode(status)
         elif not pid:
+            if look is not None and all((folder / f"met.{n}").exists() for n in range(len(processes))):
+                look()
+                look = None
+                (folder / "met.go").touch()
             time.sleep(0.002)
     for pid in children:
         os.kill(pid, signal.SIGKILL)
@@ -108,13 +120,16 @@ def _child(n: int, one: Process, log: pathlib.Path, work: Callable[[int, Process
         os._exit(code)
 
 
-def joined(ranks: int, id_file: pathlib.Path, *, exchange: bool = False, after: Callable[[Rank], None] | None = None):  # type: ignore[no-untyped-def]
+def joined(ranks: int, id_file: pathlib.Path, *, exchange: bool = False, held: bool = False) -> Callable[[int, Process], None]:
     """The work of a rank that joins a communicator of so many; `exchange`: it sends to and receives from the rank half round.
 
-    `after` is done while the communicator lives.
+    Nobody leaves before all are there, or with `held` before somebody has looked: who leaves early makes an error of the
+    others' open transfers.
     """
     for old in (id_file, *id_file.parent.glob("met.*")):
         old.unlink(missing_ok=True)
+    awaited = [id_file.with_name(f"met.{rank}") for rank in range(ranks)]
+    awaited += [id_file.with_name("met.go")] if held else []
 
     def work(n: int, one: Process) -> None:
         rank = Rank(n, ranks, 1024, 20.0)
@@ -127,17 +142,32 @@ def joined(ranks: int, id_file: pathlib.Path, *, exchange: bool = False, after: 
             rank.call("ncclRecv", rank.target, count, FLOAT, peer, rank.comm, rank.stream)
             rank.call("ncclGroupEnd")
             rank.finish()
-        if after is not None:
-            after(rank)
         say("ready")
-        met(n, ranks, id_file)
+        id_file.with_name(f"met.{n}").touch()
+        end = time.monotonic() + 30.0
+        while not all(file.exists() for file in awaited) and time.monotonic() < end:
+            time.sleep(0.002)
 
     return work
 
 
-def met(n: int, ranks: int, id_file: pathlib.Path) -> None:
-    """Wait for all: who leaves early makes an error of the others' open transfers."""
-    id_file.with_name(f"met.{n}").touch()
-    end = time.monotonic() + 20.0
-    while not all(id_file.with_name(f"met.{rank}").exists() for rank in range(ranks)) and time.monotonic() < end:
-        time.sleep(0.002)
+def in_child(work: Callable[[], Any]) -> Any:
+    """What `work` returns (as JSON has it), of a fork: namespaces that it enters end with it."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        told: Any = {"error": "killed"}
+        try:
+            told = {"value": work()}
+        except BaseException as error:  # noqa: BLE001 - a fork must not go on with its parent's work
+            told = {"error": f"{type(error).__name__}: {error}"}
+        finally:
+            os.write(writing, json.dumps(told).encode())
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        answer = json.loads(file.read() or b'{"error": "no answer"}')
+    os.waitpid(pid, 0)
+    if "error" in answer:
+        raise RuntimeError(answer["error"])
+    return answer["value"]

@@ -13,7 +13,7 @@ import os
 import pathlib
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from netdoctor.facts import environ, registry
@@ -66,12 +66,20 @@ class World:
         finally:
             host.close()
 
-    def ranks(self, draw: Draw, every: list[ranks.Process], **how: Any) -> ranks.Done:
-        """The communicator of these ranks, set up."""
+    def ranks(
+        self,
+        draw: Draw,
+        every: list[ranks.Process],
+        *,
+        exchange: bool = False,
+        look: Callable[[], None] | None = None,
+        deadline: float = 60.0,
+    ) -> ranks.Done:
+        """The communicator of these ranks, set up; `look` is called while it lives."""
         library = lab.library(draw.text)
         filled = [dataclasses.replace(one, env=ranks.environment(library, draw.version, one.env)) for one in every]
-        work = ranks.joined(len(filled), self.folder / "id", **how)
-        return ranks.run(filled, self.folder, work)
+        work = ranks.joined(len(filled), self.folder / "id", exchange=exchange, held=look is not None)
+        return ranks.run(filled, self.folder, work, deadline, look)
 
 
 def _of_version(world: World, draws: list[Draw]) -> list[dict[str, Any]]:

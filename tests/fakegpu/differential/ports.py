@@ -1,0 +1,42 @@
+"""How many ports the ranks of a node need: a communicator in a network namespace whose range has just so many."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from typing import Final
+
+from netdoctor.api import nccl_ports
+from tests.fakegpu import namespace
+from tests.fakegpu.differential import ranks
+from tests.fakegpu.differential.case import Draw, Row
+from tests.fakegpu.differential.world import World
+
+FIRST: Final = 40000
+NETWORK: Final = "link set lo up\nlink add eth0 type veth peer name peer0\naddr add 10.0.0.7/24 dev eth0\nlink set eth0 up\nlink set peer0 up\n"
+
+
+def compare(draw: Draw, world: World) -> Iterator[Row]:
+    count = min(draw.random.choice((1, 2, 2, 4)), len(world.machine.gpus))
+    need = nccl_ports.listeners(count, 1, 0, draw.version).total
+    what = f"{count} ranks"
+    yield Row(f"{what}, a range of {need - 1} ports", "refused", works(draw, world, count, need - 1))
+    yield Row(f"{what}, a range of {need + need % 2} ports", "works", works(draw, world, count, need + need % 2))
+
+
+def works(draw: Draw, world: World, count: int, ports: int) -> str:
+    return str(ranks.in_child(lambda: _attempt(draw, world, count, ports)))
+
+
+def _attempt(draw: Draw, world: World, count: int, ports: int) -> str:
+    folder = world.folder / "net"
+    folder.mkdir(exist_ok=True)
+    (folder / "network").write_text(NETWORK, encoding="ascii")
+    namespace.connect(folder)
+    span = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
+    span.write_text(f"{FIRST} {FIRST + ports - 1}", encoding="ascii")
+    env = {**ranks.SMALL, "NCCL_MAX_NCHANNELS": "1", "NCCL_RUNTIME_CONNECT": "1"}
+    done = world.ranks(draw, [ranks.Process(env, device) for device in range(count)], deadline=20.0)
+    if done.ok:
+        return "works"
+    return "refused" if "Address already in use" in done.failure or "bind" in done.failure else done.failure
