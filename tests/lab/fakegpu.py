@@ -1,4 +1,7 @@
-"""Every path and every fault of the fake machine on every libnccl, which are fetched first: build/fakegpu.json."""
+"""Every path and every fault of the fake machine on every libnccl, which are fetched first: build/fakegpu.json.
+
+Then netdoctor's predictions against all of them, on 2,000 draws: build/differential.json.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ import sys
 from typing import Any, Final
 
 from tests.fakegpu import build, faults, namespace, paths, topology
+from tests.fakegpu.differential import runner
 from tests.support.machines import libnccl
 
+DRAWS: Final = 2000
 VERSIONS: Final = ("2.18.3", "2.20.5", "2.21.5", "2.23.4", "2.25.1", "2.27.5", "2.28.9", "2.29.7", "2.30.7", "2.32.3")
 
 
@@ -50,4 +55,15 @@ def main() -> int:
         rows.append({"version": newest, "machine": name, "as told": not differs, "differs": differs})
         print(f"fakegpu: topology of {name}: {differs or 'as told'}", flush=True)
     pathlib.Path("build/fakegpu.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    return int(not all(row["as told"] for row in rows))
+    return int(not all(row["as told"] for row in rows) or not differential())
+
+
+def differential() -> bool:
+    """Whether netdoctor's predictions are those of NCCL as often as is wanted."""
+    if why := runner.missing():
+        print(f"fakegpu: {why}", file=sys.stderr)
+        return True
+    results = runner.run(DRAWS, "lab", sorted(libnccl.libraries()), tuple(runner.AREAS))
+    runner.write(results)
+    print(runner.table(results), flush=True)
+    return runner.agreement(results) >= runner.WANTED

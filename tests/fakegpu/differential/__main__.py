@@ -18,7 +18,7 @@ def main() -> int:
     parser.add_argument("--area", action="append", choices=sorted(runner.AREAS), help="only these")
     parser.add_argument("--keep", action="store_true", help="each comparison to stderr")
     given = parser.parse_args()
-    if why := namespace.missing():
+    if why := namespace.missing() or runner.missing():
         print(f"fakegpu: {why}", file=sys.stderr)
         return 77
     versions = [tuple(int(n) for n in one.split(".")) for one in given.versions] or sorted(libnccl.libraries())

@@ -34,6 +34,7 @@ class Row:
     what: str  # the question, with the settings that it is about
     predicted: Any  # UNSAID: netdoctor does not say
     seen: Any
+    area: str = ""  # another than the draw's
 
     @property
     def agrees(self) -> bool | None:
@@ -55,7 +56,7 @@ class Result:
 
     @classmethod
     def of(cls, draw: Draw, row: Row) -> Result:
-        return cls(draw.area, draw.text, draw.seed, row.what, row.predicted, row.seen, row.agrees)
+        return cls(row.area or draw.area, draw.text, draw.seed, row.what, row.predicted, row.seen, row.agrees)
 
     def data(self) -> dict[str, Any]:
         return asdict(self)

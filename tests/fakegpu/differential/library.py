@@ -1,4 +1,4 @@
-"""Which libnccl a job maps: a torch as its wheel lays it out, its search path, LD_LIBRARY_PATH, LD_PRELOAD, vLLM's own variable.
+"""Which libnccl a job maps: a torch as its wheel lays it out, its search path, LD_LIBRARY_PATH, LD_PRELOAD, vLLM's own.
 
 The libraries are the real ones, of the versions that are there; libtorch_cuda.so is a library that needs libnccl.so.2 and no
 more.  The loader is this machine's.
@@ -29,7 +29,8 @@ PROGRAM: Final = """
 import ctypes, os, sys
 for one in sys.argv[1:]:
     ctypes.CDLL(one)
-print(*sorted({os.path.realpath(line.split(maxsplit=5)[5].strip()) for line in open("/proc/self/maps") if "libnccl.so" in line}), sep="\\n")
+lines = [line.split(maxsplit=5) for line in open("/proc/self/maps") if "libnccl.so" in line]
+print(*sorted({os.path.realpath(line[5].strip()) for line in lines}), sep="\\n")
 """
 
 
@@ -53,7 +54,7 @@ def compare(draw: Draw, world: World) -> Iterator[Row]:
     predicted: object = UNSAID
     path = wanted(found)
     if not isinstance(path, Unavailable):
-        # vLLM opens the one that is named for itself: a library of the same name that is there already answers for it by path only
+        # vLLM opens the one that is named for itself, by its path.
         predicted = sorted({os.path.realpath(one) for one in (path, vllm) if one})
     shown = {k: v for k, v in env.items() if k.startswith(("LD_", "VLLM"))}
     yield Row(f"{tag} to {draw.text}, {settings_text(shown)}", predicted, seen)

@@ -46,15 +46,15 @@ def compare(draw: Draw, world: World) -> Iterator[Row]:
     predicted = predict(draw, world, chosen, each)
     seen = ways(done, len(each), draw)
     if not done.ok:
-        yield Row(what, "ranks that end well", done.failure)
+        yield Row(what, "ranks that end well", done.failure, "hca")
         return
     for n, device in enumerate(each):
         for direction in ("send", "receive"):
             used, direct = seen[n].get(direction, ((), None))
             said, offered = predicted[device][direction]
-            yield Row(f"{what}: GPU {device} {direction}: HCA", said, list(used))
+            yield Row(f"{what}: GPU {device} {direction}: HCA", said, list(used), "hca")
             if said is not UNSAID and said == list(used) and used:
-                yield Row(f"{what}: GPU {device} {direction} by {used}: GPUDirect", offered, direct)
+                yield Row(f"{what}: GPU {device} {direction} by {used}: GPUDirect", offered, direct, "gpudirect")
 
 
 def predict(draw: Draw, world: World, chosen: dict[str, str], each: list[int]) -> dict[int, dict[str, Any]]:

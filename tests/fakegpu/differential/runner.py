@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -27,8 +28,15 @@ AREAS: Final = {
     "shm": 1,
     "ports": 1,
 }  # module -> its share
+# Of the results: `paths` tells two things.
+NAMES: Final = frozenset({*AREAS, "gpudirect"} - {"paths"})
 PER_MACHINE: Final = 40
 OUT: Final = build.ROOT / "build" / "differential.json"
+
+
+def missing() -> str:
+    """Why networks cannot be drawn here; "" where they can."""
+    return "" if shutil.which("ip") else "no ip command (iproute2) to make interfaces with"
 
 
 def plan(count: int, seed: str, versions: Sequence[Version], areas: Sequence[str]) -> list[list[Draw]]:
