@@ -117,10 +117,7 @@ def _tried(cluster: Cluster) -> Iterator[Fault]:
 
 def _mtus(cluster: Cluster) -> Iterator[Fault]:
     """One network, several MTUs: frames above the smaller one are dropped by whoever has it, without a word."""
-    by_name = {one.trait for one in cluster.differences()}
     for one in cluster.mtus():
-        if any(f"mtu {port.interface}" in by_name for port in one.ports):
-            continue  # interfaces of one name: that is a difference of traits
         for finding, nodes in one.faults(cluster.name):
             found = replace(finding, severity=_network_severity(cluster))
             yield from _each(cluster, found, nodes, "MTU" if nodes else f"MTU in {one.network}")

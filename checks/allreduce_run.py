@@ -12,14 +12,10 @@ from netdoctor.api import (
     Baseline,
     Caller,
     CommonRun,
-    Environ,
     Expected,
     Finding,
     Gpus,
-    JobShape,
-    Kernel,
     Kind,
-    Libraries,
     Obstacle,
     PathRun,
     Pci,
@@ -27,24 +23,18 @@ from netdoctor.api import (
     Severity,
     State,
     Unavailable,
-    Vantage,
     Way,
     accelerator,
     cause_of,
     check,
     fail,
-    fix_container,
-    hcas,
     missing,
     ok,
     out_of_memory,
-    shm_pool,
     size_text,
     skip,
     transport,
     unknown,
-    used_nccl,
-    version_text,
 )
 
 AGAIN = "netdoctor preflight"
@@ -53,21 +43,8 @@ START = "start netdoctor allreduce on the missing node as well; --wait gives it 
 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
-def allreduce_run(
-    baseline: Baseline,
-    paths: PathRun,
-    pci: Pci,
-    gpus: Gpus,
-    expected: Expected,
-    kernel: Kernel,
-    libraries: Libraries,
-    environ: Environ,
-    job: JobShape,
-    vantage: Vantage,
-) -> Iterator[Finding]:
+def allreduce_run(baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected) -> Iterator[Finding]:
     run, wanted = baseline.run, expected.transport
-    if vantage.of_the_job and not hcas.no_accelerator(pci, gpus):
-        yield from _shared_memory(kernel, used_nccl(libraries, baseline), job.ranks_here(environ, gpus), run, vantage)
     if isinstance(wanted, Unavailable):
         yield unknown(f"whether a transport is expected could not be read: {wanted}", subject="transport")
     elif wanted is not None:
@@ -118,29 +95,6 @@ def _transport(
         return unknown(f"{wanted} expected, and no all-reduce shows what carries the data: {why}", how=AGAIN)
     network = transport.network_family(wanted)
     return ok(f"NCCL's log of the all-reduce says network {network}, as expected", transports=shown)
-
-
-def _shared_memory(
-    kernel: Kernel, version: tuple[int, int, int] | Unavailable, ranks: int | None, run: Run | Unavailable, vantage: Vantage
-) -> Iterator[Finding]:
-    """A fail where /dev/shm cannot hold what the job's ranks take at start, and no run shows that it does."""
-    size = kernel.shm_size
-    if not isinstance(size, int) or isinstance(version, Unavailable) or not ranks:
-        return
-    if run and run.state == State.FINISHED and run.experiment.backend == "nccl" and run.experiment.ranks >= ranks:
-        return
-    need = shm_pool(version, ranks)
-    if need > size:
-        yield fail(
-            f"/dev/shm has {size_text(size)}, and {ranks} rank{'s' if ranks > 1 else ''} of NCCL {version_text(version)} take "
-            f"{size_text(need)} at start",
-            subject="/dev/shm",
-            severity=Severity.CRITICAL,
-            cause="shm_disabled_or_small",
-            expected=f"at least {size_text(need)}",
-            why="NCCL stops with 'Error while creating shared memory segment … No space left on device'",
-            fix=fix_container(vantage, "shm"),
-        )
 
 
 def _judge(run: Run, there: Accelerator | Unavailable | None, sockets: bool) -> Finding:

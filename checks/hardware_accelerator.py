@@ -89,8 +89,7 @@ def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ) -> Finding:
     lost = _lost_by_nvml(on_bus, gpus.all, vantage, environ)
     if lost is not None:
         return replace(lost, subject="GPUs")
-    # WSL2 gives GPUs by /dev/dxg, not on PCI (https://learn.microsoft.com/windows/wsl/tutorials/gpu-compute).
-    if len(gpus.all) > len(on_bus) and "/dev/dxg" not in (pci.foreign_accelerators or ()):
+    if len(gpus.all) > len(on_bus) and not pci.by_wsl:
         text = f"NVML shows {len(gpus.all)} GPUs, PCI {len(on_bus)}: they disagree"
         return unknown(text, subject="GPUs", how="lspci -d 10de:", **evidence)
     lost = _lost_by_libcuda(gpus.all, gpus.visible, vantage, environ)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
 
 from netdoctor.api import (
     FROM_JOB,
@@ -29,12 +28,12 @@ from netdoctor.api import (
     Version,
     check,
     fail,
-    hcas,
+    job_torch,
+    loader_rules_say,
     missing,
     net_plugin,
     ok,
     parse_version,
-    skip,
     transport,
     unknown,
     used_nccl,
@@ -55,7 +54,7 @@ def nccl_version(
     job: JobShape,
     vantage: Vantage,
 ) -> Iterator[Finding]:
-    torch = _of_the_job(libraries, pci, gpus)
+    torch = job_torch(libraries, pci, gpus)
     run, lost = baseline.nccl_run, missing(baseline.run)
     if isinstance(torch, Finding):
         found = _without_torch(run, libraries) if run else None
@@ -64,27 +63,10 @@ def nccl_version(
             return
     else:
         found = (run and _of_the_run(run, libraries, torch)) or _by_the_rules(libraries, torch)
-    found = _with_gin(_with_others(found, libraries, job), rdma, environ)
+    found = _with_notes(found, libraries, job, net_plugin.gin_dies(str(found.evidence.get("nccl", "")), rdma, environ))
     yield replace(_ours(found, vantage, lost), subject="loaded")
     plugin = net_plugin.judge(libraries, environ, rdma, transport.log_of(run), used_nccl(libraries, baseline))
     yield replace(_ours(plugin, vantage, lost), subject="plugin")
-
-
-def _of_the_job(libraries: Libraries, pci: Pci, gpus: Gpus) -> Torch | Finding:
-    """The job's torch, or why there is nothing to judge."""
-    if hcas.no_accelerator(pci, gpus):
-        return skip("no accelerator: PCI was read and shows none, libcuda shows none; NCCL has nothing to do")
-    python, torch = libraries.python, libraries.torch
-    if python and python.ours:
-        return unknown("this is netdoctor's own torch, not the job's", how="give --python")
-    if isinstance(torch, Unavailable):
-        where = f" of {python.path} ({python.why})" if python else ""
-        return unknown(f"the job's torch{where} could not be read: {torch}", how="give --python")
-    if isinstance(torch.version, str) and "rocm" in torch.version:
-        return unknown(f"torch {torch.version} uses RCCL, which netdoctor does not judge")
-    if torch.cuda is None and torch.nccl_linkage == Linkage.NONE:
-        return skip(f"torch {torch.version} is a CPU build without NCCL", path=torch.path)
-    return torch
 
 
 def _ours(finding: Finding, vantage: Vantage, lost: Unavailable | None) -> Finding:
@@ -131,7 +113,8 @@ def _of_the_run(run: Run, libraries: Libraries, torch: Torch) -> Finding | None:
     if (older := _older(version, torch)) is not None:
         return older
     notes = [f"the same version is mapped from {len(every)} paths: {', '.join(every)}"] if len(every) > 1 else []
-    notes += _expectation(every, libraries, torch)
+    if (other := loader_rules_say(every, libraries, torch)) is not None:
+        notes.append(other)
     message = f"NCCL {version_text(version)} from {every[0]}"
     return ok(message, notes=notes, nccl=version_text(version), mapped=sorted(every))
 
@@ -172,16 +155,6 @@ def _older(version: Version, torch: Torch) -> Finding | None:
     )
 
 
-def _expectation(mapped: tuple[str, ...], libraries: Libraries, torch: Torch) -> list[str]:
-    """A note where the run mapped another file than the loader's rules say."""
-    if not isinstance(torch.nccl_path, str):
-        return []
-    expected = libraries.at(torch.nccl_path)
-    names = {torch.nccl_path} | ({expected.path, expected.real_path} if expected else set())
-    same = names & set(mapped)
-    return [] if same else [f"by the loader's rules it would be {torch.nccl_path} ({torch.nccl_why})"]
-
-
 def _by_the_rules(libraries: Libraries, torch: Torch) -> Finding:
     """No run: what the loader takes, by its rules."""
     path = torch.nccl_path
@@ -205,10 +178,11 @@ def _by_the_rules(libraries: Libraries, torch: Torch) -> Finding:
     return ok(message, nccl=version_text(version), path=path)
 
 
-def _with_others(finding: Finding, libraries: Libraries, job: JobShape) -> Finding:
-    """Notes of a pass: libraries beside it, and what one node cannot show."""
+def _with_notes(finding: Finding, libraries: Libraries, job: JobShape, dies: str | None) -> Finding:
+    """What is known of this version; of a pass also the libraries beside it, and what one node cannot show."""
+    known = (*finding.notes, *([dies] if dies else []))
     if finding.status is not Status.PASS:
-        return finding
+        return replace(finding, notes=known)
     mine = str(finding.evidence.get("nccl", ""))
     notes = [
         f"{one.path} is {version_text(one.version)} ({', '.join(one.found_by)}): it did not win"
@@ -219,16 +193,4 @@ def _with_others(finding: Finding, libraries: Libraries, job: JobShape) -> Findi
         notes.append(f"not everything could be searched: {'; '.join(libraries.incomplete)}")
     if job.nodes and job.nodes > 1:
         notes.append("other nodes were not seen from here: netdoctor fleet report compares them")
-    return replace(finding, notes=(*finding.notes, *notes))
-
-
-_GIN: Final = ((2, 28, 7), (2, 29, 1))  # src/plugin/net.cc, ncclNetPluginInit: ncclGin stays (ncclGin_t*)-1
-
-
-def _with_gin(finding: Finding, rdma: Rdma, environ: Environ) -> Finding:
-    """A note for 2.28.7 to 2.28.9 beside RDMA devices, as the unmodified 2.28.9 died."""
-    version = parse_version(str(finding.evidence.get("nccl", "")))
-    if version is None or not _GIN[0] <= version < _GIN[1] or not rdma.devices or environ.get("NCCL_GIN_TYPE"):
-        return finding
-    text = f"NCCL {version_text(version)} dies at start (plugin/net.cc) where it finds IB devices and GIN can use none of them"
-    return replace(finding, notes=(*finding.notes, f"{text}: NCCL_GIN_TYPE=2 avoids it"))
+    return replace(finding, notes=(*known, *notes))

@@ -45,7 +45,7 @@ from netdoctor.facts.runs import (
 )
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
-from netdoctor.model import Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
+from netdoctor.model import NODE, Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
 from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, tcp_window, transport
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.assignment import assigned
@@ -56,7 +56,7 @@ from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.rdma_access import Step, Usable, usable
 from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
-from netdoctor.nccl.used_version import used_nccl
+from netdoctor.nccl.used_version import job_torch, loader_rules_say, used_nccl
 from netdoctor.variables import judge as nccl_environment
 
 # What to do where evidence is not the job's own.
@@ -95,7 +95,7 @@ def check(*, id: str, title: str, cause: str) -> Callable[[J], J]:
 def ok(
     message: str,
     *,
-    subject: str = "node",
+    subject: str = NODE,
     measured: Mapping[str, Any] | None = None,
     notes: Iterable[str] = (),
     **evidence: Any,
@@ -104,7 +104,7 @@ def ok(
     return Finding(Status.PASS, message, subject, evidence=evidence, measured=measured or {}, notes=tuple(notes))
 
 
-def skip(message: str, *, subject: str = "node", **evidence: Any) -> Finding:
+def skip(message: str, *, subject: str = NODE, **evidence: Any) -> Finding:
     """Does not apply; `message` is the positive evidence that it does not."""
     return Finding(Status.SKIP, message, subject, evidence=evidence)
 
@@ -112,7 +112,7 @@ def skip(message: str, *, subject: str = "node", **evidence: Any) -> Finding:
 def unknown(
     message: str,
     *,
-    subject: str = "node",
+    subject: str = NODE,
     how: str | None = None,
     measured: Mapping[str, Any] | None = None,
     **evidence: Any,
@@ -124,7 +124,7 @@ def unknown(
 def fail(
     message: str,
     *,
-    subject: str = "node",
+    subject: str = NODE,
     severity: Severity | None = None,
     cause: str | None = None,
     expected: str | None = None,
@@ -242,6 +242,8 @@ __all__ = [
     "hcas",
     "ifname",
     "interfaces",
+    "job_torch",
+    "loader_rules_say",
     "missing",
     "nccl_environment",
     "nccl_integer",

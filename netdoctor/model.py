@@ -51,6 +51,9 @@ class Severity(str, Enum):
         return ("info", "warning", "critical").index(self.value)
 
 
+NODE: Final = "node"  # the subject of a finding that is about all of it
+
+
 class Kind(str, Enum):
     """Why something could not be read."""
 
@@ -173,7 +176,7 @@ class Finding:
 
     status: Status
     message: str
-    subject: str = "node"
+    subject: str = NODE
     severity: Severity | None = None  # of a fail; None: the default of its cause
     cause: str | None = None  # None: the cause of its check
     expected: str | None = None

@@ -4,7 +4,7 @@ Every command that judges asks here, and no exit code of a verdict is made anywh
 
 Profiles (what must be *known*; what must not *fail* is ``fail_on``):
 
-default  allreduce.run, where a GPU and a job's torch were found
+default  allreduce.run, where a GPU and a job's torch or a libnccl were found
 gate     also rdma.dev_infiniband, where PCI shows RDMA hardware
 audit    nothing; the verdict lists what could not be seen
 prolog   nothing, and no all-reduce is run: an inconclusive prolog would drain a healthy node (Slurm drains on any exit but 0)
@@ -78,7 +78,7 @@ class Seen:
     """What was found on the machine; None: it could not be told."""
 
     gpu: bool | None = None  # any accelerator that the job would use, judged by netdoctor or not
-    torch: bool | None = None  # a torch of the job's
+    library: bool | None = None  # what an all-reduce goes by: a torch of the job's, or a libnccl
     rdma: bool | None = None  # PCI shows RDMA hardware
 
 
@@ -111,7 +111,7 @@ def required(profile: str, seen: Seen, command: Command = Command.PREFLIGHT) -> 
     if profile in _EQUALLY_LENIENT:
         return frozenset()
     ids = set()
-    if seen.gpu is not False and seen.torch is not False:
+    if seen.gpu is not False and seen.library is not False:
         ids.add("allreduce.run")
     if profile in {"gate", "strict"} and seen.rdma is not False:
         ids.add("rdma.dev_infiniband")

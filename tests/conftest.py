@@ -13,6 +13,10 @@ from hypothesis import settings
 
 from tests.support.namespaces import checkout
 
+# Many containers set it: each of some hundred processes would compile all modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))

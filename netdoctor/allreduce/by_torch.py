@@ -55,8 +55,7 @@ def torch_facts(say: Say) -> None:
     import torch
     import torch.distributed as dist
 
-    say("fact", version=str(torch.__version__), path=os.path.dirname(torch.__file__ or ""))
-    say("fact", cuda=torch.version.cuda, hip=getattr(torch.version, "hip", None))
+    say("fact", version=str(torch.__version__), hip=getattr(torch.version, "hip", None))
     say("fact", nccl_built=dist.is_available() and dist.is_nccl_available())
     with warnings.catch_warnings(record=True) as caught:  # torch says in a warning why CUDA cannot be used
         warnings.simplefilter("always")

@@ -73,7 +73,7 @@ def baseline(session: Session, facts: Mapping[str, Any], deadline: float) -> Bas
     else:
         experiment = first_experiment(answered, of(facts, "JobShape"))
         run = _run(session, experiment, facts, deadline)
-    return Baseline(run, session.python, experiment.backend == "nccl" and run.state != State.NOT_STARTED)
+    return Baseline(run, experiment.backend == "nccl" and run.state != State.NOT_STARTED)
 
 
 def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> PathRun:

@@ -51,7 +51,7 @@ class Sandbox:
         return replace(self, environment=environment, changes=tuple(sorted(changes.items())))
 
 
-def sandbox(job: Mapping[str, str], conf: Collection[str] = ()) -> Sandbox:
+def sandbox(job: Mapping[str, str], conf: Collection[str]) -> Sandbox:
     """The job's environment made harmless.  `conf` are the names that nccl.conf files set."""
     wanted: dict[str, str | None] = {n: None for n in job if writes(n) or withheld(n)}
     wanted.update(_SET)

@@ -134,7 +134,7 @@ _ROWS: Final = (
         "Shared memory is off or too small",
         _C,
         "NCCL fails at init (`No space left on device`) or sends local traffic over the network",
-        (),
+        ("nccl.shared_memory",),
         (
             "NCCL src/misc/shmutils.cc and src/transport/shm.cc",
             "NCCL user guide: Troubleshooting, Sharing Data",

@@ -6,6 +6,7 @@ what is not of the right shape is left out.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Flow, Gone, Miss, OwnAddress, Ready
-from netdoctor.compare.traits import LINKS
+from netdoctor.compare.traits import Family, Trait, Traits, Value, value_of
 from netdoctor.facts.runs import Caller, Obstacle
 from netdoctor.textsafe import line
 
@@ -24,7 +25,12 @@ MAX_RANKS: Final = 64  # of one node
 MAX_REFUSED: Final = 32
 MAX_FLOWS: Final = 4096
 # Of all traits those that a common run depends on; the others are the fleet report's.
-COMPARED: Final = frozenset({"torch", "torch_cuda", "nccl", "plugins", "driver", "netdoctor", "env", "mtu", LINKS})
+COMPARED: Final = frozenset(
+    {
+        *(Family.TORCH, Family.TORCH_CUDA, Family.NCCL, Family.PLUGINS),
+        *(Family.DRIVER, Family.NETDOCTOR, Family.ENV, Family.MTU),
+    }
+)
 MAX_TRAITS: Final = 400
 
 _EVENTS: Final = frozenset({"forked", "phase", "error", "exit", "size", "verified", "result"})
@@ -139,26 +145,39 @@ def _pair(data: object) -> tuple[str, str] | None:
 # What a node can run
 
 
-def chosen_traits(traits: Mapping[str, str], env_read: bool) -> dict[str, str]:
-    """What a node sends of itself to be compared by."""
-    kept = {name: value for name, value in traits.items() if name.partition(" ")[0] in COMPARED}
-    return {**dict(sorted(kept.items())[:MAX_TRAITS]), **({"env": "read"} if env_read else {})}
+# Beside the traits, which are written as their texts: keys that are no trait's.
+_VARIABLES, _LINKS = "env", "links"
+
+
+def trait_data(traits: Traits) -> dict[str, str]:
+    """What a node sends of itself to be compared by; `read_traits` is the inverse."""
+    kept = {str(trait): str(value) for trait, value in traits.values.items() if trait.family in COMPARED}
+    said = {
+        **({_VARIABLES: "read"} if traits.variables_read else {}),
+        **({_LINKS: " ".join(traits.links)} if traits.links else {}),
+    }
+    return {**dict(sorted(kept.items())[:MAX_TRAITS]), **said}
+
+
+def read_traits(data: object) -> Traits:
+    """A trait that this version does not have is left out."""
+    every = list(data.items())[: MAX_TRAITS + 8] if isinstance(data, Mapping) else ()
+    told = {line(name, 120): line(value) for name, value in every if isinstance(name, str) and isinstance(value, str)}
+    read, links = told.pop(_VARIABLES, None) is not None, tuple(told.pop(_LINKS, "").split())
+    known: dict[Trait, Value] = {}
+    for name, value in told.items():
+        with contextlib.suppress(ValueError):
+            known[Trait.parse(name)] = value_of(value)
+    return Traits({trait: value for trait, value in known.items() if trait.family in COMPARED}, read, links)
 
 
 def read_ready(data: Mapping[str, Any]) -> Ready:
-    ranks, given = data.get("ranks"), data.get("traits")
-    every = list(given.items())[: MAX_TRAITS + 8] if isinstance(given, Mapping) else ()
-    traits = {
-        line(name, 120): line(value)
-        for name, value in every
-        if isinstance(name, str) and isinstance(value, str) and name.partition(" ")[0] in COMPARED
-    }
+    ranks = data.get("ranks")
     return Ready(
         ranks if type(ranks) is int and 0 <= ranks <= MAX_RANKS else None,
         line(data.get("backend"), 20),
         line(data.get("cannot")),
-        {name: value for name, value in traits.items() if name != "env"},
-        "env" in traits,
+        read_traits(data.get("traits")),
         Caller.NCCL if data.get("via") == Caller.NCCL.value else Caller.TORCH,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from netdoctor.compare.traits import Family, Traits
 from netdoctor.facts.base import Fact
 from netdoctor.facts.runs import Caller, CommonRun
 
@@ -103,8 +104,7 @@ class Ready:
     ranks: int | None = None  # None: it did not say
     backend: str = ""
     cannot: str = ""  # why it can run nothing
-    traits: Mapping[str, str] = field(default_factory=dict)
-    variables_read: bool = False  # then an NCCL variable that is not among the traits is not set
+    traits: Traits = field(default_factory=Traits)
     via: Caller = Caller.TORCH
 
 
@@ -204,15 +204,16 @@ class Cluster(Fact):
         """Traits that are not the same everywhere, by name."""
         from netdoctor.compare import versions
 
-        alike = (versions.Alike(one.traits, one.variables_read, (node,)) for node, one in sorted(self.ready.items()))
-        return sorted(versions.differences(alike), key=lambda one: one.trait)
+        alike = (versions.Alike(one.traits, (node,)) for node, one in sorted(self.ready.items()))
+        return sorted(versions.differences(alike), key=lambda one: str(one.trait))
 
     def mtus(self) -> list[mtu.Difference[int]]:
-        """Networks of the meeting on which nodes have different MTUs."""
+        """Networks of the meeting on which nodes have different MTUs; of interfaces of one name `differences` tells."""
         from netdoctor.compare import mtu
 
+        by_name = {one.trait.name for one in self.differences() if one.family is Family.MTU}
         ports = (mtu.Port(node, network, own.interface, own.mtu) for node, network, own in self._in_networks())
-        return list(mtu.differences(ports))
+        return [one for one in mtu.differences(ports) if by_name.isdisjoint(port.interface for port in one.ports)]
 
     def _in_networks(self) -> Iterable[tuple[int, str, OwnAddress]]:
         """Of each node, its address in each network of the meeting: the one that it came with, else its first."""

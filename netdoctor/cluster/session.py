@@ -20,7 +20,7 @@ from netdoctor.cluster.endpoints import endpoints_data
 from netdoctor.cluster.member import MeetingError, Member
 from netdoctor.cluster.observations import Cluster, Fault, Gone, Miss, Nodes
 from netdoctor.cluster.tcp_stats import Sampler
-from netdoctor.compare.traits import traits
+from netdoctor.compare.traits import Family, Trait, traits
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import JobShape
 from netdoctor.facts.runs import AllReduce, Baseline, Caller, Obstacle, Reason, State, TorchFacts
@@ -144,15 +144,16 @@ class ClusterSession:
 
     def _ready(self, session: Session | None, facts: Mapping[str, Any]) -> dict[str, Any]:
         """What this node can run, or why it cannot."""
-        compared = messages.chosen_traits(*traits(inventory(facts), __version__))
-        ready: dict[str, Any] = {"ranks": 0, "backend": "", "traits": compared}
+        own = traits(inventory(facts), __version__)
+        ready: dict[str, Any] = {"ranks": 0, "backend": "", "traits": messages.trait_data(own)}
         if session is None:
             return {**ready, "cannot": "no Python of the job was found"}
         answered = session.facts(time.monotonic() + self.member.limits["ready"] - 10.0)
         if isinstance(answered, Unavailable):
             return {**ready, "cannot": answered.detail or str(answered)}
-        told = {"nccl": answered.nccl, "torch": answered.version if isinstance(answered, TorchFacts) else ""}
-        ready["traits"] = {**ready["traits"], **{name: version for name, version in told.items() if version}}
+        told = {Family.NCCL: answered.nccl, Family.TORCH: answered.version if isinstance(answered, TorchFacts) else ""}
+        ran = {Trait(family): version for family, version in told.items() if version}
+        ready["traits"] = messages.trait_data(replace(own, values={**own.values, **ran}))
         ready["via"] = session.via.value
         experiment = plan.first_experiment(answered, JobShape())
         gpus = plan.gpus_of(answered)
@@ -202,7 +203,7 @@ class ClusterSession:
         assert run is not None
         # The log stays with this node's own baseline: what the nodes say together rests on nothing that one of them has alone.
         self.cluster = replace(met, run=replace(run, log=None, log_text="", output=""))
-        return Baseline(run, session.python, own.backend == "nccl" and run.state != State.NOT_STARTED)
+        return Baseline(run, own.backend == "nccl" and run.state != State.NOT_STARTED)
 
     def _meeting(self, deadline: float) -> dict[str, Any]:
         """How to meet the first rank; {} where the run was over before it was there."""

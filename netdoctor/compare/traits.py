@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, NamedTuple
 
 from netdoctor.environment import Of, names_of
 from netdoctor.model import Severity
 from netdoctor.textsafe import as_line
 
-ABSENT: Final = "(not there)"
-NOT_SET: Final = "(not set)"
-EMPTY: Final = "(empty)"
 MAX: Final = 4096
 
 # Follow from the memory or the uptime of a node (tcp_mem differs by a few pages between equal nodes) or from the order in
@@ -37,109 +36,161 @@ _VIRTUAL: Final = re.compile(r"\dv\d+$")
 # A report may hold them, of another version those of a run.  What is logged may differ (NCCL's user guide, NCCL_DEBUG).
 _OWN_VARIABLES: Final = frozenset(names_of(Of.RUN, Of.PROCESS, Of.LOG))
 _NAMING: Final = frozenset(names_of(Of.INTERFACES))
-LINKS: Final = "links"  # no trait of its own: what names of interfaces are held against; only where a variable names some
 
 
-@dataclass(frozen=True)
-class Family:
-    """A kind of trait: the part of its name before the first space."""
+class Marker(str, Enum):
+    """A value that is no text of the node's: what was looked for and found to be none."""
 
-    label: str
-    cause: str
-    severity: Severity
-    how: str | None = None
+    ABSENT = "(not there)"
+    NOT_SET = "(not set)"
+    EMPTY = "(empty)"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+Value = Marker | str
+_MARKERS: Final = {one.value: one for one in Marker}
+
+
+def value_of(text: str) -> Value:
+    """A value that another node wrote."""
+    return _MARKERS.get(text, text)
 
 
 _C, _W, _I = Severity.CRITICAL, Severity.WARNING, Severity.INFO
-FAMILIES: Final = {
-    "driver": Family("NVIDIA driver", "drift", _W),
-    "cuda": Family("CUDA of the driver", "drift", _W),
-    "kernel": Family("kernel", "drift", _W),
-    "torch": Family("torch", "version_mismatch", _W),
-    "torch_cuda": Family("CUDA of torch", "version_mismatch", _W),
+
+
+class Family(Enum):
+    """A kind of trait: the word for it in reports and between nodes, and how a difference is judged."""
+
+    DRIVER = ("driver", "NVIDIA driver", "drift", _W)
+    CUDA = ("cuda", "CUDA of the driver", "drift", _W)
+    KERNEL = ("kernel", "kernel", "drift", _W)
+    TORCH = ("torch", "torch", "version_mismatch", _W)
+    TORCH_CUDA = ("torch_cuda", "CUDA of torch", "version_mismatch", _W)
     # Refused at the handshake from NCCL 2.23.4 on (src/bootstrap.cc), undefined before.
-    "nccl": Family(
-        "NCCL", "version_mismatch", _C, "install one NCCL everywhere; pip show torch nvidia-nccl-cu12: torch's wheel decides"
-    ),
-    "plugins": Family("NCCL plugins", "plugin_mismatch", _W),
-    "nccl_interface": Family("interface that NCCL takes", "socket_ifname", _W),
-    "sysctl": Family("sysctl", "drift", _W),
-    "mtu": Family("MTU", "mtu", _C),
-    "interfaces": Family("interface names", "drift", _W),
-    "gpus": Family("GPUs", "inventory", _C),
-    "nvlinks": Family("NVLinks up per GPU", "link_degraded", _C),
-    "nics": Family("RDMA devices", "inventory", _C),
-    "ports": Family("RDMA ports", "link_degraded", _C),
-    "firmware": Family("firmware", "drift", _W),
-    "env": Family("variable", "drift", _W),
-    "netdoctor": Family("netdoctor", "drift", _I),
-}
+    NCCL = (
+        "nccl",
+        "NCCL",
+        "version_mismatch",
+        _C,
+        "install one NCCL everywhere; pip show torch nvidia-nccl-cu12: torch's wheel decides",
+    )
+    PLUGINS = ("plugins", "NCCL plugins", "plugin_mismatch", _W)
+    NCCL_INTERFACE = ("nccl_interface", "interface that NCCL takes", "socket_ifname", _W)
+    SYSCTL = ("sysctl", "sysctl", "drift", _W)
+    MTU = ("mtu", "MTU", "mtu", _C)
+    INTERFACES = ("interfaces", "interface names", "drift", _W)
+    GPUS = ("gpus", "GPUs", "inventory", _C)
+    NVLINKS = ("nvlinks", "NVLinks up per GPU", "link_degraded", _C)
+    NICS = ("nics", "RDMA devices", "inventory", _C)
+    PORTS = ("ports", "RDMA ports", "link_degraded", _C)
+    FIRMWARE = ("firmware", "firmware", "drift", _W)
+    ENV = ("env", "variable", "drift", _W)
+    NETDOCTOR = ("netdoctor", "netdoctor", "drift", _I)
+
+    def __init__(self, word: str, label: str, cause: str, severity: Severity, how: str | None = None) -> None:
+        self.word, self.label, self.cause, self.severity, self.how = word, label, cause, severity, how
 
 
-def family(trait: str) -> Family:
-    return FAMILIES[trait.partition(" ")[0]]
+_FAMILIES: Final = {one.word: one for one in Family}
 
 
-def title(trait: str) -> str:
-    """``sysctl net.ipv4.tcp_rmem``, ``GPUs``."""
-    head, _, rest = trait.partition(" ")
-    return f"{FAMILIES[head].label} {rest}".rstrip()
+class Trait(NamedTuple):
+    """What is compared: a family, and which of it (a variable, a sysctl, an interface); "" where it has one."""
+
+    family: Family
+    name: str = ""
+
+    def __str__(self) -> str:
+        """As reports and nodes write it: ``nccl``, ``env NCCL_ALGO``."""
+        return f"{self.family.word} {self.name}".rstrip()
+
+    @classmethod
+    def parse(cls, text: str) -> Trait:
+        """The inverse of `str`.  Raises ValueError where this version has no such family."""
+        word, _, name = text.partition(" ")
+        if word not in _FAMILIES:
+            raise ValueError(f"no such trait: {text[:80]!r}")
+        return cls(_FAMILIES[word], name)
+
+    @property
+    def title(self) -> str:
+        """``sysctl net.ipv4.tcp_rmem``, ``GPUs``."""
+        return f"{self.family.label} {self.name}".rstrip()
+
+    @property
+    def names_interfaces(self) -> bool:
+        return self.family is Family.ENV and self.name in _NAMING
+
+    def names_own(self, value: str, links: tuple[str, ...]) -> bool:
+        """Whether each interface that a variable names is one of `links`.
+
+        NCCL takes what begins with the name, unless "=" stands before it (its user guide, NCCL_SOCKET_IFNAME).
+        """
+        begins = self.name.startswith("NCCL_") and not value.startswith("=")
+        names = [name for name in value.removeprefix("=").split(",") if name]
+        return bool(names) and all(any(one == name or (begins and one.startswith(name)) for one in links) for name in names)
 
 
-def traits(inventory: dict[str, Any], tool: str) -> tuple[dict[str, str], bool]:
-    """({trait: value}, whether the NCCL variables were read).  What was not read is left out, never a value."""
-    out: dict[str, str] = {}
+@dataclass(frozen=True)
+class Traits:
+    """What one node has.  What was not read is left out, never a value."""
+
+    values: Mapping[Trait, Value] = field(default_factory=dict)
+    variables_read: bool = False  # then a variable that is not among them is not set
+    links: tuple[str, ...] = ()  # its interfaces, what names of some are held against; only where a variable names some
+
+    def value(self, trait: Trait) -> str | None:
+        """None: not read."""
+        return self.values.get(trait, Marker.NOT_SET if self.variables_read and trait.family is Family.ENV else None)
+
+    def of(self, family: Family) -> str | None:
+        """The value of a family that has one; None: not read."""
+        return self.values.get(Trait(family))
+
+
+def traits(inventory: dict[str, Any], tool: str) -> Traits:
+    """What a node's inventory, its own or one in a report, says of it."""
+    out: dict[Trait, str] = {}
     if tool:
-        out["netdoctor"] = tool
-    for name, key in (("driver", "driver"), ("cuda", "cuda_driver"), ("kernel", "kernel")):
-        _put(out, name, inventory.get(key))
+        out[Trait(Family.NETDOCTOR)] = tool
+    for family, key in ((Family.DRIVER, "driver"), (Family.CUDA, "cuda_driver"), (Family.KERNEL, "kernel")):
+        _put(out, Trait(family), inventory.get(key))
     for part in (_software, _sysctls, _links, _gpus, _nics):
         part(out, inventory)
     variables = inventory.get("nccl_variables")
     if not isinstance(variables, dict) or "unavailable" in variables:
-        return out, False
+        return Traits(out)
     for name, value in list(variables.items())[:MAX]:
         if name not in _OWN_VARIABLES:
-            _put(out, f"env {as_line(name, 100)}", value)
+            _put(out, Trait(Family.ENV, as_line(name, 100)), value)
+    named: set[str] = set()
     if _NAMING & variables.keys() and isinstance(links := inventory.get("links"), list):
-        named = [n for one in links[:MAX] if isinstance(n := _get(one, "name"), str) and one.get("addresses")]
-        out[LINKS] = " ".join(sorted({as_line(name, 40) for name in named}))
-    return out, True
+        named = {as_line(n, 40) for one in links[:MAX] if isinstance(n := _get(one, "name"), str) and one.get("addresses")}
+    return Traits(out, variables_read=True, links=tuple(sorted(named)))
 
 
-def names_interfaces(trait: str) -> bool:
-    return trait.removeprefix("env ") in _NAMING
-
-
-def names_own(trait: str, value: str, links: list[str]) -> bool:
-    """Whether each interface that a variable names is one of `links`.
-
-    NCCL takes what begins with the name, unless "=" stands before it (its user guide, NCCL_SOCKET_IFNAME).
-    """
-    begins = trait.startswith("env NCCL_") and not value.startswith("=")
-    names = [name for name in value.removeprefix("=").split(",") if name]
-    return bool(names) and all(any(one == name or (begins and one.startswith(name)) for one in links) for name in names)
-
-
-def _software(out: dict[str, str], inventory: dict[str, Any]) -> None:
+def _software(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
     torch, nccl, taken = (inventory.get(key) for key in ("torch", "nccl", "nccl_interface"))
     if isinstance(torch, dict):
-        _put(out, "torch", torch if "unavailable" in torch else torch.get("version"))
-        _put(out, "torch_cuda", torch.get("cuda"))
+        _put(out, Trait(Family.TORCH), torch if "unavailable" in torch else torch.get("version"))
+        _put(out, Trait(Family.TORCH_CUDA), torch.get("cuda"))
     if isinstance(nccl, dict):
-        _put(out, "nccl", nccl.get("version"))
+        _put(out, Trait(Family.NCCL), nccl.get("version"))
         if isinstance(plugins := nccl.get("plugins"), list):
-            out["plugins"] = ", ".join(as_line(p, 100) for p in plugins[:32]) or ABSENT
+            out[Trait(Family.PLUGINS)] = ", ".join(as_line(p, 100) for p in plugins[:32]) or Marker.ABSENT
     if isinstance(taken, dict) and isinstance(taken.get("name"), str):
-        out["nccl_interface"] = as_line(taken["name"], 40)
+        out[Trait(Family.NCCL_INTERFACE)] = as_line(taken["name"], 40)
 
 
-def _sysctls(out: dict[str, str], inventory: dict[str, Any]) -> None:
+def _sysctls(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
     sysctls = inventory.get("sysctls")
     if isinstance(sysctls, dict) and "unavailable" not in sysctls:
         for name, value in list(sysctls.items())[:MAX]:
             if name not in _OWN_SYSCTLS:
-                _put(out, f"sysctl {as_line(name, 100)}", value)
+                _put(out, Trait(Family.SYSCTL, as_line(name, 100)), value)
 
 
 def no_gpu(inventory: dict[str, Any]) -> bool:
@@ -149,19 +200,19 @@ def no_gpu(inventory: dict[str, Any]) -> bool:
     return without and isinstance(pci, list) and not any(isinstance(d, dict) and d.get("kind") == "gpu" for d in pci[:MAX])
 
 
-def _put(out: dict[str, str], name: str, value: Any) -> None:
+def _put(out: dict[Trait, str], name: Trait, value: Any) -> None:
     """Texts and numbers are values; "absent" is one too (it was looked for), every other unavailable is not."""
     if isinstance(value, str):
         if not value.isprintable():
             value = " ".join(value.split())  # sysctls of several numbers have tabs
-        out[name] = as_line(value, 200) or EMPTY
+        out[name] = as_line(value, 200) or Marker.EMPTY
     elif isinstance(value, int | float) and not isinstance(value, bool):
         out[name] = str(value)
     elif isinstance(value, dict) and value.get("unavailable") == "absent":
-        out[name] = ABSENT
+        out[name] = Marker.ABSENT
 
 
-def _links(out: dict[str, str], inventory: dict[str, Any]) -> None:
+def _links(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
     if not isinstance(links := inventory.get("links"), list):
         return
     names = []
@@ -175,36 +226,36 @@ def _links(out: dict[str, str], inventory: dict[str, Any]) -> None:
         name = as_line(name, 40)
         names.append(name)
         if link.get("up") and isinstance(mtu := link.get("mtu"), int):
-            out[f"mtu {name}"] = str(mtu)
-    out["interfaces"] = " ".join(sorted(names)) or ABSENT
+            out[Trait(Family.MTU, name)] = str(mtu)
+    out[Trait(Family.INTERFACES)] = " ".join(sorted(names)) or Marker.ABSENT
 
 
 def _multiset(values: list[str]) -> str:
     """``8 × H100``; ``7 × 18, 1 × 17``, the most frequent first."""
     counted = sorted(Counter(values).items(), key=lambda pair: (-pair[1], pair[0]))
-    return ", ".join(f"{n} × {value}" for value, n in counted) or ABSENT
+    return ", ".join(f"{n} × {value}" for value, n in counted) or Marker.ABSENT
 
 
-def _gpus(out: dict[str, str], inventory: dict[str, Any]) -> None:
+def _gpus(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
     if not isinstance(gpus := inventory.get("gpus"), list):
         if no_gpu(inventory):
-            out["gpus"] = ABSENT
+            out[Trait(Family.GPUS)] = Marker.ABSENT
         return
     every = [g for g in gpus[:MAX] if isinstance(g, dict)]
     names = [g["name"] for g in every if isinstance(g.get("name"), str)]
     if len(names) == len(every):
-        out["gpus"] = _multiset([as_line(n, 100) for n in names])
+        out[Trait(Family.GPUS)] = _multiset([as_line(n, 100) for n in names])
     up = [g["nvlinks_up"] for g in every if isinstance(g.get("nvlinks_up"), int)]
     if up and len(up) == len(every):
-        out["nvlinks"] = ", ".join(str(n) for n in sorted(set(up), reverse=True))
+        out[Trait(Family.NVLINKS)] = ", ".join(str(n) for n in sorted(set(up), reverse=True))
 
 
-def _nics(out: dict[str, str], inventory: dict[str, Any]) -> None:
+def _nics(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
     if not isinstance(nics := inventory.get("nics"), list):
         return
     own = own_nics(nics)
     if all(isinstance(n.get("driver"), str) for n in own):
-        out["nics"] = _multiset([as_line(n["driver"], 60) for n in own])
+        out[Trait(Family.NICS)] = _multiset([as_line(n["driver"], 60) for n in own])
     firmware: dict[str, set[str]] = {}
     up: list[str] = []
     down: list[str] = []
@@ -221,10 +272,10 @@ def _nics(out: dict[str, str], inventory: dict[str, Any]) -> None:
                 (up if state == "ACTIVE" else down).append(f"{as_line(layer, 40)} {rate:g} Gb/s {as_line(state, 20)}")
             else:
                 whole = False
-    if whole:  # active ports by kind only (how many there are is the trait "nics"), the others counted
-        out["ports"] = ", ".join([*sorted(set(up)), *([_multiset(down)] if down else [])]) or ABSENT
+    if whole:  # active ports by kind only (how many there are is the trait of the family NICS), the others counted
+        out[Trait(Family.PORTS)] = ", ".join([*sorted(set(up)), *([_multiset(down)] if down else [])]) or Marker.ABSENT
     for driver, versions in firmware.items():
-        out[f"firmware {driver}"] = ", ".join(sorted(versions))
+        out[Trait(Family.FIRMWARE, driver)] = ", ".join(sorted(versions))
 
 
 def own_nics(nics: list[Any]) -> list[dict[str, Any]]:

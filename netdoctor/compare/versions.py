@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
 from netdoctor.compare.majority import Fault, N, Sides
-from netdoctor.compare.traits import LINKS, NOT_SET, Family, family, names_interfaces, names_own, title
+from netdoctor.compare.traits import Family, Trait, Traits
 from netdoctor.model import Finding, Status, count
 
 
@@ -15,29 +15,24 @@ from netdoctor.model import Finding, Status, count
 class Alike(Generic[N]):
     """Nodes that told the same."""
 
-    traits: Mapping[str, str]
-    variables_read: bool  # then a variable that is not among the traits is not set
+    traits: Traits
     nodes: Sequence[N]
-
-    def value(self, trait: str) -> str | None:
-        """None: not read."""
-        return self.traits.get(trait, NOT_SET if self.variables_read and trait.startswith("env ") else None)
 
 
 @dataclass(frozen=True)
 class Difference(Generic[N]):
     """A trait that has more than one value."""
 
-    trait: str
+    trait: Trait
     sides: Sides[N]
 
     @property
     def title(self) -> str:
-        return title(self.trait)
+        return self.trait.title
 
     @property
     def family(self) -> Family:
-        return family(self.trait)
+        return self.trait.family
 
     @property
     def majority(self) -> str | None:
@@ -66,16 +61,15 @@ class Difference(Generic[N]):
 
     def _finding(self, text: str, expected: str, **evidence: object) -> Finding:
         kind = self.family
-        data = {"trait": self.trait, **evidence} | ({"could_not_tell": self.sides.unknown} if self.sides.unknown else {})
-        return Finding(Status.FAIL, text, self.trait, kind.severity, kind.cause, expected, data, how=kind.how)
+        data = {"trait": str(self.trait), **evidence} | ({"could_not_tell": self.sides.unknown} if self.sides.unknown else {})
+        return Finding(Status.FAIL, text, str(self.trait), kind.severity, kind.cause, expected, data, how=kind.how)
 
 
-def _each_its_own(trait: str, every: Sequence[Alike[N]]) -> bool:
+def _each_its_own(trait: Trait, every: Sequence[Alike[N]]) -> bool:
     """Every node names interfaces that it has, and has none that others name: nodes whose interfaces have other names."""
-    values = {one.value(trait) for one in every} - {None}
+    values = {one.traits.value(trait) for one in every} - {None}
     for one in every:
-        links = one.traits.get(LINKS, "").split()
-        if {value for value in values if value and names_own(trait, value, links)} != {one.value(trait)}:
+        if {value for value in values if value and trait.names_own(value, one.traits.links)} != {one.traits.value(trait)}:
             return False
     return True
 
@@ -83,16 +77,16 @@ def _each_its_own(trait: str, every: Sequence[Alike[N]]) -> bool:
 def differences(alike: Iterable[Alike[N]]) -> Iterator[Difference[N]]:
     """Every trait that has more than one value."""
     every = list(alike)
-    for name in dict.fromkeys(name for one in every for name in one.traits):
-        if name == LINKS or len({one.value(name) for one in every} - {None}) < 2:
+    for trait in dict.fromkeys(trait for one in every for trait in one.traits.values):
+        if len({one.traits.value(trait) for one in every} - {None}) < 2:
             continue
-        if names_interfaces(name) and _each_its_own(name, every):
+        if trait.names_interfaces and _each_its_own(trait, every):
             continue
         values: dict[str, list[N]] = {}
         unknown = 0
         for one in every:
-            if (value := one.value(name)) is None:
+            if (value := one.traits.value(trait)) is None:
                 unknown += len(one.nodes)
             else:
                 values.setdefault(value, []).extend(one.nodes)
-        yield Difference(name, Sides(values, unknown))
+        yield Difference(trait, Sides(values, unknown))

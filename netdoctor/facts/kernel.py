@@ -18,9 +18,7 @@ UNLIMITED = -1
 class Module:
     """One entry of /sys/module (built in or loaded)."""
 
-    name: str
     version: str | None  # None: /sys/module/NAME exists without a version file
-    state: str | None  # "live", None for a built-in one
 
 
 @dataclass(frozen=True)
@@ -33,10 +31,7 @@ class Kernel(Fact):
     memory_peers: Mapping[str, str | Unavailable]  # /sys/kernel/mm/memory_peers/NAME/version by NAME, of `MEMORY_PEERS`
     sysctls: Mapping[str, str | Unavailable]  # dotted name -> text
     limits: Mapping[str, int | Unavailable]  # soft ones: "memlock" (bytes), "nofile", "stack" (bytes), "nproc"; or `UNLIMITED`
-    driver: str | Unavailable  # first line of /proc/driver/nvidia/version
-    shm_size: int | None | Unavailable = (
-        None  # bytes of /dev/shm, where its mount says a size (a container's); None: it does not
-    )
+    shm_size: int | Unavailable  # bytes that the tmpfs on /dev/shm may hold
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -104,7 +99,7 @@ _LIMITS: Final = {
 
 def probe(host: Host) -> Kernel:
     """Each source for itself: what could not be read is Unavailable in its own field."""
-    release, driver = read(host, "/proc/sys/kernel/osrelease"), read(host, "/proc/driver/nvidia/version")
+    release = read(host, "/proc/sys/kernel/osrelease")
     return Kernel(
         release=release and (release.strip() or Unavailable(Kind.EMPTY, "/proc/sys/kernel/osrelease")),
         command_line=read(host, "/proc/cmdline"),
@@ -112,21 +107,37 @@ def probe(host: Host) -> Kernel:
         memory_peers=_memory_peers(host),
         sysctls={name: read(host, f"/proc/sys/{name.replace('.', '/')}") for name in SYSCTLS},
         limits=_limits(host),
-        driver=driver and (driver.split("\n")[0].strip() or Unavailable(Kind.EMPTY)),
-        shm_size=_shm_size(read(host, "/proc/self/mountinfo")),
+        shm_size=_shm_size(host),
     )
 
 
-def _shm_size(text: str | Unavailable) -> int | None | Unavailable:
-    """size= of the tmpfs that is mounted last on /dev/shm (proc_pid_mountinfo(5)), in KiB (mm/shmem.c, shmem_show_options)."""
+def _shm_size(host: Host) -> int | Unavailable:
+    """size= of the tmpfs that is mounted last on /dev/shm (proc_pid_mountinfo(5)), in KiB; 0 is no limit.
+
+    It is not shown where it is the default, half of the memory (mm/shmem.c, shmem_show_options, shmem_default_max_blocks).
+    """
+    text = read(host, "/proc/self/mountinfo")
     if isinstance(text, Unavailable):
         return text
     for line in reversed(text.splitlines()):
         left, _, right = line.partition(" - ")
         if left.split()[4:5] == ["/dev/shm"]:
+            if right.split()[:1] != ["tmpfs"]:
+                return Unavailable(Kind.UNSUPPORTED, "what is mounted on /dev/shm is no tmpfs")
             found = re.search(r"[ ,]size=(\d{1,15})k(?:,|$)", right, re.ASCII)
-            return int(found[1]) << 10 if found else None
-    return None
+            size = int(found[1]) << 10 if found else None
+            memory = size or _memory(host)
+            return memory // 2 if size is None and memory else memory
+    return Unavailable(Kind.ABSENT, "nothing is mounted on /dev/shm")
+
+
+def _memory(host: Host) -> int | Unavailable:
+    """Bytes of memory (proc_meminfo(5), in KiB)."""
+    text = read(host, "/proc/meminfo")
+    if isinstance(text, Unavailable):
+        return text
+    found = re.search(r"^MemTotal:\s+(\d{1,15}) kB$", text, re.ASCII | re.MULTILINE)
+    return int(found[1]) << 10 if found else Unavailable(Kind.MALFORMED, "/proc/meminfo has no MemTotal")
 
 
 def _modules(host: Host) -> dict[str, Module | Unavailable]:
@@ -142,11 +153,10 @@ def _modules(host: Host) -> dict[str, Module | Unavailable]:
 
 
 def _module(host: Host, name: str) -> Module | Unavailable:
-    version, state = read(host, f"/sys/module/{name}/version"), read(host, f"/sys/module/{name}/initstate")
-    for got in (version, state):
-        if isinstance(got, Unavailable) and got.kind != Kind.ABSENT:
-            return got
-    return Module(name, version.strip() if version else None, state.strip() if state else None)
+    version = read(host, f"/sys/module/{name}/version")
+    if isinstance(version, Unavailable):
+        return Module(None) if version.kind == Kind.ABSENT else version
+    return Module(version.strip() or None)
 
 
 def _memory_peers(host: Host) -> dict[str, str | Unavailable]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Final
 
 from netdoctor.facts import udev
@@ -92,11 +93,20 @@ class Pci(Fact):
     virtual_topology: bool | Unavailable = False  # the hypervisor's file that NCCL reads before it looks at PCI is there
     cpu: CpuModel | Unavailable = Unavailable(Kind.NOT_READ)
 
+    @property
+    def by_wsl(self) -> bool:
+        """GPUs come by /dev/dxg, not on PCI (https://learn.microsoft.com/windows/wsl/tutorials/gpu-compute)."""
+        return _WSL in (self.foreign_accelerators or ())
+
     def at(self, address: str) -> PciDevice | Unavailable:
         """The device of that address; Kind.ABSENT where PCI was read and has none."""
         if isinstance(self.devices, Unavailable):
             return self.devices
-        return next((d for d in self.devices if d.address == address), Unavailable(Kind.ABSENT, f"no {address} on PCI"))
+        return self._by_address.get(address) or Unavailable(Kind.ABSENT, f"no {address} on PCI")
+
+    @cached_property
+    def _by_address(self) -> dict[str, PciDevice]:
+        return {d.address: d for d in reversed(self.devices or ())}
 
     @property
     def gpus(self) -> tuple[PciDevice, ...] | Unavailable:
@@ -121,6 +131,7 @@ _ICE: Final = frozenset(
 _TPU: Final = frozenset({0x0027, 0x0056, 0x005E, 0x0062, 0x0063, 0x006F})
 _FPGA_VENDORS: Final = frozenset({0x10EE, 0x1172})  # Xilinx and Altera cards have the class of accelerators, too
 # Device nodes of accelerators that netdoctor does not judge: AMD, WSL2, Neuron, Huawei, Gaudi (before /dev/accel).
+_WSL: Final = "/dev/dxg"  # as `Pci.foreign_accelerators` has it
 _NODES: Final = re.compile(r"(?:kfd|dxg|neuron\d+|davinci\d+|hl\d+)\Z")
 
 

@@ -14,7 +14,7 @@ from netdoctor.policy import Seen
 def seen(facts: Facts) -> Seen:
     """From the facts by name; None where it could not be told."""
     pci = registry.of(facts, "Pci")
-    return Seen(_gpu(pci, registry.of(facts, "Gpus")), _torch(registry.of(facts, "Libraries")), _any(pci.rdma))
+    return Seen(_gpu(pci, registry.of(facts, "Gpus")), _library(registry.of(facts, "Libraries")), _any(pci.rdma))
 
 
 def _any(some: tuple[object, ...] | Unavailable) -> bool | None:
@@ -27,9 +27,15 @@ def _gpu(pci: Pci, gpus: Gpus) -> bool | None:
     return None if isinstance(pci.gpus, Unavailable) else _any(pci.foreign_accelerators)
 
 
-def _torch(libraries: Libraries) -> bool | None:
-    """A torch of the job's: netdoctor's own is none."""
+def _library(libraries: Libraries) -> bool | None:
+    """What an all-reduce of the job goes by: its torch (netdoctor's own is none), or a libnccl that it could load."""
     for part in (libraries.python, libraries.torch):
         if isinstance(part, Unavailable):
-            return False if part.kind == Kind.ABSENT else None
-    return bool(libraries.python and not libraries.python.ours)
+            torch = False if part.kind == Kind.ABSENT else None
+            break
+    else:
+        torch = bool(libraries.python and not libraries.python.ours)
+    every = _any(libraries.nccl)
+    if torch or every:
+        return True
+    return None if None in (torch, every) or libraries.incomplete else False

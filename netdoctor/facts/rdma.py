@@ -85,7 +85,6 @@ class Rdma(Fact):
 
     # () only where /sys/class/infiniband was read empty, or is absent while /sys is a real sysfs
     devices: tuple[RdmaDevice, ...] | Unavailable
-    nodes: tuple[str, ...] | Unavailable  # entries of /dev/infiniband; () read empty; Unavailable(Kind.ABSENT) none
     libibverbs: str | Unavailable  # path or soname of the library that was opened
     verbs_devices: tuple[str, ...] | Unavailable  # names that ibv_get_device_list gives
 
@@ -114,7 +113,6 @@ def probe(host: Host) -> Rdma:
         devices = tuple(_device(host, name, nodes, _provider(host, name, listed, bool(alone))) for name in found)
     return Rdma(
         devices=devices,
-        nodes=names(host, "/dev/infiniband"),
         libibverbs=library,
         verbs_devices=listed if isinstance(listed, Unavailable) else tuple(listed),
     )

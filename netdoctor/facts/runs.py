@@ -227,7 +227,6 @@ class Baseline(Fact):
     """The all-reduce as the job would run it on this node."""
 
     run: CommonRun | Run | Unavailable  # Unavailable: none was made
-    python: str = ""
     nccl_ran: bool = False  # False: two Gloo ranks, "NCCL did not run"
 
     @property
@@ -261,8 +260,6 @@ class TorchFacts:
     """What the job's torch answered in a child of its own; a field that was not reached keeps its default."""
 
     version: str = ""
-    path: str = ""  # folder of the package
-    cuda: str | None = None  # what it was built with, "12.8"; None: a CPU build
     hip: str | None = None  # a ROCm build
     nccl_built: bool | None = None  # torch.distributed.is_nccl_available()
     cuda_available: bool | None = None  # None: not answered

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from netdoctor.compare.majority import Sides
+from netdoctor.compare.traits import Traits
 from netdoctor.compare.versions import Alike, Difference, differences
 from netdoctor.fleet.groups import Group
 
@@ -25,17 +26,16 @@ class Drift(Difference[str]):
 def drift(groups: list[Group]) -> list[Drift]:
     """Every trait that differs within a group: decided rows first, the worst first."""
     rows = [row for index, group in enumerate(groups) if len(group.members) > 1 for row in _rows(index, group)]
-    rows.sort(key=lambda r: (r.majority is None, -r.family.severity.rank, r.group, r.trait))
+    rows.sort(key=lambda r: (r.majority is None, -r.family.severity.rank, r.group, str(r.trait)))
     return rows
 
 
 def _rows(index: int, group: Group) -> Iterator[Drift]:
     # Traits are shared objects: equal nodes are compared at once.
-    alike: dict[tuple[int, bool], tuple[Mapping[str, str], list[str]]] = {}
+    alike: dict[int, tuple[Traits, list[str]]] = {}
     for node in group.members:
         if node.run is not None:
-            key = (id(node.run.traits), node.run.env_read)
-            alike.setdefault(key, (node.run.traits, []))[1].append(node.name)
-    for one in differences(Alike(traits, env_read, names) for (_, env_read), (traits, names) in alike.items()):
+            alike.setdefault(id(node.run.traits), (node.run.traits, []))[1].append(node.name)
+    for one in differences(Alike(traits, names) for traits, names in alike.values()):
         values = {value: sorted(nodes) for value, nodes in one.sides.values.items()}
         yield Drift(one.trait, Sides(values, one.sides.unknown), index)

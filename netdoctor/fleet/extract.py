@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any, Final, TypeVar
 
 from netdoctor.compare.addresses import own
-from netdoctor.compare.traits import no_gpu, own_nics, traits
+from netdoctor.compare.traits import Traits, no_gpu, own_nics, traits
 from netdoctor.fleet.contradiction import MAX_LIST, contradiction
 from netdoctor.fleet.nodes import Figure, Item, NodeRun, Shape
 from netdoctor.model import Health, Severity, Status, size_text
@@ -34,7 +34,7 @@ class Extract:
 
     def __init__(self) -> None:
         self._pool: dict[Any, Any] = {}
-        self._traits: dict[Any, dict[str, str]] = {}
+        self._traits: dict[Any, Traits] = {}
 
     def shared(self, value: H) -> H:
         return self._pool.setdefault(value, value)  # type: ignore[no-any-return]
@@ -51,8 +51,8 @@ class Extract:
         inventory = _dict(doc.get("inventory"))
         volatile = _dict(doc.get("volatile"))
         ids, statuses, items, omitted = self._checks(checks)
-        found, env_read = traits(inventory, _text(doc.get("tool_version")))
-        kept = self._traits.setdefault(tuple(found.items()), found)
+        found = traits(inventory, _text(doc.get("tool_version")))
+        kept = self._traits.setdefault((tuple(found.values.items()), found.variables_read, found.links), found)
         partial = doc.get("partial")
         node = as_line(identity["node"], 253) if isinstance(identity.get("node"), str) else ""
         return NodeRun(
@@ -69,7 +69,6 @@ class Extract:
             omitted=omitted,
             shape=self.shared(_shape(inventory, _dict(doc.get("vantage")))),
             traits=kept,
-            env_read=env_read,
             metrics=self._metrics(_list(doc.get("runs")), _list(volatile.get("runs"))),
             ids=frozenset(as_line(u, 80) for g in _list(inventory.get("gpus")) if isinstance(u := _dict(g).get("uuid"), str)),
             addresses=tuple((ip, self.shared(name)) for ip, name in own(inventory)),

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.compare.traits import ABSENT
+from netdoctor.compare.traits import Family, Marker
 from netdoctor.fleet.nodes import Node, NodeRun, Shape
 
 # Nodes of one model with another number of devices are a kind of their own if there are so many of them; else they are
@@ -14,7 +14,7 @@ from netdoctor.fleet.nodes import Node, NodeRun, Shape
 OWN_KIND_NODES: Final = 3
 OWN_KIND_SHARE: Final = 0.10
 
-Family = tuple[object, ...]
+Likeness = tuple[object, ...]
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Group:
 def group(nodes: list[Node]) -> list[Group]:
     """Groups, the largest first; each node that has a run gets its group's index."""
     names = _ids_by_name(nodes)
-    families: dict[Family, dict[tuple[object, ...], list[Node]]] = defaultdict(lambda: defaultdict(list))
+    families: dict[Likeness, dict[tuple[object, ...], list[Node]]] = defaultdict(lambda: defaultdict(list))
     for node in nodes:
         if node.run is not None:
             shape = node.run.shape
@@ -55,14 +55,14 @@ def _ids_by_name(nodes: list[Node]) -> dict[tuple[str, ...], tuple[str, ...]]:
     }
 
 
-def _family(shape: Shape, names: dict[tuple[str, ...], tuple[str, ...]]) -> Family:
+def _family(shape: Shape, names: dict[tuple[str, ...], tuple[str, ...]]) -> Likeness:
     ids = shape.gpu_ids
     if ids is None and shape.gpu_names is not None:
         ids = names.get(shape.gpu_names)
     return (ids if ids is not None else ("names", shape.gpu_names), shape.vantage)
 
 
-def _adopt(families: dict[Family, dict[tuple[object, ...], list[Node]]]) -> None:
+def _adopt(families: dict[Likeness, dict[tuple[object, ...], list[Node]]]) -> None:
     """A few nodes that show no GPU at all but the RDMA devices of a GPU node are GPU nodes that lost them."""
     for family in [f for f in families if f[0] in ((), ("names", ()))]:
         for (gpus, nics), members in list(families[family].items()):
@@ -96,11 +96,11 @@ def _kinds(shapes: dict[tuple[object, ...], list[Node]]) -> list[list[Node]]:
 
 def _label(runs: list[NodeRun]) -> str:
     """``8 × NVIDIA H100 80GB HBM3, 8 × mlx5_core``: what most members have."""
-    gpus = _most(r.traits.get("gpus") for r in runs)
-    nics = _most(r.traits.get("nics") for r in runs)
+    gpus = _most(r.traits.of(Family.GPUS) for r in runs)
+    nics = _most(r.traits.of(Family.NICS) for r in runs)
     parts = [
-        "GPUs unknown" if gpus is None else "no GPU" if gpus == ABSENT else gpus,
-        *([] if nics is None or nics == ABSENT else [nics]),
+        "GPUs unknown" if gpus is None else "no GPU" if isinstance(gpus, Marker) else gpus,
+        *([] if nics is None or isinstance(nics, Marker) else [nics]),
     ]
     vantage = runs[0].shape.vantage
     return ", ".join(parts) + ("" if vantage in ("", "host") else f" (seen from: {vantage})")

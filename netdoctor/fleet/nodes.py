@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
+from netdoctor.compare.traits import Traits
 from netdoctor.model import Finding, Health, Severity, Status
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # a name that is safe in lists, labels and arguments
@@ -100,8 +101,7 @@ class NodeRun:
     items: tuple[Item, ...]
     omitted: int  # findings beyond those in `items`
     shape: Shape
-    traits: Mapping[str, str]
-    env_read: bool
+    traits: Traits
     metrics: Mapping[Figure, float]
     ids: frozenset[str]  # of this very machine: GPU UUIDs, hardware GIDs
     addresses: tuple[tuple[str, str], ...]  # (address, interface) that should be this node's alone

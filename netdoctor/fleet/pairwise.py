@@ -10,6 +10,7 @@ from typing import Final
 
 from netdoctor.compare import addresses, mtu, subnets
 from netdoctor.compare.majority import CLEAR, Fault, Sides, clear_majority
+from netdoctor.compare.traits import Family, Trait
 from netdoctor.facts.nccl_version import parse
 from netdoctor.fleet.groups import Group
 from netdoctor.fleet.nodes import Node, NodeRun
@@ -187,14 +188,17 @@ def _gids(group: Group) -> Iterator[Fault[str]]:
         )
 
 
+_GID_INDEX: Final = Trait(Family.ENV, "NCCL_IB_GID_INDEX")
+
+
 def _fixed_index(run: NodeRun) -> int | None:
     """The GID index that NCCL takes on this node whatever is there; None: it picks one, or it is not known."""
-    given = run.traits.get("env NCCL_IB_GID_INDEX")
+    given = run.traits.values.get(_GID_INDEX)
     if given is not None:
         try:
             return index if (index := int(given)) >= 0 else None
         except ValueError:
             return None
-    if not run.env_read or not (version := parse(run.traits.get("nccl", ""))):
+    if not run.traits.variables_read or not (version := parse(run.traits.of(Family.NCCL) or "")):
         return None
     return 0 if version < AUTOMATIC_GID else None

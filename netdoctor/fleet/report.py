@@ -10,7 +10,7 @@ from typing import Any, Final
 from netdoctor import policy
 from netdoctor.causes.results import own_result
 from netdoctor.compare.majority import Fault
-from netdoctor.compare.traits import ABSENT
+from netdoctor.compare.traits import Family, Marker
 from netdoctor.facts.vantage import Place
 from netdoctor.fleet import own
 from netdoctor.fleet.drift import Drift, drift
@@ -229,7 +229,7 @@ def _of_drift(rows: list[Drift], groups: list[Group]) -> CheckResult:
             if not nodes:
                 evidence.pop("values")  # every name: the rows of `Fleet.drift` have them
             # Differences may be meant where nobody is alone with his; NCCL refuses a job of two versions in any case.
-            refused = row.trait == "nccl" and len(row.sides.values.keys() - {ABSENT}) > 1
+            refused = row.family is Family.NCCL and sum(not isinstance(value, Marker) for value in row.sides.values) > 1
             if not nodes and not refused:
                 finding = replace(finding, status=Status.UNKNOWN, severity=None, expected=None)
             found.append(replace(finding, evidence=evidence, nodes=nodes))
@@ -348,7 +348,8 @@ def _notes(fleet: Fleet) -> list[str]:
         notes.append(f"the GPUs of {count(blind, 'node')} could not be read")
     versions: dict[str, list[str]] = defaultdict(list)
     for one in fleet.groups:
-        have = Counter(n.run.traits["nccl"] for n in one.members if n.run and n.run.traits.get("nccl", ABSENT) != ABSENT)
+        told = (n.run.traits.of(Family.NCCL) for n in one.members if n.run)
+        have = Counter(version for version in told if version and not isinstance(version, Marker))
         if have:
             versions[have.most_common(1)[0][0]].append(one.name)
     if len(versions) > 1:

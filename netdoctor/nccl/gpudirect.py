@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from netdoctor.facts.kernel import Module
 from netdoctor.facts.nccl_version import Version, text
 from netdoctor.facts.pci import PciDevice
 from netdoctor.model import Kind, Unavailable
@@ -31,6 +32,7 @@ LEVEL_SINCE: Final[Mapping[str, Version]] = {
 }
 LEVELS: Final = tuple(LEVEL_SINCE)
 FAR: Final = "PHB or SYS"  # through the CPU, and whether through one or two could not be read
+_RANKS: Final = {kind: place for place, kind in enumerate(LEVELS)} | {FAR: LEVELS.index("SYS")}
 _LEGACY: Final = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")  # paths.cc, levelsOldToNew
 
 _PEERS: Final = "/sys/kernel/mm/memory_peers/"
@@ -88,25 +90,29 @@ class Mechanisms:
         return f"peer memory: {self.peermem.why}. DMA-BUF: {self.dmabuf.why}"
 
 
+Modules = Mapping[str, Module | Unavailable]
+Peers = Mapping[str, str | Unavailable]
+
+
 def module_files(version: Version) -> tuple[str, ...]:
     """The files whose existence tells this NCCL version that a peer-memory module is loaded."""
     return next(files for since, files in reversed(MODULE_FILES) if version >= since)
 
 
-def present(path: str, modules: Mapping[str, object], peers: Mapping[str, str | Unavailable]) -> bool | Unavailable:
+def present(path: str, modules: Modules, peers: Peers) -> bool | Unavailable:
     """Whether one of those files is there, by what was read of /sys/module and /sys/kernel/mm/memory_peers."""
     if path == MODULE:
-        found = modules.get("nvidia_peermem", Unavailable(Kind.NOT_READ, MODULE))
+        found: Module | Unavailable = modules.get("nvidia_peermem", Unavailable(Kind.NOT_READ, MODULE))
         if isinstance(found, Unavailable):
             return False if found.kind == Kind.ABSENT else found
-        return getattr(found, "version", None) is not None
+        return found.version is not None
     got = peers.get(path.removeprefix(_PEERS).partition("/")[0], Unavailable(Kind.ABSENT))
     if isinstance(got, Unavailable):
         return False if got.kind == Kind.ABSENT else got
     return True
 
 
-def peermem(version: Version, modules: Mapping[str, object], peers: Mapping[str, str | Unavailable]) -> Answer:
+def peermem(version: Version, modules: Modules, peers: Peers) -> Answer:
     """Whether this version sees a peer-memory module."""
     unread: list[str] = []
     for path in module_files(version):
@@ -173,7 +179,7 @@ def distance(gpu: PciDevice, nic: PciDevice, c2c: bool = False) -> str:
 
 def rank(kind: str) -> int:
     """Order of a distance; `FAR` counts as the farther of the two."""
-    return LEVELS.index("SYS" if kind == FAR else kind)
+    return _RANKS[kind]
 
 
 def level_of(text: str, version: Version) -> str | None:

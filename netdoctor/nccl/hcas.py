@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
@@ -110,18 +111,23 @@ class _Way:
     device: RdmaDevice
     path: net_path.NetPath | None  # None: where it sits is not known
 
+    @cached_property
+    def alone(self) -> net_path.Bandwidth:
+        """Without what it shares with other ways."""
+        rate = net_path.nic(_rate(self.device))
+        return rate if self.path is None else net_path.narrowest(rate, self.path.rest)
+
     def bandwidth(self, shared: float, between: float) -> net_path.Bandwidth:
         """With the GPU's own link and the one between sockets of these bandwidths."""
-        rate = net_path.nic(_rate(self.device))
         if self.path is None:
-            return net_path.narrowest(rate, net_path.Bandwidth(0.0, shared))
-        here = net_path.narrowest(rate, self.path.rest, net_path.Bandwidth(shared, shared))
+            return net_path.narrowest(self.alone, net_path.Bandwidth(0.0, shared))
+        here = net_path.narrowest(self.alone, net_path.Bandwidth(shared, shared))
         if self.path.crosses is False:
             return here
         there = net_path.narrowest(here, net_path.Bandwidth(between, between))
         return there if self.path.crosses else net_path.Bandwidth(there.low, here.high)
 
-    @property
+    @cached_property
     def ranks(self) -> tuple[int, int]:
         """Of the distance: nearest and farthest that it may be."""
         if self.path is None:
@@ -186,15 +192,14 @@ def _way(gpu: GpuPlace, at: PciDevice, device: RdmaDevice, pci: Pci, direct: Dir
 
 def _best(ways: list[tuple[_Way, net_path.Bandwidth]]) -> list[_Way]:
     """Those that none of the others certainly beats."""
+    most = max(bandwidth.low for _, bandwidth in ways)
+    rivals = [way for way, bandwidth in ways if bandwidth.low == most]
 
-    def beats(one: tuple[_Way, net_path.Bandwidth], other: tuple[_Way, net_path.Bandwidth]) -> bool:
-        (mine, here), (theirs, there) = one, other
-        if here.low != there.high:
-            return here.low > there.high
+    def nearer(mine: _Way, theirs: _Way) -> bool:
         gap = mine.ranks[1] - theirs.ranks[0]
         return gap < 0 or (gap == 0 and theirs.path is None and mine.path is not None)
 
-    return [way for way, bandwidth in ways if not any(beats(other, (way, bandwidth)) for other in ways)]
+    return [way for way, (_, high) in ways if high > most or (high == most and not any(nearer(one, way) for one in rivals))]
 
 
 def used(
@@ -376,11 +381,11 @@ def _claims(gpu: GpuPlace, devices: tuple[RdmaDevice, ...], pci: Pci) -> Iterato
     for device in near:
         sure = bool(kind) and (len(near) == 1 or rates_read(device))
         yield _Claim(device.name, f"{gpu.label} ({kind})" if kind else gpu.label, sure)
-    if kind and set(near) & set(live):
+    most = max(map(rate, near), default=0.0)
+    if kind and set(near) & set(live) and any(rate(d) > most for d in devices):
         faster = used(gpu, devices, pci, _ANY_VERSION)
         words = f"{gpu.label} ({faster.kind}, faster)"
-        more = [d for d in faster.devices if faster.certain and rate(d) > max(map(rate, near))]
-        yield from (_Claim(d.name, words, True) for d in more)
+        yield from (_Claim(d.name, words, True) for d in faster.devices if faster.certain and rate(d) > most)
 
 
 def _subject(device: RdmaDevice, claims: Sequence[_Claim]) -> Subject:

@@ -44,7 +44,7 @@ LIMITLESS: Final = Bandwidth(_LOCAL, _LOCAL)
 
 def narrowest(*parts: Bandwidth) -> Bandwidth:
     """Of links one after the other."""
-    return Bandwidth(min((p.low for p in parts), default=_LOCAL), min((p.high for p in parts), default=_LOCAL))
+    return Bandwidth(*map(min, zip(*parts, strict=True))) if parts else LIMITLESS
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Final
 
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.libraries import FoundBy, Libraries, Plugin
-from netdoctor.facts.nccl_version import Version, text
+from netdoctor.facts.nccl_version import Version, parse, text
 from netdoctor.facts.rdma import Rdma, RdmaDevice
 from netdoctor.model import Finding, Fix, Severity, Status, Unavailable, missing
 from netdoctor.nccl.log.facts import SOCKET, LogFacts
@@ -150,3 +150,15 @@ _INSTALL: Final = Fix(
     "install aws-ofi-nccl and put it on the loader's path",
     ("export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:$LD_LIBRARY_PATH",),
 )
+
+
+_GIN_DIES: Final = ((2, 28, 7), (2, 29, 1))  # src/plugin/net.cc, ncclNetPluginInit: ncclGin stays (ncclGin_t*)-1
+
+
+def gin_dies(nccl: str, rdma: Rdma, environ: Environ) -> str | None:
+    """A warning of 2.28.7 to 2.28.9 beside RDMA devices, as the unmodified 2.28.9 died."""
+    version = parse(nccl)
+    if version is None or not _GIN_DIES[0] <= version < _GIN_DIES[1] or not rdma.devices or environ.get("NCCL_GIN_TYPE"):
+        return None
+    words = f"NCCL {text(version)} dies at start (plugin/net.cc) where it finds IB devices and GIN can use none of them"
+    return f"{words}: NCCL_GIN_TYPE=2 avoids it"

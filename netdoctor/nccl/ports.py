@@ -41,7 +41,7 @@ class Listeners:
         return self.bootstrap + self.root + self.ras + self.gloo + self.own
 
 
-def listeners(ranks: int, communicators: int, gloo_groups: int, version: Version | None = None) -> Listeners:
+def listeners(ranks: int, communicators: int, gloo_groups: int, version: Version | None) -> Listeners:
     """For `ranks` ranks on this node; without a version, the most that any has."""
     each = 3 if version is None or version >= RING_FROM else 2
     return Listeners(
@@ -65,7 +65,7 @@ def _own(ranks: int, version: Version | None) -> int:
     return min(ranks // 2, 3) if version is not None and version < RING_FROM else ranks // 2
 
 
-def kept_by_connections(ranks: int, world: int, communicators: int, *, all_to_all: bool = False, pxn: bool = True) -> int:
+def kept_by_connections(ranks: int, world: int, communicators: int, *, all_to_all: bool, pxn: bool) -> int:
     """An estimate of the ports that receiving network connections keep on a node: each has a listener of its own
     (src/transport/net_ib, net_socket.cc), whose port its accepted sockets keep for the life of the communicator.
 
@@ -94,7 +94,7 @@ def sure(low: int, high: int, taken: Collection[int]) -> int:
     return free - 1 if count > 1 and count % 2 and free else free
 
 
-def sockets_per_connection(vendor: str | None, nsocks: int | None = None, threads: int | None = None) -> int:
+def sockets_per_connection(vendor: str | None, nsocks: int | None, threads: int | None) -> int:
     """TCP sockets that carry the data of one NET/Socket connection (src/transport/net_socket.cc, ncclNetSocketGetNsockNthread):
     by the interface's PCI vendor, or as NCCL_NSOCKS_PERTHREAD and NCCL_SOCKET_NTHREADS say."""
     auto_threads, auto_nsocks = {"0x1d0f": (2, 8), "0x1ae0": (4, 1)}.get(vendor or "", (0, 1))

@@ -20,6 +20,8 @@ _POOL: Final[tuple[tuple[Version, int], ...]] = (
 )
 
 
-def pool_bytes(version: Version, ranks: int) -> int:
-    """What `ranks` ranks take at least; 0 for versions older than the first measured.  The nearest older one counts."""
-    return ranks * next((size for since, size in reversed(_POOL) if version >= since), 0)
+def pool_bytes(version: Version, ranks: int) -> tuple[int, int | None]:
+    """What `ranks` ranks take: at least what the nearest older version does, at most the nearest newer; None: nothing newer."""
+    least = next((size for since, size in reversed(_POOL) if version >= since), 0)
+    most = next((size for since, size in _POOL if version <= since), None)
+    return ranks * least, None if most is None or version < _POOL[0][0] else ranks * most

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.library_search import Linkage, Torch
 from netdoctor.facts.nccl_version import Version, parse
+from netdoctor.facts.pci import Pci
 from netdoctor.facts.runs import Baseline
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Finding, Kind, Status, Unavailable
+from netdoctor.nccl.hcas import no_accelerator
 
 
 def used_nccl(libraries: Libraries, baseline: Baseline) -> Version | Unavailable:
@@ -22,3 +26,31 @@ def used_nccl(libraries: Libraries, baseline: Baseline) -> Version | Unavailable
         return Unavailable(Kind.NOT_READ, "the job's own Python is not known")
     used = libraries.at(torch.nccl_path) if isinstance(torch.nccl_path, str) else None
     return used.version if used else Unavailable(Kind.NOT_READ, "which NCCL the job uses is not known")
+
+
+def job_torch(libraries: Libraries, pci: Pci, gpus: Gpus) -> Torch | Finding:
+    """The job's torch, or why there is no NCCL of its to judge."""
+    if no_accelerator(pci, gpus):
+        text = "no accelerator: PCI was read and shows none, libcuda shows none; NCCL has nothing to do"
+        return Finding(Status.SKIP, text)
+    python, torch = libraries.python, libraries.torch
+    if python and python.ours:
+        return Finding(Status.UNKNOWN, "this is netdoctor's own torch, not the job's", how="give --python")
+    if isinstance(torch, Unavailable):
+        where = f" of {python.path} ({python.why})" if python else ""
+        return Finding(Status.UNKNOWN, f"the job's torch{where} could not be read: {torch}", how="give --python")
+    if isinstance(torch.version, str) and "rocm" in torch.version:
+        return Finding(Status.UNKNOWN, f"torch {torch.version} uses RCCL, which netdoctor does not judge")
+    if torch.cuda is None and torch.nccl_linkage == Linkage.NONE:
+        text = f"torch {torch.version} is a CPU build without NCCL"
+        return Finding(Status.SKIP, text, evidence={"path": torch.path})
+    return torch
+
+
+def loader_rules_say(mapped: tuple[str, ...], libraries: Libraries, torch: Torch) -> str | None:
+    """Which file the loader's rules lead to, where a run mapped another."""
+    if not isinstance(torch.nccl_path, str):
+        return None
+    expected = libraries.at(torch.nccl_path)
+    names = {torch.nccl_path} | ({expected.path, expected.real_path} if expected else set())
+    return None if names & set(mapped) else f"by the loader's rules it would be {torch.nccl_path} ({torch.nccl_why})"

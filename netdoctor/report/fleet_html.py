@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from netdoctor.compare.traits import title as trait_title
 from netdoctor.fleet.drift import Drift
 from netdoctor.fleet.nodes import Figure, Node, NodeState, ProblemKind
 from netdoctor.fleet.outliers import METRICS, Distribution
@@ -243,7 +242,7 @@ def _data(fleet: Fleet, ordered: list[Node]) -> dict[str, Any]:
             one["checks"] = run.statuses
             if id(run.traits) not in pool:
                 pool[id(run.traits)] = len(traits)
-                traits.append([[trait_title(name), value] for name, value in run.traits.items()])
+                traits.append([[trait.title, value] for trait, value in run.traits.values.items()])
             one["traits"] = pool[id(run.traits)]
             one["files"] = [run.file, *(f"{r.file} (older)" for r in node.older)]
             if run.items:

@@ -25,7 +25,7 @@ def document(fleet: Fleet) -> dict[str, Any]:
         "drift": [
             {
                 "group": fleet.groups[row.group].name,
-                "trait": row.trait,
+                "trait": str(row.trait),
                 "title": row.title,
                 "cause": row.family.cause,
                 "severity": row.family.severity.value,

@@ -19,7 +19,7 @@ import io
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from netdoctor.model import Case, CheckResult, Finding, Outcome, Report, Status
+from netdoctor.model import NODE, Case, CheckResult, Finding, Outcome, Report, Status
 from netdoctor.report.values import WRONG, headline, rows
 from netdoctor.textsafe import clean
 
@@ -120,7 +120,7 @@ def _case(check: CheckResult) -> TestCase:
 
 
 def _line(finding: Finding) -> str:
-    subject = "" if finding.subject == "node" else f"{finding.subject}: "
+    subject = "" if finding.subject == NODE else f"{finding.subject}: "
     return clean(f"{finding.status.value}: {subject}{finding.message}")
 
 

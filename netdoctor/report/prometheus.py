@@ -62,7 +62,7 @@ def _families(fleet: Fleet) -> Iterator[Any]:
     drift = family("drift_nodes", "Nodes that differ from the majority of their kind.", ("group", "trait"))
     for row in fleet.drift:
         if row.majority is not None:
-            drift.add_metric((fleet.groups[row.group].name, row.trait), len(row.blamed))
+            drift.add_metric((fleet.groups[row.group].name, str(row.trait)), len(row.blamed))
     yield drift
     median = family("median", "Median over the nodes of one kind.", ("group", "metric", "what", "unit"))
     slow = family("outliers", "Nodes that are outliers.", ("group", "metric", "what"))

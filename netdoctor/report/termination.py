@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from netdoctor.model import Finding, Health, Report, Status
+from netdoctor.model import NODE, Finding, Health, Report, Status
 from netdoctor.report import brief
 from netdoctor.report.values import cut, fails, fitting, step
 from netdoctor.textsafe import clean
@@ -31,7 +31,7 @@ def _wrong(report: Report) -> Iterator[Finding]:
 
 
 def _line(finding: Finding) -> str:
-    subject = "" if finding.subject == "node" else f" {finding.subject}:"
+    subject = "" if finding.subject == NODE else f" {finding.subject}:"
     mend = f"; mend: {finding.fix.summary}" if finding.fix else f"; {step(finding)}: {finding.how}" if finding.how else ""
     commands = f": {' ; '.join(finding.fix.persistent or finding.fix.commands)}" if finding.fix else ""
     return cut(clean(f"{finding.status.value} {finding.check}:{subject} {finding.message}{mend}{commands}"), _LINE)

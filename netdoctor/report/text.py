@@ -22,7 +22,14 @@ _WORDS: Final = {
 }
 _WAIVED: Final = "WAIVED"
 # ECMA-48 select graphic rendition.
-_COLOURS: Final = {"pass": "32", "FAIL": "1;31", "skip": "2", "UNKNOWN": "33", "ERROR": "1;35", _WAIVED: "33"}
+_COLOURS: Final = {
+    Status.PASS: "32",
+    Status.FAIL: "1;31",
+    Status.SKIP: "2",
+    Status.UNKNOWN: "33",
+    Status.ERROR: "1;35",
+}
+_WAIVED_COLOUR: Final = "33"
 _VERDICTS: Final = {Health.HEALTHY: "1;32", Health.UNHEALTHY: "1;31", Health.INCONCLUSIVE: "1;33"}
 _INDENT: Final = " " * 9
 _LABEL: Final = 10
@@ -66,12 +73,13 @@ def _head(report: Report) -> Iterator[str]:
 
 
 def _check(check: CheckResult, column: int, width: int | None, paint: Any) -> Iterator[str]:
-    word = _WAIVED if excused(check) else _WORDS[check.status]
+    waived = excused(check)
+    word, code = (_WAIVED, _WAIVED_COLOUR) if waived else (_WORDS[check.status], _COLOURS[check.status])
     severity = check.severity
-    tag = f"[{severity.value}] " if severity and word == "FAIL" else ""
+    tag = f"[{severity.value}] " if severity and check.status is Status.FAIL and not waived else ""
     first = f"{word:<8} {clean(check.id):<{column}}  "
     lines = _wrapped(tag + headline(check), first, _INDENT + " " * (column + 2), width)
-    yield lines[0].replace(word, paint(word, _COLOURS[word]), 1)
+    yield lines[0].replace(word, paint(word, code), 1)
     yield from lines[1:]
     wrong = groups(f for f in check.findings if f.status in WRONG)
     for finding, subjects in wrong[:_MOST]:

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from netdoctor.causes import CAUSES
-from netdoctor.model import EMPTY, CheckResult, Finding, Fix, Quantity, Report, Status, Unavailable, plain
+from netdoctor.model import EMPTY, NODE, CheckResult, Finding, Fix, Quantity, Report, Status, Unavailable, plain
 from netdoctor.textsafe import clean, listed
 
 MOST_NAMES: Final = 40
@@ -196,7 +196,7 @@ def headline(check: CheckResult) -> str:
         return "the check said nothing"
     # A fail that nothing excuses before one that is waived.
     first = min(worst, key=lambda f: (bool(f.waived), -(f.severity.rank if f.severity else 0)))
-    text = first.message if first.subject == "node" else f"{first.subject}: {first.message}"
+    text = first.message if first.subject == NODE else f"{first.subject}: {first.message}"
     if len(check.findings) > 1:
         text = f"{len(worst)} of {len(check.findings)}: {text}"
     return clean(text)

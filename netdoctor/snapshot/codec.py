@@ -77,7 +77,7 @@ def _mapping(hint: Any, data: Any, where: str) -> dict[Any, Any]:
         raise MalformedError(f"{where}: expected an object")
     key, value = typing.get_args(hint)
     try:
-        return {(int(k) if key is int else k): _value(value, v, where) for k, v in data.items()}
+        return {(int(k) if key is int else _value(key, k, where)): _value(value, v, where) for k, v in data.items()}
     except ValueError as error:  # MalformedError is one
         raise MalformedError(f"{where}: {error}") from None
 

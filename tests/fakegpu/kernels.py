@@ -74,7 +74,7 @@ def main(versions: list[str]) -> int:
                 works = right(case, done)
                 bad += not works
                 why = " ".join(dict.fromkeys(one for rank in done.ranks for one in (rank.unable, rank.failed) if one))
-                less = sorted(set(case.functions) - set.intersection(*map(ran, done.ranks)))
+                less = sorted({one for rank in done.ranks for one in set(case.functions) - ran(rank)})
                 print(
                     f"{version:8} {name:11} {ranks} ranks, {hosts} hosts {'ok ' if works else 'NOT'} {', '.join(done.via)}",
                     why,

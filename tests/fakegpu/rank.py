@@ -54,7 +54,9 @@ def reduced(operation: str, values: Sequence[int], whole: bool) -> float:
         return result
     if operation == "average":
         return int(sum(values) / len(values)) if whole else sum(values) / len(values)
-    return {"sum": sum, "maximum": max, "minimum": min}[operation](values)
+    if operation == "sum":
+        return sum(values)
+    return max(values) if operation == "maximum" else min(values)
 
 
 class Id(ctypes.Structure):

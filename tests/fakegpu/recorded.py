@@ -43,11 +43,7 @@ def of(name: str, host: Host) -> dict[str, Any]:
         "nvlinks": {"switched": max((len(one.pop("links")) for one in gpus), default=0)},
         "hcas": hcas,
         "nics": list(_nics(host, {one.get("netdev", "") for one in hcas})),
-        "modules": {
-            key: one.version or ""
-            for key, one in kernel_facts.modules.items()
-            if not isinstance(one, Unavailable) and one.state
-        },
+        "modules": {key: one.version or "" for key, one in kernel_facts.modules.items() if not isinstance(one, Unavailable)},
         "memory_peers": [key for key, one in kernel_facts.memory_peers.items() if not isinstance(one, Unavailable)],
     }
 

@@ -18,6 +18,7 @@ from tests.lab.row import (
     PORTS,
     RDMA,
     RUN,
+    SHM,
     VERSION,
     Row,
 )
@@ -29,6 +30,7 @@ BARE: Final = Box(bare=True, options=(), config="{expected: {busbw_floor: {64MiB
 # With a fifth of one it is 0.14 GB/s.
 QUARTER: Final = replace(BARE, config="{expected: {busbw_floor: {64MiB: 0.25}}}")
 LOW: Final = {BANDWIDTH: "fail low_bandwidth"}
+SMALL: Final = {SHM: "fail shm_disabled_or_small"}
 NO_DEVICE: Final = {RDMA: "fail dev_infiniband_missing"}
 VOLUME: Final = "-v=MADE/dev/infiniband:/dev/infiniband"
 # `podman run --ulimit` replaces all that containers.conf says.
@@ -124,13 +126,14 @@ LIMITED: Final = (
         needs=("mapped root file system",),
     ),
     box("a root file system for reading only", "--read-only", "--read-only-tmpfs=false"),
-    box("64 KiB in /dev/shm", "--shm-size=64k", expected={RUN: "fail shm_disabled_or_small"}),
+    box("64 KiB in /dev/shm", "--shm-size=64k", expected=SMALL),
+    box("what podman gives of itself in /dev/shm", "--shm-size=64m", expected=SMALL),
     box("one CPU in the cpuset", "--cpuset-cpus=0", expected={CPU: "fail numa_affinity"}, needs=("cgroup cpuset",)),
     box(
         "/sys/bus/pci masked",
         "--security-opt=mask=/sys/bus/pci",
         expected={HARDWARE: "unknown"},
-        also=dict.fromkeys((RDMA, GDR, CPU, BACKEND, VERSION, PORTS, IFNAME, BUFFERS), "PCI was not read"),
+        also=dict.fromkeys((RDMA, GDR, CPU, BACKEND, VERSION, SHM, PORTS, IFNAME, BUFFERS), "PCI was not read"),
     ),
     box(
         "/sys/class masked",
@@ -142,7 +145,7 @@ LIMITED: Final = (
     box(
         "three processes at most",
         "--pids-limit=3",
-        also=dict.fromkeys((RDMA, GDR, CPU, BACKEND, VERSION, PORTS, IFNAME, BUFFERS), "no helper can be started"),
+        also=dict.fromkeys((RDMA, GDR, CPU, BACKEND, VERSION, SHM, PORTS, IFNAME, BUFFERS), "no helper can be started"),
         expected={HARDWARE: "unknown"},
         needs=("cgroup pids",),
     ),
@@ -165,7 +168,7 @@ NETWORK: Final = (
     box(
         "no library of the driver in the image",
         expected={HARDWARE: "unknown", BACKEND: "unknown: no driver library shows it here"},
-        also=dict.fromkeys((GDR, CPU, RDMA, VERSION, PORTS), "neither NVML nor libcuda is there"),
+        also=dict.fromkeys((GDR, CPU, RDMA, VERSION, SHM, PORTS), "neither NVML nor libcuda is there"),
         env={"LD_LIBRARY_PATH": "IBVERBS"},
     ),
     box(
@@ -224,7 +227,9 @@ RUNS: Final = (
         base=BARE,
         expected={RUN: "unknown"},
         # What is asked while the helper programs run finds no descriptor either.
-        also=dict.fromkeys((BANDWIDTH, ENVIRONMENT, IFNAME, PORTS, BUFFERS, HARDWARE, RDMA, GDR, VERSION, BACKEND, CPU), "-"),
+        also=dict.fromkeys(
+            (BANDWIDTH, ENVIRONMENT, IFNAME, PORTS, BUFFERS, HARDWARE, RDMA, GDR, VERSION, SHM, BACKEND, CPU), "-"
+        ),
     ),
 )
 

@@ -16,6 +16,7 @@ from tests.lab.row import (
     NVML_GONE,
     PORTS,
     RDMA,
+    SHM,
     UNPRIVILEGED,
     VERSION,
     Row,
@@ -277,20 +278,30 @@ ROWS: Final = (
         "no libnccl for torch",
         Scene(site="rm nvidia/nccl/lib/libnccl.so.2"),
         {VERSION: "unknown: find no libnccl"},
-        {GDR: "no version", IFNAME: "no library to ask", PORTS: "no version"},
+        {SHM: "no version", GDR: "no version", IFNAME: "no library to ask", PORTS: "no version"},
     ),
     Row(
         "a torch for CPUs",
         Scene(site='sed -i "s/^cuda.*/cuda = None/; s/cu129/cpu/" torch/version.py; rm torch/lib/libtorch_cuda.so'),
         {BACKEND: "fail gloo_backend"},
-        {VERSION: "no NCCL", GDR: "no version", IFNAME: "no library to ask", PORTS: "no version"},
+        {VERSION: "no NCCL", SHM: "no NCCL", GDR: "no version", IFNAME: "no library to ask", PORTS: "no version"},
     ),
     Row(
         "no torch",
         Scene(site="rm -r torch"),
         {VERSION: "unknown"},
-        {BACKEND: "no torch", GDR: "no version", IFNAME: "-", PORTS: "-"},
+        {BACKEND: "no torch", SHM: "no torch", GDR: "no version", IFNAME: "-", PORTS: "-"},
     ),
+    # Shared memory
+    *(
+        Row(
+            f"{what} in /dev/shm",
+            Scene(setup=f"mount -t tmpfs -o size={size} shm /dev/shm"),
+            {SHM: "fail shm_disabled_or_small"},
+        )
+        for what, size in (("4 KiB", "4k"), ("64 MiB", "64m"), ("a little less than eight ranks take", "251m"))
+    ),
+    Row("another file system on /dev/shm", Scene(setup="mount -t ramfs ram /dev/shm"), {SHM: "unknown: no tmpfs"}),
     # Variables
     by_environment("a name that nothing reads", {ENVIRONMENT: "fail env_misuse"}, NCCL_SOKET_IFNAME="eth0"),
     by_environment("NCCL_DEBUG=TRACE left on", {ENVIRONMENT: "fail"}, NCCL_DEBUG="TRACE"),

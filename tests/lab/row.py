@@ -16,7 +16,7 @@ from tests.support.namespaces.dgx import Scene
 
 RDMA, HARDWARE, CPU, GDR = "rdma.dev_infiniband", "hardware.accelerator", "cpu.numa_affinity", "rdma.gpudirect"
 IFNAME, PORTS, BUFFERS = "net.socket_ifname", "net.port_range", "net.tcp_buffers"
-VERSION, BACKEND, ENVIRONMENT = "nccl.version", "torch.backend", "nccl.environment"
+VERSION, BACKEND, ENVIRONMENT, SHM = "nccl.version", "torch.backend", "nccl.environment", "nccl.shared_memory"
 RUN, BANDWIDTH = "allreduce.run", "allreduce.bandwidth"
 
 SOCKETS: Final = Scene(tree={"hcas": 0}, config="{job: {nodes: 2}, expected: {gpus: 8, rtt_ms: 0.2}}")

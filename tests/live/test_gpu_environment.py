@@ -61,7 +61,7 @@ def session() -> Iterator[Session]:
 def test_env_says_what_nccl_does(session: Session, case: Case, record_property: Note) -> None:
     base = gpus.two_ranks()
     made = gpus.tried(session.run(replace(base, sizes=(4096, gpus.MIB), env=(*base.env, (case.name, case.value)))))
-    run: Run = with_logs(Baseline(made, "", True)).run
+    run: Run = with_logs(Baseline(made, True)).run
     log = parse_text(run.log_text)
     record_property("nccl", f"{run.nccl_version}: {run.state}: {run.reason}"[:300])
     version = parse_version(run.nccl_version)

@@ -77,7 +77,7 @@ def planted(fault: str, rank: int = 1) -> AllReduce:
 
 
 def verdict(run: Run) -> Finding:
-    return judge(allreduce_run, {Baseline: Baseline(run, "", True), Expected: Expected()})[0]
+    return judge(allreduce_run, {Baseline: Baseline(run, True), Expected: Expected()})[0]
 
 
 @pytest.mark.parametrize("phase", ["init", "timed"])

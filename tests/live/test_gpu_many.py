@@ -39,7 +39,7 @@ def session() -> Iterator[Session]:
 
 
 def right(session: Session, experiment: AllReduce, record: Note) -> Run:
-    run: Run = with_logs(Baseline(gpus.tried(session.run(experiment)), "", True)).run
+    run: Run = with_logs(Baseline(gpus.tried(session.run(experiment)), True)).run
     log = parse_text(run.log_text)
     record("transports", dict(log.transports))
     record("nvls", log.nvls)

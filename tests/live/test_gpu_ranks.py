@@ -52,7 +52,7 @@ def host() -> Iterator[LiveHost]:
 @pytest.fixture(scope="module")
 def shared(session: Session) -> Run:
     """Two ranks on GPU 0 as two hosts."""
-    run: Run = with_logs(Baseline(gpus.tried(session.run(gpus.shared_gpu())), "", True)).run
+    run: Run = with_logs(Baseline(gpus.tried(session.run(gpus.shared_gpu())), True)).run
     return run
 
 
@@ -145,11 +145,11 @@ def test_two_ranks_on_one_gpu_by_nccls_own_switch(session: Session, shared: Run,
 
 
 def test_a_duplicate_gpu_is_a_finding(session: Session, host: LiveHost, record_property: Note) -> None:
-    run = with_logs(Baseline(gpus.tried(session.run(AllReduce("nccl", 2, "cuda", (4096,), gpus=(0, 0)))), "", True)).run
+    run = with_logs(Baseline(gpus.tried(session.run(AllReduce("nccl", 2, "cuda", (4096,), gpus=(0, 0)))), True)).run
     assert run.state == "failed" and run.blamed, (run.state, run.reason)
     assert cause_of(run) == "duplicate_gpu", (run.reason, run.log_text[-2000:])
     seen = {Pci: pci.probe(host), Gpus: gpu.probe(host), Expected: Expected()}
-    found, *_ = judge(allreduce_run, {Baseline: Baseline(run, "", True), **seen})
+    found, *_ = judge(allreduce_run, {Baseline: Baseline(run, True), **seen})
     record_property("finding", found.message)
     record_property("nccl_said", [line for line in run.log_text.splitlines() if "Duplicate" in line][:1])
     assert (found.status, found.cause) == (Status.FAIL, "duplicate_gpu")

@@ -12,7 +12,7 @@ from netdoctor.facts.runs import NcclFacts, TorchFacts
 from netdoctor.model import Unavailable
 from tests.support.facts import environ, expected, gpu, gpus, hca, job, pci, port, rdma
 
-CUDA = TorchFacts(version="2.9.1", cuda="12.9", nccl_built=True, cuda_available=True, device_count=8)
+CUDA = TorchFacts(version="2.9.1", nccl_built=True, cuda_available=True, device_count=8)
 
 
 def facts(**more: Any) -> dict[str, Any]:

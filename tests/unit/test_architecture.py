@@ -7,6 +7,7 @@ import functools
 import io
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import tokenize
@@ -256,6 +257,10 @@ def test_no_file_is_too_long_to_hold_in_the_head() -> None:
         if (n := len(p.read_text().splitlines())) > 400
     }
     assert not long
+
+
+def test_the_median_check_is_short() -> None:
+    assert statistics.median(len(p.read_text().splitlines()) for p in files("checks")) <= 200
 
 
 @pytest.mark.parametrize("folder", ["netdoctor", "checks"])

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from netdoctor.cli import fleet as command
-from netdoctor.cluster.messages import chosen_traits, read_ready
+from netdoctor.cluster.messages import read_ready, read_traits, trait_data
 from netdoctor.cluster.observations import Cluster, Nodes
-from netdoctor.compare.traits import traits
+from netdoctor.compare.traits import Family, Marker, Trait, Traits, traits
 from netdoctor.report import formats
 from tests.support.clusters import fleets as reports
 from tests.support.clusters.fleets import KINDS
@@ -234,8 +234,19 @@ def test_variables_that_may_differ(given: tuple[dict[str, str], ...], called: st
     for doc, variables in zip(docs, given, strict=True):
         doc["inventory"]["nccl_variables"] = variables
     docs[1]["inventory"]["links"][1]["name"] = called
-    assert tuple(row.trait.removeprefix("env ") for row in fleet_of(*docs).drift if row.trait.startswith("env ")) == differ
-    told = [chosen_traits(*traits(doc["inventory"], "0")) for doc in docs]
+    assert tuple(row.trait.name for row in fleet_of(*docs).drift if row.family is Family.ENV) == differ
+    told = [trait_data(traits(doc["inventory"], "0")) for doc in docs]
     ready = {n: read_ready({"traits": one}) for n, one in enumerate(told)}
     live = Cluster(Nodes(3, 0, "m", 1), ready=ready).differences()
-    assert tuple(row.trait.removeprefix("env ") for row in live if row.trait.startswith("env ")) == differ
+    assert tuple(row.trait.name for row in live if row.family is Family.ENV) == differ
+
+
+def test_traits_are_read_back() -> None:
+    given = Traits(
+        {Trait(Family.ENV, "NCCL_ALGO"): Marker.EMPTY, Trait(Family.NCCL): "2.27.5"}, variables_read=True, links=("eth0",)
+    )
+    got = read_traits(trait_data(given))
+    assert got == given and isinstance(got.values[Trait(Family.ENV, "NCCL_ALGO")], Marker)
+    assert read_traits({"of a later version": "x", "nccl": "2.27.5", "kernel": "6.8"}) == Traits({Trait(Family.NCCL): "2.27.5"})
+    with pytest.raises(ValueError, match="no such trait"):
+        Trait.parse("of a later version")

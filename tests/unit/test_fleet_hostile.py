@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netdoctor.cli import fleet as command
+from netdoctor.compare.traits import Family
 from netdoctor.fleet.extract import Extract, MalformedReportError
 from netdoctor.fleet.read import DEFECT
 from netdoctor.fleet.report import Fleet
@@ -152,7 +153,7 @@ def test_the_real_report_is_what_is_read(tmp_path: pathlib.Path) -> None:
         "latency|nccl cuda ×8, 4 KiB": 25e-6,
         "init|nccl cuda ×8": 1.5,
     }
-    assert run.traits["gpus"] == "8 × NVIDIA H100 80GB HBM3" and run.traits["nccl"] == "2.27.5"
+    assert run.traits.of(Family.GPUS) == "8 × NVIDIA H100 80GB HBM3" and run.traits.of(Family.NCCL) == "2.27.5"
     assert run.nccl_if == ("ib0", "10.1.0.7", 24, 2044) and run.time == 1772352000.0
     with pytest.raises(MalformedReportError):
         Extract().run({}, "f", 0.0)

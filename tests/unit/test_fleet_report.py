@@ -11,6 +11,7 @@ import pytest
 
 from netdoctor.cli import fleet as command
 from netdoctor.cli.options import Options
+from netdoctor.compare.traits import Family
 from netdoctor.fleet.nodes import NodeState
 from netdoctor.fleet.read import read
 from netdoctor.fleet.report import Fleet, examine
@@ -104,7 +105,7 @@ def drifted(count: int, differ: int) -> list[Doc]:
 def test_a_clear_majority_or_nobody(count: int, differ: int, bad: int) -> None:
     fleet = fleet_of(*drifted(count, differ))
     assert fleet.accounting["bad"] == bad
-    (row,) = [r for r in fleet.drift if r.trait == "driver"]
+    (row,) = [r for r in fleet.drift if r.family is Family.DRIVER]
     assert (row.majority is None) == (bad == 0)
     assert ("differs without a majority" in formats.render(command.report(fleet), "text")) == (bad == 0)
 
@@ -114,7 +115,7 @@ def test_nodes_that_could_not_tell_are_no_majority() -> None:
     for doc in docs[3:]:
         doc["inventory"]["driver"] = {"unavailable": "timed out", "detail": ""}
     fleet = fleet_of(*docs)  # two agree, one differs, six are silent: any of the two may be the usual one
-    (row,) = [r for r in fleet.drift if r.trait == "driver"]
+    (row,) = [r for r in fleet.drift if r.family is Family.DRIVER]
     assert row.majority is None and row.sides.unknown == 6
     assert fleet.accounting["bad"] == 0
 
@@ -240,7 +241,7 @@ def test_a_node_whose_torch_or_driver_is_gone_differs() -> None:
     fleet = fleet_of(*docs)
     assert [n.name for n in fleet.nodes if n.state == "bad"] == ["n0", "n1"]
     assert len(fleet.groups) == 1
-    assert {(r.trait, r.values[0][0]) for r in fleet.drift} >= {("torch", "(not there)"), ("driver", "(not there)")}
+    assert {(str(r.trait), r.values[0][0]) for r in fleet.drift} >= {("torch", "(not there)"), ("driver", "(not there)")}
     assert any("GPUs of 1 node could not be read" in note for note in fleet.notes)
 
 

@@ -10,7 +10,7 @@ from netdoctor.nccl import gpudirect as g
 from netdoctor.nccl.integers import integer
 from tests.support import facts as f
 
-MODULE = {"nvidia_peermem": Module("nvidia_peermem", "580.95.05", "live")}
+MODULE = {"nvidia_peermem": Module("580.95.05")}
 GONE = {"nvidia_peermem": Unavailable("absent")}
 
 
@@ -24,7 +24,7 @@ GONE = {"nvidia_peermem": Unavailable("absent")}
         ((2, 22, 3), MODULE, {"nvidia-peermem": "1.1"}, False),  # the path was dropped in 2.22.3
         ((2, 22, 3), MODULE, {"nv_mem_nc": "1.1"}, True),
         ((2, 23, 4), MODULE, {}, True),
-        ((2, 27, 5), {"nvidia_peermem": Module("nvidia_peermem", None, None)}, {}, False),  # no version file
+        ((2, 27, 5), {"nvidia_peermem": Module(None)}, {}, False),  # no version file
         ((2, 27, 5), GONE, {}, False),
         ((2, 27, 5), {"nvidia_peermem": Unavailable("denied")}, {}, None),
         ((2, 21, 5), MODULE, {"nv_mem": Unavailable("denied")}, None),

@@ -12,7 +12,7 @@ def test_listeners_of_a_node() -> None:
 
 def test_older_libraries_open_fewer() -> None:
     assert ports.listeners(8, 1, 0, (2, 21, 5)) == ports.Listeners(bootstrap=16, root=9, ras=0, gloo=0, own=3)
-    assert ports.listeners(8, 1, 0) == ports.listeners(8, 1, 0, (2, 32, 3))
+    assert ports.listeners(8, 1, 0, None) == ports.listeners(8, 1, 0, (2, 32, 3))
 
 
 # The smallest range in which the unmodified NCCL set up a communicator, without Gloo (its sockets are its own).
@@ -36,13 +36,13 @@ def test_no_more_is_asked_than_worked(version: tuple[int, int, int], ranks: int,
 
 
 def test_one_node_keeps_no_ports_for_the_network() -> None:
-    assert ports.kept_by_connections(8, 8, 4, all_to_all=True) == 0
+    assert ports.kept_by_connections(8, 8, 4, all_to_all=True, pxn=True) == 0
 
 
 def test_all_to_all_counts_only_where_the_job_says_so() -> None:
-    ring = ports.kept_by_connections(8, 2048, 1)
+    ring = ports.kept_by_connections(8, 2048, 1, all_to_all=False, pxn=True)
     assert ring == 8 * 3 * 16
-    assert ports.kept_by_connections(8, 2048, 1, all_to_all=True) == ring + 2040 * 2
+    assert ports.kept_by_connections(8, 2048, 1, all_to_all=True, pxn=True) == ring + 2040 * 2
     assert ports.kept_by_connections(8, 2048, 1, all_to_all=True, pxn=False) == ring + 8 * 2040 * 2
 
 

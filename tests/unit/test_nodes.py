@@ -153,7 +153,7 @@ def test_a_node_that_did_not_come_has_the_name_of_slurm() -> None:
 
 
 def test_commas_in_variables_reach_the_ranks_as_they_are() -> None:
-    box = sandbox({**SRUN, "NCCL_IB_HCA": "mlx5_0,mlx5_1", "MASTER_PORT": "29500"})
+    box = sandbox({**SRUN, "NCCL_IB_HCA": "mlx5_0,mlx5_1", "MASTER_PORT": "29500"}, ())
     assert box.environment["NCCL_IB_HCA"] == "mlx5_0,mlx5_1"
 
 

@@ -21,8 +21,8 @@ from netdoctor.policy import (
 )
 
 TODAY = datetime.date(2026, 6, 15)
-GPU = Seen(gpu=True, torch=True, rdma=True)
-PLAIN = Seen(gpu=False, torch=False, rdma=False)
+GPU = Seen(gpu=True, library=True, rdma=True)
+PLAIN = Seen(gpu=False, library=False, rdma=False)
 PASS, FAIL, SKIP, UNKNOWN, ERROR = Status.PASS, Status.FAIL, Status.SKIP, Status.UNKNOWN, Status.ERROR
 
 
@@ -46,15 +46,20 @@ RUN, DEV = "allreduce.run", "rdma.dev_infiniband"
 @pytest.mark.parametrize(
     ("profile", "seen", "statuses", "code"),
     [
-        # default: allreduce.run where a GPU and a torch were found
+        # default: allreduce.run where a GPU, and a torch or a libnccl were found
         ("default", GPU, {RUN: PASS, DEV: UNKNOWN}, 0),
         ("default", GPU, {RUN: UNKNOWN, DEV: PASS}, 4),
         ("default", GPU, {RUN: ERROR, DEV: PASS}, 4),
         ("default", GPU, {RUN: SKIP, DEV: PASS}, 0),
         ("default", GPU, {DEV: PASS}, 4),  # required and did not run
         ("default", PLAIN, {RUN: UNKNOWN, DEV: PASS}, 0),
-        ("default", Seen(gpu=True, torch=False), {RUN: UNKNOWN, DEV: PASS}, 0),
-        ("default", Seen(gpu=None, torch=True), {RUN: UNKNOWN, DEV: PASS}, 4),  # lost evidence does not lower what is required
+        ("default", Seen(gpu=True, library=False), {RUN: UNKNOWN, DEV: PASS}, 0),
+        (
+            "default",
+            Seen(gpu=None, library=True),
+            {RUN: UNKNOWN, DEV: PASS},
+            4,
+        ),  # lost evidence lowers nothing
         ("default", Seen(), {RUN: UNKNOWN, DEV: PASS}, 4),
         # gate: also rdma.dev_infiniband where PCI shows RDMA hardware
         ("gate", GPU, {RUN: PASS, DEV: UNKNOWN}, 4),

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from netdoctor.facts import library_search as find
+from netdoctor.facts import presence
 from netdoctor.facts.cpu import MemoryPolicy, _policy
 from netdoctor.facts.libraries import Libraries, probe
 from netdoctor.facts.library_search import JobPython, Torch
 from netdoctor.host.base import Answer, ReplayHost
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
+from tests.support.facts.hardware import gpus, pci
+from tests.support.facts.software import libraries
 
 FILE: Answer = {"mode": 0o755, "uid": 0, "gid": 0, "type": "file", "major": 0, "minor": 0, "dev": 1}
 ABSENT = Unavailable("absent")
@@ -219,3 +222,22 @@ def test_a_helper_that_answers_rubbish(rubbish: Any) -> None:
 )
 def test_memory_policy(answer: Answer, expected: object) -> None:
     assert _policy(ReplayHost({"ask:mempolicy": answer})) == expected
+
+
+NO_TORCH = Unavailable(Kind.ABSENT, "no torch")
+
+
+@pytest.mark.parametrize(
+    ("changes", "there"),
+    [
+        ({}, True),
+        ({"torch": NO_TORCH}, True),  # the run then goes by that libnccl: one that could not tell is not healthy
+        ({"torch": NO_TORCH, "nccl": ()}, False),
+        ({"torch": NO_TORCH, "nccl": (), "incomplete": ("/opt/lib",)}, None),
+        ({"torch": NO_TORCH, "nccl": Unavailable(Kind.DENIED)}, None),
+        ({"torch": Unavailable(Kind.DENIED), "nccl": ()}, None),
+    ],
+)
+def test_what_an_all_reduce_goes_by(changes: dict[str, Any], there: bool | None) -> None:
+    facts = {"Libraries": libraries(**changes), "Pci": pci(), "Gpus": gpus()}
+    assert presence.seen(facts).library is there

@@ -25,7 +25,7 @@ RUN = Run(
 )
 WHOLE = Snapshot(
     {"file:/a": "x\n", "file:/b": Unavailable("denied", "EACCES"), "ask:nvml": {"devices": []}},
-    {"Baseline": Baseline(RUN, "/usr/bin/python3", True), "PathRun": PathRun(Unavailable("no budget"))},
+    {"Baseline": Baseline(RUN, True), "PathRun": PathRun(Unavailable("no budget"))},
     {"profile": "gate", "fail_on": "critical", "disabled": [], "waivers": []},
     ("a.b",),
     ("a.b", "plugin.broken"),
@@ -49,7 +49,7 @@ def test_round_trip() -> None:
 
 def test_secrets_in_a_log_stay_out_of_facts_and_file() -> None:
     run = Run(AllReduce("nccl", 1), "finished", log_text="x NCCL INFO NCCL_FOO_TOKEN set by environment to hunter2\n")
-    fact = snapshot.with_logs(Baseline(run, "p", True))
+    fact = snapshot.with_logs(Baseline(run, True))
     assert "hunter2" not in fact.run.log_text
 
 

@@ -22,22 +22,18 @@ HCA_BUSES = (0x18, 0x40, 0x4F, 0x5E, 0x9A, 0xC0, 0xCE, 0xDC)
 GPU_NAME = "NVIDIA H100 80GB HBM3"
 
 
-def module(name: str, version: str | None = None, state: str | None = "live") -> Module:
-    return Module(name, version, state)
-
-
 def kernel(**changes: Any) -> Kernel:
     """nvidia_peermem loaded, memlock unlimited, wide sysctls."""
     base = Kernel(
         release="6.8.0-1019-nvidia",
         command_line="BOOT_IMAGE=/vmlinuz root=/dev/md0 iommu=pt",
         modules={
-            "nvidia": module("nvidia", "580.95.05"),
-            "nvidia_peermem": module("nvidia_peermem", "580.95.05"),
-            "ib_core": module("ib_core"),
-            "ib_uverbs": module("ib_uverbs"),
-            "mlx5_core": module("mlx5_core"),
-            "mlx5_ib": module("mlx5_ib"),
+            "nvidia": Module("580.95.05"),
+            "nvidia_peermem": Module("580.95.05"),
+            "ib_core": Module(None),
+            "ib_uverbs": Module(None),
+            "mlx5_core": Module(None),
+            "mlx5_ib": Module(None),
         },
         memory_peers={},
         sysctls={
@@ -55,7 +51,7 @@ def kernel(**changes: Any) -> Kernel:
             "stack": 8 << 20,
             "nproc": UNLIMITED,
         },
-        driver="NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build",
+        shm_size=1 << 40,
     )
     return replace(base, **changes)
 
@@ -220,7 +216,6 @@ def hca(index: int, **changes: Any) -> RdmaDevice:
 def rdma(count: int = 8, **changes: Any) -> Rdma:
     base = Rdma(
         devices=tuple(hca(i) for i in range(count)),
-        nodes=("rdma_cm", *(f"uverbs{i}" for i in range(count))),
         libibverbs="libibverbs.so.1",
         verbs_devices=tuple(f"mlx5_{i}" for i in range(count)),
     )
@@ -229,4 +224,4 @@ def rdma(count: int = 8, **changes: Any) -> Rdma:
 
 def no_rdma() -> Rdma:
     """Positive evidence: /sys/class/infiniband was read and is empty."""
-    return Rdma((), NONE, NONE, ())
+    return Rdma((), NONE, ())

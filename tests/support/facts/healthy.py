@@ -212,7 +212,7 @@ def gb10() -> Machine:
 def cpu_node() -> Machine:
     """A node without accelerator and RDMA, with a CPU build of torch; 8 MiB of locked memory is systemd's default."""
     eth0: Link = f.netlink_link("eth0", 2, "10.0.0.7", vendor="0x1af4", driver="virtio_net", speed_mbps=Unavailable("failed"))
-    kernel = f.kernel(limits={**f.kernel().limits, "memlock": 8 << 20}, driver=ABSENT, modules={})
+    kernel = f.kernel(limits={**f.kernel().limits, "memlock": 8 << 20}, modules={})
     return f.machine(
         {
             Pci: f.pci(0, 0),
@@ -226,7 +226,7 @@ def cpu_node() -> Machine:
                 nccl=(),
             ),
             Kernel: kernel,
-            Baseline: Baseline(f.gloo_run(), "/usr/bin/python3", False),
+            Baseline: Baseline(f.gloo_run(), False),
             PathRun: PathRun(Unavailable("unsupported", "no accelerator: NCCL did not run")),
         }
     )

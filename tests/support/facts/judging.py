@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 
 from netdoctor.facts.base import Fact
 from netdoctor.model import Finding, Status, Unavailable
@@ -13,9 +14,14 @@ Facts = Mapping[type, object]
 
 def judge(check: Callable[..., Iterable[Finding]], facts: Facts) -> list[Finding]:
     """The findings of `check` on `facts`; of a fact that is not there nothing was read."""
+    return list(check(**{name: _argument(hint, facts) for name, hint in _needs(check).items()}))
+
+
+@cache
+def _needs(check: Callable[..., Iterable[Finding]]) -> dict[str, type[Fact]]:
     hints = typing.get_type_hints(check)
     hints.pop("return", None)
-    return list(check(**{name: _argument(hint, facts) for name, hint in hints.items()}))
+    return hints
 
 
 def _argument(hint: type[Fact], facts: Facts) -> object:

@@ -174,14 +174,12 @@ def _run(
     )
 
 
-def torch_facts(version: str, path: str, cuda: str | None, count: int, nccl: str) -> TorchFacts:
+def torch_facts(version: str, cuda: str | None, count: int, nccl: str) -> TorchFacts:
     """What such a torch answers."""
     here = count > 0
     backends: dict[str, Any] = {"cuda": "nccl"} if here else {"cpu": "gloo"}
     return TorchFacts(
         version=version,
-        path=path,
-        cuda=cuda,
         nccl_built=cuda is not None,
         cuda_available=here,
         device_count=count,

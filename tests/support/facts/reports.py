@@ -36,7 +36,7 @@ def report(*checks: CheckResult, profile: str = "default", seen: Seen | None = N
     """A report as the engine makes it; `more` goes to policy (waivers, partial) or to Report."""
     policy = {k: more.pop(k) for k in ("waivers", "disabled", "fail_on") if k in more}
     partial = more.get("partial")
-    seen = seen or Seen(gpu=False, torch=False, rdma=False)
+    seen = seen or Seen(gpu=False, library=False, rdma=False)
     results, verdict = decide(checks, profile, seen=seen, today=TODAY, partial=partial, **policy)
     given: dict[str, Any] = {
         "tool_version": "1.2.3",
@@ -94,7 +94,7 @@ PAIRS = check(
     cause="gdr_disabled",
 )
 WAIVER = Waiver("net.socket_ifname", "docker0 is the data network here", datetime.date(2026, 12, 31))
-GPU = Seen(gpu=True, torch=True, rdma=True)
+GPU = Seen(gpu=True, library=True, rdma=True)
 
 # Every verdict, by name.
 EVERY: dict[str, Report] = {

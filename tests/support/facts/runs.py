@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from netdoctor.cluster.observations import Cluster, Nodes, Ready
+from netdoctor.compare.traits import Family, Trait, Traits
 from netdoctor.facts.runs import AllReduce, Baseline, CommonRun, Path, PathRun, RankResult, Run
 from netdoctor.nccl.log.facts import Direction, LogFacts, Via
 from tests.support.facts.software import LIBNCCL
@@ -80,7 +81,7 @@ def hca_run(gpu: int = 0, peer: int = 1, hca: str = "mlx5_0:1", gdrdma: bool = T
 
 
 def baseline(one: Run | None = None, **changes: Any) -> Baseline:
-    return replace(Baseline(one or run(), "/opt/venv/bin/python3", True), **changes)
+    return replace(Baseline(one or run(), True), **changes)
 
 
 def path_run(*runs: Run) -> PathRun:
@@ -100,7 +101,7 @@ def cluster(count: int = 2, /, **changes: Any) -> Cluster:
         {n: f"h{n}" for n in everybody},
         {n: f"10.0.0.{n}" for n in everybody},
         reach={a: {b: None for b in everybody if b != a} for a in everybody},
-        ready={n: Ready(1, "gloo", traits={"torch": "2.9"}, variables_read=True) for n in everybody},
+        ready={n: Ready(1, "gloo", traits=Traits({Trait(Family.TORCH): "2.9"}, variables_read=True)) for n in everybody},
         first_ranks={n: n for n in everybody},
         run=common_run(gloo_run(experiment=AllReduce("gloo", count), ranks=tuple(rank(n, mapped=()) for n in everybody))),
     )

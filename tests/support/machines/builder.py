@@ -44,6 +44,7 @@ class Node:
     capabilities: int = 0
     memlock: str = "unlimited"
     container: bool = False
+    shm: int = 0  # bytes of /dev/shm, as its mount says; 0: it does not, as systemd mounts it
     cgroup: str = "0::/user.slice/user-1000.slice/session-4.scope"
     cuda_version: int = 13000
     driver: str = "580.95.05"
@@ -324,7 +325,6 @@ class Node:
         )
         answers.setdefault("ask:mempolicy", {"mode": "default", "nodes": []})
         answers.setdefault("ask:udev", {"pci": {}, "net": {}, "infiniband": {}})
-        answers.setdefault("statvfs:/dev/shm", {"size": 1 << 40, "free": 1 << 40})
         return self.host
 
     def _kernel(self) -> None:
@@ -368,7 +368,10 @@ class Node:
         write("/proc/self/cgroup", f"{self.cgroup}\n")
         root = "overlay overlay rw" if self.container else "ext4 /dev/md0 rw"
         dev = "tmpfs tmpfs rw,mode=755" if self.container else "devtmpfs udev rw,mode=755"
-        write("/proc/self/mountinfo", f"30 1 0:28 / / rw,relatime - {root}\n31 30 0:5 / /dev rw,nosuid - {dev}\n")
+        shm = f"shm rw,size={self.shm >> 10}k,inode64" if self.shm else "tmpfs rw,inode64"
+        mounts = f"30 1 0:28 / / rw,relatime - {root}\n31 30 0:5 / /dev rw,nosuid - {dev}\n"
+        write("/proc/self/mountinfo", f"{mounts}32 31 0:31 / /dev/shm rw,nosuid,nodev - tmpfs {shm}\n")
+        write("/proc/meminfo", "MemTotal:       2113331496 kB\n")
         write(
             "/etc/passwd",
             f"root:x:0:0:root:/root:/bin/bash\nada:x:{uid}:{uid}::/home/ada:/bin/bash\n"

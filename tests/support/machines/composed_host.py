@@ -124,7 +124,7 @@ class ComposedHost:
     """Answers from `files`, `answers` and the ELF table; what is in none of them is absent, as on a machine."""
 
     files: Files = field(default_factory=Files)
-    answers: dict[str, Answer] = field(default_factory=dict)  # env:, config:, ask:…, statvfs:…, open:…, stat:… of devices
+    answers: dict[str, Answer] = field(default_factory=dict)  # env:, config:, ask:…, open:…, stat:… of devices
     elf: dict[str, dict[str, Any]] = field(default_factory=dict)  # path -> row of ask:elf
     cache: list[list[str]] = field(default_factory=list)  # [soname, path] of the loader's cache
     addresses_of: dict[str, list[str]] = field(default_factory=dict)  # name -> addresses, for ask:resolve

@@ -62,7 +62,7 @@ class Built:
         masks = self._masks()
         experiment = first_experiment(self.torch, have["JobShape"])
         if experiment.backend == "gloo":
-            baseline = Baseline(gloo_run(self.torch, masks[0]), self.python, False)
+            baseline = Baseline(gloo_run(self.torch, masks[0]), False)
             runs: dict[str, Any] = {"Baseline": baseline, "PathRun": NO_CUDA}
         else:
             library = self.node.libnccl
@@ -72,7 +72,7 @@ class Built:
 
             path = path_experiments(self.torch.device_count or 0, have)
             runs = {
-                "Baseline": with_logs(Baseline(run(experiment, self.rates.inside), self.python, True)),
+                "Baseline": with_logs(Baseline(run(experiment, self.rates.inside), True)),
                 "PathRun": with_logs(PathRun(tuple(run(one, self.rates.path) for one in path))),
             }
         return Snapshot(host.answers, runs, setup.policy_data(config), tool_version="composed", taken=self.taken)
@@ -94,7 +94,7 @@ def venv(node: Node, torch: str, cuda: str | None, nccl: tuple[int, int, int] | 
     if nccl:
         node.files.write(f"{SITE}/nvidia_nccl_cu12-{text}.dist-info/METADATA", f"Name: nvidia-nccl-cu12\nVersion: {text}\n")
         node.nccl(f"{SITE}/nvidia/nccl/lib/libnccl.so.2", nccl)
-    return torch_facts(torch, f"{SITE}/torch", cuda, count, text)
+    return torch_facts(torch, cuda, count, text)
 
 
 def image(node: Node, torch: str, cuda: str, nccl: tuple[int, int, int], count: int) -> TorchFacts:
@@ -103,7 +103,7 @@ def image(node: Node, torch: str, cuda: str, nccl: tuple[int, int, int], count: 
     node.environment |= {"HOME": "/root", "PATH": "/usr/local/bin:/usr/bin:/bin"}
     node.python("/usr/bin/python3", "3.12", DIST, torch, cuda, compiled=None)
     node.nccl("/usr/lib/x86_64-linux-gnu/libnccl.so.2", nccl, cached=True)
-    return torch_facts(torch, f"{DIST}/torch", cuda, count, text)
+    return torch_facts(torch, cuda, count, text)
 
 
 def switched(node: Node, n: int) -> tuple[str, str, int]:

@@ -30,7 +30,7 @@ def _pod(hostname: str, ip: str) -> Node:
     node.default = ("eth0", ip, "10.42.3.1")
     node.bootstrap = ("eth0", ip)
     node.host.addresses_of[hostname] = [ip]
-    node.host.answers["statvfs:/dev/shm"] = {"size": 64 << 30, "free": 64 << 30}
+    node.shm = 64 << 30
     return node
 
 
@@ -53,7 +53,7 @@ def pod_unprivileged() -> Built:
     node = _pod("batch-worker-3", "10.42.5.9")
     node.uid, node.memlock, node.numa = 1000, "8388608", {0: ("0-15", "10")}
     node.release = "6.8.0-60-generic"
-    node.host.answers["statvfs:/dev/shm"] = {"size": 64 << 20, "free": 64 << 20}
+    node.shm = 64 << 20
     port = node.root_port("pci0000:00", "02.0")
     node.function(port, "0000:01:00.0", (0x1AF4, 0x1041), 0x020000, "virtio-pci", -1)
     torch = venv(node, "2.9.1+cpu", None, None, 0)

@@ -176,7 +176,8 @@ def test_versions_and_variables_that_differ() -> None:
     said[1]["nccl"], said[2]["env NCCL_ALGO"] = "2.27.3", "Tree"
     made = heard(ready={n: messages.read_ready({"traits": one}) for n, one in enumerate(said)})
     assert fails(made) == {"h1, NCCL": "version_mismatch", "h2, variable NCCL_ALGO": "drift"}
-    two = heard(2, ready={0: Ready(traits={"torch": "2.9"}), 1: Ready(traits={"torch": "2.8", "env NCCL_ALGO": "Tree"})})
+    given = ({"torch": "2.9"}, {"torch": "2.8", "env NCCL_ALGO": "Tree"})
+    two = heard(2, ready={n: messages.read_ready({"traits": one}) for n, one in enumerate(given)})
     assert fails(two) == {"nodes, torch": "version_mismatch"}  # node 0 did not tell its variables: no difference
 
 

@@ -11,6 +11,7 @@ import pytest
 from netdoctor import policy
 from netdoctor.checks.allreduce_nodes import allreduce_nodes
 from netdoctor.checks.allreduce_run import allreduce_run
+from netdoctor.cluster import messages
 from netdoctor.cluster.observations import Cluster, Fault, Flow, Gone, Nodes, Ready
 from netdoctor.facts.runs import AllReduce, Baseline, CommonRun, RankResult, Run, State
 from netdoctor.model import Kind, Unavailable, plain
@@ -36,7 +37,7 @@ def failed(**more: Any) -> CommonRun:
 
 
 def ready(*traits: dict[str, str], cannot: tuple[str, ...] = ()) -> dict[int, Ready]:
-    return {n: Ready(1, "gloo", dict(enumerate(cannot)).get(n, ""), one) for n, one in enumerate(traits)}
+    return {n: Ready(1, "gloo", dict(enumerate(cannot)).get(n, ""), messages.read_traits(one)) for n, one in enumerate(traits)}
 
 
 NEW, OLD = {"torch": "2.9", "nccl": "2.27"}, {"torch": "2.8", "nccl": "2.27"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import typing
 from collections.abc import Iterator, Mapping
@@ -101,6 +102,9 @@ SCENES: dict[str, dict[type, object]] = {
 }
 
 
+_hints = functools.cache(typing.get_type_hints)
+
+
 def losses(value: Any, where: str) -> Iterator[tuple[str, Any]]:
     """(name, `value` with one field or entry lost), at every depth; of a tuple of many like things the first stands for all."""
     if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
@@ -110,7 +114,7 @@ def losses(value: Any, where: str) -> Iterator[tuple[str, Any]]:
         return
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return
-    hints = typing.get_type_hints(type(value))
+    hints = _hints(type(value))
     for field in dataclasses.fields(value):
         have, hint = getattr(value, field.name), hints[field.name]
         here = f"{where}.{field.name}"

@@ -1,0 +1,154 @@
+"""nccl.shared_memory: facts to findings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netdoctor.checks.nccl_shared_memory import shared_memory
+from netdoctor.facts import kernel
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.job import JobShape
+from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.runs import Baseline, CommonRun, State
+from netdoctor.facts.vantage import Vantage
+from netdoctor.host.base import ReplayHost
+from netdoctor.model import Finding, Severity, Status, Unavailable
+from netdoctor.nccl.log.parser import parse_text
+from netdoctor.nccl.shared_memory import pool_bytes
+from tests.support import facts as f
+
+DOCKER, LOST, NO_RUN = 64 << 20, Unavailable("denied"), Unavailable("refused", "--no-allreduce")
+PASS, FAIL, SKIP, UNKNOWN = Status.PASS, Status.FAIL, Status.SKIP, Status.UNKNOWN
+SMALL = {Kernel: f.kernel(shm_size=DOCKER), Baseline: NO_RUN}
+NO_SPACE = (
+    "node01:1:1 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 33030532 bytes, "
+    "error: No space left on device (28)\n"
+)
+
+
+def judged(changes: dict[type, object]) -> Finding:
+    return f.only(f.judge(shared_memory, f.machine(changes)))
+
+
+# As measured: 64 MiB are enough for 2 ranks of 2.27.5, for 1 of 2.30.7, and for none of 2.32.3.
+@pytest.mark.parametrize(
+    ("version", "ranks", "size", "status"),
+    [
+        ((2, 18, 3), 8, DOCKER, PASS),
+        ((2, 27, 5), 2, DOCKER, PASS),
+        ((2, 27, 5), 4, DOCKER, FAIL),
+        ((2, 30, 7), 1, DOCKER, PASS),
+        ((2, 30, 7), 2, DOCKER, FAIL),
+        ((2, 32, 3), 1, DOCKER, FAIL),
+        ((2, 32, 3), 8, 8 << 30, PASS),
+        ((2, 32, 3), 8, 8 * 68_420_268, PASS),
+        ((2, 32, 3), 8, 8 * 68_420_268 - 1, FAIL),
+        ((2, 31, 0), 1, DOCKER, UNKNOWN),  # between 34 and 68 MB
+        ((2, 31, 0), 1, 1 << 30, PASS),
+        ((2, 12, 0), 8, 8 << 30, UNKNOWN),  # not measured
+        ((2, 33, 0), 1, 8 << 30, UNKNOWN),
+        ((2, 33, 0), 1, DOCKER, FAIL),
+        ((2, 32, 3), 8, LOST, UNKNOWN),
+    ],
+)
+def test_what_fits(version: tuple[int, int, int], ranks: int, size: Any, status: Status) -> None:
+    facts: dict[type, object] = {
+        Kernel: f.kernel(shm_size=size),
+        Gpus: f.gpus(ranks),
+        Baseline: NO_RUN,
+        Libraries: f.libraries(nccl=(f.library(version=version),)),
+    }
+    found = judged(facts)
+    assert found.status is status
+    assert found.status is not UNKNOWN or found.how
+    if isinstance(size, int):
+        assert found.evidence["size"] == size and found.evidence["ranks"] == ranks
+
+
+def test_a_fail_says_what_is_needed() -> None:
+    found = judged(SMALL)
+    assert found.message == "/dev/shm has 64 MiB, and 8 ranks of NCCL 2.27.5 take 252.003 MiB at start"
+    assert (found.expected, found.evidence["takes"]) == ("at least 252.003 MiB", 8 * 33_030_532)
+    assert found.fix and found.why
+    one = judged({**SMALL, Kernel: f.kernel(shm_size=1), JobShape: f.job(ranks_per_node=1)})
+    assert " 1 rank of " in one.message
+
+
+@pytest.mark.parametrize(
+    ("version", "least", "most"),
+    [((2, 27, 5), 2, 2), ((2, 12, 0), 0, None), ((2, 28, 9), 2, 3), ((2, 33, 0), 4, None)],
+)
+def test_what_a_version_takes(version: tuple[int, int, int], least: int, most: int | None) -> None:
+    """By the rows of the table around it; most of an older or newer version than was measured is not known."""
+    sizes = (0, 31_850_884, 33_030_532, 34_210_180, 68_420_268)
+    assert pool_bytes(version, 2) == (2 * sizes[least], None if most is None else 2 * sizes[most])
+
+
+def common(**changes: Any) -> Baseline:
+    fields = {name: getattr(f.run(), name) for name in f.run().__dataclass_fields__}
+    return f.baseline(CommonRun(**{**fields, **changes}, told="", told_cause=""))
+
+
+ROWS: dict[str, tuple[dict[type, object], Status]] = {
+    "as many ranks had theirs": ({Kernel: f.kernel(shm_size=1 << 20)}, PASS),
+    "fewer ranks": ({Kernel: f.kernel(shm_size=1 << 20), JobShape: f.job(ranks_per_node=16)}, FAIL),
+    "ranks of other nodes": ({Kernel: f.kernel(shm_size=1 << 20), Baseline: common()}, FAIL),
+    "a run that did not finish": (
+        {Kernel: f.kernel(shm_size=1 << 20), Baseline: f.baseline(f.run(state=State.UNFINISHED, ranks=()))},
+        FAIL,
+    ),
+    "a run that failed for it": (
+        {Baseline: f.baseline(f.run(state=State.FAILED, ranks=(f.rank(0, error="x"),), blamed=(0,), log=parse_text(NO_SPACE)))},
+        FAIL,
+    ),
+    "a run that failed for another reason": (
+        {Baseline: f.baseline(f.run(state=State.FAILED, ranks=(f.rank(0, error="ValueError: x"),), blamed=(0,)))},
+        PASS,
+    ),
+    "no accelerator": ({Pci: f.pci(0, 0), Gpus: f.gpus(0)}, SKIP),
+    "PCI lost": ({**SMALL, Pci: LOST, Gpus: f.gpus(0)}, UNKNOWN),
+    "from outside": ({Vantage: f.vantage(job_environment=False, why_not="x")}, UNKNOWN),
+    "small, from outside": ({**SMALL, Vantage: f.vantage(job_environment=False)}, UNKNOWN),
+    "no torch, no run": ({Baseline: NO_RUN, Libraries: f.libraries(torch=Unavailable("absent"))}, UNKNOWN),
+    "no torch, and a run": ({Libraries: f.libraries(torch=Unavailable("absent"))}, PASS),
+    "the configuration lost": ({Baseline: NO_RUN, JobShape: LOST}, UNKNOWN),
+    "the launcher lost": ({Baseline: NO_RUN, Environ: LOST}, UNKNOWN),
+    "no GPU seen": ({Baseline: NO_RUN, Gpus: f.gpus(0)}, UNKNOWN),
+    "the run lost": ({Baseline: LOST}, UNKNOWN),
+    "NCCL lost": ({Baseline: NO_RUN, Libraries: f.libraries(nccl=LOST)}, UNKNOWN),
+    "small, and what the job sees lost": ({**SMALL, Gpus: f.gpus(8, visible=LOST)}, UNKNOWN),
+    "wide, and what the job sees lost": ({Baseline: NO_RUN, Gpus: f.gpus(8, visible=LOST)}, PASS),
+}
+
+
+@pytest.mark.parametrize(("facts", "status"), ROWS.values(), ids=list(ROWS))
+def test_what_it_says(facts: dict[type, object], status: Status) -> None:
+    found = judged(facts)
+    assert found.status is status
+    assert found.status is not FAIL or (found.fix and found.severity in (None, Severity.CRITICAL))
+
+
+@pytest.mark.parametrize(
+    ("mount", "size"),
+    [
+        ("/dev/shm rw,nosuid - tmpfs shm rw,size=65536k,inode64", DOCKER),
+        ("/dev/shm rw,nosuid - tmpfs tmpfs rw,inode64", 500 << 10),  # half of the memory
+        ("/dev/shm rw - tmpfs tmpfs rw,size=0k", 1000 << 10),  # no limit
+        ("/dev rw - tmpfs tmpfs rw,size=64k", Unavailable("absent", "nothing is mounted on /dev/shm")),
+        ("/dev/shm rw - ext4 /dev/a rw,size=64k", Unavailable("unsupported", "what is mounted on /dev/shm is no tmpfs")),
+    ],
+)
+def test_the_size_of_its_mount(mount: str, size: Any) -> None:
+    answers = {"file:/proc/self/mountinfo": f"36 25 0:31 / {mount}\n", "file:/proc/meminfo": "MemTotal:       1000 kB\n"}
+    assert kernel.probe(ReplayHost(answers)).shm_size == size
+
+
+def test_memory_that_is_not_told() -> None:
+    mount = {"file:/proc/self/mountinfo": "36 25 0:31 / /dev/shm rw - tmpfs tmpfs rw\n"}
+    assert kernel.probe(ReplayHost({**mount, "file:/proc/meminfo": LOST})).shm_size == LOST
+    assert not kernel.probe(ReplayHost({**mount, "file:/proc/meminfo": "MemTotal: x\n"})).shm_size
