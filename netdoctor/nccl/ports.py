@@ -55,8 +55,9 @@ def listeners(ranks: int, communicators: int, gloo_groups: int, version: Version
 
 def _own(ranks: int, version: Version | None) -> int:
     """As measured: in a namespace with a range of so many ports the unmodified NCCL set up one communicator of two ranks twice
-    with 8 (2.18.3, 2.20.5, 2.21.5), 10 (2.23.4, 2.29.7), 11 (2.25.1, 2.30.7), 12 (2.27.5, 2.28.9, 2.32.3), of 4 and 8 ranks with
-    16, 28 (2.18.3) and 23, 47 (2.27.5).  With one or two less it depends on who comes first.
+    with 8 (2.18.3, 2.20.5, 2.21.5), 10 (2.23.4, 2.29.7), 11 (2.25.1, 2.30.7), 12 (2.27.5, 2.28.9, 2.32.3), of 4 ranks with 16
+    (2.18.3), 20 (2.23.4), 22 (2.32.3), 23 (2.27.5), 24 (2.30.7), of 8 with 28 (2.18.3), 47 (2.27.5).  With one or two less it
+    depends on who comes first.
 
     python -m tests.fakegpu.differential --area ports
     """

@@ -120,7 +120,7 @@ def in_network(draw: Draw, folder: pathlib.Path, chosen: dict[str, str], purpose
         answer.write_text(json.dumps([said, _bootstrap(draw, chosen) if purpose == "bootstrap" else _sockets(draw)]))
 
     env = ranks.environment(lab.library(draw.text), draw.version, chosen)
-    done = ranks.run([ranks.Process(env)], folder, work)
+    done = ranks.run([ranks.Process(env)], folder, work, 120.0)
     if not done.ok:
         raise RuntimeError(done.failure)
     predicted, seen = json.loads(answer.read_text("utf-8"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ AREAS: Final = {
 }  # module -> its share
 # Of the results: `paths` tells two things.
 NAMES: Final = frozenset({*AREAS, "gpudirect"} - {"paths"})
-PER_MACHINE: Final = 40
+PER_MACHINE: Final = 20
 OUT: Final = build.ROOT / "build" / "differential.json"
 
 
@@ -42,12 +43,12 @@ def missing() -> str:
 def plan(count: int, seed: str, versions: Sequence[Version], areas: Sequence[str]) -> list[list[Draw]]:
     """The draws of each machine: areas in their shares, and two versions a machine, for each costs a process that loads it."""
     turn = [name for name in areas for _ in range(AREAS[name])]
-    machines = -(-count // PER_MACHINE)
+    random.Random(seed).shuffle(turn)
     found: list[list[Draw]] = []
-    for machine in range(machines):
+    for machine in range(-(-count // PER_MACHINE)):
         own = [versions[(2 * machine + k) % len(versions)] for k in (0, 1)]
         numbers = range(machine * PER_MACHINE, min(count, (machine + 1) * PER_MACHINE))
-        found.append([Draw(turn[n * 7 % len(turn)], own[n // len(turn) % 2], f"{seed}.{n}") for n in numbers])
+        found.append([Draw(turn[n % len(turn)], own[n % 2], f"{seed}.{n}") for n in numbers])
     return found
 
 

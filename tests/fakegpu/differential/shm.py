@@ -20,12 +20,10 @@ def compare(draw: Draw, world: World) -> Iterator[Row]:
     """The pool.  What SHM connections take on top of it is as many channels as NCCL chooses: `at least` is what is said."""
     count = min(draw.random.choice((1, 2, 2, 4)), len(world.machine.gpus))
     taken, shared = ranks.in_child(lambda: measure(draw, world, count))
-    predicted = shm_pool(draw.version, count)
-    enough = predicted <= taken
-    if not shared:
-        enough = enough and taken <= predicted + count * SMALL_FILES
+    least, most = shm_pool(draw.version, count)
+    fits = least <= taken and (shared or most is None or taken <= most + count * SMALL_FILES)
     yield Row(
-        f"{count} ranks of {world.machine.name}: {predicted} bytes{' and SHM' if shared else ''}, seen {taken}", True, enough
+        f"{count} ranks of {world.machine.name}: {least} to {most}{' and SHM' if shared else ''}, seen {taken}", True, fits
     )
 
 
