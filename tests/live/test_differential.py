@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakegpu import namespace
 from tests.fakegpu.differential import runner
-from tests.fakegpu.differential.case import UNSAID, Draw, Result, Row
+from tests.fakegpu.differential.case import UNSAID, Draw, Result, Row, Version
 from tests.support.machines import libnccl
 
 pytestmark = [pytest.mark.live, pytest.mark.nccl]
@@ -27,8 +27,8 @@ def results() -> tuple[Result, ...]:
     if why := runner.missing():
         pytest.skip(why)
     libnccl.both()
-    old = [version for version in libnccl.libraries() if version < libnccl.RUNNING_FROM]
-    return tuple(runner.run(DRAWS, "test", [max(old), max(libnccl.libraries())], tuple(runner.AREAS)))
+    old = [version for version in runner.available() if version < libnccl.RUNNING_FROM]
+    return tuple(runner.run(DRAWS, "test", [max(old), max(runner.available())], tuple(runner.AREAS)))
 
 
 @pytest.mark.parametrize("area", sorted(runner.NAMES))
@@ -57,7 +57,7 @@ def test_what_is_not_said_is_neither_right_nor_wrong(tmp_path: pathlib.Path) -> 
 
 
 def test_a_draw_is_its_seed() -> None:
-    versions = [(2, 21, 5), (2, 32, 3)]
+    versions: list[Version] = [(2, 21, 5), (2, 32, 3)]
     assert runner.plan(100, "s", versions, ("hca", "values")) == runner.plan(100, "s", versions, ("hca", "values"))
     flat = [draw for world in runner.plan(100, "s", versions, tuple(runner.AREAS)) for draw in world]
     assert (

@@ -7,7 +7,6 @@ import sys
 
 from tests.fakegpu import namespace
 from tests.fakegpu.differential import runner
-from tests.support.machines import libnccl
 
 
 def main() -> int:
@@ -21,7 +20,7 @@ def main() -> int:
     if why := namespace.missing() or runner.missing():
         print(f"fakegpu: {why}", file=sys.stderr)
         return 77
-    versions = [tuple(int(n) for n in one.split(".")) for one in given.versions] or sorted(libnccl.libraries())
+    versions = [runner.numbers(one) for one in given.versions] or runner.available()
     results = runner.run(given.draws, given.seed, versions, given.area or tuple(runner.AREAS))
     if given.keep:
         for one in results:

@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Iterator
 from ipaddress import ip_address
-from typing import Final
+from typing import Any, Final
 
 from netdoctor.facts.net import probe
 from netdoctor.host.base import ReplayHost
@@ -111,8 +111,10 @@ def in_network(draw: Draw, folder: pathlib.Path, chosen: dict[str, str], purpose
 
     def work(_n: int, _one: ranks.Process) -> None:
         namespace.connect(folder)
-        links = probe(ReplayHost({"ask:netlink": netlink.answer({})})).links
-        assert not isinstance(links, Unavailable)
+        told: Any = netlink.answer({})
+        net = probe(ReplayHost({"ask:netlink": told}))
+        assert not isinstance(net, Unavailable) and not isinstance(net.links, Unavailable)
+        links = net.links
         picks = choose(links, draw.version, chosen, purpose)
         said: object = [list(one) for one in picks or ()]
         if isinstance(picks, Unavailable):

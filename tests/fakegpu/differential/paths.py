@@ -46,17 +46,22 @@ def compare(draw: Draw, world: World) -> Iterator[Row]:
     done = world.ranks(draw, every, exchange=len(each) > 1, deadline=120.0)
     what = f"{machine.name} GPUs {each} {settings_text(chosen)}"
     predicted = predict(draw, world, chosen, each)
-    seen = ways(done, len(each), draw)
+    seen = ways(done, len(each))
     if not done.ok:
         yield Row(what, "ranks that end well", done.failure, "hca")
         return
+    alike = len({(one.ports[0].rate, one.link) for one in machine.hcas}) < 2
     for n, device in enumerate(each):
-        for direction in ("send", "receive"):
-            used, direct = seen[n].get(direction, ((), None))
+        for direction, rows in seen[n].items():
             said, offered = predicted[device][direction]
-            yield Row(f"{what}: GPU {device} {direction}: HCA", said, list(used), "hca")
-            if said is not UNSAID and said == list(used) and used:
-                yield Row(f"{what}: GPU {device} {direction} by {used}: GPUDirect", offered, direct, "gpudirect")
+            # Over HCAs that differ NCCL may spread rings and all-to-all farther: then those that are named must be among them.
+            rows = [row for row in rows if alike or said is UNSAID or row[0] in said]
+            used = sorted({name for name, _ in rows} - {""})
+            yield Row(f"{what}: GPU {device} {direction}: HCA", said, used, "hca")
+            if said is not UNSAID and said == used and used:
+                direct = {with_gpudirect for _, with_gpudirect in rows}
+                told = direct.pop() if len(direct) == 1 else None
+                yield Row(f"{what}: GPU {device} {direction} by {used}: GPUDirect", offered, told, "gpudirect")
 
 
 def predict(draw: Draw, world: World, chosen: dict[str, str], each: list[int]) -> dict[int, dict[str, Any]]:
@@ -66,7 +71,7 @@ def predict(draw: Draw, world: World, chosen: dict[str, str], each: list[int]) -
     gpus = dataclasses.replace(gpus, visible=tuple(one for one in gpus.visible if one.ordinal in each))
     node = Node(draw.version, facts["Kernel"], gpus, environ, facts["Vantage"], JobShape(), (), len(each), False, False, ())
     places = hcas.places(gpus, facts["Pci"])
-    none = {device: {"send": ([], None), "receive": ([], None)} for device in each}
+    none: dict[int, dict[str, Any]] = {device: {"send": ([], None), "receive": ([], None)} for device in each}
     devices = facts["Rdma"].devices
     choice = parse_hcas(node.setting("NCCL_IB_HCA") or "", draw.version)
     candidates = hcas.selected(devices, choice) if choice else devices
@@ -96,24 +101,18 @@ def _both(answers: list[bool | None]) -> bool | None:
     return answers[0] if len(set(answers)) == 1 else None
 
 
-def ways(done: ranks.Done, each: int, draw: Draw) -> list[dict[str, tuple[tuple[str, ...], bool | None]]]:
-    """For each rank of the first host and each direction: the HCAs by name, and whether with GPUDirect."""
-    found: list[dict[str, tuple[tuple[str, ...], bool | None]]] = []
+def ways(done: ranks.Done, each: int) -> list[dict[str, list[tuple[str, bool]]]]:
+    """For each rank of the first host and each direction: the HCA of each channel by name, and whether with GPUDirect."""
+    found = []
+    kind = 0 if each == 1 else 1  # rings of a GPU that is alone; else send and receive, where each GPU has a way of its own
+    channel = rf"Channel \d+/{kind} : (\d+)\S* -> (\d+)\S* \[(send|receive)\] via NET/(\w+)/(\d+)(\S*)"
     for n in range(each):
         devices = names(done, n)
         rows: dict[str, list[tuple[str, bool]]] = {"send": [], "receive": []}
-        # The rings of a GPU that is alone, else send and receive, where each GPU has a way of its own.
-        kind = 0 if each == 1 else 1
-        for one in done.said(rf"Channel \d+/{kind} : (\d+)\S* -> (\d+)\S* \[(send|receive)\] via NET/(\w+)/(\d+)(\S*)", n):
-            network, number, rest = one[4], int(one[5]), one[6]
-            name = devices.get(number, f"?{number}") if network == "IB" else ""
-            rows[one[3]].append((name, "GDRDMA" in rest))
-        told = {}
-        for direction, pairs in rows.items():
-            used = tuple(sorted({name for name, _ in pairs} - {""}))
-            direct = {with_gdr for _, with_gdr in pairs}
-            told[direction] = (used, direct.pop() if len(direct) == 1 else None)
-        found.append(told)
+        for one in done.said(channel, n):
+            name = devices.get(int(one[5]), f"?{one[5]}") if one[4] == "IB" else ""
+            rows[one[3]].append((name, "GDRDMA" in one[6]))
+        found.append(rows)
     return found
 
 

@@ -23,6 +23,10 @@ NEEDED: Final = {(2, 28, 9): {"NCCL_GIN_TYPE": "2"}}
 SMALL: Final = {"NCCL_BUFFSIZE": "65536", "NCCL_LL128_BUFFSIZE": "65536", "NCCL_WORK_FIFO_BYTES": "262144"}
 
 
+class LateError(Exception):
+    """Somebody was not done at the deadline: on a machine that does much besides, this says nothing yet."""
+
+
 @dataclass(frozen=True)
 class Process:
     """What one rank is started with."""
@@ -33,7 +37,7 @@ class Process:
 
 @dataclass
 class Done:
-    """What the ranks left behind: their logs, and their exit codes (None: killed at the deadline)."""
+    """What the ranks left behind: their logs, and their exit codes."""
 
     logs: list[str] = field(default_factory=list)
     codes: list[int | None] = field(default_factory=list)
@@ -67,7 +71,7 @@ def run(
     deadline: float = 60.0,
     look: Callable[[], None] | None = None,
 ) -> Done:
-    """Fork a child for each, wait for all; who is not done at the deadline is killed.
+    """Fork a child for each, wait for all; who is not done at the deadline is killed, and LateError raised.
 
     `look` is called once, when all have met and none goes on.
     """
@@ -94,6 +98,9 @@ def run(
     for pid in children:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+    if children:
+        said = logs[0].read_text("utf-8", "replace") if logs[0].exists() else ""
+        raise LateError(f"{len(children)} of {len(processes)} not done after {deadline:g} s: {said[-500:]}")
     done.logs = [log.read_text("utf-8", "replace") if log.exists() else "" for log in logs]
     return done
 
@@ -169,5 +176,5 @@ def in_child(work: Callable[[], Any]) -> Any:
         answer = json.loads(file.read() or b'{"error": "no answer"}')
     os.waitpid(pid, 0)
     if "error" in answer:
-        raise RuntimeError(answer["error"])
+        raise (LateError if answer["error"].startswith("LateError") else RuntimeError)(answer["error"])
     return answer["value"]

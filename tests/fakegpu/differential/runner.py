@@ -17,6 +17,7 @@ from typing import Any, Final
 from tests.fakegpu import build, namespace
 from tests.fakegpu.differential import shapes
 from tests.fakegpu.differential.case import Draw, Result, Version
+from tests.support.machines import libnccl
 
 WANTED: Final = 0.995
 AREAS: Final = {
@@ -35,6 +36,11 @@ PER_MACHINE: Final = 20
 OUT: Final = build.ROOT / "build" / "differential.json"
 
 
+def available() -> list[Version]:
+    """The versions of libnccl that are there."""
+    return sorted((one[0], one[1], one[2]) for one in libnccl.libraries())
+
+
 def missing() -> str:
     """Why networks cannot be drawn here; "" where they can."""
     return "" if shutil.which("ip") else "no ip command (iproute2) to make interfaces with"
@@ -47,8 +53,8 @@ def plan(count: int, seed: str, versions: Sequence[Version], areas: Sequence[str
     found: list[list[Draw]] = []
     for machine in range(-(-count // PER_MACHINE)):
         own = [versions[(2 * machine + k) % len(versions)] for k in (0, 1)]
-        numbers = range(machine * PER_MACHINE, min(count, (machine + 1) * PER_MACHINE))
-        found.append([Draw(turn[n % len(turn)], own[n % 2], f"{seed}.{n}") for n in numbers])
+        turns = range(machine * PER_MACHINE, min(count, (machine + 1) * PER_MACHINE))
+        found.append([Draw(turn[n % len(turn)], own[n % 2], f"{seed}.{n}") for n in turns])
     return found
 
 
@@ -95,7 +101,7 @@ def agreement(results: Iterable[Result]) -> float:
 
 def write(results: Sequence[Result], path: pathlib.Path = OUT) -> None:
     rows: list[dict[str, Any]] = []
-    for area, version in sorted({(one.area, one.version) for one in results}, key=lambda pair: (pair[0], _numbers(pair[1]))):
+    for area, version in sorted({(one.area, one.version) for one in results}, key=lambda pair: (pair[0], numbers(pair[1]))):
         own = [one for one in results if (one.area, one.version) == (area, version)]
         count = Counter(one.agrees for one in own)
         wrong = [
@@ -119,7 +125,7 @@ def write(results: Sequence[Result], path: pathlib.Path = OUT) -> None:
 
 def table(results: Sequence[Result]) -> str:
     """Areas by versions: agree/said, and what netdoctor did not say; then every disagreement."""
-    versions = sorted({one.version for one in results}, key=_numbers)
+    versions = sorted({one.version for one in results}, key=numbers)
     lines = [" ".join(["area      ", *(f"{one:>9}" for one in versions), "      all  unsaid"])]
     for area in (*sorted({one.area for one in results}), "all"):
         own = [one for one in results if area in (one.area, "all")]
@@ -140,5 +146,5 @@ def _cell(own: Sequence[Result]) -> str:
     return f"{f'{sum(said)}/{len(said)}':>9}"
 
 
-def _numbers(version: str) -> Version:
+def numbers(version: str) -> Version:
     return tuple(int(one) for one in version.split("."))  # type: ignore[return-value]
