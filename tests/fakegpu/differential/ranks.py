@@ -99,8 +99,8 @@ def run(
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     if children:
-        said = logs[0].read_text("utf-8", "replace") if logs[0].exists() else ""
-        raise LateError(f"{len(children)} of {len(processes)} not done after {deadline:g} s: {said[-500:]}")
+        said = "".join(log.read_text("utf-8", "replace")[-1500:] for log in logs if log.exists())
+        raise LateError(f"{len(children)} of {len(processes)} not done after {deadline:g} s: {said}")
     done.logs = [log.read_text("utf-8", "replace") if log.exists() else "" for log in logs]
     return done
 
