@@ -193,8 +193,9 @@ def _wait(command: Sequence[str], deadline: float) -> None:
 
 def _outcome(log: pathlib.Path) -> Outcome:
     code = log.with_name(log.name + ".code")
+    number = code.read_text(encoding="ascii") if code.exists() else ""  # "": the deadline came while it was written
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return Outcome(int(code.read_text(encoding="ascii")) if code.exists() else None, text)
+    return Outcome(int(number) if number else None, text)
 
 
 def read(name: str, changes: Mapping[str, Any] | None = None) -> Machine:

@@ -19,6 +19,7 @@ import yaml
 from tests.fakegpu.parts import Gid, Gpu, Hca, Interface, Link, Nic, NvLink, Place, Port
 
 MACHINES: Final = pathlib.Path(__file__).parent / "machines"
+HOSTS: Final = pathlib.Path(__file__).parents[2] / "fixtures" / "hosts"
 P2P: Final = {"ok": 0, "chipset": 1, "gpu": 2, "ioh": 3, "regkey": 4, "none": 5}  # nvmlGpuP2PStatus_t
 # ibv_event_type
 EVENTS: Final = {"qp_fatal": 1, "device_fatal": 8, "port_active": 9, "port_error": 10, "lid_change": 11, "gid_change": 18}
@@ -31,15 +32,19 @@ class Machine:
 
     data: Mapping[str, Any]
     name: str
+    hostname: str
     driver: str
     cuda: int
-    numa: tuple[str, ...]  # CPU list of each node
+    shown: bool  # False: a container without the driver's libraries and nodes, on a node that has GPUs
+    numa: tuple[str, ...]  # CPU list of each node; "" one of memory alone
+    distances: tuple[str, ...]  # from each node to all, as sysfs has them
     gpus: tuple[Gpu, ...]
     switches: tuple[Place, ...]  # NVSwitches
     hcas: tuple[Hca, ...]
     nics: tuple[Nic, ...]
     modules: Mapping[str, str]
     memory_peers: tuple[str, ...]
+    devices: tuple[str, ...]  # more nodes below /dev
     p2p: Mapping[tuple[int, int], int]
     faults: tuple[str, ...]
     events: tuple[str, ...]
@@ -51,15 +56,22 @@ class Machine:
 
     @property
     def interfaces(self) -> tuple[Interface, ...]:
-        """Those of cards without RDMA first; one of an HCA without netdev is not there (IPoIB is not)."""
-        rows = [(nic.name, nic.address, nic.speed) for nic in self.nics]
-        rows += [(hca.netdev, hca.address, 1000 * hca.ports[0].rate) for hca in self.hcas if hca.netdev]
-        found = []
-        for index, (name, address, speed) in enumerate(rows, 2):
-            digits = _digits(self.name, name)
-            mac = "02:" + ":".join(digits[i : i + 2] for i in range(0, 10, 2))
-            found.append(Interface(name, index, mac, address, speed))
-        return tuple(found)
+        """In the order of their making: cards without RDMA, HCAs, bridges; none of another network namespace."""
+        cards = [nic for nic in self.nics if nic.name]
+        names = [nic.name for nic in cards]
+        cards += [hca.nic for hca in self.hcas if hca.netdev and not hca.elsewhere and hca.netdev not in names]
+        cards.sort(key=lambda nic: nic.kind == "bridge")
+        return tuple(Interface(index, _mac(self.hostname, nic.name), nic) for index, nic in enumerate(cards, 2))
+
+    @property
+    def default(self) -> tuple[str, str, str] | None:
+        """The default route: interface, source, gateway; by the first interface that has an address where none is told."""
+        told = self.data.get("default", {})
+        for one in self.interfaces:
+            if one.address and told.get("dev", one.name) == one.name:
+                source = one.address.partition("/")[0]
+                return one.name, source, told.get("via", f"{source.rpartition('.')[0]}.1")
+        return None
 
     def with_changes(self, changes: Mapping[str, Any]) -> Machine:
         """Another machine.  Keys are paths into the description ("gpus.0.state.lost", "gpus.all.links_down"), None removes."""
@@ -74,17 +86,18 @@ class Machine:
         The kernel tells a process which nodes' memory it may have, and that cannot be faked: where this machine has one node,
         whoever looks (netdoctor does) rightly says that a GPU on another is out of reach.
         """
-        return self.with_changes({"numa": [",".join(filter(None, self.numa))], "above.all.numa": 0})
+        return self.with_changes({"numa": [",".join(filter(None, self.numa))], "distances": {}, "above.all.numa": 0})
 
     def lines(self, **settings: str) -> Iterator[str]:
         """What the fake libraries read (c/fake.h); settings are keys of one run: kernels, trace."""
         yield f"name {self.name}"
         yield f"cuda {self.cuda}"
         yield f"driver {self.driver}"
-        yield f"driver.loaded {int('nvidia' in self.modules)}"
+        loaded = self.shown and "nvidia" in self.modules
+        yield f"driver.loaded {int(loaded)}"
         yield f"peermem {int(self.peermem)}"
         yield f"fabric.mtu {self.data.get('fabric', {}).get('mtu', 4096)}"
-        yield f"gpus {len(self.gpus) if 'nvidia' in self.modules else 0}"
+        yield f"gpus {len(self.gpus) if loaded else 0}"
         for n, gpu in enumerate(self.gpus):
             yield from (f"gpu.{n}.{key} {value}" for key, value in gpu.told())
         for (a, b), status in self.p2p.items():
@@ -124,19 +137,33 @@ def read(name: str | pathlib.Path) -> Machine:
         from tests.fakegpu import recorded
 
         return parse(recorded.description(path))
+    return parse(description(path))
+
+
+def description(path: pathlib.Path) -> dict[str, Any]:
+    """What a file says; ``like: NAME`` begins with what another says, null takes away."""
     if path.suffix != ".yaml":
-        path = MACHINES / f"{name}.yaml"
-    return parse(yaml.safe_load(path.read_text(encoding="utf-8")))
+        path = next((p for p in (MACHINES / f"{path}.yaml", HOSTS / path / "machine.yaml") if p.exists()), path)
+    data: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    like = data.pop("like", None)
+    return data if like is None else _merged(description(pathlib.Path(like)), data)
 
 
 def names() -> tuple[str, ...]:
+    """Machines to try things on."""
     return tuple(sorted(one.stem for one in MACHINES.glob("*.yaml")))
+
+
+def fixtures() -> tuple[str, ...]:
+    """Machines whose snapshots are composed from their descriptions."""
+    return tuple(sorted(one.parent.name for one in HOSTS.glob("*/machine.yaml")))
 
 
 _KEYS: Final = frozenset(
     (
-        *("name", "driver", "numa", "modules", "memory_peers", "fabric", "faults", "events"),
+        *("name", "driver", "numa", "distances", "modules", "memory_peers", "devices", "default", "fabric", "faults", "events"),
         *("above", "gpu", "gpus", "p2p", "nvlinks", "nvswitches", "hca", "hcas", "nics"),
+        "host",  # what is no hardware: composed machines have it (tests/support/machines/composed.py)
     )
 )
 
@@ -145,43 +172,40 @@ def parse(data: Mapping[str, Any]) -> Machine:
     """The machine of a description; ValueError where it says what nobody reads."""
     if unknown := set(data) - _KEYS:
         raise ValueError(f"no machine has {', '.join(sorted(unknown))}")
-    name = data["name"]
+    hostname = data.get("host", {}).get("name", data["name"])
     above = data.get("above", {})
     switches = tuple(_place(one, above) for one in data.get("nvswitches", ()))
     raw_gpus = [_merged(data.get("gpu", {}), one) for one in data.get("gpus", ())]
     places = [_place(one["at"], above) for one in raw_gpus]
     gpus = tuple(
-        _read_gpu(name, n, one, places, _nvlinks(data.get("nvlinks", {}), n, places, switches))
+        _read_gpu(hostname, n, one, places, _nvlinks(data.get("nvlinks", {}), n, places, switches))
         for n, one in enumerate(raw_gpus)
     )
+    nics = tuple(_read_nic(one, above) for one in data.get("nics", ()))
+    addresses = {nic.name: nic.address for nic in nics if nic.name}
     hcas: list[Hca] = []
     for one in data.get("hcas", ()):
-        hcas.append(_read_hca(name, len(hcas), _merged(data.get("hca", {}), one), above))
-    nics = tuple(
-        Nic(
-            place=_place(one["at"], above) if "at" in one else None,
-            link=_link(one),
-            name=one["name"],
-            address=one.get("address", ""),
-            speed=one.get("speed", 10000),
-        )
-        for one in data.get("nics", ())
-    )
+        hcas.append(_read_hca(hostname, len(hcas), _merged(data.get("hca", {}), one), above, addresses))
     driver = data.get("driver", {})
+    numa = tuple(data.get("numa", ("0-55",)))
     p2p = {(a, b): P2P[status] for a, b, status in data.get("p2p", ())}
     modules = {str(k): str(v or "") for k, v in data.get("modules", {}).items()}
     return Machine(
         data=data,
-        name=name,
+        name=data["name"],
+        hostname=hostname,
         driver=str(driver.get("version", "580.95.05")),
         cuda=int(driver.get("cuda", 13000)),
-        numa=tuple(data.get("numa", ("0-55",))),
+        shown=bool(driver.get("shown", True)),
+        numa=numa,
+        distances=_distances(data.get("distances", {}), len(numa)),
         gpus=gpus,
         switches=switches,
         hcas=tuple(hcas),
         nics=nics,
         modules=modules,
         memory_peers=tuple(data.get("memory_peers", ())),
+        devices=tuple(data.get("devices", ())),
         p2p=p2p,
         faults=tuple(data.get("faults", ())),
         events=tuple(_event(one) for one in data.get("events", ())),
@@ -189,11 +213,40 @@ def parse(data: Mapping[str, Any]) -> Machine:
 
 
 def _merged(usual: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """`own` over `usual`, mappings in them too."""
+    """`own` over `usual`, mappings in them too; null takes away."""
     both = dict(usual)
     for key, value in own.items():
         both[key] = _merged(usual[key], value) if isinstance(value, dict) and isinstance(usual.get(key), dict) else value
-    return both
+    return {key: value for key, value in both.items() if value is not None}
+
+
+def _distances(told: Mapping[str, int] | Sequence[str], count: int) -> tuple[str, ...]:
+    """SLIT: a line a node, or ``{socket: 4, near: 12, far: 32}``, nodes a socket and the distances in one and between two."""
+    if not isinstance(told, Mapping):
+        return tuple(told)
+    socket, near, far = told.get("socket", 1), told.get("near", 12), told.get("far", 21)
+    return tuple(
+        " ".join("10" if n == k else str(near if n // socket == k // socket else far) for k in range(count))
+        for n in range(count)
+    )
+
+
+def _read_nic(one: Mapping[str, Any], above: Mapping[str, Any]) -> Nic:
+    speed = one.get("speed", 10000)
+    return Nic(
+        place=_place(one["at"], above) if "at" in one else None,
+        link=_link(one),
+        vendor=int(one.get("vendor", 0x8086)),
+        device=int(one.get("device", 0x1563)),
+        driver=one.get("driver", "ixgbe" if "at" in one else ""),
+        name=one.get("name", ""),
+        address=one.get("address", ""),
+        speed=None if speed == "refused" else int(speed),
+        mtu=int(one.get("mtu", 1500)),
+        kind=one.get("kind", ""),
+        controller=one.get("controller", ""),
+        up=bool(one.get("up", True)),
+    )
 
 
 def _place(at: Sequence[str], above: Mapping[str, Any]) -> Place:
@@ -255,18 +308,21 @@ def _nvlinks(how: Mapping[str, Any], n: int, places: Sequence[Place], switches: 
     return tuple(NvLink(places[peer].address) for peer in peers for _ in range(int(how["each"])))
 
 
-def _read_hca(machine: str, n: int, one: Mapping[str, Any], above: Mapping[str, Any]) -> Hca:
-    guid = one.get("guid", "a088c203" + _digits(machine, "HCA", n)[:8])
+def _read_hca(machine: str, n: int, one: Mapping[str, Any], above: Mapping[str, Any], addresses: Mapping[str, str]) -> Hca:
+    name = one.get("name", f"mlx5_{n}")
+    guid = one.get("guid", "a088c2" + _digits(machine, name)[:10])
     layer = one.get("layer", "InfiniBand")
     ethernet = layer == "Ethernet"
     netdev = one.get("netdev", f"eth{n + 1}" if ethernet else "")
     address = one.get("address", f"10.{1 + n}.0.7/24" if ethernet else "")
+    # A bond has the address of its ports, the paravirtual interface that of its virtual function.
+    holder = netdev if netdev in addresses else one.get("controller", "")
     ports = []
     for number, own in enumerate(one.get("ports", ({},)), 1):
         port = {**one, **own}
         gids = port.get("gids")
         if gids is None:
-            usual = roce_gids(guid, address, netdev) if ethernet else {0: Gid(_link_local(guid), "IB/RoCE v1", "")}
+            usual = roce_gids(machine, addresses.get(holder, address), netdev) if ethernet else {0: _own_gid(guid)}
         else:
             usual = {int(i): Gid(value, kind, device) for i, (value, kind, device) in gids.items()}
         ports.append(
@@ -284,7 +340,7 @@ def _read_hca(machine: str, n: int, one: Mapping[str, Any], above: Mapping[str, 
     return Hca(
         place=_place(one["at"], above),
         link=_link(one),
-        name=one.get("name", f"mlx5_{n}"),
+        name=name,
         guid=guid,
         firmware=str(one.get("firmware", "28.39.1002")),
         vendor=int(one.get("vendor", 0x15B3)),
@@ -294,21 +350,36 @@ def _read_hca(machine: str, n: int, one: Mapping[str, Any], above: Mapping[str, 
         ports=tuple(ports),
         netdev=netdev,
         address=address,
+        netdev_mtu=int(one.get("netdev_mtu", 1500)),
+        controller=one.get("controller", ""),
+        elsewhere=bool(one.get("elsewhere", False)),
         node=None if one.get("node", n) == "none" else int(one.get("node", n)),
         mode=None if one.get("mode", 0o666) == "none" else int(one.get("mode", 0o666)),
     )
 
 
-def _link_local(guid: str) -> str:
-    return "fe80:0000:0000:0000:" + ":".join(guid[i : i + 4] for i in range(0, 16, 4))
+def _own_gid(guid: str) -> Gid:
+    """The first entry of a port that is not Ethernet."""
+    return Gid("fe80:0000:0000:0000:" + ":".join(re.findall("....", guid)), "IB/RoCE v1", "")
 
 
-def roce_gids(guid: str, address: str, netdev: str) -> dict[int, Gid]:
-    """The table of a RoCE port with one IPv4 address: link-local and IPv4-mapped, v1 and v2 each."""
-    local = _link_local(guid)
-    a, b, c, d = (int(part) for part in address.partition("/")[0].split("."))
-    mapped = f"0000:0000:0000:0000:0000:ffff:{a:02x}{b:02x}:{c:02x}{d:02x}"
-    both = ((local, "IB/RoCE v1"), (local, "RoCE v2"), (mapped, "IB/RoCE v1"), (mapped, "RoCE v2"))
+def _mac(machine: str, interface: str) -> str:
+    """One that its administrator gave (IEEE 802, bit 0x02 of the first octet)."""
+    return "02:" + ":".join(re.findall("..", _digits(machine, interface)[:10]))
+
+
+def roce_gids(machine: str, address: str, netdev: str) -> dict[int, Gid]:
+    """The table of a RoCE port with at most one IPv4 address (drivers/infiniband/core/roce_gid_mgmt.c).
+
+    Link-local, by the EUI-64 of its MAC, and IPv4-mapped, v1 and v2 each.
+    """
+    mac = _mac(machine, netdev).split(":")
+    first = f"{int(mac[0], 16) ^ 2:02x}"
+    values = [f"fe80:0000:0000:0000:{first}{mac[1]}:{mac[2]}ff:fe{mac[3]}:{mac[4]}{mac[5]}"]
+    if address:
+        a, b, c, d = (int(part) for part in address.partition("/")[0].split("."))
+        values.append(f"0000:0000:0000:0000:0000:ffff:{a:02x}{b:02x}:{c:02x}{d:02x}")
+    both = ((value, kind) for value in values for kind in ("IB/RoCE v1", "RoCE v2"))
     return {i: Gid(value, kind, netdev) for i, (value, kind) in enumerate(both)}
 
 

@@ -48,7 +48,7 @@ def _mount(source: str, target: str, kind: str = "", flags: int = 0, options: st
     _check(_libc.mount(*words, ctypes.c_ulong(flags), options.encode() if options else None), f"mount of {target}")
 
 
-def _bind(source: str, target: str) -> None:
+def bind(source: str, target: str) -> None:
     _mount(source, target, flags=MS_BIND | MS_REC)
 
 
@@ -97,16 +97,16 @@ def _network(one: machine.Machine) -> Iterator[str]:
     yield "link set lo up"
     yield "link add low0 index 1000 type veth peer name low0p index 1001"
     for name in ("low0", "low0p"):
-        yield f"link set {name} addrgenmode none"
+        yield f"link set {name} addrgenmode none mtu 65535"
         yield f"link set {name} up"
     for interface in one.interfaces:
-        yield f"link add {interface.name} index {interface.index} address {interface.mac} link low0 type macvlan mode bridge"
+        own = f"{interface.name} index {interface.index} address {interface.mac} mtu {interface.nic.mtu}"
+        yield f"link add {own} link low0 type macvlan mode bridge"
         if interface.address:
             yield f"addr add {interface.address} dev {interface.name}"
-        yield f"link set {interface.name} up"
-    first = next((interface.address for interface in one.interfaces if interface.address), "")
-    if first:
-        yield f"route add default via {first.partition('/')[0].rpartition('.')[0]}.1"
+        yield f"link set {interface.name} {'up' if interface.nic.up else 'down'}"
+    if way := one.default:
+        yield f"route add default via {way[2]} dev {way[0]}"
 
 
 def own_memory(size: int) -> None:
@@ -126,12 +126,12 @@ def show(shown: pathlib.Path) -> None:
         (base / name).mkdir(parents=True, exist_ok=True)
         _mount("fakegpu", str(base / name), "tmpfs", options="mode=755")
         _lay(shown / name, f"/{name}", str(base / name), "", opaque)
-        _bind(str(base / name), f"/{name}")
+        bind(str(base / name), f"/{name}")
     if os.path.isdir("/proc/driver"):
         (base / "proc").mkdir(exist_ok=True)
         _mount("fakegpu", str(base / "proc"), "tmpfs", options="mode=755")
         _lay(shown / "proc", "/proc/driver", str(base / "proc"), "", opaque)
-        _bind(str(base / "proc"), "/proc/driver")
+        bind(str(base / "proc"), "/proc/driver")
 
 
 def _hidden(path: str) -> bool:
@@ -139,7 +139,7 @@ def _hidden(path: str) -> bool:
     top, _, name = path.rpartition("/")
     if top == "module":
         return name.startswith(tree.MODULES)
-    return path in ("infiniband", "kernel/mm/memory_peers") or (not top and name.startswith("nvidia"))
+    return path in ("infiniband", *tree.OPAQUE) or (not top and name.startswith("nvidia"))
 
 
 def _lay(fake: pathlib.Path, real: str, target: str, path: str, opaque: Sequence[str]) -> None:
@@ -153,7 +153,7 @@ def _lay(fake: pathlib.Path, real: str, target: str, path: str, opaque: Sequence
             hidden = _hidden(below) or other is None or not other.is_dir(follow_symlinks=False)
             os.mkdir(at)
             if hidden and not real.startswith("/dev"):
-                _bind(own.path, at)
+                bind(own.path, at)
             else:
                 _lay(pathlib.Path(own.path), "/dev/-" if hidden else f"{real}/{name}", at, below, opaque)
         elif own is not None and real.startswith("/dev"):
@@ -172,7 +172,7 @@ def _same(one: os.DirEntry[str] | None, at: str) -> None:
         os.mkdir(at)
     else:
         os.close(os.open(at, os.O_CREAT | os.O_WRONLY, 0o644))
-    _bind(one.path, at)
+    bind(one.path, at)
 
 
 def _node(at: str, mode: int) -> None:
@@ -184,20 +184,21 @@ def _node(at: str, mode: int) -> None:
     except PermissionError:
         pathlib.Path(at).unlink(missing_ok=True)
         os.close(os.open(at, os.O_CREAT | os.O_WRONLY, 0o644))
-        _bind("/dev/null", at)
+        bind("/dev/null", at)
 
 
-def node_cpus(count: int) -> tuple[str, ...]:
+def node_cpus(numa: Sequence[str]) -> tuple[str, ...]:
     """The CPUs that this process may use, shared out among the nodes: a machine's own lists name CPUs that are not there."""
     have = sorted(os.sched_getaffinity(0))
+    count = sum(map(bool, numa))
     share = max(1, len(have) // max(1, count))
-    parts = [have[n * share : (n + 1) * share if n < count - 1 else None] for n in range(count)]
-    return tuple(",".join(map(str, one)) for one in parts)
+    parts = iter([have[n * share : (n + 1) * share if n < count - 1 else None] for n in range(count)])
+    return tuple(",".join(map(str, next(parts))) if one else "" for one in numa)
 
 
 def prepare(one: machine.Machine, folder: pathlib.Path, network: bool = False) -> pathlib.Path:
     """Write what `show` shows and, with `network`, what `connect` makes; returns the folder."""
-    tree.write_sys(one, folder / "sys", cpus=node_cpus(len(one.numa)), numbers=NULL, network=network)
+    tree.write_sys(one, folder / "sys", cpus=node_cpus(one.numa), numbers=NULL, network=network)
     if network:
         (folder / "network").write_text("".join(f"{line}\n" for line in _network(one)), encoding="ascii")
     (folder / "dev").mkdir()
@@ -255,11 +256,10 @@ def changes(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
 
 def environment(folder: pathlib.Path) -> dict[str, str]:
     """What a process needs to find the fakes and the machine whose files are in `folder`."""
-    lib, libib = build.libraries()
     before = os.environ.get("LD_LIBRARY_PATH")
     return {
         "FAKEGPU_MACHINE": str(folder / "machine"),
-        "LD_LIBRARY_PATH": os.pathsep.join([str(lib), str(libib), *([before] if before else [])]),
+        "LD_LIBRARY_PATH": os.pathsep.join([*map(str, build.libraries()), *([before] if before else [])]),
     }
 
 

@@ -100,6 +100,25 @@ class Port:
 
 
 @dataclass(frozen=True)
+class Nic:
+    """A network interface, and its card."""
+
+    place: Place | None  # None: a virtual one
+    link: Link
+    vendor: int
+    device: int
+    driver: str  # of the card; of the device on a hypervisor's own bus, where there is no place
+    name: str  # "": in another network namespace
+    address: str  # with its prefix
+    speed: int | None  # Mb/s; None: the kernel refuses to tell
+    mtu: int
+    kind: str  # of a virtual one, as the kernel calls it: "bond" "bridge" "veth"
+    controller: str
+    up: bool
+    infiniband: bool = False
+
+
+@dataclass(frozen=True)
 class Hca:
     """An RDMA device."""
 
@@ -115,8 +134,31 @@ class Hca:
     ports: tuple[Port, ...]
     netdev: str  # "" where it has none
     address: str  # IP address of netdev, with its prefix
+    netdev_mtu: int
+    controller: str  # the interface that netdev belongs to: a bond, the paravirtual one of a virtual function
+    elsewhere: bool  # netdev is in another network namespace: the node's, and this is a pod
     node: int | None  # N of uverbsN; None: the kernel has no node for it
     mode: int | None  # of /dev/infiniband/uverbsN; None: not in /dev
+
+    @property
+    def nic(self) -> Nic:
+        """Its interface, which has carrier where the first port is active."""
+        up = self.ports[0].state == "ACTIVE"
+        return Nic(
+            place=self.place,
+            link=self.link,
+            vendor=self.vendor,
+            device=self.device,
+            driver=self.driver,
+            name=self.netdev,
+            address=self.address if up else "",
+            speed=1000 * self.ports[0].rate if up else -1,
+            mtu=self.netdev_mtu,
+            kind="",
+            controller=self.controller,
+            up=up,
+            infiniband=not self.ports[0].ethernet,
+        )
 
     def told(self) -> Iterator[tuple[str, object]]:
         """What the libraries read of it (c/fake.h), without what stands before each key."""
@@ -134,22 +176,17 @@ class Hca:
 
 
 @dataclass(frozen=True)
-class Nic:
-    """A network interface without RDMA, and its card."""
-
-    place: Place | None  # None: a virtual one
-    link: Link
-    name: str
-    address: str
-    speed: int  # Mb/s
-
-
-@dataclass(frozen=True)
 class Interface:
     """A network interface, as the network namespace of a run has it and as sysfs shows it."""
 
-    name: str
     index: int
     mac: str
-    address: str  # with its prefix
-    speed: int  # Mb/s
+    nic: Nic
+
+    @property
+    def name(self) -> str:
+        return self.nic.name
+
+    @property
+    def address(self) -> str:
+        return self.nic.address

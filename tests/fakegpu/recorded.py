@@ -98,10 +98,7 @@ def _gpus(host: Host, devices: Mapping[str, pci.PciDevice]) -> Iterator[dict[str
             "memory": memory if isinstance(memory, int) else 64 << 30,
             "links": one["nvlinks"] if isinstance(one["nvlinks"], list) else [],
             "links_down": [n for n, up in enumerate(one["nvlinks"]) if not up] if isinstance(one["nvlinks"], list) else [],
-            # 132: the fake has no multicast, whatever the machine has
-            "attributes": {
-                key: value for key, value in told.get(digits, {}).items() if isinstance(value, int) and key != "132"
-            },
+            "attributes": {key: value for key, value in told.get(digits, {}).items() if isinstance(value, int)},
         }
 
 

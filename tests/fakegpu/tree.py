@@ -13,11 +13,13 @@ from tests.fakegpu.machine import Machine
 from tests.fakegpu.parts import STATES, Gid, Hca, Link, Place, Port
 from tests.support.machines.sysfs import Tree
 
-NVIDIA, INTEL = 0x10DE, 0x8086
+NVIDIA: Final = 0x10DE
 SPEEDS: Final = {0: "Unknown", 1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 LANES: Final = {25: "EDR", 50: "HDR", 100: "NDR"}
+WITHOUT_SPEED: Final = ("bridge",)  # of the kernel's own interfaces, those that tell none
 NO_GID: Final = "0000:0000:0000:0000:0000:0000:0000:0000"
 UVERBS: Final = 231  # major number of /dev/infiniband/uverbs (Documentation/admin-guide/devices.txt)
+RDMA: Final = {"infiniband": "ib_core", "infiniband_verbs": "ib_uverbs"}  # class -> the module that makes it
 # What the machine alone tells: in these folders nothing of the real machine is seen beside it.
 OPAQUE: Final = (
     "bus/pci/devices",
@@ -43,7 +45,8 @@ def write(
 
     Without `network` the machine's interfaces are left out.
     """
-    for name in (*(one for one in OPAQUE if not one.startswith("kernel")), "class/net", "bus/pci/drivers", "bus/cpu"):
+    classes = [f"class/{name}" for name, module in RDMA.items() if module in machine.modules]
+    for name in ("bus/pci/devices", "bus/pci/drivers", "bus/cpu", "class/net", "class/pci_bus", *classes):
         tree.folder(name)
     for gpu in machine.gpus:
         nvidia = "nvidia" if "nvidia" in machine.modules else ""
@@ -54,10 +57,10 @@ def write(
         rdma(tree, hca, numbers)
     for nic in machine.nics:
         if nic.place:
-            function(tree, nic.place, nic.link, (INTEL, 0x1563), 0x020000, "ixgbe")
+            function(tree, nic.place, nic.link, (nic.vendor, nic.device), 0x020000, nic.driver)
     if network:
         interfaces(machine, tree)
-    nodes(tree, cpus or machine.numa)
+    nodes(tree, cpus or machine.numa, machine.distances)
     for name, version in machine.modules.items():
         tree.write(f"module/{name}", initstate="live", refcnt="0", **({"version": version} if version else {}))
     for name in machine.memory_peers:
@@ -75,6 +78,8 @@ def function(tree: Tree, place: Place, link: Link, ids: tuple[int, int], klass: 
             speeds(tree, where, Link())
     bus(tree, where, place.address)
     where = f"{where}/{place.address}"
+    if where in tree.made:  # an HCA's, and the network card's in its description
+        return where
     tree.put(where, place.address, *ids, klass, driver, place.numa, link.width)
     speeds(tree, where, link)
     return where
@@ -127,14 +132,14 @@ def rdma(tree: Tree, hca: Hca, numbers: tuple[int, int] | None) -> None:
         board_id="MT_0000000838",
     )
     for n, one in enumerate(hca.ports, 1):
-        port(tree, f"{device}/ports/{n}", one)
+        port(tree, f"{device}/ports/{n}", one, hca.elsewhere)
     if hca.node is not None:
         uverbs(tree, where, hca, numbers or (UVERBS, 192 + hca.node))
 
 
-def port(tree: Tree, where: str, one: Port) -> None:
+def port(tree: Tree, where: str, one: Port, elsewhere: bool = False) -> None:
     active = one.state == "ACTIVE"
-    lanes = 1 if one.rate < 40 else 8 if one.rate > 400 else 4
+    lanes = {25: 1, 10: 1, 50: 2}.get(one.rate, 8 if one.rate > 400 else 4)
     tree.write(
         where,
         state=f"{STATES[one.state]}: {one.state}",
@@ -158,7 +163,9 @@ def port(tree: Tree, where: str, one: Port) -> None:
         tree.write(f"{where}/gids", **{str(index): gid.value if gid else NO_GID})
         if gid:
             tree.write(f"{where}/gid_attrs/types", **{str(index): gid.kind})
-            if gid.netdev:
+            if gid.netdev and elsewhere:
+                tree.refuse(f"{where}/gid_attrs/ndevs", str(index))
+            elif gid.netdev:
                 tree.write(f"{where}/gid_attrs/ndevs", **{str(index): gid.netdev})
 
 
@@ -177,26 +184,33 @@ def interfaces(machine: Machine, tree: Tree) -> None:
     """/sys/class/net; whether an entry is of the own network namespace shows by its number and address."""
     tree.write("devices/virtual/net/lo", ifindex="1", address="00:00:00:00:00:00", mtu="65536", type="772", operstate="unknown")
     tree.link("class/net/lo", "devices/virtual/net/lo")
-    cards = {nic.name: nic.place for nic in machine.nics} | {hca.netdev: hca.place for hca in machine.hcas}
     for one in machine.interfaces:
-        place = cards[one.name]
+        nic, place = one.nic, one.nic.place
         card = "/".join((f"devices/{place.root}", *place.bridges, place.address)) if place else ""
-        where = f"{card or 'devices/virtual'}/net/{one.name}"
-        tree.write(where, ifindex=str(one.index), address=one.mac, speed=str(one.speed), duplex="full", operstate="up")
-        tree.write(where, type="1", mtu="1500", flags="0x1003", carrier="1")
+        where = f"{card or 'devices/virtual'}/net/{nic.name}"
+        tree.write(where, ifindex=str(one.index), address=one.mac, mtu=str(nic.mtu), type="32" if nic.infiniband else "1")
+        tree.write(where, flags="0x1003" if nic.up else "0x1002", carrier=str(int(nic.up)))
+        tree.write(where, duplex="full", operstate="up" if nic.up else "down")
+        if nic.speed is None:
+            tree.refuse(where, "speed")
+        elif nic.kind not in WITHOUT_SPEED:
+            tree.write(where, speed=str(nic.speed))
         if card:
             tree.link(f"{where}/device", card)
-        tree.link(f"class/net/{one.name}", where)
+        elif nic.driver:
+            tree.folder(f"{where}/device")
+            tree.folder(f"bus/vmbus/drivers/{nic.driver}")
+            tree.link(f"{where}/device/driver", f"bus/vmbus/drivers/{nic.driver}")
+        tree.link(f"class/net/{nic.name}", where)
 
 
-def nodes(tree: Tree, cpus: Sequence[str]) -> None:
-    for n, one in enumerate(cpus):
-        distances = " ".join("10" if n == k else "21" for k in range(len(cpus)))
+def nodes(tree: Tree, cpus: Sequence[str], distances: Sequence[str]) -> None:
+    for n, (one, distance) in enumerate(zip(cpus, distances, strict=True)):
         tree.write(
             f"devices/system/node/node{n}",
             cpulist=one,
             cpumap=cpu_map(one),
-            distance=distances,
+            distance=distance,
             meminfo=f"Node {n} MemTotal: 1056000000 kB",
         )
     every = f"0-{len(cpus) - 1}" if len(cpus) > 1 else "0"
@@ -221,9 +235,11 @@ def cpu_numbers(cpus: str) -> Iterator[int]:
 
 def devices(machine: Machine) -> dict[str, int]:
     """What /dev has for the machine: name below /dev and mode."""
-    found = {}
+    found = dict.fromkeys(machine.devices, 0o666)
+    if not machine.shown:
+        return found
     if "nvidia" in machine.modules and machine.gpus:
-        found = {"nvidiactl": 0o666, **{f"nvidia{n}": 0o666 for n in range(len(machine.gpus))}}
+        found |= {"nvidiactl": 0o666, **{f"nvidia{n}": 0o666 for n in range(len(machine.gpus))}}
     if "nvidia_uvm" in machine.modules:
         found["nvidia-uvm"] = 0o666
     for hca in machine.hcas:
@@ -232,12 +248,12 @@ def devices(machine: Machine) -> dict[str, int]:
     return found
 
 
-def proc(machine: Machine) -> dict[str, str]:
+def proc(machine: Machine, architecture: str = "x86_64") -> dict[str, str]:
     """Files of /proc/driver."""
     if "nvidia" not in machine.modules:
         return {}
     version = (
-        f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {machine.driver}  Release Build  (dvs-builder@U22)\n"
+        f"NVRM version: NVIDIA UNIX Open Kernel Module for {architecture}  {machine.driver}  Release Build  (dvs-builder@U22)\n"
         "GCC version:  gcc version 12.3.0\n"
     )
     return {"nvidia/version": version, "nvidia/params": "RegisterPCIDriver: 1\n"}

@@ -69,12 +69,10 @@ def text_of(data: Any) -> str:
 
 def compose() -> None:
     """Write the composed machines again."""
-    from tests.support.machines.composed import HOSTS as COMPOSED
+    from tests.support.machines import composed
 
-    for slug, make in COMPOSED.items():
-        folder = HOSTS / slug
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "snapshot.json").write_text(dumps(make().snapshot()), encoding="utf-8")
+    for slug in composed.NAMES:
+        (HOSTS / slug / "snapshot.json").write_text(dumps(composed.read(slug).snapshot()), encoding="utf-8")
 
 
 def golden() -> None:

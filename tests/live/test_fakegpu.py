@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.fakegpu import build, faults, lab, machine, namespace, paths, topology
+from tests.lab import fixtures
 from tests.support.clusters import pyz
 from tests.support.machines import libnccl
 from tests.support.namespaces import dgx
@@ -57,6 +58,13 @@ print(json.dumps({
     "used": n.nvmlDeviceGetMemoryInfo(d).used,
     "xid": xid,
 }))
+"""
+
+
+HELPERS = """
+import importlib, json
+names = ("nvml", "cuda", "ibverbs")
+print(json.dumps({name: importlib.import_module(f"netdoctor.host.helpers.{name}").answer({}) for name in names}))
 """
 
 
@@ -196,7 +204,7 @@ def job() -> Iterator[pathlib.Path]:
 
 @pytest.mark.parametrize("name", [*machine.names(), "dgx-h100", "a100-pcie", "gb200-nvl72", "dgx-spark"])
 def test_netdoctor_finds_nothing_wrong_with_a_healthy_machine(name: str, job: pathlib.Path) -> None:
-    one = topology.machine_of(name)[0].on_one_node()
+    one = machine.read(name).on_one_node()
     options = ("preflight", "--no-allreduce", "--vantage", "job", "--format", "json", "--quiet", "--python", str(job))
     done = looked(one, sys.executable, "-m", "netdoctor", *options, network=bool(shutil.which("ip")))
     assert "Traceback" not in done.stderr and done.stdout, done.stderr[-2000:]
@@ -270,13 +278,24 @@ def test_nothing_of_it_is_shipped(tmp_path: pathlib.Path) -> None:
     pyz.forget()
 
 
-@pytest.mark.parametrize("name", ["two-a100", "pcie-l40s", "a100-pcie", "dgx-spark", "gb200-nvl72"])
-def test_nccl_sees_the_machine_as_it_is_described(name: str) -> None:
-    """Composed fixtures among them: what they claim of NCCL's devices is what NCCL says.  `make lab` does this for all."""
-    one, claimed = topology.machine_of(name)
-    seen = topology.look(one, version())
-    assert not list(topology.differences(one, seen))
-    assert claimed in (None, set(seen.devices))
+@pytest.mark.parametrize("name", ["pcie-l40s", "a100-pcie", "gb200-nvl72"])
+def test_nccl_sees_what_netdoctor_says(name: str) -> None:
+    """By the recording where there is one.  `make lab` does this for all machines."""
+    assert not topology.compare(name, version())
+
+
+@pytest.mark.parametrize("name", ["a100-pcie", "dgx-spark", "gb200-nvl72", "aws-p5"])
+def test_the_fakes_answer_as_a_recording_says(name: str) -> None:
+    """The real helper programs ask the fake libraries of the machine whose snapshot was composed."""
+    done = looked(machine.read(name), sys.executable, "-c", HELPERS)
+    assert done.returncode == 0, done.stderr
+    told = fixtures.snapshot(name).answers
+    said = {f"ask:{helper}": answer for helper, answer in json.loads(done.stdout).items()}
+    for one in (said, told):
+        if isinstance(one["ask:ibverbs"], dict):
+            one["ask:ibverbs"] = one["ask:ibverbs"]["devices"]
+    for helper in ("ask:nvml", "ask:cuda", *(["ask:ibverbs"] if machine.read(name).hcas else [])):
+        assert said[helper] == told[helper]
 
 
 @pytest.mark.parametrize("name", ["two-a100", "pcie-l40s", "hgx-h100"])

@@ -6,28 +6,19 @@ import pytest
 
 from netdoctor.facts import pci, rdma
 from netdoctor.model import Unavailable
-from tests.fakegpu import machine, tree
+from tests.fakegpu import machine, topology, tree
 from tests.fakegpu.faults import FAULTS
 from tests.fakegpu.paths import PATHS
-from tests.support.machines.composed_host import ComposedHost, SysTree
 
 
 def keys(one: machine.Machine) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in one.lines() if not line.startswith(("fault ", "event ")))
 
 
-def host_of(one: machine.Machine) -> ComposedHost:
-    host = ComposedHost()
-    tree.write(one, SysTree(host.files))
-    for name in tree.devices(one):
-        host.files.write(f"/dev/{name}", "")
-    return host
-
-
 @pytest.mark.parametrize("name", machine.names())
 def test_a_tree_shows_the_machine_to_the_probes(name: str) -> None:
     one = machine.read(name)
-    host = host_of(one)
+    host = topology.described(one)
     seen = pci.probe(host)
     assert not isinstance(seen.devices, Unavailable) and not seen.unclassified
     by_address = {device.address: device for device in seen.devices}
@@ -67,7 +58,7 @@ def test_a_change_reaches_libraries_and_tree_alike() -> None:
     told = keys(one)
     assert told["hca.1.port.1.state"] == "1" and told["hca.0.port.1.state"] == "4"
     assert [told[f"gpu.{n}.attribute.124"] for n in range(4)] == ["0"] * 4
-    devices = rdma.probe(host_of(one)).devices
+    devices = rdma.probe(topology.described(one)).devices
     assert not isinstance(devices, Unavailable) and not isinstance(devices[1].ports, Unavailable)
     assert [(port.state, port.link_layer) for port in devices[1].ports] == [("DOWN", "Ethernet")]
     assert usual.with_changes({}) == machine.read("two-a100"), "the description itself is as it was"
@@ -124,8 +115,37 @@ def test_the_descriptions_of_paths_and_faults_can_be_read() -> None:
 def test_on_one_node() -> None:
     one = machine.read("two-a100").on_one_node()
     assert one.numa == ("0-27,28-55",) and {gpu.place.numa for gpu in one.gpus} == {0}
+    assert machine.read("gb200-nvl72").on_one_node().distances == ("10",)
+
+
+def test_distances_of_nodes_of_two_sockets() -> None:
+    one = machine.read("two-a100").with_changes({"numa": ["0", "1", "2", "3"], "distances": {"socket": 2, "far": 32}})
+    assert one.distances == ("10 12 32 32", "12 10 32 32", "32 32 10 12", "32 32 12 10")
 
 
 @pytest.mark.parametrize(("cpus", "text"), [("0-3", "0000000f"), ("0,33", "00000002,00000001"), ("", "00000000")])
 def test_cpu_map(cpus: str, text: str) -> None:
     assert tree.cpu_map(cpus) == text
+
+
+LIES = {
+    "gpus.0.attributes.116": 0,
+    "gpus.1.capability": 90,
+    "gpus.0.link.max_generation": 3,
+    "gpus.2.link.max_width": 8,
+    "gpus.3.links_down": [1],
+    "above.switch0.numa": 1,
+    "above.switch1.path": ["0000:50:01.0", "0000:52:00.0"],
+    "hcas.0.rate": 100,
+    "hcas.1.state": "DOWN",
+    "hcas.0.link.max_width": 4,
+    "hcas.1.at": ["switch1", "0000:52:02.0", "0000:56:00.0"],
+}
+
+
+@pytest.mark.parametrize("path", LIES)
+def test_a_view_that_is_not_the_machine_s_is_found(path: str) -> None:
+    one = machine.read("two-a100").with_changes({"nvlinks": {"pairs": [[0, 1], [2, 3]], "each": 4}})
+    real = topology.claimed(one, "2.27.5")
+    assert not list(topology.differences(real, real)) and len(real.paths) == 8
+    assert list(topology.differences(topology.claimed(one.with_changes({path: LIES[path]}), "2.27.5"), real))

@@ -10,9 +10,10 @@ import pytest
 from netdoctor.cluster.observations import Endpoints, Gone, OwnAddress
 from netdoctor.snapshot.pseudonyms import pseudonymise
 from netdoctor.snapshot.snapshot import dumps
+from tests.fakegpu import answers
 from tests.lab import fixtures, matrix
 from tests.support.facts import cluster
-from tests.support.machines.composed import HOSTS
+from tests.support.machines import composed
 
 KEY = b"a key"
 
@@ -25,14 +26,10 @@ def statuses(taken: object) -> dict[str, list[str]]:
 @pytest.mark.parametrize("slug", ["dgx-h100", "hgx-h100-roce", "aws-p5", "cpu-node"])
 def test_names_and_addresses_are_gone_and_the_verdicts_stay(slug: str) -> None:
     taken = fixtures.snapshot(slug)
-    node = HOSTS[slug]().node
-    told = [
-        node.hostname,
-        "/home/ada",
-        *(a["ip"] for a in node.addresses if a["scope"] == "global"),
-        *(x["address"] for x in node.links[1:]),
-    ]
-    told += [gpu["uuid"] for gpu in node.gpus] + [one["uuid"] for one in node.cuda]
+    machine = composed.read(slug).machine
+    told = [machine.hostname, "/home/ada", *(one.mac for one in machine.interfaces), *(one.uuid for one in machine.gpus)]
+    told += [one.address.partition("/")[0] for one in machine.interfaces if one.address]
+    told += [answers.uuid(one) for one in machine.gpus]
     text = dumps(taken)
     given = pseudonymise(taken, KEY)
     made = dumps(given)

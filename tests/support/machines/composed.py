@@ -1,23 +1,214 @@
-"""Healthy machines of many kinds, composed from public documentation; each becomes fixtures/hosts/<slug>/snapshot.json."""
+"""Healthy machines of many kinds, composed from public documentation: fixtures/hosts/NAME/machine.yaml makes its snapshot.json.
+
+Hardware is the description of a fake machine (tests/fakegpu/machine.py); its key ``host`` is the rest: the kernel, the process
+that looks, its Python and libnccl, and what a run of NCCL on it is to have said.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final
 
-from tests.support.machines import owned, rented
-from tests.support.machines.parts import Built
+from netdoctor import engine
+from netdoctor.allreduce.plan import first_experiment, path_experiments
+from netdoctor.config.load import Config
+from netdoctor.facts.cpu import cpu_list
+from netdoctor.facts.runs import AllReduce, Baseline, PathRun, Run
+from netdoctor.host.base import RecordingHost
+from netdoctor.host.redact import redact
+from netdoctor.model import Kind, Unavailable
+from netdoctor.snapshot.snapshot import Snapshot, with_logs
+from tests.fakegpu import answers, machine, tree
+from tests.support.facts.nccl_logs import Wire, gloo_run, nccl_run
+from tests.support.machines.composed_host import MODULES, SYSCTLS, ComposedHost, Files, SysTree
+from tests.support.machines.job_python import Job
 
-HOSTS: Final[Mapping[str, Callable[[], Built]]] = {
-    "dgx-h100": owned.dgx_h100,
-    "hgx-h100-roce": owned.hgx_h100_roce,
-    "pod-with-devices": rented.pod_with_devices,
-    "pod-unprivileged": rented.pod_unprivileged,
-    "pod-without-gpus": rented.pod_without_gpus_on_a_gpu_node,
-    "aws-p5": rented.aws_p5,
-    "azure-nd-h100-v5": rented.azure_nd_h100_v5,
-    "a100-pcie": owned.a100_pcie,
-    "gb200-nvl72": owned.gb200_nvl72,
-    "dgx-spark": owned.dgx_spark,
-    "cpu-node": owned.cpu_node,
-}
+NAMES: Final = machine.fixtures()
+TAKEN: Final = "2026-01-01T00:00:00Z"
+NO_CUDA: Final = Unavailable(Kind.UNSUPPORTED, "the job's torch sees no CUDA device, so NCCL has no path to prove")
+_HOST: Final = frozenset(
+    (
+        *("name", "kernel", "arm", "resolves", "python", "bootstrap", "plugin", "inside", "bandwidth", "exit_code"),
+        *("container", "uid", "capabilities", "memlock", "cgroup", "shm", "environment", "sysctls", "files"),
+    )
+)
+
+
+class Composed:
+    """One machine, and the process on it."""
+
+    def __init__(self, name: str) -> None:
+        self.machine = machine.read(name)
+        self.told: Mapping[str, Any] = self.machine.data["host"]
+        if unknown := set(self.told) - _HOST:
+            raise ValueError(f"{name}: nobody reads {', '.join(sorted(unknown))}")
+        self.arm, self.container = bool(self.told.get("arm")), bool(self.told.get("container"))
+        self.uid = int(self.told.get("uid", 1000))
+        self.exit_code = int(self.told.get("exit_code", 0))
+        self.gpus = self.machine.gpus if self.machine.shown else ()
+        self.host = ComposedHost()
+        self.job = Job(self.host, self.told["python"], len(self.gpus), 183 if self.arm else 62)
+        self._write()
+
+    @property
+    def files(self) -> Files:
+        return self.host.files
+
+    def _write(self) -> None:
+        hardware = SysTree(self.files)
+        for name in ("kernel/mm/transparent_hugepage", *(f"module/{one}" for one in MODULES)):
+            hardware.folder(name)
+        tree.write(self.machine, hardware)
+        hardware.write("devices/system/cpu", online=self._cpus)
+        for name in ("fd", "null", "zero", "shm", "tty", *tree.devices(self.machine)):
+            self.files.write(f"/dev/{name}", "")
+        for hca in self.machine.hcas:
+            if hca.node is not None and hca.mode is not None:
+                node = {"mode": hca.mode, "uid": 0, "gid": 0, "type": "char", "major": 231, "minor": 192 + hca.node, "dev": 5}
+                self.host.answers[f"stat:/dev/infiniband/uverbs{hca.node}"] = node
+        for path, text in tree.proc(self.machine, "aarch64" if self.arm else "x86_64").items():
+            self.files.write(f"/proc/driver/{path}", text)
+        self.job.write()
+        if self.job.nccl:
+            self.job.write_nccl(self.machine.hostname, *self._bootstrap)
+        if plugin := self.told.get("plugin"):
+            self.host.library(plugin, ("libfabric.so.1",), exports=tuple(f"ncclNetPlugin_v{v}" for v in (6, 7, 8, 9, 10)))
+            self.host.cache.append(["libnccl-net.so", plugin])
+        self.host.addresses_of[self.machine.hostname] = list(self.told["resolves"])
+        for path, text in self.told.get("files", {}).items():
+            self.files.write(path, text)
+        self._write_kernel()
+        self._write_process()
+        self._answer()
+
+    @property
+    def _cpus(self) -> str:
+        return ",".join(filter(None, self.machine.numa))
+
+    @property
+    def _bootstrap(self) -> tuple[str, str]:
+        """Interface and address that NCCL takes."""
+        (taken,) = (one for one in self.machine.interfaces if one.name == self.told["bootstrap"])
+        return taken.name, taken.address.partition("/")[0]
+
+    def _answer(self) -> None:
+        library = f"/usr/lib/{'aarch64' if self.arm else 'x86_64'}-linux-gnu/libibverbs.so.1"
+        self.host.answers |= {
+            "env:": {**self.job.environment, **self.told.get("environment", {})},
+            "config:": {"profile": "default", "job": {}, "expected": {}},
+            "ask:netlink": answers.netlink(self.machine, listening=(22, 111)),
+            "ask:nvml": answers.nvml(self.machine),
+            "ask:cuda": answers.cuda(self.machine),
+            "ask:ibverbs": answers.ibverbs(self.machine, library),
+            "ask:mempolicy": {"mode": "default", "nodes": []},
+            "ask:udev": {"pci": {}, "net": {}, "infiniband": {}},
+        }
+
+    def _write_kernel(self) -> None:
+        write = self.files.write
+        write("/proc/sys/kernel/hostname", f"{self.machine.hostname}\n")
+        write("/proc/sys/kernel/osrelease", f"{self.told['kernel']}\n")
+        write("/proc/cmdline", "BOOT_IMAGE=<redacted> root=<redacted> ro iommu=pt\n")
+        for name, value in {**SYSCTLS, **self.told.get("sysctls", {})}.items():
+            write(f"/proc/sys/{name}", f"{value}\n")
+
+    def _write_process(self) -> None:
+        write, uid = self.files.write, self.uid
+        nodes = ",".join(map(str, range(len(self.machine.numa))))
+        write(
+            "/proc/self/status",
+            f"Name:\tnetdoctor\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
+            f"CapEff:\t{self.told.get('capabilities', 0):016x}\nNoNewPrivs:\t0\n"
+            f"Cpus_allowed_list:\t{self._cpus}\nMems_allowed_list:\t{nodes}\n",
+        )
+        memlock = str(self.told.get("memlock", "unlimited"))
+        write(
+            "/proc/self/limits",
+            "Limit                     Soft Limit           Hard Limit           Units     \n"
+            "Max stack size            8388608              unlimited            bytes     \n"
+            "Max processes             4127195              4127195              processes \n"
+            "Max open files            1048576              1048576              files     \n"
+            f"Max locked memory         {memlock:<20} {memlock:<20} bytes     \n",
+        )
+        write("/proc/self/uid_map", "         0          0 4294967295\n")
+        write("/proc/self/cgroup", f"{self.told.get('cgroup', '0::/user.slice/user-1000.slice/session-4.scope')}\n")
+        root = "overlay overlay rw" if self.container else "ext4 /dev/md0 rw"
+        dev = "tmpfs tmpfs rw,mode=755" if self.container else "devtmpfs udev rw,mode=755"
+        size = self.told.get("shm", 0)  # bytes of /dev/shm, as its mount says; 0: it does not, as systemd mounts it
+        shm = f"shm rw,size={size >> 10}k,inode64" if size else "tmpfs rw,inode64"
+        mounts = f"30 1 0:28 / / rw,relatime - {root}\n31 30 0:5 / /dev rw,nosuid - {dev}\n"
+        write("/proc/self/mountinfo", f"{mounts}32 31 0:31 / /dev/shm rw,nosuid,nodev - tmpfs {shm}\n")
+        write("/proc/meminfo", "MemTotal:       2113331496 kB\n")
+        ada = f"ada:x:{uid}:{uid}::/home/ada:/bin/bash\n" if uid else ""
+        write("/etc/passwd", f"root:x:0:0:root:/root:/bin/bash\n{ada}")
+        for name, number in {"net": 0, "user": 0, "mnt": 1, "pid": 2, "ipc": 3, "uts": 4, "cgroup": 5}.items():
+            first = {"net": 4026531840, "user": 4026531837, "pid": 4026531836}.get(name, 4026531838 + number)
+            mine = first if not self.container or name == "user" else 4026532900 + number
+            self.files.link(f"/proc/self/ns/{name}", f"{name}:[{mine}]")
+
+    @cached_property
+    def wire(self) -> Wire:
+        """What NCCL finds on the machine, and how it connects its ranks."""
+        ports = [(hca.name, hca.ports[0]) for hca in self.machine.hcas]
+        layers = {"InfiniBand": "IB", "Ethernet": "RoCE"}  # EFA has none that NCCL's own network takes
+        active = [(name, layers[port.layer]) for name, port in ports if port.state == "ACTIVE" and port.layer in layers]
+        linked = any(gpu.nvlinks for gpu in self.gpus)
+        inside = self.told.get("inside", "P2P/CUMEM")
+        return Wire(
+            self.machine.hostname,
+            self.job.nccl,
+            ":".join(self._bootstrap),
+            tuple(f"{name}:1/{layer}" for name, layer in active),
+            inside=inside,
+            plugin="Libfabric" if self.told.get("plugin") else "",
+            gdr=bool(ports) and any(gpu.attributes[116] or gpu.attributes[124] for gpu in self.gpus),
+            nvls=linked and all(gpu.capability >= 90 for gpu in self.gpus),
+            mnnvl=inside == "P2P/MNNVL",
+            affinity={n: self.machine.numa[max(0, gpu.place.numa)] for n, gpu in enumerate(self.gpus)},
+            buses=tuple(_bus_id(gpu.place.address) for gpu in self.gpus),
+            cuda_driver=self.machine.cuda,
+        )
+
+    def snapshot(self) -> Snapshot:
+        """Every answer that the probes ask for, and the runs that the plan would make here."""
+        from netdoctor.cli import setup
+
+        host = RecordingHost(self.host, redact)
+        config = Config()
+        specs, _ = setup.load_checks(config, ())
+        work = engine.Work(host, specs)
+        engine.collect(work, engine.wanted(specs))
+        engine.identity(work)
+        have = work.facts
+        experiment = first_experiment(self.job.torch, have["JobShape"])
+        runs: dict[str, Any] = {"PathRun": NO_CUDA}
+        if experiment.backend == "gloo":
+            runs["Baseline"] = Baseline(gloo_run(self.job.torch, self._masks[0]), False)
+        else:
+            inside, path = self.told["bandwidth"]
+            paths = path_experiments(len(self.gpus), have)
+            runs["Baseline"] = with_logs(Baseline(self._run(experiment, inside), True))
+            runs["PathRun"] = with_logs(PathRun(tuple(self._run(one, path) for one in paths)))
+        return Snapshot(host.answers, runs, setup.policy_data(config), tool_version="composed", taken=TAKEN)
+
+    def _run(self, one: AllReduce, rate: float) -> Run:
+        return nccl_run(self.wire, one, self.job.torch, self.job.libnccl, self._masks, rate)
+
+    @cached_property
+    def _masks(self) -> tuple[tuple[int, ...], ...]:
+        """Each rank near its GPU, as launchers that bind do; one mask for all where there is no GPU."""
+        lists = [cpu_list(cpus, "") for cpus in self.machine.numa if cpus]
+        every = [tuple(sorted(one)) for one in lists if not isinstance(one, Unavailable)]
+        if not self.gpus:
+            return (tuple(sorted(cpu for one in every for cpu in one)),)
+        return tuple(every[max(0, gpu.place.numa)] for gpu in self.gpus)
+
+
+def _bus_id(address: str) -> str:
+    """As NCCL prints it: "0000:1b:00.0" is 1b000."""
+    return f"{int(address.replace(':', '').replace('.', ''), 16):x}"
+
+
+def read(name: str) -> Composed:
+    return Composed(name)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netdoctor.host.base import Answer, split_question, unavailable
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from tests.support.machines.sysfs import Tree
 
 ABSENT = unavailable(OSError(errno.ENOENT, ""))
@@ -40,7 +40,6 @@ SYSCTLS = {
     "net/core/somaxconn": "4096",
     "kernel/numa_balancing": "0",
 }
-LO_FLAGS, UP_FLAGS = 65609, 69699  # as the kernel gives them in RTM_NEWLINK
 
 
 class Files:
@@ -115,6 +114,10 @@ class SysTree(Tree):
             if not isinstance(content, bytes):  # binary files (config) are not asked for
                 self.files.write(f"/sys/{folder}/{name}", content + "\n")
 
+    def refuse(self, folder: str, name: str) -> None:
+        self.write(folder, **{name: ""})
+        self.files.errors[f"/sys/{folder}/{name}"] = unavailable(OSError(errno.EINVAL, os.strerror(errno.EINVAL)))
+
     def link(self, name: str, target: str) -> None:
         self.files.link(f"/sys/{name}", os.path.relpath(target, os.path.dirname(name)))
 
@@ -137,7 +140,7 @@ class ComposedHost:
             return self._path(kind, rest)
         if kind == "ask":
             return self._helper(question)
-        return Unavailable("unsupported", f"no answer composed for {question}")
+        return Unavailable(Kind.UNSUPPORTED, f"no answer composed for {question}")
 
     def prefetch(self, questions: Iterable[str]) -> None:
         pass
@@ -145,7 +148,7 @@ class ComposedHost:
     def _path(self, kind: str, rest: str) -> Answer:
         path, mode = (rest.rpartition(":")[0], rest.rpartition(":")[2]) if kind == "open" else (rest, "")
         real = self.files.resolve(path, follow_last=kind != "link")
-        refused = self.files.errors.get(real or path) or self.files.errors.get(path)
+        refused = self.files.errors.get(real or path, self.files.errors.get(path))  # an Unavailable is false
         if refused is not None:
             return refused
         if real is None:
@@ -169,7 +172,7 @@ class ComposedHost:
             return {"addresses": list(found)} if found else {"addresses": [], "error": "EAI_NONAME", "detail": ""}
         if name == "elf":
             return self._elf(parameters)
-        return Unavailable("unsupported", f"no answer composed for {question}")
+        return Unavailable(Kind.UNSUPPORTED, f"no answer composed for {question}")
 
     def _elf(self, parameters: Mapping[str, str]) -> Answer:
         """As netdoctor/host/helpers/elf.py: the files asked for, the folders that they name, and every libnccl in these."""
@@ -217,46 +220,3 @@ class ComposedHost:
             "exports": list(exports),
             "size": 1 << 20,
         }
-
-
-def netlink_link(name: str, index: int, mac: str, **changes: Any) -> dict[str, Any]:
-    """One entry of ``links`` of ask:netlink."""
-    base = {
-        "name": name,
-        "index": index,
-        "flags": LO_FLAGS if name == "lo" else UP_FLAGS,
-        "type": 772 if name == "lo" else 1,
-        "mtu": 65536 if name == "lo" else 1500,
-        "kind": None,
-        "controller": None,
-        "address": mac,
-    }
-    return {**base, **changes}
-
-
-def netlink_address(ip: str, index: int, label: str | None, prefix: int = 24, flags: Iterable[str] = ()) -> dict[str, Any]:
-    """One entry of ``addresses`` of ask:netlink."""
-    family = 6 if ":" in ip else 4
-    scope = "host" if ip in ("127.0.0.1", "::1") else "link" if ip.startswith("fe80") else "global"
-    return {
-        "family": family,
-        "flags": list(flags),
-        "index": index,
-        "ip": ip,
-        "label": label if family == 4 else None,
-        "prefix": prefix,
-        "scope": scope,
-    }
-
-
-def roce_gids(address: str, interface: str, tail: str) -> tuple[tuple[int, str, str, str], ...]:
-    """The GID table of a RoCE port with one IPv4 address: link-local and IPv4-mapped, v1 and v2 each."""
-    a, b, c, d = (int(part) for part in address.split("."))
-    mapped = f"0000:0000:0000:0000:0000:ffff:{a:02x}{b:02x}:{c:02x}{d:02x}"
-    local = f"fe80:0000:0000:0000:a288:c2ff:fe46:{tail}"
-    return (
-        (0, local, "IB/RoCE v1", interface),
-        (1, local, "RoCE v2", interface),
-        (2, mapped, "IB/RoCE v1", interface),
-        (3, mapped, "RoCE v2", interface),
-    )

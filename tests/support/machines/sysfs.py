@@ -192,6 +192,9 @@ class Tree:
             data = content if isinstance(content, bytes) else content.encode() + b"\n"
             (self.root / folder / name).write_bytes(data)
 
+    def refuse(self, folder: str, name: str) -> None:
+        """A file that cannot be read (EINVAL): on a disk there is no such thing, and it is left out."""
+
     def link(self, name: str, target: str) -> None:
         """A relative link, as sysfs has them."""
         self.folder(os.path.dirname(name))

@@ -26,10 +26,11 @@ from netdoctor.facts.rdma import Provider, Rdma, RdmaDevice
 from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
+from tests.fakegpu import tree
+from tests.fakegpu.parts import Link, Place
 from tests.support import facts as f
-from tests.support.machines.builder import NVIDIA
-from tests.support.machines.owned import a100_pcie
-from tests.support.machines.rented import aws_p5
+from tests.support.machines import composed
+from tests.support.machines.composed_host import SysTree
 
 Changes = dict[type, object]
 LOST = Unavailable("not recorded")
@@ -70,15 +71,15 @@ def test_plugin_of_efa(changes: Changes, status: Status) -> None:
 
 
 def test_a_plugin_keeps_the_names_of_its_links() -> None:
-    node = aws_p5().node
+    host = composed.read("aws-p5").host
     folder = "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu"
-    row = node.host.elf.pop(f"{folder}/libnccl-net.so")
-    node.host.elf[f"{folder}/libnccl-net-ofi.so"] = row
-    node.files.write(f"{folder}/libnccl-net-ofi.so", "")
-    del node.files.files[f"{folder}/libnccl-net.so"]
-    node.files.link(f"{folder}/libnccl-net.so", "libnccl-net-ofi.so")
-    node.host.cache.append(["libnccl-net-ofi.so", f"{folder}/libnccl-net-ofi.so"])
-    libraries = probe_libraries(node.finish())
+    row = host.elf.pop(f"{folder}/libnccl-net.so")
+    host.elf[f"{folder}/libnccl-net-ofi.so"] = row
+    host.files.write(f"{folder}/libnccl-net-ofi.so", "")
+    del host.files.files[f"{folder}/libnccl-net.so"]
+    host.files.link(f"{folder}/libnccl-net.so", "libnccl-net-ofi.so")
+    host.cache.append(["libnccl-net-ofi.so", f"{folder}/libnccl-net-ofi.so"])
+    libraries = probe_libraries(host)
     assert isinstance(libraries, Libraries) and not isinstance(libraries.plugins, Unavailable)
     assert {p for one in libraries.plugins for p in (one.path, *one.aliases)} == {
         f"{folder}/libnccl-net.so",
@@ -119,11 +120,12 @@ def test_some_of_the_gpus(changes: Changes, status: Status) -> None:
 
 
 def test_virtual_functions_of_a_gpu_are_told() -> None:
-    node = a100_pcie().node
-    port = "devices/pci0000:20/0000:20:01.0"
-    virtual = node.function(port, "0000:21:00.4", (NVIDIA, 0x20B5), 0x030200, "nvidia", 0)
-    node.tree.link(f"{virtual.where}/physfn", f"{port}/0000:21:00.0")
-    bus = probe_pci(node.finish())
+    host = composed.read("a100-pcie").host
+    hardware = SysTree(host.files)
+    place = Place(("0000:20:01.0",), "0000:21:00.4", 0)
+    virtual = tree.function(hardware, place, Link(), (tree.NVIDIA, 0x20B5), 0x030200, "nvidia")
+    hardware.link(f"{virtual}/physfn", f"{virtual.rpartition('/')[0]}/0000:21:00.0")
+    bus = probe_pci(host)
     assert isinstance(bus, Pci)
     assert {d.address: d.physical_function for d in bus.gpus} == {
         "0000:21:00.0": None,
@@ -274,10 +276,10 @@ def test_distances_of_a_vm_are_those_of_its_topology_file(topology: bool | Unava
 
 
 def test_the_topology_file_of_a_virtual_machine_is_seen() -> None:
-    node = a100_pcie().node
-    node.files.write("/var/run/nvidia-topologyd/virtualTopology.xml", "<system/>")
-    assert getattr(probe_pci(node.finish()), "virtual_topology", None) is True
-    assert getattr(probe_pci(a100_pcie().node.finish()), "virtual_topology", None) is False
+    host = composed.read("a100-pcie").host
+    assert getattr(probe_pci(host), "virtual_topology", None) is False
+    host.files.write("/var/run/nvidia-topologyd/virtualTopology.xml", "<system/>")
+    assert getattr(probe_pci(host), "virtual_topology", None) is True
 
 
 @pytest.mark.parametrize(("pci", "status"), [(None, Status.SKIP), (LOST, Status.FAIL), ("0000:18:00.0", Status.FAIL)])

@@ -1,0 +1,140 @@
+"""What netdoctor's helper programs answer on a machine: for what is recorded of it without its being started.
+
+A live test lets the real helpers ask the fake libraries and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from uuid import UUID
+
+import pynvml
+
+from netdoctor.host.base import Answer
+from netdoctor.host.helpers.cuda import ATTRIBUTES
+from netdoctor.host.helpers.nvml import why
+from netdoctor.model import Kind, Unavailable
+from tests.fakegpu.machine import Machine
+from tests.fakegpu.parts import Gpu
+
+LO_FLAGS, UP_FLAGS, DOWN_FLAGS = 65609, 69699, 4099  # as the kernel gives them in RTM_NEWLINK
+MISSING = "cannot open shared object file: No such file or directory"
+
+
+def _absent(text: str) -> Unavailable:
+    return Unavailable(Kind.ABSENT, text)
+
+
+def nvml(machine: Machine) -> Answer:
+    if not machine.gpus or not machine.shown:
+        return _absent("NVML: NVML Shared Library Not Found")
+    devices = [_nvml_device(machine, n, gpu) for n, gpu in enumerate(machine.gpus)]
+    return {"driver": machine.driver, "cuda": machine.cuda, "devices": devices}
+
+
+def _nvml_device(machine: Machine, index: int, gpu: Gpu) -> dict[str, Any]:
+    place = gpu.place.address
+    memory = _refused(machine, "nvmlDeviceGetMemoryInfo")
+    return {
+        "index": index,
+        "uuid": uuid(gpu),
+        "name": gpu.name,
+        "pci": f"{int(place[:4], 16):08X}:{place[5:].upper()}",
+        "memory_total": memory or gpu.memory,
+        "memory_used": memory or gpu.state.get("used", 4 << 20),
+        "utilization": gpu.state.get("utilization", 0),
+        "processes": gpu.state.get("processes", 0),
+        "pids": [],
+        "nvlinks": [link.up for link in gpu.nvlinks],
+        "mig": False,
+        "mig_uuids": [],
+        "capability": list(divmod(gpu.capability, 10)),
+    }
+
+
+def uuid(gpu: Gpu) -> str:
+    return f"GPU-{UUID(gpu.uuid)}"
+
+
+def _refused(machine: Machine, call: str) -> dict[str, Any] | None:
+    """The answer about a call that fails whenever it is made, by the machine's faults."""
+    for name, which, result in (one.split() for one in machine.faults):
+        if (name, which) == (call, "*"):
+            return why(pynvml, pynvml.NVMLError(int(result)))
+    return None
+
+
+def cuda(machine: Machine) -> Answer:
+    if not machine.gpus or not machine.shown:
+        return _absent(f"libcuda.so.1: {MISSING}")
+    devices = [
+        {
+            "ordinal": n,
+            "name": gpu.name,
+            "uuid": gpu.uuid,
+            "attributes": {str(number): gpu.attributes.get(number, 0) for number in ATTRIBUTES},
+        }
+        for n, gpu in enumerate(machine.gpus)
+    ]
+    return {"driver_version": machine.cuda, "devices": devices}
+
+
+def ibverbs(machine: Machine, library: str) -> Answer:
+    if not machine.hcas:
+        return _absent(f"libibverbs.so.1: {MISSING}")
+    devices = {
+        hca.name: {"context": True, "error": "", "dmabuf": "EBADF" if hca.dmabuf else "EOPNOTSUPP"}
+        for hca in machine.hcas
+        if hca.node is not None and hca.mode is not None
+    }
+    return {"library": library, "devices": devices}
+
+
+def netlink(machine: Machine, listening: Iterable[int] = ()) -> Answer:
+    indexes = {one.name: one.index for one in machine.interfaces}
+    return {
+        "links": [
+            _link("lo", 1, "00:00:00:00:00:00", flags=LO_FLAGS, type=772, mtu=65536),
+            *(
+                _link(
+                    one.name,
+                    one.index,
+                    one.mac,
+                    flags=UP_FLAGS if one.nic.up else DOWN_FLAGS,
+                    type=32 if one.nic.infiniband else 1,
+                    mtu=one.nic.mtu,
+                    kind=one.nic.kind or None,
+                    controller=indexes.get(one.nic.controller),
+                )
+                for one in machine.interfaces
+            ),
+        ],
+        "addresses": list(_addresses(machine)),
+        "default": {
+            "4": {"error": "ENETUNREACH"}
+            if machine.default is None
+            else {**dict(zip(("oif", "source", "gateway"), machine.default, strict=True)), "kind": "unicast"},
+            "6": {"error": "ENETUNREACH"},
+        },
+        "listening": [[port, 0] for port in listening],
+    }
+
+
+def _link(name: str, index: int, mac: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "index": index, "kind": None, "controller": None, "address": mac, **more}
+
+
+def _addresses(machine: Machine) -> Iterator[dict[str, Any]]:
+    """IPv4 first, as the kernel lists them."""
+    yield _address("127.0.0.1", 1, "lo", 8, "host")
+    for one in machine.interfaces:
+        ip, _, prefix = one.address.partition("/")
+        if ip:
+            yield _address(ip, one.index, one.name, int(prefix), "global")
+    yield _address("::1", 1, None, 128, "host")
+
+
+def _address(ip: str, index: int, label: str | None, prefix: int, scope: str) -> dict[str, Any]:
+    family = 6 if ":" in ip else 4
+    return {"family": family, "flags": [], "index": index, "ip": ip, "label": label, "prefix": prefix, "scope": scope}
