@@ -107,6 +107,9 @@ def test_a_numa_node_that_could_not_be_read() -> None:
         ((2, 27, 5), "3", None, ("PHB", True)),
         ((2, 27, 5), "9", None, ("SYS", True)),
         ((2, 27, 5), "0", None, ("LOC", True)),
+        ((2, 27, 5), "0x2", None, ("PXB", True)),  # strtol(3), base 0
+        ((2, 27, 5), "C2C", None, ("C2C", True)),
+        ((2, 20, 5), "C2C", None, ("PXB", False)),  # a name that this version does not know
     ],
 )
 def test_level(version: g.Version, setting: str | None, c2c: str | None, level: tuple[str, bool]) -> None:
