@@ -17,7 +17,7 @@ from netdoctor.facts.pci import PciDevice
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.integers import integer, param
 
-# Nearest first (topo.h, PATH_*; P2C came with 2.26: its place decides nothing for the versions without it).
+# Nearest first (topo.h, PATH_*; P2C came with 2.26.2: its place decides nothing for the versions without it).
 LEVELS: Final = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 FAR: Final = "PHB or SYS"  # through the CPU, and whether through one or two could not be read
 _RANKS: Final = {kind: place for place, kind in enumerate(LEVELS)} | {FAR: LEVELS.index("SYS")}
@@ -32,6 +32,7 @@ MODULE_FILES: Final[tuple[tuple[Version, tuple[str, ...]], ...]] = (
     ((2, 22, 3), (f"{_PEERS}nv_mem/version", f"{_PEERS}nv_mem_nc/version")),  # net_ib.cc of 2.22.3
     ((2, 23, 4), (f"{_PEERS}nv_mem/version", f"{_PEERS}nv_mem_nc/version", MODULE)),  # net_ib.cc, gdr.cc since 2.23.4
 )
+P2C_SINCE: Final[Version] = (2, 26, 2)
 DMABUF_SINCE: Final[Version] = (2, 13, 4)  # init.cc, dmaBufSupported
 LIBCUDA_1: Final[Version] = (2, 21, 5)  # cudawrap.cc up to 2.20.5: dlopen("libcuda.so"), a name that not every container has
 DMABUF_DRIVER: Final = 11070  # init.cc: cudaDriverVersion < 11070 is no
@@ -176,14 +177,14 @@ def level(version: Version, setting: str | None, c2c_setting: str | None = None)
     Names are case-sensitive, digits are the old numbering, anything else is ignored (paths.cc, ncclGetLevel).  Defaults: PHB
     up to 2.5, PXB up to 2.27.1, then P2C where NCCL_NET_GDR_C2C is on, its default since 2.27.3 (paths.cc, ncclTopoCheckGdr).
     """
-    if setting in LEVELS:
+    if setting in LEVELS and (setting != "P2C" or version >= P2C_SINCE):
         return str(setting), True
     if setting and setting[0] in "0123456789":
         return _LEGACY[min(integer(setting), len(_LEGACY) - 1)], True
     if version < (2, 6, 0):
         return "PHB", False
     c2c = param(c2c_setting, int(version >= (2, 27, 3)), version) != 0
-    return ("P2C" if c2c and version >= (2, 26, 2) else "PXB"), False
+    return ("P2C" if c2c and version >= P2C_SINCE else "PXB"), False
 
 
 def within(kind: str, limit: str) -> bool | None:
