@@ -44,6 +44,7 @@ MODULE_FILES: Final[tuple[tuple[Version, tuple[str, ...]], ...]] = (
     ((2, 22, 3), (f"{_PEERS}nv_mem/version", f"{_PEERS}nv_mem_nc/version")),  # net_ib.cc of 2.22.3
     ((2, 23, 4), (f"{_PEERS}nv_mem/version", f"{_PEERS}nv_mem_nc/version", MODULE)),  # net_ib.cc, gdr.cc since 2.23.4
 )
+P2C_SINCE: Final[Version] = (2, 26, 2)
 DMABUF_SINCE: Final[Version] = (2, 13, 4)  # init.cc, dmaBufSupported
 LIBCUDA_1: Final[Version] = (2, 21, 5)  # cudawrap.cc up to 2.20.5: dlopen("libcuda.so"), a name that not every container has
 DMABUF_DRIVER: Final = 11070  # init.cc: cudaDriverVersion < 11070 is no
@@ -206,7 +207,7 @@ def level(version: Version, setting: str | None, c2c_setting: str | None = None)
     if version < (2, 6, 0):
         return "PHB", False
     c2c = param(c2c_setting, int(version >= (2, 27, 3)), version) != 0
-    return ("P2C" if c2c and version >= (2, 26, 2) else "PXB"), False
+    return ("P2C" if c2c and version >= P2C_SINCE else "PXB"), False
 
 
 def within(kind: str, limit: str) -> bool | None:

@@ -104,6 +104,8 @@ def test_a_numa_node_that_could_not_be_read() -> None:
         ((2, 27, 5), None, "0", ("PXB", False)),
         ((2, 27, 5), "SYS", None, ("SYS", True)),
         ((2, 27, 5), "sys", None, ("P2C", False)),  # case-sensitive: ignored
+        ((2, 25, 1), "P2C", None, ("PXB", False)),  # no name yet: ignored
+        ((2, 27, 3), "P2C", None, ("P2C", True)),
         ((2, 27, 5), "3", None, ("PHB", True)),
         ((2, 27, 5), "9", None, ("SYS", True)),
         ((2, 27, 5), "0", None, ("LOC", True)),

@@ -110,6 +110,11 @@ ROWS: dict[str, tuple[dict[type, object], Status]] = {
         {Baseline: f.baseline(f.run(state=State.FAILED, ranks=(f.rank(0, error="ValueError: x"),), blamed=(0,)))},
         PASS,
     ),
+    # A pool a communicator (measured: 2.20.5, 2.27.5, 2.32.3), unless they are split off another with its resources shared.
+    "several communicators": ({Kernel: f.kernel(shm_size=512 << 20), Baseline: NO_RUN, JobShape: f.job(communicators=2)}, PASS),
+    "too many": ({Kernel: f.kernel(shm_size=512 << 20), Baseline: NO_RUN, JobShape: f.job(communicators=4)}, UNKNOWN),
+    "a run has one": ({Kernel: f.kernel(shm_size=512 << 20), JobShape: f.job(communicators=4)}, UNKNOWN),
+    "too small for one": ({**SMALL, JobShape: f.job(communicators=4)}, FAIL),
     "no accelerator": ({Pci: f.pci(0, 0), Gpus: f.gpus(0)}, SKIP),
     "PCI lost": ({**SMALL, Pci: LOST, Gpus: f.gpus(0)}, UNKNOWN),
     "from outside": ({Vantage: f.vantage(job_environment=False, why_not="x")}, UNKNOWN),
