@@ -31,6 +31,7 @@ from netdoctor.api import (
     Unavailable,
     Vantage,
     Version,
+    assigned,
     check,
     fail,
     fix_environment,
@@ -86,6 +87,17 @@ class Node:
             return None
         text = f"NCCL_IB_DISABLE={off}: NCCL's own network asks no RDMA device"
         return skip(text) if self.plugins == () else unknown(f"{text}, and whether a plugin does is not known", how=HOW)
+
+    def direct(self, gpu: hcas.GpuPlace) -> hcas.Direct:
+        """Whether NCCL would use GPUDirect: without it its way is another (src/graph/paths.cc).  Not known counts as yes."""
+
+        def uses(device: RdmaDevice, kind: str) -> bool:
+            if isinstance(self.version, Unavailable) or gdr_proof(self.runs or (), gpu.ordinal, device.name).receive:
+                return True
+            pair = Pair(gpu, device, self, GdrProof(), self.version, kind)
+            return pair.able.yes is not False and pair.near is not False
+
+        return uses
 
 
 @dataclass(frozen=True)
@@ -172,60 +184,21 @@ def gpudirect_rdma(
 
 def _pairs(places: tuple[hcas.GpuPlace, ...], candidates: tuple[RdmaDevice, ...], pci: Pci, node: Node) -> Iterator[Finding]:
     """Each GPU with the devices that NCCL gives it where GPUDirect works, and with those that it takes instead."""
-    if node.own_topology or node.efa:  # a file, or a plugin that makes one device of several, says which is whose
-        ways = instead = [_by_place(gpu, candidates, pci) for gpu in places]
-    else:
-        ways = [hcas.used(gpu, candidates, pci, node.version) for gpu in places]
-        if node.count > 1:
-            ways = [_by_nvlink(gpu, way, candidates, pci) for gpu, way in zip(places, ways, strict=True)]
-        instead = [hcas.used(gpu, candidates, pci, node.version, _direct(gpu, node)) for gpu in places]
-    others: list[str] = []
-    unpaired = False  # GPUs share the devices that they reach equally well: where one is lost, so is the order of the others
-    for gpu, way, real in zip(places, ways, instead, strict=True):
+    by_place = node.own_topology or node.efa
+    for one in assigned(places, candidates, pci, node.version, node.direct, by_place=by_place):
+        gpu = one.gpu
         if any(word in gpu.name for word in gpudirect.NO_PLATFORM):
             yield _no_platform(gpu)
             continue
-        if len(way.devices) > 1 and (unpaired or not way.certain):  # any pair would be a guess
-            unpaired = True
+        if not one.own:
             why = "" if pci.devices else f": PCI: {missing(pci.devices)}"
             yield unknown(f"which RDMA device is its own could not be told{why}", subject=gpu.label, how=HOW)
-            continue
-        if ways is instead:
-            own: tuple[RdmaDevice, ...] = (min(way.devices, key=lambda d: others.count(d.name)),)
-            taken = own
-            others.append(own[0].name)
-        else:
-            own = hcas.turns(gpu, places, way, ways, pci, node.version)
-            taken = hcas.turns(gpu, places, real, instead, pci, node.version) if real.certain and not unpaired else own
-        for device in (*own, *(d for d in taken if d not in own and gpudirect.rank(real.kind) < gpudirect.rank("PHB"))):
-            found = _pair(gpu, device, real.kind if device not in own else way.kind, node)
-            if device in own and device not in taken:
-                text = f"without GPUDirect NCCL's way from {gpu.label} is by {', '.join(d.name for d in taken)}"
+        for device in (*one.own, *one.instead):
+            found = _pair(gpu, device, one.kind if device in one.own else one.taken_kind, node)
+            if device in one.own and device not in one.taken:
+                text = f"without GPUDirect NCCL's way from {gpu.label} is by {', '.join(d.name for d in one.taken)}"
                 found = replace(found, notes=(*found.notes, text))
             yield replace(found, subject=f"{gpu.label}–{device.name}")
-
-
-def _by_nvlink(gpu: hcas.GpuPlace, way: hcas.Reached, candidates: tuple[RdmaDevice, ...], pci: Pci) -> hcas.Reached:
-    """What another GPU's HCA carries for one that NVLink connects to it (PXN) is that GPU's to judge: its own counts here."""
-    through_cpu = way.certain and gpudirect.rank(way.kind) > gpudirect.rank("PXN")
-    return _by_place(gpu, candidates, pci) if through_cpu and gpu.gpu and any(gpu.gpu.nvlinks or ()) else way
-
-
-def _by_place(gpu: hcas.GpuPlace, candidates: tuple[RdmaDevice, ...], pci: Pci) -> hcas.Reached:
-    kind, near = hcas.nearest(gpu, candidates, pci)
-    return hcas.Reached(kind, near, bool(kind) and all(map(hcas.rates_read, near)))
-
-
-def _direct(gpu: hcas.GpuPlace, node: Node) -> hcas.Direct:
-    """Whether NCCL would use GPUDirect: without it its way is another (src/graph/paths.cc).  Not known counts as yes."""
-
-    def direct(device: RdmaDevice, kind: str) -> bool:
-        if isinstance(node.version, Unavailable) or gdr_proof(node.runs or (), gpu.ordinal, device.name).receive:
-            return True
-        pair = Pair(gpu, device, node, GdrProof(), node.version, kind)
-        return pair.able.yes is not False and pair.near is not False
-
-    return direct
 
 
 def _does_not_apply(rdma: Rdma, pci: Pci, gpus: Gpus) -> Finding | None:

@@ -48,6 +48,7 @@ from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_r
 from netdoctor.model import NODE, Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
 from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, tcp_window, transport
 from netdoctor.nccl import ports as nccl_ports
+from netdoctor.nccl.assignment import assigned
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
 from netdoctor.nccl.integers import integer as nccl_integer
 from netdoctor.nccl.integers import param as nccl_param
@@ -224,6 +225,7 @@ __all__ = [
     "Way",
     "accelerator",
     "affinity",
+    "assigned",
     "cause_of",
     "check",
     "cluster_network",

@@ -39,6 +39,7 @@ _LOST: Final = frozenset({"plugin.broken", "plugin.missing", "plugin.refused"}) 
 PROFILE_ORDER: Final = ("audit", "prolog", "default", "gate", "strict")  # from the most lenient
 FAIL_ON_ORDER: Final = ("critical", "warning", "info")  # from the most lenient
 _EQUALLY_LENIENT: Final = frozenset({"audit", "prolog"})
+_JUDGED: Final = frozenset({Status.PASS, Status.FAIL})
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ def _weighed(checks: tuple[CheckResult, ...], must: frozenset[str], broken: set[
     # "Healthy" claims that something was looked at and right; skips alone do, only where nothing is left open, and what is
     # waived is open.  A fail that does not count was judged, and the words say that it failed.
     passed = any(f.status is Status.PASS for c in checks if c.id not in blind for f in c.findings)
-    passed = passed or any(f.status is not Status.SKIP and not f.waived for c in checks if c.id in could for f in c.findings)
+    passed = passed or any(f.status in _JUDGED and not f.waived for c in checks if c.id in could for f in c.findings)
     told = passed or bool(fails) or (bool(findings) and all(c.status is Status.SKIP for c in checks))
     conditions = (
         (Outcome.FAILED, any(f.blocking for f in fails)),

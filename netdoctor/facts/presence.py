@@ -14,17 +14,22 @@ from netdoctor.policy import Seen
 def seen(facts: Facts) -> Seen:
     """From the facts by name; None where it could not be told."""
     pci = registry.of(facts, "Pci")
-    return Seen(_gpu(pci, registry.of(facts, "Gpus")), _library(registry.of(facts, "Libraries")), _any(pci.rdma))
+    return Seen(_gpu(pci, registry.of(facts, "Gpus")), _library(registry.of(facts, "Libraries")), _on_pci(pci.rdma, pci))
 
 
 def _any(some: tuple[object, ...] | Unavailable) -> bool | None:
     return None if isinstance(some, Unavailable) else bool(some)
 
 
+def _on_pci(some: tuple[object, ...] | Unavailable, pci: Pci) -> bool | None:
+    """A function of which the class could not be read may be one of these."""
+    return None if some == () and pci.unclassified else _any(some)
+
+
 def _gpu(pci: Pci, gpus: Gpus) -> bool | None:
-    if gpus.all or pci.gpus:
+    if gpus.all or gpus.visible or pci.gpus:
         return True
-    return None if isinstance(pci.gpus, Unavailable) else _any(pci.foreign_accelerators)
+    return None if isinstance(pci.gpus, Unavailable) else _on_pci(pci.foreign_accelerators, pci)
 
 
 def _library(libraries: Libraries) -> bool | None:

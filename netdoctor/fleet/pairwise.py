@@ -15,6 +15,7 @@ from netdoctor.facts.nccl_version import parse
 from netdoctor.fleet.groups import Group
 from netdoctor.fleet.nodes import Node, NodeRun
 from netdoctor.model import Finding, Health, Severity, Status, count
+from netdoctor.nccl.integers import strtoll
 from netdoctor.textsafe import listed
 
 # From here on NCCL picks the GID by itself (src/transport/net_ib.cc, NCCL_IB_GID_INDEX defaults to -1); before it took index 0.
@@ -201,10 +202,8 @@ def _fixed_index(run: NodeRun) -> int | None:
     """The GID index that NCCL takes on this node whatever is there; None: it picks one, or it is not known."""
     given = run.traits.values.get(_GID_INDEX)
     if given is not None:
-        try:
-            return index if (index := int(given)) >= 0 else None
-        except ValueError:
-            return None
+        number = strtoll(given)
+        return number.value if number.digits and number.value >= 0 else None
     if not run.traits.variables_read or not (version := parse(run.traits.of(Family.NCCL) or "")):
         return None
     return 0 if version < AUTOMATIC_GID else None

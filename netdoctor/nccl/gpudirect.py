@@ -17,8 +17,20 @@ from netdoctor.facts.pci import PciDevice
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.integers import integer, param
 
-# Nearest first (topo.h, PATH_*; P2C came with 2.26: its place decides nothing for the versions without it).
-LEVELS: Final = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
+# Nearest first, with the first version that knows it (topo.h, PATH_*): its place decides nothing for those without it.
+LEVEL_SINCE: Final[Mapping[str, Version]] = {
+    "LOC": (2, 3, 0),
+    "NVL": (2, 5, 0),
+    "NVB": (2, 9, 0),
+    "C2C": (2, 26, 0),
+    "PIX": (2, 3, 0),
+    "PXB": (2, 3, 0),
+    "P2C": (2, 27, 0),
+    "PXN": (2, 12, 0),
+    "PHB": (2, 3, 0),
+    "SYS": (2, 3, 0),
+}
+LEVELS: Final = tuple(LEVEL_SINCE)
 FAR: Final = "PHB or SYS"  # through the CPU, and whether through one or two could not be read
 _RANKS: Final = {kind: place for place, kind in enumerate(LEVELS)} | {FAR: LEVELS.index("SYS")}
 _LEGACY: Final = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")  # paths.cc, levelsOldToNew
@@ -32,6 +44,7 @@ MODULE_FILES: Final[tuple[tuple[Version, tuple[str, ...]], ...]] = (
     ((2, 22, 3), (f"{_PEERS}nv_mem/version", f"{_PEERS}nv_mem_nc/version")),  # net_ib.cc of 2.22.3
     ((2, 23, 4), (f"{_PEERS}nv_mem/version", f"{_PEERS}nv_mem_nc/version", MODULE)),  # net_ib.cc, gdr.cc since 2.23.4
 )
+P2C_SINCE: Final[Version] = (2, 26, 2)
 DMABUF_SINCE: Final[Version] = (2, 13, 4)  # init.cc, dmaBufSupported
 LIBCUDA_1: Final[Version] = (2, 21, 5)  # cudawrap.cc up to 2.20.5: dlopen("libcuda.so"), a name that not every container has
 DMABUF_DRIVER: Final = 11070  # init.cc: cudaDriverVersion < 11070 is no
@@ -170,20 +183,31 @@ def rank(kind: str) -> int:
     return _RANKS[kind]
 
 
+def level_of(text: str, version: Version) -> str | None:
+    """The distance that NCCL takes a text for; None where it ignores it.
+
+    Names are case-sensitive, what begins with a digit is the old numbering, by strtol(3) (paths.cc, ncclGetLevel).
+    """
+    if text in LEVELS and LEVEL_SINCE[text] <= version:
+        return text
+    return _LEGACY[min(integer(text), len(_LEGACY) - 1)] if text[:1] in _DIGITS and text else None
+
+
+_DIGITS: Final = "0123456789"
+
+
 def level(version: Version, setting: str | None, c2c_setting: str | None = None) -> tuple[str, bool]:
     """(the farthest distance at which NCCL uses GPUDirect RDMA, whether NCCL_NET_GDR_LEVEL says so).
 
-    Names are case-sensitive, digits are the old numbering, anything else is ignored (paths.cc, ncclGetLevel).  Defaults: PHB
-    up to 2.5, PXB up to 2.27.1, then P2C where NCCL_NET_GDR_C2C is on, its default since 2.27.3 (paths.cc, ncclTopoCheckGdr).
+    Defaults: PHB up to 2.5, PXB up to 2.27.1, then P2C where NCCL_NET_GDR_C2C is on, its default since 2.27.3 (paths.cc,
+    ncclTopoCheckGdr).
     """
-    if setting in LEVELS:
-        return str(setting), True
-    if setting and setting[0] in "0123456789":
-        return _LEGACY[min(integer(setting), len(_LEGACY) - 1)], True
+    if given := level_of(setting or "", version):
+        return given, True
     if version < (2, 6, 0):
         return "PHB", False
     c2c = param(c2c_setting, int(version >= (2, 27, 3)), version) != 0
-    return ("P2C" if c2c and version >= (2, 26, 2) else "PXB"), False
+    return ("P2C" if c2c and version >= P2C_SINCE else "PXB"), False
 
 
 def within(kind: str, limit: str) -> bool | None:

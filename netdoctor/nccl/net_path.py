@@ -23,6 +23,10 @@ _UNSAID: Final = (Kind.UNSUPPORTED, Kind.ABSENT)  # a virtual machine's link: th
 _LOCAL: Final = 5000.0  # topo.h, LOC_BW
 _NVML_LINK: Final[Version] = (2, 30, 3)  # xml.cc: a GPU's current link by NVML; before, the greatest speed by sysfs
 _AMD_SINCE: Final[Version] = (2, 19, 1)  # topo.h, AMD_BW; before, two AMD sockets are as good as one
+# As 2.32.3 has it (ncclTopoAddCpu and ncclTopoConnectCpus of the library; its source is not public yet): 19h (Milan, Genoa) and
+# 1Ah (Turin); 2.30.7 has one figure for all.
+_AMD_FAMILIES_SINCE: Final[Version] = (2, 32, 0)
+_AMD_FAMILIES: Final = {0x19: 24.0, 0x1A: 32.0}
 _SAPPHIRE_SINCE: Final[Version] = (2, 26, 2)  # topo.h, SRP_QPI_BW and ERP_QPI_BW
 _ANY_NIC: Final = 10000 / 8000  # topo.cc, ncclTopoAddNet: "Some NICs define speed = -1"
 
@@ -98,8 +102,8 @@ def between_cpus(cpu: CpuModel | Unavailable, version: Version | Unavailable) ->
     if isinstance(cpu, Unavailable):
         return Bandwidth(6.0, _LOCAL if isinstance(version, Unavailable) or version < _AMD_SINCE else 40.0)
     if isinstance(version, Unavailable):
-        old, new = (_between(cpu, since) for since in ((0, 0, 0), _SAPPHIRE_SINCE))
-        return Bandwidth(min(old, new), max(old, new))
+        every = [_between(cpu, since) for since in ((0, 0, 0), _AMD_SINCE, _SAPPHIRE_SINCE, _AMD_FAMILIES_SINCE)]
+        return Bandwidth(min(every), max(every))
     return Bandwidth(*[_between(cpu, version)] * 2)
 
 
@@ -107,7 +111,9 @@ def _between(cpu: CpuModel, version: Version) -> float:
     if cpu.vendor is CpuVendor.ARM:
         return 6.0
     if cpu.vendor is CpuVendor.AMD:
-        return 16.0 if version >= _AMD_SINCE else _LOCAL
+        if version < _AMD_SINCE:
+            return _LOCAL
+        return _AMD_FAMILIES.get(cpu.family, 16.0) if version >= _AMD_FAMILIES_SINCE else 16.0
     if cpu.vendor is CpuVendor.ZHAOXIN:
         return 9.0 if (cpu.family, cpu.model) == (7, 0x5B) else 6.0
     if cpu.vendor is not CpuVendor.INTEL:

@@ -54,16 +54,16 @@ def listeners(ranks: int, communicators: int, gloo_groups: int, version: Version
 
 
 def _own(ranks: int, version: Version | None) -> int:
-    """Never more than measured: in a namespace with a range of so many ports the unmodified NCCL set up one communicator of 2,
-    4 and 8 ranks with 8, 16, 28 (2.18.3), 12, 23, 47 (2.27.5), and of 2 and 4 ranks with 14, 24 (2.30.7)."""
+    """As measured: in a namespace with a range of so many ports the unmodified NCCL set up one communicator of two ranks twice
+    with 8 (2.18.3, 2.20.5, 2.21.5), 10 (2.23.4, 2.29.7), 11 (2.25.1, 2.30.7), 12 (2.27.5, 2.28.9, 2.32.3), of 4 ranks with 16
+    (2.18.3), 20 (2.23.4), 22 (2.32.3), 23 (2.27.5), 24 (2.30.7), of 8 with 28 (2.18.3), 47 (2.27.5).  With one or two less it
+    depends on who comes first.
+
+    python -m tests.fakegpu.differential --area ports
+    """
     if ranks < 2:
         return 0
-    if version is not None and version < RING_FROM:
-        return min(ranks // 2, 3)
-    return ranks // 2 if version is not None and version < _MORE_FROM else max(ranks // 2, 3)
-
-
-_MORE_FROM: Final[Version] = (2, 30, 3)
+    return min(ranks // 2, 3) if version is not None and version < RING_FROM else ranks // 2
 
 
 def kept_by_connections(ranks: int, world: int, communicators: int, *, all_to_all: bool, pxn: bool) -> int:

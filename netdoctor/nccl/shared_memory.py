@@ -1,7 +1,7 @@
 """What NCCL takes of /dev/shm: the proxy's pool, one file a rank, in full at the first connection and with P2P, too.
 
-Measured on the unmodified libraries (NCCL src/proxy.cc, ncclProxyPoolInit and its successors): bytes a rank.  SHM connections
-without cuMem host memory come on top.
+Measured on the unmodified libraries (NCCL src/proxy.cc, ncclProxyPoolInit and its successors): bytes a rank, in whole
+pages (python -m tests.fakegpu.differential --area shm).  SHM connections without cuMem host memory come on top.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from typing import Final
 from netdoctor.facts.nccl_version import Version
 
 _POOL: Final[tuple[tuple[Version, int], ...]] = (
-    ((2, 18, 3), 4_194_660),
-    ((2, 21, 5), 7_340_388),
-    ((2, 25, 1), 31_850_884),
-    ((2, 27, 5), 33_030_532),
-    ((2, 30, 7), 34_210_180),
-    ((2, 32, 3), 68_420_268),
+    ((2, 18, 3), 4_198_400),
+    ((2, 20, 5), 5_771_264),
+    ((2, 21, 5), 7_344_128),
+    ((2, 23, 4), 10_489_856),
+    ((2, 25, 1), 31_854_592),
+    ((2, 27, 5), 33_034_240),
+    ((2, 28, 9), 34_213_888),
+    ((2, 30, 7), 34_213_888),
+    ((2, 32, 3), 68_423_680),
 )
 
 

@@ -11,9 +11,9 @@ from typing import Final
 
 from netdoctor.facts.nccl_version import Version
 from netdoctor.model import Severity
+from netdoctor.nccl.gpudirect import level_of
 from netdoctor.nccl.integers import strtoll
 from netdoctor.variables.catalogue import Variable
-from netdoctor.variables.grammar import level_of
 from netdoctor.variables.issue import Context, Issue, critical, note, warning
 
 _WARN, _INFO = Severity.WARNING, Severity.INFO

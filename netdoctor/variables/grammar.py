@@ -14,6 +14,7 @@ from typing import Final
 
 from netdoctor.facts.nccl_version import Version
 from netdoctor.model import Severity
+from netdoctor.nccl.gpudirect import LEVEL_SINCE, level_of
 from netdoctor.nccl.integers import decimal
 from netdoctor.nccl.selector import Selector, parse, parse_hcas
 from netdoctor.variables.issue import Context, Issue, critical, note, warning
@@ -38,18 +39,6 @@ PROTOCOLS: Final[tuple[tuple[str, Version, Version | None], ...]] = (
 )
 FUNCTIONS: Final = frozenset({"broadcast", "reduce", "allgather", "reducescatter", "allreduce"})
 PER_FUNCTION: Final[Version] = (2, 24, 0)  # "allreduce:tree,ring;broadcast:ring", and unknown names are refused
-LEVELS: Final[tuple[tuple[str, Version], ...]] = (
-    ("LOC", (2, 3, 0)),
-    ("NVL", (2, 5, 0)),
-    ("NVB", (2, 9, 0)),
-    ("C2C", (2, 26, 0)),
-    ("PIX", (2, 3, 0)),
-    ("PXB", (2, 3, 0)),
-    ("P2C", (2, 27, 0)),
-    ("PXN", (2, 12, 0)),
-    ("PHB", (2, 3, 0)),
-    ("SYS", (2, 3, 0)),
-)
 SUBSYSTEMS: Final = frozenset(
     {"INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "ALLOC_HOST", "CALL", "PROXY", "NVLS"}
     | {"BOOTSTRAP", "REG", "PROFILE", "RAS", "DESTROY", "ALL"}
@@ -88,18 +77,10 @@ def _names(value: str, context: Context, known: tuple[tuple[str, Version, Versio
     return []
 
 
-def level_of(value: str, version: Version) -> str | None:
-    """The distance that ncclGetLevel takes; None where it ignores the value.  Legacy digits are 0 LOC to 4 and more SYS."""
-    if value in {word for word, first in LEVELS if first <= version}:
-        return value
-    number = re.match(r"[0-9]+", value)
-    return ("LOC", "PIX", "PXB", "PHB", "SYS")[min(decimal(number.group()), 4)] if number else None
-
-
 def _level(value: str, context: Context) -> list[Issue]:
     if level_of(value, context.version) is None:
-        known = [word for word, first in LEVELS if first <= context.version]
-        if value in dict(LEVELS):
+        known = [word for word, first in LEVEL_SINCE.items() if first <= context.version]
+        if value in LEVEL_SINCE:
             why = "this version does not know it and silently ignores it"
         elif value.upper() in known:
             why = "silently ignored: names are upper case"

@@ -135,7 +135,7 @@ def run(
     fault: Fault | None, like: Fault, version: str, keep: pathlib.Path | None = None, more: Mapping[str, str] | None = None
 ) -> lab.Run:
     """Two ranks with the knob turned, or (None) as healthy as the same run can be; `more`: variables of both."""
-    base = lab.read(like.machine, like.base)
+    base = lab.read(like.machine, like.base).on_one_node()
     here = base.with_changes(fault.changes) if fault else base
     there = here.with_changes(fault.there) if fault and fault.there else None
     env = fault.env if fault else [{k: v for k, v in one.items() if k != "NCCL_IB_GID_INDEX"} for one in like.env]

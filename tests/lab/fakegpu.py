@@ -1,6 +1,7 @@
 """Every path and every fault of the fake machine on every libnccl, which are fetched first: build/fakegpu.json.
 
 Then what netdoctor says: of healthy machines (shapes.py), of every fault of rows.py and nodes.py, of every log (logs.py).
+Then netdoctor's predictions against all of them, on 2,000 draws: build/differential.json.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import sys
 from typing import Any, Final
 
 from tests.fakegpu import endtoend, faults, logs, namespace, nodes, paths, shapes, topology
+from tests.fakegpu.differential import runner
 from tests.support.machines import fetch, libnccl
 
+DRAWS: Final = 2000
 VERSIONS: Final = ("2.18.3", "2.20.5", "2.21.5", "2.23.4", "2.25.1", "2.27.5", "2.28.9", "2.29.7", "2.30.7", "2.32.3")
 
 
@@ -44,4 +47,15 @@ def main() -> int:
     called = shapes.walk(versions, list(shapes.SHAPES))
     missed = endtoend.main([]) + nodes.main([])
     alarms = [one for one in logs.walk(versions, list(faults.FAULTS)) if one.verdict == "false alarm"]
-    return int(not all(row["as told"] for row in rows) or bool(called or missed or alarms))
+    return int(not all(row["as told"] for row in rows) or bool(called or missed or alarms) or not differential())
+
+
+def differential() -> bool:
+    """Whether netdoctor's predictions are those of NCCL as often as is wanted."""
+    if why := runner.missing():
+        print(f"fakegpu: {why}", file=sys.stderr)
+        return True
+    results = runner.run(DRAWS, "lab", runner.available(), tuple(runner.AREAS))
+    runner.write(results)
+    print(runner.table(results), flush=True)
+    return runner.agreement(results) >= runner.WANTED

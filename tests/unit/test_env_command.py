@@ -44,7 +44,8 @@ def wrote(folder: Path, text: str, name: str = "job.sh") -> str:
         ("export NCCL_SOCKET_IFNAME=$(x)\n", 4),
         ("source x\n", 4),
         ("source x\nexport NCCL_IB_DISABLE=true\n", 3),
-        ("export UCX_NOT_KNOWN=1\n", 0),
+        ("export UCX_NOT_KNOWN=1\n", 4),  # nothing else is set: nothing was judged
+        ("export UCX_NOT_KNOWN=1\nexport NCCL_ALGO=Ring\n", 0),
         ("export NCCL_CHECK_POINTERS=1\n", 0),
     ],
 )
@@ -60,7 +61,8 @@ def test_exit_codes_are_the_same_in_every_format(
         assert data["nccl_version"] == "2.27.5"
     elif format == "junit":
         (suite,) = ElementTree.fromstring(out)
-        assert (len(suite.findall(".//failure")) > 0) == ("=true" in script)
+        assert bool(suite.findall(".//failure") or suite.findall(".//error")) == (code != 0)
+        assert suite.findall(".//failure") or "=true" not in script
         assert len(suite.findall("testcase")) == int(suite.get("tests", "-1"))
     elif format != "html":
         healthy = "nothing failed at" if "CHECK" in script and format == "text" else "healthy"

@@ -111,10 +111,11 @@ def test_a_node_without_nccl_has_no_other_version() -> None:
     assert fleet.verdict.exit_code == 0 and [row.majority for row in fleet.drift] == [None]
 
 
-def test_a_fixed_gid_index_must_mean_the_same_everywhere() -> None:
+@pytest.mark.parametrize("index", ["3", "0x3", "03", "3 # RoCE v2"])  # NCCL reads each as 3
+def test_a_fixed_gid_index_must_mean_the_same_everywhere(index: str) -> None:
     docs = [reports.report(f"n{i}", KINDS[1], i + 1) for i in range(6)]
     for doc in docs:
-        doc["inventory"]["nccl_variables"]["NCCL_IB_GID_INDEX"] = "3"
+        doc["inventory"]["nccl_variables"]["NCCL_IB_GID_INDEX"] = index
     table = docs[0]["inventory"]["nics"][0]["ports"][0]["gids"]
     table[3]["index"] = 5  # an address came later: the entry moved
     fleet = fleet_of(*docs)

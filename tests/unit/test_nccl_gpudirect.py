@@ -104,9 +104,14 @@ def test_a_numa_node_that_could_not_be_read() -> None:
         ((2, 27, 5), None, "0", ("PXB", False)),
         ((2, 27, 5), "SYS", None, ("SYS", True)),
         ((2, 27, 5), "sys", None, ("P2C", False)),  # case-sensitive: ignored
+        ((2, 25, 1), "P2C", None, ("PXB", False)),  # no name yet: ignored
+        ((2, 27, 3), "P2C", None, ("P2C", True)),
         ((2, 27, 5), "3", None, ("PHB", True)),
         ((2, 27, 5), "9", None, ("SYS", True)),
         ((2, 27, 5), "0", None, ("LOC", True)),
+        ((2, 27, 5), "0x2", None, ("PXB", True)),  # strtol(3), base 0
+        ((2, 27, 5), "C2C", None, ("C2C", True)),
+        ((2, 20, 5), "C2C", None, ("PXB", False)),  # a name that this version does not know
     ],
 )
 def test_level(version: g.Version, setting: str | None, c2c: str | None, level: tuple[str, bool]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from netdoctor.facts.pci import CpuModel, CpuVendor, Pci, PciDevice, PciLink
 from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.model import Unavailable
-from netdoctor.nccl import hcas
+from netdoctor.nccl import hcas, net_path
 from tests.support import facts as f
 from tests.unit.test_nccl_hcas import CPU_0, CPU_1, DOWN, GPU, LOST, NEAR, NEAR_TOO, A, B, C, D, bus, dev, names, place
 
@@ -112,3 +112,18 @@ def test_a_gpu_by_itself_uses_what_its_link_carries(gbps: float, found: list[str
     assert names(hcas.turns(gpu, (gpu,), way, [way], bus(GPU, NEAR, NEAR_TOO), V)) == found
     # since 2.30 its number among those that share them counts
     assert names(hcas.turns(gpu, (gpu,), way, [way], bus(GPU, NEAR, NEAR_TOO), (2, 30, 7)))[0] == "a"
+
+
+@pytest.mark.parametrize(
+    ("family", "version", "bandwidth"),
+    [
+        (0x19, (2, 18, 3), 5000.0),
+        (0x19, (2, 30, 7), 16.0),
+        (0x17, (2, 32, 3), 16.0),
+        (0x19, (2, 32, 3), 24.0),
+        (0x1A, (2, 32, 3), 32.0),
+    ],
+)
+def test_the_link_between_sockets_of_amd(family: int, version: tuple[int, int, int], bandwidth: float) -> None:
+    """As the libraries print it: "SYS[24.0] - CPU/0-1"."""
+    assert net_path.between_cpus(CpuModel(CpuVendor.AMD, family, 1), version) == (bandwidth, bandwidth)

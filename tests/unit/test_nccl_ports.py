@@ -25,8 +25,10 @@ def test_older_libraries_open_fewer() -> None:
         ((2, 27, 5), 2, 12),
         ((2, 27, 5), 4, 23),
         ((2, 27, 5), 8, 47),
-        ((2, 30, 7), 2, 14),
+        ((2, 23, 4), 2, 10),
+        ((2, 28, 9), 2, 12),
         ((2, 30, 7), 4, 24),
+        ((2, 32, 3), 2, 12),
     ],
 )
 def test_no_more_is_asked_than_worked(version: tuple[int, int, int], ranks: int, worked: int) -> None:

@@ -121,6 +121,15 @@ def test_a_part_of_a_check_that_could_not_tell_is_not_healthy() -> None:
     assert (got.status, got.exit_code) == ("healthy", 0)
 
 
+def test_an_unknown_that_is_not_in_the_way_is_no_judgement() -> None:
+    """`netdoctor env` of a variable that only UCX reads: a required check that could tell nothing at all."""
+    id = "nccl.environment"
+    doubt = Finding(UNKNOWN, "x", "UCX_A", blocking=False)
+    got = verdict(completed_result(id, id, "mtu", [doubt]), command=Command.ENV)
+    assert (got.text, got.exit_code) == (f"inconclusive: nothing passed; could not tell: {id}", 4)
+    assert verdict(completed_result(id, id, "mtu", [doubt, Finding(PASS, "x", "NCCL_A")]), command=Command.ENV).exit_code == 0
+
+
 @pytest.mark.parametrize(
     "plugin",
     [
