@@ -23,7 +23,6 @@ from netdoctor.api import (
     PathRun,
     Pci,
     Run,
-    Status,
     Unavailable,
     Vantage,
     Version,
@@ -34,6 +33,7 @@ from netdoctor.api import (
     hcas,
     job_torch,
     missing,
+    nccl_param,
     ok,
     shm_pool,
     size_text,
@@ -43,6 +43,7 @@ from netdoctor.api import (
     version_text,
 )
 
+LAZY = (2, 22, 3)  # its first release
 CAUSE = "shm_disabled_or_small"
 LOOK = "df -h /dev/shm"
 RUN = "netdoctor preflight, with the all-reduce"
@@ -71,39 +72,52 @@ def shared_memory(
     if run is None and isinstance(torch, Finding):
         yield torch
         return
-    version = used_nccl(libraries, baseline)
-    if (why := missing(job.nodes, environ.launcher)) is not None or not ranks:
-        yield unknown(f"how many ranks start here could not be told: {why or 'no GPU is seen'}", how=RUN)
-    elif run is not None and (shown := _by_the_runs(run, path.runs or (), ranks, job.communicators, vantage)):
-        yield shown
-    elif isinstance(version, Unavailable):
-        yield unknown(f"which NCCL the job uses could not be told: {version}", how=RUN)
-    elif isinstance(kernel.shm_size, Unavailable):
-        yield unknown(f"how much /dev/shm holds could not be told: {kernel.shm_size}", how=LOOK)
-    else:
-        found = _by_the_figures(kernel.shm_size, version, (ranks, job.communicators), missing(gpus.visible), vantage)
-        lost = missing(baseline.run)  # where nobody asked for one, there is no evidence to lose
-        if found.status is Status.PASS and lost is not None and lost.kind != Kind.REFUSED:
-            found = unknown(f"{found.message}; what the all-reduce showed is not known: {lost}", how=RUN, **found.evidence)
-        yield found
-
-
-def _by_the_runs(run: Run, paths: tuple[Run, ...], ranks: int, communicators: int, vantage: Vantage) -> Finding | None:
-    """What the all-reduces showed; None: nothing, as where they had fewer ranks or communicators, or other nodes' among them.
-
-    Ranks that reach each other by P2P alone may do without the proxy's pool, which the network needs.
-    """
-    refused = next((one for one in (run, *paths) if not one.finished and cause_of(one) == CAUSE), None)
+    version, nodes, size = used_nccl(libraries, baseline), job.node_count(environ), kernel.shm_size
+    refused = next((one for one in (run, *(path.runs or ())) if one and not one.finished and cause_of(one) == CAUSE), None)
     if refused is not None:
         text = "an all-reduce did not get its shared memory"
-        return fail(text, why=STOPS, how=LOOK, fix=fix_container(vantage, "shm"), ranks=refused.experiment.ranks)
-    if run.finished and run.experiment.ranks >= ranks and communicators == 1 and not isinstance(run, CommonRun):
-        return ok(f"{run.experiment.ranks} ranks of NCCL {run.nccl_version} had their shared memory", ranks=ranks)
-    return None
+        yield fail(text, why=STOPS, how=LOOK, fix=fix_container(vantage, "shm"), ranks=refused.experiment.ranks)
+    elif isinstance(nodes, Unavailable) or not ranks:
+        why = missing(nodes, environ.launcher) or "no GPU is seen"
+        yield unknown(f"how many ranks start here could not be told: {why}", how=RUN)
+    elif isinstance(version, Unavailable):
+        yield unknown(f"which NCCL the job uses could not be told: {version}", how=RUN)
+    elif run is not None and run.finished and _as_the_job(run, version, ranks, job.communicators, nodes):
+        yield ok(f"{run.experiment.ranks} ranks of NCCL {run.nccl_version} had their shared memory", ranks=ranks)
+    elif isinstance(size, Unavailable):
+        yield unknown(f"how much /dev/shm holds could not be told: {size}", how=LOOK)
+    else:
+        tried = missing(baseline.run) or (None if run else Unavailable(Kind.ABSENT, "no run of NCCL"))
+        # Ranks of several nodes that did their sums had what they need, however many of them were here.
+        spared = isinstance(run, CommonRun) and run.finished
+        must = not spared and (nodes > 1 or _connects_at_start(version, environ))
+        yield _by_the_figures(size, version, (ranks, job.communicators), must, missing(gpus.visible), tried, vantage)
+
+
+def _connects_at_start(version: Version, environ: Environ) -> bool:
+    """Whether every connection is made at init, with the pool.
+
+    Since 2.22 each is made when a collective first needs it, where cuMem is on (init.cc, `runtimeConn`).  Two ranks by P2P then
+    did without the pool in all of 2.23.4 to 2.32.3, four in some; by the network none did (tests/fakegpu, 128 KiB of /dev/shm).
+    """
+    said = (environ.get(name) for name in ("NCCL_RUNTIME_CONNECT", "NCCL_CUMEM_ENABLE"))
+    return version < LAZY or any(isinstance(one, str) and nccl_param(one, 1, version) == 0 for one in said)
+
+
+def _as_the_job(run: Run, version: Version, ranks: int, communicators: int, nodes: int) -> bool:
+    """Whether the run took of /dev/shm what the job takes: as many ranks here, and as many pools for them."""
+    alike = run.experiment.ranks >= ranks and communicators == 1 and not isinstance(run, CommonRun)
+    return alike and (nodes == 1 or version < LAZY)
 
 
 def _by_the_figures(
-    size: int, version: Version, shape: tuple[int, int], unseen: Unavailable | None, vantage: Vantage
+    size: int,
+    version: Version,
+    shape: tuple[int, int],
+    must: bool,
+    unseen: Unavailable | None,
+    untried: Unavailable | None,
+    vantage: Vantage,
 ) -> Finding:
     """`shape`: the ranks, and the communicators of each.  At least they share one pool a rank, at most each has its own."""
     ranks, communicators = shape
@@ -116,7 +130,7 @@ def _by_the_figures(
         return unknown(
             f"{text} {size_text(least)} at start; how many GPUs the job sees could not be read: {unseen}", **evidence
         )
-    if least > size:
+    if least > size and must:
         return fail(
             f"{text} {size_text(least)} at start",
             expected=f"at least {size_text(least)}",
@@ -125,7 +139,12 @@ def _by_the_figures(
             takes=least,
             **evidence,
         )
+    if least > size:
+        return unknown(f"{text} {size_text(least)} unless all of them reach each other by P2P", how=RUN, **evidence)
     if most is None or most > size:
         measured = f"{size_text(least)} or more" if least else "what was not measured"
         return unknown(f"{text} {measured} at start", how=RUN if communicators == 1 else LOOK, **evidence)
+    if untried is not None:
+        # The mount's size is no room: files of others, and of ranks that were killed, take of it.
+        return unknown(f"{text} {size_text(most)} of what is free, which no all-reduce showed: {untried}", how=RUN, **evidence)
     return ok(f"{text} {size_text(most)} at start", takes=most, **evidence)

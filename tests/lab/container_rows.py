@@ -126,8 +126,8 @@ LIMITED: Final = (
         needs=("mapped root file system",),
     ),
     box("a root file system for reading only", "--read-only", "--read-only-tmpfs=false"),
-    box("64 KiB in /dev/shm", "--shm-size=64k", expected=SMALL),
-    box("what podman gives of itself in /dev/shm", "--shm-size=64m", expected=SMALL),
+    box("64 KiB in /dev/shm", "--shm-size=64k", "--env=NCCL_RUNTIME_CONNECT=0", expected=SMALL),
+    box("what podman gives of itself in /dev/shm", "--shm-size=64m", "--env=NCCL_RUNTIME_CONNECT=0", expected=SMALL),
     box("one CPU in the cpuset", "--cpuset-cpus=0", expected={CPU: "fail numa_affinity"}, needs=("cgroup cpuset",)),
     box(
         "/sys/bus/pci masked",
