@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from netdoctor.facts import registry
+from netdoctor.facts.accelerator import accelerator
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.pci import Pci
@@ -27,9 +28,8 @@ def _on_pci(some: tuple[object, ...] | Unavailable, pci: Pci) -> bool | None:
 
 
 def _gpu(pci: Pci, gpus: Gpus) -> bool | None:
-    if gpus.all or gpus.visible or pci.gpus:
-        return True
-    return None if isinstance(pci.gpus, Unavailable) else _on_pci(pci.foreign_accelerators, pci)
+    there = accelerator(pci, gpus)
+    return None if isinstance(there, Unavailable) else not there.none
 
 
 def _library(libraries: Libraries) -> bool | None:
