@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from multiprocessing.pool import Pool
 from typing import Any, Final
 
-from netdoctor import engine
+from netdoctor import engine, policy
 from netdoctor.api import CheckSpec
-from netdoctor.facts import registry
+from netdoctor.facts import presence, registry
 from netdoctor.host.base import RecordingHost, ReplayHost
 from netdoctor.model import Unavailable
 from netdoctor.plugins import needs
@@ -42,6 +42,8 @@ def by_fact(have: dict[str, Any], check: str | None = None) -> Iterator[str]:
                 if any(need.type.__name__ == fact for need in needs(spec)):
                     for bad in worse(before[spec.id], engine.judge(spec, lost)):
                         yield f"{spec.id} without {fact} ({why.kind}): {bad}"
+            for bad in _excused(have, lost):
+                yield f"without {fact} ({why.kind}): {bad}"
 
 
 def by_answer(slug: str, questions: tuple[str, ...] | None = None) -> list[str]:
@@ -68,6 +70,12 @@ def by_fault(number: int, limit: int | None = None) -> tuple[list[str], int, int
     return [*found, *_without(fault.name, taken, chosen, specs)], len(chosen), len(questions)
 
 
+def _excused(have: dict[str, Any], lost: dict[str, Any]) -> list[str]:
+    """What a profile no longer requires of a machine of which less is known: its verdict could only be better."""
+    before, after = (policy.required("gate", presence.seen(facts)) for facts in (have, lost))
+    return [f"{name} is not required" for name in sorted(before - after)]
+
+
 def _needed(spec: CheckSpec) -> frozenset[str]:
     """The facts that a check is made from, at first or second hand."""
     own = [need.type.__name__ for need in needs(spec)]
@@ -88,6 +96,7 @@ def _without(name: str, taken: Snapshot, questions: Iterable[str], specs: Iterab
             if why.kind == "absent" and is_evidence(question):
                 continue
             lost = _again(have, touched, fixtures.without(taken, question, why))
+            out += [f"{name} without {question} ({why.kind}): {x}" for x in _excused(have, lost)]
             for spec in specs:
                 if any(lost[n.type.__name__] != have[n.type.__name__] for n in needs(spec)):
                     after = engine.judge(spec, lost)
