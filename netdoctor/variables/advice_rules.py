@@ -66,8 +66,6 @@ def usage_issues(name: str, value: str, row: Variable, context: Context) -> list
         return warning("out-of-range", "not a multiple of 32: NCCL takes another value", expected="a multiple of 32")
     if name.endswith(("_NCHANNELS", "_NRINGS", "_CTAS")) and (wrong := _channels(name, number, context)):
         return wrong
-    if name == "NCCL_NET" and value.lower() == "socket":
-        return _sockets_only(context, "TCP sockets are forced")
     if name in _OFF and row.default_in(context.version) != "0" and number == 0:
         issues = note("feature-off", _OFF[name])
         return [] if name in SET_BY_PLUGIN and context.plugin else issues
@@ -84,6 +82,25 @@ def usage_issues(name: str, value: str, row: Variable, context: Context) -> list
     if row.section == "debugging" and not (context.plugin and name in SET_BY_PLUGIN):
         return note("debugging", "NVIDIA's user guide lists it for debugging, not for production")
     return []
+
+
+# What is written for NCCL's own networks, whose names are IB (RoCE, too) and Socket (`.name` in net_ib.cc and net_socket.cc,
+# compared whole by plugin/net.cc).  Plugins that are known are called otherwise.
+_MEANT: Final = {
+    **dict.fromkeys(("infiniband", "roce", "rocev2", "rdma", "verbs", "ibverbs", "net/ib", "mlx5"), "IB"),
+    **dict.fromkeys(("sockets", "tcp", "tcp/ip", "ethernet", "eth", "net/socket"), "Socket"),
+}
+
+
+def _network(_name: str, value: str, _number: int, context: Context) -> list[Issue]:
+    if value.lower() == "socket":
+        return _sockets_only(context, "TCP sockets are forced")
+    if not value or context.plugin or value.upper() == "IB":
+        return []
+    if meant := _MEANT.get(value.strip().lower()):
+        message = f"no network of NCCL's is called {value!r}: it stops at start"
+        return critical("net-named", message, expected=f"{meant}, or no NCCL_NET: NCCL takes the fastest by itself")
+    return note("net-named", f"NCCL stops where no plugin calls its network {value!r}")
 
 
 def _switch(name: str, _value: str, number: int, context: Context) -> list[Issue]:
@@ -164,6 +181,7 @@ def _logging(name: str, value: str, _number: int, context: Context) -> list[Issu
 
 # The variables whose every value is judged by one rule.
 _RULES: Final[dict[str, Callable[[str, str, int, Context], list[Issue]]]] = {
+    "NCCL_NET": _network,
     **dict.fromkeys(("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_CHECK_POINTERS"), _switch),
     **dict.fromkeys(("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"), _distance),
     **dict.fromkeys(("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"), _sockets),
@@ -208,6 +226,4 @@ def _named(name: str, value: str, number: int, context: Context) -> list[Issue]:
         return note("debugging", "for debugging; it costs on every collective") if on else []
     if name == "NCCL_HOSTID":
         return note("host-id", "ranks with different values count as different hosts: no NVLink, no shared memory between them")
-    if name == "NCCL_NET" and value and not context.plugin and value.upper() not in ("IB", "SOCKET"):
-        return note("net-named", f"NCCL stops where no plugin calls its network {value!r}")
     return []

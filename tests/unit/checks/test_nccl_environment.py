@@ -56,6 +56,8 @@ def short(findings: list[Finding]) -> list[tuple[str, Status]]:
         ({"NCCL_IB_DISABLE": "true"}, [("NCCL_IB_DISABLE", FAIL)]),
         ({"NCCL_IB_DISABLE": "true", "NCCL_DEBUG": "WARN"}, [("NCCL_IB_DISABLE", FAIL), ("node", PASS)]),
         ({"NCCL_P2P_DISABLE": "1"}, [("NCCL_P2P_DISABLE", FAIL)]),
+        ({"NCCL_NET": "InfiniBand"}, [("NCCL_NET", FAIL)]),
+        ({"NCCL_NET": "tcp"}, [("NCCL_NET", FAIL)]),
         ({"NCCL_IB_HCA": "mlx9"}, [("NCCL_IB_HCA", FAIL)]),
         ({"NCCL_RUN_DIAGNOSTICS": "1"}, [("NCCL_RUN_DIAGNOSTICS", FAIL)]),
         ({"UCX_NOT_KNOWN": "1"}, [("UCX_NOT_KNOWN", UNKNOWN)]),
