@@ -146,7 +146,7 @@ planted |= {name: f"127.0.0.1:{port}" for name, port in PORTS.items()}
 planted |= {"NCCL_DEBUG": "TRACE", "UCX_LOG_LEVEL": "trace", "FI_LOG_LEVEL": "debug", "LD_DEBUG": "libs",
     "NCCL_RAS_ENABLE": "1", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "NCCL_INSPECTOR_ENABLE": "1",
     "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1"}
-environment = {**os.environ, "LD_LIBRARY_PATH": LIBRARIES, **planted}
+environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LD_LIBRARY_PATH": LIBRARIES, **planted}
 before = written()
 watcher = threading.Thread(target=watch); watcher.start()
 command = [*NETDOCTOR, "preflight", "--vantage", "job", "--python", PYTHON, "--quiet", "-f", "json"]
