@@ -46,10 +46,10 @@ def assigned(
     if by_place:
         ways = instead = [_nearest(gpu, devices, pci) for gpu in places]
     else:
-        ways = [hcas.used(gpu, devices, pci, version) for gpu in places]
+        both = [hcas.used_both(gpu, devices, pci, version, direct(gpu)) for gpu in places]
+        ways, instead = [first for first, _ in both], [real for _, real in both]
         if len(places) > 1:
             ways = [_by_nvlink(gpu, way, devices, pci) for gpu, way in zip(places, ways, strict=True)]
-        instead = [hcas.used(gpu, devices, pci, version, direct(gpu)) for gpu in places]
     others: list[str] = []
     unpaired = False  # GPUs share the devices that they reach equally well: where one is lost, so is the order of the others
     for gpu, way, real in zip(places, ways, instead, strict=True):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, NamedTuple
 
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
@@ -19,6 +18,7 @@ from netdoctor.model import Kind, Unavailable, missing
 from netdoctor.nccl import net_path
 from netdoctor.nccl.gpudirect import C2C_NAMES, FAR, distance, rank
 from netdoctor.nccl.selector import Selector
+from netdoctor.nccl.way import Way, best_of, values
 
 
 @dataclass(frozen=True)
@@ -104,67 +104,43 @@ class Reached(NamedTuple):
     certain: bool  # whether it is these and no others
 
 
-@dataclass(frozen=True)
-class _Way:
-    """A device and the way to it."""
-
-    device: RdmaDevice
-    path: net_path.NetPath | None  # None: where it sits is not known
-
-    @cached_property
-    def alone(self) -> net_path.Bandwidth:
-        """Without what it shares with other ways."""
-        rate = net_path.nic(_rate(self.device))
-        return rate if self.path is None else net_path.narrowest(rate, self.path.rest)
-
-    def bandwidth(self, shared: float, between: float) -> net_path.Bandwidth:
-        """With the GPU's own link and the one between sockets of these bandwidths."""
-        if self.path is None:
-            return net_path.narrowest(self.alone, net_path.Bandwidth(0.0, shared))
-        here = net_path.narrowest(self.alone, net_path.Bandwidth(shared, shared))
-        if self.path.crosses is False:
-            return here
-        there = net_path.narrowest(here, net_path.Bandwidth(between, between))
-        return there if self.path.crosses else net_path.Bandwidth(there.low, here.high)
-
-    @cached_property
-    def ranks(self) -> tuple[int, int]:
-        """Of the distance: nearest and farthest that it may be."""
-        if self.path is None:
-            return rank("PIX"), rank("SYS")
-        return rank("P2C") if self.path.crosses is None else rank(self.path.kind), rank(self.path.kind)
-
-
 _ANY_VERSION: Final = Unavailable(Kind.NOT_READ, "the version of NCCL")
 Direct = Callable[[RdmaDevice, str], bool]  # whether NCCL uses GPUDirect RDMA with this device at this distance
 
 
-def reached(
-    gpu: GpuPlace,
-    devices: Iterable[RdmaDevice],
-    pci: Pci,
-    version: Version | Unavailable,
-    direct: Direct | None = None,
-) -> Reached:
-    """The devices whose path from this GPU has the highest bandwidth, among equals the nearest ones.
+def used_both(
+    gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci, version: Version | Unavailable, direct: Direct | None
+) -> tuple[Reached, Reached]:
+    """The devices whose path from this GPU has the highest bandwidth, among equals the nearest ones; none without ACTIVE port.
 
-    Source: NCCL src/graph/topo.cc, ncclTopoGetLocal (2.19.1 to 2.32; getLocalNetMask before).  All that could not be read is
-    given every value that it may have, and what wins in none of them is left out.
+    First with GPUDirect on every way, then where `direct` says so: mostly the same.  All that could not be read is given every
+    value that it may have, and what wins in none of them is left out.
+    Source: NCCL src/graph/topo.cc, ncclTopoGetLocal (2.19.1 to 2.32; getLocalNetMask before).
     """
+    devices = _live(tuple(devices))
     every = tuple(d for d in devices if d.pci is not None) or tuple(devices)
+    nothing = Reached("", every, False)
     if isinstance(pci.devices, Unavailable) or isinstance(gpu.device, Unavailable) or not gpu.device.placed:
-        return Reached("", every, False)
-    ways = [_way(gpu, gpu.device, device, pci, direct) for device in every]
+        return nothing, nothing
+    at = gpu.device
+    ways = [_way(gpu, at, device, pci) for device in every]
     if all(way.path is None for way in ways):
-        return Reached("", every, False)
-    own = net_path.LIMITLESS if gpu.c2c else net_path.gpu_link(gpu.device, pci, version)
+        return nothing, nothing
+    first = _won(gpu, at, ways, pci, version)
+    real = [_staged(gpu, at, way, pci, direct) for way in ways]
+    same = all(one is other for one, other in zip(ways, real, strict=True))
+    return first, first if same else _won(gpu, at, real, pci, version)
+
+
+def _won(gpu: GpuPlace, at: PciDevice, ways: list[Way], pci: Pci, version: Version | Unavailable) -> Reached:
+    own = net_path.LIMITLESS if gpu.c2c else net_path.gpu_link(at, pci, version)
     between = net_path.between_cpus(pci.cpu, version)
     steps = sorted({b for way in ways for b in way.bandwidth(net_path.LIMITLESS.low, between.high)})
-    winners: list[_Way] = []
+    winners: list[Way] = []
     outcomes = set()
-    for shared in _values(own, steps):
-        for link in _values(between, steps):
-            best = _best([(way, way.bandwidth(shared, link)) for way in ways])
+    for shared in values(own, steps):
+        for link in values(between, steps):
+            best = best_of([(way, way.bandwidth(shared, link)) for way in ways])
             outcomes.add(tuple(way.device.name for way in best))
             winners += [way for way in best if way not in winners]
     kinds = {way.path.kind if way.path else "" for way in winners}
@@ -175,42 +151,31 @@ def reached(
     return Reached(kind, tuple(way.device for way in found), sure and bool(kind))
 
 
-def _values(of: net_path.Bandwidth, steps: Sequence[float]) -> tuple[float, ...]:
-    """The values that a bandwidth may have, as far as they can change an order."""
-    return tuple(dict.fromkeys((of.low, *(step for step in steps if of.low < step < of.high), of.high)))
+def _way(gpu: GpuPlace, at: PciDevice, device: RdmaDevice, pci: Pci) -> Way:
+    where = _where(device, pci)
+    path = None if where is None else net_path.path(at, where, pci, c2c=gpu.c2c, direct=True)
+    return Way(device, net_path.nic(_rate(device)), path)
 
 
-def _way(gpu: GpuPlace, at: PciDevice, device: RdmaDevice, pci: Pci, direct: Direct | None) -> _Way:
+def _staged(gpu: GpuPlace, at: PciDevice, way: Way, pci: Pci, direct: Direct | None) -> Way:
+    """The way that is taken where GPUDirect is not used."""
+    path, where = way.path, _where(way.device, pci)
+    if not path or not where or direct is None or rank(path.kind) >= rank("PHB") or direct(way.device, path.kind):
+        return way
+    return Way(way.device, way.nic, net_path.path(at, where, pci, c2c=gpu.c2c, direct=False))
+
+
+def _where(device: RdmaDevice, pci: Pci) -> PciDevice | None:
+    """Where it sits, as far as its place is known."""
     where = pci.at(device.pci) if isinstance(device.pci, str) else None
-    if not where or not where.placed:
-        return _Way(device, None)
-    path = net_path.path(at, where, pci, c2c=gpu.c2c, direct=True)
-    if rank(path.kind) < rank("PHB") and direct is not None and not direct(device, path.kind):
-        path = net_path.path(at, where, pci, c2c=gpu.c2c, direct=False)
-    return _Way(device, path)
-
-
-def _best(ways: list[tuple[_Way, net_path.Bandwidth]]) -> list[_Way]:
-    """Those that none of the others certainly beats."""
-    most = max(bandwidth.low for _, bandwidth in ways)
-    rivals = [way for way, bandwidth in ways if bandwidth.low == most]
-
-    def nearer(mine: _Way, theirs: _Way) -> bool:
-        gap = mine.ranks[1] - theirs.ranks[0]
-        return gap < 0 or (gap == 0 and theirs.path is None and mine.path is not None)
-
-    return [way for way, (_, high) in ways if high > most or (high == most and not any(nearer(one, way) for one in rivals))]
+    return where if where and where.placed else None
 
 
 def used(
-    gpu: GpuPlace,
-    devices: Iterable[RdmaDevice],
-    pci: Pci,
-    version: Version | Unavailable,
-    direct: Direct | None = None,
+    gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci, version: Version | Unavailable, direct: Direct | None = None
 ) -> Reached:
-    """The devices that NCCL chooses this GPU's from: it takes no others than those with an ACTIVE port."""
-    return reached(gpu, _live(tuple(devices)), pci, version, direct)
+    """The devices that NCCL chooses this GPU's from."""
+    return used_both(gpu, devices, pci, version, direct)[1]
 
 
 def _live(devices: tuple[RdmaDevice, ...]) -> tuple[RdmaDevice, ...]:
