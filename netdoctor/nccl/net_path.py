@@ -8,11 +8,12 @@ Bandwidths are GB/s, and NCCL's own figures: what its choices go by, not what a 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from netdoctor.facts.nccl_version import Version
-from netdoctor.facts.pci import CpuModel, CpuVendor, Pci, PciDevice
+from netdoctor.facts.pci import CpuModel, CpuVendor, Pci, PciDevice, PciLink
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.gpudirect import FAR, distance, switches
 
@@ -134,7 +135,11 @@ def _parents(device: PciDevice) -> dict[str, str]:
 def _link(address: str, above: str | None, pci: Pci) -> Bandwidth:
     """Of the link above a component: the lesser of what its two ends can do."""
     ends = [pci.at(end) for end in (address, above) if end is not None]
-    listed = [end.link for end in ends if not isinstance(end, Unavailable)]  # the root complex is no device
+    return _of_ends(tuple(end.link for end in ends if not isinstance(end, Unavailable)))  # the root complex is no device
+
+
+@lru_cache(maxsize=256)  # the links of a machine are of few kinds, and each is asked for once a GPU and HCA
+def _of_ends(listed: tuple[PciLink | Unavailable, ...]) -> Bandwidth:
     if not listed:
         return LIMITLESS
     if any(isinstance(link, Unavailable) and link.kind not in _UNSAID for link in listed):
