@@ -24,7 +24,7 @@ UNREAD = f.pci(0, 0, unclassified=("0000:1b:00.0",))
         (f.pci(8, 8), f.gpus(8), True, True),
         (f.pci(0, 0), f.gpus(0), False, False),
         (f.pci(0, 0), f.gpus(8, all=LOST), True, False),  # libcuda shows them: no PCI (Tegra), or one that hides them
-        (f.pci(0, 0), f.gpus(0, all=LOST, visible=LOST), False, False),  # PCI was read, and has none
+        (f.pci(0, 0), f.gpus(0, all=LOST, visible=LOST), None, False),  # NVML alone would show a GPU that is not on PCI (Tegra)
         (UNREAD, f.gpus(0, all=LOST, visible=LOST), None, None),
         (UNREAD, f.gpus(8), True, None),
         (f.pci(0, 8, unclassified=("0000:1b:00.0",)), f.gpus(0), None, True),

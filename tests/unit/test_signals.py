@@ -118,10 +118,12 @@ def test_a_log_that_is_still_written_has_a_partial_report(number: signal.Signals
         assert started.stdin is not None
         started.stdin.write("host:1:2 [0] NCCL INFO NCCL version 2.27.5+cuda12.9\n")
         started.stdin.flush()
-        while started.poll() is None and int.from_bytes(
-            fcntl.ioctl(started.stdin, termios.FIONREAD, bytes(4)), sys.byteorder
-        ):  # until it has been read
+        waits = 0
+        while started.poll() is None and waits < 3:  # until it has been read, and the reader sleeps over an empty pipe
             time.sleep(0.05)
+            left = int.from_bytes(fcntl.ioctl(started.stdin, termios.FIONREAD, bytes(4)), sys.byteorder)
+            state = Path(f"/proc/{started.pid}/stat").read_text().rpartition(") ")[2][:1]
+            waits = waits + 1 if not left and state == "S" else 0
         started.send_signal(number)
         printed, _ = started.communicate(timeout=60)
     assert started.returncode == 128 + number
