@@ -21,7 +21,14 @@ Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-class Status(str, Enum):
+class Word(str, Enum):
+    """An Enum whose members are their text wherever they are shown: enum.StrEnum, which is there from Python 3.11 on."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Status(Word):
     """What a check can say about one subject.
 
     ``skip`` needs positive evidence that the check does not apply; ``unknown`` applies but could not tell; ``error`` is a
@@ -39,7 +46,7 @@ class Status(str, Enum):
 STATUS_ORDER: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN, Status.PASS, Status.SKIP)
 
 
-class Severity(str, Enum):
+class Severity(Word):
     """How bad a fail is.  What blocks a job is policy, not severity."""
 
     INFO = "info"
@@ -54,7 +61,7 @@ class Severity(str, Enum):
 NODE: Final = "node"  # the subject of a finding that is about all of it
 
 
-class Kind(str, Enum):
+class Kind(Word):
     """Why something could not be read."""
 
     ABSENT = "absent"  # looked for and not there (ENOENT, no such library)
@@ -72,9 +79,6 @@ class Kind(str, Enum):
     MISSING_NODE = "missing node"  # a node of a common run never came
     OTHER_NODES = "other nodes"  # the nodes of a common run found out together why; detail names who
     NOT_READ = "not read"  # evidence this one depends on was itself unavailable
-
-    def __str__(self) -> str:
-        return self.value
 
 
 KINDS: Final = frozenset(kind.value for kind in Kind)
@@ -221,15 +225,12 @@ class CheckResult:
         return max(worst, key=lambda s: s.rank) if worst else None
 
 
-class Health(str, Enum):
+class Health(Word):
     """What a verdict says."""
 
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
     INCONCLUSIVE = "inconclusive"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ class Verdict:
     words: str = ""  # `text` without its status
 
 
-class Command(str, Enum):
+class Command(Word):
     """Who judged.  Each has a schema of its own, and something that it must be able to tell (see policy.py)."""
 
     PREFLIGHT = "preflight"  # also run, allreduce, diagnose: a report about one node
@@ -251,9 +252,6 @@ class Command(str, Enum):
     ENV = "env"
     RAS = "ras"
     FLEET = "fleet"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 SCHEMAS: Final[Mapping[Command, str]] = {

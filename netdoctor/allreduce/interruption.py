@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from netdoctor.facts.runs import Obstacle
+from netdoctor.model import Word
 
 
-class InterruptionKind(str, Enum):
+class InterruptionKind(Word):
     """What made the runner end a run."""
 
     STALLED = "stalled"  # no progress for the limit of the phase

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from netdoctor.compare.traits import Family, Traits
 from netdoctor.facts.base import Fact
 from netdoctor.facts.runs import Caller, CommonRun
+from netdoctor.model import Word
 
 # The rules between nodes are imported where they are asked for: every look at one node imports this module, none asks them.
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from netdoctor.compare.addresses import Shared
 
 
-class Fault(str, Enum):
+class Fault(Word):
     """Why there is no connection, or no meeting; the values are what reports show."""
 
     REFUSED = "refused"
@@ -38,9 +38,6 @@ class Fault(str, Enum):
     ANOTHER_NODE = "another node answers"
     LOSES = "loses segments of"  # small ones pass: `Miss.segment`
     STALLS = "carries no 64 KiB"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from netdoctor.environment import Of, names_of
-from netdoctor.model import Severity
+from netdoctor.model import Severity, Word
 from netdoctor.textsafe import as_line
 
 MAX: Final = 4096
@@ -45,15 +45,12 @@ UP: Final = "up"
 DOWN: Final = "down"
 
 
-class Marker(str, Enum):
+class Marker(Word):
     """A value that is no text of the node's: what was looked for and found to be none."""
 
     ABSENT = "(not there)"
     NOT_SET = "(not set)"
     EMPTY = "(empty)"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 Value = Marker | str

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from netdoctor.environment import of_job
 from netdoctor.facts.base import Fact
 from netdoctor.facts.launcher import Launcher, detect
 from netdoctor.host.base import Host, mapping, read
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, Word
 
 __all__ = ["ConfFile", "Environ", "Launcher", "Origin", "Setting", "effective", "entries", "probe", "without_value"]
 
@@ -36,7 +35,7 @@ class Setting:
     source: Origin = Origin()
 
 
-class ConfRole(str, Enum):
+class ConfRole(Word):
     """Why NCCL would read a file."""
 
     NAMED = "NCCL_CONF_FILE"  # read from 2.23.4 on

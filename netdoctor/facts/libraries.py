@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any, Final
 
 from netdoctor.facts import library_search as find
@@ -14,7 +13,7 @@ from netdoctor.facts.library_search import JobPython, Linkage, Torch, prefix_of
 from netdoctor.facts.loader import Object, Rule, Search, Taken, default_dirs, expand, split_path, takes
 from netdoctor.facts.nccl_version import Version, parse
 from netdoctor.host.base import Host, mapping, question, read
-from netdoctor.model import Kind, Unavailable, kind_named
+from netdoctor.model import Kind, Unavailable, Word, kind_named
 
 SONAME: Final = "libnccl.so.2"
 MACHINES: Final = (62, 183)  # EM_X86_64, EM_AARCH64 (elf.h): those that NCCL is built for
@@ -22,7 +21,7 @@ MAX_LIBRARIES: Final = 16  # each costs a child process
 _TORCH_LIBS: Final = ("libtorch_cuda.so", "libtorch_cpu.so", "libtorch_global_deps.so", "libtorch_python.so")
 
 
-class FoundBy(str, Enum):
+class FoundBy(Word):
     """What led to a library, as people read it."""
 
     PRELOAD = "LD_PRELOAD"
@@ -35,9 +34,6 @@ class FoundBy(str, Enum):
     DEFAULT = "default directory"
     VLLM = "VLLM_NCCL_SO_PATH"
     NET_PLUGIN = "NCCL_NET_PLUGIN"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
 from netdoctor.facts.nccl_version import Version
 from netdoctor.host.base import Host, link, names, read
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, Word
 
 MARKER: Final = ".netdoctor-torch"  # written by netdoctor's own Makefile beside the torch that it installs
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?t?)?")
@@ -29,7 +28,7 @@ class JobPython:
     given: bool = False  # with --python or in the configuration: it is the job's, wherever this is seen from
 
 
-class Linkage(str, Enum):
+class Linkage(Word):
     """How torch comes to its NCCL."""
 
     DYNAMIC = "dynamic"

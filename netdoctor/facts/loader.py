@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final
 
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, Word
 
 # What distributions compile in as last directories: Debian's multiarch triplet first, then lib64 and lib.
 DEFAULT_DIRS: Final = ("/lib/{triplet}", "/usr/lib/{triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
@@ -44,7 +43,7 @@ class Search:
     default: tuple[str, ...] = ()
 
 
-class Rule(str, Enum):
+class Rule(Word):
     """Why the loader looks at a path."""
 
     PATH = "its path is in DT_NEEDED"

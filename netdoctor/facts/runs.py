@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final
 
 from netdoctor.facts.base import Fact
-from netdoctor.model import Unavailable
+from netdoctor.model import Unavailable, Word
 
 DEFAULT_SIZES: Final = (1 << 12, 1 << 20, 1 << 26)  # bytes: latency, middle, bandwidth
 
@@ -16,7 +15,7 @@ DEFAULT_SIZES: Final = (1 << 12, 1 << 20, 1 << 26)  # bytes: latency, middle, ba
 PHASES: Final = ("spawn", "import", "rendezvous", "device", "init", "first", "timed", "verify", "done")
 
 
-class State(str, Enum):
+class State(Word):
     """How far a run came."""
 
     FINISHED = "finished"  # all ranks done (data may still be wrong: see `Run.verified`)
@@ -25,21 +24,15 @@ class State(str, Enum):
     UNFINISHED = "unfinished"  # still progressing at the deadline: partial numbers
     NOT_STARTED = "not started"  # no rank came past import: `obstacle` and `reason` say why
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Caller(str, Enum):
+class Caller(Word):
     """What calls NCCL in the ranks."""
 
     TORCH = "torch"  # torch.distributed, in the job's Python
     NCCL = "nccl"  # nothing but the rank itself: a libnccl and the driver alone
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Obstacle(str, Enum):
+class Obstacle(Word):
     """What stood in the way of a run that did not start or was not done in time."""
 
     GPU_BUSY = "gpu busy"  # somebody else uses it
@@ -68,7 +61,7 @@ class Reason:
         return self.text
 
 
-class Way(str, Enum):
+class Way(Word):
     """By which way the data of a run goes."""
 
     DEFAULT = "default"  # as the job would send it within this node

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final
 
 from netdoctor.environment import Role, named
 from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, link, mapping, names, read
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.model import Kind, Unavailable, Word, missing
 
 
-class Place(str, Enum):
+class Place(Word):
     """The kind of place that netdoctor looks from; the configuration's `vantage` may name it."""
 
     HOST = "host"
@@ -24,9 +23,6 @@ class Place(str, Enum):
     PROLOG = "prolog"
     WRAPPER = "wrapper"
     HOST_ROOT = "host-root"  # real root outside any job
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final, NamedTuple
 
 from netdoctor.compare.traits import Traits
-from netdoctor.model import Finding, Health, Severity, Status
+from netdoctor.model import Finding, Health, Severity, Status, Word
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # a name that is safe in lists, labels and arguments
 
 
-class NodeState(str, Enum):
+class NodeState(Word):
     """What a fleet report says of a node: exactly one of these."""
 
     GOOD = "good"
@@ -23,11 +22,8 @@ class NodeState(str, Enum):
     UNKNOWN = "unknown"
     MISSING = "missing"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class ProblemKind(str, Enum):
+class ProblemKind(Word):
     """Why a file is no usable node report."""
 
     UNREADABLE = "unreadable"
@@ -38,9 +34,6 @@ class ProblemKind(str, Enum):
     MALFORMED = "malformed"
     ANOTHER_DOCUMENT = "another document"
     SKIPPED = "skipped"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 def safe_name(name: str) -> bool:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, Word
 from netdoctor.textsafe import clean
 
 ADDRESS: Final = ("localhost", 28028)
@@ -22,7 +21,7 @@ _MAX_ANSWER: Final = 16 << 20
 _PATIENCE: Final = 5.0  # seconds that NCCL itself waits for its other processes (RAS_COLLECTIVE_LEG_TIMEOUT_SEC)
 
 
-class Trouble(str, Enum):
+class Trouble(Word):
     """What is wrong with a communicator, in the words of the table's last column (src/ras/client_support.cc)."""
 
     INCOMPLETE = "INCOMPLETE"  # ranks that gave no data

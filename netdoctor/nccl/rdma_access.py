@@ -7,16 +7,15 @@ drivers/infiniband/core/uverbs_main.c (ENXIO), NCCL src/transport/net_ib/init.cc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma, RdmaDevice, Uverbs
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, Word
 from netdoctor.nccl.hcas import active_ports
 
 
-class Step(str, Enum):
+class Step(Word):
     """Where a device fails."""
 
     NONE = "usable"
@@ -33,9 +32,6 @@ class Step(str, Enum):
     CONTEXT = "context"
     PORT = "port"
     GID = "gid"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

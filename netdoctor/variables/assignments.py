@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from netdoctor.facts.environ import Origin
+from netdoctor.model import Word
 from netdoctor.variables.catalogue import PREFIXES, mistyped
 
 # Names that netdoctor judges, alone and anywhere in a text.
@@ -20,7 +20,7 @@ ASSIGNS: Final = re.compile(rf"(?:\b|(?:SINGULARITY|APPTAINER)ENV_)(?:{_PREFIXES
 MENTIONS: Final = re.compile(rf"(?:\b|(?:SINGULARITY|APPTAINER)ENV_)(?:{_PREFIXES})[A-Z0-9_]")
 
 
-class WritingRule(str, Enum):
+class WritingRule(Word):
     """A way of writing by which a value does not arrive as it stands there; the values are the names in reports."""
 
     YAML_TYPE = "yaml-type"

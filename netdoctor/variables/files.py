@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from netdoctor.facts.environ import Origin, Setting
-from netdoctor.model import size_text
+from netdoctor.model import Word, size_text
 from netdoctor.variables.assignments import MENTIONS, Assignment, Unread
 from netdoctor.variables.dockerfile import DOCKERFILE, parse_dockerfile
 from netdoctor.variables.line_files import MARK, parse_conf, parse_env
@@ -25,7 +24,7 @@ MAX_TEXT: Final = 4 << 20
 _OTHERS: Final = (".py", ".ipynb", ".toml", ".ini", ".cfg", ".rs", ".go", ".c", ".cc", ".cpp", ".lua", ".tf", ".hcl", ".md")
 
 
-class FileKind(str, Enum):
+class FileKind(Word):
     """By what rules a file is read."""
 
     SHELL = "shell"

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from netdoctor.facts.runs import RunLog
+from netdoctor.model import Word
 from netdoctor.nccl.log.wordings import Wording
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -32,7 +33,7 @@ EventKind = _Connect | _Memory | _Verbs | _Devices | _Plugins | _Libfabric | _Gp
 SOCKET: Final = "Socket"  # NCCL's name of its network over TCP
 
 
-class Level(str, Enum):
+class Level(Word):
     """What NCCL tags a line with (src/debug.cc)."""
 
     INFO = "INFO"
@@ -43,7 +44,7 @@ class Level(str, Enum):
     ABORT = "ABORT"
 
 
-class Direction(str, Enum):
+class Direction(Word):
     """Of a connection over the network, as its line says it; lines of P2P and SHM say none."""
 
     SEND = "send"
@@ -66,15 +67,12 @@ class GdrRefusal(Enum):
     TOPOLOGY = "topology"
 
 
-class NetSource(str, Enum):
+class NetSource(Word):
     """What the network was read from where no line names it; the values are words for people."""
 
     CONNECTIONS = "the transport of its connections"
     ERRORS = "the source file of its errors"
     DEVICES = "the device list of NET/IB"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)
