@@ -15,6 +15,7 @@ from netdoctor.api import (
     Expected,
     Finding,
     Gpus,
+    JobShape,
     Kind,
     Obstacle,
     PathRun,
@@ -22,6 +23,7 @@ from netdoctor.api import (
     Run,
     Severity,
     State,
+    Status,
     Unavailable,
     Way,
     accelerator,
@@ -38,12 +40,15 @@ from netdoctor.api import (
 )
 
 AGAIN = "netdoctor preflight"
+MAX_RANKS = 16  # of a run (netdoctor/allreduce/plan.py)
 IB = "rdma.dev_infiniband tells what NCCL cannot open or use"
 START = "start netdoctor allreduce on the missing node as well; --wait gives it more time"
 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
-def allreduce_run(baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected) -> Iterator[Finding]:
+def allreduce_run(
+    baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected, job: JobShape
+) -> Iterator[Finding]:
     run, wanted = baseline.run, expected.transport
     if isinstance(wanted, Unavailable):
         yield unknown(f"whether a transport is expected could not be read: {wanted}", subject="transport")
@@ -55,7 +60,8 @@ def allreduce_run(baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expe
         how = START if run.kind == Kind.MISSING_NODE else AGAIN
         yield unknown(f"no all-reduce was run: {run.detail if told else run}", how=how)
     else:
-        yield _judge(run, accelerator(pci, gpus), sockets)
+        found = _judge(run, accelerator(pci, gpus), sockets)
+        yield (_lacking(run, gpus, job) if found.status is Status.PASS else None) or found
     if isinstance(paths.runs, Unavailable):
         there = accelerator(pci, gpus)
         if run and not (there and there.none):
@@ -63,6 +69,20 @@ def allreduce_run(baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expe
         return
     for one in paths.runs:
         yield replace(_judge(one, None, sockets), subject=str(one.experiment.path))
+
+
+def _lacking(run: Run, gpus: Gpus, job: JobShape) -> Finding | None:
+    """A run with fewer GPUs than its library shows the job proves nothing about the others."""
+    one = run.experiment
+    if one.backend != "nccl" or one.path.way == Way.BETWEEN_NODES:
+        return None
+    told = run.torch.device_count if run.torch and run.via is Caller.TORCH else None
+    seen = told if told is not None else gpus.visible if isinstance(gpus.visible, Unavailable) else len(gpus.visible)
+    if isinstance(seen, Unavailable):
+        return unknown(f"the all-reduce finished, and whether every GPU of the job took part could not be read: {seen}")
+    ran, wanted = len(set(one.gpus)), min(seen, job.ranks_per_node or MAX_RANKS, MAX_RANKS)
+    text = f"the all-reduce finished, with {ran} of the job's {wanted} GPUs: nothing is known of the others"
+    return unknown(text, how=AGAIN) if ran < wanted else None
 
 
 def _transport(
@@ -137,7 +157,7 @@ def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, 
     between = one.path.way == Way.BETWEEN_NODES
     notes = (run.reason,) if run.reason else ()
     if one.backend == "nccl":
-        here = "on one GPU, as if on two hosts" if len(set(one.gpus)) == 1 else f"on {len(one.gpus)} GPUs"
+        here = "on one GPU, as if on two hosts" if len(set(one.gpus)) == 1 else f"on {len(set(one.gpus))} GPUs"
         alone = " without torch" if run.via is Caller.NCCL else ""
         text = f"NCCL {run.nccl_version}{alone}, {one.ranks} ranks {'between nodes' if between else here}: {sums}"
         said: dict[str, Any] = {"libraries": list(run.mapped)} if run.via is Caller.NCCL else {}
