@@ -19,7 +19,6 @@ from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Severity, Status, Unavailable
 from tests.support import facts as f
 
-LOST = Unavailable("denied")
 PAIR = "GPU0–mlx5_0"
 NO_MODULE = f.kernel(modules={"nvidia_peermem": Unavailable("absent")})
 NO_DMABUF_HCAS = f.rdma(devices=tuple(f.hca(i, provider=Provider(True, "", "EOPNOTSUPP")) for i in range(8)))
@@ -59,22 +58,6 @@ HEALTHY = {
 @pytest.mark.parametrize("changes", HEALTHY.values(), ids=HEALTHY)
 def test_pass(changes: dict[type, object]) -> None:
     assert one(changes).status is Status.PASS
-
-
-DOWN = f.rdma(devices=tuple(f.hca(i, ports=(f.port(state="DOWN"),)) for i in range(8)))
-NOTHING_CARRIED: dict[str, dict[type, object]] = {
-    "its port is down": {Kernel: NO_MODULE, Rdma: DOWN},
-    "its port is down, and a run went by it": {PathRun: runs(), Rdma: DOWN},
-    "its ports were not read": {Kernel: NO_MODULE, Rdma: f.rdma(devices=tuple(f.hca(i, ports=LOST) for i in range(8)))},
-    "its run went by sockets": {Kernel: NO_MODULE, PathRun: runs(log=f.log(net="Socket", network="Socket"))},
-    "its run failed": {PathRun: runs(state="failed", verified=None, blamed=(1,))},
-    "its data was wrong": {PathRun: runs(verified=False)},
-}
-
-
-@pytest.mark.parametrize("changes", NOTHING_CARRIED.values(), ids=NOTHING_CARRIED)
-def test_what_carries_nothing_is_no_pass(changes: dict[type, object]) -> None:
-    assert one(changes).status is Status.UNKNOWN
 
 
 def test_one_finding_per_gpu_with_its_nearest_hca() -> None:
