@@ -30,6 +30,7 @@ from netdoctor.api import (
     cause_of,
     check,
     fail,
+    layers,
     missing,
     ok,
     out_of_memory,
@@ -40,7 +41,6 @@ from netdoctor.api import (
 )
 
 AGAIN = "netdoctor preflight"
-MAX_RANKS = 16  # of a run (netdoctor/allreduce/plan.py)
 IB = "rdma.dev_infiniband tells what NCCL cannot open or use"
 START = "start netdoctor allreduce on the missing node as well; --wait gives it more time"
 
@@ -61,7 +61,8 @@ def allreduce_run(
         yield unknown(f"no all-reduce was run: {run.detail if told else run}", how=how)
     else:
         found = _judge(run, accelerator(pci, gpus), sockets)
-        yield (_lacking(run, gpus, job) if found.status is Status.PASS else None) or found
+        lacks = layers.lacks(run, gpus, job) if found.status is Status.PASS else ""
+        yield unknown(f"the all-reduce finished, {lacks}", how=AGAIN) if lacks else found
     if isinstance(paths.runs, Unavailable):
         there = accelerator(pci, gpus)
         if run and not (there and there.none):
@@ -69,20 +70,6 @@ def allreduce_run(
         return
     for one in paths.runs:
         yield replace(_judge(one, None, sockets), subject=str(one.experiment.path))
-
-
-def _lacking(run: Run, gpus: Gpus, job: JobShape) -> Finding | None:
-    """A run with fewer GPUs than its library shows the job proves nothing about the others."""
-    one = run.experiment
-    if one.backend != "nccl" or one.path.way == Way.BETWEEN_NODES:
-        return None
-    told = run.torch.device_count if run.torch and run.via is Caller.TORCH else None
-    seen = told if told is not None else gpus.visible if isinstance(gpus.visible, Unavailable) else len(gpus.visible)
-    if isinstance(seen, Unavailable):
-        return unknown(f"the all-reduce finished, and whether every GPU of the job took part could not be read: {seen}")
-    ran, wanted = len(set(one.gpus)), min(seen, job.ranks_per_node or MAX_RANKS, MAX_RANKS)
-    text = f"the all-reduce finished, with {ran} of the job's {wanted} GPUs: nothing is known of the others"
-    return unknown(text, how=AGAIN) if ran < wanted else None
 
 
 def _transport(
