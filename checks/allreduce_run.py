@@ -23,7 +23,6 @@ from netdoctor.api import (
     Run,
     Severity,
     State,
-    Status,
     Unavailable,
     Way,
     accelerator,
@@ -55,17 +54,15 @@ def allreduce_run(
     elif wanted is not None:
         yield replace(_transport(wanted, run, paths, accelerator(pci, gpus), expected), subject="transport")
     sockets = transport.network_family(wanted or "") == SOCKET
-    if isinstance(run, Unavailable):
-        told = run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES)  # by the nodes themselves: whose fault it is
-        how = START if run.kind == Kind.MISSING_NODE else AGAIN
-        yield unknown(f"no all-reduce was run: {run.detail if told else run}", how=how)
+    if isinstance(run, Unavailable):  # the nodes themselves tell whose fault it is
+        text = run.detail if run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES) else run
+        yield unknown(f"no all-reduce was run: {text}", how=START if run.kind == Kind.MISSING_NODE else AGAIN)
     else:
-        found = _judge(run, accelerator(pci, gpus), sockets)
-        lacks = layers.lacks(run, gpus, job) if found.status is Status.PASS else ""
-        yield unknown(f"the all-reduce finished, {lacks}", how=AGAIN) if lacks else found
+        lacks = layers.lacks(run, gpus, job)
+        text = f"the all-reduce finished, {lacks}"
+        yield unknown(text, how=AGAIN) if lacks else _judge(run, accelerator(pci, gpus), sockets)
     if isinstance(paths.runs, Unavailable):
-        there = accelerator(pci, gpus)
-        if run and not (there and there.none):
+        if run and not ((there := accelerator(pci, gpus)) and there.none):
             yield unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node")
         return
     for one in paths.runs:
