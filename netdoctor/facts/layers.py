@@ -13,9 +13,14 @@ MAX_RANKS: Final = 16  # of a run: GPUs of the largest single node (DGX-2, HGX w
 
 
 def lacks(run: Run, gpus: Gpus, job: JobShape) -> str:
-    """That a run that ended well went with fewer GPUs than its library shows the job, or may have: it proves nothing about them; "": all."""
+    """That a run that ended well had fewer GPUs than its library shows the job, or may have had: it proves nothing about them.
+
+    "": it had all, or it is no such run.
+    """
     one = run.experiment
-    if not run.verified or one.backend != "nccl" or one.path.way == Way.BETWEEN_NODES:
+    if not run.verified or any(r.wrong for r in run.ranks):
+        return ""
+    if one.backend != "nccl" or one.path.way == Way.BETWEEN_NODES:
         return ""
     told = run.torch.device_count if run.torch and run.via is Caller.TORCH else None
     seen = told if told is not None else gpus.visible if isinstance(gpus.visible, Unavailable) else len(gpus.visible)
