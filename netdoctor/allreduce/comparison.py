@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session
     from netdoctor.facts.runs import Cure, Run
 
-# (pairs, most): after so many pairs of runs it is looked at, and of all n × n comparisons of a run with and a run without the change
-# at most so many may go against the rest (U of Mann and Whitney, Ann. Math. Statist. 18(1), 1947).  That happens to equal sides
-# with a probability of 0.43, 0.19, 0.18 and 0.19 %, whatever the spread is: together 1 % at most.  Where runs spread by 3 to 12 %,
-# drift, or one in ten is far slower, a true factor of 1.25 is found more than 95 times in 100 (`python -m bench comparison`).
+# (pairs, most): after so many pairs of runs it is looked at, and of all n × n comparisons of a run with and a run
+# without the change at most so many may go against the rest (U of Mann and Whitney, Ann. Math. Statist. 18(1), 1947).
+# That happens to equal sides with a probability of 0.43, 0.19, 0.18 and 0.19 %, whatever the spread is: together 1 % at
+# most.  Where runs spread by 3 to 12 %, drift, or one in ten is far slower, a true factor of 1.25 is found more than 95
+# times in 100: a simulation shows it (`python -m bench comparison`).
 LOOKS: Final = ((6, 1), (9, 7), (14, 32), (21, 100))
 PAIRS: Final = LOOKS[0][0]  # at least
 BEYOND: Final = 1.10  # what is sure and smaller is no cure
