@@ -22,6 +22,7 @@ from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.job import Expected, JobShape
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
+from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
 from netdoctor.facts.library_search import JobPython, Linkage, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
@@ -164,6 +165,7 @@ __all__ = [
     "Accelerator",
     "Address",
     "Baseline",
+    "Bound",
     "Caller",
     "Cluster",
     "CommonRun",
@@ -177,7 +179,9 @@ __all__ = [
     "Fix",
     "GdrProof",
     "Gid",
+    "Gift",
     "Gpu",
+    "GpuLayers",
     "Gpus",
     "Interrupts",
     "JobPython",
@@ -214,6 +218,7 @@ __all__ = [
     "RdmaPort",
     "Route",
     "Run",
+    "Said",
     "Selector",
     "Setting",
     "Severity",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from netdoctor import api
 
 NAMES = """
-Accelerator Address Baseline Caller Cluster CommonRun Cpu Culprit Cure DeviceNames Environ Expected FROM_JOB Finding Fix
+Accelerator Address Baseline Bound Gift GpuLayers Said Caller Cluster CommonRun Cpu Culprit Cure DeviceNames Environ Expected FROM_JOB Finding Fix
 GdrProof Gid Gpu Gpus Interrupts JobPython JobShape Kernel Kind Launcher Libraries Link Linkage LocalPorts LogFacts Loss
 MeetingFault MemoryPolicy Module NcclChoice NcclLibrary Net Node Obstacle PathLimit PathRun Pci PciDevice PciLink Peer
 Plugin Provider Quantity RankResult Rdma RdmaDevice RdmaPort Route Run SOCKET Selector Setting Severity State Status Step
