@@ -15,6 +15,7 @@ from netdoctor.api import (
     Expected,
     Finding,
     Gpus,
+    Intent,
     Kind,
     Obstacle,
     PathRun,
@@ -25,6 +26,7 @@ from netdoctor.api import (
     Unavailable,
     Way,
     accelerator,
+    between_nodes,
     cause_of,
     check,
     fail,
@@ -43,7 +45,9 @@ START = "start netdoctor allreduce on the missing node as well; --wait gives it 
 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
-def allreduce_run(baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected) -> Iterator[Finding]:
+def allreduce_run(
+    baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected, intent: Intent
+) -> Iterator[Finding]:
     run, wanted = baseline.run, expected.transport
     if isinstance(wanted, Unavailable):
         yield unknown(f"whether a transport is expected could not be read: {wanted}", subject="transport")
@@ -59,10 +63,11 @@ def allreduce_run(baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expe
     if isinstance(paths.runs, Unavailable):
         there = accelerator(pci, gpus)
         if run and not (there and there.none):
-            yield unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node")
+            text = f"the inter-node path was not tried: {paths.runs}"
+            yield between_nodes(unknown(text, subject="inter-node"), intent)
         return
     for one in paths.runs:
-        yield replace(_judge(one, None, sockets), subject=str(one.experiment.path))
+        yield between_nodes(replace(_judge(one, None, sockets), subject=str(one.experiment.path)), intent)
 
 
 def _transport(

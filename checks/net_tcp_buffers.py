@@ -13,7 +13,7 @@ from netdoctor.api import (
     Expected,
     Finding,
     Fix,
-    JobShape,
+    Intent,
     Kernel,
     Libraries,
     Link,
@@ -26,6 +26,7 @@ from netdoctor.api import (
     Unavailable,
     Vantage,
     Version,
+    between_nodes,
     check,
     fail,
     fix_sysctl,
@@ -63,15 +64,15 @@ def tcp_buffers(
     vantage: Vantage,
     environ: Environ,
     nccl: NcclChoice,
-    job: JobShape,
+    intent: Intent,
     expected: Expected,
     rdma: Rdma,
     libraries: Libraries,
     baseline: Baseline,
     paths: PathRun,
 ) -> Iterator[Finding]:
-    if job.alone:
-        yield skip("the configuration says that the job has one node: no data crosses the network", nodes=1)
+    if intent.others is False:
+        yield skip(f"{intent.why}: no data crosses the network", nodes=1)
         return
     data = transport.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
     version = ifname.versions(nccl, libraries)[-1]
@@ -83,13 +84,14 @@ def tcp_buffers(
     elif isinstance(environ.variables, Unavailable):  # with a log, what carries the data is known without it
         yield unknown(f"the job's variables could not be read: {environ.variables}")
     else:
-        yield from _congestion(kernel)
+        yield from (between_nodes(one, intent) for one in _congestion(kernel))
         if isinstance(window, Unavailable):
             yield unknown(f"the TCP buffers could not be read: {window}", carrier=data.why)
             return
         trip = _round_trip(net, expected)
         for link in _links(net, environ, version):
-            yield link if isinstance(link, Finding) else _judge(Sockets(link, window, environ, data.why), trip, vantage)
+            found = link if isinstance(link, Finding) else _judge(Sockets(link, window, environ, data.why), trip, vantage)
+            yield between_nodes(found, intent)
 
 
 def _congestion(kernel: Kernel) -> Iterator[Finding]:

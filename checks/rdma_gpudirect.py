@@ -18,7 +18,7 @@ from netdoctor.api import (
     Fix,
     GdrProof,
     Gpus,
-    JobShape,
+    Intent,
     Kernel,
     Libraries,
     PathRun,
@@ -27,11 +27,12 @@ from netdoctor.api import (
     Rdma,
     RdmaDevice,
     Run,
-    Severity,
+    Status,
     Unavailable,
     Vantage,
     Version,
     assigned,
+    between_nodes,
     check,
     fail,
     fix_environment,
@@ -46,6 +47,7 @@ from netdoctor.api import (
     ok,
     parse_hcas,
     skip,
+    transport,
     unknown,
     used_nccl,
     version_text,
@@ -65,7 +67,6 @@ class Node:
     gpus: Gpus
     environ: Environ
     vantage: Vantage
-    job: JobShape
     runs: tuple[Run, ...] | Unavailable
     count: int
     own_topology: bool  # NCCL takes distances from a file of the hypervisor's or the user's, or may do so
@@ -146,7 +147,26 @@ def gpudirect_rdma(
     environ: Environ,
     libraries: Libraries,
     vantage: Vantage,
-    job: JobShape,
+    intent: Intent,
+    baseline: Baseline,
+    path: PathRun,
+) -> Iterator[Finding]:
+    found = tuple(_judged(rdma, pci, gpus, kernel, environ, libraries, vantage, baseline, path))
+    if (idle := transport.idle_hcas(intent)) is not None:  # what a run showed counts all the same
+        shown = [one for one in found if one.status is Status.PASS]
+        yield from shown or [skip(f"{idle}: nothing goes from a GPU to an RDMA device")]
+        return
+    yield from (between_nodes(one, intent) for one in found)
+
+
+def _judged(
+    rdma: Rdma,
+    pci: Pci,
+    gpus: Gpus,
+    kernel: Kernel,
+    environ: Environ,
+    libraries: Libraries,
+    vantage: Vantage,
     baseline: Baseline,
     path: PathRun,
 ) -> Iterator[Finding]:
@@ -167,7 +187,6 @@ def gpudirect_rdma(
         gpus,
         environ,
         vantage,
-        job,
         path.runs,
         len(places),
         pci.virtual_topology is not False or environ.get("NCCL_TOPO_FILE") not in (None, ""),
@@ -331,7 +350,6 @@ def _shown(pair: Pair) -> Finding:
         return unknown(text, **evidence)
     return fail(
         f"able to use GPUDirect, but the run's log shows it on {side}",
-        severity=Severity.INFO if pair.node.job.alone else None,
         expected="/GDRDMA on sends and receives",
         how="dmesg | grep -i -e peermem -e ib_core; NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH names the distance and the HCA's support",
         **evidence,
@@ -365,7 +383,6 @@ def _unable(pair: Pair, shown: str = "") -> Finding:
     """Neither mechanism."""
     return fail(
         f"no GPUDirect: {shown}no peer-memory module that NCCL can use, and no DMA-BUF",
-        severity=Severity.INFO if pair.node.job.alone else None,
         expected="a peer-memory module or DMA-BUF",
         why=f"{pair.able.why}.",
         fix=fix_gpudirect(pair.node.vantage, pair.able),

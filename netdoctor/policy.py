@@ -151,7 +151,7 @@ def decide(
     if profile == "strict":
         must |= {c.id for c in results} - off
     broken = {c.id for c in results if c.id in _LOST or any(f.status is Status.ERROR for f in c.findings)} - off
-    must |= broken
+    must |= broken | {c.id for c in results for f in c.findings if f.if_several and _needs_intent(f.if_several, profile, least)}
     out = tuple(
         replace(c, findings=tuple(_weigh(f, waivers, least, c.id in must, profile == "strict", today) for f in c.findings))
         for c in results
@@ -159,6 +159,11 @@ def decide(
     requires = "" if command in _ASKED else f", and profile {profile} requires it"
     lenient = profile in _EQUALLY_LENIENT and command not in _ASKED
     return out, _verdict(_weighed(out, must, broken, partial), fail_on, partial, requires, lenient=lenient)
+
+
+def _needs_intent(fail: Finding, profile: str, least: int) -> bool:
+    """Whether a fault that counts only in a job of several nodes is in the way, where nothing says how many there are."""
+    return profile in {"gate", "strict"} or (profile not in _EQUALLY_LENIENT and _rank(fail) >= least)
 
 
 def _disabled(result: CheckResult) -> CheckResult:

@@ -84,7 +84,8 @@ def completed(finding: Finding, check: str, cause: str) -> Finding:
     severity = finding.severity if finding.status is Status.FAIL else None
     if finding.status is Status.FAIL and severity is None:
         severity = CAUSES[cause].severity if cause in CAUSES else Severity.WARNING
-    return replace(finding, check=check, cause=cause, severity=severity)
+    doubt = finding.if_several and completed(finding.if_several, check, cause)
+    return replace(finding, check=check, cause=cause, severity=severity, if_several=doubt)
 
 
 def result(id: str, title: str, cause: str, findings: Iterable[Finding]) -> CheckResult:

@@ -181,7 +181,7 @@ class Composed:
         engine.collect(work, engine.wanted(specs))
         engine.identity(work)
         have = work.facts
-        experiment = first_experiment(self.job.torch, have["JobShape"])
+        experiment = first_experiment(self.job.torch, have["Intent"])
         runs: dict[str, Any] = {"PathRun": NO_CUDA}
         if experiment.backend == "gloo":
             runs["Baseline"] = Baseline(gloo_run(self.job.torch, self._masks[0]), False)
