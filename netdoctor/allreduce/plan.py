@@ -81,9 +81,8 @@ def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> Pat
     answered = session.facts(deadline)
     if isinstance(answered, Unavailable):
         return PathRun.unread(answered)
-    across = of(facts, "Intent").across
-    if across.needed is False:
-        return PathRun.unread(Unavailable(Kind.UNSUPPORTED, f"{across.why}: nothing goes to other nodes"))
+    if (unneeded := path_unneeded(of(facts, "Intent"))) is not None:
+        return PathRun.unread(unneeded)
     count = gpus_of(answered)
     if count == 0:
         return PathRun.unread(
@@ -96,6 +95,12 @@ def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> Pat
         else:
             runs.append(_run(session, experiment, facts, deadline))
     return PathRun(tuple(runs))
+
+
+def path_unneeded(intent: Intent) -> Unavailable | None:
+    """Why the path to other nodes is not tried."""
+    needed, why = intent.across
+    return Unavailable(Kind.UNSUPPORTED, f"{why}: nothing goes to other nodes") if needed is False else None
 
 
 def first_experiment(answered: TorchFacts | NcclFacts | Unavailable, job: Intent) -> AllReduce:
