@@ -245,6 +245,7 @@ def _all_reduces(work: engine.Work, session: Session, names: Sequence[str], conf
 def _cures(work: engine.Work, session: Session, config: Config, progress: engine.Progress) -> None:
     """Try what should mend a fail, in interleaved pairs, and attach what it gained."""
     from netdoctor.allreduce.comparison import compare
+    from netdoctor.causes.cost import measured
     from netdoctor.facts.runs import Cure
 
     deadline = time.monotonic() + min(60.0, (config.budget_s or DEFAULT_BUDGET) / 2)
@@ -253,6 +254,6 @@ def _cures(work: engine.Work, session: Session, config: Config, progress: engine
         for finding in found:
             if finding.status is Status.FAIL and isinstance(finding.cure, Cure):
                 progress(f"trying the cure of {id}: {finding.cure.label}")
-                finding = replace(finding, cost=compare(session, finding.cure, deadline))
+                finding = measured(replace(finding, cost=compare(session, finding.cure, deadline)))
             cured.append(finding)
         work.findings[id] = tuple(cured)
