@@ -13,6 +13,7 @@ from netdoctor.causes import CAUSES, cost
 from netdoctor.cluster import network as cluster_network
 from netdoctor.cluster.observations import Cluster, Culprit
 from netdoctor.cluster.observations import Fault as MeetingFault
+from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.device_names import DeviceNames
@@ -249,6 +250,7 @@ __all__ = [
     "ifname",
     "interfaces",
     "job_torch",
+    "layers",
     "loader_rules_say",
     "missing",
     "nccl_environment",

@@ -38,6 +38,12 @@ RESULTS: Final[dict[str, ResultRow]] = {
         "netdoctor diagnose: a check that judged the node where the snapshot was taken, and is not installed here. "
         "Install it (--checks-dir), or diagnose where it is: without it the node is not called healthy.",
     ),
+    "job.command": ResultRow(
+        "What the command starts is what was looked at",
+        "other",
+        "netdoctor run: what env, taskset, numactl and their like set before the job is applied to what is judged. A script, "
+        "bash -c, srun or a launcher with an environment of its own cannot be seen through: put netdoctor run behind it.",
+    ),
     "log.job": ResultRow(
         "The log shows how the job went",
         "other",

@@ -11,7 +11,7 @@ MeetingFault MemoryPolicy Module NcclChoice NcclLibrary Net Node Obstacle PathLi
 Plugin Provider Quantity RankResult Rdma RdmaDevice RdmaPort Route Run SOCKET Selector Setting Severity State Status Step
 Torch TorchFacts UNLIMITED Unavailable Usable Uverbs Vantage Version VisibleGpu Way accelerator affinity assigned cause_of
 check cluster_network cost fail fix_container fix_environment fix_gpudirect fix_rdma_device fix_sysctl gdr_mechanisms
-gdr_proof gdr_sends gpudirect hcas ifname interfaces job_torch loader_rules_say missing nccl_environment nccl_integer
+gdr_proof gdr_sends gpudirect hcas ifname interfaces job_torch layers loader_rules_say missing nccl_environment nccl_integer
 nccl_param nccl_ports net_plugin ok out_of_memory parse_hcas parse_version path_limit shm_pool size_text skip tcp_window
 transport unknown usable used_nccl version_text
 """
