@@ -95,6 +95,7 @@ class Composed:
 
     def _answer(self) -> None:
         library = f"/usr/lib/{'aarch64' if self.arm else 'x86_64'}-linux-gnu/libibverbs.so.1"
+        shm = self.told.get("shm") or 1 << 40
         self.host.answers |= {
             "env:": {**self.job.environment, **self.told.get("environment", {})},
             "config:": {"profile": "default", "job": {}, "expected": {}},
@@ -103,6 +104,7 @@ class Composed:
             "ask:cuda": answers.cuda(self.machine),
             "ask:ibverbs": answers.ibverbs(self.machine, library),
             "ask:mempolicy": {"mode": "default", "nodes": []},
+            "statvfs:/dev/shm": {"size": shm, "free": shm},
             "ask:udev": {"pci": {}, "net": {}, "infiniband": {}},
         }
 
