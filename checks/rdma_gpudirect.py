@@ -11,6 +11,7 @@ from typing import Any
 
 from netdoctor.api import (
     FROM_JOB,
+    SOCKET,
     Baseline,
     Cure,
     Environ,
@@ -28,6 +29,7 @@ from netdoctor.api import (
     RdmaDevice,
     Run,
     Severity,
+    State,
     Unavailable,
     Vantage,
     Version,
@@ -46,6 +48,7 @@ from netdoctor.api import (
     ok,
     parse_hcas,
     skip,
+    transport,
     unknown,
     used_nccl,
     version_text,
@@ -227,6 +230,9 @@ def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Find
     own = _own_rules(gpu, device, node, proof)
     if own is not None:
         return own
+    idle = (None if proof.shown else node.unasked) or _carries_nothing(device, node)
+    if idle is not None:
+        return idle
     kind = "" if node.own_topology else kind
     both = proof.send and proof.receive
     if isinstance(node.version, Unavailable):
@@ -234,8 +240,6 @@ def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Find
             return _passed(node, "NCCL's log shows /GDRDMA both ways", kind)
         return unknown(f"the job's NCCL version is not known: {node.version}", how="give --python")
     pair = Pair(gpu, device, node, proof, node.version, kind)
-    if not proof.shown and node.unasked is not None:
-        return node.unasked
     if both:
         return _passed(node, "NCCL's log shows /GDRDMA both ways", kind, pair.able.yes, **pair.evidence)
     if isinstance(node.environ.nccl, Unavailable):
@@ -243,6 +247,22 @@ def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Find
     if pair.near is False and not proof.receive:
         return _too_far(pair)
     return _shown(pair) if proof.shown else _static(pair)
+
+
+def _carries_nothing(device: RdmaDevice, node: Node) -> Finding | None:
+    """A device that carries nothing: what the files say of it is no GPUDirect."""
+    if not hcas.active_ports(device):
+        ports = device.ports or ()
+        lost = missing(device.ports, *(p.state for p in ports), *(p.link_layer for p in ports))
+        text = "has no ACTIVE port: nothing goes through it" if lost is None else f"its ports could not be read: {lost}"
+        return unknown(f"{device.name} {text}", how="netdoctor preflight --only rdma.dev_infiniband")
+    runs = [run for run in node.runs or () if run.experiment.path.device in ("", device.name)]
+    if any(transport.shown_network(run) == SOCKET for run in runs):
+        return unknown("its run went by plain sockets: GPUDirect had no part in it", how="see allreduce.run")
+    broken = [run for run in runs if run.state not in (State.FINISHED, State.NOT_STARTED) or run.verified is False]
+    if any(run.experiment.path.device for run in broken):
+        return unknown("its run did not finish with right data: nothing is proven of it", how="see allreduce.run")
+    return None
 
 
 def _no_platform(gpu: hcas.GpuPlace) -> Finding:
