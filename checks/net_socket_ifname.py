@@ -104,19 +104,6 @@ def socket_ifname(
         yield from _gloo(seen, environ.get("GLOO_SOCKET_IFNAME"))
 
 
-def _first_node(environ: Environ, nodes: int | None) -> bool | None:
-    """Whether rank 0 is on this node, as its launcher counts; without a local rank, by blocks of ranks (torchrun's and Slurm's
-    own way)."""
-    launcher = environ.launcher
-    if isinstance(launcher, Unavailable):
-        return None
-    if launcher.node_rank is not None:
-        return launcher.node_rank == 0
-    if launcher.rank is not None and launcher.local_rank is None and launcher.world and nodes:
-        return launcher.rank < max(1, launcher.world // nodes)
-    return launcher.rank == launcher.local_rank if None not in (launcher.rank, launcher.local_rank) else None
-
-
 def _master(seen: Seen, environ: Environ, nodes: int | None) -> Iterator[Finding]:
     """Only what is wrong or open: a MASTER_ADDR that is reached is part of the finding about NCCL."""
     master = seen.net.master
@@ -129,7 +116,8 @@ def _master(seen: Seen, environ: Environ, nodes: int | None) -> Iterator[Finding
         text = f"{master.variable}={master.name} does not resolve here (yet): {master.addresses}"
         yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}")
         return
-    first = _first_node(environ, nodes)
+    launcher = environ.launcher
+    first = None if isinstance(launcher, Unavailable) else launcher.first_node(nodes)
     inside = seen.intent.others is not False and all(map(interfaces.is_loopback, master.addresses))
     if inside and (interfaces.is_loopback(master.name) or first is False):
         resolves = "" if interfaces.is_loopback(master.name) else f", which resolves to {' '.join(master.addresses)} here,"

@@ -71,13 +71,12 @@ def tcp_buffers(
     baseline: Baseline,
     paths: PathRun,
 ) -> Iterator[Finding]:
-    if intent.others is False:
-        yield skip(f"{intent.why}: no data crosses the network", nodes=1)
-        return
     data = transport.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
     version = ifname.versions(nccl, libraries)[-1]
     window = tcp_window.window(kernel, environ, version)
-    if data.sockets is False:
+    if intent.others is False:
+        yield skip(f"{intent.why}: no data crosses the network", nodes=1)
+    elif data.sockets is False:
         yield skip(f"sockets do not carry the data: {data.why}")
     elif data.sockets is None:
         yield unknown(f"whether sockets carry the data could not be told: {data.why}", how=RUN)
@@ -89,8 +88,8 @@ def tcp_buffers(
             yield unknown(f"the TCP buffers could not be read: {window}", carrier=data.why)
             return
         trip = _round_trip(net, expected)
-        for link in _links(net, environ, version):
-            found = link if isinstance(link, Finding) else _judge(Sockets(link, window, environ, data.why), trip, vantage)
+        for one in _links(net, environ, version):
+            found = one if isinstance(one, Finding) else _judge(Sockets(one, window, environ, data.why), trip, vantage)
             yield between_nodes(found, intent)
 
 
@@ -101,22 +100,21 @@ def _congestion(kernel: Kernel) -> Iterator[Finding]:
     if (why := missing(chosen, offered)) is not None:
         yield unknown(f"whether the congestion control is offered could not be read: {why}", subject="congestion control")
         return
-    name, names = (chosen or "").strip(), (offered or "").strip()
-    if name and names and name not in names.split():
+    name, names = (chosen or "").strip(), (offered or "").split()
+    if name and names and name not in names:
         yield fail(
-            f"tcp_congestion_control is {name}, which this kernel does not offer ({names})",
+            f"tcp_congestion_control is {name}, which this kernel does not offer ({' '.join(names)})",
             subject="congestion control",
-            expected=f"one of {names}",
+            expected=f"one of {' '.join(names)}",
             chosen=name,
-            offered=sorted(names.split()),
+            offered=sorted(names),
         )
 
 
 def _links(net: Net, environ: Environ, version: Version) -> Iterator[Link | Finding]:
     """The interfaces that NET/Socket takes."""
     settings = {name: environ.get(name) for name in ifname.VARIABLES}
-    lost = missing(net.links, *settings.values())
-    known = {name: value for name, value in settings.items() if value}
+    known, lost = {name: value for name, value in settings.items() if value}, missing(net.links, *settings.values())
     picks = lost if lost is not None else ifname.choose(net.links or (), version, known, "socket")
     if isinstance(picks, Unavailable):
         yield unknown(f"which interfaces carry the data could not be told: {picks}")

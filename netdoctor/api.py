@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 from netdoctor.allreduce.cause import cause_of, out_of_memory
 from netdoctor.allreduce.limits import Limit as PathLimit
 from netdoctor.allreduce.limits import path_limit
-from netdoctor.causes import CAUSES
+from netdoctor.causes import CAUSES, cost
 from netdoctor.cluster import network as cluster_network
 from netdoctor.cluster.observations import Cluster, Culprit
 from netdoctor.cluster.observations import Fault as MeetingFault
+from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.device_names import DeviceNames
@@ -46,7 +47,7 @@ from netdoctor.facts.runs import (
 )
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
-from netdoctor.model import NODE, Finding, Fix, Kind, Quantity, Severity, Status, Unavailable, missing, size_text
+from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, missing, size_text
 from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, tcp_window, transport
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.assignment import assigned
@@ -133,10 +134,13 @@ def fail(
     why: str | None = None,
     how: str | None = None,
     cure: Cure | None = None,
+    loss: Loss | None = None,
     measured: Mapping[str, Any] | None = None,
     **evidence: Any,
 ) -> Finding:
-    """Something is wrong.  Severity and cause default to the check's cause; `cure` is tried by the engine."""
+    """Something is wrong.  `loss` says what it takes from the job (`cost` has the formulas), and so how bad it is; both
+    default to those of the check's cause.  `severity` is for a site's own checks that know better.
+    `cure` is tried by the engine."""
     return Finding(
         Status.FAIL,
         message,
@@ -150,6 +154,7 @@ def fail(
         why=why,
         fix=fix,
         cure=cure,
+        loss=loss,
     )
 
 
@@ -187,6 +192,7 @@ __all__ = [
     "Linkage",
     "LocalPorts",
     "LogFacts",
+    "Loss",
     "MeetingFault",
     "MemoryPolicy",
     "Module",
@@ -233,6 +239,7 @@ __all__ = [
     "cause_of",
     "check",
     "cluster_network",
+    "cost",
     "fail",
     "fix_container",
     "fix_environment",
@@ -247,6 +254,7 @@ __all__ = [
     "ifname",
     "interfaces",
     "job_torch",
+    "layers",
     "loader_rules_say",
     "missing",
     "nccl_environment",

@@ -13,7 +13,7 @@ from netdoctor.causes.results import completed
 from netdoctor.facts import registry as facts
 from netdoctor.facts.vantage import Place
 from netdoctor.host.base import Host
-from netdoctor.model import CheckResult, Finding, Fix, Kind, Report, Severity, Status, Unavailable, plain
+from netdoctor.model import CheckResult, Finding, Fix, Kind, Loss, Report, Severity, Status, Unavailable, plain
 from netdoctor.process.signals import Interrupted
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "why": (str, NoneType),
     "notes": (tuple,),
     "fix": (Fix, NoneType),
+    "loss": (Loss, NoneType),
 }
 
 

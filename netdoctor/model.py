@@ -167,6 +167,21 @@ class Cost:
     significant: bool = False
 
 
+@dataclass(frozen=True)
+class Loss:
+    """What a fail takes from the job: `netdoctor.causes.cost` makes a severity of it."""
+
+    share: float | None  # of the bandwidth that this node should give the job; 1: the job does not run; None: not known
+    formula: str  # how that is known, in words
+    needed: bool | None = True  # whether the job needs what is lost; None: nothing says
+    measured: bool = False
+
+    @property
+    def partial(self) -> bool:
+        """Something is lost, something is left, and it is known how much."""
+        return self.share is not None and 0 < self.share < 1
+
+
 class Trial(Protocol):
     """A change that should help, to be tried against the same all-reduce without it: a facts.runs.Cure."""
 
@@ -181,7 +196,7 @@ class Finding:
     status: Status
     message: str
     subject: str = NODE
-    severity: Severity | None = None  # of a fail; None: the default of its cause
+    severity: Severity | None = None  # of a fail; None: that of its loss
     cause: str | None = None  # None: the cause of its check
     expected: str | None = None
     evidence: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # stable: equal on every run of one state
@@ -192,6 +207,7 @@ class Finding:
     fix: Fix | None = None
     cure: Trial | None = None  # the engine tries it and attaches the cost
     cost: Cost | None = None
+    loss: Loss | None = None  # of a fail; None: that of its cause
     check: str = ""  # filled by the engine
     waived: str | None = None  # reason, while a waiver holds
     blocking: bool = True  # False: does not count for the exit code; policy decides it for fails (see policy.py)

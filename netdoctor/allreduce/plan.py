@@ -11,6 +11,7 @@ from netdoctor.allreduce.verdict import not_started
 from netdoctor.facts.gpu import Gpu
 from netdoctor.facts.gpu_users import GpuUsers
 from netdoctor.facts.intent import Intent
+from netdoctor.facts.layers import MAX_RANKS
 from netdoctor.facts.registry import of
 from netdoctor.facts.runs import (
     AllReduce,
@@ -42,7 +43,6 @@ CUDA_SIZES: Final = (1 << 12, MIB, 64 * MIB, 256 * MIB)
 PATH_SIZES: Final = (MIB, 64 * MIB)
 # Two ranks on one GPU take turns in time slices: they prove the path and the data, not the bandwidth.
 SHARED_GPU_SIZES: Final = (1 << 12, MIB)
-MAX_RANKS: Final = 16  # GPUs of the largest single node (DGX-2, HGX with 16)
 
 # A CUDA context alone takes 300 to 600 MiB, an idle GPU less than 100 MiB (memory v2: without what the driver reserves).
 BUSY_MEMORY: Final = 256 * MIB

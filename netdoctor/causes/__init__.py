@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.model import Severity
+from netdoctor.causes.cost import MIGHT, STOPS, severity, sockets
+from netdoctor.model import Loss, Severity
 
 
 @dataclass(frozen=True)
@@ -14,19 +15,23 @@ class Cause:
 
     name: str
     title: str
-    severity: Severity
-    costs: str  # what it costs, as far as it is known before it is measured
+    loss: Loss  # where the finding itself does not say more
+    costs: str  # what it costs, in words
     look: tuple[str, ...] = ()  # checks (ids) that look at it on a machine
     references: tuple[str, ...] = ()  # public sources: NCCL source files, kernel documentation
 
+    @property
+    def severity(self) -> Severity:
+        return severity(self.loss)
 
-_C, _W, _I = Severity.CRITICAL, Severity.WARNING, Severity.INFO
+
+_TCP: Final = sockets(None)
 
 _ROWS: Final = (
     Cause(
         "transport_fallback_tcp",
         "NCCL fell back from RDMA to TCP sockets",
-        _C,
+        _TCP,
         "tens of GB/s become a few Gb/s; the CPU copies every byte",
         ("rdma.dev_infiniband", "allreduce.bandwidth"),
         (
@@ -37,7 +42,7 @@ _ROWS: Final = (
     Cause(
         "gdr_disabled",
         "GPUDirect RDMA is not in use",
-        _W,
+        MIGHT,
         "every message is staged through host memory: typically half of the RDMA bandwidth",
         ("rdma.gpudirect",),
         (
@@ -49,7 +54,7 @@ _ROWS: Final = (
     Cause(
         "dev_infiniband_missing",
         "/dev/infiniband is missing or not usable where the job runs",
-        _C,
+        _TCP,
         "NCCL silently takes TCP sockets instead of RDMA",
         ("rdma.dev_infiniband",),
         (
@@ -60,7 +65,7 @@ _ROWS: Final = (
     Cause(
         "socket_ifname",
         "NCCL or Gloo takes the wrong network interface",
-        _C,
+        STOPS,
         "hangs at start, or traffic crosses a slow network",
         ("net.socket_ifname", "allreduce.nodes"),
         (
@@ -71,7 +76,7 @@ _ROWS: Final = (
     Cause(
         "bootstrap_ports",
         "Not enough ports to connect all ranks",
-        _C,
+        STOPS,
         "handshakes stall or fail: `Address already in use`",
         ("net.port_range", "allreduce.nodes"),
         (
@@ -83,7 +88,7 @@ _ROWS: Final = (
     Cause(
         "firewall_connect",
         "Ranks cannot reach each other's ports",
-        _C,
+        STOPS,
         "the job hangs until a timeout of minutes to hours",
         ("net.socket_ifname", "allreduce.run", "allreduce.nodes"),
         (
@@ -94,7 +99,7 @@ _ROWS: Final = (
     Cause(
         "memlock",
         "The locked-memory limit is too low for RDMA",
-        _C,
+        STOPS,
         "memory registration fails with ENOMEM, or NCCL falls back",
         ("rdma.dev_infiniband",),
         (
@@ -105,7 +110,7 @@ _ROWS: Final = (
     Cause(
         "version_mismatch",
         "Two NCCL versions meet",
-        _C,
+        STOPS,
         "refused from NCCL 2.23.4, before that hangs or corrupt handshakes",
         ("nccl.version", "allreduce.nodes"),
         ("NCCL src/bootstrap.cc and src/init.cc (versions are compared at init)",),
@@ -113,7 +118,7 @@ _ROWS: Final = (
     Cause(
         "gloo_backend",
         "Gloo carries CUDA tensors instead of NCCL",
-        _C,
+        _TCP,
         "up to two orders of magnitude slower",
         ("torch.backend",),
         ("PyTorch torch/distributed/distributed_c10d.py, BackendConfig",),
@@ -121,7 +126,7 @@ _ROWS: Final = (
     Cause(
         "p2p_disabled",
         "GPU peer-to-peer is off",
-        _W,
+        MIGHT,
         "copies are staged through host memory instead of NVLink or PCIe",
         ("nccl.environment",),
         (
@@ -132,7 +137,7 @@ _ROWS: Final = (
     Cause(
         "shm_disabled_or_small",
         "Shared memory is off or too small",
-        _C,
+        STOPS,
         "NCCL fails at init (`No space left on device`) or sends local traffic over the network",
         ("nccl.shared_memory",),
         (
@@ -143,7 +148,7 @@ _ROWS: Final = (
     Cause(
         "duplicate_gpu",
         "Two ranks took the same GPU",
-        _C,
+        STOPS,
         "the job ends at init",
         ("allreduce.run",),
         ("NCCL src/init.cc (Duplicate GPU detected)",),
@@ -151,7 +156,7 @@ _ROWS: Final = (
     Cause(
         "ib_timeout",
         "RDMA requests time out (completion status 12)",
-        _C,
+        STOPS,
         "the job stops after retries of about 30 s",
         ("rdma.dev_infiniband",),
         (
@@ -162,7 +167,7 @@ _ROWS: Final = (
     Cause(
         "roce_gid",
         "The RoCE GID is wrong, empty or of another kind",
-        _C,
+        STOPS,
         "queue pairs cannot be connected",
         ("rdma.dev_infiniband",),
         (
@@ -173,7 +178,7 @@ _ROWS: Final = (
     Cause(
         "plugin_mismatch",
         "A network plugin is not loaded, too old or not the right one",
-        _C,
+        STOPS,
         "NCCL takes its built-in network: often TCP",
         ("nccl.version", "allreduce.nodes"),
         (
@@ -184,7 +189,7 @@ _ROWS: Final = (
     Cause(
         "acs_iommu",
         "PCIe ACS or the IOMMU stands between GPU and NIC",
-        _W,
+        MIGHT,
         "peer-to-peer traffic detours through the root complex, or hangs",
         (),
         (
@@ -195,7 +200,7 @@ _ROWS: Final = (
     Cause(
         "numa_affinity",
         "Ranks run on the wrong NUMA node or are squeezed onto one core",
-        _W,
+        MIGHT,
         "proxy threads and copies cross the socket link",
         ("cpu.numa_affinity",),
         (
@@ -206,7 +211,7 @@ _ROWS: Final = (
     Cause(
         "env_misuse",
         "An environment variable harms, or does not do what it says",
-        _W,
+        MIGHT,
         "settings are ignored, or a feature stays off",
         ("nccl.environment",),
         (
@@ -217,7 +222,7 @@ _ROWS: Final = (
     Cause(
         "cuda_driver_mismatch",
         "CUDA, driver and library do not fit together",
-        _C,
+        STOPS,
         "the GPU cannot be used at all",
         ("torch.backend",),
         ("NVIDIA CUDA Compatibility documentation",),
@@ -225,7 +230,7 @@ _ROWS: Final = (
     Cause(
         "nvls_failure",
         "NVLink SHARP (NVLS) could not be set up",
-        _C,
+        STOPS,
         "init fails, or reductions are slower",
         (),
         (
@@ -236,7 +241,7 @@ _ROWS: Final = (
     Cause(
         "tcp_tuning",
         "TCP buffers or congestion control limit the sockets",
-        _W,
+        MIGHT,
         "one stream cannot fill the link",
         ("net.tcp_buffers",),
         (
@@ -248,7 +253,7 @@ _ROWS: Final = (
     Cause(
         "mtu",
         "MTU differs along the path",
-        _C,
+        STOPS,
         "small messages pass, full-size packets vanish",
         ("net.socket_ifname", "allreduce.nodes"),
         ("RFC 1191 (Path MTU discovery) and RFC 2923 (its black holes)",),
@@ -256,7 +261,7 @@ _ROWS: Final = (
     Cause(
         "link_degraded",
         "A link runs below its capability or flaps",
-        _W,
+        MIGHT,
         "everybody waits for the slowest link",
         ("allreduce.bandwidth", "allreduce.nodes"),
         (
@@ -267,7 +272,7 @@ _ROWS: Final = (
     Cause(
         "inventory",
         "Hardware is missing, or the layers disagree about it",
-        _C,
+        STOPS,
         "the job runs on less than was bought, or does not start",
         ("rdma.dev_infiniband",),
         (
@@ -278,7 +283,7 @@ _ROWS: Final = (
     Cause(
         "straggler",
         "One rank is slower than the others",
-        _W,
+        MIGHT,
         "everybody waits for it",
         ("allreduce.run", "allreduce.nodes"),
         ("NCCL user guide: Troubleshooting, RAS",),
@@ -286,7 +291,7 @@ _ROWS: Final = (
     Cause(
         "hang",
         "A collective does not finish",
-        _C,
+        STOPS,
         "GPU hours burn until a watchdog ends the job",
         ("allreduce.run", "allreduce.nodes"),
         (
@@ -297,7 +302,7 @@ _ROWS: Final = (
     Cause(
         "wrong_data",
         "A collective gave wrong numbers",
-        _C,
+        STOPS,
         "training diverges silently",
         ("allreduce.run",),
         ("nccl-tests doc/PERFORMANCE.md and src/verifiable",),
@@ -305,7 +310,7 @@ _ROWS: Final = (
     Cause(
         "low_bandwidth",
         "Bandwidth is far below what the path can carry",
-        _W,
+        MIGHT,
         "steps take longer than they must",
         ("allreduce.bandwidth", "allreduce.nodes"),
         (
@@ -316,7 +321,7 @@ _ROWS: Final = (
     Cause(
         "rank_died",
         "A rank died; the others are its victims",
-        _C,
+        STOPS,
         "the job ends or hangs",
         ("allreduce.run", "allreduce.nodes"),
         (
@@ -327,7 +332,7 @@ _ROWS: Final = (
     Cause(
         "device_mapping",
         "Ranks and GPUs are mapped wrongly",
-        _C,
+        STOPS,
         "ranks share a GPU, or none is visible",
         ("torch.backend",),
         ("CUDA C++ Programming Guide: CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER",),
@@ -335,7 +340,7 @@ _ROWS: Final = (
     Cause(
         "fabric_manager",
         "NVSwitch Fabric Manager is not running or stuck",
-        _C,
+        STOPS,
         "CUDA init fails with error 802, or NVLS fails",
         (),
         ("NVIDIA Fabric Manager User Guide",),
@@ -343,7 +348,7 @@ _ROWS: Final = (
     Cause(
         "imex",
         "IMEX is not set up for multi-node NVLink",
-        _C,
+        STOPS,
         "the rack's NVLink is not used, or init fails",
         (),
         (
@@ -354,14 +359,14 @@ _ROWS: Final = (
     Cause(
         "drift",
         "A node differs from most nodes of its kind",
-        _W,
+        MIGHT,
         "one node behaves unlike the others: the hardest faults to find by hand",
         ("allreduce.nodes",),
     ),
     Cause(
         "duplicate_address",
         "Two nodes claim the same address or the same name",
-        _C,
+        STOPS,
         "connections reach the wrong node: hangs and resets that move around",
         ("allreduce.nodes",),
         ("RFC 5227 (IPv4 address conflict detection)",),
@@ -369,11 +374,11 @@ _ROWS: Final = (
     Cause(
         "missing_node",
         "An expected node gave no report",
-        _C,
+        STOPS,
         "the job starts without it, or waits for it",
         ("allreduce.nodes",),
     ),
-    Cause("other", "Another cause", _W, "unknown", ()),
+    Cause("other", "Another cause", MIGHT, "unknown", ()),
 )
 
 CAUSES: Final[dict[str, Cause]] = {row.name: row for row in _ROWS}

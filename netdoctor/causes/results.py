@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from netdoctor.causes import CAUSES
-from netdoctor.model import CheckResult, Finding, Severity, Status
+from netdoctor.causes.cost import MIGHT, severity
+from netdoctor.model import CheckResult, Finding, Status
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,12 @@ RESULTS: Final[dict[str, ResultRow]] = {
         "other",
         "netdoctor diagnose: a check that judged the node where the snapshot was taken, and is not installed here. "
         "Install it (--checks-dir), or diagnose where it is: without it the node is not called healthy.",
+    ),
+    "job.command": ResultRow(
+        "What the command starts is what was looked at",
+        "other",
+        "netdoctor run: what env, taskset, numactl and their like set before the job is applied to what is judged. A script, "
+        "bash -c, srun or a launcher with an environment of its own cannot be seen through: put netdoctor run behind it.",
     ),
     "log.job": ResultRow(
         "The log shows how the job went",
@@ -79,13 +86,13 @@ RESULTS: Final[dict[str, ResultRow]] = {
 
 
 def completed(finding: Finding, check: str, cause: str) -> Finding:
-    """`finding` with what its maker left to its check: the check's id and cause, and of a fail the cause's severity."""
+    """`finding` with what its maker left to its check: the check's id and cause, and of a fail what it costs."""
     cause = finding.cause or cause
-    severity = finding.severity if finding.status is Status.FAIL else None
-    if finding.status is Status.FAIL and severity is None:
-        severity = CAUSES[cause].severity if cause in CAUSES else Severity.WARNING
     doubt = finding.if_several and completed(finding.if_several, check, cause)
-    return replace(finding, check=check, cause=cause, severity=severity, if_several=doubt)
+    if finding.status is not Status.FAIL:
+        return replace(finding, check=check, cause=cause, severity=None, loss=None, if_several=doubt)
+    loss = finding.loss or (CAUSES[cause].loss if cause in CAUSES and finding.severity is None else MIGHT)
+    return replace(finding, check=check, cause=cause, severity=finding.severity or severity(loss), loss=loss)
 
 
 def result(id: str, title: str, cause: str, findings: Iterable[Finding]) -> CheckResult:

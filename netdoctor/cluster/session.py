@@ -21,6 +21,7 @@ from netdoctor.cluster.member import MeetingError, Member
 from netdoctor.cluster.observations import Cluster, Fault, Gone, Miss, Nodes
 from netdoctor.cluster.tcp_stats import Sampler
 from netdoctor.compare.traits import Family, Trait, traits
+from netdoctor.facts import layers
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.runs import AllReduce, Baseline, Caller, Obstacle, Reason, State, TorchFacts
@@ -158,7 +159,7 @@ class ClusterSession:
         ready["via"] = session.via.value
         experiment = plan.first_experiment(answered, Intent())
         gpus = plan.gpus_of(answered)
-        ranks = self.cluster.nodes.ranks_per_node or (min(gpus, plan.MAX_RANKS) if experiment.backend == "nccl" else 1)
+        ranks = self.cluster.nodes.ranks_per_node or (min(gpus, layers.MAX_RANKS) if experiment.backend == "nccl" else 1)
         if experiment.backend == "nccl":
             if ranks > gpus:
                 seen = "torch" if session.via is Caller.TORCH else "libcuda"

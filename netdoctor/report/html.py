@@ -13,7 +13,20 @@ from typing import Any, Final
 from netdoctor.model import STATUS_ORDER, CheckResult, Command, Finding, Markup, Page, Quantity, Report, Status, size_text
 from netdoctor.report import plots
 from netdoctor.report.page import el, lines, markup, page, table, tag, tr
-from netdoctor.report.values import MOST_NAMES, WRONG, excused, groups, headline, identity, points, rows, runs, shown, view
+from netdoctor.report.values import (
+    MOST_NAMES,
+    WRONG,
+    excused,
+    groups,
+    headline,
+    identity,
+    outlook,
+    points,
+    rows,
+    runs,
+    shown,
+    view,
+)
 from netdoctor.textsafe import listed
 
 _STYLE: Final = """
@@ -49,6 +62,7 @@ def render(report: Report) -> str:
         el("h1", name),
         el("p", " · ".join(_about(report)), css="soft"),
         el("p", report.verdict.text, css=f"verdict {report.verdict.status}"),
+        el("p", el("b", outlook(report))) if outlook(report) else "",
         el("p", el("b", "This report is not whole:"), " ", report.partial) if report.partial else "",
         el("h2", "Checks"),
         (_check(c) for c in sorted(report.checks, key=lambda c: c.status not in WRONG)),

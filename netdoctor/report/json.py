@@ -11,7 +11,8 @@ import json
 import math
 from typing import Any, Final
 
-from netdoctor.model import SCHEMAS, CheckResult, Command, Finding, Quantity, Report
+from netdoctor.causes.cost import outlook
+from netdoctor.model import SCHEMAS, CheckResult, Command, Finding, Loss, Quantity, Report
 from netdoctor.report.values import tidy
 from netdoctor.textsafe import clean
 
@@ -39,6 +40,7 @@ def data(report: Report) -> dict[str, Any]:
     checks = [_check(check, seen, measured, cost) for check in report.checks]
     volatile = {k: v for k, v in tidy(report.volatile).items() if k not in _OWN}
     node = report.command is Command.PREFLIGHT
+    ahead = outlook(report.checks) if node else None
     return {
         "schema": SCHEMAS[report.command],
         "tool_version": clean(report.tool_version),
@@ -51,6 +53,7 @@ def data(report: Report) -> dict[str, Any]:
             "text": clean(report.verdict.text),
             "causes": [clean(c) for c in report.verdict.causes],
         },
+        **({"outlook": {**tidy(ahead), "text": ahead.text}} if ahead else {}),
         "checks": checks,
         **({"findings": [f for c in checks for f in c["findings"]]} if report.command in _FLAT else {}),
         **({"runs": [tidy(run) for run in report.runs], "inventory": tidy(report.inventory)} if node else {}),
@@ -104,7 +107,19 @@ def _finding(finding: Finding, seen: dict[str, int], measured: dict[str, Any], c
         "cure": None if cure is None else clean(str(getattr(cure, "label", cure))),
         "waived": _maybe(finding.waived),
         "blocking": finding.blocking,
+        **({"loss": _loss(finding.loss)} if finding.loss and finding.loss.partial else {}),
         **({"nodes": [clean(name) for name in finding.nodes]} if finding.nodes else {}),
+    }
+
+
+def _loss(loss: Loss) -> dict[str, Any]:
+    """Without figures of a measurement: these are in volatile.cost."""
+    if loss.measured:
+        return {"share": None, "formula": "measured", "needed": loss.needed}
+    return {
+        "share": None if loss.share is None else round(loss.share, 3),
+        "formula": clean(loss.formula),
+        "needed": loss.needed,
     }
 
 

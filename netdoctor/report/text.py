@@ -10,7 +10,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from netdoctor.model import CheckResult, Command, Finding, Health, Report, Status, size_text
-from netdoctor.report.values import MOST_NAMES, WRONG, excused, groups, headline, identity, points, rows, runs, shown, view
+from netdoctor.report.values import (
+    MOST_NAMES,
+    WRONG,
+    excused,
+    groups,
+    headline,
+    identity,
+    outlook,
+    points,
+    rows,
+    runs,
+    shown,
+    view,
+)
 from netdoctor.textsafe import clean, listed
 
 _WORDS: Final = {
@@ -42,6 +55,7 @@ def render(report: Report, *, width: int | None = None, colour: bool = False) ->
     width = width if width is not None and width >= _NARROWEST else None
     paint = _paint if colour else lambda text, _: text
     lines = [clean(line) for line in _head(report)]
+    lines += _wrapped(clean(outlook(report)), "", "  ", width) if outlook(report) else []
     lines.append("")
     column = max((len(c.id) for c in report.checks), default=0)
     for check in report.checks:

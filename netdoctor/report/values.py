@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
-from netdoctor.causes import CAUSES
-from netdoctor.model import EMPTY, NODE, CheckResult, Finding, Fix, Quantity, Report, Status, Unavailable, plain
+from netdoctor.causes import CAUSES, cost
+from netdoctor.model import EMPTY, NODE, CheckResult, Command, Finding, Fix, Quantity, Report, Status, Unavailable, plain
 from netdoctor.textsafe import clean, listed
 
 MOST_NAMES: Final = 40
@@ -119,7 +119,7 @@ def rows(finding: Finding) -> Iterator[Row]:
         *(Row("line", (shown(line),)) for line in lines),
         Row("why", (_why(finding),)),
         Row("measured", _pairs(finding.measured)),
-        Row("cost", (finding.cost.summary if finding.cost else "",)),
+        Row("cost", (cost.words(finding),)),
         Row("mend", (fix.summary,)),
         Row("", fix.commands, commands=True),
         Row("to last", fix.persistent, commands=True),
@@ -158,6 +158,12 @@ def identity(report: Report) -> tuple[str, ...]:
         *([f"node {shown(node)}"] if isinstance(node, str) and node != host else []),
         *([f"Linux {shown(kernel)}"] if isinstance(kernel, str) else []),
     )
+
+
+def outlook(report: Report) -> str:
+    """What a job here would get of the node's bandwidth, where its fails take some; "" else, and of what is no node."""
+    found = cost.outlook(report.checks) if report.command is Command.PREFLIGHT else None
+    return found.text if found else ""
 
 
 def view(report: Report) -> tuple[str, ...]:

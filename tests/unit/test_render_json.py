@@ -56,9 +56,10 @@ def test_nothing_is_lost(name: str) -> None:
     assert [c["id"] for c in document["checks"]] == [c.id for c in one.checks]
     written = [f for check in document["checks"] for f in check["findings"]]
     for finding, told in zip(one.findings(), written, strict=True):
-        assert {k: v for k, v in plain(finding).items() if k not in ("measured", "cost", "nodes", "waived_by_name")} == {
-            k: v for k, v in told.items() if k != "fingerprint"
-        }
+        assert {
+            k: v for k, v in plain(finding).items() if k not in ("measured", "cost", "loss", "nodes", "waived_by_name")
+        } == {k: v for k, v in told.items() if k not in ("fingerprint", "loss")}
+        assert ("loss" in told) is bool(finding.loss and finding.loss.partial)
         assert told["fingerprint"] == finding.fingerprint
         assert document["volatile"]["measured"].get(finding.fingerprint, {}) == plain(finding.measured)
     assert {k: v for k, v in document["volatile"].items() if k not in ("measured", "cost")} == plain(one.volatile)

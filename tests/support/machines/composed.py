@@ -16,9 +16,10 @@ from netdoctor.config.load import load
 from netdoctor.facts.cpu import cpu_list
 from netdoctor.facts.runs import AllReduce, Baseline, PathRun, Run
 from netdoctor.host.base import RecordingHost
-from netdoctor.host.redact import redact
+from netdoctor.host.redact import Redactor
 from netdoctor.model import Kind, Unavailable
 from netdoctor.snapshot.snapshot import Snapshot, with_logs
+from netdoctor.variables.catalogue import accepts
 from tests.fakegpu import answers, machine, tree
 from tests.support.facts.nccl_logs import Wire, gloo_run, nccl_run
 from tests.support.machines.composed_host import MODULES, SYSCTLS, ComposedHost, Files, SysTree
@@ -96,6 +97,7 @@ class Composed:
 
     def _answer(self) -> None:
         library = f"/usr/lib/{'aarch64' if self.arm else 'x86_64'}-linux-gnu/libibverbs.so.1"
+        shm = self.told.get("shm") or 1 << 40
         self.host.answers |= {
             "env:": {**self.job.environment, **self.told.get("environment", {})},
             "config:": self.config.as_answer(),
@@ -104,6 +106,7 @@ class Composed:
             "ask:cuda": answers.cuda(self.machine),
             "ask:ibverbs": answers.ibverbs(self.machine, library),
             "ask:mempolicy": {"mode": "default", "nodes": []},
+            "statvfs:/dev/shm": {"size": shm, "free": shm},
             "ask:udev": {"pci": {}, "net": {}, "infiniband": {}},
         }
 
@@ -176,7 +179,7 @@ class Composed:
         """Every answer that the probes ask for, and the runs that the plan would make here."""
         from netdoctor.cli import setup
 
-        host = RecordingHost(self.host, redact)
+        host = RecordingHost(self.host, Redactor(accepts))
         config = self.config
         specs, _ = setup.load_checks(config, ())
         work = engine.Work(host, specs)

@@ -71,6 +71,13 @@ def test_what_fits(version: tuple[int, int, int], ranks: int, size: Any, status:
         assert found.evidence["size"] == size and found.evidence["ranks"] == ranks
 
 
+def test_a_pool_that_is_held_is_not_called_small() -> None:
+    """No measured number in the words; the mend is to free it, not to make it larger."""
+    found = judged({Kernel: f.kernel(shm_free=1 << 20), Baseline: NO_RUN, **TWO})
+    assert found.message == "8 ranks of NCCL 2.27.5 take 252.031 MiB at start, and less than that of /dev/shm is free"
+    assert found.measured["free"] == 1 << 20 and found.fix and "lsof +D /dev/shm" in found.fix.commands
+
+
 def test_a_fail_says_what_is_needed() -> None:
     found = judged(SMALL)
     assert found.message == "/dev/shm has 64 MiB, and 8 ranks of NCCL 2.27.5 take 252.031 MiB at start"
@@ -108,7 +115,11 @@ ROWS: dict[str, tuple[dict[type, object], Status]] = {
     ),
     "as many ranks, but the network comes on top": ({Kernel: f.kernel(shm_size=1 << 20), **TWO}, FAIL),
     "one node, and ranks may reach each other by P2P": ({**SMALL, Intent: f.job()}, UNKNOWN),
-    "room, and whether it is free": ({Baseline: NO_RUN}, UNKNOWN),
+    "room, and it is free": ({Baseline: NO_RUN}, PASS),
+    "room, and whether it is free": ({Kernel: f.kernel(shm_free=LOST), Baseline: NO_RUN}, UNKNOWN),
+    "room, and it is held": ({Kernel: f.kernel(shm_free=1 << 20), Baseline: NO_RUN, **TWO}, FAIL),
+    "room, and it is held, and ranks may do without": ({Kernel: f.kernel(shm_free=1 << 20), Baseline: NO_RUN}, UNKNOWN),
+    "free, and how much it holds lost": ({Kernel: f.kernel(shm_size=LOST, shm_free=1 << 40), Baseline: NO_RUN}, PASS),
     "ranks of other nodes": ({Kernel: f.kernel(shm_size=1 << 20), Baseline: common(), **TWO}, UNKNOWN),
     "a run that did not finish": (
         {Kernel: f.kernel(shm_size=1 << 20), Baseline: f.baseline(f.run(state=State.UNFINISHED, ranks=())), **TWO},
@@ -163,6 +174,20 @@ def test_what_it_says(facts: dict[type, object], status: Status) -> None:
 def test_the_size_of_its_mount(mount: str, size: Any) -> None:
     answers = {"file:/proc/self/mountinfo": f"36 25 0:31 / {mount}\n", "file:/proc/meminfo": "MemTotal:       1000 kB\n"}
     assert kernel.probe(ReplayHost(answers)).shm_size == size
+
+
+@pytest.mark.parametrize(
+    ("answer", "free"),
+    [
+        ({"size": 100, "free": 40}, 40),
+        ({"size": 0, "free": 0}, 1000 << 10),  # no limit
+        ({"size": 100}, Unavailable("not read", "statvfs of /dev/shm")),
+        (LOST, LOST),
+    ],
+)
+def test_what_is_free(answer: Any, free: Any) -> None:
+    answers = {"statvfs:/dev/shm": answer, "file:/proc/meminfo": "MemTotal:       1000 kB\n"}
+    assert kernel.probe(ReplayHost(answers)).shm_free == free
 
 
 def test_memory_that_is_not_told() -> None:

@@ -1,0 +1,120 @@
+"""Severity by cost: the one rule, and the formulas by which a cost is estimated from what the hardware is capable of.
+
+critical  the job does not start, hangs, gets wrong data, or loses `MUCH` or more of the bandwidth that this node should give
+          its collectives
+warning   it loses less, or might: nothing says whether the job needs what is lost, or how much it is
+info      it needs nothing of it
+
+A check says what is lost (a `Loss`), never how bad that is.  What was measured counts for more than what was estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from netdoctor.model import CheckResult, Finding, Loss, Severity, Status
+
+MUCH: Final = 0.10  # of the bandwidth: issue trackers of training clusters call a tenth a regression; less drowns in spread
+
+STOPS: Final = Loss(1.0, "the job does not start, hangs, or gets wrong data")
+MIGHT: Final = Loss(None, "how much is not known before it is measured")
+
+
+def severity(loss: Loss) -> Severity:
+    """How bad it is to lose that."""
+    if loss.needed is False or loss.share == 0:
+        return Severity.INFO
+    return Severity.CRITICAL if loss.needed and loss.share is not None and loss.share >= MUCH else Severity.WARNING
+
+
+def less(now: float, should: float, what: str, *, needed: bool | None = True) -> Loss:
+    """Of something that carries `should` (any unit) `now` is left; `what` says so with its unit: "Gb/s of the rails"."""
+    if should <= 0:
+        return replace(MIGHT, needed=needed)
+    left = min(1.0, max(0.0, now / should))
+    return Loss(1 - left, f"{now:g} of {should:g} {what}", needed)
+
+
+def staged(*, needed: bool | None = True) -> Loss:
+    """RDMA without GPUDirect: each byte goes from the GPU to host memory and from there to the HCA, by the way that it would
+    take once (NCCL src/transport/net.cc: the proxy's copy into a host buffer)."""
+    return Loss(0.5, "each byte crosses PCIe and host memory twice instead of once: half is left at best", needed)
+
+
+def sockets(speed: float | None = None, rails: float | None = None, *, needed: bool | None = True) -> Loss:
+    """TCP instead of RDMA: Gb/s of the interfaces that NCCL's sockets take, and of the rails that it does without."""
+    half = 0.5  # GPUDirect is lost with RDMA, and the CPU copies every byte into the kernel besides: see `staged`
+    if speed and rails and speed < half * rails:
+        return less(speed, rails, "Gb/s: what the sockets' interfaces have of the rails'", needed=needed)
+    return Loss(half, "by sockets each byte passes host memory and the CPU: half is left at best", needed)
+
+
+def measured(finding: Finding) -> Finding:
+    """`finding` by what its cure gained: the A/B run counts for more than any formula."""
+    cost = finding.cost
+    if cost is None or finding.status is not Status.FAIL:
+        return finding
+    known = finding.loss or MIGHT
+    if cost.significant and cost.ratio is None:
+        known = replace(STOPS, measured=True)
+    elif cost.significant and cost.ratio and cost.ratio > 1:
+        share = 1 - 1 / cost.ratio
+        known = replace(known, share=share, needed=True, measured=True, formula=f"measured: {cost.summary}")
+    else:
+        return finding
+    return replace(finding, loss=known, severity=severity(known))
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What all fails together leave a job here."""
+
+    left: float  # share of the bandwidth that this node should give; 0: the job does not run
+    checks: tuple[str, ...]  # whose fails say so, the worst first
+    measured: bool
+
+    @property
+    def text(self) -> str:
+        """The head of a report."""
+        by = ", ".join(self.checks)
+        if not self.left:
+            return f"a job here would not start, would hang or would get wrong data: {by}"
+        how = "measured" if self.measured else "estimated"
+        return f"a job here would communicate at about {share_text(self.left)} of what this node can do ({how}): {by}"
+
+
+def share_text(share: float) -> str:
+    """``12 %``; below one percent with a digit more."""
+    return f"{share:.0%}".replace("%", " %") if share >= 0.01 else f"{share:.1%}".replace("%", " %")
+
+
+def words(finding: Finding) -> str:
+    """What a fail costs, in one line; "" where its cause's own words say all that is known."""
+    loss, tried = finding.loss, finding.cost.summary if finding.cost else ""
+    if finding.status is not Status.FAIL or loss is None or loss.measured or not loss.partial:
+        return tried
+    needed = {True: "", False: ", which this job does not use", None: ", if the job needs it"}[loss.needed]
+    estimate = f"about {share_text(loss.share or 0)} of this node's bandwidth{needed} (estimated: {loss.formula})"
+    return f"{tried}; {estimate}" if tried else estimate
+
+
+def outlook(checks: Iterable[CheckResult]) -> Outlook | None:
+    """The slowest part sets the pace of a collective, so of several losses the largest counts; None: nothing is lost that the
+    job needs, as far as is known."""
+    lost = [
+        (f.loss, f.check)
+        for c in checks
+        for f in c.findings
+        if f.status is Status.FAIL and not f.waived and f.loss and f.loss.needed and f.loss.share
+    ]
+    lost.sort(key=lambda one: -(one[0].share or 0))
+    if not lost:
+        return None
+    worst = lost[0][0]
+    left = 1 - (worst.share or 0)
+    # Of one state there is one head: what was measured differs a little from run to run.
+    left = float(f"{left:.1g}") if worst.measured else round(left, 3)
+    names = dict.fromkeys(name for loss, name in lost if left or loss.share == worst.share)
+    return Outlook(left, tuple(names), worst.measured)
