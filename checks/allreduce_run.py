@@ -49,23 +49,21 @@ START = "start netdoctor allreduce on the missing node as well; --wait gives it 
 def allreduce_run(
     baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected, job: Intent
 ) -> Iterator[Finding]:
-    run, wanted = baseline.run, expected.transport
+    run, wanted, there = baseline.run, expected.transport, accelerator(pci, gpus)
     if isinstance(wanted, Unavailable):
         yield unknown(f"whether a transport is expected could not be read: {wanted}", subject="transport")
     elif wanted is not None:
-        yield replace(_transport(wanted, run, paths, accelerator(pci, gpus), expected), subject="transport")
+        yield replace(_transport(wanted, run, paths, there, expected), subject="transport")
     sockets = transport.network_family(wanted or "") == SOCKET
     if isinstance(run, Unavailable):  # the nodes themselves tell whose fault it is
         text = run.detail if run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES) else run
         yield unknown(f"no all-reduce was run: {text}", how=START if run.kind == Kind.MISSING_NODE else AGAIN)
     else:
         lacks = layers.lacks(run, gpus, job)
-        text = f"the all-reduce finished, {lacks}"
-        yield unknown(text, how=AGAIN) if lacks else _judge(run, accelerator(pci, gpus), sockets)
+        yield unknown(f"the all-reduce finished, {lacks}", how=AGAIN) if lacks else _judge(run, there, sockets)
     if isinstance(paths.runs, Unavailable):
-        if run and not ((there := accelerator(pci, gpus)) and there.none):
-            text = f"the inter-node path was not tried: {paths.runs}"
-            yield between_nodes(unknown(text, subject="inter-node"), job)
+        if run and not (there and there.none):
+            yield between_nodes(unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node"), job)
         return
     for one in paths.runs:
         yield between_nodes(replace(_judge(one, None, sockets), subject=str(one.experiment.path)), job)
