@@ -22,7 +22,7 @@ from netdoctor.api import (
     Gpu,
     GpuLayers,
     Gpus,
-    JobShape,
+    Intent,
     Kind,
     Pci,
     PciDevice,
@@ -56,7 +56,7 @@ THREE_D = 0x0302  # PCI class of a GPU without a screen
 
 @check(id="hardware.accelerator", title="Accelerators and HCAs are all there, and every layer sees them", cause="inventory")
 def accelerator(
-    pci: Pci, gpus: Gpus, rdma: Rdma, expected: Expected, vantage: Vantage, environ: Environ, job: JobShape, baseline: Baseline
+    pci: Pci, gpus: Gpus, rdma: Rdma, expected: Expected, vantage: Vantage, environ: Environ, job: Intent, baseline: Baseline
 ) -> Iterator[Finding]:
     if hcas.no_accelerator(pci, gpus):
         yield skip("no accelerator: PCI was read and shows none of any vendor")
@@ -227,7 +227,7 @@ def _of_the_job(
     gpus: Gpus,
     vantage: Vantage,
     environ: Environ,
-    job: JobShape,
+    job: Intent,
     expected: Expected,
     baseline: Baseline,
 ) -> Finding | None:
@@ -336,7 +336,7 @@ class Job:
         return unknown(f"{text}: {self.hidden} missing", how=how)
 
 
-def _used(here: Job, gpus: Gpus, baseline: Baseline, job: JobShape) -> Finding:
+def _used(here: Job, gpus: Gpus, baseline: Baseline, job: Intent) -> Finding:
     """torch, and the ranks that really ran."""
     run, torch = baseline.run, layers.torch_count(baseline.run)
     counts: dict[str, Any] = {"nvml": here.nvml, "libcuda": here.cuda}

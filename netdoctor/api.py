@@ -19,8 +19,9 @@ from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
+from netdoctor.facts.intent import STATE_NODES, Intent, Told, between_nodes
 from netdoctor.facts.interrupts import Interrupts
-from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
 from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
@@ -161,6 +162,7 @@ def fail(
 __all__ = [
     "FROM_JOB",
     "SOCKET",
+    "STATE_NODES",
     "UNLIMITED",
     "Accelerator",
     "Address",
@@ -183,9 +185,9 @@ __all__ = [
     "Gpu",
     "GpuLayers",
     "Gpus",
+    "Intent",
     "Interrupts",
     "JobPython",
-    "JobShape",
     "Kernel",
     "Kind",
     "Launcher",
@@ -225,6 +227,7 @@ __all__ = [
     "State",
     "Status",
     "Step",
+    "Told",
     "Torch",
     "TorchFacts",
     "Unavailable",
@@ -237,6 +240,7 @@ __all__ = [
     "accelerator",
     "affinity",
     "assigned",
+    "between_nodes",
     "cause_of",
     "check",
     "cluster_network",

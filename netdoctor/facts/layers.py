@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.pci import Pci, PciDevice
 from netdoctor.facts.runs import Baseline, Caller, Run, Way
 from netdoctor.model import Kind, Unavailable, Word, missing
@@ -85,7 +85,7 @@ class Said(NamedTuple):
     source: str
 
 
-def said_gpus(job: JobShape, environ: Environ) -> Said | None | Unavailable:
+def said_gpus(job: Intent, environ: Environ) -> Said | None | Unavailable:
     """The configuration's word, the launcher's, the batch system's; None: nobody says it.
 
     The variables of a process that is a rank tell what all ranks of the node have, not what it has: it may be given one GPU
@@ -147,7 +147,7 @@ def torch_count(run: Run | Unavailable | None) -> int | None:
     return told.device_count if told and told.cuda_available else None
 
 
-def lacks(run: Run, gpus: Gpus, job: JobShape) -> str:
+def lacks(run: Run, gpus: Gpus, job: Intent) -> str:
     """That a run that ended well had fewer GPUs than its library shows the job, or may have had: it proves nothing about them.
 
     "": it had all, or it is no such run.

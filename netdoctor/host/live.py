@@ -18,10 +18,10 @@ MAX_FILE: Final = 4 << 20
 class LiveHost:
     """This machine, or a mounted root of the same kernel (`root`)."""
 
-    def __init__(self, root: str | None = None, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, root: str | None = None, config: Mapping[str, Any] | None = None, *, trust: bool = False) -> None:
         self._root = os.path.abspath(root) if root and os.path.abspath(root) != "/" else None
         self._config = dict(config or {})
-        self._pool = HelperPool()
+        self._pool = HelperPool(trust=trust)
 
     def ask(self, question: str) -> Answer:
         scheme, _, rest = question.partition(":")

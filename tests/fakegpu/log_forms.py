@@ -1,8 +1,8 @@
 """The forms in which the log of one run reaches whoever reads it.
 
-`files`: a file a rank, as NCCL_DEBUG_FILE and torchrun's --redirects make them.  `srun`: all ranks in one stream, the task before
-each line (srun --label).  `torch`: nothing of NCCL's log, for NCCL_DEBUG is not set, and the exception by which torch
-passes on what NCCL's and CUDA's own functions said of the failure.
+`files`: a file a rank, as NCCL_DEBUG_FILE and torchrun's --redirects make them.  `srun`: all ranks in one stream, the task
+before each line (srun --label).  `torch`: nothing of NCCL's log, for NCCL_DEBUG is not set, and the exception by which
+torch passes on what NCCL's and CUDA's own functions said of the failure.
 """
 
 from __future__ import annotations

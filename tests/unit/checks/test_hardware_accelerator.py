@@ -10,7 +10,8 @@ from netdoctor.checks.hardware_accelerator import accelerator
 from netdoctor.facts import layers
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.intent import Intent
+from netdoctor.facts.job import Expected
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline
@@ -166,7 +167,7 @@ HEALTHY: dict[str, tuple[Changes, str, Status]] = {
         {
             Gpus: FOUR,
             Environ: f.environ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}),
-            JobShape: f.job(ranks_per_node=4),
+            Intent: f.job(ranks_per_node=4),
             Expected: f.expected(gpus=8),
         },
         JOB,
@@ -177,7 +178,7 @@ HEALTHY: dict[str, tuple[Changes, str, Status]] = {
         JOB,
         Status.PASS,
     ),
-    "64 ranks of a program for CPUs": ({JobShape: f.job(ranks_per_node=64)}, JOB, Status.PASS),
+    "64 ranks of a program for CPUs": ({Intent: f.job(ranks_per_node=64)}, JOB, Status.PASS),
     "an MPS server with four": (
         {Gpus: FOUR, Environ: f.environ({"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"})},
         JOB,
