@@ -11,6 +11,7 @@ from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.pci import Pci, PciDevice
+from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.facts.runs import Baseline, Caller, Run, Way
 from netdoctor.model import Kind, Unavailable, Word, missing
 
@@ -76,6 +77,19 @@ def gpu_layers(pci: Pci, gpus: Gpus, baseline: Baseline) -> tuple[GpuLayers, ...
         ranks = tuple(n for n, ordinal in enumerate(order) if any(one.ordinal == ordinal for one in shown))
         rows.append(GpuLayers("" if address[:1] == "?" else address, on_bus.get(address), known.get(address), shown, ranks))
     return tuple(rows)
+
+
+def hcas_without_device(functions: Iterable[PciDevice], devices: Iterable[RdmaDevice]) -> tuple[PciDevice, ...]:
+    """Functions of a kind that has RDMA devices here, in slots where sysfs shows none.
+
+    By slot: RoCE LAG makes one device of the two ports of a card (drivers/net/ethernet/mellanox/mlx5/core/lag).  An onboard NIC
+    whose kind has no RDMA driver loaded is no RDMA device of anybody's; virtual functions are given away one by one.
+    """
+    functions, used = tuple(functions), {one.pci for one in devices if isinstance(one.pci, str)}
+    kinds = {(d.vendor, d.device) for d in functions if d.address in used}
+    slots = {address.rpartition(".")[0] for address in used}
+    mine = (d for d in functions if (d.vendor, d.device) in kinds and d.physical_function is None)
+    return tuple(d for d in mine if d.address.rpartition(".")[0] not in slots)
 
 
 class Said(NamedTuple):
