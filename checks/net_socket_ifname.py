@@ -23,11 +23,11 @@ from netdoctor.api import (
     Net,
     PathRun,
     Rdma,
-    Severity,
     Unavailable,
     Vantage,
     Version,
     check,
+    cost,
     fail,
     fix_environment,
     ifname,
@@ -246,7 +246,7 @@ def _judge(
         return fail(
             f"NCCL takes {name} ({ip}), {wrong}",
             subject="NCCL",
-            severity=Severity.CRITICAL if sure else Severity.WARNING,
+            loss=cost.STOPS if sure else cost.SOMETIMES,
             expected=f"an interface that reaches the other nodes{': ' + ', '.join(better) if better else ''}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={better[0]}") if better else None,
             **evidence,
@@ -326,7 +326,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -
             f"NET/Socket spreads over {', '.join(f'{name} ({speed} Mb/s)' for name, speed in speeds.items())}: "
             f"slower than {', '.join(best)} alone",
             subject="NET/Socket",
-            severity=Severity.WARNING,
+            loss=cost.less(len(speeds) * min(speeds.values()), len(best) * max(speeds.values()), "Mb/s"),
             cause="low_bandwidth",
             expected=f"only {', '.join(best)}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(best)}"),
@@ -365,7 +365,7 @@ def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
         yield fail(
             f"{where}: Gloo groups of several nodes do not connect",
             subject="Gloo",
-            severity=Severity.WARNING,  # jobs that use NCCL alone never ask
+            loss=cost.SOMETIMES,  # jobs that use NCCL alone never ask
             expected="the host name resolves to an address that the other nodes reach, or GLOO_SOCKET_IFNAME is set",
             fix=fix_environment(seen.vantage, f"GLOO_SOCKET_IFNAME={fine[0]}") if fine else None,
             **evidence,

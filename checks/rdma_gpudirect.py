@@ -28,13 +28,13 @@ from netdoctor.api import (
     Rdma,
     RdmaDevice,
     Run,
-    Severity,
     State,
     Unavailable,
     Vantage,
     Version,
     assigned,
     check,
+    cost,
     fail,
     fix_environment,
     fix_gpudirect,
@@ -351,7 +351,7 @@ def _shown(pair: Pair) -> Finding:
         return unknown(text, **evidence)
     return fail(
         f"able to use GPUDirect, but the run's log shows it on {side}",
-        severity=Severity.INFO if pair.node.job.alone else None,
+        loss=cost.staged(needed=not pair.node.job.alone),
         expected="/GDRDMA on sends and receives",
         how="dmesg | grep -i -e peermem -e ib_core; NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH names the distance and the HCA's support",
         **evidence,
@@ -385,7 +385,7 @@ def _unable(pair: Pair, shown: str = "") -> Finding:
     """Neither mechanism."""
     return fail(
         f"no GPUDirect: {shown}no peer-memory module that NCCL can use, and no DMA-BUF",
-        severity=Severity.INFO if pair.node.job.alone else None,
+        loss=cost.staged(needed=not pair.node.job.alone),
         expected="a peer-memory module or DMA-BUF",
         why=f"{pair.able.why}.",
         fix=fix_gpudirect(pair.node.vantage, pair.able),

@@ -144,7 +144,7 @@ def fail(
         Status.FAIL,
         message,
         subject,
-        severity,
+        severity or (cost.severity(loss) if loss else None),
         cause,
         expected,
         evidence,

@@ -262,11 +262,11 @@ def test_a_log_that_shows_both_ways_needs_no_version() -> None:
     ("shape", "severity"),
     [
         (f.job(nodes=1, nodes_stated=True), Severity.INFO),  # no data crosses the network
-        (f.job(nodes=2, nodes_stated=True), None),
-        (f.job(), None),  # the default of one node is nobody's word
+        (f.job(nodes=2, nodes_stated=True), Severity.CRITICAL),
+        (f.job(), Severity.CRITICAL),  # the default of one node is nobody's word
     ],
 )
-def test_a_job_of_one_node_is_told_without_alarm(shape: JobShape, severity: Severity | None) -> None:
+def test_a_job_of_one_node_is_told_without_alarm(shape: JobShape, severity: Severity) -> None:
     found = one({**NO_PLATFORM, JobShape: shape})
     assert (found.status, found.severity) == (Status.FAIL, severity)
     found = one({PathRun: runs(False), JobShape: shape})
