@@ -14,9 +14,10 @@ from netdoctor.facts import registry as facts
 from netdoctor.facts.runs import Caller, Obstacle
 from netdoctor.host.base import RecordingHost
 from netdoctor.host.live import LiveHost
-from netdoctor.host.redact import redact
+from netdoctor.host.redact import Redactor
 from netdoctor.model import CheckResult, Finding, Kind, Status, Unavailable
 from netdoctor.process.signals import Interrupted, interruptible
+from netdoctor.variables.catalogue import accepts
 
 if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session
@@ -91,7 +92,7 @@ def run(
 
     Never raises for what a machine may do; an interruption gives a partial outcome.
     """
-    host = RecordingHost(live, redact)
+    host = RecordingHost(live, Redactor(accepts))
     work = engine.Work(host, specs, extra)
     outcome = Outcome(work, host)
     session: Session | None = None

@@ -17,8 +17,8 @@ from netdoctor.allreduce.sandbox import Sandbox, User, conf_names, find_user, sa
 from netdoctor.allreduce.shared import memory, read_logs, shared_memory
 from netdoctor.allreduce.watch import SLOT, NodePart, Watch, sooner
 from netdoctor.allreduce.worker import Worker
+from netdoctor.credentials import scrub
 from netdoctor.facts.runs import AllReduce, Caller, NcclFacts, Obstacle, Reason, Run, TorchFacts
-from netdoctor.host.redact import scrub
 from netdoctor.model import Kind, Unavailable
 
 # Seconds without any progress after which a phase counts as stalled.  A healthy node needs 3 s for the import (minutes on a

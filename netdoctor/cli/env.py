@@ -101,12 +101,11 @@ def _chosen(finding: Finding) -> Finding:
 
 def _without_secrets(parsed: Parsed) -> Parsed:
     """As redaction at the door does it for variables of a process: a report shows values."""
-    from netdoctor.environment import secret
-    from netdoctor.host.redact import GONE, scrub
+    from netdoctor.host.redact import Redactor
+    from netdoctor.variables.catalogue import accepts
 
-    shown = tuple(
-        a if a.value is None else replace(a, value=GONE if secret(a.name) else scrub(a.value)) for a in parsed.assignments
-    )
+    redact = Redactor(accepts)
+    shown = tuple(a if a.value is None else replace(a, value=redact.value(a.name, a.value)) for a in parsed.assignments)
     return replace(parsed, assignments=shown)
 
 
@@ -175,13 +174,14 @@ def judge_here(config: Config, version: Version | None) -> tuple[list[Finding], 
     from netdoctor.facts import registry
     from netdoctor.host.base import RecordingHost
     from netdoctor.host.live import LiveHost
-    from netdoctor.host.redact import redact
+    from netdoctor.host.redact import Redactor
     from netdoctor.variables import judge as environ
+    from netdoctor.variables.catalogue import accepts
 
     live = LiveHost(None, config.as_answer())
     names = ("Environ", "Libraries", "Net", "Rdma", "JobShape")
     try:
-        host = RecordingHost(live, redact)  # a report shows values: none that is a secret
+        host = RecordingHost(live, Redactor(accepts))  # a report shows values: none that is a secret
         registry.prefetch(host, names)
         facts = [registry.make(host, name, {}) for name in names]
     finally:

@@ -16,9 +16,10 @@ from netdoctor.config.load import Config
 from netdoctor.facts.cpu import cpu_list
 from netdoctor.facts.runs import AllReduce, Baseline, PathRun, Run
 from netdoctor.host.base import RecordingHost
-from netdoctor.host.redact import redact
+from netdoctor.host.redact import Redactor
 from netdoctor.model import Kind, Unavailable
 from netdoctor.snapshot.snapshot import Snapshot, with_logs
+from netdoctor.variables.catalogue import accepts
 from tests.fakegpu import answers, machine, tree
 from tests.support.facts.nccl_logs import Wire, gloo_run, nccl_run
 from tests.support.machines.composed_host import MODULES, SYSCTLS, ComposedHost, Files, SysTree
@@ -176,7 +177,7 @@ class Composed:
         """Every answer that the probes ask for, and the runs that the plan would make here."""
         from netdoctor.cli import setup
 
-        host = RecordingHost(self.host, redact)
+        host = RecordingHost(self.host, Redactor(accepts))
         config = Config()
         specs, _ = setup.load_checks(config, ())
         work = engine.Work(host, specs)
