@@ -298,6 +298,7 @@ def _efa(gpu: hcas.GpuPlace, node: Node, proof: GdrProof) -> Finding:
     if proof.shown and not chosen and node.count > 1 and any(word in gpu.name for word in EFA_GPUS):
         return fail(
             f"EFA without GPUDirect: NET/{proof.network} staged through host memory on {gpu.name}",
+            loss=cost.staged(),
             expected="/GDRDMA on NET lines",
             why="aws-ofi-nccl turns it off where libfabric or the efa module lacks peer-to-peer",
             fix=Fix("update the EFA installer (efa module, libfabric, aws-ofi-nccl)", ("fi_info -p efa -c FI_HMEM",)),
@@ -325,6 +326,7 @@ def _too_far(pair: Pair) -> Finding:
             f"NCCL_NET_GDR_LEVEL={limit} keeps GPUDirect off at distance {pair.kind}; NCCL's default is {default}",
             fix=fix_environment(pair.node.vantage, "NCCL_NET_GDR_LEVEL", unset=True),
             cure=cure,
+            loss=cost.staged(needed=not pair.node.job.alone),
             **pair.evidence,
         )
     return skip(f"their path is {pair.kind}, farther than {limit}: NCCL stages through host memory by design", **pair.evidence)

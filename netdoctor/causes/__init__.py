@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.causes.cost import MIGHT, STOPS, severity, sockets, staged
+from netdoctor.causes.cost import MIGHT, STOPS, severity, sockets
 from netdoctor.model import Loss, Severity
 
 
@@ -42,7 +42,7 @@ _ROWS: Final = (
     Cause(
         "gdr_disabled",
         "GPUDirect RDMA is not in use",
-        staged(),
+        MIGHT,
         "every message is staged through host memory: typically half of the RDMA bandwidth",
         ("rdma.gpudirect",),
         (
