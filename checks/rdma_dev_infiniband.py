@@ -153,7 +153,7 @@ def _uncabled(devices: tuple[RdmaDevice, ...], intent: Intent) -> Finding:
     """Nobody said that they are meant: what a job of several nodes loses by it is not known before it is there."""
     return fail(
         f"no port of {', '.join(one.name for one in devices)} has a link: no cable, or nothing at its other end",
-        severity=Severity.CRITICAL if intent.others else Severity.WARNING,
+        loss=cost.sockets() if intent.others else cost.SOMETIMES,
         cause="link_degraded",
         how="ibstatus; the cables; expected: {hcas: 0} in the configuration, where none is meant",
     )
