@@ -41,6 +41,11 @@ from netdoctor.api import (
 
 AGAIN = "netdoctor preflight"
 IB = "rdma.dev_infiniband tells what NCCL cannot open or use"
+# cuda.h: "the system is not yet ready to start any CUDA work … all required driver daemons are actively running"
+FABRIC = (
+    "NVSwitch: systemctl status nvidia-fabricmanager, of the driver's version; nvidia-smi -q | grep -A4 Fabric; "
+    "confidential computing: nvidia-smi conf-compute -srs 1"
+)
 START = "start netdoctor allreduce on the missing node as well; --wait gives it more time"
 
 
@@ -109,6 +114,9 @@ def _judge(run: Run, there: Accelerator | Unavailable | None, sockets: bool) -> 
         found = _finished(run, there, sockets, measured)
     elif run.state in (State.FAILED, State.HUNG):
         found = _broken(run, {**measured, "errors": {r.rank: r.error for r in run.ranks if r.error}})
+    elif run.obstacle is Obstacle.NOT_READY:
+        text = f"no CUDA job can begin: {run.reason}"
+        found = fail(text, severity=Severity.CRITICAL, cause="fabric_manager", how=FABRIC, measured=measured)
     else:
         what = "did not start" if run.state == State.NOT_STARTED else "was not done in time"
         how = _HOW[run.obstacle] if run.obstacle else AGAIN
