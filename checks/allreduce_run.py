@@ -15,7 +15,7 @@ from netdoctor.api import (
     Expected,
     Finding,
     Gpus,
-    JobShape,
+    Intent,
     Kind,
     Obstacle,
     PathRun,
@@ -26,6 +26,7 @@ from netdoctor.api import (
     Unavailable,
     Way,
     accelerator,
+    between_nodes,
     cause_of,
     check,
     fail,
@@ -51,27 +52,26 @@ START = "start netdoctor allreduce on the missing node as well; --wait gives it 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
 def allreduce_run(
-    baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected, job: JobShape
+    baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected, job: Intent
 ) -> Iterator[Finding]:
-    run, wanted = baseline.run, expected.transport
+    run, wanted, there = baseline.run, expected.transport, accelerator(pci, gpus)
     if isinstance(wanted, Unavailable):
         yield unknown(f"whether a transport is expected could not be read: {wanted}", subject="transport")
     elif wanted is not None:
-        yield replace(_transport(wanted, run, paths, accelerator(pci, gpus), expected), subject="transport")
+        yield replace(_transport(wanted, run, paths, there, expected), subject="transport")
     sockets = transport.network_family(wanted or "") == SOCKET
     if isinstance(run, Unavailable):  # the nodes themselves tell whose fault it is
         text = run.detail if run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES) else run
         yield unknown(f"no all-reduce was run: {text}", how=START if run.kind == Kind.MISSING_NODE else AGAIN)
     else:
         lacks = layers.lacks(run, gpus, job)
-        text = f"the all-reduce finished, {lacks}"
-        yield unknown(text, how=AGAIN) if lacks else _judge(run, accelerator(pci, gpus), sockets)
+        yield unknown(f"the all-reduce finished, {lacks}", how=AGAIN) if lacks else _judge(run, there, sockets)
     if isinstance(paths.runs, Unavailable):
-        if run and not ((there := accelerator(pci, gpus)) and there.none):
-            yield unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node")
+        if run and not (there and there.none):
+            yield between_nodes(unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node"), job)
         return
     for one in paths.runs:
-        yield replace(_judge(one, None, sockets), subject=str(one.experiment.path))
+        yield between_nodes(replace(_judge(one, None, sockets), subject=str(one.experiment.path)), job)
 
 
 def _transport(

@@ -18,7 +18,7 @@ from netdoctor.api import (
     Finding,
     Fix,
     Gpus,
-    JobShape,
+    Intent,
     Kernel,
     Kind,
     Libraries,
@@ -93,7 +93,7 @@ def shared_memory(
     baseline: Baseline,
     path: PathRun,
     environ: Environ,
-    job: JobShape,
+    job: Intent,
     gpus: Gpus,
     pci: Pci,
     vantage: Vantage,
@@ -104,12 +104,12 @@ def shared_memory(
     if not vantage.job_environment:
         yield unknown(f"/dev/shm is the container's own, and this is {vantage.elsewhere}", how=FROM_JOB)
         return
-    run, torch, ranks = baseline.nccl_run, job_torch(libraries, pci, gpus), job.ranks_here(environ, gpus)
+    run, torch, ranks = baseline.nccl_run, job_torch(libraries, pci, gpus), job.ranks_here
     if run is None and isinstance(torch, Finding):
         yield torch
         return
     lost = next((one for one in (baseline.run, path.runs) if isinstance(one, Unavailable) and one.kind not in NOT_MADE), None)
-    version, nodes = used_nccl(libraries, baseline), job.node_count(environ)
+    version, nodes = used_nccl(libraries, baseline), job.count
     refused = next((one for one in (run, *(path.runs or ())) if one and not one.finished and cause_of(one) == CAUSE), None)
     if refused is not None:
         text = "an all-reduce did not get its shared memory"

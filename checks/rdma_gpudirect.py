@@ -19,7 +19,7 @@ from netdoctor.api import (
     Fix,
     GdrProof,
     Gpus,
-    JobShape,
+    Intent,
     Kernel,
     Libraries,
     PathRun,
@@ -28,12 +28,13 @@ from netdoctor.api import (
     Rdma,
     RdmaDevice,
     Run,
-    Severity,
     State,
+    Status,
     Unavailable,
     Vantage,
     Version,
     assigned,
+    between_nodes,
     check,
     fail,
     fix_environment,
@@ -68,7 +69,6 @@ class Node:
     gpus: Gpus
     environ: Environ
     vantage: Vantage
-    job: JobShape
     runs: tuple[Run, ...] | Unavailable
     count: int
     own_topology: bool  # NCCL takes distances from a file of the hypervisor's or the user's, or may do so
@@ -149,34 +149,34 @@ def gpudirect_rdma(
     environ: Environ,
     libraries: Libraries,
     vantage: Vantage,
-    job: JobShape,
+    intent: Intent,
     baseline: Baseline,
     path: PathRun,
 ) -> Iterator[Finding]:
-    gate = _does_not_apply(rdma, pci, gpus)
+    own = pci.virtual_topology is not False or environ.get("NCCL_TOPO_FILE") not in (None, "")
+    node = Node(used_nccl(libraries, baseline), kernel, gpus, environ, vantage, path.runs, 0, own, False, libraries.plugins)
+    found = tuple(_judged(rdma, pci, node))
+    if (idle := transport.idle_hcas(intent)) is not None:  # what a run showed counts all the same
+        shown = [one for one in found if one.status is Status.PASS]
+        yield from shown or [skip(f"{idle}: nothing goes from a GPU to an RDMA device")]
+    else:
+        yield from (between_nodes(one, intent) for one in found)
+
+
+def _judged(rdma: Rdma, pci: Pci, node: Node) -> Iterator[Finding]:
+    gate = _does_not_apply(rdma, pci, node.gpus)
     if gate is not None:
         yield gate
         return
-    places, devices = hcas.places(gpus, pci), rdma.devices
+    places, devices = hcas.places(node.gpus, pci), rdma.devices
     if isinstance(places, Unavailable) or isinstance(devices, Unavailable):
         yield unknown(f"GPUs or RDMA devices could not be read: {missing(places, devices)}")
         return
     if not places:
-        yield unknown(f"PCI shows no GPU, and libcuda could not be asked: {gpus.visible}")
+        yield unknown(f"PCI shows no GPU, and libcuda could not be asked: {node.gpus.visible}")
         return
-    node = Node(
-        used_nccl(libraries, baseline),
-        kernel,
-        gpus,
-        environ,
-        vantage,
-        job,
-        path.runs,
-        len(places),
-        pci.virtual_topology is not False or environ.get("NCCL_TOPO_FILE") not in (None, ""),
-        all(d.driver == "efa" for d in devices) and not hcas.unplaced(devices, pci),
-        libraries.plugins,
-    )
+    efa = all(d.driver == "efa" for d in devices) and not hcas.unplaced(devices, pci)
+    node = replace(node, count=len(places), efa=efa)
     choice = parse_hcas(node.setting("NCCL_IB_HCA") or "", node.version or None)
     candidates = hcas.selected(devices, choice) if choice else devices
     if not candidates:
@@ -351,7 +351,6 @@ def _shown(pair: Pair) -> Finding:
         return unknown(text, **evidence)
     return fail(
         f"able to use GPUDirect, but the run's log shows it on {side}",
-        severity=Severity.INFO if pair.node.job.alone else None,
         expected="/GDRDMA on sends and receives",
         how="dmesg | grep -i -e peermem -e ib_core; NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH names the distance and the HCA's support",
         **evidence,
@@ -385,7 +384,6 @@ def _unable(pair: Pair, shown: str = "") -> Finding:
     """Neither mechanism."""
     return fail(
         f"no GPUDirect: {shown}no peer-memory module that NCCL can use, and no DMA-BUF",
-        severity=Severity.INFO if pair.node.job.alone else None,
         expected="a peer-memory module or DMA-BUF",
         why=f"{pair.able.why}.",
         fix=fix_gpudirect(pair.node.vantage, pair.able),

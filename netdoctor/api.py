@@ -19,8 +19,9 @@ from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
+from netdoctor.facts.intent import STATE_NODES, Intent, Told, between_nodes
 from netdoctor.facts.interrupts import Interrupts
-from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
 from netdoctor.facts.library_search import JobPython, Linkage, Torch
@@ -160,6 +161,7 @@ def fail(
 __all__ = [
     "FROM_JOB",
     "SOCKET",
+    "STATE_NODES",
     "UNLIMITED",
     "Accelerator",
     "Address",
@@ -179,9 +181,9 @@ __all__ = [
     "Gid",
     "Gpu",
     "Gpus",
+    "Intent",
     "Interrupts",
     "JobPython",
-    "JobShape",
     "Kernel",
     "Kind",
     "Launcher",
@@ -220,6 +222,7 @@ __all__ = [
     "State",
     "Status",
     "Step",
+    "Told",
     "Torch",
     "TorchFacts",
     "Unavailable",
@@ -232,6 +235,7 @@ __all__ = [
     "accelerator",
     "affinity",
     "assigned",
+    "between_nodes",
     "cause_of",
     "check",
     "cluster_network",

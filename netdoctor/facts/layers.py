@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.runs import Caller, Run, Way
 from netdoctor.model import Unavailable
 
 MAX_RANKS: Final = 16  # of a run: GPUs of the largest single node (DGX-2, HGX with 16)
 
 
-def lacks(run: Run, gpus: Gpus, job: JobShape) -> str:
+def lacks(run: Run, gpus: Gpus, job: Intent) -> str:
     """That a run that ended well had fewer GPUs than its library shows the job, or may have had: it proves nothing about them.
 
     "": it had all, or it is no such run.

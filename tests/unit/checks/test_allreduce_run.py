@@ -9,7 +9,7 @@ import pytest
 from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.cluster.session import beside, shared
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.runs import AllReduce, Baseline, Caller, CommonRun, Obstacle, PathRun, Run, State, TorchFacts
 from netdoctor.model import Kind, Status, Unavailable
@@ -233,7 +233,7 @@ SEVEN = run(7, experiment=AllReduce("nccl", 7, "cuda", gpus=tuple(range(7))))
             Status.PASS,
         ),  # which torch shows fewer is hardware.accelerator's
         (replace(SEVEN, torch=TorchFacts(device_count=8)), {}, Status.UNKNOWN),
-        (SEVEN, {JobShape: job(ranks_per_node=7)}, Status.PASS),
+        (SEVEN, {Intent: job(ranks_per_node=7)}, Status.PASS),
         (SEVEN, {Gpus: gpus(8, visible=Unavailable("timed out"))}, Status.UNKNOWN),
         (replace(SEVEN, via=Caller.NCCL, torch=TorchFacts(device_count=7)), {}, Status.UNKNOWN),
         (run(8, experiment=AllReduce("nccl", 8, "cuda", gpus=(0, 1, 2, 3, 4, 5, 6, 6))), {}, Status.UNKNOWN),
