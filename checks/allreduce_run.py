@@ -42,7 +42,7 @@ from netdoctor.api import (
 
 AGAIN = "netdoctor preflight"
 IB = "rdma.dev_infiniband tells what NCCL cannot open or use"
-# cuda.h: "the system is not yet ready to start any CUDA work … all required driver daemons are actively running"
+# cuda.h of CUDA_ERROR_SYSTEM_NOT_READY: verify that all driver daemons that the system needs are running.
 FABRIC = (
     "NVSwitch: systemctl status nvidia-fabricmanager, of the driver's version; nvidia-smi -q | grep -A4 Fabric; "
     "confidential computing: nvidia-smi conf-compute -srs 1"
@@ -116,7 +116,7 @@ def _judge(run: Run, there: Accelerator | Unavailable | None, sockets: bool) -> 
         found = _broken(run, {**measured, "errors": {r.rank: r.error for r in run.ranks if r.error}})
     elif run.obstacle is Obstacle.NOT_READY:
         text = f"no CUDA job can begin: {run.reason}"
-        found = fail(text, severity=Severity.CRITICAL, cause="fabric_manager", how=FABRIC, measured=measured)
+        found = fail(text, cause="fabric_manager", how=FABRIC, measured=measured)
     else:
         what = "did not start" if run.state == State.NOT_STARTED else "was not done in time"
         how = _HOW[run.obstacle] if run.obstacle else AGAIN
