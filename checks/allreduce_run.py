@@ -21,7 +21,6 @@ from netdoctor.api import (
     PathRun,
     Pci,
     Run,
-    Severity,
     State,
     Unavailable,
     Way,
@@ -82,7 +81,7 @@ def _transport(
         text = f"{wanted} expected, but there is no accelerator and NCCL does not run"
         if expected.gpus == 0 or transport.network_family(wanted) == SOCKET:
             return skip(text)
-        return fail(text, severity=Severity.CRITICAL, cause="inventory", expected=wanted, how="see hardware.accelerator")
+        return fail(text, cause="inventory", expected=wanted, how="see hardware.accelerator")
     runs = {str(one.experiment.path): one for one in (*((run,) if run else ()), *(paths.runs or ()))}
     shown = {way: network for way, one in runs.items() if (network := transport.shown_network(one))}
     other = {way: network for way, network in shown.items() if network != transport.network_family(wanted)}
@@ -91,7 +90,6 @@ def _transport(
         fallback = network == SOCKET
         return fail(
             f"NCCL's log of the all-reduce ({way}) says network {network}, {wanted} expected",
-            severity=Severity.CRITICAL if fallback else Severity.WARNING,
             cause="transport_fallback_tcp" if fallback else "env_misuse",
             expected=wanted,
             how=IB if fallback else "NCCL_NET, and the network plugins",

@@ -19,13 +19,13 @@ from netdoctor.api import (
     Gpus,
     Intent,
     Kernel,
+    Loss,
     Net,
     PathRun,
     Pci,
     Rdma,
     RdmaDevice,
     Selector,
-    Severity,
     Status,
     Step,
     Unavailable,
@@ -33,6 +33,7 @@ from netdoctor.api import (
     Vantage,
     between_nodes,
     check,
+    cost,
     fail,
     fix_container,
     fix_environment,
@@ -119,7 +120,7 @@ def _judged(here: Here, pci: Pci, kernel: Kernel, expected: Expected, path: Path
     if not chosen:
         yield fail(
             f"NCCL_IB_HCA={setting} selects none of {', '.join(d.name for d in rdma.devices)}{names.why_no_hca()}",
-            severity=Severity.CRITICAL,
+            loss=cost.sockets(),
             cause="env_misuse",
             why="NCCL says 'NET/IB : No device found.' and takes TCP sockets",
             fix=fix_environment(vantage, "NCCL_IB_HCA", unset=True),
@@ -175,7 +176,6 @@ def _lost(expected: str, hardware: str) -> Finding:
     return fail(
         f"no RDMA device at all, {expected} expected; {hardware}",
         subject="count",
-        severity=Severity.CRITICAL,
         expected=expected,
         fix=Fix(
             "find out where they are lost: the bus, the driver, or a namespace",
@@ -213,6 +213,7 @@ def _alike(one: RdmaDevice, other: RdmaDevice) -> bool:
 def _devices(states: list[tuple[hcas.Subject, Usable]], here: Here) -> Iterator[Finding]:
     working = sum(state.yes is True for _, state in states)
     needed = min(len(here.gpus.visible), len(states)) if here.gpus.visible else len(states)
+    loss = cost.less(working, needed, "rails of the job work") if working else cost.sockets()
     for one, state in states:
         if state.yes is None:
             yield unknown(f"{state.text}; {one.why}", subject=one.device.name, how="netdoctor preflight as the job's user")
@@ -221,7 +222,7 @@ def _devices(states: list[tuple[hcas.Subject, Usable]], here: Here) -> Iterator[
         elif state.yes:
             yield _usable(one.device, one.why, here)
         elif not working or working < needed:
-            yield _refused(one.device, one.why, state, here, Severity.WARNING if working else Severity.CRITICAL)
+            yield _refused(one.device, one.why, state, here, loss)
         # else: as many work as there are GPUs; this one is another's, or a spare
 
 
@@ -245,7 +246,7 @@ def _usable(device: RdmaDevice, why: str, here: Here) -> Finding:
     return ok(f"opens, has a context and an ACTIVE port; {why}", subject=device.name, notes=notes, measured=None, **evidence)
 
 
-def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, severity: Severity) -> Finding:
+def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, loss: Loss) -> Finding:
     if not here.vantage.of_the_job and state.step not in OF_THE_NODE:
         return unknown(f"{state.text}, {here.vantage.elsewhere}", subject=device.name, how=FROM_JOB)
     if here.no_gpu and state.step not in OF_THE_NODE:
@@ -254,7 +255,7 @@ def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, severity: 
     return fail(
         f"{state.text}; {why}",
         subject=device.name,
-        severity=severity,
+        loss=loss,
         cause=cause,
         expected="its node opens, libibverbs gets a context, a port is ACTIVE, on Ethernet with a GID of this namespace",
         fix=fix_rdma_device(here.vantage, state.step, device),
@@ -272,7 +273,8 @@ def _count(devices: tuple[RdmaDevice, ...], here: Here, expected: int) -> Findin
     if working + unclear >= expected or not here.vantage.of_the_job:
         return unknown(f"{working} usable RDMA devices, {unclear} not known, {expected} expected", subject="count")
     text = f"{working} usable RDMA devices, {expected} expected"
-    return fail(text, subject="count", severity=Severity.WARNING, cause="inventory", expected=str(expected))
+    loss = cost.less(working, expected, "RDMA devices are usable") if working else cost.sockets()
+    return fail(text, subject="count", cause="inventory", loss=loss, expected=str(expected))
 
 
 def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected) -> Iterator[Finding]:
@@ -293,7 +295,9 @@ def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected
     if slow:
         how = "ibstatus; the cable, the transceiver, and the speed that the switch port is set to"
         text = f"{', '.join(slow)}; {wanted:g} expected"
-        yield fail(text, subject="rate", cause="link_degraded", expected=f"{wanted:g} Gb/s", how=how)
+        pace = min(rate for _, rate in rates if not isinstance(rate, Unavailable))
+        loss = cost.less(pace, wanted, "Gb/s: each rail carries as much as the slowest")
+        yield fail(text, subject="rate", cause="link_degraded", loss=loss, expected=f"{wanted:g} Gb/s", how=how)
     elif unread or not rates:
         yield unknown(f"{wanted:g} Gb/s expected, not read: {'; '.join(unread) or 'no active port'}", subject="rate")
     else:

@@ -36,6 +36,7 @@ from netdoctor.api import (
     assigned,
     between_nodes,
     check,
+    cost,
     fail,
     fix_environment,
     fix_gpudirect,
@@ -298,6 +299,7 @@ def _efa(gpu: hcas.GpuPlace, node: Node, proof: GdrProof) -> Finding:
     if proof.shown and not chosen and node.count > 1 and any(word in gpu.name for word in EFA_GPUS):
         return fail(
             f"EFA without GPUDirect: NET/{proof.network} staged through host memory on {gpu.name}",
+            loss=cost.staged(),
             expected="/GDRDMA on NET lines",
             why="aws-ofi-nccl turns it off where libfabric or the efa module lacks peer-to-peer",
             fix=Fix("update the EFA installer (efa module, libfabric, aws-ofi-nccl)", ("fi_info -p efa -c FI_HMEM",)),
@@ -325,6 +327,7 @@ def _too_far(pair: Pair) -> Finding:
             f"NCCL_NET_GDR_LEVEL={limit} keeps GPUDirect off at distance {pair.kind}; NCCL's default is {default}",
             fix=fix_environment(pair.node.vantage, "NCCL_NET_GDR_LEVEL", unset=True),
             cure=cure,
+            loss=cost.staged(),
             **pair.evidence,
         )
     return skip(f"their path is {pair.kind}, farther than {limit}: NCCL stages through host memory by design", **pair.evidence)
@@ -351,6 +354,7 @@ def _shown(pair: Pair) -> Finding:
         return unknown(text, **evidence)
     return fail(
         f"able to use GPUDirect, but the run's log shows it on {side}",
+        loss=cost.staged(),
         expected="/GDRDMA on sends and receives",
         how="dmesg | grep -i -e peermem -e ib_core; NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH names the distance and the HCA's support",
         **evidence,
@@ -384,6 +388,7 @@ def _unable(pair: Pair, shown: str = "") -> Finding:
     """Neither mechanism."""
     return fail(
         f"no GPUDirect: {shown}no peer-memory module that NCCL can use, and no DMA-BUF",
+        loss=cost.staged(),
         expected="a peer-memory module or DMA-BUF",
         why=f"{pair.able.why}.",
         fix=fix_gpudirect(pair.node.vantage, pair.able),

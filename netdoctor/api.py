@@ -145,7 +145,7 @@ def fail(
         Status.FAIL,
         message,
         subject,
-        severity,
+        severity or (cost.severity(loss) if loss else None),
         cause,
         expected,
         evidence,
