@@ -17,7 +17,7 @@ from netdoctor.facts.nccl_version import Version
 RAS_FROM: Final = (2, 24, 3)  # src/ras: one listener a process
 RING_FROM: Final = (2, 23, 4)  # src/bootstrap.cc: listeners of ring and peer-to-peer are two since, one before
 RAS_PORT: Final = 28028  # src/ras/client_support.cc: clients are served on localhost:28028
-_FOUR_FROM: Final = (2, 20, 5)  # as measured: 2.18.3 does with four ports less for four ranks, and for two or eight with as many
+_FOUR_FROM: Final = (2, 20, 5)  # as measured: before, four ports less do for four ranks, and as many for two or eight
 STORE_PORT: Final = 29500  # torch.distributed: the default of MASTER_PORT
 DEFAULT_RANGE: Final = (32768, 60999)  # net/ipv4/tcp_ipv4.c; a new network namespace starts with it
 
