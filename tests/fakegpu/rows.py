@@ -178,6 +178,7 @@ ROWS: Final = (
     # the all-reduce
     broken("a kernel fails", "rank_died", "node", "kernel 1 719"),
     broken("a kernel fails where sockets are the network", "rank_died", "node", "kernel 1 719", machine="one-gpu"),
+    broken("the driver waits for the fabric of its GPUs", "fabric_manager", "node", "cuInit * 802"),
     broken("no kernel runs", "wrong_data", "node", around=Around(kernels=False)),
     broken(
         "peers' memory does not open",
