@@ -37,7 +37,7 @@ LAYERS = (
     ("allreduce",),
     ("report",),
     ("fleet",),
-    ("variables", "fixes"),
+    ("variables", "fixes", "expectation"),
     ("nccl",),
     ("facts",),
     ("config",),
@@ -153,7 +153,7 @@ def test_every_folder_has_its_row() -> None:
 
 
 def test_the_root_fits_one_screen() -> None:
-    assert len([p for p in PACKAGE.iterdir() if p.name != "__pycache__"]) <= 28
+    assert len([p for p in PACKAGE.iterdir() if p.name != "__pycache__"]) <= 29
 
 
 def calls(path: pathlib.Path) -> set[str]:
@@ -166,7 +166,12 @@ def files(folder: str) -> list[pathlib.Path]:
     return found
 
 
-PURE = files("checks") + [p for p in files("netdoctor/facts") if p.stem != "registry"] + files("netdoctor/compare")
+PURE = (
+    files("checks")
+    + [p for p in files("netdoctor/facts") if p.stem != "registry"]
+    + files("netdoctor/compare")
+    + files("netdoctor/expectation")
+)
 
 
 @pytest.mark.parametrize("path", PURE, ids=lambda p: f"{p.parent.name}/{p.name}")
