@@ -10,6 +10,7 @@ from netdoctor.api import (
     Expected,
     Finding,
     Gpus,
+    Intent,
     Kind,
     PathLimit,
     PathRun,
@@ -21,6 +22,7 @@ from netdoctor.api import (
     Status,
     Unavailable,
     accelerator,
+    between_nodes,
     check,
     fail,
     ok,
@@ -39,7 +41,7 @@ ENOUGH = 32 << 20
 
 @check(id="allreduce.bandwidth", title="The all-reduce reaches what its path can carry", cause="low_bandwidth")
 def allreduce_bandwidth(
-    baseline: Baseline, paths: PathRun, gpus: Gpus, pci: Pci, rdma: Rdma, expected: Expected
+    baseline: Baseline, paths: PathRun, gpus: Gpus, pci: Pci, rdma: Rdma, expected: Expected, intent: Intent
 ) -> Iterator[Finding]:
     there = accelerator(pci, gpus)
     if isinstance(baseline.run, Unavailable):
@@ -48,9 +50,11 @@ def allreduce_bandwidth(
         yield _baseline(baseline.run, path_limit(baseline.run, gpus, pci, rdma), there, expected)
     if not isinstance(paths.runs, Unavailable):
         for run in paths.runs:
-            yield _loopback(_judge(run, str(run.experiment.path), path_limit(run, gpus, pci, rdma), None))
+            yield between_nodes(
+                _loopback(_judge(run, str(run.experiment.path), path_limit(run, gpus, pci, rdma), None)), intent
+            )
     elif baseline.run and not (there and there.none):
-        yield unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node")
+        yield between_nodes(unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node"), intent)
 
 
 def _loopback(finding: Finding) -> Finding:

@@ -15,6 +15,7 @@ from netdoctor.api import (
     Expected,
     Finding,
     Gpus,
+    Intent,
     Kind,
     Obstacle,
     PathRun,
@@ -25,9 +26,11 @@ from netdoctor.api import (
     Unavailable,
     Way,
     accelerator,
+    between_nodes,
     cause_of,
     check,
     fail,
+    layers,
     missing,
     ok,
     out_of_memory,
@@ -43,26 +46,27 @@ START = "start netdoctor allreduce on the missing node as well; --wait gives it 
 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
-def allreduce_run(baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected) -> Iterator[Finding]:
-    run, wanted = baseline.run, expected.transport
+def allreduce_run(
+    baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected, job: Intent
+) -> Iterator[Finding]:
+    run, wanted, there = baseline.run, expected.transport, accelerator(pci, gpus)
     if isinstance(wanted, Unavailable):
         yield unknown(f"whether a transport is expected could not be read: {wanted}", subject="transport")
     elif wanted is not None:
-        yield replace(_transport(wanted, run, paths, accelerator(pci, gpus), expected), subject="transport")
+        yield replace(_transport(wanted, run, paths, there, expected), subject="transport")
     sockets = transport.network_family(wanted or "") == SOCKET
-    if isinstance(run, Unavailable):
-        told = run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES)  # by the nodes themselves: whose fault it is
-        how = START if run.kind == Kind.MISSING_NODE else AGAIN
-        yield unknown(f"no all-reduce was run: {run.detail if told else run}", how=how)
+    if isinstance(run, Unavailable):  # the nodes themselves tell whose fault it is
+        text = run.detail if run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES) else run
+        yield unknown(f"no all-reduce was run: {text}", how=START if run.kind == Kind.MISSING_NODE else AGAIN)
     else:
-        yield _judge(run, accelerator(pci, gpus), sockets)
+        lacks = layers.lacks(run, gpus, job)
+        yield unknown(f"the all-reduce finished, {lacks}", how=AGAIN) if lacks else _judge(run, there, sockets)
     if isinstance(paths.runs, Unavailable):
-        there = accelerator(pci, gpus)
         if run and not (there and there.none):
-            yield unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node")
+            yield between_nodes(unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node"), job)
         return
     for one in paths.runs:
-        yield replace(_judge(one, None, sockets), subject=str(one.experiment.path))
+        yield between_nodes(replace(_judge(one, None, sockets), subject=str(one.experiment.path)), job)
 
 
 def _transport(
@@ -137,7 +141,7 @@ def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, 
     between = one.path.way == Way.BETWEEN_NODES
     notes = (run.reason,) if run.reason else ()
     if one.backend == "nccl":
-        here = "on one GPU, as if on two hosts" if len(set(one.gpus)) == 1 else f"on {len(one.gpus)} GPUs"
+        here = "on one GPU, as if on two hosts" if len(set(one.gpus)) == 1 else f"on {len(set(one.gpus))} GPUs"
         alone = " without torch" if run.via is Caller.NCCL else ""
         text = f"NCCL {run.nccl_version}{alone}, {one.ranks} ranks {'between nodes' if between else here}: {sums}"
         said: dict[str, Any] = {"libraries": list(run.mapped)} if run.via is Caller.NCCL else {}

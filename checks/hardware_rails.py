@@ -9,7 +9,7 @@ from netdoctor.api import (
     Expected,
     Finding,
     Gpus,
-    JobShape,
+    Intent,
     Net,
     Pci,
     Platform,
@@ -35,7 +35,7 @@ def rails(
     net: Net,
     environ: Environ,
     platform: Platform,
-    job: JobShape,
+    intent: Intent,
     expected: Expected,
     vantage: Vantage,
 ) -> Iterator[Finding]:
@@ -43,11 +43,11 @@ def rails(
         yield nothing
         return
     setting = environ.get("NCCL_IB_HCA")
-    if (lost := missing(job.nodes, setting, expected.hca_rate_gbps)) is not None:
+    if (lost := missing(intent.nodes, setting, expected.hca_rate_gbps)) is not None:
         yield unknown(f"what the job needs of the RDMA devices could not be read: {lost}", subject=SUBJECT)
         return
-    if job.alone:
-        yield skip("the job has one node, as configured: no data of it crosses an RDMA device", subject=SUBJECT)
+    if intent.others is False:
+        yield skip(f"{intent.why}: no data of the job crosses an RDMA device", subject=SUBJECT)
         return
     found = expectation.rails_of(pci, rdma, net, parse_hcas(setting or ""))
     if isinstance(found, Unavailable):

@@ -7,6 +7,7 @@ shows them.  Each communicator of a rank has a pool of its own, unless it shares
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from netdoctor.api import (
@@ -15,14 +16,16 @@ from netdoctor.api import (
     CommonRun,
     Environ,
     Finding,
+    Fix,
     Gpus,
-    JobShape,
+    Intent,
     Kernel,
     Kind,
     Libraries,
     PathRun,
     Pci,
     Run,
+    Status,
     Unavailable,
     Vantage,
     Version,
@@ -47,7 +50,40 @@ LAZY = (2, 22, 3)  # its first release
 CAUSE = "shm_disabled_or_small"
 LOOK = "df -h /dev/shm"
 RUN = "netdoctor preflight, with the all-reduce"
+NOT_MADE = frozenset({Kind.REFUSED, Kind.NO_BUDGET, Kind.UNSUPPORTED})  # no all-reduce: none was lost that would tell more
 STOPS = "NCCL stops with 'Error while creating shared memory segment … No space left on device'"
+
+
+OCCUPIED = Fix(
+    "remove what nobody holds any more (ranks that were killed leave theirs behind), or give /dev/shm more",
+    ("df -h /dev/shm", "ls -l /dev/shm", "lsof +D /dev/shm", "rm /dev/shm/nccl-*   # where no job of NCCL runs"),
+)
+
+
+@dataclass(frozen=True)
+class Need:
+    """What the ranks of this node take: at least they share one pool a rank, at most each communicator has its own."""
+
+    version: Version
+    ranks: int
+    communicators: int
+
+    @property
+    def least(self) -> int:
+        return shm_pool(self.version, self.ranks)[0]
+
+    @property
+    def most(self) -> int | None:
+        return shm_pool(self.version, self.ranks * self.communicators)[1]
+
+    @property
+    def text(self) -> str:
+        return f"{self.ranks} rank{'s' if self.ranks > 1 else ''} of NCCL {version_text(self.version)} take"
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        several = {"communicators": self.communicators} if self.communicators > 1 else {}
+        return {"ranks": self.ranks, "nccl": version_text(self.version), **several}
 
 
 @check(id="nccl.shared_memory", title="/dev/shm holds what NCCL's ranks take at start", cause=CAUSE)
@@ -57,7 +93,7 @@ def shared_memory(
     baseline: Baseline,
     path: PathRun,
     environ: Environ,
-    job: JobShape,
+    job: Intent,
     gpus: Gpus,
     pci: Pci,
     vantage: Vantage,
@@ -68,11 +104,12 @@ def shared_memory(
     if not vantage.job_environment:
         yield unknown(f"/dev/shm is the container's own, and this is {vantage.elsewhere}", how=FROM_JOB)
         return
-    run, torch, ranks = baseline.nccl_run, job_torch(libraries, pci, gpus), job.ranks_here(environ, gpus)
+    run, torch, ranks = baseline.nccl_run, job_torch(libraries, pci, gpus), job.ranks_here
     if run is None and isinstance(torch, Finding):
         yield torch
         return
-    version, nodes, size = used_nccl(libraries, baseline), job.node_count(environ), kernel.shm_size
+    lost = next((one for one in (baseline.run, path.runs) if isinstance(one, Unavailable) and one.kind not in NOT_MADE), None)
+    version, nodes = used_nccl(libraries, baseline), job.count
     refused = next((one for one in (run, *(path.runs or ())) if one and not one.finished and cause_of(one) == CAUSE), None)
     if refused is not None:
         text = "an all-reduce did not get its shared memory"
@@ -84,14 +121,15 @@ def shared_memory(
         yield unknown(f"which NCCL the job uses could not be told: {version}", how=RUN)
     elif run is not None and run.finished and _as_the_job(run, version, ranks, job.communicators, nodes):
         yield ok(f"{run.experiment.ranks} ranks of NCCL {run.nccl_version} had their shared memory", ranks=ranks)
-    elif isinstance(size, Unavailable):
-        yield unknown(f"how much /dev/shm holds could not be told: {size}", how=LOOK)
     else:
-        tried = missing(baseline.run) or (None if run else Unavailable(Kind.ABSENT, "no run of NCCL"))
         # Ranks of several nodes that did their sums had what they need, however many of them were here.
         spared = isinstance(run, CommonRun) and run.finished
         must = not spared and (nodes > 1 or _connects_at_start(version, environ))
-        yield _by_the_figures(size, version, (ranks, job.communicators), must, missing(gpus.visible), tried, vantage)
+        need = Need(version, ranks, job.communicators)
+        found = _by_the_figures(need, kernel, must, missing(gpus.visible), vantage)
+        if found.status is Status.PASS and lost is not None:
+            found = unknown(f"{found.message}; what the all-reduce showed could not be read: {lost}", how=RUN)
+        yield found
 
 
 def _connects_at_start(version: Version, environ: Environ) -> bool:
@@ -110,41 +148,29 @@ def _as_the_job(run: Run, version: Version, ranks: int, communicators: int, node
     return alike and (nodes == 1 or version < LAZY)
 
 
-def _by_the_figures(
-    size: int,
-    version: Version,
-    shape: tuple[int, int],
-    must: bool,
-    unseen: Unavailable | None,
-    untried: Unavailable | None,
-    vantage: Vantage,
-) -> Finding:
-    """`shape`: the ranks, and the communicators of each.  At least they share one pool a rank, at most each has its own."""
-    ranks, communicators = shape
-    (least, _), (_, most) = shm_pool(version, ranks), shm_pool(version, ranks * communicators)
-    evidence: dict[str, Any] = {"size": size, "ranks": ranks, "nccl": version_text(version)}
-    if communicators > 1:
-        evidence["communicators"] = communicators
-    text = f"/dev/shm has {size_text(size)}, and {ranks} rank{'s' if ranks > 1 else ''} of NCCL {version_text(version)} take"
-    if least > size and unseen is not None:
+def _by_the_figures(need: Need, kernel: Kernel, must: bool, unseen: Unavailable | None, vantage: Vantage) -> Finding:
+    """What the mount may hold, and what of it is free now: files of others, and of ranks that were killed, take of it."""
+    size, free = kernel.shm_size, kernel.shm_free
+    small = not isinstance(size, Unavailable) and need.least > size
+    room = size if small else free
+    said: dict[str, Any] = {"measured": {} if isinstance(free, Unavailable) else {"free": free}, **need.evidence}
+    if not isinstance(size, Unavailable):
+        said["size"] = size
+    if isinstance(room, Unavailable):
+        return unknown(f"how much of /dev/shm is free could not be told: {room}", how=LOOK, **said)
+    least = f"{need.text} {size_text(need.least)} at start"
+    text = f"/dev/shm has {size_text(room)}, and {least}" if small else f"{least}, and less than that of /dev/shm is free"
+    if need.least > room and unseen is not None:
+        return unknown(f"{text}; how many GPUs the job sees could not be read: {unseen}", **said)
+    if need.least > room and must:
+        fix = fix_container(vantage, "shm") if small else OCCUPIED
+        return fail(text, expected=f"at least {size_text(need.least)}", why=STOPS, fix=fix, takes=need.least, **said)
+    if need.least > room:
+        return unknown(f"{text}, unless all of them reach each other by P2P", how=RUN, **said)
+    if need.most is None or need.most > room:
+        measured = f"{size_text(need.least)} or more" if need.least else "what was not measured"
+        how = RUN if need.communicators == 1 else LOOK
         return unknown(
-            f"{text} {size_text(least)} at start; how many GPUs the job sees could not be read: {unseen}", **evidence
+            f"{need.text} {measured} at start, and whether so much of /dev/shm is free is not known", how=how, **said
         )
-    if least > size and must:
-        return fail(
-            f"{text} {size_text(least)} at start",
-            expected=f"at least {size_text(least)}",
-            why=STOPS,
-            fix=fix_container(vantage, "shm"),
-            takes=least,
-            **evidence,
-        )
-    if least > size:
-        return unknown(f"{text} {size_text(least)} unless all of them reach each other by P2P", how=RUN, **evidence)
-    if most is None or most > size:
-        measured = f"{size_text(least)} or more" if least else "what was not measured"
-        return unknown(f"{text} {measured} at start", how=RUN if communicators == 1 else LOOK, **evidence)
-    if untried is not None:
-        # The mount's size is no room: files of others, and of ranks that were killed, take of it.
-        return unknown(f"{text} {size_text(most)} of what is free, which no all-reduce showed: {untried}", how=RUN, **evidence)
-    return ok(f"{text} {size_text(most)} at start", takes=most, **evidence)
+    return ok(f"{need.text} {size_text(need.most)} at start, and that much of /dev/shm is free", takes=need.most, **said)

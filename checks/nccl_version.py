@@ -13,7 +13,7 @@ from netdoctor.api import (
     Finding,
     Fix,
     Gpus,
-    JobShape,
+    Intent,
     Kind,
     Libraries,
     Linkage,
@@ -51,7 +51,7 @@ def nccl_version(
     rdma: Rdma,
     pci: Pci,
     gpus: Gpus,
-    job: JobShape,
+    job: Intent,
     vantage: Vantage,
 ) -> Iterator[Finding]:
     torch = job_torch(libraries, pci, gpus)
@@ -178,7 +178,7 @@ def _by_the_rules(libraries: Libraries, torch: Torch) -> Finding:
     return ok(message, nccl=version_text(version), path=path)
 
 
-def _with_notes(finding: Finding, libraries: Libraries, job: JobShape, dies: str | None) -> Finding:
+def _with_notes(finding: Finding, libraries: Libraries, job: Intent, dies: str | None) -> Finding:
     """What is known of this version; of a pass also the libraries beside it, and what one node cannot show."""
     known = (*finding.notes, *([dies] if dies else []))
     if finding.status is not Status.PASS:

@@ -10,13 +10,13 @@ from netdoctor.api import (
     Environ,
     Finding,
     Fix,
-    Gpus,
-    JobShape,
+    Intent,
     Kind,
     LocalPorts,
     NcclChoice,
     Net,
     Severity,
+    Told,
     Unavailable,
     Vantage,
     Version,
@@ -49,7 +49,7 @@ class Range:
     high: int
     ports: LocalPorts
     vantage: Vantage
-    job: JobShape
+    job: Intent
     ranks: int | None
     need: nccl_ports.Listeners
     guard: Services  # what a wider range must leave alone
@@ -88,12 +88,12 @@ class Range:
 
 @check(id="net.port_range", title="There are ports for every listener of the job", cause="bootstrap_ports")
 def port_range(
-    ports: LocalPorts, vantage: Vantage, job: JobShape, net: Net, environ: Environ, gpus: Gpus, nccl: NcclChoice
+    ports: LocalPorts, vantage: Vantage, job: Intent, net: Net, environ: Environ, nccl: NcclChoice
 ) -> Iterator[Finding]:
     if isinstance(ports.low, Unavailable) or isinstance(ports.high, Unavailable):
         yield unknown(f"{RANGE} could not be read: {ports.low}", subject="listeners")
         return
-    version, ranks = nccl.version or None, job.ranks_here(environ, gpus)
+    version, ranks = nccl.version or None, job.ranks_here
     need = nccl_ports.listeners(ranks or MANY_RANKS, job.communicators, job.gloo_groups, version)
     services = _services(net, environ, version)
     guard = {**services, **({net.master_port: "MASTER_PORT"} if net.master_port else {})}
@@ -147,9 +147,9 @@ def _count(span: Range, some: frozenset[int] | Unavailable, lost: str | None) ->
 
 def _connections(span: Range, environ: Environ) -> Iterator[Finding]:
     """Only a fail or a doubt says something of its own: an estimate that fits is part of the finding about listeners."""
-    job, ranks, nodes = span.job, span.ranks, span.job.node_count(environ)
+    job, ranks, nodes = span.job, span.ranks, span.job.count
     lost = missing(environ.variables)
-    if lost is not None and (job.all_to_all or not job.nodes_stated):
+    if lost is not None and (job.all_to_all or job.told is not Told.CONFIGURATION):
         yield unknown(f"how many nodes, and whether PXN is off: the job's variables: {lost}", subject="connections")
         return
     if isinstance(nodes, Unavailable):

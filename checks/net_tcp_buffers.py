@@ -13,7 +13,7 @@ from netdoctor.api import (
     Expected,
     Finding,
     Fix,
-    JobShape,
+    Intent,
     Kernel,
     Libraries,
     Link,
@@ -26,6 +26,7 @@ from netdoctor.api import (
     Unavailable,
     Vantage,
     Version,
+    between_nodes,
     check,
     fail,
     fix_sysctl,
@@ -63,33 +64,33 @@ def tcp_buffers(
     vantage: Vantage,
     environ: Environ,
     nccl: NcclChoice,
-    job: JobShape,
+    intent: Intent,
     expected: Expected,
     rdma: Rdma,
     libraries: Libraries,
     baseline: Baseline,
     paths: PathRun,
 ) -> Iterator[Finding]:
-    if job.alone:
-        yield skip("the configuration says that the job has one node: no data crosses the network", nodes=1)
-        return
     data = transport.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
     version = ifname.versions(nccl, libraries)[-1]
     window = tcp_window.window(kernel, environ, version)
-    if data.sockets is False:
+    if intent.others is False:
+        yield skip(f"{intent.why}: no data crosses the network", nodes=1)
+    elif data.sockets is False:
         yield skip(f"sockets do not carry the data: {data.why}")
     elif data.sockets is None:
         yield unknown(f"whether sockets carry the data could not be told: {data.why}", how=RUN)
     elif isinstance(environ.variables, Unavailable):  # with a log, what carries the data is known without it
         yield unknown(f"the job's variables could not be read: {environ.variables}")
     else:
-        yield from _congestion(kernel)
+        yield from (between_nodes(one, intent) for one in _congestion(kernel))
         if isinstance(window, Unavailable):
             yield unknown(f"the TCP buffers could not be read: {window}", carrier=data.why)
             return
         trip = _round_trip(net, expected)
-        for link in _links(net, environ, version):
-            yield link if isinstance(link, Finding) else _judge(Sockets(link, window, environ, data.why), trip, vantage)
+        for one in _links(net, environ, version):
+            found = one if isinstance(one, Finding) else _judge(Sockets(one, window, environ, data.why), trip, vantage)
+            yield between_nodes(found, intent)
 
 
 def _congestion(kernel: Kernel) -> Iterator[Finding]:
@@ -99,22 +100,21 @@ def _congestion(kernel: Kernel) -> Iterator[Finding]:
     if (why := missing(chosen, offered)) is not None:
         yield unknown(f"whether the congestion control is offered could not be read: {why}", subject="congestion control")
         return
-    name, names = (chosen or "").strip(), (offered or "").strip()
-    if name and names and name not in names.split():
+    name, names = (chosen or "").strip(), (offered or "").split()
+    if name and names and name not in names:
         yield fail(
-            f"tcp_congestion_control is {name}, which this kernel does not offer ({names})",
+            f"tcp_congestion_control is {name}, which this kernel does not offer ({' '.join(names)})",
             subject="congestion control",
-            expected=f"one of {names}",
+            expected=f"one of {' '.join(names)}",
             chosen=name,
-            offered=sorted(names.split()),
+            offered=sorted(names),
         )
 
 
 def _links(net: Net, environ: Environ, version: Version) -> Iterator[Link | Finding]:
     """The interfaces that NET/Socket takes."""
     settings = {name: environ.get(name) for name in ifname.VARIABLES}
-    lost = missing(net.links, *settings.values())
-    known = {name: value for name, value in settings.items() if value}
+    known, lost = {name: value for name, value in settings.items() if value}, missing(net.links, *settings.values())
     picks = lost if lost is not None else ifname.choose(net.links or (), version, known, "socket")
     if isinstance(picks, Unavailable):
         yield unknown(f"which interfaces carry the data could not be told: {picks}")

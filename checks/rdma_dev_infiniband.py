@@ -17,7 +17,7 @@ from netdoctor.api import (
     Finding,
     Fix,
     Gpus,
-    JobShape,
+    Intent,
     Kernel,
     Net,
     PathRun,
@@ -26,10 +26,12 @@ from netdoctor.api import (
     RdmaDevice,
     Selector,
     Severity,
+    Status,
     Step,
     Unavailable,
     Usable,
     Vantage,
+    between_nodes,
     check,
     fail,
     fix_container,
@@ -51,6 +53,7 @@ from netdoctor.api import (
 MEMLOCK_LEAST = 64 << 20
 MEMLOCK_PLENTY = 4 << 30
 NO_GPU = "is it meant for a job with GPUs?  Without one, NCCL has nothing to do here"
+SITE = frozenset({"count", "rate"})  # subjects of what the site states itself, whatever a job needs
 # What is true for the node whoever looks; the rest (rights, mapping, libraries) is the job's own affair.
 OF_THE_NODE = frozenset({Step.NO_UVERBS, Step.ENXIO, Step.PORT})
 
@@ -85,17 +88,27 @@ def dev_infiniband(
     kernel: Kernel,
     vantage: Vantage,
     expected: Expected,
-    job: JobShape,
+    intent: Intent,
     path: PathRun,
     names: DeviceNames,
 ) -> Iterator[Finding]:
+    here = Here(rdma, gpus, net, environ, vantage)
+    found = _judged(here, pci, kernel, expected, path, names)
+    if (idle := transport.idle_hcas(intent)) is not None:  # what the site says that must be there is judged all the same
+        yield skip(f"{idle}: RDMA devices carry nothing")
+        yield from (one for one in found if one.subject in SITE and one.status is not Status.SKIP)
+    else:
+        yield from (one if one.subject in SITE else between_nodes(one, intent) for one in found)
+
+
+def _judged(here: Here, pci: Pci, kernel: Kernel, expected: Expected, path: PathRun, names: DeviceNames) -> Iterator[Finding]:
+    rdma, gpus, environ, vantage = here.rdma, here.gpus, here.environ, here.vantage
     if isinstance(rdma.devices, Unavailable):
         yield unknown(f"/sys/class/infiniband could not be read: {rdma.devices}")
         return
     if not rdma.devices:
         yield _none(pci, vantage, expected, names)
         return
-    here = Here(rdma, gpus, net, environ, vantage)
     setting = environ.get("NCCL_IB_HCA") or ""
     choice = parse_hcas(setting)
     chosen = hcas.subjects(rdma.devices, hcas.places(gpus, pci), pci, choice)
@@ -112,14 +125,14 @@ def dev_infiniband(
             fix=fix_environment(vantage, "NCCL_IB_HCA", unset=True),
         )
     else:
-        states = [(one, usable(one.device, rdma, net)) for one in chosen]
+        states = [(one, usable(one.device, rdma, here.net)) for one in chosen]
         if vantage.runtime is not None:  # a container, or whether it is one is not known
             states = _given(states, hcas.selected(rdma.devices, choice) if choice else rdma.devices, here)
         yield from _devices(states, here)
         if isinstance(expected.hcas, int):
             yield _count(rdma.devices, here, expected.hcas)
         yield from _rate([one.device for one, _ in states], choice, expected)
-    yield replace(_memlock(kernel.limit("memlock"), here, job, path), subject="memlock")
+    yield replace(_memlock(kernel.limit("memlock"), here, path), subject="memlock")
 
 
 def _idle(expected: Expected) -> Finding:
@@ -287,7 +300,7 @@ def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected
         yield ok(f"{', '.join(at for at, _ in rates)}: at least {wanted:g} Gb/s, as expected", subject="rate")
 
 
-def _memlock(limit: int | Unavailable, here: Here, job: JobShape, path: PathRun) -> Finding:
+def _memlock(limit: int | Unavailable, here: Here, path: PathRun) -> Finding:
     """Registered memory counts against RLIMIT_MEMLOCK (drivers/infiniband/core/umem.c)."""
     vantage = here.vantage
     if not vantage.job_user:
@@ -307,13 +320,6 @@ def _memlock(limit: int | Unavailable, here: Here, job: JobShape, path: PathRun)
     if here.no_gpu:
         text = f"locked memory is limited to {size}; libcuda shows this container no GPU"
         return unknown(text, how=NO_GPU, limit=limit)
-    if job.alone:
-        text = f"the configuration says that the job has one node, where HCAs carry nothing; locked memory is limited to {size}"
-        return skip(text, limit=limit)
-    if isinstance(job.nodes, Unavailable):
-        return unknown(
-            f"locked memory is limited to {size}, and whether the job has other nodes could not be read: {job.nodes}"
-        )
     fix = fix_container(vantage, "memlock")
     if not vantage.in_container:
         fix = Fix(

@@ -11,6 +11,7 @@ from typing import Any
 
 from netdoctor.api import (
     FROM_JOB,
+    SOCKET,
     Baseline,
     Cure,
     Environ,
@@ -18,7 +19,7 @@ from netdoctor.api import (
     Fix,
     GdrProof,
     Gpus,
-    JobShape,
+    Intent,
     Kernel,
     Libraries,
     PathRun,
@@ -27,11 +28,13 @@ from netdoctor.api import (
     Rdma,
     RdmaDevice,
     Run,
-    Severity,
+    State,
+    Status,
     Unavailable,
     Vantage,
     Version,
     assigned,
+    between_nodes,
     check,
     fail,
     fix_environment,
@@ -46,6 +49,7 @@ from netdoctor.api import (
     ok,
     parse_hcas,
     skip,
+    transport,
     unknown,
     used_nccl,
     version_text,
@@ -65,7 +69,6 @@ class Node:
     gpus: Gpus
     environ: Environ
     vantage: Vantage
-    job: JobShape
     runs: tuple[Run, ...] | Unavailable
     count: int
     own_topology: bool  # NCCL takes distances from a file of the hypervisor's or the user's, or may do so
@@ -146,34 +149,34 @@ def gpudirect_rdma(
     environ: Environ,
     libraries: Libraries,
     vantage: Vantage,
-    job: JobShape,
+    intent: Intent,
     baseline: Baseline,
     path: PathRun,
 ) -> Iterator[Finding]:
-    gate = _does_not_apply(rdma, pci, gpus)
+    own = pci.virtual_topology is not False or environ.get("NCCL_TOPO_FILE") not in (None, "")
+    node = Node(used_nccl(libraries, baseline), kernel, gpus, environ, vantage, path.runs, 0, own, False, libraries.plugins)
+    found = tuple(_judged(rdma, pci, node))
+    if (idle := transport.idle_hcas(intent)) is not None:  # what a run showed counts all the same
+        shown = [one for one in found if one.status is Status.PASS]
+        yield from shown or [skip(f"{idle}: nothing goes from a GPU to an RDMA device")]
+    else:
+        yield from (between_nodes(one, intent) for one in found)
+
+
+def _judged(rdma: Rdma, pci: Pci, node: Node) -> Iterator[Finding]:
+    gate = _does_not_apply(rdma, pci, node.gpus)
     if gate is not None:
         yield gate
         return
-    places, devices = hcas.places(gpus, pci), rdma.devices
+    places, devices = hcas.places(node.gpus, pci), rdma.devices
     if isinstance(places, Unavailable) or isinstance(devices, Unavailable):
         yield unknown(f"GPUs or RDMA devices could not be read: {missing(places, devices)}")
         return
     if not places:
-        yield unknown(f"PCI shows no GPU, and libcuda could not be asked: {gpus.visible}")
+        yield unknown(f"PCI shows no GPU, and libcuda could not be asked: {node.gpus.visible}")
         return
-    node = Node(
-        used_nccl(libraries, baseline),
-        kernel,
-        gpus,
-        environ,
-        vantage,
-        job,
-        path.runs,
-        len(places),
-        pci.virtual_topology is not False or environ.get("NCCL_TOPO_FILE") not in (None, ""),
-        all(d.driver == "efa" for d in devices) and not hcas.unplaced(devices, pci),
-        libraries.plugins,
-    )
+    efa = all(d.driver == "efa" for d in devices) and not hcas.unplaced(devices, pci)
+    node = replace(node, count=len(places), efa=efa)
     choice = parse_hcas(node.setting("NCCL_IB_HCA") or "", node.version or None)
     candidates = hcas.selected(devices, choice) if choice else devices
     if not candidates:
@@ -227,6 +230,9 @@ def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Find
     own = _own_rules(gpu, device, node, proof)
     if own is not None:
         return own
+    idle = (None if proof.shown else node.unasked) or _carries_nothing(device, node)
+    if idle is not None:
+        return idle
     kind = "" if node.own_topology else kind
     both = proof.send and proof.receive
     if isinstance(node.version, Unavailable):
@@ -234,8 +240,6 @@ def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Find
             return _passed(node, "NCCL's log shows /GDRDMA both ways", kind)
         return unknown(f"the job's NCCL version is not known: {node.version}", how="give --python")
     pair = Pair(gpu, device, node, proof, node.version, kind)
-    if not proof.shown and node.unasked is not None:
-        return node.unasked
     if both:
         return _passed(node, "NCCL's log shows /GDRDMA both ways", kind, pair.able.yes, **pair.evidence)
     if isinstance(node.environ.nccl, Unavailable):
@@ -243,6 +247,22 @@ def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Find
     if pair.near is False and not proof.receive:
         return _too_far(pair)
     return _shown(pair) if proof.shown else _static(pair)
+
+
+def _carries_nothing(device: RdmaDevice, node: Node) -> Finding | None:
+    """A device that carries nothing: what the files say of it is no GPUDirect."""
+    if not hcas.active_ports(device):
+        ports = device.ports or ()
+        lost = missing(device.ports, *(p.state for p in ports), *(p.link_layer for p in ports))
+        text = "has no ACTIVE port: nothing goes through it" if lost is None else f"its ports could not be read: {lost}"
+        return unknown(f"{device.name} {text}", how="netdoctor preflight --only rdma.dev_infiniband")
+    runs = [run for run in node.runs or () if run.experiment.path.device in ("", device.name)]
+    if any(transport.shown_network(run) == SOCKET for run in runs):
+        return unknown("its run went by plain sockets: GPUDirect had no part in it", how="see allreduce.run")
+    broken = [run for run in runs if run.state not in (State.FINISHED, State.NOT_STARTED) or run.verified is False]
+    if any(run.experiment.path.device for run in broken):
+        return unknown("its run did not finish with right data: nothing is proven of it", how="see allreduce.run")
+    return None
 
 
 def _no_platform(gpu: hcas.GpuPlace) -> Finding:
@@ -331,7 +351,6 @@ def _shown(pair: Pair) -> Finding:
         return unknown(text, **evidence)
     return fail(
         f"able to use GPUDirect, but the run's log shows it on {side}",
-        severity=Severity.INFO if pair.node.job.alone else None,
         expected="/GDRDMA on sends and receives",
         how="dmesg | grep -i -e peermem -e ib_core; NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH names the distance and the HCA's support",
         **evidence,
@@ -365,7 +384,6 @@ def _unable(pair: Pair, shown: str = "") -> Finding:
     """Neither mechanism."""
     return fail(
         f"no GPUDirect: {shown}no peer-memory module that NCCL can use, and no DMA-BUF",
-        severity=Severity.INFO if pair.node.job.alone else None,
         expected="a peer-memory module or DMA-BUF",
         why=f"{pair.able.why}.",
         fix=fix_gpudirect(pair.node.vantage, pair.able),

@@ -14,13 +14,15 @@ from netdoctor.cluster import network as cluster_network
 from netdoctor.cluster.observations import Cluster, Culprit
 from netdoctor.cluster.observations import Fault as MeetingFault
 from netdoctor.expectation import looks as expectation
+from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
+from netdoctor.facts.intent import STATE_NODES, Intent, Told, between_nodes
 from netdoctor.facts.interrupts import Interrupts
-from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
 from netdoctor.facts.library_search import JobPython, Linkage, Torch
@@ -161,6 +163,7 @@ def fail(
 __all__ = [
     "FROM_JOB",
     "SOCKET",
+    "STATE_NODES",
     "UNLIMITED",
     "Accelerator",
     "Address",
@@ -180,9 +183,9 @@ __all__ = [
     "Gid",
     "Gpu",
     "Gpus",
+    "Intent",
     "Interrupts",
     "JobPython",
-    "JobShape",
     "Kernel",
     "Kind",
     "Launcher",
@@ -222,6 +225,7 @@ __all__ = [
     "State",
     "Status",
     "Step",
+    "Told",
     "Torch",
     "TorchFacts",
     "Unavailable",
@@ -234,6 +238,7 @@ __all__ = [
     "accelerator",
     "affinity",
     "assigned",
+    "between_nodes",
     "cause_of",
     "check",
     "cluster_network",
@@ -253,6 +258,7 @@ __all__ = [
     "ifname",
     "interfaces",
     "job_torch",
+    "layers",
     "loader_rules_say",
     "missing",
     "nccl_environment",

@@ -204,12 +204,18 @@ _SETTINGS: Final = (
     *_rows("torch", Role.SETTING, "GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME", of=Of.INTERFACES),
     *_rows("torch", Role.SETTING, "TORCH_* PYTORCH_* GLOO_* TP_*"),
     *_rows("transports", Role.SETTING, "UCX_NET_DEVICES NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", of=Of.INTERFACES),
+    *_rows("transports", Role.SETTING, "FI_PROVIDER FI_PROVIDER_PATH UCX_MODULE_DIR IBV_DRIVERS RDMAV_DRIVERS"),
     *_rows("transports", Role.SETTING, "UCX_* UCC_* FI_* RDMAV_* IBV_* MLX5_* MLX4_* NVSHMEM_* NIXL_*"),
+    *_rows("accelerators", Role.SETTING, "CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING"),
+    *_rows("accelerators", Role.SETTING, "CUDA_DEVICE_MAX_CONNECTIONS CUDA_HOME CUDA_VERSION CUDA_MPS_PIPE_DIRECTORY"),
+    *_rows("accelerators", Role.SETTING, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES"),
+    *_rows("accelerators", Role.SETTING, "NEURON_RT_VISIBLE_CORES NEURON_RT_NUM_CORES HABANA_VISIBLE_DEVICES"),
     *_rows("accelerators", Role.SETTING, "CUDA_* HSA_* HIP_* ROCR_* NEURON_* HABANA_* NVIDIA_REQUIRE_*"),
     # NVIDIA_API_KEY is a credential, so no prefix.
     *_rows("accelerators", Role.SETTING, "NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES NVIDIA_DISABLE_REQUIRE NVIDIA_GDS"),
     *_rows("accelerators", Role.SETTING, "NVIDIA_IMEX_CHANNELS NVIDIA_GDRCOPY NVIDIA_MOFED NVIDIA_TF32_OVERRIDE"),
     *_rows("accelerators", Role.SETTING, "MELLANOX_VISIBLE_DEVICES"),
+    *_rows("openmp", Role.SETTING, "OMP_NUM_THREADS OMP_PROC_BIND OMP_PLACES GOMP_CPU_AFFINITY KMP_AFFINITY KMP_HW_SUBSET"),
     *_rows("openmp", Role.SETTING, "OMP_* GOMP_* KMP_* MKL_NUM_THREADS OPENBLAS_NUM_THREADS"),
     *_rows("loader", Role.SETTING, "LD_LIBRARY_PATH LD_PRELOAD"),
     *_rows("vllm", Role.SETTING, "VLLM_NCCL_SO_PATH VLLM_HOST_IP"),
@@ -221,16 +227,13 @@ _PLACES: Final = (
     # enroot.conf(5) and its hooks; registry credentials are in a file.
     *_rows("containers", Role.PLACE, "ENROOT_*"),
     *_rows("kubernetes", Role.PLACE, "NODE_NAME"),
+    *_rows("netdoctor", Role.PLACE, "NETDOCTOR_REDACT", kept=False),
     *_rows("netdoctor", Role.PLACE, "NETDOCTOR_*"),
 )
 TABLE: Final[tuple[Variable, ...]] = (*_LAUNCHERS, *_SETTINGS, *_PLACES)
 
 # How many pods a task of a Volcano job has; the name of the task is the user's.
 VOLCANO_TASK: Final = re.compile(r"VC_[A-Z0-9_]{1,64}_NUM\Z")
-# PKEY, QKEY, RKEY, LKEY, MKEY and MR_KEY_SIZE are InfiniBand's and libfabric's, and no secrets.
-_SECRET: Final = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(?<!_[PQRLM])KEY(?!_SIZE)|PRIVATE|COOKIE|AUTH(?!OR)|JWT", re.IGNORECASE
-)
 
 _NAMES: Final = {row.name: row for row in TABLE if not row.name.endswith("*")}
 _PREFIXES: Final = tuple(row for row in TABLE if row.name.endswith("*"))
@@ -263,9 +266,9 @@ def withheld(name: str) -> bool:
     return row is not None and row.withheld
 
 
-def secret(name: str) -> bool:
-    """Whether a name sounds as if its value were a credential, kept or not."""
-    return _SECRET.search(name) is not None
+def exact(name: str) -> str | None:
+    """The name, where the table has it itself, not by a prefix."""
+    return name if name in _NAMES or VOLCANO_TASK.match(name) else None
 
 
 @cache

@@ -14,9 +14,10 @@ from netdoctor.facts import registry as facts
 from netdoctor.facts.runs import Caller, Obstacle
 from netdoctor.host.base import RecordingHost
 from netdoctor.host.live import LiveHost
-from netdoctor.host.redact import redact
+from netdoctor.host.redact import Redactor
 from netdoctor.model import CheckResult, Finding, Kind, Status, Unavailable
 from netdoctor.process.signals import Interrupted, interruptible
+from netdoctor.variables.catalogue import accepts
 
 if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session
@@ -46,10 +47,34 @@ class Outcome:
 
 def look(config: Config, host_root: str | None, everything: bool) -> LiveHost:
     """The machine; with `everything` the helper programs begin at once, beside the import of the checks."""
-    host = LiveHost(host_root, config.as_answer())
+    near = {} if host_root else interpreters()
+    trust = config.command is not None or config.as_root  # the job will load it in the next second, as this user
+    host = LiveHost(host_root, {**config.as_answer(), **({"near": near} if near else {})}, trust=trust)
     if everything:
         facts.prefetch(host, facts.SOURCES)
     return host
+
+
+def interpreters() -> dict[str, str]:
+    """Pythons that say more of the job's than PATH does: the one of the launcher that started us, and our own where it has a
+    torch that is not the one that our Makefile installed."""
+    from importlib.util import find_spec
+
+    from netdoctor.facts.launcher import detect
+    from netdoctor.facts.library_search import MARKER
+
+    found: dict[str, str] = {}
+    if detect(os.environ).local_rank is not None:  # our parent starts the ranks
+        try:
+            with open(f"/proc/{os.getppid()}/cmdline", "rb") as stream:
+                program = os.fsdecode(stream.read(4096).partition(b"\0")[0])
+        except OSError:
+            program = ""
+        if program.startswith("/") and os.path.basename(os.path.realpath(program)).startswith("python"):
+            found["launcher"] = program
+    if find_spec("torch") is not None and not os.path.exists(os.path.join(sys.prefix, MARKER)):
+        found["own"] = sys.executable
+    return found
 
 
 def run(
@@ -67,7 +92,7 @@ def run(
 
     Never raises for what a machine may do; an interruption gives a partial outcome.
     """
-    host = RecordingHost(live, redact)
+    host = RecordingHost(live, Redactor(accepts))
     work = engine.Work(host, specs, extra)
     outcome = Outcome(work, host)
     session: Session | None = None
@@ -128,7 +153,7 @@ def _without(work: engine.Work, why: Unavailable) -> None:
 
 def _begin(work: engine.Work, config: Config, progress: engine.Progress, cluster: ClusterSession | None) -> Session | None:
     """Start the job's Python, so that its import of torch runs beside the probes; None where it is not, or cannot be."""
-    from netdoctor.allreduce.runner import Session
+    from netdoctor.allreduce.runner import Code, Session
     from netdoctor.facts.library_search import job_python
     from netdoctor.host.base import mapping
 
@@ -136,14 +161,17 @@ def _begin(work: engine.Work, config: Config, progress: engine.Progress, cluster
         return None
     variables = mapping(work.host, "env:")
     python = (
-        variables if isinstance(variables, Unavailable) else job_python(work.host, variables, config.python, config.command)
+        variables
+        if isinstance(variables, Unavailable)
+        else job_python(work.host, variables, config.python, config.command, (mapping(work.host, "config:") or {}).get("near"))
     )
     if isinstance(python, Unavailable):
         if python.kind != Kind.ABSENT or config.via == Caller.TORCH:
             _without(work, python)
         return None
     progress(f"starting {python.path} ({python.why})")
-    session = Session(python.path, dict(os.environ), user=config.user, limits=_limits(cluster))
+    code = Code(python.path, config.folder if python.of_command else "", python.of_command or config.as_root)
+    session = Session(code, dict(os.environ), user=config.user, limits=_limits(cluster))
     if config.command is not None:
         session.interpreter = f"{python.path} ({python.why})"
     session.start()
@@ -159,7 +187,7 @@ def _settle(
 ) -> Session | None:
     """The session that is used: that of torch; where it is not there or not wanted, one of libnccl and the driver alone."""
     from netdoctor.allreduce import choice
-    from netdoctor.allreduce.runner import Session
+    from netdoctor.allreduce.runner import Code, Session
 
     via = Caller(config.via) if config.via else None
     if via is Caller.TORCH or "Baseline" in work.facts:
@@ -180,7 +208,9 @@ def _settle(
         progress(f"using {found} without torch")
     if session is not None:
         session.close()
-    alone = Session(sys.executable, dict(os.environ), user=config.user, library=found, limits=_limits(cluster))
+    trust = config.as_root or (not isinstance(libraries.python, Unavailable) and libraries.python.of_command)
+    code = Code(sys.executable, trust=trust)
+    alone = Session(code, dict(os.environ), user=config.user, library=found, limits=_limits(cluster))
     alone.start()
     return alone
 

@@ -81,6 +81,7 @@ class Seen:
     gpu: bool | None = None  # any accelerator that the job would use, judged by netdoctor or not
     library: bool | None = None  # what an all-reduce goes by: a torch of the job's, or a libnccl
     rdma: bool | None = None  # PCI shows RDMA hardware
+    run_lost: bool = False  # an all-reduce that should be there is not, or was refused: not one that was never wanted
 
 
 def strictest(order: Sequence[str], first: str, *others: str) -> str:
@@ -105,6 +106,11 @@ _ASKED: Final = {
 FAIL_ON: Final = {Command.ENV: "warning", Command.FLEET: "warning"}  # where nothing is said; of the others it is critical
 
 
+def gates(profile: str) -> bool:
+    """Whether it stands for what starts next: of such a look nothing may be left out."""
+    return profile in {"gate", "strict"}
+
+
 def required(profile: str, seen: Seen, command: Command = Command.PREFLIGHT) -> frozenset[str]:
     """Ids of the checks that must be able to tell (for ``strict`` also every other one: see `decide`)."""
     if command in _ASKED:  # a profile is about nodes: a site that only audits them still wants an answer from a log
@@ -112,9 +118,9 @@ def required(profile: str, seen: Seen, command: Command = Command.PREFLIGHT) -> 
     if profile in _EQUALLY_LENIENT:
         return frozenset()
     ids = set()
-    if seen.gpu is not False and seen.library is not False:
+    if seen.run_lost or (seen.gpu is not False and seen.library is not False):
         ids.add("allreduce.run")
-    if profile in {"gate", "strict"} and seen.rdma is not False:
+    if gates(profile) and seen.rdma is not False:
         ids.add("rdma.dev_infiniband")
     return frozenset(ids)
 
@@ -135,8 +141,9 @@ def decide(
 ) -> tuple[tuple[CheckResult, ...], Verdict]:
     """The results with waivers applied, and the verdict.
 
-    `selected` are the ids of ``--only``: what was not asked for is not required.  `partial` says why the run is not whole;
-    then nothing is healthy.  `must` is required whatever the profile.  Each finding that does not count for the exit code
+    `selected` are the ids of ``--only``: what was not asked for is not required, and the node is not called healthy, though
+    nothing of it failed.  `partial` says why the run is not whole; then nothing is healthy.  `must` is required whatever the
+    profile.  Each finding that does not count for the exit code
     has ``blocking=False``.
     """
     if profile not in PROFILE_ORDER:
@@ -151,14 +158,30 @@ def decide(
     if profile == "strict":
         must |= {c.id for c in results} - off
     broken = {c.id for c in results if c.id in _LOST or any(f.status is Status.ERROR for f in c.findings)} - off
-    must |= broken
+    must |= broken | {c.id for c in results for f in c.findings if f.if_several and _needs_intent(f.if_several, profile, least)}
     out = tuple(
         replace(c, findings=tuple(_weigh(f, waivers, least, c.id in must, profile == "strict", today) for f in c.findings))
         for c in results
     )
     requires = "" if command in _ASKED else f", and profile {profile} requires it"
     lenient = profile in _EQUALLY_LENIENT and command not in _ASKED
-    return out, _verdict(_weighed(out, must, broken, partial), fail_on, partial, requires, lenient=lenient)
+    weighed = _weighed(out, must, broken, partial)
+    if weighed.outcome is Outcome.WELL and selected is not None:
+        weighed = replace(weighed, outcome=Outcome.NARROWED)
+    elif weighed.outcome is Outcome.WELL and lenient and (blind := _stands_for(seen or Seen()) - off & set(weighed.blind)):
+        weighed = replace(weighed, outcome=Outcome.BLIND, in_the_way=tuple(sorted(blind)))
+    return out, _verdict(weighed, fail_on, partial, requires, lenient=lenient)
+
+
+def _stands_for(seen: Seen) -> frozenset[str]:
+    """What an audit or a prolog that calls a node healthy must have been able to tell, though it stops nobody where it could
+    not: what hardware is there, and the all-reduce where one was wanted."""
+    return frozenset({"hardware.accelerator", *(("allreduce.run",) if seen.run_lost else ())})
+
+
+def _needs_intent(fail: Finding, profile: str, least: int) -> bool:
+    """Whether a fault that counts only in a job of several nodes is in the way, where nothing says how many there are."""
+    return profile in {"gate", "strict"} or (profile not in _EQUALLY_LENIENT and _rank(fail) >= least)
 
 
 def _disabled(result: CheckResult) -> CheckResult:
@@ -190,6 +213,8 @@ class Outcome(Enum):
     REQUIRED = "what had to be able to tell could not"
     NOTHING_RAN = "no check ran"
     NOTHING_TOLD = "no check could tell anything"
+    NARROWED = "nothing failed of what was asked for"
+    BLIND = "nothing failed, and what a lenient profile stands for could not be told"
     WELL = "nothing that counts failed"
 
 
@@ -252,9 +277,13 @@ def _verdict(weighed: _Weighed, fail_on: str, partial: str | None, requires: str
         ),
         Outcome.NOTHING_RAN: (Health.INCONCLUSIVE, INCONCLUSIVE, "no check ran"),
         Outcome.NOTHING_TOLD: (Health.INCONCLUSIVE, unlooked, "; ".join(["nothing passed", *left])),
+        Outcome.NARROWED: (Health.INCONCLUSIVE, HEALTHY, f"nothing failed of what was asked for: {_well(weighed, blind)}"),
+        Outcome.BLIND: (Health.INCONCLUSIVE, unlooked, f"{in_the_way} could not tell: {_well(weighed, blind)}"),
         Outcome.WELL: (Health.HEALTHY, HEALTHY, _well(weighed, blind)),
     }[weighed.outcome]
-    if health is Health.HEALTHY and fails:  # not called healthy: something is wrong, if nothing that counts
+    if weighed.outcome is Outcome.NARROWED:  # neither a good node nor a doubt
+        text = words
+    elif health is Health.HEALTHY and fails:  # not called healthy: something is wrong, if nothing that counts
         text = words = f"nothing failed at {fail_on} or above: {words}"
     else:
         text = f"{health}: {words}"

@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from netdoctor.credentials import scrub
+
 # ECMA-48: CSI … final byte; OSC, DCS, SOS, PM, APC … up to ST or BEL; nF and two-byte escapes.  The strings of OSC and its like
 # may not cross a line here, so that an unterminated one cannot swallow evidence: then only its introducer goes.  Nor may they
 # hold another introducer, or a run of introducers would be searched once from each of them.
@@ -29,14 +31,14 @@ _BREAKS: Final = re.compile("\r\n|[\t\n\x0b\x0c\r\x85\u2028\u2029]")
 
 
 def clean(text: str, *, lines: bool = False) -> str:
-    r"""`text` without control characters, escape sequences and bidirectional overrides.
+    r"""`text` without control characters, escape sequences, bidirectional overrides and what looks like a credential.
 
     Line breaks and tabs become one space each; with `lines` they stay line breaks (as ``\n``) and tabs.
-    Idempotent, and never longer than `text`.
+    Idempotent; longer than `text` only by the marks in the places of short passwords.
     """
     text = _ESCAPES.sub("", text)
     text = _BREAKS.sub(lambda found: ("\t" if found[0] == "\t" else "\n") if lines else " ", text)
-    return _UNSAFE.sub("", text)
+    return scrub(_UNSAFE.sub("", text))
 
 
 def line(value: object, limit: int = 200) -> str:
@@ -47,8 +49,7 @@ def line(value: object, limit: int = 200) -> str:
     if not isinstance(value, str):
         return ""
     text = value[: 4 * limit]
-    if not text.isprintable():  # most are: the fast way out, for the texts of 10,000 reports
-        text = clean(text).strip()
+    text = scrub(text) if text.isprintable() else clean(text).strip()  # most are printable
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

@@ -7,6 +7,7 @@ the kernel gives, as in the job).  All work goes by one stream; the context is t
 
 from __future__ import annotations
 
+import abc
 import ctypes
 import operator
 import os
@@ -41,7 +42,7 @@ class LibraryError(Exception):
     """A call that failed, in the library's own words."""
 
 
-class Calls:
+class Calls(abc.ABC):
     """Calls by name; a function that is not there and a code that is not 0 are raised.
 
     Every argument that is no int is a ctypes object, so that none needs a prototype.
@@ -62,8 +63,9 @@ class Calls:
         if code:
             raise LibraryError(f"{name}: {self.words(code)}")
 
+    @abc.abstractmethod
     def words(self, code: int) -> str:
-        raise NotImplementedError
+        """What the library says of a code."""
 
     def text(self, name: str, *arguments: Any) -> str:
         """What a function that gives a text gives; "" where it is not there."""

@@ -7,6 +7,7 @@ NCCL's log is a memfd for each rank (all of them are the runner's, so that they 
 
 from __future__ import annotations
 
+import abc
 import ctypes
 import json
 import mmap
@@ -105,7 +106,7 @@ class Progress:
             time.sleep(0.001)
 
 
-class Engine:
+class Engine(abc.ABC):
     """What carries the collectives of one rank.  The phases are the rank's, and each of them calls these, in this order.
 
     Sizes are bytes of one buffer of float32, from its start.
@@ -115,70 +116,71 @@ class Engine:
         self.rank = rank
 
     @staticmethod
+    @abc.abstractmethod
     def load(library: str) -> None:
         """What the process that forks the ranks loads for all of them.  Raises what stands in the way."""
-        raise NotImplementedError
 
     @staticmethod
+    @abc.abstractmethod
     def absent(error: BaseException) -> bool:
         """Whether what `load` raised says that there is nothing to load."""
-        raise NotImplementedError
 
     @staticmethod
+    @abc.abstractmethod
     def tell_facts(say: Say) -> None:
         """Tell, piece by piece (what comes next may hang), what there is to carry anything with; in a process of its own."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def meet(self) -> None:
         """Find the other ranks."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def open(self) -> None:
         """Take the device."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def init(self) -> None:
         """Make the communicator."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def allocate(self, size: int) -> None:
         """Make the buffer, and the pattern."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def fill(self, size: int) -> None:
         """Write this rank's pattern."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def reduce(self, size: int) -> None:
         """Begin an all-reduce; `wait` ends it."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def wait(self) -> None:
         """Wait for all that was begun."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def wrong(self, size: int) -> int:
         """The number of elements that are not the exact sum."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def events(self, count: int) -> list[Any]:
         """So many events of the device's own clock; none where the device has no clock."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def record(self, event: Any) -> None:
-        raise NotImplementedError
+        """Have the device note the time, after all that was begun."""
 
+    @abc.abstractmethod
     def between(self, first: Any, second: Any) -> float:
         """Seconds."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def part(self, seconds: float) -> None:
         """Where other nodes take part: leave when nobody needs this rank any more."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Give back what was taken; never raises."""
-        raise NotImplementedError
 
 
 class Rank:

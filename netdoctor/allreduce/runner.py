@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from netdoctor.allreduce import verdict
 from netdoctor.allreduce.interruption import Interruption
@@ -17,8 +17,8 @@ from netdoctor.allreduce.sandbox import Sandbox, User, conf_names, find_user, sa
 from netdoctor.allreduce.shared import memory, read_logs, shared_memory
 from netdoctor.allreduce.watch import SLOT, NodePart, Watch, sooner
 from netdoctor.allreduce.worker import Worker
+from netdoctor.credentials import scrub
 from netdoctor.facts.runs import AllReduce, Caller, NcclFacts, Obstacle, Reason, Run, TorchFacts
-from netdoctor.host.redact import scrub
 from netdoctor.model import Kind, Unavailable
 
 # Seconds without any progress after which a phase counts as stalled.  A healthy node needs 3 s for the import (minutes on a
@@ -41,6 +41,14 @@ END_SECONDS: Final = 3.0  # after TERM and KILL, for a rank to be reaped
 MAX_OUTPUT: Final = 4000  # characters kept of what the ranks of a run that went wrong printed
 
 
+class Code(NamedTuple):
+    """A Python, and how it is the job's."""
+
+    python: str
+    folder: str = ""  # that it imports from first; "": none
+    trust: bool = False  # it runs in the next second anyway, as this user: to refuse it would protect nobody
+
+
 class Session:
     """The job's Python, ready to run all-reduces.  One thread uses it; `close` may be called at any moment.
 
@@ -51,7 +59,7 @@ class Session:
 
     def __init__(
         self,
-        python: str,
+        python: str | Code,
         environment: Mapping[str, str],
         user: str | None = None,
         *,
@@ -59,11 +67,13 @@ class Session:
         limits: Mapping[str, float] | None = None,
         lock: bool = True,
     ) -> None:
-        self.python = python
+        code = python if isinstance(python, Code) else Code(python)
+        self.python = code.python
         self.via = Caller.NCCL if library else Caller.TORCH
         self.notes: tuple[str, ...] = ()
         self.interpreter = ""  # of `Run`
         self._library = library if isinstance(library, str) else ""
+        self._trust, self._folder = code.trust, code.folder
         self._limits = {**LIMITS, **(limits or {})}
         self._refused = library if isinstance(library, Reason) else None  # why nothing is started
         self._user: User | None = None
@@ -94,13 +104,13 @@ class Session:
             if given:
                 self.notes += (f"--user {given} has no effect: not root",)
             return
-        reason = None if given else self._untrusted()
+        reason = None if given or self._trust else self._untrusted()
         if not given and reason is None:
             return
         name = given or environment.get("SLURM_JOB_UID", "")
         if name in ("", "0", "root"):
             if given:
-                reason = self._untrusted()
+                reason = None if self._trust else self._untrusted()
             self._refused = _refusal(f"root does not run what others can change ({reason}); --user NAME") if reason else None
             return
         user = find_user(name)
@@ -116,8 +126,8 @@ class Session:
         return untrusted_code(self.python, self._sandbox.environment, self._library)
 
     def _new_worker(self, box: Sandbox) -> Worker:
-        isolated = bool(self._library) or (os.geteuid() == 0 and self._user is None)
-        path = box.environment.get("PYTHONPATH", "").split(":") if isolated and not self._library else ()
+        isolated = bool(self._library) or (os.geteuid() == 0 and self._user is None and not self._trust)
+        path = box.environment.get("PYTHONPATH", "").split(":") if isolated and not self._library else [self._folder]
         worker = Worker(
             self.python, box.environment, self._user, isolated, [p for p in path if p.startswith("/")], self._library
         )

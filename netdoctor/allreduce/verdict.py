@@ -200,18 +200,26 @@ def _state(
     interruption = interruption or Interruption(InterruptionKind.LOST, 0.0, text="the ranks ended without a word")
     slowest = min(ranks, key=lambda r: r.order)
     where = f"{slowest.name} in phase {slowest.phase}"
-    if slowest.order <= PHASES.index("import"):
+    held = interruption.kind is InterruptionKind.STALLED and any(not ranks[n].done for n in interruption.stopped)
+    if slowest.order <= PHASES.index("import") and not held:
         return State.NOT_STARTED, interruption.text or f"{where} when the time was over", ()
-    if interruption.kind != InterruptionKind.STALLED or slowest.phase == "device":
+    if interruption.kind != InterruptionKind.STALLED or (slowest.phase == "device" and not held):
         return State.UNFINISHED, interruption.text or f"{where} when the time was over", ()
     blamed = _missing(ranks, interruption)
     named = ", ".join(ranks[n].name for n in blamed)
-    what = {"rendezvous": "the rendezvous", "init": "initialisation"}.get(slowest.phase, "a collective")
+    what = _WAITS_IN.get(slowest.phase, "a collective")
     text = f"no progress in {what} for {interruption.seconds:.0f} s"
     if not named:
         return State.HUNG, f"{text}: all ranks are inside", ()
     fate = "never arrived" if blamed != interruption.stopped else "is stopped" if len(blamed) == 1 else "are stopped"
     return State.HUNG, f"{text}: {named} {fate}", blamed
+
+
+_WAITS_IN: Final = {
+    **{phase: f"phase {phase}" for phase in ("spawn", "import", "device")},
+    "rendezvous": "the rendezvous",
+    "init": "initialisation",
+}
 
 
 def _missing(ranks: Sequence[Rank], interruption: Interruption) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import mmap
 import struct
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from netdoctor.allreduce import verdict
@@ -17,6 +17,10 @@ from netdoctor.process import proc
 
 GRACE: Final = 0.5  # seconds after a failure for the others to tell what they saw
 POLL: Final = 0.25  # seconds between looks at the progress page
+# Seconds in which a rank is seen in that state at every look while nothing moves: no phase is waited out for it.  A debugger
+# stops for less; a driver that maps memory or reads a file sleeps uninterruptibly, but not at every look.
+STILL: Final[dict[str, float]] = {"T": 5.0, "t": 5.0, "D": 15.0}  # proc(5)
+_MAY_SLEEP: Final = ("spawn", "import", "device")  # files from a network, contexts of GPUs without persistence mode
 SLOT: Final = 64  # bytes of a rank in the progress page (rank.py)
 
 
@@ -34,6 +38,29 @@ class NodePart:
     stopped: Callable[[], bool] = lambda: False  # another node says that it is over
     events: tuple[Mapping[str, Any], ...] = ()
     interruption: Interruption | None = None
+
+
+@dataclass
+class Still:
+    """Ranks that were found stopped, or in an uninterruptible wait, at every look since some moment."""
+
+    since: dict[int, tuple[str, float]] = field(default_factory=dict)  # pid -> state letter, when it was first seen
+    looked: float = 0.0
+
+    def look(self, now: float, pids: Mapping[int, str]) -> bool:
+        """Whether one of these (pid -> phase) is so for long enough.  Not looking for a while (suspended) proves nothing."""
+        if now - self.looked > 4 * POLL:
+            self.since.clear()
+        self.looked = now
+        seen = {pid: letter for pid, phase in pids.items() if (letter := proc.state(pid)) in STILL and _tells(letter, phase)}
+        self.since = {
+            pid: old if (old := self.since.get(pid, ("", now)))[0] == letter else (letter, now) for pid, letter in seen.items()
+        }
+        return any(now - begun > STILL[letter] for letter, begun in self.since.values())
+
+
+def _tells(letter: str, phase: str) -> bool:
+    return letter != "D" or phase not in _MAY_SLEEP
 
 
 @dataclass
@@ -63,6 +90,7 @@ class Watch:
         """None when all ranks ended by themselves; else why they must be ended."""
         progressed, seen = time.monotonic(), (0, b"")
         stopped: float | None = None
+        still = Still()
         while True:
             if self.worker.wait(self.ended, sooner(deadline, time.monotonic() + (POLL if self.part is None else POLL / 10))):
                 return None
@@ -72,6 +100,7 @@ class Watch:
             state = (len(events), bytes(self.page))
             if state != seen:
                 progressed, seen = now, state
+                still.since.clear()
             ranks = verdict.ranks_of(self.experiment.ranks, events)
             failed = [t for r in ranks for t in (r.error_time, None if r.done else r.exit_time) if t is not None]
             if failed and now > min(failed) + GRACE:
@@ -83,7 +112,9 @@ class Watch:
                 text = f"the process that forks the ranks {self.worker.ended or 'ended'}"
                 return self._interrupt(InterruptionKind.LOST, now, ranks, text=text)
             phase = min((r.phase for r in ranks), key=PHASES.index)
-            if now - progressed > self.limits[phase]:
+            living = {r.pid: r.phase for r in ranks if r.pid and r.exit_time is None}
+            halted = now >= still.looked + POLL and still.look(now, living)
+            if halted or now - progressed > self.limits[phase]:
                 return self._interrupt(InterruptionKind.STALLED, now, ranks, now - progressed)
             if deadline is not None and now >= deadline:
                 return self._interrupt(InterruptionKind.DEADLINE, now, ranks, now - progressed)

@@ -38,6 +38,12 @@ RESULTS: Final[dict[str, ResultRow]] = {
         "netdoctor diagnose: a check that judged the node where the snapshot was taken, and is not installed here. "
         "Install it (--checks-dir), or diagnose where it is: without it the node is not called healthy.",
     ),
+    "job.command": ResultRow(
+        "What the command starts is what was looked at",
+        "other",
+        "netdoctor run: what env, taskset, numactl and their like set before the job is applied to what is judged. A script, "
+        "bash -c, srun or a launcher with an environment of its own cannot be seen through: put netdoctor run behind it.",
+    ),
     "log.job": ResultRow(
         "The log shows how the job went",
         "other",
@@ -82,8 +88,9 @@ RESULTS: Final[dict[str, ResultRow]] = {
 def completed(finding: Finding, check: str, cause: str) -> Finding:
     """`finding` with what its maker left to its check: the check's id and cause, and of a fail what it costs."""
     cause = finding.cause or cause
+    doubt = finding.if_several and completed(finding.if_several, check, cause)
     if finding.status is not Status.FAIL:
-        return replace(finding, check=check, cause=cause, severity=None, loss=None)
+        return replace(finding, check=check, cause=cause, severity=None, loss=None, if_several=doubt)
     loss = finding.loss or (CAUSES[cause].loss if cause in CAUSES and finding.severity is None else MIGHT)
     return replace(finding, check=check, cause=cause, severity=finding.severity or severity(loss), loss=loss)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TextIO
 
 from netdoctor.cli.setup import UsageError
+from netdoctor.credentials import GONE
 from netdoctor.model import Command, Report, Status
 from netdoctor.report import formats
 from netdoctor.textsafe import clean
@@ -75,11 +78,11 @@ def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:
     stream = to or sys.stdout
     failed = 0
     if options.termination_log is not None:  # where it cannot be written a line on stderr says so; the verdict stays
-        write(options.termination_log, formats.render(report, "termination"))
+        write(options.termination_log, without(formats.render(report, "termination"), options))
     if options.output is not None:
-        failed = write(options.output, formats.render(report, formats.of_file(options.output, options.form)))
+        failed = write(options.output, without(formats.render(report, formats.of_file(options.output, options.form)), options))
     width, colour = terminal.width(stream, os.environ), terminal.colour(stream, os.environ)
-    text = formats.render(report, options.form or "text", width=width, colour=colour)
+    text = without(formats.render(report, options.form or "text", width=width, colour=colour), options)
     try:
         stream.write(text if text.endswith("\n") else text + "\n")
         stream.flush()
@@ -94,6 +97,16 @@ def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:
         return code
     worst = [f.severity for f in report.findings(Status.FAIL) if f.blocking and f.severity]
     return policy.exit_code(code, options.exit_style, report.verdict, max(worst, key=lambda s: s.rank) if worst else None)
+
+
+def without(text: str, options: Options) -> str:
+    """What was rendered, without the words of --redact, however the format escapes them (JSON, XML and HTML)."""
+    for word in sorted(filter(None, options.redact or ()), key=len, reverse=True):
+        for written in dict.fromkeys(
+            (word, json.dumps(word)[1:-1], json.dumps(word, ensure_ascii=False)[1:-1], html.escape(word))
+        ):
+            text = GONE.join(part.replace(written, GONE) for part in text.split(GONE))
+    return text
 
 
 def write(path: str, text: str, *, snapshot: bool = False) -> int:

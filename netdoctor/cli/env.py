@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
@@ -101,12 +101,11 @@ def _chosen(finding: Finding) -> Finding:
 
 def _without_secrets(parsed: Parsed) -> Parsed:
     """As redaction at the door does it for variables of a process: a report shows values."""
-    from netdoctor.environment import secret
-    from netdoctor.host.redact import GONE, scrub
+    from netdoctor.host.redact import Redactor
+    from netdoctor.variables.catalogue import accepts
 
-    shown = tuple(
-        a if a.value is None else replace(a, value=GONE if secret(a.name) else scrub(a.value)) for a in parsed.assignments
-    )
+    redact = Redactor(accepts)
+    shown = tuple(a if a.value is None else replace(a, value=redact.value(a.name, a.value)) for a in parsed.assignments)
     return replace(parsed, assignments=shown)
 
 
@@ -175,20 +174,22 @@ def judge_here(config: Config, version: Version | None) -> tuple[list[Finding], 
     from netdoctor.facts import registry
     from netdoctor.host.base import RecordingHost
     from netdoctor.host.live import LiveHost
-    from netdoctor.host.redact import redact
+    from netdoctor.host.redact import Redactor
     from netdoctor.variables import judge as environ
+    from netdoctor.variables.catalogue import accepts
 
     live = LiveHost(None, config.as_answer())
-    names = ("Environ", "Libraries", "Net", "Rdma", "JobShape")
+    names = ("Environ", "Libraries", "Net", "Rdma", "Expected", "Intent")  # without the GPUs: they say nothing of variables
+    have: dict[str, Any] = {}
     try:
-        host = RecordingHost(live, redact)  # a report shows values: none that is a secret
+        host = RecordingHost(live, Redactor(accepts))  # a report shows values: none that is a secret
         registry.prefetch(host, names)
-        facts = [registry.make(host, name, {}) for name in names]
+        have |= {name: have.setdefault(name, registry.make(host, name, have)) for name in names}
     finally:
         live.close()
-    known = environ.known_of(*facts)
+    known = environ.known_of(*(have[name] for name in ("Libraries", "Net", "Rdma", "Intent")))
     known = replace(known, version=version or known.version)
-    return environ.judge_fact(facts[0], known), known.version
+    return environ.judge_job(have["Environ"], known, have["Intent"]), known.version
 
 
 def _read(path: str) -> str:

@@ -46,11 +46,13 @@ def report(
     """The report of what a log says; `cut` are the files whose end is not there, `partial` says why not all was read."""
     from netdoctor import __version__
     from netdoctor.nccl.diagnosis import diagnose
+    from netdoctor.nccl.diagnosis.outcome import outcome
     from netdoctor.report.log_section import LogSection
 
     lost = [Finding(Status.UNKNOWN, f"{path} ends early: what came after is not known", "log") for path in cut]
     checks, verdict = decide(results((*diagnose(facts), *lost)), {})
-    section = LogSection(facts)
+    end = outcome(facts)
+    section = LogSection(facts, end.ending.value, end.how)
     return Report(__version__, {}, {}, profile, checks, verdict, partial=partial, command=Command.LOG, section=section)
 
 

@@ -83,7 +83,7 @@ def allreduce(
 
 
 @app.command()
-@takes("only", "config", *LOOKED)
+@takes("only", "config", *LOOKED, "redact")
 def snapshot(
     options: Options,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it (mode 0600).")],
@@ -132,6 +132,19 @@ def diagnose(
     from netdoctor.cli import diagnose as command
 
     return command.run(options, file)
+
+
+@app.command()
+@takes("redact")
+def clean(
+    options: Options,
+    file: Annotated[str, typer.Argument(metavar="REPORT", help="A report, snapshot or log in any format, - for stdin.")],
+    output: Annotated[Text, typer.Option("--output", "-o", metavar="FILE", help="Write it here (mode 0600).")] = None,
+) -> int:
+    """Take out of a file that exists what looks like a credential, and the words of --redact; the rest stays as it is."""
+    from netdoctor.cli import clean as command
+
+    return command.run(options, file, output)
 
 
 @app.command(name="list")

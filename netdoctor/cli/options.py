@@ -69,6 +69,10 @@ class Options:
         float | None,
         typer.Option("--budget", metavar="SECONDS", envvar="NETDOCTOR_BUDGET", help="For the all-reduces, in all."),
     ] = None
+    redact: Annotated[
+        Texts,
+        typer.Option("--redact", metavar="WORD", envvar="NETDOCTOR_REDACT", help="Also leave out this word (repeat)."),
+    ] = None
     exit_style: Annotated[
         Text, typer.Option(envvar="NETDOCTOR_EXIT_STYLE", help="nagios or npd: translate the exit code at the very end.")
     ] = None
@@ -102,7 +106,7 @@ _KEYS: Final = {
     for name in ("profile", "fail_on", "checks_dir", "python", "user", "via", "vantage", "budget")
 }
 JUDGED: Final = ("config", "profile", "fail_on")
-TOLD: Final = ("format", "output", "brief")
+TOLD: Final = ("format", "output", "brief", "redact")
 LOOKED: Final = ("checks_dir", "python", "user", "via", "vantage", "host_root", "no_allreduce", "budget", "quiet")
 
 

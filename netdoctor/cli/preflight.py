@@ -8,11 +8,13 @@ import time
 from dataclasses import replace
 from typing import TextIO
 
-from netdoctor import __version__, engine, live
+from netdoctor import __version__, engine, live, policy
 from netdoctor.cli import deliver, setup
+from netdoctor.cli.command import COMMAND, JobCommand, result
 from netdoctor.cli.options import Options
 from netdoctor.config.load import Config
-from netdoctor.model import CheckResult
+from netdoctor.facts import registry
+from netdoctor.model import CheckResult, Unavailable
 from netdoctor.process import signals
 
 
@@ -21,34 +23,44 @@ def preflight(options: Options) -> int:
     return _report(options, sys.stdout)
 
 
-def before_the_job(options: Options, program: str) -> int:
-    """The same from the job's own process, which then becomes `program`: what that prints is the job's, so this is stderr's."""
-    return _report(options, sys.stderr, vantage="wrapper", command=program)
+def before_the_job(options: Options, job: JobCommand, *, gate: bool) -> int:
+    """The same from the job's own process, which then becomes `job`: what that prints is the job's, so this is stderr's."""
+    return _report(options, sys.stderr, job, (COMMAND,) if gate else ())
 
 
-def _report(options: Options, to: TextIO, **of_the_job: str) -> int:
+def _report(options: Options, to: TextIO, job: JobCommand | None = None, must: tuple[str, ...] = ()) -> int:
     try:
         deliver.check(options)
-        config = _ready(options, **of_the_job)
+        config = _ready(options, job)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
-    return setup.judged(config, options.exit_style, lambda lost: _judged(options, config, to, lost))
+    return setup.judged(config, options.exit_style, lambda lost: _judged(options, config, to, lost, job, must))
 
 
-def _judged(options: Options, config: Config, to: TextIO, lost: CheckResult | None) -> int:
+def _judged(
+    options: Options, config: Config, to: TextIO, lost: CheckResult | None, job: JobCommand | None, must: tuple[str, ...]
+) -> int:
     try:
         outcome = _look(options, config, lost)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
-    report = engine.report(outcome.work, setup.decider(config, options.ids, outcome.partial), config.profile, outcome.partial)
+    if job is not None:
+        python = registry.of(outcome.work.facts, "Libraries").python
+        known = not isinstance(python, Unavailable) and python.of_command
+        outcome.work.extra += (result(job, python.path if known else None),)
+        must += (COMMAND,) if policy.gates(config.profile) else ()
+    decide = setup.decider(config, options.ids, outcome.partial, must)
+    report = engine.report(outcome.work, decide, config.profile, outcome.partial)
     code = deliver.deliver(deliver.interrupted(report, outcome.signal), options, to)
     number = outcome.signal or signals.pending()
     return 128 + number if number else code
 
 
-def _ready(options: Options, **of_the_job: str) -> Config:
+def _ready(options: Options, job: JobCommand | None = None) -> Config:
     """This process as the one who looks.  Raises UsageError."""
-    config = replace(setup.configuration(options), **of_the_job)  # type: ignore[arg-type]
+    config = setup.configuration(options)
+    if job is not None:
+        config = replace(config, vantage="wrapper", command=job.program, folder=job.folder)
     if options.host_root is not None and not os.path.isdir(options.host_root):
         raise setup.UsageError(f"--host-root: {options.host_root}: no such directory")
     if options.host_root is not None and config.lock:
@@ -96,7 +108,6 @@ def _kept(options: Options, config: Config, path: str, pseudonyms: bytes | None,
 
 def keep(path: str, config: Config, outcome: live.Outcome, selected: tuple[str, ...], pseudonyms: bytes | None = None) -> int:
     """Write what a live run leaves; 0, or `deliver.BROKEN` with a line on stderr."""
-    from netdoctor.facts import registry
     from netdoctor.snapshot import snapshot
 
     work = outcome.work

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from netdoctor.cli import deliver, preflight
+from netdoctor.cli.command import applied, seen_through
 from netdoctor.cli.options import Options
 from netdoctor.environment import Of, names_of
 from netdoctor.facts.launcher import detect
@@ -38,7 +39,8 @@ def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
     if launcher.local_rank:
         code = ask_doctor()
     else:
-        code = preflight.before_the_job(options, program(command))
+        with applied(seen_through(command)) as job:
+            code = preflight.before_the_job(options, job, gate=gate)
         if launcher.local_rank == 0 and others > 0:
             tell_ranks(code, others)
     signals.restore()
@@ -56,61 +58,6 @@ def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
     except OSError as error:
         print(f"netdoctor: {command[0]}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
-
-
-def program(command: Sequence[str]) -> str:
-    """The program that does the job's work: behind simple wrappers, where what they are given leaves no doubt.
-
-    A wrapper that was not seen through is itself the program.  A path is made absolute, its links are kept.
-    """
-    words = list(command)
-    while (name := words[0].rpartition("/")[2]) in _WRAPPERS:
-        behind = _behind(name, words[1:])
-        if not behind:
-            break
-        words = behind
-    if "/" not in words[0] or words[0].startswith("/"):
-        return words[0]
-    try:
-        return os.path.join(os.getcwd(), words[0])
-    except OSError:  # the working directory is gone
-        return words[0]
-
-
-# Short options by wrapper: with a value, without one; then words before the command (their man pages).
-_WRAPPERS: Final[Mapping[str, tuple[str, str, int]]] = {
-    "env": ("", "", 0),
-    "nice": ("n", "", 0),
-    "stdbuf": ("ioe", "", 0),
-    "taskset": ("", "c", 1),
-    "numactl": ("NmCiwp", "l", 0),
-}
-_FLAGS: Final = frozenset({"--cpu-list", "--localalloc"})
-# Which program starts, or what it imports, depends on these.
-_CHANGES: Final = frozenset({"PATH", "PYTHONPATH", "PYTHONHOME", "PYENV_VERSION", "HOME", "PYTHONNOUSERSITE"})
-
-
-def _behind(wrapper: str, words: list[str]) -> list[str]:
-    """The command behind a wrapper; [] where that is in doubt."""
-    values, flags, before = _WRAPPERS[wrapper]
-    while words and words[0].startswith("-"):
-        word, words = words[0], words[1:]
-        if word == "--":
-            break
-        if word.startswith("--"):
-            if wrapper == "env" or ("=" not in word and word not in _FLAGS):
-                return []
-        elif word[1:2] and word[1] in values:
-            words = words if word[2:] else words[1:]
-        elif not (
-            (word[1:] and set(word[1:]) <= set(flags)) or (wrapper == "nice" and word[1:].isascii() and word[1:].isdigit())
-        ):
-            return []
-    while wrapper == "env" and words and "=" in words[0]:
-        if words[0].partition("=")[0] in _CHANGES:
-            return []
-        words = words[1:]
-    return words[before:]
 
 
 def _address(variables: Mapping[str, str]) -> bytes:

@@ -46,6 +46,7 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
         loaded = config.load(options.config, overrides=overrides, defaults=defaults, recorded=recorded)
     except ConfigError as error:
         raise UsageError(str(error)) from None
+    loaded = replace(loaded, as_root=options.user in ("root", "0"))  # the command line's word alone: of who may run it
     for note in loaded.notes:
         print(f"netdoctor: {note}", file=sys.stderr)
     causes = (id for cause in CAUSES.values() for id in cause.look)
@@ -158,17 +159,21 @@ def decider(
     must: tuple[str, ...] = (),
     command: Command = Command.PREFLIGHT,
 ) -> Decide:
-    """The policy as the engine calls it.  Where the site locked its configuration, a run with --only is not whole.
+    """The policy as the engine calls it.  In a gate, and where the site locked its
+    configuration, a run with --only is not whole.
 
     `must` are checks that have to be able to tell, whatever the profile.
     """
     from netdoctor import policy
     from netdoctor.facts.presence import seen
 
-    selected = only if only and not config.lock else None
+    whole = config.lock or config.profile == "gate"
+    selected = only if only and not whole else None
+
+    why = "the configuration is locked" if config.lock else f"profile {config.profile} stands for all of them"
 
     def decide(checks: tuple[CheckResult, ...], facts: Mapping[str, Any]) -> Any:
-        left_out = bool(only and config.lock and {check.id for check in checks} - set(only))
+        left_out = bool(only) and whole and (not config.lock or bool({check.id for check in checks} - set(only)))
         return policy.decide(
             checks,
             config.profile,
@@ -178,7 +183,7 @@ def decider(
             disabled=config.disabled,
             seen=seen(facts),
             selected=selected,
-            partial=partial or ("--only leaves checks out, and the configuration is locked" if left_out else None),
+            partial=partial or (f"--only leaves checks out, and {why}" if left_out else None),
             must=must,
         )
 

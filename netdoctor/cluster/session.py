@@ -21,8 +21,9 @@ from netdoctor.cluster.member import MeetingError, Member
 from netdoctor.cluster.observations import Cluster, Fault, Gone, Miss, Nodes
 from netdoctor.cluster.tcp_stats import Sampler
 from netdoctor.compare.traits import Family, Trait, traits
+from netdoctor.facts import layers
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.inventory import inventory
-from netdoctor.facts.job import JobShape
 from netdoctor.facts.runs import AllReduce, Baseline, Caller, Obstacle, Reason, State, TorchFacts
 from netdoctor.model import Kind, Unavailable
 from netdoctor.process.proc import boot_id
@@ -156,9 +157,9 @@ class ClusterSession:
         ran = {Trait(family): version for family, version in told.items() if version}
         ready["traits"] = messages.trait_data(replace(own, values={**own.values, **ran}))
         ready["via"] = session.via.value
-        experiment = plan.first_experiment(answered, JobShape())
+        experiment = plan.first_experiment(answered, Intent())
         gpus = plan.gpus_of(answered)
-        ranks = self.cluster.nodes.ranks_per_node or (min(gpus, plan.MAX_RANKS) if experiment.backend == "nccl" else 1)
+        ranks = self.cluster.nodes.ranks_per_node or (min(gpus, layers.MAX_RANKS) if experiment.backend == "nccl" else 1)
         if experiment.backend == "nccl":
             if ranks > gpus:
                 seen = "torch" if session.via is Caller.TORCH else "libcuda"

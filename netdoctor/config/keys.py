@@ -188,6 +188,11 @@ def _carrier(site: str | None, given: str) -> str | None:
     return None if site is None and NETWORKS[given] == "Socket" else _kept(site, given)
 
 
+def _torch(site: str | None, given: str) -> str | None:
+    """To go without the job's torch excuses what is wrong with it."""
+    return given if site is None and given == "torch" else site
+
+
 def _only_site(site: Any, _given: Any) -> Any:
     return site
 
@@ -233,7 +238,7 @@ KEYS: Final[dict[str, Key]] = {
     "checks_dir": Key("text", _text, _only_site),  # code: only the site's word counts under a lock
     "python": Key("text", _text, _kept),
     "user": Key("text", _text, _kept),
-    "via": Key("text", _choice(VIAS), _kept),
+    "via": Key("text", _choice(VIAS), _torch),
     "vantage": Key("text", _choice(VANTAGES), _only_site),  # claiming the job's vantage turns unknowns into passes
     "budget_s": Key("float", _number, _kept),
     "lock": Key("bool", _flag, _larger),

@@ -62,6 +62,8 @@ class Config:
     checks_dir: str | None = None
     python: str | None = None
     command: str | None = None  # the program that `netdoctor run` becomes: its Python is the job's
+    folder: str = ""  # that this program's Python imports from first
+    as_root: bool = False  # --user root: the caller says that the job runs as root what others can change
     user: str | None = None
     via: str | None = None  # of facts.runs.Caller; None: torch where the job has it
     vantage: str | None = None

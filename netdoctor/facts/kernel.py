@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact, no_evidence
-from netdoctor.host.base import Host, names, read
+from netdoctor.host.base import Host, mapping, names, read, value
 from netdoctor.model import Kind, Unavailable
 
 UNLIMITED = -1
@@ -32,6 +32,7 @@ class Kernel(Fact):
     sysctls: Mapping[str, str | Unavailable]  # dotted name -> text
     limits: Mapping[str, int | Unavailable]  # soft ones: "memlock" (bytes), "nofile", "stack" (bytes), "nproc"; or `UNLIMITED`
     shm_size: int | Unavailable  # bytes that the tmpfs on /dev/shm may hold
+    shm_free: int | Unavailable  # of them those that nobody holds now
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -108,6 +109,7 @@ def probe(host: Host) -> Kernel:
         sysctls={name: read(host, f"/proc/sys/{name.replace('.', '/')}") for name in SYSCTLS},
         limits=_limits(host),
         shm_size=_shm_size(host),
+        shm_free=_shm_free(host),
     )
 
 
@@ -129,6 +131,14 @@ def _shm_size(host: Host) -> int | Unavailable:
             memory = size or _memory(host)
             return memory // 2 if size is None and memory else memory
     return Unavailable(Kind.ABSENT, "nothing is mounted on /dev/shm")
+
+
+def _shm_free(host: Host) -> int | Unavailable:
+    """statvfs(3); a tmpfs without a limit gives no blocks at all (mm/shmem.c, shmem_statfs)."""
+    got = mapping(host, "statvfs:/dev/shm")
+    if isinstance(got, Unavailable):
+        return got
+    return _memory(host) if got.get("size") == 0 else value(got.get("free"), int, "statvfs of /dev/shm")
 
 
 def _memory(host: Host) -> int | Unavailable:

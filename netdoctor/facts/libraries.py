@@ -122,7 +122,7 @@ def probe(host: Host) -> Libraries:
     if isinstance(variables, Unavailable):
         return Libraries(variables, variables, variables, variables)
     config = mapping(host, "config:") or {}
-    python = find.job_python(host, variables, config.get("python"), config.get("command"))
+    python = find.job_python(host, variables, config.get("python"), config.get("command"), config.get("near"))
     packages: tuple[str, ...] = ()
     torch: Torch | Unavailable
     if isinstance(python, Unavailable):

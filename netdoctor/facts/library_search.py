@@ -26,6 +26,7 @@ class JobPython:
     why: str  # for people: "--python", "VIRTUAL_ENV", "python3 on PATH" …
     ours: bool  # netdoctor's own Makefile installed its torch (marker file): never judged
     given: bool = False  # with --python or in the configuration: it is the job's, wherever this is seen from
+    of_command: bool = False  # the command that runs in the next second starts it
 
 
 class Linkage(Word):
@@ -49,27 +50,41 @@ class Torch:
     nccl_why: str = ""  # by which rule of the loader: "DT_RPATH of …/libtorch_cuda.so" "LD_PRELOAD" "loader cache" …
 
 
-def job_python(host: Host, variables: Mapping[str, str], configured: object, command: object = None) -> JobPython | Unavailable:
-    """The interpreter that the job would use, and why this one.  `command`: the program that starts the job, if known."""
+def job_python(
+    host: Host, variables: Mapping[str, str], configured: object, command: object = None, near: object = None
+) -> JobPython | Unavailable:
+    """The interpreter that the job would use, and why this one.  `command`: the program that starts the job, if known; what it
+    runs counts more than what was said of it.  `near`: `live.interpreters`."""
     try:
-        if not isinstance(command, str) or not command or (isinstance(configured, str) and configured):
-            return _job_python(host, variables, configured)
+        if not isinstance(command, str) or not command:
+            return _job_python(host, variables, configured, _near(near))
         if path := of_command(host, variables, command):
             if is_file(host, path):
-                return JobPython(path, "the command", is_file(host, f"{prefix_of(path)}/{MARKER}"))
+                return JobPython(path, "the command", is_file(host, f"{prefix_of(path)}/{MARKER}"), of_command=True)
             return Unavailable(Kind.FAILED, f"{path}, the Python of the command {command}, is not a file that can be read here")
-        found = _job_python(host, variables, configured)
+        found = _job_python(host, variables, configured, _near(near))
         return found if isinstance(found, Unavailable) else replace(found, why=f"{found.why}; the command does not tell")
     except UnreadError as error:
         return Unavailable(Kind.NOT_READ, str(error))
 
 
-def _job_python(host: Host, variables: Mapping[str, str], configured: object) -> JobPython | Unavailable:
+def _near(near: object) -> dict[str, str]:
+    """As it was recorded: path by name."""
+    return {str(name): str(path) for name, path in near.items()} if isinstance(near, Mapping) else {}
+
+
+_NEAR: Final = {"launcher": "the launcher", "own": "the Python that netdoctor runs in, which has a torch"}
+
+
+def _job_python(
+    host: Host, variables: Mapping[str, str], configured: object, near: Mapping[str, str]
+) -> JobPython | Unavailable:
     choices: list[tuple[str, str]] = []
     given = isinstance(configured, str) and configured != ""
     if isinstance(configured, str) and given:
         choices.append((configured, "--python"))
     else:
+        choices += ((path, _NEAR[name]) for name, path in near.items() if name == "launcher")
         for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
             if prefix := variables.get(name):
                 choices += ((f"{prefix.rstrip('/')}/bin/{program}", name) for program in ("python3", "python"))
@@ -77,6 +92,7 @@ def _job_python(host: Host, variables: Mapping[str, str], configured: object) ->
             interpreter = shebang(host, torchrun)
             if interpreter.startswith("/"):
                 choices.append((interpreter, f"the first line of {torchrun}"))
+        choices += ((path, _NEAR[name]) for name, path in near.items() if name == "own")
         if python := on_path(host, variables, "python3"):
             choices.append((python, "python3 on PATH"))
     for path, why in choices:

@@ -8,6 +8,7 @@ from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.registry import Facts
+from netdoctor.facts.runs import Obstacle, Run
 from netdoctor.model import Kind, Unavailable
 from netdoctor.policy import Seen
 
@@ -15,7 +16,15 @@ from netdoctor.policy import Seen
 def seen(facts: Facts) -> Seen:
     """From the facts by name; None where it could not be told."""
     pci = registry.of(facts, "Pci")
-    return Seen(_gpu(pci, registry.of(facts, "Gpus")), _library(registry.of(facts, "Libraries")), _on_pci(pci.rdma, pci))
+    gpu, library = _gpu(pci, registry.of(facts, "Gpus")), _library(registry.of(facts, "Libraries"))
+    return Seen(gpu, library, _on_pci(pci.rdma, pci), _run_lost(registry.of(facts, "Baseline").run))
+
+
+def _run_lost(run: Run | Unavailable) -> bool:
+    """Not where the caller wanted none (REFUSED), nor where nothing is there that could run one (ABSENT)."""
+    if isinstance(run, Unavailable):
+        return run.kind not in (Kind.REFUSED, Kind.ABSENT)
+    return run.obstacle is Obstacle.REFUSED
 
 
 def _any(some: tuple[object, ...] | Unavailable) -> bool | None:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from netdoctor.compare.addresses import own
 from netdoctor.compare.traits import Traits, no_gpu, own_nics, traits
 from netdoctor.fleet.contradiction import MAX_LIST, contradiction
-from netdoctor.fleet.nodes import Figure, Item, NodeRun, Shape
+from netdoctor.fleet.nodes import Fabric, Figure, Item, NodeRun, Shape
 from netdoctor.model import Health, Severity, Status, size_text
 from netdoctor.policy import waived_until
 from netdoctor.textsafe import as_line
@@ -195,8 +195,20 @@ def _shape(inventory: dict[str, Any], vantage: dict[str, Any]) -> Shape:
         gpus=len(gpus) if isinstance(gpus, list) else 0 if no_gpu(inventory) else None,
         nics=None if own is None else _distinct(n.get("driver") for n in own),
         nic_count=None if own is None else len(own),
+        fabric=_fabric(own or [], pci if isinstance(pci, list) else []),
         vantage=_text(vantage.get("kind")),
     )
+
+
+def _fabric(nics: list[dict[str, Any]], pci: list[Any]) -> Fabric | None:
+    """By the RDMA devices that there are most of; of as many the first by name."""
+    ids = {_text(d.get("address")): _text(d.get("id")) for d in pci[:MAX_LIST] if isinstance(d, dict)}
+    every = []
+    for nic in nics:
+        device = ids.get(_text(nic.get("pci"))) or _text(nic.get("driver"))
+        layers = [_text(_dict(port).get("link_layer")) for port in _list(nic.get("ports"))[:1]]
+        every += [Fabric(as_line(device, 40), as_line(layer, 40)) for layer in layers]
+    return min(every, key=lambda one: (-every.count(one), one), default=None)
 
 
 def _distinct(values: Iterable[Any]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Nodes of one kind: the same GPUs and RDMA devices, seen from the same vantage.  Only like is compared with like."""
+"""Nodes of one kind: the same GPUs and fabric, seen from the same vantage.  Only like is compared with like."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.compare.traits import Family, Marker
-from netdoctor.fleet.nodes import Node, NodeRun, Shape
+from netdoctor.fleet.nodes import Fabric, Node, NodeRun, Shape
 
 # Nodes of one model with another number of devices are a kind of their own if there are so many of them; else they are
 # nodes of that model with something missing.
@@ -33,6 +33,7 @@ def group(nodes: list[Node]) -> list[Group]:
         if node.run is not None:
             shape = node.run.shape
             families[_family(shape, names)][shape.gpus, shape.nic_count].append(node)
+    _join(families)
     _adopt(families)
     groups = [Group("", members) for shapes in families.values() for members in _kinds(shapes)]
     groups.sort(key=lambda g: (-len(g.members), g.members[0].name))
@@ -59,7 +60,35 @@ def _family(shape: Shape, names: dict[tuple[str, ...], tuple[str, ...]]) -> Like
     ids = shape.gpu_ids
     if ids is None and shape.gpu_names is not None:
         ids = names.get(shape.gpu_names)
-    return (ids if ids is not None else ("names", shape.gpu_names), shape.vantage)
+    gpus = ids if ids is not None else ("names", shape.gpu_names)
+    return (gpus, shape.vantage, shape.fabric if shape.gpus or ids else None)
+
+
+def _join(families: dict[Likeness, dict[tuple[object, ...], list[Node]]]) -> None:
+    """A few nodes are of the larger kind, with something wrong, if their fabric is not seen, or is another in its devices or in
+    its link layer on as many (cards that were replaced, ports that were set to Ethernet).  Where both differ they are their own.
+    """
+    sizes = {family: sum(map(len, shapes.values())) for family, shapes in families.items()}
+    for family, shapes in list(families.items()):
+        larger = [f for f in families if f[:2] == family[:2] and sizes[f] >= OWN_KIND_NODES > sizes[family]]
+        for (gpus, nics), members in list(shapes.items()):
+            drivers = members[0].run.shape.nics if members[0].run else None
+            near = [f for f in larger if family[2] is None or _half(family[2], f[2])]
+            like = [f for f in near if family[2] is None or (nics, drivers) in _counts(families[f])]
+            if like:
+                families[max(like, key=sizes.__getitem__)][gpus, nics] += members
+                del shapes[gpus, nics]
+        if not shapes:
+            del families[family]
+
+
+def _half(one: object, other: object) -> bool:
+    return isinstance(one, Fabric) and isinstance(other, Fabric) and (one.device == other.device or one.layer == other.layer)
+
+
+def _counts(shapes: dict[tuple[object, ...], list[Node]]) -> set[tuple[object, object]]:
+    """RDMA devices and their drivers, as nodes of a family have them."""
+    return {(nics, node.run.shape.nics) for (_, nics), members in shapes.items() for node in members if node.run}
 
 
 def _adopt(families: dict[Likeness, dict[tuple[object, ...], list[Node]]]) -> None:
@@ -98,10 +127,12 @@ def _label(runs: list[NodeRun]) -> str:
     """``8 × NVIDIA H100 80GB HBM3, 8 × mlx5_core``: what most members have."""
     gpus = _most(r.traits.of(Family.GPUS) for r in runs)
     nics = _most(r.traits.of(Family.NICS) for r in runs)
+    fabric = Counter(r.shape.fabric.layer for r in runs if r.shape.fabric and r.shape.gpus)
     parts = [
         "GPUs unknown" if gpus is None else "no GPU" if isinstance(gpus, Marker) else gpus,
         *([] if nics is None or isinstance(nics, Marker) else [nics]),
     ]
+    parts += [layer for layer, _ in fabric.most_common(1) if layer not in ("", "Unspecified")]
     vantage = runs[0].shape.vantage
     return ", ".join(parts) + ("" if vantage in ("", "host") else f" (seen from: {vantage})")
 

@@ -55,6 +55,13 @@ class Item:
     blocking: bool = False  # counts for the node's verdict
 
 
+class Fabric(NamedTuple):
+    """What carries the data between nodes: the RDMA devices that there are most of."""
+
+    device: str  # PCI id, "15b3:1021"; the driver where PCI was not read
+    layer: str  # "InfiniBand" "Ethernet" "Unspecified" (EFA)
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Hardware, as far as groups are made by it."""
@@ -64,6 +71,7 @@ class Shape:
     gpus: int | None
     nics: tuple[str, ...] | None  # distinct drivers of RDMA devices
     nic_count: int | None
+    fabric: Fabric | None  # None: there is no RDMA device of its own, or it was not read
     vantage: str  # "host", "pod", …: what is seen from a pod is not compared with what is seen from a host
 
 

@@ -70,8 +70,17 @@ class _Child:
 class HelperPool:
     """Answers ``ask:`` questions; see the module."""
 
-    def __init__(self, at_once: int = AT_ONCE, patience: float = PATIENCE, deadlines: Mapping[str, float] = DEADLINES) -> None:
+    def __init__(
+        self,
+        at_once: int = AT_ONCE,
+        patience: float = PATIENCE,
+        deadlines: Mapping[str, float] = DEADLINES,
+        *,
+        trust: bool = False,
+    ) -> None:
+        """`trust`: what the environment names runs in the next second anyway, as this user: nothing of it is withheld."""
         self._at_once = at_once
+        self._trust = trust
         self._patience = patience
         self._deadlines = deadlines
         self._queue: deque[str] = deque()
@@ -283,7 +292,7 @@ class HelperPool:
     def _refusal(self, parameters: Mapping[str, str], user: str | None) -> Unavailable | None:
         if user is not None and os.geteuid() != 0:
             return Unavailable(Kind.REFUSED, f"only root can become {user}")
-        if user is None and os.geteuid() == 0 and "path" in parameters:
+        if user is None and os.geteuid() == 0 and "path" in parameters and not self._trust:
             from netdoctor.host.trust import trusted
 
             if reason := trusted(parameters["path"]):
@@ -294,7 +303,7 @@ class HelperPool:
         if user is not None:
             return environment(user)[0]
         if self._variables is None:
-            self._variables, self._withheld = environment(None)
+            self._variables, self._withheld = environment(None, withhold_code=not self._trust)
         return self._variables
 
 

@@ -18,10 +18,10 @@ MAX_FILE: Final = 4 << 20
 class LiveHost:
     """This machine, or a mounted root of the same kernel (`root`)."""
 
-    def __init__(self, root: str | None = None, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, root: str | None = None, config: Mapping[str, Any] | None = None, *, trust: bool = False) -> None:
         self._root = os.path.abspath(root) if root and os.path.abspath(root) != "/" else None
         self._config = dict(config or {})
-        self._pool = HelperPool()
+        self._pool = HelperPool(trust=trust)
 
     def ask(self, question: str) -> Answer:
         scheme, _, rest = question.partition(":")
@@ -135,6 +135,18 @@ _TYPES: Final[tuple[tuple[str, Callable[[int], bool]], ...]] = (
 )
 
 
+def _statvfs(path: str, root: str | None) -> Answer:
+    if root is None:
+        got = os.statvfs(path)
+    else:
+        fd = _open(path, os.O_RDONLY | os.O_NONBLOCK, root)
+        try:
+            got = os.fstatvfs(fd)
+        finally:
+            os.close(fd)
+    return {"size": got.f_blocks * got.f_frsize, "free": got.f_bavail * got.f_frsize}
+
+
 def _try_open(rest: str, root: str | None) -> Answer:
     path, _, mode = rest.rpartition(":")
     flags = os.O_RDWR if mode == "rw" else os.O_RDONLY
@@ -150,5 +162,6 @@ _IN_PROCESS: Final[dict[str, Callable[[str, str | None], Answer]]] = {
     "dir": _dir,
     "link": _link,
     "stat": _stat,
+    "statvfs": _statvfs,
     "open": _try_open,
 }

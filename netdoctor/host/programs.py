@@ -114,14 +114,14 @@ def program(name: str, parameters: Mapping[str, str], user: str | None) -> str |
     return f"{_FUTURE}_netdoctor_plan = {plan!r}\n{become}{_BOOT}{source}{_RUN}"
 
 
-def environment(user: str | None) -> tuple[dict[str, str], list[Withheld]]:
+def environment(user: str | None, *, withhold_code: bool = True) -> tuple[dict[str, str], list[Withheld]]:
     """The job's environment for a child, and what root does not let the loader take from it.
 
     What makes libraries write, or dial another job's root, is left out.  A child that becomes `user` first runs that user's
     code as that user, so nothing is withheld from it.
     """
     variables = {k: v for k, v in os.environ.items() if k != "NCCL_COMM_ID" and not writes(k)}
-    return variables, withhold(variables) if user is None and os.geteuid() == 0 else []
+    return variables, withhold(variables) if user is None and os.geteuid() == 0 and withhold_code else []
 
 
 def withhold(environment: dict[str, str]) -> list[Withheld]:

@@ -1,6 +1,7 @@
 """What a recording may keep.  Applied to every answer as it comes in, so that report and snapshot see the same.
 
-The environment and the kernel command line are kept by allow-list, everything else is scrubbed of what looks like a secret.
+The environment, the command line of the kernel and files that a variable names are kept by allow-list; everything else is
+scrubbed of what looks like a credential.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from collections.abc import Callable
 from typing import Final
 
 from netdoctor import environment as table
+from netdoctor.credentials import GONE, scrub, secret_name
 from netdoctor.host.base import Answer
 from netdoctor.model import Json, Kind, Unavailable
 
-GONE: Final = "<redacted>"
 # machine-id(5): the id is confidential; what is shown is an HMAC of a constant of the program, keyed by the id, as
 # sd_id128_get_machine_app_specific(3) makes it.
 _OURS: Final = bytes.fromhex("4b2f1c0a8d6e4f7b9a53c1d2e8f60719")
@@ -27,67 +29,76 @@ _KERNEL_PARAMETER: Final = re.compile(
     r"nvidia[-_a-z.]*|nvme[a-z_.]*|selinux|apparmor|security|lsm|processor\.[a-z_]+|intel_idle\.[a-z_]+|intel_pstate|ro|rw|quiet)(=|$)"
 )
 
-_SCRUB: Final = (
-    (re.compile(r"(?<=//)[^/\s@]+(?=@)"), GONE),  # user:password@ of a URL
-    (
-        re.compile(
-            r"(?i)\b([a-z0-9_.-]*(?:token|secret|passw(?:or)?d|passwd|credential|api[_-]?key|access[_-]?key|authorization)"
-            r"[a-z0-9_.-]*)(\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|(?:bearer\s+|basic\s+)?[^\s\"',;&]+)"
-        ),
-        rf"\1\2{GONE}",
-    ),
-    (  # as NCCL echoes variables
-        re.compile(
-            r"(?i)\b([a-z0-9_]*(?:token|secret|passw|credential|api_?key|access_?key)[a-z0-9_]*"
-            r" set (?:by environment )?to )\S+"
-        ),
-        rf"\1{GONE}",
-    ),
-    (re.compile(r"(?i)\bbearer\s+[a-z0-9._~+/=-]{8,}"), f"Bearer {GONE}"),
-    (
-        re.compile(
-            r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|hf_[A-Za-z0-9]{16,}|AKIA[A-Z0-9]{12,}|eyJ[\w-]{8,}\.[\w.-]+"
-            r"|sk-[\w-]{16,}|xox[a-z]-[\w-]{8,})"
-        ),
-        GONE,
-    ),
-)
-_HINT: Final = re.compile(
-    r"(?i)//[^/\s]*@|token|secret|passw|credential|key|authorization|bearer|gh[pousr]_|hf_|AKIA|eyJ|sk-|xox"
-)
+# What tells as little as a switch does, whatever it is called.
+_LITTLE: Final = re.compile(r"(?i)[-+]?\d{1,6}[kmg]?|true|false|yes|no|on|off|y|n|")
+_A_NUMBER: Final = re.compile(r"flag|int|one|bool|[-\d|.]+")  # what the catalogue says of a variable that takes one
+_LONGEST_NUMBER: Final = 24
+_HOST: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_CONF_NAME: Final = re.compile(r"\s*(?:export\s+)?NCCL_\w*\s*")
+
+Accepts = Callable[[str], str | None]
 
 
-def scrub(text: str) -> str:
-    """`text` without what looks like a password, token or key."""
-    if not _HINT.search(text):
-        return text
-    for pattern, replacement in _SCRUB:
-        text = pattern.sub(replacement, text)
-    return text
+class Redactor:
+    """What a recording keeps of each answer.
 
+    `accepts` says of a variable what its values look like, as the catalogue has it (``flag``, ``A..B``, ``text``); None: it
+    does not know the name, and the value is kept where it tells as little as a switch does.
+    """
 
-def redact(question: str, answer: Answer) -> Answer:
-    """The answer as it may be kept."""
-    if isinstance(answer, Unavailable):
-        return Unavailable(answer.kind, scrub(answer.detail))
-    if question == "env:" and isinstance(answer, dict):
-        return environment({str(k): str(v) for k, v in answer.items()})
-    if question == "file:/proc/cmdline" and isinstance(answer, str):
-        return _command_line(answer)
-    if question == "file:/etc/machine-id" and isinstance(answer, str):
-        return _machine_id(answer.strip())
-    if question == "file:/etc/passwd" and isinstance(answer, str):
-        return "".join(_account(line) for line in answer.splitlines())
-    if question.startswith("file:") and question.endswith("nccl.conf") and isinstance(answer, str):
-        return "\n".join(_conf_line(line) for line in answer.split("\n"))
-    if question.startswith(("file:/sys/", "dir:/sys/", "link:/sys/", "stat:", "open:")):
-        return answer  # written by the kernel
-    return _deep(answer)
+    def __init__(self, accepts: Accepts) -> None:
+        self._accepts = accepts
+        self._named: dict[str, Callable[[str], str]] = {}  # files that a variable named, by what is read of them
 
+    def __call__(self, question: str, answer: Answer) -> Answer:
+        """The answer as it may be kept."""
+        if isinstance(answer, Unavailable):
+            return Unavailable(answer.kind, scrub(answer.detail))
+        if question == "env:" and isinstance(answer, dict):
+            return self._environment({str(k): str(v) for k, v in answer.items()})
+        if isinstance(answer, str) and (reduced := self._reader(question)):
+            return reduced(answer)
+        if question == "file:/etc/machine-id" and isinstance(answer, str):
+            return _machine_id(answer.strip())
+        if question.startswith(("file:/sys/", "dir:/sys/", "link:/sys/", "stat:", "statvfs:", "open:")):
+            return answer  # written by the kernel
+        return _deep(answer)
 
-def environment(variables: dict[str, str]) -> Json:
-    """Variables by the table; values of names that sound secret are dropped, others are scrubbed."""
-    return {n: GONE if table.secret(n) else scrub(v) for n, v in sorted(variables.items()) if table.kept(n)}
+    def value(self, name: str, value: str) -> str:
+        """The value of a variable as it may be shown."""
+        known = table.exact(name) or self._accepts(name)
+        if secret_name(name) or (known is None and not _LITTLE.fullmatch(value)):
+            return value and GONE
+        if known and _A_NUMBER.fullmatch(known) and len(value) > _LONGEST_NUMBER:
+            return GONE
+        return scrub(value)
+
+    def _environment(self, variables: dict[str, str]) -> Json:
+        # Whatever a variable names, a file is kept as what it is read as.
+        self._named = {
+            f"file:{variables[name]}": reduced
+            for name, reduced in (("NCCL_CONF_FILE", self._conf), ("PBS_NODEFILE", _hosts))
+            if name in variables
+        }
+        return {name: self.value(name, value) for name, value in sorted(variables.items()) if table.kept(name)}
+
+    def _reader(self, question: str) -> Callable[[str], str] | None:
+        if question in self._named:
+            return self._named[question]
+        if question.startswith("file:") and question.endswith("nccl.conf"):
+            return self._conf
+        return {"file:/proc/cmdline": _command_line, "file:/etc/passwd": _accounts}.get(question)
+
+    def _conf(self, text: str) -> str:
+        return "\n".join(map(self._conf_line, text.split("\n")))
+
+    def _conf_line(self, line: str) -> str:
+        name, equals, value = line.partition("=")
+        if line.startswith("#"):
+            return "#"
+        if not _CONF_NAME.fullmatch(name if equals else (name.split() or [""])[0]):
+            return ""
+        return f"{name}={self.value(name.split()[-1], value)}" if equals else name.split()[0]
 
 
 def _machine_id(text: str) -> Answer:
@@ -96,6 +107,15 @@ def _machine_id(text: str) -> Answer:
     if not _MACHINE_ID.fullmatch(text):  # "uninitialized", or empty in an image
         return Unavailable(Kind.MALFORMED, "no machine id")
     return "netdoctor-" + hmac.new(bytes.fromhex(text), _OURS, hashlib.sha256).hexdigest()[:32]
+
+
+def _accounts(text: str) -> str:
+    return "".join(map(_account, text.splitlines()))
+
+
+def _hosts(text: str) -> str:
+    """A list of host names, one a line (pbs_resources(7)); of another file nothing."""
+    return "\n".join(line for line in text.splitlines() if _HOST.fullmatch(line))
 
 
 def _account(line: str) -> str:
@@ -111,13 +131,6 @@ def _command_line(text: str) -> str:
 def _nameless(word: str) -> str:
     name, equals, _ = word.partition("=")
     return f"{name}={GONE}" if equals else GONE
-
-
-def _conf_line(line: str) -> str:
-    name, equals, value = line.partition("=")
-    if not equals or not name.lstrip().startswith("NCCL_"):
-        return "" if not line.startswith("#") else "#"
-    return f"{name}={GONE if table.secret(name) else scrub(value)}"
 
 
 def _deep(value: Json) -> Json:

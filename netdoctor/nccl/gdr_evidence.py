@@ -51,6 +51,8 @@ def gdr_proof(runs: Iterable[Run], ordinal: int | None, hca: str, unnamed: bool 
             if via.transport != "NET" or via.gdrdma is None or via.direction == Direction.NONE:
                 continue
             rank = via.src if via.direction == Direction.SEND else via.dst
+            if via.gdrdma and not (run.finished and run.verified):
+                continue  # connected, and no data came through: registration fails later (NVIDIA/nccl issue 1939)
             if via.detail == SOCKET or run.experiment.gpus[rank : rank + 1] != (ordinal,):
                 continue
             devices = {named} if named else log.hcas(via)

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from netdoctor.config.keys import NETWORKS, unversioned
 from netdoctor.facts.environ import Environ
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
@@ -101,6 +102,14 @@ def network_family(name: str) -> str:
 def needs_rdma(name: str) -> bool:
     """Whether a network of this name goes over devices of /sys/class/infiniband; libfabric's others (CXI) do not."""
     return network_family(name) == "IB" or name.lower() == "efa"
+
+
+def idle_hcas(intent: Intent) -> str | None:
+    """Why the job sends nothing over RDMA devices of /sys/class/infiniband; None: it does, or may."""
+    if intent.others is False:
+        return intent.why
+    meant = intent.network
+    return f"{meant} is meant to carry the data" if meant and network_family(meant) == SOCKET else None
 
 
 def shown_network(run: Run) -> str | None:

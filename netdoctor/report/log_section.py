@@ -16,7 +16,22 @@ if TYPE_CHECKING:
     from netdoctor.nccl.log.facts import LogFacts
 
 _CONNECTIONS: Final = 4096  # in JSON; beyond it the count alone
-_NOT_FACTS: Final = {"absent", "unseen", "events", "vias", "virtual_devices", "files", "lines", "nccl_lines", "bytes_read"}
+_NOT_FACTS: Final = frozenset(
+    (
+        "absent",
+        "unseen",
+        "events",
+        "vias",
+        "virtual_devices",
+        "files",
+        "lines",
+        "nccl_lines",
+        "bytes_read",
+        "good",
+        "unended",
+        "alone",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +39,8 @@ class LogSection(Section):
     """The facts of a log."""
 
     facts: LogFacts
+    ending: str = ""
+    how: str = ""
 
     def about(self) -> str:
         f = self.facts
@@ -44,22 +61,28 @@ class LogSection(Section):
                 "levels": plain(f.levels),
                 "subsystems": sorted(f.subsystems),
             },
+            "outcome": {"ending": self.ending, "how": clean(self.how)},
             "facts": _facts(f),
             "unseen": [{"what": clean(what), "how": clean(how)} for what, how in f.unseen],
         }
 
     def text(self) -> Iterable[str]:
-        yield from ("", *_summary(self.facts))
+        yield from ("", *self._summary())
         if self.facts.unseen:
             yield from ("", "Not in this log:")
             yield from (f"        {what} ({how})" for what, how in self.facts.unseen)
+
+    def _summary(self) -> Iterator[str]:
+        if self.ending:
+            yield f"the end: {self.ending}; {self.how}" if self.how else f"the end: {self.ending}"
+        yield from _summary(self.facts)
 
     def page(self) -> Page:
         unseen = [el("li", f"{what} ({how})") for what, how in self.facts.unseen]
         return Page(
             markup(
                 el("h2", "The log"),
-                el("ul", (el("li", line) for line in _summary(self.facts))),
+                el("ul", (el("li", line) for line in self._summary())),
                 (el("h2", "Not in this log"), el("ul", unseen)) if unseen else "",
             )
         )

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
+from netdoctor.credentials import scrub
 from netdoctor.model import Markup
 from netdoctor.textsafe import clean
 
@@ -70,8 +71,9 @@ def asset(name: str) -> str:
 def esc(value: Any) -> Markup:
     """Text for an element or a quoted attribute: control characters gone, markup escaped."""
     text = value if isinstance(value, str) else str(value)
-    if not (text.isascii() and text.isprintable()):  # most are: thousands of nodes have a page
-        text = clean(text, lines=True)
+    if not text.startswith("data:"):  # of our own making
+        # Most are printable: thousands of nodes have a page.
+        text = scrub(text) if text.isascii() and text.isprintable() else clean(text, lines=True)
     return Markup(html.escape(text, quote=True))
 
 

@@ -15,9 +15,10 @@ from netdoctor import engine
 from netdoctor.facts import registry as facts
 from netdoctor.host.base import Answer, RecordingHost
 from netdoctor.host.live import LiveHost
-from netdoctor.host.redact import redact
+from netdoctor.host.redact import Redactor
 from netdoctor.model import Kind, Unavailable
 from netdoctor.snapshot.snapshot import Snapshot
+from netdoctor.variables.catalogue import accepts
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
@@ -55,7 +56,7 @@ def import_tree(
     root: str, config: Mapping[str, Any], specs: Sequence[CheckSpec], policy: Mapping[str, Any], version: str
 ) -> Snapshot:
     """The tree as a snapshot; raises TreeError."""
-    host = RecordingHost(TreeHost(root, config), redact)
+    host = RecordingHost(TreeHost(root, config), Redactor(accepts))
     work = engine.Work(host, specs)
     engine.collect(work, engine.wanted(specs))
     engine.identity(work)

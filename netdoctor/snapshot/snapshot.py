@@ -150,7 +150,7 @@ def with_logs(fact: Any) -> Any:
 
 def _with_log(run: Any) -> Any:
     """Logs are scrubbed before they are parsed, so that live and replayed runs rest on the same text."""
-    from netdoctor.host.redact import scrub
+    from netdoctor.credentials import scrub
 
     if not run.log_text:
         return run

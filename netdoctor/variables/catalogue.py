@@ -138,6 +138,12 @@ def lookup(name: str) -> Variable | None:
     return table().get(name)
 
 
+def accepts(name: str) -> str | None:
+    """What the values of a variable look like; None: the table does not know it."""
+    row = lookup(name)
+    return None if row is None else row.accepts
+
+
 def closest(name: str, version: Version | None = None) -> str | None:
     """The real name that was probably meant: by spelling, or the same words in another order."""
     words, letters = sorted(name.split("_")), _letters(name)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.facts.environ import ConfRole, Environ, Origin, Setting
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent, Told, between_nodes
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_version import Version, text
 from netdoctor.facts.net import Net
@@ -33,9 +33,9 @@ TITLE: Final = "Every NCCL variable is read and does what it says"
 NOTHING_SET: Final = "no variable of NCCL, torch, Gloo, UCX or libfabric is set: the defaults hold"
 
 
-def known_of(environ: Environ, libraries: Libraries, net: Net, rdma: Rdma, job: JobShape) -> Known:
+def known_of(libraries: Libraries, net: Net, rdma: Rdma, job: Intent) -> Known:
     """What the facts tell.  A launcher's word that there is one node excuses nothing: the job may be started from there."""
-    nodes = job.node_count(environ) or None
+    nodes = job.count or None
     links: Collection[str] | Unavailable
     if isinstance(net.links, Unavailable):
         links = net.links
@@ -44,7 +44,7 @@ def known_of(environ: Environ, libraries: Libraries, net: Net, rdma: Rdma, job: 
         # knows an address by its label.
         usable = [one for one in net.links if one.addresses and (one.running or one.kind != "bridge")]
         links = [name for one in usable for name in (one.name, *(a.label for a in one.addresses if a.label))]
-    stated = nodes if nodes and (job.nodes_stated or nodes > 1) else None
+    stated = nodes if nodes and (job.told is Told.CONFIGURATION or nodes > 1) else None
     return Known(job_version(libraries), _installed_plugin(libraries), links, rdma.names, stated)
 
 
@@ -266,6 +266,19 @@ def job_version(libraries: Libraries) -> Version | None:
         versions = {lib.version for lib in libraries.nccl if isinstance(path, str) and path in (lib.path, lib.real_path)}
     only = versions.pop() if len(versions) == 1 else None
     return None if isinstance(only, Unavailable) else only
+
+
+def judge_job(environ: Environ, known: Known, intent: Intent) -> list[Finding]:
+    """As `judge_fact`; what is wrong in a job of several nodes alone counts as the job needs it."""
+    found = judge_fact(environ, known)
+    if intent.others is not None:
+        return found
+    fails = {(one.subject, one.evidence.get("rule")) for one in found if one.status is Status.FAIL}
+    several = judge_fact(environ, replace(known, nodes=2))
+    more = [one for one in several if one.status is Status.FAIL and (one.subject, one.evidence.get("rule")) not in fails]
+    doubtful = {one.subject for one in more}
+    kept = [one for one in found if one.subject not in doubtful or one.status is not Status.PASS]
+    return [*kept, *(between_nodes(one, intent) for one in more)]
 
 
 def judge_fact(environ: Environ, known: Known) -> list[Finding]:

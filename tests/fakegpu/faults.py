@@ -132,7 +132,12 @@ SLICE: Final = (
 
 
 def run(
-    fault: Fault | None, like: Fault, version: str, keep: pathlib.Path | None = None, more: Mapping[str, str] | None = None
+    fault: Fault | None,
+    like: Fault,
+    version: str,
+    keep: pathlib.Path | None = None,
+    more: Mapping[str, str] | None = None,
+    kernels: pathlib.Path | None = None,
 ) -> lab.Run:
     """Two ranks with the knob turned, or (None) as healthy as the same run can be; `more`: variables of both."""
     base = lab.read(like.machine, like.base).on_one_node()
@@ -144,7 +149,15 @@ def run(
         for n in range(2)
     ]
     return lab.run(
-        here, version, ranks, hosts=like.hosts, steps=like.steps, seconds=like.seconds, deadline=like.deadline, keep=keep
+        here,
+        version,
+        ranks,
+        hosts=like.hosts,
+        steps=like.steps,
+        seconds=like.seconds,
+        deadline=like.deadline,
+        keep=keep,
+        kernels=kernels,
     )
 
 

@@ -1,8 +1,10 @@
-"""Logs made to order: a fault, an NCCL, a level of NCCL_DEBUG; what `netdoctor log` makes of each against the known cause.
+"""Logs made to order: a fault, an NCCL, a level, a form; what `netdoctor log` makes of each against the known cause.
 
-    python -m tests.fakegpu.logs [--fault NAME]… [VERSION…]     a table; logs below build/logs, scores in build/logs.json
+    python -m tests.fakegpu.logs [--fault NAME]… [--level NAME]… [VERSION…]     makes them, and scores them
+    python -m tests.fakegpu.logs --again                                        scores those that lie there
 
-Each fault is one of faults.py, and its log is NCCL's own: what a framework would print beside it is not there.
+Below build/logs: the logs, a folder a case; cases.json says of each what is true of it, scores.json what netdoctor said.
+Each fault is one of faults.py, and what NCCL says in a log is NCCL's own; log_forms.py says what else is in it.
 """
 
 from __future__ import annotations
@@ -11,18 +13,21 @@ import argparse
 import collections
 import json
 import pathlib
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from tests.fakegpu import build, faults, lab
+from netdoctor.cli import log
+from netdoctor.model import Status
+from netdoctor.nccl.diagnosis import diagnose
+from tests.fakegpu import build, faults, lab, shapes
 from tests.fakegpu.faults import FAULTS
+from tests.fakegpu.log_forms import FORMS
 from tests.support.machines import libnccl
 
 FOLDER: Final = pathlib.Path("build/logs")
-OUT: Final = pathlib.Path("build/logs.json")
 # What a user sets; the last is what netdoctor's own runs set.
 LEVELS: Final[Mapping[str, Mapping[str, str]]] = {
     "WARN": {"NCCL_DEBUG": "WARN"},
@@ -31,17 +36,19 @@ LEVELS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 # Causes that are right, several where NCCL's own words cannot tell them apart: what a CUDA call or a verb returned says that
 # the driver or the device failed, not why.  A knob that is not here changes a path and breaks nothing: nothing may be named.
+PROCESS: Final = "rank_died other"  # the process failed by itself, and no other word of the vocabulary is about it
 CAUSES: Final[Mapping[str, frozenset[str]]] = {
     name: frozenset(causes.split())
     for name, causes in {
-        **dict.fromkeys(("cuda 2", "memory is limited", "memory is taken"), "other"),
-        "cuda 100": "cuda_driver_mismatch inventory other",
+        **dict.fromkeys(("cuda 2", "memory is limited", "memory is taken"), PROCESS),
+        "cuda 100": "cuda_driver_mismatch inventory device_mapping other",
         "cuda 101": "device_mapping other",
-        "cuda 214": "other",
+        "cuda 214": f"{PROCESS} inventory",  # an uncorrectable error of the GPU's memory: the process dies of broken hardware
         "cuda 217": "p2p_disabled",
         "cuda 304": "p2p_disabled other",
-        **dict.fromkeys(("cuda 719", "cuda 719 by a kernel", "cuda 999"), "other rank_died"),
+        **dict.fromkeys(("cuda 719", "cuda 719 by a kernel", "cuda 999"), PROCESS),
         "cuda 802": "fabric_manager",
+        "cuda hangs": "hang",
         "nvml does not start": "cuda_driver_mismatch other",
         "a GPU is lost": "inventory",
         "no registration": "memlock",
@@ -51,10 +58,13 @@ CAUSES: Final[Mapping[str, frozenset[str]]] = {
         "modify_qp times out": "ib_timeout roce_gid",
         "open refused": "dev_infiniband_missing",
         "polling fails": "link_degraded other",
-        **{f"completion {n}": "acs_iommu other rank_died" for n in (4, 9, 10)},
-        "completion 5": "rank_died other link_degraded",
+        **{f"completion {n}": f"acs_iommu {PROCESS}" for n in (4, 9, 10)},
+        "completion 5": f"{PROCESS} link_degraded",
         "completion 12": "ib_timeout",
         "port error": "link_degraded",
+        # NCCL takes the HCA that is left, which is far from one of the GPUs.
+        "port down": "link_degraded gdr_disabled",
+        "no node": "dev_infiniband_missing gdr_disabled",
         **dict.fromkeys(("device fatal", "qp fatal"), "link_degraded other inventory"),
         "VLAN differs": "roce_gid ib_timeout",
         "GID kind differs": "roce_gid ib_timeout",
@@ -63,98 +73,169 @@ CAUSES: Final[Mapping[str, frozenset[str]]] = {
         "MTU of the way": "mtu ib_timeout",
     }.items()
 }
+# Nothing says that a rank waits: that nobody came to an end is all that such a log can show.
+MUTE: Final = frozenset({"cuda hangs"})
 # What `make test` makes.
 SLICE: Final = ("cuda 217", "no registration", "completion 12", "GID beyond the table", "no P2P for a pair")
 
 
 @dataclass(frozen=True)
-class Score:
-    """One log: the causes that may be named, and those that were, the likeliest first."""
+class Case:
+    """A log and what is true of it."""
 
     version: str
-    fault: str  # with "healthy: " before it: the same run without it
+    fault: str
     level: str
-    wanted: frozenset[str]
-    named: tuple[str, ...]
-    silent: bool  # nothing at all was printed that a fault could show
+    form: str
+    healthy: bool  # the same run without the fault
+    ended: bool  # every rank came to its end
+    shown: bool  # somebody printed anything that a fault could show
+    folder: str
+
+    @property
+    def accept(self) -> frozenset[str]:
+        """The causes that may be named first; "none": a report without a cause is right, too."""
+        causes = frozenset() if self.healthy else CAUSES.get(self.fault, frozenset())
+        return causes | {"none"} if self.ended or self.fault in MUTE else causes
+
+
+@dataclass(frozen=True)
+class Score:
+    """What netdoctor said of a case."""
+
+    case: Case
+    named: tuple[str, ...]  # causes of the fails, the likeliest first
+    well: bool  # it said that nothing was wrong
 
     @property
     def verdict(self) -> str:
-        if self.wanted and self.named[:1] and self.named[0] in self.wanted:
-            return "named"
+        """ "no truth": the run broke, and nobody wrote down of what: the table of causes lacks it."""
+        wanted = self.case.accept
+        if not self.case.ended and self.well:
+            return "called well" if self.case.shown else "silent"
+        if not wanted:
+            return "no truth"
         if not self.named:
-            return "silent" if self.wanted and self.silent else "missed" if self.wanted else "nothing"
-        return "wrong" if self.wanted else "false alarm"
+            return "nothing" if "none" in wanted else "missed" if self.case.shown else "silent"
+        if wanted == {"none"}:
+            return "false alarm"
+        return "named" if self.named[0] in wanted else "found" if wanted.intersection(self.named) else "wrong"
 
-    def as_row(self) -> dict[str, Any]:
-        return {"version": self.version, "fault": self.fault, "level": self.level, "verdict": self.verdict, "named": self.named}
+    def row(self) -> dict[str, Any]:
+        return {**asdict(self.case), "accept": sorted(self.case.accept), "verdict": self.verdict, "named": self.named}
 
 
-def score(version: str, name: str, level: str, healthy: bool = False) -> Score:
-    """Make one log and ask netdoctor."""
+WANTED: Final = 0.97  # of the logs that show a fault: its cause is named first
+# Nobody may say these: of a faulty log that nothing was wrong, of a healthy one that something was; and a table with a hole.
+NEVER: Final = frozenset({"false alarm", "called well", "no truth"})
+
+
+def make(version: str, name: str, level: str, healthy: bool = False) -> list[Case]:
+    """One run, and its log in every form that it has."""
     fault = FAULTS[name]
-    done = faults.run(None if healthy else fault, fault, version, more=LEVELS[level])
-    label = f"healthy: {name}" if healthy else name
-    folder = FOLDER / version / label.replace(" ", "-").replace(":", "") / level.replace(" ", "-")
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = ["".join(f"{line}\n" for line in rank.log.splitlines() if _of_nccl(line)) for rank in done.ranks]
-    for number, text in enumerate(texts):
-        (folder / f"rank{number}.log").write_text(text, encoding="utf-8")
-    return Score(
-        version,
-        label,
-        level,
-        frozenset() if healthy else CAUSES.get(name, frozenset()),
-        named(folder),
-        not any(" NCCL WARN " in text or " NCCL INFO " in text for text in texts),
-    )
+    # Without kernels a collective ends at once, and a run comes to its end whatever its network says.
+    kernels = build.kernels() if shapes.moves(version) else None
+    done = faults.run(None if healthy else fault, fault, version, more=LEVELS[level], kernels=kernels)
+    found = []
+    for form, write in FORMS.items():
+        label = "-".join([version, *(["healthy"] if healthy else []), *name.split(), *level.split(), form])
+        texts = write(done, version)
+        if not texts or (form == "torch" and (healthy or level != "WARN")):
+            continue
+        (FOLDER / label).mkdir(parents=True, exist_ok=True)
+        for old in (FOLDER / label).iterdir():
+            old.unlink()
+        for file, text in texts.items():
+            (FOLDER / label / file).write_text(text, encoding="utf-8")
+        shown = any(mark in text for text in texts.values() for mark in (" NCCL WARN ", " NCCL INFO ", "Traceback"))
+        found.append(Case(version, name, level, form, healthy, done.ok, shown, label))
+    return found
 
 
-def _of_nccl(line: str) -> bool:
-    return not line.startswith(("rank: {", "[fake ", "fakegpu: "))
+def score(case: Case) -> Score:
+    """What `netdoctor log` says: causes of the findings that fail, and whether it calls the job well."""
+    cut: list[str] = []
+    facts, _ = log.read([str(FOLDER / case.folder)], cut)
+    findings = [one for result in log.results(diagnose(facts)) for one in result.findings]
+    fails = [one.cause or "other" for one in findings if one.status is Status.FAIL]
+    return Score(case, tuple(dict.fromkeys(fails)), all(one.status is Status.PASS for one in findings))
 
 
-def named(folder: pathlib.Path) -> tuple[str, ...]:
-    """The causes of the findings that fail and are no mere alternatives."""
-    command = [sys.executable, "-m", "netdoctor", "log", "-f", "json", str(folder)]
-    done = subprocess.run(command, cwd=build.ROOT, capture_output=True, text=True, timeout=60, check=False)
-    found = [one for one in json.loads(done.stdout)["findings"] if one["status"] == "fail"]
-    return tuple(dict.fromkeys(one["cause"] for one in found))
+def runs(versions: Sequence[str], names: Sequence[str], levels: Sequence[str]) -> Iterator[tuple[str, str, str, bool]]:
+    """Every run once: a healthy one serves all faults that it is the same for."""
+    healthy: set[str] = set()
+    for version in versions:
+        for name in names:
+            like = FAULTS[name]
+            env = [{**one, "NCCL_IB_GID_INDEX": ""} for one in like.env]
+            key = repr((version, like.base, like.machine, like.hosts, like.steps, env))
+            for level in levels:
+                yield version, name, level, False
+                if key not in healthy:
+                    yield version, name, level, True
+            healthy.add(key)
 
 
 def walk(versions: Sequence[str], names: Sequence[str], levels: Sequence[str] = tuple(LEVELS)) -> list[Score]:
-    """All scores, each healthy run once; a line each."""
+    """Make all and score them; a line each."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    cases: list[Case] = []
     scores: list[Score] = []
-    for version in versions:
-        healthy: set[str] = set()
-        for name in names:
-            like = FAULTS[name]
-            key = repr(
-                (like.base, like.machine, like.hosts, like.steps, [{**one, "NCCL_IB_GID_INDEX": ""} for one in like.env])
-            )
-            for level in levels:
-                scores.append(score(version, name, level))
-                if key not in healthy:
-                    scores.append(score(version, name, level, healthy=True))
-                for one in scores[-1:] if key in healthy else scores[-2:]:
-                    print(f"{version:8} {one.level:13} {one.verdict:12} {one.fault:40} {', '.join(one.named)}", flush=True)
-            healthy.add(key)
-            OUT.write_text(json.dumps([one.as_row() for one in scores], indent=1), encoding="utf-8")
+    with ThreadPoolExecutor(2) as pool:  # most of a run is waiting
+        for made in pool.map(lambda one: make(*one), runs(versions, names, levels)):
+            cases += made
+            (FOLDER / "cases.json").write_text(json.dumps([asdict(one) for one in cases], indent=1), encoding="utf-8")
+            scores += (shown(score(one)) for one in made)
     return scores
+
+
+def again() -> list[Score]:
+    """Of what lies there."""
+    return [shown(score(Case(**one))) for one in json.loads((FOLDER / "cases.json").read_text(encoding="utf-8"))]
+
+
+def shown(one: Score) -> Score:
+    case = one.case
+    name = f"healthy: {case.fault}" if case.healthy else case.fault
+    print(f"{case.version:8} {case.level:13} {case.form:6} {one.verdict:12} {name:40} {', '.join(one.named)}", flush=True)
+    return one
+
+
+def table(scores: Sequence[Score]) -> str:
+    """Verdicts by form and level, and how many of the faulty logs that show anything are named."""
+    lines = []
+    for form, level in sorted({(one.case.form, one.case.level) for one in scores}):
+        told = collections.Counter(one.verdict for one in scores if (one.case.form, one.case.level) == (form, level))
+        lines.append(f"{form:6} {level:13} " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(told.items())))
+    named, faulty = counted(scores)
+    share = f" ({100 * named / faulty:.1f} %)" if faulty else ""
+    lines.append(f"{len(scores)} logs; of {faulty} that show what broke a run: cause named first in {named}{share}")
+    return "\n".join(lines)
+
+
+def counted(scores: Sequence[Score]) -> tuple[int, int]:
+    """Logs of runs that broke and whose cause is named first, and all of those that show anything."""
+    told = [one.verdict for one in scores if "none" not in one.case.accept and one.verdict != "silent"]
+    return told.count("named"), len(told)
+
+
+def good(scores: Sequence[Score]) -> bool:
+    named, faulty = counted(scores)
+    return named >= WANTED * faulty and not any(one.verdict in NEVER for one in scores)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fakegpu.logs")
     parser.add_argument("--fault", action="append", choices=FAULTS, metavar="NAME")
     parser.add_argument("--level", action="append", choices=LEVELS, metavar="NAME")
+    parser.add_argument("--again", action="store_true", help="score the logs that lie below build/logs, and make none")
     parser.add_argument("versions", nargs="*")
     given = parser.parse_args()
     versions = given.versions or [".".join(map(str, one)) for one in sorted(libnccl.libraries())]
-    scores = walk(versions, given.fault or list(FAULTS), given.level or list(LEVELS))
-    for level in given.level or LEVELS:
-        told = collections.Counter(one.verdict for one in scores if one.level == level)
-        print(f"{level:13} " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(told.items())))
-    return int(any(one.verdict in ("wrong", "missed", "false alarm") for one in scores))
+    scores = again() if given.again else walk(versions, given.fault or list(FAULTS), given.level or list(LEVELS))
+    (FOLDER / "scores.json").write_text(json.dumps([one.row() for one in scores], indent=1), encoding="utf-8")
+    print(table(scores))
+    return int(not good(scores))
 
 
 if __name__ == "__main__":

@@ -71,6 +71,9 @@ def test_nodes(tmp_path: pathlib.Path) -> None:
 def test_a_log_made_to_order_names_its_cause(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "FOLDER", tmp_path)
     version = libnccl.both()[0].parts[-5]
-    assert logs.score(version, name, "INFO of more").verdict in ("named", "nothing")
+    made = logs.make(version, name, "INFO of more")
+    assert {one.form for one in made} == {"files", "srun"}
+    assert {logs.score(one).verdict for one in made} <= {"named", "nothing"}
     if name == logs.SLICE[0]:
-        assert logs.score(version, name, "INFO of more", healthy=True).verdict == "nothing"
+        healthy = logs.make(version, name, "INFO of more", healthy=True)
+        assert {logs.score(one).verdict for one in healthy} == {"nothing"}

@@ -1,12 +1,11 @@
 """When a difference between interleaved runs counts."""
 
-import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from netdoctor.allreduce.comparison import compare, cost, order, significant
+from bench import comparison
+from netdoctor.allreduce.comparison import compare, cost, decided, order, significant
 from netdoctor.facts.runs import AllReduce, Cure, Run
 
 BASE = AllReduce("gloo", 2, sizes=(4096, 1 << 20))
@@ -14,30 +13,48 @@ CURE = Cure(replace(BASE, env=(("GLOO_SOCKET_IFNAME", "eth1"),)), BASE, "GLOO_SO
 LATER = 1e18  # a deadline that does not come
 
 
+ONES = [1.0] * 6
+
+
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        ([1, 1, 1, 1, 1], [1.2, 1.3, 1.2, 1.15, 1.2], True),
-        ([1, 1, 1, 1, 1], [0.8, 0.7, 0.8, 0.8, 0.8], True),
-        ([1, 1, 1, 1, 1], [1.2, 1.3, 1.2, 0.99, 1.2], False),  # one pair disagrees
-        ([1, 1, 1, 1, 1], [1.05, 1.09, 1.08, 1.2, 1.01], False),  # median within 10 %
-        ([1, 1, 1, 1], [2, 2, 2, 2], False),  # too few
-        ([1, 1, 1, 1, 0], [2, 2, 2, 2, 2], False),
+        (ONES, [1.2, 1.3, 1.2, 1.15, 1.2, 1.2], True),
+        (ONES, [0.8, 0.7, 0.8, 0.8, 0.8, 0.8], True),
+        ([1, 1, 1, 1, 1, 1.18], [1.2, 1.3, 1.2, 1.15, 1.2, 1.2], True),  # one comparison of 36 is the other way round
+        ([1, 1, 1, 1, 1, 1.25], [1.2, 1.3, 1.2, 1.15, 1.2, 1.2], False),
+        (ONES, [1.05, 1.09, 1.08, 1.2, 1.01, 1.05], False),  # sure, and within 10 %
+        (ONES[:5], [2.0] * 5, False),  # too few
+        (ONES, [2.0] * 5, False),
+        ([1, 1, 1, 1, 1, 0], [2.0] * 6, False),
+        ([*ONES, 9, 9], [2.0] * 8, True),  # as of the look after six
+        ([*ONES, 9, 9, 9], [2.0] * 9, False),  # and after nine
     ],
 )
 def test_significance(before: list[float], after: list[float], expected: bool) -> None:
     assert significant(before, after) is expected
 
 
-def test_equal_runs_hardly_ever_differ_and_a_fifth_is_found() -> None:
-    """Six percent spread, as measured for Gloo over many runs."""
-    dice = random.Random(1)
+@pytest.mark.parametrize(
+    ("before", "after", "enough"),
+    [
+        (ONES[:5], [2.0] * 5, False),
+        (ONES, [2.0] * 6, True),
+        (ONES, [1.01] * 6, True),  # equal for all that can be told
+        (ONES, [1.08] * 6, False),
+        ([*ONES, 1.0], [2.0] * 7, False),  # no look
+        ([1.0] * 21, [1.08] * 21, True),  # there are no more
+    ],
+)
+def test_when_it_is_enough(before: list[float], after: list[float], enough: bool) -> None:
+    assert decided(before, after) is enough
 
-    def sample(factor: float) -> tuple[Sequence[float], Sequence[float]]:
-        return [dice.gauss(1, 0.06) for _ in range(5)], [dice.gauss(factor, 0.06 * factor) for _ in range(5)]
 
-    assert sum(significant(*sample(1.0)) for _ in range(4000)) < 40
-    assert sum(significant(*sample(1.2)) for _ in range(4000)) > 3600
+@pytest.mark.parametrize("machine", comparison.MACHINES)
+def test_the_rule_keeps_its_promise(machine: str) -> None:
+    """`python -m bench comparison` with fewer trials: three standard errors beside the goals."""
+    assert comparison.share(machine, 1.0, 600) <= 0.01 + 3 * (0.01 * 0.99 / 600) ** 0.5
+    assert comparison.share(machine, 1.25, 600) >= 0.95 - 3 * (0.95 * 0.05 / 600) ** 0.5
 
 
 def test_the_order_is_balanced() -> None:
@@ -65,16 +82,16 @@ def replay(before: list[float | str], after: list[float | str]) -> Replay:
 
 
 def test_a_cure_that_helps() -> None:
-    session = replay([1.0, 1.1, 1.0, 0.9, 1.0], [4.0, 4.1, 4.2, 4.0, 4.0])
+    session = replay([1.0, 1.1, 1.0, 0.9, 1.0, 1.0], [4.0, 4.1, 4.2, 4.0, 4.0, 4.0])
     found = compare(session, CURE, LATER)  # type: ignore[arg-type]
     assert (found.significant, found.ratio) == (True, pytest.approx(4.0))
     assert found.summary == "1 GB/s; with GLOO_SOCKET_IFNAME=eth1 4 GB/s: 4.0 times"
-    assert session.asked == list(order(5))
+    assert session.asked == list(order(6))
 
 
 def test_a_cure_that_does_nothing_or_harm() -> None:
-    assert not compare(replay([1.0] * 5, [1.01, 0.99, 1.0, 1.0, 1.0]), CURE, LATER).significant  # type: ignore[arg-type]
-    harm = compare(replay([2.0] * 5, [1.0] * 5), CURE, LATER)  # type: ignore[arg-type]
+    assert not compare(replay([1.0] * 6, [1.01, 0.99, 1.0, 1.0, 1.0, 1.0]), CURE, LATER).significant  # type: ignore[arg-type]
+    harm = compare(replay([2.0] * 6, [1.0] * 6), CURE, LATER)  # type: ignore[arg-type]
     assert harm.significant
     assert harm.summary.endswith("2.0 times slower")
 

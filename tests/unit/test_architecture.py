@@ -47,6 +47,7 @@ LAYERS = (
     ("causes", "process"),
     ("model",),
     ("environment", "textsafe"),
+    ("credentials",),
 )
 # Folders whose modules depend on what is not Python: programs and files that others run.
 NOT_IMPORTED = ("deploy", "schemas")
@@ -153,7 +154,7 @@ def test_every_folder_has_its_row() -> None:
 
 
 def test_the_root_fits_one_screen() -> None:
-    assert len([p for p in PACKAGE.iterdir() if p.name != "__pycache__"]) <= 29
+    assert len([p for p in PACKAGE.iterdir() if p.name != "__pycache__"]) <= 32
 
 
 def calls(path: pathlib.Path) -> set[str]:

@@ -345,6 +345,9 @@ def test_a_locked_site_can_be_tightened(tmp_path: Path) -> None:
         ("", "JOB_RANKS_PER_NODE", "1", None),
         ("", "JOB_GLOO_GROUPS", "0", None),
         ("", "JOB_COMMUNICATORS", "2", 2),
+        ("", "VIA", "nccl", None),
+        ("", "VIA", "torch", "torch"),
+        ("via: nccl", "VIA", "torch", "nccl"),
     ],
 )
 def test_a_locked_site_is_not_loosened_where_it_said_nothing(
@@ -352,7 +355,7 @@ def test_a_locked_site_is_not_loosened_where_it_said_nothing(
 ) -> None:
     got = load(environ={f"NETDOCTOR_{name}": given}, site=write(tmp_path, f"lock: true\n{site}\n"))
     section, _, key = name.lower().partition("_")
-    assert getattr(getattr(got, section), key) == kept
+    assert (getattr(getattr(got, section), key) if key else getattr(got, section)) == kept
     assert kept is not None or "counts only where it is stricter" in got.notes[0]
 
 

@@ -82,6 +82,15 @@ def test_stat_of_a_device() -> None:
     assert got["mode"] == stat.S_IMODE(os.stat("/dev/null").st_mode)
 
 
+def test_what_a_file_system_has_free(tree: pathlib.Path) -> None:
+    for host, path in ((LiveHost(), str(tree)), (LiveHost(str(tree)), "/")):
+        got = host.ask(f"statvfs:{path}")
+        assert (
+            isinstance(got, dict) and 0 <= got["free"] <= got["size"] == os.statvfs(tree).f_blocks * os.statvfs(tree).f_frsize
+        )
+    assert LiveHost().ask(f"statvfs:{tree}/nothing").kind == "absent"  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("text", ["", "file", "file:relative", "nonsense:/x", "file:/a\0b", "open:/x"])
 def test_questions_that_are_none(text: str) -> None:
     got = LiveHost().ask(text)

@@ -10,10 +10,11 @@ import pytest
 from netdoctor.engine import Work, collect, identity, report
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import RecordingHost, ReplayHost
-from netdoctor.host.redact import redact
+from netdoctor.host.redact import Redactor
 from netdoctor.model import Unavailable, Verdict
 from netdoctor.snapshot.pseudonyms import pseudonymise
 from netdoctor.snapshot.snapshot import Snapshot, dumps
+from netdoctor.variables.catalogue import accepts
 from tests.support import facts
 
 ID = "0123456789abcdef0123456789abcdef"
@@ -23,7 +24,7 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODE_NAME": "gpu-17"}
 def about(variables: dict[str, str] | None = None, machine: Any = ID + "\n", **vantage: Any) -> tuple[dict[str, Any], str]:
     """The identity, and all that a snapshot keeps of it."""
     answers = {"file:/proc/sys/kernel/hostname": "train-0\n", "env:": variables or {}, "file:/etc/machine-id": machine}
-    host = RecordingHost(ReplayHost(answers), redact)
+    host = RecordingHost(ReplayHost(answers), Redactor(accepts))
     work = Work(host, ())
     work.facts["Vantage"] = dataclasses.replace(facts.machine()[Vantage], **vantage)  # type: ignore[type-var]
     got = identity(work)
@@ -57,7 +58,7 @@ def test_a_node_name_of_others_is_none() -> None:
 
 
 def test_pseudonyms() -> None:
-    answers = {"env:": dict(POD), "file:/etc/machine-id": redact("file:/etc/machine-id", ID)}
+    answers = {"env:": dict(POD), "file:/etc/machine-id": Redactor(accepts)("file:/etc/machine-id", ID)}
     made = dumps(pseudonymise(Snapshot(answers, {}, {}, (), "1"), b"key"))
     assert "gpu-17" not in made and str(answers["file:/etc/machine-id"]) not in made and "netdoctor-" in made
 

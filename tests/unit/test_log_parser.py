@@ -152,6 +152,7 @@ def test_memory_does_not_grow_with_bytes() -> None:
             parser.feed(
                 f"node01:1:{number % 4} [0] NCCL INFO socketPollConnect: connect to 10.0.0.9<{number}> returned Connection refused, retrying ({number}/34)\n".encode()
             )
+        parser.facts()
         state = parser.accumulator
         return len(state.events), len(state.processes), len(parser._shapes), len(parser._heads)
 

@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 
 from netdoctor.causes.results import result as completed_result
-from netdoctor.model import CheckResult, Command, Finding, Severity, Status, Verdict
+from netdoctor.cli import setup
+from netdoctor.config.load import Config
+from netdoctor.facts.runs import Baseline
+from netdoctor.model import CheckResult, Command, Finding, Kind, Severity, Status, Unavailable, Verdict
 from netdoctor.policy import (
     FAIL_ON_ORDER,
     PROFILE_ORDER,
@@ -262,8 +265,38 @@ def test_a_disabled_check_is_neither_pass_nor_skip_nor_required() -> None:
 
 
 def test_what_was_not_selected_is_not_required() -> None:
-    assert verdict(result("net.mtu", PASS), seen=GPU, selected=["net.mtu"]).exit_code == 0
+    """Nor is a node that was asked one thing called healthy: 0 says that nothing of it failed."""
+    got = verdict(result("net.mtu", PASS), seen=GPU, selected=["net.mtu"])
+    assert (got.exit_code, got.status) == (0, "inconclusive")
+    assert got.text == "nothing failed of what was asked for: 1 passed, 0 skipped"
+    assert exit_code(0, "npd", got) == 2
     assert verdict(result(RUN, UNKNOWN), result("a.b", PASS), seen=GPU, selected=[RUN]).exit_code == 4
+
+
+@pytest.mark.parametrize(("profile", "only", "code"), [("gate", True, 4), ("strict", True, 0), ("default", True, 0)])
+def test_a_gate_stands_for_all_checks(profile: str, only: bool, code: int) -> None:
+    decide = setup.decider(Config(profile=profile), ("a.b",) if only else ())
+    assert decide((result("a.b", PASS),), {"Baseline": Baseline(Unavailable(Kind.REFUSED))})[1].exit_code == code
+
+
+@pytest.mark.parametrize(("profile", "code"), [("default", 4), ("gate", 4), ("strict", 4), ("audit", 0), ("prolog", 0)])
+def test_a_run_that_was_lost_leaves_no_node_healthy(profile: str, code: int) -> None:
+    """Without a GPU nobody needs it: that it was to be there is what is missed."""
+    lost, rest = replace(PLAIN, run_lost=True), [result("a.b", PASS), result("hardware.accelerator", SKIP)]
+    got = verdict(result(RUN, UNKNOWN), *rest, profile=profile, seen=lost)
+    assert (got.exit_code, got.status) == (code, "inconclusive") and RUN in got.text
+    assert verdict(result(RUN, PASS), *rest, profile=profile, seen=lost).status == "healthy"
+
+
+@pytest.mark.parametrize("profile", ["audit", "prolog"])
+def test_hardware_that_nobody_could_see_is_not_healthy(profile: str) -> None:
+    """It stops no node; npd and Nagios read the words."""
+    got = verdict(result("hardware.accelerator", UNKNOWN), result("a.b", PASS), profile=profile)
+    assert (got.exit_code, got.status, exit_code(0, "npd", got)) == (0, "inconclusive", 2)
+    off = verdict(
+        result("hardware.accelerator", UNKNOWN), result("a.b", PASS), profile=profile, disabled=["hardware.accelerator"]
+    )
+    assert off.status == "healthy"
 
 
 def test_a_partial_run_is_never_healthy() -> None:

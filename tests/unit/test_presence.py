@@ -9,11 +9,12 @@ import pytest
 from netdoctor.facts import presence
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.pci import Pci
-from netdoctor.facts.runs import Baseline, PathRun
+from netdoctor.facts.runs import AllReduce, Baseline, Obstacle, PathRun, Run, State
 from netdoctor.model import Unavailable
 from tests.lab import fixtures
 from tests.support import facts as f
 
+ONE = AllReduce("gloo", 2)
 LOST = Unavailable("denied", "x")
 UNREAD = f.pci(0, 0, unclassified=("0000:1b:00.0",))
 
@@ -53,3 +54,21 @@ def test_a_gpu_node_of_which_little_is_read_is_not_healthy(profile: str) -> None
 def _counts(question: str) -> bool:
     devices = fixtures.facts_of(fixtures.snapshot("a100-pcie"))["Pci"].devices
     return any(d.address in question and (d.is_gpu or d.rdma) for d in devices)
+
+
+@pytest.mark.parametrize(
+    ("run", "lost"),
+    [
+        (Unavailable("not read"), True),  # a snapshot without its runs
+        (Unavailable("not recorded"), True),
+        (Unavailable("no budget"), True),
+        (Unavailable("refused"), False),  # --no-allreduce, prolog
+        (Unavailable("absent"), False),  # no Python
+        (Run(ONE, State.NOT_STARTED, obstacle=Obstacle.REFUSED), True),  # root does not run what others can change
+        (Run(ONE, State.NOT_STARTED, obstacle=Obstacle.NO_TORCH), False),
+        (Run(ONE, State.FINISHED), False),
+    ],
+)
+def test_a_run_that_was_to_be_there(run: object, lost: bool) -> None:
+    assert presence.seen({"Baseline": Baseline(run)}).run_lost is lost  # type: ignore[arg-type]
+    assert presence.seen({}).run_lost

@@ -103,17 +103,34 @@ def test_the_python_of_the_command(command: str, files: dict[str, str], expected
 
 def test_the_command_is_behind_the_configuration_before_env() -> None:
     host = Files(TOLD | {"/venv/bin/python3": "", "/v/bin/torchrun": "#!/v/bin/python3\n"})
-    assert find.job_python(host, {"VIRTUAL_ENV": "/venv"}, None, "/v/bin/torchrun") == JobPython(
-        "/v/bin/python3", "the command", False
-    )
-    assert find.job_python(host, {}, "/usr/bin/python3", "/v/bin/torchrun") == JobPython(
-        "/usr/bin/python3", "--python", False, True
-    )
+    for said in (None, "/usr/bin/python3"):  # it is not what will run
+        assert find.job_python(host, {"VIRTUAL_ENV": "/venv"}, said, "/v/bin/torchrun") == JobPython(
+            "/v/bin/python3", "the command", False, of_command=True
+        )
+    assert find.job_python(host, {}, "/usr/bin/python3") == JobPython("/usr/bin/python3", "--python", False, True)
+
+
+@pytest.mark.parametrize(
+    ("near", "variables", "path"),
+    [
+        ({"own": "/own/bin/python3"}, {}, "/own/bin/python3"),
+        ({"own": "/own/bin/python3"}, {"VIRTUAL_ENV": "/venv"}, "/venv/bin/python3"),
+        ({"own": "/own/bin/python3", "launcher": "/l/bin/python"}, {"VIRTUAL_ENV": "/venv"}, "/l/bin/python"),
+        ({"own": "/gone/bin/python3"}, {}, "/usr/bin/python3"),
+        ("rubbish", {}, "/usr/bin/python3"),
+    ],
+)
+def test_pythons_that_are_nearer_than_path(near: object, variables: dict[str, str], path: str) -> None:
+    files = dict.fromkeys(("/own/bin/python3", "/l/bin/python", "/venv/bin/python3", "/usr/bin/python3"), "")
+    found = find.job_python(Files(TOLD | files), {"PATH": "/usr/bin"} | variables, None, None, near)
+    assert isinstance(found, JobPython) and found.path == path
 
 
 def test_a_link_is_kept_and_a_missing_python_is_not_replaced() -> None:
     host = Files(TOLD | {"/opt/mine": ""}, **{"link:/opt/mine": "/v/bin/python3"})
-    assert find.job_python(host, {"PATH": "/usr/bin"}, None, "/opt/mine") == JobPython("/opt/mine", "the command", False)
+    assert find.job_python(host, {"PATH": "/usr/bin"}, None, "/opt/mine") == JobPython(
+        "/opt/mine", "the command", False, of_command=True
+    )
     host = Files(TOLD | {"/v/bin/torchrun": "#!/gone/bin/python3\n"})
     found = find.job_python(host, {"PATH": "/usr/bin"}, None, "/v/bin/torchrun")
     assert isinstance(found, Unavailable) and found.kind != "absent" and "/gone/bin/python3" in found.detail
@@ -127,7 +144,7 @@ def test_an_unread_command_does_not_give_way_to_python3_on_path() -> None:
 def test_the_probe_looks_into_the_python_of_the_command() -> None:
     host = Files(TOLD, **{"env:": {"PATH": "/usr/bin"}, "config:": {"command": "/v/bin/python"}})
     found = probe(host)
-    assert isinstance(found, Libraries) and found.python == JobPython("/v/bin/python", "the command", False)
+    assert isinstance(found, Libraries) and found.python == JobPython("/v/bin/python", "the command", False, of_command=True)
 
 
 @pytest.mark.parametrize("configured", ["/nosuch/python", None])

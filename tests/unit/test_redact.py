@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from netdoctor.credentials import GONE, scrub
 from netdoctor.host.base import RecordingHost, ReplayHost
-from netdoctor.host.redact import GONE, redact, scrub
+from netdoctor.host.redact import Redactor
+from netdoctor.variables.catalogue import accepts
 
 SECRET = "hunter2-Zq9"
 
@@ -63,7 +65,7 @@ def test_the_environment_is_kept_by_allow_list() -> None:
                 "ask:nvml": {"driver": "580", "note": f"https://a:{SECRET}@b/"},
             }
         ),
-        redact,
+        Redactor(accepts),
     )
     for question in ("env:", "file:/proc/cmdline", "file:/etc/nccl.conf", "ask:nvml"):
         host.ask(question)
@@ -76,6 +78,6 @@ def test_the_environment_is_kept_by_allow_list() -> None:
 
 def test_of_an_account_only_what_is_needed_is_kept() -> None:
     text = f"root:x:0:0:root:/root:/bin/bash\nada:{SECRET}:1000:100:Ada L,+1 555:/home/ada:/bin/zsh\nrubbish\n"
-    kept = redact("file:/etc/passwd", text)
+    kept = Redactor(accepts)("file:/etc/passwd", text)
     assert kept == "root::0:0::/root:\nada::1000:100::/home/ada:\n"
-    assert redact("file:/etc/passwd", kept) == kept
+    assert Redactor(accepts)("file:/etc/passwd", kept) == kept

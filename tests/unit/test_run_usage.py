@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import pathlib
+import resource
 import subprocess
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
-from netdoctor.cli import main, preflight, run
+from netdoctor import policy
+from netdoctor.cli import command, main, preflight
+from netdoctor.process import mempolicy
 
 
 @pytest.mark.parametrize(
@@ -22,40 +26,122 @@ def test_a_misspelt_option_is_bad_usage_and_no_job(arguments: list[str], says: s
     assert done.exit_code == 2 and says in done.output
 
 
+def job(line: str) -> command.JobCommand:
+    return command.seen_through(line.split())
+
+
 @pytest.mark.parametrize(
-    ("command", "program"),
+    ("line", "program"),
     [
         ("torchrun train.py", "torchrun"),
-        ("/v/bin/python train.py", "/v/bin/python"),
+        ("/v/bin/python -u train.py", "/v/bin/python"),
         ("env NCCL_DEBUG=INFO A=b python train.py", "python"),
-        ("/usr/bin/nice -n 5 stdbuf -oL -e 0 python train.py", "python"),
+        ("env -i -u B PATH=/x python train.py", "python"),
+        ("env --unset=B PATH=/x python train.py", "python"),
+        ("nice -n 5 stdbuf -oL -e 0 python train.py", "python"),
         ("nice -5 python train.py", "python"),
-        ("numactl --cpunodebind=0 -m 0 -- python train.py", "python"),
-        ("taskset -c 0-3 python train.py", "python"),
-        ("taskset 0xff python train.py", "python"),
-        ("env -i python train.py", "env"),
-        ("env --unset=PATH python train.py", "env"),
-        ("env PATH=/x python train.py", "env"),
-        ("nice --adjustment 5 python train.py", "nice"),
-        ("taskset -p 1 2", "taskset"),
-        ("nice", "nice"),
-        ("srun python train.py", "srun"),
+        ("nice --adjustment 5 python train.py", "python"),
+        ("nice --adjustment=5 nohup python train.py", "python"),
+        ("taskset -c 0 python train.py", "python"),
+        ("taskset 0x1 python train.py", "python"),
+        ("timeout -k 5 1h python train.py", "python"),
+        ("prlimit --core=0 python train.py", "python"),
     ],
 )
-def test_the_program_behind_simple_wrappers(command: str, program: str) -> None:
-    assert run.program(command.split()) == program
+def test_the_program_behind_wrappers(line: str, program: str) -> None:
+    """Each wrapper is really started."""
+    found = job(line)
+    assert (found.program, found.doubt) == (program, "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env -S python train.py",
+        "taskset -p 1 2",
+        "nice",
+        "numactl --no-such-option=1 python train.py",
+        "env --no-such-option python train.py",
+        "taskset -c 4095 python train.py",
+        "unshare -n python train.py",
+        "python -I train.py",
+        "python -u -m deepspeed.launcher.runner train.py",
+        "accelerate launch train.py",
+        "bash -c true",
+        "srun python train.py",
+    ],
+)
+def test_what_cannot_be_seen_through_is_required_by_gate(line: str) -> None:
+    found = command.result(job(line), None)
+    assert found.status == "unknown" and found.id == "job.command"
+    _, verdict = policy.decide([found], "gate", must=[found.id], seen=policy.Seen(False, False, False))
+    assert verdict.exit_code == 4 and found.id in verdict.text
+
+
+def test_what_wrappers_set_is_applied_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GONE", "1")
+    monkeypatch.setenv("NETDOCTOR_PROFILE", "strict")
+    before, cpus = dict(os.environ), os.sched_getaffinity(0)
+    one = min(cpus)
+    line = f"env -u GONE A=b NETDOCTOR_PROFILE=audit taskset -c {one} prlimit --nofile=64 python train.py"
+    with command.applied(job(line)) as inside:
+        assert not inside.doubt and os.environ["A"] == "b" and "GONE" not in os.environ
+        assert os.environ["NETDOCTOR_PROFILE"] == "strict"  # who is judged does not choose the judge
+        assert os.sched_getaffinity(0) == {one}
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 64
+    assert (dict(os.environ), os.sched_getaffinity(0)) == (before, cpus)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 64
+
+
+def test_a_memory_policy_is_seen_behind_a_wrapper(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """A wrapper that makes numactl's call: numactl itself is not on every machine."""
+    wrapper = tmp_path / "numactl"
+    becomes = "import sys\nset_memory_policy(2, [1])\nos.execvp(sys.argv[2], sys.argv[2:])\n"
+    wrapper.write_text(f"#!{sys.executable}\n{pathlib.Path(mempolicy.__file__).read_text()}{becomes}")
+    wrapper.chmod(0o755)
+    before = mempolicy.memory_policy()
+    with command.applied(command.seen_through([str(wrapper), "-l", "python"])) as inside:
+        seen = mempolicy.memory_policy()
+    if seen == before:
+        pytest.skip("the kernel keeps no memory policy for this process")
+    assert not inside.doubt and seen == (2, [1, *[0] * 63]) and mempolicy.memory_policy() == before
+
+
+@pytest.mark.parametrize(
+    ("files", "line", "shadow"),
+    [
+        (["torch.py"], "python train.py", "torch.py"),
+        (["torch/__init__.py"], "torchrun --nproc-per-node 2 train.py", "torch/__init__.py"),
+        (["torch.py"], "python -m pack.train", "torch.py"),
+        (["torch/data.txt"], "python train.py", ""),  # no package: an installed one comes before it
+        (["sub/torch.py"], "python train.py", ""),
+        (["torch.py"], "env PYTHONSAFEPATH=1 python train.py", ""),
+        (["torch.py"], "python sub/train.py", ""),
+        (["sub/nccl.py"], "python sub/train.py", "sub/nccl.py"),
+    ],
+)
+def test_modules_that_take_the_place_of_installed_ones(
+    files: list[str], line: str, shadow: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("train.py", "sub/train.py", *files):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    found = command.result(job(line), "/v/bin/python").findings
+    assert [os.path.relpath(f.subject, tmp_path.resolve()) for f in found if f.status == "fail"] == [shadow] * bool(shadow)
 
 
 def test_a_relative_program_is_of_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/tmp")
-    assert run.program(["bin/python", "x"]) == "/tmp/bin/python"
+    assert job("bin/python x").program == "/tmp/bin/python"
+    assert job("env -C / bin/python x").program == "/bin/python"
 
 
 def test_the_command_is_told_to_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-    monkeypatch.setattr(preflight, "before_the_job", lambda _, program: told.append(program) or 2)
-    assert CliRunner().invoke(main.app, ["run", "--", "nice", "/v/bin/torchrun", "train.py"]).exit_code == 2
-    assert told == ["/v/bin/torchrun"]
+    told: list[str] = []
+    monkeypatch.setattr(preflight, "before_the_job", lambda _, job, gate: told.append(f"{job.program} {gate}") or 2)
+    assert CliRunner().invoke(main.app, ["run", "--gate", "--", "nice", "/v/bin/torchrun", "train.py"]).exit_code == 2
+    assert told == ["/v/bin/torchrun True"]
 
 
 @pytest.mark.parametrize(

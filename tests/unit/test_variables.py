@@ -15,6 +15,7 @@ import netdoctor
 from netdoctor import engine, environment
 from netdoctor.cli import setup
 from netdoctor.config.load import Config
+from netdoctor.credentials import GONE, secret_name
 from netdoctor.environment import Of, names_of
 from netdoctor.facts import libraries
 from netdoctor.facts.environ import Environ, probe
@@ -22,11 +23,12 @@ from netdoctor.facts.launcher import Launcher, detect
 from netdoctor.facts.libraries import Libraries
 from netdoctor.host.base import RecordingHost, ReplayHost, mapping
 from netdoctor.host.live import LiveHost
-from netdoctor.host.redact import GONE, redact
+from netdoctor.host.redact import Redactor
 from netdoctor.model import Unavailable
 from netdoctor.report import json as as_json
 from netdoctor.snapshot import snapshot
 from netdoctor.variables import catalogue
+from netdoctor.variables.catalogue import accepts
 
 ROOT = Path(__file__).parents[2]
 Variables = dict[str, str]
@@ -176,7 +178,7 @@ SECRET = "hunter2-Zq9"
 
 def test_a_node_file_of_pbs_is_read() -> None:
     here = ReplayHost({"env:": {"PBS_JOBID": "3", "PBS_NODEFILE": "/var/spool/3"}, "file:/var/spool/3": "a\na\nb\n"})
-    seen = probe(RecordingHost(here, redact))
+    seen = probe(RecordingHost(here, Redactor(accepts)))
     assert isinstance(seen, Environ) and not isinstance(seen.launcher, Unavailable)
     assert seen.launcher.nodes == 2
 
@@ -188,7 +190,7 @@ def test_a_node_of_pals_that_is_not_the_first_has_others() -> None:
 
 def at_the_door(given: Variables) -> Variables:
     """What the redacting door lets in."""
-    found = mapping(RecordingHost(ReplayHost({"env:": dict(given)}), redact), "env:")
+    found = mapping(RecordingHost(ReplayHost({"env:": dict(given)}), Redactor(accepts)), "env:")
     assert not isinstance(found, Unavailable)
     return found
 
@@ -197,7 +199,7 @@ def at_the_door(given: Variables) -> Variables:
 def test_every_launcher_passes_the_door(name: str) -> None:
     given, launcher = LAUNCHED[name]
     assert detect(given) == launcher
-    seen = probe(RecordingHost(ReplayHost({"env:": dict(given)}), redact))
+    seen = probe(RecordingHost(ReplayHost({"env:": dict(given)}), Redactor(accepts)))
     assert isinstance(seen, Environ)
     assert seen.launcher == launcher
 
@@ -237,7 +239,7 @@ def test_a_prefix_lets_no_credential_in(prefix: str, word: str) -> None:
 
 
 def test_no_variable_that_is_judged_sounds_like_a_credential() -> None:
-    assert not [name for name in catalogue.table() if environment.secret(name)]
+    assert not [name for name in catalogue.table() if secret_name(name)]
 
 
 def test_every_variable_that_is_judged_is_kept() -> None:
@@ -269,7 +271,7 @@ def test_vllms_library_is_found_behind_the_door(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("VLLM_NCCL_SO_PATH", str(library))
     live = LiveHost()
     try:
-        found = libraries.probe(RecordingHost(live, redact))
+        found = libraries.probe(RecordingHost(live, Redactor(accepts)))
     finally:
         live.close()
     assert isinstance(found, Libraries) and not isinstance(found.nccl, Unavailable)
@@ -284,7 +286,7 @@ def replayed(given: Variables) -> list[dict[str, Any]]:
     config = Config(vantage="job")
     specs, extra = setup.load_checks(config, ("net.socket_ifname",))
     answers = {**recorded.answers, "env:": {**here, **given}, "config:": config.as_answer()}
-    work = engine.Work(RecordingHost(ReplayHost(answers), redact), specs, extra, dict(recorded.runs))
+    work = engine.Work(RecordingHost(ReplayHost(answers), Redactor(accepts)), specs, extra, dict(recorded.runs))
     engine.collect(work, engine.wanted(specs))
     engine.judge_all(work)
     report = json.loads(as_json.render(engine.report(work, setup.decider(config), config.profile)))

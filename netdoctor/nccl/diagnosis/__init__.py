@@ -1,7 +1,8 @@
 """What a NCCL log means: facts and events in, findings out, the likeliest cause first.
 
-`sockets`, `rdma`, `gpu`, `network`, `software` and `termination` hold a rule a mechanism, from `LogFacts` to `hypothesis`;
-`judge` puts the hypotheses in order.
+`outcome` says how the job ended, before why.  `sockets`, `rdma`, `gpu`, `network`, `software`, `ranks`, `program`, `settings`
+and `termination` hold a rule a mechanism, from `LogFacts` to `hypothesis`; `judge` makes one story of the hypotheses, and
+`job` says what nothing explains.
 """
 
 from netdoctor.nccl.diagnosis.judge import diagnose

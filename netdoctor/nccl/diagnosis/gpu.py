@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught, means
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -119,16 +119,18 @@ _CUDA_FAILURES: Final = (
         _UNUSABLE,
     ),
     _CudaFailure(
-        "out of memory",
+        "out of memory|alloc_failed",
         Hypothesis(
-            "rank_died",
+            "other",
             Confidence.LIKELY,
             "the GPU's memory was full when NCCL asked for buffers",
             fix=Fix(
                 "leave room for NCCL's buffers (about 1 GB a communicator on many channels)",
                 ("nvidia-smi   # another process on that GPU?",),
             ),
+            fault=Fault.GPU_MEMORY,
         ),
+        Hypothesis("rank_died", Confidence.LIKELY_MINUS, "a rank ran out of GPU memory"),
     ),
     _CudaFailure(
         "illegal memory access|illegal address|launch failure|launch failed|misaligned|assert|illegal instruction"
@@ -138,12 +140,29 @@ _CUDA_FAILURES: Final = (
             Confidence.LIKELY,
             "a kernel of the program broke the GPU context ({what}); NCCL only reports it",
             fix=Fix("find the kernel", ("CUDA_LAUNCH_BLOCKING=1 python …", "compute-sanitizer python …")),
+            fault=Fault.KERNEL,
         ),
     ),
     _CudaFailure(
-        "ecc|nvlink was|hardware error|gpu is lost|unspecified hardware|unknown error",
+        "ecc|uncorrectable",
+        Hypothesis(
+            "other",
+            Confidence.LIKELY,
+            "a memory error of the GPU that it could not correct: {what}",
+            how="dmesg | grep -i xid; nvidia-smi -q -d ECC,ROW_REMAPPER   # which GPU, and whether it needs a reset",
+            fault=Fault.ECC,
+        ),
+        Hypothesis("inventory", Confidence.LIKELY_MINUS, "the GPU may need a reset or replacement: its counters tell"),
+        Hypothesis("rank_died", Confidence.OPEN, "the rank on that GPU ended"),
+    ),
+    _CudaFailure(
+        "gpu is lost",
+        Hypothesis("inventory", Confidence.STRONG, "a GPU is lost to its driver", how="dmesg | grep -i xid; nvidia-smi"),
+    ),
+    _CudaFailure(
+        "nvlink was|hardware error|unspecified hardware",
         Hypothesis("rank_died", Confidence.LIKELY, "the GPU failed: {what}", how="dmesg | grep -i xid; nvidia-smi -q -d ECC"),
-        Hypothesis("inventory", Confidence.OPEN, "the GPU needs a reset or replacement"),
+        Hypothesis("inventory", Confidence.OPEN, "the GPU may need a reset: dmesg tells"),
     ),
     _CudaFailure(
         "peer access|mapping of buffer",
@@ -156,7 +175,9 @@ _CUDA_FAILURES: Final = (
         Hypothesis("acs_iommu", Confidence.OPEN_MINUS, "ACS or the IOMMU may stand between the GPUs"),
         source="p2p.cc",
     ),
-    _CudaFailure("", Hypothesis("other", Confidence.OPEN, "CUDA failed: {what}")),
+    _CudaFailure(
+        "", Hypothesis("other", Confidence.OPEN, "CUDA failed: {what}")
+    ),  # also "unknown error", which condemns no GPU
 )
 
 
@@ -179,6 +200,12 @@ def driver(log: LogFacts) -> Iterator[Hypothesis]:
     """The driver is missing or another one than CUDA's; NVML alone failing does no harm to a job that came up."""
     events = log.of("driver")
     if not events or log.of("cuda"):
+        return
+    unseen = tuple(e for e in events if Wording.NO_GPU_HERE.within(e.text))
+    if unseen:
+        text = "the process sees no GPU: none was given to it (CUDA_VISIBLE_DEVICES, num_gpus of an actor, --gpus)"
+        yield Hypothesis("device_mapping", Confidence.STRONG_PLUS, text, unseen, _MAP, fault=Fault.NO_GPU)
+        yield Hypothesis("cuda_driver_mismatch", Confidence.LIKELY, "or the driver is missing here", unseen, _DRIVER)
         return
     nvml_only = all(Wording.NVML.within(e.text) and not Wording.MISMATCH.within(e.text) for e in events)
     if not (nvml_only and log.came_up):
@@ -262,10 +289,16 @@ def acs(log: LogFacts) -> Iterator[Hypothesis]:
 
 # By NVIDIA's Xid catalogue.
 _XIDS: Final = {
+    **dict.fromkeys(
+        ("13", "31"),
+        Hypothesis(
+            "rank_died", Confidence.LIKELY, "a kernel of the program accessed memory that is not its own", fault=Fault.KERNEL
+        ),
+    ),
     "79": Hypothesis("inventory", Confidence.STRONG, "a GPU has fallen off the bus (Xid 79)"),
     "74": Hypothesis("link_degraded", Confidence.STRONG, "NVLink error (Xid 74)"),
     **{
-        xid: Hypothesis("rank_died", Confidence.LIKELY, f"uncorrectable memory error of a GPU (Xid {xid})")
+        xid: Hypothesis("inventory", Confidence.LIKELY_PLUS, f"memory error of a GPU (Xid {xid})", fault=Fault.ECC)
         for xid in ("48", "63", "64", "92", "94", "95")
     },
 }
@@ -277,74 +310,6 @@ def xid(log: LogFacts) -> Iterator[Hypothesis]:
         number = e.data.get("xid", "?")
         other = Hypothesis("rank_died", Confidence.OPEN_MINUS, f"the driver reports Xid {number}")
         yield replace(_XIDS.get(number, other), events=(e,))
-
-
-def switches(log: LogFacts) -> Iterator[Hypothesis]:
-    """Peer-to-peer or shared memory switched off by a variable while several ranks share a node."""
-    if log.nranks == 1 or (log.ranks and log.nodes and log.nranks == log.nodes):
-        return
-    geforce = any("geforce" in g.lower() for g in log.gpus)
-    staged = [t for t in log.transports if t.startswith("SHM")]
-    if log.env.get("NCCL_P2P_DISABLE") == "1" and (staged or not log.transports) and not geforce:
-        yield Hypothesis(
-            "p2p_disabled",
-            Confidence.QUIET,
-            "NCCL_P2P_DISABLE=1: GPUs of a node exchange data through host memory",
-            shown=("NCCL_P2P_DISABLE set to 1", *staged[:2]),
-            fix=Fix("remove the variable; if jobs hang without it, look for ACS and the IOMMU", ("unset NCCL_P2P_DISABLE",)),
-        )
-    if log.env.get("NCCL_SHM_DISABLE") == "1" and any(t.startswith("NET") for t in log.transports) and log.many_nodes is False:
-        yield Hypothesis(
-            "shm_disabled_or_small",
-            Confidence.QUIET,
-            "NCCL_SHM_DISABLE=1: ranks of one node talk over the network",
-            shown=("NCCL_SHM_DISABLE set to 1",),
-            fix=Fix("remove the variable and enlarge /dev/shm instead", ("unset NCCL_SHM_DISABLE",)),
-            severity=Severity.WARNING,
-        )
-
-
-def _bits(mask: str) -> int:
-    return (
-        sum(int(p, 16).bit_count() for p in mask.split(",") if re.fullmatch(r"[0-9a-f]{1,16}", p))
-        if re.fullmatch(r"[0-9a-f]{1,8}(,[0-9a-f]{8})*", mask)
-        else 0
-    )
-
-
-def affinity(log: LogFacts) -> Iterator[Hypothesis]:
-    """src/graph/topo.cc, ncclTopoGetCpuAffinity: the GPU's CPUs against those that the process may use."""
-    fix = Fix(
-        "bind each rank to the NUMA node of its GPU",
-        ("srun --gpus-per-task=1 --gpu-bind=closest --cpu-bind=cores …", "numactl --cpunodebind=<node> --membind=<node> …"),
-    )
-    clash = [(p, g, c) for p in log.ranks for g, c in p.cpu_conflict.items()]
-    if clash:
-        p, gpu, (mine, theirs) = clash[0]
-        yield Hypothesis(
-            "numa_affinity",
-            Confidence.QUIET,
-            f"GPU {gpu} of {p.host or 'this host'} belongs to CPUs {mine}, the process may only use {theirs}",
-            shown=(f"Affinity for GPU {gpu} is empty",),
-            fix=fix,
-            subject=p.host or None,
-        )
-    squeezed: dict[tuple[str, str], set[int]] = {}
-    for p in log.ranks:
-        for gpu, mask in p.affinity.items():
-            if _bits(mask) == 1:
-                squeezed.setdefault((p.host, mask), set()).add(gpu)
-    for (host, mask), gpus in squeezed.items():
-        if len(gpus) > 1:
-            yield Hypothesis(
-                "numa_affinity",
-                Confidence.QUIET_MINUS,
-                f"{len(gpus)} ranks of {host or 'one host'} share one CPU (mask {mask})",
-                shown=(f"Setting affinity for GPU {min(gpus)} to {mask}",),
-                fix=fix,
-                subject=host or None,
-            )
-            return
 
 
 RULES = (
@@ -367,6 +332,4 @@ RULES = (
         ),
         info=False,
     ),
-    switches,
-    affinity,
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum, auto
 
-from netdoctor.model import Fix, Severity
+from netdoctor.model import Fix, Severity, Word
 from netdoctor.nccl.log.facts import Event, EventKind, LogFacts
 
 
@@ -42,6 +42,24 @@ class Confidence(IntEnum):
         return "medium" if self >= Confidence.OPEN or self is Confidence.QUIET else "low"
 
 
+class Fault(Word):
+    """What failed, finer than its cause, where the cause's name does not say it."""
+
+    EXCEPTION = "uncaught exception"
+    GPU_MEMORY = "GPU memory exhausted"
+    KERNEL = "illegal access or assert in a kernel"
+    NO_NCCL = "torch built without NCCL"
+    TOO_OLD = "NCCL or torch too old for the GPU"
+    ARGUMENT = "argument error of the caller"
+    EXHAUSTED = "threads or descriptors exhausted"
+    RANKS = "wrong number of ranks"
+    NO_LAUNCHER = "nccl-tests without MPI"
+    HOST_MEMORY = "host memory exhausted"
+    NODE = "node failed"
+    ECC = "memory error of a GPU"
+    NO_GPU = "process sees no GPU"
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """What may be wrong: a cause, how likely it is, and what shows it."""
@@ -57,6 +75,12 @@ class Hypothesis:
     shown: tuple[str, ...] = ()  # facts that show it, where no event does
     subject: str | None = None
     why: str | None = None  # what it costs here; None: what the cause costs
+    fault: Fault | None = None
+
+    @property
+    def quiet(self) -> bool:
+        """A setting or a transport that costs speed: nothing that could end a job."""
+        return not self.events and self.confidence < Confidence.LIKELY_MINUS
 
 
 Rule = Callable[[LogFacts], Iterator[Hypothesis]]

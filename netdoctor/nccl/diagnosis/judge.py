@@ -8,24 +8,51 @@ from typing import Any, Final
 
 from netdoctor.causes import CAUSES
 from netdoctor.model import Finding, Status
-from netdoctor.nccl.diagnosis import gpu, network, rdma, sockets, software, termination
+from netdoctor.nccl.diagnosis import gpu, network, program, ranks, rdma, settings, sockets, software, termination
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, author
-from netdoctor.nccl.log.facts import Event, Level, LogFacts
+from netdoctor.nccl.diagnosis.job import went
+from netdoctor.nccl.diagnosis.outcome import Ending, Outcome, follows, order, origin, outcome, overcome
+from netdoctor.nccl.log.facts import Event, LogFacts
 
-RULES: Final[tuple[Rule, ...]] = (*gpu.RULES, *sockets.RULES, *rdma.RULES, *network.RULES, *software.RULES, *termination.RULES)
+RULES: Final[tuple[Rule, ...]] = (
+    *(*gpu.RULES, *sockets.RULES, *rdma.RULES, *network.RULES, *software.RULES, *ranks.RULES, *program.RULES),
+    *(*settings.RULES, *termination.RULES),
+)
 _LINES: Final = 6  # lines of evidence a finding
 _MAX: Final = 6  # findings that fail
 
 
 def diagnose(log: LogFacts) -> tuple[Finding, ...]:
-    """The findings of a log: fails (likeliest first), what the log cannot tell, or a pass where it shows a healthy job."""
-    hypotheses = _merged(hypothesis for rule in RULES for hypothesis in rule(log))
+    """The findings of a log: fails (likeliest first), and how the job went: a pass, or what the log cannot tell."""
+    end = outcome(log)
+    hypotheses = _story(log, end, (hypothesis for rule in RULES for hypothesis in rule(log)))
+    explained = [h for h in hypotheses if not h.quiet]
+    job = went(log, end, explained=bool(explained))
     if not hypotheses:
-        return (_without_hypothesis(log),)
+        return (job,)
     top = hypotheses[0]
     # A consequence is worth a finding of its own only where no cause is known.
     least = Confidence.EFFECT_MINUS if top.confidence <= Confidence.EFFECT_PLUS else Confidence.QUIET_MINUS
-    return tuple(_finding(h, top) for h in [h for h in hypotheses if h.confidence >= least][:_MAX])
+    fails = tuple(_finding(h, top) for h in [h for h in hypotheses if h.confidence >= least][:_MAX])
+    return (*fails, job) if job.status is not Status.PASS else fails
+
+
+def _story(log: LogFacts, end: Outcome, hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
+    """One story: what was overcome is left out, what follows from the first fault counts as its effect, and of a job that
+    failed what only costs speed comes last."""
+    first = origin(log)
+    ordered = end.ending is Ending.ENDED
+    kept = []
+    for h in hypotheses:
+        if h.events and all(overcome(log, e) for e in h.events):
+            continue
+        if follows(first, h.events):
+            if ordered:
+                continue
+            h = replace(h, confidence=min(h.confidence, Confidence.EFFECT))
+        kept.append(h)
+    best = _merged(kept)
+    return sorted(best, key=lambda h: h.quiet) if end.ending is Ending.FAILED else best
 
 
 def _merged(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
@@ -39,20 +66,16 @@ def _merged(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
             best[h.cause] = replace(h, events=_union(h.events, before.events))
         else:
             best[h.cause] = replace(before, events=_union(before.events, h.events))
-    return sorted(best.values(), key=lambda h: (-h.confidence, min((_order(e) for e in h.events), default=("~", "", 0))))
+    return sorted(best.values(), key=lambda h: (-h.confidence, min((order(e) for e in h.events), default=("~", "", 0))))
 
 
 def _union(a: tuple[Event, ...], b: tuple[Event, ...]) -> tuple[Event, ...]:
     return tuple({id(e): e for e in (*a, *b)}.values())
 
 
-def _order(e: Event) -> tuple[str, str, int]:
-    return e.at or "~", e.file, e.line
-
-
 def _finding(hypothesis: Hypothesis, top: Hypothesis) -> Finding:
     cause = CAUSES[hypothesis.cause]
-    events = sorted(hypothesis.events, key=_order)
+    events = sorted(hypothesis.events, key=order)
     evidence: dict[str, Any] = {
         "confidence": hypothesis.confidence.word,
         "lines": [
@@ -60,6 +83,8 @@ def _finding(hypothesis: Hypothesis, top: Hypothesis) -> Finding:
             for e in _spread(events)
         ],
     }
+    if hypothesis.fault:
+        evidence["fault"] = hypothesis.fault.value
     if hypothesis.shown:
         evidence["shown"] = list(hypothesis.shown)
     if events:
@@ -124,35 +149,3 @@ def _origin(events: list[Event]) -> Mapping[str, Any]:
     if len(hosts) > 1:
         out["hosts"] = sorted(hosts)[:64]
     return out
-
-
-def _without_hypothesis(log: LogFacts) -> Finding:
-    """No rule yields anything: the log shows a job that came up, or it does not show enough."""
-    failed = log.above_info("generic")
-    if failed:
-        return Finding(
-            Status.UNKNOWN,
-            "NCCL failed, and the lines that say why are not in this log",
-            author(failed),
-            evidence={"lines": [f"{e.where}: {e.text[:300]}" for e in failed[:_LINES]]},
-            how="run it again with NCCL_DEBUG=INFO and keep the output of every rank (NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log)",
-            check="log",
-        )
-    if not log.nccl_lines:
-        return Finding(Status.UNKNOWN, "there is no line of NCCL in this log", how="NCCL_DEBUG=INFO", check="log")
-    if Level.INFO not in log.levels:
-        return Finding(Status.UNKNOWN, "the log is too terse to tell: it has no INFO line", how="NCCL_DEBUG=INFO", check="log")
-    if log.comms_started > log.comms_complete and not log.rings:
-        lost = log.comms_started - log.comms_complete
-        text = f"{lost} communicators of {log.comms_started} were started and not finished in this log"
-        return Finding(Status.UNKNOWN, text, how="the logs of the other ranks; netdoctor ras while the job hangs", check="log")
-    if not log.came_up:
-        return Finding(
-            Status.UNKNOWN,
-            "the log ends before a communicator is set up",
-            how="the rest of the log, with NCCL_DEBUG=INFO",
-            check="log",
-        )
-    kinds = sorted({t.split("/")[0] + ("/" + t.split("/")[1] if t.startswith("NET") else "") for t in log.transports})
-    text = "communicators were set up and nothing failed" + (f"; transports: {', '.join(kinds)}" if kinds else "")
-    return Finding(Status.PASS, text, evidence={"transports": dict(log.transports)} if log.transports else {}, check="log")

@@ -245,7 +245,7 @@ def fallback(log: LogFacts) -> Iterator[Hypothesis]:
     if not _sockets_between_nodes(log):
         return
     evidence = _tcp_evidence(log)
-    if log.many_nodes:
+    if log.many_nodes and (evidence.expected or evidence.switched_off or log.libibverbs_missing):
         yield _over_tcp(evidence)
         reason = next((r for r in _TCP_REASONS if r.applies(evidence)), None)
         if reason:
@@ -258,7 +258,6 @@ def fallback(log: LogFacts) -> Iterator[Hypothesis]:
 
 
 def _over_tcp(evidence: _TcpEvidence) -> Hypothesis:
-    no_hint = "the log does not show whether these nodes have an RDMA network; without one, TCP is what they have"
     return Hypothesis(
         "transport_fallback_tcp",
         Confidence.OPEN_PLUS if evidence.expected or evidence.log.libibverbs_missing else Confidence.OPEN_MINUS,
@@ -266,7 +265,6 @@ def _over_tcp(evidence: _TcpEvidence) -> Hypothesis:
         shown=evidence.shown,
         fix=Fix("remove NCCL_IB_DISABLE", ("unset NCCL_IB_DISABLE",)) if evidence.switched_off else _DEVICES,
         severity=None if evidence.expected or evidence.switched_off else Severity.WARNING,
-        notes=() if evidence.expected else (no_hint,),
     )
 
 

@@ -249,8 +249,13 @@ def async_event(log: LogFacts) -> Iterator[Hypothesis]:
             text = f"the GID table of {dev} changed while the job ran: connections made before keep the old GID"
             confidence, severity = (Confidence.STRONG_MINUS, None) if failing else (Confidence.EFFECT_PLUS, Severity.WARNING)
             yield Hypothesis("roce_gid", confidence, text, (e,), _GID, severity=severity)
-        elif failing and Wording.QUEUE_PAIR_BROKE.within(said):
-            yield Hypothesis("ib_timeout", Confidence.EFFECT, f"a queue pair of {dev} broke: {said[:60]}", (e,))
+        elif Wording.QUEUE_PAIR_BROKE.within(said):
+            text = f"a queue pair of {dev} broke: {said[:60]}"
+            known = bool(log.above_info("completion", "modify_qp"))  # these say why
+            yield Hypothesis(
+                "link_degraded", Confidence.EFFECT if known else Confidence.OPEN, text, (e,), severity=Severity.CRITICAL
+            )
+            yield Hypothesis("ib_timeout", Confidence.EFFECT, text, (e,))
 
 
 _MAP = Fix(
@@ -311,4 +316,26 @@ def odd_devices(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("dev_infiniband_missing", Confidence.OPEN_MINUS, text, (e,))
 
 
-RULES = (register, query_gid, modify_qp, _ADDRESS_HANDLE, completion, async_event, devices, _MIXED, odd_devices)
+_ADAPTER: Final = (
+    means(
+        "poll_cq",
+        Hypothesis(
+            "link_degraded",
+            Confidence.LIKELY,
+            "{call} failed: the adapter or its driver does not answer any more",
+            how="dmesg on that node (mlx5_core: health, reset)",
+            severity=Severity.CRITICAL,
+        ),
+        Hypothesis("other", Confidence.OPEN, "a verb failed that does not fail on a sound adapter"),
+        info=False,
+        first=True,
+    ),
+    means(
+        "adapter_failed",
+        Hypothesis("link_degraded", Confidence.LIKELY, "NCCL gave up an adapter after errors", severity=Severity.CRITICAL),
+        info=False,
+        first=True,
+    ),
+)
+
+RULES = (*_ADAPTER, register, query_gid, modify_qp, _ADDRESS_HANDLE, completion, async_event, devices, _MIXED, odd_devices)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught, means
 from netdoctor.nccl.interface_names import INSIDE_NAMES
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
@@ -131,11 +131,28 @@ _LIMITS: Final = (
         first=True,
     ),
     means(
+        "threads",
+        Hypothesis(
+            "other",
+            Confidence.STRONG,
+            "no further thread could be started: the limit of processes, of the pod or of the memory is reached",
+            fix=Fix(
+                "lift the limit",
+                ("ulimit -u; cat /sys/fs/cgroup/pids.max", "cat /proc/sys/kernel/threads-max /proc/sys/kernel/pid_max"),
+                ("podPidsLimit of the kubelet; TasksMax= or LimitNPROC= of the unit that starts the job",),
+            ),
+            fault=Fault.EXHAUSTED,
+        ),
+        Hypothesis("bootstrap_ports", Confidence.OPEN_MINUS, "a resource of the process is used up: threads"),
+        first=True,
+    ),
+    means(
         "descriptors",
         Hypothesis(
             "bootstrap_ports",
             Confidence.STRONG,
             "the process ran out of file descriptors: every connection is one",
+            fault=Fault.EXHAUSTED,
             fix=Fix(
                 "lift the limit of open files", ("ulimit -n 1048576",), ("LimitNOFILE=1048576 in the unit that starts the job",)
             ),
@@ -330,7 +347,14 @@ def store(log: LogFacts) -> Iterator[Hypothesis]:
     events = log.of("store")
     if not events:
         return
-    confidence = Confidence.EFFECT if log.broken_locally or log.of("peer_closed") else Confidence.OPEN
+    confidence = Confidence.EFFECT if log.broken_locally or log.above_info("peer_closed") else Confidence.OPEN
+    if all(e.mild for e in events) and log.came_up:
+        return
+    joined = next((e for e in events if e.data.get("joined")), None)
+    if joined:
+        came = f"{joined.data['joined']} of {joined.data['world']} ranks"
+        text = f"{came} came to the rendezvous: the others did not start, or cannot reach it"
+        yield Hypothesis("hang", Confidence.OPEN_PLUS, text, (joined,), how="the logs of the ranks that did not come")
     peer = events[0].data.get("peer")
     text = f"a rank cannot reach the rendezvous at {peer}" if peer else "a rank cannot reach the rendezvous"
     if any("gai" in e.data for e in events):

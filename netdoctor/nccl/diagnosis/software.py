@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -26,19 +26,6 @@ _GLOO = Fix(
 )
 
 
-_NO_START = "the job does not start"
-
-
-def _networks(log: LogFacts) -> str:
-    """``IB on node01, Socket on node02`` where ranks of one log differ; "" where they do not."""
-    taken: dict[str, list[str]] = {}
-    for one in log.ranks:
-        if one.network:
-            rank = f"rank {one.ranks[0]}" if one.ranks else one.host
-            taken.setdefault(one.network, []).append(rank or "a rank")
-    return ", ".join(f"{name} on {', '.join(who[:3])}" for name, who in sorted(taken.items())) if len(taken) > 1 else ""
-
-
 def versions(log: LogFacts) -> Iterator[Hypothesis]:
     """Refused from 2.23.4 (src/init.cc); before that ranks hang or misread each other's messages."""
     events = log.of("version")
@@ -51,34 +38,6 @@ def versions(log: LogFacts) -> Iterator[Hypothesis]:
         elif detail:
             text = f"two NCCL versions meet {detail}".rstrip()
         yield Hypothesis("version_mismatch", Confidence.CERTAIN, text, events, _VERSION)
-    garbled = log.above_info("garbled")
-    if garbled:
-        text = "the ranks' handshake messages differ in size or kind: two NCCL versions, or two jobs on one port"
-        networks = _networks(log)
-        if networks:
-            apart_text = f"the ranks take different networks, which do not meet: {networks}"
-            how = "NCCL_NET, NCCL_IB_HCA and /dev/infiniband on the node that takes sockets: netdoctor preflight there"
-            yield Hypothesis("transport_fallback_tcp", Confidence.STRONG, apart_text, garbled, how=how, why=_NO_START)
-        confidence = Confidence.EFFECT if log.broken_locally or networks else Confidence.LIKELY_MINUS
-        yield Hypothesis("version_mismatch", confidence, text, garbled, _VERSION)
-    apart = {p.nccl_version for p in log.ranks if p.nccl_version}
-    if len(apart) > 1 and _one_job(log):
-        yield Hypothesis(
-            "version_mismatch",
-            Confidence.STRONG,
-            f"ranks of one job run NCCL {' and '.join(sorted(apart))}",
-            shown=tuple(f"NCCL version {v}" for v in sorted(apart)),
-            fix=_VERSION,
-        )
-
-
-def _one_job(log: LogFacts) -> bool:
-    """Processes of different versions in one communicator: its id is on both."""
-    versions: dict[str, set[str]] = {}
-    for p in log.ranks:
-        for identity in p.comm_ids if p.nccl_version else ():
-            versions.setdefault(identity, set()).add(p.nccl_version or "")
-    return any(len(v) > 1 for v in versions.values())
 
 
 def variables(log: LogFacts) -> Iterator[Hypothesis]:
@@ -123,6 +82,10 @@ def disagreement(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("hang", Confidence.STRONG_MINUS, text, order, _COMPARE)
 
 
+_WITH_NCCL = Fix(
+    "install a torch with CUDA and NCCL (Linux; the CPU wheel and the Windows one have none)",
+    ("python -c 'import torch; print(torch.version.cuda, torch.distributed.is_nccl_available())'",),
+)
 _BOTH = Fix("name both backends", ("init_process_group('cpu:gloo,cuda:nccl')",))
 _IP = re.compile(r"\[?\d{1,3}(?:\.\d{1,3}){3}\]?$")
 
@@ -147,8 +110,13 @@ def gloo(log: LogFacts) -> Iterator[Hypothesis]:
         yield from _gloo_connect(e, loopback=bool(log.of("gloo_loopback")))
     for e in log.of("no_backend")[:1]:
         device = e.data.get("device")
-        text = "the process group has no backend for this device" if device else "this torch was built without NCCL"
-        yield Hypothesis("gloo_backend", Confidence.LIKELY_MINUS, text, (e,), _BOTH)
+        if device:
+            text = f"the process group has no backend for tensors of {device}"
+            yield Hypothesis("gloo_backend", Confidence.LIKELY_MINUS, text, (e,), _BOTH)
+        else:
+            text = "this torch was built without NCCL"
+            yield Hypothesis("gloo_backend", Confidence.STRONG, text, (e,), _WITH_NCCL, fault=Fault.NO_NCCL)
+            yield Hypothesis("cuda_driver_mismatch", Confidence.OPEN, text, (e,), _WITH_NCCL, fault=Fault.NO_NCCL)
 
 
 def _gloo_connect(e: Event, loopback: bool) -> Iterator[Hypothesis]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, author, caught
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -13,7 +13,6 @@ _FIRST = Fix("read the log of the first rank that failed, from its end backwards
 _KILLED = Fix(
     "see the kernel's and the scheduler's view", ("dmesg | grep -i oom", "sacct -j <job> -o JobID,State,ExitCode,MaxRSS")
 )
-_MEMORY = Fix("lower the batch or the model's memory on that rank", ("nvidia-smi   # another process on the GPU?",))
 _LATE = Fix(
     "find the rank that did not come",
     (
@@ -39,19 +38,31 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
     died = log.of("died")
     killed = tuple(e for e in died if e.killed_from_outside)
     if killed:
-        text = "a process was killed from outside (SIGKILL)"
+        text, fault = "a process was killed from outside (SIGKILL): the out-of-memory killer, or a scheduler", None
         if any(Wording.OUT_OF_MEMORY.within(e.text) for e in killed):
-            text = "a process was killed: out of memory"
-        yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, _KILLED)
+            text, fault = "a process was killed: the host's (or the container's) memory was used up", Fault.HOST_MEMORY
+        yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, _KILLED, fault=fault)
     elif died:
         first = _first(died)
         host, task = first.data.get("host"), first.data.get("task")
         name = f"task {task} on {host}" if host and task else author((first,))
         confidence = Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
         yield Hypothesis("rank_died", confidence, f"{name} ended first; the others lost their peer", died, _FIRST, subject=host)
-    if log.of("oom") and not log.of("cuda"):
-        text = "a rank ran out of memory; the others wait for it"
-        yield Hypothesis("rank_died", Confidence.LIKELY_MINUS, text, log.of("oom"), _MEMORY)
+
+
+def nodes(log: LogFacts) -> Iterator[Hypothesis]:
+    """A scheduler that says that a node has gone, and Ray that an actor has."""
+    lost = log.of("node_failed")
+    if lost:
+        host = next(iter(caught(lost, "host")), None)
+        text = f"the scheduler lost {host or 'a node'}: the job ended with it"
+        how = "sinfo -R; scontrol show node <node>; the console and dmesg of that node"
+        yield Hypothesis("rank_died", Confidence.STRONG_MINUS, text, lost, how=how, subject=host, fault=Fault.NODE)
+        yield Hypothesis("missing_node", Confidence.STRONG_MINUS, text, lost, how=how, subject=host, fault=Fault.NODE)
+        yield Hypothesis("inventory", Confidence.OPEN_MINUS, "a node of the job failed", lost)
+    gone = log.of("actor_died")
+    if gone and not log.of("exception", "oom", "cuda"):
+        yield Hypothesis("rank_died", Confidence.OPEN, "an actor of Ray died: its own log says why", gone, _FIRST)
 
 
 def _abort(e: Event) -> bool:
@@ -84,6 +95,21 @@ def victims(log: LogFacts) -> Iterator[Hypothesis]:
 def waiting(log: LogFacts) -> Iterator[Hypothesis]:
     """Watchdogs: a collective did not end.  The rank with the lowest sequence number, or without a report, is behind."""
     events = log.of("watchdog")
+    stuck = log.above_info("heartbeat")
+    if stuck and not events:
+        text = "torch's watchdog was stuck: a CUDA or NCCL call does not return, or another thread holds the GIL in one"
+        yield Hypothesis("hang", Confidence.QUIET_PLUS, text, stuck, _LATE)
+    echo = log.above_info("torch_echo")
+    if echo and not events and not stuck:
+        yield Hypothesis("hang", Confidence.EFFECT, "torch's watchdog ended a rank for what another one did", echo, _LATE)
+    unheard = log.above_info("store_get")
+    if unheard:
+        peer = unheard[0].data.get("peer", "0")
+        text = f"rank {peer} did not publish the communicator's id: it did not come, or it is gone"
+        gone = Wording.PEER_GONE.within(unheard[0].data.get("why", ""))
+        yield Hypothesis(
+            "rank_died" if gone else "hang", Confidence.EFFECT_PLUS if gone else Confidence.QUIET_PLUS, text, unheard, _LATE
+        )
     if events:
         who, how = _behind(log, events) or (None, "")
         text = "a collective did not finish in time" + (f"; {who} {how}" if who else "")
@@ -117,4 +143,4 @@ def _behind(log: LogFacts, events: tuple[Event, ...]) -> tuple[str, str] | None:
     return None
 
 
-RULES = (deaths, victims, waiting)
+RULES = (deaths, nodes, victims, waiting)

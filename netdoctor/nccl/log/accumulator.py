@@ -38,6 +38,7 @@ class Process:
     affinity: dict[int, str] = field(default_factory=dict)
     cpu_conflict: dict[int, tuple[str, str]] = field(default_factory=dict)  # GPU -> (GPU's CPUs, process's CPUs)
     vias: dict[bytes, int] = field(default_factory=dict)  # what follows "Channel 00/0" -> lines; read when the facts are made
+    up_at: int = 0  # line of its last "Init COMPLETE" or "Connected all rings"
     no_ib: bool = False
     verbs_missing: bool = False
 
@@ -64,6 +65,8 @@ class CollectedEvent:
     source: str
     data: dict[str, str]
     count: int = 1
+    last: int = 0  # the line of the last one
+    mild: bool = False  # torch printed it as a warning
 
 
 @dataclass(slots=True)
@@ -103,9 +106,27 @@ class Accumulator:
     diagnostics: dict[str, None] = field(default_factory=dict)
     levels: set[Level] = field(default_factory=set)
     subsystems: set[str] = field(default_factory=set)
+    good: dict[int, int] = field(default_factory=dict)  # file -> last line that shows work going on, or a communicator up
+    rank_zeros: set[str] = field(
+        default_factory=set
+    )  # processes that are rank 0 in headers of nccl-tests, since the last result
+    alone: int = 0  # the most of them at once: each runs by itself
+    unended: set[int] = field(default_factory=set)  # files whose last line has no end
     lines: int = 0
     nccl_lines: int = 0
     bytes_read: int = 0
+    at: int = 0  # number of the line that is read
+
+    def up(self, process: Process) -> None:
+        """A communicator of this process is set up."""
+        process.up_at = self.good[len(self.files) - 1] = self.at
+
+    def header(self, rank: str, pid: str, host: str) -> None:
+        """A line of nccl-tests' header."""
+        self.header_hosts[host] = None
+        if rank == "0":
+            self.rank_zeros.add(f"{host} {pid}")
+            self.alone = max(self.alone, len(self.rank_zeros))
 
     def process(self, host: str, pid: int) -> int:
         """The index of a process; a new one is added."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 from netdoctor.nccl.log import messages, prefix
 from netdoctor.nccl.log.accumulator import MAX_EVENTS, Accumulator, CollectedEvent, Process
 from netdoctor.nccl.log.facts import Level
-from netdoctor.nccl.log.patterns import Pattern, details
+from netdoctor.nccl.log.pattern import Pattern
+from netdoctor.nccl.log.patterns import details
+from netdoctor.nccl.log.tracebacks import Raised
 
 # Groups of patterns whose values are digits.
-_NUMERIC: Final = frozenset({"status", "no", "rank", "task", "xid", "rc", "code", "what", "n", "text"})
+_NUMERIC: Final = frozenset({"status", "no", "rank", "task", "xid", "rc", "code", "what", "n", "text", "signal", "said"})
+# c10's warnings: "[W1203 10:00:00.123 socket.cpp:752] [c10d]"; its errors begin with E, what ends the process with F
+_MILD: Final = re.compile(rb"\[W(?:\d{3,4})? ?[\d:.]{0,24} ?[\w./]{1,80}:\d{1,6}\]")
+_RAISED: Final = Pattern("exception", (), re.compile(rb"(?P<type>[\w.]+)"), ("type",))
 
 
 class Writer(NamedTuple):
@@ -53,6 +59,7 @@ class EventCollector:
         if hot is not None and 0 < shape.patience <= hot[0]:
             for event in hot[1]:
                 event.count += 1
+                event.last = number
             return
         events = tuple(self._event(p, msg, writer, number, level) for p in shape.patterns)
         kept = tuple(e for e in events if e is not None)
@@ -69,6 +76,7 @@ class EventCollector:
         event = events.get(key)
         if event is not None:
             event.count += 1
+            event.last = number
             return event
         if len(events) >= MAX_EVENTS:
             return None
@@ -86,11 +94,19 @@ class EventCollector:
             level=level,
             source=head.source,
             data=data,
+            last=number,
+            mild=level is None and _MILD.search(msg) is not None,
         )
         events[key] = event
         if pattern.follow:
             self._last, self.following = event, pattern.follow
         return event
+
+    def raised(self, raised: Raised, writer: Writer) -> None:
+        """An exception that nobody caught where the traceback was printed."""
+        event = self._event(_RAISED, raised.text, writer, raised.number, None)
+        if event is not None and "file" not in event.data:
+            event.data |= {"type": raised.type, "file": raised.file, "at": raised.line}
 
     def more(self, line: bytes) -> None:
         """A line after an event that may belong to it: kept, and searched for details that are missing."""

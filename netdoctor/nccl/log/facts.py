@@ -21,15 +21,43 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 # What a line can be: a row of `patterns` finds it.
 _Connect = Literal["no_interface", "address_family", "connect", "connect_gave_up", "bind", "peer_closed", "secondary"]
 _Memory = Literal["shm_full", "shm_error", "oom", "memlock", "mkey", "descriptors", "threads"]
-_Verbs = Literal["completion", "async_event", "modify_qp", "query_gid", "address_handle", "register", "open_device", "provider"]
-_Devices = Literal["mixed_link", "net_counts", "topo_attribute", "acs", "iommu_fault", "xid", "peermem", "imex"]
+_Verbs = Literal[
+    "completion",
+    "async_event",
+    "modify_qp",
+    "query_gid",
+    "poll_cq",
+    "adapter_failed",
+    "address_handle",
+    "register",
+    "open_device",
+    "provider",
+]
+_Devices = Literal["mixed_link", "net_counts", "topo_attribute", "acs", "iommu_fault", "xid", "gpu_lost", "peermem", "imex"]
 _Plugins = Literal["net_not_found", "net_none", "plugin_load", "plugin_old", "gdrcopy", "gdr_off_plugin"]
 _Libfabric = Literal["ofi_init", "ofi_any", "ofi_request", "ofi_register"]
 _Gpu = Literal["cuda", "driver", "duplicate_gpu", "fabric_manager", "nvls_bind", "multicast", "nvlink_p2p", "nvlink_degraded"]
 _Ranks = Literal["version", "garbled", "sizes_differ", "order_differs", "variable", "rank_twice", "generic", "died", "diag"]
-_Torch = Literal["watchdog", "store", "store_port", "barrier", "elastic", "no_backend", "wrong_data"]
+_Torch = Literal["watchdog", "heartbeat", "torch_echo", "store", "store_get", "store_port", "barrier", "elastic", "no_backend"]
+_Caller = Literal["exception", "tensor", "world_size", "kernel_assert", "too_old", "wrong_data", "no_launcher"]
+_Endings = Literal["ended", "node_failed", "actor_died", "finished"]
+_Unknown = Literal["trouble", "warning", "trail"]  # lines that say that something failed, and that no rule explains
 _Gloo = Literal["gloo_address", "gloo_connect", "gloo_loopback", "gloo_timeout"]
-EventKind = _Connect | _Memory | _Verbs | _Devices | _Plugins | _Libfabric | _Gpu | _Ranks | _Torch | _Gloo
+EventKind = (
+    _Connect
+    | _Memory
+    | _Verbs
+    | _Devices
+    | _Plugins
+    | _Libfabric
+    | _Gpu
+    | _Ranks
+    | _Torch
+    | _Gloo
+    | _Caller
+    | _Endings
+    | _Unknown
+)
 SOCKET: Final = "Socket"  # NCCL's name of its network over TCP
 
 
@@ -122,6 +150,8 @@ class Event:
     at: str = ""  # time stamp of the line, where it has one
     count: int = 1
     level: Level | None = None  # None: not NCCL's line, or its prefix was cut off
+    last: int = 0  # line of the last such line
+    mild: bool = False  # torch printed it as a warning
     source: str = ""  # NCCL source file that printed it: "misc/socket.cc:58"
     data: Mapping[str, str] = field(default_factory=lambda: NOTHING)  # what the pattern caught: peer, errno, status …
 
@@ -217,6 +247,9 @@ class LogFacts(RunLog):
     absent: frozenset[str] = frozenset()  # names of fields that this log cannot show
     unseen: tuple[tuple[str, str], ...] = ()  # (what is not in this log, the variable that would show it)
     events: tuple[Event, ...] = ()
+    good: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # file -> last line that shows work going on
+    unended: bool = False  # the last line of a file has no end
+    alone: int = 0  # processes of nccl-tests that are rank 0 of a run of their own
     files: tuple[str, ...] = ()
     lines: int = 0
     nccl_lines: int = 0
@@ -233,9 +266,13 @@ class LogFacts(RunLog):
         """The events of these kinds."""
         return tuple(e for k in kinds for e in self._by_kind.get(k, ()))
 
+    def recovered(self, e: Event) -> bool:
+        """Whether work went on after it, by what its own file shows."""
+        return self.good.get(e.file, 0) > e.last
+
     def above_info(self, *kinds: EventKind) -> tuple[Event, ...]:
         """Events of these kinds but those that NCCL printed as INFO, after which it goes on."""
-        return tuple(e for e in self.of(*kinds) if e.level is not Level.INFO)
+        return tuple(e for e in self.of(*kinds) if e.level is not Level.INFO and not e.mild)
 
     @cached_property
     def many_nodes(self) -> bool | None:

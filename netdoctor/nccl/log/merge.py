@@ -59,6 +59,9 @@ def _contents(accumulator: Accumulator) -> LogFacts:
         levels=frozenset(accumulator.levels),
         subsystems=frozenset(accumulator.subsystems),
         events=tuple(_event(accumulator, event) for event in sorted(events, key=lambda e: (e.file, e.line))),
+        good={clean(accumulator.files[n]): line for n, line in accumulator.good.items()},
+        unended=bool(accumulator.unended),
+        alone=accumulator.alone,
         files=tuple(accumulator.files),
         lines=accumulator.lines,
         nccl_lines=accumulator.nccl_lines,
@@ -281,6 +284,8 @@ def _event(accumulator: Accumulator, event: CollectedEvent) -> Event:
         event.at,
         event.count,
         event.level,
+        event.last,
+        event.mild,
         clean(event.source),
         {k: clean(v) for k, v in event.data.items()},
     )

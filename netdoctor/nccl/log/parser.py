@@ -8,15 +8,17 @@ chunk in which NCCL is rare is searched for a few words instead of being read li
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from netdoctor.nccl.log import messages, prefix
+from netdoctor.nccl.log import benign, forms, messages, prefix
 from netdoctor.nccl.log.accumulator import Accumulator
 from netdoctor.nccl.log.events import EventCollector, Shape, Writer
 from netdoctor.nccl.log.facts import Level, LogFacts
 from netdoctor.nccl.log.merge import merge
-from netdoctor.nccl.log.patterns import matching
+from netdoctor.nccl.log.pattern import Pattern
+from netdoctor.nccl.log.patterns import PATTERNS, matching
+from netdoctor.nccl.log.tracebacks import Raised, Tracebacks
 
 __all__ = ["LogFacts", "Parser", "parse_bytes", "parse_text"]
 
@@ -25,22 +27,32 @@ _LONG: Final = 4096  # bytes of a message that is not worth a look-up
 _CACHE: Final = 16384  # entries of a cache before it is thrown away
 # Lines of other programs that matter hold one of these.  A search for a word costs, and a training log has few shapes of lines
 # (lines without their decimal digits): where the first lines of a chunk are alike, each word is looked for once a shape.
-_WORDS: Final = tuple(
-    b"NCCL|nccl|rror|ailed|illed|Segmentation fault|Root Cause (first observed|out of memory|ACSCtl:|CCOM WARN|libibverbs"
-    b"|via NET/|via P2P/|nvidia_peermem|locked memory|GPUs in the partition|NVRM: Xid|Using network |Avg bus bandwidth"
+_WORDS: Final = (
+    b"NCCL|nccl|rror|ailed|illed|Segmentation fault|Root Cause (first observed|ut of memory|ACSCtl:|CCOM WARN|libibverbs"
+    b"|via NET/|via P2P/|nvidia_peermem|locked memory|GPUs in the partition|NVRM: |Using network |Avg bus bandwidth"
     b"|Out of bounds values|  Rank |NET/IB|imed out|Connection |NET : Using|GPU Direct RDMA|exited on signal|IO_PAGE_FAULT"
-    b"|DMAR: ".split(b"|")
-)
+    b"|DMAR: |Traceback (most|CANCELLED AT|DUE TO |vict|SIGTERM|death signal|KeyboardInterrupt|OOM|watchdog|Exception|xit code"
+    b"|ssertion `|RESOURCE_EXHAUSTED|eempt|GPU is lost|clients joined|dump signal|EXIT CODE|core dumped|too old|not compatible"
+).split(b"|")
 _ANY_WORD: Final = re.compile(b"|".join(map(re.escape, _WORDS)))
 _DECIMAL: Final = b"0123456789"
 _SAMPLE: Final = 1 << 16
 _WORD_SHAPES: Final = tuple(word.translate(None, _DECIMAL) for word in _WORDS)
+_NEEDLES: Final = tuple(
+    dict.fromkeys(
+        word.translate(None, _DECIMAL) for word in (*(w.lower() for w in _WORDS), *(n for p in PATTERNS for n in p.needles))
+    )
+)
+_THOROUGH: Final = 1 << 18  # bytes at the end of a file of which every line is read; a quarter of it at the begin
+_NEW_SHAPES: Final = 4096  # shapes in one chunk beyond which they are searched for a few words only
 _DIGITS: Final = b"0123456789abcdef"
-_TESTS_HEADER: Final = re.compile(rb"# +Rank +\d+ +(?:Group +\d+ +)?Pid +\d+ on +(\S+) device +\d+ \[\S+\] (.{1,80})")
+_TESTS_HEADER: Final = re.compile(rb"# +Rank +(\d+) +(?:Group +\d+ +)?Pid +(\d+) on +(\S+) device +\d+ \[\S+\] (.{1,80})")
 _BUSBW: Final = re.compile(rb"Avg bus bandwidth\s*:\s*([\d.]+)")
 _TORCH: Final = re.compile(rb"(?:torch|pytorch)[ _]version\s*[:=]?\s*'?(\d+\.\d+\.\d+\S{0,20})", re.IGNORECASE)
 _PYNCCL: Final = re.compile(rb"using nccl==(\d+\.\d+\.\d+)")
 
+# A warning of NCCL's that no row knows.
+_WARNING: Final = Pattern("warning", (), re.compile(rb"(?s)(?P<said>.{1,200})"), ("said",))
 # NCCL's messages where the prefix was cut off.
 _BARE: Final = re.compile(
     rb"\b(?:NET/(?:IB|Socket|Plugin|OFI) ?: |NET/OFI |Using network |Bootstrap ?: Using |GPU Direct RDMA "
@@ -48,7 +60,7 @@ _BARE: Final = re.compile(
 )
 
 
-def _telling(text: bytes, words: tuple[bytes, ...]) -> set[bytes]:
+def _telling(text: bytes, words: Sequence[bytes]) -> set[bytes]:
     """The lines of `text` that hold a word."""
     telling = set()
     for word in words:
@@ -68,6 +80,10 @@ class Parser:
     def __init__(self, name: str = "-") -> None:
         self.accumulator = Accumulator(files=[name])
         self._events = EventCollector(self.accumulator)
+        self._tracebacks = Tracebacks()
+        self._held = b""  # lines that may be the file's last: these are all read
+        self._dull: set[bytes] = set()  # shapes of lines that hold no needle
+        self._telling: set[bytes] = set()
         self._line = 0
         self._tail = b""
         self._overlong = False  # inside a line of which MAX_LINE bytes are kept already
@@ -108,25 +124,57 @@ class Parser:
         self._tail = b""
         end = data.rfind(b"\n")
         rest = data[end + 1 :]
+        if end >= 0:
+            self._hold(data[:end])
+        if len(rest) > prefix.MAX_LINE:
+            rest = self._long(rest)
+        self._tail = rest
+
+    def _long(self, rest: bytes) -> bytes:
+        """Of a line that has no end yet: what may still matter.  A progress bar's line never ends; its parts do."""
+        cut = rest.rfind(b"\r")
+        if cut >= 0:
+            self._release()
+            self._read(forms.unwrapped([(self._line + 1, rest[:cut])]), every=True)
+            rest = rest[cut + 1 :]
         if len(rest) > prefix.MAX_LINE:
             rest, self._overlong = rest[: prefix.MAX_LINE], True
-        self._tail = rest
-        if end >= 0:
-            self._chunk(data[:end])
+        return rest
+
+    def _hold(self, whole: bytes) -> None:
+        """Whole lines: those at the end are kept back until it is known whether they are the last."""
+        data = self._held + b"\n" + whole if self._held else whole
+        cut = data.rfind(b"\n", 0, len(data) - _THOROUGH) if len(data) > _THOROUGH else -1
+        self._held = data[cut + 1 :]
+        if cut < 0:
+            return
+        data = data[:cut]
+        if self._line == 0 and (begin := data.find(b"\n", _THOROUGH // 4)) >= 0:
+            self._chunk(data[:begin], every=True)
+            data = data[begin + 1 :]
+        self._chunk(data, every=self._line == 0)
+
+    def _release(self) -> None:
+        if self._held:
+            held, self._held = self._held, b""
+            self._chunk(held, every=True)
 
     def _flush(self) -> None:
+        self._release()
         if self._tail or self._overlong:
             tail, self._tail, self._overlong = self._tail, b"", False
-            self._chunk(tail)
+            self.accumulator.unended.add(len(self.accumulator.files) - 1)
+            self._chunk(tail, every=True)
         self._events.close()
+        self._tracebacks.close()
 
-    def _chunk(self, chunk: bytes) -> None:
+    def _chunk(self, chunk: bytes, every: bool) -> None:
         """Whole lines.  The accumulator's line count is that of all files, `_line` the number of the line before the chunk."""
         lines = chunk.count(b"\n") + 1
-        if chunk.count(b"NCCL ") * 8 >= lines:
-            self._read(enumerate(chunk.split(b"\n"), self._line + 1))
-        else:
-            self._read(self._telling_lines(chunk))
+        dense = chunk.count(b"NCCL ") * 8 >= lines
+        numbered: Iterable[tuple[int, bytes]]
+        numbered = enumerate(chunk.split(b"\n"), self._line + 1) if every or dense else self._telling_lines(chunk)
+        self._read(forms.unwrapped(numbered) if forms.wrapped(chunk) else numbered, every or not dense)
         self._line += lines
         self.accumulator.lines += lines
 
@@ -136,19 +184,32 @@ class Parser:
         some = chunk[:_SAMPLE].translate(None, _DECIMAL).split(b"\n")
         if len(set(some)) * 2 <= len(some):
             shapes = chunk.translate(None, _DECIMAL).split(b"\n")
-            telling = _telling(b"\n".join(set(shapes)), _WORD_SHAPES)
+            telling = self._telling_shapes(set(shapes))
         else:  # few lines are alike
             shapes, telling = lines, _telling(chunk, _WORDS)
         number, at = self._line + 1, 0
         for index in (*(i for i, shape in enumerate(shapes) if shape in telling), len(lines)):
-            while self._events.following and at < index:
+            while at < index and (self._events.following or self._tracebacks.reading):
                 yield number + at, lines[at]
                 at += 1
             if index < len(lines):
                 yield number + index, lines[index]
                 at = index + 1
 
-    def _read(self, numbered: Iterable[tuple[int, bytes]]) -> None:
+    def _telling_shapes(self, shapes: set[bytes]) -> set[bytes]:
+        """Those of which a line may be of some family; a shape is searched for every needle once."""
+        new = shapes - self._dull - self._telling
+        if len(new) > _NEW_SHAPES:
+            return self._telling | _telling(b"\n".join(new), _WORD_SHAPES)
+        if len(self._dull) + len(self._telling) > _CACHE:
+            self._dull.clear()
+            self._telling.clear()
+        for shape in new:
+            low = shape.lower()
+            (self._telling if any(needle in low for needle in _NEEDLES) else self._dull).add(shape)
+        return self._telling
+
+    def _read(self, numbered: Iterable[tuple[int, bytes]], every: bool) -> None:
         """Every line is read the slow way until its head and its shape are known; most lines of NCCL's then are a look-up.
 
         A known head holds no tag of NCCL's, so a look-up takes no line whose first record is another than the INFO one.  What a
@@ -162,12 +223,13 @@ class Parser:
             if writer is None or shape is None or shape.glued:
                 if b"NCCL " in line:
                     self._record(line, number)
-                elif events.following or _ANY_WORD.search(line[: prefix.MAX_LINE]):
+                elif every or events.following or self._tracebacks.reading or _ANY_WORD.search(line[: prefix.MAX_LINE]):
                     self._other(line, number)
                 continue
             looked_up += 1
             events.following = 0
             if shape.handler is not None:
+                accumulator.at = number
                 shape.handler(accumulator, writer.process, writer.head.dev, msg)
             if shape.patterns:
                 events.collect(shape, msg, writer, number, Level.INFO)
@@ -211,21 +273,25 @@ class Parser:
             self._anonymous = self.accumulator.process("", -1 - len(self.accumulator.files))
         return self._anonymous
 
-    def _shape(self, msg: bytes, tagged: bool) -> Shape:
-        key = msg.translate(None, _DIGITS)
+    def _shape(self, msg: bytes, tagged: bool, warns: bool = False) -> Shape:
+        key = msg.translate(None, _DIGITS) if not warns else b"\1" + msg.translate(None, _DIGITS)
         shape = self._shapes.get(key)
         if shape is None:
             if len(self._shapes) >= _CACHE:
                 self._shapes.clear()
             handler = messages.handler(msg) if tagged else None
             glued = b" NCCL " in msg and prefix.GLUED.search(msg) is not None
-            shape = self._shapes[key] = Shape(handler, matching(msg), glued)
+            patterns = matching(msg)
+            if warns and not patterns and not benign.benign(msg):
+                patterns = (_WARNING,)
+            shape = self._shapes[key] = Shape(handler, patterns, glued)
         return shape
 
     def _message(self, msg: bytes, level: Level, writer: Writer, number: int) -> None:
         accumulator = self.accumulator
         accumulator.levels.add(level)
-        shape = self._shape(msg, tagged=True)
+        accumulator.at = number
+        shape = self._shape(msg, tagged=True, warns=level is Level.WARN)
         if shape.handler is not None:
             shape.handler(accumulator, writer.process, writer.head.dev, msg)
         if shape.patterns:
@@ -240,6 +306,9 @@ class Parser:
             self._events.more(line)
         if not line or line.isspace():
             return
+        raised = self._tracebacks.feed(line, number)
+        if raised is not None:
+            self._raised(raised, line)
         old = prefix.split_level(line)
         if old is not None:
             head, level, msg = old
@@ -260,14 +329,19 @@ class Parser:
             pynccl = _PYNCCL.search(line)
             if pynccl:
                 accumulator.versions[pynccl[1].decode()] += 1
+        if benign.progress(line):
+            accumulator.good[len(accumulator.files) - 1] = number
         header = _TESTS_HEADER.search(line)
         if header:
-            accumulator.header_hosts[header[1].decode("ascii", "replace")] = None
-            accumulator.gpus[header[2].decode("utf-8", "replace").strip()] = None
+            accumulator.header(header[1].decode(), header[2].decode(), header[3].decode("ascii", "replace"))
+            accumulator.gpus[header[4].decode("utf-8", "replace").strip()] = None
             return
         busbw = _BUSBW.search(line)
         if busbw:
+            accumulator.rank_zeros.clear()
             accumulator.busbw = float(busbw[1]) if re.fullmatch(rb"\d+(?:\.\d+)?", busbw[1]) else None
+        if benign.of_others(line):
+            return
         shape = self._shape(b"\0" + line, tagged=False)
         bare = _BARE.search(line)
         if not shape.patterns and not bare:
@@ -280,6 +354,12 @@ class Parser:
             handler(accumulator, process, -1, line[bare.start() :])
         if shape.patterns:
             self._events.collect(shape, line, Writer(index, process, prefix.bare(line)), number, None)
+
+    def _raised(self, raised: Raised, line: bytes) -> None:
+        """An exception is news where no other family knows what it says."""
+        if not matching(raised.text) and not benign.of_others(raised.text):
+            index = self._unnamed()
+            self._events.raised(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)))
 
 
 def parse_bytes(data: bytes) -> LogFacts:

@@ -19,7 +19,16 @@ class Wording(Enum):
     ABORTED = "(?-i:Aborted)"  # strsignal(SIGABRT), as a shell or srun reports it
     EXIT_OF_ABORT = "134"  # 128 + SIGABRT
     REMOTE = "remote"  # ncclRemoteError, and its text
+    # Python
+    ECHO_EXCEPTION = (
+        r"BrokenPipe|Connection\w*Error|EOFError|SystemExit|ChildFailed|CalledProcess|ChildProcess|ProcessRaised|ProcessExited"
+        r"|DistBackend|DistStore|DistNetwork|DistError|RayTaskError|RayActorError|ActorDied|EngineDead|BrokenProcessPool|Timeout"
+    )
+    RENDEZVOUS_VARIABLE = "environment variable .{0,30}expected, but not set"  # torch/distributed/rendezvous.py
+    NOT_COMPILED = "not compiled with CUDA"  # torch/cuda/__init__.py
+    NO_GPU_HERE = "no cuda gpus are available|no gpus found"
     # CUDA and NVLS
+    SHUTTING_DOWN = "driver shutting down"
     NVML = "nvml"
     MISMATCH = "mismatch"  # of driver and library: NVML_ERROR_LIB_RM_VERSION_MISMATCH
     WITHOUT_NVLS = "proceeding without nvls"  # src/transport/nvls.cc

@@ -13,8 +13,9 @@ from netdoctor.facts.cpu import Cpu
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.interrupts import Interrupts
-from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import NcclChoice
@@ -45,7 +46,7 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         Environ: environ(),
         Libraries: libraries(),
         NcclChoice: nccl_choice(),
-        JobShape: job(),
+        Intent: job(nodes=2),
         Expected: expected(),
         Baseline: baseline(),
         PathRun: path_run(),

@@ -52,7 +52,10 @@ def kernel(**changes: Any) -> Kernel:
             "nproc": UNLIMITED,
         },
         shm_size=1 << 40,
+        shm_free=1 << 40,
     )
+    if "shm_size" in changes:  # empty, where nothing else is said
+        changes = {"shm_free": changes["shm_size"], **changes}
     return replace(base, **changes)
 
 

@@ -11,14 +11,15 @@ from functools import cached_property
 from typing import Any, Final
 
 from netdoctor import engine
-from netdoctor.allreduce.plan import first_experiment, path_experiments
-from netdoctor.config.load import Config
+from netdoctor.allreduce.plan import first_experiment, path_experiments, path_unneeded
+from netdoctor.config.load import load
 from netdoctor.facts.cpu import cpu_list
 from netdoctor.facts.runs import AllReduce, Baseline, PathRun, Run
 from netdoctor.host.base import RecordingHost
-from netdoctor.host.redact import redact
+from netdoctor.host.redact import Redactor
 from netdoctor.model import Kind, Unavailable
 from netdoctor.snapshot.snapshot import Snapshot, with_logs
+from netdoctor.variables.catalogue import accepts
 from tests.fakegpu import answers, machine, tree
 from tests.support.facts.nccl_logs import Wire, gloo_run, nccl_run
 from tests.support.machines.composed_host import MODULES, SYSCTLS, ComposedHost, Files, SysTree
@@ -38,8 +39,10 @@ _HOST: Final = frozenset(
 class Composed:
     """One machine, and the process on it."""
 
-    def __init__(self, name: str) -> None:
-        self.machine = machine.read(name)
+    def __init__(self, name: str, changes: Mapping[str, Any] | None = None, config: Mapping[str, Any] | None = None) -> None:
+        """`changes` as `Machine.with_changes` takes them (what is no hardware: host.…), `config` by dotted keys."""
+        self.machine = machine.read(name).with_changes(changes or {})
+        self.config = load(environ={}, site="/nonexistent", overrides=config or {})
         self.told: Mapping[str, Any] = self.machine.data["host"]
         if unknown := set(self.told) - _HOST:
             raise ValueError(f"{name}: nobody reads {', '.join(sorted(unknown))}")
@@ -94,14 +97,16 @@ class Composed:
 
     def _answer(self) -> None:
         library = f"/usr/lib/{'aarch64' if self.arm else 'x86_64'}-linux-gnu/libibverbs.so.1"
+        shm = self.told.get("shm") or 1 << 40
         self.host.answers |= {
             "env:": {**self.job.environment, **self.told.get("environment", {})},
-            "config:": {"profile": "default", "job": {}, "expected": {}},
+            "config:": self.config.as_answer(),
             "ask:netlink": answers.netlink(self.machine, listening=(22, 111)),
             "ask:nvml": answers.nvml(self.machine),
             "ask:cuda": answers.cuda(self.machine),
             "ask:ibverbs": answers.ibverbs(self.machine, library),
             "ask:mempolicy": {"mode": "default", "nodes": []},
+            "statvfs:/dev/shm": {"size": shm, "free": shm},
             "ask:udev": {"pci": {}, "net": {}, "infiniband": {}},
         }
 
@@ -174,22 +179,24 @@ class Composed:
         """Every answer that the probes ask for, and the runs that the plan would make here."""
         from netdoctor.cli import setup
 
-        host = RecordingHost(self.host, redact)
-        config = Config()
+        host = RecordingHost(self.host, Redactor(accepts))
+        config = self.config
         specs, _ = setup.load_checks(config, ())
         work = engine.Work(host, specs)
         engine.collect(work, engine.wanted(specs))
         engine.identity(work)
         have = work.facts
-        experiment = first_experiment(self.job.torch, have["JobShape"])
+        experiment = first_experiment(self.job.torch, have["Intent"])
         runs: dict[str, Any] = {"PathRun": NO_CUDA}
         if experiment.backend == "gloo":
             runs["Baseline"] = Baseline(gloo_run(self.job.torch, self._masks[0]), False)
         else:
             inside, path = self.told["bandwidth"]
-            paths = path_experiments(len(self.gpus), have)
             runs["Baseline"] = with_logs(Baseline(self._run(experiment, inside), True))
-            runs["PathRun"] = with_logs(PathRun(tuple(self._run(one, path) for one in paths)))
+            runs["PathRun"] = path_unneeded(have["Intent"])
+            if runs["PathRun"] is None:
+                paths = path_experiments(len(self.gpus), have)
+                runs["PathRun"] = with_logs(PathRun(tuple(self._run(one, path) for one in paths)))
         return Snapshot(host.answers, runs, setup.policy_data(config), tool_version="composed", taken=TAKEN)
 
     def _run(self, one: AllReduce, rate: float) -> Run:

@@ -136,7 +136,7 @@ class ComposedHost:
         if question in self.answers:
             return self.answers[question]
         kind, _, rest = question.partition(":")
-        if kind in ("file", "dir", "link", "stat", "open"):
+        if kind in ("file", "dir", "link", "stat", "statvfs", "open"):
             return self._path(kind, rest)
         if kind == "ask":
             return self._helper(question)

@@ -9,10 +9,11 @@ import pytest
 from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.cluster.session import beside, shared
 from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.pci import Pci
-from netdoctor.facts.runs import AllReduce, Baseline, CommonRun, Obstacle, PathRun, Run, State
+from netdoctor.facts.runs import AllReduce, Baseline, Caller, CommonRun, Obstacle, PathRun, Run, State, TorchFacts
 from netdoctor.model import Kind, Status, Unavailable
-from tests.support.facts import baseline, gloo_run, gpus, hca_run, judge, log, machine, only, path_run, pci, rank, run
+from tests.support.facts import baseline, gloo_run, gpus, hca_run, job, judge, log, machine, only, path_run, pci, rank, run
 
 NO_GPU = {Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("absent"), visible=Unavailable("absent"))}
 
@@ -217,3 +218,27 @@ def test_ranks_that_are_missing_are_named(blamed: tuple[int, ...], words: str) -
 def test_wrong_elements_count_whatever_the_run_says_of_itself() -> None:
     assert one(run(verified=True, ranks=(rank(0), rank(1, wrong=5)))) == (Status.FAIL, "wrong_data")
     assert one(run(verified=False, ranks=(rank(0), rank(1)))) == (Status.FAIL, "wrong_data")
+
+
+SEVEN = run(7, experiment=AllReduce("nccl", 7, "cuda", gpus=tuple(range(7))))
+
+
+@pytest.mark.parametrize(
+    ("given", "changes", "status"),
+    [
+        (SEVEN, {}, Status.UNKNOWN),
+        (
+            replace(SEVEN, torch=TorchFacts(device_count=7)),
+            {},
+            Status.PASS,
+        ),  # which torch shows fewer is hardware.accelerator's
+        (replace(SEVEN, torch=TorchFacts(device_count=8)), {}, Status.UNKNOWN),
+        (SEVEN, {Intent: job(ranks_per_node=7)}, Status.PASS),
+        (SEVEN, {Gpus: gpus(8, visible=Unavailable("timed out"))}, Status.UNKNOWN),
+        (replace(SEVEN, via=Caller.NCCL, torch=TorchFacts(device_count=7)), {}, Status.UNKNOWN),
+        (run(8, experiment=AllReduce("nccl", 8, "cuda", gpus=(0, 1, 2, 3, 4, 5, 6, 6))), {}, Status.UNKNOWN),
+    ],
+)
+def test_a_run_with_fewer_gpus_says_nothing_of_the_others(given: Run, changes: dict[type, object], status: Status) -> None:
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)} | changes))
+    assert found.status is status, found.message

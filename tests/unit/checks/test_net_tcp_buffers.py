@@ -6,7 +6,8 @@ import pytest
 
 from checks.net_tcp_buffers import tcp_buffers
 from netdoctor.facts.environ import Environ
-from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.intent import Intent
+from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import NcclChoice
@@ -45,7 +46,7 @@ KINDS: dict[str, type] = {
     "vantage": Vantage,
     "environ": Environ,
     "nccl": NcclChoice,
-    "job": JobShape,
+    "job": Intent,
     "expected": Expected,
     "rdma": Rdma,
     "libraries": Libraries,
@@ -96,7 +97,7 @@ def test_a_healthy_machine_skips_for_rdma_carries_the_data() -> None:
         ({"baseline": LOST, "environ": LOST}, UNKNOWN),
         ({"environ": LOST}, UNKNOWN),
         ({"baseline": LOST, "rdma": rdma(verbs_devices=(), devices=(hca(0, uverbs=LOST),))}, UNKNOWN),
-        ({"job": job(nodes=1, nodes_stated=True)}, SKIP),
+        ({"job": job(nodes=1)}, SKIP),
     ],
 )
 def test_only_where_sockets_carry_the_data(facts: dict[str, Any], status: Status) -> None:
@@ -345,7 +346,7 @@ def test_what_was_measured_and_seen_is_said() -> None:
     assert (str(measured["round_trip"]), str(measured["at_most"])) == ("1 ms", "33.6 Gb/s")
     assert findings(vantage=outside())["eth0"].message.endswith("; seen as root outside the job")
     assert findings(vantage=outside(why_not=""))["eth0"].message.endswith("; seen outside the job's network namespace")
-    assert dict(findings(job=job(nodes=1, nodes_stated=True))["node"].evidence) == {"nodes": 1}
+    assert dict(findings(job=job(nodes=1))["node"].evidence) == {"nodes": 1}
 
 
 def test_how_the_round_trip_compares_is_said() -> None:

@@ -10,7 +10,8 @@ from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.intent import Intent
+from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel
 from netdoctor.facts.net import Net
 from netdoctor.facts.pci import Pci
@@ -216,7 +217,7 @@ LOCK: dict[str, tuple[Changes, Status]] = {
     ),
     "8 MiB, and the path run left no log": ({Kernel: memlock(8 << 20), PathRun: f.path_run(f.hca_run(log=None))}, Status.FAIL),
     "8 MiB, and the runs are lost": ({Kernel: memlock(8 << 20), PathRun: LOST}, Status.FAIL),
-    "8 MiB, and whether there are other nodes is lost": ({Kernel: memlock(8 << 20), JobShape: LOST}, Status.UNKNOWN),
+    "8 MiB, and whether there are other nodes is lost": ({Kernel: memlock(8 << 20), Intent: LOST}, Status.UNKNOWN),
     "a byte less than 64 MiB": ({Kernel: memlock((64 << 20) - 1)}, Status.FAIL),
     "64 MiB": ({Kernel: memlock(64 << 20)}, Status.UNKNOWN),
     "1 GiB": ({Kernel: memlock(1 << 30)}, Status.UNKNOWN),

@@ -28,6 +28,29 @@ def told(changes: dict[type, object]) -> Finding:
     return f.judge(gpudirect_rdma, f.machine(changes))[0]
 
 
+NO_MODULE = f.kernel(modules={"nvidia_peermem": Unavailable("absent")})
+
+
+def runs(**changes: Any) -> PathRun:
+    return f.path_run(*(f.hca_run(i, (i + 1) % 8, f"mlx5_{i}:1", **changes) for i in range(8)))
+
+
+DOWN = f.rdma(devices=tuple(f.hca(i, ports=(f.port(state="DOWN"),)) for i in range(8)))
+NOTHING_CARRIED: dict[str, dict[type, object]] = {
+    "its port is down": {Kernel: NO_MODULE, Rdma: DOWN},
+    "its port is down, and a run went by it": {PathRun: runs(), Rdma: DOWN},
+    "its ports were not read": {Kernel: NO_MODULE, Rdma: f.rdma(devices=tuple(f.hca(i, ports=UNREAD) for i in range(8)))},
+    "its run went by sockets": {Kernel: NO_MODULE, PathRun: runs(log=f.log(net="Socket", network="Socket"))},
+    "its run failed": {PathRun: runs(state="failed", verified=None, blamed=(1,))},
+    "its data was wrong": {PathRun: runs(verified=False)},
+}
+
+
+@pytest.mark.parametrize("changes", NOTHING_CARRIED.values(), ids=NOTHING_CARRIED)
+def test_what_carries_nothing_is_no_pass(changes: dict[type, object]) -> None:
+    assert told(changes).status is Status.UNKNOWN
+
+
 # GPUs and HCAs under one PCIe switch, as on a node with more GPUs than HCAs.
 HCA_A, HCA_B = f.hca(0, name="a"), f.hca(1, name="b", pci="0000:19:00.0")
 SWITCH_HCAS = (f.hca_device(0), f.hca_device(0, address="0000:19:00.0"))

@@ -1,0 +1,136 @@
+"""Faults of the program, not of the machine: exceptions, memory, kernels, arguments, builds, how ranks are started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from netdoctor.model import Fix
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught, means
+from netdoctor.nccl.diagnosis.outcome import before, echoing, order
+from netdoctor.nccl.log.facts import LogFacts
+from netdoctor.nccl.log.wordings import Wording
+
+_READ = Fix("mend the program there; the network is not it")
+_ROOM = Fix(
+    "lower the batch, the sequence or the model's share on that rank, or leave NCCL room for its buffers",
+    ("nvidia-smi   # another process on that GPU?",),
+)
+_KERNEL = Fix("find the kernel", ("CUDA_LAUNCH_BLOCKING=1 python …", "compute-sanitizer python …"))
+_SAME_WORLD = Fix(
+    "give every rank the same number of ranks, and each its own rank below it", ("echo $RANK $WORLD_SIZE   # on every rank",)
+)
+_NEWER = Fix(
+    "install a torch (and NCCL) that was built for this GPU", ("python -c 'import torch; print(torch.cuda.get_arch_list())'",)
+)
+
+
+def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
+    """What ended a program: the first exception, unless it only says that another rank is gone."""
+    raised = sorted(log.of("exception"), key=order)
+    first = next((e for e in raised if not echoing(e)), None)
+    if first is None:
+        if raised:
+            text = f"{raised[0].data.get('type', 'an exception')}: what it says is that another process or connection is gone"
+            yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, tuple(raised[:4]))
+        return
+    kind, place = first.data.get("type", "an exception"), f"{first.data.get('file', '?')}:{first.data.get('at', '?')}"
+    who = author((first,))
+    said = first.text[:200]
+    cause, fix = ("env_misuse", None) if Wording.RENDEZVOUS_VARIABLE.within(first.text) else ("rank_died", _READ)
+    if Wording.NOT_COMPILED.within(first.text):
+        cause, fix = "cuda_driver_mismatch", _NEWER
+    confidence = Confidence.LIKELY_PLUS
+    if any(before(e, first) for e in log.above_info("watchdog", "duplicate_gpu", "shm_full", "nvls_bind", "no_interface")):
+        confidence = Confidence.OPEN_MINUS  # something went wrong before
+    text = f"{'the program' if who == 'job' else who} ended by an exception of its own, {kind} at {place}: {said}"
+    yield Hypothesis(cause, confidence, text, (first,), fix, fault=Fault.EXCEPTION, subject=None if who == "job" else who)
+
+
+def memory(log: LogFacts) -> Iterator[Hypothesis]:
+    """The GPU's memory is used up: torch's allocator, JAX's, or NCCL's own buffers."""
+    events = log.of("oom")
+    if events:
+        wanted = next(iter(caught(events, "bytes")), None)
+        gpu = next(iter(caught(events, "gpu")), None)
+        text = (
+            "the memory of "
+            + (f"GPU {gpu}" if gpu else "a GPU")
+            + " is used up"
+            + (f": {wanted} more were asked for" if wanted else "")
+        )
+        yield Hypothesis("other", Confidence.LIKELY_PLUS, text, events, _ROOM, fault=Fault.GPU_MEMORY)
+        yield Hypothesis("rank_died", Confidence.LIKELY, "a rank ran out of memory; the others wait for it", events, _ROOM)
+
+
+def world(log: LogFacts) -> Iterator[Hypothesis]:
+    """Ranks that count each other differently."""
+    events = log.of("world_size")
+    if events:
+        a, b = next(iter(caught(events, "a")), None), next(iter(caught(events, "b")), None)
+        text = f"the ranks do not agree how many they are{f' ({a} and {b})' if a and b else ''}"
+        yield Hypothesis("env_misuse", Confidence.STRONG_PLUS, text, events, _SAME_WORLD, fault=Fault.RANKS)
+        yield Hypothesis("device_mapping", Confidence.OPEN, "the launcher counts ranks wrongly", events, _SAME_WORLD)
+        yield Hypothesis("other", Confidence.OPEN_MINUS, text, events, _SAME_WORLD)
+    if log.alone > 1:
+        text = f"{log.alone} processes of nccl-tests run alone, each as rank 0: it was built without MPI"
+        fix = Fix(
+            "build nccl-tests with MPI, or start one process for the GPUs of one node",
+            ("make MPI=1 MPI_HOME=…", "all_reduce_perf -g 8"),
+        )
+        yield Hypothesis(
+            "other", Confidence.STRONG, text, shown=("# Rank  0 … in several headers",), fix=fix, fault=Fault.NO_LAUNCHER
+        )
+        yield Hypothesis("duplicate_gpu", Confidence.OPEN_MINUS, "they share the GPUs", shown=("# Rank  0",), fix=fix)
+
+
+_CALLER: Final = (
+    means(
+        "tensor",
+        Hypothesis(
+            "other",
+            Confidence.STRONG,
+            "the caller gives NCCL or torch an argument that it refuses",
+            fix=_READ,
+            fault=Fault.ARGUMENT,
+        ),
+        Hypothesis("env_misuse", Confidence.OPEN_MINUS, "the program calls a collective with a wrong argument"),
+        Hypothesis("device_mapping", Confidence.OPEN_MINUS, "a tensor may be on another GPU than the communicator"),
+        info=False,
+    ),
+    means(
+        "kernel_assert",
+        Hypothesis(
+            "other",
+            Confidence.STRONG_MINUS,
+            "an assertion in a kernel of the program failed: {what}",
+            fix=_KERNEL,
+            fault=Fault.KERNEL,
+        ),
+        Hypothesis(
+            "rank_died", Confidence.STRONG_MINUS, "a kernel of the program ended its rank", fix=_KERNEL, fault=Fault.KERNEL
+        ),
+        first=True,
+    ),
+    means(
+        "too_old",
+        Hypothesis(
+            "cuda_driver_mismatch",
+            Confidence.CERTAIN,
+            "this torch or NCCL holds no code for this GPU ({sm})",
+            fix=_NEWER,
+            fault=Fault.TOO_OLD,
+        ),
+    ),
+    means(
+        "gpu_lost",
+        Hypothesis(
+            "inventory",
+            Confidence.STRONG,
+            "a GPU is lost to its driver",
+            how="dmesg | grep -i xid; nvidia-smi; nvidia-smi -q -i <gpu>",
+        ),
+    ),
+)
+
+RULES = (exceptions, memory, world, *_CALLER)

@@ -1,0 +1,75 @@
+"""Warnings after which NCCL goes on as if nothing were: what no rule explains and no `benign` knows is trouble.
+
+Found in the sources of 2.18 to 2.30 (tags of github.com/NVIDIA/nccl): a WARN that no path of its function turns into an error.
+Each pattern holds the file that prints it and, where they are not all, the versions.
+"""
+
+# ruff: noqa: E501  (a row a line)
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_ROWS: Final = (
+    r"Could not find real path of",  # transport/net_ib/init.cc
+    r"NET/IB ?: Unable to query (?:port|device)",  # transport/net_ib/init.cc: the device is left out
+    r"lib wrapper not initialized",  # misc/{ibv,gdr,mlx5dv}wrap.cc
+    r"Failed to open libibverbs\.so",  # to 2.18; `messages.verbs_missing` keeps it as a fact
+    r"NET/IB ?: Ip address .* is invalid for family",  # 2.21 to 2.23
+    r"Warning: remote FLID configured as zero",  # transport/net_ib/connect.cc
+    r"NET/IB: .{0,60}(?:Resiliency (?:requires|is enabled|context is NULL)|Encountered a stale CQE|OOO RQ is force enabled|There are still \d+ outstanding recovery)",  # 2.29 and later
+    r"NET/IB ?: [RT]X MR #\d+ has non-zero",  # on closing
+    r"(?:RMA|GIN)/Socket : rma_socket requires GDRCopy|No (?:GIN|RMA)-capable devices found|GIN is disabled",  # 2.28 and later, at start
+    r"CollNet (?:currently only supports|does not support|is not supported)|Cannot initialize CollNet",  # init.cc, coll_net.cc
+    r"Could not (?:create rings, falling back|find a path for pattern -?\d+, falling back)",  # graph/search.cc
+    r"TOPO/NET : Tried merging multiple devices together and failed",  # graph/topo.cc
+    r"NCCL_NET_MERGE_POLICY: unknown value",
+    r"(?:sched_[gs]etaffinity|nvmlDevice\w*CpuAffinity\(\)|Failed to set CPU affinity)",
+    r"User asked for a (?:minimum|maximum) of|(?:min|max)CTAs -?\d+ is larger than|splitShare -?\d+ is not a valid|NCCL_M(?:IN|AX)_NRINGS set to|NCCL_CGA_CLUSTER_SIZE value",  # init.cc, graph/connect.cc
+    r"NCCL_WORK_FIFO_\w+=|Both NCCL_CTA_POLICY_ZERO|graphStreamOrdering=0 with|NCCL_GIN_\w+_POOL_SIZE has invalid",
+    r"Invalid (?:NCCL_NTHREADS|NCCL_LL128_NTHREADS|\w+) -?\d+ \((?:must be a multiple|maximum|minimum)",  # graph/tuning.cc
+    r"Ignoring SHM locality|Max rings reached, limiting",
+    r"Unable to open \S+, not dumping topology",
+    r"No NVML(?: device handle)?[.,]",  # graph/xml.cc, init.cc
+    r"Unable to create thread context due to old driver",
+    r"Profiler init failed with error \(\d+\)\. Continue without profiler",
+    r"Tuner plugin refcount is 0",
+    r"NCCL_DEVICE_UNPACK plugin has incompatible version .*not using it",
+    r"CC On, Multi-GPU CC Off",
+    r"(?:unlink|munmap of) shared memory|\[Service thread\] (?:shm close|shm unlink|proxy ops shm unlink) failed|Legacy IPC cleanup callback failed|proxyDestroy failed",  # on leaving
+    r"rank \d+ deregister (?:NET|NVLS|COLLNET|IPC) buffer",
+    r"PARAM: Duplicate",
+    r"RAS (?:received unknown|thread)|fatal error - RAS thread terminating",  # RAS serves ncclras only
+    r"MemManager: MemStats not supported",
+    r"KV Convert to|Could not find real path",
+    r"dlsym failed on|dlvsym failed on|ncclOsDlsym failed on|Failed to open libgdrapi|gdr_close\(\)",  # probed in turn: misc/*symbols.cc, gdrwrap.cc
+    r"Failed to find ncclNetPlugin|Failed to find ncclCollNetPlugin",  # symbols of plugin versions, probed in turn: plugin/net.cc
+)
+_BENIGN: Final = re.compile("|".join(_ROWS).encode(), re.IGNORECASE)
+# Libraries of a program that speak of their own connections: what they say is not about the ranks.
+_OTHERS: Final = re.compile(
+    rb"urllib3|botocore|boto3|\bwandb\b|huggingface_hub|requests\.exceptions|aiohttp|httpx|httpcore|s3fs|fsspec|mlflow|tensorboard"
+    rb"|datadog|opentelemetry|to avoid out of memory|GLOO_LOG|paramiko",
+    re.IGNORECASE,
+)
+# Lines that say that work goes on: a training loop's, a benchmark's.
+_PROGRESS: Final = re.compile(
+    rb"\b(?:iter(?:ation)?s?|steps?|epochs?|loss|it/s|s/it|tokens?/s(?:ec)?|samples?/s(?:ec)?|throughput)\b\W{0,12}\d"
+    rb"|\d\s?(?:it/s|s/it|tokens/s|TFLOP)|^ {2,}\d{1,14} +\d{1,14} +(?:float|half|bfloat16|u?int\d*|fp8\w*|double) ",
+    re.IGNORECASE,
+)
+
+
+def benign(message: bytes) -> bool:
+    """Whether a warning of NCCL's is known to do no harm."""
+    return _BENIGN.search(message) is not None
+
+
+def of_others(line: bytes) -> bool:
+    """Whether a line without NCCL's tag is of a library that has nothing to do with the ranks' connections."""
+    return _OTHERS.search(line) is not None
+
+
+def progress(line: bytes) -> bool:
+    return _PROGRESS.search(line) is not None

@@ -1,0 +1,47 @@
+"""What programs put around a line: colours, progress bars, JSON.  Taken away before a line is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+_ANSI: Final = re.compile(rb"\x1b\[[0-9;?]{0,20}[A-Za-z]")  # ECMA-48, CSI
+_ESCAPED_ANSI: Final = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+# Where loggers keep the text: Docker's json-file ("log"), zap and structlog ("msg"), Cloud Logging ("textPayload", "message").
+_TEXTS: Final = ("log", "message", "msg", "textPayload", "event", "body", "line")
+_LONGEST: Final = 65536  # bytes of a line that is taken for JSON
+
+
+def wrapped(chunk: bytes) -> bool:
+    """Whether lines of a chunk may need `unwrapped`."""
+    return b"\r" in chunk or b"\x1b[" in chunk or b'{"' in chunk
+
+
+def unwrapped(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """The lines inside of lines, each with the number of its line."""
+    for number, line in numbered:
+        if b"\x1b[" in line:
+            line = _ANSI.sub(b"", line)
+        if b'{"' in line and len(line) < _LONGEST and (inner := _text_of(line)) is not None:
+            yield from ((number, part) for part in inner.splitlines())
+        elif b"\r" in line:
+            yield from ((number, part) for part in line.split(b"\r") if part)
+        else:
+            yield number, line
+
+
+def _text_of(line: bytes) -> bytes | None:
+    """The text in a line of JSON, which may stand behind a time stamp or a container's name."""
+    start = line.index(b'{"')
+    if start > 200 or not line.rstrip().endswith(b"}"):
+        return None
+    try:
+        document = json.loads(line[start:])
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    text = next((document[name] for name in _TEXTS if isinstance(document.get(name), str)), None)
+    return None if text is None else _ESCAPED_ANSI.sub("", text).encode("utf-8", "replace")

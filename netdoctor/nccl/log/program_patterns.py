@@ -1,0 +1,170 @@
+# ruff: noqa: E501  (a row a line)
+"""What torch, Gloo, launchers, schedulers, Python and the kernel print when a job ends badly: one row a message family.
+
+Sources: torch's c10d (ProcessGroupNCCL.cpp, TCPStore.cpp, socket.cpp) and elastic, Gloo
+(gloo/transport/tcp), Slurm (src/slurmd/slurmstepd, src/srun), Kubernetes, Ray, Open MPI and MPICH, Linux.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from netdoctor.nccl.log.pattern import APOSTROPHE, row
+
+PATTERNS: Final = (
+    # torch: ProcessGroupNCCL.cpp, ProcessGroupNCCL's watchdog and heartbeat monitor
+    row(
+        "watchdog",
+        "watchdog caught|operation timeout",
+        r"(?:\[?Rank (?P<rank>\d+)\].{0,40})?Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)",
+        "rank",
+    ),
+    row(
+        "heartbeat",
+        "watchdog got stuck|heartbeat monitor timed out|could not acquire gil",
+        r"(?:Rank (?P<rank>\d+)\].{0,120})?(?:ProcessGroupNCCL'?s watchdog got stuck for (?P<n>\d+) seconds|Heartbeat monitor timed out|Could not acquire GIL within (?P<n2>\d+))",
+        "rank",
+    ),
+    row(
+        "torch_echo",
+        "watchdog thread terminated|dump signal|data inconsistency|have failed or timed out|terminate called after|timeout at nccl work|detected by watchdog at work|communicator was aborted|terminating the process after|destroyed on rank|waitforinput|workerror",
+        r"watchdog thread terminated with exception|Received a (?:global )?(?:dump|timeout) signal|Observed flight recorder dump signal|To avoid (?:data inconsistency|these inconsistencies)|Some NCCL operations have failed or timed out|terminate called after throwing|Timeout at NCCL work: \d+|detected by watchdog at work: \d+|NCCL communicator was aborted on rank (?P<rank>\d+)|Terminating the process after attempting to dump debug info",
+    ),
+    row(
+        "order_differs",
+        "mismatched collective|collective mismatch around|mismatch between collectives|collectives differ|mismatched shape|incorrect shape",
+        r"Mismatched collective detected|may be caused by a collective mismatch around rank (?P<near>\d+)|Detected mismatch between collectives|collectives differ",
+    ),
+    row(
+        "store_get",
+        "store->get",
+        r"retrieving ncclUniqueId from \[(?P<peer>\d+)\].{0,200}store->get\(.{0,60}\) got error: ?(?P<why>.{1,160})",
+    ),
+    row(
+        "store",
+        "client socket|tcpstore|diststoreerror|distnetworkerror|failed to connect to|gai error|clients joined|rendezvousconnectionerror|rendezvoustimeouterror|c10d store has failed|wait timeout after",
+        r"client socket has (?:timed out|failed to connect)(?!.{0,120}errno: 97)|failed to connect to \(|socket has timed out|gai error: (?P<gai>-?\d+)|Timed out after \d+ seconds waiting for clients(?:\. (?P<joined>\d+)/(?P<world>\d+) clients joined)?|connect\(\) timed out|connection to the C10d store has failed|RendezvousTimeoutError|wait timeout after \d+ms, keys: (?P<keys>\S{1,100})",
+        follow=1,
+    ),
+    row(
+        "store_port",
+        "failed to listen|eaddrinuse|has failed to bind",
+        r"server socket has failed to listen|EADDRINUSE|server socket has failed to bind to \S+ \(errno: 98",
+    ),
+    row(
+        "world_size",
+        "invalid rank|world size|world_size|already joined|nranks|duplicate rank",
+        r"Invalid rank requested : (?P<rank>\d+)/(?P<n>\d+)|improper usage of ncclCommInitRank|invalid rank \d+, (?:rank )?should be in the interval|world size \d+ is not (?:equal|divisible)|world.?size \(\d+\) is (?:less|not)|mismatch in rank count from procs (?P<a>\d+) : (?P<b>\d+)|mismatch in info from procs, nranks (?!(?P<same>\d+) vs (?P=same),)(?P<a2>\d+) vs (?P<b2>\d+)",
+    ),
+    row(
+        "tensor",
+        "tensor|no backend type|scalar type|is not a valid pointer|argument is null|invalid root|invalid type|invalid reduction|user-created ncclredop|config |ncclconfig_t|already been destroyed|before the previous operation|not in a group|on device",
+        r"Tensors must be (?:contiguous|CUDA and dense|non-overlapping)|All tensor operands to \w+ must have the same|Invalid usage of tensors with different|Unsupported data type for NCCL|Invalid scalar type|Expected all tensors to be on the same device|\w+ : \w+ (?:\S+ is not a valid pointer|argument is NULL|allocated on device \d+ mismatchs with NCCL device \d+)|\w+ : invalid (?:root|type|reduction operation) \d+|Data type supplied to user-created ncclRedOp_t|Invalid config .{1,40}attribute value|ncclConfig_t argument not initialized|comm \S+ has already been destroyed|Attempt to use communicator before the previous operation|ncclGroupEnd: not in a group call|Invalid device count requested|invalid device count \(\d+\)|must be initialized via NCCL_\w+_INITIALIZER",
+    ),
+    # from gloo/transport/tcp
+    row(
+        "gloo_address",
+        "unable to find address for|unable to find interface for|ifa != nullptr|unsupported gloo device",
+        r"Unable to find address for:? ?(?P<name>\S+)|Unable to find interface for:? ?\[?(?P<name2>[^\]\s]+)|ifa != nullptr|unsupported gloo device",
+        "name",
+    ),
+    row(
+        "gloo_connect",
+        "connectfullmesh|gloo/transport",
+        r"connectFullMesh failed with (?P<why>.{1,300})|gloo/transport/tcp/\S+\] (?P<why2>.{1,300})",
+    ),
+    row("gloo_loopback", "loopback address as fallback", r"Using the loopback address as fallback"),
+    row("gloo_timeout", "waiting", r"Timed out waiting \d+ms for (?:send|recv) operation to complete"),
+    row(
+        "barrier",
+        "monitoredbarrier",
+        r"received errors while waiting for send/recv from rank (?P<peer>\d+)|Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier",
+    ),
+    row(
+        "no_backend",
+        "no backend type associated|have nccl built in|nccl is not available|without nccl",
+        rf"No backend type associated with device type (?P<device>\w+)|Distributed package doesn{APOSTROPHE}t have NCCL\S* built in|(?:torch|PyTorch).{0, 40}(?:compiled|built) without NCCL|NCCL is not available",
+    ),
+    row(
+        "generic",
+        "nccl",
+        r"nccl(?:UnhandledCuda|System|Internal|InvalidUsage|InvalidArgument|Remote)Error|unhandled (?:cuda|system) error|NCCL error(?: in)?:|Test NCCL failure|NCCL Error \d+:|NCCL failure \S+:\d+|remote process exited or there was a network error",
+    ),
+    # how processes die: torch elastic, Slurm, MPI, Ray, Kubernetes, shells
+    row(
+        "died",
+        "exit|killed|signal|segmentation|bus error|oom|abort|core dumped|died|out of memory",
+        r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<task>[\d,\-]+): (?P<how>Exited with exit code [1-9]\d*|Killed|Segmentation fault|Aborted|Out Of Memory|Bus error)|exited on signal (?!(?:2|15)\b)(?P<signal>\d+)|(?:exitcode|exit code) ?:? ?-(?!(?:2|15)\b)(?P<signal2>\d+)|failed \(exitcode: (?P<code>[1-9]\d*)\)|died with <Signals\.(?P<signal3>\w+)|oom.?kill(?:er|ed)? |\bOOM.?Killed\b|Killed process (?P<pid>\d+)|Out of memory: Kill|(?:^|[\s:])Segmentation fault|Caught signal (?P<signal4>\d+)|Signal: .{0,40}\((?P<signal5>4|6|7|8|9|11)\)|Fatal Python error: (?P<how2>.{1,60})|Bus error \(core dumped\)|Aborted \(core dumped\)|\bexit(?:ed with|s with)? (?:exit )?(?:code|status) (?P<code2>13[4-79]|[1-9]\d{0,2})\b|EXIT CODE: (?P<code3>[1-9]\d*)|returned a non-zero exit code|exited with non-zero status|MPI_ABORT was invoked on rank (?P<rank>\d+)|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: (?P<how3>[\w ]+)|exited unexpectedly)|killed due to the node running low on memory",
+        "task host signal code how",
+    ),
+    row(
+        "actor_died",
+        "actordiederror|actor died|rayactorerror|worker died|nodediederror|workercrashederror|actor is dead",
+        r"ActorDiedError|RayActorError|The actor (?:died|is dead)|worker died or was killed|NodeDiedError|WorkerCrashedError",
+    ),
+    row("elastic", "root cause (first observed", r"Root Cause \(first observed failure\)", follow=7),
+    row(
+        "oom",
+        "out of memory|outofmemory|resource_exhausted|cublas_status_alloc_failed|memoryallocation",
+        r"(?P<what>CUDA out of memory|(?:torch\.|cuda\.|HIP )OutOfMemoryError|HIP out of memory|CUDA error: out of memory|RESOURCE_EXHAUSTED: .{0,40}Out of memory|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation)(?:.{0,20}Tried to allocate (?P<bytes>[\d.]+ \w+))?(?:.{0,30}GPU (?P<gpu>\d+))?",
+    ),
+    row(
+        "node_failed",
+        "node failure|node_fail|nodefail|nodelost|lost node|node is not ready|node died",
+        r"DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|node is not ready|marked (?:as )?dead because.{0,40}heartbeats|ORTE has lost communication with a remote daemon",
+    ),
+    row(
+        "ended",
+        "cancelled at|due to |preempt|evicted|sigterm|death signal|got signal|keyboardinterrupt|force terminated|low on resource|terminated|sighup|signal 15|signal 2|interrupt|imminent",
+        r"CANCELLED AT \S+(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?P<why3>Evicted)\b|node was (?P<why4>low on resource)|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|received signal (?P<why12>SIGTERM|15)\b|(?P<why13>preempted)\b",
+        "why",
+    ),
+    row(
+        "finished",
+        "out of bounds values|avg bus|destroy complete|train_runtime|training complete|training finished|finished training|max_epochs|max_steps|destroy_process_group|training done|exit code 0|training is over|completed successfully|saving final|run finished",
+        r"Out of bounds values : 0 OK|Avg bus bandwidth|Destroy COMPLETE|train_runtime|training (?:has )?(?:completed?|finished|done|is over)|finished training|`?max_(?:epochs|steps)(?:=\d+)?`? reached|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|completed successfully|exit code 0\b",
+    ),
+    # a fault that a program reports and no family knows
+    row(
+        "trouble",
+        "[e|[f|error|fatal|abort",
+        r"\[[EF](?:\d{3,4})? ?[\d:.]* ?\S+\.(?:cpp|hpp|cc):\d+\]|\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\.(?:cpp|cc):\d+\] fatal|Abort COMPLETE|(?:^|\s)(?:FATAL|fatal error)[: ]|\[(?:ERROR|FATAL)\] .{0,80}(?:nccl|rank|worker|distributed)",
+    ),
+    # the node itself, where people paste it: lspci, dmesg, modprobe, ulimit
+    row(
+        "acs",
+        'acsctl|missing "iommu|iommu=pt',
+        r"ACSCtl:\s*(?P<flags>.{0,200}(?:SrcValid\+|ReqRedir\+|CmpltRedir\+|UpstreamFwd\+).{0,100})|(?P<iommu>Missing \"?iommu=pt)",
+    ),
+    row("iommu_fault", "io_page_fault|dmar:", r"IO_PAGE_FAULT|DMAR: .{0,80}fault"),
+    row("xid", "xid", r"NVRM: Xid \([^)]*\): (?P<xid>\d+)", "xid"),
+    row(
+        "gpu_lost",
+        "gpu is lost|fallen off the bus|device handle for gpu|gpu has fallen",
+        r"^(?!.*NVRM: Xid).*(?:GPU is lost|fallen off the bus)|Unable to determine the device handle for GPU ?(?P<gpu>\S*)",
+    ),
+    row(
+        "kernel_assert",
+        "assertion `|device-side assert",
+        r"block: \[[\d,]+\], thread: \[[\d,]+\] Assertion `(?P<what>.{1,160}?)` failed",
+    ),
+    row(
+        "too_old",
+        "is not compatible with the current pytorch|no kernel image is available|sm_",
+        r"with CUDA capability (?P<sm>sm_\d+) is not compatible with the current PyTorch|no kernel image is available",
+    ),
+    row(
+        "peermem",
+        "nvidia_peermem|nvidia-peermem|nv_peer_mem|modeset",
+        r"could not insert '?(?:nvidia[_-]peermem|nv_peer_mem)'?|(?:nvidia[_-]peermem|nv_peer_mem)\S* (?:is )?not (?:loaded|found)|modeset ?[=:] ?[0N]\b",
+    ),
+    row(
+        "memlock",
+        "locked memory|memlock|ulimit -l|ulimit -hl",
+        r"max locked memory\D{0,40}(?P<limit>\d+)|RLIMIT_MEMLOCK|\bmemlock\b.{0,40}?(?P<limit2>\d+)|ulimit -H?l\D{0,10}(?P<limit3>\d+)",
+    ),
+    row("mkey", "create_mkey", r"CREATE_MKEY.{0,120}"),
+    row("wrong_data", "out of bounds values", r"Out of bounds values : (?P<n>[1-9]\d*) FAILED"),
+    row("gdr_off_plugin", "gdr", r"GDR disabled on GDR-supported instance type"),
+    row("diag", "nccl diag", r"NCCL DIAG (?P<text>.*)", "text"),
+)
