@@ -58,5 +58,5 @@ def rails(
         return
     rate = expected.hca_rate_gbps or None
     look = expectation.rails(found, pci, gpus, platform, rate)
-    needed = True if job.several(net, environ) else None
-    yield from expectation.findings(look, expectation.About(SUBJECT, len(found.devices), needed, expectation.place(vantage)))
+    about = expectation.About(SUBJECT, len(found.devices), intent.others, expectation.place(vantage))
+    yield from expectation.findings(look, about)

@@ -87,7 +87,12 @@ ROWS: Final = (
         BY_SOCKETS,
     ),
     Row("all ports down", Scene(tree={"ports_down": EVERY}), {RDMA: "fail link_degraded"}, BY_SOCKETS),
-    Row("one port of eight down", Scene(tree={"ports_down": [3]}), {RDMA: "fail link_degraded"}),
+    Row(
+        "one port of eight down",
+        Scene(tree={"ports_down": [3]}),
+        {RDMA: "fail link_degraded"},
+        {"hardware.rails": "it differs"},
+    ),
     Row("one uverbs node missing", Scene(dev="rm infiniband/uverbs5"), {RDMA: "fail dev_infiniband_missing"}),
     Row(
         "RoCE whose interfaces are in another namespace",

@@ -215,8 +215,10 @@ PATTERNS: Final = (
     row(
         "garbled",
         "mismatch in|message truncated|wrong type|wrong magic|wrong socket type",
-        r"Bootstrap Root : mismatch in (?:rank count|info)|Message truncated : received (?P<got>[\d,]+) bytes instead of (?P<want>[\d,]+)|socketFinalizeAccept.{0,80}wrong (?:type|magic)",
+        r"Bootstrap Root : mismatch in (?:rank count|info)|Message truncated : received (?P<got>[\d,]+) bytes instead of (?P<want>[\d,]+)|socketFinalizeAccept.{0,80}wrong type|mismatch in magic",
     ),
+    # NCCL closes such a connection and accepts again: src/misc/socket.cc, socketFinalizeAccept
+    row("stranger", "wrong magic", r"wrong magic (?P<got>[0-9a-f]{1,16}) != (?P<want>[0-9a-f]{1,16})", "got"),
     row(
         "sizes_differ",
         "collective mismatch error|message truncated : receiving|incorrect receive info|bytes instead of",
@@ -225,9 +227,9 @@ PATTERNS: Final = (
     # variables
     row(
         "variable",
-        "invalid value|unrecognized|algorithm/protocol|invalid nccl_comm_id|xml|ignoring nccl_|is greater than the maximum|out of range",
-        r"Invalid value (?P<value>\S+) for (?P<name>NCCL_\w+)|Unrecognized (?:element|prefix) token \"?(?P<value2>[^\"]{0,60})|no algorithm/protocol available|Invalid (?P<name2>NCCL_COMM_ID)|Could not open XML (?:topology|graph) file (?P<value3>\S+)|ignoring (?P<name3>NCCL_ALGO)=|(?P<name4>NCCL_SOCKET_NTHREADS|total number of sockets) is greater than the maximum|(?P<name5>NCCL_IB_SUBNET_PREFIX_LEN)=\S+ is out of range",
-        "name name2 value2 value3",
+        "invalid value|unrecognized|algorithm/protocol|invalid nccl_comm_id|xml|ignoring nccl_|is greater than the maximum|out of range|expected, but not set",
+        r"Invalid value (?P<value>\S+) for (?P<name>NCCL_\w+)|Unrecognized (?:element|prefix) token \"?(?P<value2>[^\"]{0,60})|no algorithm/protocol available|Invalid (?P<name2>NCCL_COMM_ID)|Could not open XML (?:topology|graph) file (?P<value3>\S+)|ignoring (?P<name3>NCCL_ALGO)=|(?P<name4>NCCL_SOCKET_NTHREADS|total number of sockets) is greater than the maximum|(?P<name5>NCCL_IB_SUBNET_PREFIX_LEN)=\S+ is out of range|environment variable (?P<name6>\w+) expected, but not set",
+        "name name6 name2 value2 value3",
     ),
     # the way of an error up through NCCL's functions, an INFO line each
     row("trail", " -> ", r"^\S{1,100}\.(?:cc|cu|h|cpp):\d{1,6} (?:\(\w{1,100}\) )?-> (?P<code>[1-9])\b", "code"),
