@@ -17,13 +17,12 @@ class Platform(Fact):
 
     vendor: str | Unavailable  # "NVIDIA", "Amazon EC2"
     product: str | Unavailable  # "DGXH100", "p5.48xlarge"
-    board: str | Unavailable
     asset_tag: str | Unavailable  # of the chassis: clouds name themselves there ("OracleCloud.com")
 
 
 def probe(host: Host) -> Platform:
     """The names that everybody may read."""
-    return Platform(*(_name(host, name) for name in ("sys_vendor", "product_name", "board_name", "chassis_asset_tag")))
+    return Platform(*(_name(host, name) for name in ("sys_vendor", "product_name", "chassis_asset_tag")))
 
 
 def _name(host: Host, name: str) -> str | Unavailable:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.lab.row import CPU, GDR, HARDWARE, PORTS, RDMA, Row
+from tests.lab.row import CPU, GDR, GPUS, HARDWARE, LINKS, PORTS, RAILS, RDMA, Row
 from tests.support.machines.sysfs import GPU_BUSES, HCA_BUSES
 from tests.support.namespaces.dgx import Scene
-
-LINKS, GPUS, RAILS = "hardware.links", "hardware.gpus", "hardware.rails"
 
 
 def _told(what: str, bus: int, value: str, device: str = "00.0") -> str:
