@@ -27,12 +27,12 @@ from netdoctor.api import (
     RankResult,
     Rdma,
     Run,
-    Severity,
     Status,
     Unavailable,
     Vantage,
     affinity,
     check,
+    cost,
     fail,
     fix_container,
     fix_environment,
@@ -45,6 +45,8 @@ from netdoctor.api import (
     unknown,
 )
 
+# A rank keeps two threads busy: its own, and the proxy that moves what goes through host memory or a NIC (NCCL src/proxy.cc).
+TURNS = "cores that the rank's main thread and NCCL's proxy thread need"
 LOCAL_MEMORY = frozenset({"default", "local", "preferred", "preferred many", "interleave", "weighted interleave"})
 
 
@@ -138,6 +140,7 @@ def _squeezed(rank: RankResult | None, mask: frozenset[int], here: Here) -> Find
             fix=Fix(
                 "give the job more cores (--cpus-per-task, cpuset, taskset)", ("grep Cpus_allowed_list /proc/self/status",)
             ),
+            loss=cost.less(1, 2, TURNS),
             narrowed_by="mask",
         )
     binders = here.binders or {}
@@ -154,6 +157,7 @@ def _squeezed(rank: RankResult | None, mask: frozenset[int], here: Here) -> Find
         why="NCCL's proxy threads inherit the mask and share one core with the main thread",
         fix=fix_environment(here.vantage, name, unset=True) if name else mend,
         cure=cure,
+        loss=cost.less(1, 2, TURNS),
         narrowed_by=name or "not known",
     )
 
@@ -260,7 +264,7 @@ def _interrupts(carried: transport.Carrier, net: Net, interrupts: Interrupts, he
         return fail(
             "; ".join(f"{name} is on node {node}, its interrupts on node {_list(on)}" for name, node, on in served.far),
             subject="interrupts",
-            severity=Severity.INFO,
+            loss=cost.NOTHING,
             expected="interrupts on the interface's own node",
             why="each packet crosses the socket link",
             fix=Fix("let irqbalance run, or set the affinity by hand", ("cat /proc/irq/N/smp_affinity_list",)),

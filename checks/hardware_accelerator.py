@@ -21,7 +21,6 @@ from netdoctor.api import (
     Pci,
     PciDevice,
     Rdma,
-    Severity,
     Unavailable,
     Vantage,
     VisibleGpu,
@@ -197,4 +196,4 @@ def _expected_hcas(pci: Pci, rdma: Rdma, wanted: int) -> Finding:
 
 def _short(message: str, subject: str, wanted: int, found: int) -> Finding:
     fix = Fix("find the missing ones: reseat, firmware, dmesg", ("lspci -nn | grep -i -e nvidia -e mellanox", "dmesg"))
-    return fail(message, subject=subject, severity=Severity.CRITICAL, expected=str(wanted), fix=fix, found=found)
+    return fail(message, subject=subject, expected=str(wanted), fix=fix, found=found)

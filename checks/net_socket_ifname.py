@@ -23,12 +23,12 @@ from netdoctor.api import (
     Net,
     PathRun,
     Rdma,
-    Severity,
     Unavailable,
     Vantage,
     Version,
     between_nodes,
     check,
+    cost,
     fail,
     fix_environment,
     ifname,
@@ -124,7 +124,7 @@ def _master(seen: Seen, environ: Environ, nodes: int | None) -> Iterator[Finding
         yield seen.wrong(
             f"{master.variable}={master.name}{resolves} is every node's own loopback: no other node reaches rank 0",
             "MASTER_ADDR",
-            severity=None if seen.several else Severity.WARNING,
+            loss=None if seen.several else cost.SOMETIMES,
             expected="a name or address of rank 0's node that the other nodes reach",
             how=f"export {master.variable}=… of the node of rank 0",
         )
@@ -242,7 +242,7 @@ def _judge(
         found = fail(
             f"NCCL takes {name} ({ip}), {wrong}",
             subject="NCCL",
-            severity=Severity.CRITICAL if here or seen.several else Severity.WARNING,
+            loss=cost.STOPS if here or seen.several else cost.SOMETIMES,
             expected=f"an interface that reaches the other nodes{': ' + ', '.join(better) if better else ''}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={better[0]}") if better else None,
             **evidence,
@@ -302,7 +302,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -
         yield seen.wrong(
             f"NET/Socket also takes {', '.join(stray)}: a container or tunnel network, not one that leads to the other nodes",
             "NET/Socket",
-            severity=None if seen.several else Severity.WARNING,
+            loss=None if seen.several else cost.SOMETIMES,
             expected=f"only {', '.join(link.name for link in outer)}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(link.name for link in outer)}"),
             **evidence,
@@ -324,7 +324,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -
             f"NET/Socket spreads over {', '.join(f'{name} ({speed} Mb/s)' for name, speed in speeds.items())}: "
             f"slower than {', '.join(best)} alone",
             subject="NET/Socket",
-            severity=Severity.WARNING,
+            loss=cost.less(len(speeds) * min(speeds.values()), len(best) * max(speeds.values()), "Mb/s"),
             cause="low_bandwidth",
             expected=f"only {', '.join(best)}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(best)}"),
@@ -363,7 +363,7 @@ def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
         yield seen.wrong(
             f"{where}: Gloo groups of several nodes do not connect",
             "Gloo",
-            severity=Severity.WARNING,  # jobs that use NCCL alone never ask
+            loss=cost.SOMETIMES,  # jobs that use NCCL alone never ask
             expected="the host name resolves to an address that the other nodes reach, or GLOO_SOCKET_IFNAME is set",
             fix=fix_environment(seen.vantage, f"GLOO_SOCKET_IFNAME={fine[0]}") if fine else None,
             **evidence,

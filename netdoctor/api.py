@@ -48,7 +48,7 @@ from netdoctor.facts.runs import (
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, missing, size_text
-from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, tcp_window, transport
+from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, rails, tcp_window, transport
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.assignment import assigned
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
@@ -145,7 +145,7 @@ def fail(
         Status.FAIL,
         message,
         subject,
-        severity,
+        severity or (cost.severity(loss) if loss else None),
         cause,
         expected,
         evidence,
@@ -267,6 +267,7 @@ __all__ = [
     "parse_hcas",
     "parse_version",
     "path_limit",
+    "rails",
     "shm_pool",
     "size_text",
     "skip",

@@ -342,7 +342,7 @@ _ROWS: Final = (
         "NVSwitch Fabric Manager is not running or stuck",
         STOPS,
         "CUDA init fails with error 802, or NVLS fails",
-        (),
+        ("allreduce.run",),
         ("NVIDIA Fabric Manager User Guide",),
     ),
     Cause(

@@ -182,6 +182,17 @@ def test_checks_import_the_api_only(path: pathlib.Path) -> None:
     assert all(name == "netdoctor.api" or name.startswith("netdoctor.api.") for name in ours), ours
 
 
+@pytest.mark.parametrize("path", files("checks"), ids=lambda p: p.name)
+def test_no_check_says_how_bad_its_finding_is(path: pathlib.Path) -> None:
+    """It says what is lost; netdoctor/causes/cost.py makes a severity of that."""
+    assert "Severity" not in {name.rpartition(".")[2] for name in imports(path)}
+    assert not [
+        node
+        for node in nodes(path)
+        if isinstance(node, ast.keyword) and node.arg == "severity" and ast.unparse(node.value) != "None"
+    ]
+
+
 def test_helper_programs_stand_alone() -> None:
     for path in files("netdoctor/host/helpers"):
         assert not [name for name in imports(path) if name.startswith("netdoctor")], path.name

@@ -223,7 +223,7 @@ BOTH = far("eth0", "eth1")
 @pytest.mark.parametrize(
     ("facts", "status"),
     [
-        ({"net": seen(LO, SLOW, ETH1, master=BOTH)}, (FAIL, W)),
+        ({"net": seen(LO, SLOW, ETH1, master=BOTH)}, (FAIL, C)),
         ({"net": seen(LO, SLOW, ETH1, master=BOTH), "baseline": baseline(run(log=LogFacts(net="IB")))}, None),
         ({"net": seen(LO, SLOW, ETH1)}, (PASS, None)),
         ({"net": seen(LO, ETH0, TWIN, master=far("eth0"))}, (PASS, None)),
@@ -233,7 +233,7 @@ BOTH = far("eth0", "eth1")
         ({"net": seen(LO, ETH0, BR), "job": job(nodes=1)}, (PASS, None)),
         ({"net": seen(LO, ETH0, netlink_link("eth1", 3, "fe80::9"), master=far("eth0"))}, (UNKNOWN, None)),
         ({"net": seen(LO, ETH0, BLIND, master=far("eth0"))}, (UNKNOWN, None)),
-        ({"net": seen(LO, SLOW, ETH1, master=BOTH), "rdma": no_rdma(), "baseline": LOST}, (FAIL, W)),
+        ({"net": seen(LO, SLOW, ETH1, master=BOTH), "rdma": no_rdma(), "baseline": LOST}, (FAIL, C)),
         ({"net": seen(LO, SLOW, ETH1, master=BOTH), "baseline": LOST}, (UNKNOWN, None)),
         ({"net": seen(LO, ETH0, ETH1, master=BOTH), "baseline": LOST}, (UNKNOWN, None)),
         ({"net": seen(LO, ETH0, TWIN, master=far("eth0")), "baseline": LOST}, (UNKNOWN, None)),
