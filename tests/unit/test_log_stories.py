@@ -63,13 +63,13 @@ def test_how_a_job_ended_comes_before_why(text: str, ending: Ending) -> None:
         "ZeroError: a message that nobody has seen before",
     ],
 )
-def test_trouble_that_nothing_explains_is_shown_and_is_no_pass(line: str) -> None:
+def test_trouble_that_nothing_explains_is_no_pass(line: str) -> None:
     (finding,) = diagnose(parse_text(CAME_UP + line + "\n"))
     assert finding.status is Status.UNKNOWN
     assert line.rpartition("NCCL WARN ")[2].rpartition("NCCL INFO ")[2] in finding.evidence["lines"][0]
 
 
-def test_a_warning_that_the_sources_know_as_harmless_is_no_trouble() -> None:
+def test_a_warning_that_does_no_harm_is_no_trouble() -> None:
     (finding,) = diagnose(parse_text(CAME_UP + WARN + "User asked for a maximum of 3 channels, setting it to 1\n"))
     assert finding.status is Status.PASS
 
@@ -91,7 +91,7 @@ def test_an_exception_is_named_with_its_place() -> None:
     assert (first.evidence["fault"], first.evidence["rank"]) == ("uncaught exception", 3)
 
 
-def test_what_came_first_is_the_story_and_its_echoes_are_not() -> None:
+def test_what_came_first_is_the_story() -> None:
     died = "slurmstepd: error: Detected 1 oom_kill event in StepId=777.0. Some of the step tasks have been OOM Killed.\n"
     echo = "node01:100:130 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.9<4000> with status=12 opcode=0 len=0 vendor err 129\n"  # noqa: E501
     assert diagnose(parse_text(CAME_UP + died + echo))[0].cause == "rank_died"
