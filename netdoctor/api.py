@@ -13,6 +13,7 @@ from netdoctor.causes import CAUSES, cost
 from netdoctor.cluster import network as cluster_network
 from netdoctor.cluster.observations import Cluster, Culprit
 from netdoctor.cluster.observations import Fault as MeetingFault
+from netdoctor.expectation import looks as expectation
 from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
@@ -31,6 +32,7 @@ from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.nccl_version import text as version_text
 from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
+from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.facts.runs import (
     Baseline,
@@ -207,6 +209,7 @@ __all__ = [
     "PciDevice",
     "PciLink",
     "Peer",
+    "Platform",
     "Plugin",
     "Provider",
     "Quantity",
@@ -240,6 +243,7 @@ __all__ = [
     "check",
     "cluster_network",
     "cost",
+    "expectation",
     "fail",
     "fix_container",
     "fix_environment",
