@@ -87,7 +87,12 @@ ROWS: Final = (
         BY_SOCKETS,
     ),
     Row("all ports down", Scene(tree={"ports_down": EVERY}), {RDMA: "fail link_degraded"}, BY_SOCKETS),
-    Row("one port of eight down", Scene(tree={"ports_down": [3]}), {RDMA: "fail link_degraded"}),
+    Row(
+        "one port of eight down",
+        Scene(tree={"ports_down": [3]}),
+        {RDMA: "fail link_degraded"},
+        {"hardware.rails": "it differs"},
+    ),
     Row("one uverbs node missing", Scene(dev="rm infiniband/uverbs5"), {RDMA: "fail dev_infiniband_missing"}),
     Row(
         "RoCE whose interfaces are in another namespace",
@@ -125,7 +130,10 @@ ROWS: Final = (
         {**BY_SOCKETS, GDR: "no device to pair"},
     ),
     Row(
-        "HCAs absent from PCI", Scene(tree={"hcas": 0}), {HARDWARE: "fail"}, {**BY_SOCKETS, GDR: "no device", RDMA: "no device"}
+        "HCAs absent from PCI",
+        Scene(tree={"hcas": 0}),
+        {HARDWARE: "fail"},
+        {**BY_SOCKETS, GDR: "no device", RDMA: "no device", "hardware.rails": "none is there"},
     ),
     by_environment(
         "NCCL_IB_HCA selects nothing", {RDMA: "fail env_misuse"}, {**BY_SOCKETS, GDR: "no device"}, NCCL_IB_HCA="=mlx5_9"
@@ -162,7 +170,7 @@ ROWS: Final = (
         "a GPU on the other node",
         Scene(tree={"gpu_numa": {**ALL_ON_0, 3: 1}}),
         {CPU: "fail numa_affinity"},
-        {GDR: "farther"},
+        {GDR: "farther", "hardware.rails": "its HCA is not where its root port is"},
     ),
     Row("one CPU for all", Scene(wrap="taskset -c 0"), {CPU: "fail numa_affinity"}),
     Row("firmware without NUMA nodes", Scene(tree={"gpu_numa": dict.fromkeys(EVERY, -1)}), {}, {CPU: "memory"}),
