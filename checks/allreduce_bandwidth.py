@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from netdoctor.api import (
     Accelerator,
@@ -18,12 +19,12 @@ from netdoctor.api import (
     Quantity,
     Rdma,
     Run,
-    Severity,
     Status,
     Unavailable,
     accelerator,
     between_nodes,
     check,
+    cost,
     fail,
     ok,
     path_limit,
@@ -97,7 +98,7 @@ def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quanti
         return fail(
             "bus bandwidth is below the site's floor",
             subject=subject,
-            severity=Severity.CRITICAL,
+            loss=replace(cost.STOPS, share=max(cost.MUCH, 1 - rate / floor.value), measured=True),  # the site's own line
             expected=f"at least {floor}",
             measured=measured,
             how="compare with nodes of the same kind: netdoctor fleet report",
@@ -108,6 +109,7 @@ def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quanti
             return fail(
                 "bus bandwidth is far below what the path can carry",
                 subject=subject,
+                loss=replace(cost.less(rate, limit.rate, "GB/s"), measured=True),
                 expected=f"at least {LOW:.0%} of {limit.rate:.0f} GB/s ({limit.why})",
                 measured=measured,
                 how="the transports in the run's log; link speed and width; nvidia-smi nvlink -s; netdoctor fleet report",
@@ -119,6 +121,9 @@ def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quanti
         return ok(f"bus bandwidth is near the limit of the path ({limit.why})", subject=subject, measured=measured, notes=notes)
     if floor:
         return ok(f"bus bandwidth is above the site's floor of {floor}", subject=subject, measured=measured)
+    if isinstance(limit, Unavailable) and limit.kind is Kind.UNSUPPORTED and not isinstance(floor, Unavailable):
+        text = f"no rule says what this path carries: {limit.detail}; expected.busbw_floor would"
+        return replace(skip(text, subject=subject), measured=measured)
     why = f"{size} bytes are too few to fill the path" if limit else limit
     return unknown(
         f"no limit to judge by: {why}",

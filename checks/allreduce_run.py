@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from netdoctor.api import (
@@ -21,7 +22,6 @@ from netdoctor.api import (
     PathRun,
     Pci,
     Run,
-    Severity,
     State,
     Unavailable,
     Way,
@@ -77,7 +77,7 @@ def _transport(
         text = f"{wanted} expected, but there is no accelerator and NCCL does not run"
         if expected.gpus == 0 or transport.network_family(wanted) == SOCKET:
             return skip(text)
-        return fail(text, severity=Severity.CRITICAL, cause="inventory", expected=wanted, how="see hardware.accelerator")
+        return fail(text, cause="inventory", expected=wanted, how="see hardware.accelerator")
     runs = {str(one.experiment.path): one for one in (*((run,) if run else ()), *(paths.runs or ()))}
     shown = {way: network for way, one in runs.items() if (network := transport.shown_network(one))}
     other = {way: network for way, network in shown.items() if network != transport.network_family(wanted)}
@@ -86,7 +86,6 @@ def _transport(
         fallback = network == SOCKET
         return fail(
             f"NCCL's log of the all-reduce ({way}) says network {network}, {wanted} expected",
-            severity=Severity.CRITICAL if fallback else Severity.WARNING,
             cause="transport_fallback_tcp" if fallback else "env_misuse",
             expected=wanted,
             how=IB if fallback else "NCCL_NET, and the network plugins",
@@ -112,7 +111,8 @@ def _judge(run: Run, there: Accelerator | Unavailable | None, sockets: bool) -> 
     else:
         what = "did not start" if run.state == State.NOT_STARTED else "was not done in time"
         how = _HOW[run.obstacle] if run.obstacle else AGAIN
-        found = unknown(f"the all-reduce {what}: {run.reason}", how=how, measured=measured, state=run.state)
+        say = partial(fail, cause="fabric_manager") if run.obstacle is Obstacle.NOT_READY else unknown
+        found = say(f"the all-reduce {what}: {run.reason}", how=how, measured=measured, state=run.state)
     return replace(found, notes=(*found.notes, *run.remarks))
 
 
@@ -187,6 +187,7 @@ _HOW = {
     Obstacle.REFUSED: "run it as the job's user, or with --user NAME",
     Obstacle.NO_TORCH: "give the job's interpreter with --python",
     Obstacle.NO_NCCL: "LD_LIBRARY_PATH of the job; --python, where its Python has the nvidia-nccl wheel",
+    Obstacle.NOT_READY: "systemctl status nvidia-fabricmanager; confidential computing: nvidia-smi conf-compute -srs 1",
     Obstacle.NO_GPU: "see hardware.accelerator; CUDA_VISIBLE_DEVICES; libcuda.so.1 and /dev/nvidia* in the container",
     Obstacle.IMPORT: "import torch with that interpreter; give another with --python; --via nccl goes without torch",
     Obstacle.TIME: "more time: allreduce budget in the configuration",

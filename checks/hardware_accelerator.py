@@ -28,7 +28,6 @@ from netdoctor.api import (
     PciDevice,
     Rdma,
     Said,
-    Severity,
     Unavailable,
     Vantage,
     check,
@@ -391,4 +390,4 @@ def _expected_hcas(pci: Pci, rdma: Rdma, wanted: int) -> Finding:
 
 def _short(message: str, subject: str, wanted: int, found: int) -> Finding:
     fix = Fix("find the missing ones: reseat, firmware, dmesg", ("lspci -nn | grep -i -e nvidia -e mellanox", "dmesg"))
-    return fail(message, subject=subject, severity=Severity.CRITICAL, expected=str(wanted), fix=fix, found=found)
+    return fail(message, subject=subject, expected=str(wanted), fix=fix, found=found)

@@ -20,13 +20,13 @@ from netdoctor.api import (
     Pci,
     Rdma,
     Run,
-    Severity,
     Status,
     Torch,
     Unavailable,
     Vantage,
     Version,
     check,
+    cost,
     fail,
     job_torch,
     loader_rules_say,
@@ -146,7 +146,7 @@ def _older(version: Version, torch: Torch) -> Finding | None:
     return fail(
         f"torch was built against NCCL {built}, {have} is loaded",
         # Functions come with minor versions (ncclCommShrink 2.27, ncclAlltoAll 2.28): of one, the older lacks mends alone.
-        severity=Severity.WARNING if version[:2] == compiled[:2] else None,
+        loss=cost.MIGHT if version[:2] == compiled[:2] else None,
         expected=f"{built} or newer",
         why="an older library lacks functions that torch calls, or behaves as other ranks do not",
         fix=Fix("let torch load its own NCCL", (LOADER_VARIABLES, f"pip install nvidia-nccl-cu12=={built}")),

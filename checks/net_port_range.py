@@ -15,12 +15,12 @@ from netdoctor.api import (
     LocalPorts,
     NcclChoice,
     Net,
-    Severity,
     Told,
     Unavailable,
     Vantage,
     Version,
     check,
+    cost,
     fail,
     fix_sysctl,
     missing,
@@ -170,7 +170,7 @@ def _connections(span: Range, environ: Environ) -> Iterator[Finding]:
     yield fail(
         f"about {kept} connections from other nodes keep a port each, beside {need} listeners; {span.text}",
         subject="connections",
-        severity=Severity.WARNING,
+        loss=cost.SOMETIMES,
         fix=span.wider(need + kept),
         how=every if job.all_to_all and not pxn else None,
         why="`bind: Address already in use` while connections are set up",
@@ -212,7 +212,7 @@ def _service_ports(span: Range, net: Net, services: Services) -> Iterator[Findin
     yield fail(
         f"the port range begins at {span.low} and holds {listed}: any connection may be given these ports",
         subject="service ports",
-        severity=Severity.WARNING,
+        loss=cost.SOMETIMES,
         expected=f"{RESERVED} holds {_list(unguarded)}",
         fix=fix_sysctl(span.vantage, RESERVED, _list(reserved.union(unguarded))),
         why="now and then a job does not start: its service port is taken by somebody's outbound connection",
@@ -252,7 +252,7 @@ def _own_master_port(span: Range, net: Net, port: int) -> Finding:
     if span.inside({port}.difference(ports.reserved or ())) and not _own_network(vantage, net):
         return fail(
             f"MASTER_PORT {port} lies inside {RANGE} ({span.low} {span.high}): any connection of this node may be given it",
-            severity=Severity.WARNING,
+            loss=cost.SOMETIMES,
             expected=f"a port outside {span.low}–{span.high}, or one in {RESERVED}",
             fix=Fix("take a port below the range", (f"export MASTER_PORT={nccl_ports.STORE_PORT}",)),
             why="now and then the job does not start: `Address already in use`",

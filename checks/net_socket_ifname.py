@@ -23,12 +23,12 @@ from netdoctor.api import (
     Net,
     PathRun,
     Rdma,
-    Severity,
     Unavailable,
     Vantage,
     Version,
     between_nodes,
     check,
+    cost,
     fail,
     fix_environment,
     ifname,
@@ -96,7 +96,7 @@ def socket_ifname(
         settings = {name: value or "" for name, value in variables.items() if value is not None}
         versions = ifname.versions(nccl, libraries)
         yield from _nccl(seen, settings, nccl, baseline, versions)
-        data = transport.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
+        data = transport.data_by_sockets(rdma, environ, libraries, (baseline, paths), net, intent)
         if data.sockets is not False:
             found = _sockets(seen, settings, versions[-1], data.why)
             yield from found if data.sockets else (_if_sockets(one, data.why) for one in found)
@@ -124,7 +124,7 @@ def _master(seen: Seen, environ: Environ, nodes: int | None) -> Iterator[Finding
         yield seen.wrong(
             f"{master.variable}={master.name}{resolves} is every node's own loopback: no other node reaches rank 0",
             "MASTER_ADDR",
-            severity=None if seen.several else Severity.WARNING,
+            loss=None if seen.several else cost.SOMETIMES,
             expected="a name or address of rank 0's node that the other nodes reach",
             how=f"export {master.variable}=… of the node of rank 0",
         )
@@ -242,7 +242,7 @@ def _judge(
         found = fail(
             f"NCCL takes {name} ({ip}), {wrong}",
             subject="NCCL",
-            severity=Severity.CRITICAL if here or seen.several else Severity.WARNING,
+            loss=cost.STOPS if here or seen.several else cost.SOMETIMES,
             expected=f"an interface that reaches the other nodes{': ' + ', '.join(better) if better else ''}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={better[0]}") if better else None,
             **evidence,
@@ -292,7 +292,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -
     names = ", ".join(link.name for link in links)
     speeds = {link.name: link.speed_mbps for link in outer if link.speed_mbps}
     evidence: dict[str, Any] = {"interfaces": [link.name for link in links], "carrier": why}
-    if not (seen.several or (stray and outer)) or seen.intent.others is False:
+    if not seen.several and not (stray and outer):
         notes = [f"with several nodes, NET/Socket would also take {', '.join(stray)}"] if stray else []
         yield seen.good(f"NET/Socket takes {names}", "NET/Socket", notes, **evidence)
     elif not outer or (stray and isinstance(seen.net.default_route, Unavailable)):
@@ -302,7 +302,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -
         yield seen.wrong(
             f"NET/Socket also takes {', '.join(stray)}: a container or tunnel network, not one that leads to the other nodes",
             "NET/Socket",
-            severity=None if seen.several else Severity.WARNING,
+            loss=None if seen.several else cost.SOMETIMES,
             expected=f"only {', '.join(link.name for link in outer)}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(link.name for link in outer)}"),
             **evidence,
@@ -324,7 +324,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -
             f"NET/Socket spreads over {', '.join(f'{name} ({speed} Mb/s)' for name, speed in speeds.items())}: "
             f"slower than {', '.join(best)} alone",
             subject="NET/Socket",
-            severity=Severity.WARNING,
+            loss=cost.less(len(speeds) * min(speeds.values()), len(best) * max(speeds.values()), "Mb/s"),
             cause="low_bandwidth",
             expected=f"only {', '.join(best)}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(best)}"),
@@ -363,7 +363,7 @@ def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
         yield seen.wrong(
             f"{where}: Gloo groups of several nodes do not connect",
             "Gloo",
-            severity=Severity.WARNING,  # jobs that use NCCL alone never ask
+            loss=cost.SOMETIMES,  # jobs that use NCCL alone never ask
             expected="the host name resolves to an address that the other nodes reach, or GLOO_SOCKET_IFNAME is set",
             fix=fix_environment(seen.vantage, f"GLOO_SOCKET_IFNAME={fine[0]}") if fine else None,
             **evidence,

@@ -13,6 +13,7 @@ from netdoctor.causes import CAUSES, cost
 from netdoctor.cluster import network as cluster_network
 from netdoctor.cluster.observations import Cluster, Culprit
 from netdoctor.cluster.observations import Fault as MeetingFault
+from netdoctor.expectation import looks as expectation
 from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
@@ -32,6 +33,7 @@ from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.nccl_version import text as version_text
 from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
+from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.facts.runs import (
     Baseline,
@@ -49,7 +51,7 @@ from netdoctor.facts.runs import (
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, missing, size_text
-from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, tcp_window, transport
+from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, rails, tcp_window, transport
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.assignment import assigned
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
@@ -146,7 +148,7 @@ def fail(
         Status.FAIL,
         message,
         subject,
-        severity,
+        severity or (cost.severity(loss) if loss else None),
         cause,
         expected,
         evidence,
@@ -211,6 +213,7 @@ __all__ = [
     "PciDevice",
     "PciLink",
     "Peer",
+    "Platform",
     "Plugin",
     "Provider",
     "Quantity",
@@ -245,6 +248,7 @@ __all__ = [
     "check",
     "cluster_network",
     "cost",
+    "expectation",
     "fail",
     "fix_container",
     "fix_environment",
@@ -272,6 +276,7 @@ __all__ = [
     "parse_hcas",
     "parse_version",
     "path_limit",
+    "rails",
     "shm_pool",
     "size_text",
     "skip",

@@ -333,7 +333,9 @@ def _without_gpu(facts: NcclFacts, library: str) -> Reason:
         return Reason(Obstacle.NO_GPU, "libcuda shows no GPU")
     if not facts.error:
         return Reason(Obstacle.TIME, "libnccl and the driver did not answer in time")
-    return Reason(Obstacle.NO_GPU, facts.error) if facts.nccl else Reason(Obstacle.IMPORT, f"{library}: {facts.error}")
+    if not facts.nccl:
+        return Reason(Obstacle.IMPORT, f"{library}: {facts.error}")
+    return Reason(Obstacle.NOT_READY if facts.not_ready else Obstacle.NO_GPU, facts.error)
 
 
 def _nccl_lines(output: str) -> str:

@@ -51,7 +51,12 @@ echo 'Requires-Dist: nvidia-nccl-cu12==2.27.5' > torch-2.9.1+cu129.dist-info/MET
 NUMBERS = "for n in 0 1 2 3 4 5 6 7; do {0}; done"
 LAST_HCA = "$(readlink -f bus/pci/devices/0000:dc:00.0)/uevent"
 NO_DEVICE = "rm class/infiniband/mlx5_7 class/infiniband_verbs/uverbs7"
-WITHOUT = {RDMA: "a spare, or a GPU takes another", GDR: "the pair is another", CPU: "the HCA is not known"}
+WITHOUT = {
+    "hardware.rails": "a rail less",
+    RDMA: "a spare, or a GPU takes another",
+    GDR: "the pair is another",
+    CPU: "the HCA is not known",
+}
 
 ROWS: Final = (
     # RDMA devices
@@ -91,7 +96,12 @@ ROWS: Final = (
         BY_SOCKETS,
     ),
     Row("all ports down", Scene(tree={"ports_down": EVERY}), {RDMA: "fail link_degraded"}, BY_SOCKETS),
-    Row("one port of eight down", Scene(tree={"ports_down": [3]}), {RDMA: "fail link_degraded"}),
+    Row(
+        "one port of eight down",
+        Scene(tree={"ports_down": [3]}),
+        {RDMA: "fail link_degraded"},
+        {"hardware.rails": "it differs"},
+    ),
     Row("one uverbs node missing", Scene(dev="rm infiniband/uverbs5"), {RDMA: "fail dev_infiniband_missing"}),
     Row(
         "RoCE whose interfaces are in another namespace",
@@ -162,7 +172,7 @@ ROWS: Final = (
         "HCAs absent from PCI",
         Scene(tree={"hcas": 0}),
         {HARDWARE: "fail"},
-        {HCA: "none to compare", **BY_SOCKETS, GDR: "no device", RDMA: "no device"},
+        {HCA: "none to compare", **BY_SOCKETS, GDR: "no device", RDMA: "no device", "hardware.rails": "none is there"},
     ),
     by_environment(
         "NCCL_IB_HCA selects nothing", {RDMA: "fail env_misuse"}, {**BY_SOCKETS, GDR: "no device"}, NCCL_IB_HCA="=mlx5_9"
@@ -199,7 +209,7 @@ ROWS: Final = (
         "a GPU on the other node",
         Scene(tree={"gpu_numa": {**ALL_ON_0, 3: 1}}),
         {CPU: "fail numa_affinity"},
-        {GDR: "farther"},
+        {GDR: "farther", "hardware.rails": "its HCA is not where its root port is"},
     ),
     Row("one CPU for all", Scene(wrap="taskset -c 0"), {CPU: "fail numa_affinity"}),
     Row("firmware without NUMA nodes", Scene(tree={"gpu_numa": dict.fromkeys(EVERY, -1)}), {}, {CPU: "memory"}),

@@ -189,6 +189,13 @@ def test_what_to_do_fits_the_obstacle_and_no_word(obstacle: Obstacle | None, rea
     assert found.status is Status.UNKNOWN and words in (found.how or "") and found.measured["reason"] == reason
 
 
+def test_a_driver_that_is_not_ready_is_the_fabrics() -> None:
+    reason = "LibraryError: cuInit: CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized"
+    given = run(state=State.NOT_STARTED, verified=None, reason=reason, obstacle=Obstacle.NOT_READY)
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)}))
+    assert (found.status, found.cause) == (Status.FAIL, "fabric_manager") and reason in found.message
+
+
 @pytest.mark.parametrize("obstacle", Obstacle)
 def test_every_obstacle_has_its_next_step(obstacle: Obstacle) -> None:
     given = run(state=State.UNFINISHED, verified=None, reason="r", obstacle=obstacle)
