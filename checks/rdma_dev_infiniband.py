@@ -42,6 +42,7 @@ from netdoctor.api import (
     missing,
     ok,
     parse_hcas,
+    rails,
     size_text,
     skip,
     transport,
@@ -68,6 +69,7 @@ class Here:
     net: Net
     environ: Environ
     vantage: Vantage
+    intent: Intent
 
     @property
     def no_gpu(self) -> bool:
@@ -93,7 +95,7 @@ def dev_infiniband(
     path: PathRun,
     names: DeviceNames,
 ) -> Iterator[Finding]:
-    here = Here(rdma, gpus, net, environ, vantage)
+    here = Here(rdma, gpus, net, environ, vantage, intent)
     found = _judged(here, pci, kernel, expected, path, names)
     if (idle := transport.idle_hcas(intent)) is not None:  # what the site says that must be there is judged all the same
         yield skip(f"{idle}: RDMA devices carry nothing")
@@ -108,7 +110,7 @@ def _judged(here: Here, pci: Pci, kernel: Kernel, expected: Expected, path: Path
         yield unknown(f"/sys/class/infiniband could not be read: {rdma.devices}")
         return
     if not rdma.devices:
-        yield _none(pci, vantage, expected, names)
+        yield _none(pci, kernel, vantage, expected, names)
         return
     setting = environ.get("NCCL_IB_HCA") or ""
     choice = parse_hcas(setting)
@@ -125,6 +127,9 @@ def _judged(here: Here, pci: Pci, kernel: Kernel, expected: Expected, path: Path
             why="NCCL says 'NET/IB : No device found.' and takes TCP sockets",
             fix=fix_environment(vantage, "NCCL_IB_HCA", unset=True),
         )
+    elif choice is None and _wanted(expected) is None and rails.uncabled(rdma):
+        yield _uncabled(rdma.devices, here.intent)
+        return
     else:
         states = [(one, usable(one.device, rdma, here.net)) for one in chosen]
         if vantage.runtime is not None:  # a container, or whether it is one is not known
@@ -144,7 +149,17 @@ def _idle(expected: Expected) -> Finding:
     return skip("no accelerator: PCI was read and shows none, libcuda shows none; NCCL has nothing to do")
 
 
-def _none(pci: Pci, vantage: Vantage, expected: Expected, names: DeviceNames) -> Finding:
+def _uncabled(devices: tuple[RdmaDevice, ...], intent: Intent) -> Finding:
+    """Nobody said that they are meant: what a job of several nodes loses by it is not known before it is there."""
+    return fail(
+        f"no port of {', '.join(one.name for one in devices)} has a link: no cable, or nothing at its other end",
+        loss=cost.sockets() if intent.others else cost.SOMETIMES,
+        cause="link_degraded",
+        how="ibstatus; the cables; expected: {hcas: 0} in the configuration, where none is meant",
+    )
+
+
+def _none(pci: Pci, kernel: Kernel, vantage: Vantage, expected: Expected, names: DeviceNames) -> Finding:
     """No device at all: a fault where the site expects some, unless the job's network namespace may show more."""
     if isinstance(expected.hcas, Unavailable):
         return unknown(f"no RDMA device, and how many are expected could not be read: {expected.hcas}", subject="count")
@@ -152,13 +167,17 @@ def _none(pci: Pci, vantage: Vantage, expected: Expected, names: DeviceNames) ->
         return unknown(f"/sys/class/infiniband is empty, and PCI could not be read to compare: {pci.rdma}")
     if (wanted := _wanted(expected)) and (not pci.rdma or vantage.job_network):
         return _lost(wanted, f"PCI shows {len(pci.rdma) or 'none'}")
-    if pci.rdma:
-        have = ", ".join(f"{names.at(d.address)} ({d.driver or 'no driver'})" for d in pci.rdma)
+    alone = rails.ethernet_alone(pci, kernel)
+    if meant := [one for one in pci.rdma if one not in alone]:
+        have = ", ".join(f"{names.at(d.address)} ({d.driver or 'no driver'})" for d in meant)
         how = "on the node: rdma link; rdma system (an exclusive namespace mode hides devices); lsmod | grep -e mlx5_ib -e _ib"
         return unknown(f"PCI shows RDMA hardware ({have}), /sys/class/infiniband shows no device", how=how)
     if pci.unclassified:
         which = ", ".join(pci.unclassified)
         return unknown(f"/sys/class/infiniband is empty, and the class of {which} on PCI could not be read")
+    if alone:
+        cards = ", ".join(f"{one.address} ({one.driver})" for one in alone)
+        return skip(f"no RDMA device: {cards} is Ethernet alone, its RDMA module is not loaded and it is no GPU's neighbour")
     return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
 
 

@@ -49,6 +49,7 @@ from netdoctor.api import (
     nccl_param,
     ok,
     parse_hcas,
+    rails,
     skip,
     transport,
     unknown,
@@ -165,7 +166,7 @@ def gpudirect_rdma(
 
 
 def _judged(rdma: Rdma, pci: Pci, node: Node) -> Iterator[Finding]:
-    gate = _does_not_apply(rdma, pci, node.gpus)
+    gate = _does_not_apply(rdma, pci, node)
     if gate is not None:
         yield gate
         return
@@ -205,8 +206,9 @@ def _pairs(places: tuple[hcas.GpuPlace, ...], candidates: tuple[RdmaDevice, ...]
             yield replace(found, subject=f"{gpu.label}–{device.name}")
 
 
-def _does_not_apply(rdma: Rdma, pci: Pci, gpus: Gpus) -> Finding | None:
+def _does_not_apply(rdma: Rdma, pci: Pci, node: Node) -> Finding | None:
     """Skip on positive evidence only; unknown where the layers do not agree."""
+    gpus = node.gpus
     if pci.foreign_accelerators and not pci.gpus:
         return unknown(f"accelerators that netdoctor does not judge: {', '.join(pci.foreign_accelerators)}")
     if hcas.no_accelerator(pci, gpus):
@@ -214,8 +216,10 @@ def _does_not_apply(rdma: Rdma, pci: Pci, gpus: Gpus) -> Finding | None:
     if rdma.devices == ():
         if isinstance(pci.rdma, Unavailable):
             return unknown(f"no RDMA device in sysfs, but PCI could not be read: {pci.rdma}")
-        if pci.rdma:
+        if set(pci.rdma) - set(rails.ethernet_alone(pci, node.kernel)):
             return unknown("PCI shows RDMA hardware, /sys/class/infiniband shows none", how="see rdma.dev_infiniband")
+        if pci.rdma:
+            return skip("no RDMA device: the cards of PCI are Ethernet alone, see rdma.dev_infiniband")
         if not pci.unclassified:
             return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
     if gpus.visible == ():

@@ -29,6 +29,12 @@ class Row:
     torch: str | None = None  # the job has a torch, of which the files are there; shell, in its site-packages
     healthy: Mapping[str, Any] = field(default_factory=dict)  # changes of the healthy machine, too
 
+    @property
+    def job(self) -> Mapping[str, str]:
+        """Of two nodes, where the fault lies between them."""
+        between = self.check in (HCAS, DIRECT) or self.subject.startswith("inter-node")
+        return {"NETDOCTOR_JOB_NODES": "2", "NETDOCTOR_JOB_GLOO_GROUPS": "0"} if between else {}
+
 
 def env(fault: str, check: str, subject: str, cause: str, more: Mapping[str, Any] | None = None, **variables: str) -> Row:
     """A variable of the job."""

@@ -184,6 +184,8 @@ PATTERNS: Final = (
         rf"failed to (?:open|get|peer with).{{0,40}}(?:handle|device \d+(?:\(=\w+\))?) ?: ?(?P<code3>\d+) (?P<what4>[a-z][^\n]{{3,100}})|Cuda error \S+ '(?P<what5>[^']{{1,200}})'|CUDA error (?P<code4>\d+) at \S+ (?P<what6>.{{1,120}})|Test (?:CUDA|HIP) failure \S+ {QUOTE}(?P<what7>[^'\"\n]{{1,160}})|(?:Cuda|HIP) failure (?:(?P<code>\d+) )?{QUOTE}(?P<what>[^'\"`\xe2\n]{{1,200}})|(?:CUDA|HIP) (?:driver )?error: ?(?P<what2>[^\n(]{{1,120}})|Error (?P<code2>80\d): (?P<what3>.{{1,80}})",
         "what what2 what3 what4 what5 what6 what7",
     ),
+    # src/include/alloc.h; the reason is in the WARN before it, which torch's "Last error:" leaves out
+    row("cuda_alloc", "failed to cuda", r"Failed to CUDA (?:calloc|malloc|host alloc)(?: async)? (?P<bytes>\d+) bytes"),
     row(
         "driver",
         "nvidia driver|cuda driver version|cuda library|nvml|libnvidia-ml|no gpus found|no cuda gpus|forward compatibility",

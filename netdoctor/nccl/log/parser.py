@@ -281,7 +281,7 @@ class Parser:
                 self._shapes.clear()
             handler = messages.handler(msg) if tagged else None
             glued = b" NCCL " in msg and prefix.GLUED.search(msg) is not None
-            patterns = matching(msg)
+            patterns = matching(msg.removeprefix(b"\0"))
             if warns and not patterns and not benign.benign(msg):
                 patterns = (_WARNING,)
             shape = self._shapes[key] = Shape(handler, patterns, glued)
