@@ -18,6 +18,7 @@ from netdoctor.api import (
     Finding,
     Fix,
     Gpus,
+    Intent,
     Interrupts,
     Libraries,
     Net,
@@ -79,6 +80,7 @@ def numa_affinity(
     libraries: Libraries,
     net: Net,
     interrupts: Interrupts,
+    intent: Intent,
 ) -> Iterator[Finding]:
     places = hcas.places(gpus, pci)
     if isinstance(places, Unavailable):
@@ -98,7 +100,7 @@ def numa_affinity(
         for gpu in mine:
             yield _of_gpu(gpu, here, affinity.hca_node(gpu, rdma, pci))
         yield _memory([affinity.node_of(gpu) for gpu in mine], here)
-        carried = transport.data_by_sockets(rdma, environ, libraries, baseline, path, net)
+        carried = transport.data_by_sockets(rdma, environ, libraries, (baseline, path), net, intent)
         yield _interrupts(carried, net, interrupts, here)
 
 
