@@ -24,6 +24,7 @@ from netdoctor.facts.intent import STATE_NODES, Intent, Told, between_nodes
 from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
+from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
 from netdoctor.facts.library_search import JobPython, Linkage, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
@@ -168,6 +169,7 @@ __all__ = [
     "Accelerator",
     "Address",
     "Baseline",
+    "Bound",
     "Caller",
     "Cluster",
     "CommonRun",
@@ -181,7 +183,9 @@ __all__ = [
     "Fix",
     "GdrProof",
     "Gid",
+    "Gift",
     "Gpu",
+    "GpuLayers",
     "Gpus",
     "Intent",
     "Interrupts",
@@ -219,6 +223,7 @@ __all__ = [
     "RdmaPort",
     "Route",
     "Run",
+    "Said",
     "Selector",
     "Setting",
     "Severity",

@@ -19,6 +19,7 @@ from netdoctor.facts.nccl_version import Version, text
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
 from netdoctor.model import Finding, Fix, Kind, Severity, Status, Unavailable
+from netdoctor.nccl.transport import sockets_meant
 from netdoctor.variables import catalogue
 from netdoctor.variables.catalogue import Variable
 from netdoctor.variables.issue import Context, Issue, Known
@@ -45,7 +46,8 @@ def known_of(libraries: Libraries, net: Net, rdma: Rdma, job: Intent) -> Known:
         usable = [one for one in net.links if one.addresses and (one.running or one.kind != "bridge")]
         links = [name for one in usable for name in (one.name, *(a.label for a in one.addresses if a.label))]
     stated = nodes if nodes and (job.told is Told.CONFIGURATION or nodes > 1) else None
-    return Known(job_version(libraries), _installed_plugin(libraries), links, rdma.names, stated)
+    sockets = job.by_site and sockets_meant(job.network or "")
+    return Known(job_version(libraries), _installed_plugin(libraries), links, rdma.names, stated, sockets)
 
 
 def judge(settings: Iterable[Setting], known: Known) -> list[Finding]:
@@ -60,7 +62,10 @@ def judge(settings: Iterable[Setting], known: Known) -> list[Finding]:
     links, hcas = (None if isinstance(there, Unavailable) else there for there in (known.links, known.hcas))
     versions = (known.version,) if known.version else (*USUAL, catalogue.newest())
     tried = [
-        [_judge_setting(s, Context(v, {**values, s.name: s.value}, plugin, links, hcas, known.nodes)) for s in given]
+        [
+            _judge_setting(s, Context(v, {**values, s.name: s.value}, plugin, links, hcas, known.nodes, known.sockets))
+            for s in given
+        ]
         for v in versions
     ]
     return [_selecting(finding, known) for each in zip(*tried, strict=True) for finding in _agree(each, versions)]
