@@ -131,7 +131,8 @@ def _fastest_kind(devices: Iterable[RdmaDevice], kinds: Mapping[str, _Kind]) -> 
     for device in devices:
         groups.setdefault(kinds[device.name], []).append(device)
     several = [some for some in groups.values() if len(some) > 1]
-    return tuple(max(several, key=lambda some: (sum(map(best_rate, some)), len(some)))) if several else ()
+    best = max(several, key=lambda some: (sum(best_rate(d) for d in some), len(some)), default=[])
+    return tuple(best)
 
 
 def _without_gpu(alone: Sequence[RdmaDevice], members: Sequence[RdmaDevice], pci: Pci) -> list[Part]:
