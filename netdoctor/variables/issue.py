@@ -57,6 +57,7 @@ class Context:
     links: Collection[str] | None  # None: not known
     hcas: Collection[str] | None
     nodes: int | None
+    spelling: bool = True  # whether a name that was meant is looked for
 
     def integer(self, name: str) -> int | None:
         """The value of an integer variable as NCCL reads it; None where it is unset."""
