@@ -13,6 +13,7 @@ from netdoctor.causes import CAUSES, cost
 from netdoctor.cluster import network as cluster_network
 from netdoctor.cluster.observations import Cluster, Culprit
 from netdoctor.cluster.observations import Fault as MeetingFault
+from netdoctor.expectation import looks as expectation
 from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
@@ -23,6 +24,7 @@ from netdoctor.facts.intent import STATE_NODES, Intent, Told, between_nodes
 from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
+from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
 from netdoctor.facts.library_search import JobPython, Linkage, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
@@ -31,6 +33,7 @@ from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.nccl_version import text as version_text
 from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
+from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.facts.runs import (
     Baseline,
@@ -166,6 +169,7 @@ __all__ = [
     "Accelerator",
     "Address",
     "Baseline",
+    "Bound",
     "Caller",
     "Cluster",
     "CommonRun",
@@ -179,7 +183,9 @@ __all__ = [
     "Fix",
     "GdrProof",
     "Gid",
+    "Gift",
     "Gpu",
+    "GpuLayers",
     "Gpus",
     "Intent",
     "Interrupts",
@@ -207,6 +213,7 @@ __all__ = [
     "PciDevice",
     "PciLink",
     "Peer",
+    "Platform",
     "Plugin",
     "Provider",
     "Quantity",
@@ -216,6 +223,7 @@ __all__ = [
     "RdmaPort",
     "Route",
     "Run",
+    "Said",
     "Selector",
     "Setting",
     "Severity",
@@ -240,6 +248,7 @@ __all__ = [
     "check",
     "cluster_network",
     "cost",
+    "expectation",
     "fail",
     "fix_container",
     "fix_environment",

@@ -26,6 +26,7 @@ class Source:
 SOURCES: Final[dict[str, Source]] = {
     "Vantage": Source("netdoctor.facts.vantage"),
     "Kernel": Source("netdoctor.facts.kernel"),
+    "Platform": Source("netdoctor.facts.platform"),
     "Environ": Source("netdoctor.facts.environ"),
     "Expected": Source("netdoctor.facts.job", "probe_expected"),
     "Libraries": Source("netdoctor.facts.libraries", asks=("ask:elf?cache=libnccl",)),

@@ -19,6 +19,7 @@ from netdoctor.facts.nccl_version import Version, text
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
 from netdoctor.model import Finding, Fix, Kind, Severity, Status, Unavailable
+from netdoctor.nccl.transport import sockets_meant
 from netdoctor.variables import assignments, catalogue
 from netdoctor.variables.catalogue import Variable
 from netdoctor.variables.issue import Context, Issue, Known
@@ -45,7 +46,8 @@ def known_of(libraries: Libraries, net: Net, rdma: Rdma, job: Intent) -> Known:
         usable = [one for one in net.links if one.addresses and (one.running or one.kind != "bridge")]
         links = [name for one in usable for name in (one.name, *(a.label for a in one.addresses if a.label))]
     stated = nodes if nodes and (job.told is Told.CONFIGURATION or nodes > 1) else None
-    return Known(job_version(libraries), _installed_plugin(libraries), links, rdma.names, stated)
+    sockets = job.by_site and sockets_meant(job.network or "")
+    return Known(job_version(libraries), _installed_plugin(libraries), links, rdma.names, stated, sockets)
 
 
 def judge(settings: Iterable[Setting], known: Known) -> list[Finding]:
@@ -67,7 +69,9 @@ def judge(settings: Iterable[Setting], known: Known) -> list[Finding]:
         in_effect = values if values[s.name] == s.value else {**values, s.name: s.value}
         # What is in no release is judged once; where such names are legion, they are no slips of the pen.
         tried = [
-            _judge_setting(s, Context(v, in_effect, plugin, links, hcas, known.nodes, spelling=unlisted <= _SPELLED))
+            _judge_setting(
+                s, Context(v, in_effect, plugin, links, hcas, known.nodes, known.sockets, spelling=unlisted <= _SPELLED)
+            )
             for v in (versions if listed else versions[-1:])
         ]
         findings += [_selecting(finding, known) for finding in _agree(tuple(tried), versions if listed else versions[-1:])]
@@ -202,7 +206,9 @@ def _fix(setting: Setting, issue: Issue) -> Fix:
     where = f" ({setting.source})" if setting.source.path else ""
     if issue.expected:
         return Fix(f"set it as expected{where}: {issue.expected}")
-    return Fix(f"remove {setting.name}{where}", (f"unset {setting.name}",) if not where else ())
+    if where:  # of a file, which NCCL reads all the same
+        return Fix(f"remove {setting.name}{where}")
+    return Fix(f"remove {setting.name}", (f"unset {setting.name}",), tries=((setting.name, None),))
 
 
 def _agree(each: tuple[list[Finding], ...], versions: tuple[Version, ...]) -> list[Finding]:

@@ -37,7 +37,7 @@ LAYERS = (
     ("allreduce",),
     ("report",),
     ("fleet",),
-    ("variables", "fixes"),
+    ("variables", "fixes", "expectation"),
     ("nccl",),
     ("facts",),
     ("config",),
@@ -167,7 +167,12 @@ def files(folder: str) -> list[pathlib.Path]:
     return found
 
 
-PURE = files("checks") + [p for p in files("netdoctor/facts") if p.stem != "registry"] + files("netdoctor/compare")
+PURE = (
+    files("checks")
+    + [p for p in files("netdoctor/facts") if p.stem != "registry"]
+    + files("netdoctor/compare")
+    + files("netdoctor/expectation")
+)
 
 
 @pytest.mark.parametrize("path", PURE, ids=lambda p: f"{p.parent.name}/{p.name}")
