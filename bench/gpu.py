@@ -255,11 +255,11 @@ def _need(count: int) -> int:
 def _two() -> Any:
     """Two ranks as the plan would run them: a GPU each, or both on the only one."""
     from netdoctor.allreduce import plan
-    from netdoctor.facts.job import JobShape
+    from netdoctor.facts.intent import Intent
     from netdoctor.facts.runs import TorchFacts
 
     count = min(2, devices()[0])
-    return plan.first_experiment(TorchFacts(cuda_available=True, nccl_built=True, device_count=count), JobShape())
+    return plan.first_experiment(TorchFacts(cuda_available=True, nccl_built=True, device_count=count), Intent())
 
 
 def _new_session() -> Any:

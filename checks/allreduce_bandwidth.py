@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from netdoctor.api import (
     Accelerator,
@@ -10,6 +11,7 @@ from netdoctor.api import (
     Expected,
     Finding,
     Gpus,
+    Intent,
     Kind,
     PathLimit,
     PathRun,
@@ -17,11 +19,12 @@ from netdoctor.api import (
     Quantity,
     Rdma,
     Run,
-    Severity,
     Status,
     Unavailable,
     accelerator,
+    between_nodes,
     check,
+    cost,
     fail,
     ok,
     path_limit,
@@ -39,7 +42,7 @@ ENOUGH = 32 << 20
 
 @check(id="allreduce.bandwidth", title="The all-reduce reaches what its path can carry", cause="low_bandwidth")
 def allreduce_bandwidth(
-    baseline: Baseline, paths: PathRun, gpus: Gpus, pci: Pci, rdma: Rdma, expected: Expected
+    baseline: Baseline, paths: PathRun, gpus: Gpus, pci: Pci, rdma: Rdma, expected: Expected, intent: Intent
 ) -> Iterator[Finding]:
     there = accelerator(pci, gpus)
     if isinstance(baseline.run, Unavailable):
@@ -48,9 +51,11 @@ def allreduce_bandwidth(
         yield _baseline(baseline.run, path_limit(baseline.run, gpus, pci, rdma), there, expected)
     if not isinstance(paths.runs, Unavailable):
         for run in paths.runs:
-            yield _loopback(_judge(run, str(run.experiment.path), path_limit(run, gpus, pci, rdma), None))
+            yield between_nodes(
+                _loopback(_judge(run, str(run.experiment.path), path_limit(run, gpus, pci, rdma), None)), intent
+            )
     elif baseline.run and not (there and there.none):
-        yield unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node")
+        yield between_nodes(unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node"), intent)
 
 
 def _loopback(finding: Finding) -> Finding:
@@ -93,7 +98,7 @@ def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quanti
         return fail(
             "bus bandwidth is below the site's floor",
             subject=subject,
-            severity=Severity.CRITICAL,
+            loss=replace(cost.STOPS, share=max(cost.MUCH, 1 - rate / floor.value), measured=True),  # the site's own line
             expected=f"at least {floor}",
             measured=measured,
             how="compare with nodes of the same kind: netdoctor fleet report",
@@ -104,6 +109,7 @@ def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quanti
             return fail(
                 "bus bandwidth is far below what the path can carry",
                 subject=subject,
+                loss=replace(cost.less(rate, limit.rate, "GB/s"), measured=True),
                 expected=f"at least {LOW:.0%} of {limit.rate:.0f} GB/s ({limit.why})",
                 measured=measured,
                 how="the transports in the run's log; link speed and width; nvidia-smi nvlink -s; netdoctor fleet report",
@@ -115,6 +121,9 @@ def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quanti
         return ok(f"bus bandwidth is near the limit of the path ({limit.why})", subject=subject, measured=measured, notes=notes)
     if floor:
         return ok(f"bus bandwidth is above the site's floor of {floor}", subject=subject, measured=measured)
+    if isinstance(limit, Unavailable) and limit.kind is Kind.UNSUPPORTED and not isinstance(floor, Unavailable):
+        text = f"no rule says what this path carries: {limit.detail}; expected.busbw_floor would"
+        return replace(skip(text, subject=subject), measured=measured)
     why = f"{size} bytes are too few to fill the path" if limit else limit
     return unknown(
         f"no limit to judge by: {why}",

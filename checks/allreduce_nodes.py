@@ -15,13 +15,14 @@ from netdoctor.api import (
     Cluster,
     Culprit,
     Finding,
+    Loss,
     MeetingFault,
     Quantity,
-    Severity,
     State,
     cause_of,
     check,
     cluster_network,
+    cost,
     fail,
     ok,
     skip,
@@ -97,9 +98,9 @@ def _launchers_name(cluster: Cluster, node: int) -> str:
     return cluster.name(node)
 
 
-def _network_severity(cluster: Cluster) -> Severity:
+def _network_loss(cluster: Cluster) -> Loss:
     """What a run that finished did without may still be needed by another algorithm or ring."""
-    return Severity.WARNING if cluster.run is not None and cluster.run.finished else Severity.CRITICAL
+    return cost.SOMETIMES if cluster.run is not None and cluster.run.finished else cost.STOPS
 
 
 # Of two nodes Gloo connects one to the other, once; NCCL's ranks connect both ways, and to others than this run's.
@@ -108,7 +109,7 @@ _DID_WITHOUT: Final = "The all-reduce went without it; a job that takes this way
 
 def _tried(cluster: Cluster) -> Iterator[Fault]:
     """What the nodes saw when they tried each other: no connection, no data after it, ranks that listen where nobody comes."""
-    severity = _network_severity(cluster)
+    loss = _network_loss(cluster)
     for one in (
         *cluster_network.unreachable(cluster),
         *cluster_network.losing(cluster),
@@ -118,10 +119,10 @@ def _tried(cluster: Cluster) -> Iterator[Fault]:
             one.text,
             subject=cluster.subject_of(one.culprit),
             cause=one.cause,
-            severity=severity,
+            loss=loss,
             expected=one.expected,
             how=one.how,
-            why=_DID_WITHOUT if severity is Severity.WARNING else None,
+            why=_DID_WITHOUT if loss is cost.SOMETIMES else None,
             **one.evidence,
         )
         yield one.culprit, found
@@ -131,7 +132,7 @@ def _mtus(cluster: Cluster) -> Iterator[Fault]:
     """One network, several MTUs: frames above the smaller one are dropped by whoever has it, without a word."""
     for one in cluster.mtus():
         for finding, nodes in one.faults(cluster.name):
-            found = replace(finding, severity=_network_severity(cluster))
+            found = replace(finding, severity=None, loss=_network_loss(cluster))
             yield from _each(cluster, found, nodes, "MTU" if nodes else f"MTU in {one.network}")
 
 
@@ -162,7 +163,7 @@ def _lossy(cluster: Cluster) -> Iterator[Fault]:
             f"{name} loses packets: TCP sent more than {most} of the bytes again (nodes {ways})",
             subject=name,
             cause="link_degraded",
-            severity=Severity.WARNING,
+            loss=cost.MIGHT,
             expected=f"less than {most} is sent again",
             how="ethtool -S: errors and drops; nstat TcpRetransSegs; the switch port, a policer, a duplex mismatch",
             measured={"sent_again": Quantity(again, "%")},
@@ -182,7 +183,7 @@ def _slow(cluster: Cluster) -> Iterator[Fault]:
         f"the all-reduce waits for the network: {what} is {slower}",
         subject=name,
         cause="straggler",
-        severity=Severity.WARNING,
+        loss=replace(cost.less(slow.here, slow.elsewhere, "of the rest's rate"), measured=True),
         expected="the same rate between all nodes",
         how="link speed and duplex (ethtool), tc qdisc, a policer of the cloud or the switch, its cables",
         measured={key: Quantity(round(rate / 1e9, 3), "GB/s") for key, rate in rates.items()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from netdoctor.api import (
@@ -15,17 +16,17 @@ from netdoctor.api import (
     Expected,
     Finding,
     Gpus,
-    JobShape,
+    Intent,
     Kind,
     Obstacle,
     PathRun,
     Pci,
     Run,
-    Severity,
     State,
     Unavailable,
     Way,
     accelerator,
+    between_nodes,
     cause_of,
     check,
     fail,
@@ -46,27 +47,26 @@ START = "start netdoctor allreduce on the missing node as well; --wait gives it 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
 def allreduce_run(
-    baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected, job: JobShape
+    baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected, job: Intent
 ) -> Iterator[Finding]:
-    run, wanted = baseline.run, expected.transport
+    run, wanted, there = baseline.run, expected.transport, accelerator(pci, gpus)
     if isinstance(wanted, Unavailable):
         yield unknown(f"whether a transport is expected could not be read: {wanted}", subject="transport")
     elif wanted is not None:
-        yield replace(_transport(wanted, run, paths, accelerator(pci, gpus), expected), subject="transport")
+        yield replace(_transport(wanted, run, paths, there, expected), subject="transport")
     sockets = transport.network_family(wanted or "") == SOCKET
     if isinstance(run, Unavailable):  # the nodes themselves tell whose fault it is
         text = run.detail if run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES) else run
         yield unknown(f"no all-reduce was run: {text}", how=START if run.kind == Kind.MISSING_NODE else AGAIN)
     else:
         lacks = layers.lacks(run, gpus, job)
-        text = f"the all-reduce finished, {lacks}"
-        yield unknown(text, how=AGAIN) if lacks else _judge(run, accelerator(pci, gpus), sockets)
+        yield unknown(f"the all-reduce finished, {lacks}", how=AGAIN) if lacks else _judge(run, there, sockets)
     if isinstance(paths.runs, Unavailable):
-        if run and not ((there := accelerator(pci, gpus)) and there.none):
-            yield unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node")
+        if run and not (there and there.none):
+            yield between_nodes(unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node"), job)
         return
     for one in paths.runs:
-        yield replace(_judge(one, None, sockets), subject=str(one.experiment.path))
+        yield between_nodes(replace(_judge(one, None, sockets), subject=str(one.experiment.path)), job)
 
 
 def _transport(
@@ -77,7 +77,7 @@ def _transport(
         text = f"{wanted} expected, but there is no accelerator and NCCL does not run"
         if expected.gpus == 0 or transport.network_family(wanted) == SOCKET:
             return skip(text)
-        return fail(text, severity=Severity.CRITICAL, cause="inventory", expected=wanted, how="see hardware.accelerator")
+        return fail(text, cause="inventory", expected=wanted, how="see hardware.accelerator")
     runs = {str(one.experiment.path): one for one in (*((run,) if run else ()), *(paths.runs or ()))}
     shown = {way: network for way, one in runs.items() if (network := transport.shown_network(one))}
     other = {way: network for way, network in shown.items() if network != transport.network_family(wanted)}
@@ -86,7 +86,6 @@ def _transport(
         fallback = network == SOCKET
         return fail(
             f"NCCL's log of the all-reduce ({way}) says network {network}, {wanted} expected",
-            severity=Severity.CRITICAL if fallback else Severity.WARNING,
             cause="transport_fallback_tcp" if fallback else "env_misuse",
             expected=wanted,
             how=IB if fallback else "NCCL_NET, and the network plugins",
@@ -112,7 +111,8 @@ def _judge(run: Run, there: Accelerator | Unavailable | None, sockets: bool) -> 
     else:
         what = "did not start" if run.state == State.NOT_STARTED else "was not done in time"
         how = _HOW[run.obstacle] if run.obstacle else AGAIN
-        found = unknown(f"the all-reduce {what}: {run.reason}", how=how, measured=measured, state=run.state)
+        say = partial(fail, cause="fabric_manager") if run.obstacle is Obstacle.NOT_READY else unknown
+        found = say(f"the all-reduce {what}: {run.reason}", how=how, measured=measured, state=run.state)
     return replace(found, notes=(*found.notes, *run.remarks))
 
 
@@ -187,6 +187,7 @@ _HOW = {
     Obstacle.REFUSED: "run it as the job's user, or with --user NAME",
     Obstacle.NO_TORCH: "give the job's interpreter with --python",
     Obstacle.NO_NCCL: "LD_LIBRARY_PATH of the job; --python, where its Python has the nvidia-nccl wheel",
+    Obstacle.NOT_READY: "systemctl status nvidia-fabricmanager; confidential computing: nvidia-smi conf-compute -srs 1",
     Obstacle.NO_GPU: "see hardware.accelerator; CUDA_VISIBLE_DEVICES; libcuda.so.1 and /dev/nvidia* in the container",
     Obstacle.IMPORT: "import torch with that interpreter; give another with --python; --via nccl goes without torch",
     Obstacle.TIME: "more time: allreduce budget in the configuration",

@@ -9,7 +9,7 @@ from netdoctor.api import (
     FROM_JOB,
     Environ,
     Finding,
-    JobShape,
+    Intent,
     Kind,
     Libraries,
     Net,
@@ -28,17 +28,17 @@ HOW = f"{FROM_JOB}; netdoctor env --file JOBSCRIPT judges a script"
 
 @check(id="nccl.environment", title=nccl_environment.TITLE, cause="env_misuse")
 def environment(
-    environ: Environ, vantage: Vantage, libraries: Libraries, net: Net, rdma: Rdma, job: JobShape
+    environ: Environ, vantage: Vantage, libraries: Libraries, net: Net, rdma: Rdma, job: Intent
 ) -> Iterator[Finding]:
     if isinstance(environ.variables, Unavailable):
         yield unknown(f"the environment could not be read: {environ.variables}", how=HOW)
         return
     if not vantage.job_environment:  # of another environment only the node's own nccl.conf says something about the job
         environ = environ.of_the_node
-    known = nccl_environment.known_of(environ, libraries, net, rdma, job)
+    known = nccl_environment.known_of(libraries, net, rdma, job)
     if not vantage.job_network:
         known = replace(known, links=Unavailable(Kind.NOT_READ, vantage.network_elsewhere))
-    found = nccl_environment.judge_fact(environ, known)
+    found = nccl_environment.judge_job(environ, known, job)
     yield from (one for one in found if one.status is not Status.PASS)
     if not vantage.job_environment:
         yield unknown(f"{vantage.why_not}: the job's variables are not seen", how=HOW)

@@ -13,20 +13,20 @@ from netdoctor.api import (
     Finding,
     Fix,
     Gpus,
-    JobShape,
+    Intent,
     Kind,
     Libraries,
     Linkage,
     Pci,
     Rdma,
     Run,
-    Severity,
     Status,
     Torch,
     Unavailable,
     Vantage,
     Version,
     check,
+    cost,
     fail,
     job_torch,
     loader_rules_say,
@@ -51,7 +51,7 @@ def nccl_version(
     rdma: Rdma,
     pci: Pci,
     gpus: Gpus,
-    job: JobShape,
+    job: Intent,
     vantage: Vantage,
 ) -> Iterator[Finding]:
     torch = job_torch(libraries, pci, gpus)
@@ -146,7 +146,7 @@ def _older(version: Version, torch: Torch) -> Finding | None:
     return fail(
         f"torch was built against NCCL {built}, {have} is loaded",
         # Functions come with minor versions (ncclCommShrink 2.27, ncclAlltoAll 2.28): of one, the older lacks mends alone.
-        severity=Severity.WARNING if version[:2] == compiled[:2] else None,
+        loss=cost.MIGHT if version[:2] == compiled[:2] else None,
         expected=f"{built} or newer",
         why="an older library lacks functions that torch calls, or behaves as other ranks do not",
         fix=Fix("let torch load its own NCCL", (LOADER_VARIABLES, f"pip install nvidia-nccl-cu12=={built}")),
@@ -178,7 +178,7 @@ def _by_the_rules(libraries: Libraries, torch: Torch) -> Finding:
     return ok(message, nccl=version_text(version), path=path)
 
 
-def _with_notes(finding: Finding, libraries: Libraries, job: JobShape, dies: str | None) -> Finding:
+def _with_notes(finding: Finding, libraries: Libraries, job: Intent, dies: str | None) -> Finding:
     """What is known of this version; of a pass also the libraries beside it, and what one node cannot show."""
     known = (*finding.notes, *([dies] if dies else []))
     if finding.status is not Status.PASS:

@@ -10,17 +10,17 @@ from netdoctor.api import (
     Environ,
     Finding,
     Fix,
-    Gpus,
-    JobShape,
+    Intent,
     Kind,
     LocalPorts,
     NcclChoice,
     Net,
-    Severity,
+    Told,
     Unavailable,
     Vantage,
     Version,
     check,
+    cost,
     fail,
     fix_sysctl,
     missing,
@@ -49,7 +49,7 @@ class Range:
     high: int
     ports: LocalPorts
     vantage: Vantage
-    job: JobShape
+    job: Intent
     ranks: int | None
     need: nccl_ports.Listeners
     guard: Services  # what a wider range must leave alone
@@ -88,12 +88,12 @@ class Range:
 
 @check(id="net.port_range", title="There are ports for every listener of the job", cause="bootstrap_ports")
 def port_range(
-    ports: LocalPorts, vantage: Vantage, job: JobShape, net: Net, environ: Environ, gpus: Gpus, nccl: NcclChoice
+    ports: LocalPorts, vantage: Vantage, job: Intent, net: Net, environ: Environ, nccl: NcclChoice
 ) -> Iterator[Finding]:
     if isinstance(ports.low, Unavailable) or isinstance(ports.high, Unavailable):
         yield unknown(f"{RANGE} could not be read: {ports.low}", subject="listeners")
         return
-    version, ranks = nccl.version or None, job.ranks_here(environ, gpus)
+    version, ranks = nccl.version or None, job.ranks_here
     need = nccl_ports.listeners(ranks or MANY_RANKS, job.communicators, job.gloo_groups, version)
     services = _services(net, environ, version)
     guard = {**services, **({net.master_port: "MASTER_PORT"} if net.master_port else {})}
@@ -147,9 +147,9 @@ def _count(span: Range, some: frozenset[int] | Unavailable, lost: str | None) ->
 
 def _connections(span: Range, environ: Environ) -> Iterator[Finding]:
     """Only a fail or a doubt says something of its own: an estimate that fits is part of the finding about listeners."""
-    job, ranks, nodes = span.job, span.ranks, span.job.node_count(environ)
+    job, ranks, nodes = span.job, span.ranks, span.job.count
     lost = missing(environ.variables)
-    if lost is not None and (job.all_to_all or not job.nodes_stated):
+    if lost is not None and (job.all_to_all or job.told is not Told.CONFIGURATION):
         yield unknown(f"how many nodes, and whether PXN is off: the job's variables: {lost}", subject="connections")
         return
     if isinstance(nodes, Unavailable):
@@ -170,7 +170,7 @@ def _connections(span: Range, environ: Environ) -> Iterator[Finding]:
     yield fail(
         f"about {kept} connections from other nodes keep a port each, beside {need} listeners; {span.text}",
         subject="connections",
-        severity=Severity.WARNING,
+        loss=cost.SOMETIMES,
         fix=span.wider(need + kept),
         how=every if job.all_to_all and not pxn else None,
         why="`bind: Address already in use` while connections are set up",
@@ -212,7 +212,7 @@ def _service_ports(span: Range, net: Net, services: Services) -> Iterator[Findin
     yield fail(
         f"the port range begins at {span.low} and holds {listed}: any connection may be given these ports",
         subject="service ports",
-        severity=Severity.WARNING,
+        loss=cost.SOMETIMES,
         expected=f"{RESERVED} holds {_list(unguarded)}",
         fix=fix_sysctl(span.vantage, RESERVED, _list(reserved.union(unguarded))),
         why="now and then a job does not start: its service port is taken by somebody's outbound connection",
@@ -252,7 +252,7 @@ def _own_master_port(span: Range, net: Net, port: int) -> Finding:
     if span.inside({port}.difference(ports.reserved or ())) and not _own_network(vantage, net):
         return fail(
             f"MASTER_PORT {port} lies inside {RANGE} ({span.low} {span.high}): any connection of this node may be given it",
-            severity=Severity.WARNING,
+            loss=cost.SOMETIMES,
             expected=f"a port outside {span.low}–{span.high}, or one in {RESERVED}",
             fix=Fix("take a port below the range", (f"export MASTER_PORT={nccl_ports.STORE_PORT}",)),
             why="now and then the job does not start: `Address already in use`",

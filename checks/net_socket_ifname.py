@@ -15,7 +15,7 @@ from netdoctor.api import (
     DeviceNames,
     Environ,
     Finding,
-    JobShape,
+    Intent,
     Kind,
     Libraries,
     Link,
@@ -23,11 +23,12 @@ from netdoctor.api import (
     Net,
     PathRun,
     Rdma,
-    Severity,
     Unavailable,
     Vantage,
     Version,
+    between_nodes,
     check,
+    cost,
     fail,
     fix_environment,
     ifname,
@@ -49,15 +50,22 @@ class Seen:
     net: Net
     links: tuple[Link, ...]
     vantage: Vantage
-    several: bool  # the job runs on more than this node, as far as anything says so
-    lost: Unavailable | None  # why it may run on several all the same
-    alone: bool  # the configuration says that it runs on this node alone
+    intent: Intent
     names: DeviceNames
+
+    @property
+    def several(self) -> bool:
+        """The job runs on more than this node, as far as anything says so."""
+        return self.intent.others is True
+
+    def wrong(self, message: str, subject: str, **said: Any) -> Finding:
+        """What is a fault of a job with other nodes."""
+        return between_nodes(fail(message, subject=subject, **said), self.intent)
 
     def good(self, message: str, subject: str, notes: Iterable[str] = (), **evidence: Any) -> Finding:
         """A pass, where what is seen is the job's own."""
-        if self.lost is not None:
-            return unknown(f"{message}; how many nodes the job has: {self.lost}", subject=subject, how=NODES, **evidence)
+        if self.intent.open is not None:
+            return unknown(f"{message}; how many nodes the job has: {self.intent.open}", subject=subject, how=NODES, **evidence)
         if self.vantage.job_network and self.vantage.job_environment:
             return ok(message, subject=subject, notes=notes, **evidence)
         return unknown(f"{message}; {self.vantage.elsewhere}", subject=subject, how=FROM_JOB, **evidence)
@@ -69,7 +77,7 @@ def socket_ifname(
     vantage: Vantage,
     environ: Environ,
     nccl: NcclChoice,
-    job: JobShape,
+    intent: Intent,
     rdma: Rdma,
     libraries: Libraries,
     baseline: Baseline,
@@ -79,11 +87,8 @@ def socket_ifname(
     if isinstance(net.links, Unavailable):
         yield unknown(f"the interfaces could not be read: {net.links}", subject="NCCL")
         return
-    several = job.several(net, environ)
-    perhaps = (one and one.local for one in net.perhaps_others)
-    lost = None if several or job.alone else missing(job.unsaid(environ), *perhaps)
-    seen = Seen(net, net.links, vantage, several, lost, job.alone, names)
-    yield from _master(seen, environ, job.node_count(environ) or None)
+    seen = Seen(net, net.links, vantage, intent, names)
+    yield from _master(seen, environ, intent.count or None)
     variables = {name: environ.get(name) for name in ifname.VARIABLES}
     if (lost := missing(*variables.values())) is not None:
         yield unknown(f"the job's NCCL variables could not be read: {lost}", subject="NCCL")
@@ -91,25 +96,12 @@ def socket_ifname(
         settings = {name: value or "" for name, value in variables.items() if value is not None}
         versions = ifname.versions(nccl, libraries)
         yield from _nccl(seen, settings, nccl, baseline, versions)
-        data = transport.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
+        data = transport.data_by_sockets(rdma, environ, libraries, (baseline, paths), net, intent)
         if data.sockets is not False:
             found = _sockets(seen, settings, versions[-1], data.why)
             yield from found if data.sockets else (_if_sockets(one, data.why) for one in found)
-    if job.gloo_groups:
+    if intent.gloo_groups:
         yield from _gloo(seen, environ.get("GLOO_SOCKET_IFNAME"))
-
-
-def _first_node(environ: Environ, nodes: int | None) -> bool | None:
-    """Whether rank 0 is on this node, as its launcher counts; without a local rank, by blocks of ranks (torchrun's and Slurm's
-    own way)."""
-    launcher = environ.launcher
-    if isinstance(launcher, Unavailable):
-        return None
-    if launcher.node_rank is not None:
-        return launcher.node_rank == 0
-    if launcher.rank is not None and launcher.local_rank is None and launcher.world and nodes:
-        return launcher.rank < max(1, launcher.world // nodes)
-    return launcher.rank == launcher.local_rank if None not in (launcher.rank, launcher.local_rank) else None
 
 
 def _master(seen: Seen, environ: Environ, nodes: int | None) -> Iterator[Finding]:
@@ -124,22 +116,26 @@ def _master(seen: Seen, environ: Environ, nodes: int | None) -> Iterator[Finding
         text = f"{master.variable}={master.name} does not resolve here (yet): {master.addresses}"
         yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}")
         return
-    first = _first_node(environ, nodes)
-    inside = seen.several and all(map(interfaces.is_loopback, master.addresses))
+    launcher = environ.launcher
+    first = None if isinstance(launcher, Unavailable) else launcher.first_node(nodes)
+    inside = seen.intent.others is not False and all(map(interfaces.is_loopback, master.addresses))
     if inside and (interfaces.is_loopback(master.name) or first is False):
         resolves = "" if interfaces.is_loopback(master.name) else f", which resolves to {' '.join(master.addresses)} here,"
-        yield fail(
+        yield seen.wrong(
             f"{master.variable}={master.name}{resolves} is every node's own loopback: no other node reaches rank 0",
-            subject="MASTER_ADDR",
+            "MASTER_ADDR",
+            loss=None if seen.several else cost.SOMETIMES,
             expected="a name or address of rank 0's node that the other nodes reach",
             how=f"export {master.variable}=… of the node of rank 0",
         )
-    elif inside and first is None:  # as Debian has it for a host's own name: right on rank 0's node, and on no other
+    elif (
+        inside and seen.several and first is None
+    ):  # as Debian has it for a host's own name: right on rank 0's node, and on no other
         text = f"{master.variable}={master.name} resolves to {' '.join(master.addresses)} here: right on rank 0's own node only"
         yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}, on each node")
     elif master.routed is False:
         text = f"there is no route to {master.variable}={master.name}"
-        yield fail(text, subject="MASTER_ADDR", addresses=list(master.addresses))
+        yield seen.wrong(text, "MASTER_ADDR", addresses=list(master.addresses))
     elif isinstance(master.routed, Unavailable):
         yield unknown(f"the route to {master.variable}={master.name} could not be read", subject="MASTER_ADDR")
 
@@ -240,17 +236,18 @@ def _judge(
     evidence = {**evidence, "interface": name, "address": ip}
     better = interfaces.candidates(seen.net, besides=link.name)
     meant = interfaces.tunnel(link) and "NCCL_SOCKET_IFNAME" in settings
-    wrong = interfaces.fault(link, ip, () if meant else better, seen.net, several=seen.several)
-    sure = seen.several or not link.up or "duplicate" in (wrong or "")
-    if wrong and (sure or not seen.alone):
-        return fail(
+    wrong = interfaces.fault(link, ip, () if meant else better, seen.net, several=seen.intent.others is not False)
+    here = not link.up or any(one.ip == ip and "dadfailed" in one.flags for one in link.addresses)  # no job can bind it
+    if wrong and (here or seen.intent.others is not False):
+        found = fail(
             f"NCCL takes {name} ({ip}), {wrong}",
             subject="NCCL",
-            severity=Severity.CRITICAL if sure else Severity.WARNING,
+            loss=cost.STOPS if here or seen.several else cost.SOMETIMES,
             expected=f"an interface that reaches the other nodes{': ' + ', '.join(better) if better else ''}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={better[0]}") if better else None,
             **evidence,
         )
+        return found if here else between_nodes(found, seen.intent)
     if interfaces.inside_node(seen.net, link) and isinstance(seen.net.default_route, Unavailable):
         text = f"NCCL takes {name} ({ip}), a container or tunnel network; the default route: {seen.net.default_route}"
         return unknown(text, subject="NCCL", **evidence)
@@ -295,16 +292,17 @@ def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -
     names = ", ".join(link.name for link in links)
     speeds = {link.name: link.speed_mbps for link in outer if link.speed_mbps}
     evidence: dict[str, Any] = {"interfaces": [link.name for link in links], "carrier": why}
-    if not seen.several:
+    if not seen.several and not (stray and outer):
         notes = [f"with several nodes, NET/Socket would also take {', '.join(stray)}"] if stray else []
         yield seen.good(f"NET/Socket takes {names}", "NET/Socket", notes, **evidence)
     elif not outer or (stray and isinstance(seen.net.default_route, Unavailable)):
         text = f"NET/Socket takes {', '.join(stray)}: container or tunnel networks; nothing shows that other nodes are reached"
         yield unknown(text, subject="NET/Socket", how=PEERS, **evidence)
     elif stray:
-        yield fail(
+        yield seen.wrong(
             f"NET/Socket also takes {', '.join(stray)}: a container or tunnel network, not one that leads to the other nodes",
-            subject="NET/Socket",
+            "NET/Socket",
+            loss=None if seen.several else cost.SOMETIMES,
             expected=f"only {', '.join(link.name for link in outer)}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(link.name for link in outer)}"),
             **evidence,
@@ -326,7 +324,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -
             f"NET/Socket spreads over {', '.join(f'{name} ({speed} Mb/s)' for name, speed in speeds.items())}: "
             f"slower than {', '.join(best)} alone",
             subject="NET/Socket",
-            severity=Severity.WARNING,
+            loss=cost.less(len(speeds) * min(speeds.values()), len(best) * max(speeds.values()), "Mb/s"),
             cause="low_bandwidth",
             expected=f"only {', '.join(best)}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(best)}"),
@@ -361,11 +359,11 @@ def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
     fine = interfaces.candidates(seen.net)
     if not interfaces.is_loopback(taken):
         yield seen.good(where, "Gloo", **evidence)
-    elif seen.several:
-        yield fail(
+    elif seen.intent.others is not False:
+        yield seen.wrong(
             f"{where}: Gloo groups of several nodes do not connect",
-            subject="Gloo",
-            severity=Severity.WARNING,  # jobs that use NCCL alone never ask
+            "Gloo",
+            loss=cost.SOMETIMES,  # jobs that use NCCL alone never ask
             expected="the host name resolves to an address that the other nodes reach, or GLOO_SOCKET_IFNAME is set",
             fix=fix_environment(seen.vantage, f"GLOO_SOCKET_IFNAME={fine[0]}") if fine else None,
             **evidence,
@@ -390,8 +388,8 @@ def _gloo_named(seen: Seen, named: str) -> Finding:
             value=named,
         )
     wrong = [text for name in named.split(",") if (text := interfaces.dead_end(seen.net, name))]
-    if wrong and seen.several:
-        return fail(f"GLOO_SOCKET_IFNAME={named}: {wrong[0]}", subject="Gloo", value=named)
+    if wrong and seen.intent.others is not False:
+        return seen.wrong(f"GLOO_SOCKET_IFNAME={named}: {wrong[0]}", "Gloo", value=named)
     return seen.good(f"Gloo takes {named}", "Gloo", value=named)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from netdoctor.api import (
@@ -13,7 +14,7 @@ from netdoctor.api import (
     Expected,
     Finding,
     Fix,
-    JobShape,
+    Intent,
     Kernel,
     Libraries,
     Link,
@@ -22,11 +23,12 @@ from netdoctor.api import (
     PathRun,
     Quantity,
     Rdma,
-    Severity,
     Unavailable,
     Vantage,
     Version,
+    between_nodes,
     check,
+    cost,
     fail,
     fix_sysctl,
     ifname,
@@ -42,7 +44,10 @@ from netdoctor.api import (
 RUN = "run the all-reduce, or set NCCL_NET"
 WIDE_MS = 1.0  # enough up to this round trip: any network inside one site
 NEAR_MS = 0.02  # no kernel TCP round trip between two hosts is shorter (a switch hop, two stacks, interrupts)
-FASTEST_MBPS = 400_000  # of an Ethernet port that one might meet where the driver does not tell the speed
+SLOWEST_MBPS = 1_000  # of a network that anybody would train over
+HEADERS = 40  # bytes of IPv4 and TCP without options
+DEFAULT = 4 << 20  # the kernel's own tcp_wmem maximum, of a machine with enough memory (net/ipv4/tcp.c, tcp_init)
+PASS = "Mb/s pass the windows in a round trip"
 MEASURE = "set MASTER_ADDR and MASTER_PORT, or expected: {peers: [HOST:PORT]} or {rtt_ms: …} in the configuration"
 
 
@@ -53,6 +58,7 @@ class RoundTrip:
     ms: float | None
     source: str = ""
     unread: str = ""  # why a round trip that there is could not be had; "": nobody named another node
+    measured: bool = False
     hidden: bool = False  # a measurement that was to be, or the configuration: it may be any
 
 
@@ -63,17 +69,14 @@ def tcp_buffers(
     vantage: Vantage,
     environ: Environ,
     nccl: NcclChoice,
-    job: JobShape,
+    intent: Intent,
     expected: Expected,
     rdma: Rdma,
     libraries: Libraries,
     baseline: Baseline,
     paths: PathRun,
 ) -> Iterator[Finding]:
-    if job.alone:
-        yield skip("the configuration says that the job has one node: no data crosses the network", nodes=1)
-        return
-    data = transport.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
+    data = transport.data_by_sockets(rdma, environ, libraries, (baseline, paths), net, intent)
     version = ifname.versions(nccl, libraries)[-1]
     window = tcp_window.window(kernel, environ, version)
     if data.sockets is False:
@@ -83,13 +86,13 @@ def tcp_buffers(
     elif isinstance(environ.variables, Unavailable):  # with a log, what carries the data is known without it
         yield unknown(f"the job's variables could not be read: {environ.variables}")
     else:
-        yield from _congestion(kernel)
+        yield from (between_nodes(one, intent) for one in _congestion(kernel))
         if isinstance(window, Unavailable):
             yield unknown(f"the TCP buffers could not be read: {window}", carrier=data.why)
             return
-        trip = _round_trip(net, expected)
-        for link in _links(net, environ, version):
-            yield link if isinstance(link, Finding) else _judge(Sockets(link, window, environ, data.why), trip, vantage)
+        on, trip = partial(tcp_window.Sockets, window=window, environ=environ, carrier=data.why), _round_trip(net, expected)
+        for one in _links(net, environ, version):
+            yield between_nodes(one if isinstance(one, Finding) else _judge(on(one), trip, vantage), intent)
 
 
 def _congestion(kernel: Kernel) -> Iterator[Finding]:
@@ -99,22 +102,21 @@ def _congestion(kernel: Kernel) -> Iterator[Finding]:
     if (why := missing(chosen, offered)) is not None:
         yield unknown(f"whether the congestion control is offered could not be read: {why}", subject="congestion control")
         return
-    name, names = (chosen or "").strip(), (offered or "").strip()
-    if name and names and name not in names.split():
+    name, names = (chosen or "").strip(), (offered or "").split()
+    if name and names and name not in names:
         yield fail(
-            f"tcp_congestion_control is {name}, which this kernel does not offer ({names})",
+            f"tcp_congestion_control is {name}, which this kernel does not offer ({' '.join(names)})",
             subject="congestion control",
-            expected=f"one of {names}",
+            expected=f"one of {' '.join(names)}",
             chosen=name,
-            offered=sorted(names.split()),
+            offered=sorted(names),
         )
 
 
 def _links(net: Net, environ: Environ, version: Version) -> Iterator[Link | Finding]:
     """The interfaces that NET/Socket takes."""
     settings = {name: environ.get(name) for name in ifname.VARIABLES}
-    lost = missing(net.links, *settings.values())
-    known = {name: value for name, value in settings.items() if value}
+    known, lost = {name: value for name, value in settings.items() if value}, missing(net.links, *settings.values())
     picks = lost if lost is not None else ifname.choose(net.links or (), version, known, "socket")
     if isinstance(picks, Unavailable):
         yield unknown(f"which interfaces carry the data could not be told: {picks}")
@@ -132,7 +134,7 @@ def _links(net: Net, environ: Environ, version: Version) -> Iterator[Link | Find
 def _round_trip(net: Net, expected: Expected) -> RoundTrip:
     """The longest that was measured, else what the site says."""
     if measured := [(one.rtt_ms, f"measured to {one.name}") for one in net.others if one.rtt_ms]:
-        return RoundTrip(*max(measured))
+        return RoundTrip(*max(measured), measured=True)
     if expected.rtt_ms:
         return RoundTrip(expected.rtt_ms, "as configured")
     unread = missing(expected.rtt_ms)
@@ -142,35 +144,29 @@ def _round_trip(net: Net, expected: Expected) -> RoundTrip:
     return RoundTrip(None, unread=text, hidden=unread is not None or any(not one or one.port is not None for one in far))
 
 
-class Sockets:
-    """NCCL's sockets on one link."""
-
-    def __init__(self, link: Link, window: tcp_window.Window, environ: Environ, carrier: str) -> None:
-        self.link, self.window = link, window
-        self.count = tcp_window.streams(link, environ)
-        self.speed = link.speed_mbps or FASTEST_MBPS
-        self.bytes_per_ms = self.speed * tcp_window.BYTES_PER_MS
-        self.in_flight = window.bytes * self.count
-        self.enough = self.in_flight / self.bytes_per_ms  # ms
-        self.evidence: dict[str, Any] = {
-            "window": window.bytes,
-            "bounded_by": window.setting,
-            "sockets": self.count,
-            "speed_mbps": link.speed_mbps or None,
-            "carrier": carrier,
-            "enough_up_to_ms": float(f"{self.enough:.2g}"),
-        }
+def _too_small(on: tcp_window.Sockets, segment: int) -> Finding | None:
+    """Windows that are too small for any link: of less than two segments, or below the slowest one of a cluster."""
+    if on.window.bytes < 2 * segment:
+        return fail(
+            f"{on.bound}: a window of {on.window.bytes} bytes holds no two segments of {segment}",
+            why="a receiver acknowledges every second full segment, and else waits (RFC 5681, 4.2): so does the sender",
+            loss=cost.less(1, 2, "segments that must be on the way for one to be acknowledged at once"),
+        )
+    if on.link.speed_mbps or on.at_most(NEAR_MS) >= SLOWEST_MBPS:
+        return None
+    loss = cost.less(round(on.at_most(NEAR_MS)), SLOWEST_MBPS, PASS)
+    return fail(f"{on.bound}: {on.count} sockets do not fill the slowest link, of 1 Gb/s", loss=loss)
 
 
-def _judge(on: Sockets, trip: RoundTrip, vantage: Vantage) -> Finding:
+def _judge(on: tcp_window.Sockets, trip: RoundTrip, vantage: Vantage) -> Finding:
     name, enough = on.link.name, on.enough
-    bound = f"{on.window.setting} {on.window.why}".strip()
+    if (small := _too_small(on, on.link.mtu - HEADERS)) is not None:
+        return replace(small, subject=name, fix=_fix(vantage, on.window, DEFAULT), evidence=on.evidence)
     # The message holds what the settings give; what was measured stands beside it.
-    at = f"{bound}: {on.count} sockets fill the link up to a round trip of {enough:.2g} ms"
+    at = f"{on.bound}: {on.count} sockets fill the link up to a round trip of {enough:.2g} ms"
     said: dict[str, Any] = {"subject": name, "measured": {}, **on.evidence}
     if trip.ms is not None:
-        most = Quantity(on.in_flight / (trip.ms * tcp_window.BYTES_PER_MS) / 1000, "Gb/s")
-        said["measured"] = {"round_trip": Quantity(trip.ms, "ms"), "at_most": most}
+        said["measured"] = {"round_trip": Quantity(trip.ms, "ms"), "at_most": Quantity(on.at_most(trip.ms) / 1000, "Gb/s")}
         at += f", and it is {'longer' if enough < trip.ms else 'not longer'} ({trip.source})"
     needed = WIDE_MS if trip.ms is None else trip.ms
     if isinstance(on.link.speed_mbps, Unavailable) and enough < needed:
@@ -180,7 +176,7 @@ def _judge(on: Sockets, trip: RoundTrip, vantage: Vantage) -> Finding:
         wanted = tcp_window.maximum(on.speed, needed, on.count)
         return fail(
             f"{at}; {name} has {on.speed / 1000:g} Gb/s",
-            severity=Severity.WARNING,
+            loss=replace(cost.less(round(on.at_most(trip.ms or NEAR_MS)), on.speed, PASS), measured=trip.measured),
             expected=f"{on.window.setting}: at least {wanted} bytes",
             fix=_fix(vantage, on.window, wanted),
             how=MEASURE if trip.ms is None else None,

@@ -17,20 +17,23 @@ from netdoctor.api import (
     Finding,
     Fix,
     Gpus,
-    JobShape,
+    Intent,
     Kernel,
+    Loss,
     Net,
     PathRun,
     Pci,
     Rdma,
     RdmaDevice,
     Selector,
-    Severity,
+    Status,
     Step,
     Unavailable,
     Usable,
     Vantage,
+    between_nodes,
     check,
+    cost,
     fail,
     fix_container,
     fix_environment,
@@ -39,6 +42,7 @@ from netdoctor.api import (
     missing,
     ok,
     parse_hcas,
+    rails,
     size_text,
     skip,
     transport,
@@ -51,6 +55,7 @@ from netdoctor.api import (
 MEMLOCK_LEAST = 64 << 20
 MEMLOCK_PLENTY = 4 << 30
 NO_GPU = "is it meant for a job with GPUs?  Without one, NCCL has nothing to do here"
+SITE = frozenset({"count", "rate"})  # subjects of what the site states itself, whatever a job needs
 # What is true for the node whoever looks; the rest (rights, mapping, libraries) is the job's own affair.
 OF_THE_NODE = frozenset({Step.NO_UVERBS, Step.ENXIO, Step.PORT})
 
@@ -64,6 +69,7 @@ class Here:
     net: Net
     environ: Environ
     vantage: Vantage
+    intent: Intent
 
     @property
     def no_gpu(self) -> bool:
@@ -85,17 +91,27 @@ def dev_infiniband(
     kernel: Kernel,
     vantage: Vantage,
     expected: Expected,
-    job: JobShape,
+    intent: Intent,
     path: PathRun,
     names: DeviceNames,
 ) -> Iterator[Finding]:
+    here = Here(rdma, gpus, net, environ, vantage, intent)
+    found = _judged(here, pci, kernel, expected, path, names)
+    if (idle := transport.idle_hcas(intent)) is not None:  # what the site says that must be there is judged all the same
+        yield skip(f"{idle}: RDMA devices carry nothing")
+        yield from (one for one in found if one.subject in SITE and one.status is not Status.SKIP)
+    else:
+        yield from (one if one.subject in SITE else between_nodes(one, intent) for one in found)
+
+
+def _judged(here: Here, pci: Pci, kernel: Kernel, expected: Expected, path: PathRun, names: DeviceNames) -> Iterator[Finding]:
+    rdma, gpus, environ, vantage = here.rdma, here.gpus, here.environ, here.vantage
     if isinstance(rdma.devices, Unavailable):
         yield unknown(f"/sys/class/infiniband could not be read: {rdma.devices}")
         return
     if not rdma.devices:
-        yield _none(pci, vantage, expected, names)
+        yield _none(pci, kernel, vantage, expected, names)
         return
-    here = Here(rdma, gpus, net, environ, vantage)
     setting = environ.get("NCCL_IB_HCA") or ""
     choice = parse_hcas(setting)
     chosen = hcas.subjects(rdma.devices, hcas.places(gpus, pci), pci, choice)
@@ -106,20 +122,23 @@ def dev_infiniband(
     if not chosen:
         yield fail(
             f"NCCL_IB_HCA={setting} selects none of {', '.join(d.name for d in rdma.devices)}{names.why_no_hca()}",
-            severity=Severity.CRITICAL,
+            loss=cost.sockets(),
             cause="env_misuse",
             why="NCCL says 'NET/IB : No device found.' and takes TCP sockets",
             fix=fix_environment(vantage, "NCCL_IB_HCA", unset=True),
         )
+    elif choice is None and _wanted(expected) is None and rails.uncabled(rdma):
+        yield _uncabled(rdma.devices, here.intent)
+        return
     else:
-        states = [(one, usable(one.device, rdma, net)) for one in chosen]
+        states = [(one, usable(one.device, rdma, here.net)) for one in chosen]
         if vantage.runtime is not None:  # a container, or whether it is one is not known
             states = _given(states, hcas.selected(rdma.devices, choice) if choice else rdma.devices, here)
         yield from _devices(states, here)
         if isinstance(expected.hcas, int):
             yield _count(rdma.devices, here, expected.hcas)
         yield from _rate([one.device for one, _ in states], choice, expected)
-    yield replace(_memlock(kernel.limit("memlock"), here, job, path), subject="memlock")
+    yield replace(_memlock(kernel.limit("memlock"), here, path), subject="memlock")
 
 
 def _idle(expected: Expected) -> Finding:
@@ -130,7 +149,17 @@ def _idle(expected: Expected) -> Finding:
     return skip("no accelerator: PCI was read and shows none, libcuda shows none; NCCL has nothing to do")
 
 
-def _none(pci: Pci, vantage: Vantage, expected: Expected, names: DeviceNames) -> Finding:
+def _uncabled(devices: tuple[RdmaDevice, ...], intent: Intent) -> Finding:
+    """Nobody said that they are meant: what a job of several nodes loses by it is not known before it is there."""
+    return fail(
+        f"no port of {', '.join(one.name for one in devices)} has a link: no cable, or nothing at its other end",
+        loss=cost.sockets() if intent.others else cost.SOMETIMES,
+        cause="link_degraded",
+        how="ibstatus; the cables; expected: {hcas: 0} in the configuration, where none is meant",
+    )
+
+
+def _none(pci: Pci, kernel: Kernel, vantage: Vantage, expected: Expected, names: DeviceNames) -> Finding:
     """No device at all: a fault where the site expects some, unless the job's network namespace may show more."""
     if isinstance(expected.hcas, Unavailable):
         return unknown(f"no RDMA device, and how many are expected could not be read: {expected.hcas}", subject="count")
@@ -138,13 +167,17 @@ def _none(pci: Pci, vantage: Vantage, expected: Expected, names: DeviceNames) ->
         return unknown(f"/sys/class/infiniband is empty, and PCI could not be read to compare: {pci.rdma}")
     if (wanted := _wanted(expected)) and (not pci.rdma or vantage.job_network):
         return _lost(wanted, f"PCI shows {len(pci.rdma) or 'none'}")
-    if pci.rdma:
-        have = ", ".join(f"{names.at(d.address)} ({d.driver or 'no driver'})" for d in pci.rdma)
+    alone = rails.ethernet_alone(pci, kernel)
+    if meant := [one for one in pci.rdma if one not in alone]:
+        have = ", ".join(f"{names.at(d.address)} ({d.driver or 'no driver'})" for d in meant)
         how = "on the node: rdma link; rdma system (an exclusive namespace mode hides devices); lsmod | grep -e mlx5_ib -e _ib"
         return unknown(f"PCI shows RDMA hardware ({have}), /sys/class/infiniband shows no device", how=how)
     if pci.unclassified:
         which = ", ".join(pci.unclassified)
         return unknown(f"/sys/class/infiniband is empty, and the class of {which} on PCI could not be read")
+    if alone:
+        cards = ", ".join(f"{one.address} ({one.driver})" for one in alone)
+        return skip(f"no RDMA device: {cards} is Ethernet alone, its RDMA module is not loaded and it is no GPU's neighbour")
     return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
 
 
@@ -162,7 +195,6 @@ def _lost(expected: str, hardware: str) -> Finding:
     return fail(
         f"no RDMA device at all, {expected} expected; {hardware}",
         subject="count",
-        severity=Severity.CRITICAL,
         expected=expected,
         fix=Fix(
             "find out where they are lost: the bus, the driver, or a namespace",
@@ -200,6 +232,7 @@ def _alike(one: RdmaDevice, other: RdmaDevice) -> bool:
 def _devices(states: list[tuple[hcas.Subject, Usable]], here: Here) -> Iterator[Finding]:
     working = sum(state.yes is True for _, state in states)
     needed = min(len(here.gpus.visible), len(states)) if here.gpus.visible else len(states)
+    loss = cost.less(working, needed, "rails of the job work") if working else cost.sockets()
     for one, state in states:
         if state.yes is None:
             yield unknown(f"{state.text}; {one.why}", subject=one.device.name, how="netdoctor preflight as the job's user")
@@ -208,7 +241,7 @@ def _devices(states: list[tuple[hcas.Subject, Usable]], here: Here) -> Iterator[
         elif state.yes:
             yield _usable(one.device, one.why, here)
         elif not working or working < needed:
-            yield _refused(one.device, one.why, state, here, Severity.WARNING if working else Severity.CRITICAL)
+            yield _refused(one.device, one.why, state, here, loss)
         # else: as many work as there are GPUs; this one is another's, or a spare
 
 
@@ -232,7 +265,7 @@ def _usable(device: RdmaDevice, why: str, here: Here) -> Finding:
     return ok(f"opens, has a context and an ACTIVE port; {why}", subject=device.name, notes=notes, measured=None, **evidence)
 
 
-def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, severity: Severity) -> Finding:
+def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, loss: Loss) -> Finding:
     if not here.vantage.of_the_job and state.step not in OF_THE_NODE:
         return unknown(f"{state.text}, {here.vantage.elsewhere}", subject=device.name, how=FROM_JOB)
     if here.no_gpu and state.step not in OF_THE_NODE:
@@ -241,7 +274,7 @@ def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, severity: 
     return fail(
         f"{state.text}; {why}",
         subject=device.name,
-        severity=severity,
+        loss=loss,
         cause=cause,
         expected="its node opens, libibverbs gets a context, a port is ACTIVE, on Ethernet with a GID of this namespace",
         fix=fix_rdma_device(here.vantage, state.step, device),
@@ -259,7 +292,8 @@ def _count(devices: tuple[RdmaDevice, ...], here: Here, expected: int) -> Findin
     if working + unclear >= expected or not here.vantage.of_the_job:
         return unknown(f"{working} usable RDMA devices, {unclear} not known, {expected} expected", subject="count")
     text = f"{working} usable RDMA devices, {expected} expected"
-    return fail(text, subject="count", severity=Severity.WARNING, cause="inventory", expected=str(expected))
+    loss = cost.less(working, expected, "RDMA devices are usable") if working else cost.sockets()
+    return fail(text, subject="count", cause="inventory", loss=loss, expected=str(expected))
 
 
 def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected) -> Iterator[Finding]:
@@ -280,14 +314,16 @@ def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected
     if slow:
         how = "ibstatus; the cable, the transceiver, and the speed that the switch port is set to"
         text = f"{', '.join(slow)}; {wanted:g} expected"
-        yield fail(text, subject="rate", cause="link_degraded", expected=f"{wanted:g} Gb/s", how=how)
+        pace = min(rate for _, rate in rates if not isinstance(rate, Unavailable))
+        loss = cost.less(pace, wanted, "Gb/s: each rail carries as much as the slowest")
+        yield fail(text, subject="rate", cause="link_degraded", loss=loss, expected=f"{wanted:g} Gb/s", how=how)
     elif unread or not rates:
         yield unknown(f"{wanted:g} Gb/s expected, not read: {'; '.join(unread) or 'no active port'}", subject="rate")
     else:
         yield ok(f"{', '.join(at for at, _ in rates)}: at least {wanted:g} Gb/s, as expected", subject="rate")
 
 
-def _memlock(limit: int | Unavailable, here: Here, job: JobShape, path: PathRun) -> Finding:
+def _memlock(limit: int | Unavailable, here: Here, path: PathRun) -> Finding:
     """Registered memory counts against RLIMIT_MEMLOCK (drivers/infiniband/core/umem.c)."""
     vantage = here.vantage
     if not vantage.job_user:
@@ -307,13 +343,6 @@ def _memlock(limit: int | Unavailable, here: Here, job: JobShape, path: PathRun)
     if here.no_gpu:
         text = f"locked memory is limited to {size}; libcuda shows this container no GPU"
         return unknown(text, how=NO_GPU, limit=limit)
-    if job.alone:
-        text = f"the configuration says that the job has one node, where HCAs carry nothing; locked memory is limited to {size}"
-        return skip(text, limit=limit)
-    if isinstance(job.nodes, Unavailable):
-        return unknown(
-            f"locked memory is limited to {size}, and whether the job has other nodes could not be read: {job.nodes}"
-        )
     fix = fix_container(vantage, "memlock")
     if not vantage.in_container:
         fix = Fix(

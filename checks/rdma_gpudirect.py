@@ -19,7 +19,7 @@ from netdoctor.api import (
     Fix,
     GdrProof,
     Gpus,
-    JobShape,
+    Intent,
     Kernel,
     Libraries,
     PathRun,
@@ -28,13 +28,15 @@ from netdoctor.api import (
     Rdma,
     RdmaDevice,
     Run,
-    Severity,
     State,
+    Status,
     Unavailable,
     Vantage,
     Version,
     assigned,
+    between_nodes,
     check,
+    cost,
     fail,
     fix_environment,
     fix_gpudirect,
@@ -47,6 +49,7 @@ from netdoctor.api import (
     nccl_param,
     ok,
     parse_hcas,
+    rails,
     skip,
     transport,
     unknown,
@@ -68,7 +71,6 @@ class Node:
     gpus: Gpus
     environ: Environ
     vantage: Vantage
-    job: JobShape
     runs: tuple[Run, ...] | Unavailable
     count: int
     own_topology: bool  # NCCL takes distances from a file of the hypervisor's or the user's, or may do so
@@ -149,34 +151,34 @@ def gpudirect_rdma(
     environ: Environ,
     libraries: Libraries,
     vantage: Vantage,
-    job: JobShape,
+    intent: Intent,
     baseline: Baseline,
     path: PathRun,
 ) -> Iterator[Finding]:
-    gate = _does_not_apply(rdma, pci, gpus)
+    own = pci.virtual_topology is not False or environ.get("NCCL_TOPO_FILE") not in (None, "")
+    node = Node(used_nccl(libraries, baseline), kernel, gpus, environ, vantage, path.runs, 0, own, False, libraries.plugins)
+    found = tuple(_judged(rdma, pci, node))
+    if (idle := transport.idle_hcas(intent)) is not None:  # what a run showed counts all the same
+        shown = [one for one in found if one.status is Status.PASS]
+        yield from shown or [skip(f"{idle}: nothing goes from a GPU to an RDMA device")]
+    else:
+        yield from (between_nodes(one, intent) for one in found)
+
+
+def _judged(rdma: Rdma, pci: Pci, node: Node) -> Iterator[Finding]:
+    gate = _does_not_apply(rdma, pci, node)
     if gate is not None:
         yield gate
         return
-    places, devices = hcas.places(gpus, pci), rdma.devices
+    places, devices = hcas.places(node.gpus, pci), rdma.devices
     if isinstance(places, Unavailable) or isinstance(devices, Unavailable):
         yield unknown(f"GPUs or RDMA devices could not be read: {missing(places, devices)}")
         return
     if not places:
-        yield unknown(f"PCI shows no GPU, and libcuda could not be asked: {gpus.visible}")
+        yield unknown(f"PCI shows no GPU, and libcuda could not be asked: {node.gpus.visible}")
         return
-    node = Node(
-        used_nccl(libraries, baseline),
-        kernel,
-        gpus,
-        environ,
-        vantage,
-        job,
-        path.runs,
-        len(places),
-        pci.virtual_topology is not False or environ.get("NCCL_TOPO_FILE") not in (None, ""),
-        all(d.driver == "efa" for d in devices) and not hcas.unplaced(devices, pci),
-        libraries.plugins,
-    )
+    efa = all(d.driver == "efa" for d in devices) and not hcas.unplaced(devices, pci)
+    node = replace(node, count=len(places), efa=efa)
     choice = parse_hcas(node.setting("NCCL_IB_HCA") or "", node.version or None)
     candidates = hcas.selected(devices, choice) if choice else devices
     if not candidates:
@@ -204,8 +206,9 @@ def _pairs(places: tuple[hcas.GpuPlace, ...], candidates: tuple[RdmaDevice, ...]
             yield replace(found, subject=f"{gpu.label}–{device.name}")
 
 
-def _does_not_apply(rdma: Rdma, pci: Pci, gpus: Gpus) -> Finding | None:
+def _does_not_apply(rdma: Rdma, pci: Pci, node: Node) -> Finding | None:
     """Skip on positive evidence only; unknown where the layers do not agree."""
+    gpus = node.gpus
     if pci.foreign_accelerators and not pci.gpus:
         return unknown(f"accelerators that netdoctor does not judge: {', '.join(pci.foreign_accelerators)}")
     if hcas.no_accelerator(pci, gpus):
@@ -213,8 +216,10 @@ def _does_not_apply(rdma: Rdma, pci: Pci, gpus: Gpus) -> Finding | None:
     if rdma.devices == ():
         if isinstance(pci.rdma, Unavailable):
             return unknown(f"no RDMA device in sysfs, but PCI could not be read: {pci.rdma}")
-        if pci.rdma:
+        if set(pci.rdma) - set(rails.ethernet_alone(pci, node.kernel)):
             return unknown("PCI shows RDMA hardware, /sys/class/infiniband shows none", how="see rdma.dev_infiniband")
+        if pci.rdma:
+            return skip("no RDMA device: the cards of PCI are Ethernet alone, see rdma.dev_infiniband")
         if not pci.unclassified:
             return skip("no RDMA device: PCI was read and shows none, and /sys/class/infiniband was read empty")
     if gpus.visible == ():
@@ -298,6 +303,7 @@ def _efa(gpu: hcas.GpuPlace, node: Node, proof: GdrProof) -> Finding:
     if proof.shown and not chosen and node.count > 1 and any(word in gpu.name for word in EFA_GPUS):
         return fail(
             f"EFA without GPUDirect: NET/{proof.network} staged through host memory on {gpu.name}",
+            loss=cost.staged(),
             expected="/GDRDMA on NET lines",
             why="aws-ofi-nccl turns it off where libfabric or the efa module lacks peer-to-peer",
             fix=Fix("update the EFA installer (efa module, libfabric, aws-ofi-nccl)", ("fi_info -p efa -c FI_HMEM",)),
@@ -325,6 +331,7 @@ def _too_far(pair: Pair) -> Finding:
             f"NCCL_NET_GDR_LEVEL={limit} keeps GPUDirect off at distance {pair.kind}; NCCL's default is {default}",
             fix=fix_environment(pair.node.vantage, "NCCL_NET_GDR_LEVEL", unset=True),
             cure=cure,
+            loss=cost.staged(),
             **pair.evidence,
         )
     return skip(f"their path is {pair.kind}, farther than {limit}: NCCL stages through host memory by design", **pair.evidence)
@@ -351,7 +358,7 @@ def _shown(pair: Pair) -> Finding:
         return unknown(text, **evidence)
     return fail(
         f"able to use GPUDirect, but the run's log shows it on {side}",
-        severity=Severity.INFO if pair.node.job.alone else None,
+        loss=cost.staged(),
         expected="/GDRDMA on sends and receives",
         how="dmesg | grep -i -e peermem -e ib_core; NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH names the distance and the HCA's support",
         **evidence,
@@ -385,7 +392,7 @@ def _unable(pair: Pair, shown: str = "") -> Finding:
     """Neither mechanism."""
     return fail(
         f"no GPUDirect: {shown}no peer-memory module that NCCL can use, and no DMA-BUF",
-        severity=Severity.INFO if pair.node.job.alone else None,
+        loss=cost.staged(),
         expected="a peer-memory module or DMA-BUF",
         why=f"{pair.able.why}.",
         fix=fix_gpudirect(pair.node.vantage, pair.able),

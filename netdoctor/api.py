@@ -13,15 +13,18 @@ from netdoctor.causes import CAUSES, cost
 from netdoctor.cluster import network as cluster_network
 from netdoctor.cluster.observations import Cluster, Culprit
 from netdoctor.cluster.observations import Fault as MeetingFault
+from netdoctor.expectation import looks as expectation
 from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
+from netdoctor.facts.intent import STATE_NODES, Intent, Told, between_nodes
 from netdoctor.facts.interrupts import Interrupts
-from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
+from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
 from netdoctor.facts.library_search import JobPython, Linkage, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
@@ -30,6 +33,7 @@ from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.nccl_version import text as version_text
 from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
+from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.facts.runs import (
     Baseline,
@@ -47,7 +51,7 @@ from netdoctor.facts.runs import (
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, missing, size_text
-from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, tcp_window, transport
+from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, rails, tcp_window, transport
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.assignment import assigned
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
@@ -144,7 +148,7 @@ def fail(
         Status.FAIL,
         message,
         subject,
-        severity,
+        severity or (cost.severity(loss) if loss else None),
         cause,
         expected,
         evidence,
@@ -160,10 +164,12 @@ def fail(
 __all__ = [
     "FROM_JOB",
     "SOCKET",
+    "STATE_NODES",
     "UNLIMITED",
     "Accelerator",
     "Address",
     "Baseline",
+    "Bound",
     "Caller",
     "Cluster",
     "CommonRun",
@@ -177,11 +183,13 @@ __all__ = [
     "Fix",
     "GdrProof",
     "Gid",
+    "Gift",
     "Gpu",
+    "GpuLayers",
     "Gpus",
+    "Intent",
     "Interrupts",
     "JobPython",
-    "JobShape",
     "Kernel",
     "Kind",
     "Launcher",
@@ -205,6 +213,7 @@ __all__ = [
     "PciDevice",
     "PciLink",
     "Peer",
+    "Platform",
     "Plugin",
     "Provider",
     "Quantity",
@@ -214,12 +223,14 @@ __all__ = [
     "RdmaPort",
     "Route",
     "Run",
+    "Said",
     "Selector",
     "Setting",
     "Severity",
     "State",
     "Status",
     "Step",
+    "Told",
     "Torch",
     "TorchFacts",
     "Unavailable",
@@ -232,10 +243,12 @@ __all__ = [
     "accelerator",
     "affinity",
     "assigned",
+    "between_nodes",
     "cause_of",
     "check",
     "cluster_network",
     "cost",
+    "expectation",
     "fail",
     "fix_container",
     "fix_environment",
@@ -263,6 +276,7 @@ __all__ = [
     "parse_hcas",
     "parse_version",
     "path_limit",
+    "rails",
     "shm_pool",
     "size_text",
     "skip",

@@ -154,6 +154,7 @@ class Fix:
     summary: str
     commands: tuple[str, ...] = ()
     persistent: tuple[str, ...] = ()
+    tries: tuple[tuple[str, str | None], ...] = ()  # variables of the job's environment that it sets (None: removes)
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,7 @@ class Finding:
     blocking: bool = True  # False: does not count for the exit code; policy decides it for fails (see policy.py)
     waived_by_name: bool = False  # only a waiver that names its subject applies: neither one without a subject nor a pattern
     nodes: tuple[str, ...] = ()  # of a comparison of nodes: whom it is about; none: it cannot be told who is wrong
+    if_several: Finding | None = None  # the fail that it is if the job has other nodes, which nothing says (facts/intent.py)
 
     @property
     def fingerprint(self) -> str:

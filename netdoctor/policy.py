@@ -5,6 +5,7 @@ Every command that judges asks here, and no exit code of a verdict is made anywh
 Profiles (what must be *known*; what must not *fail* is ``fail_on``):
 
 default  allreduce.run, where a GPU and a job's torch or a libnccl were found
+         and that nothing critical hangs on how many nodes the job has, where nobody says that
 gate     also rdma.dev_infiniband, where PCI shows RDMA hardware
 audit    nothing; the verdict lists what could not be seen
 prolog   nothing, and no all-reduce is run: an inconclusive prolog would drain a healthy node (Slurm drains on any exit but 0)
@@ -158,7 +159,7 @@ def decide(
     if profile == "strict":
         must |= {c.id for c in results} - off
     broken = {c.id for c in results if c.id in _LOST or any(f.status is Status.ERROR for f in c.findings)} - off
-    must |= broken
+    must |= broken | {c.id for c in results for f in c.findings if f.if_several and _needs_intent(f.if_several, profile, least)}
     out = tuple(
         replace(c, findings=tuple(_weigh(f, waivers, least, c.id in must, profile == "strict", today) for f in c.findings))
         for c in results
@@ -177,6 +178,11 @@ def _stands_for(seen: Seen) -> frozenset[str]:
     """What an audit or a prolog that calls a node healthy must have been able to tell, though it stops nobody where it could
     not: what hardware is there, and the all-reduce where one was wanted."""
     return frozenset({"hardware.accelerator", *(("allreduce.run",) if seen.run_lost else ())})
+
+
+def _needs_intent(fail: Finding, profile: str, least: int) -> bool:
+    """Whether a fault that counts only in a job of several nodes is in the way, where nothing says how many there are."""
+    return profile in {"gate", "strict"} or (profile not in _EQUALLY_LENIENT and _rank(fail) >= least)
 
 
 def _disabled(result: CheckResult) -> CheckResult:

@@ -26,7 +26,7 @@ RESULTS = (
     *("ncclSuccess", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError", "ncclInvalidArgument"),
     *("ncclInvalidUsage", "ncclRemoteError", "ncclInProgress", "ncclTimeout"),
 )
-NO_DEVICE, NOT_READY = 100, 600  # CUDA_ERROR_NO_DEVICE, CUDA_ERROR_NOT_READY (cuda.h)
+NO_DEVICE, NOT_READY, SYSTEM_NOT_READY = 100, 600, 802  # CUDA_ERROR_NO_DEVICE and so on (cuda.h)
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: nothing of ours is on the null stream
 TOGETHER = 256  # periods that are compared at once: 4 MiB
 LONGEST_PAUSE = 1e-3  # seconds between two looks at the stream
@@ -142,6 +142,7 @@ class NcclEngine(Engine):
         code = cuda.code("cuInit", 0)
         count = ctypes.c_int(0)
         if code not in (0, NO_DEVICE):
+            say("fact", not_ready=code == SYSTEM_NOT_READY)
             raise LibraryError(f"cuInit: {cuda.words(code)}")
         if not code:
             cuda("cuDeviceGetCount", ctypes.byref(count))

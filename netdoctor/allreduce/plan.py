@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from netdoctor.allreduce.verdict import not_started
 from netdoctor.facts.gpu import Gpu
 from netdoctor.facts.gpu_users import GpuUsers
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.layers import MAX_RANKS
 from netdoctor.facts.registry import of
 from netdoctor.facts.runs import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session
 
 # Facts that the plan is made from (names as the engine keeps them).
-NEEDS: Final = ("Gpus", "GpuUsers", "Rdma", "Pci", "JobShape", "Environ", "Expected")
+NEEDS: Final = ("Gpus", "GpuUsers", "Rdma", "Pci", "Intent", "Environ", "Expected")
 
 MIB: Final = 1 << 20
 # NVLink needs about 256 MiB to come near its limit (nccl-tests' own curves on 8 GPUs); a NIC does at 64 MiB.
@@ -71,7 +71,7 @@ def baseline(session: Session, facts: Mapping[str, Any], deadline: float) -> Bas
         experiment = AllReduce("nccl", 2, "cuda", CUDA_SIZES)
         run = session.run(experiment, deadline)  # which says why not
     else:
-        experiment = first_experiment(answered, of(facts, "JobShape"))
+        experiment = first_experiment(answered, of(facts, "Intent"))
         run = _run(session, experiment, facts, deadline)
     return Baseline(run, experiment.backend == "nccl" and run.state != State.NOT_STARTED)
 
@@ -81,6 +81,8 @@ def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> Pat
     answered = session.facts(deadline)
     if isinstance(answered, Unavailable):
         return PathRun.unread(answered)
+    if (unneeded := path_unneeded(of(facts, "Intent"))) is not None:
+        return PathRun.unread(unneeded)
     count = gpus_of(answered)
     if count == 0:
         return PathRun.unread(
@@ -95,13 +97,20 @@ def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> Pat
     return PathRun(tuple(runs))
 
 
-def first_experiment(answered: TorchFacts | NcclFacts | Unavailable, job: JobShape) -> AllReduce:
+def path_unneeded(intent: Intent) -> Unavailable | None:
+    """Why the path to other nodes is not tried."""
+    needed, why = intent.across
+    return Unavailable(Kind.UNSUPPORTED, f"{why}: nothing goes to other nodes") if needed is False else None
+
+
+def first_experiment(answered: TorchFacts | NcclFacts | Unavailable, job: Intent) -> AllReduce:
     """The baseline for what the job's torch, or the driver, shows."""
     count = 0 if isinstance(answered, Unavailable) else gpus_of(answered)
     if count == 0:
         return GLOO
     if count == 1:
-        return _shared_gpu()
+        alone = (("NCCL_NET", "Socket"),) if job.others is False else ()  # then the network must not fail what needs none
+        return replace(_shared_gpu(), env=(*ONE_GPU_ENV, *alone))
     wanted = min(count, job.ranks_per_node) if job.ranks_per_node else count
     ranks = max(2, min(wanted, MAX_RANKS))
     return AllReduce("nccl", ranks, "cuda", CUDA_SIZES, gpus=tuple(range(ranks)))
@@ -151,6 +160,7 @@ def _ports(facts: Mapping[str, Any]) -> list[tuple[str, int, tuple[int, int]]]:
 
 
 def _run(session: Session, experiment: AllReduce, facts: Mapping[str, Any], deadline: float) -> Run:
+    session.gpus = of(facts, "Intent").gpus or ()
     if reason := busy(facts, experiment):
         return session.busy(experiment, reason, deadline)
     return session.run(experiment, deadline)

@@ -263,18 +263,26 @@ _ROWS: Final = (
         "A link runs below its capability or flaps",
         MIGHT,
         "everybody waits for the slowest link",
-        ("allreduce.bandwidth", "allreduce.nodes"),
+        ("hardware.links", "hardware.rails", "hardware.gpus", "allreduce.bandwidth", "allreduce.nodes"),
         (
             "Linux Documentation/ABI/testing/sysfs-bus-pci, current_link_speed",
             "Linux Documentation/ABI/stable/sysfs-class-infiniband",
         ),
     ),
     Cause(
+        "odd_one_out",
+        "One of several like devices differs from the others",
+        MIGHT,
+        "collectives wait for the one that is slower, or take a path that the others do not have",
+        ("hardware.gpus", "hardware.rails"),
+        ("NCCL src/graph/topo.cc (GPUs and NICs of one node are one topology)",),
+    ),
+    Cause(
         "inventory",
         "Hardware is missing, or the layers disagree about it",
         STOPS,
         "the job runs on less than was bought, or does not start",
-        ("rdma.dev_infiniband",),
+        ("hardware.gpus", "hardware.rails", "rdma.dev_infiniband"),
         (
             "Linux Documentation/ABI/testing/sysfs-bus-pci",
             "NVIDIA NVML API reference, nvmlDeviceGetCount",
@@ -342,7 +350,7 @@ _ROWS: Final = (
         "NVSwitch Fabric Manager is not running or stuck",
         STOPS,
         "CUDA init fails with error 802, or NVLS fails",
-        (),
+        ("allreduce.run",),
         ("NVIDIA Fabric Manager User Guide",),
     ),
     Cause(

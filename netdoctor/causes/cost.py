@@ -19,6 +19,8 @@ from netdoctor.model import CheckResult, Finding, Loss, Severity, Status
 MUCH: Final = 0.10  # of the bandwidth: issue trackers of training clusters call a tenth a regression; less drowns in spread
 
 STOPS: Final = Loss(1.0, "the job does not start, hangs, or gets wrong data")
+SOMETIMES: Final = replace(STOPS, needed=None)  # some jobs, or now and then
+NOTHING: Final = Loss(0.0, "nothing that a collective would show")
 MIGHT: Final = Loss(None, "how much is not known before it is measured")
 
 

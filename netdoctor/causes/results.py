@@ -88,8 +88,9 @@ RESULTS: Final[dict[str, ResultRow]] = {
 def completed(finding: Finding, check: str, cause: str) -> Finding:
     """`finding` with what its maker left to its check: the check's id and cause, and of a fail what it costs."""
     cause = finding.cause or cause
+    doubt = finding.if_several and completed(finding.if_several, check, cause)
     if finding.status is not Status.FAIL:
-        return replace(finding, check=check, cause=cause, severity=None, loss=None)
+        return replace(finding, check=check, cause=cause, severity=None, loss=None, if_several=doubt)
     loss = finding.loss or (CAUSES[cause].loss if cause in CAUSES and finding.severity is None else MIGHT)
     return replace(finding, check=check, cause=cause, severity=finding.severity or severity(loss), loss=loss)
 

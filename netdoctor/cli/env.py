@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def run(options: Options, files: Sequence[str] = (), version: str | None = None) -> int:
     """Judge the variables of `files` ("-" is stdin), or of this process and its nccl.conf; print; return the exit code."""
+    from netdoctor.nccl.transport import sockets_meant
     from netdoctor.variables.issue import Known
 
     try:
@@ -29,7 +30,7 @@ def run(options: Options, files: Sequence[str] = (), version: str | None = None)
         config = setup.configuration(options, Command.ENV)
         nccl = parsed_version(version)
         if files:
-            known = Known(nccl, nodes=config.job.nodes)
+            known = Known(nccl, nodes=config.job.nodes, sockets=sockets_meant(config.expected.transport or ""))
             findings = [finding for path in files for finding in judge_file(path, _read(path), known)]
         else:
             findings, nccl = judge_here(config, nccl)
@@ -179,16 +180,17 @@ def judge_here(config: Config, version: Version | None) -> tuple[list[Finding], 
     from netdoctor.variables.catalogue import accepts
 
     live = LiveHost(None, config.as_answer())
-    names = ("Environ", "Libraries", "Net", "Rdma", "JobShape")
+    names = ("Environ", "Libraries", "Net", "Rdma", "Expected", "Intent")  # without the GPUs: they say nothing of variables
+    have: dict[str, Any] = {}
     try:
         host = RecordingHost(live, Redactor(accepts))  # a report shows values: none that is a secret
         registry.prefetch(host, names)
-        facts = [registry.make(host, name, {}) for name in names]
+        have |= {name: have.setdefault(name, registry.make(host, name, have)) for name in names}
     finally:
         live.close()
-    known = environ.known_of(*facts)
+    known = environ.known_of(*(have[name] for name in ("Libraries", "Net", "Rdma", "Intent")))
     known = replace(known, version=version or known.version)
-    return environ.judge_fact(facts[0], known), known.version
+    return environ.judge_job(have["Environ"], known, have["Intent"]), known.version
 
 
 def _read(path: str) -> str:

@@ -34,6 +34,15 @@ class Launcher:
         alone = self.world is not None and self.world <= (self.local_world or 1)
         return self.name is not None and self.nodes is None and not alone and not (self.world and self.local_world)
 
+    def first_node(self, nodes: int | None) -> bool | None:
+        """Whether rank 0 is on this node, as it counts; without a local rank, by blocks of ranks (torchrun's and Slurm's own
+        way)."""
+        if self.node_rank is not None:
+            return self.node_rank == 0
+        if self.rank is not None and self.local_rank is None and self.world and nodes:
+            return self.rank < max(1, self.world // nodes)
+        return self.rank == self.local_rank if None not in (self.rank, self.local_rank) else None
+
 
 class _Rule(NamedTuple):
     launcher: str | None

@@ -92,6 +92,7 @@ class Pci(Fact):
     unclassified: tuple[str, ...] = ()  # functions whose class could not be read: no "there is none" while any is left
     virtual_topology: bool | Unavailable = False  # the hypervisor's file that NCCL reads before it looks at PCI is there
     cpu: CpuModel | Unavailable = Unavailable(Kind.NOT_READ)
+    nvswitches: tuple[str, ...] | Unavailable = ()  # addresses; a virtual machine may not see those that its GPUs are joined by
 
     @property
     def by_wsl(self) -> bool:
@@ -123,6 +124,7 @@ _RDMA_DRIVERS: Final = frozenset(
     {"mlx5_core", "mlx4_core", "bnxt_en", "ice", "idpf", "efa", "erdma", "mana", "qede", "cxgb4", "ionic", "xscale"}
 )
 _NETWORK, _INFINIBAND, _DISPLAY, _PROCESSING = 0x02, 0x0207, 0x03, 0x12
+_OTHER_BRIDGE: Final = 0x0680  # the class of NVSwitches
 # Intel E800 series (drivers/net/ethernet/intel/ice/ice_devids.h): E810, E822, E823, E825, E830.
 _ICE: Final = frozenset(
     {0x1591, 0x1592, 0x1593, 0x1599, 0x159A, 0x159B, 0x124C, 0x124D, 0x124E, 0x124F, 0x12D1, 0x12D2, 0x12D3, 0x12D5}
@@ -167,7 +169,14 @@ def probe(host: Host) -> Pci | Unavailable:
     bridges = {address for one in devices.values() for address in one.path} - devices.keys()
     devices |= {f.address: _device(host, f) for f in known if f.address in bridges}
     ordered = [devices[address] for address in sorted(devices)]
-    return Pci(tuple(ordered), _foreign(host, known), unread, _is_there(mapping(host, f"stat:{TOPOLOGY}")), _cpu(host))
+    return Pci(
+        tuple(ordered),
+        _foreign(host, known),
+        unread,
+        _is_there(mapping(host, f"stat:{TOPOLOGY}")),
+        _cpu(host),
+        tuple(f.address for f in known if f.vendor == NVIDIA and f.klass >> 8 == _OTHER_BRIDGE),
+    )
 
 
 # arch/x86/kernel/cpu/match.c (cpu:type:x86,ven0000fam0006mod008F:feature:…), X86_VENDOR_* in arch/x86/include/asm/processor.h;

@@ -26,8 +26,8 @@ class Source:
 SOURCES: Final[dict[str, Source]] = {
     "Vantage": Source("netdoctor.facts.vantage"),
     "Kernel": Source("netdoctor.facts.kernel"),
+    "Platform": Source("netdoctor.facts.platform"),
     "Environ": Source("netdoctor.facts.environ"),
-    "JobShape": Source("netdoctor.facts.job", "probe_job"),
     "Expected": Source("netdoctor.facts.job", "probe_expected"),
     "Libraries": Source("netdoctor.facts.libraries", asks=("ask:elf?cache=libnccl",)),
     "Net": Source("netdoctor.facts.net", asks=("ask:netlink",)),
@@ -37,6 +37,7 @@ SOURCES: Final[dict[str, Source]] = {
     "Rdma": Source("netdoctor.facts.rdma", asks=("ask:ibverbs",)),
     "Gpus": Source("netdoctor.facts.gpu", asks=("ask:nvml", "ask:cuda")),
     "Pci": Source("netdoctor.facts.pci"),
+    "Intent": Source("netdoctor.facts.intent", after=("Environ", "Net", "Gpus", "Expected")),
     "DeviceNames": Source("netdoctor.facts.device_names", after=("Environ", "Net", "Rdma", "Pci")),
     "GpuUsers": Source("netdoctor.facts.gpu_users", after=("Gpus", "Vantage")),
     "NcclChoice": Source("netdoctor.facts.nccl_choice", after=("Libraries",)),

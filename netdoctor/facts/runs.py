@@ -43,6 +43,7 @@ class Obstacle(Word):
     NO_TORCH = "no torch"  # the interpreter has none
     NO_NCCL = "no nccl"  # without torch: no libnccl is known
     NO_GPU = "no gpu"  # without torch: the driver is not there, fails, or shows no GPU
+    NOT_READY = "not ready"  # without torch: the driver waits for the fabric of its GPUs, or for their confidential mode
     IMPORT = "import"  # the interpreter, its torch, or libnccl fails
     TIME = "time"  # the budget, or the limit of a phase
     MEMORY = "memory"  # no descriptor, no thread or no memory for the ranks
@@ -245,6 +246,7 @@ class NcclFacts:
 
     nccl: str = ""  # ncclGetVersion
     device_count: int | None = None  # cuDeviceGetCount; None: not answered
+    not_ready: bool = False  # cuInit answered CUDA_ERROR_SYSTEM_NOT_READY
     error: str = ""  # what ended the questions early
 
 

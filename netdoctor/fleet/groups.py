@@ -66,7 +66,7 @@ def _family(shape: Shape, names: dict[tuple[str, ...], tuple[str, ...]]) -> Like
 
 def _join(families: dict[Likeness, dict[tuple[object, ...], list[Node]]]) -> None:
     """A few nodes are of the larger kind, with something wrong, if their fabric is not seen, or is another in its devices or in
-    its link layer on as many (cards that were replaced, ports that were set to Ethernet).  Where both differ they are their own.
+    its link layer on as many (cards that were replaced, ports set to Ethernet).  Where both differ they are their own.
     """
     sizes = {family: sum(map(len, shapes.values())) for family, shapes in families.items()}
     for family, shapes in list(families.items()):

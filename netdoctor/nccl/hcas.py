@@ -192,7 +192,8 @@ def turns(
 
     Source: NCCL src/graph/topo.cc, ncclTopoGetLocalNet.  The GPUs that share the devices start at different ones, by the
     number that NVML gives them, with its bits mirrored where the devices are a power of two; each takes its share of the rest
-    as far as its own link carries them (src/graph/search.cc).
+    as far as its own link carries them (src/graph/search.cc).  The ring of a node with one GPU goes by the fewest hops of them
+    (search.cc, ncclTopoCompareGraphs).
     """
     order = sorted(mine.devices, key=lambda d: _place_in_tree(d, pci))
     sharers = max(1, sum(any(d.name == order[0].name for d in way.devices) for way in theirs))
@@ -202,7 +203,17 @@ def turns(
     power = len(order).bit_count() == 1 and (isinstance(version, Unavailable) or version >= _MIRRORED)
     start = _mirrored(number, len(order)) if power else number
     share = min(-(-len(order) // sharers), _fitting(gpu, order[0], pci, version))
-    return tuple(dict.fromkeys(order[(start + channel) % len(order)] for channel in range(share)))
+    turn = [order[(start + channel) % len(order)] for channel in range(len(order))]
+    if len(gpus) == 1:
+        turn.sort(key=lambda device: _hops(gpu, device, mine.kind, pci))
+    return tuple(turn[:share])
+
+
+def _hops(gpu: GpuPlace, device: RdmaDevice, kind: str, pci: Pci) -> int:
+    where = _where(device, pci)
+    if where is None or isinstance(gpu.device, Unavailable):
+        return 0
+    return net_path.path(gpu.device, where, pci, c2c=gpu.c2c, direct=rank(kind) < rank("PHB")).hops
 
 
 _MIRRORED: Final[Version] = (2, 19, 1)

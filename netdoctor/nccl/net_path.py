@@ -55,6 +55,7 @@ class NetPath:
     kind: str  # of `gpudirect.LEVELS`, or `gpudirect.FAR`
     rest: Bandwidth
     crosses: bool | None  # from one CPU to another; None: not known
+    hops: int  # PCI components on it
 
 
 def nodes(device: PciDevice) -> tuple[str, ...]:
@@ -80,7 +81,7 @@ def path(gpu: PciDevice, card: PciDevice, pci: Pci, *, c2c: bool, direct: bool) 
     beyond = nodes(card) if shared is None else nodes(card)[: theirs.index(shared) + 1]
     above = _parents(gpu) | _parents(card)
     rest = narrowest(*(_link(address, above.get(address), pci) for address in (*below, *beyond)))
-    return NetPath(kind, rest, None if kind == FAR else kind == "SYS")
+    return NetPath(kind, rest, None if kind == FAR else kind == "SYS", len(below) + len(beyond))
 
 
 def gpu_link(gpu: PciDevice, pci: Pci, version: Version | Unavailable) -> Bandwidth:

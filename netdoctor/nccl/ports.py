@@ -17,6 +17,7 @@ from netdoctor.facts.nccl_version import Version
 RAS_FROM: Final = (2, 24, 3)  # src/ras: one listener a process
 RING_FROM: Final = (2, 23, 4)  # src/bootstrap.cc: listeners of ring and peer-to-peer are two since, one before
 RAS_PORT: Final = 28028  # src/ras/client_support.cc: clients are served on localhost:28028
+_FOUR_FROM: Final = (2, 20, 5)  # as measured: before, four ports less do for four ranks, and as many for two or eight
 STORE_PORT: Final = 29500  # torch.distributed: the default of MASTER_PORT
 DEFAULT_RANGE: Final = (32768, 60999)  # net/ipv4/tcp_ipv4.c; a new network namespace starts with it
 
@@ -56,14 +57,16 @@ def listeners(ranks: int, communicators: int, gloo_groups: int, version: Version
 def _own(ranks: int, version: Version | None) -> int:
     """As measured: in a namespace with a range of so many ports the unmodified NCCL set up one communicator of two ranks twice
     with 8 (2.18.3, 2.20.5, 2.21.5), 10 (2.23.4, 2.29.7), 11 (2.25.1, 2.30.7), 12 (2.27.5, 2.28.9, 2.32.3), of 4 ranks with 16
-    (2.18.3), 20 (2.23.4), 22 (2.32.3), 23 (2.27.5), 24 (2.30.7), of 8 with 28 (2.18.3), 47 (2.27.5).  With one or two less it
-    depends on who comes first.
+    (2.18.3), 20 (2.20.5, 2.21.5, 2.23.4), 22 (2.32.3), 23 (2.27.5), 24 (2.30.7), of 8 with 28 (2.18.3, 2.21.5), 47 (2.27.5).
+    With one or two less it depends on who comes first.
 
     python -m tests.fakegpu.differential --area ports
     """
     if ranks < 2:
         return 0
-    return min(ranks // 2, 3) if version is not None and version < RING_FROM else ranks // 2
+    if version is None or version >= RING_FROM:
+        return ranks // 2
+    return 7 if version >= _FOUR_FROM and ranks in (3, 4) else min(ranks // 2, 3)
 
 
 def kept_by_connections(ranks: int, world: int, communicators: int, *, all_to_all: bool, pxn: bool) -> int:

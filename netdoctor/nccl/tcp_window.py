@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.kernel import Kernel
@@ -22,6 +22,7 @@ from netdoctor.nccl.ports import sockets_per_connection
 CHANNELS: Final = 2  # at least: rings across nodes are doubled (NCCL src/graph/connect.cc ncclTopoPostset)
 EXPLICIT_FROM: Final = (2, 27, 3)
 UNSCALED: Final = 65535  # the largest window without tcp_window_scaling (RFC 7323)
+FASTEST_MBPS: Final = 400_000  # of an Ethernet port that one might meet where the driver does not tell the speed
 BYTES_PER_MS: Final = 125  # of 1 Mb/s
 
 
@@ -92,3 +93,27 @@ def maximum(speed_mbps: int, rtt_ms: float, streams: int) -> int:
     """The maximum to set: twice the window that each socket needs, rounded up to a power of two."""
     need = 2 * speed_mbps * BYTES_PER_MS * rtt_ms / streams
     return 1 << math.ceil(math.log2(max(need, 1 << 16)))
+
+
+class Sockets:
+    """NCCL's sockets on one link."""
+
+    def __init__(self, link: Link, window: Window, environ: Environ, carrier: str) -> None:
+        self.link, self.window = link, window
+        self.count = streams(link, environ)
+        self.speed = link.speed_mbps or FASTEST_MBPS
+        self.bound = f"{window.setting} {window.why}".strip()
+        self.in_flight = window.bytes * self.count
+        self.enough = self.in_flight / (self.speed * BYTES_PER_MS)  # ms
+        self.evidence: dict[str, Any] = {
+            "window": window.bytes,
+            "bounded_by": window.setting,
+            "sockets": self.count,
+            "speed_mbps": link.speed_mbps or None,
+            "carrier": carrier,
+            "enough_up_to_ms": float(f"{self.enough:.2g}"),
+        }
+
+    def at_most(self, ms: float) -> float:
+        """Mb/s that the windows let through with that round trip."""
+        return self.in_flight / (ms * BYTES_PER_MS)

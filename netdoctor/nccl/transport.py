@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from netdoctor.config.keys import NETWORKS, unversioned
 from netdoctor.facts.environ import Environ
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
@@ -27,14 +28,18 @@ class Carrier(NamedTuple):
 
 
 def data_by_sockets(
-    rdma: Rdma, environ: Environ, libraries: Libraries, baseline: Baseline, paths: PathRun, net: Net
+    rdma: Rdma, environ: Environ, libraries: Libraries, runs: tuple[Baseline, PathRun], net: Net, intent: Intent
 ) -> Carrier:
     """What a run's log says counts most; then what the environment forces; then the lack of anything else.
+
+    Of a job of one node none crosses the network.
 
     NCCL takes a plugin's network before its own, NET/IB before NET/Socket, and NET/Socket where the others find no device
     (src/plugin/net.cc).
     """
-    return _by_log(baseline, paths) or _by_settings(environ, libraries) or _by_devices(rdma, environ, net)
+    if intent.others is False:
+        return Carrier(False, f"{intent.why}: no data crosses the network")
+    return _by_log(*runs) or _by_settings(environ, libraries) or _by_devices(rdma, environ, net)
 
 
 def log_of(run: Run | Unavailable | None) -> LogFacts | None:
@@ -101,6 +106,19 @@ def network_family(name: str) -> str:
 def needs_rdma(name: str) -> bool:
     """Whether a network of this name goes over devices of /sys/class/infiniband; libfabric's others (CXI) do not."""
     return network_family(name) == "IB" or name.lower() == "efa"
+
+
+def idle_hcas(intent: Intent) -> str | None:
+    """Why the job sends nothing over RDMA devices of /sys/class/infiniband; None: it does, or may."""
+    if intent.others is False:
+        return intent.why
+    meant = intent.network
+    return f"{meant} is meant to carry the data" if meant and sockets_meant(meant) else None
+
+
+def sockets_meant(name: str) -> bool:
+    """Whether a network of this name, as a site or a variable calls it, is plain sockets."""
+    return network_family(name) == SOCKET
 
 
 def shown_network(run: Run) -> str | None:

@@ -47,7 +47,7 @@ class Lab:
     def healthy(self, row: Row) -> Report:
         """The same preflight on a machine without the fault."""
         torch = None if row.torch is None else ""
-        key = repr((row.machine, row.healthy, row.base, row.nodes, row.runs, torch))
+        key = repr((row.machine, row.healthy, row.base, row.nodes, row.runs, torch, row.job))
         if key not in self._healthy:
             self._healthy[key] = self._look(row, row.healthy, row.base, torch)
         return self._healthy[key]
@@ -62,7 +62,7 @@ class Lab:
         one = machine.read(row.machine)
         one = (one if row.nodes else one.on_one_node()).with_changes(changes)
         options = ("--via", "nccl") if row.runs else ("--no-allreduce",)
-        env = {name: value.replace("SITE", str(_site(python))) for name, value in around.env.items()}
+        env = {name: value.replace("SITE", str(_site(python))) for name, value in {**row.job, **around.env}.items()}
         cpus = sorted(os.sched_getaffinity(0))
         wrap = around.wrap.replace("FIRST", str(cpus[0])).replace("LAST", str(cpus[-1]))
         return doctor.preflight(one, python, replace(around, env=env, wrap=wrap, options=(*around.options, *options)))

@@ -22,6 +22,7 @@ from tests.fakegpu import build, lab, machine, namespace
 VERSION: Final = "2.27.5"
 # What a fake takes means nothing, so nobody judges it.
 CONFIG: Final = "disabled: [allreduce.bandwidth]\n"
+TWO_NODES: Final = "job: {nodes: 2, gloo_groups: 0}\n"  # what lies between nodes is a fault of a job that has some
 OPT: Final = pathlib.Path("/opt")
 SITE: Final = "job/lib/python3.11/site-packages"
 
@@ -56,7 +57,7 @@ RECORDINGS: Final[Mapping[str, Recording]] = {
 }
 
 
-def folder_of(one: machine.Machine, folder: pathlib.Path) -> pathlib.Path:
+def folder_of(one: machine.Machine, folder: pathlib.Path, config: str) -> pathlib.Path:
     """What the recorded process finds in /opt."""
     opt = folder / "opt"
     kernels = build.kernels()
@@ -67,7 +68,7 @@ def folder_of(one: machine.Machine, folder: pathlib.Path) -> pathlib.Path:
     python.parent.mkdir(parents=True)
     python.symlink_to("/usr/bin/python3")
     (opt / "job" / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.2\n", encoding="ascii")
-    (opt / "job" / "netdoctor.yaml").write_text(CONFIG, encoding="ascii")
+    (opt / "job" / "netdoctor.yaml").write_text(config, encoding="ascii")
     wheel = opt / SITE / "nvidia" / "nccl" / "lib"
     wheel.mkdir(parents=True)
     (wheel / "libnccl.so.2").touch()
@@ -82,7 +83,7 @@ def record(one: Recording, output: pathlib.Path) -> None:
     told = machine.read(one.machine).on_one_node().with_changes(one.changes)
     with namespace.scratch() as folder:
         namespace.prepare(told, folder, network=True)
-        opt = folder_of(told, folder)
+        opt = folder_of(told, folder, CONFIG + (TWO_NODES if one.fails else ""))
         nccl = lab.library(VERSION).resolve()
         child = os.fork()
         if child == 0:

@@ -5,6 +5,7 @@ fixtures/faults/CHECK.yaml holds a list of::
     fault: one line
     machine: slug of fixtures/hosts
     runs: false                       # optional: judged without the all-reduces, before and after
+    nodes: 1                          # optional: of the job, before and after; 2 where it is left out, null: nobody says
     change:
       - answer: "file:/proc/…"        # a question; * stands for anything
         at: [devices, "*", name]      # optional: a place inside its JSON; * is every entry
@@ -49,16 +50,17 @@ class Fault:
     expect: dict[str, str]
     runs: bool = True
     also: dict[str, str] = field(default_factory=dict)
+    nodes: int | None = 2  # of the job, for what lies between nodes is a fault only where there are some; None: unsaid
 
     @property
     def name(self) -> str:
         return f"{self.fault} ({self.machine})"
 
     def before(self) -> Snapshot:
-        return _healthy(self.machine, self.runs)
+        return _healthy(self.machine, self.runs, self.nodes)
 
     def after(self) -> Snapshot:
-        data = _plain(self.machine, self.runs)
+        data = _plain(self.machine, self.runs, self.nodes)
         for one in self.change:
             _apply(data, one, self.fault)
         if any("run" in one for one in self.change):
@@ -75,14 +77,16 @@ def _text(slug: str) -> str:
     return (fixtures.HOSTS / slug / "snapshot.json").read_text(encoding="utf-8")
 
 
-def _plain(slug: str, runs: bool) -> dict[str, Any]:
+def _plain(slug: str, runs: bool, nodes: int | None) -> dict[str, Any]:
     data: dict[str, Any] = json.loads(_text(slug))  # a third of the time of a deep copy
+    if nodes is not None:
+        data["answers"]["config:"]["ok"]["job"] = {"nodes": nodes}
     return data if runs else data | {"runs": {name: dict(NO_RUN) for name in data["runs"]}}
 
 
 @functools.cache
-def _healthy(slug: str, runs: bool) -> Snapshot:
-    return loads(json.dumps(_plain(slug, runs)))
+def _healthy(slug: str, runs: bool, nodes: int | None) -> Snapshot:
+    return loads(json.dumps(_plain(slug, runs, nodes)))
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from tests.lab.row import (
     HARDWARE,
     IFNAME,
     PORTS,
+    RAILS,
     RDMA,
     RUN,
     VERSION,
@@ -24,7 +25,7 @@ from tests.lab.row import (
 from tests.support.namespaces.dgx import Scene
 
 # Of a GPU on the other node the path to its HCA is longer, too.
-FARTHER: Final = {GDR: "farther"}
+FARTHER: Final = {GDR: "farther", RAILS: "its HCA is not where its root port is"}
 HALF: Final = {n: n // 4 for n in range(8)}
 NODE: Final = "devices/system/node/node1"
 # set_mempolicy(2): MPOL_BIND to node 0 (numactl --membind=0), then the program; its number on x86_64, else that of the others.

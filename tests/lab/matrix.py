@@ -18,14 +18,14 @@ Row = dict[str, Any]  # {fault, way, expected, found, disturbed, seconds}; found
 
 
 @functools.cache
-def _healthy(machine: str, runs: bool) -> dict[str, tuple[Finding, ...]]:
-    return fixtures.findings(fixtures.facts_of(Fault("none", machine, (), {}, runs).before()))
+def _healthy(machine: str, runs: bool, nodes: int | None) -> dict[str, tuple[Finding, ...]]:
+    return fixtures.findings(fixtures.facts_of(Fault("none", machine, (), {}, runs, nodes=nodes).before()))
 
 
 def replay(fault: Fault, facts: dict[str, Any] | None = None) -> Row:
     """One row: the fault on the replayed machine; `facts` are those of the broken machine, where they were made already."""
     begin = time.perf_counter()
-    before = _healthy(fault.machine, fault.runs)
+    before = _healthy(fault.machine, fault.runs, fault.nodes)
     after = fixtures.findings(fixtures.facts_of(fault.after()) if facts is None else facts)
     check = fault.expect["check"]
     changed = {id for id in before if _statuses(before[id]) != _statuses(after[id])}

@@ -15,9 +15,11 @@ from typing import Final
 from tests.support.namespaces.dgx import Scene
 
 RDMA, HARDWARE, CPU, GDR = "rdma.dev_infiniband", "hardware.accelerator", "cpu.numa_affinity", "rdma.gpudirect"
+HCA = "hardware.hca"
 IFNAME, PORTS, BUFFERS = "net.socket_ifname", "net.port_range", "net.tcp_buffers"
 VERSION, BACKEND, ENVIRONMENT, SHM = "nccl.version", "torch.backend", "nccl.environment", "nccl.shared_memory"
 RUN, BANDWIDTH = "allreduce.run", "allreduce.bandwidth"
+LINKS, GPUS, RAILS = "hardware.links", "hardware.gpus", "hardware.rails"
 
 SOCKETS: Final = Scene(tree={"hcas": 0}, config="{job: {nodes: 2}, expected: {gpus: 8, rtt_ms: 0.2}}")
 CPUS: Final = Scene(bare=True, options=("--vantage", "job"), config="{expected: {busbw_floor: {64MiB: 0.1}}}")

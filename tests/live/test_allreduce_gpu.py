@@ -8,7 +8,7 @@ import pytest
 
 from netdoctor.allreduce import plan
 from netdoctor.allreduce.runner import Session
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.runs import AllReduce, TorchFacts
 from netdoctor.nccl.log.parser import parse_text
 from tests.support.machines import gpus
@@ -36,7 +36,7 @@ def test_torch_tells_nccl(session: Session) -> None:
 
 
 def test_the_baseline_finishes_and_its_data_is_right(session: Session) -> None:
-    run = session.run(plan.first_experiment(session.facts(), JobShape()))
+    run = session.run(plan.first_experiment(session.facts(), Intent()))
     assert (run.state, run.verified) == ("finished", True), run
     assert run.mapped or run.nccl_version  # no file is mapped where NCCL is linked into torch
     log = parse_text(run.log_text)
@@ -62,7 +62,7 @@ def test_events_and_a_bare_loop_agree(session: Session) -> None:
     """Timed by events (fast path) and one by one (slow path): the same order of magnitude."""
     if COUNT < 2:
         pytest.skip("needs two GPUs")
-    first = plan.first_experiment(session.facts(), JobShape())
+    first = plan.first_experiment(session.facts(), Intent())
     fast = session.run(replace(first, sizes=(1 << 26,)))
     assert 1 < fast.busbw[1 << 26] < 2000
 

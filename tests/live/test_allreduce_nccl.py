@@ -79,13 +79,18 @@ def test_a_file_that_is_no_library_is_not_started(way: ways.Way) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "reason"), [("cuInit * 100", "libcuda shows no GPU"), ("cuInit * 802", "cuInit: CUDA_ERROR_SYSTEM_NOT_READY")]
+    ("fault", "obstacle", "reason"),
+    [
+        ("cuInit * 100", Obstacle.NO_GPU, "libcuda shows no GPU"),
+        ("cuInit * 999", Obstacle.NO_GPU, "cuInit: CUDA_ERROR_UNKNOWN"),
+        ("cuInit * 802", Obstacle.NOT_READY, "cuInit: CUDA_ERROR_SYSTEM_NOT_READY"),
+    ],
 )
-def test_a_driver_without_gpus_is_not_started(way: ways.Way, fault: str, reason: str) -> None:
+def test_a_driver_without_gpus_is_not_started(way: ways.Way, fault: str, obstacle: Obstacle, reason: str) -> None:
     with ways.folder_of_root() as folder:
         machine.read("two-a100").with_changes({"faults": [fault]}).write(folder / "machine")
         got = run(way, way.library, FAKEGPU_MACHINE=f"{folder}/machine")
-    assert (got.state, got.obstacle) == ("not started", Obstacle.NO_GPU)
+    assert (got.state, got.obstacle) == ("not started", obstacle)
     assert reason in got.reason
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from netdoctor.allreduce import plan
 from netdoctor.facts import gpu, gpu_users, rdma
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.runs import TorchFacts
 from netdoctor.host.children import HelperPool
 from netdoctor.host.live import LiveHost
@@ -188,7 +188,7 @@ def test_who_holds_a_gpu(look: Look) -> None:
             where = replace(f.vantage(), namespaces={"pid": "4026531836"})
             facts = {"Gpus": seen, "GpuUsers": gpu_users.probe(look(), seen, where)}
             reason = plan.busy(
-                facts, plan.first_experiment(TorchFacts(nccl_built=True, cuda_available=True, device_count=8), JobShape())
+                facts, plan.first_experiment(TorchFacts(nccl_built=True, cuda_available=True, device_count=8), Intent())
             )
         finally:
             holder.kill()

@@ -20,10 +20,10 @@ if os.geteuid() != 0:
 
 NOBODY = 65534
 GOOD = """
-from netdoctor.api import Finding, JobShape, check, ok
+from netdoctor.api import Finding, Intent, check, ok
 
 @check(id="site.mine", title="It is so", cause="other")
-def judge(job: JobShape) -> list[Finding]:
+def judge(job: Intent) -> list[Finding]:
     return [ok("so it is")]
 """
 

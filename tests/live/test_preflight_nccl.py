@@ -108,7 +108,7 @@ def test_what_the_driver_refuses_has_a_phase_and_a_reason(job: pathlib.Path, fau
 def test_a_driver_that_fails_is_told_in_its_words(job: pathlib.Path) -> None:
     report = preflight(job, "--only", "allreduce.run", faults=["cuInit 1+ 802"])
     run = found(report, "allreduce.run")
-    assert run["status"] == "unknown"
+    assert (run["status"], run["cause"]) == ("fail", "fabric_manager")
     assert "cuInit: CUDA_ERROR_SYSTEM_NOT_READY" in run["message"], run
 
 

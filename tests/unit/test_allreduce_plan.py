@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from netdoctor.allreduce import plan
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.runs import NcclFacts, TorchFacts
 from netdoctor.model import Unavailable
-from tests.support.facts import environ, expected, gpu, gpus, hca, job, pci, port, rdma
+from tests.support.facts import environ, expected, gpu, gpus, hca, intent, pci, port, rdma
 
 CUDA = TorchFacts(version="2.9.1", nccl_built=True, cuda_available=True, device_count=8)
 
@@ -20,7 +20,7 @@ def facts(**more: Any) -> dict[str, Any]:
         "Gpus": gpus(),
         "Rdma": rdma(),
         "Pci": pci(),
-        "JobShape": job(),
+        "Intent": intent(),
         "Environ": environ(),
         "Expected": expected(),
         **more,
@@ -34,20 +34,20 @@ def torch(**changes: Any) -> TorchFacts:
 @pytest.mark.parametrize(
     ("answered", "shape", "backend", "ranks", "ordinals"),
     [
-        (CUDA, job(), "nccl", 8, tuple(range(8))),
-        (CUDA, job(ranks_per_node=4), "nccl", 4, tuple(range(4))),
-        (CUDA, job(ranks_per_node=1), "nccl", 2, (0, 1)),
-        (CUDA, JobShape.unread(Unavailable("malformed")), "nccl", 8, tuple(range(8))),
-        (torch(device_count=1), job(), "nccl", 2, (0, 0)),
-        (NcclFacts("2.27.5", 4), job(), "nccl", 4, (0, 1, 2, 3)),
-        (NcclFacts("2.27.5", 1), job(), "nccl", 2, (0, 0)),
-        (torch(device_count=64), job(), "nccl", 16, tuple(range(16))),
-        (torch(device_count=0), job(), "gloo", 2, ()),
-        (torch(cuda_available=False), job(), "gloo", 2, ()),
-        (torch(nccl_built=False), job(), "gloo", 2, ()),
-        (torch(hip="6.2"), job(), "gloo", 2, ()),
-        (TorchFacts(), job(), "gloo", 2, ()),
-        (Unavailable("failed"), job(), "gloo", 2, ()),
+        (CUDA, intent(), "nccl", 8, tuple(range(8))),
+        (CUDA, intent(ranks_per_node=4), "nccl", 4, tuple(range(4))),
+        (CUDA, intent(ranks_per_node=1), "nccl", 2, (0, 1)),
+        (CUDA, Intent.unread(Unavailable("malformed")), "nccl", 8, tuple(range(8))),
+        (torch(device_count=1), intent(), "nccl", 2, (0, 0)),
+        (NcclFacts("2.27.5", 4), intent(), "nccl", 4, (0, 1, 2, 3)),
+        (NcclFacts("2.27.5", 1), intent(), "nccl", 2, (0, 0)),
+        (torch(device_count=64), intent(), "nccl", 16, tuple(range(16))),
+        (torch(device_count=0), intent(), "gloo", 2, ()),
+        (torch(cuda_available=False), intent(), "gloo", 2, ()),
+        (torch(nccl_built=False), intent(), "gloo", 2, ()),
+        (torch(hip="6.2"), intent(), "gloo", 2, ()),
+        (TorchFacts(), intent(), "gloo", 2, ()),
+        (Unavailable("failed"), intent(), "gloo", 2, ()),
     ],
 )
 def test_the_first(answered: Any, shape: Any, backend: str, ranks: int, ordinals: tuple[int, ...]) -> None:
@@ -56,7 +56,7 @@ def test_the_first(answered: Any, shape: Any, backend: str, ranks: int, ordinals
 
 
 def test_two_ranks_on_one_gpu_are_two_hosts() -> None:
-    experiment = plan.first_experiment(torch(device_count=1), job())
+    experiment = plan.first_experiment(torch(device_count=1), intent())
     assert [dict(changes)["NCCL_HOSTID"] for changes in experiment.rank_env] == ["netdoctor-0", "netdoctor-1"]
     assert max(experiment.sizes) <= 1 << 20
 
@@ -93,7 +93,7 @@ def test_paths(more: dict[str, Any], expected_paths: list[str]) -> None:
 
 
 def test_one_gpu_and_no_port_needs_no_second_run() -> None:
-    assert plan.path_experiments(1, facts(Rdma=rdma(0))) == (plan.first_experiment(torch(device_count=1), job()),)
+    assert plan.path_experiments(1, facts(Rdma=rdma(0))) == (plan.first_experiment(torch(device_count=1), intent()),)
 
 
 @pytest.mark.parametrize(
@@ -110,13 +110,13 @@ def test_one_gpu_and_no_port_needs_no_second_run() -> None:
 )
 def test_busy(changes: dict[str, Any], text: str | None) -> None:
     have = facts(Gpus=gpus(all=(*(gpu(i) for i in range(7)), gpu(7, **changes))))
-    reason = plan.busy(have, plan.first_experiment(CUDA, job()))
+    reason = plan.busy(have, plan.first_experiment(CUDA, intent()))
     assert (reason is None) is (text is None)
     assert text is None or text in str(reason)
 
 
 def test_gpus_that_are_not_known_are_left_alone() -> None:
-    experiment = plan.first_experiment(CUDA, job())
+    experiment = plan.first_experiment(CUDA, intent())
     assert plan.busy(facts(Gpus=Unavailable("crashed")), experiment)
     assert plan.busy(facts(Gpus=gpus(7)), experiment)
     assert plan.busy(facts(Gpus=Unavailable("crashed")), plan.GLOO) is None

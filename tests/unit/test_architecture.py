@@ -37,7 +37,7 @@ LAYERS = (
     ("allreduce",),
     ("report",),
     ("fleet",),
-    ("variables", "fixes"),
+    ("variables", "fixes", "expectation"),
     ("nccl",),
     ("facts",),
     ("config",),
@@ -167,7 +167,12 @@ def files(folder: str) -> list[pathlib.Path]:
     return found
 
 
-PURE = files("checks") + [p for p in files("netdoctor/facts") if p.stem != "registry"] + files("netdoctor/compare")
+PURE = (
+    files("checks")
+    + [p for p in files("netdoctor/facts") if p.stem != "registry"]
+    + files("netdoctor/compare")
+    + files("netdoctor/expectation")
+)
 
 
 @pytest.mark.parametrize("path", PURE, ids=lambda p: f"{p.parent.name}/{p.name}")
@@ -180,6 +185,17 @@ def test_facts_and_checks_touch_nothing(path: pathlib.Path) -> None:
 def test_checks_import_the_api_only(path: pathlib.Path) -> None:
     ours = {name for name in imports(path) if name.partition(".")[0] in ("netdoctor", "checks", "tests")}
     assert all(name == "netdoctor.api" or name.startswith("netdoctor.api.") for name in ours), ours
+
+
+@pytest.mark.parametrize("path", files("checks"), ids=lambda p: p.name)
+def test_no_check_says_how_bad_its_finding_is(path: pathlib.Path) -> None:
+    """It says what is lost; netdoctor/causes/cost.py makes a severity of that."""
+    assert "Severity" not in {name.rpartition(".")[2] for name in imports(path)}
+    assert not [
+        node
+        for node in nodes(path)
+        if isinstance(node, ast.keyword) and node.arg == "severity" and ast.unparse(node.value) != "None"
+    ]
 
 
 def test_helper_programs_stand_alone() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from netdoctor import engine
-from netdoctor.api import CheckSpec, Finding, Gpus, JobShape, Kernel, Vantage, check, fail, missing, ok, skip, unknown
+from netdoctor.api import CheckSpec, Finding, Gpus, Intent, Kernel, Vantage, check, fail, missing, ok, skip, unknown
 from netdoctor.cli import setup
 from netdoctor.config.load import Config
 from netdoctor.facts.base import Fact
@@ -31,7 +31,7 @@ def needs_kernel(kernel: Kernel) -> Iterator[Finding]:
 
 
 @check(id="t.may", title="May do without", cause="other")
-def may_lack(kernel: Kernel, job: JobShape) -> Iterator[Finding]:
+def may_lack(kernel: Kernel, job: Intent) -> Iterator[Finding]:
     yield ok("seen") if kernel.lost is None else fail("lacking", nodes=str(job.nodes))
 
 
@@ -105,7 +105,7 @@ def spec(function: Any) -> CheckSpec:
     return found
 
 
-HAVE = {"Kernel": facts.kernel(), "JobShape": JobShape(), "Vantage": facts.vantage()}
+HAVE = {"Kernel": facts.kernel(), "Intent": Intent(), "Vantage": facts.vantage()}
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_a_probe_that_raises_costs_one_fact(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(kernel, "probe", raising)
     work = engine.Work(ReplayHost({"config:": {}}), [])
-    engine.collect(work, ["Kernel", "JobShape"])
+    engine.collect(work, ["Kernel", "Intent"])
     assert work.facts["Kernel"].lost.kind == "crashed" == work.facts["Kernel"].release.kind
-    assert isinstance(work.facts["JobShape"], JobShape)
+    assert isinstance(work.facts["Intent"], Intent)
 
 
 @dataclass(frozen=True)

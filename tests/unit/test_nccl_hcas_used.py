@@ -114,6 +114,17 @@ def test_a_gpu_by_itself_uses_what_its_link_carries(gbps: float, found: list[str
     assert names(hcas.turns(gpu, (gpu,), way, [way], bus(GPU, NEAR, NEAR_TOO), (2, 30, 7)))[0] == "a"
 
 
+def test_the_ring_of_a_gpu_alone_takes_the_fewest_hops() -> None:
+    """Seen on 2.30.7: of two that a 12 GB/s link reaches as well, not the one behind a switch."""
+    gpu, two = hcas.GpuPlace("GPU0", 0, GPU, None, f.gpu(0)), hcas.GpuPlace("GPU1", 1, GPU, None, f.gpu(1))
+    port = replace(CPU_0, path=CPU_0.path[-1:])
+    pci = bus(GPU, NEAR, port)
+    way = hcas.used(gpu, [rated("a", A, 200.0), rated("c", C, 200.0)], pci, V, lambda _, __: False)
+    assert (way.kind, names(way.devices)) == ("PHB", ["a", "c"])
+    assert names(hcas.turns(gpu, (gpu,), way, [way], pci, V)) == ["c"]
+    assert names(hcas.turns(gpu, (gpu, two), way, [way, way], pci, V)) == ["a"]  # each begins with its own
+
+
 @pytest.mark.parametrize(
     ("family", "version", "bandwidth"),
     [

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from netdoctor import engine
-from netdoctor.api import CheckSpec, JobShape, Net, Unavailable, check, ok
+from netdoctor.api import CheckSpec, Intent, Net, Unavailable, check, ok
 from netdoctor.cli import setup
 from netdoctor.config.load import Config
 from netdoctor.host.base import ReplayHost
@@ -23,10 +23,10 @@ from tests.support.namespaces.folders import own_folder
 GOOD = dedent('''
     """The site's own."""
     from __future__ import annotations
-    from netdoctor.api import Finding, JobShape, check, ok
+    from netdoctor.api import Finding, Intent, check, ok
 
     @check(id="{id}", title="It is so", cause="other")
-    def judge(job: JobShape) -> list[Finding]:
+    def judge(job: Intent) -> list[Finding]:
         return [ok("so it is")]
 ''')
 
@@ -69,7 +69,7 @@ def test_what_could_not_be_loaded_counts_with_only(folder: Path, mode: int, text
     specs, results = setup.load_checks(config, ("site.a",))
     assert [spec.id for spec in specs] == ["site.a"] and [result.id for result in results] == [lost]
     work = engine.Work(ReplayHost({}), specs, results)
-    work.facts["JobShape"] = JobShape()
+    work.facts["Intent"] = Intent()
     engine.judge_all(work)
     report = engine.report(work, setup.decider(config, ("site.a",)), "default")
     assert report.verdict.exit_code == 4 and "b.py" in report.verdict.text
@@ -82,7 +82,7 @@ def test_a_drop_in_check_is_loaded_and_judges(folder: Path) -> None:
     assert got.results == ()
     assert got.sources["site.mine"] == f"file {path}"
     spec = next(s for s in got.specs if s.id == "site.mine")
-    assert next(iter(spec.judge(JobShape()))).message == "so it is"
+    assert next(iter(spec.judge(Intent()))).message == "so it is"
     assert not (folder / "__pycache__").exists(), "nothing is written into the site's folder"
 
 
@@ -112,11 +112,11 @@ def test_files_come_in_the_order_of_their_names_and_only_python(folder: Path) ->
         ("empty.py", "", "holds no check"),
         ("binary.py", "\x00", "cannot be imported"),
         ("nocause.py", GOOD.format(id="site.x").replace('"other"', '"no_such"'), "no such cause"),
-        ("untyped.py", GOOD.format(id="site.x").replace("job: JobShape", "job"), "the parameter job has no type"),
-        ("wrongtype.py", GOOD.format(id="site.x").replace("job: JobShape", "job: int"), "has the type int, which is no fact"),
-        ("unknowntype.py", GOOD.format(id="site.x").replace("job: JobShape", "job: Nowhere"), "type hints cannot be read"),
-        ("nofacts.py", GOOD.format(id="site.x").replace("job: JobShape", ""), "takes no facts"),
-        ("star.py", GOOD.format(id="site.x").replace("job: JobShape", "*job: JobShape"), "must be a plain one"),
+        ("untyped.py", GOOD.format(id="site.x").replace("job: Intent", "job"), "the parameter job has no type"),
+        ("wrongtype.py", GOOD.format(id="site.x").replace("job: Intent", "job: int"), "has the type int, which is no fact"),
+        ("unknowntype.py", GOOD.format(id="site.x").replace("job: Intent", "job: Nowhere"), "type hints cannot be read"),
+        ("nofacts.py", GOOD.format(id="site.x").replace("job: Intent", ""), "takes no facts"),
+        ("star.py", GOOD.format(id="site.x").replace("job: Intent", "*job: Intent"), "must be a plain one"),
         ("badid.py", GOOD.format(id="Site X"), "is no id of a check"),
         ("ownid.py", GOOD.format(id="plugin.refused"), "is no id of a check"),
         ("large.py", "#" * (1 << 21), "larger than"),
@@ -311,11 +311,11 @@ def spec_of(judge: object) -> CheckSpec:
 
 
 def test_needs_are_the_parameters() -> None:
-    def judge(net: Net, job: "JobShape") -> list[Finding]:
+    def judge(net: Net, job: "Intent") -> list[Finding]:
         return [ok("x")]
 
     got = needs(spec_of(judge))
-    assert [(n.parameter, n.type) for n in got] == [("net", Net), ("job", JobShape)]
+    assert [(n.parameter, n.type) for n in got] == [("net", Net), ("job", Intent)]
 
 
 def test_needs_name_the_facts_that_there_are() -> None:
@@ -328,7 +328,7 @@ def test_needs_name_the_facts_that_there_are() -> None:
         needs(spec_of(judge))
 
 
-@pytest.mark.parametrize("hint", [Net | JobShape, Net | Unavailable])
+@pytest.mark.parametrize("hint", [Net | Intent, Net | Unavailable])
 def test_a_union_is_no_need(hint: Any) -> None:
     def judge(net: Any) -> list[Finding]:
         return []

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from netdoctor.facts.job import probe_expected, probe_job
+from netdoctor.facts import registry
+from netdoctor.facts.intent import Told
+from netdoctor.facts.job import probe_expected
 from netdoctor.facts.net import Net, probe, probe_ports
 from netdoctor.host.base import RecordingHost, ReplayHost, question
 from netdoctor.model import Unavailable
@@ -234,20 +236,21 @@ def test_job_and_expectations_come_from_the_configuration() -> None:
     host = ReplayHost(
         {"config:": {"job": {"nodes": 4, "all_to_all": True}, "expected": {"gpus": 8, "busbw_floor": {"1024": 2}}}}
     )
-    job, expected = probe_job(host), probe_expected(host)
-    assert not isinstance(job, Unavailable) and not isinstance(expected, Unavailable)
+    job, expected = registry.make(host, "Intent", {}), probe_expected(host)
+    assert not isinstance(expected, Unavailable)
     assert (job.nodes, job.all_to_all, job.gloo_groups) == (4, True, 1)
-    assert job.nodes_stated
+    assert job.told is Told.CONFIGURATION
     assert (expected.gpus, expected.busbw_floor, expected.peers) == (8, {1024: 2.0}, ())
 
 
 def test_without_configuration_the_job_is_not_stated() -> None:
     host = ReplayHost({"config:": {}})
-    job = probe_job(host)
-    assert not isinstance(job, Unavailable) and (job.nodes, job.nodes_stated) == (1, False)
-    some = probe_job(ReplayHost({"config:": {"job": {"communicators": 2}}}))
-    assert not isinstance(some, Unavailable) and some.nodes_stated is False
-    assert probe_job(ReplayHost({})) == Unavailable("not recorded")
+    job = registry.make(host, "Intent", {})
+    assert (job.nodes, job.count, job.others) == (None, 1, None)
+    some = registry.make(ReplayHost({"config:": {"job": {"communicators": 2}}}), "Intent", {})
+    assert (some.others, some.communicators) == (None, 2)
+    lost = registry.make(ReplayHost({}), "Intent", {})
+    assert lost.nodes == Unavailable("not recorded") and lost.across.needed is None
     broken = probe_expected(ReplayHost({"config:": {"expected": {"busbw_floor": {"x": 1}}}}))
     assert isinstance(broken, Unavailable) and broken.kind == "malformed"
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netdoctor.facts.job import probe_expected, probe_job
+from netdoctor.facts import registry
+from netdoctor.facts.job import probe_expected
 from netdoctor.facts.nccl_choice import probe as probe_nccl
 from netdoctor.facts.net import Net, probe, probe_ports
 from netdoctor.host.base import ReplayHost, question
@@ -43,7 +44,7 @@ def look(answers: dict[str, Any]) -> None:
         interfaces.candidates(net)
     probe_ports(host)
     probe_nccl(host, libraries())
-    probe_job(host)
+    registry.make(host, "Intent", {"Net": net})
     probe_expected(host)
 
 

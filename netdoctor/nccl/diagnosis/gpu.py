@@ -196,6 +196,16 @@ def cuda(log: LogFacts) -> Iterator[Hypothesis]:
             yield replace(h, message=h.message.format(what=what), events=(e,))
 
 
+def allocation(log: LogFacts) -> Iterator[Hypothesis]:
+    """NCCL got no memory on the GPU, and the CUDA error is not in the log."""
+    events = log.above_info("cuda_alloc")
+    if events and not log.above_info("cuda", "oom"):
+        text = f"NCCL got no memory on the GPU ({caught(events, 'bytes')[0]} bytes): it is full, or its context is broken"
+        how = "NCCL_DEBUG=WARN prints the CUDA error itself; nvidia-smi for other processes on that GPU"
+        yield Hypothesis("other", Confidence.LIKELY, text, events, how=how, fault=Fault.GPU_MEMORY)
+        yield Hypothesis("rank_died", Confidence.OPEN, "the rank on that GPU ended", events)
+
+
 def driver(log: LogFacts) -> Iterator[Hypothesis]:
     """The driver is missing or another one than CUDA's; NVML alone failing does no harm to a job that came up."""
     events = log.of("driver")
@@ -316,6 +326,7 @@ RULES = (
     duplicate,
     shared_memory,
     cuda,
+    allocation,
     driver,
     nvls,
     *_NVLINK,

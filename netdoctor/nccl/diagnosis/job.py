@@ -14,7 +14,7 @@ _LINES: Final = 12  # that are shown verbatim
 # Lines that say that something failed.
 _TROUBLE: Final[tuple[EventKind, ...]] = (
     *("warning", "trail", "trouble", "generic", "exception", "died", "elastic", "actor_died", "watchdog", "heartbeat"),
-    *("torch_echo", "cuda", "completion", "async_event", "modify_qp", "secondary", "peer_closed", "ofi_any"),
+    *("torch_echo", "cuda", "completion", "async_event", "modify_qp", "secondary", "peer_closed", "ofi_any", "stranger"),
 )
 _NEXT: Final = "run it again with NCCL_DEBUG=INFO and keep the output of every rank (NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log)"
 

@@ -133,12 +133,12 @@ ECHOES: Final[frozenset[EventKind]] = frozenset(
     (
         *("peer_closed", "secondary", "connect", "connect_gave_up", "store", "store_get", "gloo_connect", "gloo_timeout"),
         *("barrier", "watchdog", "heartbeat", "torch_echo", "generic", "completion", "ofi_request", "elastic", "trouble"),
-        *("trail", "warning"),
+        *("trail", "warning", "order_differs", "sizes_differ"),
     )
 )
 _ORIGINS: Final[tuple[EventKind, ...]] = (
     *("ended", "node_failed", "exception", "oom", "actor_died", "died", "xid", "gpu_lost", "kernel_assert", "cuda"),
-    *("duplicate_gpu", "shm_full", "tensor", "world_size", "driver", "nvls_bind", "too_old"),
+    *("duplicate_gpu", "shm_full", "tensor", "world_size", "driver", "nvls_bind", "too_old", "completion"),
 )
 
 
@@ -148,10 +148,15 @@ def origin(log: LogFacts) -> Event | None:
     return min(found, key=order, default=None)
 
 
+_OWN_FAULT: Final = frozenset({"4", "10"})  # local protection, remote access: of memory, and not of a peer that is gone
+
+
 def _late(e: Event) -> bool:
     """A death of which others are the reason, or that says nothing: an abort, an exit code, an exception about a lost peer."""
     if e.kind == "died":
         return not e.killed_from_outside and e.data.get("signal", "") not in {"11", "SIGSEGV", "7", "SIGBUS"}
+    if e.kind == "completion":
+        return e.data.get("status") not in _OWN_FAULT
     if e.kind == "exception":
         return echoing(e)
     return e.kind == "cuda" and Wording.SHUTTING_DOWN.within(e.text)

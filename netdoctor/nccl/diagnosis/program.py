@@ -37,7 +37,7 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     kind, place = first.data.get("type", "an exception"), f"{first.data.get('file', '?')}:{first.data.get('at', '?')}"
     who = author((first,))
     said = first.text[:200]
-    cause, fix = ("env_misuse", None) if Wording.RENDEZVOUS_VARIABLE.within(first.text) else ("rank_died", _READ)
+    cause, fix = "rank_died", _READ
     if Wording.NOT_COMPILED.within(first.text):
         cause, fix = "cuda_driver_mismatch", _NEWER
     confidence = Confidence.LIKELY_PLUS
@@ -84,6 +84,16 @@ def world(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("duplicate_gpu", Confidence.OPEN_MINUS, "they share the GPUs", shown=("# Rank  0",), fix=fix)
 
 
+def too_old(log: LogFacts) -> Iterator[Hypothesis]:
+    """NCCL (src/enqueue.cc) or torch hold no code for this GPU; NCCL says so at INFO and fails after it."""
+    events = tuple(e for e in log.of("too_old") if not e.data.get("shared") or log.above_info("generic"))
+    if events:
+        sm = next(iter(caught(events, "sm")), None)
+        text = f"this torch or NCCL was not built for this GPU{f' ({sm})' if sm else ''}"
+        yield Hypothesis("cuda_driver_mismatch", Confidence.CERTAIN, text, events, _NEWER, fault=Fault.TOO_OLD)
+        yield Hypothesis("version_mismatch", Confidence.OPEN, text, events, _NEWER, fault=Fault.TOO_OLD)
+
+
 _CALLER: Final = (
     means(
         "tensor",
@@ -113,16 +123,6 @@ _CALLER: Final = (
         first=True,
     ),
     means(
-        "too_old",
-        Hypothesis(
-            "cuda_driver_mismatch",
-            Confidence.CERTAIN,
-            "this torch or NCCL holds no code for this GPU ({sm})",
-            fix=_NEWER,
-            fault=Fault.TOO_OLD,
-        ),
-    ),
-    means(
         "gpu_lost",
         Hypothesis(
             "inventory",
@@ -133,4 +133,4 @@ _CALLER: Final = (
     ),
 )
 
-RULES = (exceptions, memory, world, *_CALLER)
+RULES = (exceptions, memory, world, too_old, *_CALLER)

@@ -363,10 +363,26 @@ def store(log: LogFacts) -> Iterator[Hypothesis]:
     yield Hypothesis("firewall_connect", confidence, text, events, _FIREWALL, notes=(note,))
 
 
+def strangers(log: LogFacts) -> Iterator[Hypothesis]:
+    """Connections of others to NCCL's ports.  NCCL ignores them; other jobs, scrapers and port scanners make them."""
+    events = log.above_info("stranger")
+    if events and (log.above_info("generic", "watchdog", "garbled") or not log.came_up):
+        said = _ascii(events[0].data.get("got", ""))
+        text = "something that is no rank of this job connected to NCCL's port"
+        text += f"; it said {said!r}: an HTTP client, such as a scraper of metrics or a port scanner" if said else ""
+        yield Hypothesis("other", Confidence.QUIET_PLUS, text, events)
+
+
+def _ascii(magic: str) -> str:
+    """The eight bytes as they came over the wire, little-endian, where they spell something."""
+    raw = bytes.fromhex(magic.zfill(16))[::-1]
+    return raw.decode("ascii") if all(32 <= byte < 127 for byte in raw) else ""
+
+
 _ONCE = Fix("start each rank once: one launcher sets RANK and WORLD_SIZE, not two", ("srun --ntasks-per-node=1 torchrun …",))
 _RANK_TWICE: Final = means(  # src/bootstrap.cc: two processes of one job came with one rank number
     "rank_twice",
     Hypothesis("env_misuse", Confidence.STRONG, "rank {rank} came twice: the launcher starts it more than once", fix=_ONCE),
     Hypothesis("device_mapping", Confidence.OPEN_MINUS, "ranks are counted wrongly", fix=_ONCE),
 )
-RULES = (_RANK_TWICE, no_interface, address_family, bind, *_LIMITS, connect, chosen_interface, store)
+RULES = (strangers, _RANK_TWICE, no_interface, address_family, bind, *_LIMITS, connect, chosen_interface, store)

@@ -56,6 +56,10 @@ def variables(log: LogFacts) -> Iterator[Hypothesis]:
         elif Wording.CLIPPED.within(e.text):
             confidence, severity = Confidence.EFFECT_PLUS, Severity.WARNING
             text = "a variable is out of range and was changed by NCCL"
+        elif Wording.RENDEZVOUS_VARIABLE.within(e.text):
+            confidence = Confidence.STRONG_PLUS
+            fix = Fix("start the ranks with a launcher that sets it", ("torchrun --nproc-per-node=8 train.py",))
+            text = f"torch's rendezvous needs {name}, which is not set"
         elif Wording.NOTHING_LEFT.within(e.text):
             confidence, fix = Confidence.STRONG_PLUS, Fix("remove them", ("unset NCCL_ALGO NCCL_PROTO",))
             named = ", ".join(f"{n}={log.env[n]}" for n in ("NCCL_ALGO", "NCCL_PROTO") if n in log.env)

@@ -60,6 +60,11 @@ def nodes(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("rank_died", Confidence.STRONG_MINUS, text, lost, how=how, subject=host, fault=Fault.NODE)
         yield Hypothesis("missing_node", Confidence.STRONG_MINUS, text, lost, how=how, subject=host, fault=Fault.NODE)
         yield Hypothesis("inventory", Confidence.OPEN_MINUS, "a node of the job failed", lost)
+    evicted = tuple(e for e in log.of("ended") if Wording.EVICTED.within(e.text))
+    if evicted:
+        full = Wording.MEMORY.within(" ".join(e.text for e in evicted))
+        text = "Kubernetes evicted a pod of the job: its node was low on " + ("memory" if full else "a resource")
+        yield Hypothesis("rank_died", Confidence.LIKELY, text, evicted, _KILLED, fault=Fault.HOST_MEMORY if full else None)
     gone = log.of("actor_died")
     if gone and not log.of("exception", "oom", "cuda"):
         yield Hypothesis("rank_died", Confidence.OPEN, "an actor of Ray died: its own log says why", gone, _FIRST)
@@ -80,7 +85,10 @@ def victims(log: LogFacts) -> Iterator[Hypothesis]:
     if log.busbw is not None and not log.of("generic"):
         return  # the test ran to its end; ranks that leave at different moments say so
     closed = log.above_info("peer_closed")
-    events = closed + log.above_info("secondary")
+    secondary = log.above_info("secondary")
+    events = closed + secondary
+    if not closed and all(Wording.OWN_PROXY.within(e.text) for e in secondary):
+        return  # a rank's own proxy thread could not set up a connection, for a reason that only its WARN before says
     if events:
         peers = sorted(caught(closed, "peer"))
         lost = f"{peers[0]} closed its connection" if peers else "a rank lost the connection to its peer"

@@ -19,7 +19,9 @@ from netdoctor.nccl.log.wordings import Wording
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 # What a line can be: a row of `patterns` finds it.
-_Connect = Literal["no_interface", "address_family", "connect", "connect_gave_up", "bind", "peer_closed", "secondary"]
+_Connect = Literal[
+    "no_interface", "address_family", "connect", "connect_gave_up", "bind", "peer_closed", "secondary", "stranger"
+]
 _Memory = Literal["shm_full", "shm_error", "oom", "memlock", "mkey", "descriptors", "threads"]
 _Verbs = Literal[
     "completion",
@@ -36,7 +38,9 @@ _Verbs = Literal[
 _Devices = Literal["mixed_link", "net_counts", "topo_attribute", "acs", "iommu_fault", "xid", "gpu_lost", "peermem", "imex"]
 _Plugins = Literal["net_not_found", "net_none", "plugin_load", "plugin_old", "gdrcopy", "gdr_off_plugin"]
 _Libfabric = Literal["ofi_init", "ofi_any", "ofi_request", "ofi_register"]
-_Gpu = Literal["cuda", "driver", "duplicate_gpu", "fabric_manager", "nvls_bind", "multicast", "nvlink_p2p", "nvlink_degraded"]
+_Gpu = Literal[
+    "cuda", "cuda_alloc", "driver", "duplicate_gpu", "fabric_manager", "nvls_bind", "multicast", "nvlink_p2p", "nvlink_degraded"
+]
 _Ranks = Literal["version", "garbled", "sizes_differ", "order_differs", "variable", "rank_twice", "generic", "died", "diag"]
 _Torch = Literal["watchdog", "heartbeat", "torch_echo", "store", "store_get", "store_port", "barrier", "elastic", "no_backend"]
 _Caller = Literal["exception", "tensor", "world_size", "kernel_assert", "too_old", "wrong_data", "no_launcher"]

@@ -184,6 +184,8 @@ PATTERNS: Final = (
         rf"failed to (?:open|get|peer with).{{0,40}}(?:handle|device \d+(?:\(=\w+\))?) ?: ?(?P<code3>\d+) (?P<what4>[a-z][^\n]{{3,100}})|Cuda error \S+ '(?P<what5>[^']{{1,200}})'|CUDA error (?P<code4>\d+) at \S+ (?P<what6>.{{1,120}})|Test (?:CUDA|HIP) failure \S+ {QUOTE}(?P<what7>[^'\"\n]{{1,160}})|(?:Cuda|HIP) failure (?:(?P<code>\d+) )?{QUOTE}(?P<what>[^'\"`\xe2\n]{{1,200}})|(?:CUDA|HIP) (?:driver )?error: ?(?P<what2>[^\n(]{{1,120}})|Error (?P<code2>80\d): (?P<what3>.{{1,80}})",
         "what what2 what3 what4 what5 what6 what7",
     ),
+    # src/include/alloc.h; the reason is in the WARN before it, which torch's "Last error:" leaves out
+    row("cuda_alloc", "failed to cuda", r"Failed to CUDA (?:calloc|malloc|host alloc)(?: async)? (?P<bytes>\d+) bytes"),
     row(
         "driver",
         "nvidia driver|cuda driver version|cuda library|nvml|libnvidia-ml|no gpus found|no cuda gpus|forward compatibility",
@@ -215,8 +217,10 @@ PATTERNS: Final = (
     row(
         "garbled",
         "mismatch in|message truncated|wrong type|wrong magic|wrong socket type",
-        r"Bootstrap Root : mismatch in (?:rank count|info)|Message truncated : received (?P<got>[\d,]+) bytes instead of (?P<want>[\d,]+)|socketFinalizeAccept.{0,80}wrong (?:type|magic)",
+        r"Bootstrap Root : mismatch in (?:rank count|info)|Message truncated : received (?P<got>[\d,]+) bytes instead of (?P<want>[\d,]+)|socketFinalizeAccept.{0,80}wrong type|mismatch in magic",
     ),
+    # NCCL closes such a connection and accepts again: src/misc/socket.cc, socketFinalizeAccept
+    row("stranger", "wrong magic", r"wrong magic (?P<got>[0-9a-f]{1,16}) != (?P<want>[0-9a-f]{1,16})", "got"),
     row(
         "sizes_differ",
         "collective mismatch error|message truncated : receiving|incorrect receive info|bytes instead of",
@@ -225,9 +229,9 @@ PATTERNS: Final = (
     # variables
     row(
         "variable",
-        "invalid value|unrecognized|algorithm/protocol|invalid nccl_comm_id|xml|ignoring nccl_|is greater than the maximum|out of range",
-        r"Invalid value (?P<value>\S+) for (?P<name>NCCL_\w+)|Unrecognized (?:element|prefix) token \"?(?P<value2>[^\"]{0,60})|no algorithm/protocol available|Invalid (?P<name2>NCCL_COMM_ID)|Could not open XML (?:topology|graph) file (?P<value3>\S+)|ignoring (?P<name3>NCCL_ALGO)=|(?P<name4>NCCL_SOCKET_NTHREADS|total number of sockets) is greater than the maximum|(?P<name5>NCCL_IB_SUBNET_PREFIX_LEN)=\S+ is out of range",
-        "name name2 value2 value3",
+        "invalid value|unrecognized|algorithm/protocol|invalid nccl_comm_id|xml|ignoring nccl_|is greater than the maximum|out of range|expected, but not set",
+        r"Invalid value (?P<value>\S+) for (?P<name>NCCL_\w+)|Unrecognized (?:element|prefix) token \"?(?P<value2>[^\"]{0,60})|no algorithm/protocol available|Invalid (?P<name2>NCCL_COMM_ID)|Could not open XML (?:topology|graph) file (?P<value3>\S+)|ignoring (?P<name3>NCCL_ALGO)=|(?P<name4>NCCL_SOCKET_NTHREADS|total number of sockets) is greater than the maximum|(?P<name5>NCCL_IB_SUBNET_PREFIX_LEN)=\S+ is out of range|environment variable (?P<name6>\w+) expected, but not set",
+        "name name6 name2 value2 value3",
     ),
     # the way of an error up through NCCL's functions, an INFO line each
     row("trail", " -> ", r"^\S{1,100}\.(?:cc|cu|h|cpp):\d{1,6} (?:\(\w{1,100}\) )?-> (?P<code>[1-9])\b", "code"),

@@ -281,7 +281,7 @@ class Parser:
                 self._shapes.clear()
             handler = messages.handler(msg) if tagged else None
             glued = b" NCCL " in msg and prefix.GLUED.search(msg) is not None
-            patterns = matching(msg)
+            patterns = matching(msg.removeprefix(b"\0"))
             if warns and not patterns and not benign.benign(msg):
                 patterns = (_WARNING,)
             shape = self._shapes[key] = Shape(handler, patterns, glued)
@@ -357,7 +357,7 @@ class Parser:
 
     def _raised(self, raised: Raised, line: bytes) -> None:
         """An exception is news where no other family knows what it says."""
-        if not matching(raised.text) and not benign.of_others(raised.text):
+        if not any(p.kind != "trouble" for p in matching(raised.text)) and not benign.of_others(raised.text):
             index = self._unnamed()
             self._events.raised(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)))
 

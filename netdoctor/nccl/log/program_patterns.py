@@ -43,7 +43,7 @@ PATTERNS: Final = (
     row(
         "store",
         "client socket|tcpstore|diststoreerror|distnetworkerror|failed to connect to|gai error|clients joined|rendezvousconnectionerror|rendezvoustimeouterror|c10d store has failed|wait timeout after",
-        r"client socket has (?:timed out|failed to connect)(?!.{0,120}errno: 97)|failed to connect to \(|socket has timed out|gai error: (?P<gai>-?\d+)|Timed out after \d+ seconds waiting for clients(?:\. (?P<joined>\d+)/(?P<world>\d+) clients joined)?|connect\(\) timed out|connection to the C10d store has failed|RendezvousTimeoutError|wait timeout after \d+ms, keys: (?P<keys>\S{1,100})",
+        r"^(?!.*ncclUniqueId)(?:.*)(?:client socket has (?:timed out|failed to connect)(?!.{0,120}errno: 97)|failed to connect to \(|socket has timed out|gai error: (?P<gai>-?\d+)|Timed out after \d+ seconds waiting for clients(?:\. (?P<joined>\d+)/(?P<world>\d+) clients joined)?|connect\(\) timed out|connection to the C10d store has failed|RendezvousTimeoutError|wait timeout after \d+ms, keys: (?P<keys>\S{1,100}))",
         follow=1,
     ),
     row(
@@ -110,8 +110,8 @@ PATTERNS: Final = (
     ),
     row(
         "node_failed",
-        "node failure|node_fail|nodefail|nodelost|lost node|node is not ready|node died",
-        r"DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|node is not ready|marked (?:as )?dead because.{0,40}heartbeats|ORTE has lost communication with a remote daemon",
+        "node failure|node_fail|nodefail|nodelost|lost node|node is not ready|node died|marked dead|marked as dead",
+        r"DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|node is not ready|marked (?:as )?dead because.{0,80}heartbeats|ORTE has lost communication with a remote daemon",
     ),
     row(
         "ended",
@@ -127,8 +127,8 @@ PATTERNS: Final = (
     # a fault that a program reports and no family knows
     row(
         "trouble",
-        "[e|[f|error|fatal|abort",
-        r"\[[EF](?:\d{3,4})? ?[\d:.]* ?\S+\.(?:cpp|hpp|cc):\d+\]|\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\.(?:cpp|cc):\d+\] fatal|Abort COMPLETE|(?:^|\s)(?:FATAL|fatal error)[: ]|\[(?:ERROR|FATAL)\] .{0,80}(?:nccl|rank|worker|distributed)",
+        "[e|[f|error|fatal|abort|exception",
+        r"\[[EF](?:\d{3,4})? ?[\d:.]* ?\S+\.(?:cpp|hpp|cc):\d+\]|\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\.(?:cpp|cc):\d+\] fatal|Abort COMPLETE|(?:^|\s)(?:FATAL|fatal error)[: ]|\[(?:ERROR|FATAL)\] .{0,80}(?:nccl|rank|worker|distributed)|^(?:\[rank\d+\]: ?|\(\w+ pid=[^)]*\) ?)?(?:\w+\.)*(?-i:[A-Z])\w*(?:Error|Exception): ",
     ),
     # the node itself, where people paste it: lspci, dmesg, modprobe, ulimit
     row(
@@ -150,8 +150,8 @@ PATTERNS: Final = (
     ),
     row(
         "too_old",
-        "is not compatible with the current pytorch|no kernel image is available|sm_",
-        r"with CUDA capability (?P<sm>sm_\d+) is not compatible with the current PyTorch|no kernel image is available",
+        "is not compatible with the current pytorch|no kernel image is available|sm_|maxsharedmem",
+        r"(?P<shared>exceeds device/fn maxSharedMem)|with CUDA capability (?P<sm>sm_\d+) is not compatible with the current PyTorch|no kernel image is available",
     ),
     row(
         "peermem",

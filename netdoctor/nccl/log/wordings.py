@@ -25,8 +25,11 @@ class Wording(Enum):
         r"|DistBackend|DistStore|DistNetwork|DistError|RayTaskError|RayActorError|ActorDied|EngineDead|BrokenProcessPool|Timeout"
     )
     RENDEZVOUS_VARIABLE = "environment variable .{0,30}expected, but not set"  # torch/distributed/rendezvous.py
+    EVICTED = "Evicted|low on resource"  # kubelet, pkg/kubelet/eviction
+    MEMORY = "memory"
     NOT_COMPILED = "not compiled with CUDA"  # torch/cuda/__init__.py
     NO_GPU_HERE = "no cuda gpus are available|no gpus found"
+    OWN_PROXY = r"operation=(?:Connect|Setup|Init|SharedInit|Register)\b|Socket recv failed while polling"  # src/proxy.cc
     # CUDA and NVLS
     SHUTTING_DOWN = "driver shutting down"
     NVML = "nvml"

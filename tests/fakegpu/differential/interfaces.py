@@ -52,6 +52,7 @@ SELECTORS: Final = (
     ),
     *("e", "=e", "ens1f0np0,eth1", "^ib,docker", "=^eth0", "^^eth0", "==eth0", "ETH0", " eth0", "eth0 ", "virbr0", "bond", "*"),
 )
+LOOPBACK: Final = "link set lo up"
 FAMILIES: Final = ("AF_INET", "AF_INET6", "ipv6", "", "af_inet6", "AF_INET ")
 COMM_IDS: Final = (
     *("10.1.0.1:4000", "10.0.0.1:4000", "10.2.0.9:1", "127.0.0.1:4000", "192.0.2.1:4000", "[fd00::1]:4000", "[fd00:1::1]:5"),
@@ -61,7 +62,7 @@ COMM_IDS: Final = (
 
 def network(rng: random.Random) -> list[str]:
     """What `ip -batch` makes: one to five interfaces with addresses of both families, up or not, with a carrier or not."""
-    lines = ["link set lo up"] if rng.random() < 0.95 else []
+    lines = [LOOPBACK] if rng.random() < 0.95 else []
     for number, name in enumerate(rng.sample(NAMES, rng.choice((1, 2, 2, 3, 3, 5)))):
         lines += [f"link add {name} type veth peer name peer{number}", f"link set {name} addrgenmode none"]
         addresses = []
@@ -97,6 +98,8 @@ def compare(draw: Draw, world: World) -> Iterator[Row]:
     rng = draw.random
     lines, chosen = network(rng), settings(rng)
     purpose = "socket" if rng.random() < 0.15 and "NCCL_COMM_ID" not in chosen else "bootstrap"
+    if purpose == "socket" and lines[0] != LOOPBACK:
+        lines.insert(0, LOOPBACK)  # a communicator's rank connects to itself, and without it waits for ever
     folder = world.folder / "net"
     folder.mkdir(exist_ok=True)
     (folder / "network").write_text("".join(f"{line}\n" for line in lines), encoding="ascii")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from netdoctor.api import GdrProof, JobShape, Unavailable, assigned, gdr_sends, hcas, parse_hcas
+from netdoctor.api import GdrProof, Unavailable, assigned, gdr_sends, hcas, parse_hcas
 from netdoctor.checks.rdma_gpudirect import Node, Pair
 from tests.fakegpu.differential import ranks
 from tests.fakegpu.differential.case import UNSAID, Draw, Row, settings_text
@@ -69,7 +69,7 @@ def predict(draw: Draw, world: World, chosen: dict[str, str], each: list[int]) -
     environ = world.environ(chosen)
     gpus = facts["Gpus"]
     gpus = dataclasses.replace(gpus, visible=tuple(one for one in gpus.visible if one.ordinal in each))
-    node = Node(draw.version, facts["Kernel"], gpus, environ, facts["Vantage"], JobShape(), (), len(each), False, False, ())
+    node = Node(draw.version, facts["Kernel"], gpus, environ, facts["Vantage"], (), len(each), False, False, ())
     places = hcas.places(gpus, facts["Pci"])
     none: dict[int, dict[str, Any]] = {device: {"send": ([], None), "receive": ([], None)} for device in each}
     devices = facts["Rdma"].devices

@@ -13,13 +13,15 @@ from netdoctor.facts.cpu import Cpu
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.interrupts import Interrupts
-from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import LocalPorts, Net
 from netdoctor.facts.pci import Pci
+from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.facts.vantage import Vantage
@@ -35,6 +37,7 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         Vantage: vantage(),
         DeviceNames: DeviceNames(),
         Kernel: kernel(),
+        Platform: Platform("NVIDIA", "DGXH100", "DGXH100"),
         Cpu: cpu(),
         Interrupts: interrupts(),
         Pci: pci(),
@@ -45,7 +48,7 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         Environ: environ(),
         Libraries: libraries(),
         NcclChoice: nccl_choice(),
-        JobShape: job(),
+        Intent: job(nodes=2),
         Expected: expected(),
         Baseline: baseline(),
         PathRun: path_run(),

@@ -26,6 +26,8 @@ def _needs(check: Callable[..., Iterable[Finding]]) -> dict[str, type[Fact]]:
 
 def _argument(hint: type[Fact], facts: Facts) -> object:
     got = facts.get(hint, Unavailable("not recorded"))
+    if callable(got):  # made of the others: `job` of software.py
+        got = got(facts)
     return hint.unread(got) if isinstance(got, Unavailable) else got
 
 

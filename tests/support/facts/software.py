@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from netdoctor.facts.environ import Environ, Launcher, Setting
-from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.intent import Intent, infer
+from netdoctor.facts.job import Expected
 from netdoctor.facts.libraries import FoundBy, Libraries, NcclLibrary, Plugin
 from netdoctor.facts.library_search import JobPython, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
@@ -48,6 +50,7 @@ def outside(**changes: Any) -> Vantage:
             "job_network": False,
             "job_environment": False,
             "why_not": "seen as root outside the job",
+            "outside": True,
             **changes,
         }
     )
@@ -148,8 +151,22 @@ def nccl_choice(**changes: Any) -> NcclChoice:
     return replace(NcclChoice(LIBNCCL, (2, 27, 5), "ib0", "10.1.0.7", 0), **changes)
 
 
-def job(**changes: Any) -> JobShape:
-    return replace(JobShape(), **changes)
+def job(**stated: Any) -> Callable[[Mapping[type, Any]], Intent]:
+    """The job as a configuration states it, with what the other facts of a test tell; `judge` makes it."""
+
+    def made(facts: Mapping[type, Any]) -> Intent:
+        usual: dict[type, Any] = {Environ: environ(), Net: net(), Gpus: NO_GPUS, Expected: expected()}
+        have = {kind: facts.get(kind, one) for kind, one in usual.items()}
+        return infer(stated, *(kind.unread(one) if isinstance(one, Unavailable) else one for kind, one in have.items()))
+
+    return made
+
+
+NO_GPUS = Gpus(all=(), visible=(), driver=NONE, cuda_driver=NONE)
+
+
+def intent(**changes: Any) -> Intent:
+    return replace(Intent(), **changes)
 
 
 def expected(**changes: Any) -> Expected:

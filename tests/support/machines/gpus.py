@@ -20,7 +20,7 @@ import pytest
 
 from netdoctor.allreduce import plan
 from netdoctor.allreduce.runner import Session
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.runs import AllReduce, Run, TorchFacts
 from netdoctor.host.live import LiveHost
 
@@ -97,13 +97,13 @@ def tried(run: Run) -> Run:
 
 def shared_gpu() -> AllReduce:
     """The plan's experiment for a machine with one GPU: two ranks on it, as two hosts."""
-    return plan.first_experiment(TorchFacts(cuda_available=True, nccl_built=True, device_count=1), JobShape())
+    return plan.first_experiment(TorchFacts(cuda_available=True, nccl_built=True, device_count=1), Intent())
 
 
 def two_ranks() -> AllReduce:
     """Two ranks as the plan would run them here: a GPU each, or both on the only one."""
     count = min(2, devices()[0])
-    return plan.first_experiment(TorchFacts(cuda_available=True, nccl_built=True, device_count=count), JobShape())
+    return plan.first_experiment(TorchFacts(cuda_available=True, nccl_built=True, device_count=count), Intent())
 
 
 def nvml() -> list[dict[str, Any]] | str:

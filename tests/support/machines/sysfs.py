@@ -65,7 +65,7 @@ def dgx_h100(root: pathlib.Path, **faults: object) -> pathlib.Path:
     shape = Shape(**faults)  # type: ignore[arg-type]
     tree = Tree(root)
     for n in range(max(shape.gpus, shape.hcas)):
-        numa = n // 4
+        numa = shape.gpu_numa.get(n, n // 4)  # as the firmware tells it of a root port and all that is below it
         base = tree.switch(HCA_BUSES[n] - 3, numa)
         if n < shape.gpus:
             where = f"{base}/0000:{HCA_BUSES[n] - 1:02x}:01.0"
@@ -165,6 +165,7 @@ def _system(tree: Tree, shape: Shape) -> None:
         modules |= {"ib_uverbs": "", "mlx5_core": "24.10-1.1.4", "mlx5_ib": ""}
     for name, version in modules.items():
         tree.write(f"module/{name}", initstate="live", **({"version": version} if version else {}))
+    tree.write("module/ib_core/parameters", netns_mode="Y")
     tree.folder("kernel/mm/transparent_hugepage")
     for name in shape.memory_peers:
         tree.write(f"kernel/mm/memory_peers/{name}", version="1.1")

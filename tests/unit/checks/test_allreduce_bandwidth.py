@@ -47,11 +47,11 @@ def nvlink(rate: float, **changes: object) -> Run:
         (nvlink(360.0), {}, Status.PASS, None),
         (nvlink(475.0), {}, Status.PASS, None),
         (nvlink(230.0), {}, Status.PASS, None),
-        (nvlink(220.0), {}, Status.FAIL, None),
+        (nvlink(220.0), {}, Status.FAIL, Severity.CRITICAL),
         (nvlink(360.0), {SIZE: 400.0}, Status.FAIL, Severity.CRITICAL),
         (nvlink(360.0), {SIZE: 350.0}, Status.PASS, None),
         (nvlink(350.0), {SIZE: 350.0}, Status.PASS, None),  # the floor is "at least"
-        (nvlink(1.0, busbw={32 << 20: 1.0}), {}, Status.FAIL, None),  # from 32 MiB on the path decides
+        (nvlink(1.0, busbw={32 << 20: 1.0}), {}, Status.FAIL, Severity.CRITICAL),  # from 32 MiB on the path decides
         (nvlink(1.0, busbw={31 << 20: 1.0}), {}, Status.UNKNOWN, None),
         (nvlink(360.0), {SIZE * 2: 400.0}, Status.PASS, None),  # no such size ran
         (nvlink(20.0, log=SHM), {}, Status.UNKNOWN, None),
@@ -60,7 +60,7 @@ def nvlink(rate: float, **changes: object) -> Run:
         (nvlink(1.0, busbw={1 << 20: 1.0}), {}, Status.UNKNOWN, None),  # latency decides there
         (nvlink(1.0, busbw={}), {}, Status.UNKNOWN, None),
         (nvlink(360.0, state="hung"), {}, Status.UNKNOWN, None),
-        (nvlink(360.0, experiment=AllReduce("nccl", 2, "cuda", gpus=(0, 0))), {}, Status.UNKNOWN, None),
+        (nvlink(360.0, experiment=AllReduce("nccl", 2, "cuda", gpus=(0, 0))), {}, Status.SKIP, None),
     ],
 )
 def test_rates(given: Run, floor: dict[int, float], status: Status, severity: Severity | None) -> None:

@@ -9,7 +9,7 @@ import pytest
 from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.cluster.session import beside, shared
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.runs import AllReduce, Baseline, Caller, CommonRun, Obstacle, PathRun, Run, State, TorchFacts
 from netdoctor.model import Kind, Status, Unavailable
@@ -189,6 +189,13 @@ def test_what_to_do_fits_the_obstacle_and_no_word(obstacle: Obstacle | None, rea
     assert found.status is Status.UNKNOWN and words in (found.how or "") and found.measured["reason"] == reason
 
 
+def test_a_driver_that_is_not_ready_is_the_fabrics() -> None:
+    reason = "LibraryError: cuInit: CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized"
+    given = run(state=State.NOT_STARTED, verified=None, reason=reason, obstacle=Obstacle.NOT_READY)
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)}))
+    assert (found.status, found.cause) == (Status.FAIL, "fabric_manager") and reason in found.message
+
+
 @pytest.mark.parametrize("obstacle", Obstacle)
 def test_every_obstacle_has_its_next_step(obstacle: Obstacle) -> None:
     given = run(state=State.UNFINISHED, verified=None, reason="r", obstacle=obstacle)
@@ -233,7 +240,7 @@ SEVEN = run(7, experiment=AllReduce("nccl", 7, "cuda", gpus=tuple(range(7))))
             Status.PASS,
         ),  # which torch shows fewer is hardware.accelerator's
         (replace(SEVEN, torch=TorchFacts(device_count=8)), {}, Status.UNKNOWN),
-        (SEVEN, {JobShape: job(ranks_per_node=7)}, Status.PASS),
+        (SEVEN, {Intent: job(ranks_per_node=7)}, Status.PASS),
         (SEVEN, {Gpus: gpus(8, visible=Unavailable("timed out"))}, Status.UNKNOWN),
         (replace(SEVEN, via=Caller.NCCL, torch=TorchFacts(device_count=7)), {}, Status.UNKNOWN),
         (run(8, experiment=AllReduce("nccl", 8, "cuda", gpus=(0, 1, 2, 3, 4, 5, 6, 6))), {}, Status.UNKNOWN),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from netdoctor.facts.intent import Intent
 from netdoctor.model import Finding, Status
 from tests.support import facts as f
 from tests.support.facts.healthy import HEALTHY
@@ -30,9 +31,10 @@ def test_there_are_checks() -> None:
     assert {"rdma.gpudirect", "rdma.dev_infiniband", "cpu.numa_affinity", "nccl.version", "hardware.accelerator"} <= set(CHECKS)
 
 
+@pytest.mark.parametrize("stated", [{}, {"nodes": 1}], ids=["nothing stated", "one node"])
 @pytest.mark.parametrize("machine", HEALTHY)
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_healthy_machine_has_no_fail(check: str, machine: str) -> None:
-    found = f.judge(CHECKS[check], HEALTHY[machine]())
+def test_a_healthy_machine_has_no_fail(check: str, machine: str, stated: dict[str, int]) -> None:
+    found = f.judge(CHECKS[check], {**HEALTHY[machine](), Intent: f.job(**stated)})
     assert found, "a check says something about every machine"
     assert not [x for x in found if x.status in (Status.FAIL, Status.ERROR)]

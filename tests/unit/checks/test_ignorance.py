@@ -14,7 +14,7 @@ import pytest
 from netdoctor.facts.cpu import Cpu
 from netdoctor.facts.environ import Environ, Launcher
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import NcclChoice
@@ -83,10 +83,10 @@ SCENES: dict[str, dict[type, object]] = {
         Net: ether(LO, default_route=None),
         Environ: f.environ(launcher=Launcher("torchrun", 0, 16, 0, 8, 2)),
     },
-    "several nodes by the configuration": {Net: ether(LO, default_route=None), JobShape: f.job(nodes=2)},
+    "several nodes by the configuration": {Net: ether(LO, default_route=None), Intent: f.job(nodes=2)},
     "a narrow range": {LocalPorts: f.ports(low=40000, high=40040)},
     "a range that is reserved": {LocalPorts: f.ports(reserved=frozenset(range(32768, 60980)))},
-    "many communicators": {LocalPorts: f.ports(low=40000, high=40999), JobShape: f.job(communicators=64)},
+    "many communicators": {LocalPorts: f.ports(low=40000, high=40999), Intent: f.job(communicators=64)},
     "a lowered floor": {LocalPorts: f.ports(low=1024, high=65535)},
     "a master port inside the range": {Net: ether(LO, ETH0, master=HERE, master_port=40000)},
     "a master port of somebody else": {

@@ -8,7 +8,7 @@ import pytest
 
 from checks.nccl_environment import environment
 from netdoctor.facts.environ import ConfFile, ConfRole, Environ, entries, probe, without_value
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.launcher import Launcher
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.net import Net
@@ -36,8 +36,8 @@ PASS, FAIL, UNKNOWN = Status.PASS, Status.FAIL, Status.UNKNOWN
 
 
 def found(variables: dict[str, str], **facts: Any) -> list[Finding]:
-    kinds = {"environ": Environ, "libraries": Libraries, "rdma": Rdma, "job": JobShape, "vantage": Vantage, "net": Net}
-    return judge(environment, machine({Environ: environ(variables), **{kinds[k]: v for k, v in facts.items()}}))
+    kinds = {"environ": Environ, "libraries": Libraries, "rdma": Rdma, "job": Intent, "vantage": Vantage, "net": Net}
+    return judge(environment, machine({Environ: environ(variables), Intent: job(), **{kinds[k]: v for k, v in facts.items()}}))
 
 
 def conf_file(text: str) -> ConfFile:
@@ -121,15 +121,16 @@ def test_infiniband_off() -> None:
     for path in ("/opt/amazon/ofi-nccl/lib", "/usr/local/gib/lib64", "/usr/local/tcpx/lib64", "/usr/local/tcpxo/lib64"):
         there = libraries(plugins=(plugin(f"{path}/libnccl-net.so"),))
         assert short(found(variables, libraries=there)) == [("node", PASS)], path
-    assert short(found(variables, job=job(nodes=1, nodes_stated=True))) == [("node", PASS)]
-    assert short(found(variables, job=job(nodes=2, nodes_stated=True))) == [("NCCL_IB_DISABLE", FAIL)]
+    assert short(found(variables, job=job(nodes=1))) == [("node", PASS)]
+    assert short(found(variables, job=job(nodes=2))) == [("NCCL_IB_DISABLE", FAIL)]
 
 
 @pytest.mark.parametrize(
     ("facts", "status"),
     [
-        ({}, PASS),
-        ({"job": job(nodes=8, nodes_stated=True)}, FAIL),
+        ({}, UNKNOWN),
+        ({"job": job(nodes=1)}, PASS),
+        ({"job": job(nodes=8)}, FAIL),
         ({"environ": environ({"NCCL_SOCKET_IFNAME": "lo"}, Launcher("slurm", 0, 64, 0, 8, 8, 0))}, FAIL),
         ({"environ": environ({"NCCL_SOCKET_IFNAME": "lo"}, Launcher("slurm", 0, 8, 0, 8, 1, 0))}, PASS),
     ],

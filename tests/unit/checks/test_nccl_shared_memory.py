@@ -10,7 +10,7 @@ from netdoctor.checks.nccl_shared_memory import shared_memory
 from netdoctor.facts import kernel
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.pci import Pci
@@ -24,8 +24,8 @@ from tests.support import facts as f
 
 DOCKER, LOST, NO_RUN = 64 << 20, Unavailable("denied"), Unavailable("refused", "--no-allreduce")
 PASS, FAIL, SKIP, UNKNOWN = Status.PASS, Status.FAIL, Status.SKIP, Status.UNKNOWN
-SMALL = {Kernel: f.kernel(shm_size=DOCKER), Baseline: NO_RUN, JobShape: f.job(nodes=2)}
-TWO = {JobShape: f.job(nodes=2)}
+SMALL = {Kernel: f.kernel(shm_size=DOCKER), Baseline: NO_RUN, Intent: f.job(nodes=2)}
+TWO = {Intent: f.job(nodes=2)}
 NO_SPACE = (
     "node01:1:1 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 33030532 bytes, "
     "error: No space left on device (28)\n"
@@ -33,7 +33,7 @@ NO_SPACE = (
 
 
 def judged(changes: dict[type, object]) -> Finding:
-    return f.only(f.judge(shared_memory, f.machine(changes)))
+    return f.only(f.judge(shared_memory, f.machine({Intent: f.job(), **changes})))
 
 
 # As measured: 64 MiB are enough for 2 ranks of 2.27.5, for 1 of 2.30.7, and for none of 2.32.3.
@@ -61,7 +61,7 @@ def test_what_fits(version: tuple[int, int, int], ranks: int, size: Any, status:
     facts: dict[type, object] = {
         Kernel: f.kernel(shm_size=size),
         Baseline: f.baseline(f.run(nccl_version=".".join(map(str, version)))),
-        JobShape: f.job(nodes=2, ranks_per_node=ranks),
+        Intent: f.job(nodes=2, ranks_per_node=ranks),
         Libraries: f.libraries(nccl=(f.library(version=version),)),
     }
     found = judged(facts)
@@ -83,7 +83,7 @@ def test_a_fail_says_what_is_needed() -> None:
     assert found.message == "/dev/shm has 64 MiB, and 8 ranks of NCCL 2.27.5 take 252.031 MiB at start"
     assert (found.expected, found.evidence["takes"]) == ("at least 252.031 MiB", 8 * 33_034_240)
     assert found.fix and found.why
-    one = judged({**SMALL, Kernel: f.kernel(shm_size=1), JobShape: f.job(ranks_per_node=1, nodes=2)})
+    one = judged({**SMALL, Kernel: f.kernel(shm_size=1), Intent: f.job(ranks_per_node=1, nodes=2)})
     assert " 1 rank of " in one.message
 
 
@@ -104,17 +104,17 @@ def common(**changes: Any) -> Baseline:
 
 ROWS: dict[str, tuple[dict[type, object], Status]] = {
     "as many ranks had theirs": ({Kernel: f.kernel(shm_size=1 << 20)}, PASS),
-    "fewer ranks": ({Kernel: f.kernel(shm_size=1 << 20), JobShape: f.job(ranks_per_node=16)}, UNKNOWN),
+    "fewer ranks": ({Kernel: f.kernel(shm_size=1 << 20), Intent: f.job(ranks_per_node=16)}, UNKNOWN),
     "fewer ranks, and all connect at start": (
         {
             Kernel: f.kernel(shm_size=1 << 20),
-            JobShape: f.job(ranks_per_node=16),
+            Intent: f.job(ranks_per_node=16),
             Environ: f.environ({"NCCL_RUNTIME_CONNECT": "0"}),
         },
         FAIL,
     ),
     "as many ranks, but the network comes on top": ({Kernel: f.kernel(shm_size=1 << 20), **TWO}, FAIL),
-    "one node, and ranks may reach each other by P2P": ({**SMALL, JobShape: f.job()}, UNKNOWN),
+    "one node, and ranks may reach each other by P2P": ({**SMALL, Intent: f.job()}, UNKNOWN),
     "room, and it is free": ({Baseline: NO_RUN}, PASS),
     "room, and whether it is free": ({Kernel: f.kernel(shm_free=LOST), Baseline: NO_RUN}, UNKNOWN),
     "room, and it is held": ({Kernel: f.kernel(shm_free=1 << 20), Baseline: NO_RUN, **TWO}, FAIL),
@@ -134,17 +134,17 @@ ROWS: dict[str, tuple[dict[type, object], Status]] = {
         PASS,
     ),
     # A pool a communicator (measured: 2.20.5, 2.27.5, 2.32.3), unless they are split off another with its resources shared.
-    "several communicators": ({Kernel: f.kernel(shm_size=512 << 20), JobShape: f.job(communicators=2)}, PASS),
-    "too many": ({Kernel: f.kernel(shm_size=512 << 20), Baseline: NO_RUN, JobShape: f.job(communicators=4)}, UNKNOWN),
-    "a run has one": ({Kernel: f.kernel(shm_size=512 << 20), JobShape: f.job(communicators=4)}, UNKNOWN),
-    "too small for one": ({**SMALL, JobShape: f.job(communicators=4, nodes=2)}, FAIL),
+    "several communicators": ({Kernel: f.kernel(shm_size=512 << 20), Intent: f.job(communicators=2)}, PASS),
+    "too many": ({Kernel: f.kernel(shm_size=512 << 20), Baseline: NO_RUN, Intent: f.job(communicators=4)}, UNKNOWN),
+    "a run has one": ({Kernel: f.kernel(shm_size=512 << 20), Intent: f.job(communicators=4)}, UNKNOWN),
+    "too small for one": ({**SMALL, Intent: f.job(communicators=4, nodes=2)}, FAIL),
     "no accelerator": ({Pci: f.pci(0, 0), Gpus: f.gpus(0)}, SKIP),
     "PCI lost": ({**SMALL, Pci: LOST, Gpus: f.gpus(0)}, UNKNOWN),
     "from outside": ({Vantage: f.vantage(job_environment=False, why_not="x")}, UNKNOWN),
     "small, from outside": ({**SMALL, Vantage: f.vantage(job_environment=False)}, UNKNOWN),
     "no torch, no run": ({Baseline: NO_RUN, Libraries: f.libraries(torch=Unavailable("absent"))}, UNKNOWN),
     "no torch, and a run": ({Libraries: f.libraries(torch=Unavailable("absent"))}, PASS),
-    "the configuration lost": ({Baseline: NO_RUN, JobShape: LOST}, UNKNOWN),
+    "the configuration lost": ({Baseline: NO_RUN, Intent: LOST}, UNKNOWN),
     "the launcher lost": ({Baseline: NO_RUN, Environ: LOST}, UNKNOWN),
     "no GPU seen": ({Baseline: NO_RUN, Gpus: f.gpus(0)}, UNKNOWN),
     "the run lost": ({Baseline: LOST}, UNKNOWN),

@@ -9,7 +9,7 @@ import pytest
 from netdoctor.checks.nccl_version import nccl_version
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.libraries import FoundBy, Libraries
 from netdoctor.facts.library_search import JobPython
 from netdoctor.facts.pci import Pci
@@ -27,7 +27,7 @@ OLD = f.library(SYSTEM, (2, 21, 5), found_by=(FoundBy.CACHE,))
 
 
 def judged(changes: Changes) -> dict[str, Finding]:
-    return {x.subject: x for x in f.judge(nccl_version, f.machine(changes))}
+    return {x.subject: x for x in f.judge(nccl_version, f.machine({Intent: f.job(), **changes}))}
 
 
 def loaded(changes: Changes) -> Finding:
@@ -197,8 +197,8 @@ NOTES: dict[str, tuple[Changes, list[str]]] = {
         [],
     ),
     "twice the same version": ({Libraries: BOTH, Baseline: mapped(f.LIBNCCL, ELSEWHERE)}, ["is mapped from 2 paths"]),
-    "one node": ({JobShape: f.job(nodes=1)}, []),
-    "two nodes": ({JobShape: f.job(nodes=2)}, ["other nodes were not seen"]),
+    "one node": ({Intent: f.job(nodes=1)}, []),
+    "two nodes": ({Intent: f.job(nodes=2)}, ["other nodes were not seen"]),
 }
 
 

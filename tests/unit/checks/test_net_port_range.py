@@ -7,7 +7,7 @@ import pytest
 from checks.net_port_range import port_range
 from netdoctor.facts.environ import Environ, Launcher
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import LocalPorts, Net, Peer, Route
 from netdoctor.facts.vantage import Vantage
@@ -23,9 +23,9 @@ THERE = Peer("10.0.0.1", ("10.0.0.1",), {}, local=False)
 NAMELESS = Peer("nosuch", Unavailable("absent"), {}, local=Unavailable("not read"))
 
 
-def shape(**stated: Any) -> JobShape:
+def shape(**stated: Any) -> Intent:
     """As `job:` of the configuration gives it."""
-    return job(**{"ranks_per_node": 8, "nodes_stated": True, **stated})
+    return job(**{"ranks_per_node": 8, "nodes": 1, **stated})
 
 
 BIG = shape(nodes=256)
@@ -36,12 +36,13 @@ def findings(**facts: Any) -> dict[str, Finding]:
     kinds = {
         "ports": LocalPorts,
         "vantage": Vantage,
-        "job": JobShape,
+        "job": Intent,
         "net": Net,
         "environ": Environ,
         "gpus": Gpus,
         "nccl": NcclChoice,
     }
+    facts = {"job": job(), **facts}
     return {f.subject: f for f in judge(port_range, machine({kinds[name]: value for name, value in facts.items()}))}
 
 
@@ -103,7 +104,7 @@ def test_a_narrow_range_that_is_enough_is_noted() -> None:
         (BIG, {"NCCL_PXN_DISABLE": "1"}, None),
     ],
 )
-def test_connections_are_an_estimate(shape: JobShape, variables: dict[str, str], status: Any) -> None:
+def test_connections_are_an_estimate(shape: Intent, variables: dict[str, str], status: Any) -> None:
     assert found(job=shape, environ=environ(variables)).get("connections") == status
 
 
@@ -228,11 +229,10 @@ TORCHRUN_2 = Launcher("torchrun", 0, 16, 0, 8, nodes=2)
         ({"job": shape(nodes=1), "environ": LOST}, None),
         ({"job": shape(nodes=2, all_to_all=True), "environ": LOST}, (UNKNOWN, None)),  # PXN may be off
         ({"environ": LOST}, (UNKNOWN, None)),
-        ({"job": LOST}, (UNKNOWN, None)),  # nor does a launcher say how many nodes
-        ({"job": LOST, "environ": environ(launcher=TORCHRUN_2), "ports": TIGHT}, (FAIL, W)),
+        ({"job": LOST}, (UNKNOWN, None)),
         # the number of ranks is not known: 256 of them need 1665 listeners and 12288 connections
-        ({"job": job(nodes=2, nodes_stated=True), "gpus": LOST}, None),
-        ({"job": job(nodes=2, nodes_stated=True), "gpus": LOST, "ports": ports(low=40000, high=49999)}, (UNKNOWN, None)),
+        ({"job": job(nodes=2), "gpus": LOST}, None),
+        ({"job": job(nodes=2), "gpus": LOST, "ports": ports(low=40000, high=49999)}, (UNKNOWN, None)),
     ],
 )
 def test_ports_that_connections_keep(facts: dict[str, Any], status: Any) -> None:

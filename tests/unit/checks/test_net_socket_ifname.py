@@ -7,7 +7,7 @@ import pytest
 from checks.net_socket_ifname import socket_ifname
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Link, Net, Peer, Route
@@ -56,7 +56,7 @@ KINDS: dict[str, type] = {
     "vantage": Vantage,
     "environ": Environ,
     "nccl": NcclChoice,
-    "job": JobShape,
+    "job": Intent,
     "rdma": Rdma,
     "libraries": Libraries,
     "baseline": Baseline,
@@ -80,7 +80,7 @@ def checked(flag: str) -> Link:
 
 def findings(**facts: Any) -> dict[str, Finding]:
     """A node with one interface, without an answer of NCCL's own, unless a test gives other ones."""
-    given = {"net": seen(), "nccl": Unavailable("absent"), **facts}
+    given = {"net": seen(), "job": job(), "nccl": Unavailable("absent"), **facts}
     return {f.subject: f for f in judge(socket_ifname, machine({KINDS[name]: value for name, value in given.items()}))}
 
 
@@ -90,7 +90,7 @@ def found(**facts: Any) -> dict[str, tuple[Status, Severity | None]]:
 
 def test_a_healthy_machine_passes() -> None:
     """Without a run nobody knows whether sockets carry the data, so what NET/Socket would take is not a pass."""
-    found = {f.subject: f.status for f in judge(socket_ifname, machine())}
+    found = {f.subject: f.status for f in judge(socket_ifname, machine({Intent: job()}))}
     assert found == {"NCCL": PASS, "Gloo": PASS, "NET/Socket": UNKNOWN}
 
 
@@ -99,12 +99,15 @@ def test_a_healthy_machine_passes() -> None:
     [
         # one node
         ({}, (PASS, None)),
-        ({"net": seen(LO, default_route=None)}, (PASS, None)),
+        ({"net": seen(LO, default_route=None)}, (UNKNOWN, None)),  # several nodes would not meet
+        ({"net": seen(LO, default_route=None), "job": job(nodes=1)}, (PASS, None)),
         ({"net": seen(LO, ETH0, DOCKER0)}, (PASS, None)),
-        ({"net": seen(LO, BR, netlink_link("eth0", 5, "10.0.0.7"))}, (FAIL, W)),
+        ({"net": seen(LO, BR, netlink_link("eth0", 5, "10.0.0.7"))}, (UNKNOWN, None)),
+        ({"net": seen(LO, BR, netlink_link("eth0", 5, "10.0.0.7")), "job": job(nodes=1)}, (PASS, None)),
         ({"net": seen(LO, BR, NIC_IN_BR, default_route=Route("br-1a2b"))}, (PASS, None)),
         ({"net": seen(LO, BR, default_route=None)}, (PASS, None)),
-        ({"environ": environ({"NCCL_SOCKET_IFNAME": "lo"})}, (PASS, None)),
+        ({"environ": environ({"NCCL_SOCKET_IFNAME": "lo"})}, (UNKNOWN, None)),
+        ({"environ": environ({"NCCL_SOCKET_IFNAME": "lo"}), "job": job(nodes=1)}, (PASS, None)),
         ({"environ": environ({"NCCL_SOCKET_IFNAME": "eth1"})}, (FAIL, None)),
         ({"environ": environ({"NCCL_SOCKET_IFNAME": "=eth"})}, (FAIL, None)),
         ({"environ": environ({"NCCL_SOCKET_IFNAME": "eth"})}, (PASS, None)),
@@ -122,9 +125,10 @@ def test_a_healthy_machine_passes() -> None:
         ({"net": seen(master=far("eth0")), "environ": environ({"NCCL_SOCKET_IFNAME": "^docker"})}, (FAIL, C)),
         ({"environ": environ(launcher=Launcher("torchrun", 8, 16, 0, 8))}, (UNKNOWN, None)),
         ({"environ": TWO_RANKS}, (UNKNOWN, None)),
-        ({"job": job(nodes_stated=True), "environ": TWO_RANKS}, (PASS, None)),
+        ({"job": job(nodes=1), "environ": TWO_RANKS}, (PASS, None)),
         # addresses
-        ({"net": seen(LO, netlink_link("eth0", 2, "fe80::7"))}, (PASS, None)),
+        ({"net": seen(LO, netlink_link("eth0", 2, "fe80::7"))}, (UNKNOWN, None)),
+        ({"net": seen(LO, netlink_link("eth0", 2, "fe80::7")), "job": job(nodes=1)}, (PASS, None)),
         ({"net": seen(LO, netlink_link("eth0", 2, "fe80::7")), "job": SEVERAL}, (FAIL, C)),
         ({"net": seen(LO, checked("dadfailed"))}, (FAIL, C)),
         ({"net": seen(LO, checked("tentative"))}, (UNKNOWN, None)),
@@ -132,7 +136,7 @@ def test_a_healthy_machine_passes() -> None:
         ({"net": seen(LO, netlink_link("eth0", 2, "10.0.0.7", up=False, running=False))}, (FAIL, C)),  # before 2.28
         # what cannot be told
         ({"vantage": outside()}, (UNKNOWN, None)),
-        ({"net": seen(LO, BR, netlink_link("eth0", 5, "10.0.0.7")), "vantage": outside()}, (FAIL, W)),
+        ({"net": seen(LO, BR, netlink_link("eth0", 5, "10.0.0.7")), "vantage": outside()}, (UNKNOWN, None)),
         ({"environ": LOST}, (UNKNOWN, None)),
         ({"environ": environ(nccl=LOST)}, (UNKNOWN, None)),
         ({"job": LOST}, (UNKNOWN, None)),
@@ -155,7 +159,7 @@ def test_master_on_this_node_passes_by_its_address() -> None:
 
 
 def test_the_loopback_on_one_node_is_noted() -> None:
-    finding = findings(environ=environ({"NCCL_SOCKET_IFNAME": "lo"}))["NCCL"]
+    finding = findings(environ=environ({"NCCL_SOCKET_IFNAME": "lo"}), job=job(nodes=1))["NCCL"]
     assert "on this node alone" in finding.notes[0]
 
 
@@ -168,8 +172,9 @@ def test_the_version_decides_about_virbr() -> None:
     new = nccl_choice(version=NEW, interface="eth0", address="10.0.0.7")
     assert found(net=seen(*links), nccl=new)["NCCL"] == (PASS, None)
     old = nccl_choice(version=OLD, interface="virbr0", address="192.168.122.1")
-    assert found(net=seen(*links), nccl=old)["NCCL"] == (FAIL, W)
-    assert found(net=seen(*links), libraries=libraries())["NCCL"] == (FAIL, W)  # the job's torch has 2.27.5
+    assert found(net=seen(*links), nccl=old)["NCCL"] == (UNKNOWN, None)
+    assert found(net=seen(*links), nccl=old, job=SEVERAL)["NCCL"] == (FAIL, C)
+    assert found(net=seen(*links), libraries=libraries(), job=SEVERAL)["NCCL"] == (FAIL, C)  # the job's torch has 2.27.5
 
 
 def test_the_fix_names_an_interface_with_the_route() -> None:
@@ -218,16 +223,17 @@ BOTH = far("eth0", "eth1")
 @pytest.mark.parametrize(
     ("facts", "status"),
     [
-        ({"net": seen(LO, SLOW, ETH1, master=BOTH)}, (FAIL, W)),
+        ({"net": seen(LO, SLOW, ETH1, master=BOTH)}, (FAIL, C)),
         ({"net": seen(LO, SLOW, ETH1, master=BOTH), "baseline": baseline(run(log=LogFacts(net="IB")))}, None),
         ({"net": seen(LO, SLOW, ETH1)}, (PASS, None)),
         ({"net": seen(LO, ETH0, TWIN, master=far("eth0"))}, (PASS, None)),
         ({"net": seen(LO, SLOW, master=far("eth0"))}, None),
         ({"net": seen(LO, ETH0, BR, master=far("eth0"))}, (FAIL, None)),
-        ({"net": seen(LO, ETH0, BR)}, (PASS, None)),
+        ({"net": seen(LO, ETH0, BR)}, (UNKNOWN, None)),
+        ({"net": seen(LO, ETH0, BR), "job": job(nodes=1)}, None),
         ({"net": seen(LO, ETH0, netlink_link("eth1", 3, "fe80::9"), master=far("eth0"))}, (UNKNOWN, None)),
         ({"net": seen(LO, ETH0, BLIND, master=far("eth0"))}, (UNKNOWN, None)),
-        ({"net": seen(LO, SLOW, ETH1, master=BOTH), "rdma": no_rdma(), "baseline": LOST}, (FAIL, W)),
+        ({"net": seen(LO, SLOW, ETH1, master=BOTH), "rdma": no_rdma(), "baseline": LOST}, (FAIL, C)),
         ({"net": seen(LO, SLOW, ETH1, master=BOTH), "baseline": LOST}, (UNKNOWN, None)),
         ({"net": seen(LO, ETH0, ETH1, master=BOTH), "baseline": LOST}, (UNKNOWN, None)),
         ({"net": seen(LO, ETH0, TWIN, master=far("eth0")), "baseline": LOST}, (UNKNOWN, None)),
@@ -241,7 +247,8 @@ def test_sockets_that_carry_the_data(facts: dict[str, Any], status: Any) -> None
 @pytest.mark.parametrize(
     ("facts", "status"),
     [
-        ({"net": seen(hostname_addresses=("127.0.1.1",))}, (PASS, None)),
+        ({"net": seen(hostname_addresses=("127.0.1.1",))}, (UNKNOWN, None)),
+        ({"net": seen(hostname_addresses=("127.0.1.1",)), "job": job(nodes=1)}, (PASS, None)),
         ({"net": seen(hostname_addresses=("127.0.1.1",)), "job": SEVERAL}, (FAIL, W)),
         ({"net": seen(hostname_addresses=("192.0.2.99",)), "job": SEVERAL}, (FAIL, W)),
         ({"net": seen(hostname_addresses=Unavailable("absent")), "job": SEVERAL}, (FAIL, W)),
@@ -252,10 +259,11 @@ def test_sockets_that_carry_the_data(facts: dict[str, Any], status: Any) -> None
         ({"environ": environ({"GLOO_SOCKET_IFNAME": "eth"})}, (FAIL, None)),
         ({"environ": environ({"GLOO_SOCKET_IFNAME": "^docker0"})}, (FAIL, None)),
         ({"environ": environ({"GLOO_SOCKET_IFNAME": "eth0,nope"})}, (FAIL, None)),
-        ({"environ": environ({"GLOO_SOCKET_IFNAME": "lo"})}, (PASS, None)),
+        ({"environ": environ({"GLOO_SOCKET_IFNAME": "lo"})}, (UNKNOWN, None)),
+        ({"environ": environ({"GLOO_SOCKET_IFNAME": "lo"}), "job": job(nodes=1)}, (PASS, None)),
         ({"environ": environ({"GLOO_SOCKET_IFNAME": "lo"}), "job": SEVERAL}, (FAIL, None)),
         ({"net": seen(LO, ETH0, DOWN), "environ": environ({"GLOO_SOCKET_IFNAME": "eth1"}), "job": SEVERAL}, (FAIL, None)),
-        ({"net": seen(LO, ETH0, DOWN), "environ": environ({"GLOO_SOCKET_IFNAME": "eth1"})}, (PASS, None)),
+        ({"net": seen(LO, ETH0, DOWN), "environ": environ({"GLOO_SOCKET_IFNAME": "eth1"})}, (UNKNOWN, None)),
         ({"net": seen(LO, ETH0, SCOPED), "environ": environ({"GLOO_SOCKET_IFNAME": "eth1"}), "job": SEVERAL}, (FAIL, None)),
         ({"environ": environ({"GLOO_SOCKET_IFNAME": "x"})}, (PASS, None)),
         ({"environ": environ(variables=LOST)}, (UNKNOWN, None)),
@@ -310,7 +318,7 @@ DEAD = netlink_link("eth1", 3, "10.1.0.7", running=False)
 @pytest.mark.parametrize(
     ("facts", "status"),
     [
-        ({"net": seen(LO, DEAD, ETH0)}, (FAIL, W)),  # before 2.28 NCCL looks at IFF_UP alone
+        ({"net": seen(LO, DEAD, ETH0)}, (UNKNOWN, None)),  # before 2.28 NCCL looks at IFF_UP alone
         ({"net": seen(LO, DEAD, ETH0, master=far("eth0"))}, (FAIL, C)),
         ({"net": seen(LO, DEAD, default_route=None)}, (PASS, None)),  # no other: on one node the kernel loops it back
         ({"net": seen(LO, DEAD, ETH0), "libraries": libraries(nccl=(library(version=NEW),))}, (PASS, None)),
@@ -352,8 +360,8 @@ def test_interfaces_that_sockets_spread_over(given: Net, status: Status, words: 
 
 
 def test_what_sockets_would_take_beyond_one_node_is_noted() -> None:
-    notes = findings(net=seen(LO, ETH0, BR), baseline=SOCKET_LOG)["NET/Socket"].notes
-    assert notes == ("with several nodes, NET/Socket would also take br-1a2b",)
+    found = findings(net=seen(LO, BR, BR2, default_route=None), baseline=SOCKET_LOG)["NET/Socket"]
+    assert found.notes == ("with several nodes, NET/Socket would also take br-1a2b, br-3c4d",)
     assert not findings(net=seen(LO, SLOW, ETH1), baseline=SOCKET_LOG)["NET/Socket"].notes
 
 

@@ -25,7 +25,8 @@ def placed(**place: int) -> Environ:
     [
         ({"net": seen(master=far("eth0"))}, None),
         ({"net": seen(master=far())}, (FAIL, None)),
-        ({"net": seen(master=LOOP)}, None),
+        ({"net": seen(master=LOOP)}, (UNKNOWN, None)),
+        ({"net": seen(master=LOOP), "job": job(nodes=1)}, None),
         ({"net": seen(master=LOOP), "job": SEVERAL}, (FAIL, None)),
         ({"net": seen(master=DEBIAN), "job": SEVERAL, "environ": placed(node_rank=1)}, (FAIL, None)),
         ({"net": seen(master=DEBIAN), "job": SEVERAL, "environ": placed(node_rank=0)}, None),

@@ -6,7 +6,8 @@ import pytest
 
 from checks.net_tcp_buffers import tcp_buffers
 from netdoctor.facts.environ import Environ
-from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.intent import Intent
+from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import NcclChoice
@@ -14,7 +15,7 @@ from netdoctor.facts.net import Net, Peer, Route
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline
 from netdoctor.facts.vantage import Vantage
-from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.model import Finding, Severity, Status, Unavailable
 from netdoctor.nccl.log.facts import LogFacts
 from tests.support.facts import (
     baseline,
@@ -45,7 +46,7 @@ KINDS: dict[str, type] = {
     "vantage": Vantage,
     "environ": Environ,
     "nccl": NcclChoice,
-    "job": JobShape,
+    "job": Intent,
     "expected": Expected,
     "rdma": Rdma,
     "libraries": Libraries,
@@ -96,7 +97,7 @@ def test_a_healthy_machine_skips_for_rdma_carries_the_data() -> None:
         ({"baseline": LOST, "environ": LOST}, UNKNOWN),
         ({"environ": LOST}, UNKNOWN),
         ({"baseline": LOST, "rdma": rdma(verbs_devices=(), devices=(hca(0, uverbs=LOST),))}, UNKNOWN),
-        ({"job": job(nodes=1, nodes_stated=True)}, SKIP),
+        ({"job": job(nodes=1)}, SKIP),
     ],
 )
 def test_only_where_sockets_carry_the_data(facts: dict[str, Any], status: Status) -> None:
@@ -345,7 +346,7 @@ def test_what_was_measured_and_seen_is_said() -> None:
     assert (str(measured["round_trip"]), str(measured["at_most"])) == ("1 ms", "33.6 Gb/s")
     assert findings(vantage=outside())["eth0"].message.endswith("; seen as root outside the job")
     assert findings(vantage=outside(why_not=""))["eth0"].message.endswith("; seen outside the job's network namespace")
-    assert dict(findings(job=job(nodes=1, nodes_stated=True))["node"].evidence) == {"nodes": 1}
+    assert "one node" in findings(job=job(nodes=1))["node"].message
 
 
 def test_how_the_round_trip_compares_is_said() -> None:
@@ -353,3 +354,32 @@ def test_how_the_round_trip_compares_is_said() -> None:
     assert "and it is longer (measured to 10.0.0.1)" in findings(net=on(100000, 0.3355445))["eth0"].message
     assert findings(net=on(100000, LOST))["eth0"].message.endswith("; the round trip to 10.0.0.1: denied")
     assert findings(net=on(100000), expected=LOST)["eth0"].message.endswith("; denied")
+
+
+NO_SPEED = Unavailable("absent", "a veth has no speed")
+
+
+@pytest.mark.parametrize(
+    ("wmem", "mtu", "speed", "status", "severity"),
+    [
+        ("4096 4096 4096", 1500, NO_SPEED, FAIL, Severity.CRITICAL),  # 2,048 bytes: less than two segments of 1,460
+        ("4096 4096 4096", 1500, 100_000, FAIL, Severity.CRITICAL),
+        ("4096 4096 5840", 1500, NO_SPEED, UNKNOWN, None),  # two segments: 2.3 Gb/s at the shortest round trip
+        ("4096 4096 5839", 1500, NO_SPEED, FAIL, Severity.CRITICAL),
+        ("4096 16384 32768", 9000, NO_SPEED, FAIL, Severity.CRITICAL),
+        ("4096 16384 65536", 9000, NO_SPEED, UNKNOWN, None),
+        ("4096 4096 4096", 576, 1000, PASS, None),
+    ],
+)
+def test_windows_that_are_too_small_for_any_link(
+    wmem: str, mtu: int, speed: int | Unavailable, status: Status, severity: Severity | None
+) -> None:
+    found = findings(kernel=tuned(tcp_wmem=wmem), net=on(speed, mtu=mtu))["eth0"]
+    assert (found.status, severity and found.severity) == (status, severity)
+
+
+def test_what_a_narrow_window_costs_is_its_share_of_the_link() -> None:
+    found = findings(kernel=tuned(tcp_wmem="4096 16384 65536"), net=on(100_000, 0.5))["eth0"]
+    assert found.loss is not None and found.loss.measured
+    assert found.loss.share == pytest.approx(1 - 2 * 32768 / (0.5 * 125) / 100_000, abs=1e-3)
+    assert found.severity is Severity.CRITICAL

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from netdoctor.causes.results import completed
 from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.intent import Intent
+from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel
 from netdoctor.facts.net import Net
 from netdoctor.facts.pci import Pci
@@ -110,9 +112,22 @@ def test_fail_with_the_mend_of_its_step(changes: Changes, step: str, mend: str) 
     assert mend in " ".join((found.fix.summary, *found.fix.commands, *found.fix.persistent))
 
 
-def test_one_bad_hca_of_eight_is_a_warning_and_the_others_pass() -> None:
+@pytest.mark.parametrize(("bad", "left"), [(1, 7), (7, 1)])
+def test_rails_that_are_down_cost_their_share(bad: int, left: int) -> None:
+    """An eighth is more than a tenth: a node that lacks a rail is not as it should be."""
+    devices = tuple(f.hca(i, ports=(f.port(state="DOWN" if i < bad else "ACTIVE"),)) for i in range(8))
+    found = judged({Rdma: f.rdma(devices=devices)})
+    wrong = [one for one in found.values() if one.status is Status.FAIL]
+    assert len(wrong) == bad
+    for one in wrong:
+        assert one.severity is Severity.CRITICAL
+        assert one.loss is not None and one.loss.share == 1 - left / 8
+        assert one.loss.formula == f"{left} of 8 rails of the job work"
+
+
+def test_one_bad_hca_of_eight_is_named_and_the_others_pass() -> None:
     found = judged({Rdma: first(uverbs=f.uverbs(0, open_errno="EACCES", owner=(0o600, 0, 0)))})
-    assert (found["mlx5_0"].status, found["mlx5_0"].severity) == (Status.FAIL, Severity.WARNING)
+    assert (found["mlx5_0"].status, found["mlx5_0"].severity) == (Status.FAIL, Severity.CRITICAL)
     assert {x.status for name, x in found.items() if name != "mlx5_0"} == {Status.PASS}
 
 
@@ -147,7 +162,9 @@ def test_fewer_usable_than_the_site_expects() -> None:
 def test_no_device_is_no_skip_where_the_site_expects_some(changes: Changes, status: Status) -> None:
     (found,) = judged({Rdma: f.no_rdma(), **changes}).values()
     assert found.status is status
-    assert found.severity is (Severity.CRITICAL if status is Status.FAIL else None)
+    assert completed(found, "rdma.dev_infiniband", "dev_infiniband_missing").severity is (
+        Severity.CRITICAL if status is Status.FAIL else None
+    )
 
 
 def test_skip_needs_both_sources_read() -> None:
@@ -216,7 +233,7 @@ LOCK: dict[str, tuple[Changes, Status]] = {
     ),
     "8 MiB, and the path run left no log": ({Kernel: memlock(8 << 20), PathRun: f.path_run(f.hca_run(log=None))}, Status.FAIL),
     "8 MiB, and the runs are lost": ({Kernel: memlock(8 << 20), PathRun: LOST}, Status.FAIL),
-    "8 MiB, and whether there are other nodes is lost": ({Kernel: memlock(8 << 20), JobShape: LOST}, Status.UNKNOWN),
+    "8 MiB, and whether there are other nodes is lost": ({Kernel: memlock(8 << 20), Intent: LOST}, Status.UNKNOWN),
     "a byte less than 64 MiB": ({Kernel: memlock((64 << 20) - 1)}, Status.FAIL),
     "64 MiB": ({Kernel: memlock(64 << 20)}, Status.UNKNOWN),
     "1 GiB": ({Kernel: memlock(1 << 30)}, Status.UNKNOWN),

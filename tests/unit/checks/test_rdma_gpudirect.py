@@ -9,14 +9,14 @@ import pytest
 from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.job import JobShape
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Provider, Rdma
 from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.facts.vantage import Vantage
-from netdoctor.model import Finding, Severity, Status, Unavailable
+from netdoctor.model import Finding, Status, Unavailable
 from tests.support import facts as f
 
 PAIR = "GPU0–mlx5_0"
@@ -259,18 +259,16 @@ def test_a_log_that_shows_both_ways_needs_no_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "severity"),
+    ("stated", "status"),
     [
-        (f.job(nodes=1, nodes_stated=True), Severity.INFO),  # no data crosses the network
-        (f.job(nodes=2, nodes_stated=True), None),
-        (f.job(), None),  # the default of one node is nobody's word
+        ({"nodes": 1}, Status.SKIP),  # no data crosses the network
+        ({"nodes": 2}, Status.FAIL),
+        ({}, Status.UNKNOWN),
     ],
 )
-def test_a_job_of_one_node_is_told_without_alarm(shape: JobShape, severity: Severity | None) -> None:
-    found = one({**NO_PLATFORM, JobShape: shape})
-    assert (found.status, found.severity) == (Status.FAIL, severity)
-    found = one({PathRun: runs(False), JobShape: shape})
-    assert (found.status, found.severity) == (Status.FAIL, severity)
+@pytest.mark.parametrize("changes", [NO_PLATFORM, {PathRun: runs(False)}], ids=["no platform", "not in the run"])
+def test_it_counts_as_the_job_needs_it(changes: dict[type, object], stated: dict[str, int], status: Status) -> None:
+    assert one({**changes, Intent: f.job(**stated)}).status is status
 
 
 # The two mechanisms, each by what decides it: module, attribute 116, attribute 124, the HCA's driver.
@@ -377,7 +375,7 @@ def test_an_instance_of_one_gpu_has_an_efa_without_gpudirect(gpus: int, status: 
 @pytest.mark.parametrize(
     ("variables", "plugins", "status", "words"),
     [
-        ({"NCCL_NET": "socket"}, (), Status.SKIP, "NCCL_NET=socket: NCCL asks no RDMA device"),
+        ({"NCCL_NET": "socket"}, (), Status.SKIP, "socket is meant to carry the data"),
         ({"NCCL_IB_DISABLE": "1"}, (), Status.SKIP, "NCCL_IB_DISABLE=1: NCCL's own network asks no RDMA device"),
         ({"NCCL_IB_DISABLE": "1"}, (f.plugin(),), Status.UNKNOWN, "whether a plugin does is not known"),
         ({"NCCL_IB_DISABLE": "1"}, UNREAD, Status.UNKNOWN, "whether a plugin does is not known"),

@@ -14,7 +14,8 @@ from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
 from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.job import Expected, JobShape
+from netdoctor.facts.intent import Intent
+from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.libraries import Libraries, Plugin
 from netdoctor.facts.libraries import probe as probe_libraries
@@ -106,7 +107,7 @@ SHARES: dict[str, tuple[Changes, Status]] = {
     "the prolog of a job": ({**ONE, Vantage: f.outside(cgroup=SLURM)}, Status.FAIL),
     "perhaps a container": ({**ONE, Vantage: f.vantage(namespaces={}, cgroup="0::/", job_user=False)}, Status.UNKNOWN),
     "a container that asked for one": (given({"NVIDIA_VISIBLE_DEVICES": "0"}, runtime="docker"), Status.PASS),
-    "a container that asked for two": (given({"NVIDIA_VISIBLE_DEVICES": "0,1"}, runtime="docker"), Status.UNKNOWN),
+    "a container that asked for two": (given({"NVIDIA_VISIBLE_DEVICES": "0,1"}, runtime="docker"), Status.FAIL),
     "a container that asked for all": (given({"NVIDIA_VISIBLE_DEVICES": "all"}, runtime="docker"), Status.UNKNOWN),
     "a pod whose image says all": (given({"NVIDIA_VISIBLE_DEVICES": "all"}, runtime="kubernetes"), Status.PASS),
     "the container's variables are lost": ({**ONE, Vantage: f.pod(), Environ: LOST}, Status.UNKNOWN),
@@ -229,9 +230,9 @@ STORAGE: dict[str, tuple[Changes, dict[str, Status]]] = {
         {**LITTLE, **POD, Gpus: f.gpus(visible=LOST), Rdma: f.rdma(devices=withheld(*range(8)))},
         {"mlx5_0": Status.FAIL, "memlock": Status.FAIL},
     ),
-    "little locked memory for one node": ({**LITTLE, JobShape: f.job(nodes_stated=True)}, {"memlock": Status.SKIP}),
-    "little locked memory for two": ({**LITTLE, JobShape: f.job(nodes=2, nodes_stated=True)}, {"memlock": Status.FAIL}),
-    "little locked memory, nobody says for how many": (LITTLE, {"memlock": Status.FAIL}),
+    "little locked memory for one node": ({**LITTLE, Intent: f.job(nodes=1)}, {"node": Status.SKIP}),
+    "little locked memory for two": ({**LITTLE, Intent: f.job(nodes=2)}, {"memlock": Status.FAIL}),
+    "little locked memory, nobody says for how many": ({**LITTLE, Intent: f.job()}, {"memlock": Status.UNKNOWN}),
 }
 
 
@@ -254,16 +255,16 @@ DOCKER: Changes = {Net: BRIDGE_FIRST, NcclChoice: f.nccl_choice(interface="br-1a
 @pytest.mark.parametrize(
     ("job", "status"),
     [
-        (f.job(nodes_stated=True), Status.PASS),
-        (f.job(), Status.FAIL),
-        (f.job(nodes=2, nodes_stated=True), Status.FAIL),
-        (LOST, Status.FAIL),
+        (f.job(nodes=1), Status.PASS),
+        (f.job(), Status.UNKNOWN),
+        (f.job(nodes=2), Status.FAIL),
+        (LOST, Status.UNKNOWN),
     ],
 )
-def test_any_interface_serves_a_job_on_one_node(job: JobShape | Unavailable, status: Status) -> None:
-    have = found(socket_ifname, {**DOCKER, JobShape: job})
+def test_any_interface_serves_a_job_on_one_node(job: Intent | Unavailable, status: Status) -> None:
+    have = found(socket_ifname, {**DOCKER, Intent: job})
     assert have["NCCL"].status is status
-    assert status is Status.FAIL or Status.FAIL not in {one.status for one in have.values()}
+    assert status is Status.FAIL or Status.FAIL not in {one.status for one in have.values()}, have
 
 
 @pytest.mark.parametrize(("topology", "status"), [(False, Status.SKIP), (True, Status.UNKNOWN), (LOST, Status.UNKNOWN)])
@@ -297,7 +298,7 @@ def pair(second: str, prefix: int = 24) -> Changes:
     return {
         Net: f.net(*links, other, default_route=Route("eth0")),
         NcclChoice: f.nccl_choice(interface="eth0", address="10.0.0.7"),
-        JobShape: f.job(nodes=2, nodes_stated=True),
+        Intent: f.job(nodes=2),
         Rdma: f.no_rdma(),
         Baseline: LOST,
         PathRun: LOST,
@@ -332,11 +333,12 @@ def test_a_tunnel_that_is_named_may_be_meant(kind: str, variables: dict[str, str
         Net: f.net(*links, f.netlink_link("eth0", 3, "10.0.0.7"), default_route=route),
         NcclChoice: f.nccl_choice(interface="wg0", address="10.99.0.7"),
         Environ: f.environ(variables),
-        JobShape: f.job(nodes=nodes, nodes_stated=True),
+        Intent: f.job(nodes=nodes),
     }
     assert found(socket_ifname, changes)["NCCL"].status is status
 
 
+NO_RUN = Unavailable("refused", "--no-allreduce")
 SEVEN = f.gpus(visible=tuple(f.visible(n) for n in range(7)))
 PARTED = f.gpus(all=(f.gpu(0, mig=True), *(f.gpu(n) for n in range(1, 8))), visible=(f.visible(0),))
 
@@ -347,8 +349,9 @@ PARTED = f.gpus(all=(f.gpu(0, mig=True), *(f.gpu(n) for n in range(1, 8))), visi
         (SEVEN, f.environ(), Status.UNKNOWN),
         (SEVEN, LOST, Status.UNKNOWN),
         (SEVEN, f.environ({"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6"}), Status.PASS),
-        (PARTED, f.environ(), Status.PASS),  # CUDA shows a job one MIG instance
+        (PARTED, f.environ(), Status.UNKNOWN),  # CUDA shows a job one MIG instance, and seven GPUs are left out
+        (PARTED, f.environ({"CUDA_VISIBLE_DEVICES": "MIG-1"}), Status.PASS),
     ],
 )
 def test_a_gpu_that_only_libcuda_lacks(gpus: Gpus, environ: Environ | Unavailable, status: Status) -> None:
-    assert found(accelerator, {Gpus: gpus, Environ: environ})["GPUs"].status is status
+    assert found(accelerator, {Gpus: gpus, Environ: environ, Baseline: NO_RUN})["GPUs of the job"].status is status

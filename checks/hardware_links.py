@@ -1,0 +1,22 @@
+"""PCIe links of GPUs and RDMA devices, and of the switches above them, are as wide and as fast as both their ends can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from netdoctor.api import Finding, Gpus, Pci, Rdma, Vantage, check, expectation, unknown
+
+SUBJECT = "PCIe links"
+
+
+@check(id="hardware.links", title="PCIe links are as wide and as fast as they can be", cause="link_degraded")
+def links(pci: Pci, gpus: Gpus, rdma: Rdma, vantage: Vantage) -> Iterator[Finding]:
+    if (nothing := expectation.without_gpus(pci, gpus)) is not None:
+        yield nothing
+        return
+    if pci.lost is not None:
+        yield unknown(f"PCI could not be read: {pci.lost}", subject=SUBJECT)
+        return
+    look = expectation.links(pci, gpus, rdma)
+    about = expectation.About(SUBJECT, len(look.parts), True, expectation.place(vantage))
+    yield from expectation.findings(look, about)

@@ -1,0 +1,161 @@
+"""Source: the device's own capability.  PCIe links against what both their ends can do, NVLinks by model, lanes of a port."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from netdoctor.expectation.model import Expectation, Look, Part, Quantity, Source, Value
+from netdoctor.expectation.parts import gpu_devices, gpu_name
+from netdoctor.facts.gpu import Gpu, Gpus
+from netdoctor.facts.pci import Pci, PciDevice, PciLink
+from netdoctor.facts.rdma import Rdma
+from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.nccl.gpudirect import C2C_NAMES
+
+# Ports that a hypervisor makes up (QEMU, VMware, Hyper-V): what they say of a link is nobody's.
+_EMULATED: Final = frozenset({0x1B36, 0x15AD, 0x1414})
+_ON_CHIP: Final = (*C2C_NAMES, "GB10")  # their data goes by NVLink-C2C
+_BUSY: Final = 50  # percent: a GPU that rests lowers its link's speed, and raises it within the first work
+
+# NVLinks of a GPU by its name in NVML, where the board connects every one of them to a GPU or an NVSwitch.  Sources: NVIDIA's
+# data sheets and architecture white papers (bandwidth in both directions by that of one link: 50 GB/s, of NVLink 5 100 GB/s).
+NVLINKS: Final = (
+    (r"(?:NVIDIA )?(?:H100 80GB HBM3|H100 64GB HBM2|H100 96GB HBM3|H200|H20|H20-3e)", 18, "NVLink 4, 900 GB/s"),
+    (r"(?:NVIDIA )?H800", 8, "NVLink 4, 400 GB/s"),
+    (r"(?:NVIDIA )?A100-SXM.*", 12, "NVLink 3, 600 GB/s"),
+    (r"(?:NVIDIA )?A800-SXM.*", 8, "NVLink 3, 400 GB/s"),
+    (r"(?:NVIDIA )?(?:B200|GB200|B300.*|GB300)", 18, "NVLink 5, 1.8 TB/s"),
+)
+_MESH: Final = 4  # GPUs from which on a board without NVSwitch connects all links; a virtual machine may have fewer of them
+
+
+def nvlinks(pci: Pci, nvml: Gpus) -> Iterator[Expectation]:
+    """NVLinks by the GPU's model, where the node has the board that connects them: an NVSwitch, or four GPUs and a link."""
+    devices = gpu_devices(pci)
+    if isinstance(devices, Unavailable) or isinstance(nvml.all, Unavailable):
+        return
+    switched = bool(pci.nvswitches)
+    some = any(any(gpu.nvlinks or ()) for gpu in nvml.all)
+    if not switched and (len(devices) < _MESH or not some):
+        return
+    for gpu in nvml.all:
+        known = by_model(gpu)
+        if known and isinstance(gpu.pci, str):
+            yield Expectation(gpu_name(gpu.pci), Quantity.NVLINKS, known[0], Source.DEVICE, f"{gpu.name}: {known[1]}")
+
+
+def by_model(gpu: Gpu) -> tuple[int, str] | None:
+    """How many NVLinks a GPU of this model has, and what says so."""
+    if not isinstance(gpu.name, str):
+        return None
+    return next(((number, why) for name, number, why in NVLINKS if re.fullmatch(name, gpu.name)), None)
+
+
+# The least that a port of a device does on InfiniBand, in Gb/s, by PCI id (the PCI ID repository): the slowest card that is
+# sold with it.  What an Ethernet port can do does not follow from the device.
+INFINIBAND: Final = {
+    "15b3:1017": (100, "ConnectX-5: EDR"),
+    "15b3:1019": (100, "ConnectX-5 Ex: EDR"),
+    "15b3:101b": (100, "ConnectX-6: HDR100 or HDR"),
+    "15b3:1021": (200, "ConnectX-7: NDR200 or NDR"),
+    "15b3:1023": (400, "ConnectX-8: NDR or XDR"),
+    "15b3:a2dc": (200, "BlueField-3: NDR200 or NDR"),
+}
+_LANES: Final = 2  # InfiniBand cables have four lanes, split ones two
+
+
+def ports(rails: Iterable[Part]) -> Iterator[Expectation]:
+    """What ports of RDMA devices can do by themselves: lanes and rate, on InfiniBand."""
+    for part in rails:
+        if part.has.get(Quantity.LAYER) == "InfiniBand":
+            because = "an InfiniBand link has four lanes, a split one two"
+            yield Expectation(part.name, Quantity.LANES, _LANES, Source.DEVICE, because)
+            known = INFINIBAND.get(str(part.has.get(Quantity.MODEL)))
+            if known:
+                yield Expectation(part.name, Quantity.RATE, known[0], Source.DEVICE, f"at least, {known[1]}")
+
+
+@dataclass(frozen=True)
+class Wire:
+    """One PCIe link: a root or switch port, and the function at its lower end."""
+
+    port: PciDevice
+    lower: PciDevice
+    below: tuple[str, ...]  # the devices of the job that use it
+
+
+def wires(pci: Pci, ends: Iterable[tuple[str, PciDevice]]) -> tuple[Wire, ...]:
+    """The links from these devices (name and function) up to the root, each once.
+
+    A root port and a switch's lower ports have the link below them, a switch's upper port and a device the one above: from a
+    device upwards each two functions are one link, and the next two another.
+    """
+    found: dict[str, tuple[PciDevice, PciDevice, list[str]]] = {}
+    for name, device in ends:
+        chain = (*device.path, device.address)
+        for at in range(len(chain) - 1, 0, -2):
+            lower, port = pci.at(chain[at]), pci.at(chain[at - 1])
+            if not lower or not port:
+                break
+            found.setdefault(lower.address, (port, lower, []))[2].append(name)
+    return tuple(Wire(port, lower, tuple(below)) for port, lower, below in found.values())
+
+
+def links(pci: Pci, nvml: Gpus, rdma: Rdma) -> Look:
+    """The PCIe links above GPUs and RDMA devices, and what both their ends can do."""
+    gpus = gpu_devices(pci) or ()
+    known = {gpu.pci: gpu for gpu in nvml.all or () if isinstance(gpu.pci, str)}
+    ends = [(gpu_name(d.address), d) for d in gpus]
+    ends += [(d.name, where) for d in rdma.devices or () if isinstance(d.pci, str) and (where := pci.at(d.pci))]
+    names = {device.address: name for name, device in ends}
+    parts: list[Part] = []
+    expected: list[Expectation] = []
+    lost = [(name, Unavailable(Kind.NOT_READ, "its place on PCI")) for name, device in ends if not device.placed]
+    lost += [(d.name, d.pci) for d in rdma.devices or () if isinstance(d.pci, Unavailable)]
+    for name, why in lost:
+        parts.append(Part(name, {Quantity.WIDTH: why}))
+        expected.append(Expectation(name, Quantity.WIDTH, "", Source.DEVICE, _OWN))
+    for wire in wires(pci, ends):
+        port, lower = wire.port.link, wire.lower.link
+        if wire.port.vendor in _EMULATED or any(
+            isinstance(e, Unavailable) and e.kind == Kind.UNSUPPORTED for e in (port, lower)
+        ):
+            continue  # a virtual machine: nobody tells
+        has: dict[Quantity, Value | None | Unavailable]
+        if isinstance(port, Unavailable) or isinstance(lower, Unavailable):
+            has, width, speed = {Quantity.WIDTH: missing(port, lower)}, 0, 0.0
+        else:
+            width, speed = min(port.max_width, lower.max_width), min(port.max_speed, lower.max_speed)
+            now = PciLink(min(port.speed, lower.speed), min(port.width, lower.width), speed, width)
+            has = {Quantity.WIDTH: now.width, Quantity.SPEED: now.speed}
+            if wire.lower.is_gpu:
+                has |= _excused(known.get(wire.lower.address), now)
+        name = names.get(wire.lower.address, wire.lower.address)
+        because = f"{_OWN}; it carries {', '.join(dict.fromkeys(wire.below))}"
+        parts.append(Part(name, has))
+        expected.append(Expectation(name, Quantity.WIDTH, width, Source.DEVICE, because))
+        expected.append(Expectation(name, Quantity.SPEED, speed, Source.DEVICE, because))
+    unread = missing(gpu_devices(pci), rdma.devices)
+    return Look(tuple(parts), tuple(expected), unread)
+
+
+_OWN: Final = "both ends are capable of it"
+_NOT_SHOWN: Final = Unavailable(Kind.NOT_READ, "NVML does not show this GPU")
+
+
+def _excused(gpu: Gpu | None, now: PciLink) -> dict[Quantity, Value | None | Unavailable]:
+    """A GPU that rests lowers its link's speed; one that shares memory with its CPU needs no PCIe link.  Neither is known of
+    a GPU that NVML does not show."""
+    name = gpu.name if gpu else _NOT_SHOWN
+    busy = gpu.utilization if gpu else _NOT_SHOWN
+    if isinstance(name, str) and any(word in name for word in _ON_CHIP):
+        return {Quantity.WIDTH: None, Quantity.SPEED: None}
+    out: dict[Quantity, Value | None | Unavailable] = {}
+    if now.width < now.max_width and isinstance(name, Unavailable):
+        out[Quantity.WIDTH] = name
+    if now.speed < now.max_speed and (isinstance(busy, Unavailable) or busy < _BUSY):
+        out[Quantity.SPEED] = busy if isinstance(busy, Unavailable) else None
+    return out

@@ -1,0 +1,129 @@
+"""Shortfalls as findings: one of each subject and cause, with every source that says so, its cost and its mend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from netdoctor.causes.cost import less
+from netdoctor.expectation.model import Look, Quantity, Shortfall, judged
+from netdoctor.model import NODE, Finding, Fix, Loss, Status, count
+
+_LINK, _MISSING, _ODD = "link_degraded", "inventory", "odd_one_out"
+CAUSES: Final = {
+    **dict.fromkeys((Quantity.WIDTH, Quantity.SPEED, Quantity.RATE, Quantity.PORTS, Quantity.NVLINKS, Quantity.LANES), _LINK),
+    **dict.fromkeys((Quantity.GPUS, Quantity.RAILS, Quantity.NEAREST, Quantity.GPUS_NEAR), _MISSING),
+    Quantity.MTU: "mtu",
+    Quantity.GID_KINDS: "roce_gid",
+    Quantity.FAMILIES: "roce_gid",
+}
+_PARTS_OF_MANY: Final = frozenset({Quantity.PORTS, Quantity.NEAREST, Quantity.GPUS_NEAR})
+_UNITS: Final = {
+    Quantity.WIDTH: "PCIe lanes",
+    Quantity.SPEED: "GT/s of the PCIe link",
+    Quantity.RATE: "Gb/s of the port",
+    Quantity.NVLINKS: "NVLinks",
+    Quantity.RAILS: "RDMA devices",
+    Quantity.GPUS: "GPUs",
+    Quantity.LANES: "lanes of the port",
+}
+
+
+@dataclass(frozen=True)
+class About:
+    """What all findings of one look share."""
+
+    what: str  # the subject of what holds, and of what could not be read: "GPUs"
+    number: int  # of the parts: one of so many that is lost costs its share
+    needed: bool | None  # whether the job needs them
+    place: str = ""  # where a mend must be made, if not here: "on the node: "
+
+    @property
+    def counted(self) -> str:
+        return count(self.number, self.what.removesuffix("s")) if self.number else f"no {self.what}"
+
+
+def findings(look: Look, about: About) -> Iterator[Finding]:
+    """Fails; one unknown for all that could not be read; a pass only where all that was asked was read and holds, and a skip
+    where no source says anything of what is there."""
+    result = judged(look.parts, look.expected)
+    for subject, short in result.by_subject.items():
+        for cause in dict.fromkeys(_cause(one) for one in short):
+            yield _fail(subject, cause, [one for one in short if _cause(one) == cause], about)
+    doubts = [one.text for one in result.doubts]
+    if look.unread is not None:
+        doubts.append(f"what is expected could not be told: {look.unread}")
+    if doubts:
+        more = f", and {len(doubts) - 1} more" if len(doubts) > 1 else ""
+        yield Finding(Status.UNKNOWN, f"{doubts[0]}{more}", about.what)
+    elif result.held and not result.shortfalls:
+        titles = dict.fromkeys(one.quantity.title for one in result.held)
+        sources = list(dict.fromkeys(str(one.source) for one in result.held))
+        text = f"{about.counted} as expected: {', '.join(titles)}"
+        yield Finding(Status.PASS, text, about.what, evidence={"sources": sources})
+    elif not result.shortfalls:
+        yield Finding(Status.SKIP, f"{about.counted}, and no source says more of what should be", about.what)
+
+
+def _cause(one: Shortfall) -> str:
+    return CAUSES.get(one.expectation.quantity, _ODD)
+
+
+def _fail(subject: str, cause: str, short: Sequence[Shortfall], about: About) -> Finding:
+    have = dict.fromkeys(one.text for one in short)
+    should = dict.fromkeys(one.expectation.text for one in short)
+    sources = dict.fromkeys(str(one.expectation.source) for one in short)
+    losses = [loss for one in short if (loss := _loss(one, about)) is not None]
+    loss = max(losses, key=lambda one: one.share or 0, default=Loss(None, "it works, at another pace or in another way", None))
+    return Finding(
+        Status.FAIL,
+        f"{subject if subject != NODE else 'this node'}: {', '.join(have)}; expected {', '.join(should)}",
+        subject,
+        cause=cause,
+        expected="; ".join(should),
+        evidence={"sources": list(sources)},
+        fix=_fix(subject, short[0].expectation.quantity, about.place),
+        loss=loss,
+    )
+
+
+def _loss(one: Shortfall, about: About) -> Loss | None:
+    quantity, should = one.expectation.quantity, one.expectation.should
+    if quantity in _PARTS_OF_MANY:
+        return less(about.number - 1, about.number, about.what, needed=about.needed)
+    if quantity not in _UNITS or isinstance(should, str) or isinstance(one.has, str):
+        return None
+    return less(one.has, should, _UNITS[quantity], needed=about.needed)
+
+
+def _fix(subject: str, quantity: Quantity, place: str) -> Fix:
+    summary, *commands = _FIXES.get(quantity, _COMPARE)
+    return Fix(f"{place}{summary}", tuple(one.format(subject.removeprefix("GPU ")) for one in commands))
+
+
+_PCI: Final = (
+    "reseat the card or its riser, and look for errors of the link",
+    "lspci -vv -s {} | grep -e LnkCap -e LnkSta",
+    "dmesg | grep -i -e aer -e pcieport",
+)
+_CABLE: Final = ("look at cable, transceiver and switch port", "ibstat {}", "rdma link show | grep {}")
+_BUS: Final = ("find the missing one: reseat, firmware, dmesg", "lspci -nn | grep -i -e nvidia -e mellanox", "dmesg")
+_GIDS: Final = ("give its interface the addresses that the others have", "rdma link show | grep {}", "ip -br address")
+_COMPARE: Final = ("make it as its like: compare the two", "lspci -nn", "nvidia-smi -q", "ibv_devinfo")
+_FIXES: Final = {
+    Quantity.WIDTH: _PCI,
+    Quantity.SPEED: _PCI,
+    Quantity.RATE: _CABLE,
+    Quantity.PORTS: _CABLE,
+    Quantity.LANES: _CABLE,
+    Quantity.NVLINKS: ("look for NVLink errors, then reset the GPUs", "nvidia-smi nvlink -s -i {}", "dmesg | grep -i xid"),
+    Quantity.GPUS: _BUS,
+    Quantity.RAILS: _BUS,
+    Quantity.NEAREST: _BUS,
+    Quantity.GPUS_NEAR: _BUS,
+    Quantity.MTU: ("give its interface the MTU of the others", "rdma link show | grep {}", "ip -br link"),
+    Quantity.GID_KINDS: _GIDS,
+    Quantity.FAMILIES: _GIDS,
+    Quantity.FIRMWARE: ("update its firmware to that of the others", "mlxfwmanager --query", "ethtool -i INTERFACE"),
+}

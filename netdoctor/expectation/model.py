@@ -1,0 +1,167 @@
+"""Parts, expectations and shortfalls: the one mechanism by which every source of expectation is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from netdoctor.model import Unavailable, Word
+
+Value = float | int | str
+
+
+class Source(Word):
+    """Where an expectation comes from."""
+
+    DEVICE = "device"  # the device's own capability
+    SIBLINGS = "siblings"  # its like on the same node
+    PLATFORM = "platform"  # the table of node shapes
+    SITE = "site"  # `expected:` of the configuration
+    PAST = "past"  # what this node had
+    FLEET = "fleet"  # what other nodes of its shape have
+
+
+class Quantity(Enum):
+    """What is compared: its name, its text, and whether more of it carries more; else it is only equal or not."""
+
+    WIDTH = ("PCIe link", "x{:g}", True)
+    SPEED = ("PCIe speed", "{:g} GT/s", True)
+    RATE = ("rate", "{:g} Gb/s", True)
+    LANES = ("lanes of the port", "{:g}X", True)
+    PORTS = ("ports up", "{:g}", True)
+    NVLINKS = ("NVLinks up", "{:g}", True)
+    GPUS = ("GPUs on PCI", "{:g}", True)
+    RAILS = ("RDMA devices for the job", "{:g}", True)
+    MEMORY = ("memory", "{:.0f} GiB", True)
+    MTU = ("MTU", "{:g}", True)
+    MODEL = ("model", "{}", False)
+    DRIVER = ("driver", "{}", False)
+    FIRMWARE = ("firmware", "{}", False)
+    LAYER = ("link layer", "{}", False)
+    GID_KINDS = ("kinds of GIDs", "{}", False)
+    FAMILIES = ("address families of its GIDs", "{}", False)
+    NUMA = ("NUMA node", "{}", False)
+    NEAREST = ("HCAs behind the same PCIe switch", "{:g}", True)
+    GPUS_NEAR = ("GPUs behind the same PCIe switch", "{:g}", True)
+
+    def __init__(self, title: str, form: str, ordered: bool) -> None:
+        self.title = title
+        self.form = form
+        self.ordered = ordered
+
+    def text(self, value: Value) -> str:
+        return self.form.format(value)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something of the node, and what there is of it.
+
+    None: it has no such thing, which was seen; Unavailable: it could not be read.  A quantity that is not named is not asked.
+    """
+
+    name: str  # the subject of its finding: "mlx5_3", "GPU 0000:1b:00.0", `model.NODE`
+    has: Mapping[Quantity, Value | None | Unavailable]
+    like: str = ""  # those of one text are alike on a real node: siblings
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What one source says of one quantity of one part."""
+
+    subject: str
+    quantity: Quantity
+    should: Value
+    source: Source
+    because: str  # for the finding's `expected`: "7 of its kind", "AWS p5.48xlarge"
+
+    @property
+    def text(self) -> str:
+        return f"{self.quantity.title} {self.quantity.text(self.should)} ({self.because})"
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A part has less of something than was expected, or another."""
+
+    expectation: Expectation
+    has: Value
+
+    @property
+    def left(self) -> float | None:
+        """The share that is there, of what is counted; None where there is no more and less."""
+        should = self.expectation.should
+        if not self.expectation.quantity.ordered or isinstance(should, str) or isinstance(self.has, str) or not should:
+            return None
+        return self.has / should
+
+    @property
+    def text(self) -> str:
+        quantity = self.expectation.quantity
+        return f"{quantity.title} {quantity.text(self.has)}"
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What an expectation is about and could not be read."""
+
+    expectation: Expectation
+    why: Unavailable
+
+    @property
+    def text(self) -> str:
+        return f"{self.expectation.quantity.title} of {self.expectation.subject} could not be read: {self.why}"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What came of some expectations."""
+
+    shortfalls: tuple[Shortfall, ...]
+    doubts: tuple[Doubt, ...]
+    held: tuple[Expectation, ...]
+
+    @property
+    def by_subject(self) -> dict[str, tuple[Shortfall, ...]]:
+        names = dict.fromkeys(one.expectation.subject for one in self.shortfalls)
+        return {name: tuple(s for s in self.shortfalls if s.expectation.subject == name) for name in names}
+
+
+def judged(parts: Iterable[Part], expectations: Iterable[Expectation]) -> Judged:
+    """Every expectation against what is there; what a part does not have on evidence (None) is not compared."""
+    there = {part.name: part for part in parts}
+    short: list[Shortfall] = []
+    doubts: list[Doubt] = []
+    held: list[Expectation] = []
+    for one in expectations:
+        value = there[one.subject].has.get(one.quantity) if one.subject in there else None
+        if isinstance(value, Unavailable):
+            doubts.append(Doubt(one, value))
+        elif value is None:
+            continue
+        elif is_short(one.quantity, value, one.should):
+            short.append(Shortfall(one, value))
+        else:
+            held.append(one)
+    return Judged(tuple(short), tuple(doubts), tuple(held))
+
+
+_CLOSE: Final = 0.98  # memory and figures of one model differ by little: ECC pages, retired rows
+
+
+def is_short(quantity: Quantity, has: Value, should: Value) -> bool:
+    """Whether a part has less than it should, or another."""
+    if not quantity.ordered or isinstance(has, str) or isinstance(should, str):
+        return has != should
+    return has < (should * _CLOSE if quantity is Quantity.MEMORY else should)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one check weighs: all parts, what every source says of them, and why a source could not say anything."""
+
+    parts: tuple[Part, ...]
+    expected: tuple[Expectation, ...]
+    unread: Unavailable | None = None

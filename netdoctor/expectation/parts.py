@@ -1,0 +1,70 @@
+"""Facts as parts: the GPUs of a node, what there is of each, and who is whose sibling."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from netdoctor.expectation.model import Part, Quantity, Value
+from netdoctor.facts.gpu import Gpu, Gpus
+from netdoctor.facts.pci import Pci, PciDevice
+from netdoctor.model import Kind, Unavailable, missing
+
+# Drivers that take a device away on purpose: for a virtual machine, or for a screen.
+GIVEN_AWAY: Final = frozenset({"vfio-pci", "pci-stub", "nvgrace-gpu-vfio-pci", "nouveau"})
+GIB: Final = 1 << 30
+
+
+def gpu_name(address: str) -> str:
+    """The subject of what is said of a GPU: by its place, which every layer knows."""
+    return f"GPU {address}"
+
+
+def gpu_devices(pci: Pci) -> tuple[PciDevice, ...] | Unavailable:
+    """The NVIDIA GPUs that this machine itself uses; Unavailable also where a function may be one."""
+    if isinstance(pci.gpus, Unavailable):
+        return pci.gpus
+    if pci.unclassified:
+        return Unavailable(Kind.NOT_READ, f"the class of {pci.unclassified[0]} on PCI: it may be a GPU")
+    if (lost := missing(*(d.driver for d in pci.gpus))) is not None:
+        return lost
+    return tuple(d for d in pci.gpus if d.driver not in GIVEN_AWAY and d.physical_function is None)
+
+
+def gpus(pci: Pci, nvml: Gpus) -> tuple[Part, ...] | Unavailable:
+    """The GPUs as PCI and NVML know them.  Siblings have one PCI device id, or NVLinks: only one board has them."""
+    devices = gpu_devices(pci)
+    if isinstance(devices, Unavailable):
+        return devices
+    if devices and isinstance(nvml.all, Unavailable):
+        return Unavailable(Kind.NOT_READ, f"NVML: {nvml.all}")
+    known = {gpu.pci: gpu for gpu in reversed(nvml.all or ()) if isinstance(gpu.pci, str)}
+    placeless = missing(*(gpu.pci for gpu in nvml.all or ()))
+    return tuple(_gpu(device, known.get(device.address, placeless), pci) for device in devices)
+
+
+def _gpu(device: PciDevice, gpu: Gpu | Unavailable | None, pci: Pci) -> Part:
+    """None: NVML does not show it here; Unavailable: NVML does not say which it is.  A lost one is hardware.accelerator's."""
+    has: dict[Quantity, Value | None | Unavailable] = {Quantity.NUMA: numa_beside_its_port(device, pci)}
+    linked = False
+    if isinstance(gpu, Gpu):
+        links, memory = gpu.nvlinks, gpu.memory_total
+        linked = isinstance(links, Unavailable) or bool(links)
+        up = links if isinstance(links, Unavailable) else sum(links)
+        has |= {
+            Quantity.MODEL: gpu.name,
+            Quantity.NVLINKS: None if gpu.mig is True else up,
+            Quantity.MEMORY: memory if isinstance(memory, Unavailable) else memory / GIB,
+        }
+    elif gpu is not None and gpu.kind != Kind.ABSENT:
+        has[Quantity.MODEL] = gpu
+    return Part(gpu_name(device.address), has, "GPUs with NVLink" if linked else f"GPUs {device.device:04x}")
+
+
+def numa_beside_its_port(device: PciDevice, pci: Pci) -> Value | None | Unavailable:
+    """Whether the firmware gives it the node of the root port above it; None: on a virtual machine there may be no port."""
+    port = pci.at(device.path[0]) if device.path else None
+    if not port:
+        return None
+    if (lost := missing(device.numa_node, port.numa_node)) is not None:
+        return lost
+    return "that of its root port" if device.numa_node == port.numa_node else "another than its root port's"

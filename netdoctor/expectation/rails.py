@@ -1,0 +1,223 @@
+"""The RDMA devices that are meant for a node's GPUs: who they are, what there is of each."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from netdoctor.expectation.model import Part, Quantity, Value
+from netdoctor.expectation.parts import gpu_devices, gpu_name, numa_beside_its_port
+from netdoctor.facts.net import Net
+from netdoctor.facts.pci import Pci, PciDevice
+from netdoctor.facts.rdma import Gid, Rdma, RdmaDevice, RdmaPort
+from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.nccl import hcas
+from netdoctor.nccl.gpudirect import distance, rank
+from netdoctor.nccl.selector import Selector
+
+SWITCH: Final = ("PIX", "PXB")  # distances through PCIe switches alone
+SPARE: Final = 2  # of so many alike one may be left without a cable
+FEW: Final = 0.25  # a quarter of the GPUs at most is missing; a node that lacks more of them was built so
+NONE: Final = "(none)"
+FLAT: Final = 8  # GPUs of a node that shows no PCIe switches, where one rail less than GPUs is no design
+
+_Kind = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Rails:
+    """The RDMA devices that are meant for the GPUs, as far as it can be told which they are."""
+
+    devices: tuple[RdmaDevice, ...]
+    parts: tuple[Part, ...]  # one each
+    near: tuple[Part, ...]  # how many of them each GPU has behind its own switch, and each of them GPUs
+    gpus: int
+    chosen: bool  # NCCL_IB_HCA selects them: how many there are is the job's own choice
+    by_switch: bool  # each is behind a PCIe switch with a GPU; else told by kind and rate
+
+
+def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Unavailable:
+    """What the GPUs have behind their own PCIe switches; on a machine that shows none, the fastest kind.
+
+    Storage and management have another link layer, model, rate or place.  Where anything that this rests on could not be
+    read, Unavailable: with less evidence another device might seem to be one.
+    """
+    devices, gpus = rdma.devices, gpu_devices(pci)
+    if isinstance(devices, Unavailable) or isinstance(gpus, Unavailable):
+        return missing(devices, gpus) or Unavailable(Kind.NOT_READ)
+    hardware = tuple(d for d in devices if d.pci is not None)
+    if (lost := _unsure(hardware, gpus, pci)) is not None:
+        return lost
+    if choice is not None:
+        hardware = hcas.selected(hardware, choice)
+    kinds = {d.name: _kind(d, hardware, pci) for d in hardware}
+    own = {gpu.address: _own(gpu, hardware, pci) for gpu in gpus}
+    if not any(own.values()):
+        members, near, alike = _fastest_kind(hardware, kinds), [], None
+    else:
+        main = _main_kind(own.values(), kinds)
+        meant = {gpu: [d for d in found if kinds[d.name] == main] or found for gpu, found in own.items()}
+        usual = Counter(len(found) for found in meant.values()).most_common(1)[0][0]
+        # A GPU with more of them than the others has one for something else, and nothing says which.
+        alike = {d.name for found in meant.values() if len(found) <= usual for d in found}
+        members = tuple(d for d in hardware if any(d in found for found in meant.values()))
+        near = [Part(gpu_name(gpu), {Quantity.NEAREST: len(found)}, "GPUs") for gpu, found in meant.items()]
+        # One that a virtual machine has is there, too.
+        alone = [d for d in hardware if kinds[d.name] == main and not any(_own(gpu, [d], pci) for gpu in pci.gpus or ())]
+        near += _without_gpu(alone, members, pci)
+    parts = [_rail(d, pci, net, len(members)) for d in members]
+    parts = [part if alike is None or part.name in alike else replace(part, like="") for part in parts]
+    return Rails(members, tuple(parts), () if choice else tuple(near), len(gpus), choice is not None, alike is not None)
+
+
+_NO_PLACE: Final = Unavailable(Kind.NOT_READ, "its place on PCI")
+
+
+def _unsure(devices: Iterable[RdmaDevice], gpus: Iterable[PciDevice], pci: Pci) -> Unavailable | None:
+    """What of all that tells a rail from other devices could not be read."""
+    for device in devices:
+        where = pci.at(device.pci) if isinstance(device.pci, str) else device.pci
+        if isinstance(where, Unavailable):
+            return Unavailable(Kind.NOT_READ, f"where {device.name} sits: {where}")
+        ports = device.ports
+        if isinstance(ports, Unavailable):
+            return Unavailable(Kind.NOT_READ, f"ports of {device.name}: {ports}")
+        for port in ports:
+            lost = missing(port.state, port.link_layer, port.rate_gbps if port.state == "ACTIVE" else None)
+            if lost is not None:
+                return Unavailable(Kind.NOT_READ, f"port {port.number} of {device.name}: {lost}")
+        if where is not None and (lost := missing(where.numa_node, None if where.placed else _NO_PLACE)) is not None:
+            return Unavailable(Kind.NOT_READ, f"where {device.name} sits: {lost}")
+    for gpu in gpus:
+        if (lost := missing(gpu.numa_node, None if gpu.placed else _NO_PLACE)) is not None:
+            return Unavailable(Kind.NOT_READ, f"where GPU {gpu.address} sits: {lost}")
+    return None
+
+
+def _kind(device: RdmaDevice, every: Iterable[RdmaDevice], pci: Pci) -> _Kind:
+    """What devices of one purpose share: model, driver, link layer, and whether the card shows a second function."""
+    slot = str(device.pci).rpartition(".")[0]
+    functions = sum(str(d.pci).rpartition(".")[0] == slot for d in every)
+    layers = sorted({str(p.link_layer) for p in device.ports or ()})
+    return (_model(device, pci), device.driver, tuple(layers), functions)
+
+
+def _model(device: RdmaDevice, pci: Pci) -> str | None:
+    where = pci.at(device.pci) if isinstance(device.pci, str) else None
+    return f"{where.vendor:04x}:{where.device:04x}" if where else None
+
+
+def _own(gpu: PciDevice, devices: Iterable[RdmaDevice], pci: Pci) -> list[RdmaDevice]:
+    """The nearest devices of a GPU, if they share a PCIe switch with it, whatever their state."""
+    placed = [(d, where) for d in devices if isinstance(d.pci, str) and (where := pci.at(d.pci))]
+    kinds = [(distance(gpu, where), d) for d, where in placed]
+    best = min((kind for kind, _ in kinds), key=rank, default="")
+    return [d for kind, d in kinds if kind == best] if best in SWITCH else []
+
+
+def _main_kind(own: Iterable[Sequence[RdmaDevice]], kinds: Mapping[str, _Kind]) -> _Kind:
+    """The kind that most GPUs have; of equally many the faster."""
+    every = [{kinds[d.name] for d in found} for found in own]
+    fastest = {kinds[d.name]: best_rate(d) for found in own for d in sorted(found, key=best_rate)}
+    return max(fastest, key=lambda kind: (sum(kind in some for some in every), fastest[kind]))
+
+
+def _fastest_kind(devices: Iterable[RdmaDevice], kinds: Mapping[str, _Kind]) -> tuple[RdmaDevice, ...]:
+    """Of several devices of one kind those that carry most together."""
+    groups: dict[_Kind, list[RdmaDevice]] = {}
+    for device in devices:
+        groups.setdefault(kinds[device.name], []).append(device)
+    several = [some for some in groups.values() if len(some) > 1]
+    best = max(several, key=lambda some: (sum(best_rate(d) for d in some), len(some)), default=[])
+    return tuple(best)
+
+
+def _without_gpu(alone: Sequence[RdmaDevice], members: Sequence[RdmaDevice], pci: Pci) -> list[Part]:
+    """Rails whose GPU is gone from PCI: of the same kind, as deep behind switches as the others, and only a few."""
+    depths = {_depth(d, pci) for d in members}
+    lonely = [d for d in alone if d not in members and _depth(d, pci) in depths]
+    if not lonely or len(depths) > 1 or len(lonely) > FEW * len(members):
+        return []
+    near = [Part(d.name, {Quantity.GPUS_NEAR: 0}, "rails' GPUs") for d in lonely]
+    return near + [Part(d.name, {Quantity.GPUS_NEAR: 1}, "rails' GPUs") for d in members]
+
+
+def _depth(device: RdmaDevice, pci: Pci) -> int:
+    where = pci.at(device.pci) if isinstance(device.pci, str) else None
+    return len(where.path) if where else 0
+
+
+def best_rate(device: RdmaDevice) -> float:
+    """Of its ports that are up, whatever their link layer (EFA has none that NCCL knows); 0: none is up."""
+    port = up(device)
+    return (port.rate_gbps or 0.0) if port else 0.0
+
+
+def up(device: RdmaDevice) -> RdmaPort | None:
+    """Its fastest port that is up."""
+    ports = [p for p in device.ports or () if p.state == "ACTIVE"]
+    return max(ports, key=lambda p: p.rate_gbps or 0.0, default=None)
+
+
+def _rail(device: RdmaDevice, pci: Pci, net: Net, number: int) -> Part:
+    """One rail among `number`.  Siblings are those of one function number: of dual-port cards often one port is cabled."""
+    where = pci.at(device.pci) if isinstance(device.pci, str) else None
+    port = up(device)
+    has: dict[Quantity, Value | None | Unavailable] = {
+        Quantity.PORTS: sum(p.state == "ACTIVE" for p in device.ports or ()) if number > SPARE else None,
+        Quantity.DRIVER: device.driver,
+        Quantity.FIRMWARE: device.firmware,
+        Quantity.MODEL: _model(device, pci),
+    }
+    if where:
+        has[Quantity.NUMA] = numa_beside_its_port(where, pci)
+    if port is not None:
+        has |= {
+            Quantity.RATE: port.rate_gbps,
+            Quantity.LANES: port.lanes if port.link_layer == "InfiniBand" else None,
+            Quantity.LAYER: port.link_layer,
+            Quantity.GID_KINDS: _kinds(port),
+            Quantity.FAMILIES: _families(port),
+            Quantity.MTU: _mtu(port, net),
+        }
+    return Part(device.name, has, f"rails .{str(device.pci).rpartition('.')[2]}")
+
+
+def _kinds(port: RdmaPort) -> Value | None | Unavailable:
+    if port.link_layer != "Ethernet" or isinstance(port.gids, Unavailable):
+        return port.gids if isinstance(port.gids, Unavailable) and port.link_layer == "Ethernet" else None
+    kinds = [gid.kind for gid in port.gids]
+    lost = missing(*kinds)
+    return ", ".join(sorted({str(kind) for kind in kinds})) or NONE if lost is None else lost
+
+
+def _families(port: RdmaPort) -> Value | None | Unavailable:
+    """What its addresses are: IPv4-mapped GIDs, IPv6 ones; link-local ones are always there."""
+    if port.link_layer != "Ethernet" or isinstance(port.gids, Unavailable):
+        return port.gids if isinstance(port.gids, Unavailable) and port.link_layer == "Ethernet" else None
+    found = {_family(gid) for gid in port.gids}
+    return ", ".join(sorted(found - {""})) or NONE
+
+
+def _family(gid: Gid) -> str:
+    try:
+        address = ipaddress.IPv6Address(gid.value)
+    except ValueError:
+        return ""
+    return "IPv4" if address.ipv4_mapped else "" if address.is_link_local else "IPv6"
+
+
+def _mtu(port: RdmaPort, net: Net) -> Value | None | Unavailable:
+    """Of the interface that a RoCE port belongs to; None: InfiniBand, or an interface of another network namespace."""
+    if port.link_layer != "Ethernet" or port.gids == ():
+        return None
+    if isinstance(port.gids, Unavailable):
+        return port.gids
+    name = port.gids[0].netdev
+    if isinstance(name, Unavailable):  # EINVAL is the kernel's word for "in another namespace" (gid_attrs/ndevs)
+        return None if name.kind == Kind.FAILED else name
+    link = net.link(name)
+    return link if isinstance(link, Unavailable) else None if link is None else link.mtu

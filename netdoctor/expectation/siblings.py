@@ -1,0 +1,58 @@
+"""Source: siblings.  Parts that are alike on every real node, so that one that differs is wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from netdoctor.expectation.model import Expectation, Part, Quantity, Source, Value, is_short
+from netdoctor.model import Unavailable, count
+
+# Devices that only a few of a kind lack are lacking; a node that has them on half of its GPUs was built so.
+_FEW: Final = 0.25
+_LACKED: Final = frozenset({Quantity.NEAREST, Quantity.GPUS_NEAR})
+
+
+def of(parts: Iterable[Part]) -> Iterator[Expectation]:
+    """What each part should have because its siblings have it."""
+    groups: dict[str, list[Part]] = {}
+    for part in parts:
+        if part.like:
+            groups.setdefault(part.like, []).append(part)
+    for group in groups.values():
+        if len(group) > 1:
+            for quantity in dict.fromkeys(q for part in group for q in part.has):
+                yield from _alike(group, quantity)
+
+
+def _alike(group: Sequence[Part], quantity: Quantity) -> Iterator[Expectation]:
+    values = [(part, value) for part in group if (value := part.has.get(quantity)) is not None]
+    lost = [part for part, value in values if isinstance(value, Unavailable)]
+    if lost:  # what is not known may be the one that decides who differs: no other is judged
+        yield from (Expectation(part.name, quantity, "", Source.SIBLINGS, "its kind") for part in lost)
+        return
+    known = [value for _, value in values if not isinstance(value, Unavailable)]
+    should = usual(quantity, known) if len(known) > 1 else None
+    if should is not None:
+        for part, value in values:
+            others = sum(v == should for v in known) - (value == should)
+            yield Expectation(part.name, quantity, should, Source.SIBLINGS, f"{count(others, 'other')} of its kind")
+
+
+def usual(quantity: Quantity, values: Sequence[Value]) -> Value | None:
+    """What most have; of two that differ the more, where there is more and less.  None: nothing can be said."""
+    counted = Counter(values)
+    value, number = counted.most_common(1)[0]
+    if number == len(values) and number > 1:
+        return value
+    if len(values) == 2:
+        return max(values, key=_order)
+    fewer = sum(n for other, n in counted.items() if is_short(quantity, other, value))
+    if quantity in _LACKED and fewer > _FEW * len(values):
+        return None
+    return value if number * 2 > len(values) else None
+
+
+def _order(value: Value) -> tuple[bool, float, str]:
+    return (isinstance(value, str), 0 if isinstance(value, str) else value, str(value))
