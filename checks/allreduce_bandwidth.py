@@ -121,6 +121,9 @@ def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quanti
         return ok(f"bus bandwidth is near the limit of the path ({limit.why})", subject=subject, measured=measured, notes=notes)
     if floor:
         return ok(f"bus bandwidth is above the site's floor of {floor}", subject=subject, measured=measured)
+    if isinstance(limit, Unavailable) and limit.kind is Kind.UNSUPPORTED and not isinstance(floor, Unavailable):
+        text = f"no rule says what this path carries: {limit.detail}; expected.busbw_floor would"
+        return replace(skip(text, subject=subject), measured=measured)
     why = f"{size} bytes are too few to fill the path" if limit else limit
     return unknown(
         f"no limit to judge by: {why}",

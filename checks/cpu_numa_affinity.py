@@ -18,6 +18,7 @@ from netdoctor.api import (
     Finding,
     Fix,
     Gpus,
+    Intent,
     Interrupts,
     Libraries,
     Net,
@@ -47,6 +48,7 @@ from netdoctor.api import (
 
 # A rank keeps two threads busy: its own, and the proxy that moves what goes through host memory or a NIC (NCCL src/proxy.cc).
 TURNS = "cores that the rank's main thread and NCCL's proxy thread need"
+MORE = Fix("give the job more cores (--cpus-per-task, cpuset, taskset)", ("grep Cpus_allowed_list /proc/self/status",))
 LOCAL_MEMORY = frozenset({"default", "local", "preferred", "preferred many", "interleave", "weighted interleave"})
 
 
@@ -78,6 +80,7 @@ def numa_affinity(
     libraries: Libraries,
     net: Net,
     interrupts: Interrupts,
+    intent: Intent,
 ) -> Iterator[Finding]:
     places = hcas.places(gpus, pci)
     if isinstance(places, Unavailable):
@@ -97,7 +100,7 @@ def numa_affinity(
         for gpu in mine:
             yield _of_gpu(gpu, here, affinity.hca_node(gpu, rdma, pci))
         yield _memory([affinity.node_of(gpu) for gpu in mine], here)
-        carried = transport.data_by_sockets(rdma, environ, libraries, baseline, path, net)
+        carried = transport.data_by_sockets(rdma, environ, libraries, (baseline, path), net, intent)
         yield _interrupts(carried, net, interrupts, here)
 
 
@@ -130,6 +133,17 @@ def _of_gpu(gpu: hcas.GpuPlace, here: Here, hca: int | None) -> Finding:
 def _squeezed(rank: RankResult | None, mask: frozenset[int], here: Here) -> Finding | None:
     """One CPU for everything: NCCL's threads inherit it, and take turns with the main thread."""
     threads = frozenset(rank.thread_affinity) if rank is not None and rank.thread_affinity else mask
+    beside = sum(frozenset(one.affinity) == mask for one in here.run.ranks) if rank is not None and here.run else 1
+    if 1 < len(mask) < beside and not mask >= (here.cpu.online or mask):
+        return fail(
+            f"{beside} ranks share {len(mask)} CPUs",
+            expected="a core a rank at least",
+            fix=MORE,
+            cure=_wider(rank, here.cpu.online, here, "on every CPU"),
+            loss=cost.less(len(mask), beside, "cores that the main threads of these ranks need"),
+            ranks=beside,
+            cpus=sorted(mask),
+        )
     if min(len(mask), len(threads)) != 1 or len(here.cpu.online or ()) == 1:
         return None
     cpu = next(iter(mask if len(mask) == 1 else threads))
@@ -137,9 +151,8 @@ def _squeezed(rank: RankResult | None, mask: frozenset[int], here: Here) -> Find
         return fail(
             f"the job may run on CPU {cpu} only",
             expected="several cores a rank",
-            fix=Fix(
-                "give the job more cores (--cpus-per-task, cpuset, taskset)", ("grep Cpus_allowed_list /proc/self/status",)
-            ),
+            fix=MORE,
+            cure=_wider(rank, here.cpu.online, here, "on every CPU"),
             loss=cost.less(1, 2, TURNS),
             narrowed_by="mask",
         )
@@ -160,6 +173,15 @@ def _squeezed(rank: RankResult | None, mask: frozenset[int], here: Here) -> Find
         loss=cost.less(1, 2, TURNS),
         narrowed_by=name or "not known",
     )
+
+
+def _wider(rank: RankResult | None, cpus: frozenset[int] | Unavailable, here: Here, where: str) -> Cure | None:
+    """The run with one rank on other CPUs; a cpuset may forbid it, and then the run says so."""
+    if rank is None or here.run is None or not cpus or not all(one.affinity for one in here.run.ranks):
+        return None
+    base = here.run.experiment
+    binding = tuple(tuple(sorted(cpus)) if one.rank == rank.rank else one.affinity for one in here.run.ranks)
+    return Cure(replace(base, binding=binding), base, f"rank {rank.rank} {where}")
 
 
 def _placed(gpu: hcas.GpuPlace, here: Here, mask: frozenset[int], seen: str, hca: int | None) -> Finding:
@@ -192,12 +214,14 @@ def _placed(gpu: hcas.GpuPlace, here: Here, mask: frozenset[int], seen: str, hca
     if here.ignores_mask and said is not False:
         note = "NCCL_IGNORE_CPU_AFFINITY moves NCCL's threads to the GPU; the rank's own threads stay far"
         return ok("NCCL ignores the mask", notes=(note,), **evidence)
+    near_cpus = frozenset[int]().union(*(n.cpus for n in here.nodes if n.id in near))
     return fail(
         f"{seen} may run only on node {_list(mine)}, the GPU is on node {node}",
         expected=f"CPUs of node {_list(near)}",
         why="every copy and every proxy thread crosses the socket link",
         how={None: None, False: "NCCL's log says the same", True: "NCCL's log shows another mask"}[said],
         fix=_fix(node),
+        cure=_wider(affinity.rank_with(gpu, here.run), near_cpus, here, f"on the CPUs of node {_list(near)}"),
         **evidence,
     )
 

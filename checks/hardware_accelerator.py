@@ -7,26 +7,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from netdoctor.api import (
+    FROM_JOB,
+    Baseline,
+    Bound,
     Environ,
     Expected,
     Finding,
     Fix,
+    Gift,
     Gpu,
+    GpuLayers,
     Gpus,
+    Intent,
     Kind,
     Pci,
     PciDevice,
     Rdma,
+    Said,
     Unavailable,
     Vantage,
-    VisibleGpu,
     check,
     fail,
     hcas,
+    layers,
     missing,
     ok,
     skip,
@@ -35,17 +42,30 @@ from netdoctor.api import (
 
 BATCH = re.compile(r"slurm|pbs|lsf|condor|sge", re.IGNORECASE)  # in the name of a job's cgroup
 LOST = "a GPU that the driver lost (fell off the bus, or failed at start) stays away until a reset"
-# Drivers that take a GPU away from NVML on purpose: for a virtual machine, for nobody, or for a screen.
-GIVEN_AWAY = frozenset({"vfio-pci", "pci-stub", "nvgrace-gpu-vfio-pci", "nouveau"})
+LOST_OR_NOT = "lost, or another job's"
+GIFTS = {
+    Gift.UNSET: "the container toolkit gives no GPU to a container that does not ask (docker run --gpus all, or -e)",
+    Gift.VOID: "the container toolkit leaves it alone, and nothing else (CDI, Enroot's hook) gave it a GPU",
+    Gift.NONE: "it has the driver's libraries, and was given no GPU on purpose",
+    Gift.ALL: "it was to be given all, and NVML shows none",
+    Gift.LIST: "NVML shows none of them",
+}
+THREE_D = 0x0302  # PCI class of a GPU without a screen
 
 
 @check(id="hardware.accelerator", title="Accelerators and HCAs are all there, and every layer sees them", cause="inventory")
-def accelerator(pci: Pci, gpus: Gpus, rdma: Rdma, expected: Expected, vantage: Vantage, environ: Environ) -> Iterator[Finding]:
+def accelerator(
+    pci: Pci, gpus: Gpus, rdma: Rdma, expected: Expected, vantage: Vantage, environ: Environ, job: Intent, baseline: Baseline
+) -> Iterator[Finding]:
     if hcas.no_accelerator(pci, gpus):
         yield skip("no accelerator: PCI was read and shows none of any vendor")
     else:
         yield from _foreign(pci)
         yield _gpus(pci, gpus, vantage, environ)
+        yield from _drivers(pci, gpus, expected, vantage)
+        rows = layers.gpu_layers(pci, gpus, baseline)
+        if (found := _of_the_job(rows, gpus, vantage, environ, job, expected, baseline)) is not None:
+            yield replace(found, subject="GPUs of the job")
     if (lost := missing(expected.gpus, expected.hcas)) is not None:
         yield unknown(f"how many GPUs and RDMA devices are expected could not be read: {lost}", subject="expected")
     if isinstance(expected.gpus, int):
@@ -75,28 +95,73 @@ def _foreign(pci: Pci) -> Iterator[Finding]:
 
 
 def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ) -> Finding:
-    """PCI, NVML and libcuda count the same GPUs."""
+    """PCI, the driver and NVML show the same GPUs."""
     if isinstance(pci.gpus, Unavailable):
         return unknown(f"PCI could not be read to compare: {pci.gpus}", subject="GPUs")
-    on_bus = [d for d in pci.gpus if d.driver not in GIVEN_AWAY and d.physical_function is None]
+    every = [d for d in pci.gpus if d.physical_function is None]
+    own = [d for d in every if layers.bound(d) is Bound.OWN]
+    on_bus = own or [d for d in every if layers.bound(d) is Bound.NONE]  # see `_drivers` of those that differ from their like
     if not on_bus and not pci.unclassified and gpus.visible == () and gpus.all == ():
         return skip("no NVIDIA GPU that this machine itself may use: PCI was read", subject="GPUs")
     if isinstance(gpus.all, Unavailable):
         if not on_bus and not gpus.visible:
             return unknown(f"PCI shows no NVIDIA GPU for this machine, NVML could not be read: {gpus.all}", subject="GPUs")
+        said = environ.get("NVIDIA_VISIBLE_DEVICES")
         text = f"PCI shows {len(on_bus)} GPUs, NVML could not be read: {gpus.all}"
+        if vantage.in_container and not isinstance(said, Unavailable) and gpus.all.kind == Kind.ABSENT:
+            text += f"; NVIDIA_VISIBLE_DEVICES is {said or 'not set'}: {GIFTS[layers.gift(said)]}"
         return unknown(text, subject="GPUs", how="nvidia-smi -L")
-    evidence: dict[str, Any] = {"pci": len(on_bus), "nvml": len(gpus.all)}
+    evidence: dict[str, Any] = {"pci": len(every), "driver": len(on_bus), "nvml": len(gpus.all)}
     lost = _lost_by_nvml(on_bus, gpus.all, vantage, environ)
     if lost is not None:
         return replace(lost, subject="GPUs")
     if len(gpus.all) > len(on_bus) and not pci.by_wsl:
         text = f"NVML shows {len(gpus.all)} GPUs, PCI {len(on_bus)}: they disagree"
         return unknown(text, subject="GPUs", how="lspci -d 10de:", **evidence)
-    lost = _lost_by_libcuda(gpus.all, gpus.visible, vantage, environ)
-    if lost is not None:
-        return replace(lost, subject="GPUs", evidence=evidence)
-    return ok(f"{len(gpus.all)} GPUs in NVML, {len(on_bus)} on PCI", subject="GPUs", **evidence)
+    apart = f" with its driver, of {len(every)}" if len(every) > len(on_bus) else ""
+    return ok(f"{len(gpus.all)} GPUs in NVML, {len(on_bus)} on PCI{apart}", subject="GPUs", **evidence)
+
+
+def _drivers(pci: Pci, gpus: Gpus, expected: Expected, vantage: Vantage) -> Iterator[Finding]:
+    """GPUs that another driver has, or none: NVML does not know that they are there."""
+    every = [d for d in pci.gpus or () if d.physical_function is None]
+    own = {d.device for d in every if layers.bound(d) is Bound.OWN}
+    by = {kind: [d for d in every if layers.bound(d) is kind] for kind in Bound}
+    # A VGA card of another kind beside the accelerators may be there for its screen.
+    taken = [d for d in by[Bound.OTHER] if d.klass >> 8 == THREE_D or d.device in own]
+    if taken:
+        names = ", ".join(f"{d.address} ({d.driver})" for d in taken)
+        yield fail(
+            f"PCI shows {names}, which NVML lacks: the driver that they are bound to knows no CUDA",
+            subject="GPUs on another driver",
+            expected="nvidia",
+            fix=Fix(
+                "keep that driver away from them, and bind them to nvidia",
+                (f"lspci -k -s {taken[0].address}", "modprobe -r nouveau; modprobe nvidia"),
+                ("echo 'blacklist nouveau' > /etc/modprobe.d/nouveau.conf; update-initramfs -u   # or dracut -f",),
+            ),
+            missing=[d.address for d in taken],
+        )
+    known = {gpu.pci for gpu in gpus.all or ()}
+    bare = [d for d in by[Bound.NONE] if d.device in own and d.address not in known]
+    if bare and not vantage.in_container:
+        names = ", ".join(d.address for d in bare)
+        yield fail(
+            f"PCI shows {names}, which NVML lacks: no driver is bound",
+            subject="GPUs without a driver",
+            expected="nvidia, as on its like",
+            why=LOST,
+            fix=Fix("see why nvidia did not take it", (f"dmesg | grep -i -e {bare[0].address} -e nvrm", "lspci -k -d 10de:")),
+            missing=[d.address for d in bare],
+        )
+    if (given := by[Bound.GIVEN]) and own:
+        names = ", ".join(f"{d.address} ({d.driver})" for d in given)
+        text = f"PCI shows {names}, which NVML lacks: a virtual machine may have them"
+        if gpus.all and expected.gpus == len(gpus.all):
+            yield ok(f"{text}; the others are as many as are expected", subject="GPUs of virtual machines")
+        else:
+            how = "is that meant?  expected.gpus says how many this machine keeps; driverctl list-overrides; lspci -k -d 10de:"
+            yield unknown(f"{text}, and nothing says how many are meant", subject="GPUs of virtual machines", how=how)
 
 
 def _lost_by_nvml(on_bus: list[PciDevice], nvml: tuple[Gpu, ...], vantage: Vantage, environ: Environ) -> Finding | None:
@@ -111,6 +176,11 @@ def _lost_by_nvml(on_bus: list[PciDevice], nvml: tuple[Gpu, ...], vantage: Vanta
     fix = Fix("look for its Xid, then reset or reboot", ("dmesg | grep -i -e xid -e nvrm", "nvidia-smi -L"))
     # NVML counts a lost GPU and tells nothing of it (NVML_ERROR_GPU_IS_LOST): it is one of those that PCI alone shows.
     lost = [gpu for gpu in nvml if isinstance(gpu.pci, Unavailable) and gpu.pci.kind == Kind.ABSENT]
+    # It counts those that a device cgroup keeps from this process, too (NVML_ERROR_NO_PERMISSION).
+    kept = [gpu for gpu in nvml if isinstance(gpu.pci, Unavailable) and gpu.pci.kind == Kind.DENIED]
+    if kept and known and len(kept) == len(gone):
+        note = f"NVML counts {len(kept)} more, which this process may not open: another job's"
+        return ok(f"NVML shows this job {len(known)} of {len(on_bus)} GPUs", notes=(note,), **counts)
     if len(nvml) >= len(on_bus) and len(known) + len(lost) < len(nvml):
         return unknown("NVML did not say where every GPU sits", how="nvidia-smi -L")
     if lost and len(lost) == len(gone):
@@ -127,26 +197,6 @@ def _lost_by_nvml(on_bus: list[PciDevice], nvml: tuple[Gpu, ...], vantage: Vanta
     )
 
 
-def _lost_by_libcuda(
-    nvml: tuple[Gpu, ...], seen: tuple[VisibleGpu, ...] | Unavailable, vantage: Vantage, environ: Environ
-) -> Finding | None:
-    """GPUs that NVML shows and libcuda does not, though nothing says that they are kept from the job."""
-    if isinstance(seen, Unavailable):
-        return unknown(f"{len(nvml)} GPUs on PCI and in NVML, libcuda could not be asked: {seen}")
-    if seen and not nvml:
-        return unknown(f"libcuda shows {len(seen)} GPUs, NVML none: they disagree", how="nvidia-smi -L")
-    if len(seen) >= len(nvml) or not vantage.job_environment:
-        return None
-    if not seen:
-        return unknown("NVML shows GPUs, libcuda shows the job none", how="CUDA_VISIBLE_DEVICES")
-    chosen = environ.get("CUDA_VISIBLE_DEVICES")
-    if isinstance(chosen, str) or any(gpu.mig is True for gpu in nvml):
-        return None
-    said = "not set" if chosen is None else chosen
-    text = f"NVML shows {len(nvml)} GPUs, libcuda {len(seen)}, and CUDA_VISIBLE_DEVICES is {said}"
-    return unknown(text, how="nvidia-smi -q -d COMPUTE,ECC; dmesg | grep -i xid")
-
-
 def _share(shown: int, there: int, vantage: Vantage, environ: Environ) -> Finding | None:
     """A job that is given some of the GPUs: /sys shows it all of them, and NVML those that it may open."""
     batch = isinstance(vantage.cgroup, Unavailable) or BATCH.search(vantage.cgroup) is not None
@@ -157,14 +207,158 @@ def _share(shown: int, there: int, vantage: Vantage, environ: Environ) -> Findin
     text = f"PCI shows {there} GPUs, NVML {shown}"
     if isinstance(said, Unavailable):
         return unknown(f"{text}, and how many this job was given could not be read: {said}")
-    if vantage.in_container:  # images of CUDA say "all", whatever a pod is given
-        enough = shown >= len((said or "").split(",")) and not (said == "all" and vantage.runtime in ("docker", "podman"))
-    else:
+    gift, named = layers.gift(said), layers.named_gpus(said or "")
+    if not vantage.in_container:
         enough = said is not None and said.isdecimal() and shown >= int(said)
+    else:  # images of CUDA say "all", whatever a pod is given
+        enough = shown >= len(named) and not (gift is Gift.ALL and vantage.runtime in ("docker", "podman"))
+    if gift is Gift.LIST and 0 < shown < len(named) <= there and vantage.in_container and vantage.lost is None:
+        fix = Fix("look for their Xid on the node, and start the container again", ("nvidia-smi -L", "dmesg | grep -i xid"))
+        return fail(f"{text}: this container was given {len(named)} ({name}={said})", why=LOST, fix=fix)
     if not shown or not enough or vantage.lost is not None:
-        how = "nvidia-smi -L; dmesg | grep -i xid"
-        return unknown(f"{text}, {name} is {said or 'not set'}: lost, or another job's", how=how)
+        given = f"{name} is {said or 'not set'}: {GIFTS[gift] if vantage.in_container and not shown else LOST_OR_NOT}"
+        return unknown(f"{text}, {given}", how="nvidia-smi -L; dmesg | grep -i xid")
     return ok(f"NVML shows this job {shown} GPUs", notes=(f"PCI shows {there}: the others are not this job's",))
+
+
+def _of_the_job(
+    rows: tuple[GpuLayers, ...],
+    gpus: Gpus,
+    vantage: Vantage,
+    environ: Environ,
+    job: Intent,
+    expected: Expected,
+    baseline: Baseline,
+) -> Finding | None:
+    """NVML, libcuda, torch and the ranks that ran show the job the same GPUs; None: this is not where the job's are seen."""
+    nvml, seen = gpus.all, gpus.visible
+    if vantage.outside or (not nvml and not seen):
+        return None
+    if not vantage.job_environment:
+        return unknown(f"which GPUs the job gets is not seen: {vantage.elsewhere}", how=FROM_JOB)
+    mask = environ.get("CUDA_VISIBLE_DEVICES")
+    if (lost := missing(nvml, seen)) is not None:
+        return unknown(f"{'NVML' if seen else 'libcuda'} could not be asked: {lost}")
+    if isinstance(mask, Unavailable):
+        return unknown(f"CUDA_VISIBLE_DEVICES could not be read: {mask}")
+    here = Job(rows, len(nvml or ()), len(seen or ()), mask, environ)
+    said = layers.said_gpus(job, environ)
+    return here.contradiction(said) or here.parted() or here.short(said, expected) or _used(here, gpus, baseline, job)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the layers that depend on the job's place show of its GPUs."""
+
+    rows: tuple[GpuLayers, ...]
+    nvml: int
+    cuda: int
+    mask: str | None  # CUDA_VISIBLE_DEVICES
+    environ: Environ
+
+    @property
+    def hidden(self) -> str:
+        return layers.listed(row for row in self.rows if row.nvml is not None and not row.cuda)
+
+    @property
+    def by(self) -> str:
+        return "CUDA_VISIBLE_DEVICES is not set" if self.mask is None else f"CUDA_VISIBLE_DEVICES is {self.mask or 'empty'}"
+
+    @property
+    def mps(self) -> bool:
+        """Its server has numbered the devices anew, and may have fewer (NVIDIA MPS documentation, CUDA_VISIBLE_DEVICES)."""
+        return bool(self.environ.get("CUDA_MPS_PIPE_DIRECTORY"))
+
+    def contradiction(self, said: Said | None | Unavailable) -> Finding | None:
+        """The mask names what is not there, or leaves less than the job is said to have."""
+        if self.cuda > self.nvml and not any(row.parted for row in self.rows):
+            return unknown(f"libcuda shows {self.cuda} GPUs, NVML {self.nvml}: they disagree", how="nvidia-smi -L")
+        names = layers.named_gpus(self.mask or "")
+        if len(names) > self.cuda and not self.mps:
+            return fail(
+                f"CUDA_VISIBLE_DEVICES names {len(names)} GPUs, libcuda shows {self.cuda}: not all of {self.mask} are here",
+                expected=f"{len(names)} GPUs in libcuda",
+                why="CUDA ends the list at the first that is not there; numbers of the host mean others in a container",
+                fix=Fix("name them as nvidia-smi -L does here, or leave the variable to the launcher", ("nvidia-smi -L",)),
+            )
+        if isinstance(said, Said) and self.cuda < said.gpus <= self.nvml:
+            return fail(
+                f"the job has {said.gpus} GPUs here ({said.source}), libcuda shows it {self.cuda} of the {self.nvml} in NVML, "
+                f"and {self.by}: {self.hidden} hidden",
+                expected=f"{said.gpus} GPUs in libcuda",
+                why="ranks without a GPU of their own stop NCCL (Duplicate GPU detected), or the job is smaller than meant",
+                fix=Fix(
+                    "take CUDA_VISIBLE_DEVICES out of the shell, the image and the job script", ("unset CUDA_VISIBLE_DEVICES",)
+                ),
+            )
+        return None
+
+    def parted(self) -> Finding | None:
+        """GPUs in MIG mode: what a job gets of them is an instance, never the GPU (NVIDIA MIG user guide)."""
+        parted = [row for row in self.rows if row.parted]
+        if not parted:
+            return None
+        empty = [row for row in parted if row.nvml is not None and row.nvml.mig_uuids == () and not row.cuda]
+        if empty and self.mask is None:
+            return fail(
+                f"NVML shows {layers.listed(empty)} in MIG mode without an instance: libcuda shows nobody anything of it",
+                expected="instances, or MIG mode off",
+                why="MIG mode outlives a restart, its instances do not",
+                fix=Fix("make its instances, or turn MIG off", ("nvidia-smi mig -lgi", "nvidia-smi -i GPU -mig 0")),
+            )
+        instances = [one for row in parted for one in row.cuda]
+        whole = [row for row in self.rows if row.cuda and not row.parted]
+        meant = any("MIG-" in (self.environ.get(name) or "") for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"))
+        text = f"{len(instances)} MIG instances and {len(whole)} of {self.nvml} GPUs; {layers.listed(parted)} in MIG mode"
+        if meant or (instances and len(parted) == self.nvml) or (whole and not instances and self.mask is not None):
+            return ok(f"libcuda shows the job {text}", nvml=self.nvml, libcuda=self.cuda)
+        how = "nvidia-smi -L; name the instances in CUDA_VISIBLE_DEVICES, or turn MIG off: nvidia-smi -i GPU -mig 0"
+        return unknown(f"libcuda shows the job {text}, and nothing says that it is meant", how=how)
+
+    def short(self, said: Said | None | Unavailable, expected: Expected) -> Finding | None:
+        """Fewer GPUs in libcuda than in NVML: whether that is meant."""
+        denied = self.nvml - sum(row.nvml is not None for row in self.rows)  # NVML tells nothing of these
+        if self.cuda >= self.nvml - denied:
+            return None
+        text = f"libcuda shows the job {self.cuda} of {self.nvml} GPUs, and {self.by}"
+        if isinstance(said, Unavailable):
+            return unknown(f"{text}; how many it should have could not be read: {said}")
+        if not self.cuda:
+            return unknown(f"{text}: NVML shows GPUs, libcuda shows the job none", how="CUDA_VISIBLE_DEVICES")
+        rank = self.environ.launcher and self.environ.launcher.local_rank is not None  # it may be given one of the job's
+        if said is None and not rank and expected.gpus not in (None, self.cuda):
+            how = "is it forgotten?  job.ranks_per_node says how many GPUs a job has on this node"
+            return unknown(f"{text}; {expected.gpus} are expected here", how=how)
+        if self.mask is not None or self.mps:
+            return None
+        how = "nvidia-smi -q -d COMPUTE,ECC; dmesg | grep -i xid; an MPS server with fewer devices"
+        return unknown(f"{text}: {self.hidden} missing", how=how)
+
+
+def _used(here: Job, gpus: Gpus, baseline: Baseline, job: Intent) -> Finding:
+    """torch, and the ranks that really ran."""
+    run, torch = baseline.run, layers.torch_count(baseline.run)
+    counts: dict[str, Any] = {"nvml": here.nvml, "libcuda": here.cuda}
+    said = f"{here.cuda} of {here.nvml} GPUs in NVML and libcuda"
+    if torch is not None and torch < here.cuda:
+        show = "import os, torch; print(os.environ.get('CUDA_VISIBLE_DEVICES'), torch.cuda.device_count())"
+        return fail(
+            f"libcuda shows the job {here.cuda} GPUs, torch.cuda.device_count() {torch}",
+            expected=f"torch.cuda.device_count() is {here.cuda}",
+            why="the ranks of a job of torch's get no other GPUs than torch counts",
+            fix=Fix("see what sets CUDA_VISIBLE_DEVICES where torch is imported", (f'python3 -c "{show}"',)),
+            torch=torch,
+            **counts,
+        )
+    if torch is not None and torch > here.cuda:
+        return unknown(f"torch shows {torch} GPUs, libcuda {here.cuda}: they disagree", **counts)
+    if (lost := layers.lost_runs(run)) is not None:
+        return unknown(f"{said}; what torch and an all-reduce showed could not be read: {lost}", **counts)
+    if run and (lacks := layers.lacks(run, gpus, job)):
+        return unknown(f"{said}; the all-reduce finished {lacks}", how="netdoctor preflight", **counts)
+    ran = sum(bool(row.ranks) for row in here.rows)
+    by = f"{f', {torch} in torch' if torch is not None else ''}{f', {ran} had a rank' if ran else ''}"
+    return ok(f"{said}{by}", notes=(here.by,) if here.cuda < here.nvml else (), **counts, torch=torch, ranks=ran)
 
 
 def _expected_gpus(pci: Pci, gpus: Gpus, wanted: int) -> Finding:

@@ -20,7 +20,6 @@ from netdoctor.api import (
     Gpus,
     Intent,
     Kernel,
-    Kind,
     Libraries,
     PathRun,
     Pci,
@@ -35,6 +34,7 @@ from netdoctor.api import (
     fix_container,
     hcas,
     job_torch,
+    layers,
     missing,
     nccl_param,
     ok,
@@ -50,7 +50,6 @@ LAZY = (2, 22, 3)  # its first release
 CAUSE = "shm_disabled_or_small"
 LOOK = "df -h /dev/shm"
 RUN = "netdoctor preflight, with the all-reduce"
-NOT_MADE = frozenset({Kind.REFUSED, Kind.NO_BUDGET, Kind.UNSUPPORTED})  # no all-reduce: none was lost that would tell more
 STOPS = "NCCL stops with 'Error while creating shared memory segment … No space left on device'"
 
 
@@ -108,7 +107,7 @@ def shared_memory(
     if run is None and isinstance(torch, Finding):
         yield torch
         return
-    lost = next((one for one in (baseline.run, path.runs) if isinstance(one, Unavailable) and one.kind not in NOT_MADE), None)
+    lost = layers.lost_runs(baseline.run, path.runs)
     version, nodes = used_nccl(libraries, baseline), job.count
     refused = next((one for one in (run, *(path.runs or ())) if one and not one.finished and cause_of(one) == CAUSE), None)
     if refused is not None:

@@ -96,7 +96,7 @@ def socket_ifname(
         settings = {name: value or "" for name, value in variables.items() if value is not None}
         versions = ifname.versions(nccl, libraries)
         yield from _nccl(seen, settings, nccl, baseline, versions)
-        data = transport.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
+        data = transport.data_by_sockets(rdma, environ, libraries, (baseline, paths), net, intent)
         if data.sockets is not False:
             found = _sockets(seen, settings, versions[-1], data.why)
             yield from found if data.sockets else (_if_sockets(one, data.why) for one in found)
@@ -292,7 +292,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -
     names = ", ".join(link.name for link in links)
     speeds = {link.name: link.speed_mbps for link in outer if link.speed_mbps}
     evidence: dict[str, Any] = {"interfaces": [link.name for link in links], "carrier": why}
-    if not (seen.several or (stray and outer)) or seen.intent.others is False:
+    if not seen.several and not (stray and outer):
         notes = [f"with several nodes, NET/Socket would also take {', '.join(stray)}"] if stray else []
         yield seen.good(f"NET/Socket takes {names}", "NET/Socket", notes, **evidence)
     elif not outer or (stray and isinstance(seen.net.default_route, Unavailable)):

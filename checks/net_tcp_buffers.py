@@ -76,12 +76,10 @@ def tcp_buffers(
     baseline: Baseline,
     paths: PathRun,
 ) -> Iterator[Finding]:
-    data = transport.data_by_sockets(rdma, environ, libraries, baseline, paths, net)
+    data = transport.data_by_sockets(rdma, environ, libraries, (baseline, paths), net, intent)
     version = ifname.versions(nccl, libraries)[-1]
     window = tcp_window.window(kernel, environ, version)
-    if intent.others is False:
-        yield skip(f"{intent.why}: no data crosses the network", nodes=1)
-    elif data.sockets is False:
+    if data.sockets is False:
         yield skip(f"sockets do not carry the data: {data.why}")
     elif data.sockets is None:
         yield unknown(f"whether sockets carry the data could not be told: {data.why}", how=RUN)

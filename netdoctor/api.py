@@ -25,6 +25,7 @@ from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
+from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
 from netdoctor.facts.library_search import JobPython, Linkage, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
@@ -170,6 +171,7 @@ __all__ = [
     "Accelerator",
     "Address",
     "Baseline",
+    "Bound",
     "Caller",
     "Cluster",
     "CommonRun",
@@ -183,7 +185,9 @@ __all__ = [
     "Fix",
     "GdrProof",
     "Gid",
+    "Gift",
     "Gpu",
+    "GpuLayers",
     "Gpus",
     "Intent",
     "Interrupts",
@@ -222,6 +226,7 @@ __all__ = [
     "RdmaPort",
     "Route",
     "Run",
+    "Said",
     "Selector",
     "Setting",
     "Severity",

@@ -102,7 +102,7 @@ def fix_environment(vantage: Vantage, change: str, *, unset: bool = False) -> Fi
         if unset:
             lasting = f"take {name} out of the job script, of what it sources and of /etc/nccl.conf"
     what = f"remove {name} from" if unset else f"set {change} in"
-    return Fix(f"{what} the job's environment", (verb,), (lasting,))
+    return Fix(f"{what} the job's environment", (verb,), (lasting,), ((name, None if unset else value),))
 
 
 NEWER: Final = "use a GPU driver (CUDA 11.7 or newer), kernel, HCA driver and NCCL (2.13.4 or newer) with DMA-BUF"

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from netdoctor import engine
 from netdoctor.facts import registry as facts
-from netdoctor.facts.runs import Caller, Obstacle
+from netdoctor.facts.runs import Caller, Cure, Obstacle
 from netdoctor.host.base import RecordingHost
 from netdoctor.host.live import LiveHost
 from netdoctor.host.redact import Redactor
-from netdoctor.model import CheckResult, Finding, Kind, Status, Unavailable
+from netdoctor.model import CheckResult, Finding, Kind, Unavailable
 from netdoctor.process.signals import Interrupted, interruptible
 from netdoctor.variables.catalogue import accepts
 
@@ -86,6 +86,7 @@ def run(
     host_root: str | None,
     allreduce: bool,
     progress: engine.Progress,
+    cures: bool = True,
     cluster: ClusterSession | None = None,
 ) -> Outcome:
     """Look, run (`cluster`: with other nodes), judge.
@@ -131,7 +132,7 @@ def run(
             elif session is not None:
                 _all_reduces(work, session, names, config, progress)
             engine.judge_all(work)
-            if session is not None and cluster is None:
+            if session is not None and cluster is None and cures:
                 _cures(work, session, config, progress)
     except Interrupted as stop:
         outcome.partial, outcome.signal = f"interrupted by {stop}", stop.number
@@ -246,15 +247,20 @@ def _all_reduces(work: engine.Work, session: Session, names: Sequence[str], conf
 def _cures(work: engine.Work, session: Session, config: Config, progress: engine.Progress) -> None:
     """Try what should mend a fail, in interleaved pairs, and attach what it gained."""
     from netdoctor.allreduce.comparison import compare
+    from netdoctor.allreduce.cures import cure_of
     from netdoctor.causes.cost import measured
-    from netdoctor.facts.runs import Cure
+    from netdoctor.model import Cost
 
     deadline = time.monotonic() + min(60.0, (config.budget_s or DEFAULT_BUDGET) / 2)
+    baseline, paths = (facts.of(work.facts, name) for name in _ON_THIS_NODE)
+    gained: dict[Cure, Cost] = {}
     for id, found in work.findings.items():
         cured: list[Finding] = []
         for finding in found:
-            if finding.status is Status.FAIL and isinstance(finding.cure, Cure):
-                progress(f"trying the cure of {id}: {finding.cure.label}")
-                finding = measured(replace(finding, cost=compare(session, finding.cure, deadline)))
+            if (cure := cure_of(finding, baseline, paths)) is not None:
+                if cure not in gained:
+                    progress(f"trying the cure of {id}: {cure.label}")
+                    gained[cure] = compare(session, cure, deadline)
+                finding = measured(replace(finding, cure=cure, cost=gained[cure]))
             cured.append(finding)
         work.findings[id] = tuple(cured)

@@ -154,6 +154,7 @@ class Fix:
     summary: str
     commands: tuple[str, ...] = ()
     persistent: tuple[str, ...] = ()
+    tries: tuple[tuple[str, str | None], ...] = ()  # variables of the job's environment that it sets (None: removes)
 
 
 @dataclass(frozen=True)

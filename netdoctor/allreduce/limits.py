@@ -11,10 +11,10 @@ from typing import Final
 from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.pci import Pci, PciLink
 from netdoctor.facts.rdma import Rdma
-from netdoctor.facts.runs import Path, Run
+from netdoctor.facts.runs import Path, Run, Way
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.log.facts import SOCKET, LogFacts
-from netdoctor.nccl.transport import log_of
+from netdoctor.nccl.transport import log_of, network_family
 
 # GB/s of one NVLink by compute capability (src/graph/topo.h: SM60_NVLINK_BW … SM100_NVLINK_BW).
 NVLINK: Final = {(6, 0): 18.0, (7, 0): 20.0, (8, 0): 20.0, (8, 6): 12.0, (9, 0): 20.6, (10, 0): 40.1, (10, 3): 40.1}
@@ -34,7 +34,10 @@ class Limit:
 
 
 def path_limit(run: Run, gpus: Gpus, pci: Pci, rdma: Rdma) -> Limit | Unavailable:
-    """The limit of the path that the run's log shows; Unavailable where it depends on what cannot be read here."""
+    """The limit of the path that the run's log shows.
+
+    Unavailable: no rule says what such a path carries (UNSUPPORTED), or what it goes by could not be read.
+    """
     experiment = run.experiment
     if len(set(experiment.gpus)) < len(experiment.gpus):
         return Unavailable(Kind.UNSUPPORTED, "the ranks share one GPU and take turns")
@@ -46,13 +49,21 @@ def path_limit(run: Run, gpus: Gpus, pci: Pci, rdma: Rdma) -> Limit | Unavailabl
         return _port(experiment.path, log, rdma)
     if kinds == {"P2P"}:
         return _between_gpus(experiment.gpus, gpus, pci)
-    return Unavailable(Kind.UNSUPPORTED, f"the data goes by {' and '.join(sorted(kinds))}, whose limit is not known here")
+    by = f"the data goes by {' and '.join(sorted(kinds))}"
+    if experiment.path.way is not Way.DEFAULT:
+        return Unavailable(Kind.NOT_READ, f"{by}: how much of it by which is not known")
+    better = _between_gpus(experiment.gpus, gpus, pci)
+    if isinstance(better, Limit):  # whether it should be off is not known
+        return Unavailable(Kind.NOT_READ, f"{by}, where P2P could carry it")
+    return Unavailable(better.kind, f"{by}, whose limit is not known here")
 
 
 def _port(path: Path, log: LogFacts | None, rdma: Rdma) -> Limit | Unavailable:
     """One HCA port that both ranks share: each sends through it what the other receives."""
     if log is not None and log.net == SOCKET:
         return Unavailable(Kind.UNSUPPORTED, "sockets of one node do not cross the network")
+    if log is not None and log.net and network_family(log.net) != "IB":
+        return Unavailable(Kind.UNSUPPORTED, f"{log.net} is a plugin's network: by which ports it goes is not said")
     if isinstance(rdma.devices, Unavailable) or not path.device:
         return Unavailable(Kind.NOT_READ, f"RDMA devices: {rdma.devices}" if path.device else "which port carried the data")
     for device in rdma.devices:

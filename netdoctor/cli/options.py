@@ -66,6 +66,9 @@ class Options:
     no_allreduce: Annotated[
         bool, typer.Option("--no-allreduce", envvar="NETDOCTOR_NO_ALLREDUCE", help="Look only; run nothing.")
     ] = False
+    no_cures: Annotated[
+        bool, typer.Option("--no-cures", envvar="NETDOCTOR_NO_CURES", help="Do not measure what the mend of a fail gains.")
+    ] = False
     budget: Annotated[
         float | None,
         typer.Option("--budget", metavar="SECONDS", envvar="NETDOCTOR_BUDGET", help="For the all-reduces, in all."),
@@ -108,7 +111,7 @@ _KEYS: Final = {
 }
 JUDGED: Final = ("config", "expect", "profile", "fail_on")
 TOLD: Final = ("format", "output", "brief", "redact")
-LOOKED: Final = ("checks_dir", "python", "user", "via", "vantage", "host_root", "no_allreduce", "budget", "quiet")
+LOOKED: Final = ("checks_dir", "python", "user", "via", "vantage", "host_root", "no_allreduce", "no_cures", "budget", "quiet")
 
 
 @functools.cache

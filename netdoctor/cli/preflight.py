@@ -88,6 +88,7 @@ def _look(options: Options, config: Config, lost: CheckResult | None) -> live.Ou
         host_root=options.host_root,
         allreduce=not options.no_allreduce,
         progress=silent if options.quiet else say,
+        cures=not options.no_cures,
     )
 
 

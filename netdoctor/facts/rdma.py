@@ -87,6 +87,8 @@ class Rdma(Fact):
     devices: tuple[RdmaDevice, ...] | Unavailable
     libibverbs: str | Unavailable  # path or soname of the library that was opened
     verbs_devices: tuple[str, ...] | Unavailable  # names that ibv_get_device_list gives
+    # Every network namespace sees every device (drivers/infiniband/core/device.c, netns_mode; rdma-system(8))
+    shared: bool | Unavailable = Unavailable(Kind.NOT_READ)
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -115,7 +117,13 @@ def probe(host: Host) -> Rdma:
         devices=devices,
         libibverbs=library,
         verbs_devices=listed if isinstance(listed, Unavailable) else tuple(listed),
+        shared=_shared(host) if devices else Unavailable(Kind.NOT_READ, "no RDMA device"),
     )
+
+
+def _shared(host: Host) -> bool | Unavailable:
+    mode = matching(host, "/sys/module/ib_core/parameters/netns_mode", r"[YN]$")
+    return mode and mode[0] == "Y"
 
 
 def _device_names(host: Host) -> tuple[str, ...] | Unavailable:

@@ -42,6 +42,7 @@ class Vantage(Fact):
     job_network: bool = False  # interfaces, ports and buffers seen here are the job's own
     job_environment: bool = False  # variables, libraries and interpreter seen here are the job's own
     why_not: str = ""  # e.g. "seen as root outside the job"
+    outside: bool = False  # known to be no place where the job's own environment is seen
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -111,6 +112,9 @@ def probe(host: Host) -> Vantage | Unavailable:
     root_is_root = mapped if isinstance(mapped, Unavailable) else mapped == IDENTITY
     cgroup = read(host, "/proc/self/cgroup")
     kind, own = _place(host, variables, euid, None if isinstance(runtime, Unavailable) else runtime, root_is_root)
+    # What tells a container or a job may be what was not read: then it is not known.
+    told = missing(found, runtime, mapped, cgroup, mapping(host, "config:"), names(host, "/"), link(host, "/proc/self/ns/pid"))
+    outside = not own.environment and told is None
     if isinstance(runtime, Unavailable) and not own.asserted:
         own = _Own(False, False, False, f"cannot tell whether this is a container: {runtime}")
     if isinstance(found, Unavailable):
@@ -128,6 +132,7 @@ def probe(host: Host) -> Vantage | Unavailable:
         job_network=own.network,
         job_environment=own.environment,
         why_not=own.why,
+        outside=outside,
     )
 
 

@@ -28,14 +28,18 @@ class Carrier(NamedTuple):
 
 
 def data_by_sockets(
-    rdma: Rdma, environ: Environ, libraries: Libraries, baseline: Baseline, paths: PathRun, net: Net
+    rdma: Rdma, environ: Environ, libraries: Libraries, runs: tuple[Baseline, PathRun], net: Net, intent: Intent
 ) -> Carrier:
     """What a run's log says counts most; then what the environment forces; then the lack of anything else.
+
+    Of a job of one node none crosses the network.
 
     NCCL takes a plugin's network before its own, NET/IB before NET/Socket, and NET/Socket where the others find no device
     (src/plugin/net.cc).
     """
-    return _by_log(baseline, paths) or _by_settings(environ, libraries) or _by_devices(rdma, environ, net)
+    if intent.others is False:
+        return Carrier(False, f"{intent.why}: no data crosses the network")
+    return _by_log(*runs) or _by_settings(environ, libraries) or _by_devices(rdma, environ, net)
 
 
 def log_of(run: Run | Unavailable | None) -> LogFacts | None:

@@ -103,7 +103,7 @@ def _finding(finding: Finding, seen: dict[str, int], measured: dict[str, Any], c
         "how": _maybe(finding.how),
         "why": _maybe(finding.why),
         "notes": [clean(note) for note in finding.notes],
-        "fix": tidy(finding.fix),
+        "fix": finding.fix and {name: tidy(getattr(finding.fix, name)) for name in ("summary", "commands", "persistent")},
         "cure": None if cure is None else clean(str(getattr(cure, "label", cure))),
         "waived": _maybe(finding.waived),
         "blocking": finding.blocking,

@@ -154,7 +154,9 @@ def _fix(setting: Setting, issue: Issue) -> Fix:
     where = f" ({setting.source})" if setting.source.path else ""
     if issue.expected:
         return Fix(f"set it as expected{where}: {issue.expected}")
-    return Fix(f"remove {setting.name}{where}", (f"unset {setting.name}",) if not where else ())
+    if where:  # of a file, which NCCL reads all the same
+        return Fix(f"remove {setting.name}{where}")
+    return Fix(f"remove {setting.name}", (f"unset {setting.name}",), tries=((setting.name, None),))
 
 
 def _agree(each: tuple[list[Finding], ...], versions: tuple[Version, ...]) -> list[Finding]:

@@ -61,6 +61,8 @@ def write(
     if network:
         interfaces(machine, tree)
     nodes(tree, cpus or machine.numa, machine.distances)
+    if "ib_core" in machine.modules:
+        tree.write("module/ib_core/parameters", netns_mode="Y")
     for name, version in machine.modules.items():
         tree.write(f"module/{name}", initstate="live", refcnt="0", **({"version": version} if version else {}))
     for name in machine.memory_peers:

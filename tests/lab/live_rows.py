@@ -12,6 +12,7 @@ from tests.lab.row import (
     ENVIRONMENT,
     GDR,
     HARDWARE,
+    HCA,
     IFNAME,
     NVML_GONE,
     PORTS,
@@ -48,6 +49,14 @@ while [ "$(ss -Hltn | wc -l)" -lt 90 ]; do sleep 0.05; done
 BUILT_AGAINST = """mkdir torch-2.9.1+cu129.dist-info
 echo 'Requires-Dist: nvidia-nccl-cu12==2.27.5' > torch-2.9.1+cu129.dist-info/METADATA"""
 NUMBERS = "for n in 0 1 2 3 4 5 6 7; do {0}; done"
+LAST_HCA = "$(readlink -f bus/pci/devices/0000:dc:00.0)/uevent"
+NO_DEVICE = "rm class/infiniband/mlx5_7 class/infiniband_verbs/uverbs7"
+WITHOUT = {
+    "hardware.rails": "a rail less",
+    RDMA: "a spare, or a GPU takes another",
+    GDR: "the pair is another",
+    CPU: "the HCA is not known",
+}
 
 ROWS: Final = (
     # RDMA devices
@@ -126,14 +135,44 @@ ROWS: Final = (
     Row(
         "RDMA drivers not loaded",
         Scene(tree={"infiniband": False}),
-        {RDMA: "fail dev_infiniband_missing", HARDWARE: "fail"},
+        {RDMA: "fail dev_infiniband_missing", HARDWARE: "fail", HCA: "unknown"},
         {**BY_SOCKETS, GDR: "no device to pair"},
+    ),
+    Row(
+        "one HCA without an RDMA device",
+        Scene(sys=NO_DEVICE, ibverbs="count=7"),
+        {HCA: "fail inventory", HARDWARE: "fail inventory"},
+        WITHOUT,
+    ),
+    Row(
+        "one HCA without a driver",
+        Scene(sys=f"{NO_DEVICE}; sed -i /DRIVER/d {LAST_HCA}", ibverbs="count=7"),
+        {HCA: "fail inventory", HARDWARE: "fail inventory"},
+        WITHOUT,
+    ),
+    Row(
+        "one HCA on vfio-pci",
+        Scene(sys=f"{NO_DEVICE}; sed -i s/mlx5_core/vfio-pci/ {LAST_HCA}", ibverbs="count=7"),
+        {HCA: "unknown: a virtual machine may have it", HARDWARE: "fail inventory"},
+        WITHOUT,
+    ),
+    Row(
+        "one HCA in another network namespace",
+        Scene(sys=f"{NO_DEVICE}; echo N > module/ib_core/parameters/netns_mode", ibverbs="count=7"),
+        {HCA: "unknown: another network namespace may have it", HARDWARE: "fail inventory"},
+        WITHOUT,
+    ),
+    Row(
+        "libibverbs shows an HCA that sysfs lacks",
+        Scene(sys=NO_DEVICE),
+        {HCA: "unknown: they disagree", HARDWARE: "fail inventory"},
+        WITHOUT,
     ),
     Row(
         "HCAs absent from PCI",
         Scene(tree={"hcas": 0}),
         {HARDWARE: "fail"},
-        {**BY_SOCKETS, GDR: "no device", RDMA: "no device", "hardware.rails": "none is there"},
+        {HCA: "none to compare", **BY_SOCKETS, GDR: "no device", RDMA: "no device", "hardware.rails": "none is there"},
     ),
     by_environment(
         "NCCL_IB_HCA selects nothing", {RDMA: "fail env_misuse"}, {**BY_SOCKETS, GDR: "no device"}, NCCL_IB_HCA="=mlx5_9"

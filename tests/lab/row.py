@@ -15,6 +15,7 @@ from typing import Final
 from tests.support.namespaces.dgx import Scene
 
 RDMA, HARDWARE, CPU, GDR = "rdma.dev_infiniband", "hardware.accelerator", "cpu.numa_affinity", "rdma.gpudirect"
+HCA = "hardware.hca"
 IFNAME, PORTS, BUFFERS = "net.socket_ifname", "net.port_range", "net.tcp_buffers"
 VERSION, BACKEND, ENVIRONMENT, SHM = "nccl.version", "torch.backend", "nccl.environment", "nccl.shared_memory"
 RUN, BANDWIDTH = "allreduce.run", "allreduce.bandwidth"

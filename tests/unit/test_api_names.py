@@ -6,6 +6,7 @@ from netdoctor import api
 
 NAMES = """
 Accelerator Address Baseline Caller Cluster CommonRun Cpu Culprit Cure DeviceNames Environ Expected FROM_JOB Finding Fix
+Bound Gift GpuLayers Said
 GdrProof Gid Gpu Gpus Intent Interrupts JobPython Kernel Kind Launcher Libraries Link Linkage LocalPorts LogFacts Loss
 MeetingFault MemoryPolicy Module NcclChoice NcclLibrary Net Node Obstacle PathLimit PathRun Pci PciDevice PciLink Peer
 Platform Plugin Provider Quantity RankResult Rdma RdmaDevice RdmaPort Route Run SOCKET STATE_NODES Selector Setting Severity

@@ -37,9 +37,9 @@ def limit(run: Run, gpus: Any = None, pci: Any = None, rdma: Any = None) -> floa
         (f.run(2, experiment=AllReduce("nccl", 2, "cuda", gpus=(0, 0))), "unsupported: the ranks share one GPU"),
         (f.run(2, log=None), "not read: NCCL's log does not show the transport"),
         (f.run(2, log=f.log(vias=())), "not read: NCCL's log does not show the transport"),
-        (peers(2, "SHM"), "unsupported: the data goes by SHM"),
-        (peers(2, "P2P", "SHM"), "unsupported: the data goes by P2P and SHM"),
-        (peers(2, "P2P", "NET"), "unsupported: the data goes by NET and P2P"),
+        (peers(2, "SHM"), "not read: the data goes by SHM, where P2P could"),
+        (peers(2, "P2P", "SHM"), "not read: the data goes by P2P and SHM, where P2P"),
+        (peers(2, "P2P", "NET"), "not read: the data goes by NET and P2P, where"),
     ],
 )
 def test_paths_without_a_figure(run: Run, words: str) -> None:

@@ -13,6 +13,7 @@ from netdoctor.model import Finding, Quantity, Report, Severity, Status, plain
 from netdoctor.report.json import data, render
 from tests.support.facts.reports import EVERY, FAIL, PASS, check, report, reports
 
+ELSEWHERE = ("measured", "cost", "loss", "nodes", "waived_by_name", "fix", "if_several")  # or in another form
 SCHEMA = json.loads((files("netdoctor") / "schemas" / "report-1.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=60)
@@ -56,9 +57,10 @@ def test_nothing_is_lost(name: str) -> None:
     assert [c["id"] for c in document["checks"]] == [c.id for c in one.checks]
     written = [f for check in document["checks"] for f in check["findings"]]
     for finding, told in zip(one.findings(), written, strict=True):
-        assert {
-            k: v for k, v in plain(finding).items() if k not in ("measured", "cost", "loss", "nodes", "waived_by_name")
-        } == {k: v for k, v in told.items() if k not in ("fingerprint", "loss")}
+        assert {k: v for k, v in plain(finding).items() if k not in ELSEWHERE} == {
+            k: v for k, v in told.items() if k not in ("fingerprint", "loss", "fix")
+        }
+        assert told["fix"] == (finding.fix and {k: v for k, v in plain(finding.fix).items() if k != "tries"})
         assert ("loss" in told) is bool(finding.loss and finding.loss.partial)
         assert told["fingerprint"] == finding.fingerprint
         assert document["volatile"]["measured"].get(finding.fingerprint, {}) == plain(finding.measured)

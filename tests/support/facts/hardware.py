@@ -221,6 +221,7 @@ def rdma(count: int = 8, **changes: Any) -> Rdma:
         devices=tuple(hca(i) for i in range(count)),
         libibverbs="libibverbs.so.1",
         verbs_devices=tuple(f"mlx5_{i}" for i in range(count)),
+        shared=True,
     )
     return replace(base, **changes)
 

@@ -50,6 +50,7 @@ def outside(**changes: Any) -> Vantage:
             "job_network": False,
             "job_environment": False,
             "why_not": "seen as root outside the job",
+            "outside": True,
             **changes,
         }
     )

@@ -165,6 +165,7 @@ def _system(tree: Tree, shape: Shape) -> None:
         modules |= {"ib_uverbs": "", "mlx5_core": "24.10-1.1.4", "mlx5_ib": ""}
     for name, version in modules.items():
         tree.write(f"module/{name}", initstate="live", **({"version": version} if version else {}))
+    tree.write("module/ib_core/parameters", netns_mode="Y")
     tree.folder("kernel/mm/transparent_hugepage")
     for name in shape.memory_peers:
         tree.write(f"kernel/mm/memory_peers/{name}", version="1.1")

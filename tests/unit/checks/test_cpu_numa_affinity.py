@@ -17,7 +17,7 @@ from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.facts.vantage import Vantage
-from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.model import Finding, Severity, Status, Unavailable
 from netdoctor.nccl.affinity import near_nodes
 from netdoctor.nccl.log.facts import RankFacts
 from tests.support import facts as f
@@ -308,3 +308,25 @@ def test_near_is_by_distance(distances: dict[int, int], near: set[int]) -> None:
 def test_a_memory_policy_of_a_newer_kernel_is_not_known() -> None:
     found = judged({Cpu: f.cpu(memory_policy=MemoryPolicy("9", frozenset()))})["memory"]
     assert found.status is Status.UNKNOWN and found.evidence["mode"] == "9"
+
+
+@pytest.mark.parametrize(("cpus", "share"), [((0,), 0.5), ((0, 1), 0.75), (range(7), 1 / 8)])
+def test_ranks_that_share_too_few_cores(cpus: Iterable[int], share: float) -> None:
+    found = judged({Baseline: ranks(cpus)})["GPU0"]
+    assert found.status is Status.FAIL and found.loss is not None
+    assert (found.loss.share, found.severity) == (pytest.approx(share), Severity.CRITICAL)
+    assert found.cure is None or len(found.cure.change.binding) == 8
+
+
+def test_a_core_a_rank_is_enough_and_so_is_a_small_machine() -> None:
+    one = (f.node(0, range(4), {0: 10}),)
+    small = f.cpu(nodes=one, allowed=frozenset(range(4)), online=frozenset(range(4)))
+    assert judged({Baseline: ranks(range(8))})["GPU0"].status is Status.PASS
+    assert judged({Baseline: ranks(range(4)), Cpu: small})["GPU0"].status is Status.PASS
+
+
+def test_a_rank_on_the_wrong_socket_is_tried_on_its_own() -> None:
+    found = judged({Baseline: ranks(SECOND)})["GPU0"]
+    assert found.cure is not None and found.cure.label == "rank 0 on the CPUs of node 0"
+    assert set(FIRST) <= set(found.cure.change.binding[0]) and not set(SECOND) & set(found.cure.change.binding[0])
+    assert found.cure.change.binding[1] == tuple(SECOND)

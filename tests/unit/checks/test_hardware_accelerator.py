@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from netdoctor.checks.hardware_accelerator import accelerator
+from netdoctor.facts import layers
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.job import Expected
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.runs import Baseline
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
 from tests.support import facts as f
@@ -17,7 +22,7 @@ from tests.support import facts as f
 LOST = Unavailable("not recorded")
 GONE = Unavailable("absent")
 Changes = dict[type, object]
-OTHER, GPUS = "other accelerators", "GPUs"
+OTHER, GPUS, JOB = "other accelerators", "GPUs", "GPUs of the job"
 
 
 def judged(changes: Changes) -> dict[str, Finding]:
@@ -41,7 +46,7 @@ CASES: dict[str, tuple[Changes, str, Status]] = {
     ),
     "all given to virtual machines, and libcuda shows one": (
         {Pci: f.pci(devices=tuple(f.gpu_device(i, driver="vfio-pci") for i in range(8))), Gpus: f.gpus(1, all=())},
-        GPUS,
+        JOB,
         Status.UNKNOWN,
     ),
     "all given to virtual machines, NVML lost": (
@@ -79,8 +84,8 @@ CASES: dict[str, tuple[Changes, str, Status]] = {
     "PCI lost": ({Pci: LOST}, GPUS, Status.UNKNOWN),
     "PCI lost, no GPU seen": ({Pci: LOST, Gpus: f.gpus(0)}, OTHER, Status.UNKNOWN),
     "NVML lost": ({Gpus: f.gpus(all=Unavailable("timed out"))}, GPUS, Status.UNKNOWN),
-    "libcuda lost": ({Gpus: f.gpus(visible=LOST)}, GPUS, Status.UNKNOWN),
-    "libcuda shows the job none": ({Gpus: f.gpus(visible=())}, GPUS, Status.UNKNOWN),
+    "libcuda lost": ({Gpus: f.gpus(visible=LOST)}, JOB, Status.UNKNOWN),
+    "libcuda shows the job none": ({Gpus: f.gpus(visible=())}, JOB, Status.UNKNOWN),
     "a container without GPUs": ({Vantage: f.pod(), Gpus: f.gpus(0)}, GPUS, Status.UNKNOWN),
     "addresses lost": ({Gpus: f.gpus(all=tuple(f.gpu(i, pci=LOST) for i in range(8)))}, GPUS, Status.UNKNOWN),
     "expected, NVML lost": ({Gpus: f.gpus(all=LOST), Expected: f.expected(gpus=8)}, "expected GPUs", Status.UNKNOWN),
@@ -118,3 +123,133 @@ def test_what_a_container_asked_for_is_said(variables: dict[str, str], words: st
 def test_the_missing_gpu_is_named() -> None:
     found = judged({Gpus: f.gpus(7)})[GPUS]
     assert found.evidence["missing"] == [f.bdf(f.GPU_BUSES[7])]
+
+
+MIG = tuple(f"MIG-0000000{n}-2222-3333-4444-555555555555" for n in range(2))
+ALL_PARTED = f.gpus(
+    all=tuple(f.gpu(n, mig=True, mig_uuids=(f"MIG-{n}",)) for n in range(8)), visible=(f.visible(0, uuid="MIG-3"),)
+)
+ONE_PARTED = f.gpus(
+    all=(*(f.gpu(n) for n in range(7)), f.gpu(7, mig=True, mig_uuids=MIG)),
+    visible=tuple(replace(f.visible(7), ordinal=n, uuid=name) for n, name in enumerate(MIG)),
+)
+FOUR = f.gpus(visible=tuple(f.visible(n) for n in range(4)))
+NO_RUN = Unavailable("refused", "--no-allreduce")
+RANK = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_STEP_TASKS_PER_NODE": "8", "SLURM_STEP_ID": "0"}
+NO = Unavailable("denied")
+DENIED = f.gpus(4, all=(*(f.gpu(n) for n in range(4)), *(f.gpu(n, uuid=NO, pci=NO) for n in range(4, 8))))
+
+# What looks like a contradiction between layers and is none: no fail, and mostly a pass.
+HEALTHY: dict[str, tuple[Changes, str, Status]] = {
+    "MIG everywhere, one instance given": ({Gpus: ALL_PARTED}, JOB, Status.PASS),
+    "MIG instances chosen by UUID": (
+        {Gpus: ONE_PARTED, Environ: f.environ({"CUDA_VISIBLE_DEVICES": ",".join(MIG)})},
+        JOB,
+        Status.PASS,
+    ),
+    "MIG instances by the container": (
+        {Gpus: ONE_PARTED, Vantage: f.pod(), Environ: f.environ({"NVIDIA_VISIBLE_DEVICES": MIG[0]})},
+        JOB,
+        Status.PASS,
+    ),
+    "whole GPUs chosen beside one in MIG": (
+        {
+            Gpus: f.gpus(
+                all=(*(f.gpu(n) for n in range(7)), f.gpu(7, mig=True)), visible=tuple(f.visible(n) for n in range(7))
+            ),
+            Environ: f.environ({"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6"}),
+        },
+        JOB,
+        Status.PASS,
+    ),
+    "four of eight by a mask": ({Gpus: FOUR, Environ: f.environ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"})}, JOB, Status.PASS),
+    "four of eight by a mask, for four ranks": (
+        {
+            Gpus: FOUR,
+            Environ: f.environ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}),
+            Intent: f.job(ranks_per_node=4),
+            Expected: f.expected(gpus=8),
+        },
+        JOB,
+        Status.PASS,
+    ),
+    "a rank that is given one GPU": (
+        {Gpus: f.gpus(visible=(f.visible(3, ordinal=0),)), Environ: f.environ({**RANK, "CUDA_VISIBLE_DEVICES": "3"})},
+        JOB,
+        Status.PASS,
+    ),
+    "64 ranks of a program for CPUs": ({Intent: f.job(ranks_per_node=64)}, JOB, Status.PASS),
+    "an MPS server with four": (
+        {Gpus: FOUR, Environ: f.environ({"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"})},
+        JOB,
+        Status.PASS,
+    ),
+    "a device cgroup that keeps four": ({Gpus: DENIED}, JOB, Status.PASS),
+    "a device cgroup that keeps four, of the node": ({Gpus: DENIED}, GPUS, Status.PASS),
+    "a hypervisor with a GPU of its own": (
+        {
+            Pci: f.pci(devices=(f.gpu_device(0), *(f.gpu_device(n, driver="vfio-pci") for n in range(1, 8)))),
+            Gpus: f.gpus(1),
+            Expected: f.expected(gpus=1),
+        },
+        "GPUs of virtual machines",
+        Status.PASS,
+    ),
+    "a VGA card for the screen": (
+        {
+            Pci: f.pci(
+                devices=(
+                    *f.pci().devices,
+                    f.gpu_device(0, address="0000:02:00.0", device=0x1288, klass=0x030000, driver="nouveau"),
+                )
+            )
+        },
+        GPUS,
+        Status.PASS,
+    ),
+    "a container whose GPUs come by CDI": (
+        {Vantage: f.pod(), Gpus: f.gpus(2), Environ: f.environ({"NVIDIA_VISIBLE_DEVICES": "void"})},
+        GPUS,
+        Status.PASS,
+    ),
+    "WSL": ({Pci: f.pci(0, 0, foreign_accelerators=("/dev/dxg",)), Gpus: f.gpus(1)}, JOB, Status.PASS),
+    "PCI hidden in a container": ({Vantage: f.pod(), Pci: LOST}, JOB, Status.PASS),
+}
+
+
+@pytest.mark.parametrize(("changes", "subject", "status"), HEALTHY.values(), ids=HEALTHY)
+def test_what_is_meant_is_no_fault(changes: Changes, subject: str, status: Status) -> None:
+    found = judged({Baseline: NO_RUN, **changes})
+    assert found[subject].status is status, found[subject].message
+    assert not [one.message for one in found.values() if one.status is Status.FAIL]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "not set: the container toolkit gives no GPU to a container that does not ask"),
+        ("void", "void: the container toolkit leaves it alone"),
+        ("none", "none: it has the driver's libraries, and was given no GPU on purpose"),
+        ("all", "all: it was to be given all"),
+    ],
+)
+def test_unset_void_none_and_all_are_four_things(value: str | None, words: str) -> None:
+    environ = f.environ({} if value is None else {"NVIDIA_VISIBLE_DEVICES": value})
+    for nothing in (f.gpus(0), f.gpus(0, all=GONE, visible=GONE)):
+        found = judged({Vantage: f.pod(), Gpus: nothing, Environ: environ})[GPUS]
+        assert found.status is Status.UNKNOWN and words in found.message
+
+
+@pytest.mark.parametrize(
+    ("mask", "names"),
+    [("0,1", 2), ("", 0), ("-1", 0), ("0,1,-1,2", 2), ("NoDevFiles", 0), ("GPU-8932f937, 1", 2), ("MIG-1", 1), ("0,,1", 1)],
+)
+def test_a_mask_ends_at_what_is_no_device(mask: str, names: int) -> None:
+    assert len(layers.named_gpus(mask)) == names
+
+
+def test_a_gpu_is_joined_by_bus_and_uuid() -> None:
+    rows = layers.gpu_layers(f.pci(), ONE_PARTED, f.baseline())
+    last = next(row for row in rows if row.parted)
+    assert len(rows) == 8 and last.pci is not None and [one.uuid for one in last.cuda] == list(MIG) and last.ranks == (0, 1)
+    assert last.name == f"{f.bdf(f.GPU_BUSES[7])} ({f.uuid(7)})"

@@ -76,9 +76,11 @@ def told(findings: tuple[Finding, ...]) -> list[tuple[str, Status, str]]:
 def test_one_log_of_two_can_prove_sockets_but_not_their_absence() -> None:
     def sockets(**lost: Any) -> bool | None:
         have = fixtures.facts_of(fixtures.snapshot("dgx-h100")) | lost
-        return data_by_sockets(
-            *(registry.of(have, n) for n in ("Rdma", "Environ", "Libraries", "Baseline", "PathRun", "Net"))
-        ).sockets
+        runs = (registry.of(have, "Baseline"), registry.of(have, "PathRun"))
+        rdma, environ, libraries, net, intent = (
+            registry.of(have, n) for n in ("Rdma", "Environ", "Libraries", "Net", "Intent")
+        )
+        return data_by_sockets(rdma, environ, libraries, runs, net, intent).sockets
 
     assert sockets() is False
     assert sockets(PathRun=LOST) is None and sockets(Baseline=LOST) is None

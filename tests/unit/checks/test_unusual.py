@@ -107,7 +107,7 @@ SHARES: dict[str, tuple[Changes, Status]] = {
     "the prolog of a job": ({**ONE, Vantage: f.outside(cgroup=SLURM)}, Status.FAIL),
     "perhaps a container": ({**ONE, Vantage: f.vantage(namespaces={}, cgroup="0::/", job_user=False)}, Status.UNKNOWN),
     "a container that asked for one": (given({"NVIDIA_VISIBLE_DEVICES": "0"}, runtime="docker"), Status.PASS),
-    "a container that asked for two": (given({"NVIDIA_VISIBLE_DEVICES": "0,1"}, runtime="docker"), Status.UNKNOWN),
+    "a container that asked for two": (given({"NVIDIA_VISIBLE_DEVICES": "0,1"}, runtime="docker"), Status.FAIL),
     "a container that asked for all": (given({"NVIDIA_VISIBLE_DEVICES": "all"}, runtime="docker"), Status.UNKNOWN),
     "a pod whose image says all": (given({"NVIDIA_VISIBLE_DEVICES": "all"}, runtime="kubernetes"), Status.PASS),
     "the container's variables are lost": ({**ONE, Vantage: f.pod(), Environ: LOST}, Status.UNKNOWN),
@@ -338,6 +338,7 @@ def test_a_tunnel_that_is_named_may_be_meant(kind: str, variables: dict[str, str
     assert found(socket_ifname, changes)["NCCL"].status is status
 
 
+NO_RUN = Unavailable("refused", "--no-allreduce")
 SEVEN = f.gpus(visible=tuple(f.visible(n) for n in range(7)))
 PARTED = f.gpus(all=(f.gpu(0, mig=True), *(f.gpu(n) for n in range(1, 8))), visible=(f.visible(0),))
 
@@ -348,8 +349,9 @@ PARTED = f.gpus(all=(f.gpu(0, mig=True), *(f.gpu(n) for n in range(1, 8))), visi
         (SEVEN, f.environ(), Status.UNKNOWN),
         (SEVEN, LOST, Status.UNKNOWN),
         (SEVEN, f.environ({"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6"}), Status.PASS),
-        (PARTED, f.environ(), Status.PASS),  # CUDA shows a job one MIG instance
+        (PARTED, f.environ(), Status.UNKNOWN),  # CUDA shows a job one MIG instance, and seven GPUs are left out
+        (PARTED, f.environ({"CUDA_VISIBLE_DEVICES": "MIG-1"}), Status.PASS),
     ],
 )
 def test_a_gpu_that_only_libcuda_lacks(gpus: Gpus, environ: Environ | Unavailable, status: Status) -> None:
-    assert found(accelerator, {Gpus: gpus, Environ: environ})["GPUs"].status is status
+    assert found(accelerator, {Gpus: gpus, Environ: environ, Baseline: NO_RUN})["GPUs of the job"].status is status
