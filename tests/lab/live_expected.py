@@ -30,7 +30,7 @@ EXPECTED_ROWS: Final = (
     _expected("the site expects an MTU of an interface that is not there", "mtu: {ens99: 9000}", "unknown"),
     _expected("the site expects a larger MTU", "mtu: {lo: 70000}", "fail mtu"),
     _kept("a ring that is no JSON", "echo '{' > past.json", "unknown"),
-    _kept("a ring of another schema", "echo '{\"schema\": \"netdoctor.past/2\", \"looks\": []}' > past.json", "unknown"),
+    _kept("a ring of another schema", 'echo \'{"schema": "netdoctor.past/2", "looks": []}\' > past.json', "unknown"),
     _kept("a ring that others can write", "echo '{}' > past.json; chmod 666 past.json", "unknown"),
     _kept("a ring of somebody else", "echo '{}' > past.json; chown 1000 past.json", "unknown"),
     _kept("a ring in a folder that others can write", "echo '{}' > past.json; chmod 777 .", "unknown"),

@@ -113,7 +113,7 @@ def test_a_floor_has_its_margin(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "change", [{"runs": {}}, {"answers": {}}, {"partial": "interrupted"}, {"selected": ["net.tcp_buffers"]}]
 )
-def test_of_a_node_that_is_not_known_to_be_good_nothing_is_written(change: dict[str, Any], tmp_path: pathlib.Path) -> None:
+def test_of_a_node_not_known_to_be_good_nothing_is_written(change: dict[str, Any], tmp_path: pathlib.Path) -> None:
     data = json.loads((fixtures.HOSTS / "dgx-h100" / "snapshot.json").read_text()) | change
     (tmp_path / "n.json").write_text(json.dumps(data))
     out = tmp_path / "out.yaml"
