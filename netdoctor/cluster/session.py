@@ -24,6 +24,7 @@ from netdoctor.compare.traits import Family, Trait, traits
 from netdoctor.facts import layers
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.inventory import inventory
+from netdoctor.facts.registry import of
 from netdoctor.facts.runs import AllReduce, Baseline, Caller, Obstacle, Reason, State, TorchFacts
 from netdoctor.model import Kind, Unavailable
 from netdoctor.process.proc import boot_id
@@ -157,6 +158,7 @@ class ClusterSession:
         ran = {Trait(family): version for family, version in told.items() if version}
         ready["traits"] = messages.trait_data(replace(own, values={**own.values, **ran}))
         ready["via"] = session.via.value
+        session.gpus = of(facts, "Intent").gpus or ()
         experiment = plan.first_experiment(answered, Intent())
         gpus = plan.gpus_of(answered)
         ranks = self.cluster.nodes.ranks_per_node or (min(gpus, layers.MAX_RANKS) if experiment.backend == "nccl" else 1)
