@@ -7,7 +7,11 @@ it is always read, and every other source can only make it stricter: the one who
 from __future__ import annotations
 
 import difflib
+import errno
 import os
+import select
+import stat
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -15,6 +19,7 @@ from typing import Any, Final
 from netdoctor.config.document import MAX_BYTES, ConfigError, Path, dotted, parse
 from netdoctor.config.keys import KEYS, WrongValueError, from_text
 from netdoctor.policy import Waiver
+from netdoctor.process import far
 
 SITE_FILE: Final = "/etc/netdoctor/config.yaml"
 PREFIX: Final = "NETDOCTOR_"
@@ -197,10 +202,28 @@ def _build(merged: Mapping[str, Any], notes: tuple[str, ...]) -> Config:
     return Config(job=Job(**parts["job"]), expected=Expect(**parts["expected"]), **parts[""], notes=notes)
 
 
+def _bytes(path: str) -> bytes:
+    """The start of a file, or of what a pipe brings within `far.LIMIT`."""
+    data, until = bytearray(), time.monotonic() + far.LIMIT
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # not to wait for a writer
+    try:
+        while len(data) <= MAX_BYTES:
+            if not select.select([fd], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise TimeoutError(errno.ETIMEDOUT, f"nothing came for {far.LIMIT:g} s")
+            block = os.read(fd, MAX_BYTES)
+            data += block
+            if not block:
+                break
+        if not data and stat.S_ISFIFO(os.fstat(fd).st_mode):
+            raise OSError(errno.EPIPE, "a pipe to which nobody writes")
+    finally:
+        os.close(fd)
+    return bytes(data)
+
+
 def _file(path: str, *, must: bool) -> dict[str, Any] | None:
     try:
-        with open(path, "rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+        raw = far.call(_bytes, path, path=os.path.abspath(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         if must:
             raise ConfigError(error.strerror or str(error), source=path) from None

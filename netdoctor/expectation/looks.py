@@ -38,7 +38,7 @@ def rails(found: of_rails.Rails, pci: Pci, nvml: Gpus, firmware: Platform, rate:
     shape = platform.shape(firmware, pci, nvml)
     number = len(found.devices)
     there = Part(NODE, {Quantity.RAILS: number})
-    expected = [*siblings.of(found.parts), *siblings.of(found.near)]
+    expected = [*device.ports(found.parts), *siblings.of(found.parts), *siblings.of(found.near)]
     if not found.chosen and not found.by_switch and found.gpus >= of_rails.FLAT and number == found.gpus - 1:
         expected.append(Expectation(NODE, Quantity.RAILS, found.gpus, Source.SIBLINGS, f"one for each of {found.gpus} GPUs"))
     if isinstance(shape, platform.Shape) and number:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from netdoctor.host.base import Answer, unavailable
 from netdoctor.host.children import HelperPool
 from netdoctor.model import Json, Kind, Unavailable
+from netdoctor.process import far
 
 MAX_FILE: Final = 4 << 20
 
@@ -38,7 +39,10 @@ class LiveHost:
         ):
             return Unavailable(Kind.ANOTHER_ROOT)
         try:
-            return _IN_PROCESS[scheme](rest, self._root)
+            path = "" if self._root else rest.rpartition(":")[0] if scheme == "open" else rest
+            return far.call(_IN_PROCESS[scheme], rest, self._root, path=path)
+        except far.HungError as error:
+            return Unavailable(Kind.TIMED_OUT, str(error.strerror))
         except OSError as error:
             return unavailable(error)
         except ValueError as error:  # a NUL byte in a path
@@ -51,6 +55,7 @@ class LiveHost:
     def close(self) -> None:
         """End every helper that still runs."""
         self._pool.close()
+        far.close()
 
 
 def _environment() -> Json:

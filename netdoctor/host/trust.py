@@ -7,6 +7,7 @@ import stat
 import struct
 from typing import Final
 
+from netdoctor.process import far
 from netdoctor.process.paths import Judge, walk
 
 _ACL_USER, _ACL_GROUP, _ACL_MASK = 0x02, 0x08, 0x10  # include/uapi/linux/posix_acl.h
@@ -20,6 +21,13 @@ def trusted(path: str) -> str | None:
     and the file itself must belong to uid 0 and be writable by nobody else: no write bit for group or others (sticky folders
     included: everybody may create there), no write entry of a POSIX ACL.  Links are followed by the same rule.  Never raises.
     """
+    try:
+        return far.call(_reason, path, path=path)
+    except OSError as error:
+        return error.strerror
+
+
+def _reason(path: str) -> str | None:
     try:
         fd, reason = open_trusted(path)
     except ValueError:
