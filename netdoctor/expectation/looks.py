@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from netdoctor.expectation import device, parts, platform, siblings
+from netdoctor.expectation import device, parts, past, platform, siblings
 from netdoctor.expectation import rails as of_rails
 from netdoctor.expectation.findings import About, findings
 from netdoctor.expectation.model import Expectation, Look, Part, Quantity, Source
+from netdoctor.expectation.site import look as site
 from netdoctor.facts.accelerator import accelerator
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.pci import Pci
@@ -13,7 +14,7 @@ from netdoctor.facts.platform import Platform
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import NODE, Finding, Status, Unavailable
 
-__all__ = ["About", "findings", "gpus", "links", "place", "rails", "rails_of", "without_gpus"]
+__all__ = ["About", "findings", "gpus", "links", "past", "place", "rails", "rails_of", "site", "without_gpus"]
 
 
 def gpus(pci: Pci, nvml: Gpus, firmware: Platform) -> Look | Unavailable:
