@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def run(options: Options, files: Sequence[str] = (), version: str | None = None) -> int:
     """Judge the variables of `files` ("-" is stdin), or of this process and its nccl.conf; print; return the exit code."""
+    from netdoctor.nccl.transport import sockets_meant
     from netdoctor.variables.issue import Known
 
     try:
@@ -29,7 +30,7 @@ def run(options: Options, files: Sequence[str] = (), version: str | None = None)
         config = setup.configuration(options, Command.ENV)
         nccl = parsed_version(version)
         if files:
-            known = Known(nccl, nodes=config.job.nodes)
+            known = Known(nccl, nodes=config.job.nodes, sockets=sockets_meant(config.expected.transport or ""))
             findings = [finding for path in files for finding in judge_file(path, _read(path), known)]
         else:
             findings, nccl = judge_here(config, nccl)

@@ -59,6 +59,7 @@ class Intent(Fact):
     ranks_per_node: int | None = None  # as configured
     gpus: tuple[str, ...] | Unavailable = ()  # UUIDs of the job's own, as libcuda shows them
     network: str | None | Unavailable = None  # what is meant to carry the data: expected.transport, else NCCL_NET; None: unsaid
+    by_site: bool = False  # the configuration says so
 
     @property
     def across(self) -> Across:
@@ -120,6 +121,7 @@ def infer(given: Mapping[str, Any], environ: Environ, net: Net, gpus: Gpus, expe
         ranks_here=ranks or _ranks_here(environ.launcher, gpus),
         gpus=seen if isinstance(seen, Unavailable) else tuple(one.uuid for one in seen),
         network=_network(environ, expected),
+        by_site=isinstance(expected.transport, str),
     )
     return replace(intent, **_nodes(nodes, environ.launcher, net)._asdict())
 

@@ -113,7 +113,12 @@ def idle_hcas(intent: Intent) -> str | None:
     if intent.others is False:
         return intent.why
     meant = intent.network
-    return f"{meant} is meant to carry the data" if meant and network_family(meant) == SOCKET else None
+    return f"{meant} is meant to carry the data" if meant and sockets_meant(meant) else None
+
+
+def sockets_meant(name: str) -> bool:
+    """Whether a network of this name, as a site or a variable calls it, is plain sockets."""
+    return network_family(name) == SOCKET
 
 
 def shown_network(run: Run) -> str | None:

@@ -124,6 +124,8 @@ def _sockets_only(context: Context, message: str) -> list[Issue]:
         return note("ib-off", f"{message}; this node has no RDMA device")
     if context.nodes == 1:
         return note("ib-off", f"{message}; one node needs none")
+    if context.sockets:
+        return note("ib-off", "no InfiniBand, no RoCE: the site says that sockets carry its data")
     return warning("ib-off", f"{message}; NCCL takes TCP sockets", "transport_fallback_tcp")
 
 

@@ -45,6 +45,7 @@ class Known:
     links: Collection[str] | Unavailable | None = None  # interfaces, lo included
     hcas: Collection[str] | Unavailable | None = None  # RDMA devices; empty: there are none
     nodes: int | None = None  # of the job
+    sockets: bool = False  # the site says that they carry its data
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Context:
     links: Collection[str] | None  # None: not known
     hcas: Collection[str] | None
     nodes: int | None
+    sockets: bool = False  # the site says that they carry its data
+    spelling: bool = True  # whether a name that was meant is looked for
 
     def integer(self, name: str) -> int | None:
         """The value of an integer variable as NCCL reads it; None where it is unset."""

@@ -22,7 +22,7 @@ from typing import Any, Final
 from netdoctor.cli import log
 from netdoctor.model import Status
 from netdoctor.nccl.diagnosis import diagnose
-from tests.fakegpu import build, faults, lab, shapes
+from tests.fakegpu import build, faults, lab
 from tests.fakegpu.faults import FAULTS
 from tests.fakegpu.log_forms import FORMS
 from tests.support.machines import libnccl
@@ -134,8 +134,7 @@ def make(version: str, name: str, level: str, healthy: bool = False) -> list[Cas
     """One run, and its log in every form that it has."""
     fault = FAULTS[name]
     # Without kernels a collective ends at once, and a run comes to its end whatever its network says.
-    kernels = build.kernels() if shapes.moves(version) else None
-    done = faults.run(None if healthy else fault, fault, version, more=LEVELS[level], kernels=kernels)
+    done = faults.run(None if healthy else fault, fault, version, more=LEVELS[level], kernels=build.kernels())
     found = []
     for form, write in FORMS.items():
         label = "-".join([version, *(["healthy"] if healthy else []), *name.split(), *level.split(), form])

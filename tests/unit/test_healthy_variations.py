@@ -43,5 +43,5 @@ def test_nothing_is_called_wrong(name: str, row: dict[str, Any]) -> None:
 
 
 def test_there_are_enough() -> None:
-    assert len(list(rows())) >= 45
+    assert len(list(rows())) >= 80
     assert {name for row in rows() for name in row.values[:1]} == set(composed.NAMES)

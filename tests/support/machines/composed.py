@@ -6,7 +6,8 @@ that looks, its Python and libnccl, and what a run of NCCL on it is to have said
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from netdoctor import engine
 from netdoctor.allreduce.plan import first_experiment, path_experiments, path_unneeded
 from netdoctor.config.load import load
 from netdoctor.facts.cpu import cpu_list
+from netdoctor.facts.past import FILE
 from netdoctor.facts.runs import AllReduce, Baseline, PathRun, Run
 from netdoctor.host.base import RecordingHost
 from netdoctor.host.redact import Redactor
@@ -21,6 +23,8 @@ from netdoctor.model import Kind, Unavailable
 from netdoctor.snapshot.snapshot import Snapshot, with_logs
 from netdoctor.variables.catalogue import accepts
 from tests.fakegpu import answers, machine, tree
+from tests.fakegpu.machine import Machine
+from tests.fakegpu.parts import Gpu
 from tests.support.facts.nccl_logs import Wire, gloo_run, nccl_run
 from tests.support.machines.composed_host import MODULES, SYSCTLS, ComposedHost, Files, SysTree
 from tests.support.machines.job_python import Job
@@ -32,6 +36,7 @@ _HOST: Final = frozenset(
     (
         *("name", "kernel", "arm", "resolves", "python", "bootstrap", "plugin", "inside", "bandwidth", "exit_code"),
         *("container", "uid", "capabilities", "memlock", "cgroup", "shm", "environment", "sysctls", "files"),
+        *("given", "mig"),  # GPUs that a container or a cgroup gives, by number; whether they are in MIG mode
     )
 )
 
@@ -40,8 +45,14 @@ class Composed:
     """One machine, and the process on it."""
 
     def __init__(self, name: str, changes: Mapping[str, Any] | None = None, config: Mapping[str, Any] | None = None) -> None:
-        """`changes` as `Machine.with_changes` takes them (what is no hardware: host.…), `config` by dotted keys."""
-        self.machine = machine.read(name).with_changes(changes or {})
+        """`changes` as `Machine.with_changes` takes them (host.… is no hardware), NAME.more of a list adds; `config` by dotted
+        keys."""
+        whole = machine.read(name)
+        same = {key: value for key, value in (changes or {}).items() if not key.endswith(".more")}
+        for key, value in (changes or {}).items():
+            if key.endswith(".more"):
+                same[key[:-5]] = [*whole.data.get(key[:-5], ()), *value]
+        self.machine = whole.with_changes(same)
         self.config = load(environ={}, site="/nonexistent", overrides=config or {})
         self.told: Mapping[str, Any] = self.machine.data["host"]
         if unknown := set(self.told) - _HOST:
@@ -49,10 +60,21 @@ class Composed:
         self.arm, self.container = bool(self.told.get("arm")), bool(self.told.get("container"))
         self.uid = int(self.told.get("uid", 1000))
         self.exit_code = int(self.told.get("exit_code", 0))
-        self.gpus = self.machine.gpus if self.machine.shown else ()
+        self.node = self._given(self.told.get("given"))  # GPUs that NVML may open
+        self.gpus = self._visible(self.node.gpus) if self.machine.shown else ()
         self.host = ComposedHost()
         self.job = Job(self.host, self.told["python"], len(self.gpus), 183 if self.arm else 62)
         self._write()
+
+    def _given(self, numbers: Sequence[int] | None) -> Machine:
+        """The GPUs that a container or a cgroup gives; PCI shows them all."""
+        return self.machine if numbers is None else replace(self.machine, gpus=tuple(self.machine.gpus[n] for n in numbers))
+
+    def _visible(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+        """Of them those that CUDA_VISIBLE_DEVICES leaves, by number; of a GPU in MIG mode one instance."""
+        chosen = self.told.get("environment", {}).get("CUDA_VISIBLE_DEVICES")
+        left = gpus if chosen is None else tuple(gpus[int(n)] for n in chosen.split(","))
+        return left[:1] if self.told.get("mig") else left
 
     @property
     def files(self) -> Files:
@@ -101,14 +123,31 @@ class Composed:
         self.host.answers |= {
             "env:": {**self.job.environment, **self.told.get("environment", {})},
             "config:": self.config.as_answer(),
-            "ask:netlink": answers.netlink(self.machine, listening=(22, 111)),
-            "ask:nvml": answers.nvml(self.machine),
-            "ask:cuda": answers.cuda(self.machine),
+            "ask:netlink": self._netlink(),
+            "ask:nvml": self._nvml(),
+            "ask:cuda": self._cuda(),
             "ask:ibverbs": answers.ibverbs(self.machine, library),
             "ask:mempolicy": {"mode": "default", "nodes": []},
             "statvfs:/dev/shm": {"size": shm, "free": shm},
+            f"trusted:{FILE}": Unavailable(Kind.ABSENT, "ENOENT No such file or directory"),
             "ask:udev": {"pci": {}, "net": {}, "infiniband": {}},
         }
+
+    def _netlink(self) -> dict[str, Any]:
+        told: Any = answers.netlink(self.machine, listening=(22, 111))
+        if self.machine.default is not None and ":" in self.machine.default[1]:
+            told["default"] = {"4": told["default"]["6"], "6": told["default"]["4"]}
+        return dict(told)
+
+    def _nvml(self) -> Any:
+        told: Any = answers.nvml(self.node)
+        for one in told["devices"] if self.told.get("mig") else ():
+            one |= {"mig": True, "mig_uuids": [f"MIG-{one['uuid'][4:]}"], "nvlinks": []}
+        return told
+
+    def _cuda(self) -> Any:
+        told: Any = answers.cuda(replace(self.machine, gpus=self.gpus) if self.machine.shown else self.machine)
+        return told
 
     def _write_kernel(self) -> None:
         write = self.files.write
@@ -158,6 +197,9 @@ class Composed:
         ports = [(hca.name, hca.ports[0]) for hca in self.machine.hcas]
         layers = {"InfiniBand": "IB", "Ethernet": "RoCE"}  # EFA has none that NCCL's own network takes
         active = [(name, layers[port.layer]) for name, port in ports if port.state == "ACTIVE" and port.layer in layers]
+        env = self.told.get("environment", {})
+        if env.get("NCCL_IB_DISABLE") == "1" or env.get("NCCL_NET") == "Socket":
+            active = []
         linked = any(gpu.nvlinks for gpu in self.gpus)
         inside = self.told.get("inside", "P2P/CUMEM")
         return Wire(

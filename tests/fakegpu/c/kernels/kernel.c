@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char KERNEL[] = "ncclDevKernel", EARLY_KERNEL[] = "ncclKernel_";
 enum { LAUNCH_FAILED = 719 }; /* CUDA_ERROR_LAUNCH_FAILED */
 
 void cannot(struct launch *launch, const char *format, ...) {
@@ -41,6 +42,7 @@ int function_known(const struct channel *channel, int number, struct function *f
 
 /* The scalar of a reduction.  Until 2.24 the division's is the divisor alone, the sign is the type's. */
 uint64_t scalar(const struct launch *launch, const struct function *f, uint64_t argument, int is_address) {
+  if (launch->layout->early && f->reduction == MIN_MAX) return f->argument;
   if (is_address) argument = *(uint64_t *)argument;
   return f->reduction == SUM_POST_DIVIDED && launch->layout->types < 12 ? argument << 1 | (f->type % 2 == 0) : argument;
 }
@@ -59,9 +61,11 @@ static void *block_thread(void *argument) {
 
 /* A layout that does not fit is told from its first fields, before anything is followed. */
 static int fits(const struct launch *launch, uint64_t channels, unsigned blocks) {
-  const int *sizes = &FIELD(int, launch->comm, COMM_BUFFER_SIZES);
   int right = launch->ranks > 1 && launch->ranks < 65536 && launch->rank >= 0 && launch->rank < launch->ranks;
-  for (int i = 0; i < PROTOCOLS; i++) right = right && sizes[i] > 0 && sizes[i] % STEPS == 0;
+  for (int i = 0; i < PROTOCOLS; i++) {
+    int size = buffer_size(launch->layout, launch->comm, i);
+    right = right && size > 0 && size % STEPS == 0;
+  }
   return right && (unsigned)__builtin_popcountll(channels) == blocks;
 }
 
@@ -122,7 +126,7 @@ API unsigned fake_kernel_params(const char *name, unsigned sizes[16]) {
     sizes[4] = 1;
     return 5;
   }
-  if (!strstr(name, "ncclDevKernel") || !layout) return 0;
+  if (!layout || !strstr(name, layout->early ? EARLY_KERNEL : KERNEL)) return 0;
   if (layout->work_list) {
     for (int i = 0; i < 3; i++) sizes[i] = 8; /* comm, channelMask, workHead */
     return 3;
@@ -137,7 +141,7 @@ API int fake_kernel(const char *name, const unsigned dims[7], void *args, size_t
   if (strstr(name, ONE_RANK) && size >= sizeof(struct one_rank) - 7) return scale(&launch, args);
   if (!strstr(name, "nccl") && !strstr(name, "oneRankReduce")) return 0; /* others' kernels do nothing, as without a stand-in */
   if (!launch.layout) cannot(&launch, "the structs of this version are not known");
-  else if (!strstr(name, "ncclDevKernel")) cannot(&launch, "this kernel is not written");
+  else if (!strstr(name, launch.layout->early ? EARLY_KERNEL : KERNEL)) cannot(&launch, "this kernel is not written");
   else if (size < ARGS_SIZE - 8) cannot(&launch, "it was launched with %zu bytes of parameters", size);
   if (launch.over) return LAUNCH_FAILED;
   launch.comm = FIELD(char *, args, 0);

@@ -31,6 +31,7 @@ struct side {
   char *buffers[PROTOCOLS];
   _Atomic uint64_t *head, *tail;   /* what was taken, what was put */
   char *fifo;                      /* NULL: no proxy between */
+  volatile int *offsets;           /* 2.18: of the slots in a shared buffer; NULL: they are in order */
   uint64_t step;
   size_t step_size;                /* of Simple's slots */
   char *room;                      /* where data without its flags are put together */

@@ -1,6 +1,7 @@
 /* The layouts, and what NCCL's numbers of device functions mean. */
 #define _GNU_SOURCE
 #include "layout.h"
+#include "reduce.h"
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -15,19 +16,20 @@
 /* clang-format off */
 static const struct layout layouts[] = {
   /* versions | list types all_gather_v gather_algorithms function_bits plain | abort channels consumed | channel: size index tree
-       | conn: size step_size fifo step | fifo | work: size receive counts argument */
-  {22003, 22005, 1, 10, 0, 3,  0, 0,  56, 64, -1,  272, 24, 32,  144, -1, 88,  96,   24, 56, 16, 40,  32},
-  {22105, 22105, 1, 10, 0, 3,  0, 0,  56, 64, -1,  368, 24, 32,  152, 72, 96, 104,   24, 56, 16, 40,  32},
-  {22203, 22203, 0, 10, 0, 3, 15, 0,  48, 56, 32,  368, 24, 32,  152, 72, 96, 104,   24, 64,  8, 24,  56},
-  {22304, 22304, 0, 10, 0, 4, 15, 0,  56, 64, 40,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56,  88},
-  {22403, 22403, 0, 12, 0, 4, 15, 0,  56, 64, 40,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56,  88},
-  {22501, 22501, 0, 12, 0, 4, 15, 0,  56, 64, 40,  352, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56,  88},
-  {22602, 22606, 0, 12, 0, 4, 15, 0,  56, 64, 40,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56,  88},
-  {22703, 22707, 0, 12, 0, 4, 15, 0,  48, 56, -1,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56,  88},
-  {22803, 22809, 0, 12, 0, 4, 15, 1,  48, 56, -1,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56,  88},
-  {22902, 22907, 0, 12, 1, 4, 15, 1,  48, 56, -1,  368, 32, 40,  152, 72, 96, 104,   24, 96,  8, 56,  88},
-  {23003, 23007, 0, 12, 1, 4, 15, 1,  48, 56, -1,  368, 32, 40,  152, 72, 96, 104,  24, 128, 24, 80, 112},
-  {23203, 23203, 0, 12, 1, 4, 11, 1,  48, 56, -1,  368, 32, 40,  152, 72, 96, 104,   32, 96,  8, 56,  88},
+       | conn: size step_size fifo step | fifo | work: size receive counts argument | early */
+  {21803, 21803, 1, 10, 0, 3,  0, 0,  32, 40, -1,  240, 24, 32,   96, -1, 64,  80,    0, 56, 16, 32,  48, 1},
+  {22003, 22005, 1, 10, 0, 3,  0, 0,  56, 64, -1,  272, 24, 32,  144, -1, 88,  96,   24, 56, 16, 40, 32, 0},
+  {22105, 22105, 1, 10, 0, 3,  0, 0,  56, 64, -1,  368, 24, 32,  152, 72, 96, 104,   24, 56, 16, 40, 32, 0},
+  {22203, 22203, 0, 10, 0, 3, 15, 0,  48, 56, 32,  368, 24, 32,  152, 72, 96, 104,   24, 64,  8, 24, 56, 0},
+  {22304, 22304, 0, 10, 0, 4, 15, 0,  56, 64, 40,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56, 88, 0},
+  {22403, 22403, 0, 12, 0, 4, 15, 0,  56, 64, 40,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56, 88, 0},
+  {22501, 22501, 0, 12, 0, 4, 15, 0,  56, 64, 40,  352, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56, 88, 0},
+  {22602, 22606, 0, 12, 0, 4, 15, 0,  56, 64, 40,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56, 88, 0},
+  {22703, 22707, 0, 12, 0, 4, 15, 0,  48, 56, -1,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56, 88, 0},
+  {22803, 22809, 0, 12, 0, 4, 15, 1,  48, 56, -1,  368, 24, 32,  152, 72, 96, 104,   24, 96,  8, 56, 88, 0},
+  {22902, 22907, 0, 12, 1, 4, 15, 1,  48, 56, -1,  368, 32, 40,  152, 72, 96, 104,   24, 96,  8, 56, 88, 0},
+  {23003, 23007, 0, 12, 1, 4, 15, 1,  48, 56, -1,  368, 32, 40,  152, 72, 96, 104,  24, 128, 24, 80, 112, 0},
+  {23203, 23203, 0, 12, 1, 4, 11, 1,  48, 56, -1,  368, 32, 40,  152, 72, 96, 104,   32, 96,  8, 56, 88, 0},
 };
 /* clang-format on */
 enum { ROWS = sizeof layouts / sizeof *layouts };
@@ -103,28 +105,53 @@ static int reducing(size_t *row, int number, enum collective collective, const e
       for (int a = 0; a < algorithms; a++)
         for (int protocol = 0; protocol < PROTOCOLS; protocol++)
           if (row_is(row, number)) {
-            *out = (struct function){collective, reduction, type, of[a], protocol};
+            *out = (struct function){collective, reduction, type, of[a], protocol, 0};
             return 1;
           }
   return 0;
 }
 
+int buffer_size(const struct layout *layout, const char *comm, enum protocol protocol) {
+  return FIELD(int, comm, (layout->early ? EARLY_BUFFER_SIZES : COMM_BUFFER_SIZES) + 4 * protocol);
+}
+
+/* FUNC_INDEX() of 2.18's collectives.h: behind send-receive and the reductions of one rank. */
+static int early_function(const struct layout *layout, int number, struct function *out) {
+  enum { EARLY_REDUCTIONS = 6, SIGNED_TYPES = 6 };
+  static const int reductions[EARLY_REDUCTIONS] = {SUM, PRODUCT, MIN_MAX, MIN_MAX, PRE_MULTIPLIED_SUM, SUM_POST_DIVIDED};
+  int n = number - 1 - layout->types, width, maximum;
+  *out = (struct function){.collective = SEND_RECEIVE, .algorithm = RING, .protocol = SIMPLE};
+  if (!number) return 1;
+  if (n < 0) return 0;
+  out->protocol = n % PROTOCOLS;
+  out->algorithm = (n /= PROTOCOLS) % REDUCING_ALGORITHMS;
+  out->type = (n /= REDUCING_ALGORITHMS) % layout->types;
+  maximum = (n /= layout->types) % EARLY_REDUCTIONS == 2;
+  out->reduction = reductions[n % EARLY_REDUCTIONS];
+  out->collective = n / EARLY_REDUCTIONS;
+  width = 8 * element_size(out->type);
+  if (out->type >= SIGNED_TYPES) out->argument = maximum;
+  else out->argument = (out->type % 2 ? 0 : (uint64_t)1 << (width - 1)) ^ (maximum ? ~(uint64_t)0 : 0);
+  return out->collective < SEND_RECEIVE;
+}
+
 int function_of(const struct layout *layout, int number, struct function *out) {
+  if (layout->early) return early_function(layout, number, out);
   static const enum algorithm in_order[] = {TREE, RING, COLLNET_DIRECT, COLLNET_CHAIN, NVLS, NVLS_TREE};
   int one = layout->types * REDUCTIONS * PROTOCOLS, gather = layout->gather_algorithms;
   size_t rows = 1 + PROTOCOLS * (gather + 1 + layout->all_gather_v) + one * (REDUCING_ALGORITHMS + 1 + gather), row = 0;
   if (!nccl.rows || nccl.row_count != rows + 1) return 0; /* and a last row that says nothing */
-  *out = (struct function){SEND_RECEIVE, 0, 0, RING, SIMPLE};
+  *out = (struct function){SEND_RECEIVE, 0, 0, RING, SIMPLE, 0};
   if (row_is(&row, number)) return 1;
   for (int a = 0; a < gather; a++)
     for (int protocol = 0; protocol < PROTOCOLS; protocol++)
       if (row_is(&row, number)) {
-        *out = (struct function){ALL_GATHER, 0, 0, GATHERING[a], protocol};
+        *out = (struct function){ALL_GATHER, 0, 0, GATHERING[a], protocol, 0};
         return 1;
       }
   for (int protocol = 0; protocol < PROTOCOLS; protocol++)
     if (row_is(&row, number)) {
-      *out = (struct function){BROADCAST, 0, 0, RING, protocol};
+      *out = (struct function){BROADCAST, 0, 0, RING, protocol, 0};
       return 1;
     }
   row += PROTOCOLS * layout->all_gather_v;

@@ -22,13 +22,15 @@ struct layout {
   int conn_size, conn_step_size, conn_fifo, conn_step;          /* ncclConnInfo */
   int fifo_size;                                                /* ncclConnFifo */
   int work_size, work_receive, work_counts, work_argument;      /* ncclDevWorkColl or ncclWorkElem */
+  int early;                                                    /* 2.18: kernels cut the work themselves (list.c) */
 };
 
-/* The same in every version from 2.20 on. */
+/* The same in every version from 2.20 on; 2.18 has another place for some. */
 enum {
-  COMM_RANK = 0, COMM_RANKS = 4, COMM_BUFFER_SIZES = 16, COMM_P2P_CHUNK = 28,
+  COMM_RANK = 0, COMM_RANKS = 4, COMM_BUFFER_SIZES = 16, EARLY_BUFFER_SIZES = 8, COMM_P2P_CHUNK = 28,
   CHANNEL_PEERS = 0, CHANNEL_PREVIOUS = 8, CHANNEL_NEXT = 12, CHANNEL_RANKS = 16, CHANNELS = 64,
   CONN_BUFFERS = 0, CONN_TAIL = 48, CONN_HEAD = 56, CONNS = 2,  /* of a peer: two to send, then two to receive */
+  EARLY_TAIL = 24, EARLY_HEAD = 32, EARLY_OFFSETS = 72,         /* offsFifo; sizesFifo is at conn_fifo */
   ARGS_SIZE = 32,                                               /* ncclDevKernelArgs; batches follow */
 };
 /* ncclConnFifo: mode; offset and size of 4 and 8 bytes, in a wide one of 8 and 8, each at its next multiple. */
@@ -46,7 +48,10 @@ struct function {
   int reduction, type;
   enum algorithm algorithm;
   enum protocol protocol;
+  uint64_t argument; /* of MIN_MAX in 2.18, where they are two functions and the work carries none */
 };
+/* Bytes of a protocol's buffer. */
+int buffer_size(const struct layout *layout, const char *comm, enum protocol protocol);
 /* By the number that the work carries; 0: unknown, or the library tells nothing of its functions. */
 int function_of(const struct layout *layout, int number, struct function *out);
 void function_name(const struct function *function, char *out, size_t size);

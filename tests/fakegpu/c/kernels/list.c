@@ -30,17 +30,38 @@ static void list_transfers(const struct channel *channel, char *work) {
   run_transfers(&all);
 }
 
+/* In 2.18 a kernel cuts the work itself, by turns among its channels (all_reduce.h and so on).  Here each channel has one piece,
+ * which ends behind the last element for the last ones: of as many chunks as the proxies count (getLoopInfo() of enqueue.cc). */
+static void cut(const struct channel *channel, const char *e, struct work *one) {
+  const struct function *f = &one->function;
+  int channels = FIELD(uint8_t, e, 45), ring = f->algorithm == RING;
+  int steps = f->protocol == SIMPLE && ring && f->collective >= ALL_GATHER ? STEPS / 2 : 1; /* *_CHUNKSTEPS of collectives.h */
+  int64_t bytes = buffer_size(channel->launch->layout, channel->launch->comm, f->protocol) / STEPS;
+  bytes = f->protocol == LL ? bytes / 2 : f->protocol == LL128 ? bytes / 16 * 15 : bytes * steps;
+  int copies = f->collective == BROADCAST || f->collective == ALL_GATHER;
+  one->root = FIELD(int, e, 40);
+  one->chunk = bytes / (copies ? 1 : element_size(f->type));
+  if (f->protocol != LL && !ring) one->chunk = FIELD(int64_t, e, 32); /* lastChunkSize: runTreeSplit() */
+  one->part = channels ? (one->count + channels - 1) / channels : 0;
+  one->offset = FIELD(uint8_t, e, 44) * one->part;
+}
+
 static void list_collectives(const struct channel *channel, char *work, const struct function *function) {
   const struct layout *layout = channel->launch->layout;
   char *end = work + WORK_LIST_SIZE - layout->work_size;
   for (char *e = work + WORK_LIST_HEADER; e <= end && FIELD(uint8_t, e, 0) & 1; e += layout->work_size) { /* isUsed */
-    uint64_t counts = FIELD(uint64_t, e, layout->work_counts), offsets = FIELD(uint64_t, e, layout->work_counts + 8);
     struct work one = {.function = *function};
     one.argument = scalar(channel->launch, function, FIELD(uint64_t, e, layout->work_argument), FIELD(uint8_t, e, 0) & 2);
     one.root = FIELD(int, e, 4);
     one.send = FIELD(char *, e, 8);
     one.receive = FIELD(char *, e, layout->work_receive);
     one.count = FIELD(int64_t, e, 24);
+    if (layout->early) {
+      cut(channel, e, &one);
+      run_collective(channel, &one);
+      continue;
+    }
+    uint64_t counts = FIELD(uint64_t, e, layout->work_counts), offsets = FIELD(uint64_t, e, layout->work_counts + 8);
     one.chunk = counts & ((1 << 25) - 1); /* chunkCount:25, workCount:39; lastChunkCount:25, workOffset:39 */
     one.part = counts >> 25;
     one.last_chunk = offsets & ((1 << 25) - 1);

@@ -23,16 +23,17 @@ static int idle(struct launch *launch, unsigned *turns) {
 }
 
 static size_t slot_size(const struct primitive *p) {
-  return FIELD(int, p->launch->comm, COMM_BUFFER_SIZES + 4 * p->protocol) / STEPS;
+  return buffer_size(p->launch->layout, p->launch->comm, p->protocol) / STEPS;
 }
 /* ncclConnFifo: what kernel and proxy tell each other of a slot; NULL: no proxy between. */
 static char *fifo_entry(const struct primitive *p, const struct side *s) {
-  return s->fifo ? s->fifo + s->step % STEPS * p->launch->layout->fifo_size : NULL;
+  return s->fifo ? s->fifo + s->step % STEPS * (p->launch->layout->early ? sizeof(int) : (size_t)p->launch->layout->fifo_size) : NULL;
 }
 static char *slot(const struct primitive *p, const struct side *s) {
   if (p->protocol != SIMPLE) return s->buffers[p->protocol] + s->step % STEPS * slot_size(p);
   char *entry = fifo_entry(p, s);
-  if (!entry || FIELD(volatile int, entry, FIFO_MODE) != MODE_OFFSET) return s->buffers[SIMPLE] + s->step % STEPS * s->step_size;
+  if (s->offsets) return s->buffers[SIMPLE] + s->offsets[s->step % STEPS];
+  if (!entry || p->launch->layout->early || FIELD(volatile int, entry, FIFO_MODE) != MODE_OFFSET) return s->buffers[SIMPLE] + s->step % STEPS * s->step_size;
   return s->buffers[SIMPLE] + (p->launch->layout->fifo_size == FIFO_WIDE ? FIELD(volatile int64_t, entry, 8) : FIELD(volatile int, entry, 4));
 }
 
@@ -52,7 +53,8 @@ static void wait_for_room(struct primitive *p, struct side *s, size_t bytes) {
   while (atomic_load_explicit(s->head, memory_order_acquire) + STEPS < s->step + p->steps)
     if (idle(p->launch, &turns)) return;
   char *entry = fifo_entry(p, s);
-  if (entry) FIELD(volatile int64_t, entry, p->launch->layout->fifo_size == FIFO_WIDE ? 16 : 8) = wire_size(p->protocol, bytes);
+  if (entry && p->launch->layout->early) FIELD(volatile int, entry, 0) = wire_size(p->protocol, bytes);
+  else if (entry) FIELD(volatile int64_t, entry, p->launch->layout->fifo_size == FIFO_WIDE ? 16 : 8) = wire_size(p->protocol, bytes);
 }
 
 static void put(struct primitive *p, struct side *s, const char *data, size_t bytes) {
@@ -172,8 +174,9 @@ static void open_side(struct primitive *p, struct side *s, char *conn, int recei
   const struct layout *layout = p->launch->layout;
   s->conn = conn;
   for (int i = 0; i < PROTOCOLS; i++) s->buffers[i] = FIELD(char *, conn, CONN_BUFFERS + 8 * i);
-  s->tail = FIELD(_Atomic uint64_t *, conn, CONN_TAIL);
-  s->head = FIELD(_Atomic uint64_t *, conn, CONN_HEAD);
+  s->tail = FIELD(_Atomic uint64_t *, conn, layout->early ? EARLY_TAIL : CONN_TAIL);
+  s->head = FIELD(_Atomic uint64_t *, conn, layout->early ? EARLY_HEAD : CONN_HEAD);
+  s->offsets = layout->early ? FIELD(volatile int *, conn, EARLY_OFFSETS) : NULL;
   s->fifo = FIELD(char *, conn, layout->conn_fifo);
   s->step_size = layout->conn_step_size < 0 ? p->step_bytes : (size_t)FIELD(int, conn, layout->conn_step_size);
   s->step = FIELD(uint64_t, conn, layout->conn_step);

@@ -13,6 +13,9 @@ struct run {
   size_t element;
 };
 
+/* Of `elements` from a place on those that are within the work: in 2.18 the last channels' pieces go beyond it. */
+static int64_t within(const struct work *w, int64_t at, int64_t elements) { return smaller(elements, w->count - at); }
+
 static void move(struct run *r, int what, int64_t from, int64_t to, int64_t elements) {
   const char *source = from < 0 ? NULL : r->work->send + from * (int64_t)r->element;
   char *target = to < 0 ? NULL : r->work->receive + to * (int64_t)r->element;
@@ -27,7 +30,8 @@ static void ring_all_reduce(struct run *r, int index, int ranks) {
     int64_t left = w->part - done, align = 16 / r->element;
     if (left < loop) chunk = w->last_chunk ? w->last_chunk : ((left + ranks - 1) / ranks + align - 1) / align * align;
     for (int step = 0; step < 2 * ranks - 1; step++) { /* what came from `step` ranks before, twice around */
-      int64_t in = (index + 2 * ranks - 1 - step) % ranks * chunk, at = w->offset + done + in, count = smaller(chunk, left - in);
+      int64_t in = (index + 2 * ranks - 1 - step) % ranks * chunk, at = w->offset + done + in,
+              count = within(w, at, smaller(chunk, left - in));
       if (step == 0) move(r, SEND, at, NOWHERE, count);
       else if (step < ranks - 1) move(r, RECEIVE | SEND, at, NOWHERE, count);
       else if (step == ranks - 1) move(r, RECEIVE | SEND | FINAL, at, at, count);
@@ -39,7 +43,7 @@ static void ring_all_reduce(struct run *r, int index, int ranks) {
 static void ring_all_gather(struct run *r, const int *ring, int ranks) {
   const struct work *w = r->work;
   for (int64_t done = 0; done < w->part && !r->primitive.launch->over; done += w->chunk) {
-    int64_t count = smaller(w->chunk, w->part - done), at = w->offset + done;
+    int64_t at = w->offset + done, count = within(w, at, smaller(w->chunk, w->part - done));
     move(r, SEND, at, ring[0] * w->count + at, count);
     for (int j = 1; j < ranks; j++) move(r, j < ranks - 1 ? RECEIVE | SEND : RECEIVE, NOWHERE, ring[ranks - j] * w->count + at, count);
   }
@@ -48,7 +52,7 @@ static void ring_all_gather(struct run *r, const int *ring, int ranks) {
 static void ring_reduce_scatter(struct run *r, const int *ring, int ranks) {
   const struct work *w = r->work;
   for (int64_t done = 0; done < w->part && !r->primitive.launch->over; done += w->chunk) {
-    int64_t count = smaller(w->chunk, w->part - done), at = w->offset + done;
+    int64_t at = w->offset + done, count = within(w, at, smaller(w->chunk, w->part - done));
     for (int j = 1; j < ranks; j++) move(r, j == 1 ? SEND : RECEIVE | SEND, ring[ranks - j] * w->count + at, NOWHERE, count);
     move(r, RECEIVE | FINAL, ring[0] * w->count + at, at, count);
   }
@@ -57,7 +61,7 @@ static void ring_reduce_scatter(struct run *r, const int *ring, int ranks) {
 static void ring_broadcast(struct run *r, const int *ring) {
   const struct work *w = r->work;
   for (int64_t done = 0; done < w->part && !r->primitive.launch->over; done += w->chunk) {
-    int64_t count = smaller(w->chunk, w->part - done), at = w->offset + done;
+    int64_t at = w->offset + done, count = within(w, at, smaller(w->chunk, w->part - done));
     if (ring[0] == w->root) move(r, SEND, at, at, count);
     else move(r, ring[1] == w->root ? RECEIVE : RECEIVE | SEND, NOWHERE, at, count);
   }
@@ -66,7 +70,7 @@ static void ring_broadcast(struct run *r, const int *ring) {
 static void ring_reduce(struct run *r, const int *ring, int ranks) {
   const struct work *w = r->work;
   for (int64_t done = 0; done < w->part && !r->primitive.launch->over; done += w->chunk) {
-    int64_t count = smaller(w->chunk, w->part - done), at = w->offset + done;
+    int64_t at = w->offset + done, count = within(w, at, smaller(w->chunk, w->part - done));
     if (ring[ranks - 1] == w->root) move(r, SEND, at, NOWHERE, count);
     else if (ring[0] == w->root) move(r, RECEIVE | FINAL, at, at, count);
     else move(r, RECEIVE | SEND, at, NOWHERE, count);
@@ -78,7 +82,7 @@ static void tree_pass(struct run *r, int what, int reads, int writes) {
   const struct work *w = r->work;
   for (int64_t done = 0; done < w->part && !r->primitive.launch->over; done += w->chunk) {
     int64_t at = w->offset + done;
-    move(r, what, reads ? at : NOWHERE, writes ? at : NOWHERE, smaller(w->chunk, w->part - done));
+    move(r, what, reads ? at : NOWHERE, writes ? at : NOWHERE, within(w, at, smaller(w->chunk, w->part - done)));
   }
 }
 
@@ -144,7 +148,7 @@ void run_collective(const struct channel *channel, const struct work *w) {
 static void run_transfer(const struct channel *channel, const struct transfer *t) {
   struct primitive p;
   const int peer[] = {t->peer, -1};
-  size_t step_bytes = FIELD(int, channel->launch->comm, COMM_P2P_CHUNK), done = 0;
+  size_t step_bytes = channel->launch->layout->early ? 0 : FIELD(int, channel->launch->comm, COMM_P2P_CHUNK), done = 0;
   if (!t->chunk) {
     cannot(channel->launch, "a transfer has no chunk size");
     return;
