@@ -5,6 +5,7 @@ Every command that judges asks here, and no exit code of a verdict is made anywh
 Profiles (what must be *known*; what must not *fail* is ``fail_on``):
 
 default  allreduce.run, where a GPU and a job's torch or a libnccl were found
+         and that nothing critical hangs on how many nodes the job has, where nobody says that
 gate     also rdma.dev_infiniband, where PCI shows RDMA hardware
 audit    nothing; the verdict lists what could not be seen
 prolog   nothing, and no all-reduce is run: an inconclusive prolog would drain a healthy node (Slurm drains on any exit but 0)

@@ -160,6 +160,7 @@ def _ports(facts: Mapping[str, Any]) -> list[tuple[str, int, tuple[int, int]]]:
 
 
 def _run(session: Session, experiment: AllReduce, facts: Mapping[str, Any], deadline: float) -> Run:
+    session.gpus = of(facts, "Intent").gpus or ()
     if reason := busy(facts, experiment):
         return session.busy(experiment, reason, deadline)
     return session.run(experiment, deadline)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from netdoctor.allreduce import verdict
 from netdoctor.allreduce.interruption import Interruption
-from netdoctor.allreduce.lock import Lock
+from netdoctor.allreduce.lock import WAIT, Lock, loaded
 from netdoctor.allreduce.sandbox import Sandbox, User, conf_names, find_user, sandbox, untrusted_code
 from netdoctor.allreduce.shared import memory, read_logs, shared_memory
 from netdoctor.allreduce.watch import SLOT, NodePart, Watch, sooner
@@ -72,6 +72,7 @@ class Session:
         self.via = Caller.NCCL if library else Caller.TORCH
         self.notes: tuple[str, ...] = ()
         self.interpreter = ""  # of `Run`
+        self.gpus: tuple[str, ...] = ()  # UUIDs by the ordinals of experiments; (): not known
         self._library = library if isinstance(library, str) else ""
         self._trust, self._folder = code.trust, code.folder
         self._limits = {**LIMITS, **(limits or {})}
@@ -207,13 +208,14 @@ class Session:
         return run
 
     def _alone(self, worker: Worker, experiment: AllReduce, deadline: float | None, more: dict[str, Any]) -> Run:
-        """Run while no other netdoctor of this node does."""
+        """Run while no other netdoctor loads these GPUs."""
         facts = self._begin(worker, deadline)
         if isinstance(facts, Reason):
             return verdict.not_started(experiment, facts, output=scrub(worker.output()[-MAX_OUTPUT:]), **more)
         if self._lock is None:
             return self._conduct(worker, experiment, facts, deadline, more)
-        reason = self._lock.take(sooner(deadline, time.monotonic() + 3600))
+        until = time.monotonic() + WAIT if deadline is None else deadline
+        reason = self._lock.take(until, loaded(experiment, self.gpus))
         if reason is not None:
             return verdict.not_started(experiment, reason, facts, **more)
         try:

@@ -146,21 +146,27 @@ def accepts(name: str) -> str | None:
 
 def closest(name: str, version: Version | None = None) -> str | None:
     """The real name that was probably meant: by spelling, or the same words in another order."""
-    words, letters = sorted(name.split("_")), _letters(name)
-    best: tuple[int, str] | None = None
-    limit = 1 if len(name) < 10 else 3 if len(name) > 20 else 2
-    for row, its_words, its_letters in _meant():
-        if version and row.last and row.last < version:
-            continue
-        if its_words == words:
+    for row in _by_words().get(tuple(sorted(name.split("_"))), ()):
+        if not _gone(row, version):
             return row.name
-        # An edit adds one letter and removes one, at most: the sets of letters rule most rows out without the distance matrix.
-        if (letters ^ its_letters).bit_count() > 2 * limit:
-            continue
-        distance = _distance(name, row.name, limit)
-        if distance <= limit and (best is None or distance < best[0]):
-            best = distance, row.name
-    return best[1] if best else None
+    return next((row.name for _, row in _near(name) if not _gone(row, version)), None)
+
+
+def _gone(row: Variable, version: Version | None) -> bool:
+    return bool(version and row.last and row.last < version)
+
+
+@lru_cache(maxsize=1024)  # a name is asked for once a release
+def _near(name: str) -> tuple[tuple[int, Variable], ...]:
+    """The rows that are few letters away, the nearest first."""
+    limit = 1 if len(name) < 10 else 3 if len(name) > 20 else 2
+    letters, found = _letters(name), []
+    for length in range(len(name) - limit, len(name) + limit + 1):
+        for row, its_letters in _by_length().get(length, ()):
+            # An edit adds one letter and removes one, at most: sets of letters rule most rows out without the distance matrix.
+            if (letters ^ its_letters).bit_count() <= 2 * limit and (distance := _distance(name, row.name, limit)) <= limit:
+                found.append((distance, row))
+    return tuple(sorted(found, key=lambda one: one[0]))
 
 
 def mistyped(name: str) -> str | None:
@@ -177,11 +183,26 @@ def mistyped(name: str) -> str | None:
     return closest(f"NCCL_{rest}") if name == upper and word != "NCCL" and _distance(word, "NCCL", 1) == 1 else None
 
 
+def _meant() -> list[Variable]:
+    """The rows that somebody can have meant."""
+    return [row for row in table().values() if row.program != "none" and row.accepts != "alias"]
+
+
 @lru_cache(maxsize=1)
-def _meant() -> tuple[tuple[Variable, list[str], int], ...]:
-    """The rows that somebody can have meant, with their words and letters."""
-    rows = (row for row in table().values() if row.program != "none" and row.accepts != "alias")
-    return tuple((row, sorted(row.name.split("_")), _letters(row.name)) for row in rows)
+def _by_words() -> dict[tuple[str, ...], list[Variable]]:
+    found: dict[tuple[str, ...], list[Variable]] = {}
+    for row in _meant():
+        found.setdefault(tuple(sorted(row.name.split("_"))), []).append(row)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _by_length() -> dict[int, list[tuple[Variable, int]]]:
+    """With the letters that are in each."""
+    found: dict[int, list[tuple[Variable, int]]] = {}
+    for row in _meant():
+        found.setdefault(len(row.name), []).append((row, _letters(row.name)))
+    return found
 
 
 def _letters(name: str) -> int:

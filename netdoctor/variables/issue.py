@@ -59,6 +59,7 @@ class Context:
     hcas: Collection[str] | None
     nodes: int | None
     sockets: bool = False  # the site says that they carry its data
+    spelling: bool = True  # whether a name that was meant is looked for
 
     def integer(self, name: str) -> int | None:
         """The value of an integer variable as NCCL reads it; None where it is unset."""

@@ -20,7 +20,7 @@ from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
 from netdoctor.model import Finding, Fix, Kind, Severity, Status, Unavailable
 from netdoctor.nccl.transport import sockets_meant
-from netdoctor.variables import catalogue
+from netdoctor.variables import assignments, catalogue
 from netdoctor.variables.catalogue import Variable
 from netdoctor.variables.issue import Context, Issue, Known
 
@@ -61,14 +61,61 @@ def judge(settings: Iterable[Setting], known: Known) -> list[Finding]:
     plugin = known.plugin or plugin_of(values)
     links, hcas = (None if isinstance(there, Unavailable) else there for there in (known.links, known.hcas))
     versions = (known.version,) if known.version else (*USUAL, catalogue.newest())
-    tried = [
-        [
-            _judge_setting(s, Context(v, {**values, s.name: s.value}, plugin, links, hcas, known.nodes, known.sockets))
-            for s in given
+    findings: list[Finding] = []
+    unlisted = 0
+    for s in given:
+        listed = catalogue.lookup(s.name) is not None
+        unlisted += not listed
+        in_effect = values if values[s.name] == s.value else {**values, s.name: s.value}
+        # What is in no release is judged once; where such names are legion, they are no slips of the pen.
+        tried = [
+            _judge_setting(
+                s, Context(v, in_effect, plugin, links, hcas, known.nodes, known.sockets, spelling=unlisted <= _SPELLED)
+            )
+            for v in (versions if listed else versions[-1:])
         ]
-        for v in versions
-    ]
-    return [_selecting(finding, known) for each in zip(*tried, strict=True) for finding in _agree(each, versions)]
+        findings += [_selecting(finding, known) for finding in _agree(tuple(tried), versions if listed else versions[-1:])]
+    return _folded(findings)
+
+
+_SPELLED: Final = 256  # names that the table does not hold, for which a name that was meant is looked for
+
+
+_SINGLY: Final = 3  # names that nobody knows, beyond which they are one finding
+_SHOWN: Final = 12  # of their names
+
+
+def _folded(findings: list[Finding]) -> list[Finding]:
+    """Names that nobody knows, and that are like none that somebody does, are one finding where they are many."""
+    groups: dict[tuple[Status, str], list[Finding]] = {}
+    for one in findings:
+        if one.evidence.get("rule") in _UNKNOWN_NAMES and one.evidence.get("row") is None and one.expected is None:
+            whose = catalogue.program_of(one.subject) or "nccl"
+            groups.setdefault((one.status, whose), []).append(one)
+    folded: dict[int, Finding | None] = {}
+    for (status, whose), group in groups.items():
+        if len(group) > _SINGLY:
+            folded |= dict.fromkeys(map(id, group))
+            folded[id(group[0])] = _one_of_many(status, whose, group)
+    return [kept for one in findings if (kept := folded.get(id(one), one)) is not None]
+
+
+_UNKNOWN_NAMES: Final = frozenset({"unknown-name", "other-program"})
+
+
+def _one_of_many(status: Status, whose: str, group: list[Finding]) -> Finding:
+    names = list(dict.fromkeys(one.subject for one in group))
+    some = ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
+    by = (
+        "nothing reads them"
+        if status is Status.FAIL
+        else f"by their prefix {whose}'s, whose variables netdoctor does not all know"
+    )
+    message = f"{len(names)} names that the table does not hold, {by}: {some}"
+    places = list(dict.fromkeys(str(one.evidence.get("source")) for one in group))[:_SHOWN]
+    evidence = {**group[0].evidence, "variable": None, "value": None, "source": ", ".join(places), "names": names[:256]}
+    fix = Fix("remove them, or look up how they are spelled") if status is Status.FAIL else None
+    return replace(group[0], message=message, evidence=evidence, fix=fix)
 
 
 def _selecting(finding: Finding, known: Known) -> Finding:
@@ -288,6 +335,14 @@ def judge_job(environ: Environ, known: Known, intent: Intent) -> list[Finding]:
     return [*kept, *(between_nodes(one, intent) for one in more)]
 
 
+def _handed_on(variables: Mapping[str, str]) -> Iterator[Setting]:
+    """What apptainer will set within its containers."""
+    for given, value in variables.items():
+        name = assignments.meant(given)
+        if name and name != given:
+            yield Setting(name, value, Origin(given))
+
+
 def judge_fact(environ: Environ, known: Known) -> list[Finding]:
     """Everything in effect in `environ`: the process's variables, and what conf files add to them."""
     if isinstance(environ.variables, Unavailable):
@@ -296,7 +351,7 @@ def judge_fact(environ: Environ, known: Known) -> list[Finding]:
     old = known.version is not None and known.version < CONF_FILE
     read = [file for file in environ.conf_files if not (old and file.role is ConfRole.NAMED)]
     paths = {file.path for file in read}
-    settings = [Setting(name, value) for name, value in environ.variables.items()]
+    settings = [*_handed_on(environ.variables), *(Setting(name, value) for name, value in environ.variables.items())]
     if not isinstance(nccl, Unavailable):
         settings += [s for s in nccl.values() if s.source.path in paths and s.name == s.name.strip()]
     findings = [f for f in judge(settings, known) if f.subject not in environ.not_there or f.status is not Status.PASS]

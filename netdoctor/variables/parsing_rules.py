@@ -38,7 +38,7 @@ def name_issues(name: str, row: Variable | None, context: Context) -> list[Issue
 
 def _unlisted(name: str, context: Context) -> list[Issue] | Finding:
     program = catalogue.program_of(name) or "nccl"
-    near = catalogue.closest(name, context.version) or catalogue.mistyped(name)
+    near = (catalogue.closest(name, context.version) or catalogue.mistyped(name)) if context.spelling else None
     if name != name.upper() and catalogue.lookup(name.upper()):
         return warning("unknown-name", f"names are case-sensitive: {name.upper()}", expected=name.upper())
     torchs = catalogue.lookup(f"TORCH_{name}")

@@ -214,7 +214,7 @@ def test_a_lock_that_is_held_is_waited_for_and_no_longer(tmp_path: Path, monkeyp
     with closing(Session(sys.executable, environment(XDG_RUNTIME_DIR=str(tmp_path)))) as made:
         assert isinstance(made.facts(), TorchFacts)
         run = made.run(SMALL, time.monotonic() + 0.3)
-        assert (run.state, run.reason) == ("not started", "another netdoctor holds the lock of this node")
+        assert (run.state, run.reason) == ("not started", "another netdoctor holds the lock")
         other.release()
         assert made.run(SMALL, again=True).state == "finished"
 

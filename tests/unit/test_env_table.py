@@ -314,7 +314,8 @@ VERSIONS = st.none() | st.tuples(st.just(2), st.integers(0, 40), st.integers(0, 
 @given(st.dictionaries(NAMES, VALUES, max_size=6), VERSIONS, st.none() | st.lists(VALUES, max_size=3))
 def test_nothing_raises(values: dict[str, str], version: tuple[int, int, int] | None, known: list[str] | None) -> None:
     found = judge([Setting(n, v) for n, v in values.items()], Known(version, links=known, hcas=known))
-    assert {f.subject for f in found} == {name for name in values if catalogue.program_of(name) or catalogue.lookup(name)}
+    named = {name for f in found for name in f.evidence.get("names", (f.subject,))}  # many that nobody knows are one finding
+    assert named == {name for name in values if catalogue.program_of(name) or catalogue.lookup(name)}
     assert all(f.evidence["rule"] for f in found)
 
 
@@ -365,3 +366,23 @@ def test_a_level_that_is_none_is_told_what_there_is(value: str, version: str, sa
 )
 def test_more_digits_than_int_takes_are_judged(name: str, before: str, digits: str) -> None:
     assert len(verdict(name, before + digits, NEW)) == 1
+
+
+def test_names_that_nobody_knows_are_one_finding() -> None:
+    many = [Setting(f"NCCL_UNKNOWN_THING_{n}", "1") for n in range(20_000)]
+    (found,) = judge(many, Known())
+    assert found.status is Status.FAIL and found.message.startswith("20000 names")
+    others = [Setting(f"UCX_UNKNOWN_THING_{n}", "1") for n in range(9)]
+    assert [f.status for f in judge(others, Known())] == [Status.UNKNOWN]
+
+
+def test_a_slip_among_unknown_names_stays_on_its_own() -> None:
+    many = [Setting(f"NCCL_UNKNOWN_THING_{n}", "1") for n in range(9)]
+    found = judge([*many[:5], Setting("NCCL_IB_TIMOUT", "22"), *many[5:]], Known(parse_version(NEW)))
+    assert [f.expected for f in found] == [None, "NCCL_IB_TIMEOUT"]
+
+
+@pytest.mark.parametrize("name", ["NCCL_FASTRAK_CTRL_DEV", "NCCL_GPUDIRECTTCPX_TX_BINDINGS", "NCCL_SHIMNET_SHIM_LAYERS"])
+def test_what_a_clouds_guide_sets_is_known(name: str) -> None:
+    (found,) = judge([Setting(name, "eth0")], Known(parse_version(NEW)))
+    assert found.status is Status.PASS and "Google" in found.notes[0]

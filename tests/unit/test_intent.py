@@ -11,7 +11,8 @@ from netdoctor.facts.environ import Environ
 from netdoctor.facts.intent import Intent, Told, between_nodes
 from netdoctor.facts.launcher import detect
 from netdoctor.facts.net import Net, Peer
-from netdoctor.model import Finding, Severity, Status, Unavailable
+from netdoctor.model import CheckResult, Finding, Severity, Status, Unavailable
+from netdoctor.policy import Seen, decide
 from tests.support import facts as f
 
 FAR = Peer("train-0", ("10.0.0.9",), {}, local=False)
@@ -80,3 +81,23 @@ def test_not_known_is_unknown_and_says_what_to_state(stated: dict[str, Any] | No
     assert found.status is Status.UNKNOWN and found.if_several is FAIL and "job.nodes" in (found.how or "")
     passed = Finding(Status.PASS, "opens")
     assert between_nodes(passed, intent) is passed
+
+
+@pytest.mark.parametrize(
+    ("severity", "profile", "code"),
+    [
+        (Severity.CRITICAL, "default", 4),
+        (Severity.WARNING, "default", 0),
+        (Severity.WARNING, "gate", 4),
+        (Severity.CRITICAL, "audit", 0),
+        (Severity.CRITICAL, "prolog", 0),
+    ],
+)
+def test_who_is_content_without_knowing(severity: Severity, profile: str, code: int) -> None:
+    fail = replace(FAIL, check="rdma.dev_infiniband", severity=severity)
+    found = (between_nodes(fail, told({}, {})), Finding(Status.PASS, "so it is"))
+    checks = (
+        CheckResult("rdma.dev_infiniband", "t", "other", found),
+        CheckResult("net.port_range", "t", "other", (Finding(Status.PASS, "there are"),)),
+    )
+    assert decide(checks, profile, seen=Seen(gpu=False, library=False, rdma=False))[1].exit_code == code

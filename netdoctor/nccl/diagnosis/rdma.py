@@ -11,6 +11,7 @@ from typing import Final
 from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
+from netdoctor.nccl.diagnosis.outcome import before
 from netdoctor.nccl.log.facts import Event, GdrUse, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -149,6 +150,8 @@ def _unconnected(log: LogFacts, e: Event) -> Iterator[Hypothesis]:
 def completion(log: LogFacts) -> Iterator[Hypothesis]:
     """A work request ended with an error; status 5 (flushed) only follows another error."""
     seen = log.of("completion")
+    if any(e.data.get("status") for e in seen):  # since 2.29 a line that names none goes before the one that does
+        seen = tuple(e for e in seen if e.data.get("status"))
     statuses = dict.fromkeys(e.data.get("status", "") for e in seen)  # empty where a line names none
     events = {status: tuple(e for e in seen if e.data.get("status", "") == status) for status in statuses}
     yield from _retries(log, events.get("12", ()))
@@ -251,10 +254,11 @@ def async_event(log: LogFacts) -> Iterator[Hypothesis]:
             yield Hypothesis("roce_gid", confidence, text, (e,), _GID, severity=severity)
         elif Wording.QUEUE_PAIR_BROKE.within(said):
             text = f"a queue pair of {dev} broke: {said[:60]}"
-            known = bool(log.above_info("completion", "modify_qp"))  # these say why
-            yield Hypothesis(
-                "link_degraded", Confidence.EFFECT if known else Confidence.OPEN, text, (e,), severity=Severity.CRITICAL
-            )
+            # An error of a request says why; but another rank's unanswered request comes after the queue pair broke.
+            own = [o for o in log.above_info("completion", "modify_qp") if o.data.get("status", "12") not in {"5", "12"}]
+            earlier = [o for o in log.above_info("completion") if before(o, e)]
+            confidence = Confidence.EFFECT if own or earlier else Confidence.STRONG_MINUS
+            yield Hypothesis("link_degraded", confidence, text, (e,), severity=Severity.CRITICAL)
             yield Hypothesis("ib_timeout", Confidence.EFFECT, text, (e,))
 
 

@@ -29,7 +29,7 @@ class Wording(Enum):
     MEMORY = "memory"
     NOT_COMPILED = "not compiled with CUDA"  # torch/cuda/__init__.py
     NO_GPU_HERE = "no cuda gpus are available|no gpus found"
-    OWN_PROXY = r"operation=(?:Connect|Setup|Init|SharedInit|Register)\b"  # src/proxy.cc
+    OWN_PROXY = r"operation=(?:Connect|Setup|Init|SharedInit|Register)\b|Socket recv failed while polling"  # src/proxy.cc
     # CUDA and NVLS
     SHUTTING_DOWN = "driver shutting down"
     NVML = "nvml"
