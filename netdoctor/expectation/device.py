@@ -54,6 +54,30 @@ def by_model(gpu: Gpu) -> tuple[int, str] | None:
     return next(((number, why) for name, number, why in NVLINKS if re.fullmatch(name, gpu.name)), None)
 
 
+# The least that a port of a device does on InfiniBand, in Gb/s, by PCI id (the PCI ID repository): the slowest card that is
+# sold with it.  What an Ethernet port can do does not follow from the device.
+INFINIBAND: Final = {
+    "15b3:1017": (100, "ConnectX-5: EDR"),
+    "15b3:1019": (100, "ConnectX-5 Ex: EDR"),
+    "15b3:101b": (100, "ConnectX-6: HDR100 or HDR"),
+    "15b3:1021": (200, "ConnectX-7: NDR200 or NDR"),
+    "15b3:1023": (400, "ConnectX-8: NDR or XDR"),
+    "15b3:a2dc": (200, "BlueField-3: NDR200 or NDR"),
+}
+_LANES: Final = 2  # InfiniBand cables have four lanes, split ones two
+
+
+def ports(rails: Iterable[Part]) -> Iterator[Expectation]:
+    """What ports of RDMA devices can do by themselves: lanes and rate, on InfiniBand."""
+    for part in rails:
+        if part.has.get(Quantity.LAYER) == "InfiniBand":
+            because = "an InfiniBand link has four lanes, a split one two"
+            yield Expectation(part.name, Quantity.LANES, _LANES, Source.DEVICE, because)
+            known = INFINIBAND.get(str(part.has.get(Quantity.MODEL)))
+            if known:
+                yield Expectation(part.name, Quantity.RATE, known[0], Source.DEVICE, f"at least, {known[1]}")
+
+
 @dataclass(frozen=True)
 class Wire:
     """One PCIe link: a root or switch port, and the function at its lower end."""

@@ -13,7 +13,7 @@ from netdoctor.model import NODE, Finding, Fix, Loss, Status, count
 _LINK, _MISSING, _ODD = "link_degraded", "inventory", "odd_one_out"
 CAUSES: Final = {
     **dict.fromkeys((Quantity.WIDTH, Quantity.SPEED, Quantity.RATE, Quantity.PORTS, Quantity.NVLINKS, Quantity.LANES), _LINK),
-    **dict.fromkeys((Quantity.GPUS, Quantity.RAILS, Quantity.NEAREST, Quantity.GPUS_NEAR), _MISSING),
+    **dict.fromkeys((Quantity.THERE, Quantity.GPUS, Quantity.RAILS, Quantity.NEAREST, Quantity.GPUS_NEAR), _MISSING),
     Quantity.MTU: "mtu",
     Quantity.GID_KINDS: "roce_gid",
     Quantity.FAMILIES: "roce_gid",

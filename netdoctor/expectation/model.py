@@ -42,6 +42,7 @@ class Quantity(Enum):
     LAYER = ("link layer", "{}", False)
     GID_KINDS = ("kinds of GIDs", "{}", False)
     FAMILIES = ("address families of its GIDs", "{}", False)
+    THERE = ("place on PCI", "{}", False)
     NUMA = ("NUMA node", "{}", False)
     NEAREST = ("HCAs behind the same PCIe switch", "{:g}", True)
     GPUS_NEAR = ("GPUs behind the same PCIe switch", "{:g}", True)

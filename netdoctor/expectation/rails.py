@@ -65,7 +65,9 @@ def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Un
         alike = {d.name for found in meant.values() if len(found) <= usual for d in found}
         members = tuple(d for d in hardware if any(d in found for found in meant.values()))
         near = [Part(gpu_name(gpu), {Quantity.NEAREST: len(found)}, "GPUs") for gpu, found in meant.items()]
-        near += _without_gpu([d for d in hardware if kinds[d.name] == main], members, pci)
+        # One that a virtual machine has is there, too.
+        alone = [d for d in hardware if kinds[d.name] == main and not any(_own(gpu, [d], pci) for gpu in pci.gpus or ())]
+        near += _without_gpu(alone, members, pci)
     parts = [_rail(d, pci, net, len(members)) for d in members]
     parts = [part if alike is None or part.name in alike else replace(part, like="") for part in parts]
     return Rails(members, tuple(parts), () if choice else tuple(near), len(gpus), choice is not None, alike is not None)
@@ -124,20 +126,22 @@ def _main_kind(own: Iterable[Sequence[RdmaDevice]], kinds: Mapping[str, _Kind]) 
 
 
 def _fastest_kind(devices: Iterable[RdmaDevice], kinds: Mapping[str, _Kind]) -> tuple[RdmaDevice, ...]:
+    """Of several devices of one kind those that carry most together."""
     groups: dict[_Kind, list[RdmaDevice]] = {}
     for device in devices:
         groups.setdefault(kinds[device.name], []).append(device)
-    best = max(groups.values(), key=lambda some: (max(map(best_rate, some)), len(some)), default=[])
-    return tuple(best) if len(best) > 1 else ()
+    several = [some for some in groups.values() if len(some) > 1]
+    best = max(several, key=lambda some: (sum(best_rate(d) for d in some), len(some)), default=[])
+    return tuple(best)
 
 
-def _without_gpu(alike: Iterable[RdmaDevice], members: Sequence[RdmaDevice], pci: Pci) -> list[Part]:
+def _without_gpu(alone: Sequence[RdmaDevice], members: Sequence[RdmaDevice], pci: Pci) -> list[Part]:
     """Rails whose GPU is gone from PCI: of the same kind, as deep behind switches as the others, and only a few."""
     depths = {_depth(d, pci) for d in members}
-    alone = [d for d in alike if d not in members and _depth(d, pci) in depths]
-    if not alone or len(depths) > 1 or len(alone) > FEW * len(members):
+    lonely = [d for d in alone if d not in members and _depth(d, pci) in depths]
+    if not lonely or len(depths) > 1 or len(lonely) > FEW * len(members):
         return []
-    near = [Part(d.name, {Quantity.GPUS_NEAR: 0}, "rails' GPUs") for d in alone]
+    near = [Part(d.name, {Quantity.GPUS_NEAR: 0}, "rails' GPUs") for d in lonely]
     return near + [Part(d.name, {Quantity.GPUS_NEAR: 1}, "rails' GPUs") for d in members]
 
 
@@ -173,6 +177,7 @@ def _rail(device: RdmaDevice, pci: Pci, net: Net, number: int) -> Part:
     if port is not None:
         has |= {
             Quantity.RATE: port.rate_gbps,
+            Quantity.LANES: port.lanes if port.link_layer == "InfiniBand" else None,
             Quantity.LAYER: port.link_layer,
             Quantity.GID_KINDS: _kinds(port),
             Quantity.FAMILIES: _families(port),

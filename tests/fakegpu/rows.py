@@ -46,6 +46,7 @@ def told(config: str, fault: str, check: str, subject: str, cause: str, **more: 
     return Row(fault, check, subject, cause, base=Around(config=config, env=more.pop("env", {})), **more)
 
 
+GPUS, RAILS, LINKS = "hardware.gpus", "hardware.rails", "hardware.links"
 INVENTORY, HCAS, DIRECT = "hardware.accelerator", "rdma.dev_infiniband", "rdma.gpudirect"
 VERSION, ENVIRONMENT, BACKEND = "nccl.version", "nccl.environment", "torch.backend"
 NUMA, INTERFACE, PORTS = "cpu.numa_affinity", "net.socket_ifname", "net.port_range"
@@ -85,6 +86,25 @@ ROWS: Final = (
     Row("two GPUs are lost", INVENTORY, "GPUs", "inventory", changes={"gpus.3.state.lost": 1, "gpus.0.state.lost": 1}),
     told("{expected: {gpus: 4}}", "a GPU is gone from PCI", INVENTORY, "expected GPUs", "inventory", changes={"gpus.3": None}),
     told("{expected: {hcas: 2}}", "an HCA is gone", INVENTORY, "expected HCAs", "inventory", changes={"hcas.1": None}),
+    # what model, siblings and platform say
+    Row("an NVLink is down", GPUS, "GPU 0000:61:00.0", "link_degraded", "hgx-h100", {"gpus.3.links_down": [7]}),
+    Row(
+        "two NVLinks of each GPU are down",
+        GPUS,
+        "GPU 0000:1b:00.0",
+        "link_degraded",
+        "hgx-h100",
+        {"gpus.all.links_down": [0, 1]},
+    ),
+    Row("a GPU is gone from an HGX", GPUS, "node", "inventory", "hgx-h100", {"gpus.7": None}),
+    Row("a GPU has less memory", GPUS, "GPU 0000:14:00.0", "odd_one_out", changes={"gpus.1.memory": 21474836480}),
+    Row("a rail runs at half of its rate", RAILS, "mlx5_1", "link_degraded", changes={"hcas.1.rate": 100}),
+    Row("a rail has other firmware", RAILS, "mlx5_0", "odd_one_out", changes={"hcas.0.firmware": "20.30.1004"}),
+    Row("a rail is gone from an HGX", RAILS, "GPU 0000:52:00.0", "inventory", "hgx-h100", {"hcas.2": None}),
+    Row("all rails are slower than any such card", RAILS, "mlx5_0", "link_degraded", changes={"hca.rate": 40}),
+    Row("a GPU has four lanes", LINKS, "GPU 0000:53:00.0", "link_degraded", changes={"gpus.2.link": {"width": 4}}),
+    Row("an HCA has eight lanes", LINKS, "mlx5_0", "link_degraded", changes={"hcas.0.link": {"width": 8}}),
+    Row("all HCAs came up as PCIe 1", LINKS, "mlx5_1", "link_degraded", changes={"hca.link": {"generation": 1}}),
     # RDMA devices
     Row("a port is down", HCAS, "mlx5_0", "link_degraded", changes={"hcas.0.state": "DOWN"}),
     Row("a port waits for its subnet manager", HCAS, "mlx5_1", "link_degraded", changes={"hcas.1.state": "INIT"}),
