@@ -144,10 +144,12 @@ def _drivers(pci: Pci, gpus: Gpus, expected: Expected, vantage: Vantage) -> Iter
         )
     known = {gpu.pci for gpu in gpus.all or ()}
     bare = [d for d in by[Bound.NONE] if d.device in own and d.address not in known]
-    if bare and not vantage.in_container:
-        names = ", ".join(d.address for d in bare)
+    text = f"PCI shows {', '.join(d.address for d in bare)}, which NVML lacks: no driver is bound"
+    if bare and isinstance(vantage.runtime, Unavailable):  # a container may be given the others alone
+        yield unknown(f"{text}, and whether this is a container is not known", subject="GPUs without a driver")
+    elif bare and vantage.runtime is None:
         yield fail(
-            f"PCI shows {names}, which NVML lacks: no driver is bound",
+            text,
             subject="GPUs without a driver",
             expected="nvidia, as on its like",
             why=LOST,
