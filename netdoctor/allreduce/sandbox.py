@@ -11,6 +11,7 @@ from typing import Final
 from netdoctor.environment import withheld, writes
 from netdoctor.facts.environ import entries
 from netdoctor.model import Kind, Unavailable
+from netdoctor.process import far
 
 # Set in every run.  NCCL ignores a subsystem that it does not know (src/debug.cc), so the list serves every version.
 _SET: Final = {
@@ -69,6 +70,13 @@ def conf_names(environment: Mapping[str, str]) -> frozenset[str]:
 
 def _names_in(path: str) -> list[str]:
     try:
+        return far.call(_names, path, path=path)
+    except OSError:  # the ranks meet it too, and have a deadline
+        return []
+
+
+def _names(path: str) -> list[str]:
+    try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
         return []
@@ -89,6 +97,13 @@ def untrusted_code(python: str, environment: Mapping[str, str], library: str = "
     is judged by the nearest folder that is: who may write that could put it there.  The Python that netdoctor itself runs
     in is not asked: whoever can change it has changed netdoctor already.
     """
+    try:
+        return far.call(_untrusted_code, python, dict(environment), library, path=python)
+    except OSError as error:
+        return f"{python}: {error.strerror}"
+
+
+def _untrusted_code(python: str, environment: Mapping[str, str], library: str) -> str | None:
     from netdoctor.host.trust import trusted
 
     own = os.path.dirname(os.path.dirname(os.path.abspath(python))) == os.path.abspath(sys.prefix)

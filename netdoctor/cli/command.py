@@ -22,6 +22,7 @@ from typing import Any, Final
 from netdoctor.causes.results import own_result
 from netdoctor.config.load import PREFIX
 from netdoctor.model import CheckResult, Finding, Severity, Status
+from netdoctor.process import far
 
 COMMAND: Final = "job.command"  # the result's id
 SECONDS: Final = 10.0  # for a wrapper to start a Python
@@ -91,8 +92,8 @@ class JobCommand:
         for word in self.words[1:]:
             if word in ("-m", "-c", "--module"):
                 return cwd
-            if word.endswith(".py") and os.path.isfile(path := os.path.join(cwd, word)):
-                return os.path.dirname(os.path.realpath(path))
+            if word.endswith(".py") and _is_file(path := os.path.join(cwd, word)):
+                return os.path.dirname(_real(path))
         return ""
 
 
@@ -155,6 +156,17 @@ def _doubt(words: Sequence[str]) -> str:
 
 def _absolute(program: str, cwd: str) -> str:
     return os.path.join(cwd, program) if "/" in program and cwd else program
+
+
+def _real(path: str) -> str:
+    return str(far.call(os.path.realpath, path, path=path))
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return far.call(os.path.isfile, path, path=path)
+    except OSError:
+        return False
 
 
 def _here() -> str:
@@ -283,4 +295,4 @@ def shadows(folder: str) -> tuple[str, ...]:
     if not folder or os.path.basename(folder) in ("site-packages", "dist-packages"):
         return ()
     there = (os.path.join(folder, name) for name in _MODULES)
-    return tuple(path for base in there for path in (f"{base}.py", f"{base}/__init__.py") if os.path.isfile(path))
+    return tuple(path for base in there for path in (f"{base}.py", f"{base}/__init__.py") if _is_file(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import os
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from netdoctor.cli.setup import UsageError
 from netdoctor.credentials import GONE
 from netdoctor.model import Command, Report, Status
+from netdoctor.process import far
 from netdoctor.report import formats
 from netdoctor.textsafe import clean
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from netdoctor.cli.options import Options
 
 USAGE: Final = 2
+WRITING: Final = 20.0  # seconds for a file of ours: a server that is only slow writes some megabytes in that
 BROKEN: Final = 1  # a report that could not be written
 
 
@@ -109,13 +112,22 @@ def without(text: str, options: Options) -> str:
     return text
 
 
+def _place(path: str) -> str:
+    """Where a file of ours is, as far as its name tells; "" for a descriptor of this process."""
+    try:
+        return "" if path == "-" else os.path.abspath(path)
+    except OSError:  # the working directory is gone
+        return ""
+
+
 def write(path: str, text: str, *, snapshot: bool = False) -> int:
     """Write a file of ours; 0, or `BROKEN` with a line on stderr."""
     from netdoctor.process import files as output
 
     try:
-        output.write(path, text, mode=output.SNAPSHOT_MODE if snapshot else output.REPORT_MODE)
-    except output.OutputError as error:
-        print(f"netdoctor: {error}", file=sys.stderr)
+        mode = output.SNAPSHOT_MODE if snapshot else output.REPORT_MODE
+        far.call(functools.partial(output.write, mode=mode), path, text, path=_place(path), limit=WRITING)
+    except (output.OutputError, far.HungError) as error:
+        print(f"netdoctor: {clean(str(getattr(error, 'strerror', None) or error))}", file=sys.stderr)
         return BROKEN
     return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -20,7 +21,7 @@ from netdoctor.cli.command import applied, seen_through
 from netdoctor.cli.options import Options
 from netdoctor.environment import Of, names_of
 from netdoctor.facts.launcher import detect
-from netdoctor.process import signals
+from netdoctor.process import far, signals
 
 WAIT: Final = 900.0  # seconds that a rank waits for its node's doctor: its own budget and a cold import of torch
 SERVE: Final = 120.0  # seconds after the verdict until the last rank must have asked
@@ -53,6 +54,10 @@ def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
         return code
     sys.stdout.flush()
     sys.stderr.flush()
+    far.close()
+    # Python ignores these from its start on, and an ignored signal stays ignored: a pipeline's 141 would become 1.
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
         os.execvp(command[0], list(command))
     except OSError as error:

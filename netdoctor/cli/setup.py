@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from netdoctor.config.document import ConfigError
 from netdoctor.config.load import Config
 from netdoctor.model import CheckResult, Command, Finding, Json, Status, plain
+from netdoctor.process import far
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
@@ -39,11 +40,15 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
             overrides["python"] = os.path.abspath(overrides["python"])
         except OSError as error:  # the working directory is gone
             raise UsageError(f"--python {overrides['python']}: the working directory: {error.strerror}") from None
-        if not os.path.isfile(overrides["python"]):
+        try:
+            there = far.call(os.path.isfile, overrides["python"], path=overrides["python"])
+        except OSError as error:
+            raise UsageError(f"--python: {overrides['python']}: {error.strerror}") from None
+        if not there:
             raise UsageError(f"--python: {overrides['python']}: no such file")
     defaults = {"fail_on": policy.FAIL_ON[command]} if command in policy.FAIL_ON else {}
     try:
-        loaded = config.load(options.config, overrides=overrides, defaults=defaults, recorded=recorded)
+        loaded = config.load(options.config, overrides=overrides, defaults=defaults, recorded=recorded, expect=options.expect)
     except ConfigError as error:
         raise UsageError(str(error)) from None
     loaded = replace(loaded, as_root=options.user in ("root", "0"))  # the command line's word alone: of who may run it

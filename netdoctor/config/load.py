@@ -7,7 +7,11 @@ it is always read, and every other source can only make it stricter: the one who
 from __future__ import annotations
 
 import difflib
+import errno
 import os
+import select
+import stat
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -15,6 +19,7 @@ from typing import Any, Final
 from netdoctor.config.document import MAX_BYTES, ConfigError, Path, dotted, parse
 from netdoctor.config.keys import KEYS, WrongValueError, from_text
 from netdoctor.policy import Waiver
+from netdoctor.process import far
 
 SITE_FILE: Final = "/etc/netdoctor/config.yaml"
 PREFIX: Final = "NETDOCTOR_"
@@ -47,6 +52,13 @@ class Expect:
     rails_routed: bool | None = None
     peers: tuple[str, ...] | None = None
     rtt_ms: float | None = None
+    gpu_model: str | None = None
+    gpu_addresses: tuple[str, ...] | None = None
+    nvlinks: int | None = None
+    hca_addresses: tuple[str, ...] | None = None
+    hca_firmware: tuple[str, ...] | None = None
+    driver: str | None = None
+    mtu: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -81,8 +93,7 @@ class Config:
         expected = {**_said(self.expected)}
         if floor is not None:
             expected["busbw_floor"] = {str(size): floor[size] for size in sorted(floor)}
-        if self.expected.peers is not None:
-            expected["peers"] = list(self.expected.peers)
+        expected = {key: list(value) if isinstance(value, tuple) else value for key, value in expected.items()}
         answer: dict[str, Any] = {"profile": self.profile, "job": _said(self.job), "expected": expected}
         for name in ("python", "user", "vantage", "budget_s", "command"):
             if getattr(self, name) is not None:
@@ -103,10 +114,12 @@ def load(
     euid: int | None = None,
     defaults: Mapping[str, Any] | None = None,
     recorded: Mapping[str, Any] | None = None,
+    expect: str | None = None,
 ) -> Config:
     """Read and merge.  `overrides` are command line options by dotted key (``"job.nodes": 4``), None for one not given;
     `defaults` are what the command has where nobody says anything.  `recorded` is the policy of a snapshot: what nobody says
-    here is as it was there, unless this site's configuration is locked; then it only makes it stricter.
+    here is as it was there, unless this site's configuration is locked; then it only makes it stricter.  `expect` is a file of
+    `netdoctor expect`: it says what is expected, and nothing else.
 
     Raises ConfigError (exit 2).  The site's file may be absent; a file that was named may not, and one that cannot be read
     is an error even if nobody named it: it might be locked.
@@ -122,6 +135,11 @@ def load(
         layers.append((site, base))
     if named is not None and not _same(named, site, base):
         layers.append((named, _file(named, must=True) or {}))
+    if expect is not None:
+        said = _file(expect, must=True) or {}
+        if other := next((key for key in said if not key.startswith("expected.")), None):
+            raise ConfigError("says more than what is expected: give it with --config", source=expect, key=other)
+        layers.append((expect, said))
     from_env, hints = _environment(environ)
     notes += hints
     given = _overrides(overrides or {})
@@ -184,10 +202,28 @@ def _build(merged: Mapping[str, Any], notes: tuple[str, ...]) -> Config:
     return Config(job=Job(**parts["job"]), expected=Expect(**parts["expected"]), **parts[""], notes=notes)
 
 
+def _bytes(path: str) -> bytes:
+    """The start of a file, or of what a pipe brings within `far.LIMIT`."""
+    data, until = bytearray(), time.monotonic() + far.LIMIT
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # not to wait for a writer
+    try:
+        while len(data) <= MAX_BYTES:
+            if not select.select([fd], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise TimeoutError(errno.ETIMEDOUT, f"nothing came for {far.LIMIT:g} s")
+            block = os.read(fd, MAX_BYTES)
+            data += block
+            if not block:
+                break
+        if not data and stat.S_ISFIFO(os.fstat(fd).st_mode):
+            raise OSError(errno.EPIPE, "a pipe to which nobody writes")
+    finally:
+        os.close(fd)
+    return bytes(data)
+
+
 def _file(path: str, *, must: bool) -> dict[str, Any] | None:
     try:
-        with open(path, "rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+        raw = far.call(_bytes, path, path=os.path.abspath(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         if must:
             raise ConfigError(error.strerror or str(error), source=path) from None
@@ -232,6 +268,12 @@ def _flatten(data: Any, wrong: Callable[[Path, str], ConfigError]) -> dict[str, 
                 raise wrong((name, inner), _unknown_key(inner, below))
             out[f"{name}.{inner}"] = _checked(f"{name}.{inner}", given, (name, inner), wrong)
     return {key: value for key, value in out.items() if value is not None}
+
+
+def checked(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `expected:` in a document, checked as a file's are, by name.  Raises ConfigError."""
+    flat = _flatten(dict(document), lambda at, message: ConfigError(message, source="expected", key=dotted(at)))
+    return {key.partition(".")[2]: value for key, value in flat.items() if key.startswith("expected.")}
 
 
 def _checked(key: str, value: Any, at: Path, wrong: Callable[[Path, str], ConfigError]) -> Any:

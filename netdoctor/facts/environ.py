@@ -105,6 +105,9 @@ def effective(variables: Mapping[str, str], files: Iterable[ConfFile]) -> dict[s
     not be read for another reason makes the whole unknown.
     """
     files = list(files)
+    silent = next((f for f in files if isinstance(f.entries, Unavailable) and f.entries.kind is Kind.TIMED_OUT), None)
+    if silent is not None:
+        return Unavailable(Kind.NOT_READ, f"{silent.path}: {silent.entries}")
     homes = {_set_by(file) for file in files if file.role is ConfRole.HOME}
     if len(homes) > 1:
         return Unavailable(

@@ -41,6 +41,7 @@ class RdmaPort:
     link_layer: str | Unavailable  # "InfiniBand" | "Ethernet" | "Unspecified" (EFA)
     rate_gbps: float | Unavailable
     gids: tuple[Gid, ...] | Unavailable
+    lanes: int | None = None  # of the link, as its rate says ("4X"); None: it does not
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,8 @@ def _ports(host: Host, where: str) -> tuple[RdmaPort, ...] | Unavailable:
 
 def _port(host: Host, where: str, number: int) -> RdmaPort:
     layer, state = read(host, f"{where}/link_layer"), _after_number(host, f"{where}/state")
+    # The rate as "400 Gb/sec (4X NDR)".
+    rate = matching(host, f"{where}/rate", r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec(?: \((\d{1,2})X)?")
     layer = layer and layer.strip()
     if isinstance(layer, str) and layer not in _LAYERS:
         layer = Unavailable(Kind.MALFORMED if layer else Kind.EMPTY, f"{where}/link_layer: {layer[:40]!r}")
@@ -234,8 +237,9 @@ def _port(host: Host, where: str, number: int) -> RdmaPort:
         state=state,
         physical=_after_number(host, f"{where}/phys_state"),
         link_layer=layer,
-        rate_gbps=_rate(host, f"{where}/rate"),
+        rate_gbps=rate and float(rate[1]),
         gids=_gids(host, where),
+        lanes=int(rate[2]) if rate and rate[2] else None,
     )
 
 
@@ -243,12 +247,6 @@ def _after_number(host: Host, path: str) -> str | Unavailable:
     """ "4: ACTIVE" as "ACTIVE"."""
     found = matching(host, path, r"\d+\s*:\s*(\S.*)")
     return found and found[1]
-
-
-def _rate(host: Host, path: str) -> float | Unavailable:
-    """ "400 Gb/sec (4X NDR)" as 400.0."""
-    found = matching(host, path, r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
-    return found and float(found[1])
 
 
 def _gids(host: Host, where: str) -> tuple[Gid, ...] | Unavailable:

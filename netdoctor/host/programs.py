@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from netdoctor.environment import writes
+from netdoctor.process import far
 
 # Lists of files and folders that the dynamic loader takes code from (ld.so(8)).
 LOADER_PATHS: Final = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT")
@@ -30,10 +31,22 @@ class Withheld(NamedTuple):
         """Whether the job's helper `name` may have got a library from here; what cannot be looked into may have it."""
         wanted = LIBRARIES.get(name, ())
         try:
-            files = os.listdir(self.path) if os.path.isdir(self.path) else [os.path.basename(self.path)]
+            files = far.call(_files, self.path, path=self.path)
         except OSError:
             return bool(wanted)
         return any(word in file for word in wanted for file in files)
+
+
+def _files(path: str) -> list[str]:
+    return os.listdir(path) if os.path.isdir(path) else [os.path.basename(path)]
+
+
+def _there(path: str) -> bool:
+    """Whether something is there; what does not answer may be."""
+    try:
+        return far.call(os.path.exists, path, path=path)
+    except OSError:
+        return True
 
 
 _FUTURE: Final = "from __future__ import annotations\n"  # must be the first line of a program, so it is taken out of helpers
@@ -138,7 +151,7 @@ def withhold(environment: dict[str, str]) -> list[Withheld]:
             if not part.startswith("/"):
                 if part:
                     said.append(Withheld(part, f"{name} {part}: not an absolute path"))
-            elif os.path.exists(part) and (reason := trusted(part)):
+            elif _there(part) and (reason := trusted(part)):
                 said.append(Withheld(part, f"{name} {part}: {reason}"))
             else:
                 kept.append(part)

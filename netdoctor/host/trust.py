@@ -7,6 +7,7 @@ import stat
 import struct
 from typing import Final
 
+from netdoctor.process import far
 from netdoctor.process.paths import Judge, walk
 
 _ACL_USER, _ACL_GROUP, _ACL_MASK = 0x02, 0x08, 0x10  # include/uapi/linux/posix_acl.h
@@ -21,6 +22,13 @@ def trusted(path: str) -> str | None:
     included: everybody may create there), no write entry of a POSIX ACL.  Links are followed by the same rule.  Never raises.
     """
     try:
+        return far.call(_reason, path, path=path)
+    except OSError as error:
+        return error.strerror
+
+
+def _reason(path: str) -> str | None:
+    try:
         fd, reason = open_trusted(path)
     except ValueError:
         return "its name holds a NUL byte"
@@ -30,6 +38,14 @@ def trusted(path: str) -> str | None:
 
 
 ROOT: Final = frozenset({0})
+
+
+def trusted_by(path: str, owners: frozenset[int]) -> str | None:
+    """The same of what these users alone can change."""
+    fd, reason = open_trusted(path, owners)
+    if fd is not None:
+        os.close(fd)
+    return reason
 
 
 class _RefusedError(Exception):

@@ -21,6 +21,7 @@ from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import LocalPorts, Net
 from netdoctor.facts.pci import Pci
+from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.facts.vantage import Vantage
@@ -36,6 +37,7 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         Vantage: vantage(),
         DeviceNames: DeviceNames(),
         Kernel: kernel(),
+        Platform: Platform("NVIDIA", "DGXH100", "DGXH100"),
         Cpu: cpu(),
         Interrupts: interrupts(),
         Pci: pci(),

@@ -1,0 +1,270 @@
+"""Paths that may never answer: what is asked of them is asked in a child that can be killed.
+
+Behind a hard NFS mount whose server is gone, or a FUSE daemon that stands still, a call on a path waits for ever, and no
+handler of a signal runs meanwhile: only SIGKILL ends it (fs/fuse of Linux, request_wait_answer; net/sunrpc, TASK_KILLABLE).
+Sick nodes hang exactly so.  Where every mount is the kernel's own or on a local disk nothing is forked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import select
+import signal
+import struct
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+LIMIT: Final = 5.0  # seconds that a path may take to answer; a healthy server answers within milliseconds
+# File systems that ask nobody outside of the kernel and this machine's disks (fs/ of Linux; zfs is OpenZFS').
+_NAMES: Final = (
+    "bcachefs bdev binderfs binfmt_misc bpf btrfs cgroup cgroup2 configfs cramfs debugfs devpts devtmpfs efivarfs "
+    "erofs exfat ext2 ext3 ext4 f2fs fusectl hugetlbfs iso9660 jfs mqueue msdos nsfs ntfs3 overlay proc pstore "
+    "ramfs reiserfs resctrl romfs rootfs rpc_pipefs securityfs selinuxfs squashfs sysfs tmpfs tracefs udf vfat xfs "
+    "zfs"
+)
+LOCAL: Final = frozenset(_NAMES.split())
+_KERNELS: Final = ("/proc", "/sys", "/dev")
+_PLACE: Final = 4096  # bytes of a path: PATH_MAX
+_HOPS: Final = 40  # links that a path may lead through: MAXSYMLINKS
+_HEAD: Final = struct.Struct("=I")
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Mount(NamedTuple):
+    """One line of /proc/self/mountinfo."""
+
+    point: str
+    kind: str
+    source: str
+
+
+class HungError(OSError):
+    """A path did not answer."""
+
+    def __init__(self, path: str, mount: Mount | None, limit: float) -> None:
+        where = "" if mount is None else f" ({mount.kind} of {mount.source} on {mount.point})"
+        super().__init__(errno.ETIMEDOUT, f"{path or 'a path'}{where} did not answer within {limit:g} s")
+        self.path, self.mount, self.limit = path, mount, limit
+
+    def __reduce__(self) -> tuple[type[HungError], tuple[str, Mount | None, float]]:
+        """It crosses a pipe."""
+        return HungError, (self.path, self.mount, self.limit)
+
+
+def mounts(text: str) -> tuple[Mount, ...]:
+    """The mounts of this process, in their order (proc_pid_mountinfo(5)); names keep their escapes for what is no blank."""
+    found = []
+    for line in text.splitlines():
+        before, dash, after = line.partition(" - ")
+        words, rest = before.split(), after.split()
+        if dash and len(words) > 4 and rest:
+            found.append(Mount(words[4].replace(r"\040", " "), rest[0], rest[1] if len(rest) > 1 else ""))
+    return tuple(found)
+
+
+def _of_the_kernel(mount: Mount) -> bool:
+    """What autofs mounts when it is looked at may be a server's; systemd's binfmt_misc is not."""
+    return mount.kind == "autofs" and below(mount.point, "/proc")
+
+
+def below(path: str, folder: str) -> bool:
+    """Whether a path is the folder or in it, by its letters."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+class Far:
+    """The child, and what is known of the mounts."""
+
+    def __init__(self, limit: float = LIMIT) -> None:
+        self._limit = limit
+        self._hung: list[Mount] = []
+        self._child: tuple[int, int, int] | None = None  # pid, its requests, its answers
+        self._place = mmap.mmap(-1, _PLACE)
+        self._risky = [m for m in mounts(_read("/proc/self/mountinfo")) if m.kind not in LOCAL and not _of_the_kernel(m)]
+        self._everywhere = any(below(m.point, root) for m in self._risky for root in _KERNELS)
+
+    def call(self, work: Callable[..., T], *arguments: Any, path: str = "", limit: float | None = None) -> T:
+        """What ``work(*arguments)`` returns or raises; `path` is what it will touch, "" where that is not known.
+
+        Raises HungError where it did not answer within `limit` seconds (LIMIT).  `work` and what it gives must be importable
+        by name (pickle).
+        """
+        if not self._risky or (not self._everywhere and path and any(below(path, root) for root in _KERNELS)):
+            return work(*arguments)
+        import pickle
+
+        self._place[:] = bytes(_PLACE)
+        answered, got = self._asked(pickle.dumps((work, arguments, path, self._hung)), limit or self._limit)
+        if answered:
+            return got  # type: ignore[no-any-return]
+        raise got
+
+    def close(self) -> None:
+        """End the child."""
+        child, self._child = self._child, None
+        if child is not None:
+            pid, *ends = child
+            os.kill(pid, signal.SIGKILL)
+            for fd in ends:
+                os.close(fd)
+            until = time.monotonic() + 1.0
+            while time.monotonic() < until and os.waitpid(pid, os.WNOHANG) == (0, 0):
+                time.sleep(0.002)  # killed: gone at once, unless it stands in the kernel, where it is left behind
+
+    def _asked(self, request: bytes, limit: float) -> tuple[bool, Any]:
+        import pickle
+
+        try:
+            if self._child is None:
+                self._child = self._begin()
+            _, to, back = self._child
+            until = time.monotonic() + limit
+            _send(to, request)
+            size = _HEAD.unpack(_receive(back, _HEAD.size, until))[0]
+            answered, got = pickle.loads(_receive(back, size, until))  # noqa: S301 - from a fork of this process
+        except _GoneError:
+            self.close()
+            return False, OSError(errno.ECHILD, "the process that looked has died")
+        except _SilentError:
+            self.close()
+            return False, self._silent(limit)
+        except BaseException:  # also a signal: the next answer would be this one's
+            self.close()
+            raise
+        return answered, got
+
+    def _silent(self, limit: float) -> HungError:
+        place = self._place[:].rstrip(b"\0").decode("utf-8", "surrogateescape")
+        inside = [m for m in self._risky if below(place, m.point)]
+        mount = max(inside, key=lambda m: len(m.point), default=None)
+        if mount is not None and mount not in self._hung:
+            self._hung.append(mount)
+        return HungError(place, mount, limit)
+
+    def _begin(self) -> tuple[int, int, int]:
+        requests, answers = os.pipe(), os.pipe()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._serve(parent, requests[0], answers[1])
+        os.close(requests[0])
+        os.close(answers[1])
+        return pid, requests[1], answers[0]
+
+    def _serve(self, parent: int, requests: int, answers: int) -> None:
+        """In the child; does not return."""
+        import pickle
+
+        try:
+            os.setsid()
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+                signal.signal(number, signal.SIG_DFL)
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            os.closerange(3, min(requests, answers))
+            while os.getppid() == parent:
+                size = _HEAD.unpack(_receive(requests, _HEAD.size))[0]
+                work, arguments, path, hung = pickle.loads(_receive(requests, size))  # noqa: S301 - as above
+                _send(answers, self._answer(work, arguments, path, hung))
+        finally:
+            os._exit(0)
+
+    def _answer(self, work: Callable[..., Any], arguments: Any, path: str, hung: list[Mount]) -> bytes:
+        import pickle
+
+        try:
+            if path:
+                self._walk(path, hung)
+            reply = True, work(*arguments)
+        except Exception as error:  # noqa: BLE001 - it is the caller's
+            reply = False, error
+        try:
+            return pickle.dumps(reply)
+        except Exception as error:  # noqa: BLE001 - an exception of a kind that cannot be sent
+            return pickle.dumps((False, OSError(str(error))))
+
+    def _walk(self, path: str, hung: list[Mount]) -> None:
+        """Note each step of the way before it is gone, links followed: the last one noted is where it hangs."""
+        todo, at = path.split("/"), ""
+        for _ in range(_HOPS * 64):
+            if not todo:
+                return
+            name = todo.pop(0)
+            if name in ("", "."):
+                continue
+            at = at.rpartition("/")[0] if name == ".." else f"{at}/{name}"
+            data = os.fsencode(at or "/")[:_PLACE]
+            self._place[:] = data.ljust(_PLACE, b"\0")
+            if (mount := next((m for m in hung if below(at, m.point)), None)) is not None:
+                raise HungError(at, mount, self._limit)
+            try:
+                target = os.readlink(at or "/")
+            except OSError as error:
+                if error.errno in (errno.EINVAL, errno.EACCES):  # no link
+                    continue
+                return  # whatever it is, `work` meets it too
+            todo = target.split("/") + todo
+            at = "" if target.startswith("/") else at.rpartition("/")[0]
+
+
+class _SilentError(Exception):
+    """Nothing came in time."""
+
+
+class _GoneError(Exception):
+    """The other end is closed."""
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _send(fd: int, data: bytes) -> None:
+    view = memoryview(_HEAD.pack(len(data)) + data)
+    try:
+        while view:
+            view = view[os.write(fd, view) :]
+    except BrokenPipeError:
+        raise _GoneError from None
+
+
+def _receive(fd: int, size: int, until: float | None = None) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        if until is not None and not select.select([fd], [], [], max(0.0, until - time.monotonic()))[0]:
+            raise _SilentError
+        block = os.read(fd, min(size - len(data), 1 << 20))
+        if not block:
+            raise _GoneError
+        data += block
+    return bytes(data)
+
+
+_here: list[Far] = []
+
+
+def here() -> Far:
+    """This process's own."""
+    if not _here:
+        _here.append(Far())
+    return _here[0]
+
+
+def call(work: Callable[..., T], *arguments: Any, path: str = "", limit: float | None = None) -> T:
+    """`Far.call` of this process."""
+    return here().call(work, *arguments, path=path, limit=limit)
+
+
+def close() -> None:
+    """End the child of this process, if there is one."""
+    while _here:
+        _here.pop().close()

@@ -1,0 +1,125 @@
+"""hardware.gpus, hardware.rails and hardware.links: pass, fail, skip and unknown each for a true reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
+
+from netdoctor.checks import hardware_gpus, hardware_links, hardware_rails
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.intent import Intent
+from netdoctor.facts.job import Expected
+from netdoctor.facts.pci import Pci, PciLink
+from netdoctor.facts.platform import Platform
+from netdoctor.facts.rdma import Rdma
+from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
+from tests.support import facts as f
+
+LOST = Unavailable("denied")
+NOBODY = Platform("", "", "")
+Changes = dict[type, object]
+PASS, FAIL, SKIP, UNKNOWN = Status.PASS, Status.FAIL, Status.SKIP, Status.UNKNOWN
+GPUS, RAILS, LINKS = hardware_gpus.gpus, hardware_rails.rails, hardware_links.links
+NO_GPU: Changes = {Pci: f.pci(devices=()), Gpus: f.gpus(0)}
+
+
+def slower(n: int) -> Rdma:
+    devices = list(f.rdma().devices or ())
+    ports = devices[n].ports
+    assert not isinstance(ports, Unavailable)
+    devices[n] = replace(devices[n], ports=(replace(ports[0], rate_gbps=200.0),))
+    return f.rdma(devices=tuple(devices))
+
+
+def linked(**changes: object) -> Pci:
+    port = f.gpu_device(0, address="0000:1a:01.0", vendor=0x8086, klass=0x060400, path=())
+    gpu = f.gpu_device(0, path=("0000:1a:01.0",), **changes)
+    return f.pci(devices=(gpu, port))
+
+
+ROWS: dict[str, tuple[Callable[..., Iterable[Finding]], Changes, Status, str]] = {
+    "a DGX": (GPUS, {}, PASS, "GPUs"),
+    "seven GPUs of a DGX": (GPUS, {Pci: f.pci(7), Gpus: f.gpus(7)}, FAIL, "node"),
+    "seven GPUs of something": (GPUS, {Pci: f.pci(7), Gpus: f.gpus(7), Platform: NOBODY}, PASS, "GPUs"),
+    "a container with four of eight": (GPUS, {Gpus: f.gpus(4)}, PASS, "GPUs"),
+    "one GPU alone": (GPUS, {Pci: f.pci(1), Gpus: f.gpus(1), Platform: NOBODY}, SKIP, "GPUs"),
+    "no GPU": (GPUS, NO_GPU, SKIP, "node"),
+    "the firmware could not be read": (GPUS, {Platform: Platform(LOST, LOST, LOST)}, UNKNOWN, "GPUs"),
+    "NVML lost": (GPUS, {Gpus: f.gpus(all=LOST)}, UNKNOWN, "GPUs"),
+    "a GPU in MIG": (
+        GPUS,
+        {Gpus: f.gpus(all=tuple(f.gpu(n, mig=n == 3, nvlinks=(n != 3,) * 18) for n in range(8)))},
+        PASS,
+        "GPUs",
+    ),
+    "an NVLink down": (
+        GPUS,
+        {Gpus: f.gpus(all=tuple(f.gpu(n, nvlinks=(n != 3,) * 18) for n in range(8)))},
+        FAIL,
+        f"GPU {f.bdf(0x61)}",
+    ),
+    "rails alike": (RAILS, {}, PASS, "rails"),
+    "a slow rail": (RAILS, {Rdma: slower(2)}, FAIL, "mlx5_2"),
+    "a slow rail of a job of one node": (RAILS, {Rdma: slower(2), Intent: f.job(nodes=1)}, SKIP, "rails"),
+    "the job could not be read": (RAILS, {Rdma: slower(2), Intent: LOST}, UNKNOWN, "rails"),
+    "the job's variables could not be read": (RAILS, {Environ: LOST}, UNKNOWN, "rails"),
+    "ports that could not be read": (RAILS, {Rdma: f.rdma(devices=LOST)}, UNKNOWN, "rails"),
+    "seven rails of a DGX": (RAILS, {Pci: f.pci(8, 7), Rdma: f.rdma(7)}, FAIL, f"GPU {f.bdf(0xDF)}"),
+    "no RDMA device": (RAILS, {Rdma: f.rdma(0)}, SKIP, "rails"),
+    "no GPU for a rail": (RAILS, NO_GPU, SKIP, "node"),
+    "a rate that the site expects": (
+        RAILS,
+        {
+            Rdma: f.rdma(devices=tuple((slower(n).devices or ())[n] for n in range(8))),
+            Expected: f.expected(hca_rate_gbps=200.0),
+        },
+        PASS,
+        "rails",
+    ),
+    "a link as it should be": (LINKS, {Pci: linked(), Gpus: f.gpus(1), Rdma: f.rdma(0)}, PASS, "PCIe links"),
+    "a narrow link": (
+        LINKS,
+        {Pci: linked(link=PciLink(32.0, 4, 32.0, 16)), Gpus: f.gpus(1), Rdma: f.rdma(0)},
+        FAIL,
+        f"GPU {f.bdf(0x1B)}",
+    ),
+    "a link that was not read": (LINKS, {Pci: linked(link=LOST), Gpus: f.gpus(1), Rdma: f.rdma(0)}, UNKNOWN, "PCIe links"),
+    "a link of a virtual machine": (
+        LINKS,
+        {Pci: linked(link=Unavailable(Kind.UNSUPPORTED)), Gpus: f.gpus(1), Rdma: f.rdma(0)},
+        SKIP,
+        "PCIe links",
+    ),
+    "PCI lost": (LINKS, {Pci: Unavailable("denied"), Gpus: f.gpus()}, UNKNOWN, "PCIe links"),
+}
+
+
+@pytest.mark.parametrize(("check", "changes", "status", "subject"), ROWS.values(), ids=ROWS)
+def test_rows(check: Callable[..., Iterable[Finding]], changes: Changes, status: Status, subject: str) -> None:
+    found = f.judge(check, f.machine(changes))
+    assert subject in [one.subject for one in found if one.status is status]
+    assert not [one for one in found if one.status is FAIL and status is not FAIL]
+
+
+def test_a_fail_names_its_source_its_cost_and_its_mend() -> None:
+    (one,) = [x for x in f.judge(RAILS, f.machine({Rdma: slower(2)})) if x.status is FAIL]
+    assert one.expected is not None and "7 others of its kind" in one.expected and "DGX H100" in one.expected
+    assert one.evidence["sources"] == ["siblings", "platform"]
+    assert one.loss is not None and one.loss.share == 0.5 and one.cause == "link_degraded" and one.fix is not None
+
+
+@pytest.mark.parametrize(("nodes", "severity"), [(2, Severity.CRITICAL), (None, Severity.WARNING)])
+def test_a_dead_rail_costs_what_the_job_needs(nodes: int | None, severity: Severity) -> None:
+    from netdoctor.causes.cost import severity as of
+
+    job = f.job(nodes=2) if nodes else Intent()
+    (one,) = [x for x in f.judge(RAILS, f.machine({Rdma: slower(2), Intent: job})) if x.status is FAIL]
+    assert one.loss is not None and of(one.loss) is severity
+
+
+def test_a_mend_of_hardware_is_made_on_the_node() -> None:
+    (one,) = [x for x in f.judge(RAILS, f.machine({Rdma: slower(2), type(f.pod()): f.pod()})) if x.status is FAIL]
+    assert one.fix is not None and one.fix.summary.startswith("on the node: ")

@@ -1,0 +1,95 @@
+"""What is asked of a path that may never answer is asked in a child that can be killed."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from netdoctor.process import far
+
+INFO = """25 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+26 25 0:5 / /proc rw - proc proc rw
+30 26 0:30 / /proc/sys/fs/binfmt_misc rw - autofs systemd-1 rw
+40 25 0:50 / /home/my\\040data rw - nfs4 filer:/home rw,hard
+41 25 0:51 / /jobs rw - fuse.sshfs me@far: rw
+"""
+
+
+def text_of(path: str) -> str:
+    return pathlib.Path(path).read_text()
+
+
+def fail(text: str) -> None:
+    raise FileNotFoundError(2, text)
+
+
+@pytest.fixture
+def distant() -> Iterator[far.Far]:
+    """As on a machine with a mount that is a server's."""
+    one = far.Far(limit=30.0)
+    one._risky = [far.Mount("/jobs", "fuse.sshfs", "me@far:")]
+    yield one
+    one.close()
+
+
+def test_mounts_of_a_server_are_told_from_the_kernels() -> None:
+    risky = [m for m in far.mounts(INFO) if m.kind not in far.LOCAL and not far._of_the_kernel(m)]
+    assert risky == [far.Mount("/home/my data", "nfs4", "filer:/home"), far.Mount("/jobs", "fuse.sshfs", "me@far:")]
+
+
+def test_without_such_a_mount_nothing_is_forked() -> None:
+    one = far.Far()
+    one._risky = []
+    assert one.call(os.getpid) == os.getpid() and one._child is None
+
+
+def test_a_child_answers_and_stays(distant: far.Far, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "x").write_text("y" * 300_000)
+    assert distant.call(text_of, str(tmp_path / "x"), path=str(tmp_path / "x")) == "y" * 300_000
+    first = distant._child
+    with pytest.raises(FileNotFoundError) as told:
+        distant.call(fail, "nothing here")
+    assert told.value.strerror == "nothing here" and distant._child == first
+    assert distant.call(os.getpid, path="/proc/self") == os.getpid(), "the kernel's own files are read here"
+
+
+def test_what_does_not_answer_is_named_and_left(distant: far.Far) -> None:
+    assert distant.call(os.path.exists, "/", path="/")  # the child is there
+    with pytest.raises(far.HungError) as told:
+        distant.call(time.sleep, 60, path="/jobs/a/b", limit=2.0)
+    assert told.value.mount == distant._risky[0]
+    assert told.value.strerror == "/jobs (fuse.sshfs of me@far: on /jobs) did not answer within 2 s"
+    assert distant._child is None
+    with pytest.raises(far.HungError):  # at once: its mount is known now
+        distant.call(time.sleep, 60, path="/jobs/other", limit=20.0)
+    assert distant._child is not None, "nobody was killed for it"
+    assert distant.call(os.path.exists, "/", path="/")
+
+
+def test_links_lead_the_way_to_the_mount(distant: far.Far, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "here").symlink_to("/jobs/env")
+    distant._hung.append(distant._risky[0])
+    with pytest.raises(far.HungError) as told:
+        distant.call(time.sleep, 60, path=str(tmp_path / "here" / "bin"))
+    assert told.value.path == "/jobs"
+
+
+def test_a_child_that_dies_is_no_hang(distant: far.Far) -> None:
+    with pytest.raises(OSError, match="has died"):
+        distant.call(os._exit, 3)
+    assert distant.call(os.path.exists, "/", path="/")
+
+
+def test_an_interruption_leaves_no_answer_for_the_next(distant: far.Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    assert distant.call(os.path.exists, "/", path="/")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(far, "_receive", interrupted)
+        distant.call(os.path.exists, "/nowhere", path="/nowhere")
+    assert distant._child is None and distant.call(os.path.exists, "/", path="/")
