@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from netdoctor.facts.accelerator import others
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.pci import Pci, PciDevice
@@ -379,6 +380,14 @@ def _subject(device: RdmaDevice, claims: Sequence[_Claim]) -> Subject:
     certain = any(claim.sure for claim in claims)
     words = "nearest to " if certain else "perhaps the HCA of "
     return Subject(device, words + ", ".join(claim.gpu for claim in claims), certain)
+
+
+def nothing_for_nccl(pci: Pci, gpus: Gpus) -> str:
+    """Why NCCL has nothing to do here: no accelerator, or only such as hardware.accelerator says are not judged; "": it may."""
+    if no_accelerator(pci, gpus):
+        return "no accelerator: PCI was read and shows none, libcuda shows none"
+    alone = pci.gpus == () and not pci.unclassified and pci.foreign_accelerators and gpus.none_visible and not pci.by_wsl
+    return f"no NVIDIA GPU: {others(pci.foreign_accelerators or ())} alone, which NCCL does not use" if alone else ""
 
 
 def no_accelerator(pci: Pci, gpus: Gpus) -> bool:
