@@ -15,7 +15,7 @@ from netdoctor.cluster.observations import Cluster, Culprit
 from netdoctor.cluster.observations import Fault as MeetingFault
 from netdoctor.expectation import looks as expectation
 from netdoctor.facts import layers
-from netdoctor.facts.accelerator import Accelerator, accelerator
+from netdoctor.facts.accelerator import Accelerator, accelerator, others
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
@@ -276,6 +276,7 @@ __all__ = [
     "nccl_ports",
     "net_plugin",
     "ok",
+    "others",
     "out_of_memory",
     "parse_hcas",
     "parse_version",

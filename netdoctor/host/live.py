@@ -19,6 +19,9 @@ MAX_FILE: Final = 4 << 20
 class LiveHost:
     """This machine, or a mounted root of the same kernel (`root`)."""
 
+    # What below a root is this process's or this network namespace's own, whatever is mounted there.
+    foreign: tuple[str, ...] = ("/proc/self", "/proc/thread-self", "/proc/sys/net", "/proc/net")
+
     def __init__(self, root: str | None = None, config: Mapping[str, Any] | None = None, *, trust: bool = False) -> None:
         self._root = os.path.abspath(root) if root and os.path.abspath(root) != "/" else None
         self._config = dict(config or {})
@@ -34,9 +37,7 @@ class LiveHost:
             return Unavailable(Kind.ANOTHER_ROOT) if self._root else _environment()
         if scheme not in _IN_PROCESS or not rest.startswith("/"):
             return Unavailable(Kind.MALFORMED, f"no such question: {question}")
-        if self._root and (
-            scheme == "trusted" or rest.startswith(("/proc/self", "/proc/thread-self", "/proc/sys/net", "/proc/net"))
-        ):
+        if self._root and (scheme == "trusted" or rest.startswith(self.foreign)):
             return Unavailable(Kind.ANOTHER_ROOT)
         try:
             path = "" if self._root else rest.rpartition(":")[0] if scheme == "open" else rest

@@ -100,7 +100,7 @@ def query_gid(log: LogFacts) -> Iterator[Hypothesis]:
 def modify_qp(log: LogFacts) -> Iterator[Hypothesis]:
     """ibv_modify_qp INIT -> RTR is where the GIDs of both ends meet."""
     for e in log.of("modify_qp"):
-        recovered = e.data.get("level") == "INFO" and log.comms_complete
+        recovered = e.level is Level.INFO and log.comms_complete
         for h in _unconnected(log, e):
             yield replace(h, confidence=_WEAKER[h.confidence]) if recovered else h
 
