@@ -61,7 +61,7 @@ def test_how_many_nodes(stated: dict[str, Any], variables: Any, expected: tuple[
     ("behind", "launched", "nodes"),
     [([], "16", 2), (["job.nodes"], "16", 16), (["job.nodes"], "1", 2), (["job.all_to_all"], "16", 2)],
 )
-def test_behind_a_lock_the_job_is_no_smaller_than_its_launcher_says(behind: list[str], launched: str, nodes: int) -> None:
+def test_behind_a_lock_the_job_is_as_large_as_launched(behind: list[str], launched: str, nodes: int) -> None:
     environ = replace(f.environ(), launcher=detect({"SLURM_JOB_ID": "7", "SLURM_NNODES": launched}))
     host = ReplayHost({"config:": {"job": {"nodes": 2}, "behind_lock": behind}})
     found = probe(host, environ, f.net(), f.gpus(), f.expected())
