@@ -54,7 +54,7 @@ def allreduce_bandwidth(
             yield between_nodes(
                 _loopback(_judge(run, str(run.experiment.path), path_limit(run, gpus, pci, rdma), None)), intent
             )
-    elif baseline.run and not (there and there.none):
+    elif baseline.run and not (there and not there.nvidia):
         yield between_nodes(unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node"), intent)
 
 
@@ -76,7 +76,9 @@ def _baseline(run: Run, limit: PathLimit | Unavailable, there: Accelerator | Una
         return unknown(f"whether a floor is configured could not be read: {floor}")
     if there and there.none:
         return skip("no accelerator (PCI was read and shows none), and no floor is configured for the CPU")
-    what = (there.nvidia or ", ".join(there.foreign)) if there else there
+    if there and not there.nvidia:
+        return skip(f"no NVIDIA GPU: {there.others} alone, of which hardware.accelerator tells")
+    what = there.nvidia if there else there
     return unknown(f"NCCL did not run, so its bandwidth is not known ({what})", how="see torch.backend and allreduce.run")
 
 

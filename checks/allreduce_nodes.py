@@ -158,17 +158,38 @@ def _lossy(cluster: Cluster) -> Iterator[Fault]:
     for culprit, flows in cluster_network.lossy(cluster).items():
         name = cluster.subject_of(culprit)
         ways = ", ".join(f"{a} to {b}" for a, b, _ in flows)
-        again = round(max(100 * flow.again / flow.sent for _, _, flow in flows), 2)
+        share = max(flow.again / flow.sent for _, _, flow in flows)
+        again = round(100 * share, 2)
         found = fail(
             f"{name} loses packets: TCP sent more than {most} of the bytes again (nodes {ways})",
             subject=name,
             cause="link_degraded",
-            loss=cost.MIGHT,
+            loss=cost.lost_packets(share, *cluster_network.way(cluster, flows)),
             expected=f"less than {most} is sent again",
             how="ethtool -S: errors and drops; nstat TcpRetransSegs; the switch port, a policer, a duplex mismatch",
             measured={"sent_again": Quantity(again, "%")},
         )
         yield culprit, found
+
+
+def _narrow(cluster: Cluster) -> Iterator[Fault]:
+    """Connections with buffers of their own show what the kernel's cost, whatever the link carries."""
+    for node, one in sorted(cluster.controls.items()):
+        if (factor := one.narrowed) is None:
+            continue
+        way = Culprit(node, (node + 1) % cluster.nodes.count)
+        name = cluster.subject_of(way)
+        rates = {"kernel's_buffers": max(one.plain), "own_buffers": max(one.wide)}
+        found = fail(
+            f"TCP from {name} is held up by the kernel's buffers: with its own, a connection is twice as fast or more",
+            subject=f"{name}, buffers",
+            cause="tcp_tuning",
+            loss=replace(cost.less(1, factor, "of the rate"), measured=True),
+            expected="the same rate: the kernel's buffers grow as they are needed",
+            how="sysctl net.ipv4.tcp_rmem net.ipv4.tcp_wmem net.ipv4.tcp_moderate_rcvbuf on both nodes; net.tcp_buffers",
+            measured={key: Quantity(round(rate / 1e9, 4), "GB/s") for key, rate in rates.items()},
+        )
+        yield way, found
 
 
 def _slow(cluster: Cluster) -> Iterator[Fault]:
@@ -224,6 +245,7 @@ RULES = (
     _mtus,
     _shared_addresses,
     _lossy,
+    _narrow,
     _slow,
     _failed_ranks,
     _differing,

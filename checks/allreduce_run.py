@@ -62,7 +62,7 @@ def allreduce_run(
         lacks = layers.lacks(run, gpus, job)
         yield unknown(f"the all-reduce finished, {lacks}", how=AGAIN) if lacks else _judge(run, there, sockets)
     if isinstance(paths.runs, Unavailable):
-        if run and not (there and there.none):
+        if run and not (there and not there.nvidia):
             yield between_nodes(unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node"), job)
         return
     for one in paths.runs:
@@ -151,7 +151,7 @@ def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, 
     if there and there.none:
         return ok(f"{text}: there is no accelerator", measured=measured, notes=notes, backend="gloo")
     if there:
-        what = there.nvidia or ", ".join(there.foreign)
+        what = there.nvidia or there.others
         why = "the job's torch does not use it" if there.nvidia else "netdoctor does not judge it"
         return unknown(f"{text}: there is {what}, but {why}", how="see torch.backend", measured=measured)
     return unknown(f"{text}: whether there is an accelerator could not be read ({there})", measured=measured)

@@ -41,6 +41,7 @@ from netdoctor.api import (
     missing,
     nccl_integer,
     ok,
+    others,
     skip,
     transport,
     unknown,
@@ -105,10 +106,10 @@ def numa_affinity(
 
 
 def _no_gpu(pci: Pci, gpus: Gpus) -> Finding:
-    if hcas.no_accelerator(pci, gpus):
-        return skip("no accelerator: PCI was read and shows none, libcuda shows none")
+    if why := hcas.nothing_for_nccl(pci, gpus):
+        return skip(why)
     if pci.foreign_accelerators:
-        return unknown(f"accelerators that netdoctor does not judge: {', '.join(pci.foreign_accelerators)}")
+        return unknown(f"accelerators that netdoctor does not judge: {others(pci.foreign_accelerators)}")
     return unknown("whether there is an accelerator could not be read")
 
 

@@ -36,6 +36,7 @@ from netdoctor.api import (
     layers,
     missing,
     ok,
+    others,
     skip,
     unknown,
 )
@@ -59,6 +60,8 @@ def accelerator(
 ) -> Iterator[Finding]:
     if hcas.no_accelerator(pci, gpus):
         yield skip("no accelerator: PCI was read and shows none of any vendor")
+    elif hcas.nothing_for_nccl(pci, gpus):  # others' alone: one line says so
+        yield from _foreign(pci)
     else:
         yield from _foreign(pci)
         yield _gpus(pci, gpus, vantage, environ)
@@ -84,7 +87,7 @@ def _foreign(pci: Pci) -> Iterator[Finding]:
         yield unknown(text, subject=subject)
     elif pci.foreign_accelerators:
         yield unknown(
-            f"accelerators that netdoctor does not judge: {', '.join(pci.foreign_accelerators)}",
+            f"accelerators that netdoctor does not judge: {others(pci.foreign_accelerators)}",
             subject=subject,
             how="use the vendor's tools: rocm-smi, hl-smi, neuron-ls",
             found=list(pci.foreign_accelerators),
@@ -144,10 +147,12 @@ def _drivers(pci: Pci, gpus: Gpus, expected: Expected, vantage: Vantage) -> Iter
         )
     known = {gpu.pci for gpu in gpus.all or ()}
     bare = [d for d in by[Bound.NONE] if d.device in own and d.address not in known]
-    if bare and not vantage.in_container:
-        names = ", ".join(d.address for d in bare)
+    text = f"PCI shows {', '.join(d.address for d in bare)}, which NVML lacks: no driver is bound"
+    if bare and isinstance(vantage.runtime, Unavailable):  # a container may be given the others alone
+        yield unknown(f"{text}, and whether this is a container is not known", subject="GPUs without a driver")
+    elif bare and vantage.runtime is None:
         yield fail(
-            f"PCI shows {names}, which NVML lacks: no driver is bound",
+            text,
             subject="GPUs without a driver",
             expected="nvidia, as on its like",
             why=LOST,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from netdoctor.api import Finding, Gpus, Pci, Platform, Unavailable, Vantage, check, expectation, unknown
+from netdoctor.api import Finding, Gpus, Pci, Platform, Unavailable, Vantage, check, expectation, skip, unknown
 
 
 @check(id="hardware.gpus", title="The GPUs are as many, as alike and as linked as they should be", cause="inventory")
@@ -17,7 +17,9 @@ def gpus(pci: Pci, gpus: Gpus, platform: Platform, vantage: Vantage) -> Iterator
         yield unknown(f"what GPUs there are could not be read: {look}", subject="GPUs")
         return
     number = len(look.parts) - 1
-    if not number:
+    if not number and gpus.all == ():
+        yield skip("no NVIDIA GPU that this machine itself uses: PCI and NVML were read", subject="GPUs")
+    elif not number:
         yield unknown("PCI shows no NVIDIA GPU that this machine itself uses: what there is comes another way", subject="GPUs")
     else:
         yield from expectation.findings(look, expectation.About("GPUs", number, True, expectation.place(vantage)))

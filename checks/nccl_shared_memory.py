@@ -97,8 +97,8 @@ def shared_memory(
     pci: Pci,
     vantage: Vantage,
 ) -> Iterator[Finding]:
-    if hcas.no_accelerator(pci, gpus):
-        yield skip("no accelerator: PCI was read and shows none, libcuda shows none; NCCL has nothing to do")
+    if why := hcas.nothing_for_nccl(pci, gpus):
+        yield skip(f"{why}; NCCL has nothing to do")
         return
     if not vantage.job_environment:
         yield unknown(f"/dev/shm is the container's own, and this is {vantage.elsewhere}", how=FROM_JOB)

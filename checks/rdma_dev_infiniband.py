@@ -115,8 +115,8 @@ def _judged(here: Here, pci: Pci, kernel: Kernel, expected: Expected, path: Path
     setting = environ.get("NCCL_IB_HCA") or ""
     choice = parse_hcas(setting)
     chosen = hcas.subjects(rdma.devices, hcas.places(gpus, pci), pci, choice)
-    if hcas.no_accelerator(pci, gpus) and not expected.hcas:
-        yield _idle(expected)
+    if (why := hcas.nothing_for_nccl(pci, gpus)) and not expected.hcas:
+        yield _idle(expected, why)
         yield from _rate([one.device for one in chosen], choice, expected)
         return
     if not chosen:
@@ -141,12 +141,12 @@ def _judged(here: Here, pci: Pci, kernel: Kernel, expected: Expected, path: Path
     yield replace(_memlock(kernel.limit("memlock"), here, path), subject="memlock")
 
 
-def _idle(expected: Expected) -> Finding:
+def _idle(expected: Expected, why: str) -> Finding:
     """RDMA devices (storage, MPI) of a machine that NCCL has nothing to do on; Gloo uses sockets alone."""
     if isinstance(expected.hcas, Unavailable):
         text = f"no accelerator, and whether RDMA devices are expected could not be read: {expected.hcas}"
         return unknown(text, subject="count")
-    return skip("no accelerator: PCI was read and shows none, libcuda shows none; NCCL has nothing to do")
+    return skip(f"{why}; NCCL has nothing to do")
 
 
 def _uncabled(devices: tuple[RdmaDevice, ...], intent: Intent) -> Finding:

@@ -209,10 +209,8 @@ def _pairs(places: tuple[hcas.GpuPlace, ...], candidates: tuple[RdmaDevice, ...]
 def _does_not_apply(rdma: Rdma, pci: Pci, node: Node) -> Finding | None:
     """Skip on positive evidence only; unknown where the layers do not agree."""
     gpus = node.gpus
-    if pci.foreign_accelerators and not pci.gpus:
-        return unknown(f"accelerators that netdoctor does not judge: {', '.join(pci.foreign_accelerators)}")
-    if hcas.no_accelerator(pci, gpus):
-        return skip("no GPU: PCI was read and shows none, and libcuda shows the job none")
+    if why := hcas.nothing_for_nccl(pci, gpus):
+        return skip(why)
     if rdma.devices == ():
         if isinstance(pci.rdma, Unavailable):
             return unknown(f"no RDMA device in sysfs, but PCI could not be read: {pci.rdma}")

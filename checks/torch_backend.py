@@ -48,7 +48,7 @@ def torch_backend(
     elif there.none:
         yield skip("no accelerator: PCI was read and shows none, and NVML shows none")
     elif not there.nvidia:
-        yield unknown(f"accelerators that netdoctor does not judge: {', '.join(there.foreign)}")
+        yield skip(f"no NVIDIA GPU: {there.others} alone, of which hardware.accelerator tells")
     else:
         yield _nvidia(there, vantage, baseline, libraries)
 

@@ -8,20 +8,21 @@ from typing import Any, TypeVar
 
 from netdoctor.allreduce.cause import cause_of, out_of_memory
 from netdoctor.allreduce.limits import Limit as PathLimit
-from netdoctor.allreduce.limits import path_limit
+from netdoctor.allreduce.limits import path_limit, without_p2p
 from netdoctor.causes import CAUSES, cost
 from netdoctor.cluster import network as cluster_network
 from netdoctor.cluster.observations import Cluster, Culprit
 from netdoctor.cluster.observations import Fault as MeetingFault
 from netdoctor.expectation import looks as expectation
 from netdoctor.facts import layers
-from netdoctor.facts.accelerator import Accelerator, accelerator
+from netdoctor.facts.accelerator import Accelerator, accelerator, others
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.intent import STATE_NODES, Intent, Told, between_nodes
 from netdoctor.facts.interrupts import Interrupts
+from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
 from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
@@ -32,6 +33,7 @@ from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.nccl_version import text as version_text
 from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
+from netdoctor.facts.past import Past
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
@@ -207,6 +209,7 @@ __all__ = [
     "Net",
     "Node",
     "Obstacle",
+    "Past",
     "PathLimit",
     "PathRun",
     "Pci",
@@ -262,6 +265,7 @@ __all__ = [
     "hcas",
     "ifname",
     "interfaces",
+    "inventory",
     "job_torch",
     "layers",
     "loader_rules_say",
@@ -272,6 +276,7 @@ __all__ = [
     "nccl_ports",
     "net_plugin",
     "ok",
+    "others",
     "out_of_memory",
     "parse_hcas",
     "parse_version",
@@ -286,4 +291,5 @@ __all__ = [
     "usable",
     "used_nccl",
     "version_text",
+    "without_p2p",
 ]

@@ -1,18 +1,23 @@
-"""What the path of an all-reduce can carry at most, where that is known for sure.
+"""What the path of an all-reduce should carry, where that is known for sure: by what the node ought to have, never by what a
+degraded link says of itself.
 
 NCCL's own model (src/graph/topo.h, "per NVLink" and PCIe): GB/s in one direction after protocol overhead.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
+from netdoctor.causes.cost import MIGHT, less
+from netdoctor.expectation.device import nvlinks
+from netdoctor.expectation.parts import gpu_name
 from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.pci import Pci, PciLink
-from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.rdma import Rdma, RdmaDevice, RdmaPort
 from netdoctor.facts.runs import Path, Run, Way
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Loss, Unavailable
 from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.transport import log_of, network_family
 
@@ -31,6 +36,7 @@ class Limit:
 
     rate: float
     why: str
+    nvlink: bool = False
 
 
 def path_limit(run: Run, gpus: Gpus, pci: Pci, rdma: Rdma) -> Limit | Unavailable:
@@ -46,20 +52,25 @@ def path_limit(run: Run, gpus: Gpus, pci: Pci, rdma: Rdma) -> Limit | Unavailabl
     if not kinds:
         return Unavailable(Kind.NOT_READ, "NCCL's log does not show the transport")
     if kinds == {"NET"}:
-        return _port(experiment.path, log, rdma)
+        return _port(experiment.path, log, rdma, pci)
     if kinds == {"P2P"}:
         return _between_gpus(experiment.gpus, gpus, pci)
     by = f"the data goes by {' and '.join(sorted(kinds))}"
     if experiment.path.way is not Way.DEFAULT:
         return Unavailable(Kind.NOT_READ, f"{by}: how much of it by which is not known")
     better = _between_gpus(experiment.gpus, gpus, pci)
+    if isinstance(better, Limit) and better.nvlink and not _partitioned(gpus):
+        return replace(better, why=f"{better.why}, and {by}")  # nothing but a fault keeps NCCL from NVLink
     if isinstance(better, Limit):  # whether it should be off is not known
         return Unavailable(Kind.NOT_READ, f"{by}, where P2P could carry it")
     return Unavailable(better.kind, f"{by}, whose limit is not known here")
 
 
-def _port(path: Path, log: LogFacts | None, rdma: Rdma) -> Limit | Unavailable:
-    """One HCA port that both ranks share: each sends through it what the other receives."""
+def _port(path: Path, log: LogFacts | None, rdma: Rdma, pci: Pci) -> Limit | Unavailable:
+    """One HCA port that both ranks share: each sends through it what the other receives.
+
+    Its rate is that of the fastest port of its like: one that came up slower is a fault, no lower limit.
+    """
     if log is not None and log.net == SOCKET:
         return Unavailable(Kind.UNSUPPORTED, "sockets of one node do not cross the network")
     if log is not None and log.net and network_family(log.net) != "IB":
@@ -69,8 +80,41 @@ def _port(path: Path, log: LogFacts | None, rdma: Rdma) -> Limit | Unavailable:
     for device in rdma.devices:
         for one in device.ports or ():
             if device.name == path.device and one.number == path.port and isinstance(one.rate_gbps, float | int):
-                return Limit(one.rate_gbps / 8 / 2, f"half of {one.rate_gbps:g} Gb/s: both ranks share the port {path.pinned}")
+                rate = max([one.rate_gbps, *_like(device, one, rdma.devices, pci)])
+                return Limit(rate / 8 / 2, f"half of {rate:g} Gb/s: both ranks share the port {path.pinned}")
     return Unavailable(Kind.NOT_READ, f"the rate of {path.pinned}")
+
+
+def _like(device: RdmaDevice, port: RdmaPort, devices: tuple[RdmaDevice, ...], pci: Pci) -> Iterator[float]:
+    """Gb/s of the ports of the same model, link layer and number: rails of a node are alike."""
+
+    def model(one: RdmaDevice) -> tuple[int, int] | None:
+        at = pci.at(one.pci) if isinstance(one.pci, str) and pci.devices else None
+        return (at.vendor, at.device) if at else None
+
+    for one in devices:
+        if model(one) is None or model(one) != model(device):
+            continue
+        for other in one.ports or ():
+            alike = other.number == port.number and other.link_layer == port.link_layer and other.state == "ACTIVE"
+            if alike and isinstance(other.rate_gbps, float | int):
+                yield other.rate_gbps
+
+
+def without_p2p(gpus: Gpus, pci: Pci) -> Loss:
+    """What the job's GPUs lose where peer-to-peer is off and their data goes through host memory."""
+    seen = gpus.visible
+    if seen and len(seen) == 1:
+        return replace(MIGHT, needed=False)
+    better = _between_gpus(tuple(one.ordinal for one in seen or ()), gpus, pci) if seen else None
+    if not isinstance(better, Limit) or not better.nvlink or _partitioned(gpus):
+        return MIGHT
+    return less(_PCIE[32.0] * 2, better.rate, "GB/s: PCIe 5 of 16 lanes at best, instead of NVLink")
+
+
+def _partitioned(gpus: Gpus) -> bool:
+    """MIG instances have no peers."""
+    return any(gpu.mig is not False for gpu in gpus.all or ())
 
 
 def _between_gpus(ordinals: tuple[int, ...], gpus: Gpus, pci: Pci) -> Limit | Unavailable:
@@ -81,7 +125,8 @@ def _between_gpus(ordinals: tuple[int, ...], gpus: Gpus, pci: Pci) -> Limit | Un
     known = [gpu for gpu in mine if gpu is not None]
     if len(known) < len(ordinals):
         return Unavailable(Kind.NOT_READ, "not every GPU is known to NVML")
-    rates = [_nvlink(gpu) for gpu in known]
+    should = {one.subject: one.should for one in nvlinks(pci, gpus)}
+    rates = [_nvlink(gpu, should.get(gpu_name(gpu.pci), 0) if isinstance(gpu.pci, str) else 0) for gpu in known]
     if any(isinstance(rate, Unavailable) for rate in rates):
         return next(rate for rate in rates if isinstance(rate, Unavailable))
     speeds = [rate for rate in rates if isinstance(rate, float)]
@@ -95,18 +140,19 @@ def _between_gpus(ordinals: tuple[int, ...], gpus: Gpus, pci: Pci) -> Limit | Un
     if len(known) < there < SWITCHED:
         return Unavailable(Kind.UNSUPPORTED, "without NVSwitch, some of the GPUs have some of the links to each other")
     rate = max(speeds)  # a GPU with fewer links than its like is a fault, no lower limit
-    return Limit(rate, f"NVLink of each GPU: {rate:.0f} GB/s in NCCL's model")
+    return Limit(rate, f"NVLink of each GPU: {rate:.0f} GB/s in NCCL's model", nvlink=True)
 
 
-def _nvlink(gpu: Gpu) -> float | Unavailable:
-    """GB/s of all active NVLinks; 0 without."""
+def _nvlink(gpu: Gpu, should: object) -> float | Unavailable:
+    """GB/s of the NVLinks that it should have by its model and board, else of those that are active; 0 without."""
     if isinstance(gpu.nvlinks, Unavailable):
         return Unavailable(Kind.NOT_READ, f"NVLinks of GPU {gpu.index}: {gpu.nvlinks}")
-    if not any(gpu.nvlinks):
+    links = max(sum(gpu.nvlinks), should if isinstance(should, int) else 0)
+    if not links:
         return 0.0
     if isinstance(gpu.capability, Unavailable) or gpu.capability not in NVLINK:
         return Unavailable(Kind.UNSUPPORTED, f"no figure for the NVLinks of compute capability {gpu.capability}")
-    return NVLINK[gpu.capability] * sum(gpu.nvlinks)
+    return NVLINK[gpu.capability] * links
 
 
 def _bridged(gpu: Gpu) -> bool:

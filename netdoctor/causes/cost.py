@@ -10,6 +10,7 @@ A check says what is lost (a `Loss`), never how bad that is.  What was measured 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -29,6 +30,11 @@ def severity(loss: Loss) -> Severity:
     if loss.needed is False or loss.share == 0:
         return Severity.INFO
     return Severity.CRITICAL if loss.needed and loss.share is not None and loss.share >= MUCH else Severity.WARNING
+
+
+def weighed(finding: Finding, loss: Loss) -> Finding:
+    """A fail that takes that."""
+    return replace(finding, loss=loss, severity=severity(loss))
 
 
 def less(now: float, should: float, what: str, *, needed: bool | None = True) -> Loss:
@@ -66,7 +72,7 @@ def measured(finding: Finding) -> Finding:
         known = replace(known, share=share, needed=True, measured=True, formula=f"measured: {cost.summary}")
     else:
         return finding
-    return replace(finding, loss=known, severity=severity(known))
+    return weighed(finding, known)
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,16 @@ class Outlook:
 def share_text(share: float) -> str:
     """``12 %``; below one percent with a digit more."""
     return f"{share:.0%}".replace("%", " %") if share >= 0.01 else f"{share:.1%}".replace("%", " %")
+
+
+def lost_packets(share: float, round_trip: float, segment: int, loopback: float) -> Loss:
+    """Random loss: TCP keeps no more than 1.22 segments / √share under way (Mathis et al., CCR 27(3), 1997), against what the
+    hosts' own loopback carries, in bytes a second."""
+    if not round_trip or not segment or not loopback or share <= 0:
+        return MIGHT
+    most = 1.22 * segment / (round_trip * math.sqrt(share))
+    what = "GB/s of the loopback: what TCP can carry with that loss and round trip (Mathis)"
+    return replace(less(round(most / 1e9, 3), round(loopback / 1e9, 3), what), measured=True)
 
 
 def words(finding: Finding) -> str:

@@ -147,6 +147,22 @@ def clean(
     return command.run(options, file, output)
 
 
+@app.command()
+@takes("config", "profile", "fail_on", *LOOKED)
+def expect(
+    options: Options,
+    file: Annotated[Text, typer.Argument(metavar="[SNAPSHOT]", help="A snapshot of the good node; else this node is.")] = None,
+    output: Annotated[Text, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; else stdout.")] = None,
+    leave_out: Annotated[
+        Texts, typer.Option(metavar="PART", help="addresses, floors, firmware, driver, mtu, transport (repeat, or a,b).")
+    ] = None,
+) -> int:
+    """Write what to expect of nodes like this one, which is known to be good, as `expected:` for the configuration."""
+    from netdoctor.cli import expect as command
+
+    return command.run(options, file, output, leave_out or ())
+
+
 @app.command(name="list")
 @takes("checks_dir", "config")
 def list_checks(options: Options) -> int:

@@ -24,6 +24,7 @@ class Options:
         Texts, typer.Option("--only", metavar="ID", envvar="NETDOCTOR_ONLY", help="Run these checks only (repeat, or a,b).")
     ] = None
     config: Annotated[Text, typer.Option(metavar="FILE", help="Configuration (YAML).")] = None
+    expect: Annotated[Text, typer.Option(metavar="FILE", help="What `netdoctor expect` wrote of a good node.")] = None
     profile: Annotated[Text, typer.Option(help="default, gate, audit, prolog or strict: what must be able to tell.")] = None
     fail_on: Annotated[
         Text,
@@ -108,7 +109,7 @@ _KEYS: Final = {
     name: {"budget": "budget_s"}.get(name, name)
     for name in ("profile", "fail_on", "checks_dir", "python", "user", "via", "vantage", "budget")
 }
-JUDGED: Final = ("config", "profile", "fail_on")
+JUDGED: Final = ("config", "expect", "profile", "fail_on")
 TOLD: Final = ("format", "output", "brief", "redact")
 LOOKED: Final = ("checks_dir", "python", "user", "via", "vantage", "host_root", "no_allreduce", "no_cures", "budget", "quiet")
 

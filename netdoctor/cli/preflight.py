@@ -12,6 +12,7 @@ from netdoctor import __version__, engine, live, policy
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.command import COMMAND, JobCommand, result
 from netdoctor.cli.options import Options
+from netdoctor.cli.past import keep as keep_look
 from netdoctor.config.load import Config
 from netdoctor.facts import registry
 from netdoctor.model import CheckResult, Unavailable
@@ -51,6 +52,8 @@ def _judged(
         must += (COMMAND,) if policy.gates(config.profile) else ()
     decide = setup.decider(config, options.ids, outcome.partial, must)
     report = engine.report(outcome.work, decide, config.profile, outcome.partial)
+    if not options.ids and options.host_root is None:
+        keep_look(outcome.work, report)
     code = deliver.deliver(deliver.interrupted(report, outcome.signal), options, to)
     number = outcome.signal or signals.pending()
     return 128 + number if number else code

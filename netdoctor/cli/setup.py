@@ -48,7 +48,7 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
             raise UsageError(f"--python: {overrides['python']}: no such file")
     defaults = {"fail_on": policy.FAIL_ON[command]} if command in policy.FAIL_ON else {}
     try:
-        loaded = config.load(options.config, overrides=overrides, defaults=defaults, recorded=recorded)
+        loaded = config.load(options.config, overrides=overrides, defaults=defaults, recorded=recorded, expect=options.expect)
     except ConfigError as error:
         raise UsageError(str(error)) from None
     loaded = replace(loaded, as_root=options.user in ("root", "0"))  # the command line's word alone: of who may run it

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from netdoctor.allreduce import verdict
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.allreduce.plan import CUDA_SIZES
-from netdoctor.cluster import messages, network
-from netdoctor.cluster.observations import Cluster
+from netdoctor.cluster import control, messages, network
+from netdoctor.cluster.observations import Cluster, Control
 from netdoctor.facts.runs import DEFAULT_SIZES, AllReduce, Caller, CommonRun, Path, Run, State, TorchFacts, Way
 from netdoctor.textsafe import listed
 
@@ -70,7 +70,7 @@ def first_ranks(made: Mapping[int, AllReduce]) -> dict[int, int]:
 def combine(cluster: Cluster, made: Mapping[int, AllReduce], parts: Mapping[int, Any], own: Run) -> Cluster:
     """`cluster` with the run of all nodes.  `own` is this node's, which has what is known of its libraries and its log."""
     merged = _merge(cluster, made, parts)
-    cluster = replace(cluster, flows=merged.flows)
+    cluster = replace(cluster, flows=merged.flows, controls=merged.controls)
     world = sum(one.ranks for one in made.values())
     hosts = {rank: host for rank in range(world) if (host := cluster.hosts.get(cluster.node_of(rank)))}
     built = verdict.build(
@@ -93,6 +93,7 @@ class _Merged:
     events: list[dict[str, Any]] = field(default_factory=list)
     interruptions: dict[int, tuple[range, Interruption]] = field(default_factory=dict)  # by node, with its ranks
     flows: dict[int, dict[str, Any]] = field(default_factory=dict)
+    controls: dict[int, Control] = field(default_factory=dict)
     world: int = 0
 
     @property
@@ -133,6 +134,8 @@ def _merge(cluster: Cluster, made: Mapping[int, AllReduce], parts: Mapping[int, 
             continue
         first, ranks = cluster.first_ranks[node], made[node].ranks
         merged.flows[node] = messages.read_flows(part.get("flows"))
+        if (one_way := control.read(part.get("control"))) is not None:
+            merged.controls[node] = one_way
         merged.events += messages.read_events(part.get("events"), first, ranks)
         if (one := messages.read_interruption(part.get("cut"), ranks)) is not None:
             merged.interruptions[node] = range(first, first + ranks), one

@@ -15,8 +15,9 @@ import socket
 import threading
 from typing import Final
 
+from netdoctor.cluster.control import control, serve
 from netdoctor.cluster.coordinator import PROTOCOL
-from netdoctor.cluster.observations import Fault, Miss
+from netdoctor.cluster.observations import Control, Fault, Miss
 
 TRY: Final = 3.0  # seconds for one connection: a lost SYN is sent again after 1 s (RFC 6298)
 PAYLOAD: Final = 64 << 10  # bytes: 45 packets on Ethernet, 7 of jumbo frames
@@ -81,6 +82,7 @@ class ProbeServer:
                     left -= len(data)
                 if left <= 0:
                     client.sendall(RECEIVED)
+                    serve(client)
         except OSError:
             pass
         finally:
@@ -112,6 +114,24 @@ def _probe_once(host: str, port: int, node: int, most: int | None) -> tuple[Faul
             return (None if line.recv(1) == RECEIVED else Fault.STALLS), segment
         except OSError:  # timed out, or reset by something on the way
             return Fault.STALLS, segment
+
+
+def control_of(there: tuple[str, int], own: int, bulk: bool) -> Control:
+    """A control of the way to another node's probe server, beside this node's own at port `own`."""
+
+    def connected(host: str, port: int) -> socket.socket:
+        line = connect(host, port, TRY)
+        try:
+            line.recv(64)
+            line.sendall(bytes(PAYLOAD))
+            if line.recv(1) != RECEIVED:
+                raise ConnectionResetError(errno.ECONNRESET, "it does not serve controls")
+        except OSError:
+            line.close()
+            raise
+        return line
+
+    return control(lambda: connected(*there), lambda: connected("127.0.0.1", own), bulk)
 
 
 def fault_of(error: OSError) -> tuple[Fault, str]:

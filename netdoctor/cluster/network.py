@@ -183,14 +183,30 @@ def flows(cluster: Cluster) -> dict[tuple[int, int], Flow]:
 
 
 def lossy(cluster: Cluster) -> dict[Culprit, list[tuple[int, int, Flow]]]:
-    """Where much was sent twice, by culprit: the node that all such flows share, else each way."""
+    """Where much was sent twice, by culprit: the node that all such flows share, else each way.
+
+    Only where a control from either end, which never fills the way, lost packets too: what TCP sends again while it finds out
+    how much a way carries is no fault.
+    """
     bad = {pair: one for pair, one in flows(cluster).items() if one.again >= AGAIN and one.again >= LOST * one.sent}
+    losing = [{node, (node + 1) % cluster.nodes.count} for node, one in cluster.controls.items() if one.loses]
+    bad = {pair: one for pair, one in bad.items() if any(ends & set(pair) for ends in losing)}
     nodes = {n for pair in bad for n in pair if all(n in other for other in bad)}
     found: dict[Culprit, list[tuple[int, int, Flow]]] = {}
     for (a, b), flow in sorted(bad.items()):
         culprit = Culprit(next(iter(nodes))) if len(nodes) == 1 and len(bad) > 1 else Culprit(a, b)
         found.setdefault(culprit, []).append((a, b, flow))
     return found
+
+
+def way(cluster: Cluster, pairs: Iterable[tuple[int, int, Flow]]) -> tuple[float, int, float]:
+    """Round trip in seconds, bytes of a segment and the loopback's bytes a second, of the controls that the ends of these ways
+    made; 0: not known."""
+    ends = {n for a, b, _ in pairs for n in (a, b)}
+    known = [one for node, one in sorted(cluster.controls.items()) if node in ends and one.round_trip and one.segment]
+    if not known:
+        return 0.0, 0, 0.0
+    return max(one.round_trip for one in known), min(one.segment for one in known), min(one.own for one in known)
 
 
 @dataclass(frozen=True)

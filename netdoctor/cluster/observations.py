@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from netdoctor.compare.traits import Family, Traits
 from netdoctor.facts.base import Fact
@@ -67,6 +67,33 @@ class Flow:
 
     def plus(self, other: Flow) -> Flow:
         return Flow(self.acked + other.acked, self.busy + other.busy, self.sent + other.sent, self.again + other.again)
+
+
+BURSTS: Final = 3  # of each kind in a control
+
+
+@dataclass(frozen=True)
+class Control:
+    """What the way to another node did while nothing else was on it (`netdoctor.cluster.control`)."""
+
+    pings: int = 0  # packets, of which never more than one was under way
+    again: int = 0  # sent again
+    round_trip: float = 0.0  # seconds, the median
+    segment: int = 0  # bytes
+    plain: tuple[float, ...] = ()  # bytes a second of connections with the kernel's own buffers
+    wide: tuple[float, ...] = ()  # and with buffers of their own
+    own: float = 0.0  # bytes a second of the node's own loopback, with buffers of its own; 0: not tried
+
+    @property
+    def loses(self) -> bool:
+        return self.again >= 1 and self.again * 200 >= self.pings  # as much as `network.LOST`
+
+    @property
+    def narrowed(self) -> float | None:
+        """How many times faster connections are with buffers of their own; None: not for sure, or less than twice."""
+        if len(self.plain) < BURSTS or len(self.wide) < BURSTS or min(self.wide) < 2 * max(self.plain):
+            return None
+        return sorted(self.wide)[BURSTS // 2] / max(sorted(self.plain)[BURSTS // 2], 1.0)
 
 
 @dataclass(frozen=True)
@@ -168,6 +195,7 @@ class Cluster(Fact):
     master: tuple[Fault, str] | None = None  # why the master was not, or is no more, to be had
     run: CommonRun | None = None
     flows: Mapping[int, Mapping[str, Flow]] = field(default_factory=dict)  # from -> address of the other end
+    controls: Mapping[int, Control] = field(default_factory=dict)  # of each node's way to the next
     first_ranks: Mapping[int, int] = field(default_factory=dict)  # of each node, once it is agreed what is run
     interrupted: str = ""  # why this node did not get to know all; "": it did
 

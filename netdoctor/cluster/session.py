@@ -15,10 +15,12 @@ from netdoctor.allreduce import plan, verdict
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.allreduce.runner import LIMITS
 from netdoctor.allreduce.watch import NodePart
-from netdoctor.cluster import combine, messages
+from netdoctor.cluster import combine, messages, network
+from netdoctor.cluster.connectivity import control_of
+from netdoctor.cluster.control import told
 from netdoctor.cluster.endpoints import endpoints_data
 from netdoctor.cluster.member import MeetingError, Member
-from netdoctor.cluster.observations import Cluster, Fault, Gone, Miss, Nodes
+from netdoctor.cluster.observations import Cluster, Control, Endpoints, Fault, Gone, Miss, Nodes
 from netdoctor.cluster.tcp_stats import Sampler
 from netdoctor.compare.traits import Family, Trait, traits
 from netdoctor.facts import layers
@@ -69,6 +71,7 @@ class ClusterSession:
         self.limits, self.progress = limits, progress
         self.member = Member(nodes, limits.of_subjects(), limits.silence())
         self.begun = time.monotonic()
+        self.ports: dict[int, int] = {}  # where the nodes serve probes
         self.beside: tuple[int, ...] = ()  # nodes of this run on this very machine
         self.joining = threading.Thread(target=self._join, name="netdoctor-join", daemon=True)
 
@@ -130,6 +133,7 @@ class ClusterSession:
         self.progress("trying the other nodes")
         known = {n: part for n, part in joined.items() if isinstance(part, Mapping)}
         self.beside = beside(known, self.cluster.nodes.rank)
+        self.ports = {n: port for n, part in known.items() if type(port := part.get("port")) is int and 0 < port < 65536}
         reached, taken = self.member.reach(known, self.cluster.endpoints)
         self.member.send("reach", data={**_misses(reached), "takes": {kind: _misses(one) for kind, one in taken.items()}})
         self._wait("reach", limits["reach"])
@@ -194,7 +198,10 @@ class ClusterSession:
             if part.interruption is None and not part.events:  # not past its import, or no lock
                 why, now = InterruptionKind.LOST, time.monotonic()
                 part.interruption = Interruption(why, now, text=mine.reason, obstacle=mine.obstacle)
-        result = {**messages.result_data(part.events, part.interruption, member.offset), "flows": flows.stop()}
+        result = {**messages.result_data(part.events, part.interruption, member.offset), "flows": (carried := flows.stop())}
+        if mine.finished and nodes.count > 1:
+            bulk = sum(sent for _, _, sent, _ in carried.values()) >= network.ENOUGH
+            result["control"] = told(self._control(own.backend, bulk))
         member.send("result", data=result, failed=not mine.finished)
         try:
             parts = self._wait("result", self.limits.budget + 30.0)
@@ -208,6 +215,14 @@ class ClusterSession:
         # The log stays with this node's own baseline: what the nodes say together rests on nothing that one of them has alone.
         self.cluster = replace(met, run=replace(run, log=None, log_text="", output=""))
         return Baseline(run, own.backend == "nccl" and run.state != State.NOT_STARTED)
+
+    def _control(self, backend: str, bulk: bool) -> Control:
+        """The way to the next node, with nothing else on it."""
+        there = (self.cluster.nodes.rank + 1) % self.cluster.nodes.count
+        place = self.cluster.endpoints.get(there, Endpoints()).listen.get(backend, ("", ""))[1]
+        host = place or (self.member.peer if there == 0 else self.cluster.addresses.get(there, ""))
+        port, own = self.ports.get(there), self.ports.get(self.cluster.nodes.rank, 0)
+        return control_of((host, port), own, bulk) if host and port else Control()
 
     def _meeting(self, deadline: float) -> dict[str, Any]:
         """How to meet the first rank; {} where the run was over before it was there."""

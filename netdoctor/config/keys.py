@@ -127,6 +127,13 @@ def size(text: Any) -> int:
     return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
 
 
+def _numbers(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise WrongValueError(f"must map names to whole numbers ({{eth0: 9000}}), not {_shown(value)}")
+    whole = _integer(1)
+    return {_below(str(key), _text, key): _below(str(key), whole, number) for key, number in value.items()}
+
+
 def _floor(value: Any) -> dict[int, float]:
     if not isinstance(value, dict):
         raise WrongValueError(f"must map sizes to GB/s ({{64M: 10}}), not {_shown(value)}")
@@ -206,6 +213,15 @@ def _more(site: tuple[str, ...] | None, given: tuple[str, ...]) -> tuple[str, ..
     return None if site is None else (*site, *(item for item in given if item not in site))
 
 
+def _and(site: tuple[str, ...] | None, given: tuple[str, ...]) -> tuple[str, ...]:
+    """What must be there can only become more."""
+    return (*(site or ()), *(item for item in given if item not in (site or ())))
+
+
+def _each(site: dict[str, int] | None, given: dict[str, int]) -> dict[str, int]:
+    return {**given, **(site or {})}
+
+
 def _by(order: tuple[str, ...], default: str) -> Callable[[Any, Any], Any]:
     return lambda site, given: strictest(order, site or default, given)
 
@@ -231,6 +247,13 @@ KEYS: Final[dict[str, Key]] = {
     "expected.rails_routed": Key("bool", _flag, _larger),
     "expected.peers": Key("texts", _texts, _more),  # a near one's round trip would count in the place of `rtt_ms`
     "expected.rtt_ms": Key("float", _number, _from(math.inf)),  # one of nearly 0 passes where none is known
+    "expected.gpu_model": Key("text", _text, _kept),
+    "expected.gpu_addresses": Key("texts", _texts, _and),
+    "expected.nvlinks": Key("int", _integer(1), _larger),
+    "expected.hca_addresses": Key("texts", _texts, _and),
+    "expected.hca_firmware": Key("texts", _texts, _kept),
+    "expected.driver": Key("text", _text, _kept),
+    "expected.mtu": Key("numbers", _numbers, _each),
     "profile": Key("text", _choice(PROFILE_ORDER), _by(PROFILE_ORDER, "default"), "default"),
     "fail_on": Key("text", _choice(FAIL_ON_ORDER[::-1]), _by(FAIL_ON_ORDER, "critical"), "critical"),
     "disabled": Key("texts", _texts, _common),
@@ -251,7 +274,7 @@ _FALSE: Final = frozenset({"0", "false", "no", "off"})
 def from_text(kind: str, text: str, source: str) -> Any:
     """The value that an environment variable or an option means; `Key.check` then judges it.
 
-    Lists are separated by commas, floors are ``64M=10,1G=40``, waivers are a YAML list.
+    Lists are separated by commas, floors are ``64M=10,1G=40``, numbers ``eth0=9000``, waivers are a YAML list.
     """
     text = text.strip()
     if kind == "int" and re.fullmatch(r"[-+]?[0-9]{1,18}", text):
@@ -265,6 +288,9 @@ def from_text(kind: str, text: str, source: str) -> Any:
         return text.lower() in _TRUE
     if kind == "texts":
         return [part.strip() for part in text.split(",") if part.strip()]
+    if kind == "numbers":
+        split = [part.partition("=") for part in text.split(",") if part.strip()]
+        return {key.strip(): from_text("int", number.strip(), source) for key, _, number in split}
     if kind == "floor":
         pairs = [part.partition("=") for part in text.split(",") if part.strip()]
         return {key.strip(): from_text("float", rate, source) for key, _, rate in pairs}

@@ -13,7 +13,7 @@ import select
 import stat
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from netdoctor.config.document import MAX_BYTES, ConfigError, Path, dotted, parse
@@ -52,6 +52,13 @@ class Expect:
     rails_routed: bool | None = None
     peers: tuple[str, ...] | None = None
     rtt_ms: float | None = None
+    gpu_model: str | None = None
+    gpu_addresses: tuple[str, ...] | None = None
+    nvlinks: int | None = None
+    hca_addresses: tuple[str, ...] | None = None
+    hca_firmware: tuple[str, ...] | None = None
+    driver: str | None = None
+    mtu: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,7 @@ class Config:
     vantage: str | None = None
     budget_s: float | None = None
     lock: bool = False
+    behind: tuple[str, ...] = ()  # keys that were said behind a lock: they may only make it stricter
     notes: tuple[str, ...] = ()  # what was not followed, and why: for stderr
 
     def as_answer(self) -> dict[str, Any]:
@@ -86,9 +94,10 @@ class Config:
         expected = {**_said(self.expected)}
         if floor is not None:
             expected["busbw_floor"] = {str(size): floor[size] for size in sorted(floor)}
-        if self.expected.peers is not None:
-            expected["peers"] = list(self.expected.peers)
+        expected = {key: list(value) if isinstance(value, tuple) else value for key, value in expected.items()}
         answer: dict[str, Any] = {"profile": self.profile, "job": _said(self.job), "expected": expected}
+        if self.behind:
+            answer["behind_lock"] = list(self.behind)
         for name in ("python", "user", "vantage", "budget_s", "command"):
             if getattr(self, name) is not None:
                 answer[name] = getattr(self, name)
@@ -108,10 +117,12 @@ def load(
     euid: int | None = None,
     defaults: Mapping[str, Any] | None = None,
     recorded: Mapping[str, Any] | None = None,
+    expect: str | None = None,
 ) -> Config:
     """Read and merge.  `overrides` are command line options by dotted key (``"job.nodes": 4``), None for one not given;
     `defaults` are what the command has where nobody says anything.  `recorded` is the policy of a snapshot: what nobody says
-    here is as it was there, unless this site's configuration is locked; then it only makes it stricter.
+    here is as it was there, unless this site's configuration is locked; then it only makes it stricter.  `expect` is a file of
+    `netdoctor expect`: it says what is expected, and nothing else.
 
     Raises ConfigError (exit 2).  The site's file may be absent; a file that was named may not, and one that cannot be read
     is an error even if nobody named it: it might be locked.
@@ -127,6 +138,11 @@ def load(
         layers.append((site, base))
     if named is not None and not _same(named, site, base):
         layers.append((named, _file(named, must=True) or {}))
+    if expect is not None:
+        said = _file(expect, must=True) or {}
+        if other := next((key for key in said if not key.startswith("expected.")), None):
+            raise ConfigError("says more than what is expected: give it with --config", source=expect, key=other)
+        layers.append((expect, said))
     from_env, hints = _environment(environ)
     notes += hints
     given = _overrides(overrides or {})
@@ -137,8 +153,8 @@ def load(
     layers += [(name, values) for name, values in (("environment", from_env), ("command line", given)) if values]
     if recorded is not None:
         layers.insert(1 if locked else 0, ("snapshot", _of_a_snapshot(recorded)))
-    merged = _merge(layers, {site, named}, notes, defaults or {})
-    return _build(merged, tuple(notes))
+    merged, behind = _merge(layers, {site, named}, notes, defaults or {})
+    return replace(_build(merged, tuple(notes)), behind=tuple(key for key in behind if key.startswith("job.")))
 
 
 def _of_a_snapshot(policy: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,12 +174,13 @@ def _same(named: str, site: str, base: Mapping[str, Any] | None) -> bool:
 
 def _merge(
     layers: list[tuple[str, dict[str, Any]]], files: set[str | None], notes: list[str], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Later layers win; behind the first locked one of `files` they only tighten, and what they may not loosen is noted.
 
     The site's file comes first.  One that was named locks as well: a gate that names its file means it for every job.
     """
     merged: dict[str, Any] = {}
+    behind: dict[str, None] = {}
     lock = locked_by = None
     for source, values in layers:
         lock = locked_by
@@ -173,11 +190,12 @@ def _merge(
             if lock is None:
                 merged[key] = value
                 continue
+            behind[key] = None
             tightest = KEYS[key].stricter(merged.get(key, defaults.get(key, KEYS[key].default)), value)
             if tightest != value:
                 notes.append(f"{key} from the {source} counts only where it is stricter: {lock} is locked")
             merged[key] = tightest
-    return {**defaults, **merged}
+    return {**defaults, **merged}, tuple(behind)
 
 
 def _build(merged: Mapping[str, Any], notes: tuple[str, ...]) -> Config:
@@ -255,6 +273,12 @@ def _flatten(data: Any, wrong: Callable[[Path, str], ConfigError]) -> dict[str, 
                 raise wrong((name, inner), _unknown_key(inner, below))
             out[f"{name}.{inner}"] = _checked(f"{name}.{inner}", given, (name, inner), wrong)
     return {key: value for key, value in out.items() if value is not None}
+
+
+def checked(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `expected:` in a document, checked as a file's are, by name.  Raises ConfigError."""
+    flat = _flatten(dict(document), lambda at, message: ConfigError(message, source="expected", key=dotted(at)))
+    return {key.partition(".")[2]: value for key, value in flat.items() if key.startswith("expected.")}
 
 
 def _checked(key: str, value: Any, at: Path, wrong: Callable[[Path, str], ConfigError]) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.expectation.model import Expectation, Look, Part, Quantity, Source, Value
 from netdoctor.expectation.parts import gpu_devices, gpu_name
+from netdoctor.expectation.rails import best_rate
 from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.rdma import Rdma
@@ -136,12 +137,25 @@ def links(pci: Pci, nvml: Gpus, rdma: Rdma) -> Look:
         name = names.get(wire.lower.address, wire.lower.address)
         because = f"{_OWN}; it carries {', '.join(dict.fromkeys(wire.below))}"
         parts.append(Part(name, has))
-        expected.append(Expectation(name, Quantity.WIDTH, width, Source.DEVICE, because))
-        expected.append(Expectation(name, Quantity.SPEED, speed, Source.DEVICE, because))
+        lanes, rate = _enough(wire, has, rdma)
+        expected.append(Expectation(name, Quantity.WIDTH, width, Source.DEVICE, because, lanes))
+        expected.append(Expectation(name, Quantity.SPEED, speed, Source.DEVICE, because, rate))
     unread = missing(gpu_devices(pci), rdma.devices)
     return Look(tuple(parts), tuple(expected), unread)
 
 
+def _enough(wire: Wire, has: Mapping[Quantity, Value | None | Unavailable], rdma: Rdma) -> tuple[float | None, float | None]:
+    """Lanes, and GT/s, that the ports of an RDMA card need; None where something else is below, or it is not known."""
+    slot = wire.lower.address.rpartition(".")[0]
+    rates = [best_rate(d) for d in rdma.devices or () if isinstance(d.pci, str) and d.pci.rpartition(".")[0] == slot]
+    width, speed = has.get(Quantity.WIDTH), has.get(Quantity.SPEED)
+    if not any(rates) or isinstance(width, str | Unavailable) or isinstance(speed, str | Unavailable) or not width or not speed:
+        return None, None
+    one = sum(rates) / _CODED  # a lane carries a bit a transfer, but for the code
+    return one / speed, one / width
+
+
+_CODED: Final = 128 / 130  # PCIe 3 and newer (PCI Express Base Specification, 4.2.2)
 _OWN: Final = "both ends are capable of it"
 _NOT_SHOWN: Final = Unavailable(Kind.NOT_READ, "NVML does not show this GPU")
 

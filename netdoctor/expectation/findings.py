@@ -13,12 +13,13 @@ from netdoctor.model import NODE, Finding, Fix, Loss, Status, count
 _LINK, _MISSING, _ODD = "link_degraded", "inventory", "odd_one_out"
 CAUSES: Final = {
     **dict.fromkeys((Quantity.WIDTH, Quantity.SPEED, Quantity.RATE, Quantity.PORTS, Quantity.NVLINKS, Quantity.LANES), _LINK),
-    **dict.fromkeys((Quantity.GPUS, Quantity.RAILS, Quantity.NEAREST, Quantity.GPUS_NEAR), _MISSING),
+    **dict.fromkeys((Quantity.INTERFACE, Quantity.INTERFACE_SPEED), _LINK),
+    **dict.fromkeys((Quantity.THERE, Quantity.GPUS, Quantity.RAILS, Quantity.NEAREST, Quantity.GPUS_NEAR), _MISSING),
     Quantity.MTU: "mtu",
     Quantity.GID_KINDS: "roce_gid",
     Quantity.FAMILIES: "roce_gid",
 }
-_PARTS_OF_MANY: Final = frozenset({Quantity.PORTS, Quantity.NEAREST, Quantity.GPUS_NEAR})
+_PARTS_OF_MANY: Final = frozenset({Quantity.THERE, Quantity.PORTS, Quantity.NEAREST, Quantity.GPUS_NEAR})
 _UNITS: Final = {
     Quantity.WIDTH: "PCIe lanes",
     Quantity.SPEED: "GT/s of the PCIe link",
@@ -27,6 +28,7 @@ _UNITS: Final = {
     Quantity.RAILS: "RDMA devices",
     Quantity.GPUS: "GPUs",
     Quantity.LANES: "lanes of the port",
+    Quantity.INTERFACE_SPEED: "Gb/s of the interface",
 }
 
 
@@ -94,6 +96,8 @@ def _loss(one: Shortfall, about: About) -> Loss | None:
         return less(about.number - 1, about.number, about.what, needed=about.needed)
     if quantity not in _UNITS or isinstance(should, str) or isinstance(one.has, str):
         return None
+    if one.expectation.enough is not None and one.has >= one.expectation.enough:
+        return Loss(0.0, "what is below it needs no more", about.needed)
     return less(one.has, should, _UNITS[quantity], needed=about.needed)
 
 
@@ -117,6 +121,8 @@ _FIXES: Final = {
     Quantity.RATE: _CABLE,
     Quantity.PORTS: _CABLE,
     Quantity.LANES: _CABLE,
+    Quantity.INTERFACE: _CABLE,
+    Quantity.INTERFACE_SPEED: _CABLE,
     Quantity.NVLINKS: ("look for NVLink errors, then reset the GPUs", "nvidia-smi nvlink -s -i {}", "dmesg | grep -i xid"),
     Quantity.GPUS: _BUS,
     Quantity.RAILS: _BUS,

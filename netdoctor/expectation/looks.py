@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from netdoctor.expectation import device, parts, platform, siblings
+from netdoctor.expectation import device, parts, past, platform, siblings
 from netdoctor.expectation import rails as of_rails
 from netdoctor.expectation.findings import About, findings
 from netdoctor.expectation.model import Expectation, Look, Part, Quantity, Source
+from netdoctor.expectation.site import look as site
 from netdoctor.facts.accelerator import accelerator
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.pci import Pci
@@ -13,7 +14,7 @@ from netdoctor.facts.platform import Platform
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import NODE, Finding, Status, Unavailable
 
-__all__ = ["About", "findings", "gpus", "links", "place", "rails", "rails_of", "without_gpus"]
+__all__ = ["About", "findings", "gpus", "links", "past", "place", "rails", "rails_of", "site", "without_gpus"]
 
 
 def gpus(pci: Pci, nvml: Gpus, firmware: Platform) -> Look | Unavailable:
@@ -40,12 +41,13 @@ def rails(found: of_rails.Rails, pci: Pci, nvml: Gpus, firmware: Platform, rate:
     expected = [*device.ports(found.parts), *siblings.of(found.parts), *siblings.of(found.near)]
     if not found.chosen and not found.by_switch and found.gpus >= of_rails.FLAT and number == found.gpus - 1:
         expected.append(Expectation(NODE, Quantity.RAILS, found.gpus, Source.SIBLINGS, f"one for each of {found.gpus} GPUs"))
+    given = any(d.rdma and d.driver in parts.GIVEN_AWAY for d in pci.devices or ())  # a virtual machine has them
     if isinstance(shape, platform.Shape) and number:
         claims = platform.rails(shape, [part.name for part in found.parts])
         expected += [
             one
             for one in claims
-            if not (one.quantity is Quantity.RAILS and found.chosen) and not (one.quantity is Quantity.RATE and rate)
+            if not (one.quantity is Quantity.RAILS and (found.chosen or given)) and not (one.quantity is Quantity.RATE and rate)
         ]
     return Look((*found.parts, *found.near, there), tuple(expected), shape if isinstance(shape, Unavailable) else None)
 

@@ -35,13 +35,17 @@ class Quantity(Enum):
     GPUS = ("GPUs on PCI", "{:g}", True)
     RAILS = ("RDMA devices for the job", "{:g}", True)
     MEMORY = ("memory", "{:.0f} GiB", True)
+    INTERFACE = ("its interface", "{}", False)
+    INTERFACE_SPEED = ("speed of its interface", "{:g} Gb/s", True)
     MTU = ("MTU", "{:g}", True)
     MODEL = ("model", "{}", False)
+    CAPABILITY = ("compute capability", "{}", False)
     DRIVER = ("driver", "{}", False)
     FIRMWARE = ("firmware", "{}", False)
     LAYER = ("link layer", "{}", False)
     GID_KINDS = ("kinds of GIDs", "{}", False)
     FAMILIES = ("address families of its GIDs", "{}", False)
+    THERE = ("place on PCI", "{}", False)
     NUMA = ("NUMA node", "{}", False)
     NEAREST = ("HCAs behind the same PCIe switch", "{:g}", True)
     GPUS_NEAR = ("GPUs behind the same PCIe switch", "{:g}", True)
@@ -76,6 +80,7 @@ class Expectation:
     should: Value
     source: Source
     because: str  # for the finding's `expected`: "7 of its kind", "AWS p5.48xlarge"
+    enough: float | None = None  # what the job needs of it: who has that loses nothing
 
     @property
     def text(self) -> str:

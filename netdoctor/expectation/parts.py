@@ -45,6 +45,9 @@ def gpus(pci: Pci, nvml: Gpus) -> tuple[Part, ...] | Unavailable:
 def _gpu(device: PciDevice, gpu: Gpu | Unavailable | None, pci: Pci) -> Part:
     """None: NVML does not show it here; Unavailable: NVML does not say which it is.  A lost one is hardware.accelerator's."""
     has: dict[Quantity, Value | None | Unavailable] = {Quantity.NUMA: numa_beside_its_port(device, pci)}
+    if not device.path:  # a virtual machine: no port tells what the link can do, but others have such links
+        width = device.link if isinstance(device.link, Unavailable) else device.link.width
+        has[Quantity.WIDTH] = None if isinstance(width, Unavailable) and width.kind == Kind.UNSUPPORTED else width
     linked = False
     if isinstance(gpu, Gpu):
         links, memory = gpu.nvlinks, gpu.memory_total
@@ -52,6 +55,7 @@ def _gpu(device: PciDevice, gpu: Gpu | Unavailable | None, pci: Pci) -> Part:
         up = links if isinstance(links, Unavailable) else sum(links)
         has |= {
             Quantity.MODEL: gpu.name,
+            Quantity.CAPABILITY: _dotted(gpu.capability),
             Quantity.NVLINKS: None if gpu.mig is True else up,
             Quantity.MEMORY: memory if isinstance(memory, Unavailable) else memory / GIB,
         }
@@ -60,11 +64,16 @@ def _gpu(device: PciDevice, gpu: Gpu | Unavailable | None, pci: Pci) -> Part:
     return Part(gpu_name(device.address), has, "GPUs with NVLink" if linked else f"GPUs {device.device:04x}")
 
 
+def _dotted(pair: tuple[int, int] | Unavailable) -> str | Unavailable:
+    return pair if isinstance(pair, Unavailable) else f"{pair[0]}.{pair[1]}"
+
+
 def numa_beside_its_port(device: PciDevice, pci: Pci) -> Value | None | Unavailable:
-    """Whether the firmware gives it the node of the root port above it; None: on a virtual machine there may be no port."""
+    """Whether the firmware gives it the node of the root port above it; on a virtual machine without ports, whether any."""
     port = pci.at(device.path[0]) if device.path else None
     if not port:
-        return None
+        told = device.numa_node
+        return told if isinstance(told, Unavailable) else "told by the firmware" if told >= 0 else "not told by the firmware"
     if (lost := missing(device.numa_node, port.numa_node)) is not None:
         return lost
     return "that of its root port" if device.numa_node == port.numa_node else "another than its root port's"

@@ -10,7 +10,7 @@ from typing import Final
 
 from netdoctor.expectation.model import Part, Quantity, Value
 from netdoctor.expectation.parts import gpu_devices, gpu_name, numa_beside_its_port
-from netdoctor.facts.net import Net
+from netdoctor.facts.net import ELSEWHERE, Link, Net
 from netdoctor.facts.pci import Pci, PciDevice
 from netdoctor.facts.rdma import Gid, Rdma, RdmaDevice, RdmaPort
 from netdoctor.model import Kind, Unavailable, missing
@@ -54,7 +54,7 @@ def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Un
     if choice is not None:
         hardware = hcas.selected(hardware, choice)
     kinds = {d.name: _kind(d, hardware, pci) for d in hardware}
-    own = {gpu.address: _own(gpu, hardware, pci) for gpu in gpus}
+    own = {gpu.address: _own(gpu, hardware, pci) for gpu in pci.gpus or ()}  # those of virtual machines have theirs, too
     if not any(own.values()):
         members, near, alike = _fastest_kind(hardware, kinds), [], None
     else:
@@ -64,10 +64,8 @@ def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Un
         # A GPU with more of them than the others has one for something else, and nothing says which.
         alike = {d.name for found in meant.values() if len(found) <= usual for d in found}
         members = tuple(d for d in hardware if any(d in found for found in meant.values()))
-        near = [Part(gpu_name(gpu), {Quantity.NEAREST: len(found)}, "GPUs") for gpu, found in meant.items()]
-        # One that a virtual machine has is there, too.
-        alone = [d for d in hardware if kinds[d.name] == main and not any(_own(gpu, [d], pci) for gpu in pci.gpus or ())]
-        near += _without_gpu(alone, members, pci)
+        near = [Part(gpu_name(d.address), {Quantity.NEAREST: len(meant[d.address])}, "GPUs") for d in gpus]
+        near += _without_gpu([d for d in hardware if kinds[d.name] == main], members, pci)
     parts = [_rail(d, pci, net, len(members)) for d in members]
     parts = [part if alike is None or part.name in alike else replace(part, like="") for part in parts]
     return Rails(members, tuple(parts), () if choice else tuple(near), len(gpus), choice is not None, alike is not None)
@@ -135,10 +133,10 @@ def _fastest_kind(devices: Iterable[RdmaDevice], kinds: Mapping[str, _Kind]) -> 
     return tuple(best)
 
 
-def _without_gpu(alone: Sequence[RdmaDevice], members: Sequence[RdmaDevice], pci: Pci) -> list[Part]:
+def _without_gpu(alike: Sequence[RdmaDevice], members: Sequence[RdmaDevice], pci: Pci) -> list[Part]:
     """Rails whose GPU is gone from PCI: of the same kind, as deep behind switches as the others, and only a few."""
     depths = {_depth(d, pci) for d in members}
-    lonely = [d for d in alone if d not in members and _depth(d, pci) in depths]
+    lonely = [d for d in alike if d not in members and _depth(d, pci) in depths]
     if not lonely or len(depths) > 1 or len(lonely) > FEW * len(members):
         return []
     near = [Part(d.name, {Quantity.GPUS_NEAR: 0}, "rails' GPUs") for d in lonely]
@@ -181,7 +179,7 @@ def _rail(device: RdmaDevice, pci: Pci, net: Net, number: int) -> Part:
             Quantity.LAYER: port.link_layer,
             Quantity.GID_KINDS: _kinds(port),
             Quantity.FAMILIES: _families(port),
-            Quantity.MTU: _mtu(port, net),
+            **_of_interface(port, net),
         }
     return Part(device.name, has, f"rails .{str(device.pci).rpartition('.')[2]}")
 
@@ -210,8 +208,8 @@ def _family(gid: Gid) -> str:
     return "IPv4" if address.ipv4_mapped else "" if address.is_link_local else "IPv6"
 
 
-def _mtu(port: RdmaPort, net: Net) -> Value | None | Unavailable:
-    """Of the interface that a RoCE port belongs to; None: InfiniBand, or an interface of another network namespace."""
+def _interface(port: RdmaPort, net: Net) -> Link | None | Unavailable:
+    """Of a RoCE port; None: InfiniBand, or an interface of another network namespace."""
     if port.link_layer != "Ethernet" or port.gids == ():
         return None
     if isinstance(port.gids, Unavailable):
@@ -219,5 +217,15 @@ def _mtu(port: RdmaPort, net: Net) -> Value | None | Unavailable:
     name = port.gids[0].netdev
     if isinstance(name, Unavailable):  # EINVAL is the kernel's word for "in another namespace" (gid_attrs/ndevs)
         return None if name.kind == Kind.FAILED else name
-    link = net.link(name)
-    return link if isinstance(link, Unavailable) else None if link is None else link.mtu
+    return net.link(name)
+
+
+def _of_interface(port: RdmaPort, net: Net) -> dict[Quantity, Value | None | Unavailable]:
+    link = _interface(port, net)
+    if not isinstance(link, Link):
+        return {Quantity.MTU: link}
+    speed = link.speed_mbps
+    silent = isinstance(speed, Unavailable) and (speed == ELSEWHERE or speed.kind in (Kind.UNSUPPORTED, Kind.FAILED))
+    told = None if silent else speed and speed / 1000
+    state = "up" if link.up and link.running else "down"
+    return {Quantity.MTU: link.mtu, Quantity.INTERFACE: state, Quantity.INTERFACE_SPEED: told}

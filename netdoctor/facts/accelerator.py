@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from netdoctor.facts.gpu import Gpus
@@ -19,8 +22,21 @@ class Accelerator:
     foreign: tuple[str, ...] = ()
 
     @property
+    def others(self) -> str:
+        """What netdoctor does not judge, in a few words."""
+        return others(self.foreign)
+
+    @property
     def none(self) -> bool:
         return not self.nvidia and not self.foreign
+
+
+def others(foreign: Iterable[str]) -> str:
+    """ "8 × AMD Instinct MI300X" of what `Pci.foreign_accelerators` lists; device nodes count where PCI shows nothing."""
+    every = tuple(foreign)
+    named = [one for one in every if not one.startswith("/dev/")] or every
+    counted = Counter(re.sub(r" \([0-9a-f:.]+\)\Z|(?<=\D)\d+\Z", "", one) for one in named)
+    return ", ".join(f"{n} × {what}" if n > 1 else what for what, n in counted.items())
 
 
 def accelerator(pci: Pci, gpus: Gpus) -> Accelerator | Unavailable:

@@ -23,21 +23,30 @@ class Expected(Fact):
     rails_routed: bool | Unavailable = False
     peers: tuple[str, ...] | Unavailable = ()  # host names or addresses to measure RTT to (host:port)
     rtt_ms: float | None | Unavailable = None
+    gpu_model: str | None | Unavailable = None
+    gpu_addresses: tuple[str, ...] | Unavailable = ()
+    nvlinks: int | None | Unavailable = None  # up, of each GPU
+    hca_addresses: tuple[str, ...] | Unavailable = ()
+    hca_firmware: tuple[str, ...] | Unavailable = ()  # each device has one of these
+    driver: str | None | Unavailable = None  # NVIDIA's
+    mtu: Mapping[str, int] | Unavailable = field(default_factory=dict)  # by interface
 
 
 def probe_expected(host: Host) -> Expected | Unavailable:
     """``expected:`` of the configuration."""
     given = section(host, "expected")
-    if isinstance(given, Unavailable):
-        return given
+    return given if isinstance(given, Unavailable) else expected_of(given)
+
+
+def expected_of(given: Mapping[str, Any]) -> Expected | Unavailable:
+    """`expected:` as it is recorded."""
     stated = known([one.name for one in fields(Expected)], given)
     if isinstance(floor := stated.get("busbw_floor"), Mapping):
         try:
             stated["busbw_floor"] = {int(size): float(rate) for size, rate in floor.items()}
         except (TypeError, ValueError):
             return Unavailable(Kind.MALFORMED, f"expected.busbw_floor: {str(floor)[:60]}")
-    if "peers" in stated:
-        stated["peers"] = tuple(str(one) for one in stated["peers"])
+    stated |= {name: tuple(map(str, value)) for name, value in stated.items() if isinstance(value, list)}
     return Expected(**stated)
 
 

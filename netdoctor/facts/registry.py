@@ -39,6 +39,7 @@ SOURCES: Final[dict[str, Source]] = {
     "Pci": Source("netdoctor.facts.pci"),
     "Intent": Source("netdoctor.facts.intent", after=("Environ", "Net", "Gpus", "Expected")),
     "DeviceNames": Source("netdoctor.facts.device_names", after=("Environ", "Net", "Rdma", "Pci")),
+    "Past": Source("netdoctor.facts.past", after=("Vantage",)),
     "GpuUsers": Source("netdoctor.facts.gpu_users", after=("Gpus", "Vantage")),
     "NcclChoice": Source("netdoctor.facts.nccl_choice", after=("Libraries",)),
 }

@@ -91,6 +91,7 @@ _CAPABILITIES: Final = (
     *("WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF", "CHECKPOINT_RESTORE"),
 )
 _PLACES: Final = {place.value: place for place in Place}
+OWN: Final = frozenset({"job", *(p.value for p in (Place.HOST, Place.CONTAINER, Place.POD, Place.WRAPPER))})  # the job's own
 # cpumanager and devicemanager of the kubelet hand an init container's CPUs and devices on, but promise nothing.
 _MAY_DIFFER: Final = "an init container: the main one may be given other CPUs and devices"
 _OUTSIDE: Final = "seen as root outside the job"
@@ -100,7 +101,7 @@ def probe(host: Host) -> Vantage | Unavailable:
     """Who looks, and what of the job's own this place shows."""
     status = read(host, "/proc/self/status")
     if isinstance(status, Unavailable):
-        return status
+        return _said(host, status)
     uids = re.search(r"^Uid:\s+\d+\s+(\d{1,10})\s", status, re.MULTILINE)
     if uids is None:
         return Unavailable(Kind.MALFORMED if status.strip() else Kind.EMPTY, "/proc/self/status")
@@ -134,6 +135,16 @@ def probe(host: Host) -> Vantage | Unavailable:
         why_not=own.why,
         outside=outside,
     )
+
+
+def _said(host: Host, lost: Unavailable) -> Vantage | Unavailable:
+    """Nothing of this process was read (a tree of another machine's files): the configuration's word alone."""
+    settings = mapping(host, "config:")
+    said = (settings or {}).get("vantage")
+    if lost.kind != Kind.NOT_RECORDED or said not in OWN:
+        return lost
+    kind = _PLACES.get(str(said), Place.WRAPPER)
+    return Vantage(kind, None if kind is Place.HOST else lost, lost, lost, lost, lost, lost, lost, True, True, True)
 
 
 @dataclass(frozen=True)

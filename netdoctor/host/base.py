@@ -3,6 +3,7 @@
 A question is a string, an answer is JSON or `Unavailable`.  In this process::
 
     file:PATH        text, at most 4 MiB
+    trusted:PATH     the text of a file that root and this user alone can have written
     dir:PATH         sorted names
     link:PATH        the target of a symbolic link
     stat:PATH        {"mode", "uid", "gid", "type", "major", "minor", "dev"}  (follows links)

@@ -19,6 +19,9 @@ MAX_FILE: Final = 4 << 20
 class LiveHost:
     """This machine, or a mounted root of the same kernel (`root`)."""
 
+    # What below a root is this process's or this network namespace's own, whatever is mounted there.
+    foreign: tuple[str, ...] = ("/proc/self", "/proc/thread-self", "/proc/sys/net", "/proc/net")
+
     def __init__(self, root: str | None = None, config: Mapping[str, Any] | None = None, *, trust: bool = False) -> None:
         self._root = os.path.abspath(root) if root and os.path.abspath(root) != "/" else None
         self._config = dict(config or {})
@@ -34,7 +37,7 @@ class LiveHost:
             return Unavailable(Kind.ANOTHER_ROOT) if self._root else _environment()
         if scheme not in _IN_PROCESS or not rest.startswith("/"):
             return Unavailable(Kind.MALFORMED, f"no such question: {question}")
-        if self._root and rest.startswith(("/proc/self", "/proc/thread-self", "/proc/sys/net", "/proc/net")):
+        if self._root and (scheme == "trusted" or rest.startswith(self.foreign)):
             return Unavailable(Kind.ANOTHER_ROOT)
         try:
             path = "" if self._root else rest.rpartition(":")[0] if scheme == "open" else rest
@@ -87,6 +90,20 @@ def _file(path: str, root: str | None) -> Answer:
     if len(data) > MAX_FILE:
         return Unavailable(Kind.MALFORMED, f"larger than {MAX_FILE >> 20} MiB")
     return data.decode("utf-8", "backslashreplace")
+
+
+def _trusted(path: str, _root: str | None) -> Answer:
+    """A file that nobody but root and this user could have written, on all the way to it."""
+    from netdoctor.host.trust import ROOT, open_trusted
+
+    if not os.path.lexists(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    fd, reason = open_trusted(path, ROOT | {os.geteuid()})
+    if fd is None:
+        return Unavailable(Kind.REFUSED, reason or "")
+    with open(fd, "rb") as stream:
+        data = stream.read(MAX_FILE + 1)
+    return data.decode("utf-8", "backslashreplace") if len(data) <= MAX_FILE else Unavailable(Kind.MALFORMED, "too large")
 
 
 def _dir(path: str, root: str | None) -> Answer:
@@ -164,6 +181,7 @@ def _try_open(rest: str, root: str | None) -> Answer:
 
 _IN_PROCESS: Final[dict[str, Callable[[str, str | None], Answer]]] = {
     "file": _file,
+    "trusted": _trusted,
     "dir": _dir,
     "link": _link,
     "stat": _stat,

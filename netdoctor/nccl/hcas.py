@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from netdoctor.facts.accelerator import others
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.pci import Pci, PciDevice
@@ -195,7 +196,8 @@ def turns(
     as far as its own link carries them (src/graph/search.cc).  The ring of a node with one GPU goes by the fewest hops of them
     (search.cc, ncclTopoCompareGraphs).
     """
-    order = sorted(mine.devices, key=lambda d: _place_in_tree(d, pci))
+    early = not isinstance(version, Unavailable) and version < _ORDERED
+    order = _as_read(gpus, mine.devices, pci) if early else sorted(mine.devices, key=lambda d: _place_in_tree(d, pci))
     sharers = max(1, sum(any(d.name == order[0].name for d in way.devices) for way in theirs))
     number = gpu.gpu.index if gpu.gpu is not None else gpu.ordinal if gpu.ordinal is not None else gpus.index(gpu)
     if not isinstance(version, Unavailable) and version >= _BY_SHARERS:
@@ -216,6 +218,16 @@ def _hops(gpu: GpuPlace, device: RdmaDevice, kind: str, pci: Pci) -> int:
     return net_path.path(gpu.device, where, pci, c2c=gpu.c2c, direct=rank(kind) < rank("PHB")).hops
 
 
+def _as_read(gpus: Sequence[GpuPlace], devices: Sequence[RdmaDevice], pci: Pci) -> list[RdmaDevice]:
+    """Before 2.18.6: as components come up, above one GPU after the other, then above the HCAs."""
+    cards = [one for one in (*(gpu.device for gpu in gpus), *(_where(d, pci) for d in devices)) if one and one.placed]
+    paths = [(f"node {card.numa_node}", *reversed(net_path.nodes(card))) for card in cards]
+    read = {name: number for number, name in enumerate(dict.fromkeys(name for path in paths for name in path))}
+    at = {path[-1]: [read[name] for name in path] for path in paths}
+    return sorted(devices, key=lambda d: at.get(str(d.pci), [len(read)]))
+
+
+_ORDERED: Final[Version] = (2, 18, 6)  # xml.cc: "Keep PCI sub devices ordered by PCI Bus ID"
 _MIRRORED: Final[Version] = (2, 19, 1)
 _BY_SHARERS: Final[Version] = (2, 30, 3)
 _MANY: Final = 64  # channels that NCCL has at most (device.h, MAXCHANNELS)
@@ -368,6 +380,14 @@ def _subject(device: RdmaDevice, claims: Sequence[_Claim]) -> Subject:
     certain = any(claim.sure for claim in claims)
     words = "nearest to " if certain else "perhaps the HCA of "
     return Subject(device, words + ", ".join(claim.gpu for claim in claims), certain)
+
+
+def nothing_for_nccl(pci: Pci, gpus: Gpus) -> str:
+    """Why NCCL has nothing to do here: no accelerator, or only such as hardware.accelerator says are not judged; "": it may."""
+    if no_accelerator(pci, gpus):
+        return "no accelerator: PCI was read and shows none, libcuda shows none"
+    alone = pci.gpus == () and not pci.unclassified and pci.foreign_accelerators and gpus.none_visible and not pci.by_wsl
+    return f"no NVIDIA GPU: {others(pci.foreign_accelerators or ())} alone, which NCCL does not use" if alone else ""
 
 
 def no_accelerator(pci: Pci, gpus: Gpus) -> bool:

@@ -2,7 +2,8 @@
 
 Files, listings and links of the tree are answers; whatever needs a running machine (helper programs, rights, sizes, the
 environment) is Unavailable(Kind.NOT_RECORDED), and so is what is not in the tree: its maker copied a part, and nothing says
-which, so absence is no evidence.  So nothing passes for what nobody looked at.
+which, so absence is no evidence.  Nothing passes for what nobody looked at; the hardware is judged by what the tree holds.
+With ``--vantage job`` the copy was made in the job's place: what it holds of /proc/self and /proc/sys/net counts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import engine
 from netdoctor.facts import registry as facts
+from netdoctor.facts.vantage import OWN
 from netdoctor.host.base import Answer, RecordingHost
 from netdoctor.host.live import LiveHost
 from netdoctor.host.redact import Redactor
@@ -25,12 +27,18 @@ if TYPE_CHECKING:
 
 FILES_ONLY: Final = Unavailable(Kind.NOT_RECORDED, "an imported tree has files only")
 NOT_COPIED: Final = Unavailable(Kind.NOT_RECORDED, "not in the tree")
-# A copied tree has these of the process that made the copy, if at all.
-_OF_A_PROCESS: Final = ("file:/proc/self/", "link:/proc/self/", "file:/proc/thread-self/")
+# A copied tree has these of the process that made the copy, if at all: the job's own where `--vantage` says that it was there.
+_OF_A_PROCESS: Final = ("file:/proc/self/", "link:/proc/self/", "file:/proc/thread-self/", "file:/proc/sys/net/")
 
 
 class TreeError(ValueError):
     """A folder that is no tree of a machine."""
+
+
+class _Files(LiveHost):
+    """The files of a tree; none of them is this process's."""
+
+    foreign = ()
 
 
 class TreeHost:
@@ -39,14 +47,24 @@ class TreeHost:
     def __init__(self, root: str, config: Mapping[str, Any]) -> None:
         if not any(os.path.isdir(os.path.join(root, name)) for name in ("sys", "proc")):
             raise TreeError(f"{root}: neither sys nor proc is in it")
-        self._files = LiveHost(root, config)
+        self._files = _Files(root, config)
+        self._withheld = () if config.get("vantage") in OWN else _OF_A_PROCESS
 
     def ask(self, question: str) -> Answer:
         kind = question.partition(":")[0]
-        if kind == "config" or (kind in ("file", "dir", "link") and not question.startswith(_OF_A_PROCESS)):
+        if kind == "env" and not self._withheld:
+            return self._environment()
+        if kind == "config" or (kind in ("file", "dir", "link") and not question.startswith(self._withheld)):
             got = self._files.ask(question)
             return NOT_COPIED if isinstance(got, Unavailable) and got.kind == Kind.ABSENT else got
         return FILES_ONLY
+
+    def _environment(self) -> Answer:
+        """proc_pid_environ(5)."""
+        text = self._files.ask("file:/proc/self/environ")
+        if not isinstance(text, str):
+            return FILES_ONLY
+        return {name: value for name, equals, value in (one.partition("=") for one in text.split("\0")) if name and equals}
 
     def prefetch(self, questions: Iterable[str]) -> None:
         pass

@@ -80,12 +80,66 @@ def broken(fault: str, cause: str, subject: str = "node", *orders: str, **more: 
     return Row(fault, RUN, subject, cause, changes=changes, runs=True, **more)
 
 
+OF_PCI, OF_JOB, LAYERS = "GPUs", "GPUs of the job", "hardware.hca"
+TORCHRUN: Final = Around(env={"PET_NNODES": "1", "PET_NPROC_PER_NODE": "4"})
+
+
+def masked(gpus: str) -> Around:
+    return Around(env={"CUDA_VISIBLE_DEVICES": gpus})
+
+
+def on_driver(edit: str) -> dict[str, Any]:
+    """The last GPU of two-a100 with its uevent file edited; NVML tells nothing of it."""
+    setup = f"sed -i {edit} $(readlink -f /sys/bus/pci/devices/0000:54:00.0)/uevent"
+    return {"changes": {"gpus.3.state.lost": 1}, "around": Around(setup=setup)}
+
+
+def without_device(more: str) -> dict[str, Any]:
+    """The last HCA of two-a100 without an RDMA device."""
+    uevent = "$(readlink -f /sys/bus/pci/devices/0000:55:00.0)/uevent"
+    setup = f"rm /sys/class/infiniband/mlx5_1; {more.format(uevent=uevent)}"
+    return {"changes": {"hcas.1.node": "none"}, "around": Around(setup=setup)}
+
+
 ROWS: Final = (
     # GPUs and HCAs are there
     Row("a GPU is lost", INVENTORY, "GPUs", "inventory", changes={"gpus.1.state.lost": 1}),
     Row("two GPUs are lost", INVENTORY, "GPUs", "inventory", changes={"gpus.3.state.lost": 1, "gpus.0.state.lost": 1}),
     told("{expected: {gpus: 4}}", "a GPU is gone from PCI", INVENTORY, "expected GPUs", "inventory", changes={"gpus.3": None}),
     told("{expected: {hcas: 2}}", "an HCA is gone", INVENTORY, "expected HCAs", "inventory", changes={"hcas.1": None}),
+    Row("nouveau has a GPU", INVENTORY, f"{OF_PCI} on another driver", "inventory", **on_driver("s/=nvidia/=nouveau/")),
+    Row("a GPU has no driver", INVENTORY, f"{OF_PCI} without a driver", "inventory", **on_driver("/^DRIVER/d")),
+    Row("MIG is on and has no instance", INVENTORY, OF_JOB, "inventory", changes={"gpus.3.state.mig": 0}),
+    Row(
+        "MIG is on for two, without instances",
+        INVENTORY,
+        OF_JOB,
+        "inventory",
+        changes={"gpus.0.state.mig": 0, "gpus.3.state.mig": 0},
+    ),
+    told(
+        "{job: {ranks_per_node: 4}}",
+        "a mask for less than was configured",
+        INVENTORY,
+        OF_JOB,
+        "inventory",
+        around=masked("0,1,2"),
+    ),
+    Row("a mask for less than torchrun starts", INVENTORY, OF_JOB, "inventory", around=masked("0,1"), base=TORCHRUN),
+    Row("a mask with the numbers of another node", INVENTORY, OF_JOB, "inventory", around=masked("2,3,4,5")),
+    Row("a mask with the UUID of another node", INVENTORY, OF_JOB, "inventory", around=masked("0,GPU-deadbeef,1")),
+    Row("a mask that leaves none", INVENTORY, OF_JOB, "inventory", around=masked("4")),
+    Row("an HCA has no RDMA device", LAYERS, "node", "inventory", **without_device("true")),
+    Row("an HCA has no driver", LAYERS, "node", "inventory", **without_device("sed -i /^DRIVER/d {uevent}")),
+    Row(
+        "NCCL leaves out an HCA that is ready",
+        LAYERS,
+        "HCAs in NCCL's log",
+        "dev_infiniband_missing",
+        changes={"faults": ["ibv_query_device 2+ 5"]},
+        runs=True,
+        **SEVERAL,
+    ),
     # what model, siblings and platform say
     Row("an NVLink is down", GPUS, "GPU 0000:61:00.0", "link_degraded", "hgx-h100", {"gpus.3.links_down": [7]}),
     Row(

@@ -199,12 +199,13 @@ class Lab:
 
 def every() -> tuple[Row, ...]:
     """The rows of this way."""
+    from tests.lab.live_expected import EXPECTED_ROWS
     from tests.lab.live_hardware import HARDWARE_ROWS
     from tests.lab.live_parts import PART_ROWS
     from tests.lab.live_rows import ROWS
     from tests.lab.live_runs import RUN_ROWS
 
-    return (*ROWS, *HARDWARE_ROWS, *PART_ROWS, *RUN_ROWS)
+    return (*ROWS, *HARDWARE_ROWS, *EXPECTED_ROWS, *PART_ROWS, *RUN_ROWS)
 
 
 def chosen(rows: Iterable[Row], words: list[str] | None) -> list[Row]:

@@ -20,6 +20,7 @@ IFNAME, PORTS, BUFFERS = "net.socket_ifname", "net.port_range", "net.tcp_buffers
 VERSION, BACKEND, ENVIRONMENT, SHM = "nccl.version", "torch.backend", "nccl.environment", "nccl.shared_memory"
 RUN, BANDWIDTH = "allreduce.run", "allreduce.bandwidth"
 LINKS, GPUS, RAILS = "hardware.links", "hardware.gpus", "hardware.rails"
+SITE, PAST = "hardware.site", "hardware.past"
 
 SOCKETS: Final = Scene(tree={"hcas": 0}, config="{job: {nodes: 2}, expected: {gpus: 8, rtt_ms: 0.2}}")
 CPUS: Final = Scene(bare=True, options=("--vantage", "job"), config="{expected: {busbw_floor: {64MiB: 0.1}}}")

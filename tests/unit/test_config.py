@@ -205,6 +205,7 @@ def test_every_key_has_a_variable(tmp_path: Path) -> None:
         "bool": "true",
         "texts": "a, b",
         "floor": "64M=10, 1G=40",
+        "numbers": "eth0=9000, eth1=1500",
         "yaml": "[{check: a.b, reason: r, until: 2026-12-31}]",
     }
     special = {"profile": "gate", "fail_on": "info", "vantage": "pod", "via": "nccl", "expected.transport": "IB"}

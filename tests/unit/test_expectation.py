@@ -124,7 +124,8 @@ def test_a_gpu_of_a_virtual_machine_is_there() -> None:
         replace(d, driver="vfio-pci") if d.is_gpu and d in (f.gpu_device(3), f.gpu_device(4)) else d
         for d in f.pci().devices or ()
     )
-    assert short(found(pci=f.pci(devices=given))) == set()
+    got = found(pci=f.pci(devices=given))
+    assert short(got) == set() and len(got.devices) == 8
 
 
 def test_how_many_are_chosen_is_the_jobs() -> None:

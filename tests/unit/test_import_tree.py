@@ -10,7 +10,7 @@ import pytest
 from netdoctor.cli import setup
 from netdoctor.cli.main import app
 from netdoctor.config.load import Config
-from netdoctor.model import Status, Unavailable
+from netdoctor.model import Finding, Status, Unavailable
 from netdoctor.snapshot.import_tree import TreeError, import_tree
 from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
 from tests.lab import fixtures
@@ -32,18 +32,62 @@ TREES: dict[str, dict[str, object]] = {
 }
 
 
-def imported(root: pathlib.Path) -> Snapshot:
-    return import_tree(str(root), Config().as_answer(), fixtures.specs(), setup.policy_data(Config()), "test")
+def imported(root: pathlib.Path, **config: object) -> Snapshot:
+    return import_tree(str(root), {**Config().as_answer(), **config}, fixtures.specs(), setup.policy_data(Config()), "test")
+
+
+def found(taken: Snapshot) -> dict[tuple[str, str], Finding]:
+    have = fixtures.findings(fixtures.facts_of(loads(dumps(taken))))
+    return {(check, one.subject): one for check, those in have.items() for one in those}
 
 
 @pytest.mark.parametrize("faults", TREES.values(), ids=TREES)
-def test_a_tree_gives_no_fail_and_no_pass(faults: dict[str, object]) -> None:
+def test_a_tree_gives_no_fail_and_passes_for_hardware_alone(faults: dict[str, object]) -> None:
     with scratch() as root:
         dgx_h100(root / "sys", **faults)
-        taken = loads(dumps(imported(root)))
-    found = [f for those in fixtures.findings(fixtures.facts_of(taken)).values() for f in those]
-    assert {f.status for f in found} <= {Status.UNKNOWN}, [f for f in found if f.status is not Status.UNKNOWN]
+        taken = imported(root)
+    told = found(taken)
+    assert {f.status for (check, _), f in told.items() if not check.startswith("hardware.")} <= {Status.UNKNOWN}
+    assert Status.FAIL not in {f.status for f in told.values()}
     assert isinstance(taken.answers["env:"], Unavailable) and isinstance(taken.answers["ask:nvml"], Unavailable)
+
+
+def on_driver(root: pathlib.Path, bus: str, driver: str) -> None:
+    (uevent,) = (root / "sys/devices").glob(f"**/0000:{bus}:00.0/uevent")
+    text = uevent.read_text().replace("DRIVER=nvidia\n", f"DRIVER={driver}\n" if driver else "")
+    uevent.write_text(text.replace("DRIVER=mlx5_core\n", ""))
+
+
+def test_hardware_is_judged_by_what_the_tree_holds() -> None:
+    with scratch() as root:
+        dgx_h100(root / "sys")
+        on_driver(root, "df", "nouveau")
+        on_driver(root, "dc", "")
+        for name in ("class/infiniband", "class/infiniband_verbs"):
+            (root / "sys" / name / f"{'mlx5_' if name.endswith('d') else 'uverbs'}7").unlink()
+        told = found(imported(root, vantage="host"))
+        alone = found(imported(root))
+    assert told["hardware.accelerator", "GPUs on another driver"].status is Status.FAIL
+    assert told["hardware.hca", "node"].status is Status.FAIL, "in the job's place, as the maker of the copy says"
+    assert alone["hardware.hca", "node"].status is Status.UNKNOWN, "it may have been a container"
+
+
+@pytest.mark.parametrize(
+    ("vantage", "status"), [("job", Status.PASS), ("host", Status.PASS), ("node", Status.UNKNOWN), (None, Status.UNKNOWN)]
+)
+def test_the_vantage_that_is_stated_counts(vantage: str | None, status: Status) -> None:
+    """What the copy holds of the process that made it is the job's own where its maker says so."""
+    with scratch() as root:
+        dgx_h100(root / "sys")
+        (root / "proc/self").mkdir(parents=True)
+        (root / "proc/self/limits").write_text(
+            "Max locked memory         unlimited            unlimited            bytes     \n"
+        )
+        (root / "proc/self/environ").write_text("NCCL_DEBUG=INFO\0OMP_NUM_THREADS=4\0")
+        taken = imported(root, vantage=vantage, job={"nodes": 2})
+    assert found(taken)["rdma.dev_infiniband", "memlock"].status is status
+    if status is Status.PASS:
+        assert taken.answers["env:"] == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
 
 
 def test_a_folder_that_is_no_machine_is_refused(tmp_path: pathlib.Path) -> None:

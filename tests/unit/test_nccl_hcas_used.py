@@ -97,7 +97,7 @@ def test_ports_that_are_not_active_are_none() -> None:
 )
 def test_gpus_that_share_devices_start_at_different_ones(count: int, version: Any, found: list[str]) -> None:
     gpus = tuple(hcas.GpuPlace(f"GPU{i}", i, GPU, None, f.gpu(i)) for i in range(4))
-    near = tuple(f.hca_device(0, address=f"0000:{0x18 + i:02x}:00.0") for i in range(count))
+    near = tuple(f.hca_device(0, address=f"0000:{0x28 + i:02x}:00.0") for i in range(count))
     devices = [rated("abcd"[i], near[i].address, 200.0) for i in range(count)]
     pci = bus(GPU, *near)
     ways = [hcas.used(gpu, devices, pci, version) for gpu in gpus]
@@ -123,6 +123,16 @@ def test_the_ring_of_a_gpu_alone_takes_the_fewest_hops() -> None:
     assert (way.kind, names(way.devices)) == ("PHB", ["a", "c"])
     assert names(hcas.turns(gpu, (gpu,), way, [way], pci, V)) == ["c"]
     assert names(hcas.turns(gpu, (gpu, two), way, [way, way], pci, V)) == ["a"]  # each begins with its own
+
+
+@pytest.mark.parametrize(("version", "found"), [((2, 18, 3), ["c"]), ((2, 18, 6), ["a"])])
+def test_before_2_18_6_the_hca_on_a_gpus_switch_is_the_first(version: tuple[int, int, int], found: list[str]) -> None:
+    """Seen on 2.18.3 without GPUDirect: the second GPU of the node begins with the HCA that is not on its switch."""
+    far = replace(CPU_0, path=("0000:05:01.0", "0000:06:00.0", "0000:07:00.0"))  # read first by its address, as near by hops
+    gpu = hcas.GpuPlace("GPU1", 0, GPU, None, f.gpu(1))
+    pci = bus(GPU, NEAR, far)
+    way = hcas.used(gpu, [rated("a", A, 400.0), rated("c", C, 400.0)], pci, version, lambda _, __: False)
+    assert names(hcas.turns(gpu, (gpu,), way, [way], pci, version)) == found
 
 
 @pytest.mark.parametrize(

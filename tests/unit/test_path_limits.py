@@ -37,13 +37,23 @@ def limit(run: Run, gpus: Any = None, pci: Any = None, rdma: Any = None) -> floa
         (f.run(2, experiment=AllReduce("nccl", 2, "cuda", gpus=(0, 0))), "unsupported: the ranks share one GPU"),
         (f.run(2, log=None), "not read: NCCL's log does not show the transport"),
         (f.run(2, log=f.log(vias=())), "not read: NCCL's log does not show the transport"),
-        (peers(2, "SHM"), "not read: the data goes by SHM, where P2P could"),
-        (peers(2, "P2P", "SHM"), "not read: the data goes by P2P and SHM, where P2P"),
-        (peers(2, "P2P", "NET"), "not read: the data goes by NET and P2P, where"),
     ],
 )
 def test_paths_without_a_figure(run: Run, words: str) -> None:
     assert str(limit(run)).startswith(words)
+
+
+@pytest.mark.parametrize("kinds", [("SHM",), ("P2P", "SHM"), ("P2P", "NET")])
+def test_what_keeps_nccl_from_nvlink_lowers_no_limit(kinds: tuple[str, ...]) -> None:
+    assert limit(peers(2, *kinds)) == 370.8
+    mig = f.gpus(all=tuple(f.gpu(i, mig=True) for i in range(8)))
+    assert str(limit(peers(2, *kinds), mig)).startswith("not read: the data goes by")
+
+
+def test_a_port_slower_than_its_like_lowers_no_limit() -> None:
+    devices = tuple(f.hca(i, ports=(f.port(rate_gbps=100.0 if i == 0 else 400.0),)) for i in range(8))
+    assert limit(f.hca_run(), rdma=f.rdma(devices=devices)) == 25.0
+    assert limit(f.hca_run(), pci=Pci.unread(LOST), rdma=f.rdma(devices=devices)) == 6.25  # whether they are alike is not known
 
 
 @pytest.mark.parametrize(
@@ -111,7 +121,9 @@ MESH = "unsupported: NVLink does not join every pair of these GPUs"
         (3, {"name": "NVIDIA A100 80GB PCIe", "capability": (8, 0)}, {}, MESH),  # bridges join pairs
         (2, {"name": "NVIDIA A100 80GB PCIe", "capability": (8, 0)}, {}, 360.0),
         (8, {"name": LOST}, {}, MESH),
-        (8, {}, {"nvlinks": (False,) * 18}, MESH),
+        (8, {}, {"nvlinks": (False,) * 18}, 370.8),  # one that has lost them all as well
+        (8, {"nvlinks": (True,) * 9 + (False,) * 9}, {}, 370.8),  # all of them lost half: by the model, not by what is left
+        (8, {"nvlinks": (True,) * 9 + (False,) * 9, "name": "NVIDIA H100 of a model that is not known"}, {}, 185.4),
         (8, {}, {"nvlinks": (True,) * 10 + (False,) * 8}, 370.8),  # fewer than its like: a fault, no lower limit
         (8, {}, {"nvlinks": LOST}, "not read: NVLinks of GPU 0: denied"),
     ],
@@ -121,7 +133,7 @@ def test_how_nvlinks_join_the_gpus(count: int, changes: dict[str, Any], odd: dic
     assert limit(peers(count), f.gpus(count, all=every), f.pci(count)) == found
 
 
-A100 = {"capability": (8, 0), "nvlinks": (True,) * 12}
+A100 = {"capability": (8, 0), "nvlinks": (True,) * 12, "name": "NVIDIA A100-SXM4-80GB"}
 SOME = "unsupported: without NVSwitch, some of the GPUs have some of the links to each other"
 
 
@@ -132,8 +144,8 @@ SOME = "unsupported: without NVSwitch, some of the GPUs have some of the links t
         (2, 4, A100, SOME),
         (3, 4, A100, SOME),
         (2, 8, A100, 240.0),
-        (2, 4, {"name": "NVIDIA A100 80GB PCIe", **A100}, MESH),  # of two bridges one GPU each, perhaps
-        (2, 2, {"name": "NVIDIA A100 80GB PCIe", **A100}, 240.0),
+        (2, 4, {**A100, "name": "NVIDIA A100 80GB PCIe"}, MESH),  # of two bridges one GPU each, perhaps
+        (2, 2, {**A100, "name": "NVIDIA A100 80GB PCIe"}, 240.0),
     ],
 )
 def test_some_of_the_gpus_of_a_board(count: int, there: int, changes: dict[str, Any], found: float | str) -> None:

@@ -189,6 +189,21 @@ MANY: Final = Step(
     ),
 )
 
+DIFFERENTIAL: Final = Step(
+    "differential",
+    90.0,
+    (
+        Claim(
+            "differential.driver",
+            "on drawn settings NCCL takes the HCAs, GPUDirect and transports that netdoctor predicts: at least 99.5 %"
+            " (never run on a real driver so far)",
+            "tools/gpu_proof/differential.py",
+        ),
+    ),
+    module="tools.gpu_proof.differential",
+    needs_torch=False,
+)
+
 RECORD: Final = Step(
     "record",
     130.0,
@@ -224,7 +239,7 @@ FIGURES: Final = Step(
     module="tools.gpu_proof.figures",
 )
 
-STEPS: Final = (INVENTORY, RANKS, FAULTS, ENVIRONMENT, MANY, RECORD, FIGURES)
+STEPS: Final = (INVENTORY, RANKS, FAULTS, ENVIRONMENT, MANY, DIFFERENTIAL, RECORD, FIGURES)
 
 
 def table(steps: tuple[Step, ...] = STEPS) -> str:

@@ -41,11 +41,15 @@ static int named_gpu(const char *word, size_t length) {
   return end == text || number < 0 || number >= fake_gpus ? -1 : number;
 }
 
+/* In MIG mode without an instance: nothing of it is enumerated. */
+static int is_empty(int gpu) { return fake_text(NULL, "gpu.%d.mig", gpu) != NULL && fake_number(0, "gpu.%d.mig", gpu) == 0; }
+
 static void read_visible(void) {
   const char *list = getenv("CUDA_VISIBLE_DEVICES");
   cuda_visible_count = 0;
   if (!list) {
-    for (int i = 0; i < fake_gpus; i++) visible[cuda_visible_count++] = i;
+    for (int i = 0; i < fake_gpus; i++)
+      if (!is_empty(i)) visible[cuda_visible_count++] = i;
     return;
   }
   while (cuda_visible_count < FAKE_MAX_GPUS) {

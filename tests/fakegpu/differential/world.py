@@ -42,7 +42,9 @@ class Placed(LiveHost):
 class World:
     """The machine, what netdoctor knows of it, and a folder to work in."""
 
-    def __init__(self, machine: Machine, folder: pathlib.Path) -> None:
+    machine: Any
+
+    def __init__(self, machine: Machine | None, folder: pathlib.Path) -> None:
         self.machine, self.folder = machine, folder
 
     @functools.cached_property
@@ -101,6 +103,22 @@ def _of_version(world: World, draws: list[Draw]) -> list[dict[str, Any]]:
     return found
 
 
+def of_version(world: World, draws: list[Draw]) -> list[dict[str, Any]] | None:
+    """The same in a fork, for a process has one NCCL; None where it told nothing."""
+    part = world.folder / "part.json"
+    part.unlink(missing_ok=True)
+    child = os.fork()
+    if child == 0:
+        try:
+            part.write_text(json.dumps(_of_version(world, draws)), encoding="utf-8")
+        except BaseException:  # noqa: BLE001 - a fork must not go on with its parent's work
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    return json.loads(part.read_text("utf-8")) if part.exists() else None
+
+
 def main(plan: str, results: str) -> int:
     told = json.loads(pathlib.Path(plan).read_text("utf-8"))
     folder = pathlib.Path(results).parent
@@ -114,21 +132,10 @@ def main(plan: str, results: str) -> int:
         _ = world.facts  # once for all forks
     found: list[dict[str, Any]] = []
     for version in sorted({draw.version for draw in draws}):
-        part = folder / "part.json"
-        child = os.fork()
-        if child == 0:
-            try:
-                rows = _of_version(world, [draw for draw in draws if draw.version == version])
-                part.write_text(json.dumps(rows), encoding="utf-8")
-            except BaseException:  # noqa: BLE001 - a fork must not go on with its parent's work
-                traceback.print_exc()
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-        if not part.exists():
+        rows = of_version(world, [draw for draw in draws if draw.version == version])
+        if rows is None:
             return 1
-        found += json.loads(part.read_text("utf-8"))
-        part.unlink()
+        found += rows
     pathlib.Path(results).write_text(json.dumps(found), encoding="utf-8")
     return 0
 

@@ -15,6 +15,7 @@ from netdoctor import engine
 from netdoctor.allreduce.plan import first_experiment, path_experiments, path_unneeded
 from netdoctor.config.load import load
 from netdoctor.facts.cpu import cpu_list
+from netdoctor.facts.past import FILE
 from netdoctor.facts.runs import AllReduce, Baseline, PathRun, Run
 from netdoctor.host.base import RecordingHost
 from netdoctor.host.redact import Redactor
@@ -128,6 +129,7 @@ class Composed:
             "ask:ibverbs": answers.ibverbs(self.machine, library),
             "ask:mempolicy": {"mode": "default", "nodes": []},
             "statvfs:/dev/shm": {"size": shm, "free": shm},
+            f"trusted:{FILE}": Unavailable(Kind.ABSENT, "ENOENT No such file or directory"),
             "ask:udev": {"pci": {}, "net": {}, "infiniband": {}},
         }
 

@@ -155,5 +155,6 @@ left = settle()
 stop.set(); watcher.join()
 # What the loader itself wrote before netdoctor's first line is not ours: LD_DEBUG_OUTPUT of its own process.
 say({"exit": done.returncode, "report": json.loads(done.stdout or "null"), "err": done.stderr[-500:], "left": left,
-     "written": sorted(f for f in written() - before if not f.startswith("/run/netdoctor/netdoctor")), "bound": sorted(bound), "dialled": dialled})
+     "written": sorted(f for f in written() - before if not f.startswith("/run/netdoctor/netdoctor")),
+     "bound": sorted(bound), "dialled": dialled})
 """

@@ -54,8 +54,8 @@ def nvlink(rate: float, **changes: object) -> Run:
         (nvlink(1.0, busbw={32 << 20: 1.0}), {}, Status.FAIL, Severity.CRITICAL),  # from 32 MiB on the path decides
         (nvlink(1.0, busbw={31 << 20: 1.0}), {}, Status.UNKNOWN, None),
         (nvlink(360.0), {SIZE * 2: 400.0}, Status.PASS, None),  # no such size ran
-        (nvlink(20.0, log=SHM), {}, Status.UNKNOWN, None),
-        (nvlink(20.0, log=SHM), {4096: 10.0}, Status.PASS, None),
+        (nvlink(20.0, log=SHM), {}, Status.FAIL, Severity.CRITICAL),
+        (nvlink(20.0, log=SHM), {4096: 10.0}, Status.FAIL, Severity.CRITICAL),
         (nvlink(360.0, log=log()), {}, Status.UNKNOWN, None),
         (nvlink(1.0, busbw={1 << 20: 1.0}), {}, Status.UNKNOWN, None),  # latency decides there
         (nvlink(1.0, busbw={}), {}, Status.UNKNOWN, None),

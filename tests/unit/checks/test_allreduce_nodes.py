@@ -14,12 +14,12 @@ from netdoctor import engine
 from netdoctor.allreduce import verdict
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.checks.allreduce_nodes import allreduce_nodes
-from netdoctor.cluster import combine, messages, network
+from netdoctor.cluster import combine, messages
 from netdoctor.cluster.coordinator import SUBJECTS
-from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Flow, Gone, Miss, Nodes, OwnAddress, Ready
-from netdoctor.facts.runs import AllReduce, CommonRun, Obstacle, RankResult, Reason, Run, State
+from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Gone, Miss, Nodes, OwnAddress, Ready
+from netdoctor.facts.runs import AllReduce, CommonRun, Obstacle, Reason
 from netdoctor.model import Finding, Severity, Status
-from tests.support.facts import cluster, common_run
+from tests.support.facts import cluster
 
 STALLED, FAILURE, LOST = InterruptionKind.STALLED, InterruptionKind.FAILURE, InterruptionKind.LOST
 
@@ -331,69 +331,3 @@ def test_an_address_of_two_hosts_outside_of_the_meeting(own: bool, count: int, e
         {f"h{n}, 10.7.0.1": "duplicate_address" for n in range(count)} if expected else {}
     )
     assert "firewall_connect" in found.values()  # they reached each other by other addresses: that tells as before
-
-
-# What TCP counted
-
-GB = 1 << 30
-
-
-def carried_by(carried: dict[tuple[int, int], Flow], count: int = 3, seconds: float = 6.0) -> Cluster:
-    """After a run in which TCP carried this from node to node."""
-    flows: dict[int, dict[str, Flow]] = {}
-    for (a, b), flow in carried.items():
-        flows.setdefault(a, {})[f"10.0.0.{b + 1}"] = flow
-    ranks = tuple(RankResult(n, "done", collective_seconds=seconds) for n in range(count))
-    return cluster(
-        count,
-        endpoints={n: Endpoints(f"s{n}", {}, (OwnAddress("eth0", f"10.0.0.{n + 1}", 24, 1500),)) for n in range(count)},
-        flows=flows,
-        run=common_run(Run(AllReduce("gloo", count), State.FINISHED, ranks=ranks)),
-    )
-
-
-def ring(*busy: float, again: int = 0) -> dict[tuple[int, int], Flow]:
-    """One GiB from each node to the next, in so many seconds."""
-    return {(n, (n + 1) % len(busy)): Flow(GB, seconds, GB + again, again) for n, seconds in enumerate(busy)}
-
-
-@pytest.mark.parametrize(
-    ("carried", "expected"),
-    [
-        (ring(0.7, 0.6, 0.9), {}),
-        (ring(0.7, 5.0, 5.5), {"h2": "straggler"}),
-        (ring(0.7, 0.7, 5.5), {"h2 to h0": "straggler"}),
-        (ring(5.5, 5.2, 5.6), {}),  # all alike
-        (ring(2.0, 5.0, 5.5), {}),  # not much more than twice
-        (ring(0.01, 0.1, 0.1), {}),  # nobody waited for that
-        ({**ring(0.7, 0.7, 0.7), (2, 1): Flow(50_000, 5.0, 50_000, 0)}, {}),  # a few bytes say nothing
-        (ring(0.7, 5.5), {"h1 to h0": "straggler"}),
-        ({}, {}),
-    ],
-)
-def test_who_is_slower_than_the_others(carried: dict[tuple[int, int], Flow], expected: dict[str, str]) -> None:
-    assert fails(carried_by(carried)) == expected
-
-
-def test_slow_data_that_nobody_waited_for_is_no_fault() -> None:
-    assert fails(carried_by(ring(0.7, 5.0, 5.5), seconds=60.0)) == {}
-
-
-@pytest.mark.parametrize(
-    ("again", "expected"),
-    [
-        ({}, {}),
-        ({(1, 2): GB // 1000}, {}),
-        ({(1, 2): GB // 50}, {"h1 to h2": "link_degraded"}),
-        ({(1, 2): GB // 50, (2, 3): GB // 50}, {"h2": "link_degraded"}),
-        ({(0, 1): GB // 50, (2, 3): GB // 50}, {"h0 to h1": "link_degraded", "h2 to h3": "link_degraded"}),
-    ],
-)
-def test_who_loses_packets(again: dict[tuple[int, int], int], expected: dict[str, str]) -> None:
-    carried = {pair: Flow(GB, 0.7, GB, again.get(pair, 0)) for pair in ring(1, 1, 1, 1)}
-    assert fails(carried_by(carried, count=4)) == expected
-
-
-def test_an_address_of_several_nodes_is_nobodys() -> None:
-    one = Endpoints("", {}, (OwnAddress("eth0", "10.0.0.1", 24, 1500),))
-    assert network.flows(replace(carried_by(ring(0.7, 5.0, 5.5)), endpoints=dict.fromkeys(range(3), one))) == {}

@@ -18,7 +18,8 @@ from netdoctor.model import Kind, Unavailable, plain
 from netdoctor.snapshot.diagnose import diagnose
 from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
 from tests.support.facts import baseline, cluster, common_run
-from tests.unit.checks.test_allreduce_nodes import GB, REACHED, carried_by, findings, heard, placed, ring, tried, usual
+from tests.unit.checks.test_allreduce_nodes import REACHED, findings, heard, placed, tried, usual
+from tests.unit.checks.test_allreduce_nodes_flows import GB, carried_by, ring
 
 # The words, and what stands beside them
 

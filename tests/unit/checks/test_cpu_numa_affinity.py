@@ -178,7 +178,6 @@ def test_skip_without_accelerator() -> None:
 
 NO_PLACE = Unavailable("not read", "no NUMA node of it was read")
 UNKNOWNS: dict[str, tuple[Changes, str]] = {
-    "AMD": ({Pci: f.pci(0, 8, foreign_accelerators=("AMD (0000:c1:00.0)",)), Gpus: f.gpus(0)}, "does not judge: AMD"),
     "PCI and GPUs lost": ({Pci: LOST, Gpus: LOST}, "GPUs could not be read"),
     "accelerators of others lost": ({Pci: f.pci(0, 0, foreign_accelerators=LOST), Gpus: f.gpus(0)}, "whether there is"),
     "nodes lost": ({Cpu: f.cpu(nodes=LOST)}, "NUMA nodes could not be read"),

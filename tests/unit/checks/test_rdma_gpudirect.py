@@ -146,7 +146,6 @@ UNKNOWNS = {
     "PCI shows HCAs, sysfs none": {Rdma: f.no_rdma()},
     "version not known": {Libraries: LOST, Baseline: LOST},
     "settings lost": {Environ: f.environ(nccl=LOST, variables=LOST)},
-    "AMD": {Pci: f.pci(0, 8, foreign_accelerators=("AMD (0000:c1:00.0)",)), Gpus: f.gpus(0)},
     "seen outside the job": {Vantage: f.outside(), PathRun: runs()},
     "libcuda shows none, PCI does": {Gpus: f.gpus(visible=())},
     "EFA without a run": {Rdma: f.rdma(devices=tuple(f.hca(i, driver="efa") for i in range(8)))},
@@ -202,10 +201,6 @@ def says(*vias: tuple[str, bool]) -> PathRun:
         ({Pci: UNREAD, Gpus: f.gpus(all=LOST, visible=LOST)}, "GPUs or RDMA devices could not be read: denied"),
         ({Pci: f.pci(0, 8), Gpus: f.gpus(0, visible=UNREAD)}, "PCI shows no GPU, and libcuda could not be asked: denied"),
         ({Environ: f.environ({"NCCL_IB_HCA": "=mlx5_99"})}, "NCCL_IB_HCA selects none of the RDMA devices"),
-        (
-            {Pci: f.pci(0, 8, foreign_accelerators=("AMD (0000:c1:00.0)",)), Gpus: f.gpus(0)},
-            "accelerators that netdoctor does not judge: AMD (0000:c1:00.0)",
-        ),
         ({Rdma: f.no_rdma()}, "PCI shows RDMA hardware, /sys/class/infiniband shows none"),
         ({Pci: UNREAD, Rdma: f.no_rdma()}, "no RDMA device in sysfs, but PCI could not be read: denied"),
         ({Gpus: f.gpus(visible=())}, "libcuda shows the job no GPU, PCI does"),

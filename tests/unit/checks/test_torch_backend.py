@@ -57,7 +57,7 @@ GIVEN = JobPython("/x/bin/python", "--python", False, True)
         ({Pci: Unavailable("denied"), Gpus: gpus(0, all=NONE, visible=NONE)}, Status.UNKNOWN, None),
         ({Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("crashed"), visible=NONE)}, Status.UNKNOWN, None),
         ({Pci: pci(0, 0, unclassified=("0000:01:00.0",)), Gpus: gpus(0, all=NONE, visible=NONE)}, Status.UNKNOWN, None),
-        ({Pci: pci(0, 0, foreign_accelerators=("AMD (0000:c1:00.0)",)), Gpus: gpus(0, all=NONE)}, Status.UNKNOWN, None),
+        ({Pci: pci(0, 0, foreign_accelerators=("AMD (0000:c1:00.0)",)), Gpus: gpus(0, all=NONE)}, Status.SKIP, None),
         ({Pci: pci(0, 0, foreign_accelerators=NONE), Gpus: gpus(0, all=NONE)}, Status.UNKNOWN, None),
         ({Gpus: gpus(visible=())}, Status.UNKNOWN, None),  # hidden by CUDA_VISIBLE_DEVICES
         ({Gpus: gpus(0, all=NONE, visible=NONE)}, Status.UNKNOWN, None),  # a container without GPUs on a node with them

@@ -1,0 +1,110 @@
+"""A control beside the common run: what the way to the next node does when nothing else is on it.
+
+Packets that are sent again while ranks fill the way are no loss: a queue overflows at start-up, and TCP slows down.  Packets of
+which never more than one is under way are lost by the way itself.  And connections with buffers of their own against such with
+the kernel's measure what the kernel's cost, however fast the link is.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from netdoctor.cluster.observations import BURSTS, Control
+
+PINGS: Final = 400  # of 1 % loss at least one is sent again in 98 of 100 such controls
+PING_SECONDS: Final = 2.0  # in all; a lost packet is sent again after 0.2 s (TCP_RTO_MIN, include/net/tcp.h)
+BURST_SECONDS: Final = 0.12
+BUFFER: Final = 4 << 20  # bytes asked for; the kernel gives net.core.rmem_max and wmem_max at most
+CHUNK: Final = 1 << 18
+ANSWER: Final = b"+"
+_PING, _PLAIN, _WIDE = b"P", b"B", b"W"
+_TOTAL_RETRANS: Final = 100  # offset in struct tcp_info (include/uapi/linux/tcp.h)
+_SEGMENT: Final = 16  # tcpi_snd_mss
+
+
+def told(one: Control) -> list[Any]:
+    return [one.pings, one.again, one.round_trip, one.segment, list(one.plain), list(one.wide), one.own]
+
+
+def read(data: object) -> Control | None:
+    """What another node told; None: nothing, or no such thing."""
+    if not isinstance(data, list) or len(data) != 7 or not all(_number(one) for one in (*data[:4], data[6])):
+        return None
+    plain, wide = (tuple(one[:BURSTS]) if isinstance(one, list) and all(map(_number, one)) else () for one in data[4:6])
+    return Control(int(data[0]), int(data[1]), float(data[2]), int(data[3]), plain, wide, float(data[6]))
+
+
+def _number(one: object) -> bool:
+    return isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < 1e18
+
+
+def serve(line: socket.socket) -> None:
+    """The other end, behind a probe's own data.  Raises OSError."""
+    kind = line.recv(1)
+    if kind == _PING:
+        while line.recv(64):
+            line.sendall(ANSWER)
+    elif kind in (_PLAIN, _WIDE):
+        if kind == _WIDE:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+        line.sendall(ANSWER)
+        room = bytearray(CHUNK)
+        while line.recv_into(room):
+            pass
+        line.sendall(ANSWER)
+
+
+def control(connected: Callable[[], socket.socket], own: Callable[[], socket.socket], bulk: bool) -> Control:
+    """Try the way to a node; `connected` gives a connection that `serve` waits on, and may raise OSError.  Never raises.
+
+    `own` gives one to this node itself: what its loopback carries is what its CPU and memory can do for a socket.
+    """
+    found = Control()
+    with suppress(OSError, struct.error), connected() as line:
+        found = _pings(line)
+    if not bulk:
+        return found
+    with suppress(OSError), own() as line:
+        found = replace(found, own=_burst(line, _WIDE))
+    rates: dict[bytes, list[float]] = {_PLAIN: [], _WIDE: []}
+    for _ in range(BURSTS):
+        for kind, got in rates.items():
+            with suppress(OSError), connected() as line:  # of a way that loses packets some take too long
+                got.append(_burst(line, kind))
+    return replace(found, plain=tuple(rates[_PLAIN]), wide=tuple(rates[_WIDE]))
+
+
+def _pings(line: socket.socket) -> Control:
+    line.sendall(_PING)
+    end, trips = time.monotonic() + PING_SECONDS, list[float]()
+    while len(trips) < PINGS and (begin := time.monotonic()) < end:
+        line.sendall(b".")
+        if not line.recv(1):
+            break
+        trips.append(time.monotonic() - begin)
+    info = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    again, segment = (struct.unpack_from("=I", info, at)[0] for at in (_TOTAL_RETRANS, _SEGMENT))
+    return Control(len(trips), again, statistics.median(trips) if trips else 0.0, segment)
+
+
+def _burst(line: socket.socket, kind: bytes) -> float:
+    """Bytes a second until the other end has all."""
+    if kind == _WIDE:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+    line.sendall(kind)
+    line.recv(1)
+    sent, data, begin = 0, bytes(CHUNK), time.monotonic()
+    while (now := time.monotonic()) < begin + BURST_SECONDS:
+        line.settimeout(max(0.05, begin + 10 * BURST_SECONDS - now))
+        sent += line.send(data)
+    line.shutdown(socket.SHUT_WR)
+    line.settimeout(10 * BURST_SECONDS)
+    line.recv(1)
+    return sent / (time.monotonic() - begin)

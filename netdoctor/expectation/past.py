@@ -1,0 +1,102 @@
+"""Source: this node's own past.  Figures against those of like runs, hardware against that of the last good look."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netdoctor.expectation.description import Part, describe
+from netdoctor.expectation.model import Look as Weighed
+from netdoctor.expectation.model import Source
+from netdoctor.expectation.site import look as against
+from netdoctor.facts.job import Expected, expected_of
+from netdoctor.facts.past import Look, Past
+from netdoctor.facts.runs import Run
+from netdoctor.model import Unavailable
+from netdoctor.nccl.transport import shown_network
+
+FEWEST: Final = 8  # looks at like runs, before a figure is judged
+LEAST: Final = 0.10  # of the median; run-to-run spread on one node is 1 to 3 %, and 10 % is what counts as critical
+SIGMAS: Final = 5.0
+MAD_TO_SIGMA: Final = 1.4826  # 1 / Φ⁻¹(3/4), of a normal distribution
+FLOOR: Final = 0.02  # the least spread that is believed, as a share of the median
+SMALL: Final = 3.0  # a small sample's MAD is too small by chance: the demand grows as 1 + 3/n, as between nodes of a fleet
+BEYOND: Final = 0.05  # and it lies so far below every one of them
+# Ranks on CPUs measure what else the CPUs have to do: one healthy, busy machine is fast and 20 times slower within a minute.
+CPU_FACTOR: Final = 20.0
+_VOLATILE: Final = frozenset({Part.FLOORS, Part.FIRMWARE, Part.DRIVER, Part.MTU, Part.TRANSPORT})
+_NONE: Final = Look("", "", 0, 0.0, True, {})
+_HARDWARE: Final = ("gpu_model", "gpu_addresses", "nvlinks", "hca_addresses")
+
+
+@dataclass(frozen=True)
+class Fall:
+    """A figure that is lower than this node's own."""
+
+    now: float
+    usual: float  # the median of like runs
+    lowest: float
+    looks: int
+    since: str  # day of the newest of them
+
+
+def shape(run: Run, inventory: Mapping[str, Any]) -> str:
+    """What must be equal for two figures to be of one thing: also NCCL's version and settings, and how many CPUs a rank had."""
+    one = run.experiment
+    gpus = sorted({str(gpu.get("name")) for gpu in inventory.get("gpus") or () if isinstance(gpu, dict)})
+    variables = inventory.get("nccl_variables")
+    cpus = [len(rank.affinity) for rank in run.ranks]
+    ran = (one.env, one.rank_env, one.binding, one.gpus, one.sizes, cpus)
+    more = (str(run.via), run.nccl_version, shown_network(run), gpus, variables, ran)
+    key = hashlib.sha256(repr(more).encode()).hexdigest()[:12]
+    return f"{one.backend} {one.device} ×{one.ranks} {one.path} {key}"
+
+
+def look_of(day: str, run: Run | None, inventory: Mapping[str, Any]) -> Look:
+    """What is kept of a good look."""
+    has = {key: value for key, value in describe(_own(inventory), (), _VOLATILE).items() if key in _HARDWARE}
+    size = max(run.busbw, default=0) if run is not None and run.finished and run.verified is True else 0
+    if run is None or not size:
+        return Look(day, "", 0, 0.0, True, has)
+    return Look(day, shape(run, inventory), size, run.busbw[size], run.experiment.device == "cpu", has)
+
+
+def _own(inventory: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without virtual functions: those come and go with virtual machines."""
+    nics = inventory.get("nics")
+    if not isinstance(nics, list):
+        return inventory
+    return {**inventory, "nics": [nic for nic in nics if isinstance(nic, dict) and nic.get("virtual_function") is False]}
+
+
+def like(past: Past, now: Look) -> tuple[Look, ...]:
+    """Looks at the same experiment, the oldest first."""
+    return tuple(one for one in past.looks or () if now.shape and (one.shape, one.size) == (now.shape, now.size))
+
+
+def fall(past: Past, now: Look) -> Fall | None:
+    """What the ring's own spread does not explain; None: nothing, or fewer like runs than can tell."""
+    ring = like(past, now)
+    if len(ring) < FEWEST:
+        return None
+    figures = sorted(one.busbw for one in ring)
+    usual = statistics.median(figures)
+    rest = sorted(figures, key=lambda one: abs(one - usual))[:-1]  # one wild run does not hide a fall
+    sigma = max(MAD_TO_SIGMA * statistics.median(abs(one - usual) for one in figures), statistics.stdev(rest), FLOOR * usual)
+    bound = usual * (1 - max(LEAST, SIGMAS * sigma / usual * (1 + SMALL / len(figures)))) if usual > 0 else 0.0
+    bound = min(bound, figures[0] * (1 - BEYOND))
+    if now.cpu:
+        bound = min(bound, figures[0] / CPU_FACTOR)
+    return Fall(now.busbw, usual, figures[0], len(figures), ring[-1].day) if now.busbw < bound else None
+
+
+def hardware(past: Past, inventory: Mapping[str, Any], mig: bool) -> Weighed:
+    """What the last good look saw of the hardware.  With MIG on, NVLinks rest."""
+    last = (past.looks or (_NONE,))[-1]
+    keys = {key: value for key, value in last.hardware.items() if key in _HARDWARE and not (mig and key == "nvlinks")}
+    expected = expected_of(keys)
+    wanted = Expected() if isinstance(expected, Unavailable) else expected
+    return against(wanted, inventory, Source.PAST, f"this node on {last.day}")

@@ -1,0 +1,114 @@
+"""Source: the site.  What `expected:` says, against a node's inventory: of this node, or of one that sent its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from netdoctor.expectation.model import Expectation, Look, Part, Quantity, Source, Value
+from netdoctor.facts.job import Expected
+from netdoctor.model import NODE, Kind, Unavailable, missing, unavailable_in
+
+KEYS: Final = ("gpu_model", "gpu_addresses", "nvlinks", "hca_addresses", "hca_firmware", "driver", "mtu")
+THERE, MISSING = "there", "missing"
+_HERE: Final = Unavailable(Kind.NOT_READ, "no such interface is seen from here")
+_ODD: Final = Unavailable(Kind.MALFORMED, "the inventory")
+
+
+def look(
+    expected: Expected,
+    inventory: Mapping[str, Any],
+    source: Source = Source.SITE,
+    because: str = "expected: of the site",
+    *,
+    counts: bool = False,
+) -> Look:
+    """Models, places, NVLinks, driver, firmware and MTU; with `counts` also GPUs and HCAs.  On the node itself these, rates,
+    transport and floors have checks of their own.
+    """
+    gpus, nics, links = (_rows(inventory.get(name)) for name in ("gpus", "nics", "links"))
+    has: dict[str, dict[Quantity, Value | None | Unavailable]] = {NODE: {Quantity.DRIVER: _value(inventory.get("driver"))}}
+    for one in gpus or ():
+        has[_gpu_name(one)] = {Quantity.MODEL: _value(one.get("name")), Quantity.NVLINKS: _value(one.get("nvlinks_up"))}
+    if not gpus:
+        lost = None if gpus is not None else _why(inventory.get("gpus"))
+        has[NODE] |= {Quantity.MODEL: "none" if lost is None else lost, Quantity.NVLINKS: 0 if lost is None else lost}
+    has |= {_name(one): {Quantity.FIRMWARE: _value(one.get("firmware"))} for one in nics or ()}
+    for one in links or ():
+        has.setdefault(_name(one), {})[Quantity.MTU] = _value(one.get("mtu"))
+    wanted: list[tuple[str, Quantity, Value]] = [(NODE, Quantity.DRIVER, expected.driver)] if expected.driver else []
+    wanted += _of_gpus(expected, [_gpu_name(one) for one in gpus or ()] or [NODE])
+    if nics is None and expected.hca_firmware:
+        has[NODE][Quantity.FIRMWARE] = _why(inventory.get("nics"))
+        wanted.append((NODE, Quantity.FIRMWARE, " or ".join(expected.hca_firmware)))
+    wanted += _one_of(expected.hca_firmware, nics or [])
+    for name, mtu in (expected.mtu or {}).items():
+        has.setdefault(name, {}).setdefault(Quantity.MTU, _HERE if links is not None else _ODD)
+        wanted.append((name, Quantity.MTU, mtu))
+    places = _places(_rows(inventory.get("pci")))
+    for name, address in _named(expected):
+        found = places if isinstance(places, Unavailable) else THERE if address in places else MISSING
+        has.setdefault(name, {})[Quantity.THERE] = found
+        wanted.append((name, Quantity.THERE, THERE))
+    if counts:
+        has[NODE] |= {Quantity.GPUS: _number(inventory, "gpus"), Quantity.RAILS: _number(inventory, "nics")}
+        wanted += [(NODE, Quantity.GPUS, expected.gpus)] if expected.gpus else []
+        wanted += [(NODE, Quantity.RAILS, expected.hcas)] if expected.hcas else []
+    unread = missing(*(getattr(expected, key) for key in KEYS))
+    parts = tuple(Part(name, values) for name, values in has.items())
+    return Look(parts, tuple(Expectation(n, q, should, source, because) for n, q, should in wanted), unread)
+
+
+def _rows(value: Any) -> list[dict[str, Any]] | None:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else None
+
+
+def _value(value: Any) -> Value | Unavailable:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return value
+    return _why(value)
+
+
+def _why(value: Any) -> Unavailable:
+    """Why there is nothing, as the inventory has it."""
+    said = unavailable_in(value)
+    return _ODD if said is None else said
+
+
+def _number(inventory: Mapping[str, Any], name: str) -> int | Unavailable:
+    rows = _rows(inventory.get(name))
+    return _why(inventory.get(name)) if rows is None else len(rows)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return str(row.get("name"))
+
+
+def _gpu_name(row: Mapping[str, Any]) -> str:
+    place = row.get("pci")
+    return f"GPU {place if isinstance(place, str) else row.get('index')}"
+
+
+def _places(pci: list[dict[str, Any]] | None) -> frozenset[str] | Unavailable:
+    return _ODD if pci is None else frozenset(str(one.get("address")) for one in pci)
+
+
+def _named(expected: Expected) -> Iterator[tuple[str, str]]:
+    yield from ((f"GPU {address}", address) for address in expected.gpu_addresses or ())
+    yield from ((f"RDMA device {address}", address) for address in expected.hca_addresses or ())
+
+
+def _of_gpus(expected: Expected, names: list[str]) -> Iterator[tuple[str, Quantity, Value]]:
+    for name in names:
+        if expected.gpu_model:
+            yield name, Quantity.MODEL, expected.gpu_model
+        if expected.nvlinks:
+            yield name, Quantity.NVLINKS, expected.nvlinks
+
+
+def _one_of(versions: tuple[str, ...] | Unavailable, nics: list[dict[str, Any]]) -> Iterator[tuple[str, Quantity, Value]]:
+    """Each device has one of these versions: the one that it has, or all of them."""
+    for nic in nics if versions else ():
+        has = nic.get("firmware")
+        known = isinstance(has, str) and has in (versions or ())
+        yield _name(nic), Quantity.FIRMWARE, str(has) if known else " or ".join(versions or ())

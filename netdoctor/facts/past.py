@@ -1,0 +1,111 @@
+"""This node's last good figures: a small ring that good looks leave where the site made a folder for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netdoctor.facts.base import Fact
+from netdoctor.facts.vantage import Vantage
+from netdoctor.host.base import Host, mapping, read
+from netdoctor.model import Json, Kind, Unavailable
+
+FOLDER: Final = "/var/lib/netdoctor"  # netdoctor does not make it: that it is there is the site's wish
+FILE: Final = f"{FOLDER}/past.json"
+SCHEMA: Final = "netdoctor.past/1"
+KEPT: Final = 64  # looks
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one good look left."""
+
+    day: str  # UTC
+    shape: str  # of the run: only like is compared with like; "": none
+    size: int  # bytes, the largest that ran
+    busbw: float  # GB/s at that size
+    cpu: bool  # its ranks ran on CPUs
+    hardware: Mapping[str, Any]  # keys of `expected:` that hardware alone decides
+
+    @property
+    def kind(self) -> str:
+        """For people: what of the shape has a meaning to them."""
+        return self.shape.rpartition(" ")[0]
+
+
+@dataclass(frozen=True)
+class Past(Fact):
+    """Good looks of this very node, the oldest first.  () where none is kept."""
+
+    looks: tuple[Look, ...] | Unavailable
+    who: str = ""  # which node and place this is; "": it could not be told, and nothing is kept
+
+
+def probe(host: Host, vantage: Vantage) -> Past:
+    """Entries of another machine (an image that was cloned with its ring) do not count."""
+    who = _who(host, vantage)
+    text = host.ask(f"trusted:{FILE}")
+    if isinstance(text, Unavailable):
+        return Past(() if text.kind is Kind.ABSENT else text, who)
+    looks = parsed(text if isinstance(text, str) else "")
+    if isinstance(looks, Unavailable):
+        return Past(looks, who)
+    return Past(tuple(look for owner, look in looks if owner == who and who), who)
+
+
+def _who(host: Host, vantage: Vantage) -> str:
+    """A machine id is of an installation, in a container of an image: there the node's name counts, or the container's."""
+    if isinstance(vantage.kind, Unavailable):
+        return ""
+    variables = mapping(host, "env:") or {}
+    if vantage.runtime is None:
+        name = read(host, "/etc/machine-id")
+        if isinstance(name, Unavailable) and name.kind is Kind.ABSENT:
+            name = read(host, "/proc/sys/kernel/hostname")
+    else:
+        name = variables.get("NODE_NAME") or read(host, "/proc/sys/kernel/hostname")
+    return f"{name.strip()} {vantage.kind}" if isinstance(name, str) and name.strip() else ""
+
+
+def parsed(text: str) -> tuple[tuple[str, Look], ...] | Unavailable:
+    """Owner and look of each entry; one that is not whole is left out, a file that is none is Unavailable."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return Unavailable(Kind.MALFORMED, f"{FILE} is no JSON")
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA or not isinstance(data.get("looks"), list):
+        return Unavailable(Kind.MALFORMED, f"{FILE} has not the schema {SCHEMA}")
+    found = (_look(one) for one in data["looks"][-KEPT:] if isinstance(one, dict))
+    return tuple(one for one in found if one is not None)
+
+
+def _look(one: dict[str, Any]) -> tuple[str, Look] | None:
+    day, shape, size, busbw, hardware = (one.get(name) for name in ("day", "shape", "size", "busbw", "hardware"))
+    if not (isinstance(day, str) and _DAY.fullmatch(day) and isinstance(shape, str) and isinstance(hardware, dict)):
+        return None
+    if type(size) is not int or isinstance(busbw, bool) or not isinstance(busbw, int | float) or not 0 <= busbw < 1e6:
+        return None
+    return str(one.get("who")), Look(day, shape, size, float(busbw), one.get("cpu") is True, hardware)
+
+
+def added(text: str, who: str, look: Look) -> str:
+    """The ring with one look more, the oldest gone where it is full; what was there and is no ring is dropped."""
+    data = parsed(text) if text else ()
+    rows = [_plain(owner, one) for owner, one in (*(data or ()), (who, look))][-KEPT:]
+    return json.dumps({"schema": SCHEMA, "looks": rows}, sort_keys=True) + "\n"
+
+
+def _plain(who: str, look: Look) -> dict[str, Json]:
+    return {
+        "who": who,
+        "day": look.day,
+        "shape": look.shape,
+        "size": look.size,
+        "busbw": look.busbw,
+        "cpu": look.cpu,
+        "hardware": dict(look.hardware),
+    }

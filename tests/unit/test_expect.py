@@ -1,0 +1,146 @@
+"""What the site expects: written from a good node, silent on it, and every key of it judges."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+import yaml
+
+from netdoctor.cli.expect import run as expect
+from netdoctor.cli.options import Options
+from netdoctor.config.document import ConfigError
+from netdoctor.config.keys import KEYS
+from netdoctor.config.load import checked, load
+from netdoctor.facts.job import expected_of
+from netdoctor.model import Finding, Status
+from tests.lab import fixtures
+from tests.support.machines import composed
+
+FACTS = {slug: fixtures.facts_of(fixtures.snapshot(slug)) for slug in composed.NAMES if slug != "pod-without-gpus"}
+
+
+def written(slug: str, tmp_path: pathlib.Path, *leave_out: str) -> dict[str, Any]:
+    out = tmp_path / f"{slug}.yaml"
+    assert expect(Options(), str(fixtures.HOSTS / slug / "snapshot.json"), str(out), leave_out) == 0
+    found: dict[str, Any] = yaml.safe_load(out.read_text())["expected"]
+    return found
+
+
+def judged(slug: str, keys: dict[str, Any]) -> set[tuple[str, str, Status]]:
+    """Findings other than pass and skip, of every check, where the site expects this."""
+    plain = {key: list(one) if isinstance(one, tuple) else one for key, one in checked({"expected": keys}).items()}
+    return {(f.check, f.subject, f.status) for f in findings(slug, plain) if f.status not in (Status.PASS, Status.SKIP)}
+
+
+def findings(slug: str, plain: dict[str, Any]) -> list[Finding]:
+    from netdoctor import engine
+
+    have = {**FACTS[slug], "Expected": expected_of(plain)}
+    return [finding for spec in fixtures.specs() for finding in engine.judge(spec, have)]
+
+
+@pytest.mark.parametrize("slug", FACTS)
+def test_a_node_is_what_was_written_of_it(slug: str, tmp_path: pathlib.Path) -> None:
+    keys = written(slug, tmp_path)
+    assert keys and judged(slug, keys) <= judged(slug, {})  # a floor may tell what was unknown without it
+    # The file is one that the configuration takes.
+    assert load(environ={}, site="/nonexistent/x", expect=str(tmp_path / f"{slug}.yaml")).expected.gpus == keys.get("gpus")
+
+
+@pytest.mark.parametrize("other", ["azure-nd-h100-v5", "hgx-h100-roce", "aws-p5", "gb200-nvl72", "a100-pcie", "cpu-node"])
+def test_another_node_is_not(other: str, tmp_path: pathlib.Path) -> None:
+    keys = written("dgx-h100", tmp_path)
+    assert {name for name, _, _ in judged(other, keys) - judged(other, {})} & {"hardware.site", "hardware.accelerator"}
+
+
+# A value of each key that a DGX H100 does not meet, and who says so.
+WRONG = {
+    "gpus": (9, "hardware.accelerator"),
+    "hcas": (99, "hardware.accelerator"),
+    "hca_rate_gbps": (800, "rdma.dev_infiniband"),
+    "transport": ("EFA", "allreduce.run"),
+    "busbw_floor": ({"64M": 9000}, "allreduce.bandwidth"),
+    "rails_routed": (True, None),
+    "peers": (["10.9.9.9"], None),
+    "rtt_ms": (0.001, None),
+    "gpu_model": ("NVIDIA H200", "hardware.site"),
+    "gpu_addresses": (["0000:ee:00.0"], "hardware.site"),
+    "nvlinks": (19, "hardware.site"),
+    "hca_addresses": (["0000:ee:00.0"], "hardware.site"),
+    "hca_firmware": (["1.2.3"], "hardware.site"),
+    "driver": ("1.2.3", "hardware.site"),
+    "mtu": ({"ibp24s0": 9000}, "hardware.site"),
+}
+# Read by rules that this machine gives no occasion for: subnets of rails, and round trips to peers that were measured.
+WITHOUT_OCCASION = {"rails_routed", "peers", "rtt_ms"}
+
+
+def test_every_key_of_what_is_expected_judges() -> None:
+    assert {f"expected.{key}" for key in WRONG} == {key for key in KEYS if key.startswith("expected.")}
+    silent = {key for key, (value, check) in WRONG.items() if check not in _said(key, value)}
+    assert silent == WITHOUT_OCCASION
+
+
+def _said(key: str, value: Any) -> set[str]:
+    return {name for name, _, _ in judged("dgx-h100", {key: value}) - judged("dgx-h100", {})}
+
+
+@pytest.mark.parametrize(
+    ("part", "keys"),
+    [
+        ("addresses", {"gpu_addresses", "hca_addresses"}),
+        ("floors", {"busbw_floor"}),
+        ("firmware", {"hca_firmware"}),
+        ("driver", {"driver"}),
+        ("mtu", {"mtu"}),
+        ("transport", {"transport"}),
+    ],
+)
+def test_what_differs_between_nodes_may_be_left_out(part: str, keys: set[str], tmp_path: pathlib.Path) -> None:
+    assert set(written("dgx-h100", tmp_path)) - set(written("dgx-h100", tmp_path, part)) == keys
+
+
+def test_a_floor_has_its_margin(tmp_path: pathlib.Path) -> None:
+    run = FACTS["dgx-h100"]["Baseline"].run
+    assert written("dgx-h100", tmp_path)["busbw_floor"]["64M"] == pytest.approx(0.9 * run.busbw[64 << 20], rel=1e-3)
+    assert "90%" in (tmp_path / "dgx-h100.yaml").read_text()
+    assert "busbw_floor" not in written("cpu-node", tmp_path)  # ranks on CPUs
+
+
+@pytest.mark.parametrize(
+    "change", [{"runs": {}}, {"answers": {}}, {"partial": "interrupted"}, {"selected": ["net.tcp_buffers"]}]
+)
+def test_of_a_node_not_known_to_be_good_nothing_is_written(change: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    data = json.loads((fixtures.HOSTS / "dgx-h100" / "snapshot.json").read_text()) | change
+    (tmp_path / "n.json").write_text(json.dumps(data))
+    out = tmp_path / "out.yaml"
+    assert expect(Options(), str(tmp_path / "n.json"), str(out), ()) != 0
+    assert not out.exists()
+
+
+def test_a_file_of_expectations_says_nothing_else(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "e.yaml").write_text("expected: {gpus: 8}\nprofile: audit\n")
+    with pytest.raises(ConfigError, match="says more"):
+        load(environ={}, site="/nonexistent/x", expect=str(tmp_path / "e.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("site", "given", "kept"),
+    [
+        ("{}", "nvlinks: 4", {"nvlinks": 4}),
+        ("{nvlinks: 18}", "nvlinks: 4", {"nvlinks": 18}),
+        ("{gpu_model: A}", "gpu_model: B", {"gpu_model": "A"}),
+        ("{driver: a}", "driver: b", {"driver": "a"}),
+        ("{hca_firmware: [a]}", "hca_firmware: [a, b]", {"hca_firmware": ("a",)}),
+        ("{gpu_addresses: [a]}", "gpu_addresses: [b]", {"gpu_addresses": ("a", "b")}),
+        ("{mtu: {eth0: 9000}}", "mtu: {eth0: 1500, eth1: 1500}", {"mtu": {"eth0": 9000, "eth1": 1500}}),
+    ],
+)
+def test_a_locked_site_expects_no_less(site: str, given: str, kept: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    (tmp_path / "s.yaml").write_text(f"lock: true\nexpected: {site}\n")
+    (tmp_path / "e.yaml").write_text(f"expected: {{{given}}}\n")
+    got = load(environ={}, site=str(tmp_path / "s.yaml"), expect=str(tmp_path / "e.yaml"))
+    assert {key: getattr(got.expected, key) for key in kept} == kept
