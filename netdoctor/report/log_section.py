@@ -28,6 +28,7 @@ _NOT_FACTS: Final = frozenset(
         "nccl_lines",
         "bytes_read",
         "good",
+        "up_at",
         "unended",
         "alone",
     )

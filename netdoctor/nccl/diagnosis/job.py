@@ -65,7 +65,7 @@ def _alleges(log: LogFacts, e: Event) -> bool:
     if e.mild or (e.kind == "ofi_any" and e.level is not Level.WARN):
         return False
     if e.kind == "trail":  # since 2.28 also on the way of a plugin that is tried and left: src/plugin/net.cc
-        return not log.came_up or log.good.get(e.file, 0) < e.line
+        return not log.came_up or max(log.good.get(e.file, 0), log.up_at.get(e.file, 0)) < e.line
     return e.level is not Level.INFO
 
 
@@ -82,7 +82,9 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     if not log.came_up:
         text = "the log ends before a communicator is set up"
         return _unknown(text, "job", evidence, "the rest of the log, with NCCL_DEBUG=INFO")
-    if end.ending is Ending.ENDED and not any(line >= e.line for e in end.events for line in [log.good.get(e.file, 0) + _NEAR]):
+    if end.ending is Ending.ENDED and not any(
+        line >= e.line for e in end.events for line in [max(log.good.get(e.file, 0), log.up_at.get(e.file, 0)) + _NEAR]
+    ):
         text = f"{_headline(end)}; whether it worked until then the log does not show"
         return _unknown(text, "job", evidence, "what the job printed last; netdoctor ras while one runs")
     kinds = sorted({t.split("/")[0] + ("/" + t.split("/")[1] if t.startswith("NET") else "") for t in log.transports})

@@ -53,10 +53,15 @@ _SIGNS: Final[tuple[tuple[EventKind, str], ...]] = (
 RETRIED: Final[frozenset[EventKind]] = frozenset(
     (
         *("store", "store_port", "connect", "connect_gave_up", "oom", "exception", "gloo_connect", "gloo_timeout"),
-        *("peer_closed", "secondary", "trail", "barrier", "driver", "generic", "cuda", "torch_echo"),
+        *("peer_closed", "secondary", "trail", "barrier", "driver", "generic", "cuda", "torch_echo", "too_old"),
+        *("died", "actor_died", "elastic", "descriptors", "threads", "trouble"),
     )
 )
-_CAUGHT: Final = 40  # lines of work after an exception: another rank may print a few before it notices that one is gone
+# Lines of work after what ended one rank: the others may print a few before they notice.
+_CAUGHT: Final = 40
+_AT_ONCE: Final[frozenset[EventKind]] = frozenset(
+    ("store", "store_port", "connect", "connect_gave_up", "trail", "driver", "too_old")
+)
 
 
 def order(e: Event) -> tuple[str, str, int]:
@@ -74,8 +79,10 @@ def overcome(log: LogFacts, e: Event) -> bool:
     """Whether the job went on after it."""
     if e.kind not in RETRIED:
         return False
-    margin = _CAUGHT if e.kind in {"oom", "exception", "cuda", "generic"} else 0
-    return log.good.get(e.file, 0) > e.last + margin or any(f.file == e.file and f.last > e.last for f in log.of("finished"))
+    margin = 0 if e.kind in _AT_ONCE else _CAUGHT
+    # All ranks of a communicator take part in setting it up.
+    last = max(log.good.get(e.file, 0) - margin, log.up_at.get(e.file, 0))
+    return last > e.last or any(f.file == e.file and f.last > e.last for f in log.of("finished"))
 
 
 def ends(log: LogFacts) -> tuple[Event, ...]:
@@ -110,6 +117,8 @@ def _leaving(log: LogFacts, e: Event) -> bool:
 _ENDED: Final = {
     "TIME LIMIT": "the scheduler ended it: its time limit",
     "DUE TO TIME LIMIT": "the scheduler ended it: its time limit",
+    "TERM_RUNLIMIT": "the scheduler ended it: its time limit",
+    "WALLTIME": "the scheduler ended it: its time limit",
     "PREEMPTION": "the scheduler ended it: preempted",
     "DUE TO PREEMPTION": "the scheduler ended it: preempted",
     "PREEMPTED": "the scheduler ended it: preempted",

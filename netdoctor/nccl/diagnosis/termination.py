@@ -107,6 +107,10 @@ def waiting(log: LogFacts) -> Iterator[Hypothesis]:
     if stuck and not events:
         text = "torch's watchdog was stuck: a CUDA or NCCL call does not return, or another thread holds the GIL in one"
         yield Hypothesis("hang", Confidence.QUIET_PLUS, text, stuck, _LATE)
+    counted = log.of("ras")
+    if counted and not events:
+        text = "by NCCL's RAS some ranks have begun fewer operations than the others: these wait for them"
+        yield Hypothesis("hang", Confidence.OPEN, text, counted, _LATE)
     echo = log.above_info("torch_echo")
     if echo and not events and not stuck:
         yield Hypothesis("hang", Confidence.EFFECT, "torch's watchdog ended a rank for what another one did", echo, _LATE)

@@ -38,7 +38,6 @@ class Process:
     affinity: dict[int, str] = field(default_factory=dict)
     cpu_conflict: dict[int, tuple[str, str]] = field(default_factory=dict)  # GPU -> (GPU's CPUs, process's CPUs)
     vias: dict[bytes, int] = field(default_factory=dict)  # what follows "Channel 00/0" -> lines; read when the facts are made
-    up_at: int = 0  # line of its last "Init COMPLETE" or "Connected all rings"
     no_ib: bool = False
     verbs_missing: bool = False
 
@@ -106,7 +105,8 @@ class Accumulator:
     diagnostics: dict[str, None] = field(default_factory=dict)
     levels: set[Level] = field(default_factory=set)
     subsystems: set[str] = field(default_factory=set)
-    good: dict[int, int] = field(default_factory=dict)  # file -> last line that shows work going on, or a communicator up
+    good: dict[int, int] = field(default_factory=dict)  # file -> last line that shows work going on
+    up_at: dict[int, int] = field(default_factory=dict)  # file -> last line of a communicator that is set up
     rank_zeros: set[str] = field(
         default_factory=set
     )  # processes that are rank 0 in headers of nccl-tests, since the last result
@@ -117,9 +117,9 @@ class Accumulator:
     bytes_read: int = 0
     at: int = 0  # number of the line that is read
 
-    def up(self, process: Process) -> None:
-        """A communicator of this process is set up."""
-        process.up_at = self.good[len(self.files) - 1] = self.at
+    def up(self) -> None:
+        """A communicator is set up."""
+        self.up_at[len(self.files) - 1] = self.at
 
     def header(self, rank: str, pid: str, host: str) -> None:
         """A line of nccl-tests' header."""

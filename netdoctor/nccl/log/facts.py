@@ -42,7 +42,9 @@ _Gpu = Literal[
     "cuda", "cuda_alloc", "driver", "duplicate_gpu", "fabric_manager", "nvls_bind", "multicast", "nvlink_p2p", "nvlink_degraded"
 ]
 _Ranks = Literal["version", "garbled", "sizes_differ", "order_differs", "variable", "rank_twice", "generic", "died", "diag"]
-_Torch = Literal["watchdog", "heartbeat", "torch_echo", "store", "store_get", "store_port", "barrier", "elastic", "no_backend"]
+_Torch = Literal[
+    "watchdog", "heartbeat", "torch_echo", "store", "store_get", "store_port", "ras", "barrier", "elastic", "no_backend"
+]
 _Caller = Literal["exception", "tensor", "world_size", "kernel_assert", "too_old", "wrong_data", "no_launcher"]
 _Endings = Literal["ended", "node_failed", "actor_died", "finished"]
 _Unknown = Literal["trouble", "warning", "trail"]  # lines that say that something failed, and that no rule explains
@@ -252,6 +254,7 @@ class LogFacts(RunLog):
     unseen: tuple[tuple[str, str], ...] = ()  # (what is not in this log, the variable that would show it)
     events: tuple[Event, ...] = ()
     good: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # file -> last line that shows work going on
+    up_at: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # file -> last line of a communicator that is set up
     unended: bool = False  # the last line of a file has no end
     alone: int = 0  # processes of nccl-tests that are rank 0 of a run of their own
     files: tuple[str, ...] = ()
@@ -269,10 +272,6 @@ class LogFacts(RunLog):
     def of(self, *kinds: EventKind) -> tuple[Event, ...]:
         """The events of these kinds."""
         return tuple(e for k in kinds for e in self._by_kind.get(k, ()))
-
-    def recovered(self, e: Event) -> bool:
-        """Whether work went on after it, by what its own file shows."""
-        return self.good.get(e.file, 0) > e.last
 
     def above_info(self, *kinds: EventKind) -> tuple[Event, ...]:
         """Events of these kinds but those that NCCL printed as INFO, after which it goes on."""

@@ -60,6 +60,7 @@ def _contents(accumulator: Accumulator) -> LogFacts:
         subsystems=frozenset(accumulator.subsystems),
         events=tuple(_event(accumulator, event) for event in sorted(events, key=lambda e: (e.file, e.line))),
         good={clean(accumulator.files[n]): line for n, line in accumulator.good.items()},
+        up_at={clean(accumulator.files[n]): line for n, line in accumulator.up_at.items()},
         unended=bool(accumulator.unended),
         alone=accumulator.alone,
         files=tuple(accumulator.files),

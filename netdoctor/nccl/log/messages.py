@@ -94,7 +94,7 @@ def comm(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> No
     accumulator.nranks = max(accumulator.nranks, nranks)
     if msg.endswith(b"COMPLETE"):
         process.comms_complete += 1
-        accumulator.up(process)
+        accumulator.up()
     elif b"Init START" in msg:
         process.comms_started += 1
 
@@ -299,7 +299,7 @@ def algorithm(accumulator: Accumulator, process: Process, dev: int, msg: bytes) 
 def rings(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``Connected all rings[, use ring PXN 0 GDR 1]``; GDR is 1 as well where no connection crosses the network."""
     accumulator.rings += b"rings" in msg
-    accumulator.up(process)
+    accumulator.up()
 
 
 def verbs_missing(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:

@@ -211,8 +211,8 @@ PATTERNS: Final = (
     # versions
     row(
         "version",
-        "mismatched nccl|nccl library|too old version of nccl|nccl version mismatch|undefined symbol: nccl|libnccl",
-        r"Mismatched NCCL (?:git )?versions? detected ?: ?(?P<detail>.{0,120})|NCCL library (?:version )?is (?:too old|not backwards compatible)|compiled with too old version of NCCL|NCCL version mismatch with remote peer (?P<peer>\S+)|undefined symbol: (?P<symbol>nccl\w+)|libnccl\.so[.\d]*: cannot open shared object|Failed to load NCCL library|failed to load libnccl",
+        "mismatched nccl|nccl library|too old version of nccl|nccl version mismatch|undefined symbol: nccl|libnccl|load nccl library",
+        r"Mismatched NCCL (?:git )?versions? detected ?: ?(?P<detail>.{0,120})|NCCL library (?:version )?is (?:too old|not backwards compatible)|compiled with too old version of NCCL|NCCL version mismatch with remote peer (?P<peer>\S+)|undefined symbol: (?P<symbol>nccl\w+)|libnccl\.so[.\d]*: cannot open shared object|(?:Failed|Unable) to load NCCL library|failed to load libnccl",
     ),
     row(
         "garbled",

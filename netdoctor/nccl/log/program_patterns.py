@@ -89,12 +89,13 @@ PATTERNS: Final = (
         "generic",
         "nccl",
         r"nccl(?:UnhandledCuda|System|Internal|InvalidUsage|InvalidArgument|Remote)Error|unhandled (?:cuda|system) error|NCCL error(?: in)?:|Test NCCL failure|NCCL Error \d+:|NCCL failure \S+:\d+|remote process exited or there was a network error",
+        follow=3,
     ),
     # how processes die: torch elastic, Slurm, MPI, Ray, Kubernetes, shells
     row(
         "died",
-        "exit|killed|signal|segmentation|bus error|oom|abort|core dumped|died|out of memory",
-        r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<task>[\d,\-]+): (?P<how>Exited with exit code [1-9]\d*|Killed|Segmentation fault|Aborted|Out Of Memory|Bus error)|exited on signal (?!(?:2|15)\b)(?P<signal>\d+)|(?:exitcode|exit code) ?:? ?-(?!(?:2|15)\b)(?P<signal2>\d+)|failed \(exitcode: (?P<code>[1-9]\d*)\)|died with <Signals\.(?P<signal3>\w+)|oom.?kill(?:er|ed)? |\bOOM.?Killed\b|Killed process (?P<pid>\d+)|Out of memory: Kill|(?:^|[\s:])Segmentation fault|Caught signal (?P<signal4>\d+)|Signal: .{0,40}\((?P<signal5>4|6|7|8|9|11)\)|Fatal Python error: (?P<how2>.{1,60})|Bus error \(core dumped\)|Aborted \(core dumped\)|\bexit(?:ed with|s with)? (?:exit )?(?:code|status) (?P<code2>13[4-79]|[1-9]\d{0,2})\b|EXIT CODE: (?P<code3>[1-9]\d*)|returned a non-zero exit code|exited with non-zero status|MPI_ABORT was invoked on rank (?P<rank>\d+)|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: (?P<how3>[\w ]+)|exited unexpectedly)|killed due to the node running low on memory",
+        "exit|killed|signal|segmentation|bus error|oom|abort|core dumped|died|out of memory|return code|term_",
+        r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<task>[\d,\-]+): (?P<how>Exited with exit code [1-9]\d*|Killed|Segmentation fault|Aborted|Out Of Memory|Bus error)|exited on signal (?!(?:2|15)\b)(?P<signal>\d+)|(?:exitcode|exit code) ?:? ?-(?!(?:2|15)\b)(?P<signal2>\d+)|failed \(exitcode: (?P<code>[1-9]\d*)\)|died with <Signals\.(?P<signal3>\w+)|oom.?kill(?:er|ed)? (?!0\b)|\bOOM.?Killed\b|Killed process (?P<pid>\d+)|Out of memory: Kill|(?:^|[\s:])Segmentation fault|Caught signal (?P<signal4>\d+)|Signal: .{0,40}\((?P<signal5>4|6|7|8|9|11)\)|Fatal Python error: (?P<how2>.{1,60})|Bus error \(core dumped\)|Aborted \(core dumped\)|\bexit(?:ed with|s with)? (?:exit )?(?:code|status) (?P<code2>13[4-79]|[1-9]\d{0,2})\b|EXIT CODE: (?P<code3>[1-9]\d*)|returned a non-zero exit code|exited with non-zero status|MPI_ABORT was invoked on rank (?P<rank>\d+)|return code = -(?!(?:2|15)\b)(?P<signal6>\d+)|return code = (?P<code4>[1-9]\d*)|terminated with signal (?!SIG(?:TERM|INT)\b)(?P<signal7>SIG\w+)|line \d+: +\d+ (?P<how4>Killed|Bus error|Segmentation fault|Aborted)\b|TERM_(?P<how5>MEMLIMIT|OWNER)|PBS: job killed: (?P<how6>mem|vmem)|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: (?P<how3>[\w ]+)|exited unexpectedly)|killed due to the node running low on memory",
         "task host signal code how",
     ),
     row(
@@ -115,14 +116,21 @@ PATTERNS: Final = (
     ),
     row(
         "ended",
-        "cancelled at|due to |preempt|evicted|sigterm|death signal|got signal|keyboardinterrupt|force terminated|low on resource|terminated|sighup|signal 15|signal 2|interrupt|imminent",
-        r"CANCELLED AT \S+(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?P<why3>Evicted)\b|node was (?P<why4>low on resource)|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|received signal (?P<why12>SIGTERM|15)\b|(?P<why13>preempted)\b",
+        "cancelled at|due to |preempt|evicted|sigterm|death signal|got signal|keyboardinterrupt|force terminated|low on resource|terminated|sighup|signal 15|signal 2|interrupt|imminent|term_runlimit|walltime",
+        r"CANCELLED AT \S+(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?:reason|status|phase)\W{1,12}(?P<why3>Evicted)\b|node was (?P<why4>low on resource)|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|received signal (?P<why12>SIGTERM|15)\b|(?:job|pod|node|instance|machine|VM)\b.{0,60} (?P<why13>preempted)\b|(?P<why14>TERM_RUNLIMIT)|PBS: job killed: (?P<why15>walltime)",
         "why",
     ),
     row(
         "finished",
         "out of bounds values|avg bus|destroy complete|train_runtime|training complete|training finished|finished training|max_epochs|max_steps|destroy_process_group|training done|exit code 0|training is over|completed successfully|saving final|run finished",
         r"Out of bounds values : 0 OK|Avg bus bandwidth|Destroy COMPLETE|train_runtime|training (?:has )?(?:completed?|finished|done|is over)|finished training|`?max_(?:epochs|steps)(?:=\d+)?`? reached|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|completed successfully|exit code 0\b",
+    ),
+    # what ncclras prints, pasted: src/ras/client_support.cc
+    row(
+        "ras",
+        "operation counts|have launched up to operation",
+        r"Communicator ranks have different (?P<op>\w+) operation counts|(?P<n>\d+) ranks? ha(?:s|ve) launched up to operation \d+",
+        follow=6,
     ),
     # a fault that a program reports and no family knows
     row(

@@ -14,8 +14,10 @@ class Wording(Enum):
     """Each value is a regular expression; capitals do not count where it does not say so."""
 
     NO_SPACE = "no space"  # ENOSPC
-    OUT_OF_MEMORY = "oom|out of memory"
-    OOM_KILLER = "oom|Killed process"  # Linux mm/oom_kill.c, and schedulers that report it
+    OUT_OF_MEMORY = "oom|out of memory|MEMLIMIT|killed: v?mem|low on memory"
+    OOM_KILLER = (
+        "oom|Killed process|MEMLIMIT|killed: v?mem|running low on memory"  # Linux mm/oom_kill.c, and schedulers that report it
+    )
     ABORTED = "(?-i:Aborted)"  # strsignal(SIGABRT), as a shell or srun reports it
     EXIT_OF_ABORT = "134"  # 128 + SIGABRT
     REMOTE = "remote"  # ncclRemoteError, and its text
