@@ -76,8 +76,8 @@ def job(version: str) -> Iterator[pathlib.Path]:
         yield made / "bin" / "python3"
 
 
-def preflight(one: Machine, python: pathlib.Path, around: Around | None = None, timeout: float = 280) -> Report:
-    """What netdoctor says of the machine, seen as the job sees it."""
+def preflight(one: Machine, python: pathlib.Path | None, around: Around | None = None, timeout: float = 280) -> Report:
+    """What netdoctor says of the machine, seen as the job sees it; `python`: the job's, None where it has none."""
     around = around or Around()
     with namespace.scratch() as folder:
         namespace.prepare(one, folder, bool(shutil.which("ip")))
@@ -89,11 +89,11 @@ def preflight(one: Machine, python: pathlib.Path, around: Around | None = None, 
         command += [
             "--config",
             str(folder / "config.yaml"),
-            *(("--python", str(python)) if "--python" not in around.options else ()),
+            *(("--python", str(python)) if python and "--python" not in around.options else ()),
         ]
         # Shared memory of its own, too: the ranks are all below this process.
-        shared = "mount -t tmpfs -o mode=1777 shm /dev/shm" if os.geteuid() == 0 else ""
-        begin = ["sh", "-ec", f'{shared}\n{around.setup}\nexec {around.wrap} "$@"', "sh"]
+        shared = "/bin/mount -t tmpfs -o mode=1777 shm /dev/shm" if os.geteuid() == 0 else ""
+        begin = ["/bin/sh", "-ec", f'{shared}\n{around.setup}\nexec {around.wrap} "$@"', "sh"]
         done = subprocess.run(
             [
                 *namespace.inside(folder),
@@ -104,7 +104,7 @@ def preflight(one: Machine, python: pathlib.Path, around: Around | None = None, 
                 *around.options,
             ],
             cwd=build.ROOT,
-            env={**{k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}, **told},
+            env={**{k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}, **found},
             capture_output=True,
             text=True,
             timeout=timeout,

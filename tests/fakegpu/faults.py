@@ -70,7 +70,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "memory is limited": Fault(r"out of memory|CUDA_ERROR_OUT_OF_MEMORY", {"gpu.state.limit": 8 << 20}),
     "memory is taken": Fault(r"out of memory|CUDA_ERROR_OUT_OF_MEMORY", {"gpu.state.used": (40 << 30) - (8 << 20)}),
     # NVML
-    "nvml does not start": call(r"nvmlInit\w*\(\) failed", "nvmlInit 1 9", "nvmlInit_v2 1 9"),
+    "nvml does not start": call(r"nvmlInit\w*\(\) failed", "nvmlInit 1 9"),
     "a GPU is lost": Fault(r"GPU is lost", {"gpus.1.state.lost": 1}),
     # peers
     "no P2P for a pair": Fault(r"via SHM", {"p2p": [[0, 1, "none"]]}),

@@ -6,16 +6,9 @@ its log are looked at alone, and its runs say so.
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-from typing import Any
-
 import pytest
 
-from tests.fakegpu import build, lab, machine, namespace, paths, topology
+from tests.fakegpu import build, doctor, lab, machine, namespace, paths, topology
 from tests.support.machines import libnccl
 
 pytestmark = [
@@ -65,40 +58,12 @@ def test_it_sees_the_machine_as_it_is_described(name: str, version: str) -> None
 
 def test_a_healthy_machine_has_no_fail(version: str, moves: bool) -> None:
     """A job that has nothing but this libnccl; the all-reduce is its own where data can move."""
-    one = machine.read("one-gpu").on_one_node()
-    library = lab.library(version)
-    paths_of = os.pathsep.join((*map(str, build.libraries()), str(library.parent)))
-    command = [sys.executable, "-m", "netdoctor", "preflight", "--vantage", "job", "--via", "nccl", "-f", "json", "-q"]
-    with namespace.scratch() as folder:
-        namespace.prepare(one, folder, bool(shutil.which("ip")))
-        one.write(folder / "machine", kernels=str(build.kernels()))
-        env = {k: v for k, v in os.environ.items() if not k.startswith("NCCL_")}
-        settings = {
-            **paths.VERSION_ENV.get(version, {}),
-            "PATH": "/nonexistent",
-            "VIRTUAL_ENV": "",
-            "LD_LIBRARY_PATH": paths_of,
-        }
-        done = subprocess.run(
-            [
-                *namespace.inside(folder),
-                "/usr/bin/env",
-                *(f"{name}={value}" for name, value in settings.items()),
-                *command,
-                *(() if moves else ("--no-allreduce",)),
-            ],
-            cwd=build.ROOT,
-            env={**env, **namespace.environment(folder)},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-    assert "Traceback" not in done.stderr and done.stdout, done.stderr[-3000:]
-    report: dict[str, Any] = json.loads(done.stdout)
-    found = [(check["id"], one) for check in report["checks"] for one in check["findings"]]
+    options = ("--via", "nccl") if moves else ("--no-allreduce",)
+    around = doctor.Around(env=paths.VERSION_ENV.get(version, {}), options=options)
+    with doctor.job(version) as python:
+        report = doctor.preflight(machine.read("one-gpu").on_one_node(), python, around)
     # How much memory may be locked is this process's own limit, whatever the machine.
-    assert not [(id, f["message"]) for id, f in found if f["status"] in ("fail", "error") and f["subject"] != "memlock"]
+    assert not [one for one in report.fails if " memlock: " not in one]
     if moves:
-        assert {f["status"] for id, f in found if id == "allreduce.run"} == {"pass"}
-        assert report["runs"][0]["nccl"].startswith(version)
+        assert {one["status"] for one in report.of("allreduce.run")} == {"pass"}
+        assert report.data["runs"][0]["nccl"].startswith(version)

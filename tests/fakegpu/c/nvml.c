@@ -29,10 +29,7 @@ API int nvmlInit(void) {
   ENTER();
   return start();
 }
-API int nvmlInit_v2(void) {
-  ENTER();
-  return start();
-}
+SAME(nvmlInit_v2, nvmlInit);
 API int nvmlInitWithFlags(unsigned flags) {
   ENTER();
   return start();
@@ -68,11 +65,7 @@ API int nvmlSystemGetCudaDriverVersion(int *out) {
   *out = fake_number(0, "cuda");
   return SUCCESS;
 }
-API int nvmlSystemGetCudaDriverVersion_v2(int *out) {
-  ENTER_NVML();
-  *out = fake_number(0, "cuda");
-  return SUCCESS;
-}
+SAME(nvmlSystemGetCudaDriverVersion_v2, nvmlSystemGetCudaDriverVersion);
 
 /* Which GPUs there are */
 API int nvmlDeviceGetCount(unsigned *out) {
@@ -80,11 +73,7 @@ API int nvmlDeviceGetCount(unsigned *out) {
   *out = fake_gpus;
   return SUCCESS;
 }
-API int nvmlDeviceGetCount_v2(unsigned *out) {
-  ENTER_NVML();
-  *out = fake_gpus;
-  return SUCCESS;
-}
+SAME(nvmlDeviceGetCount_v2, nvmlDeviceGetCount);
 static int by_index(unsigned index, struct device **out) {
   if (index >= (unsigned)fake_gpus) return INVALID_ARGUMENT;
   *out = &devices[index];
@@ -94,10 +83,7 @@ API int nvmlDeviceGetHandleByIndex(unsigned index, struct device **out) {
   ENTER_NVML("%u", index);
   return by_index(index, out);
 }
-API int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **out) {
-  ENTER_NVML("%u", index);
-  return by_index(index, out);
-}
+SAME(nvmlDeviceGetHandleByIndex_v2, nvmlDeviceGetHandleByIndex);
 static int by_address(const char *address, struct device **out) {
   int gpu = fake_gpu_at(address);
   return gpu < 0 ? NOT_FOUND : by_index(gpu, out);
@@ -106,10 +92,7 @@ API int nvmlDeviceGetHandleByPciBusId(const char *address, struct device **out) 
   ENTER_NVML("%s", address);
   return by_address(address, out);
 }
-API int nvmlDeviceGetHandleByPciBusId_v2(const char *address, struct device **out) {
-  ENTER_NVML("%s", address);
-  return by_address(address, out);
-}
+SAME(nvmlDeviceGetHandleByPciBusId_v2, nvmlDeviceGetHandleByPciBusId);
 
 static void uuid_text(const struct device *d, char out[48]) {
   const unsigned char *u = fake_gpu[d->gpu].uuid;
@@ -209,10 +192,7 @@ API int nvmlDeviceGetPciInfo_v2(struct device *d, struct pci *out) {
   ENTER_GPU(d);
   return pci_of(d, out);
 }
-API int nvmlDeviceGetPciInfo_v3(struct device *d, struct pci *out) {
-  ENTER_GPU(d);
-  return pci_of(d, out);
-}
+SAME(nvmlDeviceGetPciInfo_v3, nvmlDeviceGetPciInfo_v2);
 static int link_number(struct device *d, const char *what, int usual, unsigned *out) {
   *out = fake_number(usual, "gpu.%d.pcie.%s", d->gpu, what);
   return SUCCESS;

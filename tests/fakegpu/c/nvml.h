@@ -22,6 +22,9 @@ struct device *nvml_device(int gpu);
 int nvml_ready(void);
 int nvml_text(const char *from, char *to, unsigned room);
 
+/* A later name of an entry point that does the same; faults go by the first name. */
+#define SAME(later, first) extern __typeof__(first) later __attribute__((alias(#first), visibility("default")))
+
 /* First lines of each entry point about a GPU: trace and ordered faults, NVML initialised, the GPU still there. */
 #define ENTER_NVML(...) \
   do { \

@@ -7,6 +7,14 @@
 typedef unsigned long long u64;
 static u64 of(struct device *d, u64 usual, const char *key) { return fake_number(usual, "gpu.%d.%s", d->gpu, key); }
 
+/* An entry point that tells one value of a GPU. */
+#define VALUE(name, type, usual, key) \
+  API int name(struct device *d, type *out) { \
+    ENTER_GPU(d); \
+    *out = of(d, usual, key); \
+    return SUCCESS; \
+  }
+
 /* Memory and who uses the GPU: "gpu.N.used" bytes, by "gpu.N.processes" processes */
 static u64 total(struct device *d) { return of(d, 0, "memory"); }
 static u64 used(struct device *d) { return of(d, 4 << 20, "used"); }
@@ -47,14 +55,11 @@ static int processes(struct device *d, unsigned *count, struct process *out) {
   for (unsigned i = 0; i < there; i++) out[i] = (struct process){4242 + i, used(d) / there, ~0u, ~0u};
   return SUCCESS;
 }
-API int nvmlDeviceGetComputeRunningProcesses_v3(struct device *d, unsigned *count, struct process *out) {
-  ENTER_GPU(d);
-  return processes(d, count, out);
-}
 API int nvmlDeviceGetComputeRunningProcesses_v2(struct device *d, unsigned *count, struct process *out) {
   ENTER_GPU(d);
   return processes(d, count, out);
 }
+SAME(nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetComputeRunningProcesses_v2);
 
 /* ECC */
 API int nvmlDeviceGetEccMode(struct device *d, unsigned *current, unsigned *pending) {
@@ -115,51 +120,19 @@ API int nvmlDeviceGetApplicationsClock(struct device *d, int type, unsigned *out
   *out = clock_of(d, type, "_application");
   return SUCCESS;
 }
-API int nvmlDeviceGetCurrentClocksThrottleReasons(struct device *d, u64 *out) {
-  ENTER_GPU(d);
-  *out = of(d, 1, "throttle"); /* 1: idle */
-  return SUCCESS;
-}
-API int nvmlDeviceGetCurrentClocksEventReasons(struct device *d, u64 *out) {
-  ENTER_GPU(d);
-  *out = of(d, 1, "throttle");
-  return SUCCESS;
-}
+VALUE(nvmlDeviceGetCurrentClocksThrottleReasons, u64, 1, "throttle") /* 1: idle */
+SAME(nvmlDeviceGetCurrentClocksEventReasons, nvmlDeviceGetCurrentClocksThrottleReasons);
 API int nvmlDeviceGetTemperature(struct device *d, int sensor, unsigned *out) {
   ENTER_GPU(d);
   *out = of(d, 35, "temperature");
   return SUCCESS;
 }
-API int nvmlDeviceGetPowerUsage(struct device *d, unsigned *out) {
-  ENTER_GPU(d);
-  *out = of(d, 75000, "power.draw");
-  return SUCCESS;
-}
-API int nvmlDeviceGetEnforcedPowerLimit(struct device *d, unsigned *out) {
-  ENTER_GPU(d);
-  *out = of(d, 700000, "power.limit");
-  return SUCCESS;
-}
-API int nvmlDeviceGetPowerManagementDefaultLimit(struct device *d, unsigned *out) {
-  ENTER_GPU(d);
-  *out = of(d, 700000, "power.default");
-  return SUCCESS;
-}
-API int nvmlDeviceGetPerformanceState(struct device *d, int *out) {
-  ENTER_GPU(d);
-  *out = of(d, 0, "performance");
-  return SUCCESS;
-}
-API int nvmlDeviceGetPersistenceMode(struct device *d, int *out) {
-  ENTER_GPU(d);
-  *out = of(d, 1, "persistence");
-  return SUCCESS;
-}
-API int nvmlDeviceGetComputeMode(struct device *d, int *out) {
-  ENTER_GPU(d);
-  *out = of(d, 0, "compute_mode");
-  return SUCCESS;
-}
+VALUE(nvmlDeviceGetPowerUsage, unsigned, 75000, "power.draw")
+VALUE(nvmlDeviceGetEnforcedPowerLimit, unsigned, 700000, "power.limit")
+VALUE(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, 700000, "power.default")
+VALUE(nvmlDeviceGetPerformanceState, int, 0, "performance")
+VALUE(nvmlDeviceGetPersistenceMode, int, 1, "persistence")
+VALUE(nvmlDeviceGetComputeMode, int, 0, "compute_mode")
 API int nvmlDeviceGetSerial(struct device *d, char *out, unsigned room) {
   ENTER_GPU(d);
   char text[32];
@@ -261,7 +234,4 @@ API int nvmlEventSetWait(void *set, struct event *out, unsigned milliseconds) {
   ENTER_NVML();
   return next_event(out, milliseconds);
 }
-API int nvmlEventSetWait_v2(void *set, struct event *out, unsigned milliseconds) {
-  ENTER_NVML();
-  return next_event(out, milliseconds);
-}
+SAME(nvmlEventSetWait_v2, nvmlEventSetWait);

@@ -54,7 +54,8 @@ def plan(count: int, seed: str, versions: Sequence[Version], areas: Sequence[str
     for machine in range(-(-count // PER_MACHINE)):
         own = [versions[(2 * machine + k) % len(versions)] for k in (0, 1)]
         turns = range(machine * PER_MACHINE, min(count, (machine + 1) * PER_MACHINE))
-        found.append([Draw(turn[n % len(turn)], own[n % 2], f"{seed}.{n}") for n in turns])
+        # An even number of areas' turns would give each area the same half of the versions for ever.
+        found.append([Draw(turn[n % len(turn)], own[(n + n // len(turn)) % 2], f"{seed}.{n}") for n in turns])
     return found
 
 
@@ -99,7 +100,13 @@ def agreement(results: Iterable[Result]) -> float:
     return sum(said) / len(said) if said else 0.0
 
 
+def draws(results: Iterable[Result]) -> int:
+    """Draws that compared anything; most compare one thing, those of `paths` up to eight."""
+    return len({one.seed for one in results})
+
+
 def write(results: Sequence[Result], path: pathlib.Path = OUT) -> None:
+    """By area and version: draws, comparisons (`agree`, `unsaid`: netdoctor does not say, and each that disagrees)."""
     rows: list[dict[str, Any]] = []
     for area, version in sorted({(one.area, one.version) for one in results}, key=lambda pair: (pair[0], numbers(pair[1]))):
         own = [one for one in results if (one.area, one.version) == (area, version)]
@@ -113,7 +120,8 @@ def write(results: Sequence[Result], path: pathlib.Path = OUT) -> None:
             {
                 "area": area,
                 "version": version,
-                "draws": len(own),
+                "draws": draws(own),
+                "comparisons": len(own),
                 "agree": count[True],
                 "unsaid": count[None],
                 "disagree": wrong,
@@ -124,7 +132,7 @@ def write(results: Sequence[Result], path: pathlib.Path = OUT) -> None:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Areas by versions: agree/said, and what netdoctor did not say; then every disagreement."""
+    """Areas by versions, in comparisons: agree/said, and what netdoctor did not say; then every disagreement."""
     versions = sorted({one.version for one in results}, key=numbers)
     lines = [" ".join(["area      ", *(f"{one:>9}" for one in versions), "      all  unsaid"])]
     for area in (*sorted({one.area for one in results}), "all"):
@@ -137,7 +145,9 @@ def table(results: Sequence[Result]) -> str:
         for one in results
         if one.agrees is False
     ]
-    lines.append(f"agreement {100 * agreement(results):.2f} % of what is said")
+    said = sum(one.agrees is not None for one in results)
+    lines.append(f"{draws(results)} draws compared something, {len(results)} comparisons, netdoctor says something in {said}")
+    lines.append(f"agreement {100 * agreement(results):.2f} % of the {said} comparisons that netdoctor says something in")
     return "\n".join(lines)
 
 
