@@ -138,7 +138,7 @@ ROWS: Final = (
         "dev_infiniband_missing",
         changes={"faults": ["ibv_query_device 2+ 5"]},
         runs=True,
-        **SEVERAL,
+        base=SEVERAL["base"],
     ),
     # what model, siblings and platform say
     Row("an NVLink is down", GPUS, "GPU 0000:61:00.0", "link_degraded", "hgx-h100", {"gpus.3.links_down": [7]}),
