@@ -106,3 +106,19 @@ def test_ranks_that_differ_in_how_they_cut_messages() -> None:
     )
     first = diagnose(parse_text(rank(1, "LL") + rank(2, "Simple") + echo))[0]
     assert first.cause == "env_misuse" and "NCCL_PROTO=LL and Simple" in first.message
+
+
+@pytest.mark.parametrize(
+    ("host", "words", "not_words"),
+    [
+        ("train-worker-0", "emptyDir", "docker"),
+        ("vllm-6f47c67945-s59dl", "emptyDir", "docker"),
+        ("c2211f46f318", "docker", "emptyDir"),
+        ("gpu-17", "docker", ""),
+    ],
+)
+def test_the_mend_fits_the_place(host: str, words: str, not_words: str) -> None:
+    full = "misc/shmutils.cc:70 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 9637892 bytes"
+    fix = diagnose(parse_text(f"{host}:1:2 [0] {full}, error: No space left on device (28)\n"))[0].fix
+    assert fix is not None and words in repr(fix)
+    assert not not_words or not_words not in repr(fix)

@@ -9,6 +9,7 @@ from typing import Final
 
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught, means
+from netdoctor.nccl.diagnosis.place import SHARED_MEMORY
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -23,11 +24,6 @@ _FM = Fix(
         "systemctl stop nvidia-fabricmanager && nvidia-smi -r && systemctl start nvidia-fabricmanager",
         "journalctl -u nvidia-fabricmanager; less /var/log/fabricmanager.log",
     ),
-)
-_SHM = Fix(
-    "give the container a larger /dev/shm",
-    ("docker run --shm-size=8g …   # or --ipc=host", "df -h /dev/shm; ls -l /dev/shm/nccl-*   # left behind by a crash?"),
-    ("volumes: [{name: shm, emptyDir: {medium: Memory}}] mounted at /dev/shm",),
 )
 _IMEX = Fix(
     "start nvidia-imex on every node of the rack with the same node list, and give the job an IMEX channel",
@@ -51,11 +47,11 @@ def shared_memory(log: LogFacts) -> Iterator[Hypothesis]:
     if full or any(Wording.NO_SPACE.within(e.text) for e in events):
         size = next((n for n in caught(events, "bytes") if n.isdecimal()), None)
         text = f"a segment of {int(size):,} bytes did not fit into /dev/shm" if size else "/dev/shm is too small"
-        note = "NCCL_SHM_DISABLE=1 only moves the traffic to the network"
-        yield Hypothesis("shm_disabled_or_small", Confidence.CERTAIN, text, events, _SHM, notes=(note,))
+        note = "NCCLSHARED_MEMORY_DISABLE=1 only moves the traffic to the network"
+        yield Hypothesis("shm_disabled_or_small", Confidence.CERTAIN, text, events, SHARED_MEMORY, notes=(note,))
     elif events:
         text = "a shared-memory segment could not be made or opened: /dev/shm is full, absent, or another container's"
-        yield Hypothesis("shm_disabled_or_small", Confidence.LIKELY, text, events, _SHM)
+        yield Hypothesis("shm_disabled_or_small", Confidence.LIKELY, text, events, SHARED_MEMORY)
 
 
 class _CudaFailure:

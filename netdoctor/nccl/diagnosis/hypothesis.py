@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum, auto
 
 from netdoctor.model import Fix, Severity, Word
+from netdoctor.nccl.diagnosis.place import Placed
 from netdoctor.nccl.log.facts import Event, EventKind, LogFacts
 
 
@@ -68,7 +69,7 @@ class Hypothesis:
     confidence: Confidence
     message: str
     events: tuple[Event, ...] = ()
-    fix: Fix | None = None
+    fix: Fix | Placed | None = None
     how: str | None = None  # what to look at next; None: the checks of the cause
     notes: tuple[str, ...] = ()
     severity: Severity | None = None

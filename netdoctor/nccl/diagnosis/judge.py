@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.causes import CAUSES
-from netdoctor.model import Finding, Status
+from netdoctor.model import Finding, Fix, Status
 from netdoctor.nccl.diagnosis import gpu, network, program, ranks, rdma, settings, sockets, software, termination
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, author
 from netdoctor.nccl.diagnosis.job import went
 from netdoctor.nccl.diagnosis.outcome import Ending, Outcome, follows, order, origin, outcome, overcome
+from netdoctor.nccl.diagnosis.place import Place, place
 from netdoctor.nccl.log.facts import Event, LogFacts
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -33,7 +34,7 @@ def diagnose(log: LogFacts) -> tuple[Finding, ...]:
     top = hypotheses[0]
     # A consequence is worth a finding of its own only where no cause is known.
     least = Confidence.EFFECT_MINUS if top.confidence <= Confidence.EFFECT_PLUS else Confidence.QUIET_MINUS
-    fails = tuple(_finding(h, top) for h in [h for h in hypotheses if h.confidence >= least][:_MAX])
+    fails = tuple(_finding(h, top, place(log)) for h in [h for h in hypotheses if h.confidence >= least][:_MAX])
     return (*fails, job) if job.status is not Status.PASS else fails
 
 
@@ -73,7 +74,7 @@ def _union(a: tuple[Event, ...], b: tuple[Event, ...]) -> tuple[Event, ...]:
     return tuple({id(e): e for e in (*a, *b)}.values())
 
 
-def _finding(hypothesis: Hypothesis, top: Hypothesis) -> Finding:
+def _finding(hypothesis: Hypothesis, top: Hypothesis, where: Place) -> Finding:
     cause = CAUSES[hypothesis.cause]
     events = sorted(hypothesis.events, key=order)
     evidence: dict[str, Any] = {
@@ -107,7 +108,7 @@ def _finding(hypothesis: Hypothesis, top: Hypothesis) -> Finding:
         how=look,
         why=hypothesis.why or cause.costs,
         notes=hypothesis.notes,
-        fix=hypothesis.fix,
+        fix=hypothesis.fix if isinstance(hypothesis.fix, Fix | None) else hypothesis.fix[where],
         check="log",
     )
 

@@ -10,13 +10,10 @@ from typing import Final, NamedTuple
 from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, means
+from netdoctor.nccl.diagnosis.place import RDMA_DEVICES, Placed
 from netdoctor.nccl.log.facts import SOCKET, Direction, GdrRefusal, Level, LogFacts, NetSource, Via
 from netdoctor.nccl.log.wordings import Wording
 
-_DEVICES = Fix(
-    "map the RDMA devices and their user-space libraries into the container",
-    ("docker run --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1:-1 …", "ls -l /dev/infiniband; ibv_devinfo"),
-)
 _PLUGIN = Fix(
     "install the plugin with all its libraries where the job runs, and require it",
     ("ldd libnccl-net.so", "export NCCL_NET=<name>   # fails instead of falling back"),
@@ -48,7 +45,7 @@ def none_initialised(log: LogFacts) -> Iterator[Hypothesis]:
             if forced:
                 device, plugin = Confidence.STRONG_PLUS, Confidence.LIKELY
             text = "no network could be initialised: the one that is asked for finds no device here"
-            yield Hypothesis("dev_infiniband_missing", device, text, (e,), _DEVICES)
+            yield Hypothesis("dev_infiniband_missing", device, text, (e,), RDMA_DEVICES)
             yield Hypothesis("plugin_mismatch", plugin, "no network plugin could be initialised", (e,), _PLUGIN)
         elif not log.above_info("ofi_init", "plugin_load"):
             yield Hypothesis("plugin_mismatch", Confidence.QUIET_PLUS, "two ranks have no transport in common", (e,))
@@ -187,7 +184,7 @@ class _TcpReason(NamedTuple):
     cause: str
     confidence: Confidence
     text: str
-    fix: Fix
+    fix: Fix | Placed
     shown: str | None = None  # None: all that `_TcpEvidence` shows
 
 
@@ -221,14 +218,14 @@ _TCP_REASONS: Final = (
         "dev_infiniband_missing",
         Confidence.LIKELY_MINUS,
         "RDMA is asked for, but no device is visible where the job runs",
-        _DEVICES,
+        RDMA_DEVICES,
     ),
     _TcpReason(
         lambda e: e.log.libibverbs_missing or bool(e.hints),
         "dev_infiniband_missing",
         Confidence.QUIET_PLUS,
         "the container may lack the RDMA devices or libraries",
-        _DEVICES,
+        RDMA_DEVICES,
     ),
 )
 
@@ -254,7 +251,7 @@ def fallback(log: LogFacts) -> Iterator[Hypothesis]:
             yield Hypothesis(reason.cause, reason.confidence, text, shown=shown, fix=reason.fix)
     elif evidence.requested and evidence.invisible:
         text = "RDMA is asked for, but NCCL found no device and took TCP"
-        yield Hypothesis("dev_infiniband_missing", Confidence.QUIET_PLUS, text, shown=evidence.shown, fix=_DEVICES)
+        yield Hypothesis("dev_infiniband_missing", Confidence.QUIET_PLUS, text, shown=evidence.shown, fix=RDMA_DEVICES)
 
 
 def _over_tcp(evidence: _TcpEvidence) -> Hypothesis:
@@ -263,7 +260,7 @@ def _over_tcp(evidence: _TcpEvidence) -> Hypothesis:
         Confidence.OPEN_PLUS if evidence.expected or evidence.log.libibverbs_missing else Confidence.OPEN_MINUS,
         "data between the nodes goes over TCP sockets" + (", though RDMA is asked for" if evidence.requested else ""),
         shown=evidence.shown,
-        fix=Fix("remove NCCL_IB_DISABLE", ("unset NCCL_IB_DISABLE",)) if evidence.switched_off else _DEVICES,
+        fix=Fix("remove NCCL_IB_DISABLE", ("unset NCCL_IB_DISABLE",)) if evidence.switched_off else RDMA_DEVICES,
         severity=None if evidence.expected or evidence.switched_off else Severity.WARNING,
     )
 

@@ -12,17 +12,13 @@ from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix, Severity
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
 from netdoctor.nccl.diagnosis.outcome import before
+from netdoctor.nccl.diagnosis.place import MEMLOCK, RDMA_DEVICES
 from netdoctor.nccl.log.facts import Event, GdrUse, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
 _GID = Fix(
     "let NCCL pick the GID (2.21.5 and later): remove NCCL_IB_GID_INDEX, or set the index of the RoCE v2 IPv4 GID on each node",
     ("unset NCCL_IB_GID_INDEX", "show_gids   # or: grep . /sys/class/infiniband/*/ports/*/gid_attrs/types/*"),
-)
-_MEMLOCK = Fix(
-    "lift the locked-memory limit of the process that runs NCCL",
-    ("ulimit -l unlimited", "docker run --ulimit memlock=-1:-1 --cap-add=IPC_LOCK …"),
-    ("'* - memlock unlimited' in /etc/security/limits.d, LimitMEMLOCK=infinity in the unit of slurmd or containerd",),
 )
 _GDR = Fix(
     "make GPU memory registrable: nvidia_peermem with an RDMA stack that knows peer memory, or DMA-BUF (open kernel modules, "
@@ -53,14 +49,14 @@ def register(log: LogFacts) -> Iterator[Hypothesis]:
         text = "GPU memory could not be registered with the NIC: peer memory or DMA-BUF does not work here"
         critical = Severity.CRITICAL
         yield Hypothesis("gdr_disabled", Confidence.STRONG, text, events + peermem, _GDR, severity=critical, why=_REFUSED)
-        yield Hypothesis("memlock", Confidence.OPEN, "the locked-memory limit can do the same", events, _MEMLOCK)
+        yield Hypothesis("memlock", Confidence.OPEN, "the locked-memory limit can do the same", events, MEMLOCK)
     elif calls & {"ibv_create_cq", "ibv_create_qp", "ibv_alloc_pd"}:
         text = "not even a completion queue could be locked into memory"
-        yield Hypothesis("memlock", Confidence.STRONG_PLUS, text, events + limits, _MEMLOCK)
+        yield Hypothesis("memlock", Confidence.STRONG_PLUS, text, events + limits, MEMLOCK)
     else:
         confidence = Confidence.OPEN_MINUS if peermem or keys else Confidence.STRONG
         text = "memory could not be locked for RDMA: the limit of the process (or container) is too low"
-        yield Hypothesis("memlock", confidence, text, events + limits, _MEMLOCK)
+        yield Hypothesis("memlock", confidence, text, events + limits, MEMLOCK)
         yield Hypothesis(
             "gdr_disabled",
             Confidence.STRONG if peermem else Confidence.OPEN_MINUS,
@@ -256,16 +252,11 @@ def async_event(log: LogFacts) -> Iterator[Hypothesis]:
             text = f"a queue pair of {dev} broke: {said[:60]}"
             # An error of a request says why; but another rank's unanswered request comes after the queue pair broke.
             own = [o for o in log.above_info("completion", "modify_qp") if o.data.get("status", "12") not in {"5", "12"}]
-            earlier = [o for o in log.above_info("completion") if before(o, e)]
+            told = [o for o in log.above_info("completion") if o.data.get("status")]
+            earlier = [o for o in told if (not e.at or o.at != e.at) and before(o, e)]
             confidence = Confidence.EFFECT if own or earlier else Confidence.STRONG_MINUS
             yield Hypothesis("link_degraded", confidence, text, (e,), severity=Severity.CRITICAL)
             yield Hypothesis("ib_timeout", Confidence.EFFECT, text, (e,))
-
-
-_MAP = Fix(
-    "map the devices into the container",
-    ("docker run --device=/dev/infiniband --cap-add=IPC_LOCK …", "resources.limits: {rdma/hca: 1}"),
-)
 
 
 def devices(log: LogFacts) -> Iterator[Hypothesis]:
@@ -278,7 +269,7 @@ def devices(log: LogFacts) -> Iterator[Hypothesis]:
             f"RDMA devices are listed{f' ({names})' if names else ''} but cannot be opened: "
             "/dev/infiniband is not mapped, or not allowed, where the job runs"
         )
-        yield Hypothesis("dev_infiniband_missing", Confidence.STRONG_PLUS, text, events, _MAP)
+        yield Hypothesis("dev_infiniband_missing", Confidence.STRONG_PLUS, text, events, RDMA_DEVICES)
         yield Hypothesis("transport_fallback_tcp", Confidence.OPEN, "NCCL goes on over TCP", events)
     for e in log.of("provider")[:1]:
         if Wording.KERNEL_ABI.within(e.text):
