@@ -26,6 +26,7 @@ from netdoctor.api import (
     check,
     cost,
     fail,
+    hcas,
     ok,
     path_limit,
     skip,
@@ -44,17 +45,17 @@ ENOUGH = 32 << 20
 def allreduce_bandwidth(
     baseline: Baseline, paths: PathRun, gpus: Gpus, pci: Pci, rdma: Rdma, expected: Expected, intent: Intent
 ) -> Iterator[Finding]:
-    there = accelerator(pci, gpus)
+    there, nothing = accelerator(pci, gpus), hcas.nothing_for_nccl(pci, gpus)
     if isinstance(baseline.run, Unavailable):
         yield unknown(f"no all-reduce was run: {baseline.run}", how="netdoctor preflight")
     else:
-        yield _baseline(baseline.run, path_limit(baseline.run, gpus, pci, rdma), there, expected)
+        yield _baseline(baseline.run, path_limit(baseline.run, gpus, pci, rdma), there, nothing, expected)
     if not isinstance(paths.runs, Unavailable):
         for run in paths.runs:
             yield between_nodes(
                 _loopback(_judge(run, str(run.experiment.path), path_limit(run, gpus, pci, rdma), None)), intent
             )
-    elif baseline.run and not (there and not there.nvidia):
+    elif baseline.run and not ((there and there.none) or nothing):
         yield between_nodes(unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node"), intent)
 
 
@@ -66,7 +67,9 @@ def _loopback(finding: Finding) -> Finding:
     return unknown(text, subject=finding.subject, how="netdoctor allreduce over two nodes", measured=finding.measured)
 
 
-def _baseline(run: Run, limit: PathLimit | Unavailable, there: Accelerator | Unavailable, expected: Expected) -> Finding:
+def _baseline(
+    run: Run, limit: PathLimit | Unavailable, there: Accelerator | Unavailable, nothing: str, expected: Expected
+) -> Finding:
     floor = _floor(run, expected)
     if run.experiment.backend == "nccl":
         return _judge(run, "node", limit, floor)
@@ -76,9 +79,9 @@ def _baseline(run: Run, limit: PathLimit | Unavailable, there: Accelerator | Una
         return unknown(f"whether a floor is configured could not be read: {floor}")
     if there and there.none:
         return skip("no accelerator (PCI was read and shows none), and no floor is configured for the CPU")
-    if there and not there.nvidia:
-        return skip(f"no NVIDIA GPU: {there.others} alone, of which hardware.accelerator tells")
-    what = there.nvidia if there else there
+    if nothing:
+        return skip(nothing)
+    what = (there.nvidia or there.others) if there else there
     return unknown(f"NCCL did not run, so its bandwidth is not known ({what})", how="see torch.backend and allreduce.run")
 
 

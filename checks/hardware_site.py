@@ -17,4 +17,5 @@ def site(expected: Expected, pci: Pci, gpus: Gpus, rdma: Rdma, net: Net) -> Iter
     elif not look.expected:
         yield skip("the configuration expects no model, place, NVLinks, driver, firmware or MTU (netdoctor expect writes them)")
     else:
-        yield from expectation.findings(look, expectation.About(ABOUT, len(look.parts), None))
+        about = expectation.About(ABOUT, len(expected.gpu_addresses or ()) or len(look.parts), True)
+        yield from expectation.findings(look, about)

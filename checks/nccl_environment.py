@@ -9,18 +9,22 @@ from netdoctor.api import (
     FROM_JOB,
     Environ,
     Finding,
+    Gpus,
     Intent,
     Kind,
     Libraries,
     Net,
+    Pci,
     Rdma,
     Status,
     Unavailable,
     Vantage,
     check,
+    cost,
     nccl_environment,
     ok,
     unknown,
+    without_p2p,
 )
 
 HOW = f"{FROM_JOB}; netdoctor env --file JOBSCRIPT judges a script"
@@ -28,7 +32,7 @@ HOW = f"{FROM_JOB}; netdoctor env --file JOBSCRIPT judges a script"
 
 @check(id="nccl.environment", title=nccl_environment.TITLE, cause="env_misuse")
 def environment(
-    environ: Environ, vantage: Vantage, libraries: Libraries, net: Net, rdma: Rdma, job: Intent
+    environ: Environ, vantage: Vantage, libraries: Libraries, net: Net, rdma: Rdma, job: Intent, gpus: Gpus, pci: Pci
 ) -> Iterator[Finding]:
     if isinstance(environ.variables, Unavailable):
         yield unknown(f"the environment could not be read: {environ.variables}", how=HOW)
@@ -39,7 +43,7 @@ def environment(
     if not vantage.job_network:
         known = replace(known, links=Unavailable(Kind.NOT_READ, vantage.network_elsewhere))
     found = nccl_environment.judge_job(environ, known, job)
-    yield from (one for one in found if one.status is not Status.PASS)
+    yield from (_weighed(one, gpus, pci, job) for one in found if one.status is not Status.PASS)
     if not vantage.job_environment:
         yield unknown(f"{vantage.why_not}: the job's variables are not seen", how=HOW)
         return
@@ -52,3 +56,11 @@ def environment(
         yield ok(f"{len(names)} variables are read as they are written", notes=notes, variables=names)
     elif not found:
         yield ok(nccl_environment.NOTHING_SET)
+
+
+def _weighed(found: Finding, gpus: Gpus, pci: Pci, job: Intent) -> Finding:
+    """What a variable switches off, by what this node has of it and what the job needs."""
+    rule = found.evidence.get("rule") if found.status is Status.FAIL else None
+    between = {"ib-off": cost.sockets, "gdr-off": cost.staged}.get(str(rule))
+    loss = without_p2p(gpus, pci) if rule == "p2p-off" else between() if between and job.others else None
+    return found if loss is None else cost.weighed(found, loss)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from netdoctor.allreduce.cause import cause_of, out_of_memory
 from netdoctor.allreduce.limits import Limit as PathLimit
-from netdoctor.allreduce.limits import path_limit
+from netdoctor.allreduce.limits import path_limit, without_p2p
 from netdoctor.causes import CAUSES, cost
 from netdoctor.cluster import network as cluster_network
 from netdoctor.cluster.observations import Cluster, Culprit
@@ -291,4 +291,5 @@ __all__ = [
     "usable",
     "used_nccl",
     "version_text",
+    "without_p2p",
 ]

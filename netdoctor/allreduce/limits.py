@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from netdoctor.causes.cost import MIGHT, less
 from netdoctor.expectation.device import nvlinks
 from netdoctor.expectation.parts import gpu_name
 from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.pci import Pci, PciLink
 from netdoctor.facts.rdma import Rdma, RdmaDevice, RdmaPort
 from netdoctor.facts.runs import Path, Run, Way
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Loss, Unavailable
 from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.transport import log_of, network_family
 
@@ -98,6 +99,17 @@ def _like(device: RdmaDevice, port: RdmaPort, devices: tuple[RdmaDevice, ...], p
             alike = other.number == port.number and other.link_layer == port.link_layer and other.state == "ACTIVE"
             if alike and isinstance(other.rate_gbps, float | int):
                 yield other.rate_gbps
+
+
+def without_p2p(gpus: Gpus, pci: Pci) -> Loss:
+    """What the job's GPUs lose where peer-to-peer is off and their data goes through host memory."""
+    seen = gpus.visible
+    if seen and len(seen) == 1:
+        return replace(MIGHT, needed=False)
+    better = _between_gpus(tuple(one.ordinal for one in seen or ()), gpus, pci) if seen else None
+    if not isinstance(better, Limit) or not better.nvlink or _partitioned(gpus):
+        return MIGHT
+    return less(_PCIE[32.0] * 2, better.rate, "GB/s: PCIe 5 of 16 lanes at best, instead of NVLink")
 
 
 def _partitioned(gpus: Gpus) -> bool:

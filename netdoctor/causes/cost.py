@@ -32,6 +32,11 @@ def severity(loss: Loss) -> Severity:
     return Severity.CRITICAL if loss.needed and loss.share is not None and loss.share >= MUCH else Severity.WARNING
 
 
+def weighed(finding: Finding, loss: Loss) -> Finding:
+    """A fail that takes that."""
+    return replace(finding, loss=loss, severity=severity(loss))
+
+
 def less(now: float, should: float, what: str, *, needed: bool | None = True) -> Loss:
     """Of something that carries `should` (any unit) `now` is left; `what` says so with its unit: "Gb/s of the rails"."""
     if should <= 0:
@@ -67,7 +72,7 @@ def measured(finding: Finding) -> Finding:
         known = replace(known, share=share, needed=True, measured=True, formula=f"measured: {cost.summary}")
     else:
         return finding
-    return replace(finding, loss=known, severity=severity(known))
+    return weighed(finding, known)
 
 
 @dataclass(frozen=True)

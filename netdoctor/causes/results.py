@@ -60,6 +60,12 @@ RESULTS: Final[dict[str, ResultRow]] = {
         "other",
         "netdoctor fleet report: what each node says of itself. A finding a node that is bad, missing, flaky or unknown.",
     ),
+    "fleet.expected": ResultRow(
+        "Every node is as the site expects",
+        "inventory",
+        "netdoctor fleet report: `expected:` of the configuration (see netdoctor expect) against what each report shows. A "
+        "finding a thing that is less, with all nodes that have it so: what all share is no difference between them.",
+    ),
     "fleet.drift": ResultRow(
         "Nodes of one kind have the same versions and settings",
         "drift",

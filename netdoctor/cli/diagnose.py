@@ -36,8 +36,9 @@ def _judged(options: Options, config: Config, snapshot: Snapshot, lost: CheckRes
         specs = tuple(s for s in specs if s.id in snapshot.selected)
     narrowed = options.ids and not config.lock
     must = setup.OF_SEVERAL_NODES if _of_several_nodes(snapshot) and not narrowed else ()
+    expected = config.as_answer()["expected"] if options.expect is not None else None
     decide = setup.decider(config, options.ids or snapshot.selected, snapshot.partial, must)
-    return deliver.deliver(diagnose(snapshot, specs, decide, config.profile, extra), options)
+    return deliver.deliver(diagnose(snapshot, specs, decide, config.profile, extra, expected), options)
 
 
 def _of_several_nodes(snapshot: Snapshot) -> bool:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
-from netdoctor.model import Command, Report
+from netdoctor.config.load import Config
+from netdoctor.model import Command, Report, Unavailable
 
 if TYPE_CHECKING:
+    from netdoctor.facts.job import Expected
     from netdoctor.fleet.report import Fleet
 
 PASSING: Final = "passing_nodes.txt"
@@ -33,7 +35,7 @@ def run(options: Options, paths: Sequence[str], expected: str | None = None, fol
         names = _names(expected)
         if not paths:
             raise setup.UsageError("no report given: name files or directories")
-        reading = read(paths, None if options.quiet else _progress)
+        reading = read(paths, None if options.quiet else _progress, _expected(config))
     except FileNotFoundError as error:
         return deliver.refuse(f"{error.filename or error}: no such file or directory", options)
     except (OSError, ValueError) as error:
@@ -41,6 +43,16 @@ def run(options: Options, paths: Sequence[str], expected: str | None = None, fol
     fleet = examine(reading, names, setup.decider(config, command=Command.FLEET), time.time())
     failed = _write(fleet, folder) if folder is not None else 0
     return deliver.deliver(report(fleet, config.profile), options) or failed
+
+
+def _expected(config: Config) -> Expected | None:
+    """What the site expects of every node; None: nothing of what a report shows."""
+    from netdoctor.expectation.site import KEYS
+    from netdoctor.facts.job import expected_of
+
+    said = config.as_answer()["expected"]
+    found = expected_of({key: said[key] for key in (*KEYS, "gpus", "hcas") if key in said})
+    return None if isinstance(found, Unavailable) or found == type(found)() else found
 
 
 def report(fleet: Fleet, profile: str = "default") -> Report:

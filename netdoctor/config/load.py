@@ -13,7 +13,7 @@ import select
 import stat
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from netdoctor.config.document import MAX_BYTES, ConfigError, Path, dotted, parse
@@ -81,6 +81,7 @@ class Config:
     vantage: str | None = None
     budget_s: float | None = None
     lock: bool = False
+    behind: tuple[str, ...] = ()  # keys that were said behind a lock: they may only make it stricter
     notes: tuple[str, ...] = ()  # what was not followed, and why: for stderr
 
     def as_answer(self) -> dict[str, Any]:
@@ -95,6 +96,8 @@ class Config:
             expected["busbw_floor"] = {str(size): floor[size] for size in sorted(floor)}
         expected = {key: list(value) if isinstance(value, tuple) else value for key, value in expected.items()}
         answer: dict[str, Any] = {"profile": self.profile, "job": _said(self.job), "expected": expected}
+        if self.behind:
+            answer["behind_lock"] = list(self.behind)
         for name in ("python", "user", "vantage", "budget_s", "command"):
             if getattr(self, name) is not None:
                 answer[name] = getattr(self, name)
@@ -150,8 +153,8 @@ def load(
     layers += [(name, values) for name, values in (("environment", from_env), ("command line", given)) if values]
     if recorded is not None:
         layers.insert(1 if locked else 0, ("snapshot", _of_a_snapshot(recorded)))
-    merged = _merge(layers, {site, named}, notes, defaults or {})
-    return _build(merged, tuple(notes))
+    merged, behind = _merge(layers, {site, named}, notes, defaults or {})
+    return replace(_build(merged, tuple(notes)), behind=tuple(key for key in behind if key.startswith("job.")))
 
 
 def _of_a_snapshot(policy: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,12 +174,13 @@ def _same(named: str, site: str, base: Mapping[str, Any] | None) -> bool:
 
 def _merge(
     layers: list[tuple[str, dict[str, Any]]], files: set[str | None], notes: list[str], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Later layers win; behind the first locked one of `files` they only tighten, and what they may not loosen is noted.
 
     The site's file comes first.  One that was named locks as well: a gate that names its file means it for every job.
     """
     merged: dict[str, Any] = {}
+    behind: dict[str, None] = {}
     lock = locked_by = None
     for source, values in layers:
         lock = locked_by
@@ -186,11 +190,12 @@ def _merge(
             if lock is None:
                 merged[key] = value
                 continue
+            behind[key] = None
             tightest = KEYS[key].stricter(merged.get(key, defaults.get(key, KEYS[key].default)), value)
             if tightest != value:
                 notes.append(f"{key} from the {source} counts only where it is stricter: {lock} is locked")
             merged[key] = tightest
-    return {**defaults, **merged}
+    return {**defaults, **merged}, tuple(behind)
 
 
 def _build(merged: Mapping[str, Any], notes: tuple[str, ...]) -> Config:

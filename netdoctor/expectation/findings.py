@@ -19,7 +19,7 @@ CAUSES: Final = {
     Quantity.GID_KINDS: "roce_gid",
     Quantity.FAMILIES: "roce_gid",
 }
-_PARTS_OF_MANY: Final = frozenset({Quantity.PORTS, Quantity.NEAREST, Quantity.GPUS_NEAR})
+_PARTS_OF_MANY: Final = frozenset({Quantity.THERE, Quantity.PORTS, Quantity.NEAREST, Quantity.GPUS_NEAR})
 _UNITS: Final = {
     Quantity.WIDTH: "PCIe lanes",
     Quantity.SPEED: "GT/s of the PCIe link",

@@ -44,6 +44,8 @@ def usual(quantity: Quantity, values: Sequence[Value]) -> Value | None:
     """What most have; of two that differ the more, where there is more and less.  None: nothing can be said."""
     counted = Counter(values)
     value, number = counted.most_common(1)[0]
+    if quantity is Quantity.PORTS and value == 0:  # that most are down vouches for none: rdma.dev_infiniband says of each
+        return None
     if number == len(values) and number > 1:
         return value
     if len(values) == 2:

@@ -16,23 +16,30 @@ _ODD: Final = Unavailable(Kind.MALFORMED, "the inventory")
 
 
 def look(
-    expected: Expected, inventory: Mapping[str, Any], source: Source = Source.SITE, because: str = "expected: of the site"
+    expected: Expected,
+    inventory: Mapping[str, Any],
+    source: Source = Source.SITE,
+    because: str = "expected: of the site",
+    *,
+    counts: bool = False,
 ) -> Look:
-    """Models, places, NVLinks, driver, firmware and MTU.  Counts, rates, transport and floors have checks of their own."""
+    """Models, places, NVLinks, driver, firmware and MTU; with `counts` also GPUs and HCAs.  On the node itself these, rates,
+    transport and floors have checks of their own.
+    """
     gpus, nics, links = (_rows(inventory.get(name)) for name in ("gpus", "nics", "links"))
     has: dict[str, dict[Quantity, Value | None | Unavailable]] = {NODE: {Quantity.DRIVER: _value(inventory.get("driver"))}}
     for one in gpus or ():
         has[_gpu_name(one)] = {Quantity.MODEL: _value(one.get("name")), Quantity.NVLINKS: _value(one.get("nvlinks_up"))}
     if not gpus:
-        none = "none" if gpus is not None else unavailable_in(inventory.get("gpus")) or _ODD
-        has[NODE] |= {Quantity.MODEL: none, Quantity.NVLINKS: none}
+        lost = None if gpus is not None else _why(inventory.get("gpus"))
+        has[NODE] |= {Quantity.MODEL: "none" if lost is None else lost, Quantity.NVLINKS: 0 if lost is None else lost}
     has |= {_name(one): {Quantity.FIRMWARE: _value(one.get("firmware"))} for one in nics or ()}
     for one in links or ():
         has.setdefault(_name(one), {})[Quantity.MTU] = _value(one.get("mtu"))
     wanted: list[tuple[str, Quantity, Value]] = [(NODE, Quantity.DRIVER, expected.driver)] if expected.driver else []
     wanted += _of_gpus(expected, [_gpu_name(one) for one in gpus or ()] or [NODE])
     if nics is None and expected.hca_firmware:
-        has[NODE][Quantity.FIRMWARE] = unavailable_in(inventory.get("nics")) or _ODD
+        has[NODE][Quantity.FIRMWARE] = _why(inventory.get("nics"))
         wanted.append((NODE, Quantity.FIRMWARE, " or ".join(expected.hca_firmware)))
     wanted += _one_of(expected.hca_firmware, nics or [])
     for name, mtu in (expected.mtu or {}).items():
@@ -43,6 +50,10 @@ def look(
         found = places if isinstance(places, Unavailable) else THERE if address in places else MISSING
         has.setdefault(name, {})[Quantity.THERE] = found
         wanted.append((name, Quantity.THERE, THERE))
+    if counts:
+        has[NODE] |= {Quantity.GPUS: _number(inventory, "gpus"), Quantity.RAILS: _number(inventory, "nics")}
+        wanted += [(NODE, Quantity.GPUS, expected.gpus)] if expected.gpus else []
+        wanted += [(NODE, Quantity.RAILS, expected.hcas)] if expected.hcas else []
     unread = missing(*(getattr(expected, key) for key in KEYS))
     parts = tuple(Part(name, values) for name, values in has.items())
     return Look(parts, tuple(Expectation(n, q, should, source, because) for n, q, should in wanted), unread)
@@ -55,7 +66,18 @@ def _rows(value: Any) -> list[dict[str, Any]] | None:
 def _value(value: Any) -> Value | Unavailable:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return value
-    return unavailable_in(value) or _ODD
+    return _why(value)
+
+
+def _why(value: Any) -> Unavailable:
+    """Why there is nothing, as the inventory has it."""
+    said = unavailable_in(value)
+    return _ODD if said is None else said
+
+
+def _number(inventory: Mapping[str, Any], name: str) -> int | Unavailable:
+    rows = _rows(inventory.get(name))
+    return _why(inventory.get(name)) if rows is None else len(rows)
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.job import Expected, known, section
 from netdoctor.facts.launcher import Launcher
 from netdoctor.facts.net import Net
-from netdoctor.host.base import Host
+from netdoctor.host.base import Host, mapping
 from netdoctor.model import Finding, Kind, Status, Unavailable, Word, missing
 
 JOB: Final = tuple(name.partition(".")[2] for name in KEYS if name.startswith("job."))
@@ -107,7 +107,14 @@ def between_nodes(found: Finding, intent: Intent) -> Finding:
 def probe(host: Host, environ: Environ, net: Net, gpus: Gpus, expected: Expected) -> Intent | Unavailable:
     """From ``job:`` of the configuration, the launcher's variables, MASTER_ADDR and the GPUs that are seen."""
     given = section(host, "job")
-    return given if isinstance(given, Unavailable) else infer(known(JOB, given), environ, net, gpus, expected)
+    if isinstance(given, Unavailable):
+        return given
+    stated, launcher = known(JOB, given), environ.launcher
+    by_launcher = None if isinstance(launcher, Unavailable) else _by_launcher(launcher)
+    behind = (mapping(host, "config:") or {}).get("behind_lock") or ()
+    if "job.nodes" in behind and by_launcher is not None and (by_launcher.nodes or 0) > stated.get("nodes", 0):
+        stated.pop("nodes", None)  # the one who is judged makes the job no smaller than it is
+    return infer(stated, environ, net, gpus, expected)
 
 
 def infer(given: Mapping[str, Any], environ: Environ, net: Net, gpus: Gpus, expected: Expected) -> Intent:

@@ -10,7 +10,9 @@ from typing import Any, Final, TypeVar
 
 from netdoctor.compare.addresses import own
 from netdoctor.compare.traits import Traits, no_gpu, own_nics, traits
+from netdoctor.facts.job import Expected
 from netdoctor.fleet.contradiction import MAX_LIST, contradiction
+from netdoctor.fleet.expected import lacks
 from netdoctor.fleet.nodes import Fabric, Figure, Item, NodeRun, Shape
 from netdoctor.model import Health, Severity, Status, size_text
 from netdoctor.policy import waived_until
@@ -33,7 +35,9 @@ class MalformedReportError(ValueError):
 class Extract:
     """Makes `NodeRun`s; equal values of different nodes become one object."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: Expected | None = None) -> None:
+        """`expected`: what the site expects of each node; None: nothing."""
+        self._expected = expected
         self._pool: dict[Any, Any] = {}
         self._traits: dict[Any, Traits] = {}
 
@@ -79,6 +83,7 @@ class Extract:
             machine=as_line(identity["machine"], 80) if isinstance(identity.get("machine"), str) else "",
             place=_place(doc.get("nodes")),
             attempts=volatile["attempts"] if type(volatile.get("attempts")) is int else 1,
+            lacks=self.shared(lacks(self._expected, inventory)) if self._expected is not None else (),
             doubt=contradiction(verdict, checks, doc.get("runs"), volatile) if health is Health.HEALTHY else "",
         )
 

@@ -75,6 +75,15 @@ class Shape:
     vantage: str  # "host", "pod", …: what is seen from a pod is not compared with what is seen from a host
 
 
+class Lack(NamedTuple):
+    """What a report shows to be less than the site expects."""
+
+    subject: str
+    text: str
+    cause: str = ""  # "": it could not be told
+    critical: bool = False
+
+
 class Figure(NamedTuple):
     """What was measured, and of which experiment."""
 
@@ -113,6 +122,7 @@ class NodeRun:
     place: tuple[str, int, int] | None = None  # in an all-reduce across nodes: its master, how many nodes, which of them
     attempts: int = 1  # whoever asked had to ask so often
     doubt: str = ""  # what in it contradicts its verdict
+    lacks: tuple[Lack, ...] = ()  # of what the site expects
 
     @property
     def installation(self) -> tuple[str, frozenset[tuple[str, str]]] | None:
@@ -145,6 +155,7 @@ class Reading:
     problems: list[Problem] = field(default_factory=list)
     files: int = 0  # looked at
     bytes: int = 0
+    asked: bool = False  # what the site expects was held against them
 
 
 @dataclass(frozen=True, slots=True)

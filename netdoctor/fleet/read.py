@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from netdoctor.facts.job import Expected
 from netdoctor.fleet.extract import Extract, MalformedReportError
 from netdoctor.fleet.nodes import Problem, ProblemKind, Reading
 from netdoctor.model import REPORT_SCHEMA
@@ -41,11 +42,12 @@ KINDS: Final = {
 }
 
 
-def read(paths: Iterable[str], on_progress: Callable[[int], None] | None = None) -> Reading:
+def read(paths: Iterable[str], on_progress: Callable[[int], None] | None = None, expected: Expected | None = None) -> Reading:
     """Every report in `paths` (files, or directories with ``*.json`` at any depth).  Raises FileNotFoundError for a path
     that does not exist; what is wrong with a file becomes a `Problem`."""
     got = Reading()
-    extract = Extract()
+    extract = Extract(expected)
+    got.asked = expected is not None
     seen: set[tuple[int, int]] = set()
     collecting = gc.isenabled()
     gc.disable()  # parsed JSON has no cycles: the collector would walk through 10,000 reports for nothing

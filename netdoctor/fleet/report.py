@@ -14,6 +14,7 @@ from netdoctor.compare.traits import Family, Marker
 from netdoctor.facts.vantage import Place
 from netdoctor.fleet import own
 from netdoctor.fleet.drift import Drift, drift
+from netdoctor.fleet.expected import result
 from netdoctor.fleet.groups import Group, group
 from netdoctor.fleet.machines import CLOCK_SKEW, by_machine, unique
 from netdoctor.fleet.nodes import Node, NodeRun, NodeState, Problem, Reading, Reason
@@ -75,7 +76,8 @@ def examine(
         own.judge(node)
     _one_machine(live)
     faults = [*_same_name(live), *across(groups, live)]
-    found = (_of_nodes(nodes), *_of_faults(faults), _of_drift(drifted, groups), _of_figures(figures, groups))
+    expects = result(nodes, asked=reading.asked)
+    found = (_of_nodes(nodes), *expects, *_of_faults(faults), _of_drift(drifted, groups), _of_figures(figures, groups))
     checks, verdict = decide(found, {})
     _settle(nodes, checks)
     nodes.sort(key=lambda n: n.name)

@@ -23,7 +23,6 @@ from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
 from tests.lab import fixtures
 from tests.support.machines import collected, lstopo
 
-
 RIGHT: Final = frozenset({"unknown", "hardware unknown", "hardware pass", "hardware skip"})
 
 

@@ -14,7 +14,7 @@ VisibleGpu Way accelerator affinity assigned between_nodes cause_of check cluste
 fix_container fix_environment fix_gpudirect fix_rdma_device fix_sysctl gdr_mechanisms gdr_proof gdr_sends gpudirect hcas
 ifname interfaces inventory job_torch layers loader_rules_say missing nccl_environment nccl_integer nccl_param nccl_ports
 net_plugin ok others out_of_memory parse_hcas parse_version path_limit rails shm_pool size_text skip tcp_window transport
-unknown usable used_nccl version_text
+unknown usable used_nccl version_text without_p2p
 """
 
 

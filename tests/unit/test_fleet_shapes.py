@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from netdoctor.expectation.description import describe
+from netdoctor.facts.job import Expected, expected_of
 from netdoctor.fleet.extract import Extract
 from netdoctor.fleet.nodes import Reading
 from netdoctor.fleet.report import Fleet, examine
+from netdoctor.model import Status
 
 HOSTS = pathlib.Path(__file__).parents[2] / "fixtures" / "hosts"
 Doc = dict[str, Any]
@@ -89,3 +92,86 @@ def test_a_node_with_a_fault_stays_one_of_its_kind(fault: Callable[[Doc], None])
     assert kinds(found) == [["aws-p5"], ["dgx-h100"]]
     blamed = {n.name for n in found.nodes if n.blamed}
     assert blamed == (set() if fault in (_no_driver, _other_cards) else {"dgx-h100-2"})
+
+
+def expecting(docs: list[Doc], keys: dict[str, Any]) -> Fleet:
+    plain = expected_of(keys)
+    assert isinstance(plain, Expected)
+    extract = Extract(plain)
+    runs = [extract.run(doc, f"{doc['identity']['host']}.json", 1.0) for doc in docs]
+    return examine(Reading(runs, [], len(runs), 0, asked=True))
+
+
+def _inventory(doc: Doc) -> Doc:
+    found: Doc = doc["inventory"]
+    return found
+
+
+def _gpus_on_pci(doc: Doc) -> list[Doc]:
+    return [one for one in _inventory(doc)["pci"] if one["kind"] == "gpu"]
+
+
+def _link(doc: Doc, **changes: Any) -> None:
+    links: list[Doc] = _inventory(doc)["links"]
+    links[0].update(changes)
+
+
+# What is wrong with a node -> the subject under which it is told when all nodes have it.
+SHARED: dict[str, tuple[Callable[[Doc], Any], str]] = {
+    "seven GPUs": (lambda d: _inventory(d)["gpus"].pop(), "node"),
+    "seven rails": (lambda d: [_inventory(d)["nics"].pop() for _ in range(5)], "node"),
+    "a GPU at another place": (lambda d: _gpus_on_pci(d)[0].update(address="0000:ff:00.0"), "GPU 0000:1b:00.0"),
+    "an older driver": (lambda d: _inventory(d).update(driver="535.104.05"), "node"),
+    "another model": (lambda d: [g.update(name="NVIDIA H100 PCIe") for g in _inventory(d)["gpus"]], "GPU 0000:1b:00.0"),
+    "two NVLinks down": (lambda d: _inventory(d)["gpus"][2].update(nvlinks_up=16), "GPU 0000:52:00.0"),
+    "all NVLinks down": (lambda d: [g.update(nvlinks_up=0) for g in _inventory(d)["gpus"]], "GPU 0000:1b:00.0"),
+    "old firmware on all HCAs": (lambda d: [n.update(firmware="28.36.1010") for n in _inventory(d)["nics"]], "mlx5_0"),
+    "old firmware on one HCA": (lambda d: _inventory(d)["nics"][0].update(firmware="28.36.1010"), "mlx5_0"),
+    "a smaller MTU": (lambda d: _link(d, mtu=1500), "ens1"),
+    "no GPU": (lambda d: _inventory(d).update(gpus=[]), "node"),
+    "no RDMA device": (lambda d: _inventory(d).update(nics=[]), "node"),
+    "all GPUs gone from PCI": (
+        lambda d: _inventory(d).update(pci=[p for p in _inventory(d)["pci"] if p["kind"] != "gpu"]),
+        "GPU 0000:1b:00.0",
+    ),
+}
+
+
+def _dgx(count: int) -> tuple[list[Doc], dict[str, Any]]:
+    docs = nodes("dgx-h100", count)
+    for doc in docs:
+        _inventory(doc)["links"] = [{"name": "ens1", "kind": None, "physical": True, "up": True, "mtu": 9000, "addresses": []}]
+    return docs, {key: value for key, value in describe(_inventory(docs[0])).items() if key != "hca_rate_gbps"}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_fault_that_all_nodes_share_is_a_fault(name: str) -> None:
+    docs, keys = _dgx(5)
+    well = expecting(docs, keys)
+    assert [c.status for c in well.checks if c.id == "fleet.expected"] == [Status.PASS]
+    change, subject = SHARED[name]
+    for doc in docs:
+        change(doc)
+    alike = {n for f in fleet(docs).checks for x in f.findings if x.status is Status.FAIL for n in x.nodes}
+    assert not alike, "no difference between them"
+    found = next(c for c in expecting(docs, keys).checks if c.id == "fleet.expected")
+    shared = [x for x in found.findings if x.status is Status.FAIL and x.subject == subject]
+    assert shared and len(shared[0].nodes) == 5
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_fault_of_one_node_is_told_of_it(name: str) -> None:
+    docs, keys = _dgx(5)
+    SHARED[name][0](docs[3])
+    found = expecting(docs, keys)
+    assert [n.name for n in found.nodes if n.state != "good"] == ["dgx-h100-3"]
+
+
+def test_what_a_report_does_not_show_is_unknown() -> None:
+    docs, keys = _dgx(3)
+    _inventory(docs[1])["nics"] = {"unavailable": "denied", "detail": "x"}
+    found = next(c for c in expecting(docs, keys).checks if c.id == "fleet.expected")
+    assert {(x.status, x.nodes) for x in found.findings} == {
+        (Status.UNKNOWN, ("dgx-h100-1",)),
+        (Status.PASS, ()),
+    }

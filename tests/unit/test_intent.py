@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from netdoctor.facts.environ import Environ
-from netdoctor.facts.intent import Intent, Told, between_nodes
+from netdoctor.facts.intent import Intent, Told, between_nodes, probe
 from netdoctor.facts.launcher import detect
 from netdoctor.facts.net import Net, Peer
+from netdoctor.host.base import ReplayHost
 from netdoctor.model import CheckResult, Finding, Severity, Status, Unavailable
 from netdoctor.policy import Seen, decide
 from tests.support import facts as f
@@ -54,6 +55,17 @@ def told(stated: dict[str, Any], variables: dict[str, str] | Unavailable, master
 def test_how_many_nodes(stated: dict[str, Any], variables: Any, expected: tuple[Any, ...]) -> None:
     found = told(stated, variables)
     assert (found.nodes, found.others, found.told) == expected and found.why
+
+
+@pytest.mark.parametrize(
+    ("behind", "launched", "nodes"),
+    [([], "16", 2), (["job.nodes"], "16", 16), (["job.nodes"], "1", 2), (["job.all_to_all"], "16", 2)],
+)
+def test_behind_a_lock_the_job_is_as_large_as_launched(behind: list[str], launched: str, nodes: int) -> None:
+    environ = replace(f.environ(), launcher=detect({"SLURM_JOB_ID": "7", "SLURM_NNODES": launched}))
+    host = ReplayHost({"config:": {"job": {"nodes": 2}, "behind_lock": behind}})
+    found = probe(host, environ, f.net(), f.gpus(), f.expected())
+    assert isinstance(found, Intent) and found.nodes == nodes
 
 
 @pytest.mark.parametrize("variables", [{}, {"SLURM_JOB_ID": "7", "SLURM_NNODES": "1"}], ids=["nothing", "Slurm says one node"])

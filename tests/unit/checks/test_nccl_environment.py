@@ -8,6 +8,7 @@ import pytest
 
 from checks.nccl_environment import environment
 from netdoctor.facts.environ import ConfFile, ConfRole, Environ, entries, probe, without_value
+from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.launcher import Launcher
 from netdoctor.facts.libraries import Libraries
@@ -18,6 +19,8 @@ from netdoctor.host.base import ReplayHost
 from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
 from tests.support.facts import (
     environ,
+    gpu,
+    gpus,
     job,
     judge,
     libraries,
@@ -36,7 +39,15 @@ PASS, FAIL, UNKNOWN = Status.PASS, Status.FAIL, Status.UNKNOWN
 
 
 def found(variables: dict[str, str], **facts: Any) -> list[Finding]:
-    kinds = {"environ": Environ, "libraries": Libraries, "rdma": Rdma, "job": Intent, "vantage": Vantage, "net": Net}
+    kinds = {
+        "environ": Environ,
+        "libraries": Libraries,
+        "rdma": Rdma,
+        "job": Intent,
+        "vantage": Vantage,
+        "net": Net,
+        "gpus": Gpus,
+    }
     return judge(environment, machine({Environ: environ(variables), Intent: job(), **{kinds[k]: v for k, v in facts.items()}}))
 
 
@@ -188,3 +199,19 @@ def test_conf_lines_that_do_not_arrive_are_told() -> None:
     got = found({}, environ=environ({"NCCL_DEBUG": "WARN"}, conf_files=(conf,)))
     assert short(got) == [("NCCL_NET", FAIL), ("NCCL_ALGO", FAIL), ("NCCL_PROTO", FAIL), ("node", PASS)]
     assert any("the environment says WARN and wins" in note for note in got[-1].notes)
+
+
+@pytest.mark.parametrize(
+    ("variables", "more", "severity"),
+    [
+        ({"NCCL_P2P_DISABLE": "1"}, {}, Severity.CRITICAL),  # eight H100 with NVLink: 48 of 371 GB/s are left
+        ({"NCCL_P2P_DISABLE": "1"}, {"gpus": gpus(all=tuple(gpu(i, nvlinks=()) for i in range(8)))}, Severity.WARNING),
+        ({"NCCL_P2P_DISABLE": "1"}, {"gpus": gpus(1)}, Severity.INFO),  # one GPU has no peer
+        ({"NCCL_P2P_DISABLE": "1"}, {"gpus": Unavailable("denied")}, Severity.WARNING),
+        ({"NCCL_IB_DISABLE": "1"}, {"job": job(nodes=2)}, Severity.CRITICAL),
+        ({"NCCL_NET_GDR_LEVEL": "LOC"}, {"job": job(nodes=2)}, Severity.CRITICAL),
+    ],
+)
+def test_what_a_variable_switches_off_costs(variables: dict[str, str], more: dict[str, Any], severity: Severity) -> None:
+    (one,) = (x for x in found(variables, **more) if x.status is FAIL)
+    assert one.severity is severity and one.loss is not None
