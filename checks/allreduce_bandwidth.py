@@ -27,6 +27,7 @@ from netdoctor.api import (
     check,
     cost,
     fail,
+    hcas,
     ok,
     path_limit,
     skip,
@@ -39,8 +40,8 @@ LOW = 0.60
 LOOK = 0.80
 # Below that size latency decides, not the path.
 ENOUGH = 32 << 20
-# Gloo's all-reduce reaches 0.5 to 1.7 times the rate of one socket (two ranks on two cores, busy and idle), with buffers of 4 KiB
-# a twentieth.
+# Gloo's all-reduce reaches 0.5 to 1.7 times the rate of one socket (two ranks on two cores, busy and idle), with buffers of
+# 4 KiB a twentieth.
 FAR = 8
 
 
@@ -48,17 +49,18 @@ FAR = 8
 def allreduce_bandwidth(
     baseline: Baseline, paths: PathRun, gpus: Gpus, pci: Pci, rdma: Rdma, expected: Expected, intent: Intent
 ) -> Iterator[Finding]:
-    there = accelerator(pci, gpus)
+    there, nothing = accelerator(pci, gpus), hcas.nothing_for_nccl(pci, gpus)
     if isinstance(baseline.run, Unavailable):
         yield unknown(f"no all-reduce was run: {baseline.run}", how="netdoctor preflight")
     else:
-        yield _baseline(baseline.run, path_limit(baseline.run, gpus, pci, rdma), there, expected, baseline.control)
+        slow = _by_sockets(baseline.run, baseline.control)
+        yield slow or _baseline(baseline.run, path_limit(baseline.run, gpus, pci, rdma), there, nothing, expected)
     if not isinstance(paths.runs, Unavailable):
         for run in paths.runs:
             yield between_nodes(
                 _loopback(_judge(run, str(run.experiment.path), path_limit(run, gpus, pci, rdma), None)), intent
             )
-    elif baseline.run and not (there and not there.nvidia):
+    elif baseline.run and not ((there and there.none) or nothing):
         yield between_nodes(unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node"), intent)
 
 
@@ -71,7 +73,7 @@ def _loopback(finding: Finding) -> Finding:
 
 
 def _baseline(
-    run: Run, limit: PathLimit | Unavailable, there: Accelerator | Unavailable, expected: Expected, control: Control | None
+    run: Run, limit: PathLimit | Unavailable, there: Accelerator | Unavailable, nothing: str, expected: Expected
 ) -> Finding:
     floor = _floor(run, expected)
     if run.experiment.backend == "nccl":
@@ -80,13 +82,11 @@ def _baseline(
         return _judge(run, "node", Unavailable(Kind.UNSUPPORTED, "Gloo"), floor)
     if isinstance(floor, Unavailable):
         return unknown(f"whether a floor is configured could not be read: {floor}")
-    if (slow := _by_sockets(run, control)) is not None:
-        return slow
     if there and there.none:
         return skip("no accelerator (PCI was read and shows none), and no floor is configured for the CPU")
-    if there and not there.nvidia:
-        return skip(f"no NVIDIA GPU: {there.others} alone, of which hardware.accelerator tells")
-    what = there.nvidia if there else there
+    if nothing:
+        return skip(nothing)
+    what = (there.nvidia or there.others) if there else there
     return unknown(f"NCCL did not run, so its bandwidth is not known ({what})", how="see torch.backend and allreduce.run")
 
 

@@ -8,6 +8,7 @@ closes the connection (src/ras/client.cc, src/ras/client_support.cc).
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -78,10 +79,13 @@ def _once(host: str, port: int, command: str, timeout: float) -> str | Unavailab
 
     try:
         with socket.create_connection((host, port), timeout=timeout) as link:
-            link.settimeout(timeout * 2 + 1)
+            until = time.monotonic() + timeout * 2 + 1  # for all of it: who sends a byte now and then holds nobody up
             link.sendall(f"CLIENT PROTOCOL {_PROTOCOL}\nTIMEOUT {timeout:g}\n{command}\n".encode())
             data = bytearray()
-            while len(data) < _MAX_ANSWER:
+            while True:
+                if len(data) > _MAX_ANSWER:
+                    return Unavailable(Kind.MALFORMED, f"the answer is longer than {_MAX_ANSWER >> 20} MiB")
+                link.settimeout(max(0.001, until - time.monotonic()))
                 block = link.recv(65536)
                 if not block:
                     break

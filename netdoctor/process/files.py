@@ -132,6 +132,9 @@ def _to_device(folder: int, name: str, there: os.stat_result, data: bytes) -> st
         raise IsADirectoryError(errno.EISDIR, "is a directory")
     if not stat.S_ISCHR(there.st_mode) and not stat.S_ISFIFO(there.st_mode):
         raise ValueError("neither a file nor a pipe nor a character device")
+    # As fs.protected_fifos, which asks only of those who would create it: the reader of another's pipe gets what we write.
+    if stat.S_ISFIFO(there.st_mode) and there.st_uid not in {0, os.geteuid()}:
+        raise ValueError(f"a pipe of uid {there.st_uid}")
     # O_NONBLOCK: a pipe without a reader is ENXIO instead of a wait for ever (fifo(7)).
     fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:

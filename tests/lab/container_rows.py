@@ -34,6 +34,7 @@ SMALL: Final = {SHM: "fail shm_disabled_or_small"}
 NO_DEVICE: Final = {RDMA: "fail dev_infiniband_missing"}
 VOLUME: Final = "-v=MADE/dev/infiniband:/dev/infiniband"
 # `podman run --ulimit` replaces all that containers.conf says.
+OF_HARDWARE: Final = ("hardware.hca", "hardware.gpus", "hardware.links", "hardware.rails")
 LIMITS: Final = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096")
 
 
@@ -133,19 +134,21 @@ LIMITED: Final = (
         "/sys/bus/pci masked",
         "--security-opt=mask=/sys/bus/pci",
         expected={HARDWARE: "unknown"},
-        also=dict.fromkeys((RDMA, GDR, CPU, BACKEND, VERSION, SHM, PORTS, IFNAME, BUFFERS), "PCI was not read"),
+        also=dict.fromkeys((RDMA, GDR, CPU, BACKEND, VERSION, SHM, PORTS, IFNAME, BUFFERS, *OF_HARDWARE), "PCI was not read"),
     ),
     box(
         "/sys/class masked",
         "--security-opt=mask=/sys/class",
         expected={RDMA: "unknown", HARDWARE: "unknown"},
-        also=dict.fromkeys((GDR, CPU, IFNAME, BUFFERS, PORTS, VERSION), "RDMA devices were not read"),
+        also=dict.fromkeys((GDR, CPU, IFNAME, BUFFERS, PORTS, VERSION, *OF_HARDWARE), "RDMA devices were not read"),
     ),
     box("1000 processes at most", "--pids-limit=1000"),
     box(
         "three processes at most",
         "--pids-limit=3",
-        also=dict.fromkeys((RDMA, GDR, CPU, BACKEND, VERSION, SHM, PORTS, IFNAME, BUFFERS), "no helper can be started"),
+        also=dict.fromkeys(
+            (RDMA, GDR, CPU, BACKEND, VERSION, SHM, PORTS, IFNAME, BUFFERS, *OF_HARDWARE), "no helper can be started"
+        ),
         expected={HARDWARE: "unknown"},
         needs=("cgroup pids",),
     ),
@@ -168,7 +171,7 @@ NETWORK: Final = (
     box(
         "no library of the driver in the image",
         expected={HARDWARE: "unknown", BACKEND: "unknown: no driver library shows it here"},
-        also=dict.fromkeys((GDR, CPU, RDMA, VERSION, SHM, PORTS), "neither NVML nor libcuda is there"),
+        also=dict.fromkeys((GDR, CPU, RDMA, VERSION, SHM, PORTS, *OF_HARDWARE), "neither NVML nor libcuda is there"),
         env={"LD_LIBRARY_PATH": "IBVERBS"},
     ),
     box(

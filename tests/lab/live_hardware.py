@@ -68,6 +68,7 @@ HARDWARE_ROWS: Final = (
         {RAILS: "fail inventory"},
         {
             HARDWARE: "the site expects eight",
+            "hardware.hca": "libibverbs shows eight",
             LINKS: "one link less",
             GDR: "its GPU takes another",
             RDMA: "one device less",

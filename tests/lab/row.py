@@ -26,7 +26,7 @@ SOCKETS: Final = Scene(tree={"hcas": 0}, config="{job: {nodes: 2}, expected: {gp
 CPUS: Final = Scene(bare=True, options=("--vantage", "job"), config="{expected: {busbw_floor: {64MiB: 0.1}}}")
 # Without a usable RDMA device sockets carry the data, and these judge what they had no reason to judge.
 BY_SOCKETS: Final = dict.fromkeys((BUFFERS, CPU, IFNAME), "sockets carry the data now")
-NVML_GONE: Final = dict.fromkeys((GDR, CPU, RDMA), "which GPU sits where is known from NVML")
+NVML_GONE: Final = dict.fromkeys((GDR, CPU, RDMA, "hardware.gpus", "hardware.rails"), "which GPU sits where is known from NVML")
 UNPRIVILEGED: Final = "setpriv --bounding-set -all --inh-caps -all"  # root without CAP_DAC_OVERRIDE is a user like others
 
 

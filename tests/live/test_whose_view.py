@@ -21,7 +21,14 @@ pytestmark = [
 ]
 LOOK = ("--no-allreduce",)
 OF_THE_NODE = {f"hardware.accelerator {what} pass" for what in ("GPUs", "expected GPUs", "expected HCAs")}  # whoever looks
-OF_THE_HARDWARE = ("hardware.gpus ", "hardware.links ", "hardware.rails ", "hardware.hca node ")
+OF_THE_HARDWARE = (
+    "hardware.gpus ",
+    "hardware.links ",
+    "hardware.rails ",
+    "hardware.hca node ",
+    "hardware.site ",
+    "hardware.past ",
+)
 
 
 @pytest.fixture(scope="module")

@@ -139,6 +139,17 @@ def test_a_pipe_with_a_reader(tmp_path: Path) -> None:
     os.close(reader)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a pipe to another user: root")
+def test_a_pipe_of_another_user_gets_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "p", 0o666)
+    os.chown(tmp_path / "p", 65534, 65534)
+    reader = os.open(tmp_path / "p", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(OutputError, match="a pipe of uid 65534"):
+        write(str(tmp_path / "p"), "secret", mode=0o600)
+    assert os.read(reader, 100) == b""
+    os.close(reader)
+
+
 def test_a_socket_is_refused(tmp_path: Path) -> None:
     import socket
 

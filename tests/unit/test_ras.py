@@ -11,7 +11,7 @@ import pytest
 
 from netdoctor.cli import ras as command
 from netdoctor.cli.options import Options
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.ras import Trouble, ask, parse
 from netdoctor.report import formats
 from tests.support.facts import judged
@@ -182,6 +182,33 @@ def test_something_else_listens(serve: list[Server]) -> None:
         thread.join(5)
     assert isinstance(answer, Unavailable)
     assert answer.kind == "malformed"
+
+
+def test_who_sends_a_byte_now_and_then_holds_nobody_up() -> None:
+    ended = threading.Event()
+
+    def drip() -> None:
+        link, _ = other.accept()
+        with link, contextlib.suppress(OSError):
+            for byte in b"SERVER PROTOCOL 2" * 1000:
+                link.sendall(bytes([byte]))
+                if ended.wait(0.05):
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        answer = ask("127.0.0.1", other.getsockname()[1], timeout=0.1)
+        ended.set()
+        thread.join(30)
+    assert isinstance(answer, Unavailable) and answer.kind is Kind.TIMED_OUT
+
+
+def test_an_answer_that_is_cut_is_no_answer(serve: list[Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netdoctor.nccl.ras._MAX_ANSWER", 100)
+    serve.append(Server([FINE]))
+    answer = ask("127.0.0.1", serve[0].port)
+    assert isinstance(answer, Unavailable) and answer.kind is Kind.MALFORMED
 
 
 def test_a_rank_that_does_not_move_is_a_hang(serve: list[Server], capsys: pytest.CaptureFixture[str]) -> None:
