@@ -8,6 +8,7 @@ from dataclasses import replace
 from netdoctor.api import (
     Accelerator,
     Baseline,
+    Control,
     Expected,
     Finding,
     Gpus,
@@ -26,6 +27,7 @@ from netdoctor.api import (
     check,
     cost,
     fail,
+    hcas,
     ok,
     path_limit,
     skip,
@@ -38,23 +40,27 @@ LOW = 0.60
 LOOK = 0.80
 # Below that size latency decides, not the path.
 ENOUGH = 32 << 20
+# Gloo's all-reduce reaches 0.5 to 1.7 times the rate of one socket (two ranks on two cores, busy and idle), with buffers of
+# 4 KiB a twentieth.
+FAR = 8
 
 
 @check(id="allreduce.bandwidth", title="The all-reduce reaches what its path can carry", cause="low_bandwidth")
 def allreduce_bandwidth(
     baseline: Baseline, paths: PathRun, gpus: Gpus, pci: Pci, rdma: Rdma, expected: Expected, intent: Intent
 ) -> Iterator[Finding]:
-    there = accelerator(pci, gpus)
+    there, nothing = accelerator(pci, gpus), hcas.nothing_for_nccl(pci, gpus)
     if isinstance(baseline.run, Unavailable):
         yield unknown(f"no all-reduce was run: {baseline.run}", how="netdoctor preflight")
     else:
-        yield _baseline(baseline.run, path_limit(baseline.run, gpus, pci, rdma), there, expected)
+        slow = _by_sockets(baseline.run, baseline.control)
+        yield slow or _baseline(baseline.run, path_limit(baseline.run, gpus, pci, rdma), there, nothing, expected)
     if not isinstance(paths.runs, Unavailable):
         for run in paths.runs:
             yield between_nodes(
                 _loopback(_judge(run, str(run.experiment.path), path_limit(run, gpus, pci, rdma), None)), intent
             )
-    elif baseline.run and not (there and not there.nvidia):
+    elif baseline.run and not ((there and there.none) or nothing):
         yield between_nodes(unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node"), intent)
 
 
@@ -66,7 +72,9 @@ def _loopback(finding: Finding) -> Finding:
     return unknown(text, subject=finding.subject, how="netdoctor allreduce over two nodes", measured=finding.measured)
 
 
-def _baseline(run: Run, limit: PathLimit | Unavailable, there: Accelerator | Unavailable, expected: Expected) -> Finding:
+def _baseline(
+    run: Run, limit: PathLimit | Unavailable, there: Accelerator | Unavailable, nothing: str, expected: Expected
+) -> Finding:
     floor = _floor(run, expected)
     if run.experiment.backend == "nccl":
         return _judge(run, "node", limit, floor)
@@ -76,10 +84,29 @@ def _baseline(run: Run, limit: PathLimit | Unavailable, there: Accelerator | Una
         return unknown(f"whether a floor is configured could not be read: {floor}")
     if there and there.none:
         return skip("no accelerator (PCI was read and shows none), and no floor is configured for the CPU")
-    if there and not there.nvidia:
-        return skip(f"no NVIDIA GPU: {there.others} alone, of which hardware.accelerator tells")
-    what = there.nvidia if there else there
+    if nothing:
+        return skip(nothing)
+    what = (there.nvidia or there.others) if there else there
     return unknown(f"NCCL did not run, so its bandwidth is not known ({what})", how="see torch.backend and allreduce.run")
+
+
+def _by_sockets(run: Run, control: Control | None) -> Finding | None:
+    """Gloo on this node alone goes by its loopback: far below what a socket with buffers of its own carried beside the run."""
+    if control is None or not run.finished or not run.busbw or len(control.wide) < len(control.plain) or not control.wide:
+        return None
+    rate, carries = run.busbw[max(run.busbw)], min(control.wide) / 1e9
+    if max(run.busbw) < ENOUGH or rate * FAR >= carries:
+        return None
+    narrow = control.narrowed is not None
+    return fail(
+        "bus bandwidth is far below what a socket of this host carries"
+        + (", and so are sockets with the kernel's own buffers" if narrow else ""),
+        cause="tcp_tuning" if narrow else "low_bandwidth",
+        loss=replace(cost.less(rate, carries, "GB/s"), measured=True),
+        expected="at least an eighth of it",
+        measured={"busbw": Quantity(rate, "GB/s"), "socket": Quantity(carries, "GB/s")},
+        how="sysctl net.ipv4.tcp_rmem net.ipv4.tcp_wmem; who else uses these CPUs (top); the CPU mask and quota of the job",
+    )
 
 
 def _floor(run: Run, expected: Expected) -> Quantity | None | Unavailable:

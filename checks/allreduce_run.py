@@ -30,6 +30,7 @@ from netdoctor.api import (
     cause_of,
     check,
     fail,
+    hcas,
     layers,
     missing,
     ok,
@@ -62,7 +63,7 @@ def allreduce_run(
         lacks = layers.lacks(run, gpus, job)
         yield unknown(f"the all-reduce finished, {lacks}", how=AGAIN) if lacks else _judge(run, there, sockets)
     if isinstance(paths.runs, Unavailable):
-        if run and not (there and not there.nvidia):
+        if run and not ((there and there.none) or hcas.nothing_for_nccl(pci, gpus)):
             yield between_nodes(unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node"), job)
         return
     for one in paths.runs:

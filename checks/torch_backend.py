@@ -25,6 +25,7 @@ from netdoctor.api import (
     accelerator,
     check,
     fail,
+    hcas,
     ok,
     skip,
     unknown,
@@ -47,8 +48,10 @@ def torch_backend(
         yield unknown(f"whether there is an accelerator could not be read: {there}")
     elif there.none:
         yield skip("no accelerator: PCI was read and shows none, and NVML shows none")
+    elif why := hcas.nothing_for_nccl(pci, gpus):
+        yield skip(why)
     elif not there.nvidia:
-        yield skip(f"no NVIDIA GPU: {there.others} alone, of which hardware.accelerator tells")
+        yield unknown(f"accelerators that netdoctor does not judge: {there.others}")
     else:
         yield _nvidia(there, vantage, baseline, libraries)
 

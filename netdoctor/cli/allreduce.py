@@ -24,6 +24,7 @@ def allreduce(options: Options, place: membership.Given, limits: Limits, snapsho
             raise setup.UsageError("--wait and --stall: seconds, more than 0")
         here = membership.find(place, os.environ)
         config = setup.configuration(options)
+        config = replace(config, job=replace(config.job, nodes=config.job.nodes or here.count))  # whoever calls says so
         deliver.check(options)
         setup.become(config)
     except (setup.UsageError, membership.NodesError) as error:

@@ -54,7 +54,7 @@ RUN, BANDWIDTH, SHARED = "allreduce.run", "allreduce.bandwidth", "nccl.shared_me
 SMALL: Final = "shm_disabled_or_small"
 RANGE: Final = "sysctl -q -w net.ipv4.ip_local_port_range='{} {}'"
 # The host's name leads to the loopback here, which several nodes cannot use.
-SEVERAL: Final = {"base": Around(config="{job: {nodes: 2}}", env={"GLOO_SOCKET_IFNAME": "eth0"})}
+SEVERAL: Final[Mapping[str, Any]] = {"base": Around(config="{job: {nodes: 2}}", env={"GLOO_SOCKET_IFNAME": "eth0"})}
 # Two NUMA nodes, and all is on the first, which is this process's: the kernel tells whose memory a process may have.
 SOCKETS: Final[Mapping[str, Any]] = {"nodes": True, "healthy": {"above.all.numa": 0}}
 NO_PEERMEM: Final = {"modules.nvidia_peermem": None}
