@@ -8,6 +8,7 @@ from dataclasses import replace
 from netdoctor.api import (
     Accelerator,
     Baseline,
+    Control,
     Expected,
     Finding,
     Gpus,
@@ -39,6 +40,9 @@ LOW = 0.60
 LOOK = 0.80
 # Below that size latency decides, not the path.
 ENOUGH = 32 << 20
+# Gloo's all-reduce reaches 0.5 to 1.7 times the rate of one socket (two ranks on two cores, busy and idle), with buffers of
+# 4 KiB a twentieth.
+FAR = 8
 
 
 @check(id="allreduce.bandwidth", title="The all-reduce reaches what its path can carry", cause="low_bandwidth")
@@ -49,7 +53,8 @@ def allreduce_bandwidth(
     if isinstance(baseline.run, Unavailable):
         yield unknown(f"no all-reduce was run: {baseline.run}", how="netdoctor preflight")
     else:
-        yield _baseline(baseline.run, path_limit(baseline.run, gpus, pci, rdma), there, nothing, expected)
+        slow = _by_sockets(baseline.run, baseline.control)
+        yield slow or _baseline(baseline.run, path_limit(baseline.run, gpus, pci, rdma), there, nothing, expected)
     if not isinstance(paths.runs, Unavailable):
         for run in paths.runs:
             yield between_nodes(
@@ -83,6 +88,25 @@ def _baseline(
         return skip(nothing)
     what = (there.nvidia or there.others) if there else there
     return unknown(f"NCCL did not run, so its bandwidth is not known ({what})", how="see torch.backend and allreduce.run")
+
+
+def _by_sockets(run: Run, control: Control | None) -> Finding | None:
+    """Gloo on this node alone goes by its loopback: far below what a socket with buffers of its own carried beside the run."""
+    if control is None or not run.finished or not run.busbw or len(control.wide) < len(control.plain) or not control.wide:
+        return None
+    rate, carries = run.busbw[max(run.busbw)], min(control.wide) / 1e9
+    if max(run.busbw) < ENOUGH or rate * FAR >= carries:
+        return None
+    narrow = control.narrowed is not None
+    return fail(
+        "bus bandwidth is far below what a socket of this host carries"
+        + (", and so are sockets with the kernel's own buffers" if narrow else ""),
+        cause="tcp_tuning" if narrow else "low_bandwidth",
+        loss=replace(cost.less(rate, carries, "GB/s"), measured=True),
+        expected="at least an eighth of it",
+        measured={"busbw": Quantity(rate, "GB/s"), "socket": Quantity(carries, "GB/s")},
+        how="sysctl net.ipv4.tcp_rmem net.ipv4.tcp_wmem; who else uses these CPUs (top); the CPU mask and quota of the job",
+    )
 
 
 def _floor(run: Run, expected: Expected) -> Quantity | None | Unavailable:

@@ -331,6 +331,21 @@ _PLAIN: Final = {
             ("take other copies of libnccl out of LD_LIBRARY_PATH and LD_PRELOAD",),
         ),
     ),
+    "link_degraded": (
+        Fix(
+            "find the link that is down or slow: cable, transceiver, switch port, slot",
+            ("ibstat", "nvidia-smi nvlink -s", "lspci -vv | grep -e LnkCap -e LnkSta", "dmesg | grep -i -e aer -e xid"),
+        ),
+    ),
+    "inventory": (
+        Fix(
+            "find the missing ones: reseat, firmware, dmesg",
+            ("lspci -nn | grep -i -e nvidia -e mellanox", "nvidia-smi -L", "rdma link", "dmesg"),
+        ),
+    ),
+    "odd_one_out": (
+        Fix("make it as its like: compare the two", ("nvidia-smi -q", "ibv_devinfo", "lspci -nn", "mlxfwmanager --query")),
+    ),
     "acs_iommu": (
         Fix(
             "turn ACS redirection off on the PCIe switches (bare metal), or set the IOMMU to passthrough",

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import engine
 from netdoctor.facts import registry as facts
@@ -240,8 +240,19 @@ def _all_reduces(work: engine.Work, session: Session, names: Sequence[str], conf
         if name in names:
             progress("all-reduce" if name == "Baseline" else "all-reduce over the network path")
             begin = time.perf_counter()
-            work.facts[name] = with_logs(facts.there(name, make(session, work.facts, deadline)))
+            made = facts.there(name, make(session, work.facts, deadline))
+            work.facts[name] = with_logs(_controlled(made, name == "Baseline"))
             work.seconds[name] = time.perf_counter() - begin
+
+
+def _controlled(baseline: Any, network: bool) -> Any:
+    """With a control of the loopback beside it, where Gloo ran on this node alone: what a socket of this host carries."""
+    run = getattr(baseline, "run", None)
+    if not run or not run.finished or run.experiment.backend != "gloo" or not network:
+        return baseline
+    from netdoctor.cluster.connectivity import loopback
+
+    return replace(baseline, control=loopback())
 
 
 def _cures(work: engine.Work, session: Session, config: Config, progress: engine.Progress) -> None:

@@ -169,7 +169,7 @@ _ROWS: Final = (
         "The RoCE GID is wrong, empty or of another kind",
         STOPS,
         "queue pairs cannot be connected",
-        ("rdma.dev_infiniband",),
+        ("hardware.rails", "rdma.dev_infiniband"),
         (
             "NCCL src/transport/net_ib (ncclIbGetGidIndex)",
             "NCCL user guide: Environment Variables, NCCL_IB_GID_INDEX, NCCL_IB_ROCE_VERSION_NUM",
@@ -255,7 +255,7 @@ _ROWS: Final = (
         "MTU differs along the path",
         STOPS,
         "small messages pass, full-size packets vanish",
-        ("net.socket_ifname", "allreduce.nodes"),
+        ("hardware.rails", "net.socket_ifname", "allreduce.nodes"),
         ("RFC 1191 (Path MTU discovery) and RFC 2923 (its black holes)",),
     ),
     Cause(

@@ -285,9 +285,27 @@ def result(job: JobCommand, python: str | None) -> CheckResult:
     else:
         found.append(Finding(Status.PASS, f"{python} runs it{before}", "command"))
     for path in shadows(job.folder):
-        words = f"it takes the place of the {os.path.basename(path).partition('.')[0]} that is installed"
+        name = os.path.basename(path.removesuffix("/__init__.py")).partition(".")[0]
+        words = f"it takes the place of the {name} that is installed"
         found.append(Finding(Status.FAIL, words, path, Severity.CRITICAL, how="give it another name"))
     return own_result(COMMAND, found)
+
+
+def of_here() -> CheckResult | None:
+    """What in the working directory would take the place of installed modules; None: nothing does.  Which job starts here is
+    not known: one by ``python -m`` or ``-c``, or by a script that lies here, imports it."""
+    found = [
+        Finding(
+            Status.FAIL,
+            f"it takes the place of the {os.path.basename(base).partition('.')[0]} that is installed, for what starts here",
+            path,
+            Severity.WARNING,
+            how="start the job elsewhere, or give it another name",
+        )
+        for path in shadows(_here())
+        for base in (path.removesuffix("/__init__.py"),)
+    ]
+    return own_result(COMMAND, found) if found else None
 
 
 def shadows(folder: str) -> tuple[str, ...]:

@@ -50,18 +50,20 @@ def report(
     from netdoctor.report.log_section import LogSection
 
     lost = [Finding(Status.UNKNOWN, f"{path} ends early: what came after is not known", "log") for path in cut]
-    checks, verdict = decide(results((*diagnose(facts), *lost)), {})
     end = outcome(facts)
+    checks, verdict = decide(results((*diagnose(facts), *lost), f"{end.ending}: {end.how}"), {})
     section = LogSection(facts, end.ending.value, end.how)
     return Report(__version__, {}, {}, profile, checks, verdict, partial=partial, command=Command.LOG, section=section)
 
 
-def results(findings: Sequence[Finding]) -> tuple[CheckResult, ...]:
+def results(findings: Sequence[Finding], ended: str = "") -> tuple[CheckResult, ...]:
     """A check a cause, and one of whether the log could tell at all."""
     from netdoctor.causes.results import own_result
 
     fails = [f for f in findings if f.status is Status.FAIL]
-    job = [f for f in findings if f.status is not Status.FAIL] or [Finding(Status.PASS, "the log shows what failed")]
+    job = [f for f in findings if f.status is not Status.FAIL] or [
+        Finding(Status.PASS, f"the log shows what failed; the job {ended}" if ended else "the log shows what failed")
+    ]
     causes = dict.fromkeys(f.cause or "other" for f in fails)
     return (
         *(own_result(f"log.{cause}", [f for f in fails if (f.cause or "other") == cause]) for cause in causes),

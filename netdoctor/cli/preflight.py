@@ -10,7 +10,7 @@ from typing import TextIO
 
 from netdoctor import __version__, engine, live, policy
 from netdoctor.cli import deliver, setup
-from netdoctor.cli.command import COMMAND, JobCommand, result
+from netdoctor.cli.command import COMMAND, JobCommand, of_here, result
 from netdoctor.cli.options import Options
 from netdoctor.cli.past import keep as keep_look
 from netdoctor.config.load import Config
@@ -50,6 +50,8 @@ def _judged(
         known = not isinstance(python, Unavailable) and python.of_command
         outcome.work.extra += (result(job, python.path if known else None),)
         must += (COMMAND,) if policy.gates(config.profile) else ()
+    elif options.host_root is None and not options.ids and (found := of_here()) is not None:
+        outcome.work.extra += (found,)
     decide = setup.decider(config, options.ids, outcome.partial, must)
     report = engine.report(outcome.work, decide, config.profile, outcome.partial)
     if not options.ids and options.host_root is None:

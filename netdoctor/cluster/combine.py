@@ -13,8 +13,8 @@ from netdoctor.allreduce import verdict
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.allreduce.plan import CUDA_SIZES
 from netdoctor.cluster import control, messages, network
-from netdoctor.cluster.observations import Cluster, Control
-from netdoctor.facts.runs import DEFAULT_SIZES, AllReduce, Caller, CommonRun, Path, Run, State, TorchFacts, Way
+from netdoctor.cluster.observations import Cluster
+from netdoctor.facts.runs import DEFAULT_SIZES, AllReduce, Caller, CommonRun, Control, Path, Run, State, TorchFacts, Way
 from netdoctor.textsafe import listed
 
 PATH: Final = Path(Way.BETWEEN_NODES)

@@ -17,7 +17,8 @@ from typing import Final
 
 from netdoctor.cluster.control import control, serve
 from netdoctor.cluster.coordinator import PROTOCOL
-from netdoctor.cluster.observations import Control, Fault, Miss
+from netdoctor.cluster.observations import Fault, Miss
+from netdoctor.facts.runs import Control
 
 TRY: Final = 3.0  # seconds for one connection: a lost SYN is sent again after 1 s (RFC 6298)
 PAYLOAD: Final = 64 << 10  # bytes: 45 packets on Ethernet, 7 of jumbo frames
@@ -132,6 +133,18 @@ def control_of(there: tuple[str, int], own: int, bulk: bool) -> Control:
         return line
 
     return control(lambda: connected(*there), lambda: connected("127.0.0.1", own), bulk)
+
+
+def loopback() -> Control | None:
+    """A control of this host's own loopback; None where it cannot listen."""
+    try:
+        server = ProbeServer(0)
+    except (OSError, RuntimeError):
+        return None
+    try:
+        return control_of(("127.0.0.1", server.port), server.port, bulk=True)
+    finally:
+        server.close()
 
 
 def fault_of(error: OSError) -> tuple[Fault, str]:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from netdoctor.cluster.observations import BURSTS, Control
+from netdoctor.facts.runs import BURSTS, Control
 
 PINGS: Final = 400  # of 1 % loss at least one is sent again in 98 of 100 such controls
 PING_SECONDS: Final = 2.0  # in all; a lost packet is sent again after 0.2 s (TCP_RTO_MIN, include/net/tcp.h)

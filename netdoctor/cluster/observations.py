@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from netdoctor.compare.traits import Family, Traits
 from netdoctor.facts.base import Fact
-from netdoctor.facts.runs import Caller, CommonRun
+from netdoctor.facts.runs import Caller, CommonRun, Control
 from netdoctor.model import Word
 
 # The rules between nodes are imported where they are asked for: every look at one node imports this module, none asks them.
@@ -67,33 +67,6 @@ class Flow:
 
     def plus(self, other: Flow) -> Flow:
         return Flow(self.acked + other.acked, self.busy + other.busy, self.sent + other.sent, self.again + other.again)
-
-
-BURSTS: Final = 3  # of each kind in a control
-
-
-@dataclass(frozen=True)
-class Control:
-    """What the way to another node did while nothing else was on it (`netdoctor.cluster.control`)."""
-
-    pings: int = 0  # packets, of which never more than one was under way
-    again: int = 0  # sent again
-    round_trip: float = 0.0  # seconds, the median
-    segment: int = 0  # bytes
-    plain: tuple[float, ...] = ()  # bytes a second of connections with the kernel's own buffers
-    wide: tuple[float, ...] = ()  # and with buffers of their own
-    own: float = 0.0  # bytes a second of the node's own loopback, with buffers of its own; 0: not tried
-
-    @property
-    def loses(self) -> bool:
-        return self.again >= 1 and self.again * 200 >= self.pings  # as much as `network.LOST`
-
-    @property
-    def narrowed(self) -> float | None:
-        """How many times faster connections are with buffers of their own; None: not for sure, or less than twice."""
-        if len(self.plain) < BURSTS or len(self.wide) < BURSTS or min(self.wide) < 2 * max(self.plain):
-            return None
-        return sorted(self.wide)[BURSTS // 2] / max(sorted(self.plain)[BURSTS // 2], 1.0)
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from netdoctor.cluster.connectivity import control_of
 from netdoctor.cluster.control import told
 from netdoctor.cluster.endpoints import endpoints_data
 from netdoctor.cluster.member import MeetingError, Member
-from netdoctor.cluster.observations import Cluster, Control, Endpoints, Fault, Gone, Miss, Nodes
+from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Gone, Miss, Nodes
 from netdoctor.cluster.tcp_stats import Sampler
 from netdoctor.compare.traits import Family, Trait, traits
 from netdoctor.facts import layers
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.registry import of
-from netdoctor.facts.runs import AllReduce, Baseline, Caller, Obstacle, Reason, State, TorchFacts
+from netdoctor.facts.runs import AllReduce, Baseline, Caller, Control, Obstacle, Reason, State, TorchFacts
 from netdoctor.model import Kind, Unavailable
 from netdoctor.process.proc import boot_id
 from netdoctor.textsafe import line

@@ -30,17 +30,17 @@ NVLINKS: Final = (
     (r"(?:NVIDIA )?A800-SXM.*", 8, "NVLink 3, 400 GB/s"),
     (r"(?:NVIDIA )?(?:B200|GB200|B300.*|GB300)", 18, "NVLink 5, 1.8 TB/s"),
 )
-_MESH: Final = 4  # GPUs from which on a board without NVSwitch connects all links; a virtual machine may have fewer of them
+_BOARD: Final = 8  # GPUs that only NVSwitches join; boards of four are wired in several ways, and of those siblings tell
 
 
 def nvlinks(pci: Pci, nvml: Gpus) -> Iterator[Expectation]:
-    """NVLinks by the GPU's model, where the node has the board that connects them: an NVSwitch, or four GPUs and a link."""
+    """NVLinks by the GPU's model, where the node has the board that connects them: an NVSwitch, or eight GPUs and a link."""
     devices = gpu_devices(pci)
     if isinstance(devices, Unavailable) or isinstance(nvml.all, Unavailable):
         return
     switched = bool(pci.nvswitches)
     some = any(any(gpu.nvlinks or ()) for gpu in nvml.all)
-    if not switched and (len(devices) < _MESH or not some):
+    if not switched and (len(devices) < _BOARD or not some):
         return
     for gpu in nvml.all:
         known = by_model(gpu)

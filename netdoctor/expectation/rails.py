@@ -19,7 +19,8 @@ from netdoctor.nccl.gpudirect import distance, rank
 from netdoctor.nccl.selector import Selector
 
 SWITCH: Final = ("PIX", "PXB")  # distances through PCIe switches alone
-SPARE: Final = 2  # of so many alike one may be left without a cable
+PLENTY: Final = 3  # of two devices alike each may have a purpose of its own, and one may be left without a cable
+WHOLE: Final = (2, 4, 8, 16)  # GPUs of a node as they are built
 FEW: Final = 0.25  # a quarter of the GPUs at most is missing; a node that lacks more of them was built so
 NONE: Final = "(none)"
 FLAT: Final = 8  # GPUs of a node that shows no PCIe switches, where one rail less than GPUs is no design
@@ -56,19 +57,24 @@ def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Un
     kinds = {d.name: _kind(d, hardware, pci) for d in hardware}
     own = {gpu.address: _own(gpu, hardware, pci) for gpu in pci.gpus or ()}  # those of virtual machines have theirs, too
     if not any(own.values()):
-        members, near, alike = _fastest_kind(hardware, kinds), [], None
+        members, near = _fastest_kind(hardware, kinds), []
+        functions = Counter(_function(d) for d in members)
+        alike = {d.name for d in members if functions[_function(d)] >= PLENTY and len(members) >= len(gpus)}
     else:
         main = _main_kind(own.values(), kinds)
         meant = {gpu: [d for d in found if kinds[d.name] == main] or found for gpu, found in own.items()}
         usual = Counter(len(found) for found in meant.values()).most_common(1)[0][0]
-        # A GPU with more of them than the others has one for something else, and nothing says which.
-        alike = {d.name for found in meant.values() if len(found) <= usual for d in found}
         members = tuple(d for d in hardware if any(d in found for found in meant.values()))
+        # A GPU with more of them than the others has one for something else, and two that serve the same GPUs may have two
+        # purposes: nothing says which.
+        alike = {d.name for found in meant.values() if len(found) <= usual for d in found}
+        if len({tuple(d in found for found in meant.values()) for d in members}) < len(members) < PLENTY:
+            alike = set()
         near = [Part(gpu_name(d.address), {Quantity.NEAREST: len(meant[d.address])}, "GPUs") for d in gpus]
         near += _without_gpu([d for d in hardware if kinds[d.name] == main], members, pci)
     parts = [_rail(d, pci, net, len(members)) for d in members]
-    parts = [part if alike is None or part.name in alike else replace(part, like="") for part in parts]
-    return Rails(members, tuple(parts), () if choice else tuple(near), len(gpus), choice is not None, alike is not None)
+    parts = [part if part.name in alike else replace(part, like="") for part in parts]
+    return Rails(members, tuple(parts), () if choice else tuple(near), len(gpus), choice is not None, any(own.values()))
 
 
 _NO_PLACE: Final = Unavailable(Kind.NOT_READ, "its place on PCI")
@@ -101,6 +107,10 @@ def _kind(device: RdmaDevice, every: Iterable[RdmaDevice], pci: Pci) -> _Kind:
     functions = sum(str(d.pci).rpartition(".")[0] == slot for d in every)
     layers = sorted({str(p.link_layer) for p in device.ports or ()})
     return (_model(device, pci), device.driver, tuple(layers), functions)
+
+
+def _function(device: RdmaDevice) -> str:
+    return str(device.pci).rpartition(".")[2]
 
 
 def _model(device: RdmaDevice, pci: Pci) -> str | None:
@@ -137,7 +147,9 @@ def _without_gpu(alike: Sequence[RdmaDevice], members: Sequence[RdmaDevice], pci
     """Rails whose GPU is gone from PCI: of the same kind, as deep behind switches as the others, and only a few."""
     depths = {_depth(d, pci) for d in members}
     lonely = [d for d in alike if d not in members and _depth(d, pci) in depths]
-    if not lonely or len(depths) > 1 or len(lonely) > FEW * len(members):
+    each, gpus = max(1, len(members) // max(1, len(pci.gpus or ()))), len(pci.gpus or ())
+    whole = gpus + len(lonely) // each in WHOLE and gpus not in WHOLE
+    if not lonely or len(depths) > 1 or len(lonely) > FEW * len(members) or not whole:
         return []
     near = [Part(d.name, {Quantity.GPUS_NEAR: 0}, "rails' GPUs") for d in lonely]
     return near + [Part(d.name, {Quantity.GPUS_NEAR: 1}, "rails' GPUs") for d in members]
@@ -165,7 +177,7 @@ def _rail(device: RdmaDevice, pci: Pci, net: Net, number: int) -> Part:
     where = pci.at(device.pci) if isinstance(device.pci, str) else None
     port = up(device)
     has: dict[Quantity, Value | None | Unavailable] = {
-        Quantity.PORTS: sum(p.state == "ACTIVE" for p in device.ports or ()) if number > SPARE else None,
+        Quantity.PORTS: sum(p.state == "ACTIVE" for p in device.ports or ()) if number >= PLENTY else None,
         Quantity.DRIVER: device.driver,
         Quantity.FIRMWARE: device.firmware,
         Quantity.MODEL: _model(device, pci),
@@ -181,7 +193,7 @@ def _rail(device: RdmaDevice, pci: Pci, net: Net, number: int) -> Part:
             Quantity.FAMILIES: _families(port),
             **_of_interface(port, net),
         }
-    return Part(device.name, has, f"rails .{str(device.pci).rpartition('.')[2]}")
+    return Part(device.name, has, f"rails .{_function(device)}")
 
 
 def _kinds(port: RdmaPort) -> Value | None | Unavailable:

@@ -216,12 +216,40 @@ class CommonRun(Run):
     told_cause: str  # its cause
 
 
+BURSTS: Final = 3  # of each kind in a control
+
+
+@dataclass(frozen=True)
+class Control:
+    """What a way by TCP, to another node or over the loopback, did with nothing else on it (`netdoctor.cluster.control`)."""
+
+    pings: int = 0  # packets, of which never more than one was under way
+    again: int = 0  # sent again
+    round_trip: float = 0.0  # seconds, the median
+    segment: int = 0  # bytes
+    plain: tuple[float, ...] = ()  # bytes a second of connections with the kernel's own buffers
+    wide: tuple[float, ...] = ()  # and with buffers of their own
+    own: float = 0.0  # bytes a second of the node's own loopback, with buffers of its own; 0: not tried
+
+    @property
+    def loses(self) -> bool:
+        return self.again >= 1 and self.again * 200 >= self.pings  # as much as `cluster.network.LOST`
+
+    @property
+    def narrowed(self) -> float | None:
+        """How many times faster connections are with buffers of their own; None: not for sure, or less than twice."""
+        if len(self.plain) < BURSTS or len(self.wide) < BURSTS or min(self.wide) < 2 * max(self.plain):
+            return None
+        return sorted(self.wide)[BURSTS // 2] / max(sorted(self.plain)[BURSTS // 2], 1.0)
+
+
 @dataclass(frozen=True)
 class Baseline(Fact):
     """The all-reduce as the job would run it on this node."""
 
     run: CommonRun | Run | Unavailable  # Unavailable: none was made
     nccl_ran: bool = False  # False: two Gloo ranks, "NCCL did not run"
+    control: Control | None = None  # of the loopback, beside a run of Gloo's on this node alone
 
     @property
     def finished(self) -> bool:

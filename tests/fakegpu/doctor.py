@@ -91,9 +91,7 @@ def preflight(one: Machine, python: pathlib.Path | None, around: Around | None =
             str(folder / "config.yaml"),
             *(("--python", str(python)) if python and "--python" not in around.options else ()),
         ]
-        # Shared memory of its own, too: the ranks are all below this process.
-        shared = "/bin/mount -t tmpfs -o mode=1777 shm /dev/shm" if os.geteuid() == 0 else ""
-        begin = ["/bin/sh", "-ec", f'{shared}\n{around.setup}\nexec {around.wrap} "$@"', "sh"]
+        begin = ["/bin/sh", "-ec", f'{around.setup}\nexec {around.wrap} "$@"', "sh"]
         done = subprocess.run(
             [
                 *namespace.inside(folder),

@@ -12,14 +12,12 @@ import sys
 
 from tests.fakegpu import namespace
 
-SHARED = 8 << 30
-
 
 def main(path: str) -> int:
     ranks = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     namespace.may_mount()
     namespace.connect(pathlib.Path(ranks[0]["shown"]))
-    namespace.own_memory(SHARED)  # what ranks that are killed leave there goes with them
+    namespace.own_memory()  # what ranks that are killed leave there goes with them
     children = {}
     for number, rank in enumerate(ranks):
         child = os.fork()

@@ -29,6 +29,7 @@ from tests.fakegpu import build, machine, tree
 CAP_NET_ADMIN, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 12, 47, 2
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
+SHARED: Final = 8 << 30  # bytes of a run's /dev/shm
 LOCKS: Final = "/run/netdoctor"
 NULL: Final = (1, 3)  # /dev/null (Documentation/admin-guide/devices.txt)
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -110,7 +111,15 @@ def _network(one: machine.Machine) -> Iterator[str]:
         yield f"route add default via {way[2]} dev {way[0]}"
 
 
-def own_memory(size: int) -> None:
+def enter(folder: pathlib.Path) -> None:
+    """Show this process what `prepare` wrote into `folder`, and a /dev/shm of its own: what killed ranks leave goes with it."""
+    may_mount()
+    connect(folder)
+    own_memory()
+    show(folder)
+
+
+def own_memory(size: int = SHARED) -> None:
     """Give this process a mount namespace whose /dev/shm is empty and has so many bytes."""
     _check(_libc.unshare(CLONE_NEWNS), "mount namespace")
     _mount("none", "/", flags=MS_REC | MS_PRIVATE)
@@ -271,7 +280,7 @@ def inside(folder: pathlib.Path) -> list[str]:
     """What stands before a command that shall run in what `prepare` wrote; it is started in the project's root."""
     program = (
         "import os, pathlib, sys; from tests.fakegpu import namespace as n; at = pathlib.Path(sys.argv[1]); "
-        "n.may_mount(); n.connect(at); n.show(at); os.execvp(sys.argv[2], sys.argv[2:])"
+        "n.enter(at); os.execvp(sys.argv[2], sys.argv[2:])"
     )
     return [sys.executable, "-c", program, str(folder)]
 
@@ -301,9 +310,7 @@ def main() -> int:
         child = os.fork()
         if child == 0:
             try:
-                may_mount()
-                connect(folder)
-                show(folder)
+                enter(folder)
                 os.execvpe(command[0], command, env)
             except OSError as error:
                 print(f"fakegpu: {error}", file=sys.stderr)

@@ -88,9 +88,7 @@ def record(one: Recording, output: pathlib.Path) -> None:
         child = os.fork()
         if child == 0:
             try:
-                namespace.may_mount()
-                namespace.connect(folder)
-                namespace.show(folder)
+                namespace.enter(folder)
                 namespace.bind(str(nccl), str(opt / SITE / "nvidia/nccl/lib/libnccl.so.2"))
                 namespace.bind(str(opt), str(OPT))
                 os._exit(_snapshot(folder / "snapshot.json"))

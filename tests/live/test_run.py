@@ -61,3 +61,45 @@ def test_no_such_command() -> None:
         [*NETDOCTOR, "run", "--", "/nonexistent/program"], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 127 and "/nonexistent/program" in done.stderr
+
+
+def gated(folder: pathlib.Path, *command: str) -> tuple[int, str, dict[str, list[str]]]:
+    """Exit code, stderr, and the statuses of each check, of a gate that asks for no network."""
+    (folder / "c.yaml").write_text("job: {nodes: 1}\n")
+    report = folder / "report.json"
+    line = [*NETDOCTOR, "run", "--gate", "--quiet", "--config", str(folder / "c.yaml"), "-o", str(report), "--", *command]
+    environment = os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parents[2])}
+    done = subprocess.run(line, env=environment, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    checks = json.loads(report.read_text())["checks"]
+    return done.returncode, done.stderr, {c["id"]: [f["status"] for f in c["findings"]] for c in checks}
+
+
+def test_what_wrappers_set_is_judged(tmp_path: pathlib.Path) -> None:
+    """A variable that NCCL does not know, set by env alone."""
+    cpu = str(min(os.sched_getaffinity(0)))
+    wrapped = (
+        "env",
+        "NCCL_PROTOO=LL",
+        "taskset",
+        "-c",
+        cpu,
+        sys.executable,
+        "-c",
+        "import os; print(os.environ['NCCL_PROTOO'])",
+    )
+    _, err, checks = gated(tmp_path, *wrapped)
+    assert checks["job.command"] == ["pass"] and "fail" in checks["nccl.environment"], err
+    _, err, checks = gated(tmp_path, *wrapped[2:])
+    assert "fail" not in checks["nccl.environment"], err
+
+
+def test_a_gate_does_not_vouch_for_what_it_cannot_see(tmp_path: pathlib.Path) -> None:
+    code, err, checks = gated(tmp_path, "bash", "-c", f"{sys.executable} -c 'print(1)'")
+    assert code == 4 and checks["job.command"] == ["unknown"] and "job.command" in err
+
+
+def test_a_shadow_of_torch_stops_the_job(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "torch.py").touch()
+    (tmp_path / "train.py").write_text("print('started')\n")
+    code, err, checks = gated(tmp_path, sys.executable, "train.py")
+    assert code == 3 and "fail" in checks["job.command"] and "not started" in err

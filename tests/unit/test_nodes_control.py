@@ -9,7 +9,7 @@ import pytest
 
 from netdoctor.cluster import connectivity, control
 from netdoctor.cluster.connectivity import ProbeServer, control_of
-from netdoctor.cluster.observations import BURSTS, Control
+from netdoctor.facts.runs import BURSTS, Control
 
 
 @pytest.fixture

@@ -131,6 +131,19 @@ def test_modules_that_take_the_place_of_installed_ones(
     assert [os.path.relpath(f.subject, tmp_path.resolve()) for f in found if f.status == "fail"] == [shadow] * bool(shadow)
 
 
+def test_what_lies_where_a_look_starts_counts(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command.of_here() is None
+    (tmp_path / "torch").mkdir()
+    assert command.of_here() is None
+    (tmp_path / "torch/__init__.py").touch()
+    found = command.of_here()
+    assert found is not None and [(f.status, f.severity, f.subject) for f in found.findings] == [
+        ("fail", "warning", f"{tmp_path}/torch/__init__.py")
+    ]
+    assert "place of the torch" in found.findings[0].message
+
+
 def test_a_relative_program_is_of_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/tmp")
     assert job("bin/python x").program == "/tmp/bin/python"

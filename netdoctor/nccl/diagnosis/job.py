@@ -87,6 +87,9 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     ):
         text = f"{_headline(end)}; whether it worked until then the log does not show"
         return _unknown(text, "job", evidence, "what the job printed last; netdoctor ras while one runs")
+    if end.ending is Ending.OPEN and not (log.good or log.algorithms):
+        text = "communicators were set up; whether the job went on, and how it ended, is not in this log"
+        return _unknown(text, "job", evidence, "the rest of the log; what the program prints of its steps")
     kinds = sorted({t.split("/")[0] + ("/" + t.split("/")[1] if t.startswith("NET") else "") for t in log.transports})
     state = {Ending.FINISHED: "; it ran to its end", Ending.ENDED: f"; {end.how}"}.get(end.ending, "")
     text = "communicators were set up and nothing failed" + (f"; transports: {', '.join(kinds)}" if kinds else "") + state

@@ -35,7 +35,9 @@ def diagnose(log: LogFacts) -> tuple[Finding, ...]:
     # A consequence is worth a finding of its own only where no cause is known.
     least = Confidence.EFFECT_MINUS if top.confidence <= Confidence.EFFECT_PLUS else Confidence.QUIET_MINUS
     fails = tuple(_finding(h, top, place(log)) for h in [h for h in hypotheses if h.confidence >= least][:_MAX])
-    return (*fails, job) if job.status is not Status.PASS else fails
+    # What costs speed explains no failure, and no trouble.
+    open_question = job.status is not Status.PASS and (end.ending is Ending.FAILED or "lines" in job.evidence)
+    return (*fails, job) if open_question else fails
 
 
 def _story(log: LogFacts, end: Outcome, hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:

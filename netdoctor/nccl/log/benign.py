@@ -16,6 +16,7 @@ _ROWS: Final = (
     r"NET/IB ?: Unable to query (?:port|device)",  # transport/net_ib/init.cc: the device is left out
     r"lib wrapper not initialized",  # misc/{ibv,gdr,mlx5dv}wrap.cc
     r"Failed to open libibverbs\.so",  # to 2.18; `messages.verbs_missing` keeps it as a fact
+    r"Call to ibv_(?:set|query)_ece failed",  # optional: misc/ibvwrap.cc
     r"NET/IB ?: Ip address .* is invalid for family",  # 2.21 to 2.23
     r"Warning: remote FLID configured as zero",  # transport/net_ib/connect.cc
     r"NET/IB: .{0,60}(?:Resiliency (?:requires|is enabled|context is NULL)|Encountered a stale CQE|OOO RQ is force enabled|There are still \d+ outstanding recovery)",  # 2.29 and later

@@ -123,9 +123,7 @@ def main(plan: str, results: str) -> int:
     told = json.loads(pathlib.Path(plan).read_text("utf-8"))
     folder = pathlib.Path(results).parent
     shown = folder / "shown"
-    namespace.may_mount()
-    namespace.connect(shown)
-    namespace.show(shown)
+    namespace.enter(shown)
     draws = [Draw(one[0], tuple(one[1]), one[2]) for one in told["draws"]]
     world = World(shapes.draw(told["machine"], {draw.version for draw in draws}), folder)
     if any(draw.area in ("paths", "hca", "intra") for draw in draws):

@@ -46,6 +46,7 @@ class Hosts:
             self._sh(
                 self.holders[n],
                 f"hostname {name} && mount --bind {table} /etc/hosts && mount -t tmpfs -o mode=755 tmpfs /run"
+                " && mount -t tmpfs -o mode=1777 tmpfs /dev/shm"
                 f" && cp -r {ROOT}/tests/fakes/faulty_torch /run && ip link set lo up"
                 f" && ip addr add {self.address(n)}/24 dev eth0 && ip link set eth0 up",
             )

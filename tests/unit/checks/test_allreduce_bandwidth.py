@@ -9,7 +9,7 @@ from netdoctor.checks.allreduce_bandwidth import allreduce_bandwidth
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.job import Expected
 from netdoctor.facts.pci import Pci
-from netdoctor.facts.runs import AllReduce, Baseline, PathRun, Run
+from netdoctor.facts.runs import AllReduce, Baseline, Control, PathRun, Run
 from netdoctor.model import Severity, Status, Unavailable
 from netdoctor.nccl.log.facts import Via
 from tests.support.facts import (
@@ -149,3 +149,28 @@ def test_a_path_that_was_not_tried_is_said() -> None:
 def test_a_floor_that_was_not_read_may_be_any() -> None:
     found = judge(allreduce_bandwidth, machine() | {Baseline: baseline(nvlink(360.0)), Expected: Unavailable("denied")})
     assert found[0].status is Status.UNKNOWN and "floor" in found[0].message
+
+
+CARRIES = Control(400, 0, 5e-5, 32768, (1.1e9, 0.9e9, 1.0e9), (1.2e9, 1.0e9, 1.1e9), 1.1e9)
+NARROW = replace(CARRIES, plain=(2e7, 3e7, 2e7))
+
+
+@pytest.mark.parametrize(
+    ("rate", "control", "status", "cause"),
+    [
+        (0.3, CARRIES, Status.SKIP, None),
+        (0.13, CARRIES, Status.SKIP, None),
+        (0.12, CARRIES, Status.FAIL, "low_bandwidth"),
+        (0.008, NARROW, Status.FAIL, "tcp_tuning"),
+        (0.3, NARROW, Status.SKIP, None),  # what the run does not show is net.tcp_buffers' to say
+        (0.008, None, Status.SKIP, None),
+        (0.008, Control(), Status.SKIP, None),
+    ],
+)
+def test_gloo_is_held_against_a_socket_of_the_same_host(
+    rate: float, control: Control | None, status: Status, cause: str | None
+) -> None:
+    ran = replace(baseline(gloo_run(busbw={1 << 26: rate}), nccl_ran=False), control=control)
+    found = only(judge(allreduce_bandwidth, machine() | NO_GPU | {Baseline: ran}))
+    assert (found.status, found.cause) == (status, cause)
+    assert found.severity is (Severity.CRITICAL if status is Status.FAIL else None)

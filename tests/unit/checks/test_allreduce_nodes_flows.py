@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from netdoctor.cluster import network
-from netdoctor.cluster.observations import Cluster, Control, Endpoints, Flow, OwnAddress
-from netdoctor.facts.runs import AllReduce, RankResult, Run, State
+from netdoctor.cluster.observations import Cluster, Endpoints, Flow, OwnAddress
+from netdoctor.facts.runs import AllReduce, Control, RankResult, Run, State
 from tests.support.facts import cluster, common_run
 from tests.unit.checks.test_allreduce_nodes import fails, findings
 
