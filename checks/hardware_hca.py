@@ -17,6 +17,7 @@ from netdoctor.api import (
     Fix,
     Gpus,
     Intent,
+    Kind,
     LogFacts,
     Net,
     PathRun,
@@ -126,7 +127,9 @@ def _ports(rdma: Rdma, gpus: Gpus, pci: Pci, environ: Environ) -> list[tuple[str
         return []
     choice = parse_hcas(named if isinstance(named, str) else "")
     chosen = hcas.subjects(rdma.devices or (), hcas.places(gpus, pci), pci, choice)
-    ports = [(one.device.name, port.number) for one in chosen for port in hcas.active_ports(one.device) if one.certain]
+    if doubt := next((one for one in chosen if not one.certain and hcas.active_ports(one.device)), None):
+        return Unavailable(Kind.NOT_READ, f"{doubt.device.name}: {doubt.why}")
+    ports = [(one.device.name, port.number) for one in chosen for port in hcas.active_ports(one.device)]
     return [(name, number) for name, number in ports if choice is None or choice.takes(name, number)]
 
 

@@ -224,16 +224,21 @@ def reads(
     setting: str | None,
     version: Version | None = None,
 ) -> Answer:
-    """Whether sends (reads by the NIC) use GPUDirect: off before Ampere without NVLink (paths.cc, NCCL_NET_GDR_READ)."""
+    """Whether sends (reads by the NIC) use GPUDirect: off before Ampere without NVLink (paths.cc, NCCL_NET_GDR_READ).
+
+    Before 2.19.1 no GPU is spared that question.
+    """
     value = param(setting, -2, version)
     if value == 0:
         return Answer(False, f"NCCL_NET_GDR_READ={setting}")
     if value > 0:
         return Answer(True, f"NCCL_NET_GDR_READ={setting}")
-    if isinstance(capability, Unavailable):
+    every = version is not None and version < (2, 19, 1)
+    if isinstance(capability, Unavailable) and not every:
         return Answer(None, f"compute capability: {capability}")
-    if capability >= (8, 0) or gpus == 1:
+    if gpus == 1 or not (every or isinstance(capability, Unavailable) or capability < (8, 0)):
         return Answer(True, "the default")
     if isinstance(nvlink, Unavailable):
         return Answer(None, f"NVLink: {nvlink}")
-    return Answer(nvlink, "the default with NVLink" if nvlink else "off by default before Ampere without NVLink")
+    older = "before NCCL 2.19" if every else "before Ampere"
+    return Answer(nvlink, "the default with NVLink" if nvlink else f"off by default {older} without NVLink")

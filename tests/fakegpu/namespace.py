@@ -112,7 +112,7 @@ def _network(one: machine.Machine) -> Iterator[str]:
 
 
 def enter(folder: pathlib.Path) -> None:
-    """Let this process see what `prepare` wrote into `folder`, with a /dev/shm of its own: what killed ranks leave goes with it."""
+    """Show this process what `prepare` wrote into `folder`, and a /dev/shm of its own: what killed ranks leave goes with it."""
     may_mount()
     connect(folder)
     own_memory()

@@ -22,7 +22,9 @@ def shell(line: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", script, "sh", *words], capture_output=True, text=True, env=environment, check=False)
 
 
-HEALTHY_LOG = "<(echo 'n1:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 1 cudaDev 0 busId 1 commId 0x2 - Init COMPLETE')"
+HEALTHY_LOG = (
+    "<(echo 'n1:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 1 cudaDev 0 busId 1 commId 0x2 - Init COMPLETE'; echo step 1 loss 2)"
+)
 
 
 @pytest.mark.parametrize(

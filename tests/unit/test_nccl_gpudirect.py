@@ -137,6 +137,14 @@ def test_reads(
     assert g.reads(capability, nvlink, gpus, setting).yes is yes
 
 
+def test_before_2_19_no_gpu_sends_by_gpudirect_without_nvlink() -> None:
+    """Seen on 2.18.3: paths.cc asks for the compute capability since 2.19.1."""
+    assert g.reads((9, 0), False, 2, None, (2, 18, 3)).yes is False
+    assert g.reads((9, 0), False, 2, None, (2, 19, 1)).yes is True
+    assert g.reads((9, 0), False, 1, None, (2, 18, 3)).yes is True
+    assert g.reads((9, 0), True, 2, None, (2, 18, 3)).yes is True
+
+
 @pytest.mark.parametrize(
     ("value", "number"),
     [

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
 import random
 import re
+import socket
+import struct
+import time
 from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Any, Final
@@ -52,6 +56,7 @@ SELECTORS: Final = (
     ),
     *("e", "=e", "ens1f0np0,eth1", "^ib,docker", "=^eth0", "^^eth0", "==eth0", "ETH0", " eth0", "eth0 ", "virbr0", "bond", "*"),
 )
+SIOCGIFFLAGS, IFF_RUNNING = 0x8913, 0x40  # netdevice(7)
 LOOPBACK: Final = "link set lo up"
 FAMILIES: Final = ("AF_INET", "AF_INET6", "ipv6", "", "af_inet6", "AF_INET ")
 COMM_IDS: Final = (
@@ -114,6 +119,7 @@ def in_network(draw: Draw, folder: pathlib.Path, chosen: dict[str, str], purpose
 
     def work(_n: int, _one: ranks.Process) -> None:
         namespace.connect(folder)
+        settle((folder / "network").read_text("ascii").splitlines())
         told: Any = netlink.answer({})
         net = probe(ReplayHost({"ask:netlink": told}))
         assert not isinstance(net, Unavailable) and not isinstance(net.links, Unavailable)
@@ -135,6 +141,21 @@ def in_network(draw: Draw, folder: pathlib.Path, chosen: dict[str, str], purpose
         found = done.said(r"NET/Socket : Using (.*)")
         return predicted, [_pick(one) for one in re.findall(r"\[\d+\](\S+)<\d+>", found[0][1])] if found else []
     return predicted, [] if isinstance(seen, str) else seen
+
+
+def settle(lines: list[str]) -> None:
+    """Wait until the kernel has seen every carrier: it looks after them in its own time (net/core/link_watch.c)."""
+    up = {line.split()[2] for line in lines if line.startswith("link set ") and line.endswith(" up")}
+    pairs = [(line.split()[2], line.split()[-1]) for line in lines if " type veth peer name " in line]
+    waited = [name.encode() for name, peer in pairs if {name, peer} <= up]
+    end = time.monotonic() + 10.0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        while waited and time.monotonic() < end:
+            flags = struct.unpack_from("16xH", fcntl.ioctl(one, SIOCGIFFLAGS, struct.pack("16s24x", waited[-1])))[0]
+            if flags & IFF_RUNNING:
+                waited.pop()
+            else:
+                time.sleep(0.01)
 
 
 def _pick(text: str) -> list[str]:

@@ -81,6 +81,8 @@ ROWS: dict[str, tuple[Changes, str, Status]] = {
     "tried in vain": ({PathRun: tried(8, state="failed", verified=None, blamed=(1,))}, TRIED, UNKNOWN),
     "tried by sockets": ({PathRun: tried(8, log=f.log(net="Socket", network="Socket"))}, TRIED, UNKNOWN),
     "the runs lost": ({PathRun: LOST}, TRIED, UNKNOWN),
+    "tried, and whose HCAs they are lost": ({PathRun: tried(8), Gpus: f.gpus(8, all=LOST)}, TRIED, UNKNOWN),
+    "listed, and whose HCAs they are lost": ({Baseline: listed(*ALL), Gpus: f.gpus(8, all=LOST)}, LOG, UNKNOWN),
     "tried, of a job on one node": ({PathRun: tried(7), Intent: f.job(nodes=1)}, TRIED, SKIP),
 }
 
