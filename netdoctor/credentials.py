@@ -18,7 +18,7 @@ GONE: Final = "<redacted>"
 # Words in the name of what is secret.  PKEY, QKEY, RKEY, LKEY, MKEY and MR_KEY_SIZE are InfiniBand's and libfabric's, and none.
 _SECRET: Final = (
     r"TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|PASSCODE|CREDENTIAL|(?<![A-Z])PWD|(?<![A-Z])PSK"
-    r"|(?<!_[PQRLM])(?<!\b[PQRLM])(?<!fifo[RL])KEY(?!S?\b\s*:|_SIZE|WORD|OARD)"
+    r"|(?<!_[PQRLM])(?<!\b[PQRLM])(?<!fifo[RL])KEY(?=S?(?![A-Z]))(?!S?\b\s*:|_SIZE)"
     r"|PRIVATE|COOKIE|AUTH(?!OR)|JWT|SIGNATURE"
 )
 # How a name ends that says something about a credential, and does not hold it.

@@ -222,13 +222,14 @@ _SETTINGS: Final = (
 )
 _PLACES: Final = (
     *_rows("system", Role.PLACE, "HOME USER LOGNAME PATH XDG_RUNTIME_DIR"),
-    *_rows("python", Role.PLACE, "PYTHONPATH PYTHONNOUSERSITE VIRTUAL_ENV CONDA_PREFIX"),
+    *_rows("python", Role.PLACE, "PYTHONPATH PYTHONSAFEPATH PYTHONNOUSERSITE VIRTUAL_ENV CONDA_PREFIX"),
     *_rows("containers", Role.PLACE, "container APPTAINER_CONTAINER APPTAINER_NAME SINGULARITY_CONTAINER SINGULARITY_NAME"),
     # "Environment and Metadata" of apptainer's user guide: APPTAINERENV_NAME is NAME within the container.
     *_rows(
         "containers",
         Role.SETTING,
-        " ".join(f"{made}ENV_{of}_*" for made in ("APPTAINER", "SINGULARITY") for of in ("NCCL", "TORCH", "GLOO", "UCX", "FI")),
+        "APPTAINERENV_NCCL_* APPTAINERENV_TORCH_* APPTAINERENV_GLOO_* APPTAINERENV_UCX_* APPTAINERENV_FI_* "
+        "SINGULARITYENV_NCCL_* SINGULARITYENV_TORCH_* SINGULARITYENV_GLOO_* SINGULARITYENV_UCX_* SINGULARITYENV_FI_*",
     ),
     # enroot.conf(5) and its hooks; registry credentials are in a file.
     *_rows("containers", Role.PLACE, "ENROOT_*"),

@@ -56,8 +56,8 @@ def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
     sys.stderr.flush()
     far.close()
     # Python ignores these from its start on, and an ignored signal stays ignored: a pipeline's 141 would become 1.
-    for name in ("SIGPIPE", "SIGXFSZ"):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
         os.execvp(command[0], list(command))
     except OSError as error:

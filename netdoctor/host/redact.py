@@ -33,6 +33,9 @@ _KERNEL_PARAMETER: Final = re.compile(
 _LITTLE: Final = re.compile(r"(?i)[-+]?\d{1,6}[kmg]?|true|false|yes|no|on|off|y|n|")
 _A_NUMBER: Final = re.compile(r"flag|int|one|bool|[-\d|.]+")  # what the catalogue says of a variable that takes one
 _LONGEST_NUMBER: Final = 24
+# Clouds write their name there (Oracle's and Azure's documents on detecting them); others the number of their inventory.
+_CLOUDS: Final = frozenset({"OracleCloud.com", "7783-7084-3265-9085-8269-3286-77", "Amazon EC2"})
+_GONE_LINE: Final = f"{GONE}\n"
 _HOST: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _CONF_NAME: Final = re.compile(r"\s*(?:export\s+)?NCCL_\w*\s*")
 
@@ -58,6 +61,8 @@ class Redactor:
             return self._environment({str(k): str(v) for k, v in answer.items()})
         if isinstance(answer, str) and (reduced := self._reader(question)):
             return reduced(answer)
+        if question == "file:/sys/class/dmi/id/chassis_asset_tag" and isinstance(answer, str):
+            return answer if answer.strip() in _CLOUDS else _GONE_LINE
         if question == "file:/etc/machine-id" and isinstance(answer, str):
             return _machine_id(answer.strip())
         if question.startswith(("file:/sys/", "dir:/sys/", "link:/sys/", "stat:", "statvfs:", "open:")):

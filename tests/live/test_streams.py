@@ -108,7 +108,7 @@ def test_variables_that_are_no_text(format: str) -> None:
 def test_env_with_variables_that_are_no_text() -> None:
     environment = {**os.environb, b"PYTHONPATH": os.fsencode(ROOT), b"NCCL_\xff": b"\xfe"}
     done = subprocess.run([sys.executable, "-m", "netdoctor", "env"], env=environment, capture_output=True, check=False)
-    assert done.returncode == 3 and "NCCL_\\xff=\\xfe" in done.stdout.decode()
+    assert done.returncode == 3 and "NCCL_\\xff" in done.stdout.decode()
 
 
 def test_a_working_directory_that_is_gone(tmp_path: pathlib.Path) -> None:

@@ -27,9 +27,10 @@ def cpus(name: str) -> dict[int, frozenset[int]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_finding_is_unknown(name: str) -> None:
+def test_nothing_fails_and_only_its_hardware_is_judged(name: str) -> None:
     report = fixtures.report(loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")))
-    assert {f.status for f in report.findings()} == {Status.UNKNOWN}
+    told = {f.check for f in report.findings() if f.status is not Status.UNKNOWN}
+    assert not report.findings(Status.FAIL) and told <= {"hardware.hca", "hardware.site"}
     assert report.verdict.exit_code == 4
 
 

@@ -15,11 +15,13 @@ from typing import Final
 _V4: Final = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
 _V6: Final = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?![\w:.])")
 _MAC: Final = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}(?:(?:[0-9a-fA-F]{2}:){14})?[0-9a-fA-F]{2}(?![\w:])")
-_GPU: Final = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# Of a GPU that somebody made up the digits of each group are alike.
+_GPU: Final = re.compile(r"(?:GPU|MIG)-(?!([0-9])\1{7}-)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HOME: Final = re.compile(r"/(?:home|Users)/([\w.-]+)")
 _MAIL: Final = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _SERIAL: Final = re.compile(
-    r"""(?i)["']?[\w /]*(?:serial|product_uuid|asset_tag|vpd)\w*["']?\s*[:=]\s*["']?(?!null|None|\{)[^\s"',}]"""
+    r"""(?i)["']?[\w /]*(?:serial|product_uuid|asset_tag|vpd)\w*["']?\s*[:=]\s*["']?"""
+    r"""(?!null|None|\{|<redacted>|OracleCloud\.com|7783-7084-3265-9085-8269-3286-77|Amazon EC2)[^\s"',}]"""
 )
 _MACHINE_ID: Final = re.compile(r"/etc/machine-id\"\s*:\s*\{\s*\"ok\"\s*:\s*\"(?!netdoctor-)")
 _LOG_LINE: Final = re.compile(r"(?:^|\\n|\")([A-Za-z][\w.-]*):\d+:\d+ \[")
@@ -74,7 +76,7 @@ def of_form(text: str) -> Iterator[str]:
 
 def of_recording(text: str) -> Iterator[str]:
     """Traces in what was recorded: there host names and interface identifiers are pseudonyms, and GPUs have no UUID."""
-    yield from (f"GPU {one}" for one in _GPU.findall(text))
+    yield from (f"GPU {one}" for one in [m.group() for m in _GPU.finditer(text)])
     for found in _V6.finditer(text):
         address = _v6(found.group())
         if address is not None and address.is_link_local and address.packed[8:11].hex() in _MAKERS:
@@ -86,11 +88,11 @@ def of_recording(text: str) -> Iterator[str]:
 
 def of_composition(text: str, made: Collection[str]) -> Iterator[str]:
     """Traces in what was composed: GPUs that the builder did not make."""
-    yield from (f"GPU {one}" for one in _GPU.findall(text) if one not in made)
+    yield from (f"GPU {one}" for one in [m.group() for m in _GPU.finditer(text)] if one not in made)
 
 
 def gpus(text: str) -> frozenset[str]:
-    return frozenset(_GPU.findall(text))
+    return frozenset([m.group() for m in _GPU.finditer(text)])
 
 
 def words(text: str, telling: Collection[str]) -> Iterator[str]:
