@@ -12,7 +12,7 @@ from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.platform import Platform
 from netdoctor.facts.vantage import Vantage
-from netdoctor.model import NODE, Finding, Status, Unavailable
+from netdoctor.model import NODE, Finding, Status, Unavailable, missing
 
 __all__ = ["About", "findings", "gpus", "links", "past", "place", "rails", "rails_of", "site", "without_gpus"]
 
@@ -27,7 +27,7 @@ def gpus(pci: Pci, nvml: Gpus, firmware: Platform) -> Look | Unavailable:
     expected = [*device.nvlinks(pci, nvml), *siblings.of(every)]
     if isinstance(shape, platform.Shape):
         expected += platform.gpus(shape)
-    return Look((*every, there), tuple(expected), shape if isinstance(shape, Unavailable) else None)
+    return Look((*every, there), tuple(expected), missing(shape, parts.unlinked(nvml)))
 
 
 def rails(found: of_rails.Rails, pci: Pci, nvml: Gpus, firmware: Platform, rate: float | None) -> Look:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.expectation.model import Part, Quantity, Value
@@ -39,19 +40,26 @@ def gpus(pci: Pci, nvml: Gpus) -> tuple[Part, ...] | Unavailable:
         return Unavailable(Kind.NOT_READ, f"NVML: {nvml.all}")
     known = {gpu.pci: gpu for gpu in reversed(nvml.all or ()) if isinstance(gpu.pci, str)}
     placeless = missing(*(gpu.pci for gpu in nvml.all or ()))
-    return tuple(_gpu(device, known.get(device.address, placeless), pci) for device in devices)
+    every = tuple(_gpu(device, known.get(device.address, placeless), pci) for device in devices)
+    # Who has NVLinks is one board: where that is not known of one, nobody's siblings are.
+    return every if unlinked(nvml) is None else tuple(replace(part, like="") for part in every)
+
+
+def unlinked(nvml: Gpus) -> Unavailable | None:
+    """Why it is not known of some GPU whether it has NVLinks; one that NVML lost has no say."""
+    return missing(*(gpu.nvlinks for gpu in nvml.all or () if gpu.pci != gpu.nvlinks))
 
 
 def _gpu(device: PciDevice, gpu: Gpu | Unavailable | None, pci: Pci) -> Part:
     """None: NVML does not show it here; Unavailable: NVML does not say which it is.  A lost one is hardware.accelerator's."""
     has: dict[Quantity, Value | None | Unavailable] = {Quantity.NUMA: numa_beside_its_port(device, pci)}
-    if not device.path:  # a virtual machine: no port tells what the link can do, but others have such links
+    if device.placed and not device.path:  # a virtual machine: no port tells what the link can do, but others have such links
         width = device.link if isinstance(device.link, Unavailable) else device.link.width
         has[Quantity.WIDTH] = None if isinstance(width, Unavailable) and width.kind == Kind.UNSUPPORTED else width
     linked = False
     if isinstance(gpu, Gpu):
         links, memory = gpu.nvlinks, gpu.memory_total
-        linked = isinstance(links, Unavailable) or bool(links)
+        linked = bool(links)
         up = links if isinstance(links, Unavailable) else sum(links)
         has |= {
             Quantity.MODEL: gpu.name,
@@ -70,6 +78,8 @@ def _dotted(pair: tuple[int, int] | Unavailable) -> str | Unavailable:
 
 def numa_beside_its_port(device: PciDevice, pci: Pci) -> Value | None | Unavailable:
     """Whether the firmware gives it the node of the root port above it; on a virtual machine without ports, whether any."""
+    if not device.placed:
+        return Unavailable(Kind.NOT_READ, "its place on PCI")
     port = pci.at(device.path[0]) if device.path else None
     if not port:
         told = device.numa_node

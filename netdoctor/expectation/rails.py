@@ -86,6 +86,8 @@ def _unsure(devices: Iterable[RdmaDevice], gpus: Iterable[PciDevice], pci: Pci) 
         where = pci.at(device.pci) if isinstance(device.pci, str) else device.pci
         if isinstance(where, Unavailable):
             return Unavailable(Kind.NOT_READ, f"where {device.name} sits: {where}")
+        if isinstance(device.driver, Unavailable):
+            return Unavailable(Kind.NOT_READ, f"the driver of {device.name}: {device.driver}")
         ports = device.ports
         if isinstance(ports, Unavailable):
             return Unavailable(Kind.NOT_READ, f"ports of {device.name}: {ports}")

@@ -221,8 +221,9 @@ def test_netdoctor_finds_nothing_wrong_with_a_healthy_machine(name: str, job: pa
 
 def test_netdoctor_sees_what_a_knob_does(job: pathlib.Path) -> None:
     one = machine.read("two-a100").on_one_node().with_changes({"hcas.1.state": "DOWN", "hcas.0.mode": "none"})
+    two_nodes = ("/usr/bin/env", "NETDOCTOR_JOB_NODES=2")
     options = ("preflight", "--no-allreduce", "--vantage", "job", "--format", "json", "--quiet", "--python", str(job))
-    done = looked(one, sys.executable, "-m", "netdoctor", *options)
+    done = looked(one, *two_nodes, sys.executable, "-m", "netdoctor", *options)
     report = json.loads(done.stdout)
     found = {(check["id"], f["subject"]): f["status"] for check in report["checks"] for f in check["findings"]}
     assert found["rdma.dev_infiniband", "mlx5_0"] == found["rdma.dev_infiniband", "mlx5_1"] == "fail"

@@ -92,10 +92,11 @@ def test_absent_rdma_devices_that_the_site_expects_block_the_job(podman: pods.Po
 @pytest.mark.skipif(bool(can_overlay()), reason=can_overlay() or "-")
 def test_hcas_that_are_not_mapped_into_the_pod_block_the_job(podman: pods.Podman) -> None:
     """A node with eight HCAs, and a pod that did not ask for rdma/hca: /sys shows them, /dev/infiniband is not there."""
+    objects = training_pod("profile: gate\njob: {nodes: 2}\n")
     libraries = (native.cuda() / "libcuda.so.1", native.nvml() / "libnvidia-ml.so.1")  # fakes that show eight GPUs
     with (
         scratch() as folder,
-        pods.played(podman, training_pod(), sys_tree=dgx_h100(folder / "sys"), libraries=libraries) as pod,
+        pods.played(podman, objects, sys_tree=dgx_h100(folder / "sys"), libraries=libraries) as pod,
     ):
         first, *rest = blocked(pod, 3)
     assert "dev_infiniband_missing (rdma.dev_infiniband)" in first

@@ -15,6 +15,7 @@ from netdoctor.facts.library_search import JobPython
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Link, Net, Route
 from netdoctor.facts.pci import Pci
+from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Provider, Rdma
 from netdoctor.facts.runs import Baseline, Path, PathRun
 from netdoctor.facts.vantage import Vantage
@@ -83,6 +84,7 @@ def aws_efa() -> Machine:
                     *(f.hca_device(i, vendor=0x1D0F, driver="efa") for i in range(8)),
                 )
             ),
+            Platform: Platform("", "", ""),
             Net: f.net(f.netlink_link("lo", 1, "127.0.0.1"), ena),
             NcclChoice: f.nccl_choice(interface="eth0", address="10.0.0.7"),
             Libraries: f.libraries(plugins=(f.plugin(),)),
