@@ -85,14 +85,15 @@ def _of_the_node(functions: tuple[PciDevice, ...], rdma: Rdma, vantage: Vantage)
     if lost is not None:
         yield unknown(f"where an RDMA device sits on PCI could not be read: {lost}", **evidence)
         return
-    stale = sorted(set(rdma.verbs_devices or ()) - {d.name for d in devices})
-    if stale:
-        yield unknown(
-            f"libibverbs shows {', '.join(stale)}, sysfs does not: they disagree", how="rdma link; ls /sys/class/infiniband"
-        )
-        return
     if not lacking:
-        yield ok(f"{len(devices)} RDMA devices in sysfs; no function on PCI lacks what its like have", **evidence)
+        stale = sorted(set(rdma.verbs_devices or ()) - {d.name for d in devices})
+        if stale:
+            text = f"libibverbs shows {', '.join(stale)}, sysfs does not: they disagree"
+            yield unknown(text, how="rdma link; ls /sys/class/infiniband")
+        elif isinstance(rdma.verbs_devices, Unavailable):
+            yield unknown(f"PCI and sysfs show the same, libibverbs could not be asked: {rdma.verbs_devices}", **evidence)
+        else:
+            yield ok(f"{len(devices)} RDMA devices in sysfs; no function on PCI lacks what its like have", **evidence)
         return
     own = [d for d in lacking if layers.bound(d) is Bound.OWN]
     bare = [d for d in lacking if layers.bound(d) is Bound.NONE]
@@ -127,6 +128,15 @@ def _ports(rdma: Rdma, gpus: Gpus, pci: Pci, environ: Environ) -> list[tuple[str
         return []
     choice = parse_hcas(named if isinstance(named, str) else "")
     chosen = hcas.subjects(rdma.devices or (), hcas.places(gpus, pci), pci, choice)
+    lost = missing(
+        *(
+            x
+            for one in chosen
+            for x in (one.device.ports, *(y for p in one.device.ports or () for y in (p.state, p.link_layer)))
+        )
+    )
+    if lost is not None:
+        return lost
     if doubt := next((one for one in chosen if not one.certain and hcas.active_ports(one.device)), None):
         return Unavailable(Kind.NOT_READ, f"{doubt.device.name}: {doubt.why}")
     ports = [(one.device.name, port.number) for one in chosen for port in hcas.active_ports(one.device)]

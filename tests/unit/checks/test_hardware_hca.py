@@ -56,7 +56,7 @@ ROWS: dict[str, tuple[Changes, str, Status]] = {
         NODE,
         PASS,
     ),
-    "libibverbs shows one more": ({Rdma: f.rdma(7, verbs_devices=ALL)}, NODE, UNKNOWN),
+    "libibverbs shows one more": ({Rdma: f.rdma(7, verbs_devices=ALL), Pci: f.pci(8, 7)}, NODE, UNKNOWN),
     "no RDMA hardware": ({Rdma: f.no_rdma(), Pci: f.pci(8, 0)}, NODE, SKIP),
     "no RDMA device": ({Rdma: f.no_rdma()}, NODE, UNKNOWN),
     "no accelerator": ({Pci: f.pci(0, 8), Gpus: f.gpus(0)}, NODE, SKIP),
