@@ -59,7 +59,7 @@ def test_work_and_then_death(end: str) -> None:
     [RAISED, "srun: error: n1: task 3: Exited with exit code 1\n", "torch.OutOfMemoryError: CUDA out of memory.\n"],
 )
 @pytest.mark.parametrize("after", ["", DESTROYED, "upload of the logs completed successfully\n", "worker 1: exit code 0\n"])
-def test_that_others_leave_in_good_order_says_nothing_of_one_that_died(death: str, after: str) -> None:
+def test_good_ends_of_others_excuse_no_death(death: str, after: str) -> None:
     assert code(STEPS + death + after) == 3
 
 
