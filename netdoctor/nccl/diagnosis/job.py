@@ -53,7 +53,8 @@ def _unknown(text: str, subject: str, evidence: Mapping[str, Any], how: str) -> 
 def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
     """Lines that say that something failed; not those that were overcome, nor what follows when somebody ends a job."""
     ordered = end.events[0] if end.ending is Ending.ENDED else None
-    found = [e for e in log.of(*_TROUBLE) if _alleges(log, e) and not overcome(log, e) and not (ordered and before(ordered, e))]
+    kinds = (*_TROUBLE, "last_words") if end.ending is Ending.OPEN else _TROUBLE
+    found = [e for e in log.of(*kinds) if _alleges(log, e) and not overcome(log, e) and not (ordered and before(ordered, e))]
     finished = end.ending is Ending.FINISHED
     return tuple(sorted((e for e in found if not (finished and e.kind in _ON_LEAVING)), key=lambda e: (e.file, e.line)))
 

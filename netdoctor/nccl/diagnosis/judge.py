@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.causes import CAUSES
-from netdoctor.model import Finding, Fix, Status
+from netdoctor.model import Finding, Fix, Severity, Status
 from netdoctor.nccl.diagnosis import gpu, network, program, ranks, rdma, settings, sockets, software, termination
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, author
 from netdoctor.nccl.diagnosis.job import went
@@ -32,6 +32,8 @@ def diagnose(log: LogFacts) -> tuple[Finding, ...]:
     if not hypotheses:
         return (job,)
     top = hypotheses[0]
+    if end.ending is Ending.FAILED and not top.quiet:  # whoever's fault it is: the job did not do its work
+        top = hypotheses[0] = replace(top, severity=Severity.CRITICAL)
     # A consequence is worth a finding of its own only where no cause is known.
     least = Confidence.EFFECT_MINUS if top.confidence <= Confidence.EFFECT_PLUS else Confidence.QUIET_MINUS
     fails = tuple(_finding(h, top, place(log)) for h in [h for h in hypotheses if h.confidence >= least][:_MAX])

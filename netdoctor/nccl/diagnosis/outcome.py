@@ -59,6 +59,9 @@ RETRIED: Final[frozenset[EventKind]] = frozenset(
 )
 # Lines of work after what ended one rank: the others may print a few before they notice.
 _CAUGHT: Final = 40
+_ENDS_A_PROCESS: Final[frozenset[EventKind]] = frozenset(
+    ("exception", "oom", "died", "actor_died", "elastic", "cuda", "generic")
+)
 _AT_ONCE: Final[frozenset[EventKind]] = frozenset(
     ("store", "store_port", "connect", "connect_gave_up", "trail", "driver", "too_old")
 )
@@ -82,7 +85,12 @@ def overcome(log: LogFacts, e: Event) -> bool:
     margin = 0 if e.kind in _AT_ONCE else _CAUGHT
     # All ranks of a communicator take part in setting it up.
     last = max(log.good.get(e.file, 0) - margin, log.up_at.get(e.file, 0))
-    return last > e.last or any(f.file == e.file and f.last > e.last for f in log.of("finished"))
+    return last > e.last or any(f.file == e.file and f.last > e.last for f in log.of("finished") if _of_all(f, e))
+
+
+def _of_all(finished: Event, e: Event) -> bool:
+    """Whether such an end shows that `e` did no harm: that one process leaves in good order says nothing of one that died."""
+    return "left" not in finished.data or e.kind not in _ENDS_A_PROCESS
 
 
 def ends(log: LogFacts) -> tuple[Event, ...]:
@@ -99,9 +107,9 @@ def outcome(log: LogFacts) -> Outcome:
     if failed:
         how, first = failed[0]
         return Outcome(Ending.FAILED, how, (first,))
-    finished = log.of("finished")
+    finished = [e for e in log.of("finished") if e.last + _CAUGHT > log.good.get(e.file, 0)]  # else of a part of the work
     if finished or log.busbw is not None:
-        return Outcome(Ending.FINISHED, "it ran to its end", finished[-1:])
+        return Outcome(Ending.FINISHED, "it ran to its end", tuple(finished[-1:]))
     how = "the log breaks off in the middle of a line" if log.unended else "it runs still, or the log was cut off"
     return Outcome(Ending.OPEN, how)
 

@@ -16,6 +16,7 @@ from netdoctor.nccl.log.tracebacks import Raised
 _NUMERIC: Final = frozenset({"status", "no", "rank", "task", "xid", "rc", "code", "what", "n", "text", "signal", "said"})
 # c10's warnings: "[W1203 10:00:00.123 socket.cpp:752] [c10d]"; its errors begin with E, what ends the process with F
 _MILD: Final = re.compile(rb"\[W(?:\d{3,4})? ?[\d:.]{0,24} ?[\w./]{1,80}:\d{1,6}\]")
+_LAST_WORD: Final = Pattern("last_words", (), re.compile(rb"(?s)(?P<said>.{1,200})"), ("said",))
 _RAISED: Final = Pattern("exception", (), re.compile(rb"(?P<type>[\w.]+)"), ("type",))
 
 
@@ -107,6 +108,10 @@ class EventCollector:
         event = self._event(_RAISED, raised.text, writer, raised.number, None)
         if event is not None and "file" not in event.data:
             event.data |= {"type": raised.type, "file": raised.file, "at": raised.line}
+
+    def last_word(self, line: bytes, writer: Writer, number: int) -> None:
+        """A line after the last sign of work that no family knows."""
+        self._event(_LAST_WORD, line, writer, number, None)
 
     def more(self, line: bytes) -> None:
         """A line after an event that may belong to it: kept, and searched for details that are missing."""

@@ -46,7 +46,7 @@ _Torch = Literal[
     "watchdog", "heartbeat", "torch_echo", "store", "store_get", "store_port", "ras", "barrier", "elastic", "no_backend"
 ]
 _Caller = Literal["exception", "tensor", "world_size", "kernel_assert", "too_old", "wrong_data", "no_launcher"]
-_Endings = Literal["ended", "node_failed", "actor_died", "finished"]
+_Endings = Literal["ended", "node_failed", "actor_died", "finished", "last_words"]
 _Unknown = Literal["trouble", "warning", "trail"]  # lines that say that something failed, and that no rule explains
 _Gloo = Literal["gloo_address", "gloo_connect", "gloo_loopback", "gloo_timeout"]
 EventKind = (

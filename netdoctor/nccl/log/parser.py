@@ -15,6 +15,7 @@ from netdoctor.nccl.log import benign, forms, messages, prefix
 from netdoctor.nccl.log.accumulator import Accumulator
 from netdoctor.nccl.log.events import EventCollector, Shape, Writer
 from netdoctor.nccl.log.facts import Level, LogFacts
+from netdoctor.nccl.log.last_words import LastWords
 from netdoctor.nccl.log.merge import merge
 from netdoctor.nccl.log.pattern import Pattern
 from netdoctor.nccl.log.patterns import PATTERNS, matching
@@ -51,6 +52,8 @@ _BUSBW: Final = re.compile(rb"Avg bus bandwidth\s*:\s*([\d.]+)")
 _TORCH: Final = re.compile(rb"(?:torch|pytorch)[ _]version\s*[:=]?\s*'?(\d+\.\d+\.\d+\S{0,20})", re.IGNORECASE)
 _PYNCCL: Final = re.compile(rb"using nccl==(\d+\.\d+\.\d+)")
 
+# What an exception that Python ignored still tells: of a GPU, not of the way a process left.
+_TELLS: Final = frozenset({"cuda", "oom", "generic"})
 # A warning of NCCL's that no row knows.
 _WARNING: Final = Pattern("warning", (), re.compile(rb"(?s)(?P<said>.{1,200})"), ("said",))
 # NCCL's messages where the prefix was cut off.
@@ -81,6 +84,7 @@ class Parser:
         self.accumulator = Accumulator(files=[name])
         self._events = EventCollector(self.accumulator)
         self._tracebacks = Tracebacks()
+        self._last_words = LastWords()
         self._held = b""  # lines that may be the file's last: these are all read
         self._dull: set[bytes] = set()  # shapes of lines that hold no needle
         self._telling: set[bytes] = set()
@@ -167,6 +171,9 @@ class Parser:
             self._chunk(tail, every=True)
         self._events.close()
         self._tracebacks.close()
+        for number, line in self._last_words.close().items():
+            index = self._unnamed()
+            self._events.last_word(line, Writer(index, self.accumulator.processes[index], prefix.bare(line)), number)
 
     def _chunk(self, chunk: bytes, every: bool) -> None:
         """Whole lines.  The accumulator's line count is that of all files, `_line` the number of the line before the chunk."""
@@ -308,6 +315,8 @@ class Parser:
             return
         raised = self._tracebacks.feed(line, number)
         if raised is not None:
+            if raised.ignored and not any(p.kind in _TELLS for p in matching(raised.text)):
+                return
             self._raised(raised, line)
         old = prefix.split_level(line)
         if old is not None:
@@ -331,6 +340,7 @@ class Parser:
                 accumulator.versions[pynccl[1].decode()] += 1
         if benign.progress(line):
             accumulator.good[len(accumulator.files) - 1] = number
+            self._last_words.work()
         header = _TESTS_HEADER.search(line)
         if header:
             accumulator.header(header[1].decode(), header[2].decode(), header[3].decode("ascii", "replace"))
@@ -345,6 +355,7 @@ class Parser:
         shape = self._shape(b"\0" + line, tagged=False)
         bare = _BARE.search(line)
         if not shape.patterns and not bare:
+            self._last_words.feed(line, number)
             return
         index = self._unnamed()
         process = accumulator.processes[index]

@@ -94,8 +94,8 @@ PATTERNS: Final = (
     # how processes die: torch elastic, Slurm, MPI, Ray, Kubernetes, shells
     row(
         "died",
-        "exit|killed|signal|segmentation|bus error|oom|abort|core dumped|died|out of memory|return code|term_",
-        r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<task>[\d,\-]+): (?P<how>Exited with exit code [1-9]\d*|Killed|Segmentation fault|Aborted|Out Of Memory|Bus error)|exited on signal (?!(?:2|15)\b)(?P<signal>\d+)|(?:exitcode|exit code) ?:? ?-(?!(?:2|15)\b)(?P<signal2>\d+)|failed \(exitcode: (?P<code>[1-9]\d*)\)|died with <Signals\.(?P<signal3>\w+)|oom.?kill(?:er|ed)? (?!0\b)|\bOOM.?Killed\b|Killed process (?P<pid>\d+)|Out of memory: Kill|(?:^|[\s:])Segmentation fault|Caught signal (?P<signal4>\d+)|Signal: .{0,40}\((?P<signal5>4|6|7|8|9|11)\)|Fatal Python error: (?P<how2>.{1,60})|Bus error \(core dumped\)|Aborted \(core dumped\)|\bexit(?:ed with|s with)? (?:exit )?(?:code|status) (?P<code2>13[4-79]|[1-9]\d{0,2})\b|EXIT CODE: (?P<code3>[1-9]\d*)|returned a non-zero exit code|exited with non-zero status|MPI_ABORT was invoked on rank (?P<rank>\d+)|return code = -(?!(?:2|15)\b)(?P<signal6>\d+)|return code = (?P<code4>[1-9]\d*)|terminated with signal (?!SIG(?:TERM|INT)\b)(?P<signal7>SIG\w+)|line \d+: +\d+ (?P<how4>Killed|Bus error|Segmentation fault|Aborted)\b|TERM_(?P<how5>MEMLIMIT|OWNER)|PBS: job killed: (?P<how6>mem|vmem)|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: (?P<how3>[\w ]+)|exited unexpectedly)|killed due to the node running low on memory",
+        "exit|killed|signal|segmentation|bus error|oom|abort|core dumped|died|out of memory|return code|term_|double free|free():|malloc():|corrupted size|stack smashing|terminate called|libc++abi|assertion `|panic|exception|illegal instruction|trap|system call",
+        r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<task>[\d,\-]+): (?P<how>Exited with exit code [1-9]\d*|Killed|Segmentation fault|Aborted|Out Of Memory|Bus error)|exited on signal (?!(?:2|15)\b)(?P<signal>\d+)|(?:exitcode|exit code) ?:? ?-(?!(?:2|15)\b)(?P<signal2>\d+)|failed \(exitcode: (?P<code>[1-9]\d*)\)|died with <Signals\.(?P<signal3>\w+)|oom.?kill(?:er|ed)? (?!0\b)|\bOOM.?Killed\b|Killed process (?P<pid>\d+)|Out of memory: Kill|(?:^|[\s:])Segmentation fault|Caught signal (?P<signal4>\d+)|Signal: .{0,40}\((?P<signal5>4|6|7|8|9|11)\)|Fatal Python error: (?P<how2>.{1,60})|Bus error \(core dumped\)|Aborted \(core dumped\)|\bexit(?:ed with|s with)? (?:exit )?(?:code|status) (?P<code2>13[4-79]|[1-9]\d{0,2})\b|EXIT CODE: (?P<code3>[1-9]\d*)|returned a non-zero exit code|exited with non-zero status|MPI_ABORT was invoked on rank (?P<rank>\d+)|return code = -(?!(?:2|15)\b)(?P<signal6>\d+)|return code = (?P<code4>[1-9]\d*)|terminated with signal (?!SIG(?:TERM|INT)\b)(?P<signal7>SIG\w+)|line \d+: +\d+ (?P<how4>Killed|Bus error|Segmentation fault|Aborted)\b|TERM_(?P<how5>MEMLIMIT|OWNER)|PBS: job killed: (?P<how6>mem|vmem)|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: (?P<how3>[\w ]+)|exited unexpectedly)|killed due to the node running low on memory|(?P<how7>Floating point exception|Illegal instruction|Trace/breakpoint trap|Bad system call)(?: +\(core dumped\)|$)|^ *(?P<how8>Killed) *$|(?P<how9>double free or corruption|free\(\): invalid|malloc\(\): |corrupted size vs|stack smashing detected)|terminate called without an active exception|libc\+\+abi: terminating|\.(?:c|cc|cpp|cu|h|hpp):\d+: .{1,200}: Assertion `|thread '[^']{1,60}' panicked at|^panic: ",
         "task host signal code how",
     ),
     row(
@@ -123,7 +123,8 @@ PATTERNS: Final = (
     row(
         "finished",
         "out of bounds values|avg bus|destroy complete|train_runtime|training complete|training finished|finished training|max_epochs|max_steps|destroy_process_group|training done|exit code 0|training is over|completed successfully|saving final|run finished",
-        r"Out of bounds values : 0 OK|Avg bus bandwidth|Destroy COMPLETE|train_runtime|training (?:has )?(?:completed?|finished|done|is over)|finished training|`?max_(?:epochs|steps)(?:=\d+)?`? reached|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|completed successfully|exit code 0\b",
+        r"Out of bounds values : 0 OK|Avg bus bandwidth|train_runtime|training (?:has )?(?:completed?|finished|done|is over)|finished training|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>Destroy COMPLETE|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|completed successfully|exit code 0\b)",
+        "left",  # a process, or a part of the work, came to its end: also where another one had died
     ),
     # what ncclras prints, pasted: src/ras/client_support.cc
     row(
@@ -135,8 +136,8 @@ PATTERNS: Final = (
     # a fault that a program reports and no family knows
     row(
         "trouble",
-        "[e|[f|error|fatal|abort|exception",
-        r"\[[EF](?:\d{3,4})? ?[\d:.]* ?\S+\.(?:cpp|hpp|cc):\d+\]|\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\.(?:cpp|cc):\d+\] fatal|Abort COMPLETE|(?:^|\s)(?:FATAL|fatal error)[: ]|\[(?:ERROR|FATAL)\] .{0,80}(?:nccl|rank|worker|distributed)|^(?:\[rank\d+\]: ?|\(\w+ pid=[^)]*\) ?)?(?:\w+\.)*(?-i:[A-Z])\w*(?:Error|Exception): ",
+        "[e|[f|error|fatal|abort|exception| failed (|but 1 process|normally, but",
+        r"\[[EF](?:\d{3,4})? ?[\d:.]* ?\S+\.(?:cpp|hpp|cc):\d+\]|\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\.(?:cpp|cc):\d+\] fatal|Abort COMPLETE|(?:^|\s)(?:FATAL|fatal error)[: ]|\[(?:ERROR|FATAL)\] .{0,80}(?:nccl|rank|worker|distributed)|^(?:\[rank\d+\]: ?|\(\w+ pid=[^)]*\) ?)?(?:\w+\.)*(?-i:[A-Z])\w*(?:Error|Exception): |\bSTEP \S+ ON \S+ FAILED|Primary job +terminated normally, but|\*\*\* \[.{1,200}\] Error [1-9]",
     ),
     # the node itself, where people paste it: lspci, dmesg, modprobe, ulimit
     row(

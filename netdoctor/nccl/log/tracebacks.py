@@ -6,6 +6,8 @@ import re
 from typing import Final, NamedTuple
 
 _START: Final = b"Traceback (most recent call last):"
+# Python's own words before the traceback of what nobody can catch, after which it goes on: Python/errors.c, Lib/atexit.
+_NOT_RAISED: Final = re.compile(rb"Exception ignored (?:in|on|while)|Error in atexit\._run_exitfuncs")
 _FRAME: Final = re.compile(rb'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9})')
 _RAISED: Final = re.compile(rb"(?P<type>(?:\w{1,60}\.){0,10}[A-Z]\w{1,80})(?:: ?.{0,600})?$")
 # What differs from line to line in the mark that a launcher begins each line of a process with.
@@ -24,12 +26,14 @@ class Raised(NamedTuple):
     type: str
     file: str
     line: str
+    ignored: bool  # by Python, which goes on
 
 
 class _Open:
-    __slots__ = ("last", "left", "own")
+    __slots__ = ("ignored", "last", "left", "own")
 
-    def __init__(self) -> None:
+    def __init__(self, ignored: bool) -> None:
+        self.ignored = ignored
         self.left = _LONGEST
         self.own: tuple[bytes, bytes] | None = None
         self.last: tuple[bytes, bytes] | None = None
@@ -40,21 +44,32 @@ class Tracebacks:
 
     def __init__(self) -> None:
         self._open: dict[bytes, _Open] = {}
+        self._ignored: set[bytes] = set()  # marks of those whose next traceback is of what Python ignored
 
     @property
     def reading(self) -> bool:
-        return bool(self._open)
+        return bool(self._open or self._ignored)
 
     def close(self) -> None:
         self._open.clear()
+        self._ignored.clear()
 
     def feed(self, line: bytes, number: int) -> Raised | None:
         line = _TIMES.sub(b"", line, count=1)
         start = line.find(_START)
         if start >= 0:
             if len(self._open) < _OPEN:
-                self._open[line[:start]] = _Open()
+                self._open[line[:start]] = _Open(line[:start] in self._ignored)
+            self._ignored.discard(line[:start])
             return None
+        if (before := _NOT_RAISED.search(line)) is not None:
+            if len(self._ignored) < _OPEN:
+                self._ignored.add(line[: before.start()])
+            return None
+        if self._ignored and (alone := next((m for m in self._ignored if line.startswith(m)), None)) is not None:
+            self._ignored.discard(alone)  # without a traceback: of a stream that could not be flushed
+            if (raised := _RAISED.match(body := line[len(alone) :].rstrip())) is not None:
+                return Raised(number, body, raised["type"].decode("ascii", "replace"), "", "", ignored=True)
         mark = self._mark(line)
         if mark is None:
             return None
@@ -73,7 +88,7 @@ class Tracebacks:
             return None
         file, row = at.own or at.last
         kind = raised["type"].decode("ascii", "replace")
-        return Raised(number, body, kind, file.decode("utf-8", "replace"), row.decode())
+        return Raised(number, body, kind, file.decode("utf-8", "replace"), row.decode(), at.ignored)
 
     def _mark(self, line: bytes) -> bytes | None:
         """The open traceback that a line goes on: all its lines begin alike, or only the first has a logger's mark."""
