@@ -19,5 +19,5 @@ def links(pci: Pci, gpus: Gpus, rdma: Rdma, intent: Intent, vantage: Vantage) ->
         return
     look = expectation.links(pci, gpus, rdma)
     several = len(pci.gpus or ()) > 1 or intent.others  # a GPU alone sends nothing to others
-    about = expectation.About(SUBJECT, len(look.parts), True if several else None, expectation.place(vantage))
+    about = expectation.About(SUBJECT, len(look.parts), True if several else None, expectation.place(vantage), intent.others)
     yield from expectation.findings(look, about)

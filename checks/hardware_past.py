@@ -41,7 +41,7 @@ def past(past: Past, baseline: Baseline, pci: Pci, gpus: Gpus, rdma: Rdma, envir
         return
     seen = inventory({type(fact): fact for fact in (pci, gpus, rdma, environ, baseline)})
     look = expectation.past.hardware(past, seen, any(gpu.mig is not False for gpu in gpus.all or ()))
-    if look.expected:
+    if look.expected or look.unread is not None:
         yield from expectation.findings(look, expectation.About(HARDWARE, len(look.parts), None))
     else:
         yield skip("no hardware was seen then", subject=HARDWARE)

@@ -12,7 +12,7 @@ from typing import Final
 
 from netdoctor.causes.cost import MIGHT, less
 from netdoctor.expectation.device import nvlinks
-from netdoctor.expectation.parts import gpu_name
+from netdoctor.expectation.parts import bridged, gpu_name
 from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.pci import Pci, PciLink
 from netdoctor.facts.rdma import Rdma, RdmaDevice, RdmaPort
@@ -24,8 +24,6 @@ from netdoctor.nccl.transport import log_of, network_family
 # GB/s of one NVLink by compute capability (src/graph/topo.h: SM60_NVLINK_BW … SM100_NVLINK_BW).
 NVLINK: Final = {(6, 0): 18.0, (7, 0): 20.0, (8, 0): 20.0, (8, 6): 12.0, (9, 0): 20.6, (10, 0): 40.1, (10, 3): 40.1}
 SWITCHED: Final = 8  # as many GPUs are joined by NVSwitch; boards of four (HGX A100 and H100 4-GPU, GH200) by a mesh
-# Boards whose NVLinks go in pairs, or not to every GPU: the ring crosses PCIe there.
-_BRIDGED: Final = ("PCIe", " NVL", "A40", "RTX", "A6000", "A5500", "A5000", "A4500", "A30", "Quadro", "TITAN")
 # Share of the raw PCIe rate that NCCL counts on: width × speed / 80 in GB/s (src/graph/topo.cc: Gen5 x16 is 48 instead of 63).
 _PCIE: Final = {2.5: 1.5, 5.0: 3.0, 8.0: 6.0, 16.0: 12.0, 32.0: 24.0, 64.0: 48.0}  # GB/s of 8 lanes
 
@@ -157,7 +155,7 @@ def _nvlink(gpu: Gpu, should: object) -> float | Unavailable:
 
 def _bridged(gpu: Gpu) -> bool:
     # V100 of 8 GPUs without NVSwitch: a mesh in which rings of fewer GPUs have fewer links.
-    return not isinstance(gpu.name, str) or gpu.capability in ((6, 0), (7, 0)) or any(word in gpu.name for word in _BRIDGED)
+    return not isinstance(gpu.name, str) or gpu.capability in ((6, 0), (7, 0)) or bridged(gpu)
 
 
 def _pcie(gpus: list[Gpu], pci: Pci) -> Limit | Unavailable:

@@ -116,6 +116,8 @@ def links(pci: Pci, nvml: Gpus, rdma: Rdma) -> Look:
     expected: list[Expectation] = []
     lost = [(name, Unavailable(Kind.NOT_READ, "its place on PCI")) for name, device in ends if not device.placed]
     lost += [(d.name, d.pci) for d in rdma.devices or () if isinstance(d.pci, Unavailable)]
+    of_gpus = {gpu_name(d.address) for d in gpus}
+    across: set[str] = set()
     for name, why in lost:
         parts.append(Part(name, {Quantity.WIDTH: why}))
         expected.append(Expectation(name, Quantity.WIDTH, "", Source.DEVICE, _OWN))
@@ -137,11 +139,13 @@ def links(pci: Pci, nvml: Gpus, rdma: Rdma) -> Look:
         name = names.get(wire.lower.address, wire.lower.address)
         because = f"{_OWN}; it carries {', '.join(dict.fromkeys(wire.below))}"
         parts.append(Part(name, has))
+        if of_gpus.isdisjoint(wire.below):
+            across.add(name)
         lanes, rate = _enough(wire, has, rdma)
         expected.append(Expectation(name, Quantity.WIDTH, width, Source.DEVICE, because, lanes))
         expected.append(Expectation(name, Quantity.SPEED, speed, Source.DEVICE, because, rate))
     unread = missing(gpu_devices(pci), rdma.devices)
-    return Look(tuple(parts), tuple(expected), unread)
+    return Look(tuple(parts), tuple(expected), unread, frozenset(across))
 
 
 def _enough(wire: Wire, has: Mapping[Quantity, Value | None | Unavailable], rdma: Rdma) -> tuple[float | None, float | None]:

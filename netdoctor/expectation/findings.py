@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from netdoctor.causes.cost import less
@@ -40,6 +40,7 @@ class About:
     number: int  # of the parts: one of so many that is lost costs its share
     needed: bool | None  # whether the job needs them
     place: str = ""  # where a mend must be made, if not here: "on the node: "
+    others: bool | None = None  # whether the job needs the way to other nodes, for the parts that nothing else uses
 
     @property
     def counted(self) -> str:
@@ -51,8 +52,9 @@ def findings(look: Look, about: About) -> Iterator[Finding]:
     where no source says anything of what is there."""
     result = judged(look.parts, look.expected)
     for subject, short in result.by_subject.items():
+        what = replace(about, needed=about.others) if subject in look.across else about
         for cause in dict.fromkeys(_cause(one) for one in short):
-            yield _fail(subject, cause, [one for one in short if _cause(one) == cause], about)
+            yield _fail(subject, cause, [one for one in short if _cause(one) == cause], what)
     doubts = [one.text for one in result.doubts]
     if look.unread is not None:
         doubts.append(f"what is expected could not be told: {look.unread}")

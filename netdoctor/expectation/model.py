@@ -170,3 +170,4 @@ class Look:
     parts: tuple[Part, ...]
     expected: tuple[Expectation, ...]
     unread: Unavailable | None = None
+    across: frozenset[str] = frozenset()  # parts that nothing uses but the way to other nodes

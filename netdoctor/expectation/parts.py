@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,6 +15,9 @@ from netdoctor.model import Kind, Unavailable, missing
 # Drivers that take a device away on purpose: for a virtual machine, or for a screen.
 GIVEN_AWAY: Final = frozenset({"vfio-pci", "pci-stub", "nvgrace-gpu-vfio-pci", "nouveau"})
 GIB: Final = 1 << 30
+# Cards (by their name in NVML) whose NVLinks are bridges between two of them: who built the node chose which have one.
+_BRIDGED: Final = re.compile(r"(?i)pcie|\bNVL\b|\bA40\b|RTX|\bA[456][05]00\b|\bA30\b|\bA800 40GB Active|Quadro|TITAN")
+_FEW: Final = 0.25  # a quarter of the cards at most has lost its bridge; a node that lacks more was built so
 
 
 def gpu_name(address: str) -> str:
@@ -41,13 +46,33 @@ def gpus(pci: Pci, nvml: Gpus) -> tuple[Part, ...] | Unavailable:
     known = {gpu.pci: gpu for gpu in reversed(nvml.all or ()) if isinstance(gpu.pci, str)}
     placeless = missing(*(gpu.pci for gpu in nvml.all or ()))
     every = tuple(_gpu(device, known.get(device.address, placeless), pci) for device in devices)
-    # Who has NVLinks is one board: where that is not known of one, nobody's siblings are.
-    return every if unlinked(nvml) is None else tuple(replace(part, like="") for part in every)
+    # Who has NVLinks is one board, but for bridges: where that is not known of one, nobody's siblings are.
+    if unlinked(nvml) is not None:
+        return tuple(replace(part, like="") for part in every)
+    if any(gpu.nvlinks and bridged(gpu) for gpu in nvml.all or ()):
+        every = tuple(replace(part, like=f"GPUs {d.device:04x}") for part, d in zip(every, devices, strict=True))
+        every = tuple(_built_so(part, [one for one in every if one.like == part.like]) for part in every)
+    return every
+
+
+def bridged(gpu: Gpu) -> bool:
+    """Whether its NVLinks, if it has any, go to one other card."""
+    return isinstance(gpu.name, str) and _BRIDGED.search(gpu.name) is not None
+
+
+def _built_so(part: Part, like: Sequence[Part]) -> Part:
+    """A card without a bridge may never have had one: an odd number of them always, and more than a few."""
+    bare = sum(one.has.get(Quantity.NVLINKS) == 0 for one in like)
+    if part.has.get(Quantity.NVLINKS) != 0 or (bare % 2 == 0 and bare <= _FEW * len(like)):
+        return part
+    return replace(part, has={**part.has, Quantity.NVLINKS: None})
 
 
 def unlinked(nvml: Gpus) -> Unavailable | None:
-    """Why it is not known of some GPU whether it has NVLinks; one that NVML lost has no say."""
-    return missing(*(gpu.nvlinks for gpu in nvml.all or () if gpu.pci != gpu.nvlinks))
+    """Why it is not known of some GPU whether it has NVLinks, and of which kind; one that NVML lost has no say."""
+    return missing(
+        *(one for gpu in nvml.all or () if gpu.pci != gpu.nvlinks for one in (gpu.nvlinks, gpu.nvlinks and gpu.name))
+    )
 
 
 def _gpu(device: PciDevice, gpu: Gpu | Unavailable | None, pci: Pci) -> Part:

@@ -12,10 +12,10 @@ from netdoctor.expectation.description import Part, describe
 from netdoctor.expectation.model import Look as Weighed
 from netdoctor.expectation.model import Source
 from netdoctor.expectation.site import look as against
-from netdoctor.facts.job import Expected, expected_of
+from netdoctor.facts.job import expected_of
 from netdoctor.facts.past import Look, Past
 from netdoctor.facts.runs import Run
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.transport import shown_network
 
 FEWEST: Final = 8  # looks at like runs, before a figure is judged
@@ -29,7 +29,7 @@ BEYOND: Final = 0.05  # and it lies so far below every one of them
 CPU_FACTOR: Final = 20.0
 _VOLATILE: Final = frozenset({Part.FLOORS, Part.FIRMWARE, Part.DRIVER, Part.MTU, Part.TRANSPORT})
 _NONE: Final = Look("", "", 0, 0.0, True, {})
-_HARDWARE: Final = ("gpu_model", "gpu_addresses", "nvlinks", "hca_addresses")
+_HARDWARE: Final = {"gpu_model": str, "gpu_addresses": list, "nvlinks": int, "hca_addresses": list}
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ def hardware(past: Past, inventory: Mapping[str, Any], mig: bool) -> Weighed:
     """What the last good look saw of the hardware.  With MIG on, NVLinks rest."""
     last = (past.looks or (_NONE,))[-1]
     keys = {key: value for key, value in last.hardware.items() if key in _HARDWARE and not (mig and key == "nvlinks")}
-    expected = expected_of(keys)
-    wanted = Expected() if isinstance(expected, Unavailable) else expected
-    return against(wanted, inventory, Source.PAST, f"this node on {last.day}")
+    odd = [key for key, value in keys.items() if type(value) is not _HARDWARE[key]]
+    expected = Unavailable(Kind.MALFORMED, f"{odd[0]} of the look on {last.day}") if odd else expected_of(keys)
+    if isinstance(expected, Unavailable):
+        return Weighed((), (), expected)
+    return against(expected, inventory, Source.PAST, f"this node on {last.day}")

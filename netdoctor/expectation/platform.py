@@ -2,7 +2,8 @@
 
 Columns: name · vendor, product, asset tag (regular expressions on what the firmware says, whole text; empty: whatever it is) ·
 GPU model (regular expression on NVML's name) · NVSwitches on PCI (empty: whatever) · GPUs · RDMA devices for the job · Gb/s of
-each · source.  An empty figure claims nothing, a row that does not match neither.
+each · source.  An empty figure claims nothing, a row that does not match neither.  "32 at most": who launches an instance
+attaches that many or fewer; fewer that serve every GPU alike are no fault.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Shape:
     rails: int | None
     rate: float | None
     source: str
+    attached: bool = False  # the owner attaches as many RDMA devices as he wants, up to `rails`
 
     @property
     def because(self) -> str:
@@ -49,8 +51,10 @@ def table() -> tuple[Shape, ...]:
 
 def _shape(row: Sequence[str]) -> Shape:
     name, vendor, product, tag, model, *figures, source = row
-    switches, gpus, rails = (int(one) if one else None for one in figures[:3])
-    return Shape(name, vendor, product, tag, model, switches, gpus, rails, float(figures[3]) if figures[3] else None, source)
+    number, at_most, _ = figures[2].partition(" at most")
+    switches, gpus, rails = (int(one) if one else None for one in (*figures[:2], number))
+    rate = float(figures[3]) if figures[3] else None
+    return Shape(name, vendor, product, tag, model, switches, gpus, rails, rate, source, bool(at_most))
 
 
 def shape(platform: Platform, pci: Pci, nvml: Gpus) -> Shape | None | Unavailable:

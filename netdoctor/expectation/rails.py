@@ -39,6 +39,14 @@ class Rails:
     chosen: bool  # NCCL_IB_HCA selects them: how many there are is the job's own choice
     by_switch: bool  # each is behind a PCIe switch with a GPU; else told by kind and rate
 
+    @property
+    def even(self) -> bool:
+        """Whether they serve every GPU alike."""
+        near = {part.has.get(Quantity.NEAREST) for part in self.near if Quantity.NEAREST in part.has}
+        if self.by_switch:
+            return len(near) == 1 and 0 not in near
+        return bool(self.gpus) and len(self.devices) % self.gpus == 0
+
 
 def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Unavailable:
     """What the GPUs have behind their own PCIe switches; on a machine that shows none, the fastest kind.

@@ -10,6 +10,8 @@ import pytest
 
 from netdoctor.expectation import device, platform, siblings
 from netdoctor.expectation.model import Expectation, Part, Quantity, Source, judged
+from netdoctor.expectation.parts import gpus as of_gpus
+from netdoctor.expectation.parts import unlinked
 from netdoctor.expectation.rails import Rails, rails
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
@@ -201,7 +203,10 @@ def shape(firmware: Platform, name: str = f.GPU_NAME, switches: int = 0) -> str 
     return got.name if isinstance(got, platform.Shape) else got
 
 
+AZURE = "7783-7084-3265-9085-8269-3286-77"
 SHAPES = {
+    ("NVIDIA", "DGX GB200", "", "NVIDIA GB200", 0): "NVIDIA DGX GB200",
+    ("NVIDIA", "GB200 NVL", "", "NVIDIA GB200", 0): "GB200 NVL72 compute tray",
     ("NVIDIA", "DGXH100", "", f.GPU_NAME, 4): "NVIDIA DGX H100",
     ("NVIDIA", "DGX H100", "", f.GPU_NAME, 0): "NVIDIA DGX H100",
     ("NVIDIA", "DGXA100 920-23687-2530-000", "", "NVIDIA A100-SXM4-80GB", 6): "NVIDIA DGX A100",
@@ -209,8 +214,9 @@ SHAPES = {
     ("Amazon EC2", "p5.4xlarge", "", f.GPU_NAME, 0): None,
     ("Amazon EC2", "p5en.48xlarge", "", "NVIDIA H200", 0): "AWS p5en.48xlarge",
     ("Amazon EC2", "g6e.12xlarge", "", "NVIDIA L40S", 0): "AWS g5, g6, g6e: 12xlarge and 24xlarge",
-    ("Microsoft Corporation", "Virtual Machine", "", f.GPU_NAME, 0): "Azure ND H100 v5",
-    ("Microsoft Corporation", "Virtual Machine", "", "NVIDIA H100 NVL", 0): None,
+    ("Microsoft Corporation", "Virtual Machine", AZURE, f.GPU_NAME, 0): "Azure ND H100 v5",
+    ("Microsoft Corporation", "Virtual Machine", "5432-9876-1", f.GPU_NAME, 0): None,  # Hyper-V of somebody else
+    ("Microsoft Corporation", "Virtual Machine", AZURE, "NVIDIA H100 NVL", 0): None,
     ("Google", "Google Compute Engine", "", "NVIDIA H200", 0): "GCP a3-ultragpu-8g",
     ("Google", "Google Compute Engine", "", f.GPU_NAME, 0): None,  # a3-highgpu comes in slices
     ("Supermicro", "SYS-821GE-TNHR", "Default string", f.GPU_NAME, 4): "HGX H100 8-GPU",
@@ -243,3 +249,32 @@ def test_each_source_is_named() -> None:
     both = [Expectation("node", Quantity.GPUS, 8, source, str(source)) for source in (Source.PLATFORM, Source.SITE)]
     result = judged([Part("node", {Quantity.GPUS: 7})], both)
     assert [one.expectation.source for one in result.by_subject["node"]] == [Source.PLATFORM, Source.SITE]
+
+
+@pytest.mark.parametrize(
+    ("linked", "of", "wrong"),
+    [(2, 3, 0), (4, 8, 0), (6, 8, 2), (7, 8, 0), (8, 8, 0)],
+    ids=["one bridge for three cards", "half of the cards", "a bridge is gone", "an odd one never had one", "all"],
+)
+@pytest.mark.parametrize("name", ["NVIDIA A100-PCIE-40GB", "NVIDIA RTX A6000", "NVIDIA H100 NVL"])
+def test_cards_without_a_bridge(linked: int, of: int, wrong: int, name: str) -> None:
+    nvml = f.gpus(of, all=tuple(f.gpu(n, name=name, nvlinks=(n < linked,) * 4) for n in range(of)))
+    every = of_gpus(f.pci(of), nvml)
+    assert not isinstance(every, Unavailable)
+    assert len(judged(every, siblings.of(every)).shortfalls) == wrong
+
+
+def test_cards_of_two_models_with_bridges() -> None:
+    """Four A100 and two A6000, all in pairs: two kinds, and nobody's siblings are of the other."""
+    pci = f.pci(devices=tuple(f.gpu_device(n, device=0x20B5 if n < 4 else 0x2230) for n in range(6)))
+    names = ["NVIDIA A100 80GB PCIe"] * 4 + ["NVIDIA RTX A6000"] * 2
+    nvml = f.gpus(6, all=tuple(f.gpu(n, name=name, nvlinks=(True,) * (12 if n < 4 else 4)) for n, name in enumerate(names)))
+    every = of_gpus(pci, nvml)
+    assert not isinstance(every, Unavailable) and not judged(every, siblings.of(every)).shortfalls
+
+
+def test_a_card_whose_name_was_not_read_may_have_a_bridge() -> None:
+    nvml = f.gpus(3, all=tuple(f.gpu(n, name=LOST, nvlinks=(n < 2,) * 4) for n in range(3)))
+    every = of_gpus(f.pci(3), nvml)
+    assert not isinstance(every, Unavailable) and not judged(every, siblings.of(every)).shortfalls
+    assert unlinked(nvml) is not None

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from netdoctor import engine
+from netdoctor.checks import hardware_past
 from netdoctor.cli import past as ring
 from netdoctor.expectation.past import fall, look_of
 from netdoctor.facts import registry
@@ -179,3 +180,10 @@ def _decided(checks: Any) -> Any:
     from netdoctor.policy import decide
 
     return decide(checks)
+
+
+@pytest.mark.parametrize("wrong", [{"gpu_addresses": 5}, {"nvlinks": "18"}, {"gpu_model": ["a"]}, {"hca_addresses": "all"}])
+def test_hardware_of_a_look_that_is_no_hardware_is_unknown(wrong: dict[str, Any]) -> None:
+    past = Past((replace(QUIET, hardware=wrong),), "here")
+    (found, *_) = f.judge(hardware_past.past, f.machine({Past: past}))
+    assert found.status is Status.UNKNOWN and next(iter(wrong)) in found.message

@@ -123,3 +123,14 @@ def test_a_dead_rail_costs_what_the_job_needs(nodes: int | None, severity: Sever
 def test_a_mend_of_hardware_is_made_on_the_node() -> None:
     (one,) = [x for x in f.judge(RAILS, f.machine({Rdma: slower(2), type(f.pod()): f.pod()})) if x.status is FAIL]
     assert one.fix is not None and one.fix.summary.startswith("on the node: ")
+
+
+@pytest.mark.parametrize(("nodes", "severity"), [(1, Severity.INFO), (2, Severity.CRITICAL)])
+def test_the_link_of_an_hca_costs_a_job_of_one_node_nothing(nodes: int, severity: Severity) -> None:
+    from netdoctor.causes.cost import severity as of
+
+    port = f.gpu_device(0, address="0000:18:01.0", vendor=0x8086, klass=0x060400, path=())
+    hca = f.hca_device(0, link=PciLink(32.0, 4, 32.0, 16), path=("0000:18:01.0",))
+    pci = f.pci(devices=(*(d for d in f.pci().devices or () if d.address != hca.address), port, hca))
+    (one,) = [x for x in f.judge(LINKS, f.machine({Pci: pci, Intent: f.job(nodes=nodes)})) if x.status is FAIL]
+    assert one.subject == "mlx5_0" and one.loss is not None and of(one.loss) is severity
