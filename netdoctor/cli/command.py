@@ -16,8 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from netdoctor.causes.results import own_result
 from netdoctor.config.load import PREFIX
@@ -56,8 +55,11 @@ _WRAPPERS: Final[Mapping[str, _Wrapper]] = {
 }
 # Python programs that give their ranks an environment of their own: .deepspeed_env, accelerate's NCCL_P2P_DISABLE.
 _OWN_ENVIRONMENT: Final = frozenset({"accelerate", "deepspeed", "horovodrun", "ray", "colossalai"})
+_NO_PYTHON: Final = frozenset({"--no-python", "--no_python"})
 _PYTHON: Final = re.compile(r"python([0-9]+(\.[0-9]+)?t?)?")
-_OTHER_PATH: Final = re.compile(r"-[a-zA-Z]*[EISPs]")  # of python(1): what it imports then depends on more than the environment
+# Of python(1), letters that take a value (the rest of the word, or the next one), and those after which what it imports depends
+# on more than the environment: Python/getopt.c, SHORT_OPTS.
+_VALUES, _OTHER_PATH = frozenset("cmWX"), frozenset("EIPSs")
 _MODULES: Final = ("torch", "numpy", "nvidia", "nccl", "triton")  # that a job means when it imports them
 
 
@@ -89,10 +91,13 @@ class JobCommand:
         cwd = _here() if self.place is None else self.place.cwd
         if environment.get("PYTHONSAFEPATH") or not cwd:
             return ""
-        for word in self.words[1:]:
-            if word in ("-m", "-c", "--module"):
+        python = _python(self.words) if _PYTHON.fullmatch(_name(self.words)) else None
+        if python is not None and (python.module or not python.script):
+            return cwd
+        for word in (python.script,) if python is not None else self.words[1:]:
+            if word in ("-m", "--module"):
                 return cwd
-            if word.endswith(".py") and _is_file(path := os.path.join(cwd, word)):
+            if (python is not None or word.endswith(".py")) and _is_file(path := os.path.join(cwd, word)):
                 return os.path.dirname(_real(path))
         return ""
 
@@ -100,7 +105,7 @@ class JobCommand:
 def seen_through(command: Sequence[str]) -> JobCommand:
     """Never raises: what is in doubt is said in `doubt`."""
     words, names, prefix = list(command), list[str](), list[str]()
-    while (wrapper := _WRAPPERS.get(name := words[0].rpartition("/")[2])) is not None:
+    while (wrapper := _WRAPPERS.get(name := _name(words))) is not None:
         own = _own_words(wrapper, words, assignments=name == "env")
         if own is None:
             return JobCommand(_absolute(words[0], _here()), tuple(words), tuple(names), None, f"how {name} reads its words")
@@ -139,18 +144,49 @@ def _own_words(wrapper: _Wrapper, words: Sequence[str], *, assignments: bool) ->
     return at if at < len(words) else None
 
 
+def _name(words: Sequence[str]) -> str:
+    return words[0].rpartition("/")[2]
+
+
+class _Python(NamedTuple):
+    """What the words of a Python say; without a module or a script it reads a program from -c, stdin or a terminal."""
+
+    letters: str
+    module: str = ""
+    script: str = ""
+
+
+def _python(words: Sequence[str]) -> _Python:
+    letters, rest = "", list(words[1:])
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word == "--":
+            break
+        if word.startswith("--"):  # --check-hash-based-pycs always, --help
+            rest = rest[1:] if word == "--check-hash-based-pycs" else rest
+            continue
+        at = next((n for n, letter in enumerate(word) if letter in _VALUES), len(word))
+        letters += word[1:at]
+        if at == len(word):
+            continue
+        value = word[at + 1 :] or (rest.pop(0) if rest else "")
+        if word[at] in "cm":
+            return _Python(letters, value if word[at] == "m" else "")
+    return _Python(letters, script=rest[0] if rest and rest[0] != "-" else "")
+
+
 def _doubt(words: Sequence[str]) -> str:
-    name = words[0].rpartition("/")[2]
+    name = _name(words)
     if name in _OWN_ENVIRONMENT:
         return f"{name} gives the job an environment of its own"
+    if _NO_PYTHON & {*words[1:]}:  # of torchrun and accelerate: what they start is no script of this Python's
+        return f"{name} starts a program that is no script of Python's"
     if _PYTHON.fullmatch(name):
-        for before, word in pairwise(words):
-            if _OTHER_PATH.fullmatch(word):
-                return f"{name} {word} imports from elsewhere"
-            if before == "-m" and word.partition(".")[0] in _OWN_ENVIRONMENT:
-                return f"{word} gives the job an environment of its own"
-            if not word.startswith("-") or word in ("-c", "--"):
-                break
+        python = _python(words)
+        if elsewhere := [letter for letter in python.letters if letter in _OTHER_PATH]:
+            return f"{name} -{elsewhere[0]} imports from elsewhere"
+        if python.module.partition(".")[0] in _OWN_ENVIRONMENT:
+            return f"{python.module} gives the job an environment of its own"
     return ""
 
 

@@ -26,21 +26,20 @@ def preflight(options: Options) -> int:
 
 def before_the_job(options: Options, job: JobCommand, *, gate: bool) -> int:
     """The same from the job's own process, which then becomes `job`: what that prints is the job's, so this is stderr's."""
-    return _report(options, sys.stderr, job, (COMMAND,) if gate else ())
+    return _report(options, sys.stderr, job, gate=gate)
 
 
-def _report(options: Options, to: TextIO, job: JobCommand | None = None, must: tuple[str, ...] = ()) -> int:
+def _report(options: Options, to: TextIO, job: JobCommand | None = None, *, gate: bool = False) -> int:
     try:
         deliver.check(options)
         config = _ready(options, job)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
-    return setup.judged(config, options.exit_style, lambda lost: _judged(options, config, to, lost, job, must))
+    return setup.judged(config, options.exit_style, lambda lost: _judged(options, config, to, lost, job, gate))
 
 
-def _judged(
-    options: Options, config: Config, to: TextIO, lost: CheckResult | None, job: JobCommand | None, must: tuple[str, ...]
-) -> int:
+def _judged(options: Options, config: Config, to: TextIO, lost: CheckResult | None, job: JobCommand | None, gate: bool) -> int:
+    must: tuple[str, ...] = ()
     try:
         outcome = _look(options, config, lost)
     except setup.UsageError as error:
@@ -49,10 +48,10 @@ def _judged(
         python = registry.of(outcome.work.facts, "Libraries").python
         known = not isinstance(python, Unavailable) and python.of_command
         outcome.work.extra += (result(job, python.path if known else None),)
-        must += (COMMAND,) if policy.gates(config.profile) else ()
+        must = (COMMAND,) if gate or policy.gates(config.profile) else ()
     elif options.host_root is None and not options.ids and (found := of_here()) is not None:
         outcome.work.extra += (found,)
-    decide = setup.decider(config, options.ids, outcome.partial, must)
+    decide = setup.decider(config, options.ids, outcome.partial, must, gate=gate)
     report = engine.report(outcome.work, decide, config.profile, outcome.partial)
     if not options.ids and options.host_root is None:
         keep_look(outcome.work, report)

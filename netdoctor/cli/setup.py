@@ -163,19 +163,21 @@ def decider(
     partial: str | None = None,
     must: tuple[str, ...] = (),
     command: Command = Command.PREFLIGHT,
+    *,
+    gate: bool = False,
 ) -> Decide:
-    """The policy as the engine calls it.  In a gate, and where the site locked its
-    configuration, a run with --only is not whole.
+    """The policy as the engine calls it.  In a gate (the profile, or `run --gate` whatever its profile is), and where the site
+    locked its configuration, a run with --only is not whole.
 
     `must` are checks that have to be able to tell, whatever the profile.
     """
     from netdoctor import policy
     from netdoctor.facts.presence import seen
 
-    whole = config.lock or config.profile == "gate"
+    whole = config.lock or gate or config.profile == "gate"
     selected = only if only and not whole else None
 
-    why = "the configuration is locked" if config.lock else f"profile {config.profile} stands for all of them"
+    why = "the configuration is locked" if config.lock else f"{'a gate' if gate else 'profile gate'} stands for all of them"
 
     def decide(checks: tuple[CheckResult, ...], facts: Mapping[str, Any]) -> Any:
         left_out = bool(only) and whole and (not config.lock or bool({check.id for check in checks} - set(only)))

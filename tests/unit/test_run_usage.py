@@ -12,7 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from netdoctor import policy
-from netdoctor.cli import command, main, preflight
+from netdoctor.causes.results import own_result
+from netdoctor.cli import command, main, preflight, setup
+from netdoctor.config.load import Config
+from netdoctor.model import Finding, Status
 from netdoctor.process import mempolicy
 
 
@@ -78,6 +81,36 @@ def test_what_cannot_be_seen_through_is_required_by_gate(line: str) -> None:
     assert verdict.exit_code == 4 and found.id in verdict.text
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python -Im train",
+        "python -X dev -I train.py",
+        "python -mdeepspeed train.py",
+        "python -um deepspeed train.py",
+        "python -W ignore -m accelerate.commands.launch train.py",
+        "python3.12 --check-hash-based-pycs always -E train.py",
+        "torchrun --no-python ./train",
+        "python -m torch.distributed.run --no_python ./train",
+    ],
+)
+def test_options_of_python_in_every_form(line: str) -> None:
+    assert job(line).doubt and command.result(job(line), "/v/bin/python").status == "unknown"
+
+
+@pytest.mark.parametrize("line", ["python -u -O train.py -I", "python -Wignore train.py", "python -m train -E", "python -"])
+def test_options_of_the_script_are_its_own(line: str) -> None:
+    assert not job(line).doubt
+
+
+@pytest.mark.parametrize("profile", ["gate", "strict", "default", "audit"])
+def test_a_gate_leaves_nothing_out(profile: str) -> None:
+    """Whatever its profile requires to be known, what it starts is the whole job."""
+    good = own_result("job.command", [Finding(Status.PASS, "x")])
+    _, verdict = setup.decider(Config(profile=profile), ("job.command",), gate=True)((good,), {})
+    assert verdict.exit_code == policy.INCONCLUSIVE
+
+
 def test_what_wrappers_set_is_applied_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GONE", "1")
     monkeypatch.setenv("NETDOCTOR_PROFILE", "strict")
@@ -118,12 +151,15 @@ def test_a_memory_policy_is_seen_behind_a_wrapper(monkeypatch: pytest.MonkeyPatc
         (["torch.py"], "env PYTHONSAFEPATH=1 python train.py", ""),
         (["torch.py"], "python sub/train.py", ""),
         (["sub/nccl.py"], "python sub/train.py", "sub/nccl.py"),
+        (["torch.py"], "python -umpack.train", "torch.py"),
+        (["torch.py"], "python -W ignore -c pass", "torch.py"),
+        (["torch.py"], "python -u bare", "torch.py"),
     ],
 )
 def test_modules_that_take_the_place_of_installed_ones(
     files: list[str], line: str, shadow: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("train.py", "sub/train.py", *files):
+    for name in ("train.py", "bare", "sub/train.py", *files):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
