@@ -27,7 +27,7 @@ def gpus(pci: Pci, nvml: Gpus, firmware: Platform) -> Look | Unavailable:
     expected = [*device.nvlinks(pci, nvml), *siblings.of(every)]
     if isinstance(shape, platform.Shape):
         expected += platform.gpus(shape)
-    return Look((*every, there), tuple(expected), missing(shape, parts.unlinked(nvml)))
+    return Look((*every, there), tuple(expected), missing(shape, parts.unlinked(nvml), parts.apart(pci, nvml)))
 
 
 def rails(found: of_rails.Rails, pci: Pci, nvml: Gpus, firmware: Platform, rate: float | None) -> Look:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeGuard
 
 from netdoctor.expectation.model import Part, Quantity, Value
 from netdoctor.facts.gpu import Gpu, Gpus
@@ -60,6 +60,17 @@ def bridged(gpu: Gpu) -> bool:
     return isinstance(gpu.name, str) and _BRIDGED.search(gpu.name) is not None
 
 
+def apart(pci: Pci, nvml: Gpus) -> Unavailable | None:
+    """A GPU that NVML shows and PCI does not: what holds for the others was not seen of it."""
+    shown = {d.address for d in pci.gpus or ()}
+    strange = next((gpu.pci for gpu in nvml.all or () if isinstance(gpu.pci, str) and gpu.pci not in shown), None)
+    return Unavailable(Kind.NOT_READ, f"GPU {strange}: NVML shows it, PCI does not") if strange and shown else None
+
+
+def _unnamed(place: str | Unavailable) -> TypeGuard[Unavailable]:
+    return isinstance(place, Unavailable) and place.kind not in (Kind.ABSENT, Kind.DENIED)
+
+
 def _built_so(part: Part, like: Sequence[Part]) -> Part:
     """A card without a bridge may never have had one: an odd number of them always, and more than a few."""
     bare = sum(one.has.get(Quantity.NVLINKS) == 0 for one in like)
@@ -69,7 +80,11 @@ def _built_so(part: Part, like: Sequence[Part]) -> Part:
 
 
 def unlinked(nvml: Gpus) -> Unavailable | None:
-    """Why it is not known of some GPU whether it has NVLinks, and of which kind; one that NVML lost has no say."""
+    """Why it is not known of some GPU whether it has NVLinks, of which kind, or which it is; one that NVML lost, or keeps for
+    another job, has no say.
+    """
+    if (which := next((gpu.pci for gpu in nvml.all or () if _unnamed(gpu.pci)), None)) is not None:
+        return which
     return missing(
         *(one for gpu in nvml.all or () if gpu.pci != gpu.nvlinks for one in (gpu.nvlinks, gpu.nvlinks and gpu.name))
     )
@@ -86,6 +101,8 @@ def _gpu(device: PciDevice, gpu: Gpu | Unavailable | None, pci: Pci) -> Part:
         links, memory = gpu.nvlinks, gpu.memory_total
         linked = bool(links)
         up = links if isinstance(links, Unavailable) else sum(links)
+        if not isinstance(links, Unavailable) and not all(links) and isinstance(gpu.mig, Unavailable):
+            up = gpu.mig  # in MIG mode they rest
         has |= {
             Quantity.MODEL: gpu.name,
             Quantity.CAPABILITY: _dotted(gpu.capability),

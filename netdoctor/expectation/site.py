@@ -11,6 +11,7 @@ from netdoctor.model import NODE, Kind, Unavailable, missing, unavailable_in
 
 KEYS: Final = ("gpu_model", "gpu_addresses", "nvlinks", "hca_addresses", "hca_firmware", "driver", "mtu")
 THERE, MISSING = "there", "missing"
+_NO_HCA: Final = Unavailable(Kind.NOT_READ, "no RDMA device is seen from here")
 _HERE: Final = Unavailable(Kind.NOT_READ, "no such interface is seen from here")
 _ODD: Final = Unavailable(Kind.MALFORMED, "the inventory")
 
@@ -38,8 +39,8 @@ def look(
         has.setdefault(_name(one), {})[Quantity.MTU] = _value(one.get("mtu"))
     wanted: list[tuple[str, Quantity, Value]] = [(NODE, Quantity.DRIVER, expected.driver)] if expected.driver else []
     wanted += _of_gpus(expected, [_gpu_name(one) for one in gpus or ()] or [NODE])
-    if nics is None and expected.hca_firmware:
-        has[NODE][Quantity.FIRMWARE] = _why(inventory.get("nics"))
+    if not nics and expected.hca_firmware:
+        has[NODE][Quantity.FIRMWARE] = _why(inventory.get("nics")) if nics is None else _NO_HCA
         wanted.append((NODE, Quantity.FIRMWARE, " or ".join(expected.hca_firmware)))
     wanted += _one_of(expected.hca_firmware, nics or [])
     for name, mtu in (expected.mtu or {}).items():

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from netdoctor.checks import hardware_gpus, hardware_links, hardware_rails
+from netdoctor.checks import hardware_gpus, hardware_links, hardware_rails, hardware_site
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
@@ -45,6 +45,7 @@ ROWS: dict[str, tuple[Callable[..., Iterable[Finding]], Changes, Status, str]] =
     "seven GPUs of a DGX": (GPUS, {Pci: f.pci(7), Gpus: f.gpus(7)}, FAIL, "node"),
     "seven GPUs of something": (GPUS, {Pci: f.pci(7), Gpus: f.gpus(7), Platform: NOBODY}, PASS, "GPUs"),
     "a container with four of eight": (GPUS, {Gpus: f.gpus(4)}, PASS, "GPUs"),
+    "PCI that shows half of NVML's": (GPUS, {Pci: f.pci(4), Platform: NOBODY}, UNKNOWN, "GPUs"),
     "one GPU alone": (GPUS, {Pci: f.pci(1), Gpus: f.gpus(1), Platform: NOBODY}, SKIP, "GPUs"),
     "no GPU": (GPUS, NO_GPU, SKIP, "node"),
     "the firmware could not be read": (GPUS, {Platform: Platform(LOST, LOST, LOST)}, UNKNOWN, "GPUs"),
@@ -134,3 +135,26 @@ def test_the_link_of_an_hca_costs_a_job_of_one_node_nothing(nodes: int, severity
     pci = f.pci(devices=(*(d for d in f.pci().devices or () if d.address != hca.address), port, hca))
     (one,) = [x for x in f.judge(LINKS, f.machine({Pci: pci, Intent: f.job(nodes=nodes)})) if x.status is FAIL]
     assert one.subject == "mlx5_0" and one.loss is not None and of(one.loss) is severity
+
+
+@pytest.mark.parametrize(
+    ("lost", "status"),
+    [
+        (Unavailable(Kind.FAILED), UNKNOWN),  # which GPU it is was not told
+        (Unavailable(Kind.TIMED_OUT), UNKNOWN),
+        (Unavailable(Kind.DENIED), PASS),  # another job's
+    ],
+)
+def test_a_gpu_of_which_nvml_does_not_say_which_it_is(lost: Unavailable, status: Status) -> None:
+    nvml = f.gpus(8, all=tuple(f.gpu(n, pci=lost) if n == 3 else f.gpu(n) for n in range(8)))
+    assert [one.status for one in f.judge(GPUS, f.machine({Gpus: nvml, Platform: NOBODY}))] == [status]
+
+
+def test_a_gpu_that_may_be_in_mig_may_rest_its_nvlinks() -> None:
+    nvml = f.gpus(8, all=tuple(f.gpu(n, mig=LOST if n == 3 else False, nvlinks=(n != 3,) * 18) for n in range(8)))
+    assert [one.status for one in f.judge(GPUS, f.machine({Gpus: nvml}))] == [UNKNOWN]
+
+
+def test_firmware_that_the_site_expects_and_no_device_has() -> None:
+    facts = f.machine({Rdma: f.rdma(0), Expected: f.expected(hca_firmware=("28.39",))})
+    assert [one.status for one in f.judge(hardware_site.site, facts)] == [UNKNOWN]
