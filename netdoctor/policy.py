@@ -6,7 +6,7 @@ Profiles (what must be *known*; what must not *fail* is ``fail_on``):
 
 default  allreduce.run, where a GPU and a job's torch or a libnccl were found
          and that nothing critical hangs on how many nodes the job has, where nobody says that
-gate     also rdma.dev_infiniband, where PCI shows RDMA hardware
+gate     also rdma.dev_infiniband, where PCI shows RDMA hardware, and the all-reduce wherever the job has a torch or a libnccl
 audit    nothing; the verdict lists what could not be seen
 prolog   nothing, and no all-reduce is run: an inconclusive prolog would drain a healthy node (Slurm drains on any exit but 0)
 strict   every check that does not skip
@@ -119,7 +119,8 @@ def required(profile: str, seen: Seen, command: Command = Command.PREFLIGHT) -> 
     if profile in _EQUALLY_LENIENT:
         return frozenset()
     ids = set()
-    if seen.run_lost or (seen.gpu is not False and seen.library is not False):
+    # Before a gate a torch that does not load, or that ends in its first step, is the job's end, with or without a GPU.
+    if seen.run_lost or (seen.library is not False and (seen.gpu is not False or gates(profile))):
         ids.add("allreduce.run")
     if gates(profile) and seen.rdma is not False:
         ids.add("rdma.dev_infiniband")

@@ -57,6 +57,9 @@ RUN, DEV = "allreduce.run", "rdma.dev_infiniband"
         ("default", GPU, {DEV: PASS}, 4),  # required and did not run
         ("default", PLAIN, {RUN: UNKNOWN, DEV: PASS}, 0),
         ("default", Seen(gpu=True, library=False), {RUN: UNKNOWN, DEV: PASS}, 0),
+        ("default", replace(PLAIN, library=True), {RUN: UNKNOWN, DEV: PASS}, 0),
+        ("gate", replace(PLAIN, library=True), {RUN: UNKNOWN, DEV: PASS}, 4),
+        ("gate", replace(PLAIN, library=None), {RUN: UNKNOWN, DEV: PASS}, 4),
         (
             "default",
             Seen(gpu=None, library=True),
