@@ -28,7 +28,6 @@ BEYOND: Final = 0.05  # and it lies so far below every one of them
 # Ranks on CPUs measure what else the CPUs have to do: one healthy, busy machine is fast and 20 times slower within a minute.
 CPU_FACTOR: Final = 20.0
 _VOLATILE: Final = frozenset({Part.FLOORS, Part.FIRMWARE, Part.DRIVER, Part.MTU, Part.TRANSPORT})
-_NONE: Final = Look("", "", 0, 0.0, True, {})
 _HARDWARE: Final = {"gpu_model": str, "gpu_addresses": list, "nvlinks": int, "hca_addresses": list}
 
 
@@ -94,11 +93,27 @@ def fall(past: Past, now: Look) -> Fall | None:
 
 
 def hardware(past: Past, inventory: Mapping[str, Any], mig: bool) -> Weighed:
-    """What the last good look saw of the hardware.  With MIG on, NVLinks rest."""
-    last = (past.looks or (_NONE,))[-1]
-    keys = {key: value for key, value in last.hardware.items() if key in _HARDWARE and not (mig and key == "nvlinks")}
+    """What good looks saw of the hardware: of each part the last that could see it.  With MIG on, NVLinks rest."""
+    seen: dict[str, Any] = {}
+    day = ""
+    for one in past.looks or ():
+        seen |= {key: value for key, value in one.hardware.items() if key in _HARDWARE}
+        day = one.day
+    moved = {key for key, now in _places(inventory).items() if _moved(seen.get(key), now)}
+    keys = {key: value for key, value in seen.items() if key not in moved and not (mig and key == "nvlinks")}
     odd = [key for key, value in keys.items() if type(value) is not _HARDWARE[key]]
-    expected = Unavailable(Kind.MALFORMED, f"{odd[0]} of the look on {last.day}") if odd else expected_of(keys)
+    expected = Unavailable(Kind.MALFORMED, f"{odd[0]} of a look until {day}") if odd else expected_of(keys)
     if isinstance(expected, Unavailable):
         return Weighed((), (), expected)
-    return against(expected, inventory, Source.PAST, f"this node on {last.day}")
+    return against(expected, inventory, Source.PAST, f"this node on {day}")
+
+
+def _places(inventory: Mapping[str, Any]) -> Mapping[str, object]:
+    return {key: value for key, value in describe(_own(inventory)).items() if key.endswith("_addresses")}
+
+
+def _moved(then: object, now: object) -> bool:
+    """No fewer, at other places: a card more, new firmware or a virtual machine started elsewhere numbers the bus anew."""
+    return (
+        isinstance(then, list) and isinstance(now, list) and len(now) >= len(then) and not {*map(str, then)} <= {*map(str, now)}
+    )

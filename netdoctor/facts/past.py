@@ -93,9 +93,13 @@ def _look(one: dict[str, Any]) -> tuple[str, Look] | None:
 
 
 def added(text: str, who: str, look: Look) -> str:
-    """The ring with one look more, the oldest gone where it is full; what was there and is no ring is dropped."""
-    data = parsed(text) if text else ()
-    rows = [_plain(owner, one) for owner, one in (*(data or ()), (who, look))][-KEPT:]
+    """The ring with one look more, the oldest gone where it is full; what was there and is no ring is dropped.
+
+    Of looks without a figure only the last of each node and place is kept: they would drive out those that have one.
+    """
+    every = (*(parsed(text) or () if text else ()), (who, look))
+    last = {owner: at for at, (owner, one) in enumerate(every) if not one.shape}
+    rows = [_plain(owner, one) for at, (owner, one) in enumerate(every) if one.shape or last[owner] == at][-KEPT:]
     return json.dumps({"schema": SCHEMA, "looks": rows}, sort_keys=True) + "\n"
 
 

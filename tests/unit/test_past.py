@@ -14,7 +14,8 @@ import pytest
 from netdoctor import engine
 from netdoctor.checks import hardware_past
 from netdoctor.cli import past as ring
-from netdoctor.expectation.past import fall, look_of
+from netdoctor.expectation.model import judged
+from netdoctor.expectation.past import fall, hardware, look_of
 from netdoctor.facts import registry
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.past import FILE, KEPT, Look, Past, added, parsed, probe
@@ -187,3 +188,39 @@ def test_hardware_of_a_look_that_is_no_hardware_is_unknown(wrong: dict[str, Any]
     past = Past((replace(QUIET, hardware=wrong),), "here")
     (found, *_) = f.judge(hardware_past.past, f.machine({Past: past}))
     assert found.status is Status.UNKNOWN and next(iter(wrong)) in found.message
+
+
+FOUR = [f"0000:{n}b:00.0" for n in range(1, 5)]
+OTHERS = [f"0000:{n}c:00.0" for n in range(1, 5)]
+
+
+def shortfalls(kept: list[dict[str, Any]], now: list[str]) -> int:
+    """Of a node whose good looks saw these, and that has GPUs at these places now."""
+    past = Past(tuple(replace(QUIET, hardware=one) for one in kept), "n")
+    gpus = [{"name": "H100", "pci": one, "nvlinks_up": 18} for one in now]
+    found = hardware(past, {"pci": [{"address": one, "kind": "gpu"} for one in now], "gpus": gpus, "nics": []}, mig=False)
+    return len(judged(found.parts, found.expected).shortfalls)
+
+
+@pytest.mark.parametrize(
+    ("kept", "now", "lost"),
+    [
+        ([{"gpu_addresses": FOUR}], FOUR, 0),
+        ([{"gpu_addresses": FOUR}], FOUR[:3], 1),
+        ([{"gpu_addresses": FOUR}], OTHERS, 0),  # the bus was numbered anew
+        ([{"gpu_addresses": FOUR}], [*FOUR[:3], OTHERS[0]], 0),
+        ([{"gpu_addresses": FOUR}], OTHERS[:3], 4),
+        ([{"gpu_addresses": FOUR}, {}], FOUR[:3], 1),  # a look that could not see them does not make them forgotten
+        ([{"gpu_addresses": FOUR}, {"gpu_addresses": FOUR[:2]}], FOUR[:2], 0),
+    ],
+)
+def test_what_was_there_is_there(kept: list[dict[str, Any]], now: list[str], lost: int) -> None:
+    assert shortfalls(kept, now) == lost
+
+
+def test_looks_without_a_figure_drive_out_none() -> None:
+    text = added("", "n", QUIET)
+    for _ in range(KEPT + 1):
+        text = added(text, "n", replace(QUIET, shape="", hardware={"gpu_model": "x"}))
+    kept = parsed(text)
+    assert kept and [one.shape for _, one in kept] == [QUIET.shape, ""]
