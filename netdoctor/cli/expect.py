@@ -17,7 +17,7 @@ from netdoctor.facts import registry
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import expected_of
 from netdoctor.host.base import ReplayHost
-from netdoctor.model import Health, Json, Report, Status
+from netdoctor.model import Health, Json, Report, Severity, Status
 from netdoctor.nccl.transport import shown_network
 from netdoctor.process import signals
 from netdoctor.snapshot.snapshot import Snapshot, SnapshotError, loads
@@ -36,7 +36,8 @@ def run(options: Options, file: str | None, output: str | None, leave_out: Itera
     if (number := signals.pending()) is not None:
         return 128 + number
     report = engine.report(work, setup.decider(config, (), partial), config.profile, partial)
-    if report.verdict.status is not Health.HEALTHY:
+    wrong = [f for f in report.findings(Status.FAIL) if not f.waived and f.severity is not Severity.INFO]
+    if report.verdict.status is not Health.HEALTHY or wrong:  # a warning is of a node that has less than it could
         print(f"netdoctor: this node is not known to be good: {report.verdict.text}", file=sys.stderr)
         return report.verdict.exit_code or 4
     keys, dropped = _true(work, describe(inventory(work.facts), _runs(work), without))

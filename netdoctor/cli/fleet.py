@@ -51,7 +51,7 @@ def _expected(config: Config) -> Expected | None:
     from netdoctor.facts.job import expected_of
 
     said = config.as_answer()["expected"]
-    found = expected_of({key: said[key] for key in (*KEYS, "gpus", "hcas") if key in said})
+    found = expected_of({key: said[key] for key in (*KEYS, "gpus", "hcas", "hca_rate_gbps") if key in said})
     return None if isinstance(found, Unavailable) or found == type(found)() else found
 
 

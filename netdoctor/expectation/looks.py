@@ -50,7 +50,9 @@ def rails(found: of_rails.Rails, pci: Pci, nvml: Gpus, firmware: Platform, rate:
             for one in claims
             if not (one.quantity is Quantity.RAILS and (found.chosen or given)) and not (one.quantity is Quantity.RATE and rate)
         ]
-    return Look((*found.parts, *found.near, there), tuple(expected), shape if isinstance(shape, Unavailable) else None)
+    return Look(
+        (*found.parts, *found.near, there), tuple(expected), missing(shape, None if rate else siblings.divided(found.parts))
+    )
 
 
 def without_gpus(pci: Pci, nvml: Gpus) -> Finding | None:

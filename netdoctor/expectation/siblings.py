@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from netdoctor.expectation.model import Expectation, Part, Quantity, Source, Value, is_short
-from netdoctor.model import Unavailable, count
+from netdoctor.model import Kind, Unavailable, count
 
 # Devices that only a few of a kind lack are lacking; a node that has them on half of its GPUs was built so.
 _FEW: Final = 0.25
@@ -38,6 +38,22 @@ def _alike(group: Sequence[Part], quantity: Quantity) -> Iterator[Expectation]:
         for part, value in values:
             others = sum(v == should for v in known) - (value == should)
             yield Expectation(part.name, quantity, should, Source.SIBLINGS, f"{count(others, 'other')} of its kind")
+
+
+def divided(parts: Iterable[Part]) -> Unavailable | None:
+    """Siblings of which so many have another rate that nothing says which of them is wrong: alike they are not."""
+    groups: dict[str, list[Value]] = {}
+    for part in parts:
+        value = part.has.get(Quantity.RATE)
+        if part.like and value is not None and not isinstance(value, Unavailable):
+            groups.setdefault(part.like, []).append(value)
+    for values in groups.values():
+        should = usual(Quantity.RATE, values) if len(values) > 1 else None
+        faster = sum(should is None or is_short(Quantity.RATE, should, value) for value in values)
+        if len(values) > 1 and faster > _FEW * len(values):
+            counted = ", ".join(f"{Quantity.RATE.text(v)} {n} times" for v, n in Counter(values).most_common())
+            return Unavailable(Kind.NOT_READ, f"those of one kind differ in their rate: {counted}")
+    return None
 
 
 def usual(quantity: Quantity, values: Sequence[Value]) -> Value | None:

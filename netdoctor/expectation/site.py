@@ -24,8 +24,8 @@ def look(
     *,
     counts: bool = False,
 ) -> Look:
-    """Models, places, NVLinks, driver, firmware and MTU; with `counts` also GPUs and HCAs.  On the node itself these, rates,
-    transport and floors have checks of their own.
+    """Models, places, NVLinks, driver, firmware and MTU; with `counts` also GPUs, HCAs and their rate.  On the node
+    itself these, transport and floors have checks of their own.
     """
     gpus, nics, links = (_rows(inventory.get(name)) for name in ("gpus", "nics", "links"))
     has: dict[str, dict[Quantity, Value | None | Unavailable]] = {NODE: {Quantity.DRIVER: _value(inventory.get("driver"))}}
@@ -55,6 +55,9 @@ def look(
         has[NODE] |= {Quantity.GPUS: _number(inventory, "gpus"), Quantity.RAILS: _number(inventory, "nics")}
         wanted += [(NODE, Quantity.GPUS, expected.gpus)] if expected.gpus else []
         wanted += [(NODE, Quantity.RAILS, expected.hcas)] if expected.hcas else []
+        if isinstance(rate := expected.hca_rate_gbps, int | float) and rate:
+            has[NODE][Quantity.RATE] = _why(inventory.get("nics")) if nics is None else _rate(nics, expected.hcas, rate)
+            wanted.append((NODE, Quantity.RATE, rate))
     unread = missing(*(getattr(expected, key) for key in KEYS))
     parts = tuple(Part(name, values) for name, values in has.items())
     return Look(parts, tuple(Expectation(n, q, should, source, because) for n, q, should in wanted), unread)
@@ -79,6 +82,20 @@ def _why(value: Any) -> Unavailable:
 def _number(inventory: Mapping[str, Any], name: str) -> int | Unavailable:
     rows = _rows(inventory.get(name))
     return _why(inventory.get(name)) if rows is None else len(rows)
+
+
+def _rate(nics: list[dict[str, Any]], number: int | None | Unavailable, least: float) -> Value | Unavailable:
+    """The rate of so many devices: which are the job's a report does not say, and those of storage may be slower."""
+    best, lost = list[float](), None
+    for nic in nics:
+        ports = _rows(nic.get("ports"))
+        lost = lost or (_why(nic.get("ports")) if ports is None else None)
+        rates = [port.get("rate_gbps") for port in ports or () if port.get("state") == "ACTIVE"]
+        best.append(max((float(rate) for rate in rates if isinstance(rate, int | float)), default=0.0))
+        lost = lost or next((_why(rate) for rate in rates if not isinstance(rate, int | float)), None)
+    counted = number if isinstance(number, int) and number else 1
+    slowest = min(sorted(best, reverse=True)[:counted], default=0.0)
+    return lost if lost is not None and slowest < least else slowest
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -33,6 +33,8 @@ _KERNEL_PARAMETER: Final = re.compile(
 _LITTLE: Final = re.compile(r"(?i)[-+]?\d{1,6}[kmg]?|true|false|yes|no|on|off|y|n|")
 _A_NUMBER: Final = re.compile(r"flag|int|one|bool|[-\d|.]+")  # what the catalogue says of a variable that takes one
 _LONGEST_NUMBER: Final = 24
+# NCCL reads a number up to what is none (strtoll, src/misc/param.cc): docker --env-file leaves a comment behind it.
+_NUMBER: Final = re.compile(r"\s*([-+]?(?:0[xX][0-9a-fA-F]{1,16}|\d{1,16}))(?=[\s#,;])")
 # Clouds write their name there (Oracle's and Azure's documents on detecting them); others the number of their inventory.
 _CLOUDS: Final = frozenset({"OracleCloud.com", "7783-7084-3265-9085-8269-3286-77", "Amazon EC2"})
 _GONE_LINE: Final = f"{GONE}\n"
@@ -75,7 +77,8 @@ class Redactor:
         if secret_name(name) or (known is None and not _LITTLE.fullmatch(value)):
             return value and GONE
         if known and _A_NUMBER.fullmatch(known) and len(value) > _LONGEST_NUMBER:
-            return GONE
+            said = _NUMBER.match(value)
+            return f"{said[1]} {GONE}" if said else GONE
         return scrub(value)
 
     def _environment(self, variables: dict[str, str]) -> Json:

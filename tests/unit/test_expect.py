@@ -121,6 +121,15 @@ def test_of_a_node_not_known_to_be_good_nothing_is_written(change: dict[str, Any
     assert not out.exists()
 
 
+@pytest.mark.parametrize(("variable", "code"), [("NCCL_FOO", 4), ("NCCL_DEBUG", 0)])
+def test_a_node_with_a_warning_is_no_pattern(variable: str, code: int, tmp_path: pathlib.Path) -> None:
+    data = json.loads((fixtures.HOSTS / "dgx-h100" / "snapshot.json").read_text())
+    data["answers"]["env:"]["ok"][variable] = "TRACE"  # of NCCL_DEBUG an info
+    (tmp_path / "n.json").write_text(json.dumps(data))
+    assert expect(Options(), str(tmp_path / "n.json"), str(tmp_path / "out.yaml"), ()) == code
+    assert (tmp_path / "out.yaml").exists() == (code == 0)
+
+
 def test_a_file_of_expectations_says_nothing_else(tmp_path: pathlib.Path) -> None:
     (tmp_path / "e.yaml").write_text("expected: {gpus: 8}\nprofile: audit\n")
     with pytest.raises(ConfigError, match="says more"):

@@ -116,6 +116,10 @@ def _link(doc: Doc, **changes: Any) -> None:
     links[0].update(changes)
 
 
+def _ports(doc: Doc) -> list[Doc]:
+    return [port for nic in _inventory(doc)["nics"] for port in nic["ports"]]
+
+
 # What is wrong with a node -> the subject under which it is told when all nodes have it.
 SHARED: dict[str, tuple[Callable[[Doc], Any], str]] = {
     "seven GPUs": (lambda d: _inventory(d)["gpus"].pop(), "node"),
@@ -127,6 +131,8 @@ SHARED: dict[str, tuple[Callable[[Doc], Any], str]] = {
     "all NVLinks down": (lambda d: [g.update(nvlinks_up=0) for g in _inventory(d)["gpus"]], "GPU 0000:1b:00.0"),
     "old firmware on all HCAs": (lambda d: [n.update(firmware="28.36.1010") for n in _inventory(d)["nics"]], "mlx5_0"),
     "old firmware on one HCA": (lambda d: _inventory(d)["nics"][0].update(firmware="28.36.1010"), "mlx5_0"),
+    "all rails at half their rate": (lambda d: [p.update(rate_gbps=200.0) for p in _ports(d)], "node"),
+    "a rail that is down": (lambda d: _ports(d)[0].update(state="DOWN"), "node"),
     "a smaller MTU": (lambda d: _link(d, mtu=1500), "ens1"),
     "no GPU": (lambda d: _inventory(d).update(gpus=[]), "node"),
     "no RDMA device": (lambda d: _inventory(d).update(nics=[]), "node"),
@@ -141,7 +147,7 @@ def _dgx(count: int) -> tuple[list[Doc], dict[str, Any]]:
     docs = nodes("dgx-h100", count)
     for doc in docs:
         _inventory(doc)["links"] = [{"name": "ens1", "kind": None, "physical": True, "up": True, "mtu": 9000, "addresses": []}]
-    return docs, {key: value for key, value in describe(_inventory(docs[0])).items() if key != "hca_rate_gbps"}
+    return docs, describe(_inventory(docs[0]))
 
 
 @pytest.mark.parametrize("name", SHARED)

@@ -158,3 +158,12 @@ def test_a_gpu_that_may_be_in_mig_may_rest_its_nvlinks() -> None:
 def test_firmware_that_the_site_expects_and_no_device_has() -> None:
     facts = f.machine({Rdma: f.rdma(0), Expected: f.expected(hca_firmware=("28.39",))})
     assert [one.status for one in f.judge(hardware_site.site, facts)] == [UNKNOWN]
+
+
+@pytest.mark.parametrize(("slow", "told"), [(1, FAIL), (3, FAIL), (4, UNKNOWN), (5, UNKNOWN), (7, PASS), (8, PASS)])
+@pytest.mark.parametrize("stated", [None, 200.0])
+def test_rails_of_two_rates_are_not_alike(slow: int, told: Status, stated: float | None) -> None:
+    devices = tuple((slower(n).devices or ())[n] if n < slow else one for n, one in enumerate(f.rdma().devices or ()))
+    facts = f.machine({Rdma: f.rdma(devices=devices), Platform: NOBODY, Expected: f.expected(hca_rate_gbps=stated)})
+    wanted = PASS if stated and told is UNKNOWN else told
+    assert {one.status for one in f.judge(RAILS, facts)} == {wanted}
