@@ -15,6 +15,7 @@ from tests.lab.row import (
     GDR,
     HARDWARE,
     IFNAME,
+    OF_HARDWARE,
     PORTS,
     RDMA,
     RUN,
@@ -34,7 +35,6 @@ SMALL: Final = {SHM: "fail shm_disabled_or_small"}
 NO_DEVICE: Final = {RDMA: "fail dev_infiniband_missing"}
 VOLUME: Final = "-v=MADE/dev/infiniband:/dev/infiniband"
 # `podman run --ulimit` replaces all that containers.conf says.
-OF_HARDWARE: Final = ("hardware.hca", "hardware.gpus", "hardware.links", "hardware.rails")
 LIMITS: Final = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096")
 
 

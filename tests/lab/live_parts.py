@@ -15,10 +15,12 @@ from tests.lab.row import (
     GDR,
     HARDWARE,
     IFNAME,
+    OF_HARDWARE,
     PORTS,
     RAILS,
     RDMA,
     RUN,
+    SHM,
     VERSION,
     Row,
 )
@@ -110,6 +112,8 @@ RAN: Final = {
     VERSION: "there is a run",
     GDR: "there is a run",
     CPU: "there is a run",
+    SHM: "there is a run",
+    "hardware.hca": "there is a run",
 }
 
 
@@ -132,7 +136,7 @@ BACKEND_ROWS: Final = (
         "no library of the driver",
         Scene(env={"LD_LIBRARY_PATH": "IBVERBS"}),
         {BACKEND: "unknown: no driver library shows it here"},
-        dict.fromkeys((GDR, HARDWARE, RDMA, VERSION, PORTS, CPU), "neither NVML nor libcuda is there"),
+        dict.fromkeys((GDR, HARDWARE, RDMA, VERSION, PORTS, CPU, SHM, *OF_HARDWARE), "neither NVML nor libcuda is there"),
     ),
 )
 

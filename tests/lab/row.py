@@ -27,6 +27,7 @@ CPUS: Final = Scene(bare=True, options=("--vantage", "job"), config="{expected: 
 # Without a usable RDMA device sockets carry the data, and these judge what they had no reason to judge.
 BY_SOCKETS: Final = dict.fromkeys((BUFFERS, CPU, IFNAME), "sockets carry the data now")
 NVML_GONE: Final = dict.fromkeys((GDR, CPU, RDMA, "hardware.gpus", "hardware.rails"), "which GPU sits where is known from NVML")
+OF_HARDWARE: Final = ("hardware.hca", "hardware.gpus", "hardware.links", "hardware.rails")
 UNPRIVILEGED: Final = "setpriv --bounding-set -all --inh-caps -all"  # root without CAP_DAC_OVERRIDE is a user like others
 
 
