@@ -78,6 +78,7 @@ def passes(report):
     report["identity"]["host"] = "second-try"
     for one in (report["checks"][0], report["checks"][0]["findings"][0]):
         one["status"] = "pass"
+    report["verdict"].update(status="healthy", text="healthy: 1 passed")
 host("second-try", variables=forged(passes) + f" ansible_python_interpreter={once}")
 host("hostile", variables=forged(hostile))
 host("full", setup="mount -t tmpfs -o size=8k full /tmp")

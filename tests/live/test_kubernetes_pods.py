@@ -31,7 +31,7 @@ def podman() -> Iterator[pods.Podman]:
     pyz.forget()
 
 
-def training_pod(config: str = "profile: gate\n") -> list[dict[str, Any]]:
+def training_pod(config: str = "profile: gate\njob: {nodes: 1}\n") -> list[dict[str, Any]]:
     """The overlay as it is shipped, with a job that says that it ran and with the site's configuration."""
     objects = kustomize.render(OVERLAYS / "training-pod")
     for one in objects:

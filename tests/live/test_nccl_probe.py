@@ -84,6 +84,7 @@ exec(layout)
 os.environ.update(variables)
 host = LiveHost(config={})
 from netdoctor.facts import nccl_choice as nccl, net
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.net import Net
 from netdoctor.facts.nccl_choice import NcclChoice
@@ -91,6 +92,7 @@ from netdoctor.facts.environ import Environ, probe as probe_environ
 have = libraries(torch=torch(nccl_path=path), nccl=(library(path),))
 made = {Net: net.probe(host), Environ: probe_environ(host), Libraries: have, NcclChoice: nccl.probe(host, have)}
 host.close()
+made[Intent] = job(nodes=2 if variables else 1)
 say([[f.subject, f.status.value, f.message] for f in judge(socket_ifname, machine(made))])
 """
 LO, ETH0 = "sh('ip link set lo up')", "veth('eth0', '10.0.0.7/24')"

@@ -94,7 +94,10 @@ def test_four_healthy_hosts_one_of_them_late(hosts: Hosts, tmp_path: Path) -> No
     until(first[0], "waiting for the other nodes")
     made = reports(*first, start(hosts, 3, python=TORCH, NCCL_IB_HCA="mlx5_0,mlx5_1"))
     for n, one in enumerate(made):
-        assert one["verdict"]["status"] == "healthy", one["verdict"]
+        # --only is no whole look, so never called healthy; yet nothing may have failed.
+        assert one["verdict"]["exit_code"] == 0 and one["verdict"]["text"].startswith("nothing failed of what was asked for"), (
+            one["verdict"]
+        )
         assert one["identity"]["host"] == f"h{n}"
         assert one["nodes"]["rank"] == n
         assert [m["host"] for m in one["nodes"]["members"]] == ["h0", "h1", "h2", "h3"]

@@ -33,9 +33,9 @@ CHOSEN = (
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_nothing_passes_or_fails_and_hwloc_sees_the_same(name: str) -> None:
+def test_nothing_fails_only_its_hardware_is_judged_and_hwloc_sees_the_same(name: str) -> None:
     seen = trees.look(TREES[name])
-    assert set(seen.statuses) == {"unknown"}, "a copied tree shows neither the job nor the whole machine"
+    assert "unknown" in seen.statuses and set(seen.statuses) <= trees.RIGHT, "a copied tree does not show the job"
     assert seen.differs == ()
 
 

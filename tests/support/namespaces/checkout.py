@@ -22,8 +22,8 @@ from netdoctor.host.trust import trusted
 
 ROOT: Final = Path(__file__).parents[3]
 PLACED: Final = "NETDOCTOR_TESTS_PLACED_FROM"  # in the copy: the checkout
-PLACES: Final = tuple(map(Path, ("/var/lib", "/opt", "/usr/local", "/")))  # no test mounts over these
-_OVER: Final = tuple(map(Path, ("/dev", "/mnt", "/proc", "/run", "/sys", "/tmp", "/var/tmp", "/root/.cache")))
+PLACES: Final = tuple(map(Path, ("/opt", "/usr/local", "/")))  # no test mounts over these
+_OVER: Final = tuple(map(Path, ("/dev", "/mnt", "/proc", "/run", "/sys", "/tmp", "/var/lib", "/var/tmp", "/root/.cache")))
 _LEFT_OUT: Final = frozenset({".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
 
 
