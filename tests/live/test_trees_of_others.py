@@ -33,7 +33,7 @@ CHOSEN = (
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_nothing_fails_only_its_hardware_is_judged_and_hwloc_sees_the_same(name: str) -> None:
+def test_its_hardware_alone_is_judged_and_hwloc_sees_the_same(name: str) -> None:
     seen = trees.look(TREES[name])
     assert "unknown" in seen.statuses and set(seen.statuses) <= trees.RIGHT, "a copied tree does not show the job"
     assert seen.differs == ()
