@@ -18,7 +18,7 @@ BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SHELL := /bin/sh
 
-.PHONY: help preflight check test pyz lab bench golden mutants fuzz-log libnccl newest-nccl torches gpu-proof clean
+.PHONY: help preflight check test parts pyz release lab bench golden mutants fuzz docs libnccl newest-nccl torches gpu-proof clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -38,7 +38,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
-	@$(PIP) --editable '.[junit]'
+	@$(PIP) --editable '.[junit,prometheus]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
@@ -60,10 +60,22 @@ check: $(VENV)/.dev  ## lint, types and unit tests
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -q -n auto tests/unit
+	@$(BIN)/pytest -q -n auto --dist worksteal tests/unit
 
-test: check $(VENV)/.torch  ## check, and what runs live on this machine
-	@$(BIN)/pytest -q tests/live
+test: check $(VENV)/.torch parts  ## check, and what runs live on this machine
+	@code=0; $(BIN)/pytest -q -n 2 --dist loadfile -m 'not hosts' tests/live || code=$$?; \
+	 $(BIN)/pytest -q -m hosts tests/live || code=$$?; $(BIN)/python -m tests.support.packages >&2; exit $$code
+
+# None is needed: without one its tests skip, and say so.
+parts: $(VENV)/.dev  ## what pip can fetch for the live tests: libnccl, a validator of manifests, Helm, Prometheus, Ansible
+	@$(MAKE) --no-print-directory libnccl || echo "no real libnccl: tests that ask NCCL itself will skip" >&2
+	@$(BIN)/python -c 'import kubernetes_validate, celpy' 2>/dev/null || $(PIP) kubernetes-validate cel-python || \
+	  echo "no kubernetes-validate, no cel-python: manifests are rendered, not validated; no admission policy is tried" >&2
+	@$(BIN)/python -m tests.support.machines.fetch helm || echo "no helm: the chart is not rendered" >&2
+	@$(BIN)/python -m tests.support.machines.fetch prometheus || echo "no Prometheus: alert rules are not loaded" >&2
+	@test -x build/ansible/bin/ansible-lint || { $(BIN)/python -m venv build/ansible && \
+	  build/ansible/bin/python -m pip install --quiet --disable-pip-version-check ansible-core ansible-lint; } || \
+	  echo "no ansible-core: tests of the collection will skip" >&2
 
 # By default one of each way to choose an interface: before and from 2.28 on.
 libnccl: | $(BIN)/python  ## fetch real libnccl for the tests that ask NCCL itself: NCCLS='2.21.5 2.29.7' (300 MB each)
@@ -79,11 +91,22 @@ torches: $(VENV)/.dev  ## fetch real releases of torch and run netdoctor on them
 pyz: $(VENV)/.run  ## one file that runs anywhere: build/netdoctor.pyz
 	@$(BIN)/python tools/build_pyz.py build/netdoctor.pyz
 
+# A venv of its own: the generator needs netdoctor, mkdocs none of its tools.
+docs: $(VENV)/.run  ## the documentation as a site (build/site) and the man page (build/netdoctor.1)
+	@$(BIN)/python -m tools.reference build/docs --man build/netdoctor.1
+	@test -x build/mkdocs/bin/mkdocs || { $(BIN)/python -m venv build/mkdocs && \
+	  build/mkdocs/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9,<10'; }
+	@build/mkdocs/bin/mkdocs build --quiet --strict
+	@echo "build/site/index.html"
+
+release: | $(BIN)/python  ## wheel, sdist, pyz, deb, rpm, image (IMAGE_BASE=), collection, chart, bill of materials, SHA256SUMS; built twice: dist/
+	@$(BIN)/python -m tools.release --twice $(if $(IMAGE_BASE),--image-base '$(IMAGE_BASE)') dist
+
 bench: $(VENV)/.dev $(VENV)/.torch  ## measure; ratios within one run, build/bench.json
 	@$(BIN)/python -m bench $(ARGS)
 
-fuzz-log: $(VENV)/.dev  ## a million mutated log lines: no exception
-	@$(BIN)/python -m tests.fuzz_log
+fuzz: $(VENV)/.dev  ## mutated inputs for every reader of what others wrote, for an hour: SECONDS=60, TARGETS='log ras'
+	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),3600) $(TARGETS)
 
 # No network: dependencies from WHEELS (a folder) where .venv is not there.  PYTHON names the Python whose torch has CUDA.
 # Exit codes: 0 all was seen that this machine can show, 3 a claim failed, 4 something (or everything) was not seen.
@@ -94,7 +117,7 @@ gpu-proof:  ## on a machine with a GPU: prove it (PYTHON=, WHEELS=, OUT=; at mos
 golden: $(VENV)/.dev  ## write the composed machines, their reports and the fault findings again; look at the diff
 	@$(BIN)/python -m tests.lab compose golden
 
-lab: $(VENV)/.dev $(VENV)/.torch  ## what takes longer than a test run (an hour and a half, root): evidence taken away, kills, every fault, every libnccl, CUDA torch
+lab: $(VENV)/.dev $(VENV)/.torch  ## what takes longer than a test run (some four hours on two cores, root; `python -m tests.lab PART` one part): evidence taken away, kills, every fault, every libnccl, CUDA torch
 	@$(BIN)/python -m tests.lab
 
 mutants: $(VENV)/.dev  ## can the checks' tests fail?  DRAW=50 SEED=7 draws some, CHECK=name takes one check

@@ -10,7 +10,7 @@ import sys
 
 from bench import Row
 
-AREAS = ("cli", "allreduce", "log", "fleet", "gpu", "comparison")
+AREAS = ("cli", "allreduce", "log", "fleet", "gpu", "comparison", "nodes")
 
 
 def main() -> int:

@@ -15,10 +15,10 @@ from netdoctor.api import (
     Cluster,
     Culprit,
     Finding,
-    Loss,
     MeetingFault,
     Quantity,
     State,
+    Status,
     cause_of,
     check,
     cluster_network,
@@ -39,14 +39,39 @@ def allreduce_nodes(cluster: Cluster) -> Iterator[Finding]:
         how = "run `netdoctor allreduce` on every node"
         yield unknown(f"no other node was met: {cluster.lost}", subject="nodes", how=how)
         return
-    faults = [fault for rule in RULES for fault in rule(cluster)]
+    faults = [*_observed(cluster), *(_weighed(cluster, fault) for rule in RULES for fault in rule(cluster))]
     bad = {culprit.blamed for culprit, _ in faults if culprit is not None}
-    found = [*(finding for _, finding in faults), *_turned_away(cluster), *_others(cluster, bad)]
+    found = [*(finding for _, finding in faults), *_turned_away(cluster), *_others(cluster, bad), *_meeting(cluster)]
     yield from found
     if cluster.nodes.count == 1 and not found:
         yield skip("one node alone was asked for")
     if cluster.interrupted:
         yield unknown(f"not all is known: {cluster.interrupted}", subject="run")
+
+
+def _observed(cluster: Cluster) -> Iterator[Fault]:
+    """What this node saw itself; what follows, others told."""
+    yield from _master(cluster)
+    yield from _missing(cluster)
+
+
+def _weighed(cluster: Cluster, fault: Fault) -> Fault:
+    """Where nobody proved who he is, a stranger may have told it: then it is not known."""
+    culprit, finding = fault
+    if cluster.proven or finding.status is not Status.FAIL:
+        return fault
+    text = f"{finding.message}: so somebody told who did not prove to be of this run"
+    return culprit, replace(finding, status=Status.UNKNOWN, message=text, how=TOKEN, severity=None, cure=None, loss=None)
+
+
+def _meeting(cluster: Cluster) -> Iterator[Finding]:
+    """How it is known who took part, and how much of the network between them was tried."""
+    if not cluster.proven and cluster.hosts.keys() - {cluster.nodes.rank}:
+        text = "nothing shows that the nodes which met are those of this job: there is neither a token nor MUNGE"
+        yield unknown(text, subject="meeting", how=TOKEN)
+    tried, every = cluster.ways()
+    if tried < every and cluster.reach and cluster.run is not None and cluster.run.finished:
+        yield ok(f"{tried:,} of {every:,} ways between nodes were tried, as many from and to each node", subject="ways")
 
 
 def _master(cluster: Cluster) -> Iterator[Fault]:
@@ -67,7 +92,9 @@ def _master(cluster: Cluster) -> Iterator[Fault]:
     elif fault is MeetingFault.OWN_ADDRESS:
         how = "ip -br address, here and there; give one of them another address"
         finding = fail(f"{cluster.name(0)}: {why}", subject=subject, cause="duplicate_address", how=how)
-    elif fault is MeetingFault.TURNED_AWAY:
+    elif fault is MeetingFault.UNPROVEN:
+        finding = unknown(f"{cluster.name(0)} {why}", subject=subject, how=SAME, kind=fault)
+    elif fault in AWAY:
         finding = fail(f"{cluster.name(0)} {why}", subject=subject, kind=fault)
     else:
         how = "is it up, and was netdoctor started there in time? nc -vz from here; nft list ruleset there"
@@ -77,6 +104,9 @@ def _master(cluster: Cluster) -> Iterator[Fault]:
     yield Culprit(here), finding
 
 
+AWAY: Final = (MeetingFault.TURNED_AWAY, MeetingFault.TWICE)
+TOKEN: Final = "give every node one NETDOCTOR_TOKEN (drawn once: openssl rand -hex 32), and see docs/meeting.md"
+SAME: Final = "one netdoctor and one NETDOCTOR_TOKEN on all nodes: docs/meeting.md"
 # Connections to an address that two hosts have break, or fall silent, as soon as the other one's ARP reply comes.
 _TWICE: Final = "does another host have its address (arping -D -I IF ADDRESS)?"
 
@@ -88,7 +118,13 @@ def _missing(cluster: Cluster) -> Iterator[Fault]:
             continue
         phase = {"join": "", "result": " during the all-reduce"}.get(gone.subject, f" before the all-reduce ({gone.subject})")
         text = f"{_launchers_name(cluster, node)} is missing{phase}: {gone.why}"
-        yield Culprit(node), fail(text, subject=cluster.subject(node), how=how, missing_from=gone.subject)
+        if node in cluster.never_came and (claims := cluster.claimed(node)):
+            text = f"{text}; who said to be it did not prove it: {'; '.join(map(str, claims[:3]))}"
+            yield Culprit(node), unknown(text, subject=cluster.subject(node), how=SAME)
+            continue
+        told = not cluster.proven and node not in cluster.never_came
+        found = Culprit(node), fail(text, subject=cluster.subject(node), how=how, missing_from=gone.subject)
+        yield _weighed(cluster, found) if told else found
 
 
 def _launchers_name(cluster: Cluster, node: int) -> str:
@@ -98,9 +134,8 @@ def _launchers_name(cluster: Cluster, node: int) -> str:
     return cluster.name(node)
 
 
-def _network_loss(cluster: Cluster) -> Loss:
-    """What a run that finished did without may still be needed by another algorithm or ring."""
-    return cost.SOMETIMES if cluster.run is not None and cluster.run.finished else cost.STOPS
+def _went(cluster: Cluster) -> bool:
+    return cluster.run is not None and cluster.run.finished
 
 
 # Of two nodes Gloo connects one to the other, once; NCCL's ranks connect both ways, and to others than this run's.
@@ -109,7 +144,6 @@ _DID_WITHOUT: Final = "The all-reduce went without it; a job that takes this way
 
 def _tried(cluster: Cluster) -> Iterator[Fault]:
     """What the nodes saw when they tried each other: no connection, no data after it, ranks that listen where nobody comes."""
-    loss = _network_loss(cluster)
     for one in (
         *cluster_network.unreachable(cluster),
         *cluster_network.losing(cluster),
@@ -119,10 +153,10 @@ def _tried(cluster: Cluster) -> Iterator[Fault]:
             one.text,
             subject=cluster.subject_of(one.culprit),
             cause=one.cause,
-            loss=loss,
+            loss=cost.STOPS,
             expected=one.expected,
             how=one.how,
-            why=_DID_WITHOUT if loss is cost.SOMETIMES else None,
+            why=_DID_WITHOUT if _went(cluster) else None,
             **one.evidence,
         )
         yield one.culprit, found
@@ -132,7 +166,7 @@ def _mtus(cluster: Cluster) -> Iterator[Fault]:
     """One network, several MTUs: frames above the smaller one are dropped by whoever has it, without a word."""
     for one in cluster.mtus():
         for finding, nodes in one.faults(cluster.name):
-            found = replace(finding, severity=None, loss=_network_loss(cluster))
+            found = replace(finding, loss=cost.SOMETIMES) if _went(cluster) else finding
             yield from _each(cluster, found, nodes, "MTU" if nodes else f"MTU in {one.network}")
 
 
@@ -165,6 +199,7 @@ def _lossy(cluster: Cluster) -> Iterator[Fault]:
             subject=name,
             cause="link_degraded",
             loss=cost.lost_packets(share, *cluster_network.way(cluster, flows)),
+            why="with that loss TCP carries no more than Mathis' bound; how much less a job's collectives get was not measured",
             expected=f"less than {most} is sent again",
             how="ethtool -S: errors and drops; nstat TcpRetransSegs; the switch port, a policer, a duplex mismatch",
             measured={"sent_again": Quantity(again, "%")},
@@ -239,8 +274,6 @@ def _differing(cluster: Cluster) -> Iterator[Fault]:
 
 
 RULES = (
-    _master,
-    _missing,
     _tried,
     _mtus,
     _shared_addresses,
@@ -256,9 +289,11 @@ def _turned_away(cluster: Cluster) -> Iterator[Finding]:
     """Whoever was turned away says so itself; a stranger must not cost a run that is whole its verdict."""
     whole = cluster.run is not None and cluster.run.finished and not cluster.gone
     for who in cluster.refused:
-        if whole:
+        if who.node in cluster.gone and not who.proven:
+            continue  # said of that node
+        if whole and not who.proven:
             yield ok(f"the master turned somebody away, and every node took part: {who}", subject="meeting")
-        else:
+        else:  # two that are of this run say that they are one node: which of them took part is not known
             yield unknown(f"the master turned somebody away: {who}", subject="meeting", how="start every node once")
 
 
@@ -272,7 +307,7 @@ def _others(cluster: Cluster, bad: Iterable[int]) -> Iterator[Finding]:
 
 def _other(cluster: Cluster, node: int) -> Finding:
     who, subject = _launchers_name(cluster, node), cluster.subject(node)
-    if node == 0 and cluster.master is not None and cluster.master[0] is MeetingFault.TURNED_AWAY:
+    if node == 0 and cluster.master is not None and cluster.master[0] in AWAY:
         return unknown(f"{who} is there, and turned this node away", subject=subject)
     if node not in cluster.hosts:
         how = "see what is said of node 0" if cluster.master else None
@@ -288,4 +323,5 @@ def _other(cluster: Cluster, node: int) -> Finding:
     here = cluster.nodes.rank
     tried = [cluster.reach[a][b] for a, b in ((here, node), (node, here)) if b in cluster.reach.get(a, {})]
     ways = ", reached both ways" if len(tried) == 2 and not any(tried) else ""
-    return ok(f"{who} took part{ways}", subject=subject)
+    how = {"token": ", known by the token", "munge": ", known by MUNGE"}.get(cluster.proof, "")
+    return ok(f"{who} took part{how}{ways}", subject=subject, address=cluster.addresses.get(node))

@@ -17,15 +17,20 @@ from netdoctor.api import (
     Finding,
     Gpus,
     Intent,
+    Kernel,
     Kind,
     Obstacle,
     PathRun,
     Pci,
     Run,
+    Scarce,
     State,
+    Status,
     Unavailable,
+    Vantage,
     Way,
     accelerator,
+    at_a_limit,
     between_nodes,
     cause_of,
     check,
@@ -48,26 +53,30 @@ START = "start netdoctor allreduce on the missing node as well; --wait gives it 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
 def allreduce_run(
-    baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected, job: Intent
+    baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected, job: Intent, kernel: Kernel, vantage: Vantage
 ) -> Iterator[Finding]:
     run, wanted, there = baseline.run, expected.transport, accelerator(pci, gpus)
     if isinstance(wanted, Unavailable):
         yield unknown(f"whether a transport is expected could not be read: {wanted}", subject="transport")
     elif wanted is not None:
         yield replace(_transport(wanted, run, paths, there, expected), subject="transport")
-    sockets = transport.network_family(wanted or "") == SOCKET
+    judge = partial(
+        _judge,
+        sockets=transport.network_family(wanted or "") == SOCKET,
+        files=kernel.limit("nofile") if vantage.job_user else None,
+    )
     if isinstance(run, Unavailable):  # the nodes themselves tell whose fault it is
         text = run.detail if run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES) else run
         yield unknown(f"no all-reduce was run: {text}", how=START if run.kind == Kind.MISSING_NODE else AGAIN)
     else:
         lacks = layers.lacks(run, gpus, job)
-        yield unknown(f"the all-reduce finished, {lacks}", how=AGAIN) if lacks else _judge(run, there, sockets)
+        yield unknown(f"the all-reduce finished, {lacks}", how=AGAIN) if lacks else judge(run, there)
     if isinstance(paths.runs, Unavailable):
         if run and not ((there and there.none) or hcas.nothing_for_nccl(pci, gpus)):
             yield between_nodes(unknown(f"the inter-node path was not tried: {paths.runs}", subject="inter-node"), job)
         return
     for one in paths.runs:
-        yield between_nodes(replace(_judge(one, None, sockets), subject=str(one.experiment.path)), job)
+        yield between_nodes(replace(judge(one, None), subject=str(one.experiment.path)), job)
 
 
 def _transport(
@@ -101,19 +110,25 @@ def _transport(
     return ok(f"NCCL's log of the all-reduce says network {network}, as expected", transports=shown)
 
 
-def _judge(run: Run, there: Accelerator | Unavailable | None, sockets: bool) -> Finding:
+def _judge(
+    run: Run, there: Accelerator | Unavailable | None, *, sockets: bool, files: int | Unavailable | None = None
+) -> Finding:
+    """`files` is the job's own limit of open files; None: what limits are seen here are not the job's."""
     measured: dict[str, object] = {"seconds": round(run.seconds, 3), **({"reason": run.reason} if run.reason else {})}
     if run.abandoned:
         measured["left_behind"] = run.abandoned
     if run.state == State.FINISHED:
         found = _finished(run, there, sockets, measured)
     elif run.state in (State.FAILED, State.HUNG):
-        found = _broken(run, {**measured, "errors": {r.rank: r.error for r in run.ranks if r.error}})
+        found = _broken(run, {**measured, "errors": {r.rank: r.error for r in run.ranks if r.error}}, files)
     else:
         what = "did not start" if run.state == State.NOT_STARTED else "was not done in time"
         how = _HOW[run.obstacle] if run.obstacle else AGAIN
         say = partial(fail, cause="fabric_manager") if run.obstacle is Obstacle.NOT_READY else unknown
         found = say(f"the all-reduce {what}: {run.reason}", how=how, measured=measured, state=run.state)
+    if isinstance(run, CommonRun) and not run.proven and found.status is Status.FAIL:
+        text = f"{found.message}: so nodes told that did not prove to be of this run"
+        found = unknown(text, how="see allreduce.nodes", measured=found.measured)
     return replace(found, notes=(*found.notes, *run.remarks))
 
 
@@ -130,6 +145,9 @@ def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, 
     if run.verified is None:
         return unknown("the all-reduce finished, but its data was not compared")
     one, log = run.experiment, transport.log_of(run)
+    if one.ranks == 1:
+        how = "netdoctor allreduce on several nodes, or --ranks-per-node 2"
+        return unknown("one rank sends to nobody: nothing is proven", how=how, measured=measured)
     if not sockets and one.path.pinned and log is not None and log.net == SOCKET:
         return fail(
             f"NCCL took plain sockets instead of {one.path.pinned}",
@@ -154,11 +172,11 @@ def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, 
     if there:
         what = there.nvidia or there.others
         why = "the job's torch does not use it" if there.nvidia else "netdoctor does not judge it"
-        return unknown(f"{text}: there is {what}, but {why}", how="see torch.backend", measured=measured)
+        return unknown(f"{text}: {what} here, but {why}", how="see torch.backend", measured=measured)
     return unknown(f"{text}: whether there is an accelerator could not be read ({there})", measured=measured)
 
 
-def _broken(run: Run, measured: dict[str, object]) -> Finding:
+def _broken(run: Run, measured: dict[str, object], files: int | Unavailable | None) -> Finding:
     named = f"rank{'s' if len(run.blamed) > 1 else ''} {_list(run.blamed)}"
     said: dict[str, Any] = {"measured": measured, "ranks": list(run.blamed)}
     phase = next((r.phase for r in run.ranks if r.rank in run.blamed), "")
@@ -175,9 +193,16 @@ def _broken(run: Run, measured: dict[str, object]) -> Finding:
     if out_of_memory(run):
         text = "the all-reduce did not run: a GPU had no free memory for the buffers"
         return unknown(text, how="nvidia-smi: who uses it", measured=measured)
+    cause, short = cause_of(run), at_a_limit(run)
+    if short is Scarce.DESCRIPTORS and files is not None:  # every connection is one: the job's ranks have more of them
+        text = f"{named} came to the job's limit of open files" + (f", {files}" if isinstance(files, int) else "")
+        return fail(text, cause="bootstrap_ports", how="ulimit -n; LimitNOFILE= of the unit that starts the job", **said)
+    if short and cause in (None, "bootstrap_ports"):  # which is what a log says of a limit
+        text = f"{named} had too little memory, or too few descriptors or processes"
+        return unknown(f"the all-reduce did not run: {text}", how=_HOW[Obstacle.MEMORY], measured=measured)
     text = f"{named} failed in phase {phase}; the others are its victims"
     how = "the rank's own error, and its NCCL log"
-    return fail(text, cause=cause_of(run) or "rank_died", how=how, phase=phase, **said)
+    return fail(text, cause=cause or "rank_died", how=how, phase=phase, **said)
 
 
 _HOW = {
@@ -185,14 +210,14 @@ _HOW = {
     Obstacle.GPU_UNREAD: "nvidia-smi: NVML does not tell whether the GPUs are free",
     Obstacle.LOCK: "run it when the GPUs are free",
     Obstacle.SAME_MACHINE: "give each node a machine of its own; --ranks-per-node starts several ranks on one",
-    Obstacle.REFUSED: "run it as the job's user, or with --user NAME",
+    Obstacle.REFUSED: "as the job's user, or --user NAME; where root is the job's user --user root",
     Obstacle.NO_TORCH: "give the job's interpreter with --python",
     Obstacle.NO_NCCL: "LD_LIBRARY_PATH of the job; --python, where its Python has the nvidia-nccl wheel",
     Obstacle.NOT_READY: "systemctl status nvidia-fabricmanager; confidential computing: nvidia-smi conf-compute -srs 1",
     Obstacle.NO_GPU: "see hardware.accelerator; CUDA_VISIBLE_DEVICES; libcuda.so.1 and /dev/nvidia* in the container",
     Obstacle.IMPORT: "import torch with that interpreter; give another with --python; --via nccl goes without torch",
     Obstacle.TIME: "more time: allreduce budget in the configuration",
-    Obstacle.MEMORY: "ulimit -n and -u, and the limits of memory and processes of the cgroup",
+    Obstacle.MEMORY: "ulimit -n, -u and -v, and the limits of memory and processes of the cgroup",
     Obstacle.LOST: "dmesg: whether the kernel ended it (out of memory); run it again",
     Obstacle.OTHER_NODE: "see allreduce.nodes",
 }

@@ -5,7 +5,6 @@ An accelerator that netdoctor does not judge is never "no GPU": it is unknown.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +25,6 @@ from netdoctor.api import (
     Kind,
     Pci,
     PciDevice,
-    Rdma,
     Said,
     Unavailable,
     Vantage,
@@ -41,7 +39,6 @@ from netdoctor.api import (
     unknown,
 )
 
-BATCH = re.compile(r"slurm|pbs|lsf|condor|sge", re.IGNORECASE)  # in the name of a job's cgroup
 LOST = "a GPU that the driver lost (fell off the bus, or failed at start) stays away until a reset"
 LOST_OR_NOT = "lost, or another job's"
 GIFTS = {
@@ -53,10 +50,24 @@ GIFTS = {
 }
 THREE_D = 0x0302  # PCI class of a GPU without a screen
 
+# cuda.h: what cuInit says of a libcuda that is not this driver's.
+MISFITS = {
+    803: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): the libcuda that is loaded here is not of the driver that runs",
+    804: "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE (804): the libcuda of cuda-compat does not serve these GPUs",
+}
+REFIT = Fix(
+    "take cuda-compat off LD_LIBRARY_PATH; where the driver was upgraded and still runs as it was, restart the node",
+    ("echo $LD_LIBRARY_PATH; ldconfig -p | grep libcuda", "cat /proc/driver/nvidia/version"),
+)
+WITHOUT_NVML = "NCCL opens libnvidia-ml.so.1 at init, and ends where it is not there (src/misc/nvmlwrap.cc)"
+UTILITY = Fix("give the container the driver's tools, too", ("docker run -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",))
+UNMASK = Fix("take CUDA_VISIBLE_DEVICES out of shell, image and job script", ("unset CUDA_VISIBLE_DEVICES",))
+FEWER = Fix("start as many ranks as there are GPUs", ("nvidia-smi -L",))
+
 
 @check(id="hardware.accelerator", title="Accelerators and HCAs are all there, and every layer sees them", cause="inventory")
 def accelerator(
-    pci: Pci, gpus: Gpus, rdma: Rdma, expected: Expected, vantage: Vantage, environ: Environ, job: Intent, baseline: Baseline
+    pci: Pci, gpus: Gpus, expected: Expected, vantage: Vantage, environ: Environ, job: Intent, baseline: Baseline
 ) -> Iterator[Finding]:
     if hcas.no_accelerator(pci, gpus):
         yield skip("no accelerator: PCI was read and shows none of any vendor")
@@ -69,12 +80,6 @@ def accelerator(
         rows = layers.gpu_layers(pci, gpus, baseline)
         if (found := _of_the_job(rows, gpus, vantage, environ, job, expected, baseline)) is not None:
             yield replace(found, subject="GPUs of the job")
-    if (lost := missing(expected.gpus, expected.hcas)) is not None:
-        yield unknown(f"how many GPUs and RDMA devices are expected could not be read: {lost}", subject="expected")
-    if isinstance(expected.gpus, int):
-        yield _expected_gpus(pci, gpus, expected.gpus)
-    if isinstance(expected.hcas, int):
-        yield _expected_hcas(pci, rdma, expected.hcas)
 
 
 def _foreign(pci: Pci) -> Iterator[Finding]:
@@ -109,8 +114,11 @@ def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ) -> Finding:
     if isinstance(gpus.all, Unavailable):
         if not on_bus and not gpus.visible:
             return unknown(f"PCI shows no NVIDIA GPU for this machine, NVML could not be read: {gpus.all}", subject="GPUs")
-        said = environ.get("NVIDIA_VISIBLE_DEVICES")
         text = f"PCI shows {len(on_bus)} GPUs, NVML could not be read: {gpus.all}"
+        if vantage.job_environment and not vantage.outside and gpus.all.kind == Kind.ABSENT and len(gpus.visible or ()) > 1:
+            text = f"libcuda shows {len(gpus.visible or ())} GPUs, and there is no NVML: {gpus.all}"
+            return fail(text, subject="GPUs", cause="cuda_driver_mismatch", why=WITHOUT_NVML, fix=UTILITY)
+        said = environ.get("NVIDIA_VISIBLE_DEVICES")
         if vantage.in_container and not isinstance(said, Unavailable) and gpus.all.kind == Kind.ABSENT:
             text += f"; NVIDIA_VISIBLE_DEVICES is {said or 'not set'}: {GIFTS[layers.gift(said)]}"
         return unknown(text, subject="GPUs", how="nvidia-smi -L")
@@ -203,9 +211,8 @@ def _lost_by_nvml(on_bus: list[PciDevice], nvml: tuple[Gpu, ...], vantage: Vanta
 
 
 def _share(shown: int, there: int, vantage: Vantage, environ: Environ) -> Finding | None:
-    """A job that is given some of the GPUs: /sys shows it all of them, and NVML those that it may open."""
-    batch = isinstance(vantage.cgroup, Unavailable) or BATCH.search(vantage.cgroup) is not None
-    if not vantage.in_container and not (vantage.job_user and batch) and "pid" in (vantage.namespaces or ()):
+    """A job that is given some of the GPUs."""
+    if not layers.may_share(vantage):
         return None
     name = "NVIDIA_VISIBLE_DEVICES" if vantage.in_container else "SLURM_GPUS_ON_NODE"  # cgroup.conf(5) ConstrainDevices
     said = environ.get(name)
@@ -237,10 +244,13 @@ def _of_the_job(
 ) -> Finding | None:
     """NVML, libcuda, torch and the ranks that ran show the job the same GPUs; None: this is not where the job's are seen."""
     nvml, seen = gpus.all, gpus.visible
-    if vantage.outside or (not nvml and not seen):
+    misfit = MISFITS.get(gpus.refused or 0)
+    if vantage.outside or (not nvml and not seen and not misfit):
         return None
     if not vantage.job_environment:
         return unknown(f"which GPUs the job gets is not seen: {vantage.elsewhere}", how=FROM_JOB)
+    if misfit:
+        return fail(f"cuInit: {misfit}", cause="cuda_driver_mismatch", fix=REFIT, driver=str(gpus.driver))
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     if (lost := missing(nvml, seen)) is not None:
         return unknown(f"{'NVML' if seen else 'libcuda'} could not be asked: {lost}")
@@ -286,15 +296,14 @@ class Job:
                 why="CUDA ends the list at the first that is not there; numbers of the host mean others in a container",
                 fix=Fix("name them as nvidia-smi -L does here, or leave the variable to the launcher", ("nvidia-smi -L",)),
             )
-        if isinstance(said, Said) and self.cuda < said.gpus <= self.nvml:
+        if isinstance(said, Said) and self.cuda < said.gpus and (said.gpus <= self.nvml or (said.nccl and self.cuda)):
+            text = f"the job has {said.gpus} GPUs here ({said.source}), libcuda shows it {self.cuda} of the {self.nvml} in NVML"
+            crowd = f"{said.gpus} ranks here ({said.source}), and {self.cuda} GPUs: NCCL takes no second rank on one"
             return fail(
-                f"the job has {said.gpus} GPUs here ({said.source}), libcuda shows it {self.cuda} of the {self.nvml} in NVML, "
-                f"and {self.by}: {self.hidden} hidden",
+                f"{text}, and {self.by}: {self.hidden} hidden" if said.gpus <= self.nvml else crowd,
                 expected=f"{said.gpus} GPUs in libcuda",
                 why="ranks without a GPU of their own stop NCCL (Duplicate GPU detected), or the job is smaller than meant",
-                fix=Fix(
-                    "take CUDA_VISIBLE_DEVICES out of the shell, the image and the job script", ("unset CUDA_VISIBLE_DEVICES",)
-                ),
+                fix=UNMASK if said.gpus <= self.nvml else FEWER,
             )
         return None
 
@@ -364,35 +373,3 @@ def _used(here: Job, gpus: Gpus, baseline: Baseline, job: Intent) -> Finding:
     ran = sum(bool(row.ranks) for row in here.rows)
     by = f"{f', {torch} in torch' if torch is not None else ''}{f', {ran} had a rank' if ran else ''}"
     return ok(f"{said}{by}", notes=(here.by,) if here.cuda < here.nvml else (), **counts, torch=torch, ranks=ran)
-
-
-def _expected_gpus(pci: Pci, gpus: Gpus, wanted: int) -> Finding:
-    subject = "expected GPUs"
-    if not isinstance(gpus.all, Unavailable):
-        count, where = len(gpus.all), "in NVML"
-    elif isinstance(pci.gpus, Unavailable) or len(pci.gpus) >= wanted:
-        return unknown(f"{wanted} GPUs expected, NVML could not be read: {gpus.all}", subject=subject)
-    else:
-        count, where = len(pci.gpus), "on PCI"
-    if count < wanted:
-        return _short(f"{count} GPUs {where}, {wanted} expected", subject, wanted, count)
-    return ok(f"{count} GPUs, {wanted} expected", subject=subject, found=count)
-
-
-def _expected_hcas(pci: Pci, rdma: Rdma, wanted: int) -> Finding:
-    subject = "expected HCAs"
-    if isinstance(rdma.devices, Unavailable):
-        return unknown(f"{wanted} RDMA devices expected, sysfs could not be read: {rdma.devices}", subject=subject)
-    count, on_bus = len(rdma.devices), len(pci.rdma or ())
-    if count >= wanted:
-        return ok(f"{count} RDMA devices, {wanted} expected", subject=subject, found=count)
-    if on_bus >= wanted:
-        text = f"PCI shows {on_bus} RDMA controllers, sysfs {count} RDMA devices, {wanted} expected"
-        fix = Fix("load the HCA's RDMA driver", ("lsmod | grep -e mlx5_ib -e efa", "rdma link"))
-        return fail(text, subject=subject, expected=str(wanted), fix=fix, found=count)
-    return _short(f"{count} RDMA devices, {wanted} expected", subject, wanted, count)
-
-
-def _short(message: str, subject: str, wanted: int, found: int) -> Finding:
-    fix = Fix("find the missing ones: reseat, firmware, dmesg", ("lspci -nn | grep -i -e nvidia -e mellanox", "dmesg"))
-    return fail(message, subject=subject, expected=str(wanted), fix=fix, found=found)

@@ -33,19 +33,19 @@ FORGET = "what changed since then; where the change is meant, rm /var/lib/netdoc
 
 @check(id="hardware.past", title="The node is as good as in its own past", cause="low_bandwidth")
 def past(past: Past, baseline: Baseline, pci: Pci, gpus: Gpus, rdma: Rdma, environ: Environ) -> Iterator[Finding]:
-    if isinstance(past.looks, Unavailable):
-        yield unknown(f"what this node was like could not be read: {past.looks}")
+    if isinstance(past.entries, Unavailable):
+        yield unknown(f"what this node was like could not be read: {past.entries}")
         return
-    if not past.looks:
+    if not past.entries:
         yield skip("no good look at this node is kept (it is where the site makes /var/lib/netdoctor)")
         return
     seen = inventory({type(fact): fact for fact in (pci, gpus, rdma, environ, baseline)})
-    look = expectation.past.hardware(past, seen, any(gpu.mig is not False for gpu in gpus.all or ()))
-    if look.expected or look.unread is not None:
-        yield from expectation.findings(look, expectation.About(HARDWARE, len(look.parts), None))
+    comparison = expectation.past.hardware(past, seen, any(gpu.mig is not False for gpu in gpus.all or ()))
+    if comparison.expectations or comparison.unread is not None:
+        yield from expectation.findings(comparison, expectation.About(HARDWARE, len(comparison.parts), None))
     else:
         yield skip("no hardware was seen then", subject=HARDWARE)
-    if not any(one.shape for one in past.looks):
+    if not any(one.shape for one in past.entries):
         yield skip("no figure of an all-reduce is kept", subject=FIGURE)
     elif isinstance(baseline.run, Unavailable) or not baseline.run.finished or baseline.run.verified is not True:
         yield unknown("there is no figure of an all-reduce: see allreduce.run", subject=FIGURE)
@@ -55,7 +55,7 @@ def past(past: Past, baseline: Baseline, pci: Pci, gpus: Gpus, rdma: Rdma, envir
 
 
 def _figure(past: Past, run: Run, seen: Mapping[str, Any], lost: Unavailable | None) -> Finding:
-    now = expectation.past.look_of("", run, seen)
+    now = expectation.past.entry_of("", run, seen)
     ring, fall = expectation.past.like(past, now), expectation.past.fall(past, now)
     measured = {"now": Quantity(now.busbw, "GB/s")}
     if fall is None and len(ring) < expectation.past.FEWEST:

@@ -19,14 +19,15 @@ from netdoctor.api import (
     Status,
     Unavailable,
     Vantage,
+    between_nodes,
     check,
-    cost,
     nccl_environment,
     ok,
     unknown,
     without_p2p,
 )
 
+BETWEEN = frozenset({"transport_fallback_tcp", "gdr_disabled"})  # what is lost of the way to other nodes
 HOW = f"{FROM_JOB}; netdoctor env --file JOBSCRIPT judges a script"
 
 
@@ -42,7 +43,7 @@ def environment(
     known = nccl_environment.known_of(libraries, net, rdma, job)
     if not vantage.job_network:
         known = replace(known, links=Unavailable(Kind.NOT_READ, vantage.network_elsewhere))
-    found = nccl_environment.judge_job(environ, known, job)
+    found = [*nccl_environment.judge_job(environ, known, job), *_topology(environ, gpus)]
     yield from (_weighed(one, gpus, pci, job) for one in found if one.status is not Status.PASS)
     if not vantage.job_environment:
         yield unknown(f"{vantage.why_not}: the job's variables are not seen", how=HOW)
@@ -58,9 +59,22 @@ def environment(
         yield ok(nccl_environment.NOTHING_SET)
 
 
+def _topology(environ: Environ, gpus: Gpus) -> Iterator[Finding]:
+    """A topology file that lacks GPUs of this node, a file of graphs that has more than there are."""
+    beyond = [number for number in environ.graph if number >= len(gpus.all or ())]
+    if beyond and gpus.all and environ.nccl:
+        yield nccl_environment.more_gpus(environ.nccl["NCCL_GRAPH_FILE"], beyond, len(gpus.all))
+    strange = sorted({gpu.pci for gpu in gpus.all or () if isinstance(gpu.pci, str)} - {*environ.topology})
+    if environ.topology and strange and environ.nccl:
+        yield nccl_environment.other_machine(environ.nccl["NCCL_TOPO_FILE"], len(environ.topology), strange)
+
+
 def _weighed(found: Finding, gpus: Gpus, pci: Pci, job: Intent) -> Finding:
     """What a variable switches off, by what this node has of it and what the job needs."""
-    rule = found.evidence.get("rule") if found.status is Status.FAIL else None
-    between = {"ib-off": cost.sockets, "gdr-off": cost.staged}.get(str(rule))
-    loss = without_p2p(gpus, pci) if rule == "p2p-off" else between() if between and job.others else None
-    return found if loss is None else cost.weighed(found, loss)
+    if found.loss is None:  # no fail
+        return found
+    if found.evidence.get("rule") == "p2p-off":
+        return replace(found, loss=without_p2p(gpus, pci))
+    if found.cause in BETWEEN and found.loss.needed is None:
+        return between_nodes(replace(found, loss=replace(found.loss, needed=True)), job)
+    return found

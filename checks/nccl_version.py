@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ from netdoctor.api import (
     Unavailable,
     Vantage,
     Version,
+    between_nodes,
     check,
     cost,
     fail,
@@ -40,6 +42,7 @@ from netdoctor.api import (
     version_text,
 )
 
+Changes = tuple[tuple[str, str | None], ...]
 LOADER_VARIABLES = "env | grep -e LD_LIBRARY_PATH -e LD_PRELOAD"
 
 
@@ -62,10 +65,12 @@ def nccl_version(
             yield torch
             return
     else:
-        found = (run and _of_the_run(run, libraries, torch)) or _by_the_rules(libraries, torch)
+        found = (run and _of_the_run(run, libraries, torch, environ)) or _by_the_rules(libraries, torch, environ)
     found = _with_notes(found, libraries, job, net_plugin.gin_dies(str(found.evidence.get("nccl", "")), rdma, environ))
     yield replace(_ours(found, vantage, lost), subject="loaded")
     plugin = net_plugin.judge(libraries, environ, rdma, transport.log_of(run), used_nccl(libraries, baseline))
+    if plugin.status is Status.FAIL and plugin.loss is not None and plugin.loss.partial:  # the way to other nodes
+        plugin = between_nodes(plugin, job)
     yield replace(_ours(plugin, vantage, lost), subject="plugin")
 
 
@@ -83,7 +88,7 @@ def _ours(finding: Finding, vantage: Vantage, lost: Unavailable | None) -> Findi
     return unknown(f"{finding.message}; the all-reduce would show it: {lost}")
 
 
-def _of_the_run(run: Run, libraries: Libraries, torch: Torch) -> Finding | None:
+def _of_the_run(run: Run, libraries: Libraries, torch: Torch, environ: Environ) -> Finding | None:
     """What the ranks of the run had mapped; None where no rank said."""
     said = parse_version(run.nccl_version)
     every = tuple(dict.fromkeys((*run.mapped, *(p for r in run.ranks for p in r.mapped))))
@@ -110,7 +115,7 @@ def _of_the_run(run: Run, libraries: Libraries, torch: Torch) -> Finding | None:
     version = next(iter(known), None)
     if version is None:
         return unknown(f"the version of {every[0]} could not be read: {versions[every[0]]}")
-    if (older := _older(version, torch)) is not None:
+    if (older := _older(version, torch, _without(every[0], environ))) is not None:
         return older
     notes = [f"the same version is mapped from {len(every)} paths: {', '.join(every)}"] if len(every) > 1 else []
     if (other := loader_rules_say(every, libraries, torch)) is not None:
@@ -135,7 +140,7 @@ def _without_torch(run: Run, libraries: Libraries) -> Finding | None:
     return ok(f"NCCL {run.nccl_version} from {run.mapped[0]}", nccl=run.nccl_version, mapped=sorted(run.mapped))
 
 
-def _older(version: Version, torch: Torch) -> Finding | None:
+def _older(version: Version, torch: Torch, without: Changes) -> Finding | None:
     """What speaks against this version: older than torch was built against lacks functions; a newer one has them all."""
     compiled, have = torch.nccl_compiled, version_text(version)
     if isinstance(compiled, Unavailable):
@@ -149,13 +154,23 @@ def _older(version: Version, torch: Torch) -> Finding | None:
         loss=cost.MIGHT if version[:2] == compiled[:2] else None,
         expected=f"{built} or newer",
         why="an older library lacks functions that torch calls, or behaves as other ranks do not",
-        fix=Fix("let torch load its own NCCL", (LOADER_VARIABLES, f"pip install nvidia-nccl-cu12=={built}")),
+        fix=Fix("let torch load its own NCCL", (LOADER_VARIABLES, f"pip install nvidia-nccl-cu12=={built}"), tries=without),
         nccl=have,
         compiled=built,
     )
 
 
-def _by_the_rules(libraries: Libraries, torch: Torch) -> Finding:
+def _without(path: str, environ: Environ) -> Changes:
+    """Changes to the loader's variables (ld.so(8)) that leave this library out."""
+    changes = []
+    for name, value in ((name, environ.get(name)) for name in ("LD_PRELOAD", "LD_LIBRARY_PATH")):
+        every = re.split("[: ]+" if name == "LD_PRELOAD" else "[:;]", value or "")
+        kept = [one for one in every if one.rstrip("/") not in (path, path.rpartition("/")[0])]
+        changes += [(name, ":".join(kept) or None)] if value and kept != every else []
+    return tuple(changes)
+
+
+def _by_the_rules(libraries: Libraries, torch: Torch, environ: Environ) -> Finding:
     """No run: what the loader takes, by its rules."""
     path = torch.nccl_path
     if torch.nccl_linkage == Linkage.STATIC:
@@ -172,7 +187,7 @@ def _by_the_rules(libraries: Libraries, torch: Torch) -> Finding:
             text = f"torch loads {path} ({torch.nccl_why}), which is no library: {version.detail}"
             return fail(text, why="importing torch fails", fix=Fix("remove or replace that file", (f"file {path}",)))
         return unknown(f"the version of {path} could not be read: {version}")
-    if (older := _older(version, torch)) is not None:
+    if (older := _older(version, torch, _without(path, environ))) is not None:
         return older
     message = f"torch loads NCCL {version_text(version)} from {path} ({torch.nccl_why}); no run showed it"
     return ok(message, nccl=version_text(version), path=path)

@@ -101,7 +101,7 @@ def port_range(
     yield _listeners(span)
     yield from _connections(span, environ)
     yield from _service_ports(span, net, services)
-    yield from _master_port(span, net)
+    yield from _master_port(span, net, environ)
 
 
 def _listeners(span: Range) -> Finding:
@@ -221,7 +221,7 @@ def _service_ports(span: Range, net: Net, services: Services) -> Iterator[Findin
     )
 
 
-def _master_port(span: Range, net: Net) -> Iterator[Finding]:
+def _master_port(span: Range, net: Net, environ: Environ) -> Iterator[Finding]:
     port, here = net.master_port, net.master_is_here
     if isinstance(port, Unavailable) and port.kind == Kind.MALFORMED:
         yield fail(f"MASTER_PORT is not a port: {port.detail}", subject="MASTER_PORT")
@@ -230,10 +230,13 @@ def _master_port(span: Range, net: Net) -> Iterator[Finding]:
     elif port and isinstance(here, Unavailable):
         yield unknown(f"whether MASTER_ADDR is this node could not be told: {here}", subject="MASTER_PORT", port=port)
     elif port and here:  # else judged on the node that owns it
-        yield _own_master_port(span, net, port)
+        early = (
+            not isinstance(environ.launcher, Unavailable) and environ.launcher.by_options
+        )  # it has not started: nothing of the job listens
+        yield _own_master_port(span, net, port, early=early)
 
 
-def _own_master_port(span: Range, net: Net, port: int) -> Finding:
+def _own_master_port(span: Range, net: Net, port: int, *, early: bool) -> Finding:
     ports, vantage = span.ports, span.vantage
     said: dict[str, Any] = {"subject": "MASTER_PORT", "port": port}
     if (lost := missing(ports.listening, ports.reserved)) is not None:
@@ -245,6 +248,10 @@ def _own_master_port(span: Range, net: Net, port: int) -> Finding:
             users = ", ".join(str(uid) for uid in sorted(owners))
             fix = Fix("take another port", ("export MASTER_PORT=…",))
             return fail(f"MASTER_PORT {port} is taken by a process of user id {users}", fix=fix, measured=measured, **said)
+        if early and vantage.job_network:
+            fix = Fix("take another port", ("torchrun --standalone …", "torchrun --master-port …"))
+            text = f"something listens on port {port}, where the launcher's store must: it stops with `Address already in use`"
+            return fail(text, fix=fix, measured=measured, **said)
         text = f"something listens on MASTER_PORT {port}: the job's own store, or another job's"
         return unknown(text, how=f"ss -ltnp 'sport = :{port}'", measured=measured, **said)
     if not vantage.job_network:

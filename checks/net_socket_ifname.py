@@ -6,7 +6,7 @@ Judged by address and route.  A name (docker0, br-…, virbr0) matters only wher
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from netdoctor.api import (
@@ -22,6 +22,7 @@ from netdoctor.api import (
     NcclChoice,
     Net,
     PathRun,
+    Peer,
     Rdma,
     Unavailable,
     Vantage,
@@ -60,7 +61,8 @@ class Seen:
 
     def wrong(self, message: str, subject: str, **said: Any) -> Finding:
         """What is a fault of a job with other nodes."""
-        return between_nodes(fail(message, subject=subject, **said), self.intent)
+        loss = None if self.several else cost.SOMETIMES
+        return between_nodes(fail(message, subject=subject, loss=loss, **said), self.intent)
 
     def good(self, message: str, subject: str, notes: Iterable[str] = (), **evidence: Any) -> Finding:
         """A pass, where what is seen is the job's own."""
@@ -89,6 +91,8 @@ def socket_ifname(
         return
     seen = Seen(net, net.links, vantage, intent, names)
     yield from _master(seen, environ, intent.count or None)
+    for peer in net.peers or ():
+        yield from _unreachable(seen, peer, peer.name)
     variables = {name: environ.get(name) for name in ifname.VARIABLES}
     if (lost := missing(*variables.values())) is not None:
         yield unknown(f"the job's NCCL variables could not be read: {lost}", subject="NCCL")
@@ -101,51 +105,50 @@ def socket_ifname(
             found = _sockets(seen, settings, versions[-1], data.why)
             yield from found if data.sockets else (_if_sockets(one, data.why) for one in found)
     if intent.gloo_groups:
-        yield from _gloo(seen, environ.get("GLOO_SOCKET_IFNAME"))
+        yield from _gloo(seen, environ.get("GLOO_SOCKET_IFNAME"), intent.by_gloo or intent.gpus == ())  # else by NCCL alone
 
 
 def _master(seen: Seen, environ: Environ, nodes: int | None) -> Iterator[Finding]:
     """Only what is wrong or open: a MASTER_ADDR that is reached is part of the finding about NCCL."""
-    master = seen.net.master
-    if master is None:
+    if (master := seen.net.master) is None:
         return
     if isinstance(master, Unavailable):
         yield unknown(f"MASTER_ADDR could not be read: {master}", subject="MASTER_ADDR")
         return
-    if isinstance(master.addresses, Unavailable):
-        text = f"{master.variable}={master.name} does not resolve here (yet): {master.addresses}"
-        yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}")
-        return
-    launcher = environ.launcher
+    launcher, every = environ.launcher, master.addresses or ()
     first = None if isinstance(launcher, Unavailable) else launcher.first_node(nodes)
-    inside = seen.intent.others is not False and all(map(interfaces.is_loopback, master.addresses))
+    inside = seen.intent.others is not False and bool(every) and all(map(interfaces.is_loopback, every))
     if inside and (interfaces.is_loopback(master.name) or first is False):
-        resolves = "" if interfaces.is_loopback(master.name) else f", which resolves to {' '.join(master.addresses)} here,"
-        yield seen.wrong(
-            f"{master.variable}={master.name}{resolves} is every node's own loopback: no other node reaches rank 0",
-            "MASTER_ADDR",
-            loss=None if seen.several else cost.SOMETIMES,
-            expected="a name or address of rank 0's node that the other nodes reach",
-            how=f"export {master.variable}=… of the node of rank 0",
+        resolves = "" if interfaces.is_loopback(master.name) else f", which resolves to {' '.join(every)} here,"
+        text = f"{master.variable}={master.name}{resolves} is every node's own loopback: no other node reaches rank 0"
+        wanted, how = (
+            "a name or address of rank 0's node that the other nodes reach",
+            f"export {master.variable}=… of rank 0's node",
         )
-    elif (
-        inside and seen.several and first is None
-    ):  # as Debian has it for a host's own name: right on rank 0's node, and on no other
-        text = f"{master.variable}={master.name} resolves to {' '.join(master.addresses)} here: right on rank 0's own node only"
+        yield seen.wrong(text, "MASTER_ADDR", expected=wanted, how=how)
+    elif inside and seen.several and first is None:  # as Debian has it for a host's own name
+        text = f"{master.variable}={master.name} resolves to {' '.join(every)} here: right on rank 0's own node only"
         yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}, on each node")
-    elif master.routed is False:
-        text = f"there is no route to {master.variable}={master.name}"
-        yield seen.wrong(text, "MASTER_ADDR", addresses=list(master.addresses))
-    elif isinstance(master.routed, Unavailable):
-        yield unknown(f"the route to {master.variable}={master.name} could not be read", subject="MASTER_ADDR")
+    else:
+        yield from (found := tuple(_unreachable(seen, master, "MASTER_ADDR")))
+        if not found and first and seen.several and master.local is False:  # a wildcard's address; a Service's leads back here
+            text = f"{master.variable}={master.name} is {' '.join(every)}, no address of this node, and rank 0 is here"
+            yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}; is it a Service that leads back here?")
+
+
+def _unreachable(seen: Seen, peer: Peer, subject: str) -> Iterator[Finding]:
+    """Another node that no connection comes to: no job of several nodes starts."""
+    why, how = peer.unreachable, f"getent hosts {peer.name}; is it up? nc -vz {peer.name} {peer.port or 'PORT'}"
+    if isinstance(why, str) and seen.intent.others is not False:
+        yield seen.wrong(why, subject, how=how, addresses=list(peer.addresses or ()))
+    elif why is not None:
+        found = unknown(why if isinstance(why, str) else why.detail, subject=subject, how=how)
+        silent = isinstance(why, Unavailable) and why.kind is Kind.TIMED_OUT and seen.several
+        yield replace(found, perhaps=fail(found.message, subject=subject, how=how)) if silent else found
 
 
 def _nccl(
-    seen: Seen,
-    settings: dict[str, str],
-    nccl: NcclChoice,
-    baseline: Baseline,
-    versions: tuple[Version, ...],
+    seen: Seen, settings: dict[str, str], nccl: NcclChoice, baseline: Baseline, versions: tuple[Version, ...]
 ) -> Iterator[Finding]:
     """The interface of NCCL's bootstrap and of NET/IB's out-of-band traffic."""
     picks = [ifname.choose(seen.links, version, settings) for version in versions]
@@ -235,10 +238,10 @@ def _judge(
         return unknown(f"NCCL takes {name}, which is not among this namespace's interfaces", subject="NCCL", **evidence)
     evidence = {**evidence, "interface": name, "address": ip}
     better = interfaces.candidates(seen.net, besides=link.name)
-    meant = interfaces.tunnel(link) and "NCCL_SOCKET_IFNAME" in settings
-    wrong = interfaces.fault(link, ip, () if meant else better, seen.net, several=seen.intent.others is not False)
+    meant, several = "NCCL_SOCKET_IFNAME" in settings, seen.intent.others is not False
+    wrong = interfaces.fault(link, ip, better, seen.net, several=several, named=meant)
     here = not link.up or any(one.ip == ip and "dadfailed" in one.flags for one in link.addresses)  # no job can bind it
-    if wrong and (here or seen.intent.others is not False):
+    if wrong and (here or several):
         found = fail(
             f"NCCL takes {name} ({ip}), {wrong}",
             subject="NCCL",
@@ -248,7 +251,7 @@ def _judge(
             **evidence,
         )
         return found if here else between_nodes(found, seen.intent)
-    if interfaces.inside_node(seen.net, link) and isinstance(seen.net.default_route, Unavailable):
+    if interfaces.stays(seen.net, link, named=meant) and isinstance(seen.net.default_route, Unavailable):
         text = f"NCCL takes {name} ({ip}), a container or tunnel network; the default route: {seen.net.default_route}"
         return unknown(text, subject="NCCL", **evidence)
     if any(one.ip == ip and "tentative" in one.flags for one in link.addresses):
@@ -286,8 +289,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -
     if isinstance(picks, Unavailable) or len(picks) < 2:
         return
     links = [link for pick in picks if (link := seen.net.link(pick.interface))]
-    reaching = interfaces.leading_out(seen.net)
-    stray = [link.name for link in links if interfaces.inside_node(seen.net, link) and link.name not in reaching]
+    stray = [link.name for link in links if interfaces.stays(seen.net, link, named="NCCL_SOCKET_IFNAME" in settings)]
     outer = [link for link in links if link.name not in stray]
     names = ", ".join(link.name for link in links)
     speeds = {link.name: link.speed_mbps for link in outer if link.speed_mbps}
@@ -300,9 +302,8 @@ def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -
         yield unknown(text, subject="NET/Socket", how=PEERS, **evidence)
     elif stray:
         yield seen.wrong(
-            f"NET/Socket also takes {', '.join(stray)}: a container or tunnel network, not one that leads to the other nodes",
+            f"NET/Socket also takes {', '.join(stray)}: loopback, container or tunnel networks lead to no other node",
             "NET/Socket",
-            loss=None if seen.several else cost.SOMETIMES,
             expected=f"only {', '.join(link.name for link in outer)}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(link.name for link in outer)}"),
             **evidence,
@@ -341,29 +342,29 @@ def _if_sockets(finding: Finding, why: str) -> Finding:
     return unknown(f"{finding.message}, if sockets carry the data ({why})", subject=finding.subject, how="run the all-reduce")
 
 
-def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
+# Debian and Ubuntu write 127.0.1.1 for the host into /etc/hosts: jobs by NCCL alone never notice, others do not start.
+def _gloo(seen: Seen, named: str | None | Unavailable, used: bool) -> Iterator[Finding]:
     """Gloo: exact names; without them the address that the host name has (torch: ProcessGroupGloo::createDefaultDevice)."""
     if isinstance(named, Unavailable):
         yield unknown(f"GLOO_SOCKET_IFNAME could not be read: {named}", subject="Gloo")
         return
     if named is not None and len(named) > 1:  # shorter values are ignored
-        yield _gloo_named(seen, named)
-        return
-    own = interfaces.gloo_address(seen.net)
-    if isinstance(own, Unavailable):
-        yield unknown(f"what the host name resolves to could not be told: {own}", subject="Gloo")
-        return
+        return (yield _gloo_named(seen, named))
+    if isinstance(own := interfaces.gloo_address(seen.net), Unavailable):
+        return (yield unknown(f"what the host name resolves to could not be told: {own}", subject="Gloo"))
     taken = own or "127.0.0.1"
     evidence: dict[str, Any] = {"hostname_addresses": list(seen.net.hostname_addresses or ()), "address": taken}
     where = f"Gloo takes {taken}, " + ("the address of this host's name" if own else "for this host's name has no address here")
     fine = interfaces.candidates(seen.net)
     if not interfaces.is_loopback(taken):
         yield seen.good(where, "Gloo", **evidence)
+    elif seen.intent.others and not used:
+        text = f"{where}: Gloo groups of several nodes do not connect, and nothing says whether the job makes any"
+        yield unknown(text, subject="Gloo", how="state job.gloo_groups: 0 or 1", **evidence)
     elif seen.intent.others is not False:
         yield seen.wrong(
             f"{where}: Gloo groups of several nodes do not connect",
             "Gloo",
-            loss=cost.SOMETIMES,  # jobs that use NCCL alone never ask
             expected="the host name resolves to an address that the other nodes reach, or GLOO_SOCKET_IFNAME is set",
             fix=fix_environment(seen.vantage, f"GLOO_SOCKET_IFNAME={fine[0]}") if fine else None,
             **evidence,
@@ -375,21 +376,21 @@ def _gloo(seen: Seen, named: str | None | Unavailable) -> Iterator[Finding]:
 def _gloo_named(seen: Seen, named: str) -> Finding:
     labels = {one.label for link in seen.links for one in link.addresses} | {x.name for x in seen.links if x.addresses}
     missing = [name for name in named.split(",") if name not in labels]
-    fine = interfaces.candidates(seen.net)
     if missing:
+        fine = interfaces.candidates(seen.net)
         syntax = named.startswith(("^", "=")) or any(label and label.startswith(missing[0]) for label in labels)
+        more = "; Gloo takes whole names, not NCCL's prefixes, ^ and =" if syntax else ""
         return fail(
-            f"GLOO_SOCKET_IFNAME={named}: there is no interface {missing[0]!r} with an address"
-            + ("; Gloo takes whole names, not NCCL's prefixes, ^ and =" if syntax else ""),
+            f"GLOO_SOCKET_IFNAME={named}: there is no interface {missing[0]!r} with an address{more}",
             subject="Gloo",
             expected=f"names among {', '.join(sorted(label for label in labels if label))}",
             fix=fix_environment(seen.vantage, f"GLOO_SOCKET_IFNAME={fine[0]}") if fine else None,
             why="torch stops with `Unable to find address for`",
             value=named,
         )
-    wrong = [text for name in named.split(",") if (text := interfaces.dead_end(seen.net, name))]
-    if wrong and seen.intent.others is not False:
-        return seen.wrong(f"GLOO_SOCKET_IFNAME={named}: {wrong[0]}", "Gloo", value=named)
+    ends = (interfaces.dead_end(seen.net, name) for name in named.split(","))
+    if seen.intent.others is not False and (wrong := next(filter(None, ends), None)):
+        return seen.wrong(f"GLOO_SOCKET_IFNAME={named}: {wrong}", "Gloo", value=named)
     return seen.good(f"Gloo takes {named}", "Gloo", value=named)
 
 

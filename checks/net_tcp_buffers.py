@@ -122,12 +122,14 @@ def _links(net: Net, environ: Environ, version: Version) -> Iterator[Link | Find
         yield unknown(f"which interfaces carry the data could not be told: {picks}")
         return
     links = [link for pick in picks if (link := net.link(pick.interface))]
-    if all(interfaces.inside_node(net, link) for link in links):
+    named = "NCCL_SOCKET_IFNAME" in known
+    out = [link for link in links if not interfaces.stays(net, link, named=named)]
+    if not out and not any(link.loopback for link in links):
         yield unknown("NCCL finds no interface that leaves this node for its sockets", how="see net.socket_ifname")
     for link in links:
         if link.loopback:
             yield skip("NCCL's sockets take the loopback: no data crosses the network", subject=link.name)
-        elif not interfaces.inside_node(net, link):
+        elif link in out:
             yield link
 
 

@@ -5,7 +5,7 @@ Devices that are not the job's (virtual functions of others, storage and managem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from netdoctor.api import (
@@ -38,6 +38,7 @@ from netdoctor.api import (
     fix_container,
     fix_environment,
     fix_rdma_device,
+    gpudirect,
     hcas,
     missing,
     ok,
@@ -135,6 +136,7 @@ def _judged(here: Here, pci: Pci, kernel: Kernel, expected: Expected, path: Path
         if vantage.runtime is not None:  # a container, or whether it is one is not known
             states = _given(states, hcas.selected(rdma.devices, choice) if choice else rdma.devices, here)
         yield from _devices(states, here)
+        yield from _across(chosen, states, here, pci)
         if isinstance(expected.hcas, int):
             yield _count(rdma.devices, here, expected.hcas)
         yield from _rate([one.device for one, _ in states], choice, expected)
@@ -222,6 +224,31 @@ def _given(
     return kept + [(hcas.Subject(d, "given to this container instead of a nearer one", True), state) for d, state in spare]
 
 
+def _across(
+    chosen: tuple[hcas.Subject, ...], states: list[tuple[hcas.Subject, Usable]], here: Here, pci: Pci
+) -> Iterator[Finding]:
+    """Whoever gives GPUs and devices without a look at both may give those of two sockets."""
+    given = {one.device.name: one.device for one, state in states if state.yes}
+    gpus = [gpu.device for gpu in hcas.places(here.gpus, pci) or () if not isinstance(gpu.device, Unavailable)]
+
+    def kinds(devices: Iterable[RdmaDevice]) -> set[str]:
+        places = [pci.at(one.pci) if isinstance(one.pci, str) else None for one in devices]
+        return {gpudirect.distance(gpu, one) if gpu and one else "" for gpu in gpus for one in places}
+
+    by_switch = kinds(one.device for one in chosen) & {"PIX", "PXB"}
+    if by_switch and kinds(given.values()) == {"SYS"} and here.environ.get("NCCL_NET_GDR_LEVEL") is None:
+        yield fail(
+            f"{', '.join(sorted(given))}: no GPU is on their NUMA node, and the nearer ones were not given",
+            subject="devices that were given",
+            loss=cost.staged(),
+            expected="RDMA devices near the GPUs",
+            why="NCCL does no GPUDirect between NUMA nodes, but where NCCL_NET_GDR_LEVEL is SYS",
+            fix=Fix(
+                "give GPUs and RDMA devices together: kubelet's topologyManagerPolicy single-numa-node, or a claim for both"
+            ),
+        )
+
+
 def _alike(one: RdmaDevice, other: RdmaDevice) -> bool:
     """Of one network as far as can be told: driver and link layer, and at least half the rate."""
     ports = [hcas.active_ports(d) for d in (one, other)]
@@ -283,17 +310,18 @@ def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, loss: Loss
 
 
 def _count(devices: tuple[RdmaDevice, ...], here: Here, expected: int) -> Finding:
+    """From outside the job: how many are there; what the job can use of them is each device's own finding."""
     states = [usable(d, here.rdma, here.net) for d in devices]
     working, unclear = sum(s.yes is True for s in states), sum(s.yes is None for s in states)
-    if working >= expected:
-        if here.vantage.of_the_job:
-            return ok(f"{working} usable RDMA devices, {expected} expected", subject="count")
-        return unknown(f"{working} usable RDMA devices, {here.vantage.elsewhere}", subject="count", how=FROM_JOB)
-    if working + unclear >= expected or not here.vantage.of_the_job:
-        return unknown(f"{working} usable RDMA devices, {unclear} not known, {expected} expected", subject="count")
-    text = f"{working} usable RDMA devices, {expected} expected"
+    have, text = working, f"{working} usable RDMA devices"
+    if not here.vantage.of_the_job:
+        have, unclear, text = len(devices), 0, f"{len(devices)} RDMA devices"
+    if have >= expected:
+        return ok(f"{text}, {expected} expected", subject="count")
+    if have + unclear >= expected:
+        return unknown(f"{text}, {unclear} not known, {expected} expected", subject="count")
     loss = cost.less(working, expected, "RDMA devices are usable") if working else cost.sockets()
-    return fail(text, subject="count", cause="inventory", loss=loss, expected=str(expected))
+    return fail(f"{text}, {expected} expected", subject="count", cause="inventory", loss=loss, expected=str(expected))
 
 
 def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from netdoctor.api import (
     Intent,
     Kernel,
     Libraries,
+    Nccl,
     PathRun,
     Pci,
     Plugin,
@@ -190,7 +191,7 @@ def _judged(rdma: Rdma, pci: Pci, node: Node) -> Iterator[Finding]:
 def _pairs(places: tuple[hcas.GpuPlace, ...], candidates: tuple[RdmaDevice, ...], pci: Pci, node: Node) -> Iterator[Finding]:
     """Each GPU with the devices that NCCL gives it where GPUDirect works, and with those that it takes instead."""
     by_place = node.own_topology or node.efa
-    for one in assigned(places, candidates, pci, node.version, node.direct, by_place=by_place):
+    for one in assigned(places, candidates, pci, Nccl.told(node.version, node.setting), node.direct, by_place=by_place):
         gpu = one.gpu
         if any(word in gpu.name for word in gpudirect.NO_PLATFORM):
             yield _no_platform(gpu)
@@ -200,7 +201,7 @@ def _pairs(places: tuple[hcas.GpuPlace, ...], candidates: tuple[RdmaDevice, ...]
             yield unknown(f"which RDMA device is its own could not be told{why}", subject=gpu.label, how=HOW)
         for device in (*one.own, *one.instead):
             found = _pair(gpu, device, one.kind if device in one.own else one.taken_kind, node)
-            if device in one.own and device not in one.taken:
+            if device in one.own and one.taken and device not in one.taken:
                 text = f"without GPUDirect NCCL's way from {gpu.label} is by {', '.join(d.name for d in one.taken)}"
                 found = replace(found, notes=(*found.notes, text))
             yield replace(found, subject=f"{gpu.label}–{device.name}")

@@ -6,11 +6,13 @@ What the job itself passes to init_process_group decides in the end; only the jo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from netdoctor.api import (
     Accelerator,
     Baseline,
     Caller,
+    Cure,
     Finding,
     Gpus,
     JobPython,
@@ -47,7 +49,7 @@ def torch_backend(
     if isinstance(there, Unavailable):
         yield unknown(f"whether there is an accelerator could not be read: {there}")
     elif there.none:
-        yield skip("no accelerator: PCI was read and shows none, and NVML shows none")
+        yield skip("no accelerator: PCI was read and shows none, and NVML shows none or is not there")
     elif why := hcas.nothing_for_nccl(pci, gpus):
         yield skip(why)
     elif not there.nvidia:
@@ -69,7 +71,7 @@ def _nvidia(there: Accelerator, vantage: Vantage, baseline: Baseline, libraries:
     if there.hidden:
         return unknown("libcuda shows this process no GPU (CUDA_VISIBLE_DEVICES, or none was given to the container)")
     if not there.visible:
-        return unknown(f"there is {there.nvidia}, but no driver library shows it here: was it meant for this process?")
+        return unknown(f"{there.nvidia} here, but no driver library shows any: were they meant for this process?")
     return _static(torch) or _asked(python, baseline)
 
 
@@ -110,6 +112,12 @@ def _asked(python: JobPython, baseline: Baseline) -> Finding:
     return _backends(run, facts)
 
 
+def _by_name(run: Run) -> Cure | None:
+    """NCCL asked for by its name, against Gloo with the same tensors."""
+    named = run.experiment
+    return Cure(named, replace(named, backend="gloo"), "backend nccl") if named.backend == "nccl" and named.env == () else None
+
+
 def _backends(run: Run, facts: TorchFacts) -> Finding:
     for given, found, error in (
         ("no backend", run.backends, facts.backends_error),
@@ -125,6 +133,7 @@ def _backends(run: Run, facts: TorchFacts) -> Finding:
                 expected="nccl",
                 torch=run.torch_version,
                 backends=dict(found),
+                cure=_by_name(run) if (given, carrier) == ("no backend", "gloo") else None,
             )
         if carrier != "nccl":
             return unknown(

@@ -1,14 +1,29 @@
 """`netdoctor` and `python -m netdoctor`: the command line, whose import alone takes long enough for a Ctrl-C."""
 
+import os
 import sys
+
+
+def keep_to_ourselves() -> None:
+    """As root: the libraries in this process see no variable that may name code.  os.environ stays: it is what is judged."""
+    from netdoctor.environment import kept_by_root
+
+    for name in os.environ:
+        if kept_by_root(name) is None:
+            os.unsetenv(name)
 
 
 def main() -> None:
     """`netdoctor.cli.main.main`; what interrupts it where no report can be made is one line and 130, no traceback."""
     try:
+        if os.geteuid() == 0:
+            keep_to_ourselves()
         from netdoctor.cli.main import main as command
 
         command()
+    except (MemoryError, OSError) as error:  # of the import: the command's own are told by it
+        sys.stderr.write(f"netdoctor: inconclusive: too little memory or too few descriptors to start ({error})\n")
+        sys.exit(4)
     except KeyboardInterrupt:
         sys.stderr.write("netdoctor: interrupted by SIGINT\n")
         sys.exit(130)

@@ -6,25 +6,31 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from netdoctor.allreduce.cause import cause_of, out_of_memory
+from netdoctor.allreduce.cause import Scarce, at_a_limit, cause_of, out_of_memory
 from netdoctor.allreduce.limits import Limit as PathLimit
 from netdoctor.allreduce.limits import path_limit, without_p2p
 from netdoctor.causes import CAUSES, cost
 from netdoctor.cluster import network as cluster_network
 from netdoctor.cluster.observations import Cluster, Culprit
 from netdoctor.cluster.observations import Fault as MeetingFault
-from netdoctor.expectation import looks as expectation
+from netdoctor.expectation import comparisons as expectation
 from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator, others
+from netdoctor.facts.cgroups import Cap, Cgroups
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
+from netdoctor.facts.fabric import Fabric
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
+from netdoctor.facts.gpu_health import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SW_THERMAL, GpuHealth, GpuState
+from netdoctor.facts.gpu_load import GpuLoad
+from netdoctor.facts.gpu_users import GpuUsers
 from netdoctor.facts.intent import STATE_NODES, Intent, Told, between_nodes
 from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
+from netdoctor.facts.kernel_log import Action, KernelLog
 from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
 from netdoctor.facts.library_search import JobPython, Linkage, Torch
@@ -36,6 +42,7 @@ from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
 from netdoctor.facts.past import Past
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.platform import Platform
+from netdoctor.facts.ranks import Ranks, masked
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.facts.runs import (
     Baseline,
@@ -55,6 +62,7 @@ from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, missing, size_text
 from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, rails, tcp_window, transport
+from netdoctor.nccl import gid as gids
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.assignment import assigned
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
@@ -64,6 +72,7 @@ from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.rdma_access import Step, Usable, usable
 from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
+from netdoctor.nccl.turns import Nccl
 from netdoctor.nccl.used_version import job_torch, loader_rules_say, used_nccl
 from netdoctor.variables import judge as nccl_environment
 
@@ -151,7 +160,7 @@ def fail(
         Status.FAIL,
         message,
         subject,
-        severity or (cost.severity(loss) if loss else None),
+        severity,
         cause,
         expected,
         evidence,
@@ -166,14 +175,21 @@ def fail(
 
 __all__ = [
     "FROM_JOB",
+    "HW_SLOWDOWN",
+    "HW_THERMAL",
+    "POWER_BRAKE",
     "SOCKET",
     "STATE_NODES",
+    "SW_THERMAL",
     "UNLIMITED",
     "Accelerator",
+    "Action",
     "Address",
     "Baseline",
     "Bound",
     "Caller",
+    "Cap",
+    "Cgroups",
     "Cluster",
     "CommonRun",
     "Control",
@@ -183,18 +199,24 @@ __all__ = [
     "DeviceNames",
     "Environ",
     "Expected",
+    "Fabric",
     "Finding",
     "Fix",
     "GdrProof",
     "Gid",
     "Gift",
     "Gpu",
+    "GpuHealth",
     "GpuLayers",
+    "GpuLoad",
+    "GpuState",
+    "GpuUsers",
     "Gpus",
     "Intent",
     "Interrupts",
     "JobPython",
     "Kernel",
+    "KernelLog",
     "Kind",
     "Launcher",
     "Libraries",
@@ -206,6 +228,7 @@ __all__ = [
     "MeetingFault",
     "MemoryPolicy",
     "Module",
+    "Nccl",
     "NcclChoice",
     "NcclLibrary",
     "Net",
@@ -223,12 +246,14 @@ __all__ = [
     "Provider",
     "Quantity",
     "RankResult",
+    "Ranks",
     "Rdma",
     "RdmaDevice",
     "RdmaPort",
     "Route",
     "Run",
     "Said",
+    "Scarce",
     "Selector",
     "Setting",
     "Severity",
@@ -248,6 +273,7 @@ __all__ = [
     "accelerator",
     "affinity",
     "assigned",
+    "at_a_limit",
     "between_nodes",
     "cause_of",
     "check",
@@ -263,6 +289,7 @@ __all__ = [
     "gdr_mechanisms",
     "gdr_proof",
     "gdr_sends",
+    "gids",
     "gpudirect",
     "hcas",
     "ifname",
@@ -271,6 +298,7 @@ __all__ = [
     "job_torch",
     "layers",
     "loader_rules_say",
+    "masked",
     "missing",
     "nccl_environment",
     "nccl_integer",

@@ -234,7 +234,7 @@ _PLACES: Final = (
     # enroot.conf(5) and its hooks; registry credentials are in a file.
     *_rows("containers", Role.PLACE, "ENROOT_*"),
     *_rows("kubernetes", Role.PLACE, "NODE_NAME"),
-    *_rows("netdoctor", Role.PLACE, "NETDOCTOR_REDACT", kept=False),
+    *_rows("netdoctor", Role.PLACE, "NETDOCTOR_REDACT NETDOCTOR_TOKEN", kept=False, withheld=True),
     *_rows("netdoctor", Role.PLACE, "NETDOCTOR_*"),
 )
 TABLE: Final[tuple[Variable, ...]] = (*_LAUNCHERS, *_SETTINGS, *_PLACES)
@@ -327,13 +327,43 @@ WRITERS: Final = (
 )
 
 
-# A pattern has at most one "*": what stands before and behind it.
-_WHOLE: Final = frozenset(pattern for pattern in WRITERS if "*" not in pattern)
-_PARTS: Final = tuple((head, tail) for head, star, tail in (pattern.partition("*") for pattern in WRITERS) if star)
+# What root's own process and its helper programs keep of an environment that others may have set, by the helper that goes by
+# it.  Everything else is gone: the loader, libc, OpenSSL, libibverbs, NCCL and CUDA take code, or files that name code, from
+# more variables than a list of what to drop can have (OPENSSL_CONF, GCONV_PATH, LOCPATH, FI_PROVIDER_PATH, NCCL_ENV_PLUGIN).
+# A value that names a path is kept where root alone can change what is there.
+ROOT_KEEPS: Final = {
+    "": _patterns("LANG LC_*"),
+    "loader": _patterns("LD_LIBRARY_PATH LD_PRELOAD"),  # each path by itself
+    "cuda": _patterns("CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_MPS_*"),
+    "nvml": _patterns("NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES"),
+    "ibverbs": _patterns("IBV_DRIVERS RDMAV_DRIVERS"),  # rdma-core, libibverbs/init.c
+    # What ncclGetUniqueId goes by (NCCL src/misc/socket.cc, src/misc/param.cc, src/bootstrap.cc).
+    "nccl": _patterns("NCCL_SOCKET_* NCCL_OOB_NET_* NCCL_IB_HCA NCCL_IB_DISABLE NCCL_CONF_FILE"),
+}
+
+
+class Patterns:
+    """Names, of which each may have one "*"."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self._whole = frozenset(pattern for pattern in patterns if "*" not in pattern)
+        self._parts = tuple((head, tail) for head, star, tail in (pattern.partition("*") for pattern in patterns) if star)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._whole or any(
+            name.startswith(head) and name.endswith(tail) and len(name) >= len(head) + len(tail) for head, tail in self._parts
+        )
+
+
+_WRITERS: Final = Patterns(WRITERS)
+_ROOT_KEEPS: Final = {helper: Patterns(names) for helper, names in ROOT_KEEPS.items()}
 
 
 def writes(name: str) -> bool:
     """Whether a variable makes a library write."""
-    return name in _WHOLE or any(
-        name.startswith(head) and name.endswith(tail) and len(name) >= len(head) + len(tail) for head, tail in _PARTS
-    )
+    return name in _WRITERS
+
+
+def kept_by_root(name: str) -> str | None:
+    """Which helper goes by a variable that root keeps: "" for all of them, "loader" for the loader; None: it is not kept."""
+    return next((helper for helper, names in _ROOT_KEEPS.items() if name in names), None)

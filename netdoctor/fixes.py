@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from netdoctor.causes import limits
 from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.facts.vantage import Place, Vantage
 from netdoctor.model import Fix
@@ -134,33 +135,14 @@ def fix_rdma_device(vantage: Vantage, step: Step, device: RdmaDevice) -> Fix:
     inside = vantage.in_container
     if step is Step.NOT_MAPPED:
         # sysfs has its uverbs device, so the module is loaded: what lacks is the node, which udev makes.
-        remake = Fix(
-            "have udev make the nodes", ("udevadm trigger --subsystem-match=infiniband_verbs", "ls -l /dev/infiniband")
-        )
-        return fix_container(vantage, "devices") if inside else remake
-    if step is Step.EPERM:
-        if inside:
-            return fix_container(vantage, "devices")
-        return Fix(
-            "let the job's cgroup use the device",
-            ("scontrol show config | grep -i constraindevices   # Slurm: cgroup.conf ConstrainDevices, gres.conf",),
-        )
-    if step is Step.EACCES:
-        if inside:
-            return Fix(
-                "give the container the host's group of the device (or a mode that lets it in), and /dev without nodev",
-                ("docker run --group-add $(stat -c %g /dev/infiniband/uverbs0) …", "podman run --group-add keep-groups …"),
-                ("securityContext: {supplementalGroups: [GID of the device on the node]}",),
-            )
-        return Fix(
-            "let the job's user open the device: rdma-core's udev rules give mode 0666",
-            ("udevadm trigger --subsystem-match=infiniband_verbs",),
-            ("apt-get install rdma-core   # ships the udev rules",),
-        )
+        remake = ("udevadm trigger --subsystem-match=infiniband_verbs", "ls -l /dev/infiniband")
+        return fix_container(vantage, "devices") if inside else Fix("have udev make the nodes", remake)
+    if step in (Step.EPERM, Step.MODULE, Step.EACCES):
+        return _fix_refused(vantage, step, device)
     if step in (Step.ENXIO, Step.STALE):
         words = "start the container again: its nodes are from before a driver reload" if inside else "load the driver again"
-        driver = device.driver or "the HCA's driver"
-        return Fix(words, () if inside else (f"modprobe {driver} ib_uverbs", "udevadm trigger"))
+        again = f"modprobe {device.driver or 'DRIVER'} ib_uverbs"
+        return Fix(words, () if inside else (again, "udevadm trigger"))
     if step is Step.NO_UVERBS:
         return fix_module("ib_uverbs")
     if step in (Step.NO_LIBRARY, Step.NO_PROVIDER, Step.CONTEXT):
@@ -177,6 +159,36 @@ def fix_rdma_device(vantage: Vantage, step: Step, device: RdmaDevice) -> Fix:
     if step is Step.PORT:
         return Fix("bring the port up: cable, switch port, subnet manager", (f"ibstat {device.name}", "sminfo"))
     return Fix("see why the node does not open", (f"strace -f -e openat ibv_devinfo -d {device.name}",))
+
+
+def _fix_refused(vantage: Vantage, step: Step, device: RdmaDevice) -> Fix:
+    """The node is there, and the kernel does not let this process open it."""
+    inside = vantage.in_container
+    if step is Step.EPERM:
+        if inside:
+            return fix_container(vantage, "devices")
+        return Fix(
+            "let the job's cgroup use the device",
+            ("scontrol show config | grep -i constraindevices   # Slurm: cgroup.conf ConstrainDevices, gres.conf",),
+        )
+    if step is Step.MODULE:
+        node = device.uverbs.node if device.uverbs else "/dev/infiniband"
+        find = (f"findmnt -no TARGET,OPTIONS -T {node}   # nodev?", "dmesg | grep -i -e apparmor -e avc   # on the node")
+        if inside:
+            give = "docker run --device=/dev/infiniband …   # or podman; not -v /dev/infiniband"
+            return Fix("give the container the device as a device, or a security profile that allows it", (*find, give))
+        return Fix("mount what holds the device without nodev, or let the security module allow it", find)
+    if inside:
+        return Fix(
+            "give the container the host's group of the device (or a mode that lets it in), and /dev without nodev",
+            ("docker run --group-add $(stat -c %g /dev/infiniband/uverbs0) …", "podman run --group-add keep-groups …"),
+            ("securityContext: {supplementalGroups: [GID of the device on the node]}",),
+        )
+    return Fix(
+        "let the job's user open the device: rdma-core's udev rules give mode 0666",
+        ("udevadm trigger --subsystem-match=infiniband_verbs",),
+        ("apt-get install rdma-core   # ships the udev rules",),
+    )
 
 
 def fix_container(vantage: Vantage, need: str) -> Fix:
@@ -232,10 +244,10 @@ def _for_cause(cause: str, vantage: Vantage) -> tuple[Fix, ...]:
 
 _SUMMARY: Final = {
     "devices": "map the RDMA devices into the container",
-    "memlock": "lift the locked-memory limit of the container",
     "ipc_lock": "give the container CAP_IPC_LOCK",
     "shm": "give the container a larger /dev/shm",
     "numa": "let the container bind memory to NUMA nodes",
+    **limits.SUMMARY,
 }
 CONTAINER_FLAGS: Final[dict[str, dict[str, str]]] = {
     "devices": {
@@ -247,14 +259,6 @@ CONTAINER_FLAGS: Final[dict[str, dict[str, str]]] = {
         "enroot": "export MELLANOX_VISIBLE_DEVICES=all   # before srun; needed where ENROOT_RESTRICT_DEV is set",
         # apptainer.org, "Apptainer Configuration Files": mount dev = yes | minimal | no; --contain makes it minimal.
         "apptainer": "apptainer exec --bind /dev/infiniband …   # with --contain; without, /dev is the host's",
-    },
-    "memlock": {
-        "docker": "docker run --ulimit memlock=-1:-1 …",
-        "podman": "podman run --ulimit memlock=-1:-1 …   # rootless: not above the user's own hard limit",
-        "kubernetes": "LimitMEMLOCK=infinity in containerd's systemd unit (a pod spec has no ulimits), or add IPC_LOCK",
-        # slurm.conf(5), PropagateResourceLimitsExcept; systemd.exec(5), LimitMEMLOCK.
-        "enroot": "LimitMEMLOCK=infinity in slurmd's systemd unit, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
-        "apptainer": "ulimit -l unlimited in the job   # the limits are the host's: limits.d, or slurmd's LimitMEMLOCK",
     },
     "ipc_lock": {
         "docker": "docker run --cap-add=IPC_LOCK …",
@@ -274,22 +278,16 @@ CONTAINER_FLAGS: Final[dict[str, dict[str, str]]] = {
         "podman": "podman run --cap-add=SYS_NICE …",
         "kubernetes": 'securityContext: {capabilities: {add: ["SYS_NICE"]}}',
     },
+    **limits.FLAGS,
 }
 _HOST: Final = {
-    "memlock": Fix(
-        "lift the locked-memory limit of the job",
-        ("ulimit -l unlimited",),
-        (
-            "echo '* - memlock unlimited' > /etc/security/limits.d/90-netdoctor.conf   # login sessions (pam_limits)",
-            "LimitMEMLOCK=infinity in slurmd's systemd unit, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
-        ),
-    ),
     "shm": Fix(
         "enlarge /dev/shm",
         ("mount -o remount,size=50% /dev/shm",),
         ("tmpfs /dev/shm tmpfs defaults,size=50% 0 0   # in /etc/fstab",),
     ),
     "devices": fix_module("ib_uverbs"),
+    **limits.HOST,
 }
 
 # What can be said of a cause before anything was looked at.
@@ -297,6 +295,7 @@ _NEEDS: Final = {
     "dev_infiniband_missing": ("devices",),
     "memlock": ("memlock", "ipc_lock"),
     "shm_disabled_or_small": ("shm",),
+    "process_limits": ("nofile", "pids", "cpu", "memory"),
 }
 _SYSCTLS: Final = {
     "bootstrap_ports": (("net.ipv4.ip_local_port_range", "LOW HIGH"),),
@@ -341,6 +340,24 @@ _PLAIN: Final = {
         Fix(
             "find the missing ones: reseat, firmware, dmesg",
             ("lspci -nn | grep -i -e nvidia -e mellanox", "nvidia-smi -L", "rdma link", "dmesg"),
+        ),
+    ),
+    "gpu_memory": (
+        Fix(
+            "drain the node, then reset the GPU; one that shows it again is replaced",
+            ("nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT", "nvidia-smi -r -i GPU", "dcgmi diag -r 3"),
+        ),
+    ),
+    "gpu_error": (
+        Fix(
+            "drain the node, then reset the GPU; one that shows it again goes to the vendor",
+            ("dmesg | grep -i xid", "nvidia-smi -r -i GPU", "nvidia-bug-report.sh"),
+        ),
+    ),
+    "gpu_slow": (
+        Fix(
+            "see what lowers the clocks: fans and air, power supplies, a power limit or locked clocks",
+            ("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK", "nvidia-smi -rgc", "ipmitool sdr type fan"),
         ),
     ),
     "odd_one_out": (

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import engine
 from netdoctor.facts import registry as facts
 from netdoctor.facts.runs import Caller, Cure, Obstacle
-from netdoctor.host.base import RecordingHost
+from netdoctor.host.base import Answer, Host, RecordingHost, split_question
 from netdoctor.host.live import LiveHost
 from netdoctor.host.redact import Redactor
-from netdoctor.model import CheckResult, Finding, Kind, Unavailable
+from netdoctor.model import CheckResult, Finding, Kind, Unavailable, unavailable_in
+from netdoctor.process import streams
 from netdoctor.process.signals import Interrupted, interruptible
+from netdoctor.textsafe import listed
 from netdoctor.variables.catalogue import accepts
 
 if TYPE_CHECKING:
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
     from netdoctor.cluster.session import ClusterSession
     from netdoctor.config.load import Config
+    from netdoctor.facts.libraries import Libraries
+    from netdoctor.facts.library_search import JobPython
+    from netdoctor.facts.runs import Reason
 
 # For all all-reduces of one preflight.  `import torch` alone takes minutes on a cold network file system; NCCL's own
 # retries of a refused connection take about 60 s (src/misc/socket.cc).
@@ -104,38 +110,31 @@ def run(
                 cluster.begin()
             elif "Cluster" in names:
                 work.facts["Cluster"] = facts.unread("Cluster", Unavailable(Kind.NOT_READ, "one node alone was looked at"))
-            passive = config.profile == "prolog" and cluster is None
-            runs = (
-                allreduce
-                and not passive
-                and host_root is None
-                and (cluster is not None or bool(set(names) & set(_ON_THIS_NODE)))
-            )
+            why = no_runs(host_root, config.profile if cluster is None else "", allreduce=allreduce)
+            runs = not why and (cluster is not None or bool(set(names) & set(_ON_THIS_NODE)))
             if runs:
                 session = _begin(work, config, progress, cluster)
             else:
-                why = (
-                    "a mounted root is looked at"
-                    if host_root
-                    else "profile prolog runs nothing"
-                    if passive
-                    else "--no-allreduce"
-                )
-                _without(work, Unavailable(Kind.REFUSED, why))
+                _without(work, Unavailable(Kind.REFUSED, why or "--no-allreduce"))
             progress("looking at the node")
             facts.prefetch(host, facts.closure(names))
-            engine.collect(work, names)
+            engine.collect(work, (name for name in names if name not in facts.BESIDE_THE_RUN))
             if runs:
                 session = _settle(work, session, config, progress, cluster)
             if cluster is not None:
-                _with_others(work, session, cluster)
+                with _beside(work, live, names):
+                    _with_others(work, session, cluster)
             elif session is not None:
-                _all_reduces(work, session, names, config, progress)
+                _all_reduces(work, live, session, names, config, progress)
             engine.judge_all(work)
             if session is not None and cluster is None and cures:
                 _cures(work, session, config, progress)
-    except Interrupted as stop:
-        outcome.partial, outcome.signal = f"interrupted by {stop}", stop.number
+            outcome.partial = silent(host.answers)
+    except (Interrupted, MemoryError, OSError, RuntimeError) as stop:
+        ended = f"interrupted by {stop}" if isinstance(stop, Interrupted) else streams.short(stop)
+        if ended is None:
+            raise
+        outcome.partial, outcome.signal = ended, getattr(stop, "number", None)
         if cluster is not None:  # what the nodes told so far is judged all the same
             work.facts["Cluster"] = replace(cluster.cluster, interrupted=outcome.partial)
             engine.judge_all(work, of="Cluster")
@@ -147,6 +146,42 @@ def run(
     return outcome
 
 
+def silent(answers: Mapping[str, Answer]) -> str | None:
+    """What did not answer within its deadline: a path of a file system that hangs, a driver; None: everything did.
+
+    A look that is not whole is no verdict of any profile.  A name server that does not answer is a finding of its own.
+    """
+    found = [
+        f"{split_question(question)[0]}: {why.detail}" if got is why and question.startswith("ask:") else why.detail
+        for question, got in answers.items()
+        if not question.startswith("ask:resolve")
+        for why in _unread(got)
+        if why.kind is Kind.TIMED_OUT
+    ]
+    return listed(list(dict.fromkeys(found)), 2) if found else None
+
+
+def _unread(got: Answer) -> Iterator[Unavailable]:
+    """Also within the answer of a helper."""
+    if (why := got if isinstance(got, Unavailable) else unavailable_in(got)) is not None:
+        yield why
+    elif isinstance(got, dict | list):
+        for part in got.values() if isinstance(got, dict) else got:
+            yield from _unread(part)
+
+
+def no_runs(host_root: str | None, profile: str, *, allreduce: bool) -> str:
+    """Why nothing is run; "": it is."""
+    if host_root is not None:
+        return "a mounted root is looked at"
+    return "profile prolog runs nothing" if profile == "prolog" else "" if allreduce else "--no-allreduce"
+
+
+def cure_budget(config: Config) -> float:
+    """Seconds for trying what should mend fails, in all."""
+    return min(60.0, (config.budget_s or DEFAULT_BUDGET) / 2)
+
+
 def _without(work: engine.Work, why: Unavailable) -> None:
     """Of the runs that are not there yet nothing is known."""
     work.facts.update({name: facts.unread(name, why) for name in _ON_THIS_NODE if name not in work.facts})
@@ -154,29 +189,48 @@ def _without(work: engine.Work, why: Unavailable) -> None:
 
 def _begin(work: engine.Work, config: Config, progress: engine.Progress, cluster: ClusterSession | None) -> Session | None:
     """Start the job's Python, so that its import of torch runs beside the probes; None where it is not, or cannot be."""
-    from netdoctor.allreduce.runner import Code, Session
-    from netdoctor.facts.library_search import job_python
-    from netdoctor.host.base import mapping
-
     if config.via == Caller.NCCL:
         return None
-    variables = mapping(work.host, "env:")
-    python = (
-        variables
-        if isinstance(variables, Unavailable)
-        else job_python(work.host, variables, config.python, config.command, (mapping(work.host, "config:") or {}).get("near"))
-    )
+    python = interpreter(work.host, config)
     if isinstance(python, Unavailable):
         if python.kind != Kind.ABSENT or config.via == Caller.TORCH:
             _without(work, python)
         return None
     progress(f"starting {python.path} ({python.why})")
-    code = Code(python.path, config.folder if python.of_command else "", python.of_command or config.as_root)
-    session = Session(code, dict(os.environ), user=config.user, limits=_limits(cluster))
-    if config.command is not None:
-        session.interpreter = f"{python.path} ({python.why})"
+    session = by_torch(python, config, _limits(cluster))
     session.start()
     return session
+
+
+def interpreter(host: Host, config: Config) -> JobPython | Unavailable:
+    """The job's Python."""
+    from netdoctor.facts.library_search import job_python
+    from netdoctor.host.base import mapping
+
+    variables = mapping(host, "env:")
+    if isinstance(variables, Unavailable):
+        return variables
+    return job_python(host, variables, config.python, config.command, (mapping(host, "config:") or {}).get("near"))
+
+
+def by_torch(python: JobPython, config: Config, limits: dict[str, float] | None = None) -> Session:
+    """What runs all-reduces through the torch of this Python; nothing is started yet."""
+    from netdoctor.allreduce.runner import Code, Session
+
+    code = Code(python.path, config.folder if python.of_command else "", python.of_command or config.as_root)
+    session = Session(code, dict(os.environ), user=config.user, limits=limits)
+    if config.command is not None:
+        session.interpreter = f"{python.path} ({python.why})"
+    return session
+
+
+def by_nccl(library: str | Reason, libraries: Libraries, config: Config, limits: dict[str, float] | None = None) -> Session:
+    """The same through a libnccl and the driver alone."""
+    from netdoctor.allreduce.runner import Code, Session
+
+    trust = config.as_root or (not isinstance(libraries.python, Unavailable) and libraries.python.of_command)
+    code = Code(sys.executable, trust=trust)
+    return Session(code, dict(os.environ), user=config.user, library=library, limits=limits)
 
 
 def _limits(cluster: ClusterSession | None) -> dict[str, float] | None:
@@ -188,7 +242,6 @@ def _settle(
 ) -> Session | None:
     """The session that is used: that of torch; where it is not there or not wanted, one of libnccl and the driver alone."""
     from netdoctor.allreduce import choice
-    from netdoctor.allreduce.runner import Code, Session
 
     via = Caller(config.via) if config.via else None
     if via is Caller.TORCH or "Baseline" in work.facts:
@@ -209,9 +262,7 @@ def _settle(
         progress(f"using {found} without torch")
     if session is not None:
         session.close()
-    trust = config.as_root or (not isinstance(libraries.python, Unavailable) and libraries.python.of_command)
-    code = Code(sys.executable, trust=trust)
-    alone = Session(code, dict(os.environ), user=config.user, library=found, limits=_limits(cluster))
+    alone = by_nccl(found, libraries, config, _limits(cluster))
     alone.start()
     return alone
 
@@ -230,7 +281,26 @@ def _with_others(work: engine.Work, session: Session | None, cluster: ClusterSes
     work.seconds["Baseline"] = time.perf_counter() - begin
 
 
-def _all_reduces(work: engine.Work, session: Session, names: Sequence[str], config: Config, progress: engine.Progress) -> None:
+@contextmanager
+def _beside(work: engine.Work, live: LiveHost, names: Sequence[str]) -> Iterator[None]:
+    """With an eye on the GPUs while their all-reduce runs, where a check wants to know."""
+    from netdoctor.facts import gpu_load
+
+    looks = "GpuLoad" in names and gpu_load.begin(work.host, facts.of(work.facts, "Gpus"))
+    yield
+    if looks:
+        live.finish(gpu_load.QUESTION)
+        engine.collect(work, facts.BESIDE_THE_RUN)
+
+
+def _all_reduces(
+    work: engine.Work,
+    live: LiveHost,
+    session: Session,
+    names: Sequence[str],
+    config: Config,
+    progress: engine.Progress,
+) -> None:
     from netdoctor.allreduce import plan
     from netdoctor.snapshot.snapshot import with_logs
 
@@ -238,9 +308,10 @@ def _all_reduces(work: engine.Work, session: Session, names: Sequence[str], conf
     deadline = time.monotonic() + (config.budget_s or DEFAULT_BUDGET)
     for name, make in (("Baseline", plan.baseline), ("PathRun", plan.path_run)):
         if name in names:
-            progress("all-reduce" if name == "Baseline" else "all-reduce over the network path")
+            progress("all-reduce" if name == "Baseline" else "network path")
             begin = time.perf_counter()
-            made = facts.there(name, make(session, work.facts, deadline))
+            with _beside(work, live, names if name == "Baseline" else ()):
+                made = facts.there(name, make(session, work.facts, deadline))
             work.facts[name] = with_logs(_controlled(made, name == "Baseline"))
             work.seconds[name] = time.perf_counter() - begin
 
@@ -262,7 +333,7 @@ def _cures(work: engine.Work, session: Session, config: Config, progress: engine
     from netdoctor.causes.cost import measured
     from netdoctor.model import Cost
 
-    deadline = time.monotonic() + min(60.0, (config.budget_s or DEFAULT_BUDGET) / 2)
+    deadline = time.monotonic() + cure_budget(config)
     baseline, paths = (facts.of(work.facts, name) for name in _ON_THIS_NODE)
     gained: dict[Cure, Cost] = {}
     for id, found in work.findings.items():

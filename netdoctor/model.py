@@ -168,14 +168,26 @@ class Cost:
     significant: bool = False
 
 
+MUCH: Final = 0.10  # of the bandwidth: issue trackers of training clusters call a tenth a regression; less drowns in spread
+
+
 @dataclass(frozen=True)
 class Loss:
-    """What a fail takes from the job: `netdoctor.causes.cost` makes a severity of it."""
+    """What a fail takes from the job, and so how bad it is; `netdoctor.causes.cost` has the formulas."""
 
     share: float | None  # of the bandwidth that this node should give the job; 1: the job does not run; None: not known
     formula: str  # how that is known, in words
     needed: bool | None = True  # whether the job needs what is lost; None: nothing says
     measured: bool = False
+    bound: bool = False  # at least so much: what is left is no more
+
+    @property
+    def severity(self) -> Severity:
+        """critical: the job does not start, hangs, gets wrong data, or loses `MUCH` or more of the bandwidth that this node
+        should give its collectives; warning: it loses less, or might; info: it needs nothing of it."""
+        if self.needed is False or self.share == 0:
+            return Severity.INFO
+        return Severity.CRITICAL if self.needed and self.share is not None and self.share >= MUCH else Severity.WARNING
 
     @property
     def partial(self) -> bool:
@@ -197,7 +209,7 @@ class Finding:
     status: Status
     message: str
     subject: str = NODE
-    severity: Severity | None = None  # of a fail; None: that of its loss
+    severity: Severity | None = None  # of a fail with a loss always that of the loss; else as a site's own check says
     cause: str | None = None  # None: the cause of its check
     expected: str | None = None
     evidence: Mapping[str, Any] = field(default_factory=lambda: EMPTY)  # stable: equal on every run of one state
@@ -214,7 +226,11 @@ class Finding:
     blocking: bool = True  # False: does not count for the exit code; policy decides it for fails (see policy.py)
     waived_by_name: bool = False  # only a waiver that names its subject applies: neither one without a subject nor a pattern
     nodes: tuple[str, ...] = ()  # of a comparison of nodes: whom it is about; none: it cannot be told who is wrong
-    if_several: Finding | None = None  # the fail that it is if the job has other nodes, which nothing says (facts/intent.py)
+    perhaps: Finding | None = None  # of an unknown: the fail that it is, if what nothing says (other nodes, a rate) is so
+
+    def __post_init__(self) -> None:
+        if self.loss is not None and self.status is Status.FAIL:
+            object.__setattr__(self, "severity", self.loss.severity)
 
     @property
     def fingerprint(self) -> str:
@@ -315,6 +331,7 @@ class Page:
     """What a section adds to an HTML page."""
 
     body: Markup = NO_MARKUP
+    lead: Markup = NO_MARKUP  # before the checks: what is looked for first
     beside: Markup = NO_MARKUP  # not part of the report's own text: what a script shows in its place
     style: str = ""
     script: str = ""

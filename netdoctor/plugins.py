@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.util
 import inspect
 import operator
 import os
@@ -20,6 +21,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from typing import Any, Final
 
 from netdoctor.api import CheckSpec
@@ -374,16 +376,18 @@ def _trusted(path: str, owners: frozenset[int]) -> str | None:
 
 
 def _untrusted_module(name: str, owners: frozenset[int]) -> str | None:
-    """Why the package that an entry point names may not be imported by root; find_spec of a top-level name runs none of it."""
-    import importlib.util
-
-    try:
-        spec = importlib.util.find_spec(name.partition(".")[0])
-    except (ImportError, ValueError):
+    """Why root may not import what an entry point names: each step of the name is asked, and none of it is run."""
+    step, places = "", list[str]()
+    for part in name.split("."):
         spec = None
-    if spec is None or not spec.origin or not spec.origin.startswith("/"):
-        return f"the file of {name} cannot be found before it is imported"
-    return _trusted(os.path.dirname(spec.origin), owners) or _trusted(spec.origin, owners)
+        with contextlib.suppress(ImportError, ValueError):
+            spec = PathFinder.find_spec(f"{step}.{part}", places) if step else importlib.util.find_spec(part)
+        if spec is None or not spec.origin or not spec.origin.startswith("/"):
+            return f"the file of {name} cannot be found before it is imported"
+        if reason := _trusted(os.path.dirname(spec.origin), owners) or _trusted(spec.origin, owners):
+            return reason
+        step, places = f"{step}.{part}".lstrip("."), list(spec.submodule_search_locations or ())
+    return None
 
 
 def _user_namespace() -> str:

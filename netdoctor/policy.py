@@ -160,7 +160,7 @@ def decide(
     if profile == "strict":
         must |= {c.id for c in results} - off
     broken = {c.id for c in results if c.id in _LOST or any(f.status is Status.ERROR for f in c.findings)} - off
-    must |= broken | {c.id for c in results for f in c.findings if f.if_several and _needs_intent(f.if_several, profile, least)}
+    must |= broken | {c.id for c in results for f in c.findings if f.perhaps and _needs_intent(f.perhaps, profile, least)}
     out = tuple(
         replace(c, findings=tuple(_weigh(f, waivers, least, c.id in must, profile == "strict", today) for f in c.findings))
         for c in results

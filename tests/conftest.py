@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.support.namespaces import checkout
+from tests.support.namespaces import checkout, workers
 
 # Many containers set it: each of some hundred processes would compile all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -34,3 +34,12 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return None
     print(f"root's live tests run in a copy of {checkout.ROOT}: {reason}", file=sys.stderr, flush=True)
     return checkout.run(config.invocation_params.args, here)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Of the processes of `pytest -n` on live tests each is by itself."""
+    live = Path(__file__).parent / "live"
+    if "PYTEST_XDIST_WORKER" in os.environ and any(
+        (config.invocation_params.dir / one).is_relative_to(live) for one in config.args
+    ):
+        workers.apart()

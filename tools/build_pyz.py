@@ -30,8 +30,9 @@ TAKEN = {
     "pyudev": ("pyudev",),
     "nvidia-ml-py": ("pynvml",),
     "junitparser": ("junitparser",),
+    "prometheus-client": ("prometheus_client",),
 }
-EXTRAS = ("junitparser",)
+EXTRAS = ("junitparser", "prometheus-client")
 LEFT_OUT = {"psutil": "compiled", "rich": "typer works without it"}
 DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can hold: a build is the same whenever it is made
 # With -I neither the job's PYTHONPATH nor the folder of the file comes before the standard library.

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from netdoctor.facts.runs import Run
-from netdoctor.model import Status
+from netdoctor.model import Status, Word
 from netdoctor.nccl.transport import log_of
 
 # These say that it failed, not why.
 _NO_REASON = ("other", "rank_died", "hang", "straggler")
 _PORTS = ("bind: address already in use", "cannot assign requested address")
 _MEMORY = ("out of memory", "outofmemory")
+# errno's own words (strerror(3)), C++'s and Python's for a limit that is reached: RLIMIT_AS, RLIMIT_NOFILE, RLIMIT_NPROC.
+_LIMITS = (
+    *("cannot allocate memory", "can't allocate memory", "std::bad_alloc", "memoryerror", "failed to map segment"),
+    *("resource temporarily unavailable", "can't start new thread"),
+    # libstdc++, where a std::thread that runs is destroyed: what made it could not start the next one.
+    "terminate called without an active exception",
+)
+_DESCRIPTORS, _OF_THE_NODE = "too many open files", "too many open files in system"  # EMFILE, ENFILE
+
+
+class Scarce(Word):
+    """What a rank had too little of at a limit of its own process, which it has from whoever starts it."""
+
+    DESCRIPTORS = "descriptors"
+    OTHER = "memory or processes"
 
 
 def cause_of(run: Run) -> str | None:
@@ -35,3 +50,11 @@ def cause_of(run: Run) -> str | None:
 def out_of_memory(run: Run) -> bool:
     """Whether a GPU had no room for the buffers: somebody else's memory, no fault of the node."""
     return any(text in r.error.lower() for r in run.ranks for text in _MEMORY)
+
+
+def at_a_limit(run: Run) -> Scarce | None:
+    """What a rank ended of, by its own words or those of a library of it; None: of no limit of its process."""
+    said = [one.lower() for one in (run.output, *(r.error for r in run.ranks))]
+    if any(_DESCRIPTORS in one.replace(_OF_THE_NODE, "") for one in said):
+        return Scarce.DESCRIPTORS
+    return Scarce.OTHER if any(text in one for one in said for text in _LIMITS) else None

@@ -6,8 +6,9 @@ from typing import Final
 
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.library_search import Linkage
 from netdoctor.facts.nccl_choice import wanted, without_torch
-from netdoctor.facts.runs import Caller, Obstacle, Reason
+from netdoctor.facts.runs import Caller, NcclFacts, Obstacle, Reason, TorchFacts
 from netdoctor.model import Kind, Unavailable
 
 NEEDS: Final = ("Libraries", "Gpus")
@@ -35,3 +36,20 @@ def library(via: Caller | None, libraries: Libraries, gpus: Gpus) -> str | Reaso
     if isinstance(found, Unavailable) and found.kind == Kind.ABSENT:  # a torch without NCCL
         found = without_torch(libraries)
     return found if isinstance(found, str) else Reason(Obstacle.NO_NCCL, f"--via nccl: {found.detail or found}")
+
+
+def foreseen(libraries: Libraries, gpus: Gpus, library: str | None) -> TorchFacts | NcclFacts | Unavailable:
+    """What torch, or the driver under that `library`, will answer, as far as files and libcuda tell before one is started."""
+    seen, torch = gpus.visible, libraries.torch
+    if isinstance(seen, Unavailable) and seen.kind != Kind.ABSENT:
+        return Unavailable(seen.kind, f"how many GPUs the job sees could not be read: {seen}")
+    number = 0 if isinstance(seen, Unavailable) else len(seen)
+    if library:
+        return NcclFacts(device_count=number)
+    if isinstance(torch, Unavailable):
+        return torch
+    if isinstance(torch.cuda, Unavailable):
+        return torch.cuda
+    version = "" if isinstance(torch.version, Unavailable) else torch.version
+    cuda, nccl = torch.cuda is not None, torch.nccl_linkage is not Linkage.NONE
+    return TorchFacts(version, nccl_built=nccl, cuda_available=cuda and number > 0, device_count=number)

@@ -79,14 +79,14 @@ def compare(session: Session, cure: Cure, deadline: float) -> Cost:
         if rate is None:
             if not changed:
                 return trial.without_baseline(run)
-            return Cost(f"with {cure.label} the all-reduce did not finish: {run.reason or run.state}")
+            return Cost(f"{cure.words} the all-reduce did not finish: {run.reason or run.state}")
         got[changed].append(rate)
     pairs = max((n for n, _ in LOOKS if n <= min(map(len, got))), default=0)
     if not pairs:
-        return Cost(f"not measured: no time for {PAIRS} pairs of runs with and without {cure.label}")
+        return Cost(f"not measured: no time for {PAIRS} pairs of runs, as it is and {cure.words}")
     first, second = (side[:pairs] for side in got)
     return cost(
-        cure.label, statistics.median(first), statistics.median(second), middle(first, second), significant(first, second)
+        cure.words, statistics.median(first), statistics.median(second), middle(first, second), significant(first, second)
     )
 
 
@@ -117,14 +117,14 @@ class _Trial:
             rates = [self.busbw(self.run(changed=True)) for _ in range(2)]
             if (first := rates[0]) is not None and (second := rates[1]) is not None:
                 after = Quantity(statistics.median((first, second)), "GB/s")
-                return Cost(f"does not finish ({failed}); with {self.cure.label} {after}", None, after, None, True)
+                return Cost(f"does not finish ({failed}); {self.cure.words} {after}", None, after, None, True)
         return Cost(f"not measured: {failed}")
 
 
-def cost(label: str, before: float, after: float, ratio: float, certain: bool) -> Cost:
+def cost(words: str, before: float, after: float, ratio: float, certain: bool) -> Cost:
     """The sentence for two measured bandwidths in GB/s."""
     first, second = Quantity(before, "GB/s"), Quantity(after, "GB/s")
-    text = f"{first}; with {label} {second}"
+    text = f"{first}; {words} {second}"
     if certain:
         text += f": {ratio:.1f} times" if ratio >= 1 else f": {1 / ratio:.1f} times slower"
     else:

@@ -25,7 +25,7 @@ _NETWORK: Final = (
 )
 _OF_NCCL: Final = ("NCCL_", "CUDA_", "FI_", "OFI_")
 _AT_LOAD: Final = ("LD_", "OMP_", "KMP_", "GOMP_", "MKL_")  # read while libraries are loaded
-_PINNED: Final = "NCCL_IB_HCA"  # a path run sets it to the port that it is about
+_PINNED: Final = "NCCL_IB_HCA"  # a path run sets it to the port that it is about, where the job's own leaves it one
 
 
 def cure_of(finding: Finding, baseline: Baseline, paths: PathRun) -> Cure | None:
@@ -49,8 +49,8 @@ def _base(changes: tuple[tuple[str, str | None], ...], baseline: Baseline, paths
     run = baseline.run or None
     if run is None or run.experiment.backend != "nccl":
         return None if run is None or any(name.startswith(_OF_NCCL) for name in names) else run.experiment
-    if any(name.startswith("GLOO_") or name == _PINNED for name in names):
+    if any(name.startswith("GLOO_") for name in names):
         return None
     if not any(name.startswith(_NETWORK) for name in names):
         return run.experiment
-    return next((one.experiment for one in paths.runs or ()), None)
+    return next((one.experiment for one in paths.runs or () if _PINNED not in names or not one.experiment.path.device), None)

@@ -5,8 +5,9 @@ Runs in netdoctor's own Python (``-I -S``, standard library only), in a session 
 closes, when it gets SIGTERM (also by PR_SET_PDEATHSIG: netdoctor got SIGKILL), or when the job's Python ends.
 
 ``argv[1]`` is the number of a descriptor that holds the order as JSON: ``parent`` (pid), ``life`` and ``status``
-(descriptors), ``argv``, ``env``, ``keep`` (descriptors for the job's Python), ``output`` (its stdout and stderr),
-``user`` (None, or [uid, gid, groups]).  Events go to ``status``, one JSON object a line.
+(descriptors), ``argv``, ``env``, ``keep`` (descriptors for the job's Python), ``output`` (its stdout and stderr), ``user``
+(None, or [uid, gid, groups, whether it may lock memory]), ``folder`` (to start in; "": this one).  Events go to ``status``, one
+JSON object a line.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # their texts are put before this one
     from netdoctor.process.become import become_user
-    from netdoctor.process.proc import parents
+    from netdoctor.process.proc import below
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TERM_SECONDS = 0.3  # the children's SIGTERM is the default action; this is for those that changed it
@@ -74,9 +75,11 @@ def become(order: dict[str, Any], libc: Any, parent: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         hard = resource.getrlimit(resource.RLIMIT_CORE)[1]  # 1 also stops a dump into a pipe (core(5), fs/coredump.c)
         resource.setrlimit(resource.RLIMIT_CORE, (0 if hard == 0 else 1, hard))
+        if order["folder"]:
+            os.chdir(order["folder"])
         if order["user"]:
-            uid, gid, groups = order["user"]
-            become_user(uid, gid, groups)
+            uid, gid, groups, locks = order["user"]
+            become_user(uid, gid, groups, locks=locks)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # after setuid, which clears it
         if os.getppid() != parent:
             os._exit(1)
@@ -110,17 +113,6 @@ def reaped() -> list[tuple[int, int]]:
         out.append((pid, status))
 
 
-def descendants() -> list[int]:
-    """Every living process below this one."""
-    above = parents()
-    below: set[int] = set()
-    more = {os.getpid()}
-    while more:
-        below |= more
-        more = {pid for pid, parent in above.items() if parent in more} - below
-    return sorted(below - {os.getpid()})
-
-
 def end_all() -> list[int]:
     """TERM, then KILL, every descendant; the pids that are still there after that."""
     for sign, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
@@ -128,7 +120,7 @@ def end_all() -> list[int]:
         told: set[int] = set()
         while True:
             reaped()
-            left = descendants()
+            left = sorted(below(os.getpid()))
             if not left:
                 return []
             for pid in set(left) - told:
@@ -140,7 +132,7 @@ def end_all() -> list[int]:
             if time.monotonic() >= end:
                 break
             time.sleep(0.005)
-    return descendants()
+    return sorted(below(os.getpid()))
 
 
 if __name__ == "__main__":

@@ -32,10 +32,11 @@ class Lock:
         self._held: list[int] = []
         self.note = ""  # why there is none
 
-    def take(self, deadline: float, gpus: Sequence[str] = ()) -> Reason | None:
+    def take(self, deadline: float, gpus: Sequence[str] = (), *, across: bool = False) -> Reason | None:
         """None when it is held, or when there can be none (`note` says why); else why it could not be had.
 
         `gpus` are the UUIDs of those that are to be loaded; () where they are not known: then nobody else may load any.
+        `across`: for a part of a run of several nodes: two of its nodes on one machine share the CPU.
         Waits for `PATIENCE` of the time until `deadline` (time.monotonic).
         """
         if self._held or self.note:
@@ -47,7 +48,7 @@ class Lock:
                 self.note = "no lock: XDG_RUNTIME_DIR is not set"
                 return None
             try:
-                for name, how in _files(gpus):
+                for name, how in _files(gpus, across):
                     fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
                     self._held.append(fd)
                     if not _locked(fd, how, end):
@@ -94,12 +95,13 @@ def loaded(experiment: AllReduce, known: Sequence[str]) -> tuple[str, ...]:
     return tuple(known[n] for n in experiment.gpus) if experiment.gpus and max(experiment.gpus) < len(known) else ()
 
 
-def _files(gpus: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _files(gpus: Sequence[str], across: bool) -> Iterator[tuple[str, int]]:
     """Each file and how it is locked, in one order for all, so that no two wait for each other."""
     named = bool(gpus) and all(_NAME.fullmatch(one) for one in gpus)
     yield "netdoctor.lock", fcntl.LOCK_SH if named else fcntl.LOCK_EX
     if named:
-        yield from ((f"netdoctor-{one}.lock", fcntl.LOCK_EX) for one in sorted(set(gpus)))
+        for one in sorted(set(gpus)):
+            yield f"netdoctor-{one}.lock", fcntl.LOCK_SH if across and one == CPU else fcntl.LOCK_EX
 
 
 def _locked(fd: int, how: int, end: float) -> bool:

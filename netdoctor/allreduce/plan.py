@@ -81,20 +81,31 @@ def path_run(session: Session, facts: Mapping[str, Any], deadline: float) -> Pat
     answered = session.facts(deadline)
     if isinstance(answered, Unavailable):
         return PathRun.unread(answered)
-    if (unneeded := path_unneeded(of(facts, "Intent"))) is not None:
-        return PathRun.unread(unneeded)
-    count = gpus_of(answered)
-    if count == 0:
-        return PathRun.unread(
-            Unavailable(Kind.UNSUPPORTED, "the job's torch sees no CUDA device, so NCCL has no path to prove")
-        )
+    experiments = over_the_path(answered, facts)
+    if isinstance(experiments, Unavailable):
+        return PathRun.unread(experiments)
     runs = []
-    for experiment in path_experiments(count, facts):
+    for experiment in experiments:
         if time.monotonic() + LEAST_SECONDS > deadline and not (busy(facts, experiment)):
             runs.append(not_started(experiment, Reason(Obstacle.TIME, "no time left for this path"), answered, via=session.via))
         else:
             runs.append(_run(session, experiment, facts, deadline))
     return PathRun(tuple(runs))
+
+
+def over_the_path(answered: TorchFacts | NcclFacts, facts: Mapping[str, Any]) -> tuple[AllReduce, ...] | Unavailable:
+    """The runs of the inter-node path, or why there are none."""
+    if (unneeded := path_unneeded(of(facts, "Intent"))) is not None:
+        return unneeded
+    if (count := gpus_of(answered)) == 0:
+        return Unavailable(Kind.UNSUPPORTED, "the job's torch sees no CUDA device, so NCCL has no path to prove")
+    return path_experiments(count, facts)
+
+
+def usual_seconds(experiment: AllReduce) -> float:
+    """On a healthy node, about: below 10 s for the CUDA contexts of 8 GPUs and 5 s for NCCL's initialisation (`runner.LIMITS`),
+    and a second or two for the data."""
+    return 6.0 + 1.25 * len(set(experiment.gpus)) if experiment.backend == "nccl" else 2.0
 
 
 def path_unneeded(intent: Intent) -> Unavailable | None:

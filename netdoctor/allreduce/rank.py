@@ -81,6 +81,23 @@ def thread_affinity() -> list[int]:
 # One rank
 
 
+def busy_link() -> dict[str, Any]:
+    """Where this rank's GPU is on PCI, and the speed of its link just after it worked (one that rests lowers it), in GT/s.
+
+    {} where the driver or sysfs does not tell.
+    """
+    device, place = ctypes.c_int(), ctypes.create_string_buffer(32)
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+        if cuda.cuCtxGetDevice(ctypes.byref(device)) or cuda.cuDeviceGetPCIBusId(place, len(place), device):
+            return {}
+        address = place.value.decode().lower()
+        with open(f"/sys/bus/pci/devices/{address}/current_link_speed") as file:
+            return {"gpu": address, "link_speed": float(file.read().split()[0])}
+    except (OSError, AttributeError, ValueError, IndexError):
+        return {}
+
+
 class Progress:
     """A page shared with the runner: how far each rank is, without a message."""
 
@@ -235,6 +252,7 @@ class Rank:
         moved = 0
         for size in sizes:
             moved += self.time(size, cpu)
+        link = busy_link() if self.cuda else {}
         self.enter("verify")
         for size in sizes:
             self.say("verified", bytes=size, wrong=self.verify(size))
@@ -245,6 +263,7 @@ class Rank:
             bytes_moved=moved,
             mapped=libraries(),
             collective_seconds=self.collective_seconds,
+            **link,
         )
         self.enter("done")
         if self.several:

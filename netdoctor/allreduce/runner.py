@@ -13,12 +13,23 @@ from typing import Any, Final, NamedTuple
 from netdoctor.allreduce import verdict
 from netdoctor.allreduce.interruption import Interruption
 from netdoctor.allreduce.lock import WAIT, Lock, loaded
-from netdoctor.allreduce.sandbox import Sandbox, User, conf_names, find_user, sandbox, untrusted_code
-from netdoctor.allreduce.shared import memory, read_logs, shared_memory
+from netdoctor.allreduce.sandbox import (
+    Isolated,
+    Sandbox,
+    User,
+    conf_names,
+    find_user,
+    hanging,
+    out_of_reach,
+    roots_own,
+    sandbox,
+    stand_in,
+)
+from netdoctor.allreduce.shared import crowded, memory, read_logs, shared_memory
 from netdoctor.allreduce.watch import SLOT, NodePart, Watch, sooner
 from netdoctor.allreduce.worker import Worker
 from netdoctor.credentials import scrub
-from netdoctor.facts.runs import AllReduce, Caller, NcclFacts, Obstacle, Reason, Run, TorchFacts
+from netdoctor.facts.runs import AllReduce, Caller, NcclFacts, Obstacle, Reason, Run, State, TorchFacts
 from netdoctor.model import Kind, Unavailable
 
 # Seconds without any progress after which a phase counts as stalled.  A healthy node needs 3 s for the import (minutes on a
@@ -76,22 +87,23 @@ class Session:
         self._library = library if isinstance(library, str) else ""
         self._trust, self._folder = code.trust, code.folder
         self._limits = {**LIMITS, **(limits or {})}
-        self._refused = library if isinstance(library, Reason) else None  # why nothing is started
+        self.refused = library if isinstance(library, Reason) else None  # why nothing is started
         self._user: User | None = None
+        self._isolated: Isolated | None = None  # how root runs it itself
         self._sandbox: Sandbox = sandbox(environment, conf_names(environment))
         self._lock = Lock(environment) if lock else None
         self._worker: Worker | None = None
         self._done: dict[AllReduce, Run] = {}
         self._number = 0
         self._part: NodePart | None = None
-        if self._refused is None:
+        if self.refused is None:
             self._decide_user(user or "", environment)
 
     # Life
 
     def start(self) -> None:
         """Start the job's Python at once, so that its import of torch runs beside other work.  Returns at once."""
-        if self._worker is None and self._refused is None:
+        if self._worker is None and self.refused is None:
             self._worker = self._new_worker(self._sandbox)
 
     def close(self) -> None:
@@ -100,38 +112,42 @@ class Session:
             self._worker.close()
 
     def _decide_user(self, given: str, environment: Mapping[str, str]) -> None:
-        """As root: become the job's user, or run only what root alone can change, or refuse."""
-        if os.geteuid() != 0:
-            if given:
-                self.notes += (f"--user {given} has no effect: not root",)
+        """As root: become the job's user, or somebody without rights; else run only what is netdoctor's own, or refuse."""
+        if os.geteuid() != 0 or self._trust:
             return
-        reason = None if given or self._trust else self._untrusted()
-        if not given and reason is None:
+        if given in ("", "0", "root"):
+            self._stand_in()
             return
-        name = given or environment.get("SLURM_JOB_UID", "")
-        if name in ("", "0", "root"):
-            if given:
-                reason = None if self._trust else self._untrusted()
-            self._refused = _refusal(f"root does not run what others can change ({reason}); --user NAME") if reason else None
-            return
-        user = find_user(name)
+        user = find_user(given)
         if isinstance(user, Unavailable):
-            self._refused = _refusal(str(user))
+            self.refused = _refusal(str(user))
             return
         self._user = user
         self.notes += (f"as user {user.name}",)
         home = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
         self._sandbox = self._sandbox.with_changes({n: v for n, v in home.items() if environment.get(n) != v})
 
-    def _untrusted(self) -> str | None:
-        return untrusted_code(self.python, self._sandbox.environment, self._library)
+    def _stand_in(self) -> None:
+        user, code = stand_in(), (self.python, self._sandbox.environment, self._library)
+        closed = out_of_reach(user, *code)
+        if closed is None:
+            self._user = user
+            self.notes += (f"as {user.name}, which has no rights",)
+            return
+        own = roots_own(*code)
+        if isinstance(own, str):
+            self.refused = _refusal(f"root does not run what others may have changed ({own}), and others cannot: {closed}")
+        else:
+            self._isolated, self._sandbox = own, own.sandbox(self._sandbox)
 
     def _new_worker(self, box: Sandbox) -> Worker:
-        isolated = bool(self._library) or (os.geteuid() == 0 and self._user is None and not self._trust)
-        path = box.environment.get("PYTHONPATH", "").split(":") if isolated and not self._library else [self._folder]
+        alone = self._isolated
+        flags = ["-I"] if alone or self._library else []
+        path = alone.path if alone else [self._folder] if self._folder.startswith("/") else []
         worker = Worker(
-            self.python, box.environment, self._user, isolated, [p for p in path if p.startswith("/")], self._library
+            self.python, box.environment, self._user, [*flags, *(["-S"] if alone and alone.bare else [])], path, self._library
         )
+        worker.folder = "/" if alone else ""
         worker.start()
         return worker
 
@@ -146,8 +162,8 @@ class Session:
 
     def answer(self, deadline: float | None = None) -> TorchFacts | NcclFacts | Reason:
         """The same, with the reason for code."""
-        if self._refused:
-            return self._refused
+        if self.refused:
+            return self.refused
         self.start()
         assert self._worker is not None
         return self._begin(self._worker, deadline)
@@ -171,8 +187,8 @@ class Session:
 
     def lacking(self, deadline: float | None = None) -> Reason | None:
         """Why there is nothing to ask; None where torch is there.  Waits for the import."""
-        if self._refused:
-            return self._refused
+        if self.refused:
+            return self.refused
         self.start()
         assert self._worker is not None
         return self._imported(self._worker, deadline)
@@ -191,9 +207,9 @@ class Session:
     def _try(self, experiment: AllReduce, deadline: float | None) -> Run:
         box = self._sandbox.with_changes(dict(experiment.env))
         more = self._known(box)
-        if self._refused:
-            before = "refused: " if self._refused.obstacle is Obstacle.REFUSED else ""
-            return verdict.not_started(experiment, replace(self._refused, text=before + self._refused.text), **more)
+        if self.refused:
+            before = "refused: " if self.refused.obstacle is Obstacle.REFUSED else ""
+            return verdict.not_started(experiment, replace(self.refused, text=before + self.refused.text), **more)
         if experiment.fresh_import:
             worker = self._new_worker(box)
             try:
@@ -215,7 +231,7 @@ class Session:
         if self._lock is None:
             return self._conduct(worker, experiment, facts, deadline, more)
         until = time.monotonic() + WAIT if deadline is None else deadline
-        reason = self._lock.take(until, loaded(experiment, self.gpus))
+        reason = self._lock.take(until, loaded(experiment, self.gpus), across=self._part is not None)
         if reason is not None:
             return verdict.not_started(experiment, reason, facts, **more)
         try:
@@ -263,7 +279,7 @@ class Session:
                     return Reason(Obstacle.IMPORT, text)
                 late = time.monotonic() >= end
                 when = f"after {self._limits[phase]:g} s" if late else "before the time was over"
-                return Reason(Obstacle.TIME, f"{what} {when}")
+                return Reason(Obstacle.TIME, f"{what} {when}{hanging(self._sandbox.environment)}")
         refused = worker.first("not loaded")
         if not refused:
             return None
@@ -290,11 +306,15 @@ class Session:
             worker.send({"do": "run", "run": number, "plan": self._plan(experiment)}, [store, page, *logs])
             watch = Watch(worker, experiment, number, at, progress, self._limits, self._part)
             interruption = watch.until_end(deadline)
+            full = crowded(self._user.uid if self._user else os.geteuid(), experiment.ranks) if interruption else ""
             abandoned = self._end(worker, watch, interruption)
             if self._part is not None:
                 self._part.events, self._part.interruption = tuple(watch.events()), interruption
             imported = worker.first("imported") or {}
             run = verdict.build(experiment, watch.events(), interruption, facts=facts, import_seconds=imported.get("seconds"))
+            if full and run.state in (State.FAILED, State.HUNG) and self._part is None:
+                more["notes"] = (*self.notes, run.reason)
+                run = replace(run, state=State.UNFINISHED, obstacle=Obstacle.MEMORY, reason=full, blamed=())
             text, printed_text = read_logs(logs), worker.output(printed)
             output = "" if run.finished else scrub(printed_text[-MAX_OUTPUT:])
             return replace(run, log_text=text + _nccl_lines(printed_text), output=output, abandoned=abandoned, **more)
@@ -311,7 +331,8 @@ class Session:
         """End what is left of a run; the pids that could not be ended."""
         if interruption is None:
             return ()
-        shared = [path for pid in watch.pids() for path in shared_memory(pid)]
+        owner = self._user.uid if self._user else os.geteuid()
+        shared = [path for pid in watch.pids() for path in shared_memory(pid, owner)]
         worker.send({"do": "abort", "run": watch.number})
         if not worker.wait(watch.ended, time.monotonic() + END_SECONDS):
             worker.kill()  # the next run gets a new worker

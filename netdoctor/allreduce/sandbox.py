@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from netdoctor.environment import withheld, writes
+from netdoctor.environment import kept_by_root, of_job, withheld, writes
 from netdoctor.facts.environ import entries
+from netdoctor.host.owned import NotOursError, all_roots, site_packages
+from netdoctor.host.trust import may_lead_to_others, of_others, trusted
 from netdoctor.model import Kind, Unavailable
 from netdoctor.process import far
 
@@ -24,13 +27,6 @@ _SET: Final = {
 }
 # Where these are in an nccl.conf, taking them out of the environment is not enough: there the environment wins.
 _CONF_WRITERS: Final = ("NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE")
-
-# What names code that the loader, Python, NCCL, libibverbs or libfabric would load (as root: from trusted paths only).
-_CODE_LISTS: Final = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "PYTHONPATH", "PYTHONHOME", "FI_PROVIDER_PATH")
-_CODE_FILES: Final = (
-    *("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_ENV_PLUGIN", "NCCL_GIN_PLUGIN", "NCCL_RMA_PLUGIN", "NCCL_CONF_FILE"),
-    *("NCCL_LIBRARY_PATH", "UCX_MODULE_DIR", "IBV_DRIVERS", "OMP_TOOL_LIBRARIES", "GCONV_PATH"),
-)
 
 
 @dataclass(frozen=True)
@@ -64,8 +60,11 @@ def sandbox(job: Mapping[str, str], conf: Collection[str]) -> Sandbox:
 
 def conf_names(environment: Mapping[str, str]) -> frozenset[str]:
     """Names that NCCL's configuration files set (src/misc/param.cc: NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf)."""
-    own = environment.get("NCCL_CONF_FILE") or os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".nccl.conf")
-    return frozenset(name for path in (own, "/etc/nccl.conf") for name in _names_in(path))
+    return frozenset(name for path in (_own_conf(environment), "/etc/nccl.conf") for name in _names_in(path))
+
+
+def _own_conf(environment: Mapping[str, str]) -> str:
+    return environment.get("NCCL_CONF_FILE") or os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".nccl.conf")
 
 
 def _names_in(path: str) -> list[str]:
@@ -89,54 +88,20 @@ def _names(path: str) -> list[str]:
     return [one.name for one in entries(text)]
 
 
-def untrusted_code(python: str, environment: Mapping[str, str], library: str = "") -> str | None:
-    """Why root must not run `python` with this environment; None: root alone can change all that it would load.
-    `library`: a file that is loaded by its path.
+def hanging(environment: Mapping[str, str]) -> str:
+    """What does not answer of the places where a Python looks for what it loads; "": nothing is known of that."""
+    parts = (p for name in ("PYTHONPATH", "LD_LIBRARY_PATH", "HOME") for p in environment.get(name, "").split(":") if p)
+    return next((f": {said}" for part in parts if (said := _silent(part))), "")
 
-    Looks at the interpreter, its site-packages and torch, and every variable that names code.  A path that is not there
-    is judged by the nearest folder that is: who may write that could put it there.  The Python that netdoctor itself runs
-    in is not asked: whoever can change it has changed netdoctor already.
-    """
+
+def _silent(path: str) -> str | None:
     try:
-        return far.call(_untrusted_code, python, dict(environment), library, path=python)
-    except OSError as error:
-        return f"{python}: {error.strerror}"
-
-
-def _untrusted_code(python: str, environment: Mapping[str, str], library: str) -> str | None:
-    from netdoctor.host.trust import trusted
-
-    own = os.path.dirname(os.path.dirname(os.path.abspath(python))) == os.path.abspath(sys.prefix)
-    for path in (*(() if own else _code_of(python)), *([library] if library else [])):
-        if reason := trusted(path):
-            return f"{path}: {reason}"
-    for name in (*_CODE_LISTS, *_CODE_FILES):
-        value = environment.get(name, "")
-        parts = value.replace(";", ":").replace(" ", ":").split(":") if name in _CODE_LISTS else [value]
-        for part in filter(None, parts):
-            if "/" not in part and name in (*_CODE_FILES, "LD_PRELOAD", "LD_AUDIT"):
-                continue  # a bare name is looked up in the loader's own folders
-            path = part
-            while path.startswith("/") and not os.path.lexists(path):
-                path = os.path.dirname(path)
-            if reason := trusted(path):
-                return f"{name}={part}: {reason}"
+        far.call(os.path.lexists, path, path=path, limit=1.0)
+    except far.HungError as error:
+        return error.strerror
+    except OSError:
+        pass
     return None
-
-
-def _code_of(python: str) -> list[str]:
-    """The interpreter and the folders that its torch would come from."""
-    from pathlib import Path
-
-    roots = {os.path.dirname(os.path.dirname(p)) for p in (os.path.abspath(python), os.path.realpath(python))}
-    found = [os.path.abspath(python)]
-    for root in sorted(roots):
-        for pattern in ("lib*/python3*/site-packages", "lib*/python3*/dist-packages", "local/lib/python3*/dist-packages"):
-            folders = sorted(str(p) for p in Path(root).glob(pattern))
-            found += folders + [f"{f}/torch" for f in folders if os.path.isdir(f"{f}/torch")]
-    if os.path.isdir("/usr/lib/python3/dist-packages") and any(r in ("/usr", "/") for r in roots):
-        found.append("/usr/lib/python3/dist-packages")
-    return found
 
 
 @dataclass(frozen=True)
@@ -148,6 +113,7 @@ class User:
     gid: int
     groups: tuple[int, ...]
     home: str
+    locks: bool = False  # it keeps root's right to lock memory (RDMA), and no other
 
 
 def find_user(text: str) -> User | Unavailable:
@@ -168,3 +134,75 @@ def find_user(text: str) -> User | Unavailable:
     if entry is None:
         return User(who, int(who), gid, (gid,), "/")
     return User(entry.pw_name, entry.pw_uid, gid, tuple(os.getgrouplist(entry.pw_name, gid)), entry.pw_dir)
+
+
+# Linux keeps these numbers free of accounts and files; systemd lends them to services (systemd.exec(5), DynamicUser=).
+_DYNAMIC: Final = range(65519, 61183, -1)
+_DEVICES: Final = ("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/gdrdrv", "/dev/infiniband/uverbs*")
+
+
+def stand_in() -> User:
+    """Who runs the job's code where root knows no user of the job: a number without account, files and rights."""
+    import pwd
+
+    taken = {entry.pw_uid for entry in pwd.getpwall()}
+    number = next(n for n in _DYNAMIC if n not in taken)
+    return User(f"uid {number}", number, number, (number,), "/", locks=True)
+
+
+def out_of_reach(user: User, python: str, environment: Mapping[str, str], library: str) -> str | None:
+    """Why `user` could not stand in for the job, asked in a child that is that user; None: it can.
+
+    It must reach the interpreter, the library, the job's nccl.conf, and every device that the ranks open: what only root may
+    open would look like a fault of the node.
+    """
+    from netdoctor.process.users import lacking
+
+    conf = [_own_conf(environment)]
+    try:
+        conf = conf if far.call(os.path.lexists, conf[0], path=conf[0]) else []
+    except OSError as error:
+        return f"{error.strerror}"
+    files = [(python, os.X_OK), *((path, os.R_OK) for path in (library, *conf) if path)]
+    devices = [(path, os.R_OK | os.W_OK) for pattern in _DEVICES for path in sorted(glob.glob(pattern))]  # noqa: PTH207
+    return lacking(user.uid, user.gid, user.groups, [*files, *devices])
+
+
+class Isolated(NamedTuple):
+    """How root runs the job's Python itself."""
+
+    path: tuple[str, ...]  # folders that it imports from, beside its own
+    bare: bool  # without its `site`: it is not netdoctor's own
+    home: str
+
+    def sandbox(self, box: Sandbox) -> Sandbox:
+        """With nothing but the job's variables and those that root keeps: any other may name code (OPENSSL_CONF, LD_AUDIT)."""
+        kept = {n: v for n, v in box.environment.items() if of_job(n) or kept_by_root(n) is not None}
+        return replace(box, environment={**kept, "PATH": os.defpath, "HOME": self.home})
+
+
+def roots_own(python: str, environment: Mapping[str, str], library: str) -> Isolated | str:
+    """How root itself may run `python` on `library`, or why not.
+
+    Whoever can change the Python that netdoctor itself runs in has changed netdoctor already.
+    """
+    import pwd
+
+    home = environment.get("HOME", "")
+    home = pwd.getpwuid(0).pw_dir if not home.startswith("/") or trusted(home) else home
+    own = os.path.dirname(os.path.dirname(os.path.abspath(python))) == os.path.abspath(sys.prefix)
+    path = () if library else tuple(p for p in environment.get("PYTHONPATH", "").split(":") if p.startswith("/"))
+    try:
+        for folder in path:
+            all_roots(folder)
+    except NotOursError as error:
+        return f"PYTHONPATH: {error}"
+    try:
+        path = path if own else (*path, site_packages(python))
+    except NotOursError as error:
+        return f"{python} is not netdoctor's own, and {error}"
+    named = {n: v for n, v in environment.items() if of_job(n) and not writes(n)}
+    files = [os.path.join(home, ".nccl.conf"), *([library] if library else [])]
+    refused = [f"{file}: {why}" for file in files if (why := may_lead_to_others(file))]
+    refused += [f"{name}={value}: {why}" for name, value in sorted(named.items()) if (why := of_others(value))]
+    return refused[0] if refused else Isolated(path, not own, home)

@@ -280,6 +280,8 @@ def _result(rank: Rank) -> RankResult:
         affinity=tuple(rank.affinity.get("main", ())),
         thread_affinity=tuple(rank.affinity.get("thread", ())),
         collective_seconds=float(result.get("collective_seconds", 0.0)),
+        gpu=str(result.get("gpu", "")),
+        link_speed=float(result.get("link_speed", 0.0)),
     )
 
 

@@ -20,11 +20,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
+from netdoctor.allreduce.events import tidy
 from netdoctor.allreduce.sandbox import User
 from netdoctor.allreduce.shared import memory
+from netdoctor.process import proc
 
 PROTOCOL: Final = 1  # of rank.py
 MAX_PACKET: Final = 1 << 20
+MAX_EVENTS: Final = 16 << 20  # bytes that one worker may say: a run of 8 ranks is about 100 kB
 OUTPUT_TAIL: Final = 1 << 16
 CLOSE_SECONDS: Final = 6.0  # the keeper's own limits (TERM 0.3 s, KILL 3 s) and some slack
 
@@ -34,7 +37,7 @@ CLOSE_SECONDS: Final = 6.0  # the keeper's own limits (TERM 0.3 s, KILL 3 s) and
 _BOOT: Final = """\
 import os,sys
 if sys.path and sys.path[0]=='':del sys.path[0]
-n=int(sys.argv.pop(1));sys.path[:0]=[p for p in sys.argv.pop(1).split(':') if p]
+n=int(sys.argv.pop(1));i=len(sys.path)*sys.flags.no_site;sys.path[i:i]=[p for p in sys.argv.pop(1).split(':') if p]
 s=os.pread(n,os.fstat(n).st_size,0);os.close(n)
 for t in s.split(b'\\0'):exec(compile(t,'<netdoctor>','exec',0,True))
 """
@@ -52,7 +55,7 @@ class Worker:
         python: str,
         environment: Mapping[str, str],
         user: User | None,
-        isolated: bool,
+        flags: Sequence[str] = (),
         path: Sequence[str] = (),
         library: str = "",
     ) -> None:
@@ -64,11 +67,13 @@ class Worker:
         self.ended: str | None = None  # how the zygote ended
         self.refused = False  # this process may not start it: a limit of its own, no fault of the job's Python
         self.abandoned: tuple[int, ...] = ()
+        self.folder = ""  # that it is started in; "": ours
         self.changed = threading.Condition()
         self._output = bytearray()
         self._printed = 0
+        self._heard = 0
         self._python, self._environment, self._user = python, environment, user
-        self._flags = ["-B", "-I"] if isolated else ["-B"]
+        self._flags = ["-B", *flags]
         self._path, self._library = ":".join(path), library
         self._control: socket.socket | None = None  # with the ranks: commands and events
         self._life_write = -1  # the keeper ends everything when this is closed
@@ -189,7 +194,8 @@ class Worker:
                 "keep": [control, program],
                 "argv": [self._python, *self._flags, "-c", _BOOT, str(program), self._path, str(control), self._library],
                 "env": dict(self._environment),
-                "user": [self._user.uid, self._user.gid, list(self._user.groups)] if self._user else None,
+                "folder": self.folder,
+                "user": [self._user.uid, self._user.gid, list(self._user.groups), self._user.locks] if self._user else None,
             }
             orders = memory(held, "order", json.dumps(order).encode())
             return subprocess.Popen(
@@ -242,14 +248,26 @@ class Worker:
             return False
         if not data:
             return False
+        self._heard += len(data)
+        if self._heard > MAX_EVENTS:
+            raise ValueError(f"said more than {MAX_EVENTS >> 20} MiB")
         try:
             event = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             return True  # ranks share the socket with other people's code
-        if isinstance(event, dict) and event.get("p") == PROTOCOL:
+        event = tidy(event) if isinstance(event, dict) else {}
+        if event.get("p") == PROTOCOL and self._credible(event):
             with self.changed:
                 self.events.append(event)
                 self.changed.notify_all()
+        return True
+
+    def _credible(self, event: Event) -> bool:
+        """Whether it came when it says, and of a process below our keeper: what a rank says of others is only its word."""
+        if not self.started <= event.get("t", 0.0) <= time.monotonic():
+            return False
+        if event.get("event") == "forked" and event.get("pid") not in proc.below(self.keeper):
+            event["pid"] = 0  # already gone, or somebody else's
         return True
 
     def _print(self, data: bytes) -> None:

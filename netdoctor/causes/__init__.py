@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.causes.cost import MIGHT, STOPS, severity, sockets
+from netdoctor.causes.cost import MIGHT, STOPS, sockets
 from netdoctor.model import Loss, Severity
 
 
@@ -22,7 +22,7 @@ class Cause:
 
     @property
     def severity(self) -> Severity:
-        return severity(self.loss)
+        return self.loss.severity
 
 
 _TCP: Final = sockets(None)
@@ -57,10 +57,7 @@ _ROWS: Final = (
         _TCP,
         "NCCL silently takes TCP sockets instead of RDMA",
         ("rdma.dev_infiniband",),
-        (
-            "NCCL src/transport/net_ib (ncclIbInitDevices)",
-            "Linux Documentation/infiniband/user_verbs.rst",
-        ),
+        ("NCCL src/transport/net_ib (ncclIbInitDevices)", "Linux Documentation/infiniband/user_verbs.rst"),
     ),
     Cause(
         "socket_ifname",
@@ -68,10 +65,7 @@ _ROWS: Final = (
         STOPS,
         "hangs at start, or traffic crosses a slow network",
         ("net.socket_ifname", "allreduce.nodes"),
-        (
-            "NCCL src/misc/socket.cc, ncclFindInterfaces",
-            "NCCL user guide: Environment Variables, NCCL_SOCKET_IFNAME",
-        ),
+        ("NCCL src/misc/socket.cc, ncclFindInterfaces", "NCCL user guide: Environment Variables, NCCL_SOCKET_IFNAME"),
     ),
     Cause(
         "bootstrap_ports",
@@ -91,10 +85,7 @@ _ROWS: Final = (
         STOPS,
         "the job hangs until a timeout of minutes to hours",
         ("net.socket_ifname", "allreduce.run", "allreduce.nodes"),
-        (
-            "NCCL src/misc/socket.cc (connect and its retries)",
-            "NCCL user guide: Troubleshooting, Networking issues",
-        ),
+        ("NCCL src/misc/socket.cc (connect and its retries)", "NCCL user guide: Troubleshooting, Networking issues"),
     ),
     Cause(
         "memlock",
@@ -128,7 +119,7 @@ _ROWS: Final = (
         "GPU peer-to-peer is off",
         MIGHT,
         "copies are staged through host memory instead of NVLink or PCIe",
-        ("nccl.environment",),
+        ("gpu.fabric", "nccl.environment"),
         (
             "NCCL src/graph/paths.cc, ncclTopoCheckP2p",
             "NCCL user guide: Environment Variables, NCCL_P2P_DISABLE, NCCL_P2P_LEVEL",
@@ -140,9 +131,17 @@ _ROWS: Final = (
         STOPS,
         "NCCL fails at init (`No space left on device`) or sends local traffic over the network",
         ("nccl.shared_memory",),
+        ("NCCL src/misc/shmutils.cc and src/transport/shm.cc", "NCCL user guide: Troubleshooting, Sharing Data"),
+    ),
+    Cause(
+        "process_limits",
+        "A limit of the process, its user or its cgroup is too low for the ranks",
+        STOPS,
+        "`Too many open files`, `Resource temporarily unavailable`, ranks that are killed or wait for CPU time",
+        ("process.limits",),
         (
-            "NCCL src/misc/shmutils.cc and src/transport/shm.cc",
-            "NCCL user guide: Troubleshooting, Sharing Data",
+            "getrlimit(2); Linux Documentation/admin-guide/cgroup-v2.rst (pids, cpu, cpuset, memory)",
+            "NCCL src/proxy.cc and src/bootstrap.cc (threads and descriptors); PyTorch TCPStore and Gloo (a connection a rank)",
         ),
     ),
     Cause(
@@ -150,7 +149,7 @@ _ROWS: Final = (
         "Two ranks took the same GPU",
         STOPS,
         "the job ends at init",
-        ("allreduce.run",),
+        ("gpu.mapping", "allreduce.run"),
         ("NCCL src/init.cc (Duplicate GPU detected)",),
     ),
     Cause(
@@ -169,7 +168,7 @@ _ROWS: Final = (
         "The RoCE GID is wrong, empty or of another kind",
         STOPS,
         "queue pairs cannot be connected",
-        ("hardware.rails", "rdma.dev_infiniband"),
+        ("rdma.gid", "hardware.rails", "rdma.dev_infiniband"),
         (
             "NCCL src/transport/net_ib (ncclIbGetGidIndex)",
             "NCCL user guide: Environment Variables, NCCL_IB_GID_INDEX, NCCL_IB_ROCE_VERSION_NUM",
@@ -181,10 +180,7 @@ _ROWS: Final = (
         STOPS,
         "NCCL takes its built-in network: often TCP",
         ("nccl.version", "allreduce.nodes"),
-        (
-            "NCCL src/plugin/net.cc",
-            "NCCL user guide: Environment Variables, NCCL_NET_PLUGIN",
-        ),
+        ("NCCL src/plugin/net.cc", "NCCL user guide: Environment Variables, NCCL_NET_PLUGIN"),
     ),
     Cause(
         "acs_iommu",
@@ -214,17 +210,14 @@ _ROWS: Final = (
         MIGHT,
         "settings are ignored, or a feature stays off",
         ("nccl.environment",),
-        (
-            "NCCL src/misc/param.cc",
-            "NCCL user guide: Environment Variables",
-        ),
+        ("NCCL src/misc/param.cc", "NCCL user guide: Environment Variables"),
     ),
     Cause(
         "cuda_driver_mismatch",
         "CUDA, driver and library do not fit together",
         STOPS,
         "the GPU cannot be used at all",
-        ("torch.backend",),
+        ("torch.backend", "hardware.accelerator"),
         ("NVIDIA CUDA Compatibility documentation",),
     ),
     Cause(
@@ -232,11 +225,8 @@ _ROWS: Final = (
         "NVLink SHARP (NVLS) could not be set up",
         STOPS,
         "init fails, or reductions are slower",
-        (),
-        (
-            "NCCL src/transport/nvls.cc",
-            "NCCL user guide: Environment Variables, NCCL_NVLS_ENABLE",
-        ),
+        ("gpu.fabric",),
+        ("NCCL src/transport/nvls.cc", "NCCL user guide: Environment Variables, NCCL_NVLS_ENABLE"),
     ),
     Cause(
         "tcp_tuning",
@@ -270,6 +260,34 @@ _ROWS: Final = (
         ),
     ),
     Cause(
+        "gpu_memory",
+        "A GPU's memory has errors",
+        STOPS,
+        "the program that meets them ends, or gets wrong data; some are gone only after a reset or with the GPU",
+        ("gpu.health",),
+        (
+            "NVIDIA GPU Memory Error Management",
+            "NVIDIA NVML API reference, nvmlDeviceGetRemappedRows, nvmlDeviceGetMemoryErrorCounter",
+            "NVIDIA Dynamic Page Retirement",
+        ),
+    ),
+    Cause(
+        "gpu_error",
+        "The driver reports an error of a GPU or NVSwitch",
+        STOPS,
+        "a collective on it ends or hangs until it is reset",
+        ("gpu.health",),
+        ("NVIDIA Xid Errors: Analyzing Xid Errors with the Xid Catalog", "NVIDIA Fabric Manager User Guide (SXid)"),
+    ),
+    Cause(
+        "gpu_slow",
+        "A GPU runs slower than its like: heat, power, or a limit",
+        MIGHT,
+        "everybody waits for the slowest GPU",
+        ("gpu.health",),
+        ("NVIDIA NVML API reference, nvmlClocksEventReasons", "NVIDIA nvidia-smi(1), Clocks Event Reasons"),
+    ),
+    Cause(
         "odd_one_out",
         "One of several like devices differs from the others",
         MIGHT,
@@ -283,10 +301,7 @@ _ROWS: Final = (
         STOPS,
         "the job runs on less than was bought, or does not start",
         ("hardware.gpus", "hardware.rails", "rdma.dev_infiniband"),
-        (
-            "Linux Documentation/ABI/testing/sysfs-bus-pci",
-            "NVIDIA NVML API reference, nvmlDeviceGetCount",
-        ),
+        ("Linux Documentation/ABI/testing/sysfs-bus-pci", "NVIDIA NVML API reference, nvmlDeviceGetCount"),
     ),
     Cause(
         "straggler",
@@ -302,10 +317,7 @@ _ROWS: Final = (
         STOPS,
         "GPU hours burn until a watchdog ends the job",
         ("allreduce.run", "allreduce.nodes"),
-        (
-            "NCCL user guide: Troubleshooting, RAS",
-            "PyTorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (watchdog)",
-        ),
+        ("NCCL user guide: Troubleshooting, RAS", "PyTorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (watchdog)"),
     ),
     Cause(
         "wrong_data",
@@ -321,10 +333,7 @@ _ROWS: Final = (
         MIGHT,
         "steps take longer than they must",
         ("allreduce.bandwidth", "allreduce.nodes"),
-        (
-            "nccl-tests doc/PERFORMANCE.md (bus bandwidth)",
-            "NCCL src/graph/tuning.cc",
-        ),
+        ("nccl-tests doc/PERFORMANCE.md (bus bandwidth)", "NCCL src/graph/tuning.cc"),
     ),
     Cause(
         "rank_died",
@@ -332,17 +341,14 @@ _ROWS: Final = (
         STOPS,
         "the job ends or hangs",
         ("allreduce.run", "allreduce.nodes"),
-        (
-            "PyTorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp",
-            "PyTorch torch/distributed/elastic",
-        ),
+        ("PyTorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp", "PyTorch torch/distributed/elastic"),
     ),
     Cause(
         "device_mapping",
         "Ranks and GPUs are mapped wrongly",
         STOPS,
         "ranks share a GPU, or none is visible",
-        ("torch.backend",),
+        ("gpu.mapping", "torch.backend"),
         ("CUDA C++ Programming Guide: CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER",),
     ),
     Cause(
@@ -350,7 +356,7 @@ _ROWS: Final = (
         "NVSwitch Fabric Manager is not running or stuck",
         STOPS,
         "CUDA init fails with error 802, or NVLS fails",
-        ("allreduce.run",),
+        ("gpu.fabric", "allreduce.run"),
         ("NVIDIA Fabric Manager User Guide",),
     ),
     Cause(
@@ -358,11 +364,8 @@ _ROWS: Final = (
         "IMEX is not set up for multi-node NVLink",
         STOPS,
         "the rack's NVLink is not used, or init fails",
-        (),
-        (
-            "NVIDIA IMEX Service for NVLink Networks guide",
-            "NCCL src/mnnvl.cc",
-        ),
+        ("gpu.fabric",),
+        ("NVIDIA IMEX Service for NVLink Networks guide", "NCCL src/mnnvl.cc"),
     ),
     Cause(
         "drift",

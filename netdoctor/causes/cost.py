@@ -1,11 +1,7 @@
-"""Severity by cost: the one rule, and the formulas by which a cost is estimated from what the hardware is capable of.
+"""What faults cost: the formulas by which it is estimated from what the hardware is capable of, and what was measured.
 
-critical  the job does not start, hangs, gets wrong data, or loses `MUCH` or more of the bandwidth that this node should give
-          its collectives
-warning   it loses less, or might: nothing says whether the job needs what is lost, or how much it is
-info      it needs nothing of it
-
-A check says what is lost (a `Loss`), never how bad that is.  What was measured counts for more than what was estimated.
+A check says what is lost (a `Loss`), never how bad that is: `Loss.severity` is the one rule.  What was measured counts for more
+than what was estimated.
 """
 
 from __future__ import annotations
@@ -15,26 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from netdoctor.model import CheckResult, Finding, Loss, Severity, Status
-
-MUCH: Final = 0.10  # of the bandwidth: issue trackers of training clusters call a tenth a regression; less drowns in spread
+from netdoctor.model import MUCH as MUCH  # noqa: PLC0414 - for checks
+from netdoctor.model import CheckResult, Finding, Loss, Status
 
 STOPS: Final = Loss(1.0, "the job does not start, hangs, or gets wrong data")
 SOMETIMES: Final = replace(STOPS, needed=None)  # some jobs, or now and then
 NOTHING: Final = Loss(0.0, "nothing that a collective would show")
 MIGHT: Final = Loss(None, "how much is not known before it is measured")
-
-
-def severity(loss: Loss) -> Severity:
-    """How bad it is to lose that."""
-    if loss.needed is False or loss.share == 0:
-        return Severity.INFO
-    return Severity.CRITICAL if loss.needed and loss.share is not None and loss.share >= MUCH else Severity.WARNING
-
-
-def weighed(finding: Finding, loss: Loss) -> Finding:
-    """A fail that takes that."""
-    return replace(finding, loss=loss, severity=severity(loss))
+WORST: Final = STOPS.severity
 
 
 def less(now: float, should: float, what: str, *, needed: bool | None = True) -> Loss:
@@ -72,7 +56,7 @@ def measured(finding: Finding) -> Finding:
         known = replace(known, share=share, needed=True, measured=True, formula=f"measured: {cost.summary}")
     else:
         return finding
-    return weighed(finding, known)
+    return replace(finding, loss=known)
 
 
 @dataclass(frozen=True)
@@ -82,6 +66,7 @@ class Outlook:
     left: float  # share of the bandwidth that this node should give; 0: the job does not run
     checks: tuple[str, ...]  # whose fails say so, the worst first
     measured: bool
+    bound: bool = False  # what is left is no more than that
 
     @property
     def text(self) -> str:
@@ -89,8 +74,9 @@ class Outlook:
         by = ", ".join(self.checks)
         if not self.left:
             return f"a job here would not start, would hang or would get wrong data: {by}"
-        how = "measured" if self.measured else "estimated"
-        return f"a job here would communicate at about {share_text(self.left)} of what this node can do ({how}): {by}"
+        how = "measured" if self.measured and not self.bound else "estimated"
+        about = "no more than" if self.bound else "about"
+        return f"a job here would communicate at {about} {share_text(self.left)} of what this node can do ({how}): {by}"
 
 
 def share_text(share: float) -> str:
@@ -105,7 +91,7 @@ def lost_packets(share: float, round_trip: float, segment: int, loopback: float)
         return MIGHT
     most = 1.22 * segment / (round_trip * math.sqrt(share))
     what = "GB/s of the loopback: what TCP can carry with that loss and round trip (Mathis)"
-    return replace(less(round(most / 1e9, 3), round(loopback / 1e9, 3), what), measured=True)
+    return replace(less(round(most / 1e9, 3), round(loopback / 1e9, 3), what), measured=True, bound=True)
 
 
 def words(finding: Finding) -> str:
@@ -135,4 +121,4 @@ def outlook(checks: Iterable[CheckResult]) -> Outlook | None:
     # Of one state there is one head: what was measured differs a little from run to run.
     left = float(f"{left:.1g}") if worst.measured else round(left, 3)
     names = dict.fromkeys(name for loss, name in lost if left or loss.share == worst.share)
-    return Outlook(left, tuple(names), worst.measured)
+    return Outlook(left, tuple(names), worst.measured, worst.bound)

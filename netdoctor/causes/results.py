@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from netdoctor.causes import CAUSES
-from netdoctor.causes.cost import MIGHT, severity
+from netdoctor.causes.cost import MIGHT
 from netdoctor.model import CheckResult, Finding, Status
 
 
@@ -94,11 +94,13 @@ RESULTS: Final[dict[str, ResultRow]] = {
 def completed(finding: Finding, check: str, cause: str) -> Finding:
     """`finding` with what its maker left to its check: the check's id and cause, and of a fail what it costs."""
     cause = finding.cause or cause
-    doubt = finding.if_several and completed(finding.if_several, check, cause)
+    doubt = finding.perhaps and completed(finding.perhaps, check, cause)
     if finding.status is not Status.FAIL:
-        return replace(finding, check=check, cause=cause, severity=None, loss=None, if_several=doubt)
-    loss = finding.loss or (CAUSES[cause].loss if cause in CAUSES and finding.severity is None else MIGHT)
-    return replace(finding, check=check, cause=cause, severity=finding.severity or severity(loss), loss=loss)
+        return replace(finding, check=check, cause=cause, severity=None, loss=None, perhaps=doubt)
+    loss = finding.loss
+    if loss is None and finding.severity is None:  # a site's own check may say that, and so does another node's report
+        loss = CAUSES[cause].loss if cause in CAUSES else MIGHT
+    return replace(finding, check=check, cause=cause, loss=loss)
 
 
 def result(id: str, title: str, cause: str, findings: Iterable[Finding]) -> CheckResult:

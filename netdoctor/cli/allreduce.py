@@ -3,45 +3,60 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from netdoctor import engine, live
 from netdoctor.cli import deliver, preflight, run, setup
 from netdoctor.cli.options import Options
 from netdoctor.cluster import membership
+from netdoctor.cluster.observations import Proof
+from netdoctor.cluster.secret import SecretError, by_munge, take
 from netdoctor.cluster.session import ClusterSession, Limits
 
 if TYPE_CHECKING:
-    from netdoctor.cluster.observations import Nodes
     from netdoctor.config.load import Config
 
 
-def allreduce(options: Options, place: membership.Given, limits: Limits, snapshot: str | None = None) -> int:
+@dataclass(frozen=True)
+class Place:
+    """Who this node is, and by what it proves it."""
+
+    given: membership.Given
+    token_file: str | None = None
+
+
+def allreduce(options: Options, place: Place, limits: Limits, snapshot: str | None = None) -> int:
     """The exit code; the report of this node has been printed, and what it rests on is in the file `snapshot`."""
     try:
         if not 0 < limits.wait <= 86400 or not (limits.stall is None or 0 < limits.stall <= 3600):
             raise setup.UsageError("--wait and --stall: seconds, more than 0")
-        here = membership.find(place, os.environ)
+        here, secret = membership.find(place.given, os.environ), take(place.token_file, os.environ)
         config = setup.configuration(options)
         config = replace(config, job=replace(config.job, nodes=config.job.nodes or here.count))  # whoever calls says so
         deliver.check(options)
         setup.become(config)
-    except (setup.UsageError, membership.NodesError) as error:
+    except (setup.UsageError, membership.NodesError, SecretError) as error:
         return deliver.refuse(error, options)
     if here.local_rank:  # one process looks at each node; it starts the ranks itself
         return run.ask_doctor()
     limits = replace(limits, budget=config.budget_s or limits.budget)
+    if here.count > 1 and secret.proof is Proof.NOTHING:
+        secret = by_munge(here.rank == 0)
+
+    def look(_: object) -> int:
+        session = ClusterSession(here, limits, preflight.silent if options.quiet else preflight.say, secret)
+        return _look(options, session, config, snapshot)
+
     # Not again: the other nodes have seen this one go.
-    code = setup.judged(config, options.exit_style, lambda _: _look(options, here, limits, config, snapshot), again=False)
+    code = setup.judged(config, options.exit_style, look, again=False)
     if here.local_world > 1:
         run.tell_ranks(code, here.local_world - 1)
     return code
 
 
-def _look(options: Options, here: Nodes, limits: Limits, config: Config, snapshot: str | None) -> int:
+def _look(options: Options, session: ClusterSession, config: Config, snapshot: str | None) -> int:
     only = tuple(dict.fromkeys((*options.ids, setup.OF_SEVERAL_NODES[1]))) if options.ids else ()
-    session = ClusterSession(here, limits, preflight.silent if options.quiet else preflight.say)
     try:
         host = live.look(config, None, everything=not options.ids)
         try:

@@ -1,4 +1,4 @@
-"""``netdoctor list``, ``explain`` and ``schema``: what is looked at, and the shape of what comes out."""
+"""``netdoctor list``, ``explain`` and ``schema``: what is looked at, and the shape of what goes in and out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from netdoctor.cli.options import Options
 from netdoctor.config.load import Config
 from netdoctor.model import CheckResult
 
-SCHEMAS: Final = ("report", "log", "env", "ras", "fleet")
+SCHEMAS: Final = ("report", "log", "env", "ras", "fleet", "config")
 _SHARED: Final = "report-1.json"  # where finding, check and verdict are defined, once
 
 
@@ -34,8 +34,17 @@ def _told(options: Options, config: Config, id: str | None, lost: CheckResult | 
     return 0
 
 
+def explained() -> tuple[str, ...]:
+    """All that `netdoctor explain` takes, but for checks of the site: their code is not run by a key press."""
+    from netdoctor import plugins
+    from netdoctor.causes import CAUSES
+    from netdoctor.causes.results import RESULTS
+
+    return (*(spec.id for spec in plugins.load(None, site=False).specs), *CAUSES, *RESULTS)
+
+
 def schema(name: str) -> int:
-    """Print the JSON Schema of an output."""
+    """Print the JSON Schema of an output, or of the configuration."""
     import json
 
     if name not in SCHEMAS:
@@ -46,6 +55,10 @@ def schema(name: str) -> int:
 
 def whole_schema(name: str) -> dict[str, Any]:
     """The schema with what it refers to in the report's, so that it stands alone."""
+    if name == "config":
+        from netdoctor.config.keys import document_schema
+
+        return document_schema()
     import json
     from importlib.resources import files
 

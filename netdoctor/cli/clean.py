@@ -7,6 +7,7 @@ import re
 import sys
 from typing import Any, Final
 
+from netdoctor import textsafe
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
 from netdoctor.credentials import GONE, scrub, secret_name
@@ -26,7 +27,7 @@ def run(options: Options, path: str, output: str | None) -> int:
     cleaned = deliver.without(clean(text), options)
     if output is not None:
         return deliver.write(output, cleaned, snapshot=True)
-    sys.stdout.write(cleaned)
+    sys.stdout.write(textsafe.clean(cleaned, lines=True) if sys.stdout.isatty() else cleaned)
     return 0
 
 

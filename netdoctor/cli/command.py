@@ -18,9 +18,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from netdoctor.causes.cost import SOMETIMES, STOPS
 from netdoctor.causes.results import own_result
+from netdoctor.cli.launched import launched, refused
 from netdoctor.config.load import PREFIX
-from netdoctor.model import CheckResult, Finding, Severity, Status
+from netdoctor.model import CheckResult, Finding, Status
 from netdoctor.process import far
 
 COMMAND: Final = "job.command"  # the result's id
@@ -83,6 +85,30 @@ class JobCommand:
     wrappers: tuple[str, ...] = ()  # names
     place: Place | None = None  # None: as here
     doubt: str = ""  # why what runs is not what was looked at
+
+    @property
+    def launch(self) -> dict[str, Any] | None:
+        """What a launcher among its words is told."""
+        return launched(*self._told)
+
+    @property
+    def refused(self) -> str:
+        """Why a launcher among its words does not start; "": it does, as far as its options tell."""
+        return refused(*self._told)
+
+    @property
+    def _told(self) -> tuple[Sequence[str], str, Mapping[str, str]]:
+        module = _python(self.words).module if _PYTHON.fullmatch(_name(self.words)) else ""
+        return self.words, module, os.environ if self.place is None else self.place.environment
+
+    @property
+    def absent(self) -> bool:
+        """Whether no file is there that execvp(3) would take; False where that is in doubt."""
+        if self.doubt or "/" in self.program:
+            return not self.doubt and not far.call(os.path.lexists, self.program, path=self.program)
+        path = (os.environ if self.place is None else self.place.environment).get("PATH")
+        files = [os.path.join(folder or ".", self.program) for folder in (path or "").split(os.pathsep)]
+        return path is not None and not any(far.call(os.path.lexists, file, path=file) for file in files)
 
     @property
     def folder(self) -> str:
@@ -236,6 +262,7 @@ def _told(prefix: Sequence[str]) -> dict[str, Any] | str:
             [*prefix, sys.executable, "-I", "-S", "-B", "-c", _probe()],
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            env=dict(os.environ),
             timeout=SECONDS,
             check=False,
         )
@@ -320,10 +347,12 @@ def result(job: JobCommand, python: str | None) -> CheckResult:
         found.append(Finding(Status.UNKNOWN, words, "command", how=HOW))
     else:
         found.append(Finding(Status.PASS, f"{python} runs it{before}", "command"))
+    if why := job.refused:
+        found.append(Finding(Status.FAIL, why, "launcher", loss=STOPS, how="compare the command with what starts it"))
     for path in shadows(job.folder):
         name = os.path.basename(path.removesuffix("/__init__.py")).partition(".")[0]
         words = f"it takes the place of the {name} that is installed"
-        found.append(Finding(Status.FAIL, words, path, Severity.CRITICAL, how="give it another name"))
+        found.append(Finding(Status.FAIL, words, path, loss=STOPS, how="give it another name"))
     return own_result(COMMAND, found)
 
 
@@ -335,7 +364,7 @@ def of_here() -> CheckResult | None:
             Status.FAIL,
             f"it takes the place of the {os.path.basename(base).partition('.')[0]} that is installed, for what starts here",
             path,
-            Severity.WARNING,
+            loss=SOMETIMES,
             how="start the job elsewhere, or give it another name",
         )
         for path in shadows(_here())

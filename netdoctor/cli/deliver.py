@@ -31,12 +31,13 @@ def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
 
     if options.exit_style is not None and options.exit_style not in ("", *policy.EXIT_STYLES):
         raise UsageError(f"--exit-style: must be one of {', '.join(policy.EXIT_STYLES)}, not {options.exit_style!r}")
-    known = formats.names(fleet=command is Command.FLEET)
+    known = formats.names(metrics=command in (Command.PREFLIGHT, Command.FLEET))
     if options.form is not None and options.form not in known:
         raise UsageError(f"--format: must be one of {', '.join(known)}, not {options.form!r}")
     for name in _wanted(options):
         if name not in known:
-            raise UsageError(f"--output: {options.output}: {name} is a format of fleet report")
+            suffixes = ", ".join(suffix for one in known for suffix in formats.FORMATS[one].suffixes)
+            raise UsageError(f"--output: {options.output}: no format of this command has {name}; there are {suffixes}")
         if reason := formats.lacking(name):
             raise UsageError(reason)
 
@@ -83,9 +84,11 @@ def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:
     if options.termination_log is not None:  # where it cannot be written a line on stderr says so; the verdict stays
         write(options.termination_log, without(formats.render(report, "termination"), options))
     if options.output is not None:
-        failed = write(options.output, without(formats.render(report, formats.of_file(options.output, options.form)), options))
+        failed = write(
+            options.output, without(_rendered(report, options, formats.of_file(options.output, options.form)), options)
+        )
     width, colour = terminal.width(stream, os.environ), terminal.colour(stream, os.environ)
-    text = without(formats.render(report, options.form or "text", width=width, colour=colour), options)
+    text = without(_rendered(report, options, options.form or "text", width=width, colour=colour), options)
     try:
         stream.write(text if text.endswith("\n") else text + "\n")
         stream.flush()
@@ -95,11 +98,15 @@ def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:
         print(f"netdoctor: the report could not be printed: {error.strerror}", file=sys.stderr)
         failed = BROKEN
     code = report.verdict.exit_code
-    code = failed if failed and code == 0 else code  # an unhealthy node is the greater news
+    code = failed if failed and code in (policy.HEALTHY, policy.INCONCLUSIVE) else code  # unhealthy, interrupted: greater news
     if options.exit_style in (None, "", "default"):
         return code
     worst = [f.severity for f in report.findings(Status.FAIL) if f.blocking and f.severity]
     return policy.exit_code(code, options.exit_style, report.verdict, max(worst, key=lambda s: s.rank) if worst else None)
+
+
+def _rendered(report: Report, options: Options, name: str, *, width: int | None = None, colour: bool = False) -> str:
+    return formats.render(report, name, width=width, colour=colour, verbose=options.verbose)
 
 
 def without(text: str, options: Options) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from netdoctor.cli import deliver
 from netdoctor.cli.options import Options
@@ -13,6 +15,57 @@ from netdoctor.textsafe import listed
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
+
+
+# What the files say of their own place; written elsewhere they say that.
+_PLACES: Final = {"slurm": "/etc/slurm/netdoctor"}
+# Three steps after the files are written; DIR is where.
+_NEXT: Final = {
+    "slurm": (
+        "put netdoctor.pyz (make pyz) on every node, at the place that DIR/netdoctor.conf names",
+        "add DIR/slurm.conf.snippet to slurm.conf on every node, then: scontrol reconfigure",
+        "sinfo -R shows what was drained, and why",
+    ),
+    "kubernetes": (
+        "podman build -t netdoctor -f DIR/Containerfile build, after make pyz, and push it where your nodes pull from",
+        "cp my-job.yaml DIR/base/job.yaml, and write what you expect into DIR/components/gate/config.yaml",
+        "kubectl apply -k DIR/overlays/training-pod",
+    ),
+    "ansible": (
+        "ansible-galaxy collection install DIR",
+        "make pyz",
+        "ansible-playbook -i hosts.ini netdoctor.cluster.audit -e audit_pyz=$PWD/build/netdoctor.pyz",
+    ),
+    "prometheus": (
+        "netdoctor preflight --serve 9469 --profile audit --no-allreduce on each node (Kubernetes: components/metrics)",
+        "rule_files: [DIR/alerts.yaml] in prometheus.yml, and the nodes' port 9469 among its targets",
+        "import DIR/dashboard.json in Grafana",
+    ),
+    "systemd": (
+        "install -D build/netdoctor.pyz /opt/netdoctor/netdoctor.pyz, after make pyz",
+        "cp DIR/netdoctor.service DIR/netdoctor.timer /etc/systemd/system, then: systemctl daemon-reload",
+        "systemctl enable --now netdoctor.timer",
+    ),
+}
+
+
+def refused(why: str) -> int:
+    """Bad usage."""
+    return deliver.refuse(f"deploy: {why}", Options())
+
+
+def gate(file: str, image: str | None) -> int:
+    """Print the manifest in `file` with the gate in its pods."""
+    from importlib.resources import files
+
+    from netdoctor.cli.gate import GateError, gated
+
+    try:
+        with open(0 if file == "-" else file, encoding="utf-8", closefd=file != "-") as stream:
+            print(gated(stream.read(), files("netdoctor.deploy") / "kubernetes/components/gate", image), end="")
+    except (OSError, UnicodeDecodeError, GateError) as error:
+        return refused(f"{file}: {getattr(error, 'strerror', None) or error}")
+    return 0
 
 
 def run(what: str | None, to: str | None) -> int:
@@ -25,9 +78,9 @@ def run(what: str | None, to: str | None) -> int:
         print("\n".join(known))
         return 0
     if what not in known:
-        return deliver.refuse(f"deploy: there is {', '.join(known)}; not {what!r}", Options())
+        return refused(f"there is {', '.join(known)}; not {what!r}")
     found = list(_below(here / what))
-    return _print(found) if to is None else _write(found, to)
+    return _print(found) if to is None else _put(what, found, os.path.abspath(to))
 
 
 def _below(folder: Traversable, at: str = "") -> Iterator[tuple[str, bytes]]:
@@ -47,12 +100,25 @@ def _print(found: list[tuple[str, bytes]]) -> int:
     return 0
 
 
+def _put(what: str, found: list[tuple[str, bytes]], to: str) -> int:
+    """Write them as files of that place, and say what comes next."""
+    if place := _PLACES.get(what):
+        if re.search(r"[^\w./+-]", to):
+            return refused(f"{to}: slurm.conf takes letters, digits, and . / + - _ in a path")
+        found = [(name, data.replace(place.encode(), os.fsencode(to))) for name, data in found]
+    code = _write(found, to)
+    if code == 0:
+        steps = (step.replace("DIR", shlex.quote(to)) for step in _NEXT.get(what, ()))
+        print("\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1)), file=sys.stderr)
+    return code
+
+
 def _write(found: list[tuple[str, bytes]], to: str) -> int:
     """Nothing that is there is overwritten: it may have been edited."""
     paths = [(os.path.join(to, name), data) for name, data in found]
     there = [path for path, data in paths if os.path.lexists(path) and not _same(path, data)]
     if there:
-        return deliver.refuse(f"deploy: not overwritten: {listed(there)}; nothing was written", Options())
+        return refused(f"not overwritten: {listed(there)}; nothing was written")
     try:
         for path, data in paths:
             os.makedirs(os.path.dirname(path), exist_ok=True)

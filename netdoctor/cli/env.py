@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
-from netdoctor.model import Command, Finding, Report, Severity, Status
+from netdoctor.model import Command, Finding, Report, Status
 
 if TYPE_CHECKING:
     from netdoctor.config.load import Config
@@ -121,6 +121,7 @@ def _repeats(parsed: Parsed) -> list[Finding]:
 
 def _written(parsed: Parsed) -> list[Finding]:
     """Ways of writing that keep a value from arriving as it stands there."""
+    from netdoctor.causes.cost import STOPS
     from netdoctor.facts.environ import Setting
     from netdoctor.variables.assignments import WritingRule
     from netdoctor.variables.judge import judge_line, written_wrong
@@ -146,7 +147,7 @@ def _written(parsed: Parsed) -> list[Finding]:
         else:
             setting = Setting(name, written.value or "", written.source)
             wrong = written_wrong(name, setting, rule.value, f"{name}: {sentence}", f"correct {written.source}")
-            found.append(replace(wrong, severity=Severity.CRITICAL) if rule is WritingRule.YAML_TYPE else wrong)
+            found.append(replace(wrong, loss=STOPS) if rule is WritingRule.YAML_TYPE else wrong)
     return found
 
 

@@ -34,24 +34,33 @@ def run(options: Options, paths: Sequence[str]) -> int:
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     partial = f"interrupted by {stop}" if stop else None
-    made = report(facts, setup.decider(config, (), partial, command=Command.LOG), config.profile, cut, partial)
+    wanted = config.expected.transport
+    made = report(facts, setup.decider(config, (), partial, command=Command.LOG), config.profile, cut, partial, wanted)
     number = stop.number if stop else None
     code = deliver.deliver(deliver.interrupted(made, number), options)
     return code if number is None else 128 + number
 
 
 def report(
-    facts: LogFacts, decide: Decide, profile: str = "default", cut: Sequence[str] = (), partial: str | None = None
+    facts: LogFacts,
+    decide: Decide,
+    profile: str = "default",
+    cut: Sequence[str] = (),
+    partial: str | None = None,
+    wanted: str | None = None,
 ) -> Report:
-    """The report of what a log says; `cut` are the files whose end is not there, `partial` says why not all was read."""
+    """The report of what a log says; `cut` are the files whose end is not there, `partial` says why not all was read, `wanted`
+    is the network that the site expects to carry the data."""
     from netdoctor import __version__
     from netdoctor.nccl.diagnosis import diagnose
+    from netdoctor.nccl.diagnosis.network import expected
     from netdoctor.nccl.diagnosis.outcome import outcome
     from netdoctor.report.log_section import LogSection
 
     lost = [Finding(Status.UNKNOWN, f"{path} ends early: what came after is not known", "log") for path in cut]
     end = outcome(facts)
-    checks, verdict = decide(results((*diagnose(facts), *lost), f"{end.ending}: {end.how}"), {})
+    held = [] if wanted is None else [expected(facts, wanted)]
+    checks, verdict = decide(results((*diagnose(facts), *held, *lost), f"{end.ending.told}: {end.how}"), {})
     section = LogSection(facts, end.ending.value, end.how)
     return Report(__version__, {}, {}, profile, checks, verdict, partial=partial, command=Command.LOG, section=section)
 

@@ -1,7 +1,7 @@
 """The command line: parse, import the work lazily, map to exit codes.
 
 Exit codes: 0 healthy, 1 netdoctor itself broke, 2 bad usage, configuration or plugin, 3 unhealthy, 4 inconclusive,
-130 and 143 interrupted.
+129, 130, 131 and 143 interrupted (SIGHUP, SIGINT, SIGQUIT, SIGTERM).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Annotated
 import typer
 
 from netdoctor import __version__
-from netdoctor.cli.options import JUDGED, LOOKED, TOLD, Options, Text, Texts, takes
+from netdoctor.cli.options import FOLDED, JUDGED, LOOKED, TOLD, Options, Text, Texts, takes
 from netdoctor.process import signals
 
 app = typer.Typer(
     name="netdoctor",
     help="Finds what silently slows or hangs distributed GPU jobs, before the job starts.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -41,16 +41,28 @@ def _root(
 
 
 @app.command()
-@takes("only", *JUDGED, *TOLD, *LOOKED, "exit_style", "termination_log")
-def preflight(options: Options) -> int:
+@takes("only", *JUDGED, *FOLDED, *LOOKED, "exit_style", "termination_log")
+def preflight(
+    options: Options,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be run, on what, for how long.")] = False,
+    serve: Annotated[
+        Text,
+        typer.Option("--serve", metavar="[HOST:]PORT", help="Look again and again, and serve the metrics of the last look."),
+    ] = None,
+    every: Annotated[float, typer.Option("--every", metavar="SECONDS", help="Of --serve: from look to look.")] = 600.0,
+) -> int:
     """Look at this node, run a short all-reduce, say what is wrong and what mends it."""
+    if serve is not None:
+        from netdoctor.cli import serve as server
+
+        return server.serve(options, serve, every)
     from netdoctor.cli import preflight as command
 
-    return command.preflight(options)
+    return command.plan(options) if plan else command.preflight(options)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@takes(*JUDGED, *TOLD, "python", "via", "budget", "quiet")
+@takes(*JUDGED, *FOLDED, "python", "via", "budget", "quiet")
 def run(
     options: Options,
     command: Annotated[list[str], typer.Argument(metavar="-- CMD", help="The job: torchrun …, python train.py")],
@@ -63,7 +75,7 @@ def run(
 
 
 @app.command()
-@takes("only", *JUDGED, *TOLD, "checks_dir", "python", "user", "via", "budget", "quiet", "exit_style", "termination_log")
+@takes("only", *JUDGED, *FOLDED, "checks_dir", "python", "user", "via", "budget", "quiet", "exit_style", "termination_log")
 def allreduce(
     options: Options,
     nodes: Annotated[int | None, typer.Option(metavar="N", help="How many nodes take part (default: the launcher's).")] = None,
@@ -72,6 +84,9 @@ def allreduce(
     ranks_per_node: Annotated[int | None, typer.Option(metavar="K", help="Default: one a GPU, else one.")] = None,
     wait: Annotated[float, typer.Option(metavar="SECONDS", help="For the other nodes to come.")] = 120.0,
     stall: Annotated[float | None, typer.Option(metavar="SECONDS", help="Without progress, until it counts as hung.")] = None,
+    token_file: Annotated[
+        Text, typer.Option(metavar="FILE", help="What all nodes prove themselves by (-: stdin; else NETDOCTOR_TOKEN, MUNGE).")
+    ] = None,
     snapshot: Annotated[Text, typer.Option(metavar="FILE", help="Also keep what this node saw, for `diagnose`.")] = None,
 ) -> int:
     """One verified all-reduce over several nodes; start it on each of them, by hand or by the job's launcher."""
@@ -79,7 +94,8 @@ def allreduce(
     from netdoctor.cluster.membership import Given
     from netdoctor.cluster.session import Limits
 
-    return command.allreduce(options, Given(nodes, node_rank, master, ranks_per_node), Limits(wait, stall), snapshot)
+    place = command.Place(Given(nodes, node_rank, master, ranks_per_node), token_file)
+    return command.allreduce(options, place, Limits(wait, stall), snapshot)
 
 
 @app.command()
@@ -123,7 +139,7 @@ def _key(path: str | None) -> bytes:
 
 
 @app.command()
-@takes("only", *JUDGED, *TOLD, "checks_dir", "exit_style")
+@takes("only", *JUDGED, *FOLDED, "checks_dir", "exit_style")
 def diagnose(
     options: Options,
     file: Annotated[str, typer.Argument(metavar="SNAPSHOT", help="A file that `netdoctor snapshot` wrote, - for stdin.")],
@@ -172,9 +188,19 @@ def list_checks(options: Options) -> int:
     return command.catalog(options)
 
 
+def _explained(begun: str) -> list[str]:
+    """What the shell may complete."""
+    from netdoctor.cli import catalog
+
+    return [name for name in catalog.explained() if name.startswith(begun)]
+
+
 @app.command()
 @takes("checks_dir", "config")
-def explain(options: Options, id: Annotated[str, typer.Argument(metavar="ID", help="A check, or a cause.")]) -> int:
+def explain(
+    options: Options,
+    id: Annotated[str, typer.Argument(metavar="ID", help="A check, or a cause.", autocompletion=_explained)],
+) -> int:
     """What a check looks at, why, what it costs and what mends it."""
     from netdoctor.cli import catalog as command
 
@@ -182,8 +208,8 @@ def explain(options: Options, id: Annotated[str, typer.Argument(metavar="ID", he
 
 
 @app.command()
-def schema(name: Annotated[str, typer.Argument(help="report, log, env, ras or fleet.")] = "report") -> None:
-    """Print the JSON Schema of an output."""
+def schema(name: Annotated[str, typer.Argument(help="report, log, env, ras, fleet or config.")] = "report") -> None:
+    """Print the JSON Schema of an output, or of the configuration."""
     from netdoctor.cli import catalog as command
 
     raise typer.Exit(command.schema(name))
@@ -236,13 +262,45 @@ def ras(
 
 @app.command()
 def deploy(
-    what: Annotated[Text, typer.Argument(help="kubernetes, slurm, ansible or systemd; nothing: say what there is.")] = None,
+    what: Annotated[
+        Text, typer.Argument(help="kubernetes, slurm, ansible, systemd, prometheus; nothing: say what there is.")
+    ] = None,
     to: Annotated[Text, typer.Option("--to", metavar="DIR", help="Write the files here instead of printing them.")] = None,
+    gate: Annotated[
+        Text,
+        typer.Option("--gate", metavar="FILE", help="kubernetes: print this manifest, of any kind, with the gate in its pods."),
+    ] = None,
+    image: Annotated[
+        Text, typer.Option("--image", metavar="NAME", help="Of --gate: what brings netdoctor (default netdoctor).")
+    ] = None,
 ) -> None:
     """Print or write what puts netdoctor to work: manifests, prologs, playbooks, units."""
     from netdoctor.cli import deploy as command
 
-    raise typer.Exit(command.run(what, to))
+    if gate is not None and what != "kubernetes":
+        raise typer.Exit(command.refused("--gate: of kubernetes alone"))
+    raise typer.Exit(command.run(what, to) if gate is None else command.gate(gate, image))
+
+
+config = typer.Typer(name="config", help="What is configured here.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(config)
+
+
+@config.callback()
+def _config() -> None:
+    """With one command alone typer would take its name away."""
+
+
+@config.command("show")
+@takes(*JUDGED, "checks_dir", "python", "user", "via", "vantage", "budget")
+def config_show(
+    options: Options,
+    form: Annotated[Text, typer.Option("--format", "-f", help="text or json.")] = None,
+) -> int:
+    """Every key, its value, and who said it: file, variable, command line or nobody."""
+    from netdoctor.cli import config as command
+
+    return command.show(options, form)
 
 
 fleet = typer.Typer(name="fleet", help="Many nodes at once.", no_args_is_help=True, rich_markup_mode=None)

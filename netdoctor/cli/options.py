@@ -35,7 +35,10 @@ class Options:
     format: Annotated[
         Text,
         typer.Option(
-            "--format", "-f", envvar="NETDOCTOR_FORMAT", help=f"{', '.join(formats.names())}; of fleet also prometheus."
+            "--format",
+            "-f",
+            envvar="NETDOCTOR_FORMAT",
+            help=f"{', '.join(formats.names())}; of a node or fleet also prometheus.",
         ),
     ] = None
     output: Annotated[
@@ -51,6 +54,9 @@ class Options:
     brief: Annotated[bool, typer.Option("--brief", envvar="NETDOCTOR_BRIEF", help="One line of at most 200 characters.")] = (
         False
     )
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", envvar="NETDOCTOR_VERBOSE", help="A line for each check, nothing folded.")
+    ] = False
     checks_dir: Annotated[Text, typer.Option(metavar="DIR", help="Drop-in checks, besides /etc/netdoctor/checks.d.")] = None
     python: Annotated[Text, typer.Option(metavar="PATH", help="The job's Python.")] = None
     user: Annotated[Text, typer.Option(metavar="NAME", help="Look and run as this user (root only).")] = None
@@ -111,6 +117,7 @@ _KEYS: Final = {
 }
 JUDGED: Final = ("config", "expect", "profile", "fail_on")
 TOLD: Final = ("format", "output", "brief", "redact")
+FOLDED: Final = (*TOLD, "verbose")
 LOOKED: Final = ("checks_dir", "python", "user", "via", "vantage", "host_root", "no_allreduce", "no_cures", "budget", "quiet")
 
 

@@ -6,7 +6,7 @@ import os
 import time
 
 from netdoctor import engine
-from netdoctor.expectation.past import look_of
+from netdoctor.expectation.past import entry_of
 from netdoctor.facts import registry
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.past import FILE, FOLDER, added
@@ -29,9 +29,9 @@ def keep(work: engine.Work, report: Report, file: str = FILE, folder: str = FOLD
         return False
     day = time.strftime("%Y-%m-%d", time.gmtime(work.started))
     run = registry.of(work.facts, "Baseline").run
-    look = look_of(day, None if isinstance(run, Unavailable) else run, inventory(work.facts))
+    entry = entry_of(day, None if isinstance(run, Unavailable) else run, inventory(work.facts))
     try:
-        files.write(file, added(before if isinstance(before, str) else "", past.who, look))
+        files.write(file, added(before if isinstance(before, str) else "", past.who, entry))
     except files.OutputError:
         return False
     return True

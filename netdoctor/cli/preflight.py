@@ -24,6 +24,29 @@ def preflight(options: Options) -> int:
     return _report(options, sys.stdout)
 
 
+def plan(options: Options) -> int:
+    """Print what `preflight` would run; the exit code."""
+    try:
+        if options.output is not None or options.form not in (None, "text"):
+            raise setup.UsageError("--plan: it is text on standard output, no report")
+        config = _ready(options)
+    except setup.UsageError as error:
+        return deliver.refuse(error, options)
+    return setup.judged(config, options.exit_style, lambda lost: _planned(options, config, lost))
+
+
+def _planned(options: Options, config: Config, lost: CheckResult | None) -> int:
+    from netdoctor.cli import plan as command
+
+    host = live.look(config, options.host_root, everything=False)
+    try:
+        specs, _ = setup.load_checks(config, options.ids, lost=lost)
+    except setup.UsageError as error:
+        host.close()
+        return deliver.refuse(error, options)
+    return command.show(options, config, host, specs)
+
+
 def before_the_job(options: Options, job: JobCommand, *, gate: bool) -> int:
     """The same from the job's own process, which then becomes `job`: what that prints is the job's, so this is stderr's."""
     return _report(options, sys.stderr, job, gate=gate)
@@ -64,7 +87,7 @@ def _ready(options: Options, job: JobCommand | None = None) -> Config:
     """This process as the one who looks.  Raises UsageError."""
     config = setup.configuration(options)
     if job is not None:
-        config = replace(config, vantage="wrapper", command=job.program, folder=job.folder)
+        config = replace(config, vantage="wrapper", command=job.program, folder=job.folder, launch=job.launch)
     if options.host_root is not None and not os.path.isdir(options.host_root):
         raise setup.UsageError(f"--host-root: {options.host_root}: no such directory")
     if options.host_root is not None and config.lock:
@@ -108,7 +131,8 @@ def _kept(options: Options, config: Config, path: str, pseudonyms: bytes | None,
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     written = keep(path, config, outcome, options.ids, pseudonyms)
-    return 128 + outcome.signal if outcome.signal else written
+    not_whole = policy.INCONCLUSIVE if outcome.partial and not written else written
+    return 128 + outcome.signal if outcome.signal else not_whole
 
 
 def keep(path: str, config: Config, outcome: live.Outcome, selected: tuple[str, ...], pseudonyms: bytes | None = None) -> int:

@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from netdoctor.cli import deliver, preflight
@@ -40,14 +41,18 @@ def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
     if launcher.local_rank:
         code = ask_doctor()
     else:
-        with applied(seen_through(command)) as job:
+        seen = seen_through(command)
+        if seen.absent:
+            print(f"netdoctor: {seen.words[0]}: no such command; nothing was looked at", file=sys.stderr)
+            return 127
+        with applied(seen) as job:
             code = preflight.before_the_job(options, job, gate=gate)
         if launcher.local_rank == 0 and others > 0:
             tell_ranks(code, others)
     signals.restore()
     if (number := signals.pending()) is not None:  # between the verdict and the job
         return 128 + number
-    if code in (deliver.USAGE, 130, 143):
+    if code in (deliver.USAGE, *(128 + number for number in signals.DEFERRED)):
         return code
     if gate and code != 0:
         print(f"netdoctor: the job was not started (exit {code})", file=sys.stderr)
@@ -59,7 +64,7 @@ def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
-        os.execvp(command[0], list(command))
+        os.execvpe(command[0], list(command), os.environ)  # what root keeps to itself is the job's all the same
     except OSError as error:
         print(f"netdoctor: {command[0]}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
@@ -126,6 +131,9 @@ def tell_ranks(code: int, others: int) -> None:
             return
         try:
             if os.fork() == 0:  # a grandchild: nobody's zombie
+                for stream in {0, 1, 2} - {door.fileno()}:  # who reads the job's output must see its end
+                    with suppress(OSError):
+                        os.close(stream)
                 end = time.monotonic() + SERVE
                 while others > 0 and time.monotonic() < end:
                     door.settimeout(max(0.1, end - time.monotonic()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +12,7 @@ from netdoctor.config.document import ConfigError
 from netdoctor.config.load import Config
 from netdoctor.model import CheckResult, Command, Finding, Json, Status, plain
 from netdoctor.process import far
+from netdoctor.textsafe import clean
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
@@ -52,13 +53,28 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
     except ConfigError as error:
         raise UsageError(str(error)) from None
     loaded = replace(loaded, as_root=options.user in ("root", "0"))  # the command line's word alone: of who may run it
-    for note in loaded.notes:
+    for note in (*loaded.notes, *_namesake()):
         print(f"netdoctor: {note}", file=sys.stderr)
     causes = (id for cause in CAUSES.values() for id in cause.look)
     # A name that no cause has: the checks themselves must be loaded to tell.
     if command is not Command.PREFLIGHT and _unmatched(loaded, causes) and judged(loaded, None, lambda x: _named(loaded, x)):
         raise UsageError("whether the configuration names checks that there are cannot be told")
     return loaded
+
+
+def _namesake() -> Iterator[str]:
+    """Another project has the import name on PyPI: where both are installed, each has overwritten files of the other."""
+    import netdoctor
+
+    here = os.path.dirname(os.path.dirname(os.path.abspath(netdoctor.__file__)))
+    try:
+        names = far.call(os.listdir, here, path=here)
+    except OSError:
+        return
+    for name in names:
+        if name.startswith("netdoctor-") and name.endswith(".dist-info"):
+            other = clean(name.removesuffix(".dist-info"))
+            yield f"{other}, another project, lies over this one in {here}: pip uninstall netdoctor, then install ours again"
 
 
 def loaded_checks(config: Config, lost: CheckResult | None = None) -> Loaded:
@@ -209,7 +225,7 @@ def policy_data(config: Config) -> dict[str, Json]:
 
 def become(config: Config) -> None:
     """As root with a user named: be that user from here on, without a way back (setgroups, setgid, setuid, no_new_privs)."""
-    if config.user is None or os.geteuid() != 0:
+    if config.user in (None, "root", "0") or os.geteuid() != 0:  # root is root without any account: slim images have none
         return
     from netdoctor.process import users
 

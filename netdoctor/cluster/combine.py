@@ -51,10 +51,11 @@ def experiments(cluster: Cluster) -> dict[int, AllReduce] | str:
     nccl = all(ready.backend == "nccl" for ready in cluster.ready.values())
     backend, device, sizes = ("nccl", "cuda", CUDA_SIZES) if nccl else ("gloo", "cpu", DEFAULT_SIZES)
     made = {}
+    path = PATH if len(cluster.ready) > 1 else Path()
     for node, ready in sorted(cluster.ready.items()):
         ranks = ready.ranks or 0
         gpus = tuple(range(ranks)) if nccl else ()
-        made[node] = AllReduce(backend, ranks, device, sizes, path=PATH, gpus=gpus)
+        made[node] = AllReduce(backend, ranks, device, sizes, path=path, gpus=gpus)
     return made
 
 
@@ -72,7 +73,8 @@ def combine(cluster: Cluster, made: Mapping[int, AllReduce], parts: Mapping[int,
     merged = _merge(cluster, made, parts)
     cluster = replace(cluster, flows=merged.flows, controls=merged.controls)
     world = sum(one.ranks for one in made.values())
-    hosts = {rank: host for rank in range(world) if (host := cluster.hosts.get(cluster.node_of(rank)))}
+    named = ((node, host) for node in made if (host := cluster.hosts.get(node)))
+    hosts = {cluster.first_ranks[node] + rank: host for node, host in named for rank in range(made[node].ranks)}
     built = verdict.build(
         replace(made[cluster.nodes.rank], ranks=world, gpus=()),
         merged.events,
@@ -81,7 +83,8 @@ def combine(cluster: Cluster, made: Mapping[int, AllReduce], parts: Mapping[int,
         import_seconds=own.import_seconds,
         hosts=hosts,
     )
-    common = CommonRun(**{one.name: getattr(built, one.name) for one in fields(built)}, told="", told_cause="")
+    own_fields = {one.name: getattr(built, one.name) for one in fields(built)}
+    common = CommonRun(**own_fields, told="", told_cause="", proven=cluster.proven)
     run = _elect(cluster, common, made, merged.failed_nodes)
     return replace(cluster, run=replace(run, **{name: getattr(own, name) for name in _OF_THIS_NODE}))
 

@@ -21,6 +21,7 @@ from netdoctor.facts.runs import BURSTS, Control
 PINGS: Final = 400  # of 1 % loss at least one is sent again in 98 of 100 such controls
 PING_SECONDS: Final = 2.0  # in all; a lost packet is sent again after 0.2 s (TCP_RTO_MIN, include/net/tcp.h)
 BURST_SECONDS: Final = 0.12
+SERVE_SECONDS: Final = 10.0  # one control: pings for 2 s, or a burst that takes ten times as long as it should
 BUFFER: Final = 4 << 20  # bytes asked for; the kernel gives net.core.rmem_max and wmem_max at most
 CHUNK: Final = 1 << 18
 ANSWER: Final = b"+"
@@ -46,17 +47,17 @@ def _number(one: object) -> bool:
 
 
 def serve(line: socket.socket) -> None:
-    """The other end, behind a probe's own data.  Raises OSError."""
-    kind = line.recv(1)
+    """The other end, behind a probe's own data, for as long as a control takes.  Raises OSError."""
+    kind, end = line.recv(1), time.monotonic() + SERVE_SECONDS
     if kind == _PING:
-        while line.recv(64):
+        while time.monotonic() < end and line.recv(64):
             line.sendall(ANSWER)
     elif kind in (_PLAIN, _WIDE):
         if kind == _WIDE:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
         line.sendall(ANSWER)
         room = bytearray(CHUNK)
-        while line.recv_into(room):
+        while time.monotonic() < end and line.recv_into(room):
             pass
         line.sendall(ANSWER)
 

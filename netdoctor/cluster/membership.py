@@ -13,7 +13,7 @@ from netdoctor.cluster.observations import Nodes
 from netdoctor.environment import Of, Role, named, names_of
 from netdoctor.facts.launcher import Launcher, detect
 
-MAX_NODES: Final = 512  # one process holds a connection to each
+MAX_NODES: Final = 1024  # one process holds a connection to each: docs/meeting.md has what is measured, and the way to more
 # Where no port is given it follows from the job's name.  Below the range that the kernel takes local ports from (32768), and
 # away from the ports that jobs use themselves (29400 and 29500 are torchrun's and torch's own).
 _PORTS: Final = range(20000, 29000)
@@ -54,12 +54,15 @@ def find(given: Given, variables: Mapping[str, str]) -> Nodes:
     host = host or _master(variables)
     ranks = given.ranks_per_node or launcher.local_world
     said = f" ({launcher.name} does not say)" if launcher.name else " (no launcher was found)"
+    if launcher.name == "slurm" and launcher.rank is None:  # the batch script itself, on the first node alone
+        said = " (slurm tells the tasks of a step alone: srun --ntasks-per-node=1 netdoctor allreduce)"
     if count is None:
         raise NodesError(f"--nodes N: how many nodes?{said}")
     if not 1 <= count <= MAX_NODES:
         raise NodesError(f"--nodes: must be 1 to {MAX_NODES}, not {count}")
     if rank is None:
-        raise NodesError(f"--node-rank R: which of them is this one?{said}")
+        empty = [name for name in named(Role.NODE_RANK) + named(Role.RANK) if variables.get(name) == ""]
+        raise NodesError(f"--node-rank R: which of them is this one?{f' ({empty[0]} is empty)' if empty else said}")
     if not 0 <= rank < count:
         raise NodesError(f"--node-rank: must be 0 to {count - 1}, not {rank}")
     if host is None:

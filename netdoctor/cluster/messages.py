@@ -13,8 +13,9 @@ from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any, Final
 
+from netdoctor.allreduce.events import number, word
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
-from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Flow, Gone, Miss, OwnAddress, Ready
+from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Flow, Gone, Miss, OwnAddress, Ready, Refused
 from netdoctor.compare.traits import Family, Trait, Traits, Value, value_of
 from netdoctor.facts.runs import Caller, Obstacle
 from netdoctor.textsafe import line
@@ -32,6 +33,7 @@ COMPARED: Final = frozenset(
     }
 )
 MAX_TRAITS: Final = 400
+MAX_WORDS: Final = 800  # characters of a rank's error
 
 _EVENTS: Final = frozenset({"forked", "phase", "error", "exit", "size", "verified", "result"})
 _WORDS: Final = frozenset({"event", "phase", "error"})
@@ -51,11 +53,18 @@ def take(cluster: Cluster, subject: str, message: Mapping[str, Any]) -> tuple[Cl
         never_came = cluster.never_came | {n for n in never if type(n) is int and 0 <= n < count}
         cluster = replace(cluster, never_came=never_came)
     if isinstance(refused, list):
-        cluster = replace(cluster, refused=tuple(line(one) for one in refused[:MAX_REFUSED]))
+        cluster = replace(cluster, refused=tuple(_refused(one, count) for one in refused[:MAX_REFUSED]))
     data = by_node(message.get("data"), count)
     known = _READERS[subject](data, count) if subject in _READERS else {}
     merged: dict[str, Any] = {name: {**getattr(cluster, name), **values} for name, values in known.items()}
     return replace(cluster, gone={**gone, **cluster.gone}, **merged), data
+
+
+def _refused(data: object, count: int) -> Refused:
+    row = data if isinstance(data, Mapping) else {}
+    node = row.get("node")
+    known = node if type(node) is int and 0 <= node < count else None
+    return Refused(line(row.get("address"), 64), line(row.get("why")), known, row.get("proven") is True)
 
 
 def by_node(value: object, count: int) -> dict[int, Any]:
@@ -196,7 +205,11 @@ def read_meeting(message: Mapping[str, Any]) -> dict[str, Any]:
 def result_data(events: Iterable[Mapping[str, Any]], interruption: Interruption | None, offset: float) -> dict[str, Any]:
     """A node's own part of the run, in the coordinator's time.  `offset` is the coordinator's clock minus ours."""
     kept = _WORDS | _NUMBERS
-    sent = [{**{k: v for k, v in e.items() if k in kept}, "t": e["t"] + offset} for e in events if e.get("event") in _EVENTS]
+    sent = [
+        {**{k: line(v, MAX_WORDS) if k in _WORDS else v for k, v in e.items() if k in kept}, "t": e["t"] + offset}
+        for e in events
+        if e.get("event") in _EVENTS
+    ]
     if interruption is None:
         return {"events": sent, "cut": None}
     data = {
@@ -216,17 +229,13 @@ def read_events(data: object, first: int, ranks: int) -> list[dict[str, Any]]:
     for event in data[: 400 * ranks] if isinstance(data, list) else ():
         rank = event.get("rank") if isinstance(event, Mapping) else None
         if type(rank) is int and 0 <= rank < ranks and str(event.get("event")) in _EVENTS:
-            tidy = {k: line(v, 800) if k in _WORDS else v for k, v in event.items() if _fits(k, v)}
+            tidy = {k: line(v, MAX_WORDS) if k in _WORDS else v for k, v in event.items() if _fits(k, v)}
             out.append({**tidy, "rank": first + rank})
     return out
 
 
 def _fits(name: str, value: object) -> bool:
-    """Words are words, and numbers are numbers that a float can hold."""
-    if name in _WORDS:
-        return isinstance(value, str)
-    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-    return name in _NUMBERS and number
+    return word(value) if name in _WORDS else name in _NUMBERS and number(value)
 
 
 def read_interruption(data: object, ranks: int) -> Interruption | None:

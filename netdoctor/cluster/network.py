@@ -227,13 +227,16 @@ def slow(cluster: Cluster) -> Slow | None:
     collective_seconds = max((rank.collective_seconds for rank in ranks), default=0.0)
     every = flows(cluster)
     rates = {pair: one.acked / max(one.busy, 1e-6) for pair, one in every.items() if one.acked >= ENOUGH}
-    culprits = [(Culprit(n), {p for p in rates if n in p}) for n in cluster.endpoints]
-    culprits += [(Culprit(*pair), {pair}) for pair in rates]
+    of_node: dict[int, set[tuple[int, int]]] = {n: set() for n in cluster.endpoints}
+    for pair in rates:
+        for node in pair:
+            of_node[node].add(pair)
+    slowest = sorted(rates, key=lambda pair: rates[pair])
+    culprits = [*((Culprit(n), own) for n, own in of_node.items()), *((Culprit(*pair), {pair}) for pair in rates)]
     for culprit, own in culprits:
-        rest = rates.keys() - own
-        if not own or not rest or max(every[p].busy for p in own) < max(WAITED, collective_seconds / 2):
+        if not own or max(every[p].busy for p in own) < max(WAITED, collective_seconds / 2):
             continue
-        here, elsewhere = max(rates[p] for p in own), min(rates[p] for p in rest)
-        if here * SLOWER < elsewhere:
+        here, elsewhere = max(rates[p] for p in own), next((rates[p] for p in slowest if p not in own), None)
+        if elsewhere is not None and here * SLOWER < elsewhere:
             return Slow(culprit, here, elsewhere)
     return None

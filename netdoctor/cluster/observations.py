@@ -33,11 +33,35 @@ class Fault(Word):
     PORT_TAKEN = "port"  # the master cannot listen on the meeting's port
     NO_THREAD = "no thread"  # a limit of processes counts threads, too
     TURNED_AWAY = "turned away"
+    TWICE = "there already"  # another one of its number
+    UNPROVEN = "not proven"  # no token, another one, another version: which node this is nobody knows
     LOST = "lost"
     SILENT = "silent"
     ANOTHER_NODE = "another node answers"
+    LOOPBACK = "a loopback's address"  # of another machine: nothing is dialled
     LOSES = "loses segments of"  # small ones pass: `Miss.segment`
     STALLS = "carries no 64 KiB"
+
+
+class Proof(Word):
+    """How it is known that the nodes of a meeting are those of one job (`netdoctor.cluster.secret`)."""
+
+    TOKEN = "token"
+    MUNGE = "munge"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Somebody whom the master turned away."""
+
+    address: str  # of its connection
+    why: str
+    node: int | None = None  # that it said it is
+    proven: bool = False  # it has the secret of the run
+
+    def __str__(self) -> str:
+        return f"{self.address}: {self.why}"
 
 
 @dataclass(frozen=True)
@@ -164,13 +188,28 @@ class Cluster(Fact):
     reach: Reach = field(default_factory=dict)
     listen_reach: Mapping[str, Reach] = field(default_factory=dict)  # the same where ranks will listen, by backend
     ready: Mapping[int, Ready] = field(default_factory=dict)
-    refused: tuple[str, ...] = ()  # whom the master turned away
+    refused: tuple[Refused, ...] = ()  # whom the master turned away
+    proof: Proof = Proof.NOTHING  # how the nodes know each other
     master: tuple[Fault, str] | None = None  # why the master was not, or is no more, to be had
     run: CommonRun | None = None
     flows: Mapping[int, Mapping[str, Flow]] = field(default_factory=dict)  # from -> address of the other end
     controls: Mapping[int, Control] = field(default_factory=dict)  # of each node's way to the next
     first_ranks: Mapping[int, int] = field(default_factory=dict)  # of each node, once it is agreed what is run
     interrupted: str = ""  # why this node did not get to know all; "": it did
+
+    @property
+    def proven(self) -> bool:
+        """Whether what other nodes told is theirs; a run of one node needs no proof."""
+        return self.proof is not Proof.NOTHING or self.nodes.count == 1
+
+    def claimed(self, node: int) -> tuple[Refused, ...]:
+        """Who said to be this node, and did not prove it."""
+        return tuple(one for one in self.refused if one.node == node and not one.proven)
+
+    def ways(self) -> tuple[int, int]:
+        """Of all ordered pairs of nodes: how many were tried, and how many there are."""
+        count = self.nodes.count
+        return sum(len(row) for row in self.reach.values()), count * (count - 1)
 
     # Names
 
@@ -257,9 +296,18 @@ class Cluster(Fact):
             "rank": self.nodes.rank,
             "master": self.nodes.named(),
             "launcher": self.nodes.launcher,
+            "proof": str(self.proof),
+            "ways": dict(zip(("tried", "of"), self.ways(), strict=True)),
+            "turned_away": [str(one) for one in self.refused],
             "master_error": [self.master[0].value, self.master[1]] if self.master else None,
             "members": [self._member(node) for node in range(self.nodes.count)],
         }
+
+    def _known_by(self, node: int) -> str | None:
+        """Why this is taken for that node; None where it was not met."""
+        if node == self.nodes.rank:
+            return "this node"
+        return str(self.proof) if node in self.hosts else None
 
     def _member(self, node: int) -> dict[str, object]:
         ready, gone = self.ready.get(node, Ready()), self.gone.get(node)
@@ -267,6 +315,7 @@ class Cluster(Fact):
             "node": node,
             "host": self.hosts.get(node),
             "address": self.addresses.get(node),
+            "known_by": self._known_by(node),
             "state": "missing" if gone else "there" if node in self.hosts else "not known",
             "why": gone.why if gone else None,
             "first_rank": self.first_ranks.get(node),

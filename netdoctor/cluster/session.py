@@ -21,7 +21,9 @@ from netdoctor.cluster.control import told
 from netdoctor.cluster.endpoints import endpoints_data
 from netdoctor.cluster.member import MeetingError, Member
 from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Gone, Miss, Nodes
+from netdoctor.cluster.secret import Secret
 from netdoctor.cluster.tcp_stats import Sampler
+from netdoctor.cluster.waiting import Teller
 from netdoctor.compare.traits import Family, Trait, traits
 from netdoctor.facts import layers
 from netdoctor.facts.intent import Intent
@@ -66,11 +68,12 @@ class Limits:
 class ClusterSession:
     """One node's session: `begin` as early as possible, `run` when the facts are there, `close` in any case."""
 
-    def __init__(self, nodes: Nodes, limits: Limits, progress: Callable[[str], None]) -> None:
-        self.cluster = Cluster(nodes)
+    def __init__(self, nodes: Nodes, limits: Limits, progress: Callable[[str], None], secret: Secret | None = None) -> None:
+        self.member = Member(nodes, limits.of_subjects(), limits.silence(), secret)
+        self.cluster = Cluster(nodes, proof=self.member.secret.proof)
         self.limits, self.progress = limits, progress
-        self.member = Member(nodes, limits.of_subjects(), limits.silence())
         self.begun = time.monotonic()
+        self.waiting = Teller(nodes, progress, self.begun + limits.wait)
         self.ports: dict[int, int] = {}  # where the nodes serve probes
         self.beside: tuple[int, ...] = ()  # nodes of this run on this very machine
         self.joining = threading.Thread(target=self._join, name="netdoctor-join", daemon=True)
@@ -98,8 +101,9 @@ class ClusterSession:
 
     def run(self, session: Session | None, facts: Mapping[str, Any]) -> Baseline | Unavailable:
         """The common run as this node's baseline.  `session` is None where no Python was found."""
-        if self.joining.ident is not None:
-            self.joining.join()
+        while self.joining.ident is not None and self.joining.is_alive():
+            self.joining.join(0.1)
+            self.waiting.tick(self.member.gathering, self.member.trying)
         if self.cluster.master is None:
             try:
                 return self._run(session, facts)
@@ -125,6 +129,9 @@ class ClusterSession:
     def _run(self, session: Session | None, facts: Mapping[str, Any]) -> Baseline | Unavailable:
         limits = self.member.limits
         self.progress("waiting for the other nodes")
+        while not (member := self.member).received and not member.dead and time.monotonic() < member.last + member.silence:
+            self.waiting.tick(member.gathering, member.trying)
+            time.sleep(0.05)
         joined = self._wait("join", limits["join"])
         if self.cluster.gone:
             return Unavailable(self._lacking(), str(combine.experiments(self.cluster)))
@@ -222,7 +229,8 @@ class ClusterSession:
         place = self.cluster.endpoints.get(there, Endpoints()).listen.get(backend, ("", ""))[1]
         host = place or (self.member.peer if there == 0 else self.cluster.addresses.get(there, ""))
         port, own = self.ports.get(there), self.ports.get(self.cluster.nodes.rank, 0)
-        return control_of((host, port), own, bulk) if host and port else Control()
+        mine = own, self.cluster.nodes.rank
+        return control_of((host, port, there), mine, bulk, self.member.probe_key) if host and port else Control()
 
     def _meeting(self, deadline: float) -> dict[str, Any]:
         """How to meet the first rank; {} where the run was over before it was there."""

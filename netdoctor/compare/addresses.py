@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final, Generic
 
+from netdoctor.causes.cost import STOPS
 from netdoctor.compare.majority import Fault, N
 from netdoctor.compare.traits import MAX
-from netdoctor.model import Finding, Severity, Status
+from netdoctor.model import Finding, Status
 from netdoctor.textsafe import as_line
 
 # Kinds of interfaces whose address is a node's own only where a physical member stands behind them (docker0, virbr0 and
@@ -83,7 +84,8 @@ class Shared(Generic[N]):
         how = f"arping -D -I IF {self.ip}; give one of them another address"
         words, evidence = self.text(name), {"nodes": sorted(self.nodes)}
         expected, cause = "one host for an address", "duplicate_address"
-        return Finding(Status.FAIL, words, self.ip, Severity.CRITICAL, cause, expected, evidence, how=how), self.nodes
+        found = Finding(Status.FAIL, words, self.ip, None, cause, expected, evidence, how=how, loss=STOPS)
+        return found, self.nodes
 
 
 def shared(holders: Iterable[Holder[N]], one_host: Callable[[N, N], bool], alike: Mapping[Any, int]) -> Iterator[Shared[N]]:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic
 
+from netdoctor.causes.cost import STOPS
 from netdoctor.compare.majority import Fault, N, sides
-from netdoctor.model import Finding, Severity, Status
+from netdoctor.model import Finding, Status
 
 HOW: Final = "ping -M do -s SIZE, larger and larger; ip link and the switch ports' MTU; let ICMP (fragmentation needed) pass"
 
@@ -44,7 +45,7 @@ class Difference(Generic[N]):
             yield self._finding(text, most, interface=interface, mtu=mtu, others=int(most)), tuple(nodes)
 
     def _finding(self, text: str, expected: str, **evidence: object) -> Finding:
-        return Finding(Status.FAIL, text, self.network, Severity.CRITICAL, "mtu", expected, evidence, how=HOW)
+        return Finding(Status.FAIL, text, self.network, None, "mtu", expected, evidence, how=HOW, loss=STOPS)
 
 
 def differences(ports: Iterable[Port[N]]) -> Iterator[Difference[N]]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from netdoctor.causes.cost import MIGHT, NOTHING, STOPS
 from netdoctor.environment import Of, names_of
-from netdoctor.model import Severity, Word
+from netdoctor.model import Loss, Word
 from netdoctor.textsafe import as_line
 
 MAX: Final = 4096
@@ -62,43 +63,40 @@ def value_of(text: str) -> Value:
     return _MARKERS.get(text, text)
 
 
-_C, _W, _I = Severity.CRITICAL, Severity.WARNING, Severity.INFO
-
-
 class Family(Enum):
-    """A kind of trait: the word for it in reports and between nodes, and how a difference is judged."""
+    """A kind of trait: the word for it in reports and between nodes, and what a difference may take."""
 
-    DRIVER = ("driver", "NVIDIA driver", "drift", _W)
-    CUDA = ("cuda", "CUDA of the driver", "drift", _W)
-    KERNEL = ("kernel", "kernel", "drift", _W)
-    TORCH = ("torch", "torch", "version_mismatch", _W)
-    TORCH_CUDA = ("torch_cuda", "CUDA of torch", "version_mismatch", _W)
+    DRIVER = ("driver", "NVIDIA driver", "drift", MIGHT)
+    CUDA = ("cuda", "CUDA of the driver", "drift", MIGHT)
+    KERNEL = ("kernel", "kernel", "drift", MIGHT)
+    TORCH = ("torch", "torch", "version_mismatch", MIGHT)
+    TORCH_CUDA = ("torch_cuda", "CUDA of torch", "version_mismatch", MIGHT)
     # Refused at the handshake from NCCL 2.23.4 on (src/bootstrap.cc), undefined before.
     NCCL = (
         "nccl",
         "NCCL",
         "version_mismatch",
-        _C,
+        STOPS,
         "install one NCCL everywhere; pip show torch nvidia-nccl-cu12: torch's wheel decides",
     )
-    PLUGINS = ("plugins", "NCCL plugins", "plugin_mismatch", _W)
-    NCCL_INTERFACE = ("nccl_interface", "interface that NCCL takes", "socket_ifname", _W)
-    SYSCTL = ("sysctl", "sysctl", "drift", _W)
-    MTU = ("mtu", "MTU", "mtu", _C)
-    LINK_STATE = ("link_state", "state of", "drift", _W, "ip link; the cable, the switch port, the network's configuration")
-    LINK_SPEED = ("link_speed", "speed of", "drift", _W, "ethtool IF; the cable or module, the switch port, autonegotiation")
-    LINK_DRIVER = ("link_driver", "driver of", "drift", _W)
-    INTERFACES = ("interfaces", "interface names", "drift", _W)
-    GPUS = ("gpus", "GPUs", "inventory", _C)
-    NVLINKS = ("nvlinks", "NVLinks up per GPU", "link_degraded", _C)
-    NICS = ("nics", "RDMA devices", "inventory", _C)
-    PORTS = ("ports", "RDMA ports", "link_degraded", _C)
-    FIRMWARE = ("firmware", "firmware", "drift", _W)
-    ENV = ("env", "variable", "drift", _W)
-    NETDOCTOR = ("netdoctor", "netdoctor", "drift", _I)
+    PLUGINS = ("plugins", "NCCL plugins", "plugin_mismatch", MIGHT)
+    NCCL_INTERFACE = ("nccl_interface", "interface that NCCL takes", "socket_ifname", MIGHT)
+    SYSCTL = ("sysctl", "sysctl", "drift", MIGHT)
+    MTU = ("mtu", "MTU", "mtu", STOPS)
+    LINK_STATE = ("link_state", "state of", "drift", MIGHT, "ip link; the cable, the switch port, the network's configuration")
+    LINK_SPEED = ("link_speed", "speed of", "drift", MIGHT, "ethtool IF; the cable or module, the switch port, autonegotiation")
+    LINK_DRIVER = ("link_driver", "driver of", "drift", MIGHT)
+    INTERFACES = ("interfaces", "interface names", "drift", MIGHT)
+    GPUS = ("gpus", "GPUs", "inventory", STOPS)
+    NVLINKS = ("nvlinks", "NVLinks up per GPU", "link_degraded", MIGHT)
+    NICS = ("nics", "RDMA devices", "inventory", MIGHT)
+    PORTS = ("ports", "RDMA ports", "link_degraded", MIGHT)
+    FIRMWARE = ("firmware", "firmware", "drift", MIGHT)
+    ENV = ("env", "variable", "drift", MIGHT)
+    NETDOCTOR = ("netdoctor", "netdoctor", "drift", NOTHING)
 
-    def __init__(self, word: str, label: str, cause: str, severity: Severity, how: str | None = None) -> None:
-        self.word, self.label, self.cause, self.severity, self.how = word, label, cause, severity, how
+    def __init__(self, word: str, label: str, cause: str, loss: Loss, how: str | None = None) -> None:
+        self.word, self.label, self.cause, self.loss, self.how = word, label, cause, loss, how
 
 
 _FAMILIES: Final = {one.word: one for one in Family}

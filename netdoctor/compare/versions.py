@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Final, Generic
 
+from netdoctor.causes.cost import less
 from netdoctor.compare.majority import Fault, N, Sides
 from netdoctor.compare.traits import DOWN, Family, Trait, Traits
-from netdoctor.model import Finding, Status, count
+from netdoctor.model import Finding, Loss, Status, count
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,14 @@ class Alike(Generic[N]):
 
     traits: Traits
     nodes: Sequence[N]
+
+
+# Traits that count or rate like parts, as `traits` writes them: the figures of a value, what is made of them, and their name.
+_PARTS: Final[Mapping[Family, tuple[re.Pattern[str], Callable[[list[float]], float], str]]] = {
+    Family.NVLINKS: (re.compile(r"(\d+)"), min, "NVLinks of a GPU"),
+    Family.NICS: (re.compile(r"(\d+) ×"), sum, "RDMA devices"),
+    Family.PORTS: (re.compile(r"([\d.]+) Gb/s ACTIVE"), min, "Gb/s of the slowest port that is up"),
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,15 @@ class Difference(Generic[N]):
         """Those of whoever differs from the majority, the most frequent first; without one every value."""
         return self.sides.without(self.majority)
 
+    @property
+    def loss(self) -> Loss:
+        """What the least of the values takes from a job of all these nodes."""
+        if self.family not in _PARTS:
+            return self.family.loss
+        pattern, fold, what = _PARTS[self.family]
+        have = [fold([float(number) for number in pattern.findall(value)] or [0]) for value in self.sides.values]
+        return less(min(have), max(have), what) if min(have) < max(have) else self.family.loss
+
     def faults(self, name: Callable[[N], str]) -> Iterator[Fault[N]]:
         most = self.majority
         if most is None:
@@ -62,7 +81,7 @@ class Difference(Generic[N]):
     def _finding(self, text: str, expected: str, **evidence: object) -> Finding:
         kind = self.family
         data = {"trait": str(self.trait), **evidence} | ({"could_not_tell": self.sides.unknown} if self.sides.unknown else {})
-        return Finding(Status.FAIL, text, str(self.trait), kind.severity, kind.cause, expected, data, how=kind.how)
+        return Finding(Status.FAIL, text, str(self.trait), None, kind.cause, expected, data, how=kind.how, loss=self.loss)
 
 
 def _each_its_own(trait: Trait, every: Sequence[Alike[N]]) -> bool:

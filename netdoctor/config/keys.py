@@ -1,4 +1,4 @@
-"""Every key of the configuration: what its value must be, and which of two values is the stricter one."""
+"""Every key of the configuration: what it says, what its value must be, and which of two values is the stricter one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,9 +41,11 @@ class WrongValueError(Exception):
 class Key:
     """One key."""
 
-    kind: str
+    kind: str  # how `from_text` reads it
     check: Callable[[Any], Any]  # raises WrongValueError
     stricter: Callable[[Any, Any], Any]  # (the site's or None, another source's) -> the stricter of the two
+    about: str
+    schema: Mapping[str, Any]  # of the value, as JSON Schema
     default: Any = None
 
 
@@ -186,13 +188,17 @@ def _from(least: float) -> Callable[[Any, Any], Any]:
     return lambda site, given: max(site, given) if site is not None else given if given >= least else None
 
 
+# Where the site said nothing, what device, siblings and platform say stands: a number of the job's would count in its place.
+_more_than_the_sites = _from(math.inf)
+
+
 def _kept(site: Any, given: Any) -> Any:
     return given if site is None else site
 
 
 def _carrier(site: str | None, given: str) -> str | None:
-    """That sockets carry the data excuses what is missing."""
-    return None if site is None and NETWORKS[given] == "Socket" else _kept(site, given)
+    """That sockets or a plugin carry the data excuses what is missing."""
+    return given if site is None and NETWORKS[given] == "IB" else site
 
 
 def _torch(site: str | None, given: str) -> str | None:
@@ -233,39 +239,119 @@ def _floors(site: dict[int, float] | None, given: dict[int, float]) -> dict[int,
     return {size: max(given.get(size, 0.0), *(site[one] for one in site if one <= size)) for size in sizes} or None
 
 
-KEYS: Final[dict[str, Key]] = {
-    "job.nodes": Key("int", _integer(1), _from(2)),  # one node excuses what only several need
-    "job.ranks_per_node": Key("int", _integer(1), _from(math.inf)),  # else the launcher's word, or the GPUs that are seen
-    "job.communicators": Key("int", _integer(1), _larger),
-    "job.gloo_groups": Key("int", _integer(0), _from(1)),
-    "job.all_to_all": Key("bool", _flag, _larger),
-    "expected.gpus": Key("int", _integer(0), _from(1)),
-    "expected.hcas": Key("int", _integer(0), _from(1)),
-    "expected.hca_rate_gbps": Key("float", _number, _larger),
-    "expected.transport": Key("text", _network, _carrier),
-    "expected.busbw_floor": Key("floor", _floor, _floors),
-    "expected.rails_routed": Key("bool", _flag, _larger),
-    "expected.peers": Key("texts", _texts, _more),  # a near one's round trip would count in the place of `rtt_ms`
-    "expected.rtt_ms": Key("float", _number, _from(math.inf)),  # one of nearly 0 passes where none is known
-    "expected.gpu_model": Key("text", _text, _kept),
-    "expected.gpu_addresses": Key("texts", _texts, _and),
-    "expected.nvlinks": Key("int", _integer(1), _larger),
-    "expected.hca_addresses": Key("texts", _texts, _and),
-    "expected.hca_firmware": Key("texts", _texts, _kept),
-    "expected.driver": Key("text", _text, _kept),
-    "expected.mtu": Key("numbers", _numbers, _each),
-    "profile": Key("text", _choice(PROFILE_ORDER), _by(PROFILE_ORDER, "default"), "default"),
-    "fail_on": Key("text", _choice(FAIL_ON_ORDER[::-1]), _by(FAIL_ON_ORDER, "critical"), "critical"),
-    "disabled": Key("texts", _texts, _common),
-    "waivers": Key("yaml", _waivers, _common),
-    "checks_dir": Key("text", _text, _only_site),  # code: only the site's word counts under a lock
-    "python": Key("text", _text, _kept),
-    "user": Key("text", _text, _kept),
-    "via": Key("text", _choice(VIAS), _torch),
-    "vantage": Key("text", _choice(VANTAGES), _only_site),  # claiming the job's vantage turns unknowns into passes
-    "budget_s": Key("float", _number, _kept),
-    "lock": Key("bool", _flag, _larger),
+def _whole(low: int, stricter: Callable[[Any, Any], Any], about: str) -> Key:
+    return Key("int", _integer(low), stricter, about, {"type": "integer", "minimum": low})
+
+
+def _above_zero(stricter: Callable[[Any, Any], Any], about: str) -> Key:
+    return Key("float", _number, stricter, about, {"type": "number", "exclusiveMinimum": 0})
+
+
+def _switch(stricter: Callable[[Any, Any], Any], about: str, default: bool | None = None) -> Key:
+    return Key("bool", _flag, stricter, about, {"type": "boolean"}, default)
+
+
+def _word(stricter: Callable[[Any, Any], Any], about: str) -> Key:
+    return Key("text", _text, stricter, about, _TEXT)
+
+
+def _one_of(choices: tuple[str, ...], stricter: Callable[[Any, Any], Any], about: str, default: str | None = None) -> Key:
+    return Key("text", _choice(choices), stricter, about, {"enum": list(choices)}, default)
+
+
+def _words(stricter: Callable[[Any, Any], Any], about: str) -> Key:
+    return Key("texts", _texts, stricter, about, {"type": "array", "items": _TEXT})
+
+
+_TEXT: Final = {"type": "string", "minLength": 1}
+_WAIVER: Final = {
+    "type": "object",
+    "properties": {**dict.fromkeys(WAIVER_KEYS, _TEXT), "until": {"type": "string", "format": "date"}},
+    "required": ["check", "reason", "until"],
+    "additionalProperties": False,
 }
+# Sizes are 4K, 64M, 1G, or a number of bytes.
+_FLOOR: Final = {
+    "type": "object",
+    "patternProperties": {"^[0-9]+ *([kKmMgG](i?[bB])?|[bB])?$": {"type": "number", "exclusiveMinimum": 0}},
+    "additionalProperties": False,
+}
+# In any case, and with the version of the interface behind it (`_network`), which no JSON pattern says well.
+_NETWORK: Final = {"type": "string", "examples": list(NETWORKS)}
+
+KEYS: Final[dict[str, Key]] = {
+    # one node excuses what only several need
+    "job.nodes": _whole(1, _from(2), "nodes of the job; else what its launcher says"),
+    "job.ranks_per_node": _whole(1, _more_than_the_sites, "ranks on each node; else the launcher's word, or one a GPU"),
+    "job.communicators": _whole(1, _larger, "NCCL communicators (process groups) at once; each takes ports and memory"),
+    "job.gloo_groups": _whole(0, _from(1), "Gloo process groups; 0: none"),
+    "job.all_to_all": _switch(_larger, "every rank sends to every rank (mixture of experts): that takes more ports"),
+    "expected.gpus": _whole(0, _more_than_the_sites, "GPUs of the node; 0: none"),
+    "expected.hcas": _whole(0, _more_than_the_sites, "RDMA devices of the job on the node; 0: none"),
+    "expected.hca_rate_gbps": _above_zero(_more_than_the_sites, "rate of every port of the job's RDMA devices, Gbit/s"),
+    "expected.transport": Key("text", _network, _carrier, "network that carries the job's data between nodes", _NETWORK),
+    "expected.busbw_floor": Key(
+        "floor", _floor, _floors, "bus bandwidth that the all-reduce must reach: GB/s by size, {64M: 300}", _FLOOR
+    ),
+    "expected.rails_routed": _switch(_larger, "each rail is a network of its own, and they are routed to each other"),
+    # a near peer's round trip would count in the place of `rtt_ms`
+    "expected.peers": _words(_more, "addresses of other nodes of the job: round trips and routes are taken to them"),
+    # one of nearly 0 passes where none is known
+    "expected.rtt_ms": _above_zero(_more_than_the_sites, "round trip between nodes in ms, where there is no peer to ask"),
+    "expected.gpu_model": _word(_kept, "model of the GPUs, as the driver names it"),
+    "expected.gpu_addresses": _words(_and, "PCI addresses where a GPU must be"),
+    "expected.nvlinks": _whole(1, _larger, "NVLinks that are up on each GPU"),
+    "expected.hca_addresses": _words(_and, "PCI addresses where an RDMA device must be"),
+    "expected.hca_firmware": _words(_kept, "firmware that the RDMA devices may have"),
+    "expected.driver": _word(_kept, "version of the GPU driver"),
+    "expected.instance_type": _word(_only_site, "the cloud's name of such a machine, where nothing on it says that"),
+    "expected.mtu": Key(
+        "numbers",
+        _numbers,
+        _each,
+        "least MTU by interface, {eth0: 9000}",
+        {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}},
+    ),
+    "profile": _one_of(PROFILE_ORDER, _by(PROFILE_ORDER, "default"), "what must be able to tell", "default"),
+    "fail_on": _one_of(
+        FAIL_ON_ORDER[::-1], _by(FAIL_ON_ORDER, "critical"), "lowest severity that counts as unhealthy", "critical"
+    ),
+    "disabled": _words(_common, "checks that are not done"),
+    "waivers": Key(
+        "yaml", _waivers, _common, "fails that are known and accepted until a date", {"type": "array", "items": _WAIVER}
+    ),
+    # code: only the site's word counts under a lock
+    "checks_dir": _word(_only_site, "folder of the site's own checks, besides /etc/netdoctor/checks.d"),
+    "python": _word(_kept, "the job's Python"),
+    "user": _word(_kept, "user to look and run as (root only)"),
+    "via": _one_of(VIAS, _torch, "what runs the all-reduce: the job's torch, or libnccl and the driver alone"),
+    # claiming the job's vantage turns unknowns into passes
+    "vantage": _one_of(VANTAGES, _only_site, "where netdoctor stands, if it cannot tell"),
+    "budget_s": _above_zero(_kept, "seconds for all all-reduces together"),
+    "lock": _switch(_larger, "what comes behind this file may only make it stricter", default=False),
+}
+
+
+def document_schema() -> dict[str, Any]:
+    """The JSON Schema of the configuration file: every key with what it says."""
+    top: dict[str, Any] = {}
+    for name, key in KEYS.items():
+        at = top
+        *sections, last = name.split(".")
+        for section in sections:
+            at = at.setdefault(section, {"type": ["object", "null"], "properties": {}, "additionalProperties": False})[
+                "properties"
+            ]
+        said = {"default": key.default} if key.default is not None else {}
+        at[last] = {"description": key.about, "anyOf": [dict(key.schema), {"type": "null"}], **said}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "netdoctor's configuration",
+        "type": "object",
+        "properties": top,
+        "additionalProperties": False,
+    }
+
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})

@@ -58,6 +58,7 @@ class Expect:
     hca_addresses: tuple[str, ...] | None = None
     hca_firmware: tuple[str, ...] | None = None
     driver: str | None = None
+    instance_type: str | None = None
     mtu: Mapping[str, int] | None = None
 
 
@@ -74,21 +75,23 @@ class Config:
     checks_dir: str | None = None
     python: str | None = None
     command: str | None = None  # the program that `netdoctor run` becomes: its Python is the job's
+    launch: Mapping[str, Any] | None = None  # what a launcher in that command is told
     folder: str = ""  # that this program's Python imports from first
-    as_root: bool = False  # --user root: the caller says that the job runs as root what others can change
+    as_root: bool = False  # --user root: the caller says that the job runs what the environment names, as root
     user: str | None = None
     via: str | None = None  # of facts.runs.Caller; None: torch where the job has it
     vantage: str | None = None
     budget_s: float | None = None
     lock: bool = False
     behind: tuple[str, ...] = ()  # keys that were said behind a lock: they may only make it stricter
+    sources: Mapping[str, str] = field(default_factory=dict)  # of each key that was said: file, variables or command line
     notes: tuple[str, ...] = ()  # what was not followed, and why: for stderr
 
     def as_answer(self) -> dict[str, Any]:
         """The answer to ``config:``, as JSON: only what was said.
 
-        Keys: profile, job {…}, expected {…, busbw_floor {"67108864": 10.0}}, python, user, vantage, budget_s, and command
-        (no option: what `netdoctor run` becomes).
+        Keys: profile, job {…}, expected {…, busbw_floor {"67108864": 10.0}}, python, user, vantage, budget_s, command and
+        launch (no options: what `netdoctor run` becomes, and what its launcher is told).
         """
         floor = self.expected.busbw_floor
         expected = {**_said(self.expected)}
@@ -98,7 +101,7 @@ class Config:
         answer: dict[str, Any] = {"profile": self.profile, "job": _said(self.job), "expected": expected}
         if self.behind:
             answer["behind_lock"] = list(self.behind)
-        for name in ("python", "user", "vantage", "budget_s", "command"):
+        for name in ("python", "user", "vantage", "budget_s", "command", "launch"):
             if getattr(self, name) is not None:
                 answer[name] = getattr(self, name)
         return answer
@@ -143,6 +146,7 @@ def load(
         if other := next((key for key in said if not key.startswith("expected.")), None):
             raise ConfigError("says more than what is expected: give it with --config", source=expect, key=other)
         layers.append((expect, said))
+    notes += [f"{file} is empty: nothing is set by it" for file, values in layers if not values]
     from_env, hints = _environment(environ)
     notes += hints
     given = _overrides(overrides or {})
@@ -153,8 +157,9 @@ def load(
     layers += [(name, values) for name, values in (("environment", from_env), ("command line", given)) if values]
     if recorded is not None:
         layers.insert(1 if locked else 0, ("snapshot", _of_a_snapshot(recorded)))
-    merged, behind = _merge(layers, {site, named}, notes, defaults or {})
-    return replace(_build(merged, tuple(notes)), behind=tuple(key for key in behind if key.startswith("job.")))
+    merged, behind, sources = _merge(layers, {site, named}, notes, defaults or {})
+    built = _build(merged, tuple(notes))
+    return replace(built, behind=tuple(key for key in behind if key.startswith("job.")), sources=sources)
 
 
 def _of_a_snapshot(policy: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,13 +179,16 @@ def _same(named: str, site: str, base: Mapping[str, Any] | None) -> bool:
 
 def _merge(
     layers: list[tuple[str, dict[str, Any]]], files: set[str | None], notes: list[str], defaults: Mapping[str, Any]
-) -> tuple[dict[str, Any], tuple[str, ...]]:
+) -> tuple[dict[str, Any], tuple[str, ...], dict[str, str]]:
     """Later layers win; behind the first locked one of `files` they only tighten, and what they may not loosen is noted.
+
+    Returned are the values, the keys that were said behind a lock, and who said what counts.
 
     The site's file comes first.  One that was named locks as well: a gate that names its file means it for every job.
     """
     merged: dict[str, Any] = {}
     behind: dict[str, None] = {}
+    sources: dict[str, str] = {}
     lock = locked_by = None
     for source, values in layers:
         lock = locked_by
@@ -188,14 +196,17 @@ def _merge(
             locked_by = source
         for key, value in values.items():
             if lock is None:
-                merged[key] = value
+                merged[key], sources[key] = value, source
                 continue
             behind[key] = None
-            tightest = KEYS[key].stricter(merged.get(key, defaults.get(key, KEYS[key].default)), value)
+            before = merged.get(key, defaults.get(key, KEYS[key].default))
+            tightest = KEYS[key].stricter(before, value)
+            if tightest != before:
+                sources[key] = source if tightest == value else f"{sources.get(key, 'default')} and {source}"
             if tightest != value:
                 notes.append(f"{key} from the {source} counts only where it is stricter: {lock} is locked")
             merged[key] = tightest
-    return {**defaults, **merged}, tuple(behind)
+    return {**defaults, **merged}, tuple(behind), sources
 
 
 def _build(merged: Mapping[str, Any], notes: tuple[str, ...]) -> Config:
@@ -230,7 +241,7 @@ def _file(path: str, *, must: bool) -> dict[str, Any] | None:
     try:
         raw = far.call(_bytes, path, path=os.path.abspath(path))
     except (FileNotFoundError, NotADirectoryError) as error:
-        if must:
+        if must or far.call(os.path.islink, path, path=os.path.abspath(path)):  # a ConfigMap's link that leads to nothing
             raise ConfigError(error.strerror or str(error), source=path) from None
         return None
     except (OSError, ValueError) as error:

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.expectation.model import Expectation, Look, Part, Quantity, Source, Value
+from netdoctor.expectation.model import Comparison, Expectation, Part, Quantity, Source, Value
 from netdoctor.expectation.parts import gpu_devices, gpu_name
-from netdoctor.expectation.rails import best_rate
+from netdoctor.expectation.rails import best_rate, gigabits
 from netdoctor.facts.gpu import Gpu, Gpus
+from netdoctor.facts.net import LinkModes, Net
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.rdma import Rdma
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.facts.runs import Run
+from netdoctor.model import NODE, Kind, Unavailable, missing
 from netdoctor.nccl.gpudirect import C2C_NAMES
 
 # Ports that a hypervisor makes up (QEMU, VMware, Hyper-V): what they say of a link is nobody's.
@@ -79,6 +81,28 @@ def ports(rails: Iterable[Part]) -> Iterator[Expectation]:
                 yield Expectation(part.name, Quantity.RATE, known[0], Source.DEVICE, f"at least, {known[1]}")
 
 
+def interfaces(parts: Iterable[Part], modes: Mapping[str, LinkModes]) -> Iterator[Expectation]:
+    """What Ethernet interfaces could do: the most that both ends offer each other.
+
+    Where the other ends say nothing and none does what its own hardware could, their switches may be slower by design.
+    """
+    told = [(part.name, float(now), modes[part.name]) for part in parts if part.name in modes and (now := _speed(part))]
+    for name, _, mode in told:
+        if mode.agreed:
+            because = "both ends offer it (ethtool)"
+            yield Expectation(name, Quantity.INTERFACE_SPEED, mode.agreed / 1000, Source.DEVICE, because)
+    silent = [(now, mode.supported / 1000) for _, now, mode in told if not mode.agreed and mode.supported]
+    if silent and all(now < most for now, most in silent):
+        most = max(most for _, most in silent)
+        yield Expectation(NODE, Quantity.INTERFACE_SPEED, most, Source.DEVICE, "its own modes (ethtool)", certain=False)
+
+
+def _speed(part: Part) -> float | None:
+    """Gb/s of its interface."""
+    now = part.has.get(Quantity.INTERFACE_SPEED)
+    return now if isinstance(now, int | float) else None
+
+
 @dataclass(frozen=True)
 class Wire:
     """One PCIe link: a root or switch port, and the function at its lower end."""
@@ -105,10 +129,12 @@ def wires(pci: Pci, ends: Iterable[tuple[str, PciDevice]]) -> tuple[Wire, ...]:
     return tuple(Wire(port, lower, tuple(below)) for port, lower, below in found.values())
 
 
-def links(pci: Pci, nvml: Gpus, rdma: Rdma) -> Look:
-    """The PCIe links above GPUs and RDMA devices, and what both their ends can do."""
+def links(pci: Pci, nvml: Gpus, rdma: Rdma, net: Net, run: Run | Unavailable) -> Comparison:
+    """The PCIe links above GPUs and RDMA devices and, where sockets carry the data, Ethernet: what both their ends can do."""
     gpus = gpu_devices(pci) or ()
     known = {gpu.pci: gpu for gpu in nvml.all or () if isinstance(gpu.pci, str)}
+    worked = {rank.gpu: rank.link_speed for rank in (run.ranks if run else ()) if rank.link_speed}
+    asleep = None if run else Unavailable(Kind.NOT_READ, "it rests, and no all-reduce woke it")
     ends = [(gpu_name(d.address), d) for d in gpus]
     ends += [(d.name, where) for d in rdma.devices or () if isinstance(d.pci, str) and (where := pci.at(d.pci))]
     names = {device.address: name for name, device in ends}
@@ -135,7 +161,7 @@ def links(pci: Pci, nvml: Gpus, rdma: Rdma) -> Look:
             now = PciLink(min(port.speed, lower.speed), min(port.width, lower.width), speed, width)
             has = {Quantity.WIDTH: now.width, Quantity.SPEED: now.speed}
             if wire.lower.is_gpu:
-                has |= _excused(known.get(wire.lower.address), now)
+                has |= _excused(known.get(wire.lower.address), now, worked.get(wire.lower.address, asleep))
         name = names.get(wire.lower.address, wire.lower.address)
         because = f"{_OWN}; it carries {', '.join(dict.fromkeys(wire.below))}"
         parts.append(Part(name, has))
@@ -144,8 +170,15 @@ def links(pci: Pci, nvml: Gpus, rdma: Rdma) -> Look:
         lanes, rate = _enough(wire, has, rdma)
         expected.append(Expectation(name, Quantity.WIDTH, width, Source.DEVICE, because, lanes))
         expected.append(Expectation(name, Quantity.SPEED, speed, Source.DEVICE, because, rate))
-    unread = missing(gpu_devices(pci), rdma.devices)
-    return Look(tuple(parts), tuple(expected), unread, frozenset(across))
+    if rdma.devices == ():
+        own = [link for link in net.links or () if link.kind is None and link.up and link.running and link.modes]
+        sockets = [Part(link.name, {Quantity.INTERFACE_SPEED: gigabits(link)}) for link in own]
+        parts += sockets
+        across |= {part.name for part in sockets}
+        offered = interfaces(sockets, {link.name: link.modes for link in own if link.modes})
+        expected += [one for one in offered if one.certain]  # whose switches are slower is nobody's fault
+    unread = missing(gpu_devices(pci), rdma.devices, net.links if rdma.devices == () else None)
+    return Comparison(tuple(parts), tuple(expected), unread, frozenset(across))
 
 
 def _enough(wire: Wire, has: Mapping[Quantity, Value | None | Unavailable], rdma: Rdma) -> tuple[float | None, float | None]:
@@ -164,9 +197,9 @@ _OWN: Final = "both ends are capable of it"
 _NOT_SHOWN: Final = Unavailable(Kind.NOT_READ, "NVML does not show this GPU")
 
 
-def _excused(gpu: Gpu | None, now: PciLink) -> dict[Quantity, Value | None | Unavailable]:
-    """A GPU that rests lowers its link's speed; one that shares memory with its CPU needs no PCIe link.  Neither is known of
-    a GPU that NVML does not show."""
+def _excused(gpu: Gpu | None, now: PciLink, worked: float | None | Unavailable) -> dict[Quantity, Value | None | Unavailable]:
+    """A GPU that rests lowers its link's speed: what the all-reduce saw of it counts, if there was one.  One that shares memory
+    with its CPU needs no PCIe link.  Neither is known of a GPU that NVML does not show."""
     name = gpu.name if gpu else _NOT_SHOWN
     busy = gpu.utilization if gpu else _NOT_SHOWN
     if isinstance(name, str) and any(word in name for word in _ON_CHIP):
@@ -175,5 +208,6 @@ def _excused(gpu: Gpu | None, now: PciLink) -> dict[Quantity, Value | None | Una
     if now.width < now.max_width and isinstance(name, Unavailable):
         out[Quantity.WIDTH] = name
     if now.speed < now.max_speed and (isinstance(busy, Unavailable) or busy < _BUSY):
-        out[Quantity.SPEED] = busy if isinstance(busy, Unavailable) else None
+        silent = busy if isinstance(busy, Unavailable) else worked
+        out[Quantity.SPEED] = max(now.speed, worked) if worked else silent
     return out

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from netdoctor.causes.cost import less
-from netdoctor.expectation.model import Look, Quantity, Shortfall, judged
+from netdoctor.expectation.model import Comparison, Quantity, Shortfall, judged
 from netdoctor.model import NODE, Finding, Fix, Loss, Status, count
 
 _LINK, _MISSING, _ODD = "link_degraded", "inventory", "odd_one_out"
@@ -18,7 +18,10 @@ CAUSES: Final = {
     Quantity.MTU: "mtu",
     Quantity.GID_KINDS: "roce_gid",
     Quantity.FAMILIES: "roce_gid",
+    **dict.fromkeys((Quantity.CLOCK, Quantity.POWER), "gpu_slow"),
+    Quantity.CLIQUE: "fabric_manager",
 }
+_STATE: Final = "state expected.{} in the configuration (netdoctor expect writes it)"
 _PARTS_OF_MANY: Final = frozenset({Quantity.THERE, Quantity.PORTS, Quantity.NEAREST, Quantity.GPUS_NEAR})
 _UNITS: Final = {
     Quantity.WIDTH: "PCIe lanes",
@@ -29,12 +32,13 @@ _UNITS: Final = {
     Quantity.GPUS: "GPUs",
     Quantity.LANES: "lanes of the port",
     Quantity.INTERFACE_SPEED: "Gb/s of the interface",
+    Quantity.CLOCK: "MHz of the SM clock",
 }
 
 
 @dataclass(frozen=True)
 class About:
-    """What all findings of one look share."""
+    """What all findings of one comparison share."""
 
     what: str  # the subject of what holds, and of what could not be read: "GPUs"
     number: int  # of the parts: one of so many that is lost costs its share
@@ -47,20 +51,25 @@ class About:
         return count(self.number, self.what.removesuffix("s")) if self.number else f"no {self.what}"
 
 
-def findings(look: Look, about: About) -> Iterator[Finding]:
+def findings(comparison: Comparison, about: About) -> Iterator[Finding]:
     """Fails; one unknown for all that could not be read; a pass only where all that was asked was read and holds, and a skip
     where no source says anything of what is there."""
-    result = judged(look.parts, look.expected)
+    result = judged(comparison.parts, comparison.expectations)
     for subject, short in result.by_subject.items():
-        what = replace(about, needed=about.others) if subject in look.across else about
+        what = replace(about, needed=about.others) if subject in comparison.across else about
         for cause in dict.fromkeys(_cause(one) for one in short):
             yield _fail(subject, cause, [one for one in short if _cause(one) == cause], what)
+    known = {one.expectation.quantity for one in result.shortfalls}
+    perhaps = [one for one in result.perhaps if one.expectation.quantity not in known]
+    yield from (_perhaps(one, about) for one in perhaps)
     doubts = [one.text for one in result.doubts]
-    if look.unread is not None:
-        doubts.append(f"what is expected could not be told: {look.unread}")
+    if comparison.unread is not None:
+        doubts.append(f"what is expected could not be told: {comparison.unread}")
     if doubts:
         more = f", and {len(doubts) - 1} more" if len(doubts) > 1 else ""
         yield Finding(Status.UNKNOWN, f"{doubts[0]}{more}", about.what)
+    elif perhaps:
+        return
     elif result.held and not result.shortfalls:
         titles = dict.fromkeys(one.quantity.title for one in result.held)
         sources = list(dict.fromkeys(str(one.source) for one in result.held))
@@ -68,6 +77,26 @@ def findings(look: Look, about: About) -> Iterator[Finding]:
         yield Finding(Status.PASS, text, about.what, evidence={"sources": sources})
     elif not result.shortfalls:
         yield Finding(Status.SKIP, f"{about.counted}, and no source says more of what should be", about.what)
+
+
+def _perhaps(one: Shortfall, about: About) -> Finding:
+    """All have less than they could have: the site chose it, or it is a fault that all share."""
+    fail = _fail(about.what, _cause(one), [one], about)
+    should, why = one.expectation.text, "the choice of this site, or a fault"
+    if number := one.expectation.quantity is Quantity.RAILS:
+        text = f"{one.text}, there can be {should}: {why}"
+    else:
+        text = f"{one.text} of all {about.what}, which can do {should}: {why} that all share"
+    subject = f"{one.expectation.quantity.title} of the {about.what}"
+    fail = replace(fail, subject=subject)
+    return Finding(
+        Status.UNKNOWN,
+        text,
+        subject,
+        evidence=fail.evidence,
+        how=_STATE.format("hcas" if number else "hca_rate_gbps"),
+        perhaps=fail,
+    )
 
 
 def _cause(one: Shortfall) -> str:
@@ -78,26 +107,29 @@ def _fail(subject: str, cause: str, short: Sequence[Shortfall], about: About) ->
     have = dict.fromkeys(one.text for one in short)
     should = dict.fromkeys(one.expectation.text for one in short)
     sources = dict.fromkeys(str(one.expectation.source) for one in short)
-    losses = [loss for one in short if (loss := _loss(one, about)) is not None]
-    loss = max(losses, key=lambda one: one.share or 0, default=Loss(None, "it works, at another pace or in another way", None))
+    loss = max((loss_of(one, about) for one in short), key=lambda one: one.share or 0)
     return Finding(
         Status.FAIL,
         f"{subject if subject != NODE else 'this node'}: {', '.join(have)}; expected {', '.join(should)}",
         subject,
         cause=cause,
-        expected="; ".join(should),
+        expected="; ".join(dict.fromkeys(one.expectation.cited for one in short)),
         evidence={"sources": list(sources)},
         fix=_fix(subject, short[0].expectation.quantity, about.place),
         loss=loss,
     )
 
 
-def _loss(one: Shortfall, about: About) -> Loss | None:
+_DIFFERS: Final = Loss(None, "it works, at another pace or in another way", None)
+
+
+def loss_of(one: Shortfall, about: About) -> Loss:
+    """What a shortfall takes, by what it is short of."""
     quantity, should = one.expectation.quantity, one.expectation.should
     if quantity in _PARTS_OF_MANY:
         return less(about.number - 1, about.number, about.what, needed=about.needed)
     if quantity not in _UNITS or isinstance(should, str) or isinstance(one.has, str):
-        return None
+        return _DIFFERS
     if one.expectation.enough is not None and one.has >= one.expectation.enough:
         return Loss(0.0, "what is below it needs no more", about.needed)
     return less(one.has, should, _UNITS[quantity], needed=about.needed)
@@ -105,7 +137,9 @@ def _loss(one: Shortfall, about: About) -> Loss | None:
 
 def _fix(subject: str, quantity: Quantity, place: str) -> Fix:
     summary, *commands = _FIXES.get(quantity, _COMPARE)
-    return Fix(f"{place}{summary}", tuple(one.format(subject.removeprefix("GPU ")) for one in commands))
+    return Fix(
+        f"{place}{summary}", tuple(one.format(subject.removeprefix("GPU ").removesuffix(" under load")) for one in commands)
+    )
 
 
 _PCI: Final = (
@@ -133,5 +167,11 @@ _FIXES: Final = {
     Quantity.MTU: ("give its interface the MTU of the others", "rdma link show | grep {}", "ip -br link"),
     Quantity.GID_KINDS: _GIDS,
     Quantity.FAMILIES: _GIDS,
+    Quantity.CLOCK: ("see what lowers its clocks: heat, power, a lock", "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER -i {}"),
+    Quantity.POWER: ("give it the power limit of the others", "nvidia-smi -q -d POWER -i {}", "nvidia-smi -i {} -pl WATT"),
+    Quantity.CLIQUE: ("give it the partition of the others", "nvidia-smi -q -i {} | grep -A6 Fabric"),
+    Quantity.ECC: ("switch ECC as on the others, then reset it", "nvidia-smi -i {} -e 1", "nvidia-smi -i {} -r"),
+    Quantity.PERSISTENCE: ("let the daemon keep all GPUs up", "systemctl enable --now nvidia-persistenced"),
+    Quantity.COMPUTE_MODE: ("give it the mode of the others", "nvidia-smi -i {} -c DEFAULT"),
     Quantity.FIRMWARE: ("update its firmware to that of the others", "mlxfwmanager --query", "ethtool -i INTERFACE"),
 }

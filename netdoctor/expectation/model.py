@@ -32,7 +32,7 @@ class Quantity(Enum):
     LANES = ("lanes of the port", "{:g}X", True)
     PORTS = ("ports up", "{:g}", True)
     NVLINKS = ("NVLinks up", "{:g}", True)
-    GPUS = ("GPUs on PCI", "{:g}", True)
+    GPUS = ("number of GPUs", "{:g}", True)
     RAILS = ("RDMA devices for the job", "{:g}", True)
     MEMORY = ("memory", "{:.0f} GiB", True)
     INTERFACE = ("its interface", "{}", False)
@@ -49,6 +49,13 @@ class Quantity(Enum):
     NUMA = ("NUMA node", "{}", False)
     NEAREST = ("HCAs behind the same PCIe switch", "{:g}", True)
     GPUS_NEAR = ("GPUs behind the same PCIe switch", "{:g}", True)
+    CLOCK = ("highest SM clock under load", "{:g} MHz", True)
+    POWER = ("power limit", "{:g} W", True)
+    ECC = ("ECC", "{}", False)
+    PERSISTENCE = ("persistence mode", "{}", False)
+    COMPUTE_MODE = ("compute mode", "{}", False)
+    CLIQUE = ("NVLink fabric", "{}", False)
+    BAR1 = ("BAR1", "{:.0f} MiB", True)
 
     def __init__(self, title: str, form: str, ordered: bool) -> None:
         self.title = title
@@ -81,10 +88,17 @@ class Expectation:
     source: Source
     because: str  # for the finding's `expected`: "7 of its kind", "AWS p5.48xlarge"
     enough: float | None = None  # what the job needs of it: who has that loses nothing
+    cites: str = ""  # where that can be read
+    certain: bool = True  # False: what could be; that it is less may be the site's choice, and nothing here tells
 
     @property
     def text(self) -> str:
         return f"{self.quantity.title} {self.quantity.text(self.should)} ({self.because})"
+
+    @property
+    def cited(self) -> str:
+        """The same with its source."""
+        return f"{self.text[:-1]}: {self.cites})" if self.cites else self.text
 
 
 @dataclass(frozen=True)
@@ -127,6 +141,7 @@ class Judged:
     shortfalls: tuple[Shortfall, ...]
     doubts: tuple[Doubt, ...]
     held: tuple[Expectation, ...]
+    perhaps: tuple[Shortfall, ...] = ()  # of expectations that are not certain
 
     @property
     def by_subject(self) -> dict[str, tuple[Shortfall, ...]]:
@@ -138,6 +153,7 @@ def judged(parts: Iterable[Part], expectations: Iterable[Expectation]) -> Judged
     """Every expectation against what is there; what a part does not have on evidence (None) is not compared."""
     there = {part.name: part for part in parts}
     short: list[Shortfall] = []
+    perhaps: list[Shortfall] = []
     doubts: list[Doubt] = []
     held: list[Expectation] = []
     for one in expectations:
@@ -147,27 +163,29 @@ def judged(parts: Iterable[Part], expectations: Iterable[Expectation]) -> Judged
         elif value is None:
             continue
         elif is_short(one.quantity, value, one.should):
-            short.append(Shortfall(one, value))
+            (short if one.certain else perhaps).append(Shortfall(one, value))
         else:
             held.append(one)
-    return Judged(tuple(short), tuple(doubts), tuple(held))
+    return Judged(tuple(short), tuple(doubts), tuple(held), tuple(perhaps))
 
 
-_CLOSE: Final = 0.98  # memory and figures of one model differ by little: ECC pages, retired rows
+# What is as much: memory of one model differs by little (ECC pages, retired rows), clocks of one model by how good each chip is
+# (a tenth is what counts as critical).
+_CLOSE: Final = {Quantity.MEMORY: 0.98, Quantity.CLOCK: 0.9}
 
 
 def is_short(quantity: Quantity, has: Value, should: Value) -> bool:
     """Whether a part has less than it should, or another."""
     if not quantity.ordered or isinstance(has, str) or isinstance(should, str):
         return has != should
-    return has < (should * _CLOSE if quantity is Quantity.MEMORY else should)
+    return has < should * _CLOSE.get(quantity, 1)
 
 
 @dataclass(frozen=True)
-class Look:
+class Comparison:
     """What one check weighs: all parts, what every source says of them, and why a source could not say anything."""
 
     parts: tuple[Part, ...]
-    expected: tuple[Expectation, ...]
+    expectations: tuple[Expectation, ...]
     unread: Unavailable | None = None
     across: frozenset[str] = frozenset()  # parts that nothing uses but the way to other nodes

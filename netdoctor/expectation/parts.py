@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, TypeGuard
@@ -17,6 +18,8 @@ GIVEN_AWAY: Final = frozenset({"vfio-pci", "pci-stub", "nvgrace-gpu-vfio-pci", "
 GIB: Final = 1 << 30
 # Cards (by their name in NVML) whose NVLinks are bridges between two of them: who built the node chose which have one.
 _BRIDGED: Final = re.compile(r"(?i)pcie|\bNVL\b|\bA40\b|RTX|\bA[456][05]00\b|\bA30\b|\bA800 40GB Active|Quadro|TITAN")
+_CHIP: Final = re.compile(r"(?:NVIDIA |Tesla )*([ABHLTV]\d+)\b")  # data-centre cards alone: workstations are mixed at will
+_SPARED: Final = 4  # cards, of which one is another
 _FEW: Final = 0.25  # a quarter of the cards at most has lost its bridge; a node that lacks more was built so
 
 
@@ -52,7 +55,7 @@ def gpus(pci: Pci, nvml: Gpus) -> tuple[Part, ...] | Unavailable:
     if any(gpu.nvlinks and bridged(gpu) for gpu in nvml.all or ()):
         every = tuple(replace(part, like=f"GPUs {d.device:04x}") for part, d in zip(every, devices, strict=True))
         every = tuple(_built_so(part, [one for one in every if one.like == part.like]) for part in every)
-    return every
+    return tuple(_replaced(part, every) for part in every)
 
 
 def bridged(gpu: Gpu) -> bool:
@@ -77,6 +80,20 @@ def _built_so(part: Part, like: Sequence[Part]) -> Part:
     if part.has.get(Quantity.NVLINKS) != 0 or (bare % 2 == 0 and bare <= _FEW * len(like)):
         return part
     return replace(part, has={**part.has, Quantity.NVLINKS: None})
+
+
+def _replaced(part: Part, every: Sequence[Part]) -> Part:
+    """One card of a family among three and more alike is a spare of another variant: their sibling.  More were bought so."""
+    family = _family(part)
+    same = [one for one in every if family and _family(one) == family]
+    like, number = Counter(one.like for one in same).most_common(1)[0] if same else (part.like, 0)
+    return replace(part, like=like) if len(same) - number == 1 and len(same) >= _SPARED else part
+
+
+def _family(part: Part) -> str:
+    """``A100`` of NVIDIA A100-PCIE-40GB."""
+    found = _CHIP.match(str(part.has.get(Quantity.MODEL)))
+    return found[1] if found else ""
 
 
 def unlinked(nvml: Gpus) -> Unavailable | None:

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.expectation.description import Part, describe
-from netdoctor.expectation.model import Look as Weighed
-from netdoctor.expectation.model import Source
-from netdoctor.expectation.site import look as against
+from netdoctor.expectation.model import Comparison, Source
+from netdoctor.expectation.site import comparison
 from netdoctor.facts.job import expected_of
-from netdoctor.facts.past import Look, Past
+from netdoctor.facts.past import Entry, Past
 from netdoctor.facts.runs import Run
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.transport import shown_network
@@ -54,13 +53,13 @@ def shape(run: Run, inventory: Mapping[str, Any]) -> str:
     return f"{one.backend} {one.device} ×{one.ranks} {one.path} {key}"
 
 
-def look_of(day: str, run: Run | None, inventory: Mapping[str, Any]) -> Look:
+def entry_of(day: str, run: Run | None, inventory: Mapping[str, Any]) -> Entry:
     """What is kept of a good look."""
     has = {key: value for key, value in describe(_own(inventory), (), _VOLATILE).items() if key in _HARDWARE}
     size = max(run.busbw, default=0) if run is not None and run.finished and run.verified is True else 0
     if run is None or not size:
-        return Look(day, "", 0, 0.0, True, has)
-    return Look(day, shape(run, inventory), size, run.busbw[size], run.experiment.device == "cpu", has)
+        return Entry(day, "", 0, 0.0, True, has)
+    return Entry(day, shape(run, inventory), size, run.busbw[size], run.experiment.device == "cpu", has)
 
 
 def _own(inventory: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -71,12 +70,12 @@ def _own(inventory: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**inventory, "nics": [nic for nic in nics if isinstance(nic, dict) and nic.get("virtual_function") is False]}
 
 
-def like(past: Past, now: Look) -> tuple[Look, ...]:
+def like(past: Past, now: Entry) -> tuple[Entry, ...]:
     """Looks at the same experiment, the oldest first."""
-    return tuple(one for one in past.looks or () if now.shape and (one.shape, one.size) == (now.shape, now.size))
+    return tuple(one for one in past.entries or () if now.shape and (one.shape, one.size) == (now.shape, now.size))
 
 
-def fall(past: Past, now: Look) -> Fall | None:
+def fall(past: Past, now: Entry) -> Fall | None:
     """What the ring's own spread does not explain; None: nothing, or fewer like runs than can tell."""
     ring = like(past, now)
     if len(ring) < FEWEST:
@@ -92,11 +91,11 @@ def fall(past: Past, now: Look) -> Fall | None:
     return Fall(now.busbw, usual, figures[0], len(figures), ring[-1].day) if now.busbw < bound else None
 
 
-def hardware(past: Past, inventory: Mapping[str, Any], mig: bool) -> Weighed:
+def hardware(past: Past, inventory: Mapping[str, Any], mig: bool) -> Comparison:
     """What good looks saw of the hardware: of each part the last that could see it.  With MIG on, NVLinks rest."""
     seen: dict[str, Any] = {}
     day = ""
-    for one in past.looks or ():
+    for one in past.entries or ():
         seen |= {key: value for key, value in one.hardware.items() if key in _HARDWARE}
         day = one.day
     moved = {key for key, now in _places(inventory).items() if _moved(seen.get(key), now)}
@@ -104,8 +103,8 @@ def hardware(past: Past, inventory: Mapping[str, Any], mig: bool) -> Weighed:
     odd = [key for key, value in keys.items() if type(value) is not _HARDWARE[key]]
     expected = Unavailable(Kind.MALFORMED, f"{odd[0]} of a look until {day}") if odd else expected_of(keys)
     if isinstance(expected, Unavailable):
-        return Weighed((), (), expected)
-    return against(expected, inventory, Source.PAST, f"this node on {day}")
+        return Comparison((), (), expected)
+    return comparison(expected, inventory, Source.PAST, f"this node on {day}")
 
 
 def _places(inventory: Mapping[str, Any]) -> Mapping[str, object]:

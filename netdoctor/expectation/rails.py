@@ -10,7 +10,7 @@ from typing import Final
 
 from netdoctor.expectation.model import Part, Quantity, Value
 from netdoctor.expectation.parts import gpu_devices, gpu_name, numa_beside_its_port
-from netdoctor.facts.net import ELSEWHERE, Link, Net
+from netdoctor.facts.net import ELSEWHERE, Link, LinkModes, Net
 from netdoctor.facts.pci import Pci, PciDevice
 from netdoctor.facts.rdma import Gid, Rdma, RdmaDevice, RdmaPort
 from netdoctor.model import Kind, Unavailable, missing
@@ -38,6 +38,8 @@ class Rails:
     gpus: int
     chosen: bool  # NCCL_IB_HCA selects them: how many there are is the job's own choice
     by_switch: bool  # each is behind a PCIe switch with a GPU; else told by kind and rate
+    modes: Mapping[str, LinkModes]  # of the Ethernet interface of each, as far as its driver says
+    seen: int  # RDMA devices of any kind: what there is where none is for the GPUs
 
     @property
     def even(self) -> bool:
@@ -45,7 +47,8 @@ class Rails:
         near = {part.has.get(Quantity.NEAREST) for part in self.near if Quantity.NEAREST in part.has}
         if self.by_switch:
             return len(near) == 1 and 0 not in near
-        return bool(self.gpus) and len(self.devices) % self.gpus == 0
+        number = len(self.devices)
+        return bool(self.gpus and number) and (number % self.gpus == 0 or self.gpus % number == 0)
 
 
 def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Unavailable:
@@ -82,7 +85,9 @@ def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Un
         near += _without_gpu([d for d in hardware if kinds[d.name] == main], members, pci)
     parts = [_rail(d, pci, net, len(members)) for d in members]
     parts = [part if part.name in alike else replace(part, like="") for part in parts]
-    return Rails(members, tuple(parts), () if choice else tuple(near), len(gpus), choice is not None, any(own.values()))
+    chosen, switched = choice is not None, any(own.values())
+    modes = {d.name: link.modes for d in members if isinstance(link := _link(d, net), Link) and link.modes}
+    return Rails(members, tuple(parts), () if choice else tuple(near), len(gpus), chosen, switched, modes, len(hardware))
 
 
 _NO_PLACE: Final = Unavailable(Kind.NOT_READ, "its place on PCI")
@@ -242,12 +247,21 @@ def _interface(port: RdmaPort, net: Net) -> Link | None | Unavailable:
     return net.link(name)
 
 
+def _link(device: RdmaDevice, net: Net) -> Link | None | Unavailable:
+    port = up(device)
+    return _interface(port, net) if port else None
+
+
 def _of_interface(port: RdmaPort, net: Net) -> dict[Quantity, Value | None | Unavailable]:
     link = _interface(port, net)
     if not isinstance(link, Link):
         return {Quantity.MTU: link}
+    state = "up" if link.up and link.running else "down"
+    return {Quantity.MTU: link.mtu, Quantity.INTERFACE: state, Quantity.INTERFACE_SPEED: gigabits(link)}
+
+
+def gigabits(link: Link) -> float | None | Unavailable:
+    """Gb/s; None: the driver does not say, or it is another namespace's."""
     speed = link.speed_mbps
     silent = isinstance(speed, Unavailable) and (speed == ELSEWHERE or speed.kind in (Kind.UNSUPPORTED, Kind.FAILED))
-    told = None if silent else speed and speed / 1000
-    state = "up" if link.up and link.running else "down"
-    return {Quantity.MTU: link.mtu, Quantity.INTERFACE: state, Quantity.INTERFACE_SPEED: told}
+    return None if silent else speed and speed / 1000

@@ -26,6 +26,20 @@ def of(parts: Iterable[Part]) -> Iterator[Expectation]:
                 yield from _alike(group, quantity)
 
 
+def of_one_make(parts: Iterable[Part]) -> Iterator[Expectation]:
+    """The model of cards that share a compute capability, where three or more of them are one: a card of its own for a screen
+    has another, and of two or three cards nothing says which was meant.
+    """
+    groups: dict[str, list[Part]] = {}
+    for part in parts:
+        made = part.has.get(Quantity.CAPABILITY)
+        if isinstance(made, str) and isinstance(part.has.get(Quantity.MODEL), str):
+            groups.setdefault(made, []).append(part)
+    for group in groups.values():
+        if len({part.like for part in group}) > 1 and Counter(part.like for part in group).most_common(1)[0][1] > 2:
+            yield from _alike(group, Quantity.MODEL)
+
+
 def _alike(group: Sequence[Part], quantity: Quantity) -> Iterator[Expectation]:
     values = [(part, value) for part in group if (value := part.has.get(quantity)) is not None]
     lost = [part for part, value in values if isinstance(value, Unavailable)]
@@ -57,15 +71,15 @@ def divided(parts: Iterable[Part]) -> Unavailable | None:
 
 
 def usual(quantity: Quantity, values: Sequence[Value]) -> Value | None:
-    """What most have; of two that differ the more, where there is more and less.  None: nothing can be said."""
+    """What most have; of two that differ, and of NVLinks in two halves, the more.  None: nothing can be said."""
     counted = Counter(values)
     value, number = counted.most_common(1)[0]
     if quantity is Quantity.PORTS and value == 0:  # that most are down vouches for none: rdma.dev_infiniband says of each
         return None
     if number == len(values) and number > 1:
         return value
-    if len(values) == 2:
-        return max(values, key=_order)
+    if len(values) == 2 or (quantity is Quantity.NVLINKS and number * 2 <= len(values)):
+        return max(values, key=_order)  # of links that some have and others not, the others lost them
     fewer = sum(n for other, n in counted.items() if is_short(quantity, other, value))
     if quantity in _LACKED and fewer > _FEW * len(values):
         return None

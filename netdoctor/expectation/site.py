@@ -5,27 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from netdoctor.expectation.model import Expectation, Look, Part, Quantity, Source, Value
+from netdoctor.expectation.model import Comparison, Expectation, Part, Quantity, Source, Value
 from netdoctor.facts.job import Expected
 from netdoctor.model import NODE, Kind, Unavailable, missing, unavailable_in
 
-KEYS: Final = ("gpu_model", "gpu_addresses", "nvlinks", "hca_addresses", "hca_firmware", "driver", "mtu")
+KEYS: Final = ("gpus", "gpu_model", "gpu_addresses", "nvlinks", "hca_addresses", "hca_firmware", "driver", "mtu")
 THERE, MISSING = "there", "missing"
+GPUS: Final = "GPUs"  # the subject of how many there are
 _NO_HCA: Final = Unavailable(Kind.NOT_READ, "no RDMA device is seen from here")
 _HERE: Final = Unavailable(Kind.NOT_READ, "no such interface is seen from here")
 _ODD: Final = Unavailable(Kind.MALFORMED, "the inventory")
 
 
-def look(
+def comparison(
     expected: Expected,
     inventory: Mapping[str, Any],
     source: Source = Source.SITE,
     because: str = "expected: of the site",
     *,
-    counts: bool = False,
-) -> Look:
-    """Models, places, NVLinks, driver, firmware and MTU; with `counts` also GPUs, HCAs and their rate.  On the node
-    itself these, transport and floors have checks of their own.
+    share: bool = False,
+    network: bool = False,
+) -> Comparison:
+    """GPUs, models, places, NVLinks, driver, firmware and MTU; with `network` also HCAs and their rate.  On the node itself
+    these (what the job can use of them), transport and floors have checks of their own.  With `share` a job may be given some
+    of the GPUs.
     """
     gpus, nics, links = (_rows(inventory.get(name)) for name in ("gpus", "nics", "links"))
     has: dict[str, dict[Quantity, Value | None | Unavailable]] = {NODE: {Quantity.DRIVER: _value(inventory.get("driver"))}}
@@ -51,16 +54,18 @@ def look(
         found = places if isinstance(places, Unavailable) else THERE if address in places else MISSING
         has.setdefault(name, {})[Quantity.THERE] = found
         wanted.append((name, Quantity.THERE, THERE))
-    if counts:
-        has[NODE] |= {Quantity.GPUS: _number(inventory, "gpus"), Quantity.RAILS: _number(inventory, "nics")}
-        wanted += [(NODE, Quantity.GPUS, expected.gpus)] if expected.gpus else []
+    if expected.gpus:
+        has[GPUS] = {Quantity.GPUS: _gpus(inventory, expected.gpus, share=share)}
+        wanted.append((GPUS, Quantity.GPUS, expected.gpus))
+    if network:
+        has[NODE] |= {Quantity.RAILS: _number(inventory, "nics")}
         wanted += [(NODE, Quantity.RAILS, expected.hcas)] if expected.hcas else []
         if isinstance(rate := expected.hca_rate_gbps, int | float) and rate:
             has[NODE][Quantity.RATE] = _why(inventory.get("nics")) if nics is None else _rate(nics, expected.hcas, rate)
             wanted.append((NODE, Quantity.RATE, rate))
     unread = missing(*(getattr(expected, key) for key in KEYS))
     parts = tuple(Part(name, values) for name, values in has.items())
-    return Look(parts, tuple(Expectation(n, q, should, source, because) for n, q, should in wanted), unread)
+    return Comparison(parts, tuple(Expectation(n, q, should, source, because) for n, q, should in wanted), unread)
 
 
 def _rows(value: Any) -> list[dict[str, Any]] | None:
@@ -82,6 +87,15 @@ def _why(value: Any) -> Unavailable:
 def _number(inventory: Mapping[str, Any], name: str) -> int | Unavailable:
     rows = _rows(inventory.get(name))
     return _why(inventory.get(name)) if rows is None else len(rows)
+
+
+def _gpus(inventory: Mapping[str, Any], wanted: int, *, share: bool) -> int | Unavailable:
+    """Those that NVML shows; that PCI shows too few is known without it."""
+    seen, pci = _number(inventory, "gpus"), _rows(inventory.get("pci"))
+    on_bus = sum(one.get("kind") == "gpu" for one in pci or ())
+    if isinstance(seen, Unavailable):
+        return seen if pci is None or on_bus >= wanted else on_bus
+    return Unavailable(Kind.NOT_READ, f"NVML shows {seen} of {on_bus} on PCI") if share and seen < wanted <= on_bus else seen
 
 
 def _rate(nics: list[dict[str, Any]], number: int | None | Unavailable, least: float) -> Value | Unavailable:

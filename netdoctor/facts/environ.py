@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from netdoctor.environment import of_job
 from netdoctor.facts.base import Fact
-from netdoctor.facts.launcher import Launcher, detect
+from netdoctor.facts.job import section
+from netdoctor.facts.launcher import Launcher, detect, in_command
 from netdoctor.host.base import Host, mapping, read
 from netdoctor.model import Kind, Unavailable, Word
 
@@ -62,6 +63,8 @@ class Environ(Fact):
     launcher: Launcher | Unavailable
     conf_files: tuple[ConfFile, ...] = ()  # in NCCL's order; absent ones stay, as Unavailable(Kind.ABSENT)
     not_there: tuple[str, ...] = ()  # of NCCL_GRAPH_FILE and NCCL_TOPO_FILE those that name no file
+    topology: tuple[str, ...] = ()  # PCI addresses of the GPUs in the file of NCCL_TOPO_FILE
+    graph: tuple[int, ...] = ()  # NVML's numbers of the GPUs in the file of NCCL_GRAPH_FILE
 
     @property
     def of_the_node(self) -> Environ:
@@ -144,7 +147,25 @@ def probe(host: Host) -> Environ:
     nccl = effective(variables, files)
     named = [(n, nccl[n].value) for n in ("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE") if nccl and n in nccl]
     lost = tuple(name for name, path in named if path.startswith("/") and _absent(host.ask(f"stat:{path}")))
-    return Environ(variables, nccl, _listed(host, detect(variables), variables), files, lost)
+    there = {name: read(host, path) for name, path in named if path.startswith("/") and name not in lost}
+    own, numbers = _gpus_of(there.get("NCCL_TOPO_FILE", "")), _numbers_of(there.get("NCCL_GRAPH_FILE", ""))
+    return Environ(variables, nccl, _launcher(host, variables), files, lost, own, numbers)
+
+
+def _gpus_of(xml: str | Unavailable) -> tuple[str, ...]:
+    """NCCL src/graph/xml.cc: <pci busid="0001:00:00.0" class="0x030200" …>."""
+    return tuple(bus.lower() for bus in re.findall(r'<pci busid="([0-9a-fA-F:.]+)" class="0x03', xml or ""))
+
+
+def _numbers_of(xml: str | Unavailable) -> tuple[int, ...]:
+    """NCCL src/graph/search.cc: <gpu dev="1"/>."""
+    return tuple(sorted({int(number) for number in re.findall(r'<gpu dev="(\d{1,4})"', xml or "")}))
+
+
+def _launcher(host: Host, variables: Mapping[str, str]) -> Launcher:
+    told = section(host, "launch")
+    around = _listed(host, detect(variables), variables)
+    return in_command(around, told) if told else around
 
 
 def _absent(answer: object) -> bool:

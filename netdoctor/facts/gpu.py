@@ -54,6 +54,7 @@ class Gpus(Fact):
     cuda_driver: int | Unavailable  # 13000, from libcuda or NVML
     all: tuple[Gpu, ...] | Unavailable  # () only where NVML answered 0
     visible: tuple[VisibleGpu, ...] | Unavailable  # () only where libcuda answered 0 or CUDA_ERROR_NO_DEVICE
+    refused: int | None = None  # what libcuda answered to who asked for the devices, where that is an error (cuda.h, CUresult)
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -90,7 +91,14 @@ def probe(host: Host) -> Gpus:
         cuda_driver=_field(nvml, "cuda", int) if isinstance(version, Unavailable) else version,
         all=everything,
         visible=_visible(cuda, everything or ()),
+        refused=refusal(cuda),
     )
+
+
+def refusal(cuda: dict[str, Any] | Unavailable) -> int | None:
+    told = cuda.get("devices") if isinstance(cuda, dict) else None
+    code = told.get("code") if isinstance(told, dict) else None
+    return code if isinstance(code, int) else None
 
 
 def _field(answer: dict[str, Any] | Unavailable, name: str, kind: type[T]) -> T | Unavailable:
@@ -111,7 +119,7 @@ def _gpu(host: Host, one: dict[str, Any], position: int) -> Gpu:
         return lost if isinstance(lost, Unavailable) else value(one.get(name), kind, f"NVML {name}")
 
     index, pci = value(one.get("index"), int, "index"), of("pci", str)
-    address = pci if isinstance(pci, Unavailable) else _address(pci)
+    address = pci if isinstance(pci, Unavailable) else pci_address(pci)
     links, capability, instances = of("nvlinks", list), of("capability", list), of("mig_uuids", list)
     pids = of("pids", list)
     return Gpu(
@@ -138,7 +146,7 @@ def _pair(values: list[Any]) -> tuple[int, int] | Unavailable:
     return Unavailable(Kind.MALFORMED, f"compute capability {str(values)[:40]}")
 
 
-def _address(text: str) -> str | Unavailable:
+def pci_address(text: str) -> str | Unavailable:
     """NVML's "00000000:1B:00.0" as sysfs writes it; domains above ffff (VMD, Hyper-V) keep their digits."""
     found = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])", text.strip().lower())
     if found is None:

@@ -55,6 +55,7 @@ class Intent(Fact):
     ranks_here: int | None = None  # on this node: as configured, as the launcher says, or one per GPU that is seen
     communicators: int = 1  # NCCL communicators alive at once per rank
     gloo_groups: int = 1
+    by_gloo: bool = False  # the configuration says that Gloo is used; else a job may do without it, by NCCL alone
     all_to_all: bool = False
     ranks_per_node: int | None = None  # as configured
     gpus: tuple[str, ...] | Unavailable = ()  # UUIDs of the job's own, as libcuda shows them
@@ -99,7 +100,7 @@ def between_nodes(found: Finding, intent: Intent) -> Finding:
             how=STATE_NODES,
             severity=None,
             cure=None,
-            if_several=found,
+            perhaps=found,
         )
     return found
 
@@ -124,6 +125,7 @@ def infer(given: Mapping[str, Any], environ: Environ, net: Net, gpus: Gpus, expe
     seen = gpus.visible
     intent = Intent(
         **given,
+        by_gloo=bool(given.get("gloo_groups")),
         ranks_per_node=ranks,
         ranks_here=ranks or _ranks_here(environ.launcher, gpus),
         gpus=seen if isinstance(seen, Unavailable) else tuple(one.uuid for one in seen),
@@ -157,12 +159,12 @@ def _nodes(configured: int | None, launcher: Launcher | Unavailable, net: Net) -
         return _Nodes(None, None, Told.PEER, f"whether MASTER_ADDR or a peer is another node could not be told: {lost}")
     if launcher.name is None:
         return _Nodes(None, None, Told.NOTHING, "nothing says how many nodes it has")
-    return _Nodes(None, None, Told.LAUNCHER, f"{launcher.name} does not say how many nodes it has")
+    return _Nodes(None, None, Told.LAUNCHER, f"{launcher.called} does not say how many nodes it has")
 
 
 def _by_launcher(found: Launcher) -> _Nodes | None:
     """None where it counts nothing."""
-    name = found.name or "the environment"
+    name = found.called
     if found.nodes is not None and (found.nodes > 1 or not found.several):
         return _Nodes(found.nodes, found.nodes > 1, Told.LAUNCHER, f"{name} says {_count(found.nodes)}")
     if found.world and found.local_world:

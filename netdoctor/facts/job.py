@@ -29,6 +29,7 @@ class Expected(Fact):
     hca_addresses: tuple[str, ...] | Unavailable = ()
     hca_firmware: tuple[str, ...] | Unavailable = ()  # each device has one of these
     driver: str | None | Unavailable = None  # NVIDIA's
+    instance_type: str | None | Unavailable = None  # of a cloud, where nothing on the machine says it
     mtu: Mapping[str, int] | Unavailable = field(default_factory=dict)  # by interface
 
 

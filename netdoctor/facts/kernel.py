@@ -134,11 +134,14 @@ def _shm_size(host: Host) -> int | Unavailable:
 
 
 def _shm_free(host: Host) -> int | Unavailable:
-    """statvfs(3); a tmpfs without a limit gives no blocks at all (mm/shmem.c, shmem_statfs)."""
+    """statvfs(3); a tmpfs without a limit gives no blocks at all (mm/shmem.c, shmem_statfs), and so does what is no tmpfs."""
     got = mapping(host, "statvfs:/dev/shm")
     if isinstance(got, Unavailable):
         return got
-    return _memory(host) if got.get("size") == 0 else value(got.get("free"), int, "statvfs of /dev/shm")
+    if got.get("size") != 0:
+        return value(got.get("free"), int, "statvfs of /dev/shm")
+    size = _shm_size(host)
+    return size if isinstance(size, Unavailable) else _memory(host)
 
 
 def _memory(host: Host) -> int | Unavailable:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
 from netdoctor.environment import TABLE, VOLCANO_TASK, Role, named
 
@@ -21,6 +21,17 @@ class Launcher:
     local_world: int | None
     nodes: int | None = None
     node_rank: int | None = None
+    by_options: bool = field(default=False, kw_only=True)  # what the job's command tells it (cli/launched.py), not variables
+
+    @property
+    def called(self) -> str:
+        """For people."""
+        return f"{self.name}'s command line" if self.by_options else self.name or "the environment"
+
+    @property
+    def of_gpus(self) -> bool:
+        """It starts ranks of torch, one for each GPU."""
+        return self.name in ("torchrun", "trainjob", "accelerate", "deepspeed")
 
     @property
     def several(self) -> bool:
@@ -83,6 +94,15 @@ def detect(variables: Mapping[str, str]) -> Launcher:
             if rule.launcher != "env" or (found.rank is not None and found.world is not None):
                 return _REFINED[rule.launcher](found, variables) if rule.launcher in _REFINED else found
     return _other(variables)
+
+
+def in_command(found: Launcher, told: Mapping[str, Any]) -> Launcher:
+    """With the options of a launcher that the job's command names: it starts the ranks, in the place of all that is around."""
+    given = {name: told[name] for name in ("nodes", "local_world", "node_rank") if isinstance(told.get(name), int)}
+    inner = replace(found, **given, name=str(told.get("name")), rank=None, local_rank=None, by_options=True)
+    counted = inner.nodes * inner.local_world if inner.nodes and inner.local_world else None
+    world = told.get("world")
+    return replace(inner, world=world if isinstance(world, int) else counted)
 
 
 def _other(variables: Mapping[str, str]) -> Launcher:

@@ -13,6 +13,7 @@ from netdoctor.facts.intent import Intent
 from netdoctor.facts.pci import Pci, PciDevice
 from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.facts.runs import Baseline, Caller, Run, Way
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Kind, Unavailable, Word, missing
 
 MAX_RANKS: Final = 16  # of a run: GPUs of the largest single node (DGX-2, HGX with 16)
@@ -32,6 +33,14 @@ _GIVEN: Final = frozenset(
     {"vfio-pci", "pci-stub", "pciback", "xen-pciback", "nvgrace-gpu-vfio-pci", "mlx5-vfio-pci", "uio_pci_generic"}
 )
 _OTHER: Final = frozenset({"nouveau", "nova-core", "nova_core", "nvidiafb"})
+
+_BATCH: Final = re.compile(r"slurm|pbs|lsf|condor|sge", re.IGNORECASE)  # in the name of a job's cgroup
+
+
+def may_share(vantage: Vantage) -> bool:
+    """Whether a job here may be given some of the GPUs: /sys shows it all of them, and NVML those that it may open."""
+    batch = isinstance(vantage.cgroup, Unavailable) or _BATCH.search(vantage.cgroup) is not None
+    return vantage.in_container or (vantage.job_user and batch) or "pid" not in (vantage.namespaces or ())
 
 
 def bound(device: PciDevice) -> Bound:
@@ -97,6 +106,7 @@ class Said(NamedTuple):
 
     gpus: int
     source: str
+    nccl: bool = False  # NCCL joins the ranks, which takes no second one on a GPU
 
 
 def said_gpus(job: Intent, environ: Environ) -> Said | None | Unavailable:
@@ -105,15 +115,17 @@ def said_gpus(job: Intent, environ: Environ) -> Said | None | Unavailable:
     The variables of a process that is a rank tell what all ranks of the node have, not what it has: it may be given one GPU
     (srun --gpus-per-task=1, mpirun with a wrapper).
     """
+    alone = environ.get("NCCL_MULTI_RANK_GPU_ENABLE") in (None, "", "0")  # src/init.cc, from 2.30.3 on
     if job.ranks_per_node:
-        return Said(job.ranks_per_node, "job.ranks_per_node")
+        return Said(job.ranks_per_node, "job.ranks_per_node", alone and job.by_site)
     if (lost := missing(job.nodes, environ.variables, environ.launcher)) is not None:
         return lost
     launcher = environ.launcher or None
-    if launcher is None or launcher.local_rank is not None:
+    if launcher is None or (launcher.local_rank is not None and not launcher.of_gpus):
         return None
     if launcher.local_world:
-        return Said(launcher.local_world, f"{launcher.name or 'the launcher'}: ranks on this node")
+        source = launcher.called if launcher.by_options else launcher.name or "the launcher"
+        return Said(launcher.local_world, f"{source}: ranks on this node", alone and (launcher.of_gpus or job.by_site))
     given = environ.get("SLURM_GPUS_ON_NODE")
     return Said(int(given), "SLURM_GPUS_ON_NODE") if isinstance(given, str) and re.fullmatch(r"\d{1,3}", given) else None
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from netdoctor.environment import Role, named
 from netdoctor.facts.base import Fact, no_evidence
+from netdoctor.facts.job import section
 from netdoctor.facts.peers import Peer, Route, configured, meet, resolve, resolving, route
 from netdoctor.host.base import Host, link, mapping, names, read, read_int
 from netdoctor.model import Kind, Unavailable, unavailable_in
@@ -33,6 +34,14 @@ class Address:
 
 
 @dataclass(frozen=True)
+class LinkModes:
+    """What ethtool(8) says that an interface could do, in Mb/s; 0: it names no speed that is known here."""
+
+    supported: int  # the most that its own hardware, with this cable, can
+    agreed: int  # the most that both ends offer each other; 0 where the other end says nothing, as without autonegotiation
+
+
+@dataclass(frozen=True)
 class Link:
     """One interface of this network namespace."""
 
@@ -49,6 +58,7 @@ class Link:
     vendor: str | Unavailable  # PCI vendor of /sys/class/net/IF/device, "0x1d0f"
     driver: str | Unavailable
     numa_node: int | Unavailable
+    modes: LinkModes | None | Unavailable = None  # None: no Ethernet of its own, or its driver does not say
 
 
 @dataclass(frozen=True)
@@ -131,7 +141,7 @@ def probe(host: Host) -> Net | Unavailable:
     own = frozenset(address.ip for one in links for address in one.addresses)
 
     hostname = _text(read(host, "/proc/sys/kernel/hostname"))
-    variable, master_name, master_port = _master(mapping(host, "env:"))
+    variable, master_name, master_port = by_command(section(host, "launch")) or _master(mapping(host, "env:"))
     people = configured(host)
     if isinstance(master_name, str):
         people.append((master_name, master_port if isinstance(master_port, int) else None))
@@ -208,7 +218,32 @@ def _link(row: Mapping[str, Any], addresses: tuple[Address, ...]) -> Link:
         vendor=ELSEWHERE,
         driver=ELSEWHERE,
         numa_node=ELSEWHERE,
+        modes=_modes(row.get("modes")),
     )
+
+
+# Mb/s of numbers of enum ethtool_link_mode_bit_indices (include/uapi/linux/ethtool.h), the first and the last; full duplex.
+_SPEEDS: Final = (
+    *((1000, 5, 5), (1000, 17, 17), (1000, 41, 41), (2500, 15, 15), (2500, 47, 47), (5000, 48, 48)),
+    *((10000, 12, 12), (10000, 18, 19), (10000, 42, 46), (20000, 21, 22), (25000, 31, 33), (40000, 23, 26)),
+    *((50000, 34, 35), (50000, 40, 40), (50000, 52, 56), (56000, 27, 30), (100000, 36, 39), (100000, 57, 61)),
+    *((100000, 75, 79), (200000, 62, 66), (200000, 80, 84), (400000, 69, 73), (400000, 85, 89), (800000, 93, 98)),
+)
+
+
+def _modes(told: Any) -> LinkModes | None | Unavailable:
+    if told is None:
+        return None
+    if (lost := unavailable_in(told)) is not None:
+        return lost
+    masks = [told.get(name) if isinstance(told, dict) else None for name in ("supported", "advertised", "partner")]
+    if not all(isinstance(mask, list) for mask in masks):
+        return Unavailable(Kind.MALFORMED, "ask:netlink: modes")
+    supported, advertised, partner = (
+        {speed for speed, first, last in _SPEEDS for bit in mask or () if isinstance(bit, int) and first <= bit <= last}
+        for mask in masks
+    )
+    return LinkModes(max(supported, default=0), max(advertised & partner, default=0))
 
 
 def _sysfs_agrees(host: Host, told: Mapping[str, Any]) -> bool | Unavailable:
@@ -270,6 +305,13 @@ def _with_sysfs(host: Host, one: Link, agrees: bool | Unavailable, speeds: Mappi
 
 def _text(got: str | Unavailable) -> str | Unavailable:
     return got if isinstance(got, Unavailable) or got.strip() else Unavailable(Kind.EMPTY)
+
+
+def by_command(told: Mapping[str, Any] | Unavailable) -> tuple[str, str | None, int | None] | None:
+    """Node 0 as the launcher in the job's command is told; None: it leaves it to the environment."""
+    if not told or told.get("master") is None:
+        return None
+    return str(told.get("option")), str(told["master"]) or None, told.get("port") or None
 
 
 def _master(

@@ -21,7 +21,7 @@ _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclass(frozen=True)
-class Look:
+class Entry:
     """What one good look left."""
 
     day: str  # UTC
@@ -41,7 +41,7 @@ class Look:
 class Past(Fact):
     """Good looks of this very node, the oldest first.  () where none is kept."""
 
-    looks: tuple[Look, ...] | Unavailable
+    entries: tuple[Entry, ...] | Unavailable
     who: str = ""  # which node and place this is; "": it could not be told, and nothing is kept
 
 
@@ -51,10 +51,10 @@ def probe(host: Host, vantage: Vantage) -> Past:
     text = host.ask(f"trusted:{FILE}")
     if isinstance(text, Unavailable):
         return Past(() if text.kind is Kind.ABSENT else text, who)
-    looks = parsed(text if isinstance(text, str) else "")
-    if isinstance(looks, Unavailable):
-        return Past(looks, who)
-    return Past(tuple(look for owner, look in looks if owner == who and who), who)
+    found = parsed(text if isinstance(text, str) else "")
+    if isinstance(found, Unavailable):
+        return Past(found, who)
+    return Past(tuple(entry for owner, entry in found if owner == who and who), who)
 
 
 def _who(host: Host, vantage: Vantage) -> str:
@@ -71,7 +71,7 @@ def _who(host: Host, vantage: Vantage) -> str:
     return f"{name.strip()} {vantage.kind}" if isinstance(name, str) and name.strip() else ""
 
 
-def parsed(text: str) -> tuple[tuple[str, Look], ...] | Unavailable:
+def parsed(text: str) -> tuple[tuple[str, Entry], ...] | Unavailable:
     """Owner and look of each entry; one that is not whole is left out, a file that is none is Unavailable."""
     try:
         data = json.loads(text)
@@ -79,37 +79,37 @@ def parsed(text: str) -> tuple[tuple[str, Look], ...] | Unavailable:
         return Unavailable(Kind.MALFORMED, f"{FILE} is no JSON")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA or not isinstance(data.get("looks"), list):
         return Unavailable(Kind.MALFORMED, f"{FILE} has not the schema {SCHEMA}")
-    found = (_look(one) for one in data["looks"][-KEPT:] if isinstance(one, dict))
+    found = (_entry(one) for one in data["looks"][-KEPT:] if isinstance(one, dict))
     return tuple(one for one in found if one is not None)
 
 
-def _look(one: dict[str, Any]) -> tuple[str, Look] | None:
+def _entry(one: dict[str, Any]) -> tuple[str, Entry] | None:
     day, shape, size, busbw, hardware = (one.get(name) for name in ("day", "shape", "size", "busbw", "hardware"))
     if not (isinstance(day, str) and _DAY.fullmatch(day) and isinstance(shape, str) and isinstance(hardware, dict)):
         return None
     if type(size) is not int or isinstance(busbw, bool) or not isinstance(busbw, int | float) or not 0 <= busbw < 1e6:
         return None
-    return str(one.get("who")), Look(day, shape, size, float(busbw), one.get("cpu") is True, hardware)
+    return str(one.get("who")), Entry(day, shape, size, float(busbw), one.get("cpu") is True, hardware)
 
 
-def added(text: str, who: str, look: Look) -> str:
+def added(text: str, who: str, entry: Entry) -> str:
     """The ring with one look more, the oldest gone where it is full; what was there and is no ring is dropped.
 
     Of looks without a figure only the last of each node and place is kept: they would drive out those that have one.
     """
-    every = (*(parsed(text) or () if text else ()), (who, look))
+    every = (*(parsed(text) or () if text else ()), (who, entry))
     last = {owner: at for at, (owner, one) in enumerate(every) if not one.shape}
     rows = [_plain(owner, one) for at, (owner, one) in enumerate(every) if one.shape or last[owner] == at][-KEPT:]
     return json.dumps({"schema": SCHEMA, "looks": rows}, sort_keys=True) + "\n"
 
 
-def _plain(who: str, look: Look) -> dict[str, Json]:
+def _plain(who: str, entry: Entry) -> dict[str, Json]:
     return {
         "who": who,
-        "day": look.day,
-        "shape": look.shape,
-        "size": look.size,
-        "busbw": look.busbw,
-        "cpu": look.cpu,
-        "hardware": dict(look.hardware),
+        "day": entry.day,
+        "shape": entry.shape,
+        "size": entry.size,
+        "busbw": entry.busbw,
+        "cpu": entry.cpu,
+        "hardware": dict(entry.hardware),
     }

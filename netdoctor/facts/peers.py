@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Final
 
 from netdoctor.host.base import Host, mapping, question
 from netdoctor.model import Kind, Unavailable
@@ -29,7 +29,7 @@ class Peer:
     rtt_ms: float | Unavailable = Unavailable(Kind.NOT_READ)  # TCP_INFO of a connection, only where measured
     local: bool | Unavailable = Unavailable(Kind.NOT_READ)  # one of its addresses is this node's
     port: int | None = None
-    variable: str = "MASTER_ADDR"  # of node 0: which one names it
+    variable: str = "expected.peers"  # what names it: of node 0 a variable
     via: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by address: interfaces with one longer than the default
 
     @property
@@ -39,6 +39,23 @@ class Peer:
         if lost and len(lost) == len(self.routes) and all(one.kind == Kind.ABSENT for one in lost):
             return False
         return lost[0] if lost else True
+
+    @property
+    def unreachable(self) -> str | Unavailable | None:
+        """Why nothing connects to it, whatever listens there; Unavailable: it was tried, and could not be told."""
+        if isinstance(self.addresses, Unavailable):
+            text = f"{self.variable}={self.name} does not resolve here (yet): {self.addresses}"
+            answered = self.addresses.kind in (Kind.ABSENT, Kind.FAILED)
+            return text if answered else Unavailable(self.addresses.kind, text)
+        if self.routed is False:
+            return f"there is no route to {self.variable}={self.name}"
+        if isinstance(self.routed, Unavailable):
+            return Unavailable(Kind.NOT_READ, f"the route to {self.variable}={self.name} could not be read")
+        if isinstance(self.rtt_ms, Unavailable) and self.rtt_ms.kind is Kind.ABSENT:
+            return f"nobody answers at {self.variable}={self.name}: {self.rtt_ms.detail}"
+        if isinstance(self.rtt_ms, Unavailable) and self.rtt_ms.kind is Kind.TIMED_OUT:
+            return Unavailable(Kind.TIMED_OUT, f"{self.variable}={self.name} did not answer within a second")
+        return None
 
     def reached_by(self) -> frozenset[str]:
         """Interfaces that lead to one of its addresses: the kernel's choice, and those with a route of their own."""
@@ -167,6 +184,8 @@ def _rtt(host: Host, peer: Peer) -> float | Unavailable:
     micro = got.get("rtt_us")
     if isinstance(micro, int | float) and micro > 0:
         return micro / 1000
-    return Unavailable(
-        Kind.TIMED_OUT if got.get("error") == "ETIMEDOUT" else Kind.FAILED, str(got.get("error", "no round trip"))
-    )
+    error = str(got.get("error", "no round trip"))
+    return Unavailable(Kind.TIMED_OUT if error == "ETIMEDOUT" else Kind.ABSENT if error in _NOBODY else Kind.FAILED, error)
+
+
+_NOBODY: Final = ("EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN")  # connect(2), ip(7); one that refuses a connection is there

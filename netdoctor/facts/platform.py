@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from netdoctor.facts.base import Fact
-from netdoctor.host.base import Host, read
+from netdoctor.host.base import Host, mapping, read
 from netdoctor.model import Kind, Unavailable
 
 _WHERE = "/sys/class/dmi/id"
+_AMAZON = "Amazon EC2"
+_MICROSOFT = "Microsoft Corporation"  # Azure's firmware does not say the type; its cloud-init is told (Google's, Oracle's not)
 
 
 @dataclass(frozen=True)
@@ -18,11 +20,23 @@ class Platform(Fact):
     vendor: str | Unavailable  # "NVIDIA", "Amazon EC2"
     product: str | Unavailable  # "DGXH100", "p5.48xlarge"
     asset_tag: str | Unavailable  # of the chassis: clouds name themselves there ("OracleCloud.com")
+    instance_type: str | Unavailable = ""  # the cloud's name of it: "p5.48xlarge", "Standard_ND96isr_H100_v5"; "" not told
 
 
 def probe(host: Host) -> Platform:
-    """The names that everybody may read."""
-    return Platform(*(_name(host, name) for name in ("sys_vendor", "product_name", "chassis_asset_tag")))
+    """The names that everybody may read, and the instance type: nobody is asked over the network."""
+    vendor, product, tag = (_name(host, name) for name in ("sys_vendor", "product_name", "chassis_asset_tag"))
+    return Platform(vendor, product, tag, _instance_type(host, vendor, product))
+
+
+def _instance_type(host: Host, vendor: str | Unavailable, product: str | Unavailable) -> str | Unavailable:
+    """The firmware of an EC2 instance says it, cloud-init was told it when the machine started."""
+    if isinstance(vendor, Unavailable) or vendor == _AMAZON:
+        return product if vendor == _AMAZON else vendor
+    told = mapping(host, "ask:instance") if vendor == _MICROSOFT else {}
+    if isinstance(told, Unavailable):
+        return "" if told.kind == Kind.ABSENT else told
+    return str(told.get("type") or "")
 
 
 def _name(host: Host, name: str) -> str | Unavailable:

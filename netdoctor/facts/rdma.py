@@ -43,6 +43,15 @@ class RdmaPort:
     gids: tuple[Gid, ...] | Unavailable
     lanes: int | None = None  # of the link, as its rate says ("4X"); None: it does not
 
+    def gid(self, index: int) -> Gid | None | Unavailable:
+        """An entry of its table; None: it is empty."""
+        if isinstance(self.gids, Unavailable):
+            return self.gids
+        last = max((one.index for one in self.gids), default=-1)
+        if index > last + _EMPTY_GIDS:
+            return Unavailable(Kind.NOT_READ, f"GID {index} of port {self.number}")
+        return next((one for one in self.gids if one.index == index), None)
+
 
 @dataclass(frozen=True)
 class Uverbs:

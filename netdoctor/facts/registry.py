@@ -26,6 +26,7 @@ class Source:
 SOURCES: Final[dict[str, Source]] = {
     "Vantage": Source("netdoctor.facts.vantage"),
     "Kernel": Source("netdoctor.facts.kernel"),
+    "Cgroups": Source("netdoctor.facts.cgroups"),
     "Platform": Source("netdoctor.facts.platform"),
     "Environ": Source("netdoctor.facts.environ"),
     "Expected": Source("netdoctor.facts.job", "probe_expected"),
@@ -36,13 +37,20 @@ SOURCES: Final[dict[str, Source]] = {
     "Interrupts": Source("netdoctor.facts.interrupts"),
     "Rdma": Source("netdoctor.facts.rdma", asks=("ask:ibverbs",)),
     "Gpus": Source("netdoctor.facts.gpu", asks=("ask:nvml", "ask:cuda")),
+    "GpuHealth": Source("netdoctor.facts.gpu_health", asks=("ask:nvml",)),
+    "KernelLog": Source("netdoctor.facts.kernel_log", after=("Gpus",)),
+    "Fabric": Source("netdoctor.facts.fabric", after=("GpuHealth",), asks=("ask:cuda",)),
     "Pci": Source("netdoctor.facts.pci"),
     "Intent": Source("netdoctor.facts.intent", after=("Environ", "Net", "Gpus", "Expected")),
+    "Ranks": Source("netdoctor.facts.ranks", after=("Environ",)),
     "DeviceNames": Source("netdoctor.facts.device_names", after=("Environ", "Net", "Rdma", "Pci")),
     "Past": Source("netdoctor.facts.past", after=("Vantage",)),
     "GpuUsers": Source("netdoctor.facts.gpu_users", after=("Gpus", "Vantage")),
     "NcclChoice": Source("netdoctor.facts.nccl_choice", after=("Libraries",)),
+    "GpuLoad": Source("netdoctor.facts.gpu_load"),
 }
+# Made when the all-reduce has run: what was seen beside it.
+BESIDE_THE_RUN: Final = ("GpuLoad",)
 
 # Facts that are runs: made by `live`, or brought by a snapshot.
 RUNS: Final = {

@@ -125,7 +125,13 @@ class Cure:
 
     change: AllReduce
     baseline: AllReduce
-    label: str  # "NCCL_SOCKET_IFNAME=ib0"
+    label: str  # "NCCL_SOCKET_IFNAME=ib0", "without NCCL_P2P_DISABLE"
+
+    @property
+    def words(self) -> str:
+        """Before what was measured with it."""
+        new = self.change.env[len(self.baseline.env) :]
+        return self.label if new and all(value is None for _, value in new) else f"with {self.label}"
 
 
 @dataclass(frozen=True)
@@ -145,6 +151,8 @@ class RankResult:
     affinity: tuple[int, ...] = ()  # CPUs after import
     thread_affinity: tuple[int, ...] = ()  # CPUs of a thread that was started after import
     collective_seconds: float = 0.0  # in all collectives, warm-up and verification included
+    gpu: str = ""  # the PCI address of its GPU; "": not told
+    link_speed: float = 0.0  # of that GPU's PCIe link just after it worked, in GT/s; 0: not told
 
 
 class RunLog:
@@ -214,6 +222,7 @@ class CommonRun(Run):
 
     told: str  # what they found out together about a run that went wrong, in one sentence; "": no more than its ranks said
     told_cause: str  # its cause
+    proven: bool = True  # who told it proved to be of this run: else nothing of it is a fault of anybody's
 
 
 BURSTS: Final = 3  # of each kind in a control

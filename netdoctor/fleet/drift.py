@@ -26,7 +26,7 @@ class Drift(Difference[str]):
 def drift(groups: list[Group]) -> list[Drift]:
     """Every trait that differs within a group: decided rows first, the worst first."""
     rows = [row for index, group in enumerate(groups) if len(group.members) > 1 for row in _rows(index, group)]
-    rows.sort(key=lambda r: (r.majority is None, -r.family.severity.rank, r.group, str(r.trait)))
+    rows.sort(key=lambda r: (r.majority is None, -r.loss.severity.rank, r.group, str(r.trait)))
     return rows
 
 

@@ -6,26 +6,28 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from netdoctor.causes.cost import STOPS
 from netdoctor.causes.results import own_result
-from netdoctor.expectation.findings import CAUSES
+from netdoctor.expectation.findings import CAUSES, About, loss_of
 from netdoctor.expectation.model import Quantity, judged
-from netdoctor.expectation.site import look
+from netdoctor.expectation.site import comparison
 from netdoctor.facts.job import Expected
 from netdoctor.fleet.nodes import Lack, Node
-from netdoctor.model import CheckResult, Finding, Severity, Status, count
+from netdoctor.model import CheckResult, Finding, Status, count
 
-_CRITICAL = frozenset({Quantity.GPUS, Quantity.RAILS, Quantity.THERE})
+_WHOLE = frozenset({Quantity.GPUS, Quantity.THERE})  # a job that is given all of them does not start
+_PARTS = About("parts", 0, needed=True)  # of how many it is one is not asked here
 
 
 def lacks(expected: Expected, inventory: Mapping[str, Any]) -> tuple[Lack, ...]:
     """What one report shows to be less than the site expects, or does not show."""
-    seen = judged(*_look(expected, inventory))
+    seen = judged(*_compared(expected, inventory))
     short = [
         Lack(
             one.expectation.subject,
             f"{one.text}, expected {one.expectation.text}",
             CAUSES.get(one.expectation.quantity, "odd_one_out"),
-            one.expectation.quantity in _CRITICAL,
+            STOPS if one.expectation.quantity in _WHOLE else loss_of(one, _PARTS),
         )
         for one in seen.shortfalls
     ]
@@ -38,9 +40,9 @@ def lacks(expected: Expected, inventory: Mapping[str, Any]) -> tuple[Lack, ...]:
     )
 
 
-def _look(expected: Expected, inventory: Mapping[str, Any]) -> Any:
-    found = look(expected, inventory, counts=True)
-    return found.parts, found.expected
+def _compared(expected: Expected, inventory: Mapping[str, Any]) -> Any:
+    found = comparison(expected, inventory, network=True)
+    return found.parts, found.expectations
 
 
 def result(nodes: Iterable[Node], *, asked: bool) -> Iterable[CheckResult]:
@@ -67,5 +69,5 @@ def _finding(lack: Lack, names: list[str]) -> Finding:
     words = f"{lack.subject}: {lack.text}" if len(names) == 1 else f"{count(len(names), 'node')}: {lack.text}"
     if not lack.cause:
         return Finding(Status.UNKNOWN, words, subject, nodes=tuple(names))
-    severity = Severity.CRITICAL if lack.critical else Severity.WARNING
-    return Finding(Status.FAIL, words, subject, severity, lack.cause, evidence={"nodes": len(names)}, nodes=tuple(names))
+    evidence = {"nodes": len(names)}
+    return Finding(Status.FAIL, words, subject, None, lack.cause, evidence=evidence, nodes=tuple(names), loss=lack.loss)

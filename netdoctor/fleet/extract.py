@@ -8,6 +8,7 @@ import time
 from collections.abc import Hashable, Iterable
 from typing import Any, Final, TypeVar
 
+from netdoctor.causes.cost import WORST
 from netdoctor.compare.addresses import own
 from netdoctor.compare.traits import Traits, no_gpu, own_nics, traits
 from netdoctor.facts.job import Expected
@@ -111,9 +112,7 @@ class Extract:
                             check=ids[-1],
                             subject=as_line(finding.get("subject", "node"), 100),
                             status=Status(status),
-                            severity=_SEVERITY.get(_text(finding.get("severity")), Severity.CRITICAL)
-                            if status == "fail"
-                            else None,
+                            severity=_SEVERITY.get(_text(finding.get("severity")), WORST) if status == "fail" else None,
                             cause=as_line(finding.get("cause") or check.get("cause") or "", 60),
                             message=as_line(finding.get("message", ""), 300),
                             waived=bool(waived_until(finding.get("waived"))),

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from netdoctor.causes.cost import NOTHING, WORST
 from netdoctor.compare.traits import Traits
-from netdoctor.model import Finding, Health, Severity, Status, Word
+from netdoctor.model import Finding, Health, Loss, Severity, Status, Word
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # a name that is safe in lists, labels and arguments
 
@@ -81,7 +82,7 @@ class Lack(NamedTuple):
     subject: str
     text: str
     cause: str = ""  # "": it could not be told
-    critical: bool = False
+    loss: Loss = NOTHING
 
 
 class Figure(NamedTuple):
@@ -164,7 +165,7 @@ class Reason:
 
     state: NodeState
     why: str
-    severity: Severity = Severity.CRITICAL  # of what is BAD
+    severity: Severity = WORST  # of what is BAD: as its own report has it
 
 
 @dataclass(slots=True)

@@ -7,9 +7,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
+from netdoctor.causes.cost import MIGHT, NOTHING
 from netdoctor.fleet.groups import Group
 from netdoctor.fleet.nodes import Figure
-from netdoctor.model import Severity
+from netdoctor.model import Loss
 
 SIGMAS: Final = 5.0  # of 30,000 values (10,000 nodes × 3 metrics) of a normal distribution 0.01 lie beyond
 MAD_TO_SIGMA: Final = 1.4826  # for a normal distribution: 1 / Φ⁻¹(3/4)
@@ -68,11 +69,14 @@ class Distribution:
     judged: bool  # False: too few nodes
     missing: int  # nodes of the group without this figure
 
-    @property
-    def severity(self) -> Severity:
-        """Of its outliers.  Ranks on CPUs measure what else the CPUs have to do: one healthy, busy machine is fast and 20 times
-        slower within a minute.  That is told, and blames nobody."""
-        return Severity.INFO if self.cpu else Severity.WARNING
+    def loss(self, one: Outlier) -> Loss:
+        """Of one of its outliers.  Latency and start-up are no bandwidth.  Ranks on CPUs measure what else the CPUs have to do:
+        one healthy, busy machine is fast and 20 times slower within a minute.  That is told, and blames nobody."""
+        if self.cpu:
+            return NOTHING
+        if not METRICS[self.metric].more_is_better:
+            return MIGHT
+        return Loss(max(0.0, 1 - one.of_median), "its own all-reduce against the median of its kind", measured=True)
 
 
 def distributions(groups: list[Group]) -> list[Distribution]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from netdoctor.causes.cost import WORST
 from netdoctor.fleet.history import doubts, to_and_fro
 from netdoctor.fleet.machines import CLOCK_SKEW, newest_of_others
 from netdoctor.fleet.nodes import Node, NodeRun, NodeState, Reason
-from netdoctor.model import Health, Severity, Status, count
+from netdoctor.model import Health, Status, count
 from netdoctor.textsafe import listed
 
 
@@ -29,9 +30,9 @@ def _verdict(run: NodeRun) -> Iterator[Reason]:
     fails = [i for i in run.items if i.status is Status.FAIL and not i.waived]
     bad = run.verdict is Health.UNHEALTHY
     if bad or (fails and not run.doubt):  # a report that contradicts itself shows neither
-        severity = Severity.CRITICAL if bad else max((i.severity or Severity.CRITICAL for i in fails), key=lambda s: s.rank)
+        worst = WORST if bad else max((i.severity or WORST for i in fails), key=lambda s: s.rank)
         words = [f"{i.check}: {i.message}" for i in fails[:5]] or [run.verdict_text or str(run.verdict)]
-        yield from (Reason(NodeState.BAD, why, severity) for why in words)
+        yield from (Reason(NodeState.BAD, why, worst) for why in words)
     # What had to be able to tell is the verdict's own reason.
     blind = sorted((i for i in run.items if i.status is not Status.FAIL), key=lambda i: not i.blocking)
     if bad:  # what had to be able to tell, and could not

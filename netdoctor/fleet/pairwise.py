@@ -8,13 +8,14 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
+from netdoctor.causes.cost import MIGHT, SOMETIMES, STOPS
 from netdoctor.compare import addresses, mtu, subnets
 from netdoctor.compare.majority import CLEAR, Fault, Sides, clear_majority
 from netdoctor.compare.traits import Family, Trait
 from netdoctor.facts.nccl_version import parse
 from netdoctor.fleet.groups import Group
 from netdoctor.fleet.nodes import Node, NodeRun
-from netdoctor.model import Finding, Health, Severity, Status, count
+from netdoctor.model import Finding, Health, Loss, Status, count
 from netdoctor.nccl.integers import strtoll
 from netdoctor.textsafe import listed
 
@@ -35,14 +36,14 @@ def across(groups: list[Group], nodes: list[Node]) -> list[Fault[str]]:
         (f for g in groups for f in _gids(g)),
     )
     found = [fault for rule in rules for fault in rule]
-    found.sort(key=lambda f: (f[0].status is not Status.FAIL, -(f[0].severity.rank if f[0].severity else 0), f[0].check))
+    found.sort(key=lambda f: (f[0].status is not Status.FAIL, -(f[0].loss or MIGHT).severity.rank, f[0].check))
     return found
 
 
 def _fail(
-    check: str, subject: str, message: str, cause: str, severity: Severity, blamed: Iterable[str], how: str, **evidence: object
+    check: str, subject: str, message: str, cause: str, loss: Loss, blamed: Iterable[str], how: str, **evidence: object
 ) -> Fault[str]:
-    finding = Finding(Status.FAIL, message, subject, severity, cause, evidence=evidence, how=how, check=f"fleet.{check}")
+    finding = Finding(Status.FAIL, message, subject, None, cause, evidence=evidence, how=how, loss=loss, check=f"fleet.{check}")
     return finding, tuple(sorted(blamed))
 
 
@@ -91,7 +92,7 @@ def _wrong_subnet(group: Group, one: subnets.Outsider[str]) -> Fault[str]:
         member.node,
         words,
         "socket_ifname",
-        Severity.CRITICAL if one.own else Severity.WARNING,
+        STOPS if one.own else SOMETIMES,
         [member.node],
         f"NCCL_SOCKET_IFNAME={one.usual}" if by_name else "check its address and the route to the others",
         group=group.name,
@@ -152,7 +153,7 @@ def _ranks(nodes: list[Node]) -> Iterator[Fault[str]]:
                 f"node {rank} of {master}",
                 f"{listed(sorted(same))} all say that they are node {rank} of the {size} that meet at {master}",
                 "duplicate_address",
-                Severity.CRITICAL,
+                STOPS,
                 [name for name, run in same.items() if run.verdict is not Health.HEALTHY] or same,
                 "start each node once, with a number of its own: --node-rank, or the launcher's variables",
                 nodes=sorted(same),
@@ -188,7 +189,7 @@ def _gids(group: Group) -> Iterator[Fault[str]]:
             name,
             "GID table differs: " + "; ".join(words[:4]) + ("; …" if len(words) > 4 else ""),
             "roce_gid",
-            Severity.CRITICAL,
+            STOPS,
             [name],
             "unset NCCL_IB_GID_INDEX (NCCL ≥ 2.21.5 picks it), or mend the addresses",
             group=group.name,

@@ -134,7 +134,7 @@ def _host_in(data: bytes) -> str:
     found = re.search(rb'"identity"\s*:\s*(\{[^{}]{0,8192}\})', data[:65536])
     try:
         return _host_of({"identity": json.loads(found[1])}) if found else ""
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from netdoctor import policy
+from netdoctor.causes.cost import SOMETIMES
 from netdoctor.causes.results import own_result
 from netdoctor.compare.majority import Fault
 from netdoctor.compare.traits import Family, Marker
@@ -75,6 +76,7 @@ def examine(
     for node in nodes:
         own.judge(node)
     _one_machine(live)
+    _of_another_week(live)
     faults = [*_same_name(live), *across(groups, live)]
     expects = result(nodes, asked=reading.asked)
     found = (_of_nodes(nodes), *expects, *_of_faults(faults), _of_drift(drifted, groups), _of_figures(figures, groups))
@@ -174,7 +176,7 @@ def _same_name(live: list[Node]) -> Iterator[Fault[str]]:
             words = f"{len(same)} different machines call themselves {host} (no GPU in common, or ids that alternate or meet)"
             how, check = "give each its own host name; jobs and lists name nodes by it", "fleet.host_name"
             finding = Finding(
-                Status.FAIL, f"{words}: {files}", host, Severity.CRITICAL, "duplicate_address", how=how, check=check
+                Status.FAIL, f"{words}: {files}", host, cause="duplicate_address", how=how, check=check, loss=SOMETIMES
             )
             yield finding, tuple(node.name for node, _ in same)
 
@@ -264,7 +266,15 @@ def _of_figures(figures: list[Distribution], groups: list[Group]) -> CheckResult
             words = f"{metric.title} ({dist.what}): {speed:.3g} {metric.unit}, {one.of_best:.0%} of best, median {usual:.3g}"
             evidence = {"kind": groups[dist.group].name, "sigmas": round(one.sigmas)}
             found.append(
-                Finding(Status.FAIL, words, one.node, dist.severity, metric.cause, evidence=evidence, nodes=(one.node,))
+                Finding(
+                    Status.FAIL,
+                    words,
+                    one.node,
+                    cause=metric.cause,
+                    evidence=evidence,
+                    nodes=(one.node,),
+                    loss=dist.loss(one),
+                )
             )
     judged = [d for d in figures if d.judged]
     if not found and judged:
@@ -313,13 +323,23 @@ def _checks(nodes: list[Node]) -> tuple[str, ...]:
     return tuple(seen)
 
 
+def _timed(nodes: list[Node]) -> list[tuple[float, Node]]:
+    return [(n.run.time, n) for n in nodes if n.run and n.run.time is not None and n.run.skewed <= CLOCK_SKEW]
+
+
 def _old(nodes: list[Node], now: float | None) -> Iterator[str]:
-    timed = [(n.run.time, n) for n in nodes if n.run and n.run.time is not None and n.run.skewed <= CLOCK_SKEW]
-    newest = max((time for time, _ in timed), default=0.0)
-    if timed and now is not None and newest < now - STALE:
+    newest = max((time for time, _ in _timed(nodes)), default=0.0)
+    if newest and now is not None and newest < now - STALE:
         yield f"the newest report is {(now - newest) / 86400:.0f} days old: what is said here was so then"
-    if old := [f"{n.name} ({n.run.file})" for time, n in timed if time < newest - STALE and n.run]:
-        yield f"{count(len(old), 'report')} more than a week older than the newest: {listed(old, 4)}"
+
+
+def _of_another_week(nodes: list[Node]) -> None:
+    """What lies there of a node that was not reached today says nothing of today."""
+    newest = max((time for time, _ in _timed(nodes)), default=0.0)
+    for time, node in _timed(nodes):
+        if time < newest - STALE and not any(one.state is NodeState.BAD for one in node.against):
+            words = f"its report is {(newest - time) / 86400:.0f} days older than the newest: how it is now is not known"
+            node.against.append(Reason(NodeState.UNKNOWN, words))
 
 
 def _one_id(nodes: list[Node]) -> Iterator[str]:

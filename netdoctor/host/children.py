@@ -29,7 +29,14 @@ MAX_ANSWER: Final = 4 << 20  # bytes
 DEADLINE: Final = 5.0  # seconds a helper may take
 # nvmlInit and cuInit bring up every GPU, which takes seconds per node without persistence mode
 # (https://docs.nvidia.com/deploy/driver-persistence/).
-DEADLINES: Final[Mapping[str, float]] = {"nvml": 10.0, "cuda": 12.0, "ibverbs": 8.0, "nccl": 8.0, "elf": 10.0}
+DEADLINES: Final[Mapping[str, float]] = {
+    "nvml": 10.0,
+    "cuda": 12.0,
+    "ibverbs": 8.0,
+    "nccl": 8.0,
+    "elf": 10.0,
+    "gpu_load": 630.0,
+}
 PATIENCE: Final = 40.0  # seconds that all answers together may keep the caller waiting
 GRACE: Final = 0.3  # seconds between TERM and KILL, and after an answer until KILL
 LEAVE: Final = 1.0  # seconds after KILL until a child is left behind
@@ -112,6 +119,18 @@ class HelperPool:
         finally:
             self._patience -= time.monotonic() - began
         return self._answers[question]
+
+    def finish(self, question: str) -> None:
+        """Tell a helper that looks on until it is told to end (`gpu_load`) that now is the time."""
+        if question in self._queue:
+            self._queue.remove(question)
+            self._answers[question] = Unavailable(Kind.NOT_READ, "its helper program did not come to begin")
+        if child := self._children.get(question):
+            child.deadline = time.monotonic() + DEADLINE
+            try:
+                os.kill(child.pid, signal.SIGUSR1)
+            except OSError:  # it has ended, and is reaped in its time
+                pass
 
     def close(self) -> None:
         """End every child; bounded by `GRACE` + `LEAVE` seconds."""
@@ -208,7 +227,9 @@ class HelperPool:
         name, parameters = split_question(child.question)
         absent = isinstance(reply, Unavailable) and reply.kind == Kind.ABSENT
         # The job may well find it in what root may not load, and what root found instead is not what the job loads.
-        if "user" not in parameters and (lost := [one.why for one in self._withheld if absent or one.serves(name)]):
+        if "user" not in parameters and (
+            lost := [one.why for one in self._withheld if (absent and one.path) or one.serves(name)]
+        ):
             reply = Unavailable(Kind.REFUSED, "; ".join(lost))
         child.verdict = reply
         self._answers.setdefault(child.question, reply)

@@ -53,6 +53,10 @@ class LiveHost:
         if not self._root:
             self._pool.start(q for q in questions if q.startswith("ask:"))
 
+    def finish(self, question: str) -> None:
+        """Tell the helper of a question that looks on until it is told to end that now is the time."""
+        self._pool.finish(question)
+
     def close(self) -> None:
         """End every helper that still runs."""
         self._pool.close()

@@ -8,11 +8,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from netdoctor.environment import writes
+from netdoctor.environment import kept_by_root, writes
 from netdoctor.process import far
 
-# Lists of files and folders that the dynamic loader takes code from (ld.so(8)).
-LOADER_PATHS: Final = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT")
 # The libraries that a helper has the loader find, by what is in their names; rdma-core's providers are libNAME-rdmavN.so.
 LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
     "cuda": ("libcuda.so",),
@@ -22,14 +20,17 @@ LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class Withheld(NamedTuple):
-    """What root does not let the loader take code from, and why."""
+    """What of the environment root does not go by, and why."""
 
-    path: str
+    path: str  # that the loader does not look into; "" for another variable
     why: str
+    helper: str = ""  # that goes by the variable
 
     def serves(self, name: str) -> bool:
-        """Whether the job's helper `name` may have got a library from here; what cannot be looked into may have it."""
+        """Whether the job's helper `name` may have got an answer from here; what cannot be looked into may have one."""
         wanted = LIBRARIES.get(name, ())
+        if not self.path:
+            return name == self.helper
         try:
             files = far.call(_files, self.path, path=self.path)
         except OSError:
@@ -39,14 +40,6 @@ class Withheld(NamedTuple):
 
 def _files(path: str) -> list[str]:
     return os.listdir(path) if os.path.isdir(path) else [os.path.basename(path)]
-
-
-def _there(path: str) -> bool:
-    """Whether something is there; what does not answer may be."""
-    try:
-        return far.call(os.path.exists, path, path=path)
-    except OSError:
-        return True
 
 
 _FUTURE: Final = "from __future__ import annotations\n"  # must be the first line of a program, so it is taken out of helpers
@@ -124,42 +117,63 @@ def program(name: str, parameters: Mapping[str, str], user: str | None) -> str |
         return None
     plan = {"parameters": dict(parameters), "path": site(), "user": user, "parent": os.getpid()}
     become = "" if user is None else _text("netdoctor.process", "become") or ""
-    return f"{_FUTURE}_netdoctor_plan = {plan!r}\n{become}{_BOOT}{source}{_RUN}"
+    text = f"{_FUTURE}_netdoctor_plan = {plan!r}\n{become}{_BOOT}{source}{_RUN}"
+    # In a locale without UTF-8 neither this process nor the child's Python can pass on or read a letter beyond ASCII.
+    return text.encode("ascii", "backslashreplace").decode()
 
 
 def environment(user: str | None, *, withhold_code: bool = True) -> tuple[dict[str, str], list[Withheld]]:
-    """The job's environment for a child, and what root does not let the loader take from it.
+    """The job's environment for a child, and what root does not go by.
 
     What makes libraries write, or dial another job's root, is left out.  A child that becomes `user` first runs that user's
     code as that user, so nothing is withheld from it.
     """
     variables = {k: v for k, v in os.environ.items() if k != "NCCL_COMM_ID" and not writes(k)}
-    return variables, withhold(variables) if user is None and os.geteuid() == 0 and withhold_code else []
+    return kept(variables) if user is None and os.geteuid() == 0 and withhold_code else (variables, [])
 
 
-def withhold(environment: dict[str, str]) -> list[Withheld]:
-    """Take out of `environment` what the loader must not take code from with euid 0; what was taken and why."""
-    from netdoctor.host.trust import trusted
+def kept(variables: Mapping[str, str]) -> tuple[dict[str, str], list[Withheld]]:
+    """What euid 0 goes by of an environment that others may have set, and what it lacks for its answers."""
+    from netdoctor.host.trust import of_others
 
+    clean: dict[str, str] = {}
     said: list[Withheld] = []
-    for name in LOADER_PATHS:
-        if name not in environment:
-            continue
-        kept: list[str] = []
-        # ld.so(8): LD_LIBRARY_PATH is split at colons and semicolons, the others at spaces and colons; "" means ".".
-        for part in environment[name].replace(";", ":").replace(" ", ":").split(":"):
-            if not part.startswith("/"):
-                if part:
-                    said.append(Withheld(part, f"{name} {part}: not an absolute path"))
-            elif _there(part) and (reason := trusted(part)):
+    for name, value in variables.items():
+        helper = kept_by_root(name)
+        if helper == "loader":
+            parts = _searched(name, value, said)
+            if parts:
+                clean[name] = ":".join(parts)
+        elif helper is not None and (reason := of_others(value)):
+            said.append(Withheld("", f"{name}={value}: {reason}", helper))
+        elif helper is not None:
+            clean[name] = value
+    return clean, said
+
+
+def _searched(name: str, value: str, said: list[Withheld]) -> list[str]:
+    """The paths of one of the loader's variables that root alone can change.  Where nothing is yet, nothing is lost."""
+    from netdoctor.host.trust import of_others
+
+    good: list[str] = []
+    # ld.so(8): LD_LIBRARY_PATH is split at colons and semicolons, the others at spaces and colons; "" means ".".
+    for part in filter(None, value.replace(";", ":").replace(" ", ":").split(":")):
+        if not set("/$") & set(part) and name != "LD_LIBRARY_PATH":
+            good.append(part)  # a bare name is searched for where the rest of the loader's files is
+        elif reason := of_others(part) if part.startswith("/") else "not an absolute path":
+            if "$" in part or not _absent(part):
                 said.append(Withheld(part, f"{name} {part}: {reason}"))
-            else:
-                kept.append(part)
-        if kept:
-            environment[name] = ":".join(kept)
         else:
-            del environment[name]
-    return said
+            good.append(part)
+    return good
+
+
+def _absent(path: str) -> bool:
+    """Whether nothing is there; what does not answer may be."""
+    try:
+        return not far.call(os.path.lexists, path, path=path)
+    except OSError:
+        return False
 
 
 _SOURCES: Final[dict[str, str | None]] = {}

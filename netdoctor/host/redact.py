@@ -42,6 +42,8 @@ _HOST: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _CONF_NAME: Final = re.compile(r"\s*(?:export\s+)?NCCL_\w*\s*")
 
 Accepts = Callable[[str], str | None]
+_TOPOLOGY, _GRAPH = "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"
+_PCI: Final = re.compile(r'<pci busid="([0-9a-fA-F:.]{7,16})" class="(0x03[0-9a-fA-F]{0,4})"')
 
 
 class Redactor:
@@ -83,18 +85,15 @@ class Redactor:
 
     def _environment(self, variables: dict[str, str]) -> Json:
         # Whatever a variable names, a file is kept as what it is read as.
-        self._named = {
-            f"file:{variables[name]}": reduced
-            for name, reduced in (("NCCL_CONF_FILE", self._conf), ("PBS_NODEFILE", _hosts))
-            if name in variables
-        }
+        reduced = {_TOPOLOGY: _gpus, _GRAPH: _numbers, "PBS_NODEFILE": _hosts, "NCCL_CONF_FILE": self._conf}  # the last wins
+        self._named |= {f"file:{variables[name]}": how for name, how in reduced.items() if name in variables}
         return {name: self.value(name, value) for name, value in sorted(variables.items()) if table.kept(name)}
 
     def _reader(self, question: str) -> Callable[[str], str] | None:
-        if question in self._named:
-            return self._named[question]
         if question.startswith("file:") and question.endswith("nccl.conf"):
             return self._conf
+        if question in self._named:
+            return self._named[question]
         return {"file:/proc/cmdline": _command_line, "file:/etc/passwd": _accounts}.get(question)
 
     def _conf(self, text: str) -> str:
@@ -104,6 +103,8 @@ class Redactor:
         name, equals, value = line.partition("=")
         if line.startswith("#"):
             return "#"
+        if name in (_TOPOLOGY, _GRAPH):
+            self._named.setdefault(f"file:{value}", _gpus if name == _TOPOLOGY else _numbers)
         if not _CONF_NAME.fullmatch(name if equals else (name.split() or [""])[0]):
             return ""
         return f"{name}={self.value(name.split()[-1], value)}" if equals else name.split()[0]
@@ -124,6 +125,16 @@ def _accounts(text: str) -> str:
 def _hosts(text: str) -> str:
     """A list of host names, one a line (pbs_resources(7)); of another file nothing."""
     return "\n".join(line for line in text.splitlines() if _HOST.fullmatch(line))
+
+
+def _gpus(text: str) -> str:
+    """The GPUs of a topology file (NCCL src/graph/xml.cc), a line each; of another file nothing."""
+    return "\n".join(f'<pci busid="{bus}" class="{kind}"/>' for bus, kind in _PCI.findall(text))
+
+
+def _numbers(text: str) -> str:
+    """The GPUs of a file of graphs (NCCL src/graph/search.cc), a line each; of another file nothing."""
+    return "\n".join(sorted(set(re.findall(r'<gpu dev="\d{1,4}"', text))))
 
 
 def _account(line: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import struct
 from typing import Final
@@ -19,12 +20,53 @@ def trusted(path: str) -> str | None:
 
     Walks from "/" component by component, each opened without following links relative to the one before.  Every folder, link
     and the file itself must belong to uid 0 and be writable by nobody else: no write bit for group or others (sticky folders
-    included: everybody may create there), no write entry of a POSIX ACL.  Links are followed by the same rule.  Never raises.
+    included: everybody may create there), no write entry of a POSIX ACL.  Links are followed by the same rule.  A file system
+    that another user's daemon serves (FUSE) says what that user likes.  Never raises.
     """
     try:
         return far.call(_reason, path, path=path)
     except OSError as error:
         return error.strerror
+
+
+def of_others(value: str) -> str | None:
+    """Why root must not follow the paths in a variable's value; None: it names none, or such as root alone can change.
+
+    The dynamic loader expands $LIB, $ORIGIN and $PLATFORM itself (ld.so(8)), and what is not there yet can be put there.
+    """
+    for part in filter(None, re.split(r"[\s:;,=^]", value)):
+        if "$" in part or ("/" in part and not part.startswith("/")):
+            return f"{part} may lead anywhere"
+        if part.startswith("/") and (reason := trusted(part) or foreign_library(part)):
+            return f"{part}: {reason}"
+    return None
+
+
+def foreign_library(folder: str) -> str | None:
+    """Why no library may be loaded from a folder that itself is root's; None also of a file.  Never raises."""
+    try:
+        return far.call(_foreign_library, folder, path=folder)
+    except OSError as error:
+        return error.strerror
+
+
+def _foreign_library(folder: str) -> str | None:
+    if not os.path.isdir(folder):
+        return None
+    with os.scandir(folder) as entries:
+        for one in entries:
+            if ".so" not in one.name and one.name != "glibc-hwcaps":  # the loader looks in there too
+                continue
+            link = os.readlink(one.path) if one.is_symlink() else ""  # one of a name in here is looked at by that name
+            plain = "/" not in link and roots_alone(one.stat(follow_symlinks=False), link=bool(link))
+            if not plain and (reason := _others_or_absent(one.path)):
+                return f"{one.name}: {reason}"
+    return None
+
+
+def roots_alone(facts: os.stat_result, *, link: bool = False) -> bool:
+    """Whether the bits say that root alone can change it.  An access list shows in them (acl(5)); a link has none."""
+    return facts.st_uid == 0 and (link or not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _reason(path: str) -> str | None:
@@ -57,8 +99,35 @@ def open_trusted(path: str, owners: frozenset[int] = ROOT) -> tuple[int | None, 
 
     `owners` are the uids that everything on the way may belong to: for a user's own files root and the user.
     """
+    try:
+        return _opened(path, owners), None
+    except _RefusedError as refused:
+        return None, str(refused)
+    except OSError as error:
+        return None, f"{error.filename}: {error.strerror}"
+
+
+def may_lead_to_others(path: str) -> str | None:
+    """Why somebody else can put something there, now or later; None: it is root's alone, or only root can make it."""
+    try:
+        return far.call(_others_or_absent, path, path=path)
+    except OSError as error:
+        return error.strerror
+
+
+def _others_or_absent(path: str) -> str | None:
+    try:
+        os.close(_opened(path, ROOT))
+    except FileNotFoundError:
+        return None  # the way as far as it goes has been judged
+    except (_RefusedError, OSError) as error:
+        return str(error)
+    return None
+
+
+def _opened(path: str, owners: frozenset[int]) -> int:
     if not path.startswith("/"):
-        return None, "not an absolute path"
+        raise _RefusedError("not an absolute path")
 
     def judge(fd: int, name: str, link: os.stat_result | None) -> None:
         if link is None and (reason := _changeable(fd, owners)):
@@ -66,13 +135,8 @@ def open_trusted(path: str, owners: frozenset[int] = ROOT) -> tuple[int | None, 
         if link is not None and link.st_uid not in owners:
             raise _RefusedError(f"the link {name} belongs to uid {link.st_uid}")
 
-    try:
-        with walk(path, judge, os.O_RDONLY) as (folder, name):
-            return _open(folder, name, judge), None
-    except _RefusedError as refused:
-        return None, str(refused)
-    except OSError as error:
-        return None, f"{error.filename}: {error.strerror}"
+    with walk(path, judge, os.O_RDONLY) as (folder, name):
+        return _open(folder, name, judge)
 
 
 def _open(folder: int, name: str, judge: Judge) -> int:
@@ -101,6 +165,21 @@ def _changeable(fd: int, owners: frozenset[int]) -> str | None:
         return "is writable by everybody"
     if facts.st_mode & stat.S_IWGRP:
         return f"is writable by group {facts.st_gid}"
+    return _served_by_others(fd, facts.st_dev, owners)
+
+
+_kernels: Final[set[int]] = set()  # devices whose owners and modes the kernel itself keeps
+
+
+def _served_by_others(fd: int, device: int, owners: frozenset[int]) -> str | None:
+    """Whose daemon says who owns what: of FUSE, who mounted it (fs/fuse/inode.c, fuse_show_options: user_id)."""
+    if device in _kernels:
+        return None
+    mount, options = far.mount_of(fd) or (None, "")
+    user = re.search(r"\buser_id=(\d+)", options) if mount and mount.kind.startswith("fuse") else None
+    if mount and user and int(user[1]) not in owners:
+        return f"is on a file system ({mount.kind}) of uid {user[1]}"
+    _kernels.add(device)
     return None
 
 

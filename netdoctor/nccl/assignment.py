@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.model import Unavailable
 from netdoctor.nccl import hcas
 from netdoctor.nccl.gpudirect import rank
+from netdoctor.nccl.turns import Nccl, by_unknown_rule, ring_takes_others, spreads, turns
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Assigned:
     gpu: hcas.GpuPlace
     own: tuple[RdmaDevice, ...]
     kind: str  # their distance
-    taken: tuple[RdmaDevice, ...]
+    taken: tuple[RdmaDevice, ...]  # () as well where another GPU may send for it, or a ring go by a nearer one
     taken_kind: str
 
     @property
@@ -34,7 +34,7 @@ def assigned(
     places: Sequence[hcas.GpuPlace],
     devices: tuple[RdmaDevice, ...],
     pci: Pci,
-    version: Version | Unavailable,
+    nccl: Nccl,
     direct: Callable[[hcas.GpuPlace], hcas.Direct],
     *,
     by_place: bool,
@@ -46,14 +46,14 @@ def assigned(
     if by_place:
         ways = instead = [_nearest(gpu, devices, pci) for gpu in places]
     else:
-        both = [hcas.used_both(gpu, devices, pci, version, direct(gpu)) for gpu in places]
+        both = [hcas.used_both(gpu, devices, pci, nccl.version, direct(gpu)) for gpu in places]
         ways, instead = [first for first, _ in both], [real for _, real in both]
         if len(places) > 1:
             ways = [_by_nvlink(gpu, way, devices, pci) for gpu, way in zip(places, ways, strict=True)]
     others: list[str] = []
     unpaired = False  # GPUs share the devices that they reach equally well: where one is lost, so is the order of the others
     for gpu, way, real in zip(places, ways, instead, strict=True):
-        if len(way.devices) > 1 and (unpaired or not way.certain):
+        if len(way.devices) > 1 and (unpaired or not way.certain or (len(places) > 1 and not way.ordered)):
             unpaired = True
             yield Assigned(gpu, (), way.kind, (), real.kind)
         elif by_place:
@@ -61,15 +61,33 @@ def assigned(
             others.append(one.name)
             yield Assigned(gpu, (one,), way.kind, (one,), way.kind)
         else:
-            own = hcas.turns(gpu, places, way, ways, pci, version)
-            taken = hcas.turns(gpu, places, real, instead, pci, version) if real.certain and not unpaired else own
-            yield Assigned(gpu, own, way.kind, taken, real.kind)
+            own = turns(gpu, places, way, ways, pci, nccl)
+            taken = turns(gpu, places, real, instead, pci, nccl)
+            if len(places) == 1:
+                lost = ring_takes_others(real, taken, nccl.version)
+            else:
+                lost = unpaired or not real.ordered or spreads(gpu, real, instead, pci, nccl)
+            lost |= not real.certain or by_unknown_rule(real, nccl.version) or (nccl.pxn and _relayed(gpu, real, instead))
+            yield Assigned(gpu, own, way.kind, () if lost else taken, real.kind)
 
 
 def _by_nvlink(gpu: hcas.GpuPlace, way: hcas.Reached, devices: tuple[RdmaDevice, ...], pci: Pci) -> hcas.Reached:
     """What another GPU's HCA carries for one that NVLink connects to it (PXN) is that GPU's to judge: its own counts here."""
     through_cpu = way.certain and rank(way.kind) > rank("PXN")
-    return _nearest(gpu, devices, pci) if through_cpu and gpu.gpu and any(gpu.gpu.nvlinks or ()) else way
+    if not (through_cpu and gpu.gpu and any(gpu.gpu.nvlinks or ())):
+        return way
+    return _nearest(gpu, devices, pci)._replace(figures=way.figures)
+
+
+def _relayed(gpu: hcas.GpuPlace, way: hcas.Reached, every: Sequence[hcas.Reached]) -> bool:
+    """Whether another GPU, over NVLink, may reach an HCA better than this one reaches its own (src/graph/paths.cc, PXN)."""
+    if gpu.gpu and not any(gpu.gpu.nvlinks or ()) and not isinstance(gpu.gpu.nvlinks, Unavailable):
+        return False
+    near = [bandwidth for one in every if one is not way for bandwidth, kind in one.figures.values() if kind <= rank("PXB")]
+    if not near or not way.kind or rank(way.kind) > rank("PXB"):
+        return bool(near)
+    mine = way.figures.get(way.devices[0].name)
+    return mine is None or max(near) > mine[0]
 
 
 def _nearest(gpu: hcas.GpuPlace, devices: tuple[RdmaDevice, ...], pci: Pci) -> hcas.Reached:

@@ -6,20 +6,24 @@ Source: NCCL src/graph/topo.cc (ncclTopoGetLocal: the path of highest bandwidth,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from netdoctor.facts.accelerator import others
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.pci import Pci, PciDevice
-from netdoctor.facts.rdma import RdmaDevice, RdmaPort
-from netdoctor.model import Kind, Unavailable, missing
-from netdoctor.nccl import net_path
+from netdoctor.facts.rdma import RdmaDevice
+from netdoctor.model import Kind, Unavailable
+from netdoctor.nccl import net_device, net_path
 from netdoctor.nccl.gpudirect import C2C_NAMES, FAR, distance, rank
+from netdoctor.nccl.net_device import ports_read
 from netdoctor.nccl.selector import Selector
 from netdoctor.nccl.way import Way, best_of, values
+
+active_ports: Final = net_device.active_ports  # asked of a device where all else of it is asked
 
 
 @dataclass(frozen=True)
@@ -65,24 +69,6 @@ def places(gpus: Gpus, pci: Pci) -> tuple[GpuPlace, ...] | Unavailable:
     return tuple(out)
 
 
-def active(port: RdmaPort) -> bool:
-    """Whether NCCL's own IB transport would take this port."""
-    return port.state == "ACTIVE" and port.link_layer in ("InfiniBand", "Ethernet")
-
-
-def active_ports(device: RdmaDevice) -> tuple[RdmaPort, ...]:
-    return tuple(p for p in device.ports or () if active(p))
-
-
-def _rate(device: RdmaDevice) -> float | Unavailable:
-    """Of its ports that NCCL takes; 0: none."""
-    if not _ports_read(device):
-        return Unavailable(Kind.NOT_READ)
-    rates = [p.rate_gbps for p in active_ports(device)]
-    lost = missing(*rates)
-    return max((r for r in rates if not isinstance(r, Unavailable)), default=0.0) if lost is None else lost
-
-
 def rate(device: RdmaDevice) -> float:
     return max((p.rate_gbps for p in active_ports(device) if isinstance(p.rate_gbps, float | int)), default=0.0)
 
@@ -103,8 +89,12 @@ class Reached(NamedTuple):
     kind: str  # their distance; "" where it cannot be told which they are
     devices: tuple[RdmaDevice, ...]
     certain: bool  # whether it is these and no others
+    figures: Mapping[str, tuple[float, int]] = MappingProxyType({})  # bandwidth and rank of each way that is known for sure
+    ordered: bool = True  # whether NCCL's order of them is known
 
 
+# paths.cc: "P2C is only set when the NET is the closest to the GPU"; the others stay behind the host bridge.
+_C2C_TO_THE_BEST: Final[Version] = (2, 29, 2)
 _ANY_VERSION: Final = Unavailable(Kind.NOT_READ, "the version of NCCL")
 Direct = Callable[[RdmaDevice, str], bool]  # whether NCCL uses GPUDirect RDMA with this device at this distance
 
@@ -124,11 +114,14 @@ def used_both(
     if isinstance(pci.devices, Unavailable) or isinstance(gpu.device, Unavailable) or not gpu.device.placed:
         return nothing, nothing
     at = gpu.device
-    ways = [_way(gpu, at, device, pci) for device in every]
+    ways = [
+        Way(one, net_device.bandwidth(one, every, version), net_device.path(at, one, pci, version, c2c=gpu.c2c, direct=True))
+        for one in every
+    ]
     if all(way.path is None for way in ways):
         return nothing, nothing
     first = _won(gpu, at, ways, pci, version)
-    real = [_staged(gpu, at, way, pci, direct) for way in ways]
+    real = [_staged(at, way, pci, version, direct, c2c=gpu.c2c) for way in ways]
     same = all(one is other for one, other in zip(ways, real, strict=True))
     return first, first if same else _won(gpu, at, real, pci, version)
 
@@ -149,27 +142,22 @@ def _won(gpu: GpuPlace, at: PciDevice, ways: list[Way], pci: Pci, version: Versi
     found = (*lost, *(way for way in ways if way in winners and way not in lost))
     sure = len(outcomes) == 1 and len({way.bandwidth(own.high, between.high) for way in found}) == 1 and not lost
     kind = kinds.pop() if len(kinds) == 1 and not lost and FAR not in kinds else ""
-    return Reached(kind, tuple(way.device for way in found), sure and bool(kind))
+    ordered = len(found) < 2 or all(way.path and way.path.on_bus for way in found)
+    alike = isinstance(version, Unavailable) or version < _C2C_TO_THE_BEST
+    figures = {
+        way.device.name: (b.low, way.ranks[0] if alike or way in winners else way.beside)
+        for way in ways
+        if (b := way.exact(own, between)) is not None
+    }
+    return Reached(kind, tuple(way.device for way in found), sure and bool(kind), figures, ordered)
 
 
-def _way(gpu: GpuPlace, at: PciDevice, device: RdmaDevice, pci: Pci) -> Way:
-    where = _where(device, pci)
-    path = None if where is None else net_path.path(at, where, pci, c2c=gpu.c2c, direct=True)
-    return Way(device, net_path.nic(_rate(device)), path)
-
-
-def _staged(gpu: GpuPlace, at: PciDevice, way: Way, pci: Pci, direct: Direct | None) -> Way:
+def _staged(at: PciDevice, way: Way, pci: Pci, version: Version | Unavailable, direct: Direct | None, *, c2c: bool) -> Way:
     """The way that is taken where GPUDirect is not used."""
-    path, where = way.path, _where(way.device, pci)
-    if not path or not where or direct is None or rank(path.kind) >= rank("PHB") or direct(way.device, path.kind):
+    path = way.path
+    if not path or direct is None or rank(path.kind) >= rank("PHB") or direct(way.device, path.kind):
         return way
-    return Way(way.device, way.nic, net_path.path(at, where, pci, c2c=gpu.c2c, direct=False))
-
-
-def _where(device: RdmaDevice, pci: Pci) -> PciDevice | None:
-    """Where it sits, as far as its place is known."""
-    where = pci.at(device.pci) if isinstance(device.pci, str) else None
-    return where if where and where.placed else None
+    return Way(way.device, way.nic, net_device.path(at, way.device, pci, version, c2c=c2c, direct=False))
 
 
 def used(
@@ -183,76 +171,7 @@ def _live(devices: tuple[RdmaDevice, ...]) -> tuple[RdmaDevice, ...]:
     """Those with an ACTIVE port and those that may have one; all where none has."""
     if not any(map(active_ports, devices)):
         return devices
-    return tuple(d for d in devices if active_ports(d) or not _ports_read(d))
-
-
-def turns(
-    gpu: GpuPlace, gpus: Sequence[GpuPlace], mine: Reached, theirs: Sequence[Reached], pci: Pci, version: Version | Unavailable
-) -> tuple[RdmaDevice, ...]:
-    """Of the devices that a GPU reaches equally well those that its channels use; `theirs` are the other GPUs', in their order.
-
-    Source: NCCL src/graph/topo.cc, ncclTopoGetLocalNet.  The GPUs that share the devices start at different ones, by the
-    number that NVML gives them, with its bits mirrored where the devices are a power of two; each takes its share of the rest
-    as far as its own link carries them (src/graph/search.cc).  The ring of a node with one GPU goes by the fewest hops of them
-    (search.cc, ncclTopoCompareGraphs).
-    """
-    early = not isinstance(version, Unavailable) and version < _ORDERED
-    order = _as_read(gpus, mine.devices, pci) if early else sorted(mine.devices, key=lambda d: _place_in_tree(d, pci))
-    sharers = max(1, sum(any(d.name == order[0].name for d in way.devices) for way in theirs))
-    number = gpu.gpu.index if gpu.gpu is not None else gpu.ordinal if gpu.ordinal is not None else gpus.index(gpu)
-    if not isinstance(version, Unavailable) and version >= _BY_SHARERS:
-        number %= sharers
-    power = len(order).bit_count() == 1 and (isinstance(version, Unavailable) or version >= _MIRRORED)
-    start = _mirrored(number, len(order)) if power else number
-    share = min(-(-len(order) // sharers), _fitting(gpu, order[0], pci, version))
-    turn = [order[(start + channel) % len(order)] for channel in range(len(order))]
-    if len(gpus) == 1:
-        turn.sort(key=lambda device: _hops(gpu, device, mine.kind, pci))
-    return tuple(turn[:share])
-
-
-def _hops(gpu: GpuPlace, device: RdmaDevice, kind: str, pci: Pci) -> int:
-    where = _where(device, pci)
-    if where is None or isinstance(gpu.device, Unavailable):
-        return 0
-    return net_path.path(gpu.device, where, pci, c2c=gpu.c2c, direct=rank(kind) < rank("PHB")).hops
-
-
-def _as_read(gpus: Sequence[GpuPlace], devices: Sequence[RdmaDevice], pci: Pci) -> list[RdmaDevice]:
-    """Before 2.18.6: as components come up, above one GPU after the other, then above the HCAs."""
-    cards = [one for one in (*(gpu.device for gpu in gpus), *(_where(d, pci) for d in devices)) if one and one.placed]
-    paths = [(f"node {card.numa_node}", *reversed(net_path.nodes(card))) for card in cards]
-    read = {name: number for number, name in enumerate(dict.fromkeys(name for path in paths for name in path))}
-    at = {path[-1]: [read[name] for name in path] for path in paths}
-    return sorted(devices, key=lambda d: at.get(str(d.pci), [len(read)]))
-
-
-_ORDERED: Final[Version] = (2, 18, 6)  # xml.cc: "Keep PCI sub devices ordered by PCI Bus ID"
-_MIRRORED: Final[Version] = (2, 19, 1)
-_BY_SHARERS: Final[Version] = (2, 30, 3)
-_MANY: Final = 64  # channels that NCCL has at most (device.h, MAXCHANNELS)
-
-
-def _fitting(gpu: GpuPlace, device: RdmaDevice, pci: Pci, version: Version | Unavailable) -> int:
-    """How many devices of this rate a GPU's link carries at once."""
-    if isinstance(gpu.device, Unavailable) or gpu.c2c:
-        return _MANY
-    wide, each = net_path.gpu_link(gpu.device, pci, version), net_path.nic(_rate(device))
-    return max(1, int(wide.high // max(each.low, 1.0)))
-
-
-def _mirrored(number: int, power: int) -> int:
-    bits = power.bit_length() - 1
-    return sum(1 << (bits - 1 - bit) for bit in range(bits) if number >> bit & 1)
-
-
-def _place_in_tree(device: RdmaDevice, pci: Pci) -> tuple[object, ...]:
-    """In NCCL's order: by CPU, then by PCI address at each switch (xml.cc: "Keep PCI sub devices ordered by PCI Bus ID")."""
-    where = pci.at(device.pci) if isinstance(device.pci, str) else None
-    if not where:
-        return (1, 0, (), device.name)
-    numa = where.numa_node if isinstance(where.numa_node, int) else -1
-    return (0, numa, tuple(reversed(net_path.nodes(where))), device.name)
+    return tuple(d for d in devices if active_ports(d) or not ports_read(d))
 
 
 def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci) -> tuple[str, tuple[RdmaDevice, ...]]:
@@ -300,19 +219,13 @@ def _through_cpu(kind: str) -> bool:
 def prefer(devices: list[RdmaDevice]) -> tuple[RdmaDevice, ...]:
     """Those with an ACTIVE port and at least half the best rate; what could not be read excludes nothing."""
     live = _live(tuple(devices))
-    best = max(rate(d) for d in live)
+    best = max(map(rate, live), default=0.0)
     return tuple(d for d in live if rate(d) >= best / 2 or not rates_read(d))
-
-
-def _ports_read(device: RdmaDevice) -> bool:
-    if isinstance(device.ports, Unavailable):
-        return False
-    return not any(isinstance(what, Unavailable) for p in device.ports for what in (p.state, p.link_layer))
 
 
 def rates_read(device: RdmaDevice) -> bool:
     """Whether all is known that `prefer` goes by."""
-    return _ports_read(device) and not any(isinstance(p.rate_gbps, Unavailable) for p in active_ports(device))
+    return ports_read(device) and not any(isinstance(p.rate_gbps, Unavailable) for p in active_ports(device))
 
 
 @dataclass(frozen=True)
@@ -361,7 +274,7 @@ class _Claim(NamedTuple):
 
 def _claims(gpu: GpuPlace, devices: tuple[RdmaDevice, ...], pci: Pci) -> Iterator[_Claim]:
     kind, near = nearest(gpu, devices, pci)
-    live = tuple(d for d in devices if active_ports(d) or not _ports_read(d))
+    live = tuple(d for d in devices if active_ports(d) or not ports_read(d))
     if kind and _through_cpu(kind) and live and not set(near) & set(live):
         # NCCL passes over ports that are not ACTIVE; behind no common switch they may be another network's.
         yield from (_Claim(device.name, f"{gpu.label} ({kind})", False) for device in near)

@@ -39,9 +39,13 @@ def inside_node(net: Net, link: Link) -> bool:
     return link.kind in INSIDE_KINDS or link.name.startswith(INSIDE_NAMES)
 
 
-def tunnel(link: Link) -> bool:
-    """A tunnel between hosts, which may well be the network that somebody means."""
-    return link.kind in ("wireguard", "tun") or link.name.startswith(TUNNEL_NAMES)
+def stays(net: Net, link: Link, *, named: bool = False) -> bool:
+    """Whether what goes by this interface stays in the node: the loopback, and a network of containers or a tunnel by which
+    nothing leads to another node.  A tunnel between hosts that the job names is the network that it means."""
+    if link.loopback:
+        return True
+    tunnel = link.kind in ("wireguard", "tun") or link.name.startswith(TUNNEL_NAMES)
+    return inside_node(net, link) and link.name not in leading_out(net) and not (named and tunnel)
 
 
 def one_network(links: Iterable[Link]) -> str | None:
@@ -89,7 +93,7 @@ def is_link_local6(text: str) -> bool:
     return address.version == 6 and address.is_link_local
 
 
-def fault(link: Link, ip: str, better: tuple[str, ...], net: Net, *, several: bool) -> str | None:
+def fault(link: Link, ip: str, better: tuple[str, ...], net: Net, *, several: bool, named: bool) -> str | None:
     """What is wrong with listening on this address wherever the other nodes are; `better` are other interfaces to take."""
     address = next((one for one in link.addresses if one.ip == ip), None)
     if not link.up:
@@ -100,7 +104,7 @@ def fault(link: Link, ip: str, better: tuple[str, ...], net: Net, *, several: bo
         return "an IPv6 link-local address, whose scope is an interface number of this node: it leads nowhere on another"
     if link.loopback:
         return "the loopback, which no other node reaches" if several else None
-    if better and inside_node(net, link) and link.name not in leading_out(net):
+    if better and stays(net, link, named=named):
         return f"a container or tunnel network; the route to other nodes leads through {better[0]}"
     if not link.running and better:
         return "which has no carrier"

@@ -56,6 +56,7 @@ class NetPath:
     rest: Bandwidth
     crosses: bool | None  # from one CPU to another; None: not known
     hops: int  # PCI components on it
+    on_bus: bool = True  # False: the NIC has no place on PCI, as NCCL sees it
 
 
 def nodes(device: PciDevice) -> tuple[str, ...]:
@@ -82,6 +83,12 @@ def path(gpu: PciDevice, card: PciDevice, pci: Pci, *, c2c: bool, direct: bool) 
     above = _parents(gpu) | _parents(card)
     rest = narrowest(*(_link(address, above.get(address), pci) for address in (*below, *beyond)))
     return NetPath(kind, rest, None if kind == FAR else kind == "SYS", len(below) + len(beyond))
+
+
+def above(gpu: PciDevice, pci: Pci) -> Bandwidth:
+    """Of the links between a GPU's own and its CPU."""
+    parents = _parents(gpu)
+    return narrowest(*(_link(address, parents.get(address), pci) for address in switches(gpu)))
 
 
 def gpu_link(gpu: PciDevice, pci: Pci, version: Version | Unavailable) -> Bandwidth:

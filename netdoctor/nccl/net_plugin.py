@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from netdoctor.causes.cost import MIGHT, sockets
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.libraries import FoundBy, Libraries, Plugin
 from netdoctor.facts.nccl_version import Version, parse, text
 from netdoctor.facts.rdma import Rdma, RdmaDevice
-from netdoctor.model import Finding, Fix, Severity, Status, Unavailable, missing
+from netdoctor.model import Finding, Fix, Loss, Status, Unavailable, missing
 from netdoctor.nccl.log.facts import SOCKET, LogFacts
 
 BUILT_IN: Final = frozenset({"IB", SOCKET})  # networks that NCCL knows itself; any other name is a plugin's
@@ -69,8 +70,9 @@ class Network:
     problem: str | None  # with a plugin, as the log says
 
     @property
-    def severity(self) -> Severity:
-        return Severity.CRITICAL if self.efa else Severity.WARNING
+    def loss(self) -> Loss:
+        """EFA has no way but the plugin's; of others NCCL's own transports may be as good."""
+        return sockets() if self.efa else MIGHT
 
 
 def judge(libraries: Libraries, environ: Environ, rdma: Rdma, log: LogFacts | None, version: Version | Unavailable) -> Finding:
@@ -143,7 +145,7 @@ def _unknown(message: str) -> Finding:
 
 
 def _wrong(message: str, network: Network) -> Finding:
-    return Finding(Status.FAIL, message, severity=network.severity, cause="plugin_mismatch")
+    return Finding(Status.FAIL, message, cause="plugin_mismatch", loss=network.loss)
 
 
 _INSTALL: Final = Fix(

@@ -98,6 +98,17 @@ def sure(low: int, high: int, taken: Collection[int]) -> int:
     return free - 1 if count > 1 and count % 2 and free else free
 
 
+def descriptors(ranks: int, sockets: int, to_all: int) -> int:
+    """Files that one communicator keeps open in a rank, at most: `sockets` of a connection to another node (0: there is none),
+    `to_all` peers of an all-to-all.
+
+    Two sockets and two Unix ones to each local rank (src/proxy.cc), and room for what is passed on: shared memory and P2P close
+    theirs once mapped (src/transport/shm.cc, p2p.cc).  Between nodes ring and trees have six peers on 32 channels
+    (src/include/device.h).  All-to-all has two channels a peer, both ways.
+    """
+    return 16 * ranks + 6 * 32 * sockets + 64 * to_all
+
+
 def sockets_per_connection(vendor: str | None, nsocks: int | None, threads: int | None) -> int:
     """TCP sockets that carry the data of one NET/Socket connection (src/transport/net_socket.cc, ncclNetSocketGetNsockNthread):
     by the interface's PCI vendor, or as NCCL_NSOCKS_PERTHREAD and NCCL_SOCKET_NTHREADS say."""

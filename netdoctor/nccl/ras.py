@@ -7,7 +7,11 @@ closes the connection (src/ras/client.cc, src/ras/client_support.cc).
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +22,7 @@ from netdoctor.textsafe import clean
 
 ADDRESS: Final = ("localhost", 28028)
 _PROTOCOL: Final = 2  # NCCL ignores the number and answers with its own
+_LISTEN: Final = 10  # TCP_LISTEN, include/net/tcp_states.h
 _MAX_ANSWER: Final = 16 << 20
 _PATIENCE: Final = 5.0  # seconds that NCCL itself waits for its other processes (RAS_COLLECTIVE_LEG_TIMEOUT_SEC)
 
@@ -79,6 +84,9 @@ def _once(host: str, port: int, command: str, timeout: float) -> str | Unavailab
 
     try:
         with socket.create_connection((host, port), timeout=timeout) as link:
+            owner = _owner(link.getpeername()[0], link.getsockname()[0], port)
+            if os.geteuid() and owner not in (None, os.geteuid()):
+                return Unavailable(Kind.REFUSED, f"what listens there is a process of uid {owner}: another user's job")
             until = time.monotonic() + timeout * 2 + 1  # for all of it: who sends a byte now and then holds nobody up
             link.sendall(f"CLIENT PROTOCOL {_PROTOCOL}\nTIMEOUT {timeout:g}\n{command}\n".encode())
             data = bytearray()
@@ -103,6 +111,35 @@ def _once(host: str, port: int, command: str, timeout: float) -> str | Unavailab
     if not data:
         return Unavailable(Kind.EMPTY, "the connection was closed without an answer")
     return data.decode("utf-8", "replace")
+
+
+def _owner(peer: str, own: str, port: int) -> int | None:
+    """Whose socket listens there, where that is this machine: on a shared node the port may be another user's job's.
+
+    A listener of the address itself goes before one of all addresses (__inet_lookup_listener, net/ipv4/inet_hashtables.c).
+    """
+    address = _plain(ipaddress.ip_address(peer.partition("%")[0]))
+    if not address.is_loopback and peer != own:
+        return None
+    every: int | None = None
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/net/{name}", encoding="ascii") as rows:
+            for row in list(rows)[1:]:
+                _, local, _, state, _, _, _, uid, *_ = row.split()
+                where, _, number = local.partition(":")
+                if int(state, 16) != _LISTEN or int(number, 16) != port:
+                    continue
+                words = (int(where[n : n + 8], 16).to_bytes(4, sys.byteorder) for n in range(0, len(where), 8))
+                listens = _plain(ipaddress.ip_address(b"".join(words)))
+                if listens == address:
+                    return int(uid)
+                if every is None and listens.is_unspecified and (listens.version == 6 or address.version == 4):
+                    every = int(uid)  # of IPv4's own first (compute_score)
+    return every
+
+
+def _plain(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 _VERSION: Final = re.compile(r"NCCL version (\S+)")

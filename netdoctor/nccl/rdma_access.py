@@ -25,6 +25,7 @@ class Step(Word):
     STALE = "stale"
     EPERM = "EPERM"
     EACCES = "EACCES"
+    MODULE = "module"  # EACCES, and its mode lets everybody in
     ENXIO = "ENXIO"
     OPEN = "open"  # any other errno
     NO_LIBRARY = "no-library"
@@ -88,18 +89,22 @@ def _opened(verbs: Uverbs) -> Usable:
         return _FINE
     step, said = {
         "EPERM": (Step.EPERM, "EPERM: a device rule of the cgroup (or seccomp) refuses it"),
-        "EACCES": (Step.EACCES, f"EACCES: {_permission(verbs)}"),
+        "EACCES": (Step.MODULE if _for_everybody(verbs) else Step.EACCES, f"EACCES: {_permission(verbs)}"),
         "ENXIO": (Step.ENXIO, "ENXIO: no driver stands behind the node"),
         "ENOENT": (Step.NOT_MAPPED, "ENOENT: it is not mapped here"),
     }.get(errno, (Step.OPEN, errno))
     return Usable(step, f"{verbs.node} does not open: {said}")
 
 
+def _for_everybody(verbs: Uverbs) -> bool:
+    return not isinstance(verbs.owner, Unavailable) and verbs.owner[0] & 0o006 == 0o006
+
+
 def _permission(verbs: Uverbs) -> str:
     if isinstance(verbs.owner, Unavailable):
         return "mode, group, a nodev mount or a security module"
     mode, uid, gid = verbs.owner
-    if mode & 0o006 == 0o006:
+    if _for_everybody(verbs):
         return f"mode {mode:04o} allows everybody, so a nodev mount or a security module (AppArmor, SELinux) refuses it"
     return f"mode {mode:04o}, owner {uid}, group {gid} do not let this user in"
 

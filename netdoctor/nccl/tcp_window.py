@@ -14,7 +14,7 @@ from typing import Any, Final
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.nccl_version import Version
-from netdoctor.facts.net import Link
+from netdoctor.facts.net import Link, Net
 from netdoctor.model import Kind, Unavailable, missing
 from netdoctor.nccl.integers import integer
 from netdoctor.nccl.ports import sockets_per_connection
@@ -82,6 +82,15 @@ def streams(link: Link, environ: Environ) -> int:
     """Sockets that share the link, at least."""
     nsocks, threads = (number(environ.get(name)) for name in ("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"))
     return CHANNELS * sockets_per_connection(link.vendor or None, nsocks, threads)
+
+
+def sockets(net: Net, environ: Environ) -> int:
+    """Of one connection to another node, at most: by the interface that has most, whichever is taken.  RDMA keeps one
+    (src/transport/net_ib), NET/Socket one and those that carry the data."""
+    said = [environ.get(name) for name in ("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS")]
+    if isinstance(net.links, Unavailable) or any(isinstance(one, Unavailable) for one in said):
+        return 1 + 64  # MAX_SOCKETS, src/transport/net_socket.cc
+    return 1 + max((sockets_per_connection(link.vendor or None, *map(number, said)) for link in net.links), default=1)
 
 
 def number(text: str | None | Unavailable) -> int | None:

@@ -34,12 +34,22 @@ class Way:
         there = net_path.narrowest(here, net_path.Bandwidth(between, between))
         return there if self.path.crosses else net_path.Bandwidth(there.low, here.high)
 
+    def exact(self, own: net_path.Bandwidth, between: net_path.Bandwidth) -> net_path.Bandwidth | None:
+        """Its bandwidth with the GPU's link and the one between sockets; None where either, or the distance, is not known."""
+        least, most = self.bandwidth(own.low, between.low), self.bandwidth(own.high, between.high)
+        return most if least == most and most.low == most.high and self.ranks[0] == self.ranks[1] else None
+
     @cached_property
     def ranks(self) -> tuple[int, int]:
         """Of the distance: nearest and farthest that it may be."""
         if self.path is None:
             return rank("PIX"), rank("SYS")
         return rank("P2C") if self.path.crosses is None else rank(self.path.kind), rank(self.path.kind)
+
+    @property
+    def beside(self) -> int:
+        """The distance of one that is not the GPU's best, where NVLink-C2C is for the best alone."""
+        return rank("PHB") if self.ranks[0] == rank("P2C") else self.ranks[0]
 
 
 def values(of: net_path.Bandwidth, steps: Sequence[float]) -> tuple[float, ...]:

@@ -46,7 +46,7 @@ def run(work: Callable[[], int]) -> int | Lost:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.DEFERRED)
     child = os.fork()
     if child == 0:
         _child(work, page, parent, before)

@@ -68,6 +68,14 @@ def mounts(text: str) -> tuple[Mount, ...]:
     return tuple(found)
 
 
+def mount_of(fd: int) -> tuple[Mount, str] | None:
+    """The mount that an open file is on, and its file system's own options; None where /proc does not tell."""
+    head, _, number = _read(f"/proc/self/fdinfo/{fd}").partition("mnt_id:")  # proc_pid_fdinfo(5)
+    begin = f"{number.split()[0]} " if head and number.split() else "none"
+    line = next((line for line in _read("/proc/self/mountinfo").splitlines() if line.startswith(begin)), "")
+    return next(((mount, line.split()[-1]) for mount in mounts(line)), None)
+
+
 def _of_the_kernel(mount: Mount) -> bool:
     """What autofs mounts when it is looked at may be a server's; systemd's binfmt_misc is not."""
     return mount.kind == "autofs" and below(mount.point, "/proc")
@@ -163,7 +171,7 @@ class Far:
 
         try:
             os.setsid()
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM):
                 signal.signal(number, signal.SIG_DFL)
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             os.closerange(3, min(requests, answers))

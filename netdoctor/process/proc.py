@@ -28,6 +28,17 @@ def parents() -> dict[int, int]:
     return {pid: int(fields[1]) for pid, fields in seen if len(fields) > 1 and fields[0] not in ("Z", "X")}
 
 
+def below(ancestor: int) -> set[int]:
+    """Every living process that descends from `ancestor`; for one that adopts orphans (prctl(2)) none gets away."""
+    above = parents()
+    found: set[int] = set()
+    more = {ancestor}
+    while more:
+        found |= more
+        more = {pid for pid, parent in above.items() if parent in more} - found
+    return found - {ancestor}
+
+
 def boot_id() -> str:
     """The same for every process of this machine since it was started; "" where it is not told."""
     try:

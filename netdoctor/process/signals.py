@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM before and after the part of a command that can be interrupted: noted, so that a report is made anyhow.
+"""SIGINT, SIGTERM, SIGHUP and SIGQUIT around the part of a command that can be interrupted: noted, so that a report is made.
 
 Reading the configuration, importing the checks and writing the report go on, for they end by themselves.  The first signal is
 kept for the look at the node (which then is over at once) and for the exit code; a second one, or `PATIENCE` seconds, ends
@@ -19,13 +19,14 @@ PATIENCE: Final = 10  # seconds; Slurm's KillWait and Kubernetes' grace period a
 # A signal to the whole process group (Ctrl-C, scancel) reaches a child twice, once through its parent.
 TWICE: Final = 1.0  # seconds within which the same signal is one
 COMMANDS: Final = frozenset({"preflight", "snapshot", "run", "allreduce"})  # what writes a partial report
-_DEFERRED: Final = (signal.SIGINT, signal.SIGTERM)
+DEFERRED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _before: dict[int, Any] = {}
+_blocked: set[int] = set()  # that a caller (PAM, an agent) left blocked: nothing would ever end us
 _noted: dict[int, float] = {}  # the signals in the order they came, and when: time.monotonic()
 
 
 class Interrupted(BaseException):
-    """SIGINT or SIGTERM: finish with what is there."""
+    """One of these signals: finish with what is there."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -33,11 +34,19 @@ class Interrupted(BaseException):
 
 
 def defer() -> None:
-    """From here to `restore` signals are noted.  For the main thread only."""
+    """From here to `restore` signals are noted, and children can be waited for.  For the main thread only."""
     _noted.clear()
-    for number in _DEFERRED:
-        if number not in _before:
+    for number in DEFERRED:
+        if number not in _before and not _wanted_ignored(number):
             _before[number] = signal.signal(number, _note)
+    _blocked.update(signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_before, signal.SIGALRM)) & {*_before, signal.SIGALRM})
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # the kernel would collect our children (sigaction(2))
+        _before.setdefault(signal.SIGCHLD, signal.signal(signal.SIGCHLD, signal.SIG_DFL))
+
+
+def _wanted_ignored(number: int) -> bool:
+    """Under nohup(1) a SIGHUP is no wish of anybody's; a shell's job in the background has no SIGQUIT."""
+    return number in (signal.SIGHUP, signal.SIGQUIT) and signal.getsignal(number) is signal.SIG_IGN
 
 
 def restore() -> None:
@@ -46,6 +55,8 @@ def restore() -> None:
     for number, handler in _before.items():
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
     _before.clear()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _blocked)
+    _blocked.clear()
 
 
 def pending() -> int | None:
@@ -55,14 +66,15 @@ def pending() -> int | None:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into `Interrupted`, also one that came before; later ones wait for the (bounded) end."""
+    """Turn the first of these signals into `Interrupted`, also one that came before; later ones wait for the (bounded) end."""
+    ours = [number for number in DEFERRED if not _wanted_ignored(number)]
 
     def raise_once(number: int, _frame: FrameType | None) -> None:
-        for other in _DEFERRED:
+        for other in ours:
             signal.signal(other, signal.SIG_IGN)
         raise Interrupted(number)
 
-    before = {number: signal.signal(number, raise_once) for number in _DEFERRED}
+    before = {number: signal.signal(number, raise_once) for number in ours}
     try:
         if (number := pending()) is not None:
             raise Interrupted(number)
@@ -80,7 +92,7 @@ def passed_on(child: int) -> Iterator[None]:
         _noted.setdefault(number, time.monotonic())
         os.kill(child, number)
 
-    before = {number: signal.signal(number, pass_on) for number in _before}
+    before = {number: signal.signal(number, pass_on) for number in _before if number in DEFERRED}
     try:
         yield
     finally:

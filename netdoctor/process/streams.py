@@ -28,10 +28,27 @@ def ensure_open() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
+def short(error: BaseException) -> str | None:
+    """What this process had too little of, where it failed of that: no defect, and nothing about the node."""
+    import errno
+
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return "netdoctor had too little memory (ulimit -v, memory.max of the cgroup)"
+    if number in (errno.EMFILE, errno.ENFILE):
+        return "netdoctor had too few descriptors (ulimit -n)"
+    if number == errno.EAGAIN or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+        return "netdoctor had too few processes (ulimit -u, pids.max of the cgroup)"
+    return None
+
+
 def defect(error: Exception) -> int:
     """One line about an exception that nobody foresaw; the exit code."""
     import os
 
+    if why := short(error):
+        print(f"netdoctor: inconclusive: {why}", file=sys.stderr)
+        return 4
     if os.environ.get("NETDOCTOR_DEBUG"):
         raise error
     print(f"netdoctor: a defect of netdoctor: {type(error).__name__}: {error}", file=sys.stderr)

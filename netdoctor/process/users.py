@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+WAIT: Final = 5.0  # seconds for a path to answer, as in process/far.py
 
 
 class UserError(ValueError):
@@ -36,3 +42,32 @@ def _unreadable() -> str | None:
 
     needed = (sys.executable, os.__file__, os.path.dirname(os.path.abspath(__file__)))
     return next((path for path in needed if path and not os.access(path, os.R_OK)), None)
+
+
+def lacking(uid: int, gid: int, groups: Iterable[int], paths: Sequence[tuple[str, int]]) -> str | None:
+    """What of `paths` (each with a mode of access(2)) that user may not use; None: it may use all.
+
+    A child that becomes the user asks, so that the answer is the kernel's.
+    """
+    from netdoctor.process.become import become_user
+
+    back, to = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            become_user(uid, gid, groups)
+            refused = next((path for path, mode in paths if not os.access(path, mode)), None)
+            os.write(to, b"+" if refused is None else f"{refused} is closed to others".encode("utf-8", "replace")[:512])
+        except OSError as error:
+            os.write(to, f"becoming another user: {error.strerror}".encode())
+        finally:
+            os._exit(0)
+    os.close(to)
+    try:
+        answered = bool(select.select([back], [], [], WAIT)[0])
+        said = os.read(back, 512) if answered else b""
+    finally:
+        os.close(back)
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0 if answered else os.WNOHANG)  # one that hangs in a file system is left behind
+    return None if said == b"+" else said.decode("utf-8", "replace") or "what it needs did not answer in time"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from netdoctor.model import Health, Report
+from netdoctor.report.fold import scope
 from netdoctor.report.values import cut, fails, fitting
 from netdoctor.textsafe import clean
 
@@ -17,8 +18,9 @@ def render(report: Report, *, width: int = WIDTH, prefix: str = "") -> str:
     head = f"{prefix}{verdict.status}: "
     room = width - len(head.encode("utf-8", "replace"))
     items = list(dict.fromkeys(f"{clean(f.cause or 'other')} ({clean(f.check)})" for f in fails(report.checks)))
+    bare = "; no GPU here: nothing seen of GPUs or NCCL" if any(scope(report)) else ""
     if verdict.status is Health.UNHEALTHY and items:
-        tail = f"; not whole: {clean(report.partial)}" if report.partial else ""
+        tail = (f"; not whole: {clean(report.partial)}" if report.partial else "") + bare
         causes = fitting(items, room - len(tail.encode()), ", ", ", +{} more") or ", ".join(items)
         return cut(head + causes + tail, width)
-    return cut(head + clean(verdict.words), width)
+    return cut(cut(head + clean(verdict.words), max(width - len(bare), len(head.encode()))) + bare, width)

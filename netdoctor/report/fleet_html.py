@@ -1,4 +1,4 @@
-"""The fleet's part of an HTML page: overview, heat map of nodes × checks, drift, distributions, a page per node.
+"""The fleet's part of an HTML page: who is not good and why, heat map of nodes × checks, drift, distributions, a page per node.
 
 Works from a disk without a network and prints without scripts; the one script only filters and opens a node's page.  Healthy
 nodes of a large fleet are folded by kind, so that the page stays quick.
@@ -6,6 +6,7 @@ nodes of a large fleet are folded by kind, so that the page stays quick.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -25,6 +26,7 @@ _ORDER: Final = {"bad": 0, "missing": 1, "flaky": 2, "unknown": 3, "good": 4}
 _GLYPH: Final = {"p": "✓", "f": "✗", "s": "–", "u": "?", "e": "!", "x": "\u00a0"}
 _CELL: Final = {letter: el("td", glyph, css=letter) for letter, glyph in _GLYPH.items()}
 _KEY: Final = (("p", "pass"), ("f", "fail"), ("u", "unknown"), ("e", "error"), ("s", "does not apply"), ("x", "no report"))
+_LAST_NUMBER: Final = re.compile(r"(.*?)(\d{0,9})(\D*)", re.DOTALL | re.ASCII)
 _EFFECT: Final = {"busbw": "lower is worse", "latency": "higher is worse", "init": "higher is worse"}
 
 
@@ -32,18 +34,47 @@ def page(fleet: Fleet) -> Page:
     """What of a fleet stands on its page beside the findings."""
     ordered = sorted(fleet.nodes, key=lambda n: (_ORDER[n.state], n.group if n.group is not None else -1, n.name))
     links = {node.name: number for number, node in enumerate(ordered)}
-    body = markup(_head(fleet), _drift(fleet, links), _outliers(fleet, links), _heat(fleet, ordered), _problems(fleet))
+    body = markup(_heat(fleet, ordered), _head(fleet), _drift(fleet, links), _outliers(fleet, links), _problems(fleet))
     beside = markup(el("article", id="node", css="hidden"), data_block("data", _data(fleet, ordered)))
-    return Page(body, beside, asset("fleet.css"), asset("fleet.js"))
+    return Page(body, markup(_lead(fleet, ordered, links)), beside, asset("fleet.css"), asset("fleet.js"))
 
 
-def _head(fleet: Fleet) -> Iterator[Markup]:
+def _lead(fleet: Fleet, ordered: list[Node], links: dict[str, int]) -> Iterator[Markup]:
     have = fleet.accounting
     tiles = [_tile(have["given"], "given", "tile")]
     for place, state in enumerate(NodeState):
         tiles.append(el("span", "+" if place else "=", css="op"))
         tiles.append(_tile(have[state], state, f"tile {state}" + (" some" if have[state] else "")))
     yield el("div", tiles, css="tiles")
+    wrong = [node for node in ordered if node.state != NodeState.GOOD]
+    if wrong:
+        rows = (tr(_name(node.name, links), tag(node.state), "; ".join(node.reasons[:3]) or "-") for node in wrong[:FOLD])
+        yield el("h2", "Nodes that are not good")
+        yield table(tr("node", "state", "why", cell="th"), rows, id="wrong")
+    if len(wrong) > FOLD:
+        yield el("p", f"… and {len(wrong) - FOLD:,} more, in the table of nodes and checks")
+    if len(ordered) > 1:
+        yield el("h2", "All nodes by name")
+        yield el("div", _map(ordered, links), css="map")
+
+
+def _map(ordered: Iterable[Node], links: dict[str, int]) -> Iterator[Markup]:
+    """A square a node, a row for those whose names differ in their last number alone: mostly a rack, or a pool."""
+    rows: dict[str, list[tuple[int, str, Node]]] = defaultdict(list)
+    for node in ordered:
+        address = node.name.replace(".", "").isdecimal()
+        first, dot, domain = (node.name, "", "") if address else node.name.partition(".")
+        before, number, after = _LAST_NUMBER.fullmatch(first).groups()  # type: ignore[union-attr]
+        rows[f"{before}{'…' if number else ''}{after}{dot}{domain}"].append((int(number or 0), number, node))
+    for name, nodes in sorted(rows.items()):
+        squares = (
+            el("a", number or "·", href=f"#n{links[node.name]}", css=node.state, title=f"{node.name}: {node.state}")
+            for _, number, node in sorted(nodes, key=lambda row: (row[0], row[2].name))
+        )
+        yield el("div", el("span", name, css="soft small"), el("div", squares))
+
+
+def _head(fleet: Fleet) -> Iterator[Markup]:
     if fleet.groups:
         kinds = (
             tr(g.name, f"{len(g.members):,}", f"{sum(n.state == NodeState.GOOD for n in g.members):,}") for g in fleet.groups
@@ -98,7 +129,7 @@ def _drift_row(fleet: Fleet, row: Drift, links: dict[str, int]) -> Markup:
     if len(row.values) > 8:
         sides.append(el("div", f"… and {len(row.values) - 8:,} more values", css="soft"))
     kind = el("span", fleet.groups[row.group].name, css="soft small")
-    return tr(tag(row.family.severity.value if decided else "undecided"), row.title, (most, agreeing, unknown), sides, kind)
+    return tr(tag(row.loss.severity.value if decided else "undecided"), row.title, (most, agreeing, unknown), sides, kind)
 
 
 def _outliers(fleet: Fleet, links: dict[str, int]) -> Iterator[Markup]:

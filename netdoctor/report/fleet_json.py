@@ -28,7 +28,7 @@ def document(fleet: Fleet) -> dict[str, Any]:
                 "trait": str(row.trait),
                 "title": row.title,
                 "cause": row.family.cause,
-                "severity": row.family.severity.value,
+                "severity": row.loss.severity.value,
                 "majority": row.majority,
                 "agreeing": row.agreeing,
                 "unknown": row.sides.unknown,

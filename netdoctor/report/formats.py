@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ class Format(NamedTuple):
     """The module of that name renders it."""
 
     suffixes: tuple[str, ...] = ()  # of files that are written so unless another format is asked for
-    fleet: bool = False  # of many nodes only
+    metrics: bool = False  # of a node or many, not of a log, of variables, of ranks
     library: str = ""  # what the package's extra of the same name installs
 
 
@@ -24,19 +25,26 @@ FORMATS: Final = {
     "junit": Format((".xml",), library="junitparser"),
     "brief": Format(),
     "html": Format((".html", ".htm")),
-    "prometheus": Format((".prom",), fleet=True, library="prometheus_client"),
+    "prometheus": Format((".prom",), metrics=True, library="prometheus_client"),
 }
 
 
-def names(*, fleet: bool = False) -> tuple[str, ...]:
-    """The formats of a report, of one about a fleet."""
-    return tuple(name for name, format in FORMATS.items() if fleet or not format.fleet)
+def names(*, metrics: bool = False) -> tuple[str, ...]:
+    """The formats of any report, of one about a node or a fleet."""
+    return tuple(name for name, format in FORMATS.items() if metrics or not format.metrics)
+
+
+# What nobody means for a part of a name (gpu01.example.org): JSON in such a file would be found out late.
+_OF_OTHERS: Final = frozenset(
+    {".csv", ".tsv", ".md", ".yaml", ".yml", ".pdf", ".sarif", ".toml", ".ini", ".xlsx", ".svg", ".png"}
+)
 
 
 def of_file(path: str, format: str | None) -> str:
-    """By suffix, else as it is printed, else JSON."""
+    """By suffix, else as it is printed, else JSON; a suffix that others' formats have is returned as it is."""
     suffix = os.path.splitext(path)[1].lower()
-    return next((name for name, row in FORMATS.items() if suffix in row.suffixes), format or "json")
+    ours = next((name for name, row in FORMATS.items() if suffix in row.suffixes), None)
+    return ours or format or (suffix if suffix in _OF_OTHERS else "json")
 
 
 def lacking(name: str) -> str:
@@ -44,11 +52,13 @@ def lacking(name: str) -> str:
     library = FORMATS[name].library
     if not library or importlib.util.find_spec(library) is not None:
         return ""
-    return f"the format {name} needs {library.replace('_', '-')}: pip install 'cluster-netdoctor[{name}]'"
+    project = library.replace("_", "-")  # from a clone, a wheel or the one file: netdoctor itself may come from anywhere
+    return f"the format {name} needs {project}: {sys.executable or 'python3'} -m pip install {project}"
 
 
-def render(report: Report, name: str, *, width: int | None = None, colour: bool = False) -> str:
+def render(report: Report, name: str, *, width: int | None = None, colour: bool = False, verbose: bool = False) -> str:
     """The report in one format, or as a termination message; `width` and `colour` are those of the terminal for text."""
     module = importlib.import_module(f"netdoctor.report.{name}")
-    rendered: str = module.render(report, width=width, colour=colour) if name == "text" else module.render(report)
+    own = {"width": width, "colour": colour, "verbose": verbose} if name == "text" else {}
+    rendered: str = module.render(report, **own)
     return rendered

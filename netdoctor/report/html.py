@@ -1,22 +1,25 @@
-"""The report as one HTML file: verdict, checks, then of a node bus bandwidth over size, transports, topology, inventory, and of
-other commands what their section shows.
+"""The report as one HTML file.
 
-Of a node no script at all: the page's policy allows none.  Works from a disk without a network, and prints.
+Of a node: verdict, cost and first step in one box; what is wrong, folded as in text; the picture (topology with the state of
+each device, bus bandwidth over size); then all checks and the inventory, closed.  Of other commands: verdict, checks, and what
+their section shows.  Of a node no script at all: the policy of the page allows none.  Works without a network, and prints.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from netdoctor.model import STATUS_ORDER, CheckResult, Command, Finding, Markup, Page, Quantity, Report, Status, size_text
-from netdoctor.report import plots
+from netdoctor.report import fold, plots
 from netdoctor.report.page import el, lines, markup, page, table, tag, tr
 from netdoctor.report.values import (
     MOST_NAMES,
     WRONG,
     excused,
+    fails,
     groups,
     headline,
     identity,
@@ -36,6 +39,7 @@ _STYLE: Final = """
 .check summary{padding:.45rem 0;cursor:pointer}.check .id{display:inline-block;min-width:13rem;font-weight:600}
 dl{display:grid;grid-template-columns:8rem 1fr;gap:.25rem 1rem;margin:.3rem 0 .8rem;font-size:.92rem}
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
+@media (max-width:600px){dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5rem}.check .id{display:block}}
 """
 _NAMES: Final = {
     "driver": "NVIDIA driver",
@@ -58,35 +62,75 @@ def render(report: Report) -> str:
     """The whole document."""
     name = identity(report)[0] if report.command is Command.PREFLIGHT else f"{report.command} report"
     part = report.section.page() if report.section is not None else Page()
+    checks = (_check(c, report.command) for c in sorted(report.checks, key=lambda c: c.status not in WRONG))
+    if report.command is Command.PREFLIGHT:
+        rest = markup(
+            _topology(report),
+            _wrong(report),
+            _runs(report),
+            el("details", el("summary", el("b", f"All {len(report.checks)} checks")), checks),
+            _inventory(report.inventory),
+        )
+    else:
+        rest = markup(part.lead, el("h2", "Checks"), checks)
     body = markup(
         el("h1", name),
         el("p", " · ".join(_about(report)), css="soft"),
-        el("p", report.verdict.text, css=f"verdict {report.verdict.status}"),
-        el("p", el("b", outlook(report))) if outlook(report) else "",
-        el("p", el("b", "This report is not whole:"), " ", report.partial) if report.partial else "",
-        el("h2", "Checks"),
-        (_check(c) for c in sorted(report.checks, key=lambda c: c.status not in WRONG)),
-        _runs(report),
-        _topology(report.inventory),
-        _inventory(report.inventory),
+        el("div", _head(report), css=f"verdict {report.verdict.status}"),
+        rest,
         part.body,
     )
     whole = markup(el("main", body, id="report"), part.beside)
     return page(f"netdoctor: {name}", whole, style=_STYLE + part.style, script=part.script)
 
 
+def _head(report: Report) -> Iterator[Markup]:
+    """What is wrong, what it costs, what to do: what is read in ten seconds."""
+    yield el("p", report.verdict.text)
+    if report.partial:
+        yield el("p", f"this report is not whole: {report.partial}")
+    if ahead := outlook(report):
+        yield el("p", ahead)
+    if report.command is Command.PREFLIGHT and (step := fold.first_step(report)):
+        said, _, command = step.partition(": ")[2].rpartition(": ") if ": " in step else ("", "", step)
+        yield markup(el("p", f"first: {said}"), el("pre", command)) if said else el("p", step)
+
+
+def _wrong(report: Report) -> Iterator[Markup]:
+    blocks = fold.wrong(report.checks)
+    if blocks:
+        yield el("h2", "What is wrong" if any(b.first.status is Status.FAIL for b in blocks) else "What could not be told")
+    for block in blocks[:_MOST]:
+        finding = block.first
+        yield el(
+            "details",
+            el(
+                "summary",
+                (el("span", ", ".join(block.checks[:3]), css="id"), " "),
+                (tag("waived" if finding.waived else finding.status.value), " "),
+                (tag(finding.severity.value), " ") if finding.severity and finding.status is Status.FAIL else "",
+                block.text,
+            ),
+            _table(*_told(finding)) if len(block.checks) == 1 else el("p", finding.how or ""),
+            css=f"check card {finding.status.value}",
+            open=finding.status is Status.FAIL and not finding.waived,
+        )
+    if len(blocks) > _MOST:
+        yield el("p", f"… and {len(blocks) - _MOST:,} more, in --format json")
+
+
 def _about(report: Report) -> Iterator[str]:
     yield f"netdoctor {report.tool_version}"
     if report.command is Command.PREFLIGHT:
         time = report.volatile.get("time")
-        yield from (*identity(report)[1:], *view(report), *([time] if isinstance(time, str) else []))
+        yield from (*identity(report)[1:], *view(report), *([time] if isinstance(time, str) else []), *fold.scope(report))
     else:
         yield f"profile {report.profile}"
         if report.section is not None:
             yield report.section.about()
 
 
-def _check(check: CheckResult) -> Markup:
+def _check(check: CheckResult, command: Command) -> Markup:
     waived, severity = excused(check), check.severity
     found = groups(sorted(check.findings, key=lambda f: STATUS_ORDER.index(f.status)))
     return el(
@@ -100,7 +144,7 @@ def _check(check: CheckResult) -> Markup:
         (_finding(finding, subjects) for finding, subjects in found[:_MOST]),
         el("p", f"… and {len(found) - _MOST:,} more, in --format json") if len(found) > _MOST else "",
         css=f"check card {check.status.value}",
-        open=any(f.status in WRONG for f in check.findings),
+        open=command is not Command.PREFLIGHT and any(f.status in WRONG for f in check.findings),
     )
 
 
@@ -109,8 +153,12 @@ def _finding(finding: Finding, subjects: list[str]) -> Markup:
         ("status", tag(finding.status.value)),
         ("subject", listed(subjects, MOST_NAMES)),
         ("what", finding.message),
-        *((r.label, el("pre", "\n".join(r.parts)) if r.commands else lines(r.parts)) for r in rows(finding)),
+        *_told(finding),
     )
+
+
+def _told(finding: Finding) -> Iterator[tuple[str, str]]:
+    return ((r.label, el("pre", "\n".join(r.parts)) if r.commands else lines(r.parts)) for r in rows(finding))
 
 
 def _table(*pairs: tuple[str, str]) -> Markup:
@@ -171,16 +219,23 @@ def _limit(report: Report) -> float | None:
     return None
 
 
-def _topology(inventory: Mapping[str, Any]) -> Markup:
-    """GPUs and HCAs by NUMA node and PCIe root."""
+def _topology(report: Report) -> Markup:
+    """GPUs with their NVLinks and HCAs with their ports, by NUMA node and PCIe root; those in red that a fail names."""
+    inventory = report.inventory
+    states = {shown(d.get("pci")): _state(d) for key in ("gpus", "nics") for d in _objects(inventory.get(key))}
     names = {shown(g.get("pci")): f"GPU {g.get('index')}" for g in _objects(inventory.get("gpus"))}
     names |= {shown(n.get("pci")): str(n.get("name")) for n in _objects(inventory.get("nics"))}
+    bad = {word for f in fails(report.checks) for word in re.split(r"[^\w:.]+", f.subject.replace("GPU ", "GPU"))}
     nodes: dict[str, dict[str, list[Markup]]] = defaultdict(lambda: defaultdict(list))
     for device in _objects(inventory.get("pci")):
         numa, address = device.get("numa_node"), shown(device.get("address"))
         column = f"NUMA node {numa}" if isinstance(numa, int) and numa >= 0 else "NUMA node not said"
         kind = "gpu" if device.get("kind") == "gpu" else "nic"
-        nodes[column][shown(device.get("root"))].append(el("span", names.get(address, address), css=f"device {kind}"))
+        name = names.get(address, address)
+        signs = {name.replace(" ", ""), address, f"GPU{address}"}
+        css = f"device {kind} bad" if signs & bad or any(word.startswith(f"{name}:") for word in bad) else f"device {kind}"
+        state = el("span", states[address], css="state") if states.get(address) else ""
+        nodes[column][shown(device.get("root"))].append(el("span", name, state, css=css))
     if not nodes:
         return Markup()
     columns = (
@@ -193,6 +248,21 @@ def _topology(inventory: Mapping[str, Any]) -> Markup:
         for column, roots in sorted(nodes.items())[:16]
     )
     return markup(el("h2", "Topology"), el("div", columns, css="topology"))
+
+
+def _state(device: Mapping[str, Any]) -> str:
+    """What is known of its links: of a GPU those that are up, of an HCA's ports their rate, or why they carry nothing."""
+    links, up = device.get("nvlinks"), device.get("nvlinks_up")
+    if isinstance(links, int) and isinstance(up, int) and links:
+        return f"{up}/{links} NVLinks"
+    ports = [
+        f"{rate:g} Gb/s"
+        if port.get("state") == "ACTIVE" and isinstance(rate, int | float)
+        else shown(port.get("state")).lower()
+        for port in _objects(device.get("ports"))
+        for rate in (port.get("rate_gbps"),)
+    ]
+    return ", ".join(ports[:4])
 
 
 def _objects(values: Any) -> Iterator[Mapping[str, Any]]:

@@ -53,7 +53,7 @@ def data(report: Report) -> dict[str, Any]:
             "text": clean(report.verdict.text),
             "causes": [clean(c) for c in report.verdict.causes],
         },
-        **({"outlook": {**tidy(ahead), "text": ahead.text}} if ahead else {}),
+        **({"outlook": {**{k: v for k, v in tidy(ahead).items() if k != "bound" or v}, "text": ahead.text}} if ahead else {}),
         "checks": checks,
         **({"findings": [f for c in checks for f in c["findings"]]} if report.command in _FLAT else {}),
         **({"runs": [tidy(run) for run in report.runs], "inventory": tidy(report.inventory)} if node else {}),

@@ -27,7 +27,7 @@ _NOT_FACTS: Final = frozenset(
         "lines",
         "nccl_lines",
         "bytes_read",
-        "good",
+        "work",
         "up_at",
         "unended",
         "alone",

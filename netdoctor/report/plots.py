@@ -20,7 +20,7 @@ from netdoctor.model import Markup, size_text
 from netdoctor.report.page import el
 
 WIDTH: Final = 7.6  # inches; 100 pixels each on the page
-NEEDED: Final = "plots need matplotlib: pip install 'cluster-netdoctor[plots]'"
+NEEDED: Final = "plots need matplotlib: pip install matplotlib"
 _BLUE, _BAR, _RED, _SOFT, _LINE = "#2563a8", "#8fb3d9", "#c8321f", "#5b6675", "#d9dee5"
 # On top of matplotlib's own defaults: a matplotlibrc of the user or of the working folder does not count.
 _STYLE: Final = {

@@ -1,16 +1,20 @@
-"""The fleet's report as a Prometheus text file, for node_exporter's textfile collector.  Needs the extra ``prometheus``."""
+"""The report of a node or a fleet as Prometheus text, for node_exporter's textfile collector.  Needs the extra `prometheus`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from netdoctor.causes import cost
 from netdoctor.fleet.nodes import NodeState, safe_name
 from netdoctor.fleet.outliers import METRICS
 from netdoctor.fleet.report import Fleet
-from netdoctor.model import Report
+from netdoctor.model import Health, Report, Status
 from netdoctor.report.fleet_section import FleetSection
+from netdoctor.report.values import fails, points, runs
+from netdoctor.textsafe import clean
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -20,18 +24,56 @@ def render(report: Report) -> str:
     """Text exposition format."""
     from prometheus_client import CollectorRegistry, generate_latest
 
-    assert isinstance(report.section, FleetSection), "a format of fleets"
     registry = CollectorRegistry()
-    registry.register(_Collector(report.section.fleet))
+    registry.register(_Collector(report))
     return generate_latest(registry).decode()
 
 
 class _Collector:
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, report: Report) -> None:
+        self._report = report
 
     def collect(self) -> Iterable[Metric]:
-        yield from _families(self._fleet)
+        section = self._report.section
+        yield from _families(section.fleet) if isinstance(section, FleetSection) else _node(self._report)
+
+
+def _node(report: Report) -> Iterator[Any]:
+    """The names that docs/report.md lists.  Whose metrics they are the collector says (`instance`)."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    def family(name: str, words: str, labels: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], float]]) -> Any:
+        metric = GaugeMetricFamily(f"netdoctor_{name}", words, labels=labels)
+        for values, number in rows:
+            metric.add_metric([clean(value) for value in values], number)
+        return metric
+
+    about = (report.tool_version, report.profile)
+    yield family("report_info", "Always 1: what made this report.", ("version", "profile"), [(about, 1.0)])
+    states = (((state.value,), float(report.verdict.status is state)) for state in Health)
+    yield family("verdict", "1 at the verdict of the last look.", ("status",), states)
+    yield family("exit_code", "Exit code of the last look.", (), [((), float(report.verdict.exit_code))])
+    yield family("look_whole", "1 where the last look ran to its end.", (), [((), float(report.partial is None))])
+    checks = (((c.id, state.value), float(c.status is state)) for c in report.checks for state in Status)
+    yield family("check", "1 at the status of each check.", ("check", "status"), checks)
+    failed = Counter((f.check, f.cause or "other", f.severity.value if f.severity else "") for f in fails(report.checks))
+    yield family(
+        "fails", "Fails that are not waived.", ("check", "cause", "severity"), [(k, float(n)) for k, n in failed.items()]
+    )
+    ahead = cost.outlook(report.checks)
+    share = 1.0 if ahead is None else ahead.left
+    if ahead is not None or report.verdict.status is Health.HEALTHY:  # nobody knows what an unseen node can do
+        yield family("bandwidth_share", "What a job here would have of this node's bandwidth.", (), [((), share)])
+    rates = []
+    for run, figure in runs(report):
+        if by_size := points(figure.get("busbw_gb_s")):
+            labels = (str(run.get("backend")), str(run.get("path") or "default"), str(run.get("ranks")), str(by_size[-1][0]))
+            rates.append((labels, by_size[-1][1] * 1e9))
+    names = ("backend", "path", "ranks", "bytes")
+    yield family("busbw_bytes_per_second", "Bus bandwidth of the all-reduce at its largest size.", names, rates)
+    if isinstance(taken := report.volatile.get("time"), str):
+        seconds = datetime.strptime(taken, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+        yield family("look_timestamp_seconds", "When the last look began.", (), [((), seconds)])
 
 
 def _families(fleet: Fleet) -> Iterator[Any]:

@@ -1,4 +1,7 @@
-"""The report for people: one line a check, what is wrong expanded below its line, the verdict last.
+"""The report for people.
+
+Of a node: the verdict, what it costs and what to do first; what is wrong, the worst first; what is right, by area; the verdict
+again.  Of other commands, and with `verbose`: one line a check, what is wrong expanded below its line, the verdict last.
 
 The word at the start of a line says the status; colour only repeats it.
 """
@@ -10,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from netdoctor.model import CheckResult, Command, Finding, Health, Report, Status, size_text
+from netdoctor.report import fold
 from netdoctor.report.values import (
     MOST_NAMES,
     WRONG,
@@ -50,24 +54,78 @@ _NARROWEST: Final = 40  # below this, lines are left to the terminal
 _MOST: Final = 60  # of one check: what a fleet of thousands has more of is in the JSON
 
 
-def render(report: Report, *, width: int | None = None, colour: bool = False) -> str:
+def render(report: Report, *, width: int | None = None, colour: bool = False, verbose: bool = False) -> str:
     """The whole report, ending in a line break.  `width` in columns wraps prose, never commands; None wraps nothing."""
     width = width if width is not None and width >= _NARROWEST else None
     paint = _paint if colour else lambda text, _: text
     lines = [clean(line) for line in _head(report)]
-    lines += _wrapped(clean(outlook(report)), "", "  ", width) if outlook(report) else []
-    lines.append("")
+    folded = report.command is Command.PREFLIGHT and not verbose
+    lines += _folded(report, width, paint) if folded else _listed(report, width, paint)
+    return "\n".join(lines) + "\n"
+
+
+def _folded(report: Report, width: int | None, paint: Any) -> Iterator[str]:
+    yield ""
+    verdict = [*_partial(report, width), paint(clean(report.verdict.text), _VERDICTS[report.verdict.status])]
+    yield from verdict
+    for text in (clean(outlook(report)), fold.first_step(report)):
+        yield from _wrapped(text, "", "  ", width) if text else ()
+    yield ""
+    blocks = fold.wrong(report.checks)
+    column = max((len(block.checks[0]) for block in blocks if len(block.checks) == 1), default=0)
+    for block in blocks[:_MOST]:
+        yield from _block(block, min(column, 28), width, paint)
+    if len(blocks) > _MOST:
+        yield f"{_INDENT}… and {len(blocks) - _MOST:,} more (all in --format json)"
+    rest = list(fold.right(report.checks))
+    if blocks and rest:
+        yield ""
+    column = max((len(who) for status, who, _ in rest if status is Status.PASS), default=0)
+    for status, who, what in rest:
+        first = f"{_WORDS[status]:<8} {who:<{min(column, 28)}}  " if status is Status.PASS else f"{_WORDS[status]:<8} {who}: "
+        written = _wrapped(what, first, _INDENT + "  ", width)
+        yield written[0].replace(_WORDS[status], paint(_WORDS[status], _COLOURS[status]), 1)
+        yield from written[1:]
+    for note in fold.notes(report.checks):
+        yield from _wrapped(note, f"{'note':<8} ", _INDENT, width)
+    yield from _ran(report, list(fold.ran(report)), width)
+    yield ""
+    yield from verdict  # who ran it sees the end of a long report, and a script reads its last line
+
+
+def _block(block: fold.Block, column: int, width: int | None, paint: Any) -> Iterator[str]:
+    finding = block.first
+    word, code = (_WAIVED, _WAIVED_COLOUR) if finding.waived else (_WORDS[finding.status], _COLOURS[finding.status])
+    tag = f"[{finding.severity.value}] " if finding.severity and finding.status is Status.FAIL and not finding.waived else ""
+    who = f"{block.checks[0]:<{column}}  " if len(block.checks) == 1 else ""
+    if len(block.checks) > 1 and len({f.message for f in block.findings}) == 1:
+        who = f"{', '.join(block.checks)}: "
+    lines = _wrapped(tag + block.text, f"{word:<8} {who}", _INDENT + "  ", width)
+    yield lines[0].replace(word, paint(word, code), 1)
+    yield from lines[1:]
+    for row in rows(finding) if len(block.checks) == 1 else (r for r in rows(finding) if r.label == "find out"):
+        if row.commands:
+            yield from _commands(row.parts, row.label)
+        else:
+            yield from _row(row.label, "; ".join(row.parts), width)
+
+
+def _listed(report: Report, width: int | None, paint: Any) -> Iterator[str]:
+    yield from _wrapped(clean(outlook(report)), "", "  ", width) if outlook(report) else ()
+    yield ""
     column = max((len(c.id) for c in report.checks), default=0)
     for check in report.checks:
-        lines += _check(check, min(column, 28), width, paint)
-    lines += _runs(report, width)
+        yield from _check(check, min(column, 28), width, paint)
+    yield from _ran(report, [_run(run, figure) for run, figure in runs(report)], width)
     if report.section is not None:
-        lines += [clean(line) for line in report.section.text()]
-    lines.append("")
-    if report.partial:
-        lines += _wrapped(f"this report is not whole: {clean(report.partial)}", "", "  ", width)
-    lines.append(paint(clean(report.verdict.text), _VERDICTS[report.verdict.status]))
-    return "\n".join(lines) + "\n"
+        yield from (clean(line) for line in report.section.text())
+    yield ""
+    yield from _partial(report, width)
+    yield paint(clean(report.verdict.text), _VERDICTS[report.verdict.status])
+
+
+def _partial(report: Report, width: int | None) -> list[str]:
+    return _wrapped(f"this report is not whole: {clean(report.partial)}", "", "  ", width) if report.partial else []
 
 
 def _paint(text: str, code: str) -> str:
@@ -84,6 +142,7 @@ def _head(report: Report) -> Iterator[str]:
     yield f"netdoctor {report.tool_version} on {', '.join(identity(report))}"
     yield f"{where}; {profile}"
     yield from doubt
+    yield from fold.scope(report)
 
 
 def _check(check: CheckResult, column: int, width: int | None, paint: Any) -> Iterator[str]:
@@ -141,12 +200,12 @@ def _wrapped(text: str, first: str, rest: str, width: int | None) -> list[str]:
     return wrapped or [first.rstrip()]
 
 
-def _runs(report: Report, width: int | None) -> Iterator[str]:
-    """A line for each all-reduce that ran, with its largest size's bandwidth."""
-    for index, (run, figure) in enumerate(runs(report)):
+def _ran(report: Report, lines: Iterable[str], width: int | None) -> Iterator[str]:
+    """A line for each all-reduce, or each kind, with its largest size's bandwidth."""
+    for index, line in enumerate(lines):
         if not index:
             yield ""
-        yield from _wrapped(clean(_run(run, figure)), "", "  ", width)
+        yield from _wrapped(clean(line), "", "  ", width)
     if report.runs and not any(str(run.get("backend")) == "nccl" for run in report.runs):
         yield "NCCL did not run: no all-reduce above went through it"
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from netdoctor.facts.registry import RUNS
 from netdoctor.host.base import Answer, decode, encode
 from netdoctor.model import Json, Kind, Unavailable, kind_named, plain
 
@@ -71,7 +72,7 @@ def loads(text: str) -> Snapshot:
     partial = data.get("partial")
     return Snapshot(
         decode(answers),
-        {str(name): _run_fact(str(name), entry) for name, entry in runs.items()},
+        {name: _run_fact(name, entry) for name, entry in runs.items() if name in RUNS},  # no check knows of another
         policy,
         _ids(data.get("selected")),
         _ids(data.get("ran")),
@@ -104,8 +105,6 @@ def _run_fact(name: str, entry: Any) -> Any:
     from netdoctor.snapshot import codec
 
     kinds: dict[str, type[Baseline | PathRun | Cluster]] = {"Baseline": Baseline, "PathRun": PathRun, "Cluster": Cluster}
-    if name not in kinds:
-        return Unavailable(Kind.MALFORMED, f"no such run: {name}")
     if isinstance(entry, dict) and "unavailable" in entry:
         return kinds[name].unread(Unavailable(kind_named(entry["unavailable"]), str(entry.get("detail", ""))))
     try:

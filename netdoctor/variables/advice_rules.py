@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from netdoctor.causes.cost import NOTHING, SOMETIMES, staged
 from netdoctor.facts.nccl_version import Version
-from netdoctor.model import Severity
 from netdoctor.nccl.gpudirect import level_of
 from netdoctor.nccl.integers import strtoll
 from netdoctor.variables.catalogue import Variable
-from netdoctor.variables.issue import Context, Issue, critical, note, warning
+from netdoctor.variables.issue import Context, Issue, harms, note, stops
 
-_WARN, _INFO = Severity.WARNING, Severity.INFO
-
+# search.cc, ncclTopoGetNetDev: level 1 reads the device for which ncclTopoGetPxnRanks gives no place (up to 2.30.7).
+PXN_LEVEL_BREAKS: Version = (2, 21, 5)
 GID_AUTOMATIC: Version = (2, 21, 5)  # src/transport/net_ib.cc: NCCL_IB_GID_INDEX -1
 CHANNELS_64: Version = (2, 25, 1)  # src/include/device.h: MAXCHANNELS 32, then 64
 
@@ -56,6 +56,12 @@ _OFF = {
 }
 
 
+_HOSTID: Final = (
+    "ranks with different values count as different hosts (no NVLink, no shared memory between them), and nodes with one value"
+    " as one: NCCL then ends with Duplicate GPU detected, or looks for a peer's memory that is elsewhere"
+)
+
+
 def usage_issues(name: str, value: str, row: Variable, context: Context) -> list[Issue]:
     """Advice and faults of a value that is read as it is written."""
     number = strtoll(value).value
@@ -63,7 +69,7 @@ def usage_issues(name: str, value: str, row: Variable, context: Context) -> list
     if rule:
         return rule(name, value, number, context)
     if name in ("NCCL_NTHREADS", "NCCL_LL128_NTHREADS") and number > 0 and number % 32:
-        return warning("out-of-range", "not a multiple of 32: NCCL takes another value", expected="a multiple of 32")
+        return harms("out-of-range", "not a multiple of 32: NCCL takes another value", expected="a multiple of 32")
     if name.endswith(("_NCHANNELS", "_NRINGS", "_CTAS")) and (wrong := _channels(name, number, context)):
         return wrong
     if name in _OFF and row.default_in(context.version) != "0" and number == 0:
@@ -99,7 +105,7 @@ def _network(_name: str, value: str, _number: int, context: Context) -> list[Iss
         return []
     if meant := _MEANT.get(value.strip().lower()):
         message = f"no network of NCCL's is called {value!r}: it stops at start"
-        return critical("net-named", message, expected=f"{meant}, or no NCCL_NET: NCCL takes the fastest by itself")
+        return stops("net-named", message, expected=f"{meant}, or no NCCL_NET: NCCL takes the fastest by itself")
     return note("net-named", f"NCCL stops where no plugin calls its network {value!r}")
 
 
@@ -108,12 +114,12 @@ def _switch(name: str, _value: str, number: int, context: Context) -> list[Issue
         more = "; it does not force InfiniBand" if name == "NCCL_IB_DISABLE" else ""
         return note("is-default", f"this is the default; it need not be set{more}")
     if name == "NCCL_P2P_DISABLE":
-        return warning("p2p-off", "a debugging switch left on: no NVLink, no PCIe peer-to-peer between GPUs", "p2p_disabled")
+        return harms("p2p-off", "a debugging switch left on: no NVLink, no PCIe peer-to-peer between GPUs", "p2p_disabled")
     if name == "NCCL_SHM_DISABLE":
         message = "a debugging switch left on: ranks of one node talk over the network"
-        return warning("shm-off", message, "shm_disabled_or_small")
+        return harms("shm-off", message, "shm_disabled_or_small")
     if name == "NCCL_CHECK_POINTERS":
-        return [Issue("checks", "a debugging switch left on: every pointer of every call is checked", _INFO)]
+        return harms("checks", "a debugging switch left on: every pointer of every call is checked", loss=NOTHING)
     if context.plugin:
         return note("ib-off", f"NCCL's own InfiniBand and RoCE transport is off; {context.plugin} carries the data")
     return _sockets_only(context, "a debugging switch left on: no InfiniBand, no RoCE")
@@ -126,15 +132,16 @@ def _sockets_only(context: Context, message: str) -> list[Issue]:
         return note("ib-off", f"{message}; one node needs none")
     if context.sockets:
         return note("ib-off", "no InfiniBand, no RoCE: the site says that sockets carry its data")
-    return warning("ib-off", f"{message}; NCCL takes TCP sockets", "transport_fallback_tcp")
+    return context.without_rdma("ib-off", message)
 
 
 def _distance(name: str, value: str, _number: int, context: Context) -> list[Issue]:
     level = level_of(value, context.version)
     if level == "LOC" and name == "NCCL_P2P_LEVEL":
-        return warning("p2p-off", "no GPU pair is near enough: peer-to-peer is off", "p2p_disabled")
+        return harms("p2p-off", "no GPU pair is near enough: peer-to-peer is off", "p2p_disabled")
     if level == "LOC":
-        return warning("gdr-off", "no NIC is near enough: GPUDirect RDMA is off", "gdr_disabled")
+        message = "no NIC is near enough: GPUDirect RDMA is off"
+        return harms("gdr-off", message, "gdr_disabled", loss=staged(needed=context.between))
     if level == "SYS" and name == "NCCL_NET_GDR_LEVEL":
         message = "lets GPUDirect RDMA cross CPU sockets: often slower than staging; measure it"
         return [] if context.plugin else note("gdr-far", message)
@@ -147,14 +154,14 @@ def _sockets(name: str, _value: str, _number: int, context: Context) -> list[Iss
     """src/transport/net_socket.cc: at most 16 threads, at most 64 sockets; sockets count only with threads."""
     threads, each = context.integer("NCCL_SOCKET_NTHREADS"), context.integer("NCCL_NSOCKS_PERTHREAD")
     if name == "NCCL_NSOCKS_PERTHREAD" and threads == 0 and each is not None and each > 1:
-        return warning("no-effect", "no effect with NCCL_SOCKET_NTHREADS=0: without helper threads there is one socket")
+        return harms("no-effect", "no effect with NCCL_SOCKET_NTHREADS=0: without helper threads there is one socket")
     if name == "NCCL_NSOCKS_PERTHREAD" and threads is None and not context.plugin:
         message = "on NICs other than AWS ENA and GCP gVNIC no effect without NCCL_SOCKET_NTHREADS: there are no helper threads"
         return note("sockets-alone", message)
     if threads and each and threads > 0 and each > 0 and threads * each > 64:
         lowered = f"NCCL lowers the sockets to {64 // threads} each"
         message = f"{threads} threads × {each} sockets = {threads * each}, more than 64: {lowered}"
-        return warning("socket-product", message, expected="threads × sockets ≤ 64")
+        return harms("socket-product", message, expected="threads × sockets ≤ 64")
     return [] if context.plugin else note("sockets-tuned", "counts only where TCP sockets carry the data")
 
 
@@ -163,15 +170,16 @@ def _logging(name: str, value: str, _number: int, context: Context) -> list[Issu
     if name == "NCCL_DEBUG":
         if level == "TRACE":
             message = "a debugging level left on: log volume on every call (release builds print no more than INFO and calls)"
-            return [Issue("debug-trace", message, _INFO)]
+            return harms("debug-trace", message, loss=NOTHING)
         return note("debug-info", "log volume of every rank; WARN suffices in production") if level == "INFO" else []
     if name == "TORCH_DISTRIBUTED_DEBUG":
         if value.upper() == "DETAIL":
-            return [Issue("debug-detail", "a debugging level left on: every collective is checked across ranks first", _INFO)]
+            message = "a debugging level left on: every collective is checked across ranks first"
+            return harms("debug-detail", message, loss=NOTHING)
         if value.upper() in ("OFF", "INFO"):
             return []
         # torch/csrc/distributed/c10d/debug.cpp (loadDebugLevelFromEnvironment) throws where torch.distributed is imported.
-        return critical("grammar", "no such level: torch raises an error at import", expected="OFF, INFO or DETAIL")
+        return stops("grammar", "no such level: torch raises an error at import", expected="OFF, INFO or DETAIL")
     if name == "NCCL_DEBUG_SUBSYS":
         return [] if level in ("INFO", "TRACE", "ABORT") else note("no-effect", "acts only with NCCL_DEBUG=INFO")
     if level in ("", "VERSION"):
@@ -194,11 +202,11 @@ _RULES: Final[dict[str, Callable[[str, str, int, Context], list[Issue]]]] = {
 def _channels(name: str, number: int, context: Context) -> list[Issue]:
     most = 64 if context.version >= CHANNELS_64 else 32
     if number > most:
-        return warning("out-of-range", f"this version has at most {most} channels: NCCL lowers it", expected=f"at most {most}")
+        return harms("out-of-range", f"this version has at most {most} channels: NCCL lowers it", expected=f"at most {most}")
     if name.startswith("NCCL_MIN_"):
         high = context.integer(name.replace("_MIN_", "_MAX_"))
         if high is not None and 0 < high < number:
-            return warning("min-above-max", f"more than {name.replace('_MIN_', '_MAX_')}={high}")
+            return harms("min-above-max", f"more than {name.replace('_MIN_', '_MAX_')}={high}")
     return []
 
 
@@ -209,6 +217,8 @@ def _named(name: str, value: str, number: int, context: Context) -> list[Issue]:
             return []
         message = "pinned: since 2.21.5 NCCL chooses the GID of each HCA itself; an index drifts and differs between hosts"
         return note("gid-pinned", message)
+    if name == "NCCL_P2P_PXN_LEVEL" and number == 1 and context.version >= PXN_LEVEL_BREAKS:
+        return note("pxn-level", "NCCL ends by a segmentation fault in init where the job has other nodes; 0 and 2 work")
     if name == "NCCL_IB_TIMEOUT" and number > 22:
         return note(
             "timeout-long", f"about {4.096e-6 * 2**number:.0f} s a try: a broken link hides that long before anything says so"
@@ -218,14 +228,15 @@ def _named(name: str, value: str, number: int, context: Context) -> list[Issue]:
     if name == "NCCL_IGNORE_CPU_AFFINITY" and number:
         return note("affinity", "binding each rank to the CPUs near its GPU is better than ignoring the mask")
     if name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING") and number == 0:
-        return warning("hang", "when a rank dies, the others wait for ever", "hang")
+        return harms("hang", "when a rank dies, the others wait for ever", "hang", loss=SOMETIMES)
     if name == "FI_HMEM_DISABLE_P2P" and number:
-        return warning("gdr-off", "peer-to-peer is off: every byte is staged through host memory", "gdr_disabled")
+        message = "peer-to-peer is off: every byte is staged through host memory"
+        return harms("gdr-off", message, "gdr_disabled", loss=staged(needed=context.between))
     if name == "FI_EFA_FORK_SAFE" and number:
         return note("fork-safe", "not needed on kernels from 5.13 on, and costs memory registration")
     if name in ("TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_DESYNC_DEBUG", "TORCH_NCCL_NAN_CHECK", "TORCH_NCCL_ENABLE_TIMING"):
         on = value.strip().lower() in ("1", "true", "t", "yes", "y")
         return note("debugging", "for debugging; it costs on every collective") if on else []
     if name == "NCCL_HOSTID":
-        return note("host-id", "ranks with different values count as different hosts: no NVLink, no shared memory between them")
+        return note("host-id", _HOSTID)
     return []

@@ -90,7 +90,7 @@ def _command(rest: str) -> str:
     """A command of the shell for what may be a list of words in JSON."""
     try:
         words = json.loads(rest)
-    except ValueError:
+    except (ValueError, RecursionError):
         return rest
     if not isinstance(words, list):
         return rest

@@ -12,14 +12,12 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
+from netdoctor.causes.cost import SOMETIMES, STOPS
 from netdoctor.facts.nccl_version import Version
-from netdoctor.model import Severity
 from netdoctor.nccl.gpudirect import LEVEL_SINCE, level_of
 from netdoctor.nccl.integers import decimal
 from netdoctor.nccl.selector import Selector, parse, parse_hcas
-from netdoctor.variables.issue import Context, Issue, critical, note, warning
-
-_WARN, _INFO, _CRIT = Severity.WARNING, Severity.INFO, Severity.CRITICAL
+from netdoctor.variables.issue import Context, Issue, harms, note, stops
 
 # First release of each name.  CollNet was split in 2.14.
 ALGORITHMS: Final[tuple[tuple[str, Version, Version | None], ...]] = (
@@ -61,19 +59,17 @@ def _names(value: str, context: Context, known: tuple[tuple[str, Version, Versio
     for section in sections:
         head, colon, tail = section.partition(":")
         if colon and not strict:
-            return critical("grammar", "values per function came with NCCL 2.24: nothing of it counts", expected=spoken)
+            return stops("grammar", "values per function came with NCCL 2.24: nothing of it counts", expected=spoken)
         if colon and head.lower() not in FUNCTIONS:
-            return critical(
-                "grammar", f"no such function: {head}: NCCL refuses to start", expected=", ".join(sorted(FUNCTIONS))
-            )
+            return stops("grammar", f"no such function: {head}: NCCL refuses to start", expected=", ".join(sorted(FUNCTIONS)))
         words = (tail if colon else section).removeprefix("^").split(",")
         wrong = [word for word in words if word and word.lower() not in valid]
         if wrong and strict:
-            return critical("grammar", f"{wrong[0]!r} is not one of its names: NCCL refuses to start", expected=spoken)
+            return stops("grammar", f"{wrong[0]!r} is not one of its names: NCCL refuses to start", expected=spoken)
         if wrong and len(wrong) == len([word for word in words if word]) and not section.startswith("^"):
-            return critical("grammar", f"no name that this version knows ({wrong[0]!r}): none is left", expected=spoken)
+            return stops("grammar", f"no name that this version knows ({wrong[0]!r}): none is left", expected=spoken)
         if wrong:
-            return warning("grammar", f"{wrong[0]!r} is silently ignored", expected=spoken)
+            return harms("grammar", f"{wrong[0]!r} is silently ignored", expected=spoken)
     return []
 
 
@@ -86,7 +82,7 @@ def _level(value: str, context: Context) -> list[Issue]:
             why = "silently ignored: names are upper case"
         else:
             why = "no such level: silently ignored"
-        return warning("grammar", why, expected=", ".join(known))
+        return harms("grammar", why, expected=", ".join(known))
     if value[:1].isdecimal():
         return note("legacy-level", f"legacy number; the name is {level_of(value, context.version)}")
     return []
@@ -98,7 +94,7 @@ def _debug(value: str, context: Context) -> list[Issue]:
         return []
     if word.upper() in ("NONE", "OFF", "0"):
         return note("debug-off", "no level of that name: NCCL prints nothing, as if it were not set")
-    return warning("grammar", "no such level: NCCL prints nothing at all", expected="VERSION, WARN, INFO or TRACE")
+    return harms("grammar", "no such level: NCCL prints nothing at all", expected="VERSION, WARN, INFO or TRACE")
 
 
 def _subsys(value: str, context: Context) -> list[Issue]:
@@ -109,7 +105,7 @@ def _subsys(value: str, context: Context) -> list[Issue]:
     if not wrong:
         return []
     then = "NCCL takes its default instead" if context.version >= TRIMS else "silently ignored"
-    return warning("grammar", f"no subsystem {wrong[0]!r}: {then}", expected=", ".join(sorted(SUBSYSTEMS)))
+    return harms("grammar", f"no subsystem {wrong[0]!r}: {then}", expected=", ".join(sorted(SUBSYSTEMS)))
 
 
 def _commid(value: str, context: Context) -> list[Issue]:
@@ -117,14 +113,14 @@ def _commid(value: str, context: Context) -> list[Issue]:
     expected = "<ipv4>:<port>, [<ipv6>]:<port> or <host>:<port>"
     match = re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", value)
     if not match or not match.group(1):
-        return critical("grammar", "NCCL refuses to start", expected=expected)
+        return stops("grammar", "NCCL refuses to start", expected=expected)
     port = match.group(2) or ""
     if not port.isdecimal() or not 0 < decimal(port) < 65536:
-        return critical("no-port", "no port that NCCL could use, and it does not say so: ranks do not meet", expected=expected)
+        return stops("no-port", "no port that NCCL could use, and it does not say so: ranks do not meet", expected=expected)
     host = match.group(1).strip("[]")
     if (context.nodes or 1) > 1 and (host in ("localhost", "::1") or host.startswith("127.")):
         message = f"every node's own loopback: {context.nodes} nodes do not meet over it"
-        return critical("loopback", message, "socket_ifname", "an address of rank 0's node that the others reach")
+        return stops("loopback", message, "socket_ifname", "an address of rank 0's node that the others reach")
     if (2, 29, 2) <= context.version <= (2, 29, 7) and not value.startswith("["):
         message = (
             "NCCL 2.29.2 to 2.29.7 takes an interface outside the subnet of this address (matchSubnet is inverted for IPv4)"
@@ -137,7 +133,7 @@ def _cidr(value: str, context: Context) -> list[Issue]:
     try:
         ipaddress.ip_network(value, strict=False)
     except ValueError:
-        return warning("grammar", "not a network prefix", expected="for instance 10.0.0.0/8")
+        return harms("grammar", "not a network prefix", expected="for instance 10.0.0.0/8")
     return []
 
 
@@ -149,31 +145,31 @@ def _bool(value: str, context: Context) -> list[Issue]:
     if word in ("false", "off", "no"):
         return note("read-as-zero", "not a number: it counts as 0, which is what it says here; write 0")
     if word.isdecimal():
-        return warning("out-of-range", "only 1 acts: this does nothing", expected="0 or 1")
-    return warning("read-as-zero", "silently counts as 0", expected="1")
+        return harms("out-of-range", "only 1 acts: this does nothing", expected="0 or 1")
+    return harms("read-as-zero", "silently counts as 0", expected="1")
 
 
 def list_issues(value: str, what: str) -> list[Issue]:
     """What is wrong with any selector list: too short, blanks, a mark where it does not count."""
     if len(value) <= 1:
-        return warning("grammar", "one character: NCCL ignores it", expected=what)
+        return harms("grammar", "one character: NCCL ignores it", expected=what)
     body = value.removeprefix("^").removeprefix("=")
     if any(quote in body for quote in QUOTES):
         expected = value.translate(dict.fromkeys(map(ord, QUOTES)))
-        return warning("quoted", "the quotes are part of the value", expected=expected)
+        return harms("quoted", "the quotes are part of the value", expected=expected)
     if "\r" in value:
         message = "the carriage return is part of the last name (lines that end in CR LF)"
-        return warning("blank", message, expected=re.sub(r"\s+", "", value))
+        return harms("blank", message, expected=re.sub(r"\s+", "", value))
     if any(item != item.strip() for item in body.split(",")):
-        return warning(
+        return harms(
             "blank", "blanks are part of a name here: what follows one never matches", expected=re.sub(r"\s+", "", value)
         )
     if re.search(r"[;|\s]", body):  # dev_valid_name() refuses blanks, and nobody names a device so
-        return warning(
+        return harms(
             "separator", "only a comma separates names: this is one", expected=re.sub(r"[;|\s]+", ",", value.partition(" #")[0])
         )
     if any(mark in body for mark in "^="):
-        return warning(
+        return harms(
             "grammar", "^ and = count once, at the start, and for the whole list; here they are part of a name", expected=what
         )
     return []
@@ -204,20 +200,22 @@ def _ifname(value: str, context: Context) -> list[Issue]:
         return issues
     wants = [want for want, _ in selector.names]
     if any(re.match(r"(mlx5|mlx4|bnxt_re|irdma|rxe|hfi1|efa|rocep|rdmap)_?\d", want) for want in wants):
-        return warning("wrong-kind", "an RDMA device, not an interface (ip -br link)", "socket_ifname", "interface names")
+        kept = any(selector.takes(link) for link in context.links or ()) or selector.exclude
+        said = "an RDMA device, not an interface (ip -br link)"
+        return (harms if kept else stops)("wrong-kind", said, "socket_ifname", "interface names")
     if any(re.fullmatch(r"\d+\.\d+\.\d+\.\d+(/\d+)?", want) for want in wants):
-        return critical("wrong-kind", "an address, not an interface: it matches none", "socket_ifname", "interface names")
+        return stops("wrong-kind", "an address, not an interface: it matches none", "socket_ifname", "interface names")
     if selector.exclude:
         return _excluding(selector, wants, context)
     if context.links is not None:
         if not any(selector.takes(link) for link in context.links):
             message = "no interface of this node with an address matches: NCCL stops with 'no socket interface found'"
-            return critical("no-match", message, "socket_ifname", _one_of(context.links))
+            return stops("no-match", message, "socket_ifname", _one_of(context.links))
         if extra := beyond(selector, context.links):
             message = f"names are prefixes: it also takes {', '.join(extra)}"
             if all(re.split(r"[.:@]", name)[0] in wants for name in extra):  # VLANs and labels of what was meant
                 return note("prefix", message)
-            return warning("prefix", message, "socket_ifname", f"={value}")
+            return harms("prefix", message, "socket_ifname", f"={value}")
     elif not selector.exact and any(want[-1:] in "123456789" for want in wants):
         trap = next(want for want in wants if want[-1:] in "123456789")
         issues = note("prefix", f"names are prefixes: {trap} also takes {trap}0…{trap}9 where there are any; ={value} does not")
@@ -232,9 +230,10 @@ def _of_one_node(names: list[str], context: Context, other: str) -> list[Issue]:
     what = "the loopback interface" if inside == "lo" else f"{inside}, a bridge,"
     rule = "loopback" if inside == "lo" else "bridge"
     if context.nodes and context.nodes > 1:
-        return critical(rule, f"{what} serves one node only: {context.nodes} nodes do not meet over it", "socket_ifname")
+        return stops(rule, f"{what} serves one node only: {context.nodes} nodes do not meet over it", "socket_ifname")
     if inside != "lo" and other and not other.startswith(("^", *BRIDGES)):
-        return warning(rule, f"{what} serves one node only, while the others take {other}", "socket_ifname")
+        words = f"{what} serves one node only, while the others take {other}"
+        return harms(rule, words, "socket_ifname", loss=SOMETIMES)
     return note(rule, f"{what} serves one node only")
 
 
@@ -242,16 +241,17 @@ def _excluding(selector: Selector, wants: list[str], context: Context) -> list[I
     """A list of one's own replaces NCCL's default exclusion of docker and lo (and virbr from 2.28 on): src/misc/socket.cc."""
     if selector.takes("lo"):
         message = "re-admits lo: a list of one's own replaces the default exclusion, and lo comes first"
-        severity = _CRIT if context.nodes and context.nodes > 1 else _WARN
-        return [Issue("readmits-lo", message, severity, "socket_ifname", "^lo," + ",".join(w for w in wants if w != "lo"))]
+        expected = "^lo," + ",".join(w for w in wants if w != "lo")
+        loss = STOPS if context.nodes and context.nodes > 1 else SOMETIMES
+        return harms("readmits-lo", message, "socket_ifname", expected, loss=loss)
     links = context.links or ()
     if context.links is not None and not any(selector.takes(link) for link in links):
-        return critical("no-match", "excludes every interface of this node", "socket_ifname")
+        return stops("no-match", "excludes every interface of this node", "socket_ifname")
     bridges = sorted({link for link in links if link.startswith(BRIDGES) and selector.takes(link)})
     if bridges:
         message = f"re-admits {', '.join(bridges)}: a list of one's own replaces the default exclusion"
         listed = dict.fromkeys(("lo", "docker", "virbr", *wants))
-        return warning("readmits-bridge", message, "socket_ifname", "^" + ",".join(listed))
+        return harms("readmits-bridge", message, "socket_ifname", "^" + ",".join(listed))
     return []
 
 
@@ -261,24 +261,21 @@ def _hca(value: str, context: Context) -> list[Issue]:
     if issues or selector is None:
         return issues
     if selector.exclude and not selector.names:
-        return critical("no-match", "excludes every RDMA device: NCCL silently takes TCP sockets", "transport_fallback_tcp")
+        return context.without_rdma("no-match", "excludes every RDMA device")
     if not selector.exclude and selector.names and all(port == 0 for _, port in selector.names):
-        message = "a port that is no number is port 0, which no device has: NCCL silently takes TCP sockets"
-        return critical("no-match", message, "transport_fallback_tcp", "[^][=]name[:port][,…]")
+        message = "a port that is no number is port 0, which no device has"
+        return context.without_rdma("no-match", message, "[^][=]name[:port][,…]")
     wants = [want for want, _ in selector.names]
     if context.hcas:
         if not any(selector.takes(hca) for hca in context.hcas):
-            message = "no RDMA device of this node matches: NCCL silently takes TCP sockets"
-            return critical("no-match", message, "transport_fallback_tcp", _one_of(context.hcas))
+            return context.without_rdma("no-match", "no RDMA device of this node matches", _one_of(context.hcas))
         if extra := beyond(selector, context.hcas):
-            return warning("prefix", f"names are prefixes: it also takes {', '.join(extra)}", expected=f"={value}")
+            return harms("prefix", f"names are prefixes: it also takes {', '.join(extra)}", expected=f"={value}")
         return []
     network = [w for w in wants if re.match(r"(eth|eno|ens|enp|bond|wl)\d|ib\d+$|lo$", w)]
     if network and not selector.exclude:
-        message = (
-            f"{network[0]} is an interface, not an RDMA device (ibv_devices): nothing matches, NCCL silently takes TCP sockets"
-        )
-        return critical("wrong-kind", message, "transport_fallback_tcp", "RDMA device names, e.g. mlx5_0")
+        message = f"{network[0]} is an interface, not an RDMA device (ibv_devices), and matches none"
+        return context.without_rdma("wrong-kind", message, "RDMA device names, e.g. mlx5_0")
     trap = next((w for w in wants if re.search(r"_[1-9]$", w)), None)
     if trap and not selector.exact and not selector.exclude:
         issues = note("prefix", f"names are prefixes: {trap} also takes {trap}0…{trap}9 where there are any; ={value} does not")
@@ -289,16 +286,16 @@ def _gloo_ifname(value: str, context: Context) -> list[Issue]:
     """Gloo takes exact names (gloo/transport/tcp): no prefix, no marks."""
     names = value.split(",")
     if any(quote in value for quote in QUOTES):
-        return critical("quoted", "the quotes are part of the value: Gloo stops with 'Unable to find address'", "socket_ifname")
+        return stops("quoted", "the quotes are part of the value: Gloo stops with 'Unable to find address'", "socket_ifname")
     if any(mark in value for mark in "^=") or any(name != name.strip() for name in names):
         message = "Gloo takes exact names: ^, = and blanks are NCCL's grammar or none; it stops with 'Unable to find address'"
-        return critical("grammar", message, "socket_ifname", "name[,name…]")
+        return stops("grammar", message, "socket_ifname", "name[,name…]")
     if any(re.fullmatch(r"[\d.]+", name) for name in names):
-        return critical("wrong-kind", "an address, not an interface", "socket_ifname", "interface names")
+        return stops("wrong-kind", "an address, not an interface", "socket_ifname", "interface names")
     missing = [name for name in names if context.links is not None and name and name not in context.links]
     if missing:
         message = f"no interface {missing[0]} with an address on this node; Gloo takes exact names and stops"
-        return critical("no-match", message, "socket_ifname", _one_of(context.links or ()))
+        return stops("no-match", message, "socket_ifname", _one_of(context.links or ()))
     return _of_one_node(names, context, context.values.get("NCCL_SOCKET_IFNAME", ""))
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from netdoctor.causes.cost import MIGHT, STOPS, sockets
 from netdoctor.facts.nccl_version import Version
-from netdoctor.model import Severity, Unavailable
+from netdoctor.model import Loss, Unavailable
 from netdoctor.nccl.integers import strtoll
 
 
 @dataclass(frozen=True)
 class Issue:
-    """One thing to say about one setting; without a severity it is a note."""
+    """One thing to say about one setting; what takes nothing is a note."""
 
     rule: str
     message: str
-    severity: Severity | None = None
+    loss: Loss | None = None
     cause: str = "env_misuse"
     expected: str | None = None
 
@@ -25,12 +26,15 @@ def note(rule: str, message: str) -> list[Issue]:
     return [Issue(rule, message)]
 
 
-def warning(rule: str, message: str, cause: str = "env_misuse", expected: str | None = None) -> list[Issue]:
-    return [Issue(rule, message, Severity.WARNING, cause, expected)]
+def harms(
+    rule: str, message: str, cause: str = "env_misuse", expected: str | None = None, *, loss: Loss = MIGHT
+) -> list[Issue]:
+    return [Issue(rule, message, loss, cause, expected)]
 
 
-def critical(rule: str, message: str, cause: str = "env_misuse", expected: str | None = None) -> list[Issue]:
-    return [Issue(rule, message, Severity.CRITICAL, cause, expected)]
+def stops(rule: str, message: str, cause: str = "env_misuse", expected: str | None = None) -> list[Issue]:
+    """The job does not start with it."""
+    return harms(rule, message, cause, expected, loss=STOPS)
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,18 @@ class Context:
     nodes: int | None
     sockets: bool = False  # the site says that they carry its data
     spelling: bool = True  # whether a name that was meant is looked for
+
+    @property
+    def between(self) -> bool | None:
+        """Whether the job needs RDMA to other nodes; None: nothing says."""
+        if self.nodes == 1 or self.sockets or (self.hcas is not None and not self.hcas):
+            return False
+        return True if self.nodes else None
+
+    def without_rdma(self, rule: str, message: str, expected: str | None = None) -> list[Issue]:
+        """NCCL takes TCP sockets instead, and does not say so."""
+        words = f"{message}: NCCL silently takes TCP sockets"
+        return harms(rule, words, "transport_fallback_tcp", expected, loss=sockets(needed=self.between))
 
     def integer(self, name: str) -> int | None:
         """The value of an integer variable as NCCL reads it; None where it is unset."""

@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from netdoctor.causes.cost import MIGHT, STOPS
 from netdoctor.facts.environ import ConfRole, Environ, Origin, Setting
 from netdoctor.facts.intent import Intent, Told, between_nodes
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_version import Version, text
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
-from netdoctor.model import Finding, Fix, Kind, Severity, Status, Unavailable
+from netdoctor.model import Finding, Fix, Kind, Status, Unavailable
 from netdoctor.nccl.transport import sockets_meant
 from netdoctor.variables import assignments, catalogue
 from netdoctor.variables.catalogue import Variable
@@ -168,7 +169,7 @@ def _judge_setting(setting: Setting, context: Context) -> list[Finding]:
     naming = parsing_rules.name_issues(setting.name, row, context)
     if isinstance(naming, Finding):
         return [replace(naming, evidence={**_evidence(setting, row), **naming.evidence})]
-    stop = any(issue.severity for issue in naming)
+    stop = any(issue.loss for issue in naming)
     issues = naming if stop or row is None else naming + parsing_rules.value_issues(setting.name, setting.value, row, context)
     return _findings(setting, row, issues)
 
@@ -180,21 +181,21 @@ def _evidence(setting: Setting, row: Variable | None = None) -> dict[str, Any]:
 def _findings(setting: Setting, row: Variable | None, issues: Sequence[Issue]) -> list[Finding]:
     """The fails, each on its own, or one pass; notes ride on the first of them."""
     base = _evidence(setting, row)
-    notes = tuple(issue.message for issue in issues if not issue.severity)
-    noted = [issue.rule for issue in issues if not issue.severity]
+    notes = tuple(issue.message for issue in issues if not issue.loss)
+    noted = [issue.rule for issue in issues if not issue.loss]
     fails = [
         Finding(
             Status.FAIL,
-            f"{setting.name}={setting.value}: {issue.message}" if issue.severity else "",
+            f"{setting.name}={setting.value}: {issue.message}",
             setting.name,
-            issue.severity,
-            issue.cause,
-            issue.expected,
-            {**base, "rule": issue.rule},
+            cause=issue.cause,
+            expected=issue.expected,
+            evidence={**base, "rule": issue.rule},
             fix=_fix(setting, issue),
+            loss=issue.loss,
         )
         for issue in issues
-        if issue.severity
+        if issue.loss
     ]
     if fails:
         return [replace(fails[0], notes=notes), *fails[1:]]
@@ -233,7 +234,7 @@ def _agree(each: tuple[list[Finding], ...], versions: tuple[Version, ...]) -> li
 def written_wrong(name: str, setting: Setting, rule: str, message: str, fix: str, expected: str | None = None) -> Finding:
     """A setting that does not arrive as it is written; `name` is the one that was meant."""
     evidence = {**_evidence(setting), "rule": rule}
-    return Finding(Status.FAIL, message, name, Severity.WARNING, "env_misuse", expected, evidence, fix=Fix(fix))
+    return Finding(Status.FAIL, message, name, None, "env_misuse", expected, evidence, fix=Fix(fix), loss=MIGHT)
 
 
 def judge_conf(entries: Iterable[Setting], environment: dict[str, str]) -> list[Finding]:
@@ -273,7 +274,7 @@ def meeting_at_loopback(place: Setting, nodes: int) -> Finding:
     message = f"{place.name}={place.value}: the ranks meet at every node's own loopback: {nodes} nodes do not find rank 0"
     expected = "a name or address of rank 0's node that the other nodes reach"
     wrong = written_wrong(place.name, place, "loopback", message, f"correct {place.source}", expected)
-    return replace(wrong, severity=Severity.CRITICAL, cause="socket_ifname")
+    return replace(wrong, loss=STOPS, cause="socket_ifname")
 
 
 def _no_file(setting: Setting) -> Finding:
@@ -281,7 +282,20 @@ def _no_file(setting: Setting) -> Finding:
     graph = setting.name == "NCCL_GRAPH_FILE"
     message = f"{setting.name}={setting.value}: no such file: " + ("NCCL refuses to start" if graph else "NCCL passes over it")
     found = written_wrong(setting.name, setting, "no-file", message, f"remove {setting.name}, or name a file that is there")
-    return replace(found, severity=Severity.CRITICAL) if graph else found
+    return replace(found, loss=STOPS) if graph else found
+
+
+def other_machine(setting: Setting, named: int, strange: Sequence[str]) -> Finding:
+    """src/graph/topo.cc: a GPU that the file lacks hangs on its CPU, far from the HCA beside it."""
+    message = f"{setting.name}={setting.value}: it names {named} GPUs, and none at {', '.join(strange)}: another machine's file"
+    return written_wrong(setting.name, setting, "other-machine", message, f"remove {setting.name}, or name this machine's file")
+
+
+def more_gpus(setting: Setting, named: Sequence[int], there: int) -> Finding:
+    """src/graph/search.cc: "XML Import Channel : dev 1 not found", and init ends."""
+    message = f"{setting.name}={setting.value}: it names GPU {named[0]}, and NVML shows {there}: NCCL refuses to start"
+    fix = f"remove {setting.name} ({setting.source}), or name this machine's file"
+    return replace(written_wrong(setting.name, setting, "other-machine", message, fix), loss=STOPS)
 
 
 # What counts from 0, and how many there are (torch's env:// rendezvous and torchrun refuse it).
@@ -296,7 +310,7 @@ def _ranks(variables: Mapping[str, str]) -> Iterator[Finding]:
             found = written_wrong(
                 name, Setting(name, number), "rank-beyond", message, f"set {name} and {total} anew on each node"
             )
-            yield replace(found, severity=Severity.CRITICAL)
+            yield replace(found, loss=STOPS)
 
 
 def set_twice(first: Setting, last: Setting) -> Finding:

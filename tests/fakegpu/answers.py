@@ -5,7 +5,8 @@ A live test lets the real helpers ask the fake libraries and compares.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -30,7 +31,72 @@ def nvml(machine: Machine) -> Answer:
     if not machine.gpus or not machine.shown:
         return _absent("NVML: NVML Shared Library Not Found")
     devices = [_nvml_device(machine, n, gpu) for n, gpu in enumerate(machine.gpus)]
-    return {"driver": machine.driver, "cuda": machine.cuda, "devices": devices}
+    return {"driver": machine.driver, "cuda": machine.cuda, "devices": devices, "p2p": _pairs(machine)}
+
+
+def _pairs(machine: Machine) -> list[list[int]]:
+    """Each pair of GPUs: reading, writing, NVLink."""
+    out = []
+    for a, b in itertools.combinations(range(len(machine.gpus)), 2):
+        status = machine.p2p.get((a, b), machine.p2p.get((b, a), 0))
+        out.append([a, b, status, status, status or (0 if machine.gpus[a].nvlinks else 5)])
+    return out
+
+
+def _health(gpu: Gpu) -> dict[str, Any]:
+    """As c/nvml_health.c tells it."""
+    told: Mapping[str, Any] = gpu.state
+    refused = why(pynvml, pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED))
+    ecc = not told.get("consumer")
+    counted = ecc and told.get("ecc.mode", 1)
+    return {
+        "ecc": [told.get("ecc.mode", 1), told.get("ecc.pending_mode", told.get("ecc.mode", 1))] if ecc else refused,
+        "remapped": [told.get(f"remapped.{one}", 0) for one in ("corrected", "uncorrected", "pending", "failed")]
+        if ecc
+        else refused,
+        "retired_pending": refused,
+        "reasons": told.get("throttle", 1),
+        "power_limit": told.get("power.limit", 700000),
+        "temperature": told.get("temperature", 35),
+        "slowdown": told.get("temperature.slowdown", 89),
+        "persistence": told.get("persistence", 1),
+        "compute_mode": told.get("compute_mode", 0),
+        "replays": told.get("replays.before", 0),
+        "uncorrected": {"dram": told.get("ecc.uncorrected", 0), "sram": told.get("ecc.sram", 0)} if counted else refused,
+        "uncorrected_ever": {"dram": told.get("ecc.uncorrected_aggregate", 0), "sram": 0} if counted else refused,
+        "retired": refused,
+        "sram_threshold": bool(told.get("ecc.sram_threshold", 0)) if ecc else refused,
+        "recovery": told.get("recovery", 0) if ecc else refused,
+        "bar1": [told.get("bar1", 131072 << 20), told.get("bar1.used", 1 << 20)],
+        "inforom": not told.get("inforom.corrupted"),
+    }
+
+
+def _fabric(gpu: Gpu) -> dict[str, Any]:
+    told: Mapping[str, Any] = gpu.state
+    if "fabric.state" not in told:
+        return why(pynvml, pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED))
+    cluster = str(told.get("fabric.cluster", ""))
+    return {
+        **{name: told.get(f"fabric.{name}", 0) for name in ("state", "status", "clique", "health")},
+        "cluster": cluster if len(cluster) >= 32 else "0" * 32,
+    }
+
+
+def gpu_load(machine: Machine) -> Answer:
+    """What the helper that looks on during an all-reduce would have seen on a machine where it runs well."""
+    devices: list[dict[str, Any]] = [
+        {
+            "uuid": uuid(gpu),
+            "samples": gpu.state.get("samples", 20),
+            "clock": gpu.state.get("clock.sm", 1980),
+            "reasons": {},
+            "replays": gpu.state.get("replays.rising", 0),
+            "nvlink": [0] * len(gpu.nvlinks),
+        }
+        for gpu in machine.gpus
+    ]
+    return {"seconds": 4.0, "devices": devices}
 
 
 def _nvml_device(machine: Machine, index: int, gpu: Gpu) -> dict[str, Any]:
@@ -50,6 +116,8 @@ def _nvml_device(machine: Machine, index: int, gpu: Gpu) -> dict[str, Any]:
         "mig": False,
         "mig_uuids": [],
         "capability": list(divmod(gpu.capability, 10)),
+        "health": _health(gpu),
+        "fabric": _fabric(gpu),
     }
 
 
@@ -68,7 +136,7 @@ def _refused(machine: Machine, call: str) -> dict[str, Any] | None:
 def cuda(machine: Machine) -> Answer:
     if not machine.gpus or not machine.shown:
         return _absent(f"libcuda.so.1: {MISSING}")
-    devices = [
+    devices: list[dict[str, Any]] = [
         {
             "ordinal": n,
             "name": gpu.name,

@@ -17,7 +17,8 @@ from typing import Any
 
 from tests.fakegpu import doctor, machine
 from tests.fakegpu.doctor import Around, Report
-from tests.fakegpu.rows import ROWS, Row
+from tests.fakegpu.row import Row
+from tests.fakegpu.rows import ROWS
 from tests.support.machines import libnccl
 from tests.support.namespaces import dgx
 

@@ -121,8 +121,16 @@ FAULTS: Final[Mapping[str, Fault]] = {
     ),
     "GID is empty": Fault(r"ibv_modify_qp failed with .*Invalid argument", env=({"NCCL_IB_GID_INDEX": "6"},) * 2, **GIDS),
     "GID beyond the table": Fault(r"ibv_query_gid failed", env=({"NCCL_IB_GID_INDEX": "77"},) * 2, **GIDS),
+    "RoCE meets InfiniBand": Fault(
+        r"Remote IB device is incompatible|ibv_modify_qp failed", there={"hca.layer": "Ethernet"}, hosts=2, steps="irw"
+    ),
+    "one rank on sockets": Fault(
+        r"(?i)wrong (socket )?type", env=({}, {"NCCL_IB_DISABLE": "1"}), hosts=2, steps="irw", deadline=10.0
+    ),
     "MTU of the way": Fault(r"Got completion .*(status=(12|\S+\(12\))|error 12,)", {"fabric.mtu": 1024}, **GIDS),
 }
+# Variables by which a run is faulty: the healthy one is without them.
+MISUSED: Final = frozenset({"NCCL_IB_GID_INDEX", "NCCL_IB_DISABLE"})
 # What `make test` runs: one of each kind.  `make lab` runs all, on every version.
 SLICE: Final = (
     *("cuda 2", "cuda 101", "cuda 217", "cuda 719 by a kernel", "cuda 802", "cuda hangs", "memory is limited"),
@@ -143,7 +151,7 @@ def run(
     base = lab.read(like.machine, like.base).on_one_node()
     here = base.with_changes(fault.changes) if fault else base
     there = here.with_changes(fault.there) if fault and fault.there else None
-    env = fault.env if fault else [{k: v for k, v in one.items() if k != "NCCL_IB_GID_INDEX"} for one in like.env]
+    env = fault.env if fault else [{k: v for k, v in one.items() if k not in MISUSED} for one in like.env]
     ranks = [
         lab.Rank(like.devices[n], {**VERSION_ENV.get(version, {}), **(more or {}), **env[n]}, there if n else None)
         for n in range(2)

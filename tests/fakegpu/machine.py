@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import yaml
-
 from tests.fakegpu.parts import Gid, Gpu, Hca, Interface, Link, Nic, NvLink, Place, Port
+from tests.support.sources import table
 
 MACHINES: Final = pathlib.Path(__file__).parent / "machines"
 HOSTS: Final = pathlib.Path(__file__).parents[2] / "fixtures" / "hosts"
@@ -75,6 +74,8 @@ class Machine:
 
     def with_changes(self, changes: Mapping[str, Any]) -> Machine:
         """Another machine.  Keys are paths into the description ("gpus.0.state.lost", "gpus.all.links_down"), None removes."""
+        if not changes:
+            return self
         data = copy.deepcopy(dict(self.data))
         for path, value in changes.items():
             _put(data, path.split("."), value)
@@ -144,9 +145,9 @@ def description(path: pathlib.Path) -> dict[str, Any]:
     """What a file says; ``like: NAME`` begins with what another says, null takes away."""
     if path.suffix != ".yaml":
         path = next((p for p in (MACHINES / f"{path}.yaml", HOSTS / path / "machine.yaml") if p.exists()), path)
-    data: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    like = data.pop("like", None)
-    return data if like is None else _merged(description(pathlib.Path(like)), data)
+    told = table(path)
+    data = {key: value for key, value in told.items() if key != "like"}
+    return data if "like" not in told else _merged(description(pathlib.Path(told["like"])), data)
 
 
 def names() -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import functools
 import os
 import pathlib
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -140,6 +141,8 @@ def show(shown: pathlib.Path) -> None:
     if os.geteuid() == 0:  # a machine of its own: whoever runs on another holds no lock of it (netdoctor/allreduce/lock.py)
         os.makedirs(LOCKS, exist_ok=True)
         _mount("fakegpu", LOCKS, "tmpfs", options="mode=755")
+    if (shown / "hosts").exists():
+        bind(str(shown / "hosts"), "/etc/hosts")
     if os.path.isdir("/proc/driver"):
         (base / "proc").mkdir(exist_ok=True)
         _mount("fakegpu", str(base / "proc"), "tmpfs", options="mode=755")
@@ -214,6 +217,8 @@ def prepare(one: machine.Machine, folder: pathlib.Path, network: bool = False) -
     tree.write_sys(one, folder / "sys", cpus=node_cpus(one.numa), numbers=NULL, network=network)
     if network:
         (folder / "network").write_text("".join(f"{line}\n" for line in _network(one)), encoding="ascii")
+        source = one.default[1] if one.default else "127.0.0.1"  # a node's name leads to its own address, not to the loopback
+        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{source} {socket.gethostname()}\n", encoding="ascii")
     (folder / "dev").mkdir()
     for name, mode in tree.devices(one).items():
         at = folder / "dev" / name

@@ -79,7 +79,7 @@ def look(row: Row, folder: pathlib.Path) -> Report:
 
 def _started(hosts: Hosts, number: int, variables: Mapping[str, str]) -> subprocess.Popen[str]:
     where = ["--nodes", "2", "--node-rank", str(number), "--master", "h0:29400", "--wait", "12", "--stall", "60"]
-    options = ["--python", NO_TORCH, "--via", "nccl", "--only", f"{CHECK},allreduce.run", "-f", "json"]
+    options = ["--python", NO_TORCH, "--via", "nccl", "--user", "root", "--only", f"{CHECK},allreduce.run", "-f", "json"]
     program = (sys.executable, "-m", "tests.fakegpu.doctor")
     return hosts.spawn(number, *program, "allreduce", *where, *options, variables=variables)
 

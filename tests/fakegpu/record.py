@@ -52,8 +52,8 @@ RECORDINGS: Final[Mapping[str, Recording]] = {
     "fake-hca-refuses-memory": Recording(
         "two-a100", {**TWO, "faults": ["registration * 12"]}, frozenset({("allreduce.run", "inter-node mlx5_0:1")}), 3
     ),
-    # The driver was not ready to be asked anything: nothing is known, and nothing is called right.
-    "fake-driver-not-ready": Recording("one-gpu", {"faults": ["cuInit * 802"]}, exit_code=4),
+    # The driver was not ready to be asked anything: that is known, and nothing is called right.
+    "fake-driver-not-ready": Recording("one-gpu", {"faults": ["cuInit * 802"]}, frozenset({("gpu.fabric", "driver")}), 3),
 }
 
 
@@ -113,7 +113,7 @@ def _plain(text: str) -> str:
 
 def _snapshot(output: pathlib.Path) -> int:
     """In the namespace."""
-    command = [sys.executable, "-m", "netdoctor", "snapshot", "--pseudonymise", "--vantage", "job", "--quiet"]
+    command = [sys.executable, "-m", "netdoctor", "snapshot", "--pseudonymise", "--vantage", "job", "--user", "root", "--quiet"]
     command += ["--python", str(OPT / "job/bin/python3"), "--config", str(OPT / "job/netdoctor.yaml")]
     command += ["--output", str(output)]
     env = {

@@ -6,55 +6,20 @@ Walked by tests/live/test_fakegpu_rows.py (one row a check) and `make lab` (all)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.fakegpu.doctor import Around
+from tests.fakegpu.row import GID_ROWS, Row, env, told
 
-
-@dataclass(frozen=True)
-class Row:
-    """A fault.  The same preflight without `changes` and `around`, on `base`, has no fail."""
-
-    fault: str
-    check: str
-    subject: str
-    cause: str
-    machine: str = "two-a100"
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    around: Around = field(default_factory=Around)
-    base: Around = field(default_factory=Around)
-    nodes: bool = False  # the machine's own NUMA nodes; else one
-    runs: bool = False  # with the all-reduces
-    torch: str | None = None  # the job has a torch, of which the files are there; shell, in its site-packages
-    healthy: Mapping[str, Any] = field(default_factory=dict)  # changes of the healthy machine, too
-
-    @property
-    def job(self) -> Mapping[str, str]:
-        """Of two nodes, where the fault lies between them."""
-        between = self.check in (HCAS, DIRECT) or self.subject.startswith("inter-node")
-        return {"NETDOCTOR_JOB_NODES": "2", "NETDOCTOR_JOB_GLOO_GROUPS": "0"} if between else {}
-
-
-def env(fault: str, check: str, subject: str, cause: str, more: Mapping[str, Any] | None = None, **variables: str) -> Row:
-    """A variable of the job."""
-    return Row(fault, check, subject, cause, around=Around(env=variables), **(more or {}))
-
-
-def told(config: str, fault: str, check: str, subject: str, cause: str, **more: Any) -> Row:
-    """What the site expects is not there; without the change it is."""
-    return Row(fault, check, subject, cause, base=Around(config=config, env=more.pop("env", {})), **more)
-
-
-GPUS, RAILS, LINKS = "hardware.gpus", "hardware.rails", "hardware.links"
+HEALTH, FABRIC, MAPPING = "gpu.health", "gpu.fabric", "gpu.mapping"
+GPUS, RAILS, LINKS, SITE = "hardware.gpus", "hardware.rails", "hardware.links", "hardware.site"
 INVENTORY, HCAS, DIRECT = "hardware.accelerator", "rdma.dev_infiniband", "rdma.gpudirect"
 VERSION, ENVIRONMENT, BACKEND = "nccl.version", "nccl.environment", "torch.backend"
 NUMA, INTERFACE, PORTS = "cpu.numa_affinity", "net.socket_ifname", "net.port_range"
 RUN, BANDWIDTH, SHARED = "allreduce.run", "allreduce.bandwidth", "nccl.shared_memory"
 SMALL: Final = "shm_disabled_or_small"
 RANGE: Final = "sysctl -q -w net.ipv4.ip_local_port_range='{} {}'"
-# The host's name leads to the loopback here, which several nodes cannot use.
-SEVERAL: Final[Mapping[str, Any]] = {"base": Around(config="{job: {nodes: 2}}", env={"GLOO_SOCKET_IFNAME": "eth0"})}
+SEVERAL: Final[Mapping[str, Any]] = {"base": Around(config="{job: {nodes: 2}}")}
 # Two NUMA nodes, and all is on the first, which is this process's: the kernel tells whose memory a process may have.
 SOCKETS: Final[Mapping[str, Any]] = {"nodes": True, "healthy": {"above.all.numa": 0}}
 NO_PEERMEM: Final = {"modules.nvidia_peermem": None}
@@ -80,6 +45,14 @@ def broken(fault: str, cause: str, subject: str = "node", *orders: str, **more: 
     return Row(fault, RUN, subject, cause, changes=changes, runs=True, **more)
 
 
+def on_fabric(fault: str, subject: str, cause: str, changes: Mapping[str, Any]) -> Row:
+    """Of a board whose GPUs are registered."""
+    healthy = {"gpus.all.state.fabric.state": 3}
+    return Row(fault, FABRIC, subject, cause, "hgx-h100", changes, healthy=healthy)
+
+
+RANK_1: Final = "TORCHELASTIC_RUN_ID=b RANK=1 LOCAL_RANK=1 CUDA_VISIBLE_DEVICES=1,0 sleep 60 >/dev/null 2>&1 &"
+RANK_0: Final = {"TORCHELASTIC_RUN_ID": "a", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
 OF_PCI, OF_JOB, LAYERS = "GPUs", "GPUs of the job", "hardware.hca"
 TORCHRUN: Final = Around(env={"PET_NNODES": "1", "PET_NPROC_PER_NODE": "4"})
 
@@ -94,21 +67,29 @@ def on_driver(edit: str) -> dict[str, Any]:
     return {"changes": {"gpus.3.state.lost": 1}, "around": Around(setup=setup)}
 
 
-def without_device(more: str) -> dict[str, Any]:
-    """The last HCA of two-a100 without an RDMA device."""
-    uevent = "$(readlink -f /sys/bus/pci/devices/0000:55:00.0)/uevent"
-    setup = f"rm /sys/class/infiniband/mlx5_1; {more.format(uevent=uevent)}"
-    return {"changes": {"hcas.1.node": "none"}, "around": Around(setup=setup)}
+def without_device(more: str, number: int = 1, bus: str = "55", machine: str = "two-a100") -> dict[str, Any]:
+    """An HCA without an RDMA device; by default the last one of two-a100."""
+    uevent = f"$(readlink -f /sys/bus/pci/devices/0000:{bus}:00.0)/uevent"
+    setup = f"rm /sys/class/infiniband/mlx5_{number}; {more.format(uevent=uevent)}"
+    return {"changes": {f"hcas.{number}.node": "none"}, "around": Around(setup=setup), "machine": machine}
 
 
 ROWS: Final = (
     # GPUs and HCAs are there
     Row("a GPU is lost", INVENTORY, "GPUs", "inventory", changes={"gpus.1.state.lost": 1}),
     Row("two GPUs are lost", INVENTORY, "GPUs", "inventory", changes={"gpus.3.state.lost": 1, "gpus.0.state.lost": 1}),
-    told("{expected: {gpus: 4}}", "a GPU is gone from PCI", INVENTORY, "expected GPUs", "inventory", changes={"gpus.3": None}),
-    told("{expected: {hcas: 2}}", "an HCA is gone", INVENTORY, "expected HCAs", "inventory", changes={"hcas.1": None}),
+    told("{expected: {gpus: 4}}", "a GPU is gone from PCI", SITE, "GPUs", "inventory", changes={"gpus.3": None}),
+    told("{expected: {hcas: 2}}", "an HCA is gone", HCAS, "count", "inventory", changes={"hcas.1": None}),
     Row("nouveau has a GPU", INVENTORY, f"{OF_PCI} on another driver", "inventory", **on_driver("s/=nvidia/=nouveau/")),
     Row("a GPU has no driver", INVENTORY, f"{OF_PCI} without a driver", "inventory", **on_driver("/^DRIVER/d")),
+    Row("libcuda is another driver's", INVENTORY, OF_JOB, "cuda_driver_mismatch", changes={"faults": ["cuInit * 803"]}),
+    Row(
+        "no NVML",
+        INVENTORY,
+        "GPUs",
+        "cuda_driver_mismatch",
+        changes={"faults": ["nvmlInitWithFlags * 12"]},
+    ),
     Row("MIG is on and has no instance", INVENTORY, OF_JOB, "inventory", changes={"gpus.3.state.mig": 0}),
     Row(
         "MIG is on for two, without instances",
@@ -131,6 +112,15 @@ ROWS: Final = (
     Row("a mask that leaves none", INVENTORY, OF_JOB, "inventory", around=masked("4")),
     Row("an HCA has no RDMA device", LAYERS, "node", "inventory", **without_device("true")),
     Row("an HCA has no driver", LAYERS, "node", "inventory", **without_device("sed -i /^DRIVER/d {uevent}")),
+    Row("the first HCA has no RDMA device", LAYERS, "node", "inventory", **without_device("true", 0, "15")),
+    Row("a rail of an HGX has no RDMA device", LAYERS, "node", "inventory", **without_device("true", 3, "5e", "hgx-h100")),
+    Row(
+        "a rail of an HGX has no driver",
+        LAYERS,
+        "node",
+        "inventory",
+        **without_device("sed -i /^DRIVER/d {uevent}", 6, "ce", "hgx-h100"),
+    ),
     Row(
         "NCCL leaves out an HCA that is ready",
         LAYERS,
@@ -138,7 +128,7 @@ ROWS: Final = (
         "dev_infiniband_missing",
         changes={"faults": ["ibv_query_device 2+ 5"]},
         runs=True,
-        base=Around(config="{job: {nodes: 2}}", env={"GLOO_SOCKET_IFNAME": "eth0"}),
+        **SEVERAL,
     ),
     # what model, siblings and platform say
     Row("an NVLink is down", GPUS, "GPU 0000:61:00.0", "link_degraded", "hgx-h100", {"gpus.3.links_down": [7]}),
@@ -159,6 +149,106 @@ ROWS: Final = (
     Row("a GPU has four lanes", LINKS, "GPU 0000:53:00.0", "link_degraded", changes={"gpus.2.link": {"width": 4}}),
     Row("an HCA has eight lanes", LINKS, "mlx5_0", "link_degraded", changes={"hcas.0.link": {"width": 8}}),
     Row("all HCAs came up as PCIe 1", LINKS, "mlx5_1", "link_degraded", changes={"hca.link": {"generation": 1}}),
+    Row("a GPU of another model", GPUS, "GPU 0000:53:00.0", "odd_one_out", changes={"gpus.2.name": "NVIDIA A30"}),
+    Row("two GPUs are gone from an HGX", GPUS, "node", "inventory", "hgx-h100", {"gpus.7": None, "gpus.6": None}),
+    Row(
+        "half of a GPU's NVLinks are down",
+        GPUS,
+        "GPU 0000:c3:00.0",
+        "link_degraded",
+        "hgx-h100",
+        {"gpus.5.links_down": [*range(9)]},
+    ),
+    Row("a rail runs at a quarter", RAILS, "mlx5_5", "link_degraded", "hgx-h100", {"hcas.5.rate": 100}),
+    Row("a rail has older firmware", RAILS, "mlx5_6", "odd_one_out", "hgx-h100", {"hcas.6.firmware": "28.36.1010"}),
+    Row("two rails are gone", RAILS, "GPU 0000:c3:00.0", "inventory", "hgx-h100", {"hcas.5": None, "hcas.2": None}),
+    Row("a GPU has one lane", LINKS, "GPU 0000:13:00.0", "link_degraded", changes={"gpus.0.link": {"width": 1}}),
+    Row("all GPUs have eight lanes", LINKS, "GPU 0000:54:00.0", "link_degraded", changes={"gpus.all.link": {"width": 8}}),
+    Row(
+        "a GPU's link stays slow while it works",
+        LINKS,
+        "GPU 0000:53:00.0",
+        "link_degraded",
+        changes={"gpus.2.link": {"generation": 2}},
+        runs=True,
+    ),
+    # what the site says
+    told(
+        "{expected: {driver: 570.86.15}}",
+        "the driver is another than the site's",
+        SITE,
+        "node",
+        "odd_one_out",
+        changes={"driver.version": "570.99.01", "modules.nvidia": "570.99.01"},
+    ),
+    told(
+        "{expected: {nvlinks: 18}}",
+        "fewer NVLinks than the site has",
+        SITE,
+        "GPU 0000:61:00.0",
+        "link_degraded",
+        machine="hgx-h100",
+        changes={"gpus.3.links_down": [7]},
+    ),
+    told(
+        "{expected: {hca_addresses: ['0000:15:00.0', '0000:55:00.0']}}",
+        "no HCA at a place that the site names",
+        SITE,
+        "RDMA device 0000:55:00.0",
+        "inventory",
+        changes={"hcas.1": None},
+    ),
+    # what state they are in
+    Row(
+        "a GPU with errors of its memory", HEALTH, "GPU 0000:14:00.0", "gpu_memory", changes={"gpus.1.state.ecc.uncorrected": 3}
+    ),
+    Row("a row waits for a reset", HEALTH, "GPU 0000:13:00.0", "gpu_memory", changes={"gpus.0.state.remapped.pending": 1}),
+    Row("the driver wants a reset", HEALTH, "GPU 0000:53:00.0", "gpu_error", changes={"gpus.2.state.recovery": 1}),
+    Row("heat lowers the clocks", HEALTH, "GPU 0000:54:00.0", "gpu_slow", changes={"gpus.3.state.throttle": 72}),
+    Row("an InfoROM is corrupted", HEALTH, "GPU 0000:53:00.0", "gpu_error", changes={"gpus.2.state.inforom.corrupted": 1}),
+    Row(
+        "a clock stays behind under load",
+        HEALTH,
+        "GPU 0000:14:00.0 under load",
+        "gpu_slow",
+        changes={"gpus.1.state.clock.sm": 1110},
+        healthy={"gpus.all.state.busy": 90},
+        runs=True,
+    ),
+    Row(
+        "the PCIe link replays under load",
+        HEALTH,
+        "GPU 0000:13:00.0 under load",
+        "link_degraded",
+        changes={"gpus.0.state.replays.rising": 100000},
+        runs=True,
+    ),
+    # what joins them
+    on_fabric("a GPU has not registered", "GPU 0000:61:00.0", "fabric_manager", {"gpus.3.state.fabric.state": 1}),
+    on_fabric("the routes of a GPU are broken", "GPU 0000:1b:00.0", "link_degraded", {"gpus.0.state.fabric.health": 16}),
+    on_fabric("a GPU is in another clique", "GPU 0000:df:00.0", "fabric_manager", {"gpus.7.state.fabric.clique": 4}),
+    on_fabric("two GPUs may not access each other", "peer access", "p2p_disabled", {"p2p": [[0, 1, "regkey"]]}),
+    on_fabric("the driver waits for the fabric", "driver", "fabric_manager", {"faults": ["cuInit * 802"]}),
+    Row(
+        "an NVLink trains anew under load",
+        FABRIC,
+        "GPU 0000:1b:00.0 under load",
+        "link_degraded",
+        "hgx-h100",
+        {"gpus.0.state.nvlink.4.rising": 100000},
+        runs=True,
+    ),
+    # whose they are
+    Row("somebody computes on a GPU", MAPPING, "GPUs in use", "device_mapping", changes={"gpus.2.state.processes": 1}),
+    env("Slurm gave two of four", MAPPING, "GPUs that were given", "device_mapping", SLURM_GPUS_ON_NODE="2"),
+    Row(
+        "another rank has this rank's GPU",
+        MAPPING,
+        "ranks",
+        "duplicate_gpu",
+        around=Around(env=dict(RANK_0, TORCHELASTIC_RUN_ID="b", CUDA_VISIBLE_DEVICES="0,1"), setup=RANK_1),
+        base=Around(env=dict(RANK_0, CUDA_VISIBLE_DEVICES="0,1")),
+    ),
     # RDMA devices
     Row("a port is down", HCAS, "mlx5_0", "link_degraded", changes={"hcas.0.state": "DOWN"}),
     Row("a port waits for its subnet manager", HCAS, "mlx5_1", "link_degraded", changes={"hcas.1.state": "INIT"}),
@@ -166,6 +256,7 @@ ROWS: Final = (
     Row("ib_uverbs is not loaded", HCAS, "mlx5_0", "dev_infiniband_missing", changes={"hcas.all.node": "none"}),
     Row("no context", HCAS, "mlx5_0", "dev_infiniband_missing", changes={"faults": ["ibv_open_device * 13"]}),
     env("NCCL_IB_HCA selects nothing", HCAS, "node", "env_misuse", NCCL_IB_HCA="=mlx5_9"),
+    *GID_ROWS,
     # GPUDirect
     env("GPUDirect switched off by distance", DIRECT, "GPU0–mlx5_0", "gdr_disabled", {"torch": ""}, NCCL_NET_GDR_LEVEL="LOC"),
     Row(

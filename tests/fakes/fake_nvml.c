@@ -174,3 +174,51 @@ int nvmlDeviceGetCudaComputeCapability(void *h, int *major, int *minor)
 
 int nvmlDeviceGetNumaNodeId(void *h, int *out) { CHECK(INDEX(h), "numa"); *out = number(INDEX(h), "numa", INDEX(h) / 4); return 0; }
 int nvmlDeviceGetPersistenceMode(void *h, unsigned *out) { CHECK(INDEX(h), "persistence"); *out = number(INDEX(h), "persistence", 1); return 0; }
+
+/* The state of a GPU */
+int nvmlDeviceGetEccMode(void *h, int *now, int *pending) { CHECK(INDEX(h), "ecc"); *now = *pending = number(INDEX(h), "ecc", 1); return 0; }
+int nvmlDeviceGetMemoryErrorCounter(void *h, int error, int counter, int location, unsigned long long *out)
+{
+    CHECK(INDEX(h), "ecc");
+    if (location != 2 && location != 7) /* device memory, SRAM */
+        return NOT_SUPPORTED;
+    *out = error && !counter ? number(INDEX(h), location == 2 ? "ecc_dram" : "ecc_sram", 0) : 0;
+    return 0;
+}
+int nvmlDeviceGetRemappedRows(void *h, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed)
+{
+    CHECK(INDEX(h), "remapped");
+    *corrected = 0;
+    *uncorrected = *pending = number(INDEX(h), "remap_pending", 0);
+    *failed = number(INDEX(h), "remap_failed", 0);
+    return 0;
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *h, unsigned long long *out) { CHECK(INDEX(h), "reasons"); *out = number(INDEX(h), "reasons", 1); return 0; }
+int nvmlDeviceGetEnforcedPowerLimit(void *h, unsigned *out) { CHECK(INDEX(h), "power"); *out = number(INDEX(h), "power_limit", 700000); return 0; }
+int nvmlDeviceGetTemperature(void *h, int sensor, unsigned *out) { (void)sensor; CHECK(INDEX(h), "temperature"); *out = number(INDEX(h), "temperature", 35); return 0; }
+int nvmlDeviceGetTemperatureThreshold(void *h, int which, unsigned *out) { (void)which; CHECK(INDEX(h), "temperature"); *out = 89; return 0; }
+int nvmlDeviceGetComputeMode(void *h, int *out) { CHECK(INDEX(h), "compute_mode"); *out = number(INDEX(h), "compute_mode", 0); return 0; }
+int nvmlDeviceGetPcieReplayCounter(void *h, unsigned *out) { CHECK(INDEX(h), "replays"); *out = number(INDEX(h), "replays", 0); return 0; }
+int nvmlDeviceValidateInforom(void *h) { CHECK(INDEX(h), "inforom"); return number(INDEX(h), "inforom_corrupted", 0) ? 14 : 0; }
+int nvmlDeviceGetBAR1MemoryInfo(void *h, unsigned long long *out) /* total, free, used */
+{
+    CHECK(INDEX(h), "bar1");
+    out[0] = 131072ull << 20;
+    out[2] = number(INDEX(h), "bar1_used_mib", 1) << 20;
+    out[1] = out[0] - out[2];
+    return 0;
+}
+
+/* The NVLink fabric, and access between peers */
+typedef struct { unsigned version; unsigned char cluster[16]; unsigned status, clique; unsigned char state; unsigned health; } Fabric;
+int nvmlDeviceGetGpuFabricInfoV(void *h, Fabric *out)
+{
+    CHECK(INDEX(h), "fabric");
+    memset(out->cluster, number(INDEX(h), "fabric_cluster", 0), sizeof out->cluster);
+    out->state = number(INDEX(h), "fabric_state", 3);
+    out->status = number(INDEX(h), "fabric_status", 0);
+    out->clique = number(INDEX(h), "fabric_clique", 0);
+    out->health = number(INDEX(h), "fabric_health", 0);
+    return 0;
+}
+int nvmlDeviceGetP2PStatus(void *h, void *other, int what, int *out) { (void)other; (void)what; CHECK(INDEX(h), "p2p"); *out = number(INDEX(h), "p2p", 0); return 0; }

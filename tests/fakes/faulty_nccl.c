@@ -1,4 +1,4 @@
-/* The real libnccl (FAULTY_NCCL names it) with a fault in the ranks whose environment has FAULT="PHASE:ACTION", as
+/* The real libnccl (FAULTY_NCCL names it) with a fault in the ranks whose environment has TORCH_FAULT="PHASE:ACTION", as
  * faulty_torch has it for torch.  Phases: rendezvous (the first rank alone calls NCCL there), init, first, timed.
  * Build: gcc -shared -fPIC -Wl,-soname,libnccl-faulty.so.2 -o libnccl-faulty.so.2 faulty_nccl.c */
 #define _GNU_SOURCE
@@ -40,7 +40,7 @@ static void write_all(int to, const char *data, size_t size)
 /* The action planted for this phase, "" without; those that end or stop the process do so here. */
 static const char *fault(const char *phase)
 {
-    const char *planted = getenv("FAULT"), *colon = planted ? strchr(planted, ':') : NULL;
+    const char *planted = getenv("TORCH_FAULT"), *colon = planted ? strchr(planted, ':') : NULL;
     if (!colon || (size_t)(colon - planted) != strlen(phase) || strncmp(planted, phase, strlen(phase)))
         return "";
     const char *action = colon + 1;

@@ -16,14 +16,15 @@ PARTS: dict[str, tuple[str, str]] = {
     "ignorance": ("tests.lab.ignorance", "main"),
     "killed": ("tests.lab.killed", "main"),
     "live": ("tests.lab.live", "main"),
+    "meeting": ("tests.lab.meeting", "main"),
     "matrix": ("tests.lab.matrix", "main"),
     "rxe": ("tests.lab.rxe", "main"),
     "mutants": ("tests.lab.mutants", "main"),
-    "sanity": ("tests.lab.sanity", "main"),
     "torches": ("tests.lab.torches", "main"),
     "trees": ("tests.lab.trees", "main"),
+    "whole": ("tests.lab.whole", "main"),
 }
-LAB = ("ignorance", "trees", "killed", "matrix", "live", "container", "hosts", "rxe", "fakegpu", "torches")
+LAB = ("ignorance", "trees", "killed", "matrix", "live", "container", "hosts", "meeting", "rxe", "fakegpu", "torches", "whole")
 
 
 def main(words: list[str]) -> int:

@@ -15,6 +15,7 @@ from tests.lab.row import (
     GDR,
     HARDWARE,
     IFNAME,
+    LIMITS,
     OF_HARDWARE,
     PORTS,
     RDMA,
@@ -35,7 +36,7 @@ SMALL: Final = {SHM: "fail shm_disabled_or_small"}
 NO_DEVICE: Final = {RDMA: "fail dev_infiniband_missing"}
 VOLUME: Final = "-v=MADE/dev/infiniband:/dev/infiniband"
 # `podman run --ulimit` replaces all that containers.conf says.
-LIMITS: Final = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096")
+ULIMITS: Final = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096")
 
 
 def box(
@@ -97,7 +98,7 @@ DEVICES: Final = (
 LIMITED: Final = (
     box(
         "64 KiB of locked memory",
-        *LIMITS,
+        *ULIMITS,
         "--ulimit=memlock=65536:65536",
         expected={RDMA: "fail memlock"},
         without=("--cap-add",),
@@ -105,7 +106,7 @@ LIMITED: Final = (
     box("locked memory by default, without CAP_IPC_LOCK", expected={RDMA: "fail memlock"}, without=("--cap-add",)),
     box(
         "unlimited locked memory without CAP_IPC_LOCK",
-        *LIMITS,
+        *ULIMITS,
         "--ulimit=memlock=-1:-1",
         without=("--cap-add",),
         needs=("unlimited memlock",),
@@ -129,7 +130,12 @@ LIMITED: Final = (
     box("a root file system for reading only", "--read-only", "--read-only-tmpfs=false"),
     box("64 KiB in /dev/shm", "--shm-size=64k", "--env=NCCL_RUNTIME_CONNECT=0", expected=SMALL),
     box("what podman gives of itself in /dev/shm", "--shm-size=64m", "--env=NCCL_RUNTIME_CONNECT=0", expected=SMALL),
-    box("one CPU in the cpuset", "--cpuset-cpus=0", expected={CPU: "fail numa_affinity"}, needs=("cgroup cpuset",)),
+    box(
+        "one CPU in the cpuset",
+        "--cpuset-cpus=0",
+        expected={CPU: "fail numa_affinity", LIMITS: "fail process_limits"},
+        needs=("cgroup cpuset",),
+    ),
     box(
         "/sys/bus/pci masked",
         "--security-opt=mask=/sys/bus/pci",
@@ -147,7 +153,7 @@ LIMITED: Final = (
         "three processes at most",
         "--pids-limit=3",
         also=dict.fromkeys(
-            (RDMA, GDR, CPU, BACKEND, VERSION, SHM, PORTS, IFNAME, BUFFERS, *OF_HARDWARE), "no helper can be started"
+            (RDMA, GDR, CPU, BACKEND, VERSION, SHM, PORTS, IFNAME, BUFFERS, LIMITS, *OF_HARDWARE), "no helper can be started"
         ),
         expected={HARDWARE: "unknown"},
         needs=("cgroup pids",),
@@ -170,8 +176,8 @@ NETWORK: Final = (
     box("no network", expected={IFNAME: "fail"}, also={PORTS: "no route"}, network="none"),
     box(
         "no library of the driver in the image",
-        expected={HARDWARE: "unknown", BACKEND: "unknown: no driver library shows it here"},
-        also=dict.fromkeys((GDR, CPU, RDMA, VERSION, SHM, PORTS, *OF_HARDWARE), "neither NVML nor libcuda is there"),
+        expected={HARDWARE: "unknown", BACKEND: "unknown: no driver library shows any"},
+        also=dict.fromkeys((GDR, CPU, RDMA, VERSION, SHM, PORTS, LIMITS, *OF_HARDWARE), "neither NVML nor libcuda is there"),
         env={"LD_LIBRARY_PATH": "IBVERBS"},
     ),
     box(
@@ -226,7 +232,7 @@ RUNS: Final = (
     box(
         "24 open files",
         "--ulimit=nofile=24:24",
-        LIMITS[1],
+        ULIMITS[1],
         base=BARE,
         expected={RUN: "unknown"},
         # What is asked while the helper programs run finds no descriptor either.

@@ -33,6 +33,7 @@ from netdoctor import engine
 from netdoctor.model import Finding, plain
 from netdoctor.snapshot.snapshot import Snapshot, loads
 from tests.lab import fixtures
+from tests.support.sources import table
 
 FOLDER: Final = fixtures.ROOT / "fixtures" / "faults"
 NO_RUN: Final = {"unavailable": "refused", "detail": "--no-allreduce"}
@@ -92,9 +93,7 @@ def _healthy(slug: str, runs: bool, nodes: int | None) -> Snapshot:
 @functools.cache
 def every() -> tuple[Fault, ...]:
     """All faults, in the order of the files."""
-    import yaml
-
-    rows = [row for path in sorted(FOLDER.glob("*.yaml")) for row in yaml.safe_load(path.read_text(encoding="utf-8"))]
+    rows = [row for path in sorted(FOLDER.glob("*.yaml")) for row in table(path)]
     return tuple(Fault(**{**row, "change": tuple(row["change"])}) for row in rows)
 
 
@@ -107,6 +106,7 @@ def told(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     return [{name: plain(getattr(one, name)) for name in TOLD} for one in findings]
 
 
+@functools.cache
 def golden() -> dict[str, Any]:
     """What the check says about each of its faults, as it was reviewed."""
     data: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))

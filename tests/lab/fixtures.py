@@ -28,7 +28,12 @@ def slugs() -> tuple[str, ...]:
 
 
 def snapshot(slug: str) -> Snapshot:
-    return loads((HOSTS / slug / "snapshot.json").read_text(encoding="utf-8"))
+    return _loaded((HOSTS / slug / "snapshot.json").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _loaded(text: str) -> Snapshot:
+    return loads(text)
 
 
 @functools.cache

@@ -204,7 +204,7 @@ def died(phase: str, action: str, said: tuple[Said, ...], **more: Any) -> Row:
     return Row(
         f"a rank {ACTIONS[action]} {PHASES[phase]}",
         said,
-        variables={2: {"FAULT": f"{phase}:{action}"}},
+        variables={2: {"TORCH_FAULT": f"{phase}:{action}"}},
         hosts=4,
         torch=True,
         stall=5,
@@ -246,7 +246,7 @@ RANKS: Final = (
     Row(
         "netdoctor is killed on one host",
         (nodes("h2", "missing_node", "during the all-reduce"), run("rank_died", "was lost")),
-        variables={1: {"FAULT": "first:stop"}},
+        variables={1: {"TORCH_FAULT": "first:stop"}},
         when={2: ("all-reduce across the nodes", signal.SIGKILL)},
         torch=True,
         stall=20,

@@ -31,18 +31,18 @@ ANSWERS: Final = "60"  # of each faulted machine; 0: all
 WHYS: Final = tuple(Unavailable(kind, "taken away") for kind in ("absent", "denied", "timed out", "not recorded"))
 
 
-def by_fact(have: dict[str, Any], check: str | None = None) -> Iterator[str]:
+def by_fact(have: dict[str, Any], check: str | None = None, whys: Iterable[Unavailable] = WHYS) -> Iterator[str]:
     """What breaks when one fact is missing: ``CHECK without FACT (KIND): …``; of one check or all."""
     specs = [spec for spec in fixtures.specs() if check in (None, spec.id)]
-    before = {spec.id: engine.judge(spec, have) for spec in specs}
+    before, required = {spec.id: engine.judge(spec, have) for spec in specs}, _required(have)
     for fact in have:
-        for why in WHYS:
+        for why in whys:
             lost = have | {fact: why}
             for spec in specs:
                 if any(need.type.__name__ == fact for need in needs(spec)):
                     for bad in worse(before[spec.id], engine.judge(spec, lost)):
                         yield f"{spec.id} without {fact} ({why.kind}): {bad}"
-            for bad in _excused(have, lost):
+            for bad in _excused(required, lost):
                 yield f"without {fact} ({why.kind}): {bad}"
 
 
@@ -70,10 +70,13 @@ def by_fault(number: int, limit: int | None = None) -> tuple[list[str], int, int
     return [*found, *_without(fault.name, taken, chosen, specs)], len(chosen), len(questions)
 
 
-def _excused(have: dict[str, Any], lost: dict[str, Any]) -> list[str]:
+def _required(have: dict[str, Any]) -> frozenset[str]:
+    return policy.required("gate", presence.seen(have))
+
+
+def _excused(required: frozenset[str], lost: dict[str, Any]) -> list[str]:
     """What a profile no longer requires of a machine of which less is known: its verdict could only be better."""
-    before, after = (policy.required("gate", presence.seen(facts)) for facts in (have, lost))
-    return [f"{name} is not required" for name in sorted(before - after)]
+    return [f"{name} is not required" for name in sorted(required - _required(lost))]
 
 
 def _needed(spec: CheckSpec) -> frozenset[str]:
@@ -85,7 +88,7 @@ def _needed(spec: CheckSpec) -> frozenset[str]:
 def _without(name: str, taken: Snapshot, questions: Iterable[str], specs: Iterable[CheckSpec]) -> list[str]:
     """Only what an answer reaches is made again: the facts whose probes asked it, and the checks that need one that changed."""
     have, asked = _facts_and_questions(taken)
-    before = {spec.id: engine.judge(spec, have) for spec in specs}
+    before, required = {spec.id: engine.judge(spec, have) for spec in specs}, _required(have)
     out = []
     for question in questions:
         answer = taken.answers[question]
@@ -96,7 +99,7 @@ def _without(name: str, taken: Snapshot, questions: Iterable[str], specs: Iterab
             if why.kind == "absent" and is_evidence(question):
                 continue
             lost = _again(have, touched, fixtures.without(taken, question, why))
-            out += [f"{name} without {question} ({why.kind}): {x}" for x in _excused(have, lost)]
+            out += [f"{name} without {question} ({why.kind}): {x}" for x in _excused(required, lost)]
             for spec in specs:
                 if any(lost[n.type.__name__] != have[n.type.__name__] for n in needs(spec)):
                     after = engine.judge(spec, lost)
@@ -138,6 +141,7 @@ def _machines(pool: Pool) -> int:
         asked = tuple(fixtures.snapshot(slug).answers)
         work += [(slug, asked[n : n + 40]) for n in range(0, len(asked), 40)]
     found = [line for part in pool.starmap(by_answer, work) for line in part]
+    found += [f"{slug} {line}" for slug in fixtures.slugs() for line in by_fact(fixtures.facts_of(fixtures.snapshot(slug)))]
     for line in found:
         print(line)
     answers = sum(len(asked) for _, asked in work)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from tests.lab.row import CPU, GDR, GPUS, HARDWARE, LINKS, PORTS, RAILS, RDMA, Row
+from tests.lab.row import CPU, ENVIRONMENT, FABRIC, GDR, GIDS, GPUS, HEALTH, LINKS, MAPPING, PORTS, RAILS, RDMA, Row
 from tests.support.machines.sysfs import GPU_BUSES, HCA_BUSES
 from tests.support.namespaces.dgx import Scene
 
@@ -14,8 +15,32 @@ def _told(what: str, bus: int, value: str, device: str = "00.0") -> str:
     return f"for f in $(find devices -path '*0000:{bus:02x}:{device}/{what}'); do echo '{value}' > $f; done"
 
 
+def _ranks(fault: str, first: str, second: str, expected: str) -> Row:
+    """Two ranks of torchrun's on this node with masks of their own: netdoctor in the place of the first, the second sleeps."""
+    env = {"TORCHELASTIC_RUN_ID": "a", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
+    other = "TORCHELASTIC_RUN_ID=a RANK=1 LOCAL_RANK=1 CUDA_VISIBLE_DEVICES={} sleep 30 >/dev/null 2>&1 &"
+    scene = Scene(env={**env, "CUDA_VISIBLE_DEVICES": first}, setup=other.format("1"))
+    return Row(fault, replace(scene, setup=other.format(second)), {MAPPING: expected}, {}, scene)
+
+
 def _port(what: str, value: str, name: str = "mlx5_*") -> str:
     return f"for f in $(find devices -path '*/{name}/{what}'); do echo '{value}' > $f; done"
+
+
+ROCE: Final = Scene(
+    tree={"roce": True, "gids": 4},  # link-local, and an IPv4 address as v2, v1, v2
+    setup="for n in 1 2 3 4 5 6 7 8; do ip link add eth$n link low0 type macvlan mode bridge; ip link set eth$n up; done",
+)
+NOTHING, LOCAL = "0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:a088:c203:0000:0001"
+
+
+def _gids(n: int, value: str, *indexes: int) -> str:
+    return "; ".join(_port(f"ports/1/gids/{index}", value, f"mlx5_{n}") for index in indexes)
+
+
+def _on_rails(fault: str, sys: str, **env: str) -> Row:
+    also = {RAILS: "it differs from its like", **({ENVIRONMENT: "a variable is read"} if env else {})}
+    return Row(fault, replace(ROCE, sys=sys, env=env), {GIDS: "fail roce_gid"}, also, ROCE)
 
 
 FASTER: Final = {GDR: "NCCL takes a faster one", RDMA: "NCCL takes a faster one"}
@@ -48,6 +73,24 @@ HARDWARE_ROWS: Final = (
         {GPUS: "fail odd_one_out"},
         {CPU: "its node is the other one", GDR: "its path is longer"},
     ),
+    Row("a GPU with errors of its memory", Scene(nvml="gpu2.ecc_dram=1"), {HEALTH: "fail gpu_memory"}),
+    Row("a GPU whose rows could not be remapped", Scene(nvml="gpu0.remap_failed=1"), {HEALTH: "fail gpu_memory"}),
+    Row("a GPU whose clocks the power supply holds", Scene(nvml="gpu5.reasons=136"), {HEALTH: "fail gpu_slow"}),
+    Row("a GPU with a lower power limit", Scene(nvml="gpu7.power_limit=350000"), {HEALTH: "fail gpu_slow"}),
+    Row("a GPU that may not be used", Scene(nvml="gpu1.compute_mode=2"), {HEALTH: "fail gpu_error"}),
+    Row("a GPU with a corrupted InfoROM", Scene(nvml="gpu4.inforom_corrupted=1"), {HEALTH: "fail gpu_error"}),
+    Row("a GPU that has not registered with its fabric", Scene(nvml="gpu3.fabric_state=1"), {FABRIC: "fail fabric_manager"}),
+    Row("a GPU whose registration failed", Scene(nvml="gpu1.fabric_status=999"), {FABRIC: "fail fabric_manager"}),
+    Row("a GPU in another clique", Scene(nvml="gpu6.fabric_clique=2"), {FABRIC: "fail fabric_manager"}),
+    Row("a GPU whose routes are broken", Scene(nvml="gpu0.fabric_health=16"), {FABRIC: "fail link_degraded"}),
+    Row("a GPU that its peers may not access", Scene(nvml="gpu2.p2p=4"), {FABRIC: "fail p2p_disabled"}),
+    Row("no IMEX channel in a rack's fabric", Scene(nvml="fabric_cluster=171"), {FABRIC: "fail imex"}),
+    _ranks("two ranks with masks of one GPU", "0,1", "0", "fail duplicate_gpu"),
+    _ranks("two ranks that take one GPU of different masks", "0,1", "3,0", "fail duplicate_gpu"),
+    _ranks("a rank whose mask is empty", "0,1", "", "fail device_mapping"),
+    _ranks("a rank whose mask begins with no GPU", "0,1", "9,1", "fail device_mapping"),
+    Row("a GPU that somebody else computes on", Scene(nvml="gpu3.processes=1"), {MAPPING: "fail device_mapping"}),
+    Row("Slurm gave fewer GPUs than there are", Scene(env={"SLURM_GPUS_ON_NODE": "4"}), {MAPPING: "fail device_mapping"}),
     Row("a rail at half of the rate", Scene(tree={"rates": {3: 200}}), {RAILS: "fail link_degraded"}, FASTER),
     Row("a rail with other firmware", Scene(tree={"firmware": {6: "28.36.1010"}}), {RAILS: "fail odd_one_out"}),
     Row(
@@ -67,7 +110,7 @@ HARDWARE_ROWS: Final = (
         Scene(tree={"hcas": 7}),
         {RAILS: "fail inventory"},
         {
-            HARDWARE: "the site expects eight",
+            "hardware.site": "the site expects eight",
             "hardware.hca": "libibverbs shows eight",
             LINKS: "one link less",
             GDR: "its GPU takes another",
@@ -75,4 +118,11 @@ HARDWARE_ROWS: Final = (
             PORTS: "one device less",
         },
     ),
+    _on_rails("a pinned GID index that is empty", "", NCCL_IB_GID_INDEX="9"),
+    _on_rails("a pinned GID index that drifted", _gids(4, LOCAL, 1), NCCL_IB_GID_INDEX="1"),
+    _on_rails("a rail with RoCE v1 alone", _gids(2, NOTHING, 1, 3)),
+    _on_rails("a rail with link-local GIDs alone", _gids(5, NOTHING, 2, 3) + "; " + _gids(5, LOCAL, 1)),
+    _on_rails("a rail with 169.254", _gids(1, "0000:0000:0000:0000:0000:ffff:a9fe:0105", 1, 2, 3)),
+    _on_rails("two rails with one address", _gids(6, "0000:0000:0000:0000:0000:ffff:0a00:0001", 1, 2, 3)),
+    _on_rails("a GID of another namespace's interface", _port("ports/1/gid_attrs/ndevs/1", "eth99", "mlx5_3")),
 )

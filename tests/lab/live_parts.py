@@ -15,6 +15,7 @@ from tests.lab.row import (
     GDR,
     HARDWARE,
     IFNAME,
+    LIMITS,
     OF_HARDWARE,
     PORTS,
     RAILS,
@@ -114,6 +115,8 @@ RAN: Final = {
     CPU: "there is a run",
     SHM: "there is a run",
     "hardware.hca": "there is a run",
+    "gpu.health": "there is a run",
+    "gpu.fabric": "there is a run",
 }
 
 
@@ -135,7 +138,7 @@ BACKEND_ROWS: Final = (
     Row(
         "no library of the driver",
         Scene(env={"LD_LIBRARY_PATH": "IBVERBS"}),
-        {BACKEND: "unknown: no driver library shows it here"},
+        {BACKEND: "unknown: no driver library shows any"},
         dict.fromkeys((GDR, HARDWARE, RDMA, VERSION, PORTS, CPU, SHM, *OF_HARDWARE), "neither NVML nor libcuda is there"),
     ),
 )
@@ -176,7 +179,7 @@ BANDWIDTH_ROWS: Final = (
     slow(
         "ranks that are slow in every large collective",
         LOW,
-        env={"PYTHONPATH": "FAKES/faulty_torch:ROOT", "FAULT": "large:slow"},
+        env={"PYTHONPATH": "FAKES/faulty_torch:ROOT", "TORCH_FAULT": "large:slow"},
     ),
     Row(
         "a fifth of one CPU's time",
@@ -187,4 +190,39 @@ BANDWIDTH_ROWS: Final = (
     ),
 )
 
-PART_ROWS: Final = (*CPU_ROWS, *GDR_ROWS, *BACKEND_ROWS, *VERSION_ROWS, *BANDWIDTH_ROWS)
+# A new /sys shows no cgroups: what this machine has of them, once more.
+HIERARCHIES: Final = "".join(
+    f"mkdir -p /sys/fs/cgroup/{name} && mount -t cgroup -o {name} none /sys/fs/cgroup/{name}\n"
+    for name in ("pids", "cpu", "cpuset", "memory")
+)
+RANKS: Final = Scene(
+    tree={"cpus": ("0", "1")},  # as many as there are
+    setup=f"mount -t tmpfs none /sys/fs/cgroup\n{HIERARCHIES}",
+    config="{job: {nodes: 64, ranks_per_node: 8, gloo_groups: 2}, expected: {gpus: 8, hcas: 8}}",
+)
+
+
+def limited(fault: str, expected: str = "fail process_limits", needs: tuple[str, ...] = (), **change: Any) -> Row:
+    """A limit of the process or of a cgroup."""
+    config = change.pop("ranks", 8)
+    base = replace(RANKS, config=RANKS.config.replace("8, gloo", f"{config}, gloo"))
+    return Row(fault, replace(base, **change), {LIMITS: expected}, {}, base, tuple(f"cgroup {one}" for one in needs))
+
+
+LIMIT_ROWS: Final = (
+    limited("fewer open files than Gloo has peers", wrap="prlimit --nofile=1000:1000"),
+    limited("open files that may do", "unknown: ulimit -n leaves 2048", wrap="prlimit --nofile=2048:2048"),
+    limited(
+        "a pids cgroup of fewer tasks than there are ranks",
+        needs=("pids",),
+        cgroup={"pids": {"pids.max": "120"}},
+        ranks=128,
+    ),
+    limited("half a CPU's time for eight ranks", needs=("cpu",), cgroup={"cpu": {"cpu.cfs_quota_us": "50000"}}),
+    limited("400 MiB of memory for eight ranks", needs=("memory",), cgroup={"memory": {"memory.limit_in_bytes": "400M"}}),
+    limited(
+        "2 GiB of memory for eight ranks", "unknown: memory", ("memory",), cgroup={"memory": {"memory.limit_in_bytes": "2G"}}
+    ),
+)
+
+PART_ROWS: Final = (*CPU_ROWS, *LIMIT_ROWS, *GDR_ROWS, *BACKEND_ROWS, *VERSION_ROWS, *BANDWIDTH_ROWS)

@@ -29,6 +29,7 @@ from tests.support.namespaces.dgx import Scene
 
 ALL_ON_0 = dict.fromkeys(range(8), 0)  # as dgx.HERE has it
 EVERY = range(8)
+SITE = "hardware.site"
 RANGE = "sysctl -q -w net.ipv4.ip_local_port_range='{0} {1}'"
 # A real libnccl takes one port a listener: bind them until EADDRINUSE, as many communicators would.
 EXHAUST = """sysctl -q -w net.ipv4.ip_local_port_range='40000 40099'
@@ -53,7 +54,6 @@ LAST_HCA = "$(readlink -f bus/pci/devices/0000:dc:00.0)/uevent"
 NO_DEVICE = "rm class/infiniband/mlx5_7 class/infiniband_verbs/uverbs7"
 WITHOUT = {
     "hardware.rails": "a rail less",
-    RDMA: "a spare, or a GPU takes another",
     GDR: "the pair is another",
     CPU: "the HCA is not known",
 }
@@ -119,13 +119,13 @@ ROWS: Final = (
         "a provider that crashes",
         Scene(ibverbs="crash.list=1"),
         {RDMA: "unknown"},
-        {**BY_SOCKETS, GDR: "nobody asked for DMA-BUF"},
+        {**BY_SOCKETS, GDR: "nobody asked for DMA-BUF", HCA: "nobody asked for the node's devices"},
     ),
     Row(
         "a provider that hangs",
         Scene(ibverbs="hang.list=1"),
         {RDMA: "unknown"},
-        {**BY_SOCKETS, GDR: "nobody asked for DMA-BUF"},
+        {**BY_SOCKETS, GDR: "nobody asked for DMA-BUF", HCA: "nobody asked for the node's devices"},
     ),
     Row(
         "64 KiB of locked memory",
@@ -135,44 +135,44 @@ ROWS: Final = (
     Row(
         "RDMA drivers not loaded",
         Scene(tree={"infiniband": False}),
-        {RDMA: "fail dev_infiniband_missing", HARDWARE: "fail", HCA: "unknown"},
-        {**BY_SOCKETS, GDR: "no device to pair"},
+        {RDMA: "fail dev_infiniband_missing", HCA: "unknown"},
+        {**BY_SOCKETS, GDR: "no device to pair", "hardware.rails": "no device to compare: hardware.accelerator says so"},
     ),
     Row(
         "one HCA without an RDMA device",
         Scene(sys=NO_DEVICE, ibverbs="count=7"),
-        {HCA: "fail inventory", HARDWARE: "fail inventory"},
+        {HCA: "fail inventory", RDMA: "fail inventory"},
         WITHOUT,
     ),
     Row(
         "one HCA without a driver",
         Scene(sys=f"{NO_DEVICE}; sed -i /DRIVER/d {LAST_HCA}", ibverbs="count=7"),
-        {HCA: "fail inventory", HARDWARE: "fail inventory"},
+        {HCA: "fail inventory", RDMA: "fail inventory"},
         WITHOUT,
     ),
     Row(
         "one HCA on vfio-pci",
         Scene(sys=f"{NO_DEVICE}; sed -i s/mlx5_core/vfio-pci/ {LAST_HCA}", ibverbs="count=7"),
-        {HCA: "unknown: a virtual machine may have it", HARDWARE: "fail inventory"},
+        {HCA: "unknown: a virtual machine may have it", RDMA: "fail inventory"},
         WITHOUT,
     ),
     Row(
         "one HCA in another network namespace",
         Scene(sys=f"{NO_DEVICE}; echo N > module/ib_core/parameters/netns_mode", ibverbs="count=7"),
-        {HCA: "unknown: another network namespace may have it", HARDWARE: "fail inventory"},
+        {HCA: "unknown: another network namespace may have it", RDMA: "fail inventory"},
         WITHOUT,
     ),
     Row(
         "libibverbs shows an HCA that sysfs lacks",
         Scene(sys=NO_DEVICE),
-        {HCA: "fail inventory", HARDWARE: "fail inventory"},
+        {HCA: "fail inventory", RDMA: "fail inventory"},
         WITHOUT,
     ),
     Row(
         "HCAs absent from PCI",
         Scene(tree={"hcas": 0}),
-        {HARDWARE: "fail"},
-        {HCA: "none to compare", **BY_SOCKETS, GDR: "no device", RDMA: "no device", "hardware.rails": "none is there"},
+        {RDMA: "fail dev_infiniband_missing"},
+        {HCA: "none to compare", **BY_SOCKETS, GDR: "no device", "hardware.rails": "none is there"},
     ),
     by_environment(
         "NCCL_IB_HCA selects nothing", {RDMA: "fail env_misuse"}, {**BY_SOCKETS, GDR: "no device"}, NCCL_IB_HCA="=mlx5_9"
@@ -182,13 +182,13 @@ ROWS: Final = (
     Row(
         "NVML and libcuda lack a GPU",
         Scene(nvml="count=7", cuda="count=7"),
-        {HARDWARE: "fail inventory"},
+        {HARDWARE: "fail inventory", SITE: "fail inventory"},
         {GDR: "the GPU has no pair", CPU: "nothing is said of the GPU", RDMA: "a spare HCA", PORTS: "seven ranks"},
     ),
     Row(
         "a GPU fell off the bus",
         Scene(tree={"gpus": 7}, nvml="count=7", cuda="count=7"),
-        {HARDWARE: "fail inventory"},
+        {SITE: "fail inventory"},
         {
             "hardware.rails": "a rail without its GPU",
             GDR: "the GPU has no pair",
@@ -248,8 +248,8 @@ ROWS: Final = (
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT="29500",
     ),
-    Row("the host's name is the loopback", Scene(hosts="127.0.0.1 localhost gpu7\n"), {IFNAME: "fail socket_ifname"}),
-    Row("the host's name is 127.0.1.1", Scene(hosts="127.0.0.1 localhost\n127.0.1.1 gpu7\n"), {IFNAME: "fail socket_ifname"}),
+    Row("the host's name is the loopback", Scene(hosts="127.0.0.1 localhost gpu7\n"), {IFNAME: "unknown"}),
+    Row("the host's name is 127.0.1.1", Scene(hosts="127.0.0.1 localhost\n127.0.1.1 gpu7\n"), {IFNAME: "unknown"}),
     Row("the host's name does not resolve", Scene(hosts="127.0.0.1 localhost\n"), {IFNAME: "unknown"}),
     Row("the interface is down", Scene(setup="ip link set eth0 down"), {IFNAME: "fail socket_ifname"}, {PORTS: "no route"}),
     Row(
@@ -325,7 +325,7 @@ ROWS: Final = (
         "a libnccl that is no library",
         Scene(site="rm nvidia/nccl/lib/libnccl.so.2; head -c 4096 /dev/zero > nvidia/nccl/lib/libnccl.so.2"),
         {VERSION: "fail version_mismatch"},
-        {GDR: "no version", IFNAME: "no library to ask", PORTS: "no version"},
+        {GDR: "no version", IFNAME: "no library to ask", PORTS: "no version", SHM: "no version"},
     ),
     Row(
         "no libnccl for torch",

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
+from netdoctor import engine
 from netdoctor.model import Finding
+from netdoctor.plugins import needs
 from tests.lab import fixtures
 from tests.lab.faults import Fault, every
 
@@ -17,16 +19,29 @@ OUTPUT: Final = fixtures.ROOT / "build" / "fault-matrix.json"
 Row = dict[str, Any]  # {fault, way, expected, found, disturbed, seconds}; found is None where it could not run, with `why`
 
 
+Found = dict[str, tuple[Finding, ...]]
+
+
 @functools.cache
-def _healthy(machine: str, runs: bool, nodes: int | None) -> dict[str, tuple[Finding, ...]]:
-    return fixtures.findings(fixtures.facts_of(Fault("none", machine, (), {}, runs, nodes=nodes).before()))
+def _healthy(machine: str, runs: bool, nodes: int | None) -> tuple[dict[str, Any], Found]:
+    facts = fixtures.facts_of(Fault("none", machine, (), {}, runs, nodes=nodes).before())
+    return facts, fixtures.findings(facts)
+
+
+def _judged(facts: dict[str, Any], healthy: dict[str, Any], before: Found) -> Found:
+    """What every check says; one whose facts are those of the healthy machine says what it said of that."""
+    same = {name for name, fact in facts.items() if fact == healthy.get(name)}
+    return {
+        spec.id: before[spec.id] if {need.type.__name__ for need in needs(spec)} <= same else engine.judge(spec, facts)
+        for spec in fixtures.specs()
+    }
 
 
 def replay(fault: Fault, facts: dict[str, Any] | None = None) -> Row:
     """One row: the fault on the replayed machine; `facts` are those of the broken machine, where they were made already."""
     begin = time.perf_counter()
-    before = _healthy(fault.machine, fault.runs, fault.nodes)
-    after = fixtures.findings(fixtures.facts_of(fault.after()) if facts is None else facts)
+    healthy, before = _healthy(fault.machine, fault.runs, fault.nodes)
+    after = _judged(fixtures.facts_of(fault.after()) if facts is None else facts, healthy, before)
     check = fault.expect["check"]
     changed = {id for id in before if _statuses(before[id]) != _statuses(after[id])}
     return {

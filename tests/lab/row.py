@@ -15,19 +15,24 @@ from typing import Final
 from tests.support.namespaces.dgx import Scene
 
 RDMA, HARDWARE, CPU, GDR = "rdma.dev_infiniband", "hardware.accelerator", "cpu.numa_affinity", "rdma.gpudirect"
-HCA = "hardware.hca"
+HCA, GIDS = "hardware.hca", "rdma.gid"
 IFNAME, PORTS, BUFFERS = "net.socket_ifname", "net.port_range", "net.tcp_buffers"
 VERSION, BACKEND, ENVIRONMENT, SHM = "nccl.version", "torch.backend", "nccl.environment", "nccl.shared_memory"
 RUN, BANDWIDTH = "allreduce.run", "allreduce.bandwidth"
 LINKS, GPUS, RAILS = "hardware.links", "hardware.gpus", "hardware.rails"
-SITE, PAST = "hardware.site", "hardware.past"
+HEALTH, FABRIC, MAPPING = "gpu.health", "gpu.fabric", "gpu.mapping"
+SITE, PAST, LIMITS = "hardware.site", "hardware.past", "process.limits"
 
 SOCKETS: Final = Scene(tree={"hcas": 0}, config="{job: {nodes: 2}, expected: {gpus: 8, rtt_ms: 0.2}}")
 CPUS: Final = Scene(bare=True, options=("--vantage", "job"), config="{expected: {busbw_floor: {64MiB: 0.1}}}")
 # Without a usable RDMA device sockets carry the data, and these judge what they had no reason to judge.
 BY_SOCKETS: Final = dict.fromkeys((BUFFERS, CPU, IFNAME), "sockets carry the data now")
-NVML_GONE: Final = dict.fromkeys((GDR, CPU, RDMA, "hardware.gpus", "hardware.rails"), "which GPU sits where is known from NVML")
-OF_HARDWARE: Final = ("hardware.hca", "hardware.gpus", "hardware.links", "hardware.rails")
+NVML_GONE: Final = dict.fromkeys(
+    (GDR, CPU, RDMA, HEALTH, FABRIC, MAPPING, "hardware.gpus", "hardware.rails", "hardware.site"),
+    "which GPU sits where is known from NVML",
+)
+OF_GPUS: Final = ("gpu.fabric", "gpu.health", "gpu.mapping")
+OF_HARDWARE: Final = ("hardware.hca", "hardware.gpus", "hardware.links", "hardware.rails", "hardware.site", *OF_GPUS)
 UNPRIVILEGED: Final = "setpriv --bounding-set -all --inh-caps -all"  # root without CAP_DAC_OVERRIDE is a user like others
 
 
@@ -53,8 +58,8 @@ def in_a_run(fault: str, expected: Mapping[str, str], setup: str = "", options: 
 
 
 def planted(fault: str, where: str, expected: Mapping[str, str], *options: str) -> Row:
-    """A fault in the ranks themselves: tests/fakes/faulty_torch is the real torch, but for what FAULT names."""
-    return in_a_run(fault, expected, "", options, PYTHONPATH="FAKES/faulty_torch:ROOT", FAULT=where)
+    """A fault in the ranks themselves: tests/fakes/faulty_torch is the real torch, but for what TORCH_FAULT names."""
+    return in_a_run(fault, expected, "", options, PYTHONPATH="FAKES/faulty_torch:ROOT", TORCH_FAULT=where)
 
 
 def by_sockets(fault: str, setup: str, expected: Mapping[str, str], **env: str) -> Row:

@@ -15,10 +15,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.lab.whole import WHOLE
 from tests.support.clusters import ssh
 
 ROOT = pathlib.Path(__file__).parents[2]
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.hosts]
 needs_hosts = pytest.mark.skipif(bool(ssh.why_not()), reason=ssh.why_not() or "-")
 needs_ansible = pytest.mark.skipif(not ssh.folder(), reason="needs ansible-core and ansible-lint in build/ansible")
 SCENARIO = r"""
@@ -105,9 +106,16 @@ seen["ad hoc"] = text("ansible", "gpu01", "-m", "netdoctor.cluster.preflight_inf
                       "-a", f"pyz={PYZ} only=hardware.accelerator")
 if sys.argv[3]:
     seen["allreduce"] = text("ansible-playbook", "netdoctor.cluster.allreduce", "-e", json.dumps({
-        "netdoctor_hosts": "gpu01:gpu02:gpu03", "netdoctor_command": [sys.executable, PYZ], "netdoctor_python": sys.argv[3]}))
+        "netdoctor_hosts": "gpu01:gpu02:gpu03", "netdoctor_pyz": PYZ, "netdoctor_python": sys.argv[3]}))
+    seen["left after all-reduce"] = left()
     kept = pathlib.Path("/root/.ansible_async")
     seen["kept jobs"] = os.listdir(kept) if kept.is_dir() else []
+alone = {"audit_pyz": PYZ, "audit_reports": f"{LAB}/alone", "audit_only": ["hardware.accelerator"]}
+seen["alone"] = text("ansible-playbook", "-i", "localhost,", "-c", "local", "netdoctor.cluster.audit", "-e", extra,
+                     "-e", json.dumps(alone))
+seen["alone reports"] = files("alone")
+seen["not there"] = text("ansible-playbook", "netdoctor.cluster.allreduce", "-e", "netdoctor_hosts=gpu01",
+                         "-e", "netdoctor_command='/nowhere/netdoctor --words'")
 say(seen)
 """
 INCONCLUSIVE = {
@@ -140,8 +148,8 @@ try:
 except ImportError:
     ensurepip.bootstrap()
 """
-# Half of the time goes to these (ansible-lint has yamllint in it); `python -m tests.lab sanity` runs them, too.
-LONG = ("pylint", "yamllint") if not os.environ.get("NETDOCTOR_WHOLE_SANITY") else ()
+# Half of the time goes to these (ansible-lint has yamllint in it); `python -m tests.lab whole` runs them, too.
+LONG = () if WHOLE else ("pylint", "yamllint")
 SCHEMA = json.loads((ROOT / "netdoctor" / "schemas" / "report-1.json").read_text())
 
 
@@ -181,7 +189,7 @@ def test_each_fault_is_told_apart(reports: dict[str, Any]) -> None:
     for name, words in INCONCLUSIVE.items():
         assert told[name][0] == "inconclusive" and words in told[name][1], (name, told[name])
     assert told["silent"][0] == "unhealthy" and "unreachable: " in told["silent"][1]
-    assert told["short-of-cards"][0] == "unhealthy" and "hardware.accelerator" in told["short-of-cards"][1]
+    assert told["short-of-cards"][0] == "unhealthy" and "rdma.dev_infiniband" in told["short-of-cards"][1]
     assert set(told) == {*FINE, *INCONCLUSIVE, "silent", "short-of-cards"}
 
 
@@ -241,6 +249,28 @@ def test_one_all_reduce_over_all_hosts(seen: Any) -> None:
     assert out.count("all-reduce: Gloo, 3 ranks on cpu, between nodes: finished, data right") == 3
     recap = [line for line in out.splitlines() if "changed=" in line]
     assert len(recap) == 3 and all(" changed=0 " in line for line in recap) and seen["kept jobs"] == []
+    assert not any(name.startswith("netdoctor") for names in seen["left after all-reduce"].values() for name in names)
+
+
+@pytest.mark.root
+@needs_hosts
+def test_localhost_alone_is_a_host(seen: Any) -> None:
+    """Whatever it calls itself."""
+    assert list(seen["alone reports"]) == ["localhost"], seen["alone"]["out"][-3000:]
+    report = json.loads(seen["alone reports"]["localhost"])
+    assert [check["id"] for check in report["checks"]] == ["hardware.accelerator"], report["verdict"]["text"]
+    assert report["identity"]["host"] == "localhost"
+    assert "missing" not in seen["alone"]["out"].rpartition("fleet report")[2].splitlines()[0]
+
+
+@pytest.mark.root
+@needs_hosts
+def test_what_cannot_be_started_is_told_in_its_own_words(seen: Any) -> None:
+    """A command in words, as it is typed; where it is not there the host's own error is the reason."""
+    out = seen["not there"]["out"]
+    assert seen["not there"]["exit"] != 0
+    said = next(line for line in out.splitlines() if "fatal: " in line)
+    assert "/nowhere/netdoctor: " in said and "not found" in said, out[-3000:]
 
 
 @pytest.fixture(scope="module")

@@ -34,14 +34,15 @@ def look(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lo
         pytest.skip(f"root loads nothing from this checkout: {reason}")
     hosts: list[LiveHost] = []
 
-    def make(nvml: str = "", cuda: str = "", ibv: str = "", limit: float = 30.0) -> LiveHost:
+    def make(nvml: str = "", cuda: str = "", ibv: str = "", limit: float = 30.0, *, trust: bool = True) -> LiveHost:
         monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(map(str, folders)))
         for name, text in (("NVML", nvml), ("CUDA", cuda), ("IBV", ibv)):
             file = tmp_path / f"{name}.conf"
             file.write_text(text.replace(" ", "\n"))
             monkeypatch.setenv(f"FAKE_{name}_CONF", str(file))
         host = LiveHost()
-        host._pool = HelperPool(deadlines=dict.fromkeys(("nvml", "cuda", "ibverbs"), limit))
+        # Root's helpers go by no variable of a fake's, unless the job is root's own.
+        host._pool = HelperPool(deadlines=dict.fromkeys(("nvml", "cuda", "ibverbs"), limit), trust=trust)
         hosts.append(host)
         return host
 
@@ -202,7 +203,7 @@ def test_who_holds_a_gpu(look: Look) -> None:
 def test_root_does_not_load_from_a_folder_of_others(
     look: Look, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    host = look()
+    host = look(trust=False)
     (tmp_path / "libnvidia-ml.so.1").symlink_to(native.nvml() / "libnvidia-ml.so.1")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     got = host.ask("ask:nvml")
@@ -216,11 +217,11 @@ def test_a_library_that_is_not_the_jobs_says_nothing(
 ) -> None:
     """Root withholds a folder and finds another libibverbs: it lists no device, and the job's may list them all."""
     for name, refused in (("libibverbs.so.1", True), ("libmlx5-rdmav34.so", True), ("libz.so.1", False)):
-        host = look(ibv="count=0")
+        host = look(ibv="count=0", trust=False)
         folder = tmp_path / name.partition(".")[0]
         folder.mkdir(exist_ok=True)
         (folder / name).touch()
         monkeypatch.setenv("LD_LIBRARY_PATH", f"{folder}:{os.environ['LD_LIBRARY_PATH']}")
         got = host.ask("ask:ibverbs")
         assert (isinstance(got, Unavailable) and got.kind == "refused" and str(folder) in got.detail) is refused, (name, got)
-        assert refused or (isinstance(got, dict) and got["devices"] == {})
+        assert refused or (isinstance(got, dict) and got["devices"])

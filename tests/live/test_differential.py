@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import functools
+import json
+import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
-from tests.fakegpu import namespace
+from tests.fakegpu import build, doctor, namespace
 from tests.fakegpu.differential import runner
 from tests.fakegpu.differential.case import UNSAID, Draw, Result, Row, Version
 from tests.support.machines import libnccl
@@ -41,6 +45,20 @@ def test_netdoctor_and_nccl_agree(area: str) -> None:
     ]
     assert not wrong, "\n".join(wrong)
     assert own, "nothing was compared"
+
+
+def test_the_step_of_gpu_proof_asks_the_library_of_the_job(tmp_path: pathlib.Path) -> None:
+    """On the fake driver, with a checkout that fetched no libnccl: as where a GPU is lent and no network is."""
+    with doctor.job(libnccl.newest().parts[-5]) as python:
+        variables = {"LIBNCCL_FOLDER": str(tmp_path / "none"), "NETDOCTOR_TORCH_PYTHON": str(python), "GPU_PROOF_SECONDS": "4"}
+        said = tmp_path / "said"
+        program = f"exec 7>{said}; GPU_PROOF_FD=7 exec {sys.executable} -m tools.gpu_proof.differential"
+        command = [sys.executable, "-m", "tests.fakegpu.namespace", "two-a100", "--one-node", "--", "sh", "-c", program]
+        done = subprocess.run(
+            command, cwd=build.ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False
+        )
+    told = json.loads(said.read_text("utf-8").splitlines()[0])
+    assert (told["claim"], told["state"]) == ("differential.driver", "seen"), (told, done.stderr)
 
 
 def test_what_is_not_said_is_neither_right_nor_wrong(tmp_path: pathlib.Path) -> None:

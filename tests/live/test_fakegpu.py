@@ -26,6 +26,8 @@ from tests.support.clusters import pyz
 from tests.support.machines import libnccl
 from tests.support.namespaces import dgx
 
+# Root's helpers go by no variable of a fake's, unless the job is root's own.
+AS_ROOT = ("--no-allreduce", "--vantage", "job", "--user", "root")
 pytestmark = [pytest.mark.live, pytest.mark.skipif(bool(namespace.missing()), reason=namespace.missing() or "-")]
 ROOT = pathlib.Path(__file__).parents[2]
 STATES = """
@@ -73,8 +75,10 @@ def version(old: bool = True) -> str:
     return libnccl.both()[0 if old else 1].parts[-5]
 
 
-@pytest.mark.parametrize("old", [True, False], ids=["before 2.28", "from 2.28"])
-@pytest.mark.parametrize("name", paths.PATHS)
+OLD = ("P2P/IPC", "NET/IB peermem", "NET/IB dma-buf")  # every path on every version: `make lab`
+
+
+@pytest.mark.parametrize(("name", "old"), [*((name, False) for name in paths.PATHS), *((name, True) for name in OLD)])
 def test_nccl_takes_the_path(name: str, old: bool) -> None:
     path = paths.PATHS[name]
     done = paths.run(path, version(old))
@@ -193,6 +197,20 @@ def test_nvml_tells_the_states_that_it_is_told() -> None:
     }
 
 
+UNKNOWN = """
+import ctypes
+cuda, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+assert cuda.cuGetProcAddress_v2(b"cuOfTomorrow", ctypes.byref(found), 13000, ctypes.c_uint64(0), None) == 0
+print(ctypes.CFUNCTYPE(ctypes.c_int)(found.value)())
+"""
+
+
+def test_a_function_that_the_fake_lacks_says_its_name() -> None:
+    done = looked(machine.read("one-gpu"), sys.executable, "-c", UNKNOWN)
+    assert done.stdout.strip() == "801", done.stderr  # CUDA_ERROR_NOT_SUPPORTED
+    assert "MISSING in the fake driver, and called: cuOfTomorrow" in done.stderr
+
+
 @pytest.fixture(scope="module")
 def job() -> Iterator[pathlib.Path]:
     """A Python whose torch is there as files, and the real libnccl that it would load."""
@@ -205,7 +223,15 @@ def job() -> Iterator[pathlib.Path]:
 @pytest.mark.parametrize("name", [*machine.names(), "dgx-h100", "a100-pcie", "gb200-nvl72", "dgx-spark"])
 def test_netdoctor_finds_nothing_wrong_with_a_healthy_machine(name: str, job: pathlib.Path) -> None:
     one = machine.read(name).on_one_node()
-    options = ("preflight", "--no-allreduce", "--vantage", "job", "--format", "json", "--quiet", "--python", str(job))
+    options = (
+        "preflight",
+        *AS_ROOT,
+        "--format",
+        "json",
+        "--quiet",
+        "--python",
+        str(job),
+    )
     done = looked(one, sys.executable, "-m", "netdoctor", *options, network=bool(shutil.which("ip")))
     assert "Traceback" not in done.stderr and done.stdout, done.stderr[-2000:]
     report = json.loads(done.stdout)
@@ -222,7 +248,15 @@ def test_netdoctor_finds_nothing_wrong_with_a_healthy_machine(name: str, job: pa
 def test_netdoctor_sees_what_a_knob_does(job: pathlib.Path) -> None:
     one = machine.read("two-a100").on_one_node().with_changes({"hcas.1.state": "DOWN", "hcas.0.mode": "none"})
     two_nodes = ("/usr/bin/env", "NETDOCTOR_JOB_NODES=2")
-    options = ("preflight", "--no-allreduce", "--vantage", "job", "--format", "json", "--quiet", "--python", str(job))
+    options = (
+        "preflight",
+        *AS_ROOT,
+        "--format",
+        "json",
+        "--quiet",
+        "--python",
+        str(job),
+    )
     done = looked(one, *two_nodes, sys.executable, "-m", "netdoctor", *options)
     report = json.loads(done.stdout)
     found = {(check["id"], f["subject"]): f["status"] for check in report["checks"] for f in check["findings"]}
@@ -285,6 +319,16 @@ def test_nccl_sees_what_netdoctor_says(name: str) -> None:
     assert not topology.compare(name, version())
 
 
+@pytest.mark.parametrize("old", [True, False], ids=["before 2.28", "from 2.28"])
+def test_without_numa_nodes_all_is_on_one_cpu(old: bool) -> None:
+    """A firmware that names none (-1 everywhere): NCCL makes one CPU of it, and no way crosses sockets."""
+    above = ("board", "switch0", "switch1")
+    one = machine.read("two-a100").with_changes({f"above.{name}.numa": -1 for name in above})
+    claims, seen = topology.claimed(one, version(old)), topology.look(one, version(old))
+    assert not list(topology.differences(claims, seen))
+    assert {kind for kind, _, _ in seen.paths.values()} == {"PIX", "PHB"}
+
+
 @pytest.mark.parametrize("name", ["a100-pcie", "dgx-spark", "gb200-nvl72", "aws-p5"])
 def test_the_fakes_answer_as_a_recording_says(name: str) -> None:
     """The real helper programs ask the fake libraries of the machine whose snapshot was composed."""
@@ -303,7 +347,7 @@ def test_the_fakes_answer_as_a_recording_says(name: str) -> None:
 def test_a_snapshot_of_the_machine_is_its_description(name: str, tmp_path: pathlib.Path) -> None:
     """The description, shown to netdoctor, recorded and read again: each of the three would show what it loses."""
     one, file = machine.read(name), tmp_path / "snapshot.json"
-    options = ("snapshot", "--no-allreduce", "--vantage", "job", "--quiet", "--output", str(file))
+    options = ("snapshot", *AS_ROOT, "--quiet", "--output", str(file))
     done = looked(one, sys.executable, "-m", "netdoctor", *options, network=bool(shutil.which("ip")))
     assert file.exists(), done.stderr[-2000:]
     again = machine.read(file)

@@ -1,6 +1,6 @@
 """The stand-in for NCCL's kernels moves data right, or says that it could not; the real libnccl drives it.
 
-Exact sums on two versions here; `python -m tests.fakegpu.kernels` has all versions that there are.
+Exact sums on the newest version here, some on one before 2.28; `python -m tests.fakegpu.kernels` has all versions.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ def version(old: bool = True) -> str:
     return libnccl.both()[0 if old else 1].parts[-5]
 
 
-@pytest.mark.parametrize("old", [True, False], ids=["before 2.28", "from 2.28"])
-@pytest.mark.parametrize("name", kernels.CASES)
+# An algorithm is written once; how a version lays out what it hands to its kernels, one case on each shows.
+@pytest.mark.parametrize(
+    ("name", "old"), [*((name, False) for name in kernels.CASES), ("mixed", True), ("Ring LL128", True), ("Tree Simple", True)]
+)
 def test_sums_are_right_and_of_the_function_asked_for(name: str, old: bool) -> None:
     """Four ranks on two hosts: within a host by P2P, between them by RDMA and NCCL's proxy."""
     case = kernels.CASES[name]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lab import container_rows, live
-from tests.lab.row import BANDWIDTH, RUN, Row
+from tests.lab.row import RUN, Row
 from tests.support.clusters import containers
 from tests.support.namespaces.dgx import machine
 from tests.support.namespaces.overlay import can_overlay
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.live, pytest.mark.root, pytest.mark.nccl]
 SEED = os.environ.get("FAULT_SEED", "4")
 # Those that wait for something that hangs, stops or crawls take ten seconds and more.
 SLOW = ("hang", "does not resolve", "the ranks stop", "400 Mbit/s", "4 KiB on the loopback", "of one CPU", "slow in every")
-EACH, HARMLESS = 2, 3
+HARMLESS = 3
 CONTAINERS = (
     "no RDMA device given",
     "denies (EPERM)",
@@ -37,14 +37,14 @@ CONTAINERS = (
 
 
 def drawn() -> list[Row]:
-    """Two rows for each check (one of bandwidth, which takes its time), and some of what harms nothing."""
+    """A row for each check, and some of what harms nothing."""
     draw = random.Random(SEED)
     rows = [row for row in live.every() if not any(word in row.fault for word in SLOW)]
     checks = sorted({check for row in rows for check in row.expected})
     taken: dict[str, Row] = {}
     for check in checks:
         own = [row for row in rows if check in row.expected]
-        taken |= {row.fault: row for row in draw.sample(own, min(len(own), 1 if check == BANDWIDTH else EACH))}
+        taken |= {row.fault: row for row in draw.sample(own, 1)}
     taken |= {
         row.fault: row for row in draw.sample([row for row in rows if not row.expected and RUN not in row.also], HARMLESS)
     }

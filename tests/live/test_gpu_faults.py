@@ -72,7 +72,7 @@ def planted(fault: str, rank: int = 1) -> AllReduce:
     return replace(
         experiment,
         sizes=(4096, gpus.MIB),
-        rank_env=tuple((*more, ("FAULT", fault)) if number == rank else more for number, more in enumerate(own)),
+        rank_env=tuple((*more, ("TORCH_FAULT", fault)) if number == rank else more for number, more in enumerate(own)),
     )
 
 

@@ -17,7 +17,7 @@ import pytest
 from tests.support.namespaces.hosts import Hosts
 from tests.support.namespaces.marks import all_gone
 
-pytestmark = [pytest.mark.live, pytest.mark.root]
+pytestmark = [pytest.mark.live, pytest.mark.hosts, pytest.mark.root]
 TORCH = sys.executable
 NO_TORCH = "/usr/bin/python3"  # -I sees no torch of a user's: the nodes meet, and then say that they cannot run
 FAULTY = {"PYTHONPATH": f"/run/faulty_torch:{Path(__file__).parents[2]}"}
@@ -38,7 +38,8 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 def start(
     hosts: Hosts, number: int, *more: str, python: str = NO_TORCH, wait: float = 30, stall: float = 30, **variables: str
 ) -> subprocess.Popen[str]:
-    arguments = ["--nodes", "4", "--node-rank", str(number), "--master", "h0:29400", "--wait", str(wait), "--stall", str(stall)]
+    master = [] if "--master" in more else ["--master", "h0:29400"]
+    arguments = ["--nodes", "4", "--node-rank", str(number), *master, "--wait", str(wait), "--stall", str(stall)]
     only = "allreduce.run,allreduce.bandwidth,net.tcp_buffers"
     return hosts.start(
         number,
@@ -86,13 +87,14 @@ def findings(made: Report, check: str = "allreduce.nodes", status: str = "fail")
 @needs_torch
 def test_four_healthy_hosts_one_of_them_late(hosts: Hosts, tmp_path: Path) -> None:
     kept = tmp_path / "snapshot.json"
+    dotted = ("--master", "h0.rack-1.example:29400")
     two = ("--ranks-per-node", "2", "--snapshot", str(kept))  # on the first host: five ranks in all
     first = [
-        start(hosts, n, *(two if n == 0 else ()), python=TORCH, NCCL_IB_HCA="mlx5_0,mlx5_1", MASTER_PORT="29400")
+        start(hosts, n, *dotted, *(two if n == 0 else ()), python=TORCH, NCCL_IB_HCA="mlx5_0,mlx5_1", MASTER_PORT="29400")
         for n in range(3)
     ]
     until(first[0], "waiting for the other nodes")
-    made = reports(*first, start(hosts, 3, python=TORCH, NCCL_IB_HCA="mlx5_0,mlx5_1"))
+    made = reports(*first, start(hosts, 3, *dotted, python=TORCH, NCCL_IB_HCA="mlx5_0,mlx5_1"))
     for n, one in enumerate(made):
         # --only is no whole look, so never called healthy; yet nothing may have failed.
         assert one["verdict"]["exit_code"] == 0 and one["verdict"]["text"].startswith("nothing failed of what was asked for"), (
@@ -101,6 +103,7 @@ def test_four_healthy_hosts_one_of_them_late(hosts: Hosts, tmp_path: Path) -> No
         assert one["identity"]["host"] == f"h{n}"
         assert one["nodes"]["rank"] == n
         assert [m["host"] for m in one["nodes"]["members"]] == ["h0", "h1", "h2", "h3"]
+        assert {m["known_by"] for m in one["nodes"]["members"]} == {"this node", "token"} and not one["nodes"]["turned_away"]
         assert [(r["ranks"], r["state"], r["verified"]) for r in one["runs"]] == [(5, "finished", True)]
         assert set(findings(one, status="pass")) == {"h0", "h1", "h2", "h3"} - {f"h{n}"}
         assert {c["id"] for c in one["checks"]} >= {"allreduce.run", "allreduce.bandwidth", "net.tcp_buffers"}
@@ -108,6 +111,19 @@ def test_four_healthy_hosts_one_of_them_late(hosts: Hosts, tmp_path: Path) -> No
     again = subprocess.run([sys.executable, "-m", "netdoctor", "diagnose", kept, "-f", "json"], capture_output=True, check=True)
     stable = {**json.loads(again.stdout), "volatile": made[0]["volatile"]}
     assert stable == made[0]
+
+
+@pytest.mark.parametrize(("tokens", "known"), [(("", "", "", ""), "nothing"), (("a" * 16, "a" * 16, "b" * 16, ""), "token")])
+def test_nodes_that_do_not_prove_themselves_are_unknown(hosts: Hosts, tokens: tuple[str, ...], known: str) -> None:
+    """No token at all: they meet, and none is healthy.  Another one, or none: that node is named and not there."""
+    made = reports(*(start(hosts, n, wait=6, NETDOCTOR_TOKEN=token) for n, token in enumerate(tokens)))
+    assert {one["verdict"]["exit_code"] for one in made} == {4} and not any(findings(one) for one in made)
+    assert all(one["nodes"]["proof"] in (known, "nothing") for one in made)
+    said = findings(made[0], status="unknown")
+    if known == "nothing":
+        assert "neither a token nor MUNGE" in said["meeting"]["message"]
+    else:
+        assert "its token is another one" in said["node 2"]["message"] and "neither" in said["node 3"]["message"]
 
 
 def test_an_absent_host_is_named_and_comes_too_late(hosts: Hosts) -> None:
@@ -164,7 +180,7 @@ def test_a_host_behind_a_firewall_hangs_the_others(hosts: Hosts) -> None:
     ],
 )
 def test_a_host_whose_rank_dies_or_stops_is_named_by_all(hosts: Hosts, fault: str, cause: str) -> None:
-    made = reports(*(start(hosts, n, python=TORCH, stall=4, **({"FAULT": fault} if n == 2 else {})) for n in range(4)))
+    made = reports(*(start(hosts, n, python=TORCH, stall=4, **({"TORCH_FAULT": fault} if n == 2 else {})) for n in range(4)))
     for one in made:
         assert one["verdict"]["exit_code"] == 3
         assert {s: f["cause"] for s, f in findings(one).items()} == {"h2": cause}
@@ -175,7 +191,7 @@ def test_a_host_whose_rank_dies_or_stops_is_named_by_all(hosts: Hosts, fault: st
 @needs_torch
 @pytest.mark.parametrize("victim", [0, 3])
 def test_a_netdoctor_that_is_killed_is_named_by_all(hosts: Hosts, victim: int) -> None:
-    started = [start(hosts, n, python=TORCH, stall=20, **({"FAULT": "first:stop"} if n == 2 else {})) for n in range(4)]
+    started = [start(hosts, n, python=TORCH, stall=20, **({"TORCH_FAULT": "first:stop"} if n == 2 else {})) for n in range(4)]
     until(started[victim], "all-reduce across the nodes")
     os.kill(started[victim].pid, signal.SIGKILL)
     made = reports(*(one for n, one in enumerate(started) if n != victim))

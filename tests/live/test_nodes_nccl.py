@@ -22,6 +22,7 @@ from tests.support.namespaces.marks import all_gone
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.hosts,
     pytest.mark.root,
     pytest.mark.nccl,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: hosts in namespaces"),
@@ -51,7 +52,7 @@ def variables() -> Iterator[dict[str, str]]:
 
 def started(hosts: Hosts, number: int, variables: dict[str, str], *more: str) -> subprocess.Popen[str]:
     where = ["--nodes", "2", "--node-rank", str(number), "--master", "h0:29400", "--wait", "60", "--stall", "30"]
-    options = ["--python", NO_TORCH, "--only", "allreduce.run", "-f", "json", *more]
+    options = ["--python", NO_TORCH, "--user", "root", "--only", "allreduce.run", "-f", "json", *more]
     return hosts.start(number, "allreduce", *where, *options, variables=variables)
 
 

@@ -142,6 +142,6 @@ def test_options_are_variables_too(torch: list[str]) -> None:
 def test_nagios_and_node_problem_detector_get_their_numbers(tmp_path: pathlib.Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("expected: {gpus: 64}\n")
-    words = ["preflight", "--only", "hardware.accelerator", "--config", str(config), "--quiet"]
+    words = ["preflight", "--only", "hardware.site", "--config", str(config), "--quiet"]
     plain, nagios, npd = (run(*words, *more).returncode for more in ([], ["--exit-style", "nagios"], ["--exit-style", "npd"]))
     assert (plain, nagios, npd) == (3, 2, 1)

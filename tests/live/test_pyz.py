@@ -76,14 +76,15 @@ def test_the_report_is_the_installed_ones(file: Path, version: str, installed: d
     assert done.returncode == installed["verdict"]["exit_code"]
 
 
-@pytest.mark.parametrize("version", pyz.VERSIONS)
+PAGE = "preflight --no-allreduce --format html"
+COMMANDS = (
+    *("list", "explain net.port_range", "schema report", "env --explain NCCL_IB_HCA", "deploy kubernetes"),
+    *(PAGE, "preflight --no-allreduce --format junit"),
+)
+
+
 @pytest.mark.parametrize(
-    "command",
-    [
-        *("list", "explain net.port_range", "schema report", "env --explain NCCL_IB_HCA", "deploy kubernetes"),
-        "preflight --no-allreduce --format html",
-        "preflight --no-allreduce --format junit",
-    ],
+    ("version", "command"), [*((pyz.VERSIONS[0], one) for one in COMMANDS), *((one, PAGE) for one in pyz.VERSIONS[1:])]
 )
 def test_every_command_finds_its_data(file: Path, version: str, command: str) -> None:
     done = start([python(version), "-I", str(file), *command.split()])

@@ -11,6 +11,8 @@ import uuid
 
 import pytest
 
+from netdoctor.cli import run
+
 pytestmark = pytest.mark.live
 NETDOCTOR = [sys.executable, "-m", "netdoctor"]
 SHOW = [sys.executable, "-c", "import json, os, sys; print(json.dumps(dict(os.environ))); sys.exit(7)"]
@@ -54,6 +56,21 @@ def test_one_doctor_for_all_ranks_of_a_node(tmp_path: pathlib.Path) -> None:
         assert job.returncode == 7, err
         assert json.loads(out)["TORCHELASTIC_RUN_ID"] == run_id
     assert [p.name for p in tmp_path.iterdir()] == ["0.json"]
+
+
+def test_who_reads_the_output_waits_for_no_other_rank() -> None:
+    """A rank that never asks: the child that would tell it holds no pipe (SERVE is longer than this waits)."""
+    variables = {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": uuid.uuid4().hex,
+    }
+    assert run.SERVE > 60
+    job = start(["--brief"], os.environ | variables)
+    job.communicate(timeout=60)
+    assert job.returncode == 7
 
 
 def test_no_such_command() -> None:

@@ -27,6 +27,11 @@ def test_systemd_takes_the_units(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 0 and str(tmp_path) not in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("setting", ["MemoryMax", "TasksMax", "ProtectKernelLogs", "ProtectProc"])
+def test_what_it_may_use_is_bounded(setting: str) -> None:
+    assert f"\n{setting}=" in (UNITS / "netdoctor.service").read_text()
+
+
 @needs_systemd
 def test_it_is_not_exposed(tmp_path: pathlib.Path) -> None:
     unit = shutil.copy(UNITS / "netdoctor.service", tmp_path)

@@ -117,4 +117,4 @@ def test_no_time() -> None:
 
 
 def test_the_sentence_where_nothing_stands_out() -> None:
-    assert cost("X=1", 1.0, 1.0, 1.0, False).summary == "1 GB/s; with X=1 1 GB/s: no difference that stands out"
+    assert cost("with X=1", 1.0, 1.0, 1.0, False).summary == "1 GB/s; with X=1 1 GB/s: no difference that stands out"

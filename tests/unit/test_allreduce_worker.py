@@ -11,7 +11,7 @@ import pytest
 _PROGRAM = """
 import resource, sys, time
 from netdoctor.allreduce.worker import Worker
-worker = Worker(sys.executable, {{}}, None, True)
+worker = Worker(sys.executable, {{}}, None, ['-I'])
 {limit}
 began = time.monotonic()
 worker.start()
@@ -47,7 +47,7 @@ import os, resource, sys
 from netdoctor.facts.runs import AllReduce, TorchFacts
 from netdoctor.allreduce.runner import Session
 from netdoctor.allreduce.worker import Worker
-session, worker = Session(sys.executable, {{}}, lock=False), Worker(sys.executable, {{}}, None, True)
+session, worker = Session(sys.executable, {{}}, lock=False), Worker(sys.executable, {{}}, None, ['-I'])
 before = os.listdir("/proc/self/fd")
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, before)) + {more}, hard))
@@ -93,7 +93,7 @@ import os, sys, time
 from netdoctor.allreduce import worker as module
 source = module._source
 module._source = lambda name: {keeper!r} if name == "allreduce/keeper.py" and {keeper!r} else source(name)
-worker = module.Worker(sys.executable, {environment}, None, True)
+worker = module.Worker(sys.executable, {environment}, None, ['-I'])
 worker.start()
 worker.wait(lambda: worker.gone, time.monotonic() + 10)
 print(worker.gone, worker.ended)
@@ -124,12 +124,12 @@ def test_whatever_goes_wrong_nobody_waits_for_it(keeper: bytes, environment: str
 
 
 # What the zygote would say is there, whole, before the keeper tells that it ended.
-_LAST_WORDS = b"""import json, os, socket, sys
+_LAST_WORDS = b"""import json, os, socket, sys, time
 number = int(sys.argv[1])
 order = json.loads(os.pread(number, 1 << 20, 0))
 control = socket.socket(fileno=os.dup(order["keep"][0]))
 for n in range(100):
-    control.send(json.dumps({"p": 1, "event": str(n)}).encode())
+    control.send(json.dumps({"p": 1, "event": str(n), "t": time.monotonic()}).encode())
 os.write(order["status"], json.dumps({"event": "ended", "status": 70}).encode() + b"\\n")
 os.read(order["life"], 1)
 """
@@ -139,7 +139,7 @@ def test_last_words_come_before_the_news_of_the_end() -> None:
     program = (
         "import sys, time\nfrom netdoctor.allreduce import worker as module\nsource = module._source\n"
         f"module._source = lambda name: {_LAST_WORDS!r} if name == 'allreduce/keeper.py' else source(name)\n"
-        "worker = module.Worker(sys.executable, {}, None, True)\nworker.start()\n"
+        "worker = module.Worker(sys.executable, {}, None, ['-I'])\nworker.start()\n"
         "worker.wait(lambda: worker.ended is not None, time.monotonic() + 10)\n"
         "print(worker.ended, worker.first('99') is not None)\nworker.close()\n"
     )

@@ -46,6 +46,8 @@ def result(host: str, rc: int = 0) -> dict[str, Any]:
         ("n1.a.example", "n1.b.example", False),  # two full names are two hosts
         ("n2", "n1", False),
         ("10.0.0.5", "10.0.0.6", False),
+        ("n1", "localhost", True),  # whoever asks itself
+        ("n1", "127.0.0.1", True),
     ],
 )
 def test_a_report_is_of_the_host_that_was_asked(says: str, asked: str, kept: bool, plugin: Any) -> None:

@@ -46,7 +46,7 @@ LAYERS = (
     ("compare",),
     ("causes", "process"),
     ("model",),
-    ("environment", "textsafe"),
+    ("child", "environment", "textsafe"),
     ("credentials",),
 )
 # Folders whose modules depend on what is not Python: programs and files that others run.
@@ -316,7 +316,13 @@ def _nowhere(text: str, folder: pathlib.Path) -> set[str]:
 
 def test_what_comments_and_documents_name_is_there() -> None:
     files = [p for p in python("netdoctor", "checks", "tests", "tools", "bench") if "deploy" not in p.parts]
-    files += [*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "Makefile", ROOT / "pyproject.toml"]
+    files += [
+        *ROOT.glob("docs/**/*.md"),
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "Makefile",
+        ROOT / "pyproject.toml",
+    ]
     suspects = [p for p in files if _nowhere(p.read_text(), p.parent)]  # to tell comments from code takes long
     gone = {f"{p.relative_to(ROOT)}: {name}" for p in suspects for name in _nowhere(_prose(p), p.parent)}
     assert not gone

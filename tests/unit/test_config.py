@@ -1,6 +1,7 @@
 """The configuration: merged in order, locked where the site says so, and every error names file, line and key."""
 
 import datetime
+import os
 import sys
 from pathlib import Path
 from subprocess import run
@@ -11,6 +12,7 @@ from netdoctor.config.document import ConfigError
 from netdoctor.config.keys import KEYS, size
 from netdoctor.config.load import Config, Expect, Job, load, variable
 from netdoctor.policy import Waiver
+from netdoctor.process import far
 
 FULL = """\
 # a site
@@ -88,7 +90,17 @@ def test_nothing_said(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
-    assert read(tmp_path, "# nothing\njob:\nexpected: {gpus: null}\n").job == Job()
+    got = read(tmp_path, "# nothing\njob:\nexpected: {gpus: null}\n")
+    assert got.job == Job()
+    assert ["is empty: nothing is set by it" in note for note in got.notes] == [True]  # a mount without its source, perhaps
+    assert read(tmp_path, "profile: gate\n").notes == ()
+
+
+def test_the_site_s_file_that_vanished_behind_its_link(tmp_path: Path) -> None:
+    link = tmp_path / "config.yaml"
+    link.symlink_to("..data/config.yaml")
+    with pytest.raises(ConfigError, match="No such file"):
+        load(environ={}, site=str(link))
 
 
 def test_the_answer_holds_what_was_said_as_json(tmp_path: Path) -> None:
@@ -167,6 +179,13 @@ def test_bytes_that_are_no_configuration(tmp_path: Path, content: bytes, said: s
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=said):
         load(str(path), environ={}, site="/nonexistent/x")
+
+
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(far, "LIMIT", 0.2)
+    os.mkfifo(tmp_path / "c.yaml")
+    with pytest.raises(ConfigError, match=r"nobody writes|nothing came"):
+        load(str(tmp_path / "c.yaml"), environ={}, site="/nonexistent/x")
 
 
 def test_a_named_file_must_be_there(tmp_path: Path) -> None:
@@ -266,103 +285,6 @@ def test_checks_from_the_environment_not_as_root_nor_in_a_gate(
     got = load(environ={"NETDOCTOR_CHECKS_DIR": "/x", **environ}, overrides=overrides, site="/nonexistent/x", euid=euid)
     assert got.checks_dir == kept
     assert bool(got.notes) == (kept is None)
-
-
-LOCKED = """\
-lock: true
-profile: gate
-fail_on: warning
-disabled: [a.b, c.d]
-waivers: [{check: a.b, reason: r, until: 2026-12-31}]
-python: /usr/bin/python3
-expected: {gpus: 8, rtt_ms: 0.5, busbw_floor: {64M: 100}}
-"""
-
-
-def test_a_locked_site_cannot_be_loosened(tmp_path: Path) -> None:
-    site = write(tmp_path, LOCKED)
-    loose = write(tmp_path, "profile: audit\nlock: false\nfail_on: critical\n", "loose.yaml")
-    got = load(
-        loose,
-        environ={
-            "NETDOCTOR_PROFILE": "prolog",
-            "NETDOCTOR_DISABLED": "a.b,x.y",
-            "NETDOCTOR_VANTAGE": "wrapper",
-            "NETDOCTOR_WAIVERS": "[{check: c.d, reason: mine, until: 2030-01-01}]",
-            "NETDOCTOR_CHECKS_DIR": "/home/me/checks",
-            "NETDOCTOR_PYTHON": "/home/me/python",
-            "NETDOCTOR_EXPECTED_GPUS": "1",
-            "NETDOCTOR_EXPECTED_BUSBW_FLOOR": "64M=1,1G=5",
-        },
-        overrides={"fail_on": "critical", "lock": False},
-        site=site,
-        euid=1000,
-    )
-    assert (got.profile, got.fail_on, got.lock) == ("gate", "warning", True)
-    assert got.disabled == ("a.b",)  # fewer disabled checks are stricter
-    assert got.waivers == ()
-    assert (got.vantage, got.checks_dir, got.python) == (None, None, "/usr/bin/python3")
-    assert got.expected.gpus == 8
-    assert got.expected.busbw_floor == {64 << 20: 100.0, 1 << 30: 100.0}
-    assert f"fail_on from the command line counts only where it is stricter: {site} is locked" in got.notes
-
-
-def test_a_file_that_is_named_locks_what_comes_behind_it(tmp_path: Path) -> None:
-    named = write(tmp_path, "lock: true\nprofile: strict\nexpected: {gpus: 8}\n", "gate.yaml")
-    loose = {"NETDOCTOR_EXPECTED_GPUS": "0", "NETDOCTOR_WAIVERS": "[{check: c.d, reason: mine, until: 2030-01-01}]"}
-    got = load(named, environ=loose, overrides={"profile": "audit"}, site=write(tmp_path, "fail_on: critical\n"))
-    assert (got.lock, got.profile, got.expected.gpus, got.waivers, got.fail_on) == (True, "strict", 8, (), "critical")
-    assert len(got.notes) == 3
-
-
-def test_a_locked_site_can_be_tightened(tmp_path: Path) -> None:
-    got = load(
-        environ={"NETDOCTOR_PROFILE": "strict", "NETDOCTOR_FAIL_ON": "info", "NETDOCTOR_JOB_NODES": "64"},
-        overrides={"expected.gpus": 16, "expected.peers": "a,b,c", "expected.rtt_ms": None, "profile": None},
-        site=write(tmp_path, LOCKED.replace("gpus: 8", "gpus: 8, peers: [a, b]")),
-    )
-    assert (got.expected.peers, got.expected.rtt_ms) == (("a", "b", "c"), 0.5)
-    assert (got.profile, got.fail_on, got.job.nodes, got.expected.gpus, got.notes) == ("strict", "info", 64, 16, ())
-
-
-@pytest.mark.parametrize(
-    ("site", "name", "given", "kept"),
-    [
-        ("expected: {transport: IB}", "EXPECTED_HCAS", "0", None),
-        ("expected: {transport: IB}", "EXPECTED_HCAS", "8", 8),
-        ("expected: {hcas: 0}", "EXPECTED_HCAS", "1", 1),
-        ("", "EXPECTED_GPUS", "0", None),
-        ("", "EXPECTED_TRANSPORT", "Socket", None),
-        ("", "EXPECTED_TRANSPORT", "IB", "IB"),
-        ("expected: {transport: IB}", "EXPECTED_TRANSPORT", "Socket", "IB"),
-        ("", "EXPECTED_HCA_RATE_GBPS", "1", 1.0),
-        ("", "EXPECTED_BUSBW_FLOOR", "64M=0.001", None),
-        ("expected: {busbw_floor: {64M: 9}}", "EXPECTED_BUSBW_FLOOR", "1M=1,1G=1", {64 << 20: 9.0, 1 << 30: 9.0}),
-        ("expected: {rtt_ms: 1}", "EXPECTED_PEERS", "near", None),
-        ("", "EXPECTED_RTT_MS", "0.0001", None),
-        ("", "JOB_NODES", "1", None),
-        ("", "JOB_NODES", "2", 2),
-        ("job: {nodes: 1}", "JOB_NODES", "1", 1),
-        ("", "JOB_RANKS_PER_NODE", "1", None),
-        ("", "JOB_GLOO_GROUPS", "0", None),
-        ("", "JOB_COMMUNICATORS", "2", 2),
-        ("", "VIA", "nccl", None),
-        ("", "VIA", "torch", "torch"),
-        ("via: nccl", "VIA", "torch", "nccl"),
-    ],
-)
-def test_a_locked_site_is_not_loosened_where_it_said_nothing(
-    tmp_path: Path, site: str, name: str, given: str, kept: object
-) -> None:
-    got = load(environ={f"NETDOCTOR_{name}": given}, site=write(tmp_path, f"lock: true\n{site}\n"))
-    section, _, key = name.lower().partition("_")
-    assert (getattr(getattr(got, section), key) if key else getattr(got, section)) == kept
-    assert kept is not None or "counts only where it is stricter" in got.notes[0]
-
-
-def test_naming_the_site_file_is_the_same_as_not(tmp_path: Path) -> None:
-    site = write(tmp_path, LOCKED)
-    assert load(site, environ={}, site=site) == load(environ={}, site=site)
 
 
 @pytest.mark.parametrize(

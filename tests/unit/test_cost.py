@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from netdoctor.causes import cost
 from netdoctor.causes.results import result
 from netdoctor.model import Cost, Finding, Loss, Quantity, Severity, Status
+from tests.support.sources import ROOT, nodes
 
 BAD, SLOWER, NOTE = Severity.CRITICAL, Severity.WARNING, Severity.INFO
 
@@ -26,7 +29,7 @@ BAD, SLOWER, NOTE = Severity.CRITICAL, Severity.WARNING, Severity.INFO
     ],
 )
 def test_the_rule(share: float | None, needed: bool | None, expected: Severity) -> None:
-    assert cost.severity(Loss(share, "", needed)) is expected
+    assert Loss(share, "", needed).severity is expected
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,47 @@ def test_the_rule(share: float | None, needed: bool | None, expected: Severity) 
 def test_formulas(loss: Loss, left: float, formula: str) -> None:
     assert loss.share == pytest.approx(1 - left)
     assert formula in loss.formula
+
+
+# What reads a severity, or hands on one that a site's own check or another node's report made: nothing else names one.
+READ_ONLY = {
+    "model.py": "the rule",
+    "api.py": "a site's own checks",
+    "policy.py": "thresholds and words",
+    "child.py": "a report as data",
+    "cli/expect.py": "which fails count",
+    "fleet/extract.py": "another node's report",
+    "fleet/report.py": "another node's report",
+}
+
+
+def says_how_bad(node: ast.AST) -> bool:
+    """``Severity.CRITICAL``, ``severity=…`` or the fourth argument of a Finding."""
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.value, ast.Name) and node.value.id == "Severity"
+    if not isinstance(node, ast.Call):
+        return False
+    of_finding = node.args[3:4] if isinstance(node.func, ast.Name) and node.func.id == "Finding" else []
+    given = [*of_finding, *(word.value for word in node.keywords if word.arg == "severity")]
+    return any(not (isinstance(one, ast.Constant) and one.value is None) for one in given)
+
+
+def sources() -> Iterator[str]:
+    for path in (*(ROOT / "netdoctor").rglob("*.py"), *(ROOT / "checks").glob("*.py")):
+        if any(says_how_bad(node) for node in nodes(path)):
+            yield str(path.relative_to(ROOT)).removeprefix("netdoctor/")
+
+
+def test_one_place_says_how_bad_a_fail_is() -> None:
+    others = {name for name in sources() if not name.startswith("deploy/")} - READ_ONLY.keys()
+    assert not others, "state a Loss: netdoctor.causes.cost makes the severity of it"
+    assert says_how_bad(ast.parse("fail('x', severity=bad)").body[0].value)  # type: ignore[attr-defined]
+
+
+def test_a_loss_counts_for_more_than_a_severity() -> None:
+    said = Finding(Status.FAIL, "x", severity=SLOWER)
+    found = result("a.b", "", "mtu", [said, replace(said, loss=cost.STOPS)]).findings
+    assert [one.severity for one in found] == [SLOWER, BAD]
 
 
 def fails(*losses: Loss | None) -> list[Finding]:
@@ -86,3 +130,10 @@ def test_what_was_measured_counts_for_more(tried: Cost, expected: Severity, left
     assert judged.severity is expected
     assert (found and found.left) == left
     assert found is None or not left or "measured" in found.text
+
+
+def test_a_bound_is_said_to_be_one() -> None:
+    lost = cost.lost_packets(0.1, 1e-4, 1460, 2e9)
+    found = cost.outlook([result("a.b", "", "link_degraded", fails(lost))])
+    assert found is not None and found.bound
+    assert found.text == "a job here would communicate at no more than 3 % of what this node can do (estimated): a.b"

@@ -33,6 +33,7 @@ def tried(
         ((("NCCL_NET_GDR_LEVEL", None),), NCCL, BETWEEN),  # one node alone sends nothing over the network
         ((("NCCL_SOCKET_IFNAME", "=eth1"),), NCCL, BETWEEN),
         ((("NCCL_IB_HCA", None),), NCCL, None),  # the path run pins it
+        ((("LD_LIBRARY_PATH", None),), NCCL, replace(NCCL, fresh_import=True)),
         ((("GLOO_SOCKET_IFNAME", "eth1"),), NCCL, None),
         ((("GLOO_SOCKET_IFNAME", "eth1"),), GLOO, GLOO),
         ((("NCCL_SOCKET_IFNAME", "eth1"),), GLOO, None),
@@ -43,6 +44,12 @@ def test_the_run_that_shows_it(changes: tuple[tuple[str, str | None], ...], of: 
     found = tried(*changes, of=of)
     assert (found and found.baseline) == base
     assert found is None or found.change == replace(found.baseline, env=changes)
+
+
+def test_a_list_that_names_no_hca_is_tried_unpinned() -> None:
+    open_way = replace(BETWEEN, path=Path(Way.INTER_NODE))
+    found = tried(("NCCL_IB_HCA", None), paths=(Run(open_way, State.FINISHED),))
+    assert found is not None and found.baseline == open_way and found.label == "without NCCL_IB_HCA"
 
 
 def test_what_is_read_while_libraries_load_needs_a_new_import() -> None:

@@ -31,8 +31,14 @@ def test_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("what", WHAT)
 def test_every_file_is_written_and_printed(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert deploy.run(what, str(tmp_path / "out")) == 0
-    assert below(tmp_path / "out") == below(FOLDER / what)
-    capsys.readouterr()
+    place = str(tmp_path / "out").encode()
+    assert below(tmp_path / "out") == {
+        name: data.replace(b"/etc/slurm/netdoctor", place) if what == "slurm" else data
+        for name, data in below(FOLDER / what).items()
+    }
+    steps = capsys.readouterr().err.splitlines()
+    assert [step[:3] for step in steps] == ["1. ", "2. ", "3. "]
+    assert str(tmp_path / "out") in "".join(steps)
     assert deploy.run(what, None) == 0
     printed = capsys.readouterr().out
     for name, data in below(FOLDER / what).items():
@@ -56,3 +62,13 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "Containerfile").symlink_to(tmp_path / "elsewhere")
     assert deploy.run("kubernetes", str(tmp_path)) == 2
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_slurm_scripts_say_their_own_place(tmp_path: Path) -> None:
+    assert deploy.run("slurm", str(tmp_path)) == 0
+    snippet = (tmp_path / "slurm.conf.snippet").read_text()
+    named = [line.partition("=")[2] for line in snippet.splitlines() if line.partition("=")[2].startswith("/")]
+    assert len(named) == 4
+    assert all(Path(path).is_file() for path in named)
+    assert deploy.run("slurm", str(tmp_path / "with a blank")) == 2
+    assert not (tmp_path / "with a blank").exists()

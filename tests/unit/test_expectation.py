@@ -136,29 +136,32 @@ def test_how_many_are_chosen_is_the_jobs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "speed", "busy", "name", "wrong"),
+    ("width", "speed", "busy", "worked", "name", "wrong"),
     [
-        (16, 32.0, 0, f.GPU_NAME, set()),
-        (8, 32.0, 0, f.GPU_NAME, {Quantity.WIDTH}),
-        (16, 2.5, 0, f.GPU_NAME, set()),  # a GPU that rests
-        (16, 2.5, 90, f.GPU_NAME, {Quantity.SPEED}),
-        (1, 2.5, 90, "NVIDIA GH200 480GB", set()),
+        (16, 32.0, 0, 0.0, f.GPU_NAME, set()),
+        (8, 32.0, 0, 0.0, f.GPU_NAME, {Quantity.WIDTH}),
+        (16, 2.5, 0, 0.0, f.GPU_NAME, set()),  # a GPU that rests
+        (16, 2.5, 0, 32.0, f.GPU_NAME, set()),
+        (16, 2.5, 0, 8.0, f.GPU_NAME, {Quantity.SPEED}),  # and rests no more, but for its link
+        (16, 2.5, 90, 0.0, f.GPU_NAME, {Quantity.SPEED}),
+        (1, 2.5, 90, 2.5, "NVIDIA GH200 480GB", set()),
     ],
 )
-def test_links_of_a_gpu(width: int, speed: float, busy: int, name: str, wrong: set[Quantity]) -> None:
+def test_links_of_a_gpu(width: int, speed: float, busy: int, worked: float, name: str, wrong: set[Quantity]) -> None:
     gpu = f.gpu_device(0, link=PciLink(speed, width, 32.0, 16), path=("0000:1a:01.0",))
     port = f.gpu_device(1, address="0000:1a:01.0", klass=0x060400, vendor=0x8086, link=PciLink(speed, width, 32.0, 16), path=())
     nvml = f.gpus(all=(f.gpu(0, utilization=busy, name=name),))
-    look = device.links(f.pci(devices=(gpu, port)), nvml, f.rdma(devices=()))
-    assert {one.expectation.quantity for one in judged(look.parts, look.expected).shortfalls} == wrong
+    run = f.run(ranks=(f.rank(0, gpu=gpu.address, link_speed=worked),))
+    look = device.links(f.pci(devices=(gpu, port)), nvml, f.rdma(devices=()), f.net(), run)
+    assert {one.expectation.quantity for one in judged(look.parts, look.expectations).shortfalls} == wrong
 
 
 @pytest.mark.parametrize(("vendor", "most"), [(0x1B36, 16), (0x8086, 8)], ids=["QEMU's port", "a slot of eight lanes"])
 def test_a_narrow_slot_is_no_fault(vendor: int, most: int) -> None:
     gpu = f.gpu_device(0, link=PciLink(32.0, 8, 32.0, 16), path=("0000:1a:01.0",))
     port = f.gpu_device(1, address="0000:1a:01.0", klass=0x060400, vendor=vendor, link=PciLink(32.0, 8, 32.0, most), path=())
-    look = device.links(f.pci(devices=(gpu, port)), f.gpus(), f.rdma(devices=()))
-    assert not judged(look.parts, look.expected).shortfalls
+    look = device.links(f.pci(devices=(gpu, port)), f.gpus(), f.rdma(devices=()), f.net(), f.run())
+    assert not judged(look.parts, look.expectations).shortfalls
 
 
 @pytest.mark.parametrize(
@@ -199,36 +202,41 @@ def test_nvlinks_by_model(name: str, links: int | None) -> None:
 
 def shape(firmware: Platform, name: str = f.GPU_NAME, switches: int = 0) -> str | None | Unavailable:
     nvml: Gpus = f.gpus(all=(f.gpu(0, name=name),))
-    got = platform.shape(firmware, f.pci(nvswitches=("0000:05:00.0",) * switches), nvml)
+    got = platform.shape(firmware, f.pci(nvswitches=("0000:05:00.0",) * switches), nvml, f.expected())
     return got.name if isinstance(got, platform.Shape) else got
 
 
 AZURE = "7783-7084-3265-9085-8269-3286-77"
 SHAPES = {
-    ("NVIDIA", "DGX GB200", "", "NVIDIA GB200", 0): "NVIDIA DGX GB200",
-    ("NVIDIA", "GB200 NVL", "", "NVIDIA GB200", 0): "GB200 NVL72 compute tray",
-    ("NVIDIA", "DGXH100", "", f.GPU_NAME, 4): "NVIDIA DGX H100",
-    ("NVIDIA", "DGX H100", "", f.GPU_NAME, 0): "NVIDIA DGX H100",
-    ("NVIDIA", "DGXA100 920-23687-2530-000", "", "NVIDIA A100-SXM4-80GB", 6): "NVIDIA DGX A100",
-    ("Amazon EC2", "p5.48xlarge", "", f.GPU_NAME, 0): "AWS p5.48xlarge",
-    ("Amazon EC2", "p5.4xlarge", "", f.GPU_NAME, 0): None,
-    ("Amazon EC2", "p5en.48xlarge", "", "NVIDIA H200", 0): "AWS p5en.48xlarge",
-    ("Amazon EC2", "g6e.12xlarge", "", "NVIDIA L40S", 0): "AWS g5, g6, g6e: 12xlarge and 24xlarge",
-    ("Microsoft Corporation", "Virtual Machine", AZURE, f.GPU_NAME, 0): "Azure ND H100 v5",
-    ("Microsoft Corporation", "Virtual Machine", "5432-9876-1", f.GPU_NAME, 0): None,  # Hyper-V of somebody else
-    ("Microsoft Corporation", "Virtual Machine", AZURE, "NVIDIA H100 NVL", 0): None,
-    ("Google", "Google Compute Engine", "", "NVIDIA H200", 0): "GCP a3-ultragpu-8g",
-    ("Google", "Google Compute Engine", "", f.GPU_NAME, 0): None,  # a3-highgpu comes in slices
-    ("Supermicro", "SYS-821GE-TNHR", "Default string", f.GPU_NAME, 4): "HGX H100 8-GPU",
-    ("Oracle Corporation", "ORACLE SERVER X", "OracleCloud.com", f.GPU_NAME, 4): "OCI BM.GPU.H100.8",
-    ("Supermicro", "SYS-420GP-TNR", "", "NVIDIA A100 80GB PCIe", 0): None,
-    ("", "", "", "NVIDIA A100-SXM4-80GB", 0): None,  # HGX of four GPUs has no NVSwitch
+    ("NVIDIA", "DGX GB200", "", "", "NVIDIA GB200", 0): "NVIDIA DGX GB200, GB300",
+    ("NVIDIA", "GB200 NVL", "", "", "NVIDIA GB200", 0): "GB200, GB300 NVL72 compute tray",
+    ("NVIDIA", "DGXH100", "", "", f.GPU_NAME, 4): "NVIDIA DGX H100",
+    ("NVIDIA", "DGX H100", "", "", f.GPU_NAME, 0): "NVIDIA DGX H100",
+    ("NVIDIA", "DGXA100 920-23687-2530-000", "", "", "NVIDIA A100-SXM4-80GB", 6): "NVIDIA DGX A100",
+    ("Amazon EC2", "p5.48xlarge", "", "p5.48xlarge", f.GPU_NAME, 0): "AWS p5.48xlarge",
+    ("Amazon EC2", "p5.4xlarge", "", "p5.4xlarge", f.GPU_NAME, 0): None,
+    ("Amazon EC2", "p5en.48xlarge", "", "p5en.48xlarge", "NVIDIA H200", 0): "AWS p5en.48xlarge",
+    ("Amazon EC2", "g6e.12xlarge", "", "g6e.12xlarge", "NVIDIA L40S", 0): "AWS g5, g6, g6e: 12xlarge and 24xlarge",
+    ("Microsoft Corporation", "Virtual Machine", AZURE, "", f.GPU_NAME, 0): "Azure ND H100 v5",
+    ("Microsoft Corporation", "Virtual Machine", AZURE, "Standard_ND96isr_H100_v5", f.GPU_NAME, 0): "Azure ND H100 v5",
+    ("Microsoft Corporation", "Virtual Machine", AZURE, "Standard_ND96is_H100_v5", f.GPU_NAME, 0): (
+        "Azure ND H100 v5 without InfiniBand"
+    ),
+    ("Microsoft Corporation", "Virtual Machine", "5432-9876-1", "", f.GPU_NAME, 0): None,  # Hyper-V of somebody else
+    ("Microsoft Corporation", "Virtual Machine", AZURE, "", "NVIDIA H100 NVL", 0): None,
+    ("Google", "Google Compute Engine", "", "", "NVIDIA H200", 0): "GCP a3-ultragpu-8g",
+    ("Google", "Google Compute Engine", "", "", f.GPU_NAME, 0): None,  # a3-highgpu comes in slices
+    ("Google", "Google Compute Engine", "", "a3-highgpu-8g", f.GPU_NAME, 0): "GCP a3-highgpu-8g",
+    ("Supermicro", "SYS-821GE-TNHR", "Default string", "", f.GPU_NAME, 4): "HGX H100 8-GPU",
+    ("Oracle Corporation", "ORACLE SERVER X", "OracleCloud.com", "", f.GPU_NAME, 4): "OCI BM.GPU.H100.8",
+    ("Supermicro", "SYS-420GP-TNR", "", "", "NVIDIA A100 80GB PCIe", 0): None,
+    ("", "", "", "", "NVIDIA A100-SXM4-80GB", 0): None,  # HGX of four GPUs has no NVSwitch
 }
 
 
 @pytest.mark.parametrize(("told", "name"), SHAPES.items(), ids=str)
-def test_shapes(told: tuple[str, str, str, str, int], name: str | None) -> None:
-    assert shape(Platform(*told[:3]), told[3], told[4]) == name
+def test_shapes(told: tuple[str, str, str, str, str, int], name: str | None) -> None:
+    assert shape(Platform(*told[:4]), told[4], told[5]) == name
 
 
 def test_firmware_that_was_not_read_may_be_any() -> None:
@@ -238,10 +246,11 @@ def test_firmware_that_was_not_read_may_be_any() -> None:
 
 def test_the_table_of_platforms() -> None:
     rows = platform.table()
-    assert len({row.name for row in rows}) == len(rows) > 30
+    assert len({row.name for row in rows}) == len(rows) > 50
     for row in rows:
-        assert row.source and row.model and (row.gpus or row.rails)
-        for pattern in (row.vendor, row.product, row.asset_tag, row.model):
+        assert row.source.startswith("https://") and row.model and row.gpus
+        assert row.fabric in ("", "InfiniBand", "Ethernet", "EFA", "gVNIC") and (row.rails is None or row.gpus)
+        for pattern in (row.vendor, row.product, row.asset_tag, row.instance, row.model):
             re.compile(pattern)
 
 

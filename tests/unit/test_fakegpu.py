@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import collections
+
 import pytest
 
 from netdoctor.facts import pci, rdma
 from netdoctor.model import Unavailable
-from tests.fakegpu import machine, topology, tree
+from tests.fakegpu import machine, nodes, topology, tree
 from tests.fakegpu.faults import FAULTS
 from tests.fakegpu.paths import PATHS
+from tests.fakegpu.rows import ROWS
+from tests.lab import fixtures
+
+# Of the kernel alone, and of a file that netdoctor itself keeps: live_rows.py and live_expected.py of tests/lab have them.
+NOT_OF_GPUS = {"net.tcp_buffers", "hardware.past"}
+LEAST = 3
 
 
 def keys(one: machine.Machine) -> dict[str, str]:
@@ -149,3 +157,29 @@ def test_a_view_that_is_not_the_machine_s_is_found(path: str) -> None:
     real = topology.claimed(one, "2.27.5")
     assert not list(topology.differences(real, real)) and len(real.paths) == 8
     assert list(topology.differences(topology.claimed(one.with_changes({path: LIES[path]}), "2.27.5"), real))
+
+
+def test_every_check_of_gpus_has_three_faults() -> None:
+    have = collections.Counter([row.check for row in ROWS] + [nodes.CHECK] * len(nodes.ROWS))
+    checks = {spec.id for spec in fixtures.specs()} - NOT_OF_GPUS | {nodes.CHECK}  # which a preflight does not have
+    assert {id: have[id] for id in checks if have[id] < LEAST} == {}
+    assert set(have) <= checks
+    names = [row.fault for row in ROWS]
+    assert len(set(names)) == len(names)
+
+
+# CUDA's results, what libibverbs refuses, completions, events, ends that do not agree, pairs, memory, a call that hangs; NVML's
+# states are test_nvml_tells_the_states_that_it_is_told's.  That each bites is a live test's (and make lab's, on every version).
+KNOBS = {
+    *(f"cuda {n}" for n in (2, 100, 101, 214, 217, 304, 719, 802, 999)),
+    *("cuda hangs", "memory is limited", "memory is taken", "no P2P for a pair", "P2P off by chipset", "NVLinks down"),
+    *("no registration", "no registration of GPU memory", "create_qp refused", "modify_qp refused", "modify_qp times out"),
+    *(f"completion {n}" for n in (4, 5, 9, 10, 12)),
+    *("port error", "device fatal", "qp fatal", "port down", "no node"),
+    *("VLAN differs", "GID kind differs", "GID family differs", "GID is empty", "GID beyond the table", "MTU of the way"),
+    *("a GPU is lost", "nvml does not start", "fabric not started"),
+}
+
+
+def test_every_fault_has_a_knob() -> None:
+    assert set(FAULTS) >= KNOBS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import pathlib
@@ -23,6 +24,7 @@ RECORDED = {
 }
 
 
+@functools.cache
 def of_here() -> set[str]:
     """What tells this machine and whoever runs this; on the machine where a recording was made this is what bites."""
     words = {str(fixtures.ROOT), str(pathlib.Path.home()), socket.gethostname(), socket.getfqdn(), getpass.getuser()}
@@ -39,13 +41,15 @@ def of_here() -> set[str]:
     return {word for word in words if word not in common and not word.startswith("localhost.")}
 
 
+@functools.cache
+def made() -> set[str]:
+    """GPUs of composed machines."""
+    texts = [(fixtures.HOSTS / slug / "snapshot.json").read_text(encoding="utf-8") for slug in composed.NAMES]
+    return {gpu for text in texts for gpu in traces.gpus(text)}
+
+
 def found(path: pathlib.Path, text: str) -> list[str]:
-    made = {
-        gpu
-        for slug in composed.NAMES
-        for gpu in traces.gpus((fixtures.HOSTS / slug / "snapshot.json").read_text(encoding="utf-8"))
-    }
-    more = list(traces.of_recording(text) if path in RECORDED else traces.of_composition(text, made))
+    more = list(traces.of_recording(text) if path in RECORDED else traces.of_composition(text, made()))
     if path.parent.name in record.RECORDINGS:  # no GPU was there that could have a UUID
         more = [one for one in more if not one.startswith("GPU ")]
     return [*traces.of_form(text), *more, *traces.words(text, of_here())]

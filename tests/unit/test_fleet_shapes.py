@@ -6,17 +6,22 @@ import copy
 import functools
 import json
 import pathlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from netdoctor.cli import fleet as command
 from netdoctor.expectation.description import describe
 from netdoctor.facts.job import Expected, expected_of
 from netdoctor.fleet.extract import Extract
 from netdoctor.fleet.nodes import Reading
+from netdoctor.fleet.read import read
 from netdoctor.fleet.report import Fleet, examine
 from netdoctor.model import Status
+from netdoctor.report import html
+from tests.support.clusters import fleets
 
 HOSTS = pathlib.Path(__file__).parents[2] / "fixtures" / "hosts"
 Doc = dict[str, Any]
@@ -122,7 +127,7 @@ def _ports(doc: Doc) -> list[Doc]:
 
 # What is wrong with a node -> the subject under which it is told when all nodes have it.
 SHARED: dict[str, tuple[Callable[[Doc], Any], str]] = {
-    "seven GPUs": (lambda d: _inventory(d)["gpus"].pop(), "node"),
+    "seven GPUs": (lambda d: _inventory(d)["gpus"].pop(), "GPUs"),
     "seven rails": (lambda d: [_inventory(d)["nics"].pop() for _ in range(5)], "node"),
     "a GPU at another place": (lambda d: _gpus_on_pci(d)[0].update(address="0000:ff:00.0"), "GPU 0000:1b:00.0"),
     "an older driver": (lambda d: _inventory(d).update(driver="535.104.05"), "node"),
@@ -181,3 +186,33 @@ def test_what_a_report_does_not_show_is_unknown() -> None:
         (Status.UNKNOWN, ("dgx-h100-1",)),
         (Status.PASS, ()),
     }
+
+
+def test_in_a_mixed_fleet_each_kind_is_compared_with_itself() -> None:
+    """Another firmware on one HCA of one node of each kind: that node is blamed, and nobody for being of another kind."""
+    every = [nodes(name, 5) for name in SHAPES]
+    for docs in every:
+        _inventory(docs[1])["nics"][0]["firmware"] = "28.36.1010"
+    found = fleet(*every)
+    assert kinds(found) == [[name] for name in SHAPES]
+    assert {n.name for n in found.nodes if n.blamed} == {f"{name}-1" for name in SHAPES}
+
+
+def test_the_map_has_each_node_once_by_its_name(tmp_path: pathlib.Path) -> None:
+    """A row for each rack, in the order of numbers, each square with its state and a way to the node's page."""
+    names = ["r1-n2", "r1-n10", "r2-n1.example", "r2-n03.example", "10.0.0.5", "10.0.0.12", "login"]
+    for number, name in enumerate(names):
+        doc = fleets.report(name, number=number + 1)
+        (tmp_path / f"{number}.json").write_text(json.dumps(doc))
+    page = html.render(command.report(examine(read([str(tmp_path)]), [*names, "r1-n3"])))
+    part = page.partition('<div class="map">')[2].partition("<h2")[0]
+    rows = [re.findall(r'title="([^"]*)"', row) for row in part.split('<span class="soft small">')[1:]]
+    assert rows == [
+        ["10.0.0.5: good", "10.0.0.12: good"],
+        ["login: good"],
+        ["r1-n2: good", "r1-n3: missing", "r1-n10: good"],
+        ["r2-n1.example: good", "r2-n03.example: good"],
+    ]
+    data = json.loads(page.partition('<script type="application/json" id="data">')[2].partition("</script>")[0])
+    for number, title in re.findall(r'href="#n(\d+)"[^>]*title="([^":]*): ', part):
+        assert data["nodes"][int(number)]["name"] == title

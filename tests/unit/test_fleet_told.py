@@ -21,10 +21,6 @@ NOTES: dict[str, tuple[dict[str, Doc], str]] = {
         {f"n{n}": _as(NODE(f"n{n}", number=n), machine="m1" if n < 3 else "m3") for n in (1, 2, 3)},
         "(of a cloned image, or one machine that answered twice) under 2 host names: n1, n2",
     ),
-    "an old report": (
-        {"n1": NODE("n1"), "n2": later(NODE("n2", number=2), "2026-02-01T00:00:00Z")},
-        "more than a week older than the newest: n2 (",
-    ),
     "a file of another name": (
         {"n1": NODE("n1"), "n2": NODE("n2", number=2), "n3": NODE("n3", number=3), "n4": NODE("n5", number=5)},
         "n4.json (n5)",
@@ -40,6 +36,16 @@ def test_what_is_only_worth_knowing_names_the_nodes(docs: dict[str, Doc], words:
     assert fleet.accounting["good"] == len(docs)
     (note,) = fleet.notes
     assert words in note
+
+
+@pytest.mark.parametrize(("time", "good"), [("2026-02-01T00:00:00Z", 1), ("2026-02-26T00:00:00Z", 2)])
+def test_a_report_of_another_week_is_not_of_today(time: str, good: int, tmp_path: pathlib.Path) -> None:
+    """An audit that did not reach the node leaves the file of the last one where it was."""
+    put(tmp_path, "n1.json", fleets.report("n1"))
+    put(tmp_path, "n2.json", later(fleets.report("n2", number=2), time))
+    fleet = look(tmp_path)
+    assert fleet.accounting["good"] == good
+    assert ["days older than the newest" in one for n in fleet.nodes for one in n.reasons] == [True] * (2 - good)
 
 
 @pytest.mark.parametrize(("apart", "given"), [("08:00:59", 2), ("08:30:00", 1)])

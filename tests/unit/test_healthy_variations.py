@@ -16,18 +16,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from netdoctor.model import Status
 from tests.lab import fixtures
 from tests.support.machines import composed
+from tests.support.sources import table
 
 TABLE = pathlib.Path(__file__).parent / "data" / "healthy_variations.yaml"
 WRONG = (Status.FAIL, Status.ERROR)
 
 
 def rows() -> Iterator[Any]:
-    for row in yaml.safe_load(TABLE.read_text(encoding="utf-8")):
+    for row in table(TABLE):
         for name in row["machines"]:
             yield pytest.param(name, row, id=f"{name}: {row['variation']}")
 

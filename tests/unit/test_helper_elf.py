@@ -144,3 +144,12 @@ def test_a_cut_or_mangled_cache(rubbish: bytes, at: int) -> None:
     for data in (good[:at], good[:at] + rubbish, rubbish):
         with contextlib.suppress(elf.MalformedError):
             elf.cache_entries(data, "lib")
+
+
+def test_a_name_far_outside_the_file_is_malformed(tmp_path: Path) -> None:
+    """Found by tests/fuzz: beyond what mmap.find takes, the survey of every library ended."""
+    good = bytearray(image(LIBRARY, NAMES))
+    struct.pack_into("<Q", good, 64 + 8, 1 << 63)  # the file offset of the segment that holds the names
+    path = tmp_path / "one.so"
+    path.write_bytes(good)
+    assert elf.describe(str(path))["kind"] == "malformed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pathlib
 import select
@@ -17,6 +18,7 @@ from netdoctor.host import programs
 from netdoctor.host.children import MAX_ANSWER, HelperPool
 from netdoctor.model import Unavailable
 
+OURS = pathlib.Path(programs.__file__).parent / "helpers"
 LIMITS = {"hang": 0.3, "stubborn": 0.3, "grandchild": 0.5}
 HELPERS = {
     "echo": "def answer(p):\n    return p",
@@ -222,6 +224,32 @@ def test_ignored_sigchld_costs_nothing(pool: HelperPool) -> None:
     finally:
         pool.close()
         signal.signal(signal.SIGCHLD, before)
+
+
+def _meant(source: str) -> str:
+    """What a text does, without what it says of itself."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+            node.body = node.body[1:]
+    return ast.dump(tree)
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in OURS.glob("*.py") if p.stem != "__init__"))
+def test_a_program_is_read_alike_in_every_locale(name: str) -> None:
+    whole, source = programs.program(name, {"word": "größer"}, None), programs.helper_source(name)
+    assert whole is not None and source is not None
+    assert whole.isascii()
+    mine = source.encode("ascii", "backslashreplace").decode()
+    assert _meant(mine) == _meant(source)  # no raw string, no bytes have such a letter
+
+
+def test_children_start_in_a_locale_without_utf8() -> None:
+    environ = {**os.environ, "LC_ALL": "en_US.ISO-8859-1", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "netdoctor", "preflight", "--no-allreduce", "-f", "json", "-q", "--only", "net.port_range"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.count('"status"') > 1
+    assert "cannot start" not in done.stdout
 
 
 def test_helpers_come_out_of_a_zip_file(tmp_path: pathlib.Path) -> None:

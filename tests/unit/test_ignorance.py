@@ -11,7 +11,8 @@ from tests.lab.oracle import worse
 
 @pytest.mark.parametrize("slug", fixtures.slugs())
 def test_on_machines_of_answers(slug: str) -> None:
-    assert list(ignorance.by_fact(fixtures.facts_of(fixtures.snapshot(slug)))) == []
+    """In two ways; in all of them: `make lab`."""
+    assert list(ignorance.by_fact(fixtures.facts_of(fixtures.snapshot(slug)), whys=ignorance.WHYS[:2])) == []
 
 
 P, F, S, U = Status.PASS, Status.FAIL, Status.SKIP, Status.UNKNOWN

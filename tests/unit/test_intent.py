@@ -90,7 +90,7 @@ def test_several_nodes_need_it() -> None:
 def test_not_known_is_unknown_and_says_what_to_state(stated: dict[str, Any] | None) -> None:
     intent = Intent.unread(Unavailable("malformed")) if stated is None else told(stated, {})
     found = between_nodes(FAIL, intent)
-    assert found.status is Status.UNKNOWN and found.if_several is FAIL and "job.nodes" in (found.how or "")
+    assert found.status is Status.UNKNOWN and found.perhaps is FAIL and "job.nodes" in (found.how or "")
     passed = Finding(Status.PASS, "opens")
     assert between_nodes(passed, intent) is passed
 

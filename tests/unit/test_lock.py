@@ -43,6 +43,14 @@ def test_who_waits(folder: Path, held: tuple[str, ...], wanted: tuple[str, ...],
     assert second.take(time.monotonic(), wanted) is None
 
 
+@pytest.mark.parametrize(("gpu", "free"), [(lock.CPU, True), (ONE, False)])
+def test_two_nodes_of_one_run_on_one_machine_share_its_cpu(folder: Path, gpu: str, free: bool) -> None:
+    first, second, alone = (lock.Lock({"XDG_RUNTIME_DIR": str(folder)}) for _ in range(3))
+    assert first.take(time.monotonic(), (gpu,), across=True) is None
+    assert second.take(time.monotonic(), (gpu,), across=True) == (None if free else lock.HELD)
+    assert alone.take(time.monotonic(), (gpu,)) == lock.HELD
+
+
 @pytest.mark.parametrize(
     ("experiment", "names"),
     [

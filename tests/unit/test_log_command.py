@@ -203,3 +203,26 @@ def test_cost_mend_and_what_to_look_at_next(tmp_path: pathlib.Path, capsysbinary
     out = shown(capsysbinary)
     for word in ("why       ", "mend      ", "next      netdoctor preflight --only net.port_range", "line      ", "x.log:1: "):
         assert word in out
+
+
+_IB = BLOCKS["@MLX"] + BLOCKS["@TWO"] + BLOCKS["@DONE"]
+_TCP = BLOCKS["@SOCKET"] + BLOCKS["@TWO"] + BLOCKS["@DONE"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text", "code"),
+    [
+        pytest.param("IB", _IB, 0, id="as expected"),
+        pytest.param("IB", _TCP, 3, id="TCP where IB is expected"),
+        pytest.param("Socket", _IB, 3, id="IB where sockets are"),
+        pytest.param("IB", CAME_UP, 0, id="nothing leaves one node"),
+        pytest.param("IB", "node01:1:1 [0] NCCL WARN x\n", 4, id="not shown"),
+    ],
+)
+def test_the_transport_that_is_expected(
+    wanted: str, text: str, code: int, tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "expected.yaml").write_text(f"expected: {{transport: {wanted}}}\n")
+    (tmp_path / "x.log").write_text(text)
+    assert run([str(tmp_path / "x.log")]) in (0, 4)  # without it nothing fails
+    assert run([str(tmp_path / "x.log")], expect=str(tmp_path / "expected.yaml")) == code

@@ -95,3 +95,38 @@ def test_what_python_ignored_may_still_tell_of_a_gpu() -> None:
 def test_last_words_are_shown_as_they_stand() -> None:
     (job,) = diagnose(parse_text(CAME_UP + STEPS + "CRITICAL:root:rank 0 died\n"))
     assert job.status is Status.UNKNOWN and "rank 0 died" in job.evidence["lines"][0]
+
+
+def _steps(mark: str, number: int = 5) -> str:
+    return "".join(f"{mark}step {n} loss 2.{n}\n" for n in range(61, 61 + number))
+
+
+@pytest.mark.parametrize(
+    ("after", "exit_code"),
+    [
+        pytest.param("", 3, id="nothing comes after it"),
+        pytest.param(_steps("[rank0]: "), 0, id="the rank itself goes on"),
+        pytest.param(_steps("[rank1]: "), 0, id="another rank takes steps, which need all"),
+        pytest.param(_steps("[rank1]: ", 2), 3, id="another rank ends what it began"),
+        pytest.param(_steps(""), 4, id="somebody goes on, and nobody says who"),
+        pytest.param(_steps("", 2), 3, id="somebody ends what was begun"),
+    ],
+)
+def test_what_shows_that_a_death_was_overcome(after: str, exit_code: int) -> None:
+    assert code(STEPS + RAISED + after) == exit_code
+
+
+def test_a_rank_whose_steps_end_is_gone() -> None:
+    assert code(_steps("[rank0]: ") + RAISED + _steps("[rank1]: ")) == 3
+
+
+def test_nobody_knows_is_said() -> None:
+    (job,) = diagnose(parse_text(CAME_UP + STEPS + RAISED + _steps("")))
+    assert (
+        job.status is Status.UNKNOWN and "work went on after it" in job.message and "ValueError: 7" in job.evidence["lines"][0]
+    )
+
+
+def test_a_test_that_was_right_needs_no_line_of_nccl() -> None:
+    (job,) = diagnose(parse_text("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 92.3\n"))
+    assert job.status is Status.PASS

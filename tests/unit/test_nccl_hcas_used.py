@@ -11,6 +11,8 @@ from netdoctor.facts.pci import CpuModel, CpuVendor, Pci, PciDevice, PciLink
 from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.model import Unavailable
 from netdoctor.nccl import hcas, net_path
+from netdoctor.nccl.gpudirect import rank
+from netdoctor.nccl.turns import Nccl, turns
 from tests.support import facts as f
 from tests.unit.test_nccl_hcas import CPU_0, CPU_1, DOWN, GPU, LOST, NEAR, NEAR_TOO, A, B, C, D, bus, dev, names, place
 
@@ -65,6 +67,16 @@ def test_a_narrow_link_on_the_way_makes_the_near_one_slow() -> None:
     assert taken(devices, bus(GPU, virtual, CPU_0)) == ("PHB", ["c"], True)
 
 
+@pytest.mark.parametrize(("version", "kind"), [((2, 28, 9), "P2C"), ((2, 29, 2), "PHB"), ((2, 32, 3), "PHB"), (LOST, "P2C")])
+def test_nvlink_c2c_leads_to_the_best_alone(version: Any, kind: str) -> None:
+    """Since 2.29.2 (src/graph/paths.cc): "P2C is only set when the NET is the closest to the GPU"."""
+    slower = f.hca_device(6, address=D, path=CPU_1.path, root=CPU_0.root, numa_node=0)
+    devices = [rated("c", C, 400.0), rated("d", D, 200.0)]
+    got = hcas.used(place(GPU, "NVIDIA GB200"), devices, f.pci(devices=(GPU, CPU_0, slower), cpu=AMD), version)
+    assert (got.kind, names(got.devices)) == ("P2C", ["c"])
+    assert got.figures == {"c": (48.0, rank("P2C")), "d": (25.0, rank(kind))}
+
+
 def test_since_2_30_the_lanes_that_a_gpu_has_now_count() -> None:
     devices, pci = [rated("a", A, 100.0), rated("c", C, 400.0)], bus(GPU, NEAR, CPU_0)
     lame = f.gpu_device(0, link=PciLink(32.0, 4, 32.0, 16))  # 12 GB/s
@@ -101,7 +113,7 @@ def test_gpus_that_share_devices_start_at_different_ones(count: int, version: An
     devices = [rated("abcd"[i], near[i].address, 200.0) for i in range(count)]
     pci = bus(GPU, *near)
     ways = [hcas.used(gpu, devices, pci, version) for gpu in gpus]
-    assert [names(hcas.turns(g, gpus, w, ways, pci, version)) for g, w in zip(gpus, ways, strict=True)] == [[n] for n in found]
+    assert [names(turns(g, gpus, w, ways, pci, Nccl(version))) for g, w in zip(gpus, ways, strict=True)] == [[n] for n in found]
 
 
 @pytest.mark.parametrize(("gbps", "found"), [(200.0, ["b"]), (100.0, ["b", "a"])])  # 25 twice is more than a link of 48
@@ -109,9 +121,9 @@ def test_a_gpu_by_itself_uses_what_its_link_carries(gbps: float, found: list[str
     gpu = hcas.GpuPlace("GPU0", 0, GPU, None, f.gpu(1))
     devices = [rated("a", A, gbps), rated("b", B, gbps)]
     way = hcas.used(gpu, devices, bus(GPU, NEAR, NEAR_TOO), V)
-    assert names(hcas.turns(gpu, (gpu,), way, [way], bus(GPU, NEAR, NEAR_TOO), V)) == found
+    assert names(turns(gpu, (gpu,), way, [way], bus(GPU, NEAR, NEAR_TOO), Nccl(V))) == found
     # since 2.30 its number among those that share them counts
-    assert names(hcas.turns(gpu, (gpu,), way, [way], bus(GPU, NEAR, NEAR_TOO), (2, 30, 7)))[0] == "a"
+    assert names(turns(gpu, (gpu,), way, [way], bus(GPU, NEAR, NEAR_TOO), Nccl((2, 30, 7))))[0] == "a"
 
 
 def test_the_ring_of_a_gpu_alone_takes_the_fewest_hops() -> None:
@@ -121,8 +133,8 @@ def test_the_ring_of_a_gpu_alone_takes_the_fewest_hops() -> None:
     pci = bus(GPU, NEAR, port)
     way = hcas.used(gpu, [rated("a", A, 200.0), rated("c", C, 200.0)], pci, V, lambda _, __: False)
     assert (way.kind, names(way.devices)) == ("PHB", ["a", "c"])
-    assert names(hcas.turns(gpu, (gpu,), way, [way], pci, V)) == ["c"]
-    assert names(hcas.turns(gpu, (gpu, two), way, [way, way], pci, V)) == ["a"]  # each begins with its own
+    assert names(turns(gpu, (gpu,), way, [way], pci, Nccl(V))) == ["c"]
+    assert names(turns(gpu, (gpu, two), way, [way, way], pci, Nccl(V))) == ["a"]  # each begins with its own
 
 
 @pytest.mark.parametrize(("version", "found"), [((2, 18, 3), ["c"]), ((2, 18, 6), ["a"])])
@@ -132,7 +144,7 @@ def test_before_2_18_6_the_hca_on_a_gpus_switch_is_the_first(version: tuple[int,
     gpu = hcas.GpuPlace("GPU1", 0, GPU, None, f.gpu(1))
     pci = bus(GPU, NEAR, far)
     way = hcas.used(gpu, [rated("a", A, 400.0), rated("c", C, 400.0)], pci, version, lambda _, __: False)
-    assert names(hcas.turns(gpu, (gpu,), way, [way], pci, version)) == found
+    assert names(turns(gpu, (gpu,), way, [way], pci, Nccl(version))) == found
 
 
 @pytest.mark.parametrize(

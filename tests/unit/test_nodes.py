@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import errno
 import json
+import random
 import socket
 import threading
 import time
@@ -20,10 +22,11 @@ from netdoctor.checks.allreduce_nodes import allreduce_nodes
 from netdoctor.cli import setup
 from netdoctor.cluster import connectivity, endpoints, messages
 from netdoctor.cluster.connectivity import ProbeServer, fault_of
-from netdoctor.cluster.coordinator import PROTOCOL, Coordinator
+from netdoctor.cluster.coordinator import Coordinator
 from netdoctor.cluster.member import MeetingError, Member
 from netdoctor.cluster.membership import Given, NodesError, find, hosts
-from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Gone, Miss, Nodes
+from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Gone, Miss, Nodes, Proof
+from netdoctor.cluster.secret import Secret
 from netdoctor.config.load import Config
 from netdoctor.facts.net import Address, Link, Net
 from netdoctor.model import CheckResult, Status, Unavailable
@@ -147,7 +150,8 @@ def test_a_node_that_did_not_come_has_the_name_of_slurm() -> None:
     assert find(Given(nodes=2, node_rank=0), SRUN).names == ()  # the list is of other nodes
     assert find(Given(), {**SRUN, "SLURM_STEP_NODELIST": "gpu[0-999999999]"}).names == ()
     assert find(Given(), TORCHRUN).names == ()
-    met = Cluster(find(Given(), SRUN), hosts={0: "gpu03", 2: "gpu08"}, gone={1: Gone("join", "did not come within 3 s")})
+    gone = {1: Gone("join", "did not come within 3 s")}
+    met = Cluster(find(Given(), SRUN), hosts={0: "gpu03", 2: "gpu08"}, gone=gone, never_came=frozenset({1}))
     (found,) = [f for f in allreduce_nodes(met) if f.status is Status.FAIL]
     assert found.subject == "gpu07" and found.message == "node 1 (gpu07) is missing: did not come within 3 s"
 
@@ -198,18 +202,21 @@ def test_a_master_whose_address_this_node_has_is_named_so() -> None:
 # The meeting, over loopback
 
 FAILED = Miss(Fault.FAILED)
+TOKEN = Secret(Proof.TOKEN, b"0123456789abcdef")
 LIMITS = {"join": 20.0, "place": 5.0, "reach": 5.0, "ready": 5.0, "result": 5.0}
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+    """Below the range that the kernel gives to others' connections: one of these would take it in between."""
+    while True:
+        port = random.randrange(20000, 30000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("", port))
+            return port
 
 
 def meeting(rank: int, port: int, count: int = 2, run: str = "", limits: dict[str, float] | None = None) -> Member:
-    made = Member(Nodes(count, rank, "127.0.0.1", port, run=run), limits or LIMITS, 5.0)
+    made = Member(Nodes(count, rank, "127.0.0.1", port, run=run), limits or LIMITS, 5.0, TOKEN)
     made.open()
     made.join({"host": f"h{rank}"}, time.monotonic() + 5)
     return made
@@ -235,6 +242,7 @@ def test_two_nodes_meet_and_reach_each_other() -> None:
         assert both[1].reach({0: {"port": "x"}}, {})[0] == {0: FAILED}
         both[1].close("enough")
         both[0].send("place", data={})
+        both[0].wait("place", time.monotonic() + 5)
         both[0].send("reach", data={})
         assert both[0].wait("reach", time.monotonic() + 5)["gone"] == {"1": "enough"}
     finally:
@@ -246,19 +254,18 @@ def test_two_nodes_meet_and_reach_each_other() -> None:
 def test_a_path_that_drops_large_segments(passes: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel of the test drops nothing: a listener that reads only what comes in small segments."""
     monkeypatch.setattr(connectivity, "TRY", 0.3)
+    server = ProbeServer(1)
     with connectivity.listen(0) as listener:
 
         def live() -> None:
             for _ in range(3 if passes else 2):
                 guest, _ = listener.accept()
                 with guest:
-                    guest.sendall(f"{PROTOCOL} 1\n".encode())
-                    guest.settimeout(2.0)
                     if guest.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= passes:
-                        left = connectivity.PAYLOAD
-                        while left > 0:
-                            left -= len(guest.recv(1 << 16))
-                        guest.sendall(connectivity.RECEIVED)
+                        server._answer(guest)
+                        continue
+                    guest.sendall(connectivity._greeting(1, bytes(connectivity.NONCE)))
+                    guest.settimeout(2.0)
                     while guest.recv(1 << 16):
                         pass
 
@@ -266,6 +273,7 @@ def test_a_path_that_drops_large_segments(passes: int, why: str, monkeypatch: py
         thread.start()
         found = connectivity.probe("127.0.0.1", listener.getsockname()[1], 1)
         thread.join()
+    server.close()
     assert str(found).split(" of ")[0] == why.split(" of ")[0]
     assert (
         found is not None and found.of_data and messages.read_miss(json.loads(json.dumps(messages.miss_data(found)))) == found
@@ -282,11 +290,10 @@ def test_who_does_not_belong_is_turned_away() -> None:
     first = meeting(0, port, run="a")
     try:
         for rank, count, run, why in ((1, 2, "b", "another job"), (0, 2, "a", "there already"), (1, 3, "a", "2 are expected")):
-            other = Member(Nodes(count, rank, "127.0.0.1", port, run=run), LIMITS, 5.0)
+            other = Member(Nodes(count, rank, "127.0.0.1", port, run=run), LIMITS, 5.0, TOKEN)
             other.probe_server = ProbeServer(rank)
-            other.join({}, time.monotonic() + 5)
             with pytest.raises(MeetingError, match=why):
-                other.wait("join", time.monotonic() + 5)
+                other.join({}, time.monotonic() + 5)
             other.close()
     finally:
         first.close()
@@ -299,7 +306,8 @@ def test_rubbish_does_not_disturb_the_meeting(rubbish: bytes) -> None:
     port = free_port()
     first = meeting(0, port)
     try:
-        with socket.create_connection(("127.0.0.1", port), 5) as line:
+        hung_up = contextlib.suppress(OSError)  # by the other end, with more on its way
+        with socket.create_connection(("127.0.0.1", port), 5) as line, hung_up:
             line.sendall(rubbish)
             line.shutdown(socket.SHUT_WR)
             while line.recv(4096):
@@ -318,7 +326,7 @@ def test_a_port_in_use_is_said() -> None:
 
 def test_a_hub_of_nobody_ends() -> None:
     door = socket.create_server(("127.0.0.1", 0))
-    hub = Coordinator(door, 2, "", {**LIMITS, "join": 0.0}, 5.0)
+    hub = Coordinator([door], 2, "", {**LIMITS, "join": 0.0}, 5.0)
     hub.start()
     hub.close()
     assert not hub.thread.is_alive()

@@ -21,7 +21,7 @@ def server() -> Any:
 
 def test_a_clean_way_loses_nothing(server: ProbeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "BURST_SECONDS", 0.02)
-    found = control_of(("127.0.0.1", server.port), server.port, bulk=True)
+    found = control_of(("127.0.0.1", server.port, 1), (server.port, 1), bulk=True)
     assert (found.pings, found.again, found.loses) == (control.PINGS, 0, False)
     assert found.round_trip > 0 and found.segment > 0 and found.own > 0
     assert len(found.plain) == len(found.wide) == BURSTS
@@ -29,14 +29,14 @@ def test_a_clean_way_loses_nothing(server: ProbeServer, monkeypatch: pytest.Monk
 
 
 def test_without_data_by_tcp_there_is_no_bulk(server: ProbeServer) -> None:
-    found = control_of(("127.0.0.1", server.port), server.port, bulk=False)
+    found = control_of(("127.0.0.1", server.port, 1), (server.port, 1), bulk=False)
     assert found.pings and not found.plain and not found.own
 
 
 def test_nobody_there_is_no_control() -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
-    assert control_of(("127.0.0.1", port), port, bulk=True) == Control()
+    assert control_of(("127.0.0.1", port, 1), (port, 1), bulk=True) == Control()
 
 
 def test_the_server_still_serves_probes(server: ProbeServer) -> None:

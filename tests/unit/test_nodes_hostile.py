@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from netdoctor.checks.allreduce_nodes import allreduce_nodes
 from netdoctor.cluster import combine, messages
 from netdoctor.cluster.coordinator import SUBJECTS
-from netdoctor.cluster.observations import Cluster, Nodes
+from netdoctor.cluster.observations import Cluster, Nodes, Proof, Refused
 from netdoctor.facts.runs import AllReduce, Run, State
 from netdoctor.model import Status
 
@@ -109,7 +109,7 @@ def changed(value: Any, draw: random.Random) -> Any:
 
 def judged(good: dict[str, Any], other: dict[str, Any]) -> tuple[Cluster, Any]:
     """Node 0's verdict, where node 1 said `other`, as JSON brings it."""
-    heard = Cluster(Nodes(2, 0, "h0", 29400))
+    heard = Cluster(Nodes(2, 0, "h0", 29400), proof=Proof.TOKEN)
     for subject in SUBJECTS[:-1]:
         message = {"data": {"0": good[subject], "1": json.loads(json.dumps(other[subject]))}, "gone": {}, "refused": []}
         heard, _ = messages.take(heard, subject, message)
@@ -168,6 +168,6 @@ def test_a_stranger_who_was_turned_away_costs_nobody_a_whole_run(state: str, sta
     if state == "hung":
         good["result"]["events"] = [e for e in good["result"]["events"] if e["event"] in ("forked", "phase")][:4]
     heard, _ = judged(good, good)
-    heard = replace(heard, reach={}, refused=("10.9.9.9: another job",))
+    heard = replace(heard, reach={}, refused=(Refused("10.9.9.9", "another job"),))
     found = {f.subject: f.status for f in allreduce_nodes(heard)}
     assert found == {"meeting": status, "h1": status}

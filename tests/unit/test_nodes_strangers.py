@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
-import json
+import random
 import selectors
 import socket
+import string
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +16,11 @@ import pytest
 
 from netdoctor.checks.allreduce_nodes import allreduce_nodes
 from netdoctor.cluster import connectivity, coordinator, member
-from netdoctor.cluster.coordinator import PROTOCOL, STRANGERS, SUBJECTS, Coordinator
+from netdoctor.cluster.channel import PROTOCOL, Body, Keys, Receiver, Sender, first_line, nonce, read_first
+from netdoctor.cluster.coordinator import STRANGERS, SUBJECTS, Coordinator
 from netdoctor.cluster.member import MeetingError, Member
-from netdoctor.cluster.observations import Endpoints, Nodes
+from netdoctor.cluster.observations import Endpoints, Nodes, Proof
+from netdoctor.cluster.secret import Secret
 from netdoctor.cluster.session import ClusterSession, Limits
 from netdoctor.model import Status
 from tests.unit.test_nodes_hostile import LIMITS
@@ -25,34 +28,88 @@ from tests.unit.test_nodes_hostile import LIMITS
 # Strangers at the hub
 
 
-class Caller:
-    """One connection to the hub."""
+TOKEN = Secret(Proof.TOKEN, b"0123456789abcdef0123456789abcdef")
 
-    def __init__(self, port: int) -> None:
+
+class Caller:
+    """One connection to the hub: a light client that speaks the protocol, or anything else."""
+
+    def __init__(self, port: int, secret: Secret = TOKEN) -> None:
         self.line = socket.create_connection(("127.0.0.1", port), 20)
-        self.stream = self.line.makefile("rb")
+        self.secret = secret
+        self.sender: Sender | None = None
+        self.frames: Receiver | None = None
+        self.heard: list[dict[str, Any]] = []
+
+    def raw(self, data: bytes) -> None:
+        self.line.sendall(data)
+
+    def first(self) -> dict[str, Any]:
+        """One line, before there are frames."""
+        data = b""
+        while not data.endswith(b"\n"):
+            more = self.line.recv(1)
+            assert more, "hung up"
+            data += more
+        return read_first(data)
+
+    def knock(self, node: int, nodes: int, **more: Any) -> dict[str, Any]:
+        """Say join: the answer."""
+        self.hello = {"say": "join", "protocol": PROTOCOL, "node": node, "nodes": nodes, "run": "", "proof": self.secret.proof}
+        self.hello |= {"nonce": nonce(), **more}
+        self.raw(first_line(self.hello))
+        return self.first()
+
+    def join(self, node: int, nodes: int, data: Any = None, **more: Any) -> dict[str, Any]:
+        """Prove to be this node: welcome, or refused."""
+        answer = self.knock(node, nodes, **more)
+        if answer["say"] != "challenge":
+            return answer
+        keys = Keys(self.secret, self.hello, answer["nonce"])
+        self.sender, self.frames = Sender(keys.up), Receiver(keys.down, 64 << 20)
+        self.say({"say": "here", "data": data or {"host": f"h{node}"}})
+        begin = self.line.recv(1, socket.MSG_PEEK)
+        return self.first() if begin == b"{" else self.next()
 
     def say(self, message: Any) -> None:
-        self.line.sendall((message if isinstance(message, str) else json.dumps(message)).encode() + b"\n")
+        assert self.sender is not None
+        body = Body(message.encode() if isinstance(message, str) else message)
+        self.raw(self.sender.frame(body) + body.data)
+
+    def next(self) -> dict[str, Any]:
+        assert self.frames is not None
+        while not self.heard:
+            data = self.line.recv(1 << 16)
+            assert data, "hung up"
+            self.heard += self.frames.feed(data)
+        return self.heard.pop(0)
 
     def until(self, subject: str) -> dict[str, Any]:
-        for one in self.stream:
-            message: dict[str, Any] = json.loads(one)
-            if message["say"] == subject:
-                return message
-        raise AssertionError(f"hung up before {subject}")
+        while (message := self.next())["say"] != subject:
+            pass
+        return message
+
+    def hung_up(self) -> bool:
+        """Whether the hub closes the connection, whatever it still says."""
+        try:
+            while self.line.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+        return True
 
     def close(self) -> None:
-        self.stream.close()
         self.line.close()
 
 
 class Room:
     """A hub on a port of its own, and who came to it."""
 
-    def __init__(self, count: int = 2) -> None:
-        self.coordinator = Coordinator(socket.create_server(("127.0.0.1", 0), backlog=512), count, "", LIMITS, 20.0)
-        self.count, self.callers = count, list[Caller]()
+    def __init__(self, count: int = 2, secret: Secret = TOKEN, run: str = "") -> None:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port: int = listener.getsockname()[1]
+        self.coordinator = Coordinator([listener], count, run, LIMITS, 20.0, secret)
+        self.count, self.callers, self.secret = count, list[Caller](), secret
         self.coordinator.start()
 
     def __enter__(self) -> Room:
@@ -63,15 +120,15 @@ class Room:
         for one in self.callers:
             one.close()
 
-    def call(self) -> Caller:
-        self.callers.append(Caller(self.coordinator.listener.getsockname()[1]))
+    def call(self, secret: Secret | None = None) -> Caller:
+        self.callers.append(Caller(self.port, secret or self.secret))
         return self.callers[-1]
 
     def all(self) -> list[Caller]:
         """Every node, joined."""
         nodes = [self.call() for _ in range(self.count)]
         for number, one in enumerate(nodes):
-            one.say({"say": "join", "protocol": PROTOCOL, "node": number, "nodes": self.count, "data": {"host": f"h{number}"}})
+            assert one.join(number, self.count)["say"] == "welcome"
         return nodes
 
 
@@ -105,7 +162,7 @@ def test_a_hub_without_a_descriptor_lets_in_who_waits_later(monkeypatch: pytest.
     clock = [100.0]
     monkeypatch.setattr(coordinator.time, "monotonic", lambda: clock[0])
     door = Poor(fileno=socket.create_server(("127.0.0.1", 0)).detach())
-    one = Coordinator(door, 2, "", LIMITS, 20.0)
+    one = Coordinator([door], 2, "", LIMITS, 20.0)
     one.selector.register(door, selectors.EVENT_READ)
     with socket.create_connection(door.getsockname()):
         for _ in range(3):
@@ -123,21 +180,24 @@ def test_a_hub_without_a_descriptor_lets_in_who_waits_later(monkeypatch: pytest.
 
 
 def test_what_nodes_have_not_read_yet_is_kept_once() -> None:
-    with Room(12) as room:
+    with Room(120) as room:
         nodes = room.all()
+        for line in room.coordinator.lines.values():
+            line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         for one in nodes:
             one.until("join")
-            one.say({"say": "place", "data": "x" * (3 << 19)})
-        assert len(nodes[0].until("place")["data"]) == 12
+            one.say({"say": "place", "data": "".join(random.choices(string.ascii_letters, k=30 << 10))})
+        assert len(nodes[0].until("place")["data"]) == 120
         waiting = [one.write for one in room.coordinator.lines.values() if one.write]
-        assert len(waiting) > 5 and len({id(part.obj) for one in waiting for part in one}) == 1
-        assert len(nodes[1].until("place")["data"]) == 12
+        shared = {id(part.obj): len(part.obj) for one in waiting for part in one if len(part.obj) > 1024}
+        assert len(waiting) > 5 and len(shared) == 1
+        assert len(nodes[1].until("place")["data"]) == 120
 
 
 def test_a_node_that_verifies_for_long_is_waited_for() -> None:
     """Nobody told it to stop: the runner's own limits hold, not those after a failure."""
     door = socket.create_server(("127.0.0.1", 0))
-    made = Coordinator(door, 2, "", {**LIMITS, "result": 300.0}, 20.0)
+    made = Coordinator([door], 2, "", {**LIMITS, "result": 300.0}, 20.0)
     made.at, made.end = len(SUBJECTS) - 1, time.monotonic() + 300.0
     made._ended(False)
     assert made.end - time.monotonic() > 75.0 + 15.0  # runner.LIMITS: verify, done
@@ -250,8 +310,8 @@ def no_pool(thread: threading.Thread) -> None:
 
 
 def test_a_node_without_threads_tries_the_others_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = connectivity.ProbeServer(1)
     made = Member(Nodes(2, 0, "127.0.0.1", 5), LIMITS, 5.0)
+    door = connectivity.ProbeServer(1, made.probe_key)
     monkeypatch.setattr(threading.Thread, "start", no_pool)
     try:
         assert made.reach({1: {"port": door.port, "address": "127.0.0.1"}}, {}) == ({1: None}, {"gloo": {}, "nccl": {}})
@@ -273,7 +333,7 @@ def test_without_threads_what_there_is_no_time_for_is_not_tried(
     monkeypatch.setattr(member, "probe", probe)
     made = Member(Nodes(128, 0, "127.0.0.1", 5), {**LIMITS, "reach": member.PROBE_SECONDS + extra}, 5.0)
     monkeypatch.setattr(member.time, "monotonic", lambda: clock[0])
-    joined = {n: {"port": 7, "address": f"10.0.0.{n}"} for n in range(1, 128)}
+    joined = {n: {"port": 7000, "address": f"10.0.0.{n}"} for n in range(1, 128)}
     taken = {n: Endpoints(listen={"gloo": ("eth1", f"10.1.0.{n}")}) for n in range(1, 128)}
     assert made.reach(joined, taken) == (there, {"gloo": {}, "nccl": {}})
 

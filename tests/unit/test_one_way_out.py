@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from netdoctor.cli import main
 from netdoctor.config import load
-from netdoctor.report import formats
+from netdoctor.report import formats, plots
 from netdoctor.report.values import WRONG, rows
 from tests.lab import fixtures
 from tests.support.clusters import fleets
@@ -45,6 +45,12 @@ SHAPE = {
 def called(*arguments: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
     done = CliRunner().invoke(main.app, list(arguments), env=dict(env or {}), catch_exceptions=False)
     return done.exit_code, done.stdout
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take most of a page's time; test_render_html.py and test_fleet_report.py have them."""
+    monkeypatch.setattr(plots, "why_not", lambda: "none here")
 
 
 @pytest.fixture
@@ -353,3 +359,21 @@ def test_diagnose(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     assert got == code, out
     if "that site" in name and "ran" in changes and got == 4:
         assert "plugin.missing: site.own" in out.splitlines()[-1]
+
+
+SUFFIXES = [suffix for row in formats.FORMATS.values() for suffix in row.suffixes]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "verdict"), [*((one, "good") for one in SUFFIXES), *((SUFFIXES[0], one) for one in CODES if one != "good")]
+)
+def test_a_file_that_cannot_be_written_is_told_by_the_exit_code(
+    suffix: str, verdict: str, inputs: dict[str, tuple[str, ...]], tmp_path: pathlib.Path
+) -> None:
+    """docs/report.md: 1, but that a fail is the greater news.  What is printed stays."""
+    command = inputs[f"fleet {verdict}"]
+    got, out = called(*command, "-o", str(tmp_path / "nowhere" / f"x{suffix}"))
+    assert got == {0: 1, 3: 3, 4: 1}[CODES[verdict]]
+    assert out == called(*command)[1]
+    styled = called(*command, "-o", str(tmp_path / "nowhere" / f"x{suffix}"), "--exit-style", "nagios")[0]
+    assert styled in ((1, 2) if CODES[verdict] == 3 else (3,))

@@ -68,6 +68,8 @@ def kinds() -> Iterator[tuple[str, str, str]]:
 
 
 KINDS = tuple(kinds())
+REPORTS = (*formats.names(metrics=True), "termination")  # of a node; those of logs, scripts and fleets are other renderers
+OTHERS = ("snapshot", "log", "env", "fleet", "clean", "stderr")
 IDS = [what for what, _, _ in KINDS]
 
 
@@ -93,7 +95,7 @@ def everything_of(**answers: object) -> str:
     engine.judge_all(work)
     report = engine.report(work, setup.decider(config), config.profile)
     kept = snapshot.Snapshot(host.answers, dict(taken.runs), taken.policy)
-    return "\n".join([*(formats.render(report, name) for name in (*formats.names(), "termination")), snapshot.dumps(kept)])
+    return "\n".join([*(formats.render(report, name) for name in REPORTS), snapshot.dumps(kept)])
 
 
 def invoked(*words: str) -> str:
@@ -103,7 +105,7 @@ def invoked(*words: str) -> str:
 
 def printed(command: str, path: pathlib.Path) -> str:
     return "".join(
-        invoked(*command.split(), str(path), "-f", name) for name in formats.names(fleet=command.startswith("fleet"))
+        invoked(*command.split(), str(path), "-f", name) for name in formats.names(metrics=command.startswith("fleet"))
     )
 
 
@@ -153,7 +155,7 @@ def reported(path: pathlib.Path, text: str) -> str:
 def found(text: str) -> str:
     finding = Finding(Status.FAIL, text, text, evidence={"said": text, "rows": [text]}, notes=(text,), how=text, why=text)
     report = reports.report(reports.check("site.own", finding))
-    return "".join(formats.render(report, name) for name in (*formats.names(), "termination"))
+    return "".join(formats.render(report, name) for name in REPORTS)
 
 
 def cleaned(path: pathlib.Path, text: str) -> str:
@@ -180,7 +182,9 @@ def test_a_credential_goes_and_stays_gone(secret: str, text: str) -> None:
 
 
 def test_there_are_enough() -> None:
-    assert len(KINDS) * len(PLACES) >= 150 and len(PLACES) >= 12
+    """Two credentials have two writings each: counted once."""
+    planted = {(secret, place) for _, secret, _ in KINDS for place in PLACES}
+    assert len(planted) >= 150 and len(PLACES) >= 12 and len({*REPORTS, *OTHERS}) >= 9
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "fixtures/hosts").glob("*/snapshot.json")))

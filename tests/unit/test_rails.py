@@ -78,7 +78,7 @@ def test_ports_that_nobody_cabled(stated: dict[str, int], changes: dict[type, An
     found = f.judge(dev_infiniband, f.machine({Rdma: BARE, Intent: f.job(**stated), **changes}))
     assert status in {one.status for one in found} and (status is Status.FAIL or len(found) == 1), found
     if not stated:
-        assert found[0].if_several is not None and found[0].if_several.severity is Severity.WARNING
+        assert found[0].perhaps is not None and found[0].perhaps.severity is Severity.WARNING
 
 
 @pytest.mark.parametrize("port", [f.port(state="INIT"), f.port(state="DOWN", physical="LinkUp"), f.port()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from netdoctor.cli import ras as command
 from netdoctor.cli.options import Options
 from netdoctor.model import Kind, Unavailable
+from netdoctor.nccl import ras
 from netdoctor.nccl.ras import Trouble, ask, parse
 from netdoctor.report import formats
 from tests.support.facts import judged
@@ -263,3 +265,20 @@ def test_an_error_that_the_table_names_is_no_pass(
 @pytest.mark.parametrize("address", ["host:0", "host:x", "host:70000"])
 def test_bad_addresses(address: str) -> None:
     assert command.run(Options(), address) == 2
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_job_of_another_user_is_not_ours(serve: list[Server], monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    """The port is one for all users of a node: whose process has it is the kernel's word."""
+    serve.append(Server([FINE]))
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    answer = ask(host, serve[0].port)
+    assert isinstance(answer, Unavailable) and answer.kind == "refused" and f"uid {uid}" in answer.detail
+
+
+def test_the_same_user_s_job_is_asked_by_ipv6_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as every:
+        port = every.getsockname()[1]
+        assert {ras._owner(peer, "", port) for peer in ("::1", "127.0.0.1")} == {os.geteuid()}
+        assert ras._owner("192.0.2.1", "192.0.2.2", port) is None

@@ -13,14 +13,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from netdoctor.facts.inventory import inventory
 from netdoctor.model import Finding, Quantity, Report, Status
 from netdoctor.report import html, plots
 from netdoctor.report.page import data_block, el, esc, markup, page
 from tests.support import facts
-from tests.support.facts.reports import EVERY, PASS, check, report, reports
+from tests.support.facts.reports import DRAWN, EVERY, PASS, check, report, reports
 
 _VOID = {"meta", "br", "input", "img", "link"}
 
@@ -79,7 +79,7 @@ def test_every_verdict(name: str) -> None:
             assert finding.message in words
 
 
-@settings(max_examples=60, deadline=None)
+@DRAWN
 @given(made=reports())
 def test_other_peoples_strings_stay_text(made: Report) -> None:
     text = html.render(made)
@@ -186,7 +186,7 @@ def test_without_the_library_the_figures_are_there_as_text(monkeypatch: pytest.M
     monkeypatch.setattr(plots, "why_not", lambda: plots.NEEDED)
     parsed = inert(html.render(whole()))
     words = "".join(parsed.words)
-    assert "img" not in parsed.tags and "pip install 'cluster-netdoctor[plots]'" in words
+    assert "img" not in parsed.tags and "pip install matplotlib" in words
     assert "limit of the path 450 GB/s" in words and "64 MiB" in words and "320 GB/s" in words
 
 
@@ -215,3 +215,37 @@ def test_a_device_without_a_pci_address() -> None:
         "pci": [{"address": gone, "kind": "gpu"}],
     }
     assert "Topology" in html.render(report(PASS, inventory=have))
+
+
+def test_the_box_says_what_to_do_first() -> None:
+    text = html.render(EVERY["unhealthy"])
+    box = text[text.index('class="verdict unhealthy"') : text.index("<h2")]
+    assert EVERY["unhealthy"].verdict.text in box
+    assert "<pre>export NCCL_SOCKET_IFNAME=ib0</pre>" in box
+
+
+@pytest.mark.parametrize(("subject", "red"), [("mlx5_1:1", ["mlx5_1"]), ("GPU0–mlx5_1", ["GPU 0", "mlx5_1"]), ("node", [])])
+def test_what_a_fail_names_is_red_in_the_picture(subject: str, red: list[str]) -> None:
+    pci = [
+        {"kind": kind, "numa_node": 0, "root": "pci0000:10", "address": f"0000:1{n}:00.0"}
+        for n, kind in enumerate(("gpu", "nic", "nic"))
+    ]
+    parts = {
+        "pci": pci,
+        "gpus": [{"index": 0, "pci": "0000:10:00.0"}],
+        "nics": [{"name": f"mlx5_{n}", "pci": f"0000:1{n}:00.0"} for n in (1, 10)],
+    }
+    parts["nics"][1]["pci"] = "0000:12:00.0"
+    text = html.render(report(check("site.own", Finding(Status.FAIL, "broken", subject)), inventory=parts))
+    assert re.findall(r'class="device [a-z]+ bad">([^<]+)<', text) == red
+
+
+def test_the_picture_stands_before_the_details() -> None:
+    have = inventory(facts.machine())
+    gpu, nic = dict(have["gpus"][0], nvlinks=18, nvlinks_up=17), dict(have["nics"][0])
+    nic["ports"] = [dict(nic["ports"][0], state="DOWN"), dict(nic["ports"][0], state="ACTIVE", rate_gbps=400.0)]
+    odd = dict(have["gpus"][1], nvlinks={"unavailable": "denied"}, nvlinks_up=None)
+    changed = {**have, "gpus": [gpu, odd, *have["gpus"][2:]], "nics": [nic, *have["nics"][1:]]}
+    text = html.render(report(EVERY["unhealthy"].checks[1], inventory=changed))
+    assert "17/18 NVLinks" in text and "down, 400 Gb/s" in text
+    assert text.index('class="topology"') < text.index("What is wrong") < text.index("All 1 check")

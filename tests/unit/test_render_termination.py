@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from netdoctor.model import Finding, Fix, Report, Severity, Status
 from netdoctor.report.termination import render
-from tests.support.facts.reports import check, report, reports
+from tests.support.facts.reports import DRAWN, check, report, reports
 
 FIX = Fix("widen the range", ("sysctl -w net.ipv4.ip_local_port_range='30000 65535'",))
 BAD = Finding(Status.FAIL, "11 ports", "listeners", severity=Severity.CRITICAL, fix=FIX)
@@ -40,7 +40,7 @@ def test_what_does_not_fit_is_counted() -> None:
     assert text.endswith(f"\n… and {40 - shown} more")
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=60)
+@DRAWN
 @given(reports())
 def test_it_keeps_its_size_and_holds_no_control_characters(one: Report) -> None:
     for limit in (4096, 700):

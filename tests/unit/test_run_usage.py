@@ -29,6 +29,13 @@ def test_a_misspelt_option_is_bad_usage_and_no_job(arguments: list[str], says: s
     assert done.exit_code == 2 and says in done.output
 
 
+@pytest.mark.parametrize("command", ["no-such-torchrun train.py", "env A=b /nonexistent/python train.py"])
+def test_a_command_that_is_not_there(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "before_the_job", lambda *_, **__: pytest.fail("it looked"))
+    done = CliRunner().invoke(main.app, ["run", "--gate", "--", *command.split()])
+    assert done.exit_code == 127 and "no such command" in done.output
+
+
 def job(line: str) -> command.JobCommand:
     return command.seen_through(line.split())
 
@@ -189,8 +196,8 @@ def test_a_relative_program_is_of_the_working_directory(monkeypatch: pytest.Monk
 def test_the_command_is_told_to_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(preflight, "before_the_job", lambda _, job, gate: told.append(f"{job.program} {gate}") or 2)
-    assert CliRunner().invoke(main.app, ["run", "--gate", "--", "nice", "/v/bin/torchrun", "train.py"]).exit_code == 2
-    assert told == ["/v/bin/torchrun True"]
+    assert CliRunner().invoke(main.app, ["run", "--gate", "--", "nice", "/bin/sh", "train.py"]).exit_code == 2
+    assert told == ["/bin/sh True"]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from tests.lab import fixtures
 @pytest.fixture(autouse=True)
 def as_before() -> object:
     begun = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
+    quits = signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # and this
+    hung = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and one under nohup with this
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     yield
     signals.restore()
@@ -33,12 +35,14 @@ def as_before() -> object:
     }
     signal.signal(signal.SIGALRM, handlers[signal.SIGALRM])
     signal.signal(signal.SIGINT, begun)
+    signal.signal(signal.SIGQUIT, quits)
+    signal.signal(signal.SIGHUP, hung)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_what_came_before_ends_the_look_at_once(number: signal.Signals) -> None:
     signals.defer()
-    os.kill(os.getpid(), number)
+    signal.raise_signal(number)  # in this thread, at once
     assert signals.pending() == number
     seen: list[str] = []
     outcome = live.run(

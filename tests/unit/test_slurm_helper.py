@@ -49,7 +49,7 @@ def test_only_the_jobs_gpus_are_looked_at(slurm: ModuleType, gpus: str) -> None:
     assert slurm.against(report(lost), job) == []
     mine = fails("GPUs", evidence={"missing": ["0000:52:00.0"]})
     assert slurm.against(report(lost, mine), job) == [mine]
-    assert slurm.against(report(fails("expected GPUs")), job) == []
+    assert slurm.against(report(fails("GPUs")), job) == []
     assert slurm.against(report(fails("mlx5_0")), job) == [fails("mlx5_0")]
 
 
@@ -99,9 +99,9 @@ def test_a_drain_is_ours_by_node_reason_and_time(
     monkeypatch.setenv("STATE", str(tmp_path / "state"))
     ours = {"state": "IDLE+DRAIN", "reason": "netdoctor: x", "time": "2026-11-21T11:00:00"}
     kept = slurm.Kept("n1")
-    kept.write(node(slurm, SHOWN.format(**ours), monkeypatch), ["x"])
+    kept.write(node(slurm, SHOWN.format(**ours), monkeypatch), [FAILED])
     assert stat.S_IMODE(os.stat(tmp_path / "state").st_mode) == 0o700
-    assert json.loads(pathlib.Path(kept.path).read_text())["checks"] == ["x"]
+    assert json.loads(pathlib.Path(kept.path).read_text())["fails"] == [FAILED]
     assert kept.is_of(node(slurm, SHOWN.format(**ours), monkeypatch))
     for change in ({"reason": "netdoctor: y"}, {"time": "2026-11-21T11:00:01"}):
         assert not kept.is_of(node(slurm, SHOWN.format(**ours | change), monkeypatch)), change
@@ -109,6 +109,31 @@ def test_a_drain_is_ours_by_node_reason_and_time(
     other.name = "n2"
     assert not kept.is_of(other)
     assert not slurm.Kept("n2").is_of(other)
+
+
+FAILED = {"check": "rdma.dev_infiniband", "subject": "count"}
+
+
+def seen(check: str, status: str, *findings: tuple[str, str]) -> dict[str, Any]:
+    found = [{"check": check, "subject": subject, "status": said} for subject, said in findings]
+    return {"checks": [{"id": check, "status": status, "findings": found}]}
+
+
+@pytest.mark.parametrize(
+    ("kept", "report", "stays"),
+    [
+        ({"fails": [FAILED]}, seen("rdma.dev_infiniband", "unknown", ("count", "pass"), ("memlock", "unknown")), False),
+        ({"fails": [FAILED]}, seen("rdma.dev_infiniband", "unknown", ("count", "unknown"), ("memlock", "pass")), True),
+        ({"fails": [FAILED]}, seen("rdma.dev_infiniband", "fail", ("count", "pass"), ("count", "fail")), True),
+        ({"fails": [FAILED]}, seen("rdma.dev_infiniband", "skip", ("count", "skip")), True),
+        ({"fails": [FAILED]}, seen("rdma.dev_infiniband", "pass", ("node", "pass")), False),
+        ({"fails": [FAILED]}, seen("net.mtu", "pass", ("count", "pass")), True),
+        ({"fails": []}, seen("net.mtu", "unknown"), False),
+        ({"checks": ["rdma.dev_infiniband"]}, seen("rdma.dev_infiniband", "pass", ("count", "pass")), True),
+    ],
+)
+def test_what_failed_must_pass(slurm: ModuleType, kept: dict[str, Any], report: dict[str, Any], stays: bool) -> None:
+    assert bool(slurm.still_open(kept, report)) is stays
 
 
 def test_a_name_stays_inside_the_folder(slurm: ModuleType) -> None:

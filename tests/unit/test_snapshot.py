@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from netdoctor.cli import setup
+from netdoctor.config.load import Config
 from netdoctor.facts.runs import AllReduce, Baseline, PathRun, RankResult, Run
 from netdoctor.model import Unavailable
+from netdoctor.policy import PROFILE_ORDER
 from netdoctor.snapshot import snapshot
+from netdoctor.snapshot.diagnose import diagnose
 from netdoctor.snapshot.snapshot import Snapshot, SnapshotError, dumps, loads
+from tests.lab import fixtures
 
 RUN = Run(
     AllReduce("nccl", 2, "cuda", (4096,), (("NCCL_X", None),), gpus=(0, 1)),
@@ -99,3 +105,25 @@ def test_a_run_with_sizes_that_are_no_numbers(busbw: dict[str, object]) -> None:
     data["runs"]["Baseline"]["run"]["busbw"] = busbw
     got = loads(json.dumps(data)).runs["Baseline"]
     assert got.run == got.lost and got.lost.kind == "malformed"
+
+
+def test_a_run_that_nobody_knows_is_no_run() -> None:
+    """Found by tests/fuzz: it ended `diagnose` as a defect."""
+    text = dumps(Snapshot({}, {}, {}))
+    data = json.loads(text)
+    data["runs"] = {"": {"unavailable": "absent"}, "\x1b": {"ok": 1}}
+    assert loads(json.dumps(data)).runs == {}
+
+
+NOTHING: list[dict[str, dict[str, Any]]] = [{"answers": {}}, {"runs": {}}, {"answers": {}, "runs": {}}]
+
+
+@pytest.mark.parametrize("profile", PROFILE_ORDER)
+@pytest.mark.parametrize("emptied", NOTHING, ids=" and ".join)
+@pytest.mark.parametrize("slug", ["dgx-h100", "aws-p5", "gb200-nvl72", "cpu-node"])
+def test_what_is_not_there_leads_nobody_to_healthy(slug: str, emptied: dict[str, Any], profile: str) -> None:
+    taken = replace(fixtures.snapshot(slug), **emptied)
+    config = Config(profile=profile)
+    report = diagnose(taken, fixtures.specs(), setup.decider(config, taken.selected, taken.partial), profile)
+    assert report.verdict.status == "inconclusive"
+    assert report.verdict.exit_code == (0 if profile in ("audit", "prolog") else 4)

@@ -14,7 +14,7 @@ from netdoctor.model import Kind, Unavailable
 
 ROOT = pathlib.Path(__file__).parents[2]
 ELSEWHERE = {
-    "Kernel.command_line",  # the README's example of a check of one's own
+    "Kernel.command_line",  # the example of a check of one's own in docs/checks.md
     "Expected.peers",  # facts/peers.py, out of the configuration itself
     "Vantage.user",  # report/values.py, out of the report's own section
 }

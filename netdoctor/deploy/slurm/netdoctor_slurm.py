@@ -92,7 +92,7 @@ class JobGpus:
 
     def excuses(self, finding: dict[str, Any]) -> bool:
         """A fail of GPUs that this job does not get: the health check's business."""
-        if not self.known or finding.get("subject") not in ("GPUs", "expected GPUs"):
+        if not self.known or finding.get("subject") != "GPUs":
             return False
         missing = (finding.get("evidence") or {}).get("missing")
         return not (isinstance(missing, list) and self.addresses & set(map(str, missing)))
@@ -201,9 +201,9 @@ class Kept:
             return None
         return kept if isinstance(kept, dict) else None
 
-    def write(self, node: Node, checks: list[str]) -> None:
+    def write(self, node: Node, fails: list[dict[str, str]]) -> None:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        data = {"node": node.name, "reason": node.reason, "time": node.time, "checks": checks}
+        data = {"node": node.name, "reason": node.reason, "time": node.time, "fails": fails}
         new = f"{self.path}.{os.getpid()}"
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as file:
             json.dump(data, file)
@@ -223,7 +223,7 @@ class Kept:
 # What is done
 
 
-def drain(node: Node, reason: str, checks: list[str]) -> str:
+def drain(node: Node, reason: str, fails: list[dict[str, str]]) -> str:
     """Drain the node with our reason; what was done, for people."""
     kept = Kept(node.name)
     node.read()
@@ -234,23 +234,36 @@ def drain(node: Node, reason: str, checks: list[str]) -> str:
     scontrol("update", f"NodeName={node.name}", "State=DRAIN", f"Reason={reason}")
     node.read()
     if node.reason == reason:
-        kept.write(node, checks)
+        kept.write(node, fails)
     return f"drained: {reason}"
 
 
+def still_open(kept: dict[str, Any], report: dict[str, Any]) -> list[str]:
+    """What failed when the node was drained and does not pass now: its check as a whole, or at least its subject there.  Seen
+    from outside a job many a check passes in part alone: what is the job's own affair stays unknown."""
+    passing = {check["id"] for check in report["checks"] if check["status"] == "pass"}
+    found: dict[tuple[object, object], set[object]] = {}
+    for check in report["checks"]:
+        for one in check["findings"]:
+            found.setdefault((check["id"], one.get("subject")), set()).add(one.get("status"))
+    if not isinstance(fails := kept.get("fails"), list):
+        return ["what failed then is not known, it"]
+    failed = [(one.get("check"), one.get("subject")) for one in fails]
+    return [str(what[0]) for what in failed if what[0] not in passing and found.get(what) != {"pass"}]
+
+
 def undo(node: Node, report: dict[str, Any] | None) -> str:
-    """Resume the node if the drain is ours and, with a report, every check that failed then passes now."""
+    """Resume the node if the drain is ours and, with a report, all that failed then passes now."""
     kept = Kept(node.name)
     node.read()
     if not kept.is_of(node) or not node.drained or node.states & HANDS_OFF:
         if not node.drained:
             kept.remove()  # somebody resumed it: no later drain may be taken for ours
-        return ""
+        return "is not drained by us: left alone"
     if report is not None:
-        now = {check["id"]: check["status"] for check in report["checks"]}
-        open_ = [id for id in (kept.read() or {}).get("checks", ()) if now.get(id) != "pass"]
-        if open_ or report["verdict"]["exit_code"] != 0:
-            return f"stays drained: {', '.join(open_) or 'unhealthy'} does not pass yet"
+        left = still_open(kept.read() or {}, report)
+        if left or report["verdict"]["exit_code"] != 0:
+            return f"stays drained: {', '.join(dict.fromkeys(left)) or 'unhealthy'} does not pass yet"
     scontrol("update", f"NodeName={node.name}", "State=RESUME")
     kept.remove()
     return "resumed: our own drain, and what failed passes now" if report is not None else "resumed: our own drain"
@@ -259,15 +272,15 @@ def undo(node: Node, report: dict[str, Any] | None) -> str:
 def main(what: str) -> int:
     node = Node(setting("NODE", setting("SLURMD_NODENAME", socket.gethostname().partition(".")[0])))
     if what == "undo":
-        print(f"netdoctor: {node.name} {undo(node, None) or 'is not drained by us: left alone'}")
+        print(f"netdoctor: {node.name} {undo(node, None)}")
         return 0
     report, gpus = look(what, float(setting("DEADLINE", "8")))
     code, fails = report["verdict"]["exit_code"], against(report, gpus)
     text = clean(report["verdict"]["text"], 400)
     if code == UNHEALTHY and fails:
-        reason, checks = reason_of(fails), [str(f.get("check")) for f in fails]
+        reason = reason_of(fails)
     elif code == INCONCLUSIVE and setting("ON_UNKNOWN") == "drain":
-        reason, checks = PREFIX + clean(text, REASON_WIDTH - len(PREFIX)), []
+        reason, fails = PREFIX + clean(text, REASON_WIDTH - len(PREFIX)), []
     else:
         print(f"netdoctor: {text}")
         if code == 0 and what == "health" and setting("RESUME") == "yes" and Kept(node.name).read():
@@ -277,8 +290,9 @@ def main(what: str) -> int:
     if setting("ACTION", "drain") != "drain":
         print("netdoctor: ACTION=report: the node is left as it is")
         return 0
+    failed = [{key: str(one.get(key)) for key in ("check", "subject")} for one in fails]
     try:
-        print(f"netdoctor: {node.name} {drain(node, reason, checks)}")
+        print(f"netdoctor: {node.name} {drain(node, reason, failed)}")
     except (DefectError, OSError) as error:  # the verdict stands, whatever the controller says
         print(f"netdoctor: {node.name} could not be drained: {error}")
     return UNHEALTHY

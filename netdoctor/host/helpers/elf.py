@@ -100,6 +100,8 @@ class Elf:
         if table is None or size is None or index >= size:
             raise MalformedError("a name lies outside the string table")
         start = self.offset(table) + index
+        if start >= len(self.data):
+            raise MalformedError("points outside the file")
         end = self.data.find(b"\0", start, start + min(MAX_STRING, size - index))
         if end < 0:
             raise MalformedError("a name has no end")

@@ -2,11 +2,14 @@
 
 Parameters (all strings): ``routes`` = comma-separated IP addresses; with it only routes are answered.  Answers::
 
-    {"links": [{"name", "index", "flags", "type", "mtu", "kind", "controller", "address"}],      dump order
+    {"links": [{"name", "index", "flags", "type", "mtu", "kind", "controller", "address", "modes"}],      dump order
      "addresses": [{"index", "label", "family", "ip", "prefix", "scope", "flags"}],              dump order: IPv4, then IPv6
      "default": {"4": ROUTE, "6": ROUTE},                      to an address that no network has (RFC 5737, RFC 3849)
      "listening": [[port, uid]] or {"unavailable": kind, "detail": text}}
     {"routes": {IP: {"main": ROUTE, "via": [INTERFACE, …]}}}
+
+``modes`` is what ethtool(8) says of a physical interface, where its driver does: {"supported", "advertised", "partner"}, each
+numbers of enum ethtool_link_mode_bit_indices.
 
 where ROUTE is {"oif", "source", "gateway", "kind"} or {"error": errno name}.  ``via`` asks with each interface given (RTA_OIF)
 for the matching entry of the routing table (RTM_F_FIB_MATCH) and holds the interfaces that have one longer than the default
@@ -15,10 +18,13 @@ route: without that flag the kernel takes every destination for on-link (net/ipv
 
 from __future__ import annotations
 
+import array
 import errno
+import fcntl
 import os
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from ipaddress import ip_address
 
@@ -43,6 +49,10 @@ ROUTE_KINDS = {1: "unicast", 2: "local", 3: "broadcast", 5: "multicast", 6: "bla
 TCP_LISTEN = 10
 ELSEWHERE = {"4": "198.51.100.1", "6": "2001:db8::1"}  # documentation networks: only a default route leads there
 MAX_VIA = 64  # interfaces asked for a route of their own
+
+
+SIOCETHTOOL, ETHTOOL_GLINKSETTINGS, MODES_AT = 0x8946, 0x4C, 48  # linux/sockios.h, linux/ethtool.h: anybody may ask
+ETHERNET = 1  # ARPHRD_ETHER
 
 
 class Netlink:
@@ -138,7 +148,32 @@ def links(route: Netlink) -> list[dict[str, Any]]:
                 "address": have.get(IFLA_ADDRESS, b"").hex(":"),
             }
         )
+        if kind == ETHERNET and out[-1]["kind"] is None and (modes := link_modes(out[-1]["name"])):
+            out[-1]["modes"] = modes
     return out
+
+
+def link_modes(name: str) -> dict[str, list[int]] | None:
+    """None where the driver says none.  The kernel first answers how many words its masks have, as a negative number."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asking:
+            words = -link_settings(asking, name, 0)[0]
+            _, masks = link_settings(asking, name, words)
+    except (OSError, ValueError, OverflowError):
+        return None
+    out = {}
+    for at, one in enumerate(("supported", "advertised", "partner")):
+        mask = int.from_bytes(masks[4 * words * at :][: 4 * words], sys.byteorder)
+        out[one] = [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
+    return out if out["supported"] else None
+
+
+def link_settings(asking: socket.socket, name: str, words: int) -> tuple[int, bytes]:
+    """struct ethtool_link_settings: its number of words, and its masks."""
+    told = array.array("B", bytes(MODES_AT + 12 * 127))
+    struct.pack_into("=I11xb", told, 0, ETHTOOL_GLINKSETTINGS, words)
+    fcntl.ioctl(asking, SIOCETHTOOL, struct.pack("16sP16x", name.encode(), told.buffer_info()[0]))
+    return struct.unpack_from("=15xb", told)[0], told[MODES_AT:].tobytes()
 
 
 def addresses(route: Netlink) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """NVML: every GPU of the node, whatever CUDA_VISIBLE_DEVICES says.
 
 Answer: {"driver", "cuda", "devices": [{"index", "uuid", "name", "pci", "memory_total", "memory_used", "utilization",
-"processes", "pids", "nvlinks", "mig", "mig_uuids", "capability"}]}; every field may be {"unavailable", "detail"}.
+"processes", "pids", "nvlinks", "mig", "mig_uuids", "capability", "health", "fabric"}], "p2p": [[INDEX, INDEX, read,
+write, nvlink]]}; every field may be {"unavailable", "detail"}, and so may each of "health" and "fabric".
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def answer(parameters: dict[str, str]) -> object:
         "driver": field(n, n.nvmlSystemGetDriverVersion),
         "cuda": field(n, n.nvmlSystemGetCudaDriverVersion_v2),
         "devices": [device(n, i) for i in range(count)] if isinstance(count, int) else count,
+        "p2p": field(n, pairs, n, count) if isinstance(count, int) else count,
     }
 
 
@@ -82,6 +84,8 @@ def device(n: Any, index: int) -> dict[str, Any]:
         "mig": on,
         "mig_uuids": mig_uuids(n, handle) if on is True else [],
         "capability": field(n, n.nvmlDeviceGetCudaComputeCapability, handle),
+        "health": field(n, health, n, handle),
+        "fabric": field(n, fabric, n, handle),
     }
 
 
@@ -122,3 +126,107 @@ def mig_uuids(n: Any, handle: Any) -> Any:
             if isinstance(uuid, str):
                 found.append(uuid)
     return found
+
+
+# What NVML tells of a GPU's state: name in the answer, function, what it takes beside the handle.
+STATE = (
+    ("ecc", "nvmlDeviceGetEccMode", ()),  # [now, after a reset]
+    ("remapped", "nvmlDeviceGetRemappedRows", ()),  # [for corrected, for uncorrected errors, pending, failed]
+    ("retired_pending", "nvmlDeviceGetRetiredPagesPendingStatus", ()),
+    ("reasons", "nvmlDeviceGetCurrentClocksThrottleReasons", ()),  # bits
+    ("power_limit", "nvmlDeviceGetEnforcedPowerLimit", ()),  # mW
+    ("temperature", "nvmlDeviceGetTemperature", (0,)),  # of the GPU, °C
+    ("slowdown", "nvmlDeviceGetTemperatureThreshold", (1,)),  # °C from which on the hardware lowers the clocks
+    ("persistence", "nvmlDeviceGetPersistenceMode", ()),
+    ("compute_mode", "nvmlDeviceGetComputeMode", ()),
+    ("replays", "nvmlDeviceGetPcieReplayCounter", ()),
+)
+LOCATIONS = ("l1", "l2", "dram", "registers", "texture", "shared", "cbu", "sram")  # nvmlMemoryLocation_t
+UNCORRECTED, VOLATILE, AGGREGATE = 1, 0, 1  # since the driver was loaded; in the board's life
+RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, R565
+
+
+def health(n: Any, handle: Any) -> dict[str, Any]:
+    found = {name: field(n, getattr(n, function), handle, *more) for name, function, more in STATE}
+    bar1 = field(n, n.nvmlDeviceGetBAR1MemoryInfo, handle)
+    whole = field(n, n.nvmlDeviceValidateInforom, handle)
+    corrupted = isinstance(whole, dict) and whole.get("code") == n.NVML_ERROR_CORRUPTED_INFOROM
+    return {
+        **found,
+        "uncorrected": ecc(n, handle, VOLATILE),
+        "uncorrected_ever": ecc(n, handle, AGGREGATE),
+        "retired": retired(n, handle),
+        "sram_threshold": sram(n, handle),
+        "recovery": value_of(n, handle, RECOVERY_ACTION),
+        "bar1": bar1 if isinstance(bar1, dict) else [bar1.bar1Total, bar1.bar1Used],
+        "inforom": False if corrupted else True if whole is None else whole,
+    }
+
+
+def ecc(n: Any, handle: Any, counter: int) -> Any:
+    """Uncorrected errors by location; the first refusal where no location is told."""
+    found, refused = {}, None
+    for location, name in enumerate(LOCATIONS):
+        got = field(n, n.nvmlDeviceGetMemoryErrorCounter, handle, UNCORRECTED, counter, location)
+        if isinstance(got, int):
+            found[name] = got
+        else:
+            refused = refused or got
+            if got.get("code") not in (n.NVML_ERROR_NOT_SUPPORTED, n.NVML_ERROR_INVALID_ARGUMENT):
+                return got
+    return found or refused
+
+
+def retired(n: Any, handle: Any) -> Any:
+    """Pages taken out of use, for whatever reason (GPUs before Ampere)."""
+    total = 0
+    for cause in (0, 1):  # several single-bit errors, a double-bit error
+        pages = field(n, n.nvmlDeviceGetRetiredPages, handle, cause)
+        if isinstance(pages, dict):
+            return pages
+        total += len(pages)
+    return total
+
+
+def sram(n: Any, handle: Any) -> Any:
+    try:
+        status = n.c_nvmlEccSramErrorStatus_v1_t()
+    except AttributeError as error:
+        return {"unavailable": "unsupported", "detail": str(error)}
+    refused = field(n, n.nvmlDeviceGetSramEccErrorStatus, handle, n.byref(status))
+    return refused if isinstance(refused, dict) else bool(status.bThresholdExceeded)
+
+
+def value_of(n: Any, handle: Any, number: int) -> Any:
+    got = field(n, n.nvmlDeviceGetFieldValues, handle, [number])
+    if isinstance(got, dict):
+        return got
+    one = got[0]
+    return why(n, n.NVMLError(one.nvmlReturn)) if one.nvmlReturn else one.value.uiVal
+
+
+def fabric(n: Any, handle: Any) -> dict[str, Any]:
+    """The GPU's place in an NVLink fabric; state 0: it is in none (nvmlGpuFabricState_t)."""
+    told = n.c_nvmlGpuFabricInfo_v2_t()
+    refused = field(n, n.nvmlDeviceGetGpuFabricInfoV, handle, n.byref(told))
+    if isinstance(refused, dict):
+        return refused
+    return {
+        "state": told.state,
+        "status": told.status,
+        "clique": told.cliqueId,
+        "cluster": bytes(told.clusterUuid).hex(),
+        "health": told.healthMask,
+    }
+
+
+def pairs(n: Any, count: int) -> list[list[Any]]:
+    """nvmlGpuP2PStatus_t of each pair: for reading, writing, and by NVLink (nvmlGpuP2PCapsIndex_t 0, 1, 2)."""
+    handles = [field(n, n.nvmlDeviceGetHandleByIndex, i) for i in range(count)]
+    good = [i for i, handle in enumerate(handles) if not isinstance(handle, dict)]
+    return [
+        [a, b, *(field(n, n.nvmlDeviceGetP2PStatus, handles[a], handles[b], what) for what in (0, 1, 2))]
+        for a in good
+        for b in good
+        if a < b
+    ]

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from netdoctor.model import Fix, Severity
+from netdoctor.causes.cost import MIGHT, STOPS
+from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught, means
-from netdoctor.nccl.diagnosis.place import SHARED_MEMORY
+from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -48,10 +49,10 @@ def shared_memory(log: LogFacts) -> Iterator[Hypothesis]:
         size = next((n for n in caught(events, "bytes") if n.isdecimal()), None)
         text = f"a segment of {int(size):,} bytes did not fit into /dev/shm" if size else "/dev/shm is too small"
         note = "NCCLSHARED_MEMORY_DISABLE=1 only moves the traffic to the network"
-        yield Hypothesis("shm_disabled_or_small", Confidence.CERTAIN, text, events, SHARED_MEMORY, notes=(note,))
+        yield Hypothesis("shm_disabled_or_small", Confidence.CERTAIN, text, events, Topic.SHARED_MEMORY, notes=(note,))
     elif events:
         text = "a shared-memory segment could not be made or opened: /dev/shm is full, absent, or another container's"
-        yield Hypothesis("shm_disabled_or_small", Confidence.LIKELY, text, events, SHARED_MEMORY)
+        yield Hypothesis("shm_disabled_or_small", Confidence.LIKELY, text, events, Topic.SHARED_MEMORY)
 
 
 class _CudaFailure:
@@ -109,7 +110,20 @@ _CUDA_FAILURES: Final = (
         Hypothesis("rank_died", Confidence.EFFECT_MINUS, "the process was leaving already: something failed before"),
     ),
     _CudaFailure(
-        "driver version is insufficient|initialization error|forward compat|unsupported toolchain|no kernel image"
+        "no kernel image|invalid device function",  # cudaErrorNoKernelImageForDevice, cudaErrorInvalidDeviceFunction
+        Hypothesis(
+            "cuda_driver_mismatch",
+            Confidence.STRONG_PLUS,
+            "the program holds no code for this GPU: {what}",
+            fix=Fix(
+                "install a torch (and NCCL) that was built for this GPU",
+                ("python -c 'import torch; print(torch.cuda.get_arch_list())'",),
+            ),
+            fault=Fault.TOO_OLD,
+        ),
+    ),
+    _CudaFailure(
+        "driver version is insufficient|initialization error|forward compat|unsupported toolchain"
         "|unsupported ptx|not supported in the installed|unsupported display driver"
         "|shared object initialization",
         _UNUSABLE,
@@ -166,7 +180,7 @@ _CUDA_FAILURES: Final = (
             "p2p_disabled",
             Confidence.STRONG_MINUS,
             "peer-to-peer between GPUs does not work: {what}",
-            severity=Severity.CRITICAL,
+            loss=STOPS,
         ),
         Hypothesis("acs_iommu", Confidence.OPEN_MINUS, "ACS or the IOMMU may stand between the GPUs"),
         source="p2p.cc",
@@ -228,7 +242,7 @@ def _nvls(log: LogFacts, events: tuple[Event, ...], what: str) -> Iterator[Hypot
         f"NVLink SHARP multicast memory could not be bound: {what}",
         events + manager,
         _FM,
-        severity=Severity.WARNING if went_on else None,
+        loss=MIGHT if went_on else None,
         how="fabricmanager.log, `nvidia-smi -q | grep -A3 Fabric`; nvidia-smi looks clean while multicast is stuck",
         notes=("NCCL_NVLS_ENABLE=0 only hides it: reductions are slower without",),
     )
@@ -265,7 +279,7 @@ _NVLINK: Final = (
             "p2p_disabled",
             Confidence.STRONG_PLUS,
             "GPUs that are linked by NVLink cannot reach each other: a hardware fault",
-            severity=Severity.CRITICAL,
+            loss=STOPS,
             how="nvidia-smi nvlink -s; nvidia-smi topo -p2p r",
         ),
         Hypothesis("link_degraded", Confidence.OPEN, "an NVLink may be down"),
@@ -287,6 +301,13 @@ _ACS = Fix(
 def acs(log: LogFacts) -> Iterator[Hypothesis]:
     """lspci's ACSCtl, and what RCCL says of the IOMMU."""
     events = log.of("acs")
+    if (
+        events
+        and all(e.data.get("iommu") for e in events)
+        and log.came_up
+        and not log.above_info("generic", "watchdog", "cuda")
+    ):
+        return  # RCCL's standing advice, which it gives on every start without the option (src/init.cc)
     if events:
         iommu = any(e.data.get("iommu") for e in events)
         text = "the kernel runs without iommu=pt" if iommu else "ACS redirects peer-to-peer traffic on a PCIe bridge"

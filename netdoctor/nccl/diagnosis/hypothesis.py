@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum, auto
 
-from netdoctor.model import Fix, Severity, Word
-from netdoctor.nccl.diagnosis.place import Placed
+from netdoctor.model import Fix, Loss, Word
+from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.log.facts import Event, EventKind, LogFacts
 
 
@@ -57,6 +57,7 @@ class Fault(Word):
     NO_LAUNCHER = "nccl-tests without MPI"
     HOST_MEMORY = "host memory exhausted"
     NODE = "node failed"
+    STORAGE = "file system full or gone"
     ECC = "memory error of a GPU"
     NO_GPU = "process sees no GPU"
 
@@ -69,10 +70,10 @@ class Hypothesis:
     confidence: Confidence
     message: str
     events: tuple[Event, ...] = ()
-    fix: Fix | Placed | None = None
+    fix: Fix | Topic | None = None
     how: str | None = None  # what to look at next; None: the checks of the cause
     notes: tuple[str, ...] = ()
-    severity: Severity | None = None
+    loss: Loss | None = None  # what it takes; None: what its cause does
     shown: tuple[str, ...] = ()  # facts that show it, where no event does
     subject: str | None = None
     why: str | None = None  # what it costs here; None: what the cause costs
@@ -102,14 +103,29 @@ def means(kind: EventKind, *hypotheses: Hypothesis, info: bool = True, first: bo
     return rule
 
 
+def _named(data: Mapping[str, str]) -> str:
+    """Whom a line names beside its writer: a GPU by its place on PCI, a task of Slurm, an actor of Ray, a pod, a node."""
+    host = data.get("host") or data.get("ip", "")
+    what = data.get("name") if "ip" in data else f"GPU {data['gpu']}" if data.get("xid") and data.get("gpu") else ""
+    if data.get("task"):
+        what = f"task {data['task']}"
+    if host and "signal" in data and data.get("rank"):
+        what = f"rank {data['rank']}"
+    if data.get("local_rank"):
+        what = f"local rank {data['local_rank']}"
+    return f"{what} on {host}" if what and host else what or host
+
+
 def caught(events: Iterable[Event], name: str) -> list[str]:
     """What the patterns of these events caught under this name, each once."""
     return list(dict.fromkeys(e.data[name] for e in events if e.data.get(name)))
 
 
 def author(events: Iterable[Event]) -> str:
-    """The process that printed the first of these: ``rank 3 (node07)``."""
+    """The process that the first of these is about, or that printed it: ``rank 3 (node07)``."""
     for e in events:
+        if about := _named(e.data):
+            return about
         if e.rank is not None:
             return f"rank {e.rank} ({e.host})" if e.host else f"rank {e.rank}"
         if e.host:

@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis.hypothesis import author
-from netdoctor.nccl.diagnosis.outcome import Ending, Outcome, before, overcome
-from netdoctor.nccl.log.facts import Event, EventKind, Level, LogFacts
+from netdoctor.nccl.diagnosis.kinds import TROUBLE, kind
+from netdoctor.nccl.diagnosis.network import sockets_between_nodes
+from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, overcome
+from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
 
 _LINES: Final = 12  # that are shown verbatim
-# Lines that say that something failed.
-_TROUBLE: Final[tuple[EventKind, ...]] = (
-    *("warning", "trail", "trouble", "generic", "exception", "died", "elastic", "actor_died", "watchdog", "heartbeat"),
-    *("torch_echo", "cuda", "completion", "async_event", "modify_qp", "secondary", "peer_closed", "ofi_any", "stranger"),
-)
+_LATER: Final = "sacct -j <job> -o State,ExitCode,Elapsed,Timelimit; kubectl get events; the program's last checkpoint"
 _NEXT: Final = "run it again with NCCL_DEBUG=INFO and keep the output of every rank (NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log)"
+_WRONG: Final = (
+    "netdoctor preflight --only allreduce.run, on every node: its all-reduce is verified; then the learning rate and data"
+)
+_TRANSPORT: Final = "run it again with NCCL_DEBUG=INFO: it says which transport each channel takes, and what forbids one"
+# GB/s.  NCCL counts 6 for the slowest link between sockets (QPI_BW, src/graph/topo.h) and 3 for four lanes of PCIe 3.0
+# (width * speed / 80, src/graph/topo.cc); 2 leaves a third of that for what copying costs.
+_SLOW: Final = 2.0
 
 
 def went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
     """`explained`: another finding says what failed."""
     evidence: dict[str, Any] = {"outcome": end.ending.value, "how": end.how}
     trouble = () if explained else unexplained(log, end)
+    if trouble and all(after(log, e) is After.UNTOLD for e in trouble):
+        text = f"{_these(len(trouble))} may have ended a rank: work went on after it, and whose the log does not say"
+        if end.ending is Ending.ENDED:
+            text = f"{end.how}; before it, {text}"
+        return _unknown(text, author(trouble), {**evidence, "lines": _verbatim(trouble)}, "the end of every rank's own log")
     if trouble:
-        lines = [f"{e.where}: {e.text[:400]}" + (f" (and {e.count - 1} more like it)" if e.count > 1 else "") for e in trouble]
         text = f"{_headline(end)}, and no rule explains {_these(len(trouble))}"
         if not any(e.kind not in {"generic", "torch_echo"} for e in trouble):
             text = f"{_headline(end)}, and the lines that say why are not in this log"
-        return _unknown(text, author(trouble), {**evidence, "lines": lines[:_LINES]}, _NEXT)
+        if all(e.kind == "no_number" for e in trouble):
+            text = "the loss is no number from this line on: the program's arithmetic, or a collective that gave wrong data"
+            return _unknown(text, author(trouble), {**evidence, "lines": _verbatim(trouble)}, _WRONG)
+        return _unknown(text, author(trouble), {**evidence, "lines": _verbatim(trouble)}, _NEXT)
     if explained:
         return Finding(Status.PASS, f"{_headline(end)}: the log shows why", "job", evidence=evidence, check="log")
     if end.ending is Ending.FAILED:
         return _unknown(f"{_headline(end)}, and the log does not say why", "job", evidence, _NEXT)
     return _quiet(log, end, evidence)
+
+
+def _verbatim(events: Sequence[Event]) -> list[str]:
+    return [
+        f"{e.where}: {e.text[:400]}" + (f" (and {e.count - 1} more like it)" if e.count > 1 else "") for e in events[:_LINES]
+    ]
 
 
 def _these(number: int) -> str:
@@ -53,13 +71,10 @@ def _unknown(text: str, subject: str, evidence: Mapping[str, Any], how: str) -> 
 def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
     """Lines that say that something failed; not those that were overcome, nor what follows when somebody ends a job."""
     ordered = end.events[0] if end.ending is Ending.ENDED else None
-    kinds = (*_TROUBLE, "last_words") if end.ending is Ending.OPEN else _TROUBLE
+    kinds = (*TROUBLE, "last_words") if end.ending is Ending.OPEN else TROUBLE
     found = [e for e in log.of(*kinds) if _alleges(log, e) and not overcome(log, e) and not (ordered and before(ordered, e))]
     finished = end.ending is Ending.FINISHED
-    return tuple(sorted((e for e in found if not (finished and e.kind in _ON_LEAVING)), key=lambda e: (e.file, e.line)))
-
-
-_ON_LEAVING: Final = frozenset({"peer_closed", "secondary", "trouble", "torch_echo"})
+    return tuple(sorted((e for e in found if not (finished and kind(e.kind).leaving)), key=lambda e: (e.file, e.line)))
 
 
 def _alleges(log: LogFacts, e: Event) -> bool:
@@ -67,15 +82,33 @@ def _alleges(log: LogFacts, e: Event) -> bool:
         return False
     if e.kind == "trail":  # since 2.28 also on the way of a plugin that is tried and left: src/plugin/net.cc
         return not log.came_up or max(log.good.get(e.file, 0), log.up_at.get(e.file, 0)) < e.line
-    return e.level is not Level.INFO
+    return e.level is not Level.INFO or e.kind == "trouble"  # "Abort COMPLETE" is an INFO line
 
 
 def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     """Nothing failed, as far as the log goes."""
+    if end.ending is Ending.ENDED:  # what it would have come to, nobody can tell
+        return _unknown(f"{end.how}; nothing failed before, as far as this log shows", "job", evidence, _LATER)
+    if not log.lines:
+        return _unknown("the log is empty", "job", evidence, "the job's own output, with NCCL_DEBUG=INFO")
+    if (
+        end.ending is Ending.FINISHED
+        and log.busbw_peak is not None
+        and log.busbw_peak < _SLOW
+        and not (log.many_nodes or log.workstation)
+    ):
+        text = f"it ran to its end; {log.busbw_peak:.4g} GB/s is less than any path between GPUs of one node carries"
+        text += ", and whether these are of several nodes the log does not say" if log.many_nodes is None else ""
+        return _unknown(text, "job", evidence, _TRANSPORT)
+    if (done := _work_done(log, end)) is not None:
+        return Finding(Status.PASS, done, evidence=evidence, check="log")
     if not log.nccl_lines:
         return _unknown("there is no line of NCCL in this log", "job", evidence, "NCCL_DEBUG=INFO")
     if Level.INFO not in log.levels and end.ending is not Ending.FINISHED:
         return _unknown("the log is too terse to tell: it has no INFO line", "job", evidence, "NCCL_DEBUG=INFO")
+    if log.libibverbs_missing and sockets_between_nodes(log) and log.many_nodes and not log.workstation:
+        text = "data between the nodes goes over TCP; without libibverbs nobody could look for RDMA devices"
+        return _unknown(text, "job", evidence, "netdoctor preflight --only rdma.dev_infiniband, on such a node")
     if log.comms_started > log.comms_complete and not log.rings:
         lost = log.comms_started - log.comms_complete
         text = f"{lost} communicators of {log.comms_started} were started and not finished in this log{_missing(log)}"
@@ -83,23 +116,31 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     if not log.came_up:
         text = "the log ends before a communicator is set up"
         return _unknown(text, "job", evidence, "the rest of the log, with NCCL_DEBUG=INFO")
-    if end.ending is Ending.ENDED and not any(
-        line >= e.line for e in end.events for line in [max(log.good.get(e.file, 0), log.up_at.get(e.file, 0)) + _NEAR]
-    ):
-        text = f"{_headline(end)}; whether it worked until then the log does not show"
-        return _unknown(text, "job", evidence, "what the job printed last; netdoctor ras while one runs")
     if end.ending is Ending.OPEN and not (log.good or log.algorithms):
         text = "communicators were set up; whether the job went on, and how it ended, is not in this log"
         return _unknown(text, "job", evidence, "the rest of the log; what the program prints of its steps")
     kinds = sorted({t.split("/")[0] + ("/" + t.split("/")[1] if t.startswith("NET") else "") for t in log.transports})
-    state = {Ending.FINISHED: "; it ran to its end", Ending.ENDED: f"; {end.how}"}.get(end.ending, "")
+    state = "; it ran to its end" if end.ending is Ending.FINISHED else ""
     text = "communicators were set up and nothing failed" + (f"; transports: {', '.join(kinds)}" if kinds else "") + state
     if log.transports:
         evidence["transports"] = dict(log.transports)
     return Finding(Status.PASS, text, evidence=evidence, check="log")
 
 
-_NEAR: Final = 200  # lines between the last sign of work and the order to end
+def _work_done(log: LogFacts, end: Outcome) -> str | None:
+    """What a log that says nothing of NCCL's start shows of work: a good end, or steps."""
+    if end.ending is Ending.FINISHED and any("right" in e.data for e in log.of("finished")) and not log.came_up:
+        expected = "what this machine can do, the log does not say"
+        speed = f"; whether {log.busbw:.4g} GB/s is {expected}" if log.busbw is not None else ""
+        return f"nccl-tests ran to its end, and its values are right{speed}"
+    steps = max(map(len, log.work.values()), default=0)
+    if log.nccl_lines:  # of the middle of a log, or of a version alone
+        told = log.came_up or log.comms_started or steps < STEPS
+        return None if told else "the program makes progress; no line of NCCL's tells of a communicator's start"
+    whole = ("whole" in e.data or ("left" not in e.data and log.good.get(e.file, 0) > 0) for e in end.events)
+    if end.ending is Ending.FINISHED and any(whole):
+        return "the program ran to its end; no line is NCCL's"
+    return "the program makes progress; no line is NCCL's" if steps == STEPS else None
 
 
 def _missing(log: LogFacts) -> str:

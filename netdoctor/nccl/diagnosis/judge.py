@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.causes import CAUSES
-from netdoctor.model import Finding, Fix, Severity, Status
+from netdoctor.causes.cost import MIGHT, STOPS
+from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis import gpu, network, program, ranks, rdma, settings, sockets, software, termination
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, author
 from netdoctor.nccl.diagnosis.job import went
-from netdoctor.nccl.diagnosis.outcome import Ending, Outcome, follows, order, origin, outcome, overcome
-from netdoctor.nccl.diagnosis.place import Place, place
-from netdoctor.nccl.log.facts import Event, LogFacts
+from netdoctor.nccl.diagnosis.mends import amd, in_amds_words, mend
+from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, follows, order, origin, outcome
+from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
 RULES: Final[tuple[Rule, ...]] = (
     *(*gpu.RULES, *sockets.RULES, *rdma.RULES, *network.RULES, *software.RULES, *ranks.RULES, *program.RULES),
@@ -31,15 +32,38 @@ def diagnose(log: LogFacts) -> tuple[Finding, ...]:
     job = went(log, end, explained=bool(explained))
     if not hypotheses:
         return (job,)
+    if end.ending is Ending.FINISHED:
+        hypotheses = [_survived(h, end) for h in hypotheses]
     top = hypotheses[0]
-    if end.ending is Ending.FAILED and not top.quiet:  # whoever's fault it is: the job did not do its work
-        top = hypotheses[0] = replace(top, severity=Severity.CRITICAL)
+    if not top.quiet and (end.ending is Ending.FAILED or _stood_still(log, end, top)):
+        why = top.why or (None if CAUSES[top.cause].loss == STOPS else "the job ends with it")
+        top = hypotheses[0] = replace(top, loss=STOPS, why=why)  # whoever's fault it is: the job did not do its work
     # A consequence is worth a finding of its own only where no cause is known.
     least = Confidence.EFFECT_MINUS if top.confidence <= Confidence.EFFECT_PLUS else Confidence.QUIET_MINUS
-    fails = tuple(_finding(h, top, place(log)) for h in [h for h in hypotheses if h.confidence >= least][:_MAX])
+    fails = tuple(_finding(h, top, log) for h in [h for h in hypotheses if h.confidence >= least][:_MAX])
     # What costs speed explains no failure, and no trouble.
     open_question = job.status is not Status.PASS and (end.ending is Ending.FAILED or "lines" in job.evidence)
     return (*fails, job) if open_question else fails
+
+
+def _survived(h: Hypothesis, end: Outcome) -> Hypothesis:
+    """What came before a good end has stopped nothing, unless it is the result that is wrong."""
+    loss = h.loss or CAUSES[h.cause].loss
+    if h.cause == "wrong_data" or not (h.events and end.events and all(before(e, end.events[-1]) for e in h.events)):
+        return h
+    return replace(h, loss=min(loss, MIGHT, key=lambda one: one.severity.rank))
+
+
+def _stood_still(log: LogFacts, end: Outcome, h: Hypothesis) -> bool:
+    """Whether a job whose end is not in the log stopped at these lines: warnings of NCCL's after which no work follows."""
+    refused = [e for e in h.events if e.level is Level.WARN]
+    work = {**log.up_at, **{file: max(line, log.up_at.get(file, 0)) for file, line in log.good.items()}}
+    return (
+        end.ending is Ending.OPEN
+        and h.confidence >= Confidence.LIKELY_MINUS
+        and bool(refused)
+        and all(work.get(e.file, 0) < e.line for e in refused)
+    )
 
 
 def _story(log: LogFacts, end: Outcome, hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
@@ -49,8 +73,8 @@ def _story(log: LogFacts, end: Outcome, hypotheses: Iterable[Hypothesis]) -> lis
     ordered = end.ending is Ending.ENDED
     kept = []
     for h in hypotheses:
-        if h.events and all(overcome(log, e) for e in h.events):
-            continue
+        if h.events and all(after(log, e) is not After.STOPPED for e in h.events):
+            continue  # `job` says what nobody can tell
         if follows(first, h.events):
             if ordered:
                 continue
@@ -78,7 +102,7 @@ def _union(a: tuple[Event, ...], b: tuple[Event, ...]) -> tuple[Event, ...]:
     return tuple({id(e): e for e in (*a, *b)}.values())
 
 
-def _finding(hypothesis: Hypothesis, top: Hypothesis, where: Place) -> Finding:
+def _finding(hypothesis: Hypothesis, top: Hypothesis, log: LogFacts) -> Finding:
     cause = CAUSES[hypothesis.cause]
     events = sorted(hypothesis.events, key=order)
     evidence: dict[str, Any] = {
@@ -99,20 +123,20 @@ def _finding(hypothesis: Hypothesis, top: Hypothesis, where: Place) -> Finding:
     look = hypothesis.how or (f"netdoctor preflight --only {','.join(cause.look)}" if cause.look else None)
     if hypothesis.how and cause.look:
         look = f"{hypothesis.how}; netdoctor preflight --only {','.join(cause.look)}"
-    severity = hypothesis.severity or cause.severity
+    loss = hypothesis.loss or cause.loss
     if hypothesis is not top:  # another reading of what the first finding shows is no worse than it
-        severity = min(severity, top.severity or CAUSES[top.cause].severity, key=lambda s: s.rank)
+        loss = min(loss, top.loss or CAUSES[top.cause].loss, key=lambda one: one.severity.rank)
     return Finding(
         Status.FAIL,
-        hypothesis.message,
+        in_amds_words(hypothesis.message) if amd(log) else hypothesis.message,
         hypothesis.subject or (author(events) if events else "job"),
-        severity,
-        hypothesis.cause,
+        cause=hypothesis.cause,
         evidence=evidence,
-        how=look,
+        loss=loss,
+        how=in_amds_words(look) if look and amd(log) else look,
         why=hypothesis.why or cause.costs,
         notes=hypothesis.notes,
-        fix=hypothesis.fix if isinstance(hypothesis.fix, Fix | None) else hypothesis.fix[where],
+        fix=mend(hypothesis.fix, log, hypothesis.events),
         check="log",
     )
 

@@ -7,21 +7,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from netdoctor.causes import CAUSES
+from netdoctor.causes.cost import MIGHT, STOPS, sockets
 from netdoctor.facts.nccl_version import parse
-from netdoctor.model import Fix, Severity
+from netdoctor.model import Finding, Fix, Status
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, means
-from netdoctor.nccl.diagnosis.place import RDMA_DEVICES, Placed
+from netdoctor.nccl.diagnosis.mends import Topic, mend
 from netdoctor.nccl.log.facts import SOCKET, Direction, GdrRefusal, Level, LogFacts, NetSource, Via
 from netdoctor.nccl.log.wordings import Wording
+from netdoctor.nccl.transport import network_family
 
 _PLUGIN = Fix(
     "install the plugin with all its libraries where the job runs, and require it",
     ("ldd libnccl-net.so", "export NCCL_NET=<name>   # fails instead of falling back"),
-)
-_GDR = Fix(
-    "load nvidia_peermem, or use DMA-BUF (open kernel modules, kernel >= 5.12, NCCL >= 2.13.4)",
-    ("modprobe nvidia_peermem", "modinfo -F license nvidia"),
-    ("echo nvidia_peermem > /etc/modules-load.d/nvidia_peermem.conf",),
 )
 _EFA = Fix("see that the peer is alive; then let the security group pass all traffic within itself, both ways")
 _NETDEV = re.compile(r"(?:\^|=)*(?:eth|en[ospx]|bond|ib\d|ibp|ibs|hsn|em\d|p\d+p)")
@@ -45,7 +43,7 @@ def none_initialised(log: LogFacts) -> Iterator[Hypothesis]:
             if forced:
                 device, plugin = Confidence.STRONG_PLUS, Confidence.LIKELY
             text = "no network could be initialised: the one that is asked for finds no device here"
-            yield Hypothesis("dev_infiniband_missing", device, text, (e,), RDMA_DEVICES)
+            yield Hypothesis("dev_infiniband_missing", device, text, (e,), Topic.RDMA_DEVICES)
             yield Hypothesis("plugin_mismatch", plugin, "no network plugin could be initialised", (e,), _PLUGIN)
         elif not log.above_info("ofi_init", "plugin_load"):
             yield Hypothesis("plugin_mismatch", Confidence.QUIET_PLUS, "two ranks have no transport in common", (e,))
@@ -70,12 +68,17 @@ def plugins(log: LogFacts) -> Iterator[Hypothesis]:
 
 def _uninitialised(log: LogFacts, alone: bool) -> Iterator[Hypothesis]:
     init = log.above_info("ofi_init")
+    if log.library == "Neuron" and init and all(log.good.get(e.file, 0) > e.last for e in init):
+        return  # the plugin is tried on every instance; without EFA one instance works by itself
     warned = tuple(e for e in log.of("ofi_any") if e.level is Level.WARN)
     if init:
         no_device = any(Wording.EFA_OR_PROVIDER.within(e.text) for e in init)
         text = "libfabric has no usable EFA device here" if no_device else "the libfabric plugin could not be initialised"
-        confidence, severity = (Confidence.LIKELY, Severity.WARNING) if alone else (Confidence.STRONG, None)
-        yield Hypothesis("plugin_mismatch", confidence, text, init, _PLUGIN, severity=severity)
+        confidence, loss = (Confidence.LIKELY, MIGHT) if alone else (Confidence.STRONG, None)
+        fix = Topic.RDMA_DEVICES if no_device else _PLUGIN
+        yield Hypothesis("plugin_mismatch", confidence, text, init, fix, loss=loss)
+        if no_device:
+            yield Hypothesis("dev_infiniband_missing", Confidence.OPEN, text, init, fix, loss=loss)
     elif warned and log.of("generic", "peer_closed"):
         text = f"the libfabric plugin complains: {warned[0].data.get('what', '')[:120]}"
         yield Hypothesis("plugin_mismatch", Confidence.QUIET_PLUS, text, warned, _PLUGIN)
@@ -96,8 +99,8 @@ def requests(log: LogFacts) -> Iterator[Hypothesis]:
         if Wording.NOT_ALLOCATED.within(e.text):
             text = "libfabric could not register memory: the locked-memory limit is too low"
             yield Hypothesis("memlock", Confidence.LIKELY_PLUS, text, (e,))
-        text = "libfabric could not register a buffer"
-        yield Hypothesis("gdr_disabled", Confidence.LIKELY, text, (e,), severity=Severity.CRITICAL)
+        text, why = "a buffer could not be registered with the NIC", "the program stops: it was promised a registration"
+        yield Hypothesis("gdr_disabled", Confidence.LIKELY, text, (e,), Topic.GPUDIRECT, loss=STOPS, why=why)
 
 
 _PLUGINS_GPUDIRECT: Final = (
@@ -142,6 +145,12 @@ class _TcpEvidence:
         return self.log.env.get("NCCL_IB_DISABLE") == "1"
 
     @property
+    def unread(self) -> bool:
+        """Whether nobody could look for RDMA devices, on machines that may have them, and nothing shows work without."""
+        works = self.log.workstation or self.log.good or self.log.of("finished")
+        return self.log.libibverbs_missing and not works
+
+    @property
     def hca(self) -> str:
         return self.log.env.get("NCCL_IB_HCA", "")
 
@@ -184,12 +193,20 @@ class _TcpReason(NamedTuple):
     cause: str
     confidence: Confidence
     text: str
-    fix: Fix | Placed
+    fix: Fix | Topic
     shown: str | None = None  # None: all that `_TcpEvidence` shows
 
 
 # The first that applies is the reason.
 _TCP_REASONS: Final = (
+    _TcpReason(
+        lambda e: e.log.env.get("NCCL_NET") == SOCKET,
+        "env_misuse",
+        Confidence.OPEN_MINUS,
+        "NCCL_NET=Socket asks for TCP",
+        Fix("remove it", ("unset NCCL_NET",)),
+        "NCCL_NET set to Socket",
+    ),
     _TcpReason(
         lambda e: e.switched_off,
         "env_misuse",
@@ -218,19 +235,19 @@ _TCP_REASONS: Final = (
         "dev_infiniband_missing",
         Confidence.LIKELY_MINUS,
         "RDMA is asked for, but no device is visible where the job runs",
-        RDMA_DEVICES,
+        Topic.RDMA_DEVICES,
     ),
     _TcpReason(
-        lambda e: e.log.libibverbs_missing or bool(e.hints),
+        lambda e: e.unread or bool(e.hints),
         "dev_infiniband_missing",
         Confidence.QUIET_PLUS,
         "the container may lack the RDMA devices or libraries",
-        RDMA_DEVICES,
+        Topic.RDMA_DEVICES,
     ),
 )
 
 
-def _sockets_between_nodes(log: LogFacts) -> bool:
+def sockets_between_nodes(log: LogFacts) -> bool:
     """Whether data went over TCP and may have left the node: on one node NCCL always names Socket, and nothing crosses it."""
     if log.net != SOCKET or log.net_inferred is NetSource.ERRORS or log.many_nodes is False or log.nranks == 1:
         return False
@@ -239,29 +256,29 @@ def _sockets_between_nodes(log: LogFacts) -> bool:
 
 def fallback(log: LogFacts) -> Iterator[Hypothesis]:
     """TCP sockets between nodes."""
-    if not _sockets_between_nodes(log):
+    if not sockets_between_nodes(log):
         return
     evidence = _tcp_evidence(log)
-    if log.many_nodes and (evidence.expected or evidence.switched_off or log.libibverbs_missing):
-        yield _over_tcp(evidence)
+    if log.many_nodes and (evidence.expected or evidence.switched_off or evidence.unread):
         reason = next((r for r in _TCP_REASONS if r.applies(evidence)), None)
+        yield _over_tcp(evidence, reason)
         if reason:
             shown = (reason.shown.format(hca=evidence.hca),) if reason.shown else evidence.shown
             text = reason.text.format(hca=evidence.hca)
             yield Hypothesis(reason.cause, reason.confidence, text, shown=shown, fix=reason.fix)
     elif evidence.requested and evidence.invisible:
         text = "RDMA is asked for, but NCCL found no device and took TCP"
-        yield Hypothesis("dev_infiniband_missing", Confidence.QUIET_PLUS, text, shown=evidence.shown, fix=RDMA_DEVICES)
+        yield Hypothesis("dev_infiniband_missing", Confidence.QUIET_PLUS, text, shown=evidence.shown, fix=Topic.RDMA_DEVICES)
 
 
-def _over_tcp(evidence: _TcpEvidence) -> Hypothesis:
+def _over_tcp(evidence: _TcpEvidence, reason: _TcpReason | None) -> Hypothesis:
     return Hypothesis(
         "transport_fallback_tcp",
-        Confidence.OPEN_PLUS if evidence.expected or evidence.log.libibverbs_missing else Confidence.OPEN_MINUS,
+        Confidence.OPEN_PLUS if evidence.expected or evidence.unread else Confidence.OPEN_MINUS,
         "data between the nodes goes over TCP sockets" + (", though RDMA is asked for" if evidence.requested else ""),
         shown=evidence.shown,
-        fix=Fix("remove NCCL_IB_DISABLE", ("unset NCCL_IB_DISABLE",)) if evidence.switched_off else RDMA_DEVICES,
-        severity=None if evidence.expected or evidence.switched_off else Severity.WARNING,
+        fix=reason.fix if reason else Topic.RDMA_DEVICES,
+        loss=sockets(needed=True if evidence.expected or evidence.switched_off else None),
     )
 
 
@@ -297,7 +314,7 @@ def gpudirect(log: LogFacts) -> Iterator[Hypothesis]:
         return
     names = {d.name for d in log.devices} | {n.rpartition("/")[2] for n in log.gdr_hca}
     none_has_it = names and all(_NO_GDR_DEVICE.match(n) for n in names)
-    if none_has_it or _gb10(log, names) or any("geforce" in g.lower() for g in log.gpus):
+    if none_has_it or _gb10(log, names) or log.workstation:
         return
     off, on = _off(log.vias), [v for v in log.vias if v.gdrdma]
     refused = sorted(n for n, enabled in log.gdr_hca.items() if not enabled)
@@ -338,7 +355,7 @@ def _software_device(shown: tuple[str, ...]) -> Iterator[Hypothesis]:
     yield Hypothesis("transport_fallback_tcp", Confidence.EFFECT_PLUS, text, shown=shown)
 
 
-def _refusal(log: LogFacts, where: str) -> tuple[str, Fix]:
+def _refusal(log: LogFacts, where: str) -> tuple[str, Fix | Topic]:
     """What refuses GPUDirect, and what to do."""
     level = log.env.get("NCCL_NET_GDR_LEVEL", "")
     if level in {"LOC", "0"}:
@@ -347,7 +364,35 @@ def _refusal(log: LogFacts, where: str) -> tuple[str, Fix]:
     if log.gdr_reason is GdrRefusal.TOPOLOGY:
         nearer = Fix("let each rank use the NIC under its GPU's PCIe switch", ("nvidia-smi topo -m",))
         return "GPUDirect RDMA is off because GPU and NIC are too far apart", nearer
-    return f"GPUDirect RDMA is not in use{where}", _GDR
+    return f"GPUDirect RDMA is not in use{where}", Topic.GPUDIRECT
 
 
 RULES = (_NOT_FOUND, none_initialised, plugins, requests, *_PLUGINS_GPUDIRECT, fallback, gpudirect)
+
+
+def expected(log: LogFacts, wanted: str) -> Finding:
+    """What carries the data between the nodes against what the site says that it should (``expected.transport``)."""
+    shown = network_family(log.net) if log.net and log.net_inferred is not NetSource.ERRORS else None
+    evidence = {"expected": wanted, "network": log.network}
+    if log.many_nodes is False or log.nranks == 1:
+        text = f"{wanted} is expected between nodes, and this job has one"
+        return Finding(Status.PASS, text, "transport", evidence=evidence, check="log")
+    if shown is None:
+        text = f"{wanted} is expected, and the log does not say what carries the data"
+        return Finding(Status.UNKNOWN, text, "transport", evidence=evidence, how="NCCL_DEBUG=INFO", check="log")
+    if shown == network_family(wanted):
+        return Finding(Status.PASS, f"{shown} carries the data, as expected", "transport", evidence=evidence, check="log")
+    cause = "transport_fallback_tcp" if shown == SOCKET else "env_misuse"
+    return Finding(
+        Status.FAIL,
+        f"the log says network {shown}, {wanted} is expected",
+        "transport",
+        cause=cause,
+        expected=wanted,
+        evidence=evidence,
+        how="NCCL_NET, NCCL_IB_HCA and the network plugins",
+        why=CAUSES[cause].costs,
+        loss=CAUSES["transport_fallback_tcp"].loss,
+        fix=mend(Topic.RDMA_DEVICES, log) if shown == SOCKET and network_family(wanted) == "IB" else None,
+        check="log",
+    )

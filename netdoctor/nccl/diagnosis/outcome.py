@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final
 
 from netdoctor.model import Word
-from netdoctor.nccl.log.facts import Event, EventKind, LogFacts
+from netdoctor.nccl.diagnosis.kinds import BY_ITSELF, ORIGINS, SIGNS, Retry, Role, kind
+from netdoctor.nccl.log.facts import STEPS, Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
 
@@ -19,6 +21,11 @@ class Ending(Word):
     ENDED = "ended by somebody"
     OPEN = "not in this log"  # it runs still, hangs, or the log was cut off
 
+    @property
+    def told(self) -> str:
+        """Behind "the job"."""
+        return "has no end in this log" if self is Ending.OPEN else str(self.value)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -27,44 +34,6 @@ class Outcome:
     ending: Ending
     how: str
     events: tuple[Event, ...] = ()
-
-
-# Signs of a failed job, the one that says most about how it ended first.
-_SIGNS: Final[tuple[tuple[EventKind, str], ...]] = (
-    ("node_failed", "a node failed"),
-    ("elastic", "torchrun names a rank that failed first"),
-    ("died", "a process ended by a signal or with an exit code"),
-    ("actor_died", "an actor of Ray died"),
-    ("exception", "an exception that nobody caught"),
-    ("watchdog", "torch's watchdog ended it: a collective timed out"),
-    ("heartbeat", "torch's heartbeat monitor ended it: its watchdog was stuck"),
-    ("torch_echo", "torch's watchdog ended it"),
-    ("oom", "the memory of a GPU was used up"),
-    ("cuda", "a CUDA call failed"),
-    ("gloo_connect", "Gloo failed"),
-    ("barrier", "a barrier timed out"),
-    ("store", "the rendezvous failed"),
-    ("generic", "NCCL returned an error"),
-    ("secondary", "NCCL returned an error"),
-    ("peer_closed", "a connection between ranks was closed"),
-    ("trouble", "a program reports an error"),
-)
-# After these a program may go on: it retries, or it catches what was raised.
-RETRIED: Final[frozenset[EventKind]] = frozenset(
-    (
-        *("store", "store_port", "connect", "connect_gave_up", "oom", "exception", "gloo_connect", "gloo_timeout"),
-        *("peer_closed", "secondary", "trail", "barrier", "driver", "generic", "cuda", "torch_echo", "too_old"),
-        *("died", "actor_died", "elastic", "descriptors", "threads", "trouble"),
-    )
-)
-# Lines of work after what ended one rank: the others may print a few before they notice.
-_CAUGHT: Final = 40
-_ENDS_A_PROCESS: Final[frozenset[EventKind]] = frozenset(
-    ("exception", "oom", "died", "actor_died", "elastic", "cuda", "generic")
-)
-_AT_ONCE: Final[frozenset[EventKind]] = frozenset(
-    ("store", "store_port", "connect", "connect_gave_up", "trail", "driver", "too_old")
-)
 
 
 def order(e: Event) -> tuple[str, str, int]:
@@ -78,51 +47,98 @@ def before(a: Event, b: Event) -> bool | None:
     return a.at < b.at if a.at and b.at else None
 
 
-def overcome(log: LogFacts, e: Event) -> bool:
-    """Whether the job went on after it."""
-    if e.kind not in RETRIED:
-        return False
-    margin = 0 if e.kind in _AT_ONCE else _CAUGHT
+class After(Enum):
+    """What became of the process that a line of trouble is about."""
+
+    WENT_ON = auto()  # it worked on, or what it tried came about
+    STOPPED = auto()  # nothing shows that it went on
+    UNTOLD = auto()  # somebody worked on, and the log does not say who
+
+
+_ITS_OWN = frozenset(("exception", "oom", "wrong_data", "xid"))  # another's good end says nothing of it
+
+
+def after(log: LogFacts, e: Event) -> After:
+    """Whether the job went on after it, by its own words: the rank's further work, a new communicator, a good end."""
+    retry = kind(e.kind).retry
+    # torchrun's agent, or pytest, speaks for what it had started: not for an agent that gave up, nor for what nobody caught.
+    spoken = e.kind not in _ITS_OWN and not log.of("elastic")
+    if spoken and any("whole" in f.data and f.file == e.file and f.last > e.last for f in log.of("finished")):
+        return After.WENT_ON
+    if retry is Retry.NEVER:
+        return After.STOPPED
     # All ranks of a communicator take part in setting it up.
-    last = max(log.good.get(e.file, 0) - margin, log.up_at.get(e.file, 0))
-    return last > e.last or any(f.file == e.file and f.last > e.last for f in log.of("finished") if _of_all(f, e))
+    if log.up_at.get(e.file, 0) > e.last or any(
+        f.file == e.file and f.last > e.last for f in log.of("finished") if _of_all(f, e)
+    ):
+        return After.WENT_ON
+    if log.good.get(e.file, 0) <= e.last:
+        return After.STOPPED
+    if retry is Retry.AT_ONCE or log.nranks == 1:
+        return After.WENT_ON
+    work = {rank: lines for (file, rank), lines in log.work.items() if file == e.file}
+    if e.rank in work:
+        return After.WENT_ON if work[e.rank][-1] > e.last else After.STOPPED
+    return _others(work, e)
+
+
+def _others(work: Mapping[int, tuple[int, ...]], e: Event) -> After:
+    """By what others did after it: a step needs every rank, so nobody takes many without the one that failed."""
+    further = {rank for rank, lines in work.items() if len(lines) == STEPS and lines[0] > e.last}
+    if not further:
+        return After.STOPPED
+    return After.UNTOLD if further == {-1} else After.WENT_ON  # without a mark they may be several ranks' lines of one step
 
 
 def _of_all(finished: Event, e: Event) -> bool:
     """Whether such an end shows that `e` did no harm: that one process leaves in good order says nothing of one that died."""
-    return "left" not in finished.data or e.kind not in _ENDS_A_PROCESS
+    return not {"left", "whole"} & finished.data.keys() or not kind(e.kind).ends_process
+
+
+def overcome(log: LogFacts, e: Event) -> bool:
+    return after(log, e) is After.WENT_ON
 
 
 def ends(log: LogFacts) -> tuple[Event, ...]:
-    """Orders to end: the scheduler's, the user's."""
-    return tuple(sorted(log.of("ended"), key=order))
+    """Orders to end, the scheduler's and the user's, but those after which the job was started again."""
+    last = (e for e in log.of("ended") if log.up_at.get(e.file, 0) <= e.last and not _worked_on(log, e))
+    return tuple(sorted(last, key=order))
 
 
 def outcome(log: LogFacts) -> Outcome:
-    failed = [(how, e) for kind, how in _SIGNS for e in log.above_info(kind) if not overcome(log, e) and not _leaving(log, e)]
+    failed = [e for e in log.above_info(*SIGNS) if _stopped(log, e) and not _leaving(log, e)]
     orders = ends(log)
-    if orders and not any(before(e, orders[0]) for _, e in failed if e.kind != "trouble"):
-        why = orders[0].data.get("why", "CANCELLED")
+    if orders and not any(before(e, orders[0]) for e in failed if e.kind != "trouble"):
+        why = next((e.data["why"] for e in orders if e.data.get("why")), "CANCELLED")
         return Outcome(Ending.ENDED, _ENDED.get(why.upper(), f"it was ended from outside: {why}"), orders[:1])
     if failed:
-        how, first = failed[0]
-        return Outcome(Ending.FAILED, how, (first,))
-    finished = [e for e in log.of("finished") if e.last + _CAUGHT > log.good.get(e.file, 0)]  # else of a part of the work
+        return Outcome(Ending.FAILED, kind(failed[0].kind).how, tuple(failed[:1]))
+    finished = [e for e in log.of("finished") if not _worked_on(log, e)]  # else of a part of the work
     if finished or log.busbw is not None:
         return Outcome(Ending.FINISHED, "it ran to its end", tuple(finished[-1:]))
     how = "the log breaks off in the middle of a line" if log.unended else "it runs still, or the log was cut off"
     return Outcome(Ending.OPEN, how)
 
 
+def _stopped(log: LogFacts, e: Event) -> bool:
+    return after(log, e) is After.STOPPED
+
+
+def _worked_on(log: LogFacts, e: Event) -> bool:
+    return any(file == e.file and len(lines) == STEPS and lines[0] > e.last for (file, _), lines in log.work.items())
+
+
 def _leaving(log: LogFacts, e: Event) -> bool:
     """What ranks print of each other when they leave one after the other at the end."""
-    at_the_end = e.kind in {"peer_closed", "secondary", "store", "torch_echo"}
+    at_the_end = kind(e.kind).leaving and e.kind != "trouble"  # which may be anything
     return (
         at_the_end and (log.busbw is not None or bool(log.of("finished"))) and not log.above_info("generic", "died", "elastic")
     )
 
 
 _ENDED: Final = {
+    "FAILED LIVENESS PROBE": "Kubernetes restarts its container: its liveness probe failed (asked too early, or no answer)",
+    "FAILED STARTUP PROBE": "Kubernetes restarts its container: its startup probe failed (it takes longer than allowed)",
     "TIME LIMIT": "the scheduler ended it: its time limit",
     "DUE TO TIME LIMIT": "the scheduler ended it: its time limit",
     "TERM_RUNLIMIT": "the scheduler ended it: its time limit",
@@ -140,28 +156,16 @@ _ENDED: Final = {
     "1": "its terminal was closed (SIGHUP)",
     "SIGTERM": "it was asked to end (SIGTERM)",
     "15": "it was asked to end (SIGTERM)",
+    "SIGUSR1": "it was told that its time is up, or to end (SIGUSR1)",
+    "SIGUSR2": "it was told that its time is up, or to end (SIGUSR2)",
     "TERMINATED": "it was asked to end (SIGTERM)",
     "FORCE TERMINATED": "the scheduler ended it",
 }
 
 
-# What a rank prints because another one has gone, was killed, or is late.
-ECHOES: Final[frozenset[EventKind]] = frozenset(
-    (
-        *("peer_closed", "secondary", "connect", "connect_gave_up", "store", "store_get", "gloo_connect", "gloo_timeout"),
-        *("barrier", "watchdog", "heartbeat", "torch_echo", "generic", "completion", "ofi_request", "elastic", "trouble"),
-        *("trail", "warning", "order_differs", "sizes_differ"),
-    )
-)
-_ORIGINS: Final[tuple[EventKind, ...]] = (
-    *("ended", "node_failed", "exception", "oom", "actor_died", "died", "xid", "gpu_lost", "kernel_assert", "cuda"),
-    *("duplicate_gpu", "shm_full", "tensor", "world_size", "driver", "nvls_bind", "too_old", "completion"),
-)
-
-
 def origin(log: LogFacts) -> Event | None:
     """The first fault that another rank's words may follow from."""
-    found = [e for e in log.above_info(*_ORIGINS) if not overcome(log, e) and not _late(e)]
+    found = [e for e in log.above_info(*ORIGINS) if _stopped(log, e) and not _late(e)]
     return min(found, key=order, default=None)
 
 
@@ -181,10 +185,19 @@ def _late(e: Event) -> bool:
 
 def echoing(e: Event) -> bool:
     """An exception that only says that another process or a connection is gone."""
-    return Wording.ECHO_EXCEPTION.within(e.data.get("type", ""))
+    return Wording.ECHO_EXCEPTION.within(e.data.get("type", "")) or Wording.CAUSE_ELSEWHERE.within(e.text)
 
 
 def follows(first: Event | None, events: Iterable[Event]) -> bool:
-    """Whether all these are echoes, and come after `first`."""
+    """Whether all these are echoes, or deaths that say nothing, and come after `first`."""
     events = tuple(events)
-    return first is not None and bool(events) and all(e.kind in ECHOES and before(first, e) for e in events)
+    return (
+        first is not None
+        and bool(events)
+        and all((kind(e.kind).role in {Role.ECHO, Role.BOTH} or _late(e)) and before(first, e) for e in events)
+    )
+
+
+def failed_by_itself(log: LogFacts) -> bool:
+    """Whether a rank failed by itself: network errors of other ranks may then be its consequence."""
+    return bool(log.above_info(*BY_ITSELF)) or any(e.killed_from_outside for e in log.of("died"))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught, means
-from netdoctor.nccl.diagnosis.outcome import before, echoing, order
-from netdoctor.nccl.log.facts import LogFacts
+from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, order
+from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
 _READ = Fix("mend the program there; the network is not it")
 _ROOM = Fix(
     "lower the batch, the sequence or the model's share on that rank, or leave NCCL room for its buffers",
     ("nvidia-smi   # another process on that GPU?",),
+)
+_STORAGE = Fix(
+    "make room in the file system that the program writes to, or mount it again", ("df -h <folder>; df -i <folder>; quota -s",)
 )
 _KERNEL = Fix("find the kernel", ("CUDA_LAUNCH_BLOCKING=1 python …", "compute-sanitizer python …"))
 _SAME_WORLD = Fix(
@@ -30,21 +34,45 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     raised = sorted(log.of("exception"), key=order)
     first = next((e for e in raised if not echoing(e)), None)
     if first is None:
+        if not raised and (alone := _without_traceback(log)) is not None:
+            text = f"the program ended by an exception of its own, whose traceback is not in this log: {alone[1]}"
+            yield Hypothesis("rank_died", Confidence.LIKELY_MINUS, text, (alone[0],), _READ, fault=Fault.EXCEPTION)
         if raised:
             text = f"{raised[0].data.get('type', 'an exception')}: what it says is that another process or connection is gone"
             yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, tuple(raised[:4]))
         return
     kind, place = first.data.get("type", "an exception"), f"{first.data.get('file', '?')}:{first.data.get('at', '?')}"
     who = author((first,))
-    said = first.text[:200]
+    said, fault = first.text[:200], Fault.EXCEPTION
     cause, fix = "rank_died", _READ
     if Wording.NOT_COMPILED.within(first.text):
         cause, fix = "cuda_driver_mismatch", _NEWER
+    # What the file system says stands in the exception, or in the one before it (torch.save reports it as its own).
+    full = next((e for e in (*raised, *log.of("trouble")) if Wording.STORAGE.within(e.text)), None)
+    if full is not None:
+        said, fix, fault = full.text[:200], _STORAGE, Fault.STORAGE
     confidence = Confidence.LIKELY_PLUS
     if any(before(e, first) for e in log.above_info("watchdog", "duplicate_gpu", "shm_full", "nvls_bind", "no_interface")):
         confidence = Confidence.OPEN_MINUS  # something went wrong before
     text = f"{'the program' if who == 'job' else who} ended by an exception of its own, {kind} at {place}: {said}"
-    yield Hypothesis(cause, confidence, text, (first,), fix, fault=Fault.EXCEPTION, subject=None if who == "job" else who)
+    lines = (first,) if full is None or full is first else (first, full)
+    yield Hypothesis(cause, confidence, text, lines, fix, fault=fault, subject=None if who == "job" else who)
+
+
+# Python's own, of a mistake in a program: what libraries raise for what they met is of other types.
+_MISTAKE: Final = re.compile(
+    r"\b(?:Index|Key|Type|Attribute|ZeroDivision|Name|UnboundLocal|Value|NotImplemented|Assertion|FileNotFound|FileExists|IsADirectory"
+    r"|NotADirectory|Permission|Import|ModuleNotFound)Error: .{1,200}"
+)
+
+
+def _without_traceback(log: LogFacts) -> tuple[Event, str] | None:
+    """The line of an exception that stands alone, where a log begins after its frames, or they were left out."""
+    for e in sorted(log.of("trouble"), key=order):
+        said = _MISTAKE.search(e.text) if "what" in e.data and after(log, e) is After.STOPPED else None
+        if said is not None:
+            return e, said[0]
+    return None
 
 
 def memory(log: LogFacts) -> Iterator[Hypothesis]:
@@ -58,9 +86,25 @@ def memory(log: LogFacts) -> Iterator[Hypothesis]:
             + (f"GPU {gpu}" if gpu else "a GPU")
             + " is used up"
             + (f": {wanted} more were asked for" if wanted else "")
+            + _held_by_others(events[0])
         )
         yield Hypothesis("other", Confidence.LIKELY_PLUS, text, events, _ROOM, fault=Fault.GPU_MEMORY)
         yield Hypothesis("rank_died", Confidence.LIKELY, "a rank ran out of memory; the others wait for it", events, _ROOM)
+
+
+_GIB: Final = {"bytes": 2.0**-30, "KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0}
+_SOMEBODYS: Final = 2.0  # GiB that are no driver's context and no NCCL's buffers of this process, but another's
+
+
+def _held_by_others(e: Event) -> str:
+    """torch's message has the GPU's memory, what is free, and what this process holds, contexts and NCCL's buffers included
+    (c10/cuda/CUDACachingAllocator.cpp)."""
+    sizes = [e.data.get(name, "").partition(" ") for name in ("total", "free", "own")]
+    if any(unit not in _GIB or not re.fullmatch(r"\d+(\.\d+)?", number) for number, _, unit in sizes):
+        return ""
+    total, free, own = (float(number) * _GIB[unit] for number, _, unit in sizes)
+    rest = total - free - own
+    return f"; {rest:.1f} of its {total:.1f} GiB are held by other processes" if rest > _SOMEBODYS else ""
 
 
 def world(log: LogFacts) -> Iterator[Hypothesis]:
@@ -94,6 +138,16 @@ def too_old(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("version_mismatch", Confidence.OPEN, text, events, _NEWER, fault=Fault.TOO_OLD)
 
 
+def refused(log: LogFacts) -> Iterator[Hypothesis]:
+    """ncclInvalidArgument and ncclInvalidUsage: NCCL checked what it was called with (src/misc/argcheck.cc, src/init.cc)."""
+    events = tuple(e for e in log.above_info("generic") if Wording.REFUSED_ARGUMENT.within(e.text))
+    if events and not log.above_info("tensor", "duplicate_gpu", "world_size", "rank_twice", "variable"):
+        text = "NCCL refused what it was called with: a rank beyond the number of ranks, two ranks on one GPU, a wrong pointer"
+        how = "NCCL_DEBUG=WARN says which; RANK, WORLD_SIZE and the GPU of every rank"
+        yield Hypothesis("other", Confidence.OPEN, text, events, _SAME_WORLD, how, fault=Fault.ARGUMENT)
+        yield Hypothesis("device_mapping", Confidence.OPEN_MINUS, "ranks or GPUs may be counted wrongly", events, _SAME_WORLD)
+
+
 _CALLER: Final = (
     means(
         "tensor",
@@ -113,12 +167,16 @@ _CALLER: Final = (
         Hypothesis(
             "other",
             Confidence.STRONG_MINUS,
-            "an assertion in a kernel of the program failed: {what}",
+            "a kernel of the program failed: {what}",
             fix=_KERNEL,
             fault=Fault.KERNEL,
         ),
         Hypothesis(
-            "rank_died", Confidence.STRONG_MINUS, "a kernel of the program ended its rank", fix=_KERNEL, fault=Fault.KERNEL
+            "rank_died",
+            Confidence.STRONG_MINUS,
+            "a kernel of the program ended its rank: {what}",
+            fix=_KERNEL,
+            fault=Fault.KERNEL,
         ),
         first=True,
     ),
@@ -133,4 +191,4 @@ _CALLER: Final = (
     ),
 )
 
-RULES = (exceptions, memory, world, too_old, *_CALLER)
+RULES = (exceptions, memory, world, too_old, refused, *_CALLER)

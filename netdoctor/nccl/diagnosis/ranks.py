@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from netdoctor.model import Fix, Severity
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
-from netdoctor.nccl.log.facts import LogFacts, RankFacts
+from netdoctor.causes.cost import STOPS, sockets
+from netdoctor.model import Fix
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis
+from netdoctor.nccl.diagnosis.outcome import failed_by_itself
+from netdoctor.nccl.log.facts import SOCKET, Event, LogFacts, RankFacts
 
 _VERSION = Fix(
     "use one NCCL on all nodes: the one that the framework's wheel pins",
@@ -46,16 +48,45 @@ def failing(log: LogFacts) -> bool:
 
 
 def networks(log: LogFacts) -> Iterator[Hypothesis]:
-    """One rank on IB, another on sockets: before 2.30.7 NCCL does not notice."""
+    """One rank on IB, another on sockets: NCCL sees it where one connects to the other, and since 2.30.7 waits for ever."""
     apart = told(groups(log, lambda one: one.network))
-    if not apart:
+    met = tuple(event for event in log.of("garbled") if _of_networks(event))
+    if not apart and not met:
         return
-    garbled = log.above_info("garbled")
     how = "NCCL_NET, NCCL_IB_HCA and /dev/infiniband on the node that takes sockets: netdoctor preflight there"
-    text = f"the ranks take different networks, which do not meet: {apart}"
-    severity, why = (None, _NO_START) if failing(log) else (Severity.WARNING, None)
-    confidence = Confidence.STRONG_PLUS if failing(log) else Confidence.OPEN
-    yield Hypothesis("transport_fallback_tcp", confidence, text, garbled, how=how, why=why, severity=severity, shown=(apart,))
+    said = apart or "a connection of NET/Socket reached NET/IB"
+    text = f"the ranks take different networks, which do not meet: {said}"
+    ends = bool(met) or failing(log)
+    loss, why = (STOPS, _NO_START) if ends else (sockets(needed=None), None)
+    confidence = Confidence.STRONG_PLUS if ends else Confidence.OPEN
+    events = met or log.above_info("garbled")
+    fix = next((asked for one in log.ranks if one.network == SOCKET and (asked := _asked(one))), None)
+    yield Hypothesis("transport_fallback_tcp", confidence, text, events, fix, how, why=why, loss=loss, shown=(said,))
+
+
+def _of_networks(event: Event) -> bool:
+    """Whether one network reached a socket of the other: ncclSocketTypeNetSocket, …NetIb (src/include/socket.h)."""
+    return {event.data.get("type"), event.data.get("own")} == {"3", "4"}
+
+
+def _asked(one: RankFacts) -> Fix | None:
+    """The variable of a rank on sockets that asked for them, or that names no RDMA device there."""
+    who, env = f"rank {one.ranks[0]}" if one.ranks else one.host or "that rank", one.env
+    for name, asks in (("NCCL_NET", env.get("NCCL_NET") == SOCKET), ("NCCL_IB_DISABLE", env.get("NCCL_IB_DISABLE") == "1")):
+        if asks:
+            return Fix(f"remove {name}={env[name]} on {who}: it asks for sockets", (f"unset {name}",))
+    hca = env.get("NCCL_IB_HCA")
+    return Fix(f"NCCL_IB_HCA={hca} names nothing on {who}: name what is there", ("ls /sys/class/infiniband",)) if hca else None
+
+
+def numbers(log: LogFacts) -> Iterator[Hypothesis]:
+    """Ranks that count each other differently, before the handshake that goes wrong with it."""
+    apart = told(groups(log, lambda one: str(one.nranks) if one.nranks else None))
+    if apart and log.above_info("garbled") and not log.of("world_size"):
+        text = f"the ranks do not agree how many they are: {apart}"
+        fix = Fix("give every rank the same number of ranks", ("echo $RANK $WORLD_SIZE   # on every rank",))
+        events = log.above_info("garbled")
+        yield Hypothesis("env_misuse", Confidence.STRONG_PLUS, text, events, fix, shown=(apart,), fault=Fault.RANKS)
 
 
 def links(log: LogFacts) -> Iterator[Hypothesis]:
@@ -64,7 +95,7 @@ def links(log: LogFacts) -> Iterator[Hypothesis]:
     if apart and failing(log):
         text = f"the ranks' adapters are of different fabrics, which do not meet: {apart}"
         fix = Fix("name the adapters of one fabric on every node", ("export NCCL_IB_HCA==mlx5_0,mlx5_1",))
-        yield Hypothesis("env_misuse", Confidence.STRONG, text, log.of("modify_qp", "completion"), fix, shown=(apart,))
+        yield Hypothesis("env_misuse", Confidence.STRONG_PLUS, text, log.of("modify_qp", "completion"), fix, shown=(apart,))
         yield Hypothesis("roce_gid", Confidence.OPEN_PLUS, text, log.of("modify_qp", "completion"), fix, shown=(apart,))
 
 
@@ -74,8 +105,8 @@ def versions(log: LogFacts) -> Iterator[Hypothesis]:
     for p in log.ranks:
         for identity in p.comm_ids if p.nccl_version else ():
             seen.setdefault(identity, set()).add(p.nccl_version or "")
-    if any(len(v) > 1 for v in seen.values()):
-        apart = sorted({p.nccl_version for p in log.ranks if p.nccl_version})
+    apart = sorted({p.nccl_version for p in log.ranks if p.nccl_version})
+    if any(len(v) > 1 for v in seen.values()) or (len(apart) > 1 and log.above_info("garbled")):
         text = f"ranks of one job run NCCL {' and '.join(apart)}"
         shown = tuple(f"NCCL version {v}" for v in apart)
         yield Hypothesis("version_mismatch", Confidence.STRONG, text, shown=shown, fix=_VERSION)
@@ -83,10 +114,10 @@ def versions(log: LogFacts) -> Iterator[Hypothesis]:
 
 def garbled(log: LogFacts) -> Iterator[Hypothesis]:
     """Messages of the handshake that a rank cannot read: an effect where the ranks differ in something that is known."""
-    events = log.above_info("garbled")
+    events = tuple(event for event in log.above_info("garbled") if not _of_networks(event))
     if events:
         text = "the ranks' handshake messages differ in size or kind: two NCCL versions, or two jobs on one port"
-        known = log.broken_locally or log.of("world_size") or told(groups(log, lambda one: one.network)) or any(_differ(log))
+        known = failed_by_itself(log) or log.of("world_size") or any(_differ(log)) or any((*networks(log), *numbers(log)))
         yield Hypothesis("version_mismatch", Confidence.EFFECT if known else Confidence.LIKELY_MINUS, text, events, _VERSION)
 
 
@@ -115,4 +146,4 @@ def names(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("duplicate_address", Confidence.OPEN_MINUS, text, shown=(text,), fix=fix)
 
 
-RULES = (networks, links, versions, garbled, wire, names)
+RULES = (networks, numbers, links, versions, garbled, wire, names)

@@ -8,28 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from netdoctor.causes.cost import SOMETIMES, STOPS
 from netdoctor.facts.nccl_version import parse
-from netdoctor.model import Fix, Severity
+from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
-from netdoctor.nccl.diagnosis.outcome import before
-from netdoctor.nccl.diagnosis.place import MEMLOCK, RDMA_DEVICES
+from netdoctor.nccl.diagnosis.mends import Topic
+from netdoctor.nccl.diagnosis.outcome import before, failed_by_itself
 from netdoctor.nccl.log.facts import Event, GdrUse, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
-
-_GID = Fix(
-    "let NCCL pick the GID (2.21.5 and later): remove NCCL_IB_GID_INDEX, or set the index of the RoCE v2 IPv4 GID on each node",
-    ("unset NCCL_IB_GID_INDEX", "show_gids   # or: grep . /sys/class/infiniband/*/ports/*/gid_attrs/types/*"),
-)
-_GDR = Fix(
-    "make GPU memory registrable: nvidia_peermem with an RDMA stack that knows peer memory, or DMA-BUF (open kernel modules, "
-    "nvidia-drm modeset=1)",
-    ("modprobe nvidia_peermem", "cat /sys/module/nvidia_drm/parameters/modeset"),
-)
-_LINK = Fix(
-    "take the port or node out of the job and look at its link",
-    ("ibstat; ibqueryerrors", "ethtool -S <netdev> | grep -i -e discard -e err", "mlxlink -d <device>"),
-)
-
 
 _REFUSED = "the job stops: NCCL does not go on without a registration that it was promised"
 
@@ -47,23 +33,22 @@ def register(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("other", Confidence.STRONG_PLUS, text, events + keys, how="dmesg | grep CREATE_MKEY")
     if any("dmabuf" in c for c in calls) or Wording.NOT_REGISTRABLE.within(errno):
         text = "GPU memory could not be registered with the NIC: peer memory or DMA-BUF does not work here"
-        critical = Severity.CRITICAL
-        yield Hypothesis("gdr_disabled", Confidence.STRONG, text, events + peermem, _GDR, severity=critical, why=_REFUSED)
-        yield Hypothesis("memlock", Confidence.OPEN, "the locked-memory limit can do the same", events, MEMLOCK)
+        yield Hypothesis("gdr_disabled", Confidence.STRONG, text, events + peermem, Topic.GPUDIRECT, loss=STOPS, why=_REFUSED)
+        yield Hypothesis("memlock", Confidence.OPEN, "the locked-memory limit can do the same", events, Topic.MEMLOCK)
     elif calls & {"ibv_create_cq", "ibv_create_qp", "ibv_alloc_pd"}:
         text = "not even a completion queue could be locked into memory"
-        yield Hypothesis("memlock", Confidence.STRONG_PLUS, text, events + limits, MEMLOCK)
+        yield Hypothesis("memlock", Confidence.STRONG_PLUS, text, events + limits, Topic.MEMLOCK)
     else:
         confidence = Confidence.OPEN_MINUS if peermem or keys else Confidence.STRONG
         text = "memory could not be locked for RDMA: the limit of the process (or container) is too low"
-        yield Hypothesis("memlock", confidence, text, events + limits, MEMLOCK)
+        yield Hypothesis("memlock", confidence, text, events + limits, Topic.MEMLOCK)
         yield Hypothesis(
             "gdr_disabled",
             Confidence.STRONG if peermem else Confidence.OPEN_MINUS,
             "GPU memory could not be registered: neither peer memory nor DMA-BUF is there",
             events + peermem,
-            _GDR,
-            severity=Severity.CRITICAL,
+            Topic.GPUDIRECT,
+            loss=STOPS,
             notes=(
                 "the same errno: `ulimit -l` in the process's container tells, or an all-reduce with NCCL_NET_GDR_LEVEL=LOC",
             ),
@@ -90,7 +75,7 @@ def query_gid(log: LogFacts) -> Iterator[Hypothesis]:
     if events:
         named = f": NCCL_IB_GID_INDEX={index} is beyond it" if index else ""
         text = f"the port's table has no such GID{named}"
-        yield Hypothesis("roce_gid", Confidence.STRONG_PLUS if index else Confidence.STRONG_MINUS, text, events, _GID)
+        yield Hypothesis("roce_gid", Confidence.STRONG_PLUS if index else Confidence.STRONG_MINUS, text, events, Topic.GID)
 
 
 def modify_qp(log: LogFacts) -> Iterator[Hypothesis]:
@@ -103,7 +88,7 @@ def modify_qp(log: LogFacts) -> Iterator[Hypothesis]:
 
 _ADDRESS_HANDLE: Final = means(
     "address_handle",
-    Hypothesis("roce_gid", Confidence.LIKELY, "no route to the peer's GID from this port", fix=_GID),
+    Hypothesis("roce_gid", Confidence.LIKELY, "no route to the peer's GID from this port", fix=Topic.GID),
     Hypothesis(
         "env_misuse",
         Confidence.OPEN,
@@ -121,12 +106,12 @@ def _unconnected(log: LogFacts, e: Event) -> Iterator[Hypothesis]:
     if _empty(d.get("local", "")) or number == "61" or Wording.NO_DATA.within(reason):  # ENODATA
         port = d.get("dev", "the port")
         text = f"the local GID{at} of {port} is empty: the GID table moved, or the index never fitted"
-        yield Hypothesis("roce_gid", Confidence.STRONG_PLUS, text, (e,), _GID)
+        yield Hypothesis("roce_gid", Confidence.STRONG_PLUS, text, (e,), Topic.GID)
     elif _empty(d.get("remote", "")):
-        yield Hypothesis("roce_gid", Confidence.STRONG_PLUS, "the other node's GID is empty: mend it there", (e,), _GID)
+        yield Hypothesis("roce_gid", Confidence.STRONG_PLUS, "the other node's GID is empty: mend it there", (e,), Topic.GID)
     elif number == "22" or Wording.INVALID_ARGUMENT.within(reason):  # EINVAL
         text = f"the GIDs of the two ends{at} are of different kinds (RoCE v1 or v2, IPv4 or IPv6, InfiniBand)"
-        yield Hypothesis("roce_gid", Confidence.STRONG, text, (e,), _GID)
+        yield Hypothesis("roce_gid", Confidence.STRONG, text, (e,), Topic.GID)
     else:
         ib_only = log.link_layers == {"IB"}
         own = d.get("dev", "the port") + (f" GID {d['local']}" if d.get("local") else "")
@@ -136,11 +121,11 @@ def _unconnected(log: LogFacts, e: Event) -> Iterator[Hypothesis]:
             Confidence.OPEN if ib_only else Confidence.STRONG,
             f"{path}: another subnet, VLAN or cable than this port's",
             (e,),
-            _GID,
+            Topic.GID,
             notes=("point-to-point cabling: NCCL assumes that every NIC reaches every peer",),
         )
         text = f"{path}: the fabric or the other node does not answer"
-        yield Hypothesis("ib_timeout", Confidence.STRONG if ib_only else Confidence.LIKELY_MINUS, text, (e,), _LINK)
+        yield Hypothesis("ib_timeout", Confidence.STRONG if ib_only else Confidence.LIKELY_MINUS, text, (e,), Topic.LINK)
 
 
 def completion(log: LogFacts) -> Iterator[Hypothesis]:
@@ -162,7 +147,7 @@ def completion(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("ib_timeout", Confidence.OPEN_MINUS, "receiver not ready (status 13)", events["13"])
     rest = tuple(e for code in events if code not in {"4", "5", "9", "10", "11", "13"} for e in events[code])
     if rest and "12" not in events:
-        yield Hypothesis("ib_timeout", Confidence.OPEN_MINUS, "RDMA requests ended with an error", rest, _LINK)
+        yield Hypothesis("ib_timeout", Confidence.OPEN_MINUS, "RDMA requests ended with an error", rest, Topic.LINK)
     if events.keys() == {"5"}:
         text = "requests were flushed (status 5): the first error is on another rank"
         yield Hypothesis("rank_died", Confidence.EFFECT, text, events["5"])
@@ -179,10 +164,10 @@ def _local_protection(log: LogFacts, events: tuple[Event, ...]) -> Iterator[Hypo
         Confidence.LIKELY_MINUS,
         f"{text}: {gpu_memory if log.gdrdma in {GdrUse.ALL, GdrUse.SOME} else 'a broken memory mapping'}",
         events,
-        severity=Severity.CRITICAL,
+        loss=STOPS,
         notes=("not a timeout: link and GID are not it; one node that always fails points at its HCA",),
     )
-    yield Hypothesis("gdr_disabled", Confidence.OPEN, f"{text}: GPU memory registration may be broken", events, _GDR)
+    yield Hypothesis("gdr_disabled", Confidence.OPEN, f"{text}: GPU memory registration may be broken", events, Topic.GPUDIRECT)
     yield Hypothesis("other", Confidence.OPEN, f"{text}: a faulty HCA, if it is always the same node", events)
 
 
@@ -192,7 +177,7 @@ def _retries(log: LogFacts, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
         return
     peers = sorted(caught(events, "peer"))
     hcas = sorted(caught(events, "hca"))
-    gone = log.broken_locally
+    gone = failed_by_itself(log)
     link = [e for e in log.of("async_event") if _port(e)]
     text = (
         "RDMA requests got no answer (status 12)"
@@ -209,18 +194,20 @@ def _retries(log: LogFacts, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
     if link:
         text_down = "a port went down before requests timed out"
         both = (*link, *events)
-        yield Hypothesis("link_degraded", Confidence.STRONG, text_down, both, _LINK, severity=Severity.CRITICAL)
+        yield Hypothesis("link_degraded", Confidence.STRONG, text_down, both, Topic.LINK, loss=STOPS)
     gids = [g for e in events for g in (e.data.get("local", ""), e.data.get("remote", "")) if g]
     local_gid = any(g.lower().startswith("fe80") for g in gids)
     # NCCL's default GID index is 0 up to 2.20.5, a link-local or RoCE v1 GID (src/transport/net_ib.cc); automatic from 2.21.5.
     version = parse(log.nccl_version or "")
     default_gid = log.roce and version is not None and version < (2, 21, 5) and "NCCL_IB_GID_INDEX" not in log.env
     if (log.roce and local_gid) or (default_gid and Level.INFO in log.levels and not gone):
-        yield Hypothesis("roce_gid", misrouted, "the GID in use is link-local or RoCE v1, which is not routed", events, _GID)
+        yield Hypothesis(
+            "roce_gid", misrouted, "the GID in use is link-local or RoCE v1, which is not routed", events, Topic.GID
+        )
     elif log.roce or any("ffff" in g for g in gids):
         text_apart = "the GIDs may be on networks that do not reach each other"
-        yield Hypothesis("roce_gid", Confidence.OPEN_MINUS, text_apart, events, _GID)
-    yield Hypothesis("ib_timeout", unanswered, text, events, _LINK, notes=tuple(notes))
+        yield Hypothesis("roce_gid", Confidence.OPEN_MINUS, text_apart, events, Topic.GID)
+    yield Hypothesis("ib_timeout", unanswered, text, events, Topic.LINK, notes=tuple(notes))
     if log.above_info("peer_closed", "secondary") or gone:
         yield Hypothesis("rank_died", Confidence.QUIET_PLUS, "the peer may have died", events)
 
@@ -237,25 +224,26 @@ def async_event(log: LogFacts) -> Iterator[Hypothesis]:
         dev = e.data.get("dev", "a device")
         if _port(e):
             text = f"the port of {dev} went down while the job ran"
-            yield Hypothesis("link_degraded", Confidence.STRONG_MINUS, text, (e,), _LINK, severity=Severity.CRITICAL)
-            yield Hypothesis("ib_timeout", Confidence.OPEN_MINUS, "requests over that port time out", (e,), _LINK)
+            yield Hypothesis("link_degraded", Confidence.STRONG_MINUS, text, (e,), Topic.LINK, loss=STOPS)
+            if failing:
+                yield Hypothesis("ib_timeout", Confidence.OPEN_MINUS, "requests over that port time out", (e,), Topic.LINK)
         elif (Wording.CATASTROPHIC.within(said) and not Wording.WORK_QUEUE.within(said)) or Wording.DEVICE_FATAL.within(said):
             text = f"{dev} reports a fatal error of the adapter (firmware or hardware)"
             how = "dmesg on that node; mlxfwreset, or replace it"
-            yield Hypothesis("link_degraded", Confidence.STRONG, text, (e,), _LINK, how, severity=Severity.CRITICAL)
+            yield Hypothesis("link_degraded", Confidence.STRONG, text, (e,), Topic.LINK, how, loss=STOPS)
             yield Hypothesis("inventory", Confidence.OPEN, f"{dev} is lost until its driver or firmware is reset", (e,))
         elif Wording.GID_CHANGE.within(said):
             text = f"the GID table of {dev} changed while the job ran: connections made before keep the old GID"
-            confidence, severity = (Confidence.STRONG_MINUS, None) if failing else (Confidence.EFFECT_PLUS, Severity.WARNING)
-            yield Hypothesis("roce_gid", confidence, text, (e,), _GID, severity=severity)
-        elif Wording.QUEUE_PAIR_BROKE.within(said):
+            confidence, loss = (Confidence.STRONG_MINUS, None) if failing else (Confidence.EFFECT_PLUS, SOMETIMES)
+            yield Hypothesis("roce_gid", confidence, text, (e,), Topic.GID, loss=loss)
+        elif Wording.QUEUE_PAIR_BROKE.within(said) or e.data.get("what") == "QP":
             text = f"a queue pair of {dev} broke: {said[:60]}"
             # An error of a request says why; but another rank's unanswered request comes after the queue pair broke.
             own = [o for o in log.above_info("completion", "modify_qp") if o.data.get("status", "12") not in {"5", "12"}]
             told = [o for o in log.above_info("completion") if o.data.get("status")]
             earlier = [o for o in told if (not e.at or o.at != e.at) and before(o, e)]
             confidence = Confidence.EFFECT if own or earlier else Confidence.STRONG_MINUS
-            yield Hypothesis("link_degraded", confidence, text, (e,), severity=Severity.CRITICAL)
+            yield Hypothesis("link_degraded", confidence, text, (e,), loss=STOPS)
             yield Hypothesis("ib_timeout", Confidence.EFFECT, text, (e,))
 
 
@@ -269,7 +257,7 @@ def devices(log: LogFacts) -> Iterator[Hypothesis]:
             f"RDMA devices are listed{f' ({names})' if names else ''} but cannot be opened: "
             "/dev/infiniband is not mapped, or not allowed, where the job runs"
         )
-        yield Hypothesis("dev_infiniband_missing", Confidence.STRONG_PLUS, text, events, RDMA_DEVICES)
+        yield Hypothesis("dev_infiniband_missing", Confidence.STRONG_PLUS, text, events, Topic.RDMA_DEVICES)
         yield Hypothesis("transport_fallback_tcp", Confidence.OPEN, "NCCL goes on over TCP", events)
     for e in log.of("provider")[:1]:
         if Wording.KERNEL_ABI.within(e.text):
@@ -319,7 +307,7 @@ _ADAPTER: Final = (
             Confidence.LIKELY,
             "{call} failed: the adapter or its driver does not answer any more",
             how="dmesg on that node (mlx5_core: health, reset)",
-            severity=Severity.CRITICAL,
+            loss=STOPS,
         ),
         Hypothesis("other", Confidence.OPEN, "a verb failed that does not fail on a sound adapter"),
         info=False,
@@ -327,7 +315,7 @@ _ADAPTER: Final = (
     ),
     means(
         "adapter_failed",
-        Hypothesis("link_degraded", Confidence.LIKELY, "NCCL gave up an adapter after errors", severity=Severity.CRITICAL),
+        Hypothesis("link_degraded", Confidence.LIKELY, "NCCL gave up an adapter after errors", loss=STOPS),
         info=False,
         first=True,
     ),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from netdoctor.model import Fix, Severity
+from netdoctor.causes.cost import MIGHT
+from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
 from netdoctor.nccl.log.facts import LogFacts
 
@@ -14,9 +15,8 @@ def switches(log: LogFacts) -> Iterator[Hypothesis]:
     """Peer-to-peer or shared memory switched off by a variable while several ranks share a node."""
     if log.nranks == 1 or (log.ranks and log.nodes and log.nranks == log.nodes):
         return
-    geforce = any("geforce" in g.lower() for g in log.gpus)
     staged = [t for t in log.transports if t.startswith("SHM")]
-    if log.env.get("NCCL_P2P_DISABLE") == "1" and (staged or not log.transports) and not geforce:
+    if log.env.get("NCCL_P2P_DISABLE") == "1" and (staged or not log.transports) and not log.workstation:
         yield Hypothesis(
             "p2p_disabled",
             Confidence.QUIET,
@@ -31,7 +31,7 @@ def switches(log: LogFacts) -> Iterator[Hypothesis]:
             "NCCL_SHM_DISABLE=1: ranks of one node talk over the network",
             shown=("NCCL_SHM_DISABLE set to 1",),
             fix=Fix("remove the variable and enlarge /dev/shm instead", ("unset NCCL_SHM_DISABLE",)),
-            severity=Severity.WARNING,
+            loss=MIGHT,
         )
 
 

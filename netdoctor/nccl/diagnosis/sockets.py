@@ -11,18 +11,12 @@ from typing import Final
 
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught, means
+from netdoctor.nccl.diagnosis.mends import Topic
+from netdoctor.nccl.diagnosis.outcome import failed_by_itself
 from netdoctor.nccl.interface_names import INSIDE_NAMES
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
-_IFNAME = Fix(
-    "name the interface that reaches the other nodes, with a prefix that fits every node",
-    ("export NCCL_SOCKET_IFNAME=<prefix>   # e.g. =bond0 for exactly bond0, eth for eth0 and eth1",),
-)
-_FIREWALL = Fix(
-    "open the ephemeral ports between the nodes of the job, both ways: NCCL listens on ports that the kernel picks",
-    ("sysctl net.ipv4.ip_local_port_range   # these TCP ports, not MASTER_PORT alone", "nft list ruleset; iptables -S"),
-)
 _PORTS = Fix(
     "widen the ephemeral port range, and keep service ports reserved",
     ("sysctl -w net.ipv4.ip_local_port_range='20000 65535'", "sysctl -w net.ipv4.ip_local_reserved_ports=29500,28028"),
@@ -70,7 +64,7 @@ def no_interface(log: LogFacts) -> Iterator[Hypothesis]:
     if events:
         name = log.env.get("NCCL_SOCKET_IFNAME")
         text = _NO_MATCH.format(name) if name else "NCCL found no usable network interface on this node"
-        yield Hypothesis("socket_ifname", Confidence.CERTAIN, text, events, _IFNAME, notes=(_NAMES_DIFFER,))
+        yield Hypothesis("socket_ifname", Confidence.CERTAIN, text, events, Topic.INTERFACE, notes=(_NAMES_DIFFER,))
 
 
 _NO_MATCH: Final = "no interface matches NCCL_SOCKET_IFNAME={} on this node"
@@ -81,12 +75,12 @@ def address_family(log: LogFacts) -> Iterator[Hypothesis]:
     for e in log.of("address_family")[:1]:
         if "family" not in e.data:
             text = "the chosen address family is not available here"
-            yield Hypothesis("socket_ifname", Confidence.STRONG, text, (e,), _IFNAME)
+            yield Hypothesis("socket_ifname", Confidence.STRONG, text, (e,), Topic.INTERFACE)
             continue
         if "NCCL_SOCKET_IFNAME" in log.env and not log.bootstraps:
             # 2.27 goes on with an empty address where the named interface is not there (src/misc/socket.cc)
             text = _NO_MATCH.format(log.env["NCCL_SOCKET_IFNAME"])
-            yield Hypothesis("socket_ifname", Confidence.STRONG, text, (e,), _IFNAME)
+            yield Hypothesis("socket_ifname", Confidence.STRONG, text, (e,), Topic.INTERFACE)
         causes = ["version_mismatch", "plugin_mismatch"]
         if log.of("plugin_old", "plugin_load", "ofi_init") or log.plugin_error or log.plugin:
             causes.reverse()
@@ -110,13 +104,23 @@ def bind(log: LogFacts) -> Iterator[Hypothesis]:
             yield Hypothesis("bootstrap_ports", Confidence.STRONG_PLUS, text, (e,), _PORTS, notes=_PORTS_GO)
         elif Wording.NOT_ASSIGNABLE.within(reason):
             text = "NCCL chose an interface whose address cannot be bound (link-local, or not ready)"
-            yield Hypothesis("socket_ifname", Confidence.STRONG_PLUS, text, (e,), _IFNAME)
+            yield Hypothesis("socket_ifname", Confidence.STRONG_PLUS, text, (e,), Topic.INTERFACE)
         elif reason:
             text = f"a listener could not be bound: {e.data['errno']}"
             yield Hypothesis("bootstrap_ports", Confidence.OPEN, text, (e,), _PORTS)
 
 
 _LIMITS: Final = (
+    means(
+        "mpi_peer",
+        Hypothesis(
+            "socket_ifname",
+            Confidence.LIKELY,
+            "Open MPI reaches another process than it means: nodes share an address, as those of bridges and containers do",
+            fix=Fix("name the interface that the nodes meet over", ("mpirun --mca btl_tcp_if_include <interface or network>",)),
+        ),
+        first=True,
+    ),
     means(
         "store_port",
         Hypothesis(
@@ -202,33 +206,35 @@ class _FailedConnect:
     def ipv6(self) -> bool:
         return any(is_ipv6(p) for p in self.peers)
 
-    def because(self, cause: str, confidence: Confidence, text: str, fix: Fix | None = None) -> Hypothesis:
+    def because(self, cause: str, confidence: Confidence, text: str, fix: Fix | Topic | None = None) -> Hypothesis:
         return Hypothesis(cause, _AS_ECHO[confidence] if self.echo else confidence, text, self.events, fix)
 
 
 def _no_address(c: _FailedConnect) -> Iterator[Hypothesis]:
     if c.ipv6:
-        yield c.because("socket_ifname", Confidence.LIKELY_PLUS, f"connect{c.to}: no local address of that kind", _IFNAME)
+        yield c.because(
+            "socket_ifname", Confidence.LIKELY_PLUS, f"connect{c.to}: no local address of that kind", Topic.INTERFACE
+        )
         return
     yield c.because("bootstrap_ports", Confidence.LIKELY, f"connect{c.to}: no local port was free", _PORTS)
     text = f"connect{c.to}: the address is not usable from here"
-    yield Hypothesis("socket_ifname", Confidence.OPEN, text, c.events, _IFNAME)
+    yield Hypothesis("socket_ifname", Confidence.OPEN, text, c.events, Topic.INTERFACE)
 
 
 def _no_route(c: _FailedConnect) -> Iterator[Hypothesis]:
     wrong = c.several_interfaces or c.ipv6 or errno.ENETUNREACH in c.errnos
     text = f"no route{c.to}: an interface was chosen that the peer is not behind"
-    yield c.because("socket_ifname", Confidence.LIKELY_PLUS if wrong else Confidence.OPEN_PLUS, text, _IFNAME)
+    yield c.because("socket_ifname", Confidence.LIKELY_PLUS if wrong else Confidence.OPEN_PLUS, text, Topic.INTERFACE)
     text = f"no route{c.to}: a firewall that rejects answers the same"
-    yield c.because("firewall_connect", Confidence.LIKELY, text, _FIREWALL)
+    yield c.because("firewall_connect", Confidence.LIKELY, text, Topic.FIREWALL)
 
 
 def _refused(c: _FailedConnect) -> Iterator[Hypothesis]:
     start = f"connection{c.to} refused:"
     text = f"{start} nothing listens there, or a firewall answers for it"
-    yield c.because("firewall_connect", Confidence.LIKELY_MINUS, text, _FIREWALL)
+    yield c.because("firewall_connect", Confidence.LIKELY_MINUS, text, Topic.FIREWALL)
     yield c.because("rank_died", Confidence.OPEN_PLUS, f"{start} the rank that listened may have ended")
-    yield c.because("socket_ifname", Confidence.OPEN, f"{start} the address may be another host's", _IFNAME)
+    yield c.because("socket_ifname", Confidence.OPEN, f"{start} the address may be another host's", Topic.INTERFACE)
 
 
 def _aborted(c: _FailedConnect) -> Iterator[Hypothesis]:
@@ -236,8 +242,8 @@ def _aborted(c: _FailedConnect) -> Iterator[Hypothesis]:
     (net/ipv4/af_inet.c, __inet_stream_connect)."""
     text = f"connection{c.to} failed; the kernel's reason was lost on a retry"
     interface = Confidence.LIKELY_PLUS if c.several_interfaces else Confidence.LIKELY_MINUS
-    yield c.because("socket_ifname", interface, text, _IFNAME)
-    yield c.because("firewall_connect", Confidence.LIKELY, text, _FIREWALL)
+    yield c.because("socket_ifname", interface, text, Topic.INTERFACE)
+    yield c.because("firewall_connect", Confidence.LIKELY, text, Topic.FIREWALL)
 
 
 def _broke(c: _FailedConnect) -> Iterator[Hypothesis]:
@@ -247,9 +253,9 @@ def _broke(c: _FailedConnect) -> Iterator[Hypothesis]:
 
 def _timed_out(c: _FailedConnect) -> Iterator[Hypothesis]:
     text = f"connection{c.to} timed out: packets are dropped on the way"
-    yield c.because("firewall_connect", Confidence.LIKELY_PLUS, text, _FIREWALL)
+    yield c.because("firewall_connect", Confidence.LIKELY_PLUS, text, Topic.FIREWALL)
     text = f"connection{c.to} timed out: the address may be on a network that does not reach it"
-    yield c.because("socket_ifname", Confidence.OPEN_PLUS, text, _IFNAME)
+    yield c.because("socket_ifname", Confidence.OPEN_PLUS, text, Topic.INTERFACE)
 
 
 # Where lines name several errnos, the first here decides.
@@ -279,18 +285,18 @@ def connect(log: LogFacts) -> Iterator[Hypothesis]:
         events,
         peers=tuple(caught(events, "peer")),
         errnos=frozenset(number for words, number in _STRERROR.items() if words in text),
-        echo=log.broken_locally or stale is not None,
+        echo=failed_by_itself(log) or stale is not None,
         several_interfaces=len({a.ifname for a in log.socket_interfaces}) > 1,
     )
     unreachable = next((p for p in failed.peers if unreachable_by_design(p)), None)
     if unreachable and not (loopback(unreachable) and log.many_nodes is False):
         text = f"a rank advertises {unreachable}, which other nodes cannot reach"
-        yield Hypothesis("socket_ifname", Confidence.STRONG, text, events, _IFNAME)
+        yield Hypothesis("socket_ifname", Confidence.STRONG, text, events, Topic.INTERFACE)
         return
     local = next((a for a in log.bootstraps if local_interface(a.ifname)), None)
     if local and log.many_nodes is not False:
         text = f"NCCL listens on {local.ifname} ({local.address}), which is local to its host"
-        yield failed.because("socket_ifname", Confidence.LIKELY_PLUS, text, _IFNAME)
+        yield failed.because("socket_ifname", Confidence.LIKELY_PLUS, text, Topic.INTERFACE)
     yield from next((rule for number, rule in _BY_ERRNO.items() if number in failed.errnos), _timed_out)(failed)
 
 
@@ -325,7 +331,7 @@ def chosen_interface(log: LogFacts) -> Iterator[Hypothesis]:
     shared = next((a for a, h in by_address.items() if len(h) > 1 and (unreachable_by_design(a) or _BRIDGED.match(a))), None)
     if shared:
         text = f"{len(by_address[shared])} hosts bootstrap on the same address {shared}"
-        yield Hypothesis("socket_ifname", Confidence.STRONG, text, fix=_IFNAME, shown=(f"Bootstrap: Using …:{shared}",))
+        yield Hypothesis("socket_ifname", Confidence.STRONG, text, fix=Topic.INTERFACE, shown=(f"Bootstrap: Using …:{shared}",))
         return
     if not log.many_nodes and (log.vias or log.channels):
         return  # connections were made
@@ -335,7 +341,7 @@ def chosen_interface(log: LogFacts) -> Iterator[Hypothesis]:
                 "socket_ifname",
                 Confidence.LIKELY if log.many_nodes else Confidence.EFFECT_PLUS,
                 f"bootstrap took {a.ifname} ({a.address}), which other nodes cannot reach",
-                fix=_IFNAME,
+                fix=Topic.INTERFACE,
                 shown=(f"Bootstrap: Using {a.ifname}:{a.address}",),
                 subject=a.host or None,
             )
@@ -347,7 +353,7 @@ def store(log: LogFacts) -> Iterator[Hypothesis]:
     events = log.of("store")
     if not events:
         return
-    confidence = Confidence.EFFECT if log.broken_locally or log.above_info("peer_closed") else Confidence.OPEN
+    confidence = Confidence.EFFECT if failed_by_itself(log) or log.above_info("peer_closed") else Confidence.OPEN
     if all(e.mild for e in events) and log.came_up:
         return
     joined = next((e for e in events if e.data.get("joined")), None)
@@ -360,7 +366,7 @@ def store(log: LogFacts) -> Iterator[Hypothesis]:
     if any("gai" in e.data for e in events):
         text = "the rendezvous host's name cannot be resolved"
     note = "MASTER_ADDR must be reachable from every node, and rank 0 must be up first"
-    yield Hypothesis("firewall_connect", confidence, text, events, _FIREWALL, notes=(note,))
+    yield Hypothesis("firewall_connect", confidence, text, events, Topic.FIREWALL, notes=(note,))
 
 
 def strangers(log: LogFacts) -> Iterator[Hypothesis]:

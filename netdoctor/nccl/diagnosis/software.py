@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from netdoctor.model import Fix, Severity
+from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
+from netdoctor.nccl.diagnosis.termination import COMPARE
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -19,7 +20,6 @@ _VERSION = Fix(
     ),
 )
 _SAME = Fix("set the same NCCL variables on every rank", ("env | grep NCCL_ | sort   # on every node",))
-_COMPARE = Fix("compare the ranks' collectives", ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "torchfrtrace   # flight recorder"))
 _GLOO = Fix(
     "give Gloo the interface that reaches the other nodes: one exact name, not NCCL's syntax",
     ("export GLOO_SOCKET_IFNAME=<name>", "getent hosts $(hostname)   # must not be 127.x"),
@@ -44,17 +44,17 @@ def variables(log: LogFacts) -> Iterator[Hypothesis]:
     """Variables that NCCL refuses or takes for something else."""
     for e in log.of("variable"):
         name, value = e.data.get("name", "a variable"), e.data.get("value", "")
-        confidence, fix, severity = Confidence.STRONG, None, None
+        confidence, fix = Confidence.STRONG, None
         if Wording.XML_FILE.within(e.text):
             if any("NCCL_TOPO_FILE" in p.plugin_env for p in log.ranks) or e.level is Level.INFO:
                 continue
-            confidence, severity = Confidence.OPEN_MINUS, Severity.WARNING
+            confidence = Confidence.OPEN_MINUS
             text = f"the topology or graph file cannot be opened: {value}"
         elif Wording.INVALID_VALUE.within(e.text):
             confidence, fix = Confidence.QUIET_MINUS, Fix(f"give {name} a number")
             text = f"{name}={value} is not a number; NCCL goes on with its default"
         elif Wording.CLIPPED.within(e.text):
-            confidence, severity = Confidence.EFFECT_PLUS, Severity.WARNING
+            confidence = Confidence.EFFECT_PLUS
             text = "a variable is out of range and was changed by NCCL"
         elif Wording.RENDEZVOUS_VARIABLE.within(e.text):
             confidence = Confidence.STRONG_PLUS
@@ -66,7 +66,7 @@ def variables(log: LogFacts) -> Iterator[Hypothesis]:
             text = f"NCCL_ALGO and NCCL_PROTO leave nothing that can be used{': ' if named else ''}{named}"
         else:
             text = f"{name} is not what NCCL understands"
-        yield Hypothesis("env_misuse", confidence, text, (e,), fix, severity=severity)
+        yield Hypothesis("env_misuse", confidence, text, (e,), fix)
 
 
 def disagreement(log: LogFacts) -> Iterator[Hypothesis]:
@@ -82,8 +82,12 @@ def disagreement(log: LogFacts) -> Iterator[Hypothesis]:
     order = log.of("order_differs")
     if order:
         near = next((f" (around rank {rank})" for rank in caught(order, "near")), "")
+        told = next((e.data for e in order if e.data.get("b")), None)
+        if told:
+            near = f": rank {told['a']} calls {told['op']}, rank {told['b']} {told['other']}"
+            near += " of another shape" if told["op"] == told["other"] else ""
         text = f"the ranks do not call the same collectives in the same order{near}"
-        yield Hypothesis("hang", Confidence.STRONG_MINUS, text, order, _COMPARE)
+        yield Hypothesis("hang", Confidence.STRONG_MINUS, text, order, COMPARE, subject="job" if told else None)
 
 
 _WITH_NCCL = Fix(
@@ -125,7 +129,7 @@ def gloo(log: LogFacts) -> Iterator[Hypothesis]:
 
 def _gloo_connect(e: Event, loopback: bool) -> Iterator[Hypothesis]:
     """A peer that went away is not Gloo's fault."""
-    why = e.data.get("why") or e.text
+    why = f"{e.data.get('why') or e.text} {e.data.get('remote', '')}"
     if Wording.PEER_GONE.within(why):
         text = "a peer went away while Gloo connected or waited: find the rank that says nothing"
         yield Hypothesis("rank_died", Confidence.EFFECT, text, (e,))

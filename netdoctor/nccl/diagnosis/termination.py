@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from signal import Signals
+from typing import Final
 
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
+from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
+_REQUESTED = Fix(
+    "ask for what the pod uses of it, and look what fills the node",
+    ("kubectl describe pod <pod>; kubectl describe node <node>   # Conditions",),
+    ("resources.requests and limits: {ephemeral-storage: …}; what is written goes to a volume",),
+)
+# What the pattern of `unstarted` caught -> what kept a process from being started.
+_UNSTARTED: Final = {
+    "unplaced": "Ray found no node with the free GPUs that the job asks for at once",
+    "ssh": "a node does not let the launcher in over ssh, so not every process of the job was started",
+    "unhealthy": "the kubelet did not admit a pod: its node has no healthy device of those that the pod asks for",
+    "slots": "the launcher has fewer slots, or less of a resource, than the job asks for: it started nothing",
+}
 _FIRST = Fix("read the log of the first rank that failed, from its end backwards; the network is not it")
-_KILLED = Fix(
-    "see the kernel's and the scheduler's view", ("dmesg | grep -i oom", "sacct -j <job> -o JobID,State,ExitCode,MaxRSS")
-)
-_LATE = Fix(
-    "find the rank that did not come",
-    (
-        "netdoctor ras   # while the job hangs, NCCL >= 2.24",
-        "TORCH_FR_BUFFER_SIZE=2000, then torchfrtrace",
-        "py-spy dump --pid <rank>",
-    ),
-)
+_PEERS = Fix("read the log of the first rank that failed, from its end backwards; these lines show no fault of the network")
+COMPARE = Fix("compare the ranks' collectives", ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "torchfrtrace   # flight recorder"))
 
 
 def deaths(log: LogFacts) -> Iterator[Hypothesis]:
@@ -40,14 +47,21 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
     if killed:
         text, fault = "a process was killed from outside (SIGKILL): the out-of-memory killer, or a scheduler", None
         if any(Wording.OUT_OF_MEMORY.within(e.text) for e in killed):
-            text, fault = "a process was killed: the host's (or the container's) memory was used up", Fault.HOST_MEMORY
-        yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, _KILLED, fault=fault)
+            whose = (
+                "limit of its container, pod or Slurm step" if any(map(_of_group, killed)) else "of the host or the container"
+            )
+            text, fault = f"a process was killed: the memory {whose} was used up", Fault.HOST_MEMORY
+        named = next((e for e in killed if e.data.get("host")), killed[0])  # the kernel's own line says less than a scheduler's
+        yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, Topic.KILLED, fault=fault, subject=author((named,)))
     elif died:
         first = _first(died)
-        host, task = first.data.get("host"), first.data.get("task")
-        name = f"task {task} on {host}" if host and task else author((first,))
-        confidence = Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
-        yield Hypothesis("rank_died", confidence, f"{name} ended first; the others lost their peer", died, _FIRST, subject=host)
+        name, confidence = author((first,)), Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
+        text = (
+            f"a process ended{_by(first)}, and nothing shows which"
+            if name == "job"
+            else f"{name} ended first{_by(first)}; the others lost their peer"
+        )
+        yield Hypothesis("rank_died", confidence, text, died, _FIRST, subject=name)
 
 
 def nodes(log: LogFacts) -> Iterator[Hypothesis]:
@@ -60,19 +74,49 @@ def nodes(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("rank_died", Confidence.STRONG_MINUS, text, lost, how=how, subject=host, fault=Fault.NODE)
         yield Hypothesis("missing_node", Confidence.STRONG_MINUS, text, lost, how=how, subject=host, fault=Fault.NODE)
         yield Hypothesis("inventory", Confidence.OPEN_MINUS, "a node of the job failed", lost)
+    unstarted = log.of("unstarted")
+    if unstarted:
+        host = next(iter(caught(unstarted, "host")), None)
+        text = f"the name {host} does not resolve, so" if host else "the launcher or the kubelet says that"
+        text += " not every process of the job was started"
+        text = next((said for mark, said in _UNSTARTED.items() if any(mark in e.data for e in unstarted)), text)
+        fix = Fix(
+            "see that every host or pod of the list runs, that its name resolves and that it lets the job in",
+            (
+                f"getent hosts {host or '<host>'}",
+                f"ssh -o BatchMode=yes {host or '<host>'} true   # where the launcher uses ssh",
+            ),
+        )
+        yield Hypothesis("missing_node", Confidence.STRONG_MINUS, text, unstarted, fix, subject=host)
     evicted = tuple(e for e in log.of("ended") if Wording.EVICTED.within(e.text))
     if evicted:
         full = Wording.MEMORY.within(" ".join(e.text for e in evicted))
-        text = "Kubernetes evicted a pod of the job: its node was low on " + ("memory" if full else "a resource")
-        yield Hypothesis("rank_died", Confidence.LIKELY, text, evicted, _KILLED, fault=Fault.HOST_MEMORY if full else None)
+        what = "memory" if full else next(iter(caught(evicted, "resource")), "a resource")
+        text = f"Kubernetes evicted a pod of the job: its node was low on {what}"
+        mend, fault = (Topic.KILLED, Fault.HOST_MEMORY) if full else (_REQUESTED, None)
+        yield Hypothesis("rank_died", Confidence.LIKELY, text, evicted, mend, fault=fault)
     gone = log.of("actor_died")
     if gone and not log.of("exception", "oom", "cuda"):
-        yield Hypothesis("rank_died", Confidence.OPEN, "an actor of Ray died: its own log says why", gone, _FIRST)
+        text = f"{f'the actor {who}' if (who := author(gone)) != 'job' else 'an actor'} of Ray died: its own log says why"
+        yield Hypothesis("rank_died", Confidence.OPEN, text, gone, _FIRST)
+
+
+def _of_group(e: Event) -> bool:
+    return Wording.MEMORY_GROUP.within(e.text)
 
 
 def _abort(e: Event) -> bool:
     exited = Wording.EXIT_OF_ABORT.within(e.data.get("how", ""))
     return e.data.get("signal") == "6" or exited or Wording.ABORTED.within(e.text)
+
+
+def _by(e: Event) -> str:
+    signal = e.data.get("signal", "").removeprefix("SIG")
+    if signal.isdecimal() and int(signal) in set(Signals):
+        signal = Signals(int(signal)).name.removeprefix("SIG")
+    if signal:
+        return f" by SIG{signal}"
+    return f" with exit code {e.data['code']}" if e.data.get("code") else f" ({e.data['how']})" if e.data.get("how") else ""
 
 
 def _first(died: tuple[Event, ...]) -> Event:
@@ -94,10 +138,10 @@ def victims(log: LogFacts) -> Iterator[Hypothesis]:
         lost = f"{peers[0]} closed its connection" if peers else "a rank lost the connection to its peer"
         text = f"{lost}: what these lines show is the consequence, the first failure is elsewhere"
         how = "the log of the peer that went away"
-        yield Hypothesis("rank_died", Confidence.EFFECT_PLUS, text, events, _FIRST, how)
+        yield Hypothesis("rank_died", Confidence.EFFECT_PLUS, text, events, _PEERS, how)
     elif any(Wording.REMOTE.within(e.text) for e in log.of("generic")):
         text = "NCCL reports a remote process that exited, or a network error"
-        yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, log.of("generic"), _FIRST)
+        yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, log.of("generic"), _PEERS)
 
 
 def waiting(log: LogFacts) -> Iterator[Hypothesis]:
@@ -106,26 +150,38 @@ def waiting(log: LogFacts) -> Iterator[Hypothesis]:
     stuck = log.above_info("heartbeat")
     if stuck and not events:
         text = "torch's watchdog was stuck: a CUDA or NCCL call does not return, or another thread holds the GIL in one"
-        yield Hypothesis("hang", Confidence.QUIET_PLUS, text, stuck, _LATE)
+        yield Hypothesis("hang", Confidence.QUIET_PLUS, text, stuck, Topic.LATE)
     counted = log.of("ras")
     if counted and not events:
         text = "by NCCL's RAS some ranks have begun fewer operations than the others: these wait for them"
-        yield Hypothesis("hang", Confidence.OPEN, text, counted, _LATE)
+        yield Hypothesis("hang", Confidence.OPEN, text, counted, Topic.LATE)
     echo = log.above_info("torch_echo")
     if echo and not events and not stuck:
-        yield Hypothesis("hang", Confidence.EFFECT, "torch's watchdog ended a rank for what another one did", echo, _LATE)
+        who, how = _behind(log, ()) or (None, "")
+        text = f"{who} {how}" if who else "torch's watchdog ended a rank for what another one did"
+        yield Hypothesis("hang", Confidence.QUIET_PLUS if who else Confidence.EFFECT, text, echo, Topic.LATE, subject=who)
+    yield from _other_calls(log.of("stack"))
     unheard = log.above_info("store_get")
     if unheard:
         peer = unheard[0].data.get("peer", "0")
         text = f"rank {peer} did not publish the communicator's id: it did not come, or it is gone"
         gone = Wording.PEER_GONE.within(unheard[0].data.get("why", ""))
         yield Hypothesis(
-            "rank_died" if gone else "hang", Confidence.EFFECT_PLUS if gone else Confidence.QUIET_PLUS, text, unheard, _LATE
+            "rank_died" if gone else "hang",
+            Confidence.EFFECT_PLUS if gone else Confidence.QUIET_PLUS,
+            text,
+            unheard,
+            Topic.LATE,
         )
+    yield from _other_collectives(events)
+    late = ", ".join(caught(log.of("lagging"), "late"))
+    if late:
+        text = f"rank {late} did not come to the collective that the others wait in"
+        yield Hypothesis("hang", Confidence.OPEN_PLUS, text, log.of("lagging"), Topic.LATE, subject=f"rank {late}")
     if events:
         who, how = _behind(log, events) or (None, "")
         text = "a collective did not finish in time" + (f"; {who} {how}" if who else "")
-        yield Hypothesis("hang", Confidence.QUIET_PLUS, text, events, _LATE, subject=who)
+        yield Hypothesis("hang", Confidence.QUIET_PLUS, text, events, Topic.LATE, subject=who)
     barrier = log.of("barrier")
     if barrier:
         missing = next((f"rank {rank}" for e in barrier if (rank := e.data.get("missing") or e.data.get("peer"))), None)
@@ -136,8 +192,59 @@ def waiting(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("hang", Confidence.OPEN_MINUS, "a Gloo operation waited for a rank that did not come", timeout)
 
 
+def _other_collectives(events: tuple[Event, ...]) -> Iterator[Hypothesis]:
+    """Ranks that stand at one sequence number with different operations, or different sizes of one: none of them can end."""
+    at: dict[str, dict[str, Event]] = {}
+    for e in events:
+        if e.data.get("seq") and e.data.get("op"):
+            size = f" of {e.data['numel']} elements" if e.data["op"] in _SAME_SIZE and e.data.get("numel") else ""
+            at.setdefault(e.data["seq"], {}).setdefault(f"{e.data['op']}{size}", e)
+    for seq, called in at.items():
+        if len(called) > 1:
+            who = ", ".join(f"rank {e.data.get('rank') or e.rank} {op}" for op, e in list(called.items())[:4])
+            text = f"the ranks call different collectives at sequence number {seq}: {who}"
+            yield Hypothesis("hang", Confidence.STRONG_MINUS, text, tuple(called.values()), COMPARE, subject="job")
+            return
+
+
+_SAME_SIZE: Final = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_REDUCE_SCATTER_BASE", "_ALLGATHER_BASE"})
+
+
+_FRAME: Final = re.compile(r"#\d+ (\S+) from (\S+)")
+
+
+def _other_calls(stacks: tuple[Event, ...]) -> Iterator[Hypothesis]:
+    """Ranks whose collective was called from different functions of the program."""
+    callers: dict[str, list[Event]] = {}
+    for e in stacks:
+        own = [name for name, file in _FRAME.findall(e.text) if not Wording.TORCH_FILE.within(file)]
+        if own and e.data.get("rank"):
+            callers.setdefault(" in ".join(own[:2]), []).append(e)
+    if len(callers) > 1:
+        told = [f"rank {', '.join(sorted(e.data['rank'] for e in found))} in {call}" for call, found in callers.items()]
+        text = f"the ranks wait in collectives of different calls: {'; '.join(told[:4])}"
+        lines = tuple(found[0] for found in callers.values())
+        yield Hypothesis("hang", Confidence.OPEN_PLUS, text, lines, COMPARE, subject="job")
+
+
+def _idle(log: LogFacts) -> tuple[str, str] | None:
+    """Ranks that have ended all that they had begun of a process group, in which the others wait for one more."""
+    groups: dict[str, dict[str, tuple[int, int]]] = {}
+    for e in log.of("enqueued"):
+        groups.setdefault(e.data["pg"], {})[e.data["rank"]] = int(e.data["begun"]), int(e.data["ended"])
+    for ranks in groups.values():
+        waiting = {ended for begun, ended in ranks.values() if begun > ended}
+        idle = sorted((rank for rank, (begun, ended) in ranks.items() if begun == ended and ended in waiting), key=int)
+        if idle and len(idle) < len(ranks):
+            last = ranks[idle[0]][0]
+            return f"rank {', '.join(idle[:4])}", f"has begun no collective after {last}, in the next of which the others wait"
+    return None
+
+
 def _behind(log: LogFacts, events: tuple[Event, ...]) -> tuple[str, str] | None:
     """Which ranks the others wait for, and what shows it."""
+    if (idle := _idle(log)) is not None:
+        return idle
     seqs = {
         e.data.get("rank") or str(e.rank): int(e.data["seq"])
         for e in events
@@ -147,10 +254,10 @@ def _behind(log: LogFacts, events: tuple[Event, ...]) -> tuple[str, str] | None:
     slow = sorted((r for r, q in seqs.items() if q == low), key=int)
     if len(slow) < len(seqs):
         return f"rank {', '.join(slow[:4])}", f"is behind (sequence number {low})"
-    nranks = log.nranks
-    if nranks and 1 < len(seqs) < nranks <= 4096:
+    nranks = max([log.nranks or 0, *(int(r) + 1 for r in seqs)])  # lower ranks than one that is there exist
+    if 1 < len(seqs) < nranks <= 4096:
         silent = sorted(set(range(nranks)) - {int(r) for r in seqs})
-        if len(silent) <= 4:
+        if len(silent) <= min(4, len(seqs) - 1):
             return f"rank {', '.join(map(str, silent))}", "is silent: the others wait for it"
     return None
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from netdoctor.nccl.log.facts import EventKind, Level
+from netdoctor.nccl.log.facts import STEPS, EventKind, Level
 
 MAX_PROCESSES: Final = 65536
 MAX_EVENTS: Final = 20000  # one a kind, key and process; beyond that they are counted only
@@ -75,6 +75,7 @@ class Accumulator:
     files: list[str] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
     index: dict[tuple[str, int], int] = field(default_factory=dict)
+    hosts: set[str] = field(default_factory=set)
     events: dict[tuple[object, ...], CollectedEvent] = field(default_factory=dict)
     versions: Counter[str] = field(default_factory=Counter)
     cuda_versions: Counter[str] = field(default_factory=Counter)
@@ -102,10 +103,12 @@ class Accumulator:
     header_hosts: dict[str, None] = field(default_factory=dict)  # nccl-tests' "Rank 0 Pid 1 on HOST"
     gpus: dict[str, None] = field(default_factory=dict)
     busbw: float | None = None
+    busbw_peak: float | None = None
     diagnostics: dict[str, None] = field(default_factory=dict)
     levels: set[Level] = field(default_factory=set)
     subsystems: set[str] = field(default_factory=set)
-    good: dict[int, int] = field(default_factory=dict)  # file -> last line that shows work going on
+    # (file, rank that a launcher's mark names or -1) -> the last lines that show work going on
+    good: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
     up_at: dict[int, int] = field(default_factory=dict)  # file -> last line of a communicator that is set up
     rank_zeros: set[str] = field(
         default_factory=set
@@ -116,6 +119,14 @@ class Accumulator:
     nccl_lines: int = 0
     bytes_read: int = 0
     at: int = 0  # number of the line that is read
+
+    def worked(self, rank: int, number: int) -> None:
+        """A line of this rank shows work."""
+        key = (len(self.files) - 1, rank)
+        lines = self.good.get(key)
+        if lines is None:
+            lines = self.good[key] = deque(maxlen=STEPS)
+        lines.append(number)
 
     def up(self) -> None:
         """A communicator is set up."""
@@ -137,4 +148,5 @@ class Accumulator:
                 return 0
             at = self.index[key] = len(self.processes)
             self.processes.append(Process(host, pid))
+            self.hosts.add(host)
         return at

@@ -14,6 +14,7 @@ from typing import Final
 _ROWS: Final = (
     r"Could not find real path of",  # transport/net_ib/init.cc
     r"NET/IB ?: Unable to query (?:port|device)",  # transport/net_ib/init.cc: the device is left out
+    r"Missing \"(?:iommu=pt|amd_iommu=on|HSA_FORCE_FINE_GRAIN_PCIE=1)\"|NUMA auto balancing enabled|LL cutoff points not detected",  # RCCL's advice on every start: src/init.cc
     r"lib wrapper not initialized",  # misc/{ibv,gdr,mlx5dv}wrap.cc
     r"Failed to open libibverbs\.so",  # to 2.18; `messages.verbs_missing` keeps it as a fact
     r"Call to ibv_(?:set|query)_ece failed",  # optional: misc/ibvwrap.cc
@@ -54,10 +55,10 @@ _OTHERS: Final = re.compile(
     rb"|datadog|opentelemetry|to avoid out of memory|GLOO_LOG|paramiko",
     re.IGNORECASE,
 )
-# Lines that say that work goes on: a training loop's, a benchmark's.
+# Lines that say that work goes on: a training loop's, a benchmark's.  "STEP 7.0 ON n1 CANCELLED" is Slurm's.
 _PROGRESS: Final = re.compile(
-    rb"\b(?:iter(?:ation)?s?|steps?|epochs?|loss|it/s|s/it|tokens?/s(?:ec)?|samples?/s(?:ec)?|throughput)\b\W{0,12}\d"
-    rb"|\d\s?(?:it/s|s/it|tokens/s|TFLOP)|^ {2,}\d{1,14} +\d{1,14} +(?:float|half|bfloat16|u?int\d*|fp8\w*|double) ",
+    rb"\b(?:iter(?:ation)?s?|steps?|epochs?|loss|it/s|s/it|tokens?/s(?:ec)?|samples?/s(?:ec)?|images?/s(?:ec)?|throughput)\b\W{0,12}\d(?!\d*\.\w+ ON )"
+    rb"|Completed store-based barrier|\"POST \S{1,80} HTTP/1\.\d\" 200|Compiler status PASS|\d\s?(?:it/s|s/it|tokens/s|TFLOP)|^ {2,}\d{1,14} +\d{1,14} +(?:float|half|bfloat16|u?int\d*|fp8\w*|double) ",
     re.IGNORECASE,
 )
 

@@ -28,19 +28,34 @@ class Writer(NamedTuple):
     head: prefix.Head
 
 
+class Plain(NamedTuple):
+    """What a line without NCCL's tag may hold beside an event; found once for all lines of a shape."""
+
+    work: bool  # a sign of work
+    of_others: bool  # a library's that has nothing to do with the ranks' connections
+    bare: bool  # NCCL's message, its prefix cut off
+    facts: bool  # versions, a header or the result of nccl-tests
+
+
+NOT_PLAIN: Final = Plain(False, False, False, False)
+
+
 class Shape:
     """What lines of one shape have in common: lines are of one shape if they are equal apart from digits."""
 
-    __slots__ = ("glued", "handler", "hot", "patience", "patterns")
+    __slots__ = ("glued", "handler", "hot", "patience", "patterns", "plain")
 
-    def __init__(self, handler: messages.Handler | None, patterns: tuple[Pattern, ...], glued: bool) -> None:
+    def __init__(
+        self, handler: messages.Handler | None, patterns: tuple[Pattern, ...], glued: bool, plain: Plain = NOT_PLAIN
+    ) -> None:
+        self.plain = plain
         self.glued = glued  # a second record follows on the same line
         self.handler = handler
         self.patterns = patterns
         # Process -> (how often, its last events): a message that floods is counted after `patience` times and not read again.
         # Digits are not part of a shape: where digits tell events apart (a status, an errno), every line is read.
         self.hot: dict[int, tuple[int, tuple[CollectedEvent, ...]]] = {}
-        keys = {name for p in patterns for name in p.key}
+        keys = {name.rstrip("0123456789") for p in patterns for name in p.key}
         self.patience = 1 if not keys else 64 if not keys & _NUMERIC else 0
 
 
@@ -73,7 +88,7 @@ class EventCollector:
         match = pattern.regex.search(msg) if pattern.key else None
         key: tuple[object, ...] = (pattern.kind, writer.slot, level is Level.INFO)
         if match is not None:
-            key = (*key, *(match[g] for g in pattern.key if g in pattern.regex.groupindex))
+            key = (*key, *(match[g] for g in pattern.key))
         event = events.get(key)
         if event is not None:
             event.count += 1
@@ -90,7 +105,8 @@ class EventCollector:
             text=msg[:2000],
             process=writer.slot,
             dev=head.dev,
-            rank=head.rank if head.rank >= 0 else writer.process.rank_hint,
+            # srun's and mpirun's lines are about a task and a rank, whoever printed them.
+            rank=-1 if data.get("task") else head.rank if head.rank >= 0 else writer.process.rank_hint,
             at=head.at,
             level=level,
             source=head.source,

@@ -6,6 +6,7 @@ at the level and subsystem that print it, and it did not appear.  A field named 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,7 +21,7 @@ from netdoctor.nccl.log.wordings import Wording
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 # What a line can be: a row of `patterns` finds it.
 _Connect = Literal[
-    "no_interface", "address_family", "connect", "connect_gave_up", "bind", "peer_closed", "secondary", "stranger"
+    "no_interface", "address_family", "connect", "connect_gave_up", "bind", "peer_closed", "secondary", "stranger", "mpi_peer"
 ]
 _Memory = Literal["shm_full", "shm_error", "oom", "memlock", "mkey", "descriptors", "threads"]
 _Verbs = Literal[
@@ -43,10 +44,22 @@ _Gpu = Literal[
 ]
 _Ranks = Literal["version", "garbled", "sizes_differ", "order_differs", "variable", "rank_twice", "generic", "died", "diag"]
 _Torch = Literal[
-    "watchdog", "heartbeat", "torch_echo", "store", "store_get", "store_port", "ras", "barrier", "elastic", "no_backend"
+    "watchdog",
+    "heartbeat",
+    "torch_echo",
+    "store",
+    "store_get",
+    "store_port",
+    "ras",
+    "lagging",
+    "enqueued",
+    "stack",
+    "barrier",
+    "elastic",
+    "no_backend",
 ]
-_Caller = Literal["exception", "tensor", "world_size", "kernel_assert", "too_old", "wrong_data", "no_launcher"]
-_Endings = Literal["ended", "node_failed", "actor_died", "finished", "last_words"]
+_Caller = Literal["exception", "tensor", "world_size", "kernel_assert", "too_old", "wrong_data", "no_number", "no_launcher"]
+_Endings = Literal["ended", "node_failed", "unstarted", "actor_died", "finished", "last_words"]
 _Unknown = Literal["trouble", "warning", "trail"]  # lines that say that something failed, and that no rule explains
 _Gloo = Literal["gloo_address", "gloo_connect", "gloo_loopback", "gloo_timeout"]
 EventKind = (
@@ -64,6 +77,7 @@ EventKind = (
     | _Endings
     | _Unknown
 )
+STEPS: Final = 3  # signs of work after which a rank is known to go on: the collectives of a step need all ranks
 SOCKET: Final = "Socket"  # NCCL's name of its network over TCP
 
 
@@ -246,6 +260,7 @@ class LogFacts(RunLog):
     env: Mapping[str, str] = field(default_factory=dict)
     env_differs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> the values of different processes
     busbw: float | None = None  # GB/s, nccl-tests' average
+    busbw_peak: float | None = None  # GB/s, the most that nccl-tests shows at a size from which it is bandwidth
     gpus: tuple[str, ...] = ()  # GPU names, where a header of nccl-tests shows them
     diagnostics: tuple[str, ...] = ()  # NCCL DIAG lines (NCCL >= 2.31)
     levels: frozenset[Level] = frozenset()
@@ -253,7 +268,8 @@ class LogFacts(RunLog):
     absent: frozenset[str] = frozenset()  # names of fields that this log cannot show
     unseen: tuple[tuple[str, str], ...] = ()  # (what is not in this log, the variable that would show it)
     events: tuple[Event, ...] = ()
-    good: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # file -> last line that shows work going on
+    # (file, rank that a launcher's mark names or -1) -> the last lines that show work going on, at most `STEPS`
+    work: Mapping[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     up_at: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # file -> last line of a communicator that is set up
     unended: bool = False  # the last line of a file has no end
     alone: int = 0  # processes of nccl-tests that are rank 0 of a run of their own
@@ -304,10 +320,23 @@ class LogFacts(RunLog):
         listed = self.devices[via.device : via.device + 1] if not self.virtual_devices else ()
         return frozenset(one.name for one in listed)
 
+    @cached_property
+    def good(self) -> Mapping[str, int]:
+        """File -> the last line that shows work going on."""
+        last: dict[str, int] = {}
+        for (file, _), lines in self.work.items():
+            last[file] = max(last.get(file, 0), lines[-1])
+        return last
+
     @property
     def came_up(self) -> bool:
         """Whether at least one communicator was set up."""
         return self.comms_complete > 0 or self.rings > 0 or bool(self.vias)
+
+    @property
+    def workstation(self) -> bool:
+        """Whether the GPUs are cards of workstations: nobody expects RDMA or peer-to-peer beside them."""
+        return any(re.search(r"GeForce|TITAN|\bRTX\b(?! (?:PRO )?A?[4-8]000)", gpu, re.IGNORECASE) for gpu in self.gpus)
 
     @property
     def link_layers(self) -> set[str]:
@@ -320,9 +349,3 @@ class LogFacts(RunLog):
             e.data.get("dev", "").startswith(("roce", "rxe", "bnxt", "ionic")) or e.data.get("hca", "").startswith("roce")
             for e in self.events
         )
-
-    @cached_property
-    def broken_locally(self) -> bool:
-        """Whether a rank failed by itself: network errors of other ranks may then be its consequence."""
-        alone = self.above_info("cuda", "shm_full", "oom", "duplicate_gpu", "nvls_bind", "driver")
-        return bool(alone) or any(e.killed_from_outside for e in self.of("died"))

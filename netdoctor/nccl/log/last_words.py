@@ -32,10 +32,11 @@ class LastWords:
         self._lines.clear()
 
     def feed(self, line: bytes, number: int) -> None:
-        if self._worked and len(self._lines) < _MOST and _ILL.search(line) and not _NONE.search(line):
+        if len(self._lines) < _MOST and _ILL.search(line) and not _NONE.search(line):
             self._lines[number] = line
 
-    def close(self) -> dict[int, bytes]:
-        """The lines by number; what follows is another file's."""
-        lines, self._lines, self._worked = self._lines, {}, False
+    def close(self, silent: bool) -> dict[int, bytes]:
+        """The lines by number; what follows is another file's.  `silent`: without work they are all that such a log holds."""
+        lines = self._lines if self._worked or silent else {}
+        self._lines, self._worked = {}, False
         return lines

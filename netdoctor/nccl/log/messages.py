@@ -52,12 +52,24 @@ def bootstrap(accumulator: Accumulator, process: Process, dev: int, msg: bytes) 
 _VERSION: Final = re.compile(rb"(NCCL|RCCL) version ?:? ?(\d+\.\d+(?:\.\d+)?)[^\s+]{0,40}(?:\+(?:cuda|hip)(\d+\.\d+)?)?")
 
 
+RCCL: Final = "RCCL"
+# AMD's library and what names its parts: its plugin, its sources after hipify, HIP's errors, rccl-tests' header.
+_AMDS: Final = re.compile(rb"[lb/ -]rccl|\bRCCL\b|hipify|\bHIP (?:failure|error|version)|hipError|AMD Instinct|AMD Radeon")
+
+
+def library(accumulator: Accumulator, text: bytes) -> None:
+    """A text that shows that the library is AMD's."""
+    if accumulator.library != RCCL and _AMDS.search(text) is not None:
+        accumulator.library = RCCL
+
+
 def version(accumulator: Accumulator, process: Process | None, dev: int, msg: bytes) -> None:
     """``NCCL version 2.21.5+cuda12.4``, bare or with a prefix; torch's errors end in ``NCCL version 2.21.5``."""
     for match in _VERSION.finditer(msg):
         number = match[2].decode()
         accumulator.versions[number] += 1
-        accumulator.library = match[1].decode()
+        if accumulator.library != RCCL:  # torch calls either of them NCCL
+            accumulator.library = match[1].decode()
         if match[3]:
             accumulator.cuda_versions[match[3].decode()] += 1
         if process is not None:

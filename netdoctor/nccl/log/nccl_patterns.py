@@ -20,7 +20,7 @@ PATTERNS: Final = (
     ),
     row(
         "shm_error",
-        "shared memory|ncclshmopen|could not map /dev/shm",
+        "shared memory|ncclshmopen|could not map /dev/shm|mmap of /dev/shm|shm_open failed",
         rf"Error while (?P<how>creating|attaching to|[a-z ]+?) shared memory segment (?P<path>\S*) ?\(size (?P<bytes>\d+)\)(?:, error: {ERRNO})?|shm_open failed to open|failed to create shared memory file|Could not map /dev/shm|ncclShmOpen|failure in mmap of /dev/shm|out of shared memory|insufficient shared memory",
     ),
     row(
@@ -43,8 +43,8 @@ PATTERNS: Final = (
     row(
         "connect",
         "connect",
-        rf"\b(?:call to )?connect(?: to (?P<peer>[^\s<]+)(?:<(?P<port>\d+)>)?)? (?:failed ?: ?|returned (?:\d+ ?\()?|failed with error ){ERRNO}|PollConnect to (?P<peer2>[^\s<]+)\S* failed with error {ERRNO.replace('errno', 'errno2')}",
-        "errno errno2 peer peer2",
+        rf"\b(?:call to )?connect(?: to (?P<peer>[^\s<]+)(?:<(?P<port>\d+)>)?)? (?:failed ?: ?|returned (?:\d+ ?\()?|failed with error ){ERRNO}|PollConnect to (?P<peer2>[^\s<]+)\S* failed with error {ERRNO.replace('errno', 'errno2')}|\bconnect\(fd=\d+, dest_addr=(?P<peer3>[\d.]+)[^)]{{0,40}}\) failed: {ERRNO.replace('errno', 'errno3')}",
+        "errno peer",
     ),
     row(
         "connect_gave_up",
@@ -65,18 +65,18 @@ PATTERNS: Final = (
     ),
     row(
         "threads",
-        "pthread_create|thread creation failed|start new thread|resource temporarily unavailable",
+        "pthread_create|thread creation|start new thread|resource temporarily unavailable",
         rf"pthread_create failed|thread creation failed|can{APOSTROPHE}t start new thread|Proxy thread.{0, 60}Resource temporarily unavailable|libgomp: Thread creation",
     ),
     row(
         "peer_closed",
-        "closed by remote peer|closed by peer|closed by localrank|connection reset|broken pipe|connection aborted|likely closed",
-        r"(?:connection )?closed (?:by remote peer|by peer|by localRank|when) ?:?\[?(?P<peer>[^\s<,\]]*)|connection reset by peer|broken pipe|connection aborted|connection was likely closed|Call to (?:recv|send) (?:from|to) (?P<peer2>[^\s<]+)\S* failed",
+        "coordination service|stopped sending heart|jax distributed service|closed by |closed when|connection reset|broken pipe|connection aborted|likely closed|call to recv|call to send",
+        r"(?:connection )?closed (?:by remote peer|by peer|by localRank|when) ?:?\[?(?P<peer>[^\s<,\]]*)|connection reset by peer|broken pipe|connection aborted|connection was likely closed|Call to (?:recv|send) (?:from|to) (?P<peer2>[^\s<]+)\S* failed|Polled (?:an )?error from coordination service|stopped sending heartbeats|JAX distributed service detected fatal errors",
         "peer",
     ),
     row(
         "secondary",
-        "accept failed|proxy call|clientgetfd|proxy service|service thread|socket recv failed|could not receive type|proxycall|proxy thread error|fatal error (detected|in abort|abort state|job error|sets state|proxy response|uds:|convertfd|queryfd|commreclaim|commdestroysync|destroys proxy",
+        "accept failed|proxy call|clientgetfd|proxy service|service thread|socket recv failed|could not receive type|proxycall|proxy thread error|a fatal error|in abort|abort state|saw abortflag|job error|ncclasyncjobcomplete|sets state|was revoked|proxy response|uds:|ncclproxyclient|failed to execute operation|progressing operation|commdestroysync|destroys proxy",
         r"accept failed|communicator encountered a fatal error|Proxy thread error|in abort, error|ncclAsyncJobComplete: job|in commDestroySync, error|commDestroySync: comm|destroys proxy resource error|Comm \S+ is in abort state|Saw abortFlag while waiting|UDS: (?:Sending|Receiving) data over socket|ncclProxyClient\w+ call|\[Service thread\]|\[Proxy Service\](?! (?:Poll|Failed to set CUDA))|error comm \S+ sets state|communicator was revoked|Proxy Call to rank \d+ failed|ClientGetFd call|Failed to execute operation|Could not receive type from localRank|Socket recv failed while polling|Error encountered progressing operation|ProxyCallBlocking\w* call",
     ),
     # verbs: src/misc/ibvwrap.cc, src/transport/net_ib*
@@ -91,7 +91,7 @@ PATTERNS: Final = (
         "async_event",
         "async|gid table change|unknown event type",
         r"async (?:error )?event ?: ?(?P<event>.{1,80})|async fatal event(?: on (?P<what>\w+)[^:]*)?: (?P<event2>.{1,80})|(?P<event3>GID table change)d?|(?P<event4>unknown event type \(\d+\))",
-        "event event2 event3",
+        "event",
     ),
     row("modify_qp", "ibv_modify_qp", rf"ibv_modify_qp failed(?: with)?(?: error)?(?: (?P<no>\d+))?(?: {ERRNO})?", "no dev", 3),
     row(
@@ -109,7 +109,7 @@ PATTERNS: Final = (
     row(
         "register",
         "ibv_reg_|ibv_create_cq|ibv_create_qp|ibv_alloc_pd|mlx5dv_reg_dmabuf_mr",
-        rf"(?P<call>ibv_reg_mr\w*|ibv_reg_dmabuf_mr|mlx5dv_reg_dmabuf_mr|ibv_create_cq|ibv_create_qp|ibv_alloc_pd)\S* failed(?: with)?(?: error)?(?: \d+)? ?{ERRNO}?",
+        rf"(?P<call>ibv_reg_mr\w*|ibv_reg_dmabuf_mr|mlx5dv_reg_dmabuf_mr|ibv_create_cq|ibv_create_qp|ibv_alloc_pd)(?:\([^)]{{0,160}}\))?\S* failed:?(?: with)?(?: error)?(?: \d+)? ?{ERRNO}?",
         "call errno",
         2,
     ),
@@ -139,8 +139,8 @@ PATTERNS: Final = (
     # network plugins
     row(
         "ofi_init",
-        "net/ofi|ofi plugin|libfabric|efa|fi_getinfo|eligible providers",
-        r"Only EFA provider is supported|No eligible providers|aws-ofi-nccl initialization failed|initNet\(\) failed|OFI plugin is not installed|EFA is not enabled|fi_getinfo.{0,80}(?:failed|no data available)|NET/OFI .{0,80}(?:failed to initialize|initialization failed|could not find|endpoint.{0,60}failed|Unable to (?:find|initialize|open)|Couldn't (?:find|open|create|initialize)|OFI NCCL failure)|endpoint creation failed|provider \w+ output empty list",
+        "net/ofi|ofi plugin|libfabric|efa|fi_getinfo|eligible providers|aws-ofi-nccl|initnet() failed|endpoint creation|output empty list",
+        r"Only EFA provider is supported|No eligible providers|aws-ofi-nccl initialization failed|initNet\(\) failed|OFI plugin is not installed|EFA is not enabled|fi_getinfo.{0,80}(?:failed|no data available)|NET/OFI .{0,80}(?:failed to initialize(?! GDRCopy)|initialization failed|could not find|endpoint.{0,60}failed|Unable to (?:find|initialize|open)|Couldn't (?:find|open|create|initialize)|OFI NCCL failure)|endpoint creation failed|provider \w+ output empty list",
         follow=1,
     ),
     row("ofi_any", "net/ofi", r"NET/OFI (?P<what>.{1,200})"),
@@ -155,7 +155,7 @@ PATTERNS: Final = (
         "register memory|fi_mr_reg",
         r"(?:could not|unable to|failed to) register memory.{0,200}|fi_mr_reg.{0,80}failed",
     ),
-    row("gdrcopy", "gdrcopy", r"failed to initialize GDRCopy|GDRCOPY failure|gdr_open.{0,40}failed"),
+    row("gdrcopy", "gdrcopy|gdr_open", r"failed to initialize GDRCopy|GDRCOPY failure|gdr_open.{0,40}failed"),
     row(
         "plugin_load",
         "libnccl-net|libnccom-net|libfabric|libnccl-ofi",
@@ -167,28 +167,29 @@ PATTERNS: Final = (
         "are not supported|is unsupported",
         r"ncclNetPlugin symbols v\d+ and lower are not supported|External network plugin (?P<library>\S+) is unsupported",
     ),
-    row("net_not_found", "not found.", r"Error: network (?P<name>.{1,60}) not found"),
+    row("net_not_found", "error: network ", r"Error: network (?P<name>.{1,60}) not found"),
     row("net_none", "any net plugin|no transport found", r"Failed to initialize any NET plugin|No transport found"),
     # CUDA, NVLS, fabric
     row(
         "nvls_bind",
-        "nvlink sharp (nvls)",
-        r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory(?: of size (?P<bytes>\d+))? ?: CUDA error (?P<code>\d+)(?: '(?P<what>[^']*)'?)?",
+        "nvlink sharp",
+        r"Failed to bind NVLink SHARP(?: \(NVLS\) Multicast memory(?: of size (?P<bytes>\d+))? ?: CUDA error (?P<code>\d+)(?: '(?P<what>[^']*)'?)?)?",
         "code",
+        follow=2,
     ),
     row("multicast", "multicast support requested", r"Multicast support requested for team but none available"),
     row("rank_twice", "already checked in", r"rank (?P<rank>\d+) of \d+ ranks has already checked in"),
     row(
         "cuda",
-        "cuda failure|cuda error|cudaerror|error 80|cuda ipc handle|failed to peer with device|failed to open cuda|hip failure|hip error",
-        rf"failed to (?:open|get|peer with).{{0,40}}(?:handle|device \d+(?:\(=\w+\))?) ?: ?(?P<code3>\d+) (?P<what4>[a-z][^\n]{{3,100}})|Cuda error \S+ '(?P<what5>[^']{{1,200}})'|CUDA error (?P<code4>\d+) at \S+ (?P<what6>.{{1,120}})|Test (?:CUDA|HIP) failure \S+ {QUOTE}(?P<what7>[^'\"\n]{{1,160}})|(?:Cuda|HIP) failure (?:(?P<code>\d+) )?{QUOTE}(?P<what>[^'\"`\xe2\n]{{1,200}})|(?:CUDA|HIP) (?:driver )?error: ?(?P<what2>[^\n(]{{1,120}})|Error (?P<code2>80\d): (?P<what3>.{{1,80}})",
-        "what what2 what3 what4 what5 what6 what7",
+        "cuda failure|cuda error|cuda runtime error|cudaerror|triton error|error 80|failed to open|failed to get|failed to peer with|hip failure|hip error|cuda driver error|hip driver error",
+        rf"failed to (?:open|get|peer with).{{0,40}}(?:handle|device \d+(?:\(=\w+\))?) ?: ?(?P<code3>\d+) (?P<what4>[a-z][^\n]{{3,100}})|Cuda error \S+ '(?P<what5>[^']{{1,200}})'|CUDA error (?P<code4>\d+) at \S+ (?P<what6>.{{1,120}})|Test (?:CUDA|HIP) failure \S+ {QUOTE}(?P<what7>[^'\"\n]{{1,160}})|(?:Cuda|HIP) failure (?:(?P<code>\d+) )?{QUOTE}(?P<what>[^'\"`\xe2\n]{{1,200}})|(?:(?:CUDA|HIP) (?:driver )?error|CUDA runtime error in .{{1,120}}?\)?|Triton Error \[\w+\]): ?(?P<what2>[^\n(]{{1,120}})|Error (?P<code2>80\d): (?P<what3>.{{1,80}})",
+        "what",
     ),
     # src/include/alloc.h; the reason is in the WARN before it, which torch's "Last error:" leaves out
     row("cuda_alloc", "failed to cuda", r"Failed to CUDA (?:calloc|malloc|host alloc)(?: async)? (?P<bytes>\d+) bytes"),
     row(
         "driver",
-        "nvidia driver|cuda driver version|cuda library|nvml|libnvidia-ml|no gpus found|no cuda gpus|forward compatibility",
+        "nvidia driver|driver/library|cuda driver version|cuda library|nvml|libnvidia-ml|no gpus found|no cuda gpus|forward compatibility",
         r"Found no NVIDIA driver|NVIDIA driver on your system is too old|CUDA Driver version found is \d+\. Minimum|Failed to find CUDA library|nvmlInit\w*\(\) failed: (?P<what>.{1,80})|Driver/library version mismatch|Failed to open libnvidia-ml|no GPUs found|No CUDA GPUs are available|forward compatibility was attempted|CUDA driver version is insufficient",
     ),
     row(
@@ -198,8 +199,8 @@ PATTERNS: Final = (
     ),
     row(
         "fabric_manager",
-        "partition|fabric manager|fabricmanager|fabric state|system not yet initialized",
-        r"GPUs in the partition need to be reset|cannot find exporter GPU in partition|failed to add multicast team|fabric.?manager.{0,60}(?:not running|inactive|dead|failed to start|is not installed)|system not yet initialized",
+        "partition|fabric manager|fabricmanager|fabric-manager|multicast team|system not yet initialized",
+        r"GPUs in the partition need to be reset|cannot find exporter GPU in partition|failed to add multicast team|fabric[ -]?manager.{0,60}(?:not running|inactive|dead|failed to start|is not installed)|system not yet initialized",
     ),
     row("nvlink_p2p", "nvlink connected gpus", r"P2P is disabled between NVLINK connected GPUs (?P<a>\d+) and (?P<b>\d+)"),
     row("nvlink_degraded", "fabric health|degraded_bandwidth", r"NVLink fabric health reports \S+|DEGRADED_BANDWIDTH"),
@@ -217,7 +218,8 @@ PATTERNS: Final = (
     row(
         "garbled",
         "mismatch in|message truncated|wrong type|wrong magic|wrong socket type",
-        r"Bootstrap Root : mismatch in (?:rank count|info)|Message truncated : received (?P<got>[\d,]+) bytes instead of (?P<want>[\d,]+)|socketFinalizeAccept.{0,80}wrong type|mismatch in magic",
+        r"Bootstrap Root : mismatch in (?:rank count|info)|Message truncated : received (?P<got>[\d,]+) bytes instead of (?P<want>[\d,]+)|(?:socketFinalizeAccept.{0,80}wrong type|wrong socket type.{0,60}\(peer) (?P<type>\d) != (?:expected )?(?P<own>\d)|mismatch in magic",
+        "type own",
     ),
     # NCCL closes such a connection and accepts again: src/misc/socket.cc, socketFinalizeAccept
     row("stranger", "wrong magic", r"wrong magic (?P<got>[0-9a-f]{1,16}) != (?P<want>[0-9a-f]{1,16})", "got"),
@@ -231,7 +233,7 @@ PATTERNS: Final = (
         "variable",
         "invalid value|unrecognized|algorithm/protocol|invalid nccl_comm_id|xml|ignoring nccl_|is greater than the maximum|out of range|expected, but not set",
         r"Invalid value (?P<value>\S+) for (?P<name>NCCL_\w+)|Unrecognized (?:element|prefix) token \"?(?P<value2>[^\"]{0,60})|no algorithm/protocol available|Invalid (?P<name2>NCCL_COMM_ID)|Could not open XML (?:topology|graph) file (?P<value3>\S+)|ignoring (?P<name3>NCCL_ALGO)=|(?P<name4>NCCL_SOCKET_NTHREADS|total number of sockets) is greater than the maximum|(?P<name5>NCCL_IB_SUBNET_PREFIX_LEN)=\S+ is out of range|environment variable (?P<name6>\w+) expected, but not set",
-        "name name6 name2 value2 value3",
+        "name value",
     ),
     # the way of an error up through NCCL's functions, an INFO line each
     row("trail", " -> ", r"^\S{1,100}\.(?:cc|cu|h|cpp):\d{1,6} (?:\(\w{1,100}\) )?-> (?P<code>[1-9])\b", "code"),

@@ -8,16 +8,16 @@ chunk in which NCCL is rare is searched for a few words instead of being read li
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from netdoctor.nccl.log import benign, forms, messages, prefix
+from netdoctor.nccl.log import benign, forms, messages, nccl_tests, prefix
 from netdoctor.nccl.log.accumulator import Accumulator
-from netdoctor.nccl.log.events import EventCollector, Shape, Writer
+from netdoctor.nccl.log.events import NOT_PLAIN, EventCollector, Plain, Shape, Writer
 from netdoctor.nccl.log.facts import Level, LogFacts
 from netdoctor.nccl.log.last_words import LastWords
 from netdoctor.nccl.log.merge import merge
-from netdoctor.nccl.log.pattern import Pattern
+from netdoctor.nccl.log.pattern import Pattern, any_of
 from netdoctor.nccl.log.patterns import PATTERNS, matching
 from netdoctor.nccl.log.tracebacks import Raised, Tracebacks
 
@@ -26,29 +26,22 @@ __all__ = ["LogFacts", "Parser", "parse_bytes", "parse_text"]
 _SLICE: Final = 1 << 20
 _LONG: Final = 4096  # bytes of a message that is not worth a look-up
 _CACHE: Final = 16384  # entries of a cache before it is thrown away
-# Lines of other programs that matter hold one of these.  A search for a word costs, and a training log has few shapes of lines
-# (lines without their decimal digits): where the first lines of a chunk are alike, each word is looked for once a shape.
-_WORDS: Final = (
-    b"NCCL|nccl|rror|ailed|illed|Segmentation fault|Root Cause (first observed|ut of memory|ACSCtl:|CCOM WARN|libibverbs"
-    b"|via NET/|via P2P/|nvidia_peermem|locked memory|GPUs in the partition|NVRM: |Using network |Avg bus bandwidth"
-    b"|Out of bounds values|  Rank |NET/IB|imed out|Connection |NET : Using|GPU Direct RDMA|exited on signal|IO_PAGE_FAULT"
-    b"|DMAR: |Traceback (most|CANCELLED AT|DUE TO |vict|SIGTERM|death signal|KeyboardInterrupt|OOM|watchdog|Exception|xit code"
-    b"|ssertion `|RESOURCE_EXHAUSTED|eempt|GPU is lost|clients joined|dump signal|EXIT CODE|core dumped|too old|not compatible"
-).split(b"|")
-_ANY_WORD: Final = re.compile(b"|".join(map(re.escape, _WORDS)))
 _DECIMAL: Final = b"0123456789"
+# Lines of other programs that matter hold one of these, without decimal digits: a needle of a family, or what stands for a
+# fact, a traceback or last words.
+_MARKS: Final = (
+    b"nccl|rror|ailed|illed|exception|imed out|connection |ccom warn|libibverbs|via net/|via p2p/|nvidia_peermem|using network "
+    b"|avg bus bandwidth|  rank |net/ib|net : using|gpu direct rdma|traceback (most|exit code|watchdog|too old|not compatible"
+).split(b"|")
+_NEEDLES: Final = {word.translate(None, _DECIMAL) for word in (*_MARKS, *(n for p in PATTERNS for n in p.needles))}
+_NEEDLE: Final = any_of(_NEEDLES)
+_PART: Final = any_of(max(needle.split(), key=len) for needle in _NEEDLES)  # of a needle, within one word of a line
+_LOWER: Final = bytes(range(256)).lower()
 _SAMPLE: Final = 1 << 16
-_WORD_SHAPES: Final = tuple(word.translate(None, _DECIMAL) for word in _WORDS)
-_NEEDLES: Final = tuple(
-    dict.fromkeys(
-        word.translate(None, _DECIMAL) for word in (*(w.lower() for w in _WORDS), *(n for p in PATTERNS for n in p.needles))
-    )
-)
+_MARK: Final = 100  # bytes in which a launcher's mark of a line stands
 _THOROUGH: Final = 1 << 18  # bytes at the end of a file of which every line is read; a quarter of it at the begin
 _NEW_SHAPES: Final = 4096  # shapes in one chunk beyond which they are searched for a few words only
 _DIGITS: Final = b"0123456789abcdef"
-_TESTS_HEADER: Final = re.compile(rb"# +Rank +(\d+) +(?:Group +\d+ +)?Pid +(\d+) on +(\S+) device +\d+ \[\S+\] (.{1,80})")
-_BUSBW: Final = re.compile(rb"Avg bus bandwidth\s*:\s*([\d.]+)")
 _TORCH: Final = re.compile(rb"(?:torch|pytorch)[ _]version\s*[:=]?\s*'?(\d+\.\d+\.\d+\S{0,20})", re.IGNORECASE)
 _PYNCCL: Final = re.compile(rb"using nccl==(\d+\.\d+\.\d+)")
 
@@ -63,18 +56,9 @@ _BARE: Final = re.compile(
 )
 
 
-def _telling(text: bytes, words: Sequence[bytes]) -> set[bytes]:
-    """The lines of `text` that hold a word."""
-    telling = set()
-    for word in words:
-        at = text.find(word)
-        while at >= 0:
-            end = text.find(b"\n", at)
-            if end < 0:
-                end = len(text)
-            telling.add(text[text.rfind(b"\n", 0, at) + 1 : end])
-            at = text.find(word, end)
-    return telling
+def _plain(line: bytes) -> Plain:
+    facts = b"version" in line or b"nccl==" in line or nccl_tests.may_be(line)
+    return Plain(benign.progress(line), benign.of_others(line), _BARE.search(line) is not None, facts)
 
 
 class Parser:
@@ -87,6 +71,7 @@ class Parser:
         self._last_words = LastWords()
         self._held = b""  # lines that may be the file's last: these are all read
         self._dull: set[bytes] = set()  # shapes of lines that hold no needle
+        self._dull_words: set[bytes] = set()
         self._telling: set[bytes] = set()
         self._line = 0
         self._tail = b""
@@ -171,7 +156,7 @@ class Parser:
             self._chunk(tail, every=True)
         self._events.close()
         self._tracebacks.close()
-        for number, line in self._last_words.close().items():
+        for number, line in self._last_words.close(not self.accumulator.nccl_lines).items():
             index = self._unnamed()
             self._events.last_word(line, Writer(index, self.accumulator.processes[index], prefix.bare(line)), number)
 
@@ -189,11 +174,9 @@ class Parser:
         """Where NCCL's lines are few: lines with one of the words, and those that an event goes on in, with their numbers."""
         lines = chunk.split(b"\n")
         some = chunk[:_SAMPLE].translate(None, _DECIMAL).split(b"\n")
-        if len(set(some)) * 2 <= len(some):
-            shapes = chunk.translate(None, _DECIMAL).split(b"\n")
-            telling = self._telling_shapes(set(shapes))
-        else:  # few lines are alike
-            shapes, telling = lines, _telling(chunk, _WORDS)
+        shapes = chunk.translate(None, _DECIMAL).split(b"\n")
+        alike = len(set(some)) * 2 <= len(some)
+        telling = self._telling_shapes(set(shapes)) if alike else self._of_telling_words(shapes)
         number, at = self._line + 1, 0
         for index in (*(i for i, shape in enumerate(shapes) if shape in telling), len(lines)):
             while at < index and (self._events.following or self._tracebacks.reading):
@@ -204,17 +187,31 @@ class Parser:
                 at = index + 1
 
     def _telling_shapes(self, shapes: set[bytes]) -> set[bytes]:
-        """Those of which a line may be of some family; a shape is searched for every needle once."""
+        """Those of which a line may be of some family; a shape is searched for needles once."""
         new = shapes - self._dull - self._telling
         if len(new) > _NEW_SHAPES:
-            return self._telling | _telling(b"\n".join(new), _WORD_SHAPES)
+            return self._telling | self._of_telling_words(new)
         if len(self._dull) + len(self._telling) > _CACHE:
             self._dull.clear()
             self._telling.clear()
         for shape in new:
-            low = shape.lower()
-            (self._telling if any(needle in low for needle in _NEEDLES) else self._dull).add(shape)
+            (self._dull if _NEEDLE.search(shape.lower()) is None else self._telling).add(shape)
         return self._telling
+
+    def _of_telling_words(self, lines: Iterable[bytes]) -> set[bytes]:
+        """Where few lines are alike, many of their words are: a word is searched for parts of needles once."""
+        telling, dull = set(), self._dull_words
+        for line in lines:
+            words = line.split()
+            if dull.issuperset(words):
+                continue
+            new = [word for word in words if word not in dull and _PART.search(word.lower()) is None]
+            if len(dull) > _CACHE:
+                dull.clear()
+            dull.update(new)
+            if not dull.issuperset(words):
+                telling.add(line)
+        return telling
 
     def _read(self, numbered: Iterable[tuple[int, bytes]], every: bool) -> None:
         """Every line is read the slow way until its head and its shape are known; most lines of NCCL's then are a look-up.
@@ -230,7 +227,12 @@ class Parser:
             if writer is None or shape is None or shape.glued:
                 if b"NCCL " in line:
                     self._record(line, number)
-                elif every or events.following or self._tracebacks.reading or _ANY_WORD.search(line[: prefix.MAX_LINE]):
+                elif (
+                    every
+                    or events.following
+                    or self._tracebacks.reading
+                    or _NEEDLE.search(line[: prefix.MAX_LINE].translate(_LOWER, _DECIMAL))
+                ):
                     self._other(line, number)
                 continue
             looked_up += 1
@@ -256,12 +258,20 @@ class Parser:
         self.accumulator.nccl_lines += 1
         self._events.following = 0
         glued = prefix.GLUED.search(msg) if b" NCCL " in msg else None
-        self._message(msg[: glued.start()] if glued else msg, level, writer, number)
+        cut = len(msg) if glued is None else self._begin(msg, glued.start())
+        self._message(msg[:cut], level, writer, number)
         if glued:
-            self._record(msg[glued.start() :], number)
+            self._record(msg[cut:], number)
+
+    def _begin(self, msg: bytes, start: int) -> int:
+        """Where a second record begins whose host's name follows on the last word of the first: at a name that is known."""
+        end = msg.index(b":", start)
+        names = (n for n in range(start, end) if msg[n:end].decode("ascii", "replace") in self.accumulator.hosts)
+        return next(names, start)
 
     def _writer(self, raw: bytes) -> Writer:
         head = prefix.head(raw)
+        messages.library(self.accumulator, raw)
         named = bool(head.host) or head.pid >= 0
         index = self.accumulator.process(head.host, head.pid) if named else self._unnamed()
         process = self.accumulator.processes[index]
@@ -287,11 +297,12 @@ class Parser:
             if len(self._shapes) >= _CACHE:
                 self._shapes.clear()
             handler = messages.handler(msg) if tagged else None
+            messages.library(self.accumulator, msg)
             glued = b" NCCL " in msg and prefix.GLUED.search(msg) is not None
             patterns = matching(msg.removeprefix(b"\0"))
             if warns and not patterns and not benign.benign(msg):
                 patterns = (_WARNING,)
-            shape = self._shapes[key] = Shape(handler, patterns, glued)
+            shape = self._shapes[key] = Shape(handler, patterns, glued, _plain(msg) if msg[:1] == b"\0" else NOT_PLAIN)
         return shape
 
     def _message(self, msg: bytes, level: Level, writer: Writer, number: int) -> None:
@@ -313,7 +324,7 @@ class Parser:
             self._events.more(line)
         if not line or line.isspace():
             return
-        raised = self._tracebacks.feed(line, number)
+        raised = self._tracebacks.feed(line, number) if self._tracebacks.concerns(line) else None
         if raised is not None:
             if raised.ignored and not any(p.kind in _TELLS for p in matching(raised.text)):
                 return
@@ -329,31 +340,16 @@ class Parser:
 
     def _plain(self, line: bytes, number: int) -> None:
         accumulator = self.accumulator
-        if b"version" in line:
-            messages.version(accumulator, None, -1, line)
-            torch = _TORCH.search(line)
-            if torch:
-                accumulator.torch_version = torch[1].decode("ascii", "replace")
-        elif b"nccl==" in line:
-            pynccl = _PYNCCL.search(line)
-            if pynccl:
-                accumulator.versions[pynccl[1].decode()] += 1
-        if benign.progress(line):
-            accumulator.good[len(accumulator.files) - 1] = number
-            self._last_words.work()
-        header = _TESTS_HEADER.search(line)
-        if header:
-            accumulator.header(header[1].decode(), header[2].decode(), header[3].decode("ascii", "replace"))
-            accumulator.gpus[header[4].decode("utf-8", "replace").strip()] = None
-            return
-        busbw = _BUSBW.search(line)
-        if busbw:
-            accumulator.rank_zeros.clear()
-            accumulator.busbw = float(busbw[1]) if re.fullmatch(rb"\d+(?:\.\d+)?", busbw[1]) else None
-        if benign.of_others(line):
-            return
         shape = self._shape(b"\0" + line, tagged=False)
-        bare = _BARE.search(line)
+        work, of_others, may_be_bare, facts = shape.plain
+        if work:
+            accumulator.worked(prefix.rank(line[:_MARK]), number)
+            self._last_words.work()
+        if facts and self._facts(line):
+            return
+        if of_others:
+            return
+        bare = _BARE.search(line) if may_be_bare else None
         if not shape.patterns and not bare:
             self._last_words.feed(line, number)
             return
@@ -365,6 +361,16 @@ class Parser:
             handler(accumulator, process, -1, line[bare.start() :])
         if shape.patterns:
             self._events.collect(shape, line, Writer(index, process, prefix.bare(line)), number, None)
+
+    def _facts(self, line: bytes) -> bool:
+        """Versions, and what nccl-tests prints; whether the line is nothing else."""
+        accumulator = self.accumulator
+        messages.version(accumulator, None, -1, line)
+        if torch := _TORCH.search(line):
+            accumulator.torch_version = torch[1].decode("ascii", "replace")
+        if pynccl := _PYNCCL.search(line):
+            accumulator.versions[pynccl[1].decode()] += 1
+        return nccl_tests.read(accumulator, line)
 
     def _raised(self, raised: Raised, line: bytes) -> None:
         """An exception is news where no other family knows what it says."""

@@ -7,13 +7,41 @@ quotes.  `parser` takes those away or searches past them, so that every family i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from netdoctor.nccl.log.facts import EventKind
 
 ERRNO: Final = r"(?P<errno>[A-Za-z][A-Za-z /\-]{3,60})"
 APOSTROPHE: Final = r"(?:['`]|\xe2\x80[\x98\x99])?"  # as printed, as a forum or a word processor made of it (UTF-8), or lost
+# The begin of a line of a program, behind what launchers and collectors of logs put there, and its end.
+BEGIN: Final = (
+    r"^(?:\[rank\d+\]: ?|\(\w+ pid=[^)]*\) ?| *\d{1,7}: |\[\d+,\d+\]<\w+>:|\[pod/[^\]]*\] ?|\S+ std(?:err|out) F "
+    r"|[a-z][\w\-]*\d[\w.\-]*: |ERROR \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]+:\d+\] )*"
+)
+END: Final = r"(?: \[repeated \d+x across cluster\])? *$"
 QUOTE: Final = r"(?:['\"`]|\xe2\x80[\x98\x99\x9c\x9d])?"
+
+
+_Tree = dict[int, "_Tree"]
+
+
+def any_of(words: Iterable[bytes]) -> re.Pattern[bytes]:
+    """What finds any of these: a tree of their letters, twenty times as fast as a search for each of 400 words."""
+    root: _Tree = {}
+    for word in words:
+        node = root
+        for letter in word:
+            node = node.setdefault(letter, {})
+        node[-1] = {}
+    return re.compile(_tree(root))
+
+
+def _tree(node: _Tree) -> bytes:
+    if -1 in node:  # a word that begins with a shorter one is found by that
+        return b""
+    ways = [re.escape(bytes([letter])) + _tree(rest) for letter, rest in sorted(node.items())]
+    return ways[0] if len(ways) == 1 else b"(?:" + b"|".join(ways) + b")"
 
 
 class Pattern(NamedTuple):
@@ -22,15 +50,11 @@ class Pattern(NamedTuple):
     kind: EventKind
     needles: tuple[bytes, ...]
     regex: re.Pattern[bytes]
-    key: tuple[str, ...] = ()  # groups whose values tell events of one kind apart
+    key: tuple[str, ...] = ()  # groups whose values tell events of one kind apart, alternatives (`signal2`) included
     follow: int = 0  # lines after it that may belong to it
 
 
 def row(kind: EventKind, needles: str, regex: str, key: str = "", follow: int = 0) -> Pattern:
-    return Pattern(
-        kind,
-        tuple(n.encode() for n in needles.split("|")),
-        re.compile(regex.encode(), re.IGNORECASE),
-        tuple(key.split()),
-        follow,
-    )
+    compiled, keys = re.compile(regex.encode(), re.IGNORECASE), key.split()
+    groups = tuple(group for group in compiled.groupindex if group.rstrip("0123456789") in keys)
+    return Pattern(kind, tuple(n.encode() for n in needles.split("|")), compiled, groups, follow)

@@ -7,19 +7,27 @@ from typing import Final
 
 from netdoctor.nccl.log import nccl_patterns, program_patterns
 from netdoctor.nccl.log.facts import EventKind
-from netdoctor.nccl.log.pattern import Pattern
+from netdoctor.nccl.log.pattern import Pattern, any_of
 
 PATTERNS: Final = (*nccl_patterns.PATTERNS, *program_patterns.PATTERNS)
 
 
+# What a needle begins with, a needle itself -> the numbers of the rows that have a needle so.
+_ROWS: Final[dict[bytes, set[int]]] = {}
+_ALL: Final = {needle for pattern in PATTERNS for needle in pattern.needles}
+for _number, _pattern in enumerate(PATTERNS):
+    for _needle in _pattern.needles:
+        _begin = next(_needle[:n] for n in range(1, len(_needle) + 1) if _needle[:n] in _ALL)
+        _ROWS.setdefault(_begin, set()).add(_number)
+_NEEDLES: Final = re.compile(b"(?=(" + any_of(_ROWS).pattern + b"))")  # they may overlap
 # What such a line is, another row may know better.
 _ALONE: Final = frozenset({"trouble"})
 
 
 def matching(text: bytes) -> tuple[Pattern, ...]:
     """The rows whose pattern is in this line."""
-    low = text.lower()
-    found = tuple(p for p in PATTERNS if any(n in low for n in p.needles) and p.regex.search(text))
+    candidates: set[int] = set().union(*(_ROWS[needle] for needle in _NEEDLES.findall(text.lower())))
+    found = tuple(p for p in map(PATTERNS.__getitem__, sorted(candidates)) if p.regex.search(text))
     return found if len(found) == 1 else tuple(p for p in found if p.kind not in _ALONE)
 
 
@@ -43,6 +51,19 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
     "gloo_connect": (rb"remote=\[?(?P<remote>[^\],\s]+)", rb"local=\[?(?P<local>[^\],\s]+)"),
     "gloo_address": (rb"[Uu]nable to find (?:address|interface) for:? ?\[?(?P<name>[^\]\s]+)",),
     "elastic": (rb"\brank +: (?P<rank>\d+)", rb"exitcode +: (?P<code>-?\d+)", rb"\bhost +: (?P<host>\S+)"),
+    "oom": (
+        rb"capacity of (?P<total>[\d.]+ \w+)",
+        rb"of which (?P<free>[\d.]+ \w+) is free",
+        rb"this process has (?P<own>[\d.]+ \w+) memory in use",
+    ),
+    "died": (rb"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.\-]+) exited",),  # Open MPI
+    "actor_died": (
+        rb"\b(?i:ip)(?:[:=] ?| address: ?)\[?(?P<ip>\d[\d.]{6,14}|[\da-f:]{6,39})",
+        rb"\b(?:Worker PID|pid)[:=] ?(?P<pid>\d+)",
+        rb"\bname: (?P<name>\S{1,80})",
+    ),
+    "nvls_bind": (rb"CUDA error (?P<code>\d+)", rb"'(?P<what>[^']{1,100})'"),
+    "barrier": (rb"\btask:(?P<missing>\d+)\b(?!\.)",),  # of JAX: a task a line
     "register": (rb"(?P<errno>Cannot allocate memory|Bad address|Invalid argument|Operation not permitted)",),
     "store": (rb"(?:connect to|connecting to) \(?\[?(?P<peer>[\w.:\-]+)",),
 }

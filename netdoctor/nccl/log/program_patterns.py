@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from netdoctor.nccl.log.pattern import APOSTROPHE, row
+from netdoctor.nccl.log.pattern import APOSTROPHE, BEGIN, END, row
 
 PATTERNS: Final = (
     # torch: ProcessGroupNCCL.cpp, ProcessGroupNCCL's watchdog and heartbeat monitor
     row(
         "watchdog",
         "watchdog caught|operation timeout",
-        r"(?:\[?Rank (?P<rank>\d+)\].{0,40})?Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)",
+        r"(?:\[?Rank (?P<rank>\d+)\].{0,40})?Watchdog caught collective operation timeout(?:: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+))?)?",
         "rank",
     ),
     row(
@@ -27,23 +27,44 @@ PATTERNS: Final = (
     ),
     row(
         "torch_echo",
-        "watchdog thread terminated|dump signal|data inconsistency|have failed or timed out|terminate called after|timeout at nccl work|detected by watchdog at work|communicator was aborted|terminating the process after|destroyed on rank|waitforinput|workerror",
-        r"watchdog thread terminated with exception|Received a (?:global )?(?:dump|timeout) signal|Observed flight recorder dump signal|To avoid (?:data inconsistency|these inconsistencies)|Some NCCL operations have failed or timed out|terminate called after throwing|Timeout at NCCL work: \d+|detected by watchdog at work: \d+|NCCL communicator was aborted on rank (?P<rank>\d+)|Terminating the process after attempting to dump debug info",
+        "watchdog thread terminated|dump signal|data inconsistency|have failed or timed out|terminate called after|timeout at nccl work|detected by watchdog at work|communicator was aborted|terminating the process after|timeout signal|these inconsistencies",
+        r"watchdog thread terminated with exception|Received a (?:global )?(?:dump|timeout) signal|Observed flight recorder dump signal|To avoid (?:data inconsistency|these inconsistencies)|Some NCCL operations have failed or timed out|terminate called after throwing|Timeout at NCCL work: \d+|detected by watchdog at work: \d+|NCCL communicator was aborted(?: on rank (?P<rank>\d+))?|Terminating the process after attempting to dump debug info",
+    ),
+    # what a rank's process group had begun and ended when it was told to dump, and where it waits
+    row(
+        "enqueued",
+        "last enqueued",
+        r"\bPG (?:ID \d+ PG GUID )?(?P<pg>[^\]]{1,60}?) Rank (?P<rank>\d+)\].{0,400}?last enqueued (?:NCCL )?work: (?P<begun>\d+), last completed (?:NCCL )?work: (?P<ended>\d+)",
+        "pg rank",
+    ),
+    row(
+        "stack",
+        "stack trace of the failed",
+        r"(?:\[rank(?P<rank>\d+)\].{0,120})?Stack trace of the failed collective",
+        "rank",
+        follow=8,
     ),
     row(
         "order_differs",
-        "mismatched collective|collective mismatch around|mismatch between collectives|collectives differ|mismatched shape|incorrect shape",
-        r"Mismatched collective detected|may be caused by a collective mismatch around rank (?P<near>\d+)|Detected mismatch between collectives|collectives differ",
+        "mismatched collective|collective mismatch around|mismatch between collectives|collectives differ|_mismatch",
+        r"Mismatched collective detected|may be caused by a collective mismatch around rank (?P<near>\d+)|Detected mismatch between collectives on ranks\.?(?: Rank (?P<a>\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d+,? ?)?OpType=(?P<op>\w+).{0,600}?, ?but Rank (?P<b>\d+) is running (?:inconsistent )?collective: CollectiveFingerPrint\((?:SequenceNumber=\d+,? ?)?OpType=(?P<other>\w+))?|collectives differ|Error type: (?:COLLECTIVE_TYPE|SIZE_OR_SYNTAX|COLLECTIVE_DTYPE)_MISMATCH",
+    ),
+    # torch's report of a desynchronised job (TraceUtils.h, up to 2.7), and torchfrtrace's
+    row(
+        "lagging",
+        "lagging ranks|collective|missing ranks",
+        r"ranks \[(?P<late>[\d, ]+)\] are the lagging ranks|\[(?P<late2>\d+)\] (?:joined but didn't finish|finished collective #\d+.{0,60}but didn't join) collective|missing ranks: \{(?P<late3>[\d, ]+)\}",
+        "late",
     ),
     row(
         "store_get",
         "store->get",
-        r"retrieving ncclUniqueId from \[(?P<peer>\d+)\].{0,200}store->get\(.{0,60}\) got error: ?(?P<why>.{1,160})",
+        r"retr(?:ie|ei)ving ncclUniqueId from \[(?P<peer>\d+)\].{0,200}store->get\(.{0,60}\) got error: ?(?P<why>.{1,160})",
     ),
     row(
         "store",
-        "client socket|tcpstore|diststoreerror|distnetworkerror|failed to connect to|gai error|clients joined|rendezvousconnectionerror|rendezvoustimeouterror|c10d store has failed|wait timeout after",
-        r"^(?!.*ncclUniqueId)(?:.*)(?:client socket has (?:timed out|failed to connect)(?!.{0,120}errno: 97)|failed to connect to \(|socket has timed out|gai error: (?P<gai>-?\d+)|Timed out after \d+ seconds waiting for clients(?:\. (?P<joined>\d+)/(?P<world>\d+) clients joined)?|connect\(\) timed out|connection to the C10d store has failed|RendezvousTimeoutError|wait timeout after \d+ms, keys: (?P<keys>\S{1,100}))",
+        "store based barrier|client socket|failed to connect to|socket has timed out|gai error|waiting for clients|connect() timed out|rendezvoustimeouterror|c10d store has failed|wait timeout after",
+        r"^(?!.*ncclUniqueId)(?:.*)(?:in store based barrier.{0,160}\(world_size=(?P<world2>\d+), worker_count=(?P<joined2>\d+)|client socket has (?:timed out|failed to connect)(?!.{0,120}errno: 97)|failed to connect to \(|socket has timed out|gai error: (?P<gai>-?\d+)|Timed out after \d+ seconds waiting for clients(?:\. (?P<joined>\d+)/(?P<world>\d+) clients joined)?|connect\(\) timed out|connection to the C10d store has failed|RendezvousTimeoutError|wait timeout after \d+ms, keys: (?P<keys>\S{1,100}))",
         follow=1,
     ),
     row(
@@ -53,13 +74,13 @@ PATTERNS: Final = (
     ),
     row(
         "world_size",
-        "invalid rank|world size|world_size|already joined|nranks|duplicate rank",
-        r"Invalid rank requested : (?P<rank>\d+)/(?P<n>\d+)|improper usage of ncclCommInitRank|invalid rank \d+, (?:rank )?should be in the interval|world size \d+ is not (?:equal|divisible)|world.?size \(\d+\) is (?:less|not)|mismatch in rank count from procs (?P<a>\d+) : (?P<b>\d+)|mismatch in info from procs, nranks (?!(?P<same>\d+) vs (?P=same),)(?P<a2>\d+) vs (?P<b2>\d+)",
+        "invalid rank|world size|world_size|world-size|worldsize|nranks|rank count from procs|improper usage of",
+        r"Invalid rank requested : (?P<rank>\d+)/(?P<n>\d+)|improper usage of ncclCommInitRank|invalid rank \d+, (?:rank )?should be in the interval|world size \d+ is not (?:equal|divisible)|world[ _-]?size \(\d+\) is (?:less|not)|mismatch in rank count from procs (?P<a>\d+) : (?P<b>\d+)|mismatch in info from procs, nranks (?!(?P<same>\d+) vs (?P=same),)(?P<a2>\d+) vs (?P<b2>\d+)",
     ),
     row(
         "tensor",
-        "tensor|no backend type|scalar type|is not a valid pointer|argument is null|invalid root|invalid type|invalid reduction|user-created ncclredop|config |ncclconfig_t|already been destroyed|before the previous operation|not in a group|on device",
-        r"Tensors must be (?:contiguous|CUDA and dense|non-overlapping)|All tensor operands to \w+ must have the same|Invalid usage of tensors with different|Unsupported data type for NCCL|Invalid scalar type|Expected all tensors to be on the same device|\w+ : \w+ (?:\S+ is not a valid pointer|argument is NULL|allocated on device \d+ mismatchs with NCCL device \d+)|\w+ : invalid (?:root|type|reduction operation) \d+|Data type supplied to user-created ncclRedOp_t|Invalid config .{1,40}attribute value|ncclConfig_t argument not initialized|comm \S+ has already been destroyed|Attempt to use communicator before the previous operation|ncclGroupEnd: not in a group call|Invalid device count requested|invalid device count \(\d+\)|must be initialized via NCCL_\w+_INITIALIZER",
+        "tensor|no backend type|scalar type|is not a valid pointer|argument is null|invalid root|invalid type|invalid reduction|user-created ncclredop|config |ncclconfig_t|already been destroyed|before the previous operation|not in a group|on device|unsupported data type|device count|must be initialized via|process group has not been initialized|finished reduction in the prior",
+        r"Tensors must be (?:contiguous|CUDA and dense|non-overlapping)|All tensor operands to \w+ must have the same|Invalid usage of tensors with different|Unsupported data type for NCCL|Invalid scalar type|Expected all tensors to be on the same device|\w+ : \w+ (?:\S+ is not a valid pointer|argument is NULL|allocated on device \d+ mismatchs with NCCL device \d+)|\w+ : invalid (?:root|type|reduction operation) \d+|Data type supplied to user-created ncclRedOp_t|Invalid config .{1,40}attribute value|ncclConfig_t argument not initialized|comm \S+ has already been destroyed|Attempt to use communicator before the previous operation|ncclGroupEnd: not in a group call|Invalid device count requested|invalid device count \(\d+\)|must be initialized via NCCL_\w+_INITIALIZER|Default process group has not been initialized|Expected to have finished reduction in the prior iteration",
     ),
     # from gloo/transport/tcp
     row(
@@ -71,14 +92,16 @@ PATTERNS: Final = (
     row(
         "gloo_connect",
         "connectfullmesh|gloo/transport",
-        r"connectFullMesh failed with (?P<why>.{1,300})|gloo/transport/tcp/\S+\] (?P<why2>.{1,300})",
+        r"connectFullMesh failed (?:with )?(?P<why>.{1,300})|gloo/transport/tcp/\S+\] (?!Timed out waiting)(?P<why2>.{1,300})",
+        follow=1,
     ),
     row("gloo_loopback", "loopback address as fallback", r"Using the loopback address as fallback"),
     row("gloo_timeout", "waiting", r"Timed out waiting \d+ms for (?:send|recv) operation to complete"),
     row(
         "barrier",
-        "monitoredbarrier",
-        r"received errors while waiting for send/recv from rank (?P<peer>\d+)|Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier",
+        "monitoredbarrier|waiting for send/recv from rank|barrier timed out",
+        r"received errors while waiting for send/recv from rank (?P<peer>\d+)|Barrier timed out\. (?:Barrier_id|Id): \S+ |Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier",
+        follow=8,
     ),
     row(
         "no_backend",
@@ -87,57 +110,79 @@ PATTERNS: Final = (
     ),
     row(
         "generic",
-        "nccl",
-        r"nccl(?:UnhandledCuda|System|Internal|InvalidUsage|InvalidArgument|Remote)Error|unhandled (?:cuda|system) error|NCCL error(?: in)?:|Test NCCL failure|NCCL Error \d+:|NCCL failure \S+:\d+|remote process exited or there was a network error",
+        "nccl|unhandled cuda error|unhandled system error|remote process exited|report this issue to the",
+        r"nccl(?:UnhandledCuda|System|Internal|InvalidUsage|InvalidArgument|Remote)Error|unhandled (?:cuda|system) error|NCCL error(?: in)?:|Test NCCL failure|NCCL Error \d+:|NCCL operation \w.{0,200}? failed: |internal error - please report this issue to the NCCL|NCCL failure \S+:\d+|remote process exited or there was a network error",
         follow=3,
     ),
     # how processes die: torch elastic, Slurm, MPI, Ray, Kubernetes, shells
     row(
         "died",
-        "exit|killed|signal|segmentation|bus error|oom|abort|core dumped|died|out of memory|return code|term_|double free|free():|malloc():|corrupted size|stack smashing|terminate called|libc++abi|assertion `|panic|exception|illegal instruction|trap|system call",
-        r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<task>[\d,\-]+): (?P<how>Exited with exit code [1-9]\d*|Killed|Segmentation fault|Aborted|Out Of Memory|Bus error)|exited on signal (?!(?:2|15)\b)(?P<signal>\d+)|(?:exitcode|exit code) ?:? ?-(?!(?:2|15)\b)(?P<signal2>\d+)|failed \(exitcode: (?P<code>[1-9]\d*)\)|died with <Signals\.(?P<signal3>\w+)|oom.?kill(?:er|ed)? (?!0\b)|\bOOM.?Killed\b|Killed process (?P<pid>\d+)|Out of memory: Kill|(?:^|[\s:])Segmentation fault|Caught signal (?P<signal4>\d+)|Signal: .{0,40}\((?P<signal5>4|6|7|8|9|11)\)|Fatal Python error: (?P<how2>.{1,60})|Bus error \(core dumped\)|Aborted \(core dumped\)|\bexit(?:ed with|s with)? (?:exit )?(?:code|status) (?P<code2>13[4-79]|[1-9]\d{0,2})\b|EXIT CODE: (?P<code3>[1-9]\d*)|returned a non-zero exit code|exited with non-zero status|MPI_ABORT was invoked on rank (?P<rank>\d+)|return code = -(?!(?:2|15)\b)(?P<signal6>\d+)|return code = (?P<code4>[1-9]\d*)|terminated with signal (?!SIG(?:TERM|INT)\b)(?P<signal7>SIG\w+)|line \d+: +\d+ (?P<how4>Killed|Bus error|Segmentation fault|Aborted)\b|TERM_(?P<how5>MEMLIMIT|OWNER)|PBS: job killed: (?P<how6>mem|vmem)|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: (?P<how3>[\w ]+)|exited unexpectedly)|killed due to the node running low on memory|(?P<how7>Floating point exception|Illegal instruction|Trace/breakpoint trap|Bad system call)(?: +\(core dumped\)|$)|^ *(?P<how8>Killed) *$|(?P<how9>double free or corruption|free\(\): invalid|malloc\(\): |corrupted size vs|stack smashing detected)|terminate called without an active exception|libc\+\+abi: terminating|\.(?:c|cc|cpp|cu|h|hpp):\d+: .{1,200}: Assertion `|thread '[^']{1,60}' panicked at|^panic: ",
+        "heartbeat timeout|exit|killed|signal|segmentation|bus error|oom|abort|core dumped|died|out of memory|return code|term_|double free|free():|malloc():|corrupted size|stack smashing|terminate called|libc++abi|assertion `|panic|exception|fatal python error|illegal instruction|trap|system call",
+        r"Task \S*task:(?P<task2>\d+) heartbeat timeout|srun: error: (?P<host>[\w.\-]+): tasks? (?P<task>[\d,\-]+): (?P<how>Exited with exit code [1-9]\d*|Killed|Segmentation fault|Aborted|Out Of Memory|Bus error)|exited on signal (?!(?:2|15)\b)(?P<signal>\d+)|(?:exitcode|exit code) ?:? ?-(?!(?:2|15)\b)(?P<signal2>\d+)(?:\) local_rank: (?P<local_rank>\d+))?|failed \(exitcode: (?P<code>[1-9]\d*)\)(?: local_rank: (?P<local_rank2>\d+))?|died with <Signals\.(?P<signal3>\w+)|(?P<host2>[a-z0-9][\w.\-]*) +\d+/\d+ +OOMKilled|\bpods?[ /]\"?(?P<host3>[a-z0-9][\w.\-]*).{0,120}OOMKilled|(?<!SIGKILL by )oom.?kill(?:er|ed)? (?!0\b)|\bOOM.?Killed\b|Killed process (?P<pid>\d+)|Out of memory: Kill|(?:^|[\s:])Segmentation fault|Caught signal (?P<signal4>\d+)|Signal: .{0,40}\((?P<signal5>4|6|7|8|9|11)\)|Fatal Python error: (?P<how2>.{1,60})|Bus error \(core dumped\)|Aborted \(core dumped\)|\bexit(?:ed with|s with)? (?:exit )?(?:code|status) (?P<code2>13[4-79]|[1-9]\d{0,2})\b|EXIT CODE: (?P<code3>[1-9]\d*)|returned a non-zero exit code|exited with non-zero status|MPI_ABORT was invoked on rank (?P<rank>\d+)|return code = -(?!(?:2|15)\b)(?P<signal6>\d+)|return code = (?P<code4>[1-9]\d*)|terminated with signal (?!SIG(?:TERM|INT)\b)(?P<signal7>SIG\w+)|line \d+: +\d+ (?P<how4>Killed|Bus error|Segmentation fault|Aborted)\b|TERM_(?P<how5>MEMLIMIT|OWNER)|PBS: job killed: (?P<how6>mem|vmem)|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: (?P<how3>[\w ]+)|exited unexpectedly)|killed due to the node running low on memory|(?P<how7>Floating point exception|Illegal instruction|Trace/breakpoint trap|Bad system call)"
+        rf"(?: +\(core dumped\)|{END})|{BEGIN} *(?P<how8>Killed){END}|"
+        r"(?P<how9>double free or corruption|free\(\): invalid|malloc\(\): |corrupted size vs|stack smashing detected)|terminate called without an active exception|libc\+\+abi: terminating|\.(?:c|cc|cpp|cu|h|hpp):\d+: .{1,200}: Assertion `|thread '[^']{1,60}' panicked at|"
+        rf"{BEGIN}panic: ",
         "task host signal code how",
     ),
     row(
         "actor_died",
         "actordiederror|actor died|rayactorerror|worker died|nodediederror|workercrashederror|actor is dead",
         r"ActorDiedError|RayActorError|The actor (?:died|is dead)|worker died or was killed|NodeDiedError|WorkerCrashedError",
+        follow=9,
+    ),
+    # Open MPI (orte/mca/plm/base/help-plm-base.txt), OpenSSH, busybox's nslookup, kubelet
+    row(
+        "unstarted",
+        "could not resolve hostname|can't resolve|unable to reliably start|placement group|no available node types|crashloopbackoff|imagepull|host key verification|permission denied (|not enough slots|unexpectedadmissionerror|unable to create step|unable to allocate resources",
+        r"ssh: Could not resolve hostname (?P<host>[\w.\-]+)|nslookup: can't resolve '(?P<host2>[^']{1,253})'|Init:CrashLoopBackOff|(?:Err|Back-off )ImagePull|ImagePullBackOff|ORTE was unable to reliably start one or more daemons|(?P<unplaced>Failed to create placement group|No available node types can fulfill resource request)|(?P<unhealthy>UnexpectedAdmissionError)|(?P<ssh>Host key verification failed|Permission denied \((?:publickey|gssapi|password|keyboard)[\w\-,]*\))|(?P<slots>There are not enough slots available|srun: error: Unable to (?:create step|allocate resources).{0,160})",
+        "host",
     ),
     row("elastic", "root cause (first observed", r"Root Cause \(first observed failure\)", follow=7),
     row(
         "oom",
         "out of memory|outofmemory|resource_exhausted|cublas_status_alloc_failed|memoryallocation",
-        r"(?P<what>CUDA out of memory|(?:torch\.|cuda\.|HIP )OutOfMemoryError|HIP out of memory|CUDA error: out of memory|RESOURCE_EXHAUSTED: .{0,40}Out of memory|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation)(?:.{0,20}Tried to allocate (?P<bytes>[\d.]+ \w+))?(?:.{0,30}GPU (?P<gpu>\d+))?",
+        r"(?P<what>CUDA out of memory|(?:torch\.|cuda\.|HIP )OutOfMemoryError|HIP out of memory|CUDA error: out of memory|RESOURCE_EXHAUSTED: .{0,40}Out of memory|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation)(?:.{0,30}Tried to allocate (?P<bytes>[\d.]+ \w+))?(?:.{0,30}GPU (?P<gpu>\d+))?",
     ),
     row(
         "node_failed",
-        "node failure|node_fail|nodefail|nodelost|lost node|node is not ready|node died|marked dead|marked as dead",
+        "node failure|node_fail|nodelost|nodenotready|node is not ready|marked dead|marked as dead|lost communication with a remote daemon",
         r"DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|node is not ready|marked (?:as )?dead because.{0,80}heartbeats|ORTE has lost communication with a remote daemon",
     ),
     row(
         "ended",
-        "cancelled at|due to |preempt|evicted|sigterm|death signal|got signal|keyboardinterrupt|force terminated|low on resource|terminated|sighup|signal 15|signal 2|interrupt|imminent|term_runlimit|walltime",
-        r"CANCELLED AT \S+(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?:reason|status|phase)\W{1,12}(?P<why3>Evicted)\b|node was (?P<why4>low on resource)|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|received signal (?P<why12>SIGTERM|15)\b|(?:job|pod|node|instance|machine|VM)\b.{0,60} (?P<why13>preempted)\b|(?P<why14>TERM_RUNLIMIT)|PBS: job killed: (?P<why15>walltime)",
+        "probe, will be|cancelled at|sigusr|sigint|due to |preempt|evicted|sigterm|death signal|got signal|keyboardinterrupt|force terminated|low on resource|terminated|sighup|signal 15|signal 2|interrupt|imminent|term_runlimit|walltime",
+        r"Container \S+ (?P<why16>failed (?:liveness|startup) probe), will be restarted|CANCELLED AT \S+(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?:reason|status|phase)\W{1,12}(?P<why3>Evicted)\b|node was (?P<why4>low on resource)(?:: (?P<resource>[\w\-]+))?|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|\b(?:received|caught|got|handling) (?:signal:? |\w+ signal )?(?P<why12>SIGTERM|SIGINT|SIGHUP|SIGUSR[12])\b|received signal (?P<why17>15)\b|(?:job|pod|node|instance|machine|VM)\b.{0,60} (?P<why13>preempted)\b|(?P<why14>TERM_RUNLIMIT)|PBS: job killed: (?P<why15>walltime)",
         "why",
     ),
     row(
         "finished",
-        "out of bounds values|avg bus|destroy complete|train_runtime|training complete|training finished|finished training|max_epochs|max_steps|destroy_process_group|training done|exit code 0|training is over|completed successfully|saving final|run finished",
-        r"Out of bounds values : 0 OK|Avg bus bandwidth|train_runtime|training (?:has )?(?:completed?|finished|done|is over)|finished training|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>Destroy COMPLETE|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|completed successfully|exit code 0\b)",
-        "left",  # a process, or a part of the work, came to its end: also where another one had died
+        "worker group|passed|out of bounds values|avg bus|destroy complete|train_runtime|training complete|training finished|training has |finished training|max_epochs|max_steps|destroy_process_group|has not been destroyed before|training done|training is|training over|exit code 0|completed successfully|saving final|run finished",
+        r"(?P<right>Out of bounds values : 0 OK)|(?P<whole>worker group (?:successfully finished|finished \(SUCCEEDED\))|^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in )|Avg bus bandwidth|train_runtime|(?<!once )(?<!when )(?<!until )(?<!after )training (?:has |is )?(?:completed?|finished|done|over)|finished training|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>Destroy COMPLETE|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|completed successfully|exit code 0\b)",
+        "left right whole",  # a process, or a part of the work, came to its end: also where another one had died
     ),
     # what ncclras prints, pasted: src/ras/client_support.cc
     row(
         "ras",
-        "operation counts|have launched up to operation",
+        "operation counts|launched up to operation",
         r"Communicator ranks have different (?P<op>\w+) operation counts|(?P<n>\d+) ranks? ha(?:s|ve) launched up to operation \d+",
         follow=6,
     ),
+    # Open MPI: opal/mca/btl/tcp/btl_tcp_endpoint.c, help-mpi-btl-tcp.txt
+    row(
+        "mpi_peer",
+        "unexpected process identifier|cannot find a corresponding process",
+        r"received unexpected process identifier|cannot find a corresponding process",
+    ),
+    # a loss that is no number any more: what comes after it is worth nothing
+    row("no_number", "nan", r"\bloss(?:es)?\b['\"]?\W{1,12}nan\b"),
     # a fault that a program reports and no family knows
     row(
         "trouble",
-        "[e|[f|error|fatal|abort|exception| failed (|but 1 process|normally, but",
-        r"\[[EF](?:\d{3,4})? ?[\d:.]* ?\S+\.(?:cpp|hpp|cc):\d+\]|\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\.(?:cpp|cc):\d+\] fatal|Abort COMPLETE|(?:^|\s)(?:FATAL|fatal error)[: ]|\[(?:ERROR|FATAL)\] .{0,80}(?:nccl|rank|worker|distributed)|^(?:\[rank\d+\]: ?|\(\w+ pid=[^)]*\) ?)?(?:\w+\.)*(?-i:[A-Z])\w*(?:Error|Exception): |\bSTEP \S+ ON \S+ FAILED|Primary job +terminated normally, but|\*\*\* \[.{1,200}\] Error [1-9]",
+        "[e|[f|ccl_error|error|fatal|abort|exception| failed|normally, but",
+        r"\[[EF](?:\d{3,4})? ?[\d:.]* ?(?P<what>\S+\.(?:cpp|hpp|cc):\d+)\]|\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\.(?:cpp|cc):\d+\] fatal|Abort COMPLETE|(?:^|\s|>:)(?:FATAL|fatal error)[: ]|\[(?:ERROR|FATAL)\] .{0,80}(?:nccl|rank|worker|distributed)|"
+        rf"{BEGIN}(?P<what2>(?:\w+\.)*(?-i:[A-Z])\w*(?:Error|Exception)): |"
+        r"CCL_ERROR\||\bSTEP \S+ ON \S+ FAILED|Primary job +terminated normally, but|\*\*\* \[.{1,200}\] Error [1-9]",
+        "what",
     ),
     # the node itself, where people paste it: lspci, dmesg, modprobe, ulimit
     row(
@@ -146,7 +191,12 @@ PATTERNS: Final = (
         r"ACSCtl:\s*(?P<flags>.{0,200}(?:SrcValid\+|ReqRedir\+|CmpltRedir\+|UpstreamFwd\+).{0,100})|(?P<iommu>Missing \"?iommu=pt)",
     ),
     row("iommu_fault", "io_page_fault|dmar:", r"IO_PAGE_FAULT|DMAR: .{0,80}fault"),
-    row("xid", "xid", r"NVRM: Xid \([^)]*\): (?P<xid>\d+)", "xid"),
+    row(
+        "xid",
+        "xid",
+        r"(?:(?P<host>[\w.\-]+) kernel: .{0,40})?NVRM: Xid \((?:PCI:)?(?P<gpu>[\da-fA-F]+:[\da-fA-F:.]*)?[^)]*\): (?P<xid>\d+)",
+        "host gpu xid",
+    ),
     row(
         "gpu_lost",
         "gpu is lost|fallen off the bus|device handle for gpu|gpu has fallen",
@@ -154,8 +204,8 @@ PATTERNS: Final = (
     ),
     row(
         "kernel_assert",
-        "assertion `|device-side assert",
-        r"block: \[[\d,]+\], thread: \[[\d,]+\] Assertion `(?P<what>.{1,160}?)` failed",
+        "assertion `|memory access fault by gpu",
+        r"block: \[[\d,]+\], thread: \[[\d,]+\] Assertion `(?P<what>.{1,160}?)` failed|(?P<what2>Memory access fault by GPU .{1,160})",
     ),
     row(
         "too_old",

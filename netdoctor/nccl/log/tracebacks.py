@@ -9,9 +9,14 @@ _START: Final = b"Traceback (most recent call last):"
 # Python's own words before the traceback of what nobody can catch, after which it goes on: Python/errors.c, Lib/atexit.
 _NOT_RAISED: Final = re.compile(rb"Exception ignored (?:in|on|while)|Error in atexit\._run_exitfuncs")
 _FRAME: Final = re.compile(rb'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9})')
+# A frame of a traceback whose head is not in the log, and the names that end one: a stack may be printed without an exception.
+_HEADLESS: Final = re.compile(rb'^(?P<mark>.{0,200}?) {2}File "[^"]{1,400}", line \d{1,9}, in \S')
+_NAMED: Final = ("Error", "Exception")
 _RAISED: Final = re.compile(rb"(?P<type>(?:\w{1,60}\.){0,10}[A-Z]\w{1,80})(?:: ?.{0,600})?$")
 # What differs from line to line in the mark that a launcher begins each line of a process with.
 _TIMES: Final = re.compile(rb"\[?(?:\d{4}-)?\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]{0,10}(?:Z|[+-]\d\d:?\d\d)?\]? ?")
+# The mark of a launcher at the end of what stands before a traceback: a progress bar before it is of its first line only.
+_MARK: Final = re.compile(rb"(?:\[(?:rank|default)\d+\]: ?|\(\w+ pid=[^)]*\) ?)+\Z")
 _LONGEST: Final = 400  # lines of one traceback
 _OPEN: Final = 256  # tracebacks that are read at once: ranks print theirs interleaved
 # Files of others: the last frame outside of them is the program's.
@@ -30,9 +35,10 @@ class Raised(NamedTuple):
 
 
 class _Open:
-    __slots__ = ("ignored", "last", "left", "own")
+    __slots__ = ("headless", "ignored", "last", "left", "own")
 
-    def __init__(self, ignored: bool) -> None:
+    def __init__(self, ignored: bool, headless: bool = False) -> None:
+        self.headless = headless
         self.ignored = ignored
         self.left = _LONGEST
         self.own: tuple[bytes, bytes] | None = None
@@ -54,6 +60,10 @@ class Tracebacks:
         self._open.clear()
         self._ignored.clear()
 
+    def concerns(self, line: bytes) -> bool:
+        """Whether `feed` could say anything about a line: most lines of a log begin no traceback and belong to none."""
+        return self.reading or _START in line or b"ignored" in line or b"atexit" in line or b'  File "' in line
+
     def feed(self, line: bytes, number: int) -> Raised | None:
         line = _TIMES.sub(b"", line, count=1)
         start = line.find(_START)
@@ -71,8 +81,9 @@ class Tracebacks:
             if (raised := _RAISED.match(body := line[len(alone) :].rstrip())) is not None:
                 return Raised(number, body, raised["type"].decode("ascii", "replace"), "", "", ignored=True)
         mark = self._mark(line)
-        if mark is None:
-            return None
+        return None if mark is None else self._goes_on(mark, line, number)
+
+    def _goes_on(self, mark: bytes, line: bytes, number: int) -> Raised | None:
         at, body = self._open[mark], line[len(mark) :]
         at.left -= 1
         frame = _FRAME.search(body)
@@ -88,6 +99,8 @@ class Tracebacks:
             return None
         file, row = at.own or at.last
         kind = raised["type"].decode("ascii", "replace")
+        if at.headless and not kind.endswith(_NAMED):
+            return None
         return Raised(number, body, kind, file.decode("utf-8", "replace"), row.decode(), at.ignored)
 
     def _mark(self, line: bytes) -> bytes | None:
@@ -95,8 +108,14 @@ class Tracebacks:
         marks = [mark for mark in self._open if line.startswith(mark)]
         if marks:
             return max(marks, key=len)
-        first = next(reversed(self._open), None)
-        if first is None or not line.startswith(b"  ") or self._open[first].last is not None:
+        for mark in reversed(self._open):
+            own = _MARK.search(mark)
+            rest = own[0] if own else b""
+            if self._open[mark].last is None and line.startswith(rest + b"  "):
+                self._open[rest] = self._open.pop(mark)
+                return rest
+        begin = _HEADLESS.match(line)
+        if begin is None or len(self._open) >= _OPEN:
             return None
-        self._open[b""] = self._open.pop(first)
-        return b""
+        self._open[begin["mark"]] = _Open(ignored=False, headless=True)
+        return begin["mark"]

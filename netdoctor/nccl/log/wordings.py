@@ -18,6 +18,12 @@ class Wording(Enum):
     OOM_KILLER = (
         "oom|Killed process|MEMLIMIT|killed: v?mem|running low on memory"  # Linux mm/oom_kill.c, and schedulers that report it
     )
+    NOT_INSERTED = "could not insert"  # modprobe
+    OF_A_POD = r"\bpods?[ /]|kubelet|OOMKilled|Evicted|NodeNotReady|CrashLoopBackOff|ImagePull"
+    MEMORY_GROUP = "memory cgroup|oom_kill event|OOMKilled"  # Linux mm/memcontrol.c, slurmstepd, kubelet
+    STORAGE = (
+        "no space left on device|disk quota exceeded|stale file handle|read-only file system"  # ENOSPC, EDQUOT, ESTALE, EROFS
+    )
     ABORTED = "(?-i:Aborted)"  # strsignal(SIGABRT), as a shell or srun reports it
     EXIT_OF_ABORT = "134"  # 128 + SIGABRT
     REMOTE = "remote"  # ncclRemoteError, and its text
@@ -32,6 +38,12 @@ class Wording(Enum):
     NOT_COMPILED = "not compiled with CUDA"  # torch/cuda/__init__.py
     NO_GPU_HERE = "no cuda gpus are available|no gpus found"
     OWN_PROXY = r"operation=(?:Connect|Setup|Init|SharedInit|Register)\b|Socket recv failed while polling"  # src/proxy.cc
+    # vLLM's front, and Gloo: what a pair of processes says is of the other one
+    CAUSE_ELSEWHERE = (
+        r"see root cause above|see stack trace above|check the logs for the root cause|gloo/transport/tcp/pair\.cc"
+    )
+    TORCH_FILE = r"torch/(?:distributed|utils|nn|autograd)/"
+    REFUSED_ARGUMENT = "invalid (?:argument|usage), NCCL|ncclInvalid(?:Argument|Usage)"  # src/misc/argcheck.cc; torch's words
     # CUDA and NVLS
     SHUTTING_DOWN = "driver shutting down"
     NVML = "nvml"
@@ -40,7 +52,7 @@ class Wording(Enum):
     NVLS_SOURCE = r"nvls\.cc"
     # network plugins
     NO_NET_AT_ALL = "initialize any"  # src/plugin/net.cc
-    EFA_OR_PROVIDER = "efa|provider"
+    EFA_OR_PROVIDER = "efa|provider|no data available"  # -FI_ENODATA of fi_getinfo: libfabric found no device
     PEER_UNRESPONSIVE = "unresponsive|unreachable|handshake|host is down|timed? ?out"
     NOT_ALLOCATED = "cannot allocate|-12"  # ENOMEM
     # verbs

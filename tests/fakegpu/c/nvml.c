@@ -291,7 +291,9 @@ API int nvmlDeviceGetNvLinkRemoteDeviceType(struct device *d, unsigned link, int
 API int nvmlDeviceGetNvLinkErrorCounter(struct device *d, unsigned link, int counter, unsigned long long *out) {
   ENTER_GPU(d, "%u", link);
   if (!has_link(d, link)) return INVALID_ARGUMENT;
+  static unsigned rose[FAKE_MAX_GPUS][32]; /* "nvlink.L.rising": more replays at each call */
   *out = fake_number(0, "gpu.%d.nvlink.%u.errors.%d", d->gpu, link, counter);
+  if (!counter && link < 32) *out += rose[d->gpu][link] += fake_number(0, "gpu.%d.nvlink.%u.rising", d->gpu, link);
   return SUCCESS;
 }
 
@@ -315,7 +317,8 @@ API int nvmlDeviceGetFieldValues(struct device *d, int count, struct field *all)
     f->result = SUCCESS;
     f->type = 1; /* unsigned int */
     f->value.large = 0;
-    if (told) f->value.large = strtoull(told, NULL, 0);
+    if (f->id == 230 && !fake_number(0, "gpu.%d.consumer", d->gpu)) f->value.small = fake_number(0, "gpu.%d.recovery", d->gpu);
+    else if (told) f->value.large = strtoull(told, NULL, 0);
     else if (f->id == 90 || f->id == 164) f->value.small = hopper ? 26562 : 25781; /* MB/s of a link */
     else if (f->id == 91) f->value.small = fake_number(0, "gpu.%d.nvlinks", d->gpu);
     else if (f->id == 165) f->value.small = is_up(d, f->scope);

@@ -37,9 +37,11 @@ API int nvmlDeviceGetMemoryInfo_v2(struct device *d, struct memory_v2 *out) {
   out->available = out->total - out->used;
   return SUCCESS;
 }
+/* "gpu.N.busy" is what a process sees that asks again and again, as who samples a GPU under load */
 API int nvmlDeviceGetUtilizationRates(struct device *d, unsigned out[2]) {
+  static int asked[FAKE_MAX_GPUS];
   ENTER_GPU(d);
-  out[0] = of(d, 0, "utilization");
+  out[0] = asked[d->gpu]++ ? of(d, of(d, 0, "utilization"), "busy") : of(d, 0, "utilization");
   out[1] = 0;
   return SUCCESS;
 }
@@ -61,9 +63,12 @@ API int nvmlDeviceGetComputeRunningProcesses_v2(struct device *d, unsigned *coun
 }
 SAME(nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetComputeRunningProcesses_v2);
 
-/* ECC */
+/* ECC; "gpu.N.consumer": a card that has neither ECC nor what comes with it */
+#define ENTER_ECC(d) \
+  ENTER_GPU(d); \
+  if (of(d, 0, "consumer")) return NOT_SUPPORTED
 API int nvmlDeviceGetEccMode(struct device *d, unsigned *current, unsigned *pending) {
-  ENTER_GPU(d);
+  ENTER_ECC(d);
   *current = of(d, 1, "ecc.mode");
   *pending = of(d, *current, "ecc.pending_mode");
   return SUCCESS;
@@ -81,13 +86,25 @@ API int nvmlDeviceGetTotalEccErrors(struct device *d, int error, int counter, u6
   return SUCCESS;
 }
 API int nvmlDeviceGetMemoryErrorCounter(struct device *d, int error, int counter, int location, u64 *out) {
-  ENTER_GPU(d);
+  ENTER_ECC(d);
   if (!of(d, 1, "ecc.mode")) return NOT_SUPPORTED;
-  *out = location == 2 ? ecc(d, error, counter) : 0; /* all of them in the device memory */
+  if (location != 2 && location != 7) return NOT_SUPPORTED; /* as from Ampere on: device memory, and the SRAM of all caches */
+  *out = location == 2 ? ecc(d, error, counter) : error && !counter ? of(d, 0, "ecc.sram") : 0;
+  return SUCCESS;
+}
+struct sram { /* nvmlEccSramErrorStatus_v1_t */
+  unsigned version;
+  u64 counters[11];
+  unsigned exceeded;
+};
+API int nvmlDeviceGetSramEccErrorStatus(struct device *d, struct sram *out) {
+  ENTER_ECC(d);
+  memset(out->counters, 0, sizeof out->counters);
+  out->exceeded = of(d, 0, "ecc.sram_threshold");
   return SUCCESS;
 }
 API int nvmlDeviceGetRemappedRows(struct device *d, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
-  ENTER_GPU(d);
+  ENTER_ECC(d);
   *corrected = of(d, 0, "remapped.corrected");
   *uncorrected = of(d, 0, "remapped.uncorrected");
   *pending = of(d, 0, "remapped.pending");
@@ -97,6 +114,28 @@ API int nvmlDeviceGetRemappedRows(struct device *d, unsigned *corrected, unsigne
 API int nvmlDeviceGetRetiredPages(struct device *d, int cause, unsigned *count, u64 *addresses) {
   ENTER_GPU(d);
   return NOT_SUPPORTED; /* from Ampere on rows are remapped instead */
+}
+API int nvmlDeviceGetRetiredPagesPendingStatus(struct device *d, int *out) {
+  ENTER_GPU(d);
+  return NOT_SUPPORTED;
+}
+API int nvmlDeviceValidateInforom(struct device *d) {
+  ENTER_GPU(d);
+  return of(d, 0, "inforom.corrupted") ? CORRUPTED_INFOROM : SUCCESS;
+}
+API int nvmlDeviceGetPcieReplayCounter(struct device *d, unsigned *out) { /* "replays.rising": more at each call */
+  static unsigned rose[FAKE_MAX_GPUS];
+  ENTER_GPU(d);
+  *out = of(d, 0, "replays.before") + rose[d->gpu];
+  rose[d->gpu] += of(d, 0, "replays.rising");
+  return SUCCESS;
+}
+API int nvmlDeviceGetBAR1MemoryInfo(struct device *d, u64 out[3]) { /* total, free, used */
+  ENTER_GPU(d);
+  out[0] = of(d, 131072ll << 20, "bar1");
+  out[2] = of(d, 1 << 20, "bar1.used");
+  out[1] = out[0] - out[2];
+  return SUCCESS;
 }
 
 /* Clocks, power, temperature; type: 0 graphics, 1 SM, 2 memory, 3 video */
@@ -125,6 +164,12 @@ SAME(nvmlDeviceGetCurrentClocksEventReasons, nvmlDeviceGetCurrentClocksThrottleR
 API int nvmlDeviceGetTemperature(struct device *d, int sensor, unsigned *out) {
   ENTER_GPU(d);
   *out = of(d, 35, "temperature");
+  return SUCCESS;
+}
+API int nvmlDeviceGetTemperatureThreshold(struct device *d, int which, unsigned *out) { /* 0 shutdown, 1 slowdown */
+  ENTER_GPU(d);
+  if (which > 1) return NOT_SUPPORTED;
+  *out = which ? of(d, 89, "temperature.slowdown") : of(d, 94, "temperature.shutdown");
   return SUCCESS;
 }
 VALUE(nvmlDeviceGetPowerUsage, unsigned, 75000, "power.draw")

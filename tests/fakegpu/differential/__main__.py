@@ -20,7 +20,8 @@ def main() -> int:
     if why := namespace.missing() or runner.missing():
         print(f"fakegpu: {why}", file=sys.stderr)
         return 77
-    versions = [runner.numbers(one) for one in given.versions] or runner.available()
+    if not (versions := [runner.numbers(one) for one in given.versions] or runner.available()):
+        parser.error("no libnccl is here (make libnccl)")
     results = runner.run(given.draws, given.seed, versions, given.area or tuple(runner.AREAS))
     if given.keep:
         for one in results:

@@ -8,17 +8,20 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from netdoctor.api import GdrProof, Unavailable, assigned, gdr_sends, hcas, parse_hcas
+from netdoctor.api import GdrProof, Nccl, Unavailable, assigned, gdr_sends, hcas, parse_hcas
 from netdoctor.checks.rdma_gpudirect import Node, Pair
 from tests.fakegpu.differential import ranks
-from tests.fakegpu.differential.case import UNSAID, Draw, Row, settings_text
+from tests.fakegpu.differential.case import UNSAID, Draw, Row, Version, settings_text
 from tests.fakegpu.differential.world import World
 
 LEVELS: Final = ("LOC", "PIX", "PXB", "PXN", "PHB", "SYS", "P2C", "NVL", "0", "1", "2", "3", "4", "9", "phb", "", "x", " PHB")
+POLICIES: Final = ("AUTO", "ALL", "all", "MAX:1", "max:2", "MAX:3", "MAX:0", "MAX:", "MAX: 1", "MAX:x", "FEW", "")
+# NCCL's own end (net.cc) where a GPU sends by another one's and GPUDirect is off for reads alone.
+ENDS: Final = "PXN should not use host buffers for data"
 NUMBERS: Final = ("0", "1", "2", "-1", "-2", "", "x", "false", " 0", "0x1", "00")
 
 
-def settings(rng: random.Random, names: tuple[str, ...]) -> dict[str, str]:
+def settings(rng: random.Random, names: tuple[str, ...], version: Version) -> dict[str, str]:
     found = {}
     if rng.random() < 0.5:
         found["NCCL_NET_GDR_LEVEL"] = rng.choice(LEVELS)
@@ -29,25 +32,31 @@ def settings(rng: random.Random, names: tuple[str, ...]) -> dict[str, str]:
         found["NCCL_IB_HCA"] = rng.choice(("=", "", "^")) + rng.choice(names)
     if rng.random() < 0.05:
         found["NCCL_IB_DISABLE"] = rng.choice(NUMBERS)
+    if rng.random() < 0.4:
+        found["NCCL_PXN_DISABLE"] = rng.choice(("1", "1", *NUMBERS))
+    if rng.random() < 0.2:
+        # 1 ends every NCCL from 2.21.5 on: ncclTopoGetPxnRanks gives it no place for the device (search.cc)
+        found["NCCL_P2P_PXN_LEVEL"] = rng.choice(("0", "1", "2") if version < (2, 21, 0) else ("0", "2"))
+    if rng.random() < 0.2:
+        found["NCCL_NETDEVS_POLICY"] = rng.choice(POLICIES)
     return found
 
 
 def compare(draw: Draw, world: World) -> Iterator[Row]:
     rng, machine = draw.random, world.machine
-    if any(sum(port.state == "ACTIVE" for port in one.ports) > 1 for one in machine.hcas):
-        return  # NCCL makes one device of both ports, with the sum of their rates; netdoctor takes the faster (docs/fakegpu.md)
-    chosen = settings(rng, tuple(one.name for one in machine.hcas))
+    chosen = settings(rng, tuple(one.name for one in machine.hcas), draw.version)
     count = len(machine.gpus)
     each = rng.sample(range(count), min(count, rng.choice((1, 1, 2))))
     each.sort()
-    # PXN is not modelled: what one GPU sends by another's HCA is that GPU's (see docs/fakegpu.md).
-    shared = {**ranks.SMALL, "NCCL_RUNTIME_CONNECT": "0", "NCCL_PXN_DISABLE": "1", **chosen}
+    shared = {**ranks.SMALL, "NCCL_RUNTIME_CONNECT": "0", **chosen}
     every = [ranks.Process({**shared, "NCCL_HOSTID": f"host{host}"}, device) for host in (0, 1) for device in each]
     done = world.ranks(draw, every, exchange=len(each) > 1, deadline=120.0)
     what = f"{machine.name} GPUs {each} {settings_text(chosen)}"
     predicted = predict(draw, world, chosen, each)
     seen = ways(done, len(each))
     if not done.ok:
+        if ENDS in done.failure:
+            return
         yield Row(what, "ranks that end well", done.failure, "hca")
         return
     alike = len({(one.ports[0].rate, one.link) for one in machine.hcas}) < 2
@@ -80,7 +89,9 @@ def predict(draw: Draw, world: World, chosen: dict[str, str], each: list[int]) -
     assert not isinstance(places, Unavailable)
     found: dict[int, dict[str, Any]] = {}
     for device, one in zip(
-        each, assigned(places, candidates, facts["Pci"], draw.version, node.direct, by_place=False), strict=True
+        each,
+        assigned(places, candidates, facts["Pci"], Nccl.told(draw.version, node.setting), node.direct, by_place=False),
+        strict=True,
     ):
         taken = sorted({one.name for one in one.taken})
         pairs = [Pair(one.gpu, hca, node, GdrProof(), draw.version, one.taken_kind) for hca in one.taken]

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.support.clusters import pods
 from tests.support.namespaces import dgx
 from tests.support.namespaces.dgx import ROOT, Scene, Seen
 
+TWO = {"cpus": ("0", "1")}
 FUSE = (10, 229)  # Documentation/admin-guide/devices.txt; fs/fuse/dev.c asks for no capability
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The network of the container: nothing of the machine's own is in it.  Its holder ends with the script.
@@ -41,6 +43,7 @@ class Box(Scene):
     """A Scene in a container: what differs from the healthy one.  `setup`, `cgroup` and `hosts` mean nothing here."""
 
     options: tuple[str, ...] = ("--no-allreduce",)
+    tree: Mapping[str, Any] = field(default_factory=lambda: dict(TWO))  # as many CPUs as there are
     more: tuple[str, ...] = ()  # options of podman run; MADE is the folder of the scene
     without: tuple[str, ...] = ()  # beginnings of the healthy container's options that this one does not get
     inside: str = ""  # shell, in the container, before netdoctor

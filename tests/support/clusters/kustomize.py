@@ -15,7 +15,17 @@ from typing import Any
 import yaml
 
 Object = dict[str, Any]
-_KNOWN = {"apiVersion", "kind", "resources", "components", "patches", "replacements", "configMapGenerator", "generatorOptions"}
+_KNOWN = {
+    "apiVersion",
+    "kind",
+    "resources",
+    "components",
+    "patches",
+    "replacements",
+    "configMapGenerator",
+    "generatorOptions",
+    "images",
+}
 
 _MERGE_KEYS = {"volumes": "name", "initContainers": "name", "containers": "name", "env": "name", "volumeMounts": "mountPath"}
 
@@ -63,7 +73,19 @@ def _accumulate(folder: Path, objects: list[Object]) -> list[Object]:
                     _operate(one, copy.deepcopy(operation))
     for replacement in text.get("replacements", ()):
         _replace(objects, replacement)
+    for image in text.get("images", ()):
+        _rename(objects, image)
     return objects
+
+
+def _rename(at: Any, image: Object) -> None:
+    """In every list of containers, however deep."""
+    for name, value in at.items() if isinstance(at, dict) else enumerate(at) if isinstance(at, list) else ():
+        if name in ("containers", "initContainers"):
+            for one in value:
+                if one.get("image", "").partition(":")[0] == image["name"]:
+                    one["image"] = f"{image['newName']}:{image['newTag']}"
+        _rename(value, image)
 
 
 def _config_map(folder: Path, generator: Object) -> Object:

@@ -186,7 +186,7 @@ def played(
     spec["volumes"] += driver
     for container in [*spec["initContainers"], *spec["containers"]]:
         container["imagePullPolicy"] = "Never"
-        container["image"] = {"train": JOB, "netdoctor": NETDOCTOR}[container["image"]]
+        container["image"] = {"train": JOB, "netdoctor": NETDOCTOR}[container["image"].removesuffix(":latest")]
         if sys_tree is not None:
             container.setdefault("volumeMounts", []).append({"name": "sys", "mountPath": "/sys", "readOnly": True})
         container.setdefault("volumeMounts", []).extend(

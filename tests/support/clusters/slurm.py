@@ -22,7 +22,6 @@ SlurmctldHost=control(192.168.77.254)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket=/run/munge.sock
 CryptoType=crypto/munge
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
@@ -115,7 +114,7 @@ def start(conf, more=""):
     pathlib.Path("/etc/slurm/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     pathlib.Path("/etc/netdoctor/site.yaml").write_text("expected: {hcas: 8}\n")
     os.environ["SLURM_CONF"] = "/etc/slurm/slurm.conf"
-    sh("munged --force --key-file=/run/munge.key --socket=/run/munge.sock --pid-file=/run/munge.pid"
+    sh("mkdir -p -m 755 /run/munge", "munged --force --key-file=/run/munge.key --pid-file=/run/munge.pid"
        " --log-file=/run/munge.log --seed-file=/run/munge.seed --num-threads=2")
     hosts = pathlib.Path("/etc/hosts")
     hosts.write_text("127.0.0.1 localhost\n192.168.77.254 control\n" + "".join(f"192.168.77.{n[1]} {n}\n" for n in NODES))

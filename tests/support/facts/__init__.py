@@ -9,6 +9,7 @@ parameters, so a test names only what it changes::
 from __future__ import annotations
 
 from netdoctor.cluster.observations import Cluster
+from netdoctor.facts.cgroups import Cgroups
 from netdoctor.facts.cpu import Cpu
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ
@@ -38,6 +39,7 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         DeviceNames: DeviceNames(),
         Kernel: kernel(),
         Platform: Platform("NVIDIA", "DGXH100", "DGXH100"),
+        Cgroups: Cgroups((), (), (), hidden=False),
         Cpu: cpu(),
         Interrupts: interrupts(),
         Pci: pci(),

@@ -171,9 +171,9 @@ def gid(index: int = 0, value: str = "fe80:0000:0000:0000:a088:c203:00b0:0001", 
     return replace(Gid(index, value, "IB/RoCE v1", Unavailable("failed", "EINVAL")), **changes)
 
 
-def roce_gids(netdev: str | Unavailable) -> tuple[Gid, ...]:
-    """What a RoCE port with an IPv4 address has."""
-    local, mapped = "fe80:0000:0000:0000:a288:c2ff:fe46:0001", "0000:0000:0000:0000:0000:ffff:0a0a:0001"
+def roce_gids(netdev: str | Unavailable, address: str = "0a0a:0001") -> tuple[Gid, ...]:
+    """What a RoCE port with an IPv4 address (in hexadecimal) has."""
+    local, mapped = f"fe80:0000:0000:0000:a288:c2ff:{address}", f"0000:0000:0000:0000:0000:ffff:{address}"
     return (
         Gid(0, local, "IB/RoCE v1", netdev),
         Gid(1, local, "RoCE v2", netdev),

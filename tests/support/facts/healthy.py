@@ -61,7 +61,11 @@ def hgx_roce() -> Machine:
         f.netlink_link(n, 3 + i, f"10.2.{i}.7", mtu=9000, speed_mbps=400000, numa_node=i // 4) for i, n in enumerate(names)
     )
     return dgx_h100() | {
-        Rdma: f.rdma(devices=tuple(f.hca(i, ports=(f.roce_port(n),)) for i, n in enumerate(names))),
+        Rdma: f.rdma(
+            devices=tuple(
+                f.hca(i, ports=(f.roce_port(n, gids=f.roce_gids(n, f"0a02:{i << 8 | 7:04x}")),)) for i, n in enumerate(names)
+            )
+        ),
         Net: f.net(f.netlink_link("lo", 1, "127.0.0.1"), f.netlink_link("eth0", 2, "10.0.0.7"), *rails),
         NcclChoice: f.nccl_choice(interface="eth0", address="10.0.0.7"),
     }

@@ -14,7 +14,12 @@ Facts = Mapping[type, object]
 
 def judge(check: Callable[..., Iterable[Finding]], facts: Facts) -> list[Finding]:
     """The findings of `check` on `facts`; of a fact that is not there nothing was read."""
-    return list(check(**{name: _argument(hint, facts) for name, hint in _needs(check).items()}))
+    return list(check(**arguments(check, facts)))
+
+
+def arguments(check: Callable[..., Iterable[Finding]], facts: Facts) -> dict[str, object]:
+    """What the check is called with; one that is called with the same says the same."""
+    return {name: _argument(hint, facts) for name, hint in _needs(check).items()}
 
 
 @cache

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from netdoctor.causes import CAUSES
@@ -195,3 +196,7 @@ def reports(draw: st.DrawFn) -> Report:
         inventory=draw(mappings),
         tool_version=draw(hostile_text),
     )
+
+
+# To draw a report takes longer than to render it; tests/fuzz renders what it mutates in every format for longer.
+DRAWN = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=25)

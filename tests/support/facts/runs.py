@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from netdoctor.cluster.observations import Cluster, Nodes, Ready
+from netdoctor.cluster.observations import Cluster, Nodes, Proof, Ready
 from netdoctor.compare.traits import Family, Trait, Traits
 from netdoctor.facts.runs import AllReduce, Baseline, CommonRun, Path, PathRun, RankResult, Run
 from netdoctor.nccl.log.facts import Direction, LogFacts, Via
@@ -102,6 +102,7 @@ def cluster(count: int = 2, /, **changes: Any) -> Cluster:
         {n: f"10.0.0.{n}" for n in everybody},
         reach={a: {b: None for b in everybody if b != a} for a in everybody},
         ready={n: Ready(1, "gloo", traits=Traits({Trait(Family.TORCH): "2.9"}, variables_read=True)) for n in everybody},
+        proof=Proof.TOKEN,
         first_ranks={n: n for n in everybody},
         run=common_run(gloo_run(experiment=AllReduce("gloo", count), ranks=tuple(rank(n, mapped=()) for n in everybody))),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -155,11 +156,15 @@ def job(**stated: Any) -> Callable[[Mapping[type, Any]], Intent]:
     """The job as a configuration states it, with what the other facts of a test tell; `judge` makes it."""
 
     def made(facts: Mapping[type, Any]) -> Intent:
-        usual: dict[type, Any] = {Environ: environ(), Net: net(), Gpus: NO_GPUS, Expected: expected()}
-        have = {kind: facts.get(kind, one) for kind, one in usual.items()}
+        have = {kind: facts.get(kind, one) for kind, one in _usual().items()}
         return infer(stated, *(kind.unread(one) if isinstance(one, Unavailable) else one for kind, one in have.items()))
 
     return made
+
+
+@functools.cache
+def _usual() -> dict[type, Any]:
+    return {Environ: environ(), Net: net(), Gpus: NO_GPUS, Expected: expected()}
 
 
 NO_GPUS = Gpus(all=(), visible=(), driver=NONE, cuda_driver=NONE)

@@ -6,6 +6,7 @@ that looks, its Python and libnccl, and what a run of NCCL on it is to have said
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -15,9 +16,11 @@ from netdoctor import engine
 from netdoctor.allreduce.plan import first_experiment, path_experiments, path_unneeded
 from netdoctor.config.load import load
 from netdoctor.facts.cpu import cpu_list
+from netdoctor.facts.gpu_load import QUESTION
 from netdoctor.facts.past import FILE
+from netdoctor.facts.ranks import QUESTION as RANKS
 from netdoctor.facts.runs import AllReduce, Baseline, PathRun, Run
-from netdoctor.host.base import RecordingHost
+from netdoctor.host.base import Answer, RecordingHost
 from netdoctor.host.redact import Redactor
 from netdoctor.model import Kind, Unavailable
 from netdoctor.snapshot.snapshot import Snapshot, with_logs
@@ -36,6 +39,8 @@ _HOST: Final = frozenset(
     (
         *("name", "kernel", "arm", "resolves", "python", "bootstrap", "plugin", "inside", "bandwidth", "exit_code"),
         *("container", "uid", "capabilities", "memlock", "cgroup", "shm", "environment", "sysctls", "files"),
+        "kmsg",
+        *("instance",),  # the cloud's name of its type, as cloud-init was told
         *("given", "mig"),  # GPUs that a container or a cgroup gives, by number; whether they are in MIG mode
     )
 )
@@ -47,7 +52,7 @@ class Composed:
     def __init__(self, name: str, changes: Mapping[str, Any] | None = None, config: Mapping[str, Any] | None = None) -> None:
         """`changes` as `Machine.with_changes` takes them (host.… is no hardware), NAME.more of a list adds; `config` by dotted
         keys."""
-        whole = machine.read(name)
+        whole, changes = machine.read(name), copy.deepcopy(changes)  # a change below a list must not reach the row it is from
         same = {key: value for key, value in (changes or {}).items() if not key.endswith(".more")}
         for key, value in (changes or {}).items():
             if key.endswith(".more"):
@@ -126,12 +131,30 @@ class Composed:
             "ask:netlink": self._netlink(),
             "ask:nvml": self._nvml(),
             "ask:cuda": self._cuda(),
+            "ask:kmsg": self._kmsg(),
+            RANKS: {"ranks": self._ranks()},
+            QUESTION: answers.gpu_load(self.node),
             "ask:ibverbs": answers.ibverbs(self.machine, library),
             "ask:mempolicy": {"mode": "default", "nodes": []},
             "statvfs:/dev/shm": {"size": shm, "free": shm},
             f"trusted:{FILE}": Unavailable(Kind.ABSENT, "ENOENT No such file or directory"),
+            "ask:instance": {"type": self.told.get("instance", "")},
             "ask:udev": {"pci": {}, "net": {}, "infiniband": {}},
         }
+
+    def _ranks(self) -> list[Any]:
+        """All ranks of the node are there, as torchrun starts them: with one environment."""
+        env = {**self.job.environment, **self.told.get("environment", {})}
+        count = int(env.get("LOCAL_WORLD_SIZE", 1)) if "LOCAL_RANK" in env else 0
+        mask = env.get("CUDA_VISIBLE_DEVICES")
+        return [{"pid": 5000 + n, "local_rank": n, "mask": mask, "same": True} for n in range(count)]
+
+    def _kmsg(self) -> Answer:
+        """host.kmsg: lines about GPUs since boot, or why it may not be read ("denied", "absent")."""
+        told = self.told.get("kmsg", ())
+        if isinstance(told, str):
+            return Unavailable(Kind(told), "/dev/kmsg")
+        return {"source": "/dev/kmsg", "complete": True, "events": [[60.0, line] for line in told], "left_out": 0}
 
     def _netlink(self) -> dict[str, Any]:
         told: Any = answers.netlink(self.machine, listening=(22, 111))
@@ -182,7 +205,9 @@ class Composed:
         size = self.told.get("shm", 0)  # bytes of /dev/shm, as its mount says; 0: it does not, as systemd mounts it
         shm = f"shm rw,size={size >> 10}k,inode64" if size else "tmpfs rw,inode64"
         mounts = f"30 1 0:28 / / rw,relatime - {root}\n31 30 0:5 / /dev rw,nosuid - {dev}\n"
+        mounts += "33 30 0:27 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
         write("/proc/self/mountinfo", f"{mounts}32 31 0:31 / /dev/shm rw,nosuid,nodev - tmpfs {shm}\n")
+        self._cgroups()
         write("/proc/meminfo", "MemTotal:       2113331496 kB\n")
         ada = f"ada:x:{uid}:{uid}::/home/ada:/bin/bash\n" if uid else ""
         write("/etc/passwd", f"root:x:0:0:root:/root:/bin/bash\n{ada}")
@@ -190,6 +215,16 @@ class Composed:
             first = {"net": 4026531840, "user": 4026531837, "pid": 4026531836}.get(name, 4026531838 + number)
             mine = first if not self.container or name == "user" else 4026532900 + number
             self.files.link(f"/proc/self/ns/{name}", f"{name}:[{mine}]")
+
+    def _cgroups(self) -> None:
+        """Version 2: every level below the highest has the files of its controllers, and none sets a limit."""
+        path = self.told.get("cgroup", "0::/user.slice/user-1000.slice/session-4.scope").partition("::")[2].strip("/")
+        at, free = "/sys/fs/cgroup", {"pids.max": "max", "cpu.max": "max 100000", "memory.max": "max", "cgroup.events": ""}
+        self.files.write(f"{at}/cpuset.cpus.effective", f"{self._cpus}\n")
+        for name in filter(None, path.split("/")):
+            at = f"{at}/{name}"
+            for file, text in {**free, "pids.current": "412", "cpuset.cpus.effective": self._cpus}.items():
+                self.files.write(f"{at}/{file}", f"{text}\n")
 
     @cached_property
     def wire(self) -> Wire:
@@ -242,7 +277,9 @@ class Composed:
         return Snapshot(host.answers, runs, setup.policy_data(config), tool_version="composed", taken=TAKEN)
 
     def _run(self, one: AllReduce, rate: float) -> Run:
-        return nccl_run(self.wire, one, self.job.torch, self.job.libnccl, self._masks, rate)
+        run = nccl_run(self.wire, one, self.job.torch, self.job.libnccl, self._masks, rate)
+        gpus = [self.gpus[n] for n in one.gpus]  # each has raised its link
+        return replace(run, ranks=tuple(replace(rank, **_awake(gpu)) for rank, gpu in zip(run.ranks, gpus, strict=True)))
 
     @cached_property
     def _masks(self) -> tuple[tuple[int, ...], ...]:
@@ -252,6 +289,12 @@ class Composed:
         if not self.gpus:
             return (tuple(sorted(cpu for one in every for cpu in one)),)
         return tuple(every[max(0, gpu.place.numa)] for gpu in self.gpus)
+
+
+def _awake(gpu: Gpu) -> dict[str, Any]:
+    """What a rank says of its GPU's PCIe link once it worked; a virtual machine's sysfs knows no speed."""
+    most = gpu.link.max_generation
+    return {"gpu": gpu.place.address, "link_speed": (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)[most - 1]} if most else {}
 
 
 def _bus_id(address: str) -> str:

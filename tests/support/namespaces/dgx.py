@@ -63,6 +63,7 @@ class Scene:
     options: Sequence[str] = ("--vantage", "job", "--no-allreduce")
     hosts: str = "127.0.0.1 localhost\n10.0.0.7 gpu7\n"
     name: str = "gpu7"
+    roots_own: bool = True  # the job is root's: --user root
     bare: bool = False  # this machine's own /sys, /dev and libraries, and the torch of this Python
     cgroup: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # controller (v1) -> file -> what is written into it
 
@@ -178,6 +179,8 @@ def variables(scene: Scene, made: Path) -> dict[str, str]:
 def doctor(scene: Scene, made: Path, python: Path) -> list[str]:
     """The command that looks at it."""
     command = [sys.executable, "-m", "netdoctor", "preflight", "-f", "json", "--quiet", "--config", f"{made}/config.yaml"]
+    if scene.roots_own:  # else root's helpers go by no variable of a fake's
+        command += ["--user", "root"]
     return [*command, *scene.options, *(() if "--python" in scene.options else ("--python", str(python)))]
 
 

@@ -35,7 +35,8 @@ class Hosts:
         self.started: list[subprocess.Popen[str]] = []
         self.names = [f"h{n}" for n in range(count)]
         table = folder / "hosts"
-        lines = ["127.0.0.1 localhost", *(f"{self.address(n)} {name}" for n, name in enumerate(self.names))]
+        own = [f"{self.address(n)} {name}" for n, name in enumerate(self.names)]
+        lines = ["127.0.0.1 localhost", *own, *(f"{one}.rack-1.example" for one in own)]
         table.write_text("\n".join(lines) + "\n")
         self.bridge = self._hold("--net")
         self._sh(self.bridge, "ip link add br0 type bridge && ip link set br0 up")
@@ -78,7 +79,8 @@ class Hosts:
         return self.spawn(number, sys.executable, "-m", "netdoctor", *arguments, variables=variables)
 
     def spawn(self, number: int, *command: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        environment = {**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT), **(variables or {})}
+        own = {MARK: self.mark, "PYTHONPATH": str(ROOT), "NETDOCTOR_TOKEN": self.mark}
+        environment = {**os.environ, **own, **(variables or {})}
         made = subprocess.Popen(
             [*self._enter(self.holders[number]), *command],
             env=environment,

@@ -63,6 +63,7 @@ WHAT, PYTHON, FIRST_SEED, SEEDS, REPORTS = sys.argv[1], sys.argv[2], int(sys.arg
 for stream in ("/srv", "/run/killed"):
     os.makedirs(stream, exist_ok=True)
 JOB = ["--vantage", "job", "--python", PYTHON, "--quiet"]
+os.environ["NETDOCTOR_TOKEN"] = "0123456789abcdef" * 2
 TOGETHER = [*NETDOCTOR, "allreduce", "--nodes", "2", "--master", "127.0.0.1:29400", "--wait", "20", "--stall", "5",
     "--python", PYTHON, "--quiet"]
 LINES = [f"n{i % 4}:{100 + i % 4}:{100 + i % 4} [{i % 4}] NCCL INFO Bootstrap: Using eth0:10.0.0.{i % 4 + 1}<0>\n"

@@ -13,23 +13,23 @@ import subprocess
 import sys
 from typing import Final
 
-_IN: Final = struct.Struct("=IIQQIIIHH")  # fuse_in_header
+HEAD: Final = struct.Struct("=IIQQIIIHH")  # fuse_in_header
 _INIT: Final = 26
-_OUT: Final = struct.Struct("=IiQ")  # fuse_out_header
+OUT: Final = struct.Struct("=IiQ")  # fuse_out_header
 _INIT_OUT: Final = struct.Struct("=IIIIHHIIHH32x")  # fuse_init_out
 
 
-def mount(folder: str) -> int:
-    """Mount it, and give the descriptor that keeps it alive."""
+def mount(folder: str, uid: int = 0) -> int:
+    """Mount it as fusermount(1) does for `uid`, and give the descriptor that keeps it alive."""
     device = os.open("/dev/fuse", os.O_RDWR)
     libc = ctypes.CDLL(None, use_errno=True)
-    options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+    options = f"fd={device},rootmode=40000,user_id={uid},group_id={uid},allow_other".encode()
     if libc.mount(b"netdoctor-silent", folder.encode(), b"fuse.silent", 0, options) != 0:
         raise OSError(ctypes.get_errno(), f"mount(2) of FUSE on {folder}")
-    size, _, unique, *_ = _IN.unpack(os.read(device, 1 << 17)[: _IN.size])
+    size, _, unique, *_ = HEAD.unpack(os.read(device, 1 << 17)[: HEAD.size])
     assert size
     reply = _INIT_OUT.pack(7, 31, 1 << 17, 0, 12, 9, 1 << 17, 1, 0, 0)
-    os.write(device, _OUT.pack(_OUT.size + len(reply), 0, unique) + reply)
+    os.write(device, OUT.pack(OUT.size + len(reply), 0, unique) + reply)
     return device
 
 

@@ -288,7 +288,7 @@ def test_a_path_that_loses_large_segments_is_named(lost: set[tuple[int, int]], e
     assert run.told_cause == "mtu" and "segments of 1448 bytes are lost" in run.reason
     made, _ = common(made, {n: part(*done()) for n in range(3)})  # it went all the same
     found = [f for f in findings(made) if f.status is Status.FAIL]
-    assert {f.severity for f in found} == {Severity.WARNING}
+    assert {f.severity for f in found} == {Severity.CRITICAL}
 
 
 @pytest.mark.parametrize(

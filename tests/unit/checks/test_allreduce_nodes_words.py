@@ -12,7 +12,7 @@ from netdoctor import policy
 from netdoctor.checks.allreduce_nodes import allreduce_nodes
 from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.cluster import messages
-from netdoctor.cluster.observations import Cluster, Fault, Flow, Gone, Nodes, Ready
+from netdoctor.cluster.observations import Cluster, Fault, Flow, Gone, Nodes, Proof, Ready, Refused
 from netdoctor.facts.runs import AllReduce, Baseline, CommonRun, RankResult, Run, State
 from netdoctor.model import Kind, Unavailable, plain
 from netdoctor.snapshot.diagnose import diagnose
@@ -107,9 +107,25 @@ STATES = {
     "versions of two": lambda: cluster(2, ready=ready(OLD, NEW)),
     "versions of ten": lambda: cluster(10, ready=ready(*({"torch": f"2.{n}"} for n in range(10)))),
     "MTUs of ten": lambda: heard(10, endpoints=placed(*(usual(n, 1500 + n) for n in range(10))), addresses=ADDRESSES),
-    "a stranger": lambda: cluster(2, refused=("10.9.9.9: another job",)),
-    "a stranger, and it failed": lambda: cluster(2, refused=("10.9.9.9: another job",), run=failed(told="x")),
-    "a stranger, and one is gone": lambda: cluster(2, refused=("x",), gone={1: Gone("result", "y")}),
+    "a stranger": lambda: cluster(2, refused=(Refused("10.9.9.9", "another job"),)),
+    "a stranger, and it failed": lambda: cluster(2, refused=(Refused("10.9.9.9", "another job"),), run=failed(told="x")),
+    "a stranger, and one is gone": lambda: cluster(2, refused=(Refused("x", "y"),), gone={1: Gone("result", "y")}),
+    "two of one number": lambda: cluster(2, refused=(Refused("10.9.9.9", "node 1 is there already", 1, True),)),
+    "came without the token": lambda: heard(
+        2,
+        hosts={0: "h0"},
+        gone={1: Gone("join", "it did not come within 3 s")},
+        never_came=frozenset({1}),
+        refused=(Refused("10.9.9.9", "its token is another one", 1),),
+    ),
+    "nobody proved anything": lambda: cluster(2, proof=Proof.NOTHING),
+    "nobody proved anything, and one died": lambda: cluster(3, proof=Proof.NOTHING, run=failed()),
+    "nobody proved anything, and one is gone": lambda: heard(3, proof=Proof.NOTHING, gone={1: Gone("reach", "it left")}),
+    "nobody proved anything, and one never came": lambda: heard(
+        2, proof=Proof.NOTHING, hosts={0: "h0"}, gone={1: Gone("join", "late")}, never_came=frozenset({1})
+    ),
+    "the master did not prove itself": lambda: Cluster(Nodes(2, 1, "h0", 1), {1: "h1"}, master=(Fault.UNPROVEN, "is none")),
+    "a sample": lambda: cluster(4, reach={n: {(n + 1) % 4: None} for n in range(4)}),
     "reached one way": lambda: cluster(2, reach={0: {1: None}, 1: {}}),
 }
 ADDRESSES = {n: f"10.0.0.{n}" for n in range(10)}

@@ -10,8 +10,10 @@ from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.cluster.session import beside, shared
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
+from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.runs import AllReduce, Baseline, Caller, CommonRun, Obstacle, PathRun, Run, State, TorchFacts
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Kind, Status, Unavailable
 from tests.support.facts import baseline, gloo_run, gpus, hca_run, job, judge, log, machine, only, path_run, pci, rank, run
 
@@ -36,6 +38,7 @@ def test_a_healthy_node_passes() -> None:
         (run(state="not started", verified=None, reason="no torch: ModuleNotFoundError"), Status.UNKNOWN, None),
         (run(state="unfinished", verified=None, reason="rank 0 in phase timed"), Status.UNKNOWN, None),
         (run(verified=None), Status.UNKNOWN, None),
+        (gloo_run(experiment=AllReduce("gloo", 1, "cpu"), ranks=(rank(0),)), Status.UNKNOWN, None),
         (run(state="hung", verified=None, blamed=(3,)), Status.FAIL, "hang"),
         (run(state="hung", verified=None, blamed=()), Status.FAIL, "hang"),
         (run(state="failed", verified=None, blamed=(1,)), Status.FAIL, "rank_died"),
@@ -121,6 +124,15 @@ def test_what_all_nodes_found_counts_more_than_what_one_saw() -> None:
     assert (alone.cause, alone.how) == ("rank_died", "the rank's own error, and its NCCL log")
 
 
+def test_what_strangers_may_have_told_is_no_fail() -> None:
+    seen = run(state="failed", verified=None, blamed=(1,), reason="rank 1 died")
+    fields = {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}
+    found = only(
+        judge(allreduce_run, machine() | {Baseline: baseline(CommonRun(**fields, told="", told_cause="", proven=False))})
+    )
+    assert (found.status, found.how) == (Status.UNKNOWN, "see allreduce.nodes")
+
+
 def test_seconds_are_measured_to_the_millisecond() -> None:
     assert only(judge(allreduce_run, machine() | {Baseline: baseline(run(seconds=1.23456))})).measured["seconds"] == 1.235
 
@@ -128,6 +140,28 @@ def test_seconds_are_measured_to_the_millisecond() -> None:
 def test_no_memory_on_a_gpu_that_others_use_is_no_fault() -> None:
     ranks = (rank(0), rank(1, phase="first", error="OutOfMemoryError: CUDA out of memory. Tried to allocate 256 MiB"))
     assert one(run(2, state="failed", verified=None, blamed=(1,), ranks=ranks)) == (Status.UNKNOWN, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 67108864 bytes. Error code 12", None),
+        ("MemoryError", None),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", None),
+        ("RuntimeError: uncorrectable ECC error encountered", "rank_died"),
+    ],
+)
+def test_a_limit_of_our_own_is_no_fault_of_the_node(error: str, cause: str | None) -> None:
+    found = only(judge(allreduce_run, machine() | {Baseline: baseline(failed_with(error))}))
+    assert (found.status, found.cause if found.status is Status.FAIL else None) == (
+        (Status.FAIL if cause else Status.UNKNOWN),
+        cause,
+    )
+
+
+def failed_with(error: str) -> Run:
+    ranks = (rank(0), rank(1, phase="first", error=error))
+    return run(2, state="failed", verified=None, blamed=(1,), ranks=ranks)
 
 
 def test_gloo_is_a_pass_only_where_there_is_no_accelerator() -> None:
@@ -249,3 +283,39 @@ SEVEN = run(7, experiment=AllReduce("nccl", 7, "cuda", gpus=tuple(range(7))))
 def test_a_run_with_fewer_gpus_says_nothing_of_the_others(given: Run, changes: dict[type, object], status: Status) -> None:
     found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)} | changes))
     assert found.status is status, found.message
+
+
+EMFILE = "RuntimeError: [enforce fail at gloo/transport/tcp/listener.cc] socket: Too many open files"
+NCCL = "ncclSystemError: System call (e.g. socket, malloc) failed\nLast error:\nsocketInit: socket failed, Too many open files"
+LOG = "n:7:7 [0] NCCL WARN socket.cc:415 NCCL WARN Call to socket failed: Too many open files\n"
+ENFILE = "RuntimeError: socket: Too many open files in system"
+THREADS = "RuntimeError: can't start new thread"
+CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+ENDED = "terminate called without an active exception\n"  # of the other rank
+
+
+@pytest.mark.parametrize(
+    ("error", "logged", "jobs", "status", "words"),
+    [
+        (EMFILE, "", False, Status.UNKNOWN, "too few descriptors"),
+        (NCCL, "", False, Status.UNKNOWN, "too few descriptors"),
+        (NCCL, LOG, False, Status.UNKNOWN, "too few descriptors"),
+        (EMFILE, "", True, Status.FAIL, "rank 1 came to the job's limit of open files, 1024"),
+        (NCCL, LOG, True, Status.FAIL, "rank 1 came to the job's limit of open files, 1024"),
+        (ENFILE, "", False, Status.FAIL, "rank 1 failed"),  # the node's own table, whoever looks
+        (THREADS, "", True, Status.UNKNOWN, "descriptors or processes"),
+        (THREADS, "", False, Status.UNKNOWN, "descriptors or processes"),
+        (CLOSED, "", False, Status.UNKNOWN, "descriptors or processes"),
+    ],
+)
+def test_whose_limit_a_rank_came_to(error: str, logged: str, jobs: bool, status: Status, words: str) -> None:
+    given = run(state="failed", verified=None, blamed=(1,), ranks=(rank(0), rank(1, error=error)), log_text=logged)
+    given = replace(given, output=ENDED) if error == CLOSED else given
+    facts = machine() | {Baseline: baseline(given)}
+    facts |= {
+        Kernel: replace(facts[Kernel], limits={**facts[Kernel].limits, "nofile": 1024}),
+        Vantage: replace(facts[Vantage], job_user=jobs),
+    }
+    found = only(judge(allreduce_run, facts))
+    assert found.status is status and words in found.message, found
+    assert status is not Status.FAIL or found.cause == "bootstrap_ports"

@@ -15,6 +15,7 @@ from netdoctor.facts.job import Expected
 from netdoctor.facts.pci import Pci, PciLink
 from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
 from tests.support import facts as f
 
@@ -22,7 +23,7 @@ LOST = Unavailable("denied")
 NOBODY = Platform("", "", "")
 Changes = dict[type, object]
 PASS, FAIL, SKIP, UNKNOWN = Status.PASS, Status.FAIL, Status.SKIP, Status.UNKNOWN
-GPUS, RAILS, LINKS = hardware_gpus.gpus, hardware_rails.rails, hardware_links.links
+GPUS, RAILS, LINKS, SITE = hardware_gpus.gpus, hardware_rails.rails, hardware_links.links, hardware_site.site
 NO_GPU: Changes = {Pci: f.pci(devices=()), Gpus: f.gpus(0)}
 
 
@@ -71,6 +72,14 @@ ROWS: dict[str, tuple[Callable[..., Iterable[Finding]], Changes, Status, str]] =
     "seven rails of a DGX": (RAILS, {Pci: f.pci(8, 7), Rdma: f.rdma(7)}, FAIL, f"GPU {f.bdf(0xDF)}"),
     "no RDMA device": (RAILS, {Rdma: f.rdma(0)}, SKIP, "rails"),
     "no GPU for a rail": (RAILS, NO_GPU, SKIP, "node"),
+    "as many GPUs as the site expects": (SITE, {Expected: f.expected(gpus=8)}, PASS, "parts"),
+    "fewer GPUs than the site expects": (SITE, {Expected: f.expected(gpus=16)}, FAIL, "GPUs"),
+    "no GPU, and the site expects some": (SITE, {**NO_GPU, Expected: f.expected(gpus=8)}, FAIL, "GPUs"),
+    "fewer on PCI, NVML lost": (SITE, {Pci: f.pci(7), Gpus: f.gpus(all=LOST), Expected: f.expected(gpus=8)}, FAIL, "GPUs"),
+    "as many on PCI, NVML lost": (SITE, {Gpus: f.gpus(all=LOST), Expected: f.expected(gpus=8)}, UNKNOWN, "parts"),
+    "four of eight, the node's": (SITE, {Gpus: f.gpus(4), Expected: f.expected(gpus=8)}, FAIL, "GPUs"),
+    "four of eight, a pod's": (SITE, {Gpus: f.gpus(4), Vantage: f.pod(), Expected: f.expected(gpus=8)}, UNKNOWN, "parts"),
+    "what the site expects, lost": (SITE, {Expected: f.expected(gpus=LOST)}, UNKNOWN, "node"),
     "a rate that the site expects": (
         RAILS,
         {
@@ -105,6 +114,16 @@ def test_rows(check: Callable[..., Iterable[Finding]], changes: Changes, status:
     assert not [one for one in found if one.status is FAIL and status is not FAIL]
 
 
+@pytest.mark.parametrize(
+    ("stated", "told"), [(None, FAIL), (LOST, FAIL), (10, FAIL), (8, FAIL), (7, UNKNOWN), (6, None), (0, None)]
+)
+def test_the_sites_number_of_devices_and_the_platforms(stated: int | None | Unavailable, told: Status | None) -> None:
+    """The site counts storage's devices, too: its number as such says nothing of the rails."""
+    changes = {Pci: f.pci(8, 6), Rdma: f.rdma(6), Expected: f.expected(hcas=stated)}
+    found = [one.status for one in f.judge(RAILS, f.machine(changes)) if "RDMA devices for the job 6" in one.message]
+    assert found == ([told] if told else [])
+
+
 def test_a_fail_names_its_source_its_cost_and_its_mend() -> None:
     (one,) = [x for x in f.judge(RAILS, f.machine({Rdma: slower(2)})) if x.status is FAIL]
     assert one.expected is not None and "7 others of its kind" in one.expected and "DGX H100" in one.expected
@@ -114,11 +133,10 @@ def test_a_fail_names_its_source_its_cost_and_its_mend() -> None:
 
 @pytest.mark.parametrize(("nodes", "severity"), [(2, Severity.CRITICAL), (None, Severity.WARNING)])
 def test_a_dead_rail_costs_what_the_job_needs(nodes: int | None, severity: Severity) -> None:
-    from netdoctor.causes.cost import severity as of
 
     job = f.job(nodes=2) if nodes else Intent()
     (one,) = [x for x in f.judge(RAILS, f.machine({Rdma: slower(2), Intent: job})) if x.status is FAIL]
-    assert one.loss is not None and of(one.loss) is severity
+    assert one.loss is not None and one.loss.severity is severity
 
 
 def test_a_mend_of_hardware_is_made_on_the_node() -> None:
@@ -128,13 +146,12 @@ def test_a_mend_of_hardware_is_made_on_the_node() -> None:
 
 @pytest.mark.parametrize(("nodes", "severity"), [(1, Severity.INFO), (2, Severity.CRITICAL)])
 def test_the_link_of_an_hca_costs_a_job_of_one_node_nothing(nodes: int, severity: Severity) -> None:
-    from netdoctor.causes.cost import severity as of
 
     port = f.gpu_device(0, address="0000:18:01.0", vendor=0x8086, klass=0x060400, path=())
     hca = f.hca_device(0, link=PciLink(32.0, 4, 32.0, 16), path=("0000:18:01.0",))
     pci = f.pci(devices=(*(d for d in f.pci().devices or () if d.address != hca.address), port, hca))
     (one,) = [x for x in f.judge(LINKS, f.machine({Pci: pci, Intent: f.job(nodes=nodes)})) if x.status is FAIL]
-    assert one.subject == "mlx5_0" and one.loss is not None and of(one.loss) is severity
+    assert one.subject == "mlx5_0" and one.loss is not None and one.loss.severity is severity
 
 
 @pytest.mark.parametrize(
@@ -158,6 +175,18 @@ def test_a_gpu_that_may_be_in_mig_may_rest_its_nvlinks() -> None:
 def test_firmware_that_the_site_expects_and_no_device_has() -> None:
     facts = f.machine({Rdma: f.rdma(0), Expected: f.expected(hca_firmware=("28.39",))})
     assert [one.status for one in f.judge(hardware_site.site, facts)] == [UNKNOWN]
+
+
+@pytest.mark.parametrize(
+    ("attached", "hcas", "told"),
+    [(4, None, PASS), (3, None, FAIL), (2, None, UNKNOWN), (2, 2, PASS), (1, None, UNKNOWN)],
+)
+def test_how_many_efa_a_p4d_has_is_its_owners_choice(attached: int, hcas: int | None, told: Status) -> None:
+    gpus = f.gpus(all=tuple(f.gpu(n, name="NVIDIA A100-SXM4-40GB") for n in range(8)))
+    p4d = Platform("Amazon EC2", "p4d.24xlarge", "", instance_type="p4d.24xlarge")
+    facts = {Gpus: gpus, Platform: p4d, Pci: f.pci(8, attached), Rdma: f.rdma(attached), Expected: f.expected(hcas=hcas)}
+    assert told in {one.status for one in f.judge(RAILS, f.machine(facts))}
+    assert told is FAIL or FAIL not in {one.status for one in f.judge(RAILS, f.machine(facts))}
 
 
 @pytest.mark.parametrize(("slow", "told"), [(1, FAIL), (3, FAIL), (4, UNKNOWN), (5, UNKNOWN), (7, PASS), (8, PASS)])

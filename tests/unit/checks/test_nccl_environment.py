@@ -69,7 +69,8 @@ def short(findings: list[Finding]) -> list[tuple[str, Status]]:
         ({"NCCL_P2P_DISABLE": "1"}, [("NCCL_P2P_DISABLE", FAIL)]),
         ({"NCCL_NET": "InfiniBand"}, [("NCCL_NET", FAIL)]),
         ({"NCCL_NET": "tcp"}, [("NCCL_NET", FAIL)]),
-        ({"NCCL_IB_HCA": "mlx9"}, [("NCCL_IB_HCA", FAIL)]),
+        ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, [("TORCH_NCCL_ASYNC_ERROR_HANDLING", FAIL)]),  # on one node, too
+        ({"NCCL_IB_HCA": "mlx9"}, [("NCCL_IB_HCA", UNKNOWN)]),  # a fail if the job has other nodes
         ({"NCCL_RUN_DIAGNOSTICS": "1"}, [("NCCL_RUN_DIAGNOSTICS", FAIL)]),
         ({"UCX_NOT_KNOWN": "1"}, [("UCX_NOT_KNOWN", UNKNOWN)]),
         ({"NCCL_SOCKET_IFNAME": "ens"}, [("NCCL_SOCKET_IFNAME", FAIL)]),
@@ -99,6 +100,34 @@ def test_a_file_that_is_not_there(name: str, answer: Any, severity: Severity | N
     assert [one.severity for one in found({}, environ=seen)] == [severity]
 
 
+TOPOLOGY = '<cpu numaid="0"><pci busid="0000:{}:00.0" class="0x030200"/><pci busid="0000:05:00.0" class="0x020700"/></cpu>'
+
+
+@pytest.mark.parametrize(
+    ("xml", "severities"),
+    [
+        (TOPOLOGY.format("1b"), [None]),
+        (TOPOLOGY.format("1B") + TOPOLOGY.format("43"), [None]),  # a job that is given one of two
+        (TOPOLOGY.format("43"), [Severity.WARNING, None]),
+        ('<system version="1"><nic busid="0000:05:00.0" class="0x020700"/></system>', [None]),  # NCCL adds the GPUs
+        (Unavailable(Kind.DENIED), [None]),
+    ],
+    ids=["of here", "of more", "of another machine", "without GPUs", "not read"],
+)
+def test_whose_topology_a_file_holds(xml: str | Unavailable, severities: list[Severity | None]) -> None:
+    answers = {"stat:/x.xml": {"type": "file"}, "file:/x.xml": xml, "file:/etc/nccl.conf": ""}
+    seen = probe(ReplayHost({"env:": {"NCCL_TOPO_FILE": "/x.xml"}, **answers}))
+    assert [one.severity for one in found({}, environ=seen, gpus=gpus(1))] == severities
+
+
+@pytest.mark.parametrize(("gpus_there", "severities"), [(1, [Severity.CRITICAL, None]), (2, [None])])
+def test_a_file_of_graphs_with_more_gpus(gpus_there: int, severities: list[Severity | None]) -> None:
+    xml = '<graphs version="1"><graph id="0"><channel><gpu dev="0"/><gpu dev="1"/></channel></graph></graphs>'
+    answers = {"stat:/g.xml": {"type": "file"}, "file:/g.xml": xml, "file:/etc/nccl.conf": "NCCL_GRAPH_FILE=/g.xml\n"}
+    seen = probe(ReplayHost({"env:": {}, **answers}))
+    assert [one.severity for one in found({}, environ=seen, gpus=gpus(gpus_there))] == severities
+
+
 @pytest.mark.parametrize("name", sorted(HEALTHY))
 def test_healthy_setups(name: str) -> None:
     version, values = HEALTHY[name]
@@ -125,15 +154,18 @@ def test_a_version_that_is_not_known_makes_no_pass_of_a_fail(lost: str) -> None:
 
 def test_infiniband_off() -> None:
     variables = {"NCCL_IB_DISABLE": "1"}
-    assert short(found(variables)) == [("NCCL_IB_DISABLE", FAIL)]
+    assert short(found(variables)) == [("NCCL_IB_DISABLE", UNKNOWN)]
     assert short(found(variables, rdma=no_rdma())) == [("node", PASS)]
-    assert short(found(variables, rdma=Unavailable("denied"))) == [("NCCL_IB_DISABLE", FAIL)]
+    assert short(found(variables, rdma=Unavailable("denied"))) == [("NCCL_IB_DISABLE", UNKNOWN)]
     # Where aws-ofi-nccl and Google's plugins are installed by their guides: they carry the data.
     for path in ("/opt/amazon/ofi-nccl/lib", "/usr/local/gib/lib64", "/usr/local/tcpx/lib64", "/usr/local/tcpxo/lib64"):
         there = libraries(plugins=(plugin(f"{path}/libnccl-net.so"),))
         assert short(found(variables, libraries=there)) == [("node", PASS)], path
     assert short(found(variables, job=job(nodes=1))) == [("node", PASS)]
-    assert short(found(variables, job=job(nodes=2))) == [("NCCL_IB_DISABLE", FAIL)]
+    (wrong,) = found(variables, job=job(nodes=2))
+    (open_still,) = found(variables)
+    assert (wrong.status, wrong.severity) == (FAIL, Severity.CRITICAL)
+    assert open_still.perhaps is not None and open_still.perhaps.severity is Severity.CRITICAL  # a gate refuses it
 
 
 @pytest.mark.parametrize(

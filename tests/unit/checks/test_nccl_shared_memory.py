@@ -186,8 +186,12 @@ def test_the_size_of_its_mount(mount: str, size: Any) -> None:
     ],
 )
 def test_what_is_free(answer: Any, free: Any) -> None:
+    mount = "36 25 0:31 / /dev/shm rw - tmpfs tmpfs rw,size=0k\n"
     answers = {"statvfs:/dev/shm": answer, "file:/proc/meminfo": "MemTotal:       1000 kB\n"}
-    assert kernel.probe(ReplayHost(answers)).shm_free == free
+    assert kernel.probe(ReplayHost({**answers, "file:/proc/self/mountinfo": mount})).shm_free == free
+    no_tmpfs = kernel.probe(ReplayHost({**answers, "file:/proc/self/mountinfo": mount.replace("tmpfs tmpfs", "ramfs ram")}))
+    limitless = answer == {"size": 0, "free": 0}
+    assert not no_tmpfs.shm_free if limitless else no_tmpfs.shm_free == free
 
 
 def test_memory_that_is_not_told() -> None:

@@ -22,6 +22,7 @@ from tests.support import facts as f
 LOST = Unavailable("not recorded")
 Changes = dict[type, object]
 SYSTEM = "/usr/lib/x86_64-linux-gnu/libnccl.so.2.21.5"
+FOLDER = SYSTEM.rpartition("/")[0]
 ELSEWHERE = "/opt/nccl/libnccl.so.2"
 OLD = f.library(SYSTEM, (2, 21, 5), found_by=(FoundBy.CACHE,))
 
@@ -214,6 +215,7 @@ def test_without_a_run_the_loaders_rules_are_no_pass() -> None:
     assert found.status is Status.UNKNOWN and "DT_RPATH" in found.message
 
 
+SEVERAL = f.job(nodes=2)
 EFA = f.rdma(devices=tuple(f.hca(i, name=f"rdmap{i}s0", driver="efa") for i in range(8)))
 OFI = f.run(log=f.log(network="Libfabric", net="Libfabric"))
 SOCKETS = f.baseline(f.run(log=f.log(network="Socket")))
@@ -247,18 +249,24 @@ PLUGIN: dict[str, tuple[Changes, Status, str]] = {
     ),
     "there, nothing needs it, the run used sockets": ({Baseline: SOCKETS, Libraries: plugins()}, Status.PASS, "fits"),
     "there, and the run says why it was not loaded": ({Baseline: BROKEN, Libraries: plugins()}, Status.FAIL, "NCCL's own IB"),
-    "EFA without a plugin": ({Rdma: EFA}, Status.FAIL, "EFA needs aws-ofi-nccl"),
+    "EFA without a plugin, of one node": ({Rdma: EFA, Intent: f.job(nodes=1)}, Status.SKIP, "one node"),
+    "EFA without a plugin, and nobody says how many nodes": ({Rdma: EFA}, Status.UNKNOWN, "if the job has other nodes"),
+    "EFA without a plugin": ({Rdma: EFA, Intent: SEVERAL}, Status.FAIL, "EFA needs aws-ofi-nccl"),
     "EFA without a plugin, not everything was searched": (
         {Rdma: EFA, Libraries: f.libraries(incomplete=("the loader's cache: denied",))},
         Status.UNKNOWN,
         "the loader's cache: denied",
     ),
     "EFA without a plugin, not everything was searched, and the run used sockets": (
-        {Rdma: EFA, Baseline: SOCKETS, Libraries: f.libraries(incomplete=("the loader's cache: denied",))},
+        {Rdma: EFA, Intent: SEVERAL, Baseline: SOCKETS, Libraries: f.libraries(incomplete=("the loader's cache: denied",))},
         Status.FAIL,
         "EFA needs aws-ofi-nccl",
     ),
-    "EFA, the plugin is there and unused": ({Rdma: EFA, Baseline: SOCKETS, Libraries: plugins()}, Status.FAIL, "own Socket"),
+    "EFA, the plugin is there and unused": (
+        {Rdma: EFA, Intent: SEVERAL, Baseline: SOCKETS, Libraries: plugins()},
+        Status.FAIL,
+        "own Socket",
+    ),
     # NCCL 2.27 looks for v6 to v10 (src/plugin/net.cc, getNcclNet_v6 to getNcclNet_v10).
     "the oldest interface that fits": ({Libraries: plugins("ncclNetPlugin_v6")}, Status.PASS, "fits"),
     "the newest interface that fits": ({Libraries: plugins("ncclNetPlugin_v10")}, Status.PASS, "fits"),
@@ -324,7 +332,11 @@ def test_plugin(changes: Changes, status: Status, words: str) -> None:
     ("changes", "severity", "why"),
     [
         ({Baseline: BROKEN, Libraries: plugins()}, Severity.WARNING, "libfabric.so.1: cannot open shared object file"),
-        ({Rdma: EFA, Baseline: SOCKETS, Libraries: plugins()}, Severity.CRITICAL, None),  # the log does not say why
+        (
+            {Rdma: EFA, Intent: SEVERAL, Baseline: SOCKETS, Libraries: plugins()},
+            Severity.CRITICAL,
+            None,
+        ),  # the log does not say why
     ],
 )
 def test_a_plugin_that_was_not_loaded_costs_what_needs_it(changes: Changes, severity: Severity, why: str | None) -> None:
@@ -349,3 +361,18 @@ def test_a_version_that_dies_beside_ib_devices_is_named(
     facts: Changes = {Baseline: run, Libraries: f.libraries(nccl=(f.library(version=version),)), Environ: f.environ(variables)}
     finding = loaded({**facts, Rdma: f.rdma(devices)})
     assert any("NCCL_GIN_TYPE=2" in note for note in finding.notes) is said, finding
+
+
+@pytest.mark.parametrize(
+    ("variables", "tries"),
+    [
+        ({"LD_LIBRARY_PATH": f"/opt/a:{FOLDER}/:/opt/b"}, (("LD_LIBRARY_PATH", "/opt/a:/opt/b"),)),
+        ({"LD_LIBRARY_PATH": FOLDER, "LD_PRELOAD": f"/x.so {SYSTEM}"}, (("LD_PRELOAD", "/x.so"), ("LD_LIBRARY_PATH", None))),
+        ({"LD_LIBRARY_PATH": "/opt/a"}, ()),
+        ({}, ()),
+    ],
+)
+def test_what_leads_to_an_older_library_is_left_out(variables: dict[str, str], tries: tuple[Any, ...]) -> None:
+    old = {Libraries: f.libraries(nccl=(f.library(), OLD)), Baseline: mapped(SYSTEM, version="2.21.5")}
+    fix = loaded({**old, Environ: f.environ(variables)}).fix
+    assert fix is not None and fix.tries == tries

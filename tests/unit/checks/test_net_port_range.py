@@ -31,6 +31,8 @@ def shape(**stated: Any) -> Intent:
 BIG = shape(nodes=256)
 TIGHT = ports(low=40000, high=40059)  # the listeners fit, connections from other nodes do not
 
+TORCHRUN = Launcher("torchrun", None, 8, None, 8, 1, by_options=True)
+
 
 def findings(**facts: Any) -> dict[str, Finding]:
     kinds = {
@@ -160,6 +162,8 @@ HOST_POD = net(netlink_link("eth0", 2, "10.0.0.7"), master=HERE, master_port=400
         ({"ports": ports(listening=frozenset({29500}))}, (UNKNOWN, None)),
         ({"ports": ports(listening=frozenset({29500}), owners={29500: frozenset({1001})})}, (FAIL, None)),
         ({"ports": ports(listening=frozenset({29500}), owners={29500: frozenset({1000})})}, (UNKNOWN, None)),
+        # before a launcher starts nothing of the job's listens there
+        ({"ports": ports(listening=frozenset({29500})), "environ": environ(launcher=TORCHRUN)}, (FAIL, None)),
         ({"vantage": outside()}, (UNKNOWN, None)),
         ({"ports": ports(listening=LOST)}, (UNKNOWN, None)),
         ({"net": net(master=NAMELESS, master_port=29500)}, (UNKNOWN, None)),

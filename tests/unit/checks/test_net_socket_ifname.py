@@ -249,9 +249,10 @@ def test_sockets_that_carry_the_data(facts: dict[str, Any], status: Any) -> None
     [
         ({"net": seen(hostname_addresses=("127.0.1.1",))}, (UNKNOWN, None)),
         ({"net": seen(hostname_addresses=("127.0.1.1",)), "job": job(nodes=1)}, (PASS, None)),
-        ({"net": seen(hostname_addresses=("127.0.1.1",)), "job": SEVERAL}, (FAIL, W)),
-        ({"net": seen(hostname_addresses=("192.0.2.99",)), "job": SEVERAL}, (FAIL, W)),
-        ({"net": seen(hostname_addresses=Unavailable("absent")), "job": SEVERAL}, (FAIL, W)),
+        ({"net": seen(hostname_addresses=("127.0.1.1",)), "job": SEVERAL}, (UNKNOWN, None)),  # by NCCL alone nobody notices
+        ({"net": seen(hostname_addresses=("127.0.1.1",)), "job": job(nodes=2, gloo_groups=1)}, (FAIL, None)),
+        ({"net": seen(hostname_addresses=("192.0.2.99",)), "job": job(nodes=2, gloo_groups=1)}, (FAIL, None)),
+        ({"net": seen(hostname_addresses=Unavailable("absent")), "job": job(nodes=2, gloo_groups=1)}, (FAIL, None)),
         ({"net": seen(hostname_addresses=Unavailable("timed out"))}, (UNKNOWN, None)),
         ({"job": SEVERAL}, (PASS, None)),
         ({"net": seen(hostname_addresses=("127.0.1.1",)), "job": job(nodes=2, gloo_groups=0)}, None),

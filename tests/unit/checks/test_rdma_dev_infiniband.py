@@ -88,7 +88,13 @@ FAILS: dict[str, tuple[Changes, str, str]] = {
     "EPERM": ({Rdma: every_node(open_errno="EPERM"), Vantage: f.pod()}, "EPERM", "rdma/hca"),
     "EPERM on a host": ({Rdma: every_node(open_errno="EPERM")}, "EPERM", "cgroup"),
     "EACCES": ({Rdma: every_node(open_errno="EACCES", owner=(0o600, 0, 0))}, "EACCES", "udev"),
-    "EACCES in a container": ({Rdma: every_node(open_errno="EACCES"), Vantage: f.pod()}, "EACCES", "group"),
+    "EACCES in a container": (
+        {Rdma: every_node(open_errno="EACCES", owner=(0o660, 0, 44)), Vantage: f.pod()},
+        "EACCES",
+        "group",
+    ),
+    "EACCES, mode for all": ({Rdma: every_node(open_errno="EACCES")}, "module", "nodev"),
+    "EACCES, mode for all, in a container": ({Rdma: every_node(open_errno="EACCES"), Vantage: f.pod()}, "module", "profile"),
     "ENXIO": ({Rdma: every_node(open_errno="ENXIO")}, "ENXIO", "driver"),
     "stale": ({Rdma: every_node(node_numbers=(231, 7)), Vantage: f.pod()}, "stale", "again"),
     "no uverbs": ({Rdma: all_hcas(uverbs=GONE)}, "no-uverbs", "ib_uverbs"),
@@ -286,7 +292,7 @@ def test_rights_interfaces_and_libraries_must_all_be_the_jobs(half: dict[str, bo
     found = judged({Rdma: every_node(open_errno=errno), Vantage: f.vantage(**half), Expected: f.expected(hcas=8)})
     assert found["mlx5_0"].status is Status.UNKNOWN
     assert found["mlx5_0"].message.endswith(", seen outside the job")
-    assert found["count"].status is Status.UNKNOWN
+    assert (found["count"].status, found["count"].message) == (Status.PASS, "8 RDMA devices, 8 expected")  # not: usable
     told = judged({Vantage: f.outside()})["mlx5_0"]
     assert told.message.endswith(", seen as root outside the job")
 
@@ -326,11 +332,11 @@ DOWN_FIRST = first(ports=(f.port(state="DOWN"),))
         ({Expected: f.expected(hcas=8), Rdma: DOWN_FIRST}, Status.FAIL, "7 usable RDMA devices, 8 expected"),
         ({Expected: f.expected(hcas=8), Rdma: LOST_FIRST}, Status.UNKNOWN, "7 usable RDMA devices, 1 not known, 8 expected"),
         ({Expected: f.expected(hcas=9), Rdma: LOST_FIRST}, Status.FAIL, "7 usable RDMA devices, 9 expected"),
-        ({Expected: f.expected(hcas=8), Vantage: f.outside()}, Status.UNKNOWN, "8 usable RDMA devices, seen as root"),
+        ({Expected: f.expected(hcas=8), Vantage: f.outside()}, Status.PASS, "8 RDMA devices, 8 expected"),
         (
             {Expected: f.expected(hcas=9), Vantage: f.outside()},
-            Status.UNKNOWN,
-            "8 usable RDMA devices, 0 not known, 9 expected",
+            Status.FAIL,  # whoever looks, there are not as many
+            "8 RDMA devices, 9 expected",
         ),
     ],
 )
@@ -355,14 +361,15 @@ def given(*numbers: int, **changes: Any) -> Rdma:
 @pytest.mark.parametrize(
     ("gpus", "rdma", "statuses"),
     [
-        (1, given(5), {"mlx5_5": Status.PASS}),
+        # all on the other socket: no GPUDirect
+        (1, given(5), {"mlx5_5": Status.PASS, "devices that were given": Status.FAIL}),
         # the nearest HCA of one GPU, and another's for the other
         (2, given(1, 5), {"mlx5_1": Status.PASS, "mlx5_5": Status.PASS}),
         (2, given(5), {"mlx5_0": Status.FAIL, "mlx5_1": Status.FAIL}),
         # only one of the same network stands in
         (1, given(5, driver="bnxt_en"), {"mlx5_0": Status.FAIL}),
         (1, given(5, ports=(f.roce_port("eth0"),)), {"mlx5_0": Status.FAIL}),
-        (1, given(5, ports=(f.port(rate_gbps=200.0),)), {"mlx5_5": Status.PASS}),
+        (1, given(5, ports=(f.port(rate_gbps=200.0),)), {"mlx5_5": Status.PASS, "devices that were given": Status.FAIL}),
         (1, given(5, ports=(f.port(rate_gbps=199.0),)), {"mlx5_0": Status.FAIL}),
     ],
 )

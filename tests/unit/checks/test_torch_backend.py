@@ -123,3 +123,18 @@ def test_a_run_on_this_node_is_what_is_missing(check: Any) -> None:
 def test_whose_python_it_is(why: str, words: str) -> None:
     found = only(judge(torch_backend, machine() | {Vantage: outside(why_not=why)}))
     assert found.message == f"{words}/opt/venv/bin/python3 need not be the job's Python"
+
+
+@pytest.mark.parametrize(
+    ("answers", "tried"),
+    [
+        ({"backends": {"cuda": "gloo"}}, "gloo"),
+        ({"backends": {"cuda": "ucc"}}, None),
+        ({"backends_nccl": {"cuda": "gloo"}}, None),
+    ],
+)
+def test_nccl_by_its_name_is_tried_against_gloo(answers: dict[str, Any], tried: str | None) -> None:
+    (found,) = judge(torch_backend, machine({Baseline: baseline(run(**answers))}))
+    assert found.status is Status.FAIL
+    cure = found.cure
+    assert (cure and (cure.change.backend, cure.baseline.backend)) == (("nccl", tried) if tried else None)

@@ -1,4 +1,4 @@
-"""A fake: the real torch, with a fault in the ranks whose environment has FAULT="PHASE:ACTION"."""
+"""A fake: the real torch, with a fault in the ranks whose environment has TORCH_FAULT="PHASE:ACTION"."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ FIRST, TIMED = 1, 10  # collectives
 
 
 def fault(phase: str) -> str | None:
-    planted, _, action = os.environ.get("FAULT", "").partition(":")
+    planted, _, action = os.environ.get("TORCH_FAULT", "").partition(":")
     if planted != phase:
         return None
     if action == "kill":

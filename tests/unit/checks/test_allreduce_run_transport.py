@@ -1,4 +1,4 @@
-"""`expected.transport` and `expected.hca_rate_gbps`: what a site says of its network is judged."""
+"""`expected.transport`: what a site says of its network is judged."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from netdoctor.model import Finding, Severity, Status, Unavailable
 from netdoctor.nccl.log.facts import NetSource
 from tests.support.facts import (
     baseline,
-    environ,
     expected,
     gpus,
-    hca,
     hca_run,
     judge,
     log,
@@ -130,53 +128,9 @@ def test_a_network_of_which_there_is_no_device_is_no_skip(said: dict[str, Any], 
     assert [f.status for f in found] == [status], found
 
 
-def test_the_rate_counts_where_there_is_no_accelerator() -> None:
-    facts = {**NO_GPU, Rdma: rdma(devices=(hca(0, ports=(SLOW,)),)), Pci: pci(0, 1), Expected: expected(hca_rate_gbps=400.0)}
-    found = judge(dev_infiniband, machine(facts))
-    assert {f.subject: f.status for f in found} == {"node": Status.SKIP, "rate": Status.FAIL}
-
-
 def test_a_site_of_sockets_is_not_alarmed_by_sockets() -> None:
     runs = {Baseline: baseline(replace(run(), log=SOCKET)), PathRun: path_run(hca_run(log=SOCKET))}
     found = judge(allreduce_run, machine({**runs, Expected: expected(transport="Socket")}))
     assert not [f for f in found if f.status is Status.FAIL]
     without = judge(dev_infiniband, machine({Rdma: rdma(0), Pci: pci(8, 0), Expected: expected(transport="Socket")}))
     assert not [f for f in without if f.status is Status.FAIL]
-
-
-def rates(*ports: Any, wanted: float | None = 400, **variables: str) -> dict[str, Status]:
-    devices = rdma(devices=tuple(hca(i, ports=given) for i, given in enumerate(ports)))
-    found = judge(dev_infiniband, machine({Rdma: devices, Expected: expected(hca_rate_gbps=wanted)} | environ_of(variables)))
-    return {f.subject: f.status for f in found if "rate" in f.subject}
-
-
-def environ_of(variables: dict[str, str]) -> dict[type, object]:
-    return {type(environ()): environ(variables)} if variables else {}
-
-
-def test_a_port_below_the_rate_fails_and_is_named() -> None:
-    assert rates((FAST,), (FAST,)) == {"rate": Status.PASS}
-    assert rates((FAST,), (SLOW,)) == {"rate": Status.FAIL}
-    assert rates((SLOW,), wanted=None) == {}
-    assert rates((SLOW,), wanted=200) == {"rate": Status.PASS}
-
-
-def test_a_rate_that_could_not_be_read_is_unknown() -> None:
-    assert rates((port(rate_gbps=Unavailable("denied")),)) == {"rate": Status.UNKNOWN}
-    assert rates(Unavailable("denied")) == {"rate": Status.UNKNOWN}
-
-
-def test_ports_that_are_not_the_jobs_do_not_count() -> None:
-    assert rates((FAST,), (SLOW,), NCCL_IB_HCA="=mlx5_0") == {"rate": Status.PASS}
-    assert rates((FAST, port(2, rate_gbps=10.0)), NCCL_IB_HCA="=mlx5_0:1") == {"rate": Status.PASS}
-    assert rates((FAST, port(2, state="DOWN", rate_gbps=10.0))) == {"rate": Status.PASS}
-
-
-def test_no_port_at_all_is_no_pass() -> None:
-    assert rates((port(state="DOWN", rate_gbps=10.0),)) == {"rate": Status.UNKNOWN}
-
-
-def test_who_is_slow_is_named() -> None:
-    facts = {Rdma: rdma(devices=(hca(0), hca(1, ports=(SLOW,)))), Expected: expected(hca_rate_gbps=400.0)}
-    found = next(f for f in judge(dev_infiniband, machine(facts)) if f.subject == "rate")
-    assert found.message == "mlx5_1:1 runs at 200 Gb/s; 400 expected"

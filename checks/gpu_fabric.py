@@ -1,0 +1,264 @@
+"""NVLinks and NVSwitches carry what the GPUs send each other: the fabric is up and healthy, and peers may access each other.
+
+NVML tells each GPU's place in its NVLink fabric and what ails it (state, status, health mask), and whether the GPUs of each
+pair may access each other; errors of NVLinks are those that rose while the all-reduce ran.  How many NVLinks are up is
+hardware.gpus' to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from netdoctor.api import (
+    FROM_JOB,
+    Baseline,
+    Fabric,
+    Finding,
+    Fix,
+    GpuHealth,
+    GpuLoad,
+    Gpus,
+    GpuState,
+    Intent,
+    Kind,
+    Loss,
+    Pci,
+    Unavailable,
+    Vantage,
+    between_nodes,
+    check,
+    cost,
+    expectation,
+    fail,
+    missing,
+    ok,
+    skip,
+    transport,
+    unknown,
+    without_p2p,
+)
+
+FABRIC, PEERS, LINKS, IMEX, NVLS, DRIVER = "fabric", "peer access", "NVLinks under load", "IMEX", "NVLS", "driver"
+MANAGER, LINK = "fabric_manager", "link_degraded"
+STATES = {1: "has not begun to register", 2: "is still registering"}  # nvmlGpuFabricState_t; 0: in no fabric, 3: completed
+# NVML_GPU_FABRIC_HEALTH_MASK_*: shift, width, values that are wrong, what they mean, cause, what it takes.
+HEALTH: tuple[tuple[int, int, frozenset[int], str, str, Loss], ...] = (
+    (0, 3, frozenset({1}), "its NVLinks carry less than they could", LINK, cost.MIGHT),
+    (2, 3, frozenset({1}), "its routes are being recovered", LINK, cost.SOMETIMES),
+    (4, 3, frozenset({1}), "its routes are broken", LINK, cost.STOPS),
+    (6, 3, frozenset({1}), "it recovers from accesses that timed out", LINK, cost.SOMETIMES),
+    (8, 15, frozenset(range(2, 16)), "the fabric is configured in another way than it is wired", MANAGER, cost.STOPS),
+    (12, 3, frozenset({2}), "no partition of the fabric is assigned to it", MANAGER, cost.STOPS),
+    (14, 3, frozenset({2}), "its fabric manager is not connected", MANAGER, cost.MIGHT),
+)
+# Sent again or trained anew, a second, on one link.  DCGM warns of one (dcgmHealthCheck, NVLink); ten leave room for chance.
+ERRORS = 10
+P2P = {1: "the chipset", 2: "the GPU", 3: "the I/O hub", 4: "a registry key of the driver", 5: "something", 6: "an unknown"}
+HOPPER = (9, 0)  # the first whose NVSwitches reduce (NCCL src/transport/nvls.cc)
+START = Fix(
+    "start the Fabric Manager of the driver's version",
+    ("systemctl restart nvidia-fabricmanager", "nvidia-smi -q | grep -A4 Fabric"),
+)
+
+
+@check(id="gpu.fabric", title="The NVLink fabric is up, and GPUs may access each other", cause=MANAGER)
+def gpu_fabric(
+    pci: Pci,
+    gpus: Gpus,
+    state: GpuHealth,
+    fabric: Fabric,
+    load: GpuLoad,
+    baseline: Baseline,
+    job: Intent,
+    vantage: Vantage,
+) -> Iterator[Finding]:
+    if (nothing := expectation.without_gpus(pci, gpus)) is not None:
+        yield nothing
+        return
+    if isinstance(fabric.not_ready, Unavailable):
+        yield unknown(f"whether the driver is ready could not be read: {fabric.not_ready}", subject=DRIVER)
+    elif fabric.not_ready:
+        yield _not_ready(pci, state)
+    if isinstance(state.gpus, Unavailable):
+        yield unknown(f"the fabric of the GPUs could not be read: {state.gpus}", subject=FABRIC)
+        return
+    own = tuple(gpu for gpu in state.gpus if not (isinstance(gpu.uuid, Unavailable) and gpu.uuid.kind is Kind.DENIED))
+    yield from _registered(own, vantage)
+    yield from _peers(own, state, gpus, pci)
+    yield from _rising(own, load, gpus, vantage)
+    if (found := _imex(own, fabric, vantage)) is not None:
+        yield between_nodes(found, job)
+    if (found := _nvls(pci, gpus, baseline)) is not None:
+        yield found
+
+
+def _not_ready(pci: Pci, state: GpuHealth) -> Finding:
+    switched = bool(pci.nvswitches) or any(not isinstance(gpu.fabric, Unavailable) for gpu in state.gpus or ())
+    mend = Fix(
+        "set the GPUs ready, where they are in confidential mode; else start the Fabric Manager",
+        ("nvidia-smi conf-compute -srs 1",),
+    )
+    return fail(
+        "cuInit says that the system is not ready (802): the driver waits for the fabric of its GPUs",
+        subject=DRIVER,
+        loss=cost.STOPS,
+        fix=START if switched else mend,
+    )
+
+
+def _registered(own: tuple[GpuState, ...], vantage: Vantage) -> Iterator[Finding]:
+    """Each GPU in its fabric, and nothing that ails it there; all of a node in one."""
+    place, found = expectation.place(vantage), list[Finding]()
+    for gpu in own:
+        told = gpu.fabric
+        if isinstance(told, Unavailable) or told.state == 0:
+            continue
+        wrong = [(words, cause, loss) for at, width, bad, words, cause, loss in HEALTH if told.health >> at & width in bad]
+        if told.state in STATES:
+            wrong = [(STATES[told.state], MANAGER, cost.STOPS)]
+        elif told.status:
+            wrong.append(("its registration failed", MANAGER, cost.STOPS))
+        for cause in dict.fromkeys(one[1] for one in wrong):
+            some = [one for one in wrong if one[1] == cause]
+            found.append(
+                fail(
+                    f"{gpu.place}: {'; '.join(words for words, _, _ in some)}",
+                    subject=gpu.place,
+                    cause=cause,
+                    loss=max((loss for _, _, loss in some), key=lambda loss: (loss.severity.rank, loss.share or 0)),
+                    fix=Fix(f"{place}{START.summary}", START.commands),
+                )
+            )
+    yield from found
+    lost = next((g.fabric for g in own if isinstance(g.fabric, Unavailable) and g.fabric.kind is not Kind.UNSUPPORTED), None)
+    inside = [gpu for gpu in own if not isinstance(gpu.fabric, Unavailable) and gpu.fabric.state]
+    if lost is not None:
+        yield unknown(f"the fabric of a GPU could not be read: {lost}", subject=FABRIC, how="nvidia-smi -q")
+    elif len(inside) > 1:
+        about = expectation.About(FABRIC, len(inside), None, place)
+        alike = list(expectation.findings(expectation.fabric(tuple(inside)), about))
+        yield from (one for one in alike if one.subject != FABRIC)
+        if not found and all(one.subject == FABRIC for one in alike):
+            yield ok(f"{len(inside)} GPUs are in one NVLink fabric, and nothing ails them there", subject=FABRIC)
+    elif inside and not found:
+        yield ok("the GPU is in its NVLink fabric, and nothing ails it there", subject=FABRIC)
+    elif not found and own:
+        yield skip("no GPU is in an NVLink fabric: NVML was asked", subject=FABRIC)
+
+
+def _peers(own: tuple[GpuState, ...], state: GpuHealth, gpus: Gpus, pci: Pci) -> Iterator[Finding]:
+    """Two GPUs with NVLinks that are up may access each other; of others the chipset decides, and NCCL goes around it."""
+    if len(own) < 2:
+        return
+    linked = {gpu.index for gpu in gpus.all or () if gpu.mig is False and gpu.nvlinks}
+    if (
+        lost := missing(state.pairs, pci.nvswitches, gpus.all, *(x for gpu in gpus.all or () for x in (gpu.nvlinks, gpu.mig)))
+    ) is not None:
+        yield unknown(
+            f"which GPUs may access each other could not be read: {lost}", subject=PEERS, how="nvidia-smi topo -p2p r"
+        )
+        return
+    known = {gpu.index: gpu.pci for gpu in gpus.all or ()}
+    switched = len(linked) == len(own) and (bool(pci.nvswitches) or any(not isinstance(g.fabric, Unavailable) for g in own))
+    pairs = [pair for pair in state.pairs or () if {pair.one, pair.other} <= linked]
+    unread = next((x for pair in pairs for x in (pair.read, pair.write) if isinstance(x, Unavailable)), None)
+    refused = [pair for pair in pairs if (pair.read and pair.nvlink == 0) or (switched and (pair.read or pair.write))]
+    if refused:
+        first = refused[0]
+        by = P2P.get(first.read or first.write or 0, "an unknown")
+        more = f", and of {len(refused) - 1} more pairs" if len(refused) > 1 else ""
+        yield fail(
+            f"GPU {known.get(first.one)} may not access GPU {known.get(first.other)}{more}: {by} does not allow it",
+            subject=PEERS,
+            cause="p2p_disabled",
+            loss=without_p2p(gpus, pci),
+            fix=Fix(
+                "see what keeps the two apart",
+                ("nvidia-smi topo -p2p r", "modprobe -c | grep -i nvreg", "dmesg | grep -i nvrm"),
+            ),
+        )
+    elif unread is not None:
+        yield unknown(f"which GPUs may access each other could not be read: {unread}", subject=PEERS)
+    elif pairs:
+        yield ok(f"GPUs with NVLinks may access each other: {len(pairs)} pairs", subject=PEERS)
+    else:
+        yield skip("no two GPUs with NVLinks: what PCIe allows NCCL finds out itself", subject=PEERS)
+
+
+def _rising(own: tuple[GpuState, ...], load: GpuLoad, gpus: Gpus, vantage: Vantage) -> Iterator[Finding]:
+    if (lost := missing(gpus.all, *(gpu.nvlinks for gpu in gpus.all or ()))) is not None:
+        yield unknown(f"which NVLinks there are could not be read: {lost}", subject=LINKS)
+        return
+    if not any(gpu.nvlinks for gpu in gpus.all or ()):
+        return
+    if isinstance(load.gpus, Unavailable) or isinstance(load.seconds, Unavailable):
+        yield unknown("errors of NVLinks under load were not seen: no all-reduce ran here", subject=LINKS)
+        return
+    most, found = ERRORS * max(1.0, load.seconds), list[Finding]()
+    for gpu in own:
+        one = load.gpus.get(str(gpu.uuid))
+        counts = one.nvlink if one else Unavailable(Kind.NOT_READ, f"{gpu.place} was not seen")
+        lost = lost or missing(counts, *(counts or ()))
+        bad = [n for n, count in enumerate(counts or ()) if isinstance(count, int) and count > most]
+        if bad:
+            found.append(
+                fail(
+                    f"{gpu.place}: NVLinks {', '.join(map(str, bad))} sent again or trained anew, again and again",
+                    subject=f"{gpu.place} under load",
+                    cause=LINK,
+                    loss=cost.MIGHT,
+                    fix=Fix(
+                        f"{expectation.place(vantage)}reset the GPUs; where it comes again, the board or its cables",
+                        (f"nvidia-smi nvlink -e -i {gpu.place.split(' ')[1]}", "dcgmi nvlink -e -g 0"),
+                    ),
+                )
+            )
+    yield from found
+    if lost is not None:
+        yield unknown(f"errors of an NVLink under load could not be read: {lost}", subject=LINKS)
+    elif not found:
+        yield ok("no NVLink had many errors while the all-reduce ran", subject=LINKS)
+
+
+def _imex(own: tuple[GpuState, ...], fabric: Fabric, vantage: Vantage) -> Finding | None:
+    """A fabric beyond the node (NVL72) is used by way of an IMEX channel, in the job's own /dev (NCCL src/mnnvl.cc)."""
+    beyond = [
+        g for g in own if not isinstance(g.fabric, Unavailable) and g.fabric.state == 3 and set(g.fabric.cluster) != {"0"}
+    ]
+    if not beyond:
+        return None
+    if not vantage.job_user:
+        return unknown(f"whether the job has an IMEX channel is not seen: {vantage.elsewhere}", subject=IMEX, how=FROM_JOB)
+    if isinstance(fabric.channels, Unavailable):
+        return unknown(f"IMEX channels could not be read: {fabric.channels}", subject=IMEX)
+    if fabric.channels:
+        return ok("an IMEX channel opens: NVLink reaches the other nodes of its clique", subject=IMEX)
+    inside = "give the container an IMEX channel (ComputeDomain of the DRA driver, --device)"
+    return fail(
+        "the GPUs are in an NVLink fabric with other nodes, and no IMEX channel opens here",
+        subject=IMEX,
+        cause="imex",
+        loss=cost.STOPS,
+        fix=Fix(
+            inside if vantage.in_container else "create an IMEX channel, and let the job's user open it",
+            ("ls -l /dev/nvidia-caps-imex-channels", "nvidia-imex-ctl -N"),
+            ("options nvidia NVreg_CreateImexChannel0=1   # in /etc/modprobe.d",),
+        ),
+    )
+
+
+def _nvls(pci: Pci, gpus: Gpus, baseline: Baseline) -> Finding | None:
+    """What NCCL's own log says, where all NVSwitches and GPUs that can reduce are there."""
+    able = [gpu.mig is False and (gpu.capability or (0, 0)) >= HOPPER for gpu in gpus.all or ()]
+    lost = missing(gpus.all, *(x for gpu in gpus.all or () for x in (gpu.capability, gpu.mig)), pci.nvswitches)
+    if lost is None and (not pci.nvswitches or len(able) < 2 or not all(able)):
+        return None
+    if lost is not None or isinstance(baseline.run, Unavailable):
+        return unknown(f"whether NVLS is available is not known: {lost or 'no all-reduce ran here'}", subject=NVLS)
+    log = transport.log_of(baseline.nccl_run) if baseline.nccl_run is not None else None
+    if log is None or log.nvls is None:
+        return None
+    if log.nvls:
+        return ok("NCCL's log says that NVLS is available", subject=NVLS)
+    text = "NCCL's log says that NVLS is not available, though these NVSwitches can reduce: whether that is meant is not known"
+    return unknown(text, subject=NVLS, how="journalctl -u nvidia-fabricmanager; nvidia-smi -q | grep -A4 Fabric")

@@ -1,0 +1,250 @@
+"""The GPUs have no errors of memory, firmware or bus, and nothing lowers their clocks.
+
+NVML tells ECC errors, remapped rows, retired pages, what lowers the clocks, and whether the driver wants a reset; the
+kernel's log has its errors (Xid, SXid) since boot, by NVIDIA's catalogue.  Power limit, ECC, modes and BAR1 are those of the
+node's other GPUs of that model, and so are the clocks while the all-reduce runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from netdoctor.api import (
+    HW_SLOWDOWN,
+    HW_THERMAL,
+    POWER_BRAKE,
+    SW_THERMAL,
+    Action,
+    Finding,
+    Fix,
+    GpuHealth,
+    GpuLoad,
+    Gpus,
+    GpuState,
+    KernelLog,
+    Kind,
+    Loss,
+    Pci,
+    Unavailable,
+    Vantage,
+    check,
+    cost,
+    expectation,
+    fail,
+    missing,
+    ok,
+    skip,
+    unknown,
+)
+
+SUBJECT, LOG, LOAD = "GPUs", "kernel log", "GPUs under load"
+MOST_PAGES = 60  # retired pages: NVIDIA replaces the board (Dynamic Page Retirement, RMA Policy)
+LEAST_BAR1 = 64 << 20  # bytes that are free: 16 channels of NCCL's buffers of 4 MiB (NCCL_BUFFSIZE)
+# nvml.h, nvmlClocksEventReasonHwSlowdown: "reducing the core clocks by a factor of 2 or more"
+HALVED = Loss(0.5, "a hardware slowdown halves the clocks at least (nvml.h)", True)
+# A PCIe link may have an error in 1e12 bits (PCI Express Base Specification), half a replay a second of x16 at 32 GT/s.
+REPLAYS = 10  # a second
+SEEN = 2  # samples: one alone may be a moment in which the clocks change
+LOWERED = {
+    HW_THERMAL: ("heat (hardware)", HALVED),
+    POWER_BRAKE: ("the power supply's brake", HALVED),
+    HW_SLOWDOWN: ("a hardware slowdown", HALVED),
+    SW_THERMAL: ("heat (driver)", cost.MIGHT),
+}
+# nvmlDeviceGpuRecoveryAction_t (NVIDIA GPU Memory Error Management, Error Recovery and Response Flags)
+RECOVERY = {
+    1: ("it waits for a reset", cost.STOPS),
+    2: ("it waits for a reboot of the node", cost.STOPS),
+    3: ("it waits until its peers are drained", cost.STOPS),
+    4: ("it is to be drained and reset; until then it has less to give", cost.MIGHT),
+    5: ("it waits for its IMEX domain to recover", cost.STOPS),
+    6: ("it waits for a reset of its PCIe bus", cost.STOPS),
+    7: ("it waits for a reboot of the system", cost.STOPS),
+}
+MEMORY, ERROR, SLOW, BUS = "gpu_memory", "gpu_error", "gpu_slow", "link_degraded"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A field of `GpuState`, and when it is wrong."""
+
+    looks_at: str
+    field: str
+    wrong: Callable[[Any], object]
+    words: str
+    cause: str
+    loss: Loss
+
+
+RULES = (
+    Rule(
+        "ECC",
+        "uncorrected",
+        lambda by: any(by.values()),
+        "uncorrectable errors since the driver was loaded",
+        MEMORY,
+        cost.STOPS,
+    ),
+    Rule("memory repairs", "remapped", lambda rows: rows[3], "a row could not be remapped: to be replaced", MEMORY, cost.STOPS),
+    Rule("memory repairs", "remapped", lambda rows: rows[2], "a row waits for a reset to be remapped", MEMORY, cost.MIGHT),
+    Rule(
+        "memory repairs", "retired", lambda n: n >= MOST_PAGES, "so many retired pages: to be replaced", MEMORY, cost.SOMETIMES
+    ),
+    Rule("memory repairs", "retired_pending", bool, "a page waits for a reset to be retired", MEMORY, cost.MIGHT),
+    Rule("ECC", "sram_threshold", bool, "too many errors of its SRAM: to be replaced", MEMORY, cost.SOMETIMES),
+    Rule("InfoROM", "inforom", lambda holds: not holds, "its InfoROM is corrupted", ERROR, cost.MIGHT),
+    Rule("compute mode", "compute_mode", lambda mode: mode == 2, "its compute mode prohibits CUDA", ERROR, cost.STOPS),
+    Rule("temperature", "hot", bool, "as hot as makes the hardware lower its clocks", SLOW, HALVED),
+    Rule(
+        "BAR1", "bar1", lambda b: 0 <= b[0] - b[1] < LEAST_BAR1, "its BAR1 is full: RDMA cannot map more", ERROR, cost.SOMETIMES
+    ),
+)
+MENDS = {
+    MEMORY: ("drain the node and reset the GPU; replace one that shows it again", "nvidia-smi -q -d ECC,ROW_REMAPPER -i {}"),
+    ERROR: ("drain the node and reset the GPU; ask the vendor where it comes again", "dmesg | grep -i -e xid -e {}"),
+    SLOW: ("see to its cooling, power supplies and limits", "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {}"),
+    BUS: ("reseat the card or its riser, and look for errors of the link", "lspci -vv -s {} | grep -e LnkSta -e DevSta"),
+}
+Wrong = tuple[str, str, Loss]  # cause, words, what it takes
+
+
+@check(id="gpu.health", title="The GPUs have no errors, and nothing lowers their clocks", cause=ERROR)
+def gpu_health(pci: Pci, gpus: Gpus, state: GpuHealth, load: GpuLoad, log: KernelLog, vantage: Vantage) -> Iterator[Finding]:
+    if (nothing := expectation.without_gpus(pci, gpus)) is not None:
+        yield nothing
+        return
+    if isinstance(state.gpus, Unavailable):
+        yield unknown(f"the state of the GPUs could not be read: {state.gpus}", subject=SUBJECT)
+        return
+    own = tuple(gpu for gpu in state.gpus if not _is(gpu.uuid, Kind.DENIED))  # those of other jobs do not count here
+    if not own:
+        yield unknown("NVML shows no GPU that could be asked", subject=SUBJECT, how="nvidia-smi -q")
+        return
+    place = expectation.place(vantage)
+    yield from _now(own, place)
+    if len(own) > 1:
+        yield from expectation.findings(expectation.health(own), expectation.About("like GPUs", len(own), True, place))
+    yield from _under_load(own, load, place)
+    yield from _reported(log, own, pci, vantage)
+
+
+def _is(value: object, kind: Kind) -> bool:
+    return isinstance(value, Unavailable) and value.kind is kind
+
+
+def _now(own: tuple[GpuState, ...], place: str) -> Iterator[Finding]:
+    """What NVML tells now.  What a model or a driver does not tell is named, and no claim is made of it."""
+    found = [one for gpu in own for one in _fails(gpu.place, _told(gpu), place)]
+    yield from found
+    fields = {rule.field: rule.looks_at for rule in RULES} | {"recovery": "recovery", "reasons": "clocks"}
+    values = [getattr(gpu, field) for gpu in own for field in fields]
+    lost = next((value for value in values if isinstance(value, Unavailable) and value.kind is not Kind.UNSUPPORTED), None)
+    labels = dict.fromkeys(fields.values())
+    told = [name for name in labels if all(_tells(gpu, [f for f in fields if fields[f] == name]) for gpu in own)]
+    silent = [name for name in labels if name not in told]
+    if lost is not None:
+        yield unknown(f"the state of a GPU could not be read: {lost}", subject=SUBJECT, how="nvidia-smi -q")
+    elif not found and not told:
+        yield skip("NVML tells nothing of the state of GPUs of this model", subject=SUBJECT)
+    elif not found:
+        notes = (f"NVML does not tell here: {', '.join(silent)}",) if silent else ()
+        yield ok(f"{len(own)} GPU{'s' * (len(own) > 1)} by NVML: {', '.join(told)}", subject=SUBJECT, notes=notes)
+
+
+def _tells(gpu: GpuState, fields: Iterable[str]) -> bool:
+    return any(not isinstance(getattr(gpu, field), Unavailable) for field in fields)
+
+
+def _told(gpu: GpuState) -> Iterator[Wrong]:
+    for rule in RULES:
+        value = getattr(gpu, rule.field)
+        if not isinstance(value, Unavailable) and rule.wrong(value):
+            yield rule.cause, rule.words, rule.loss
+    if isinstance(gpu.recovery, int) and gpu.recovery:
+        words, loss = RECOVERY.get(gpu.recovery, ("the driver wants it recovered", cost.STOPS))
+        yield ERROR, words, loss
+    yield from _lowered([bit for bit in LOWERED if isinstance(gpu.reasons, int) and gpu.reasons & bit])
+
+
+def _lowered(bits: list[int]) -> Iterator[Wrong]:
+    for bit in bits:
+        if bit != HW_SLOWDOWN or bits == [HW_SLOWDOWN]:  # which is there beside each of the others
+            words, loss = LOWERED[bit]
+            yield SLOW, f"its clocks are lowered by {words}", loss
+
+
+def _fails(subject: str, wrong: Iterable[Wrong], place: str) -> Iterator[Finding]:
+    """One of each cause, as bad as its worst."""
+    every = list(wrong)
+    for cause in dict.fromkeys(cause for cause, _, _ in every):
+        some = [(words, loss) for name, words, loss in every if name == cause]
+        worst = max((loss for _, loss in some), key=lambda loss: (loss.severity.rank, loss.share or 0))
+        summary, command = MENDS[cause]
+        yield fail(
+            f"{subject}: {'; '.join(words for words, _ in some)}",
+            subject=subject,
+            cause=cause,
+            loss=worst,
+            fix=Fix(f"{place}{summary}", (command.format(subject.split(" ")[1]),)),
+        )
+
+
+def _under_load(own: tuple[GpuState, ...], load: GpuLoad, place: str) -> Iterator[Finding]:
+    """Beside the all-reduce: what lowered their clocks, which of them stayed behind its like, what PCIe had to send again."""
+    if isinstance(load.gpus, Unavailable) or isinstance(load.seconds, Unavailable):
+        yield unknown("how the GPUs run under load was not seen: no all-reduce ran here", subject=LOAD)
+        return
+    seen = [(gpu, load.gpus.get(str(gpu.uuid))) for gpu in own]
+    found: list[Finding] = []
+    for gpu, one in seen:
+        reasons = (one.reasons if one else {}) or {}
+        wrong = [*_lowered([bit for bit in LOWERED if reasons.get(bit, 0) >= SEEN])]
+        if one and isinstance(one.replays, int) and one.replays > REPLAYS * max(1.0, load.seconds):
+            wrong.append((BUS, "its PCIe link sent packets again and again", cost.MIGHT))
+        found += _fails(f"{gpu.place} under load", wrong, place)
+    clocks = expectation.clocks(own, load)
+    found += [
+        one for one in expectation.findings(clocks, expectation.About(LOAD, len(own), True, place)) if one.subject != LOAD
+    ]
+    yield from found
+    lost = next((v for _, one in seen if one for v in (one.samples, one.clock) if isinstance(v, Unavailable)), None)
+    if lost is not None or any(one is None for _, one in seen):
+        yield unknown(f"how a GPU runs under load was not seen: {lost or 'NVML did not show it'}", subject=LOAD)
+    elif not clocks.expectations and not found:
+        yield skip("no two GPUs were busy for so long that their clocks would tell", subject=LOAD)
+    elif not found:
+        yield ok("the clocks of the GPUs while the all-reduce ran are alike", subject=LOAD)
+
+
+def _reported(log: KernelLog, own: tuple[GpuState, ...], pci: Pci, vantage: Vantage) -> Iterator[Finding]:
+    """The driver's errors since boot that need somebody, and that it does not call recovered by now (R565, for most).
+
+    Of NVSwitches, and of the GPUs that are seen here; where this is the whole node, of those that are gone as well.
+    """
+    how = "dmesg | grep -i xid, as root on the node"
+    if isinstance(log.events, Unavailable):
+        yield unknown(f"whether the driver reported errors (Xid) could not be read: {log.events}", subject=LOG, how=how)
+        return
+    shown = {gpu.pci: gpu for gpu in own}
+    serious = [e for e in log.events if e.meaning.action not in (Action.NONE, Action.RESTART)]
+    away = [e for e in serious if not e.switch and e.place not in shown]
+    lost = missing(vantage.runtime, pci.gpus, *shown)
+    given = vantage.runtime is not None or len(own) < sum(d.physical_function is None for d in pci.gpus or ())
+    ours = [e for e in serious if not (e in away and (lost is not None or given))]
+    still = [e for e in ours if not (e.meaning.told and e.place in shown and shown[e.place].recovery == 0)]
+    for place in dict.fromkeys(event.place for event in still):
+        some = [event for event in still if event.place == place]
+        name = f"{'NVSwitch' if some[0].switch else 'GPU'} {place} in the kernel log"
+        titles = dict.fromkeys(event.title for event in some)
+        loss = cost.SOMETIMES if any(event.meaning.ends_job for event in some) else cost.MIGHT
+        yield from _fails(name, [(ERROR, f"the driver reported {title}", loss) for title in titles], expectation.place(vantage))
+    if away and lost is not None:
+        yield unknown(f"whose GPU it is that the driver reported errors of is not known: {lost}", subject=LOG, how=how)
+    elif log.begun is not True:
+        yield unknown("the kernel's log no longer reaches back to the boot", subject=LOG, how=f"journalctl -k -b; {how}")
+    elif not still:
+        seen = sorted({event.title for event in log.events if event.place in shown or event.switch})
+        notes = (f"since boot: {', '.join(seen)}",) if seen else ()
+        yield ok(f"no error (Xid, SXid) since boot that is still open, by {log.source}", subject=LOG, notes=notes)

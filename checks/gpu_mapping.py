@@ -1,0 +1,159 @@
+"""Each rank of the job on this node has a GPU of its own, and it is the job's: nobody else computes on it.
+
+How many GPUs the job sees is hardware.accelerator's to say; this is about who takes which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from netdoctor.api import (
+    FROM_JOB,
+    Environ,
+    Finding,
+    Fix,
+    Gift,
+    Gpus,
+    GpuUsers,
+    Kind,
+    Launcher,
+    Pci,
+    Ranks,
+    Unavailable,
+    Vantage,
+    check,
+    cost,
+    expectation,
+    fail,
+    layers,
+    masked,
+    missing,
+    ok,
+    skip,
+    unknown,
+)
+
+RANKS, USED, GIVEN = "ranks", "GPUs in use", "GPUs that were given"
+MPS = "CUDA_MPS_PIPE_DIRECTORY"
+MEND = Fix(
+    "let the launcher give each rank a GPU of its own, or take CUDA_VISIBLE_DEVICES away and use the local rank",
+    ("srun --gpus-per-task=1 --gpu-bind=single:1 …", "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"),
+)
+
+
+@check(id="gpu.mapping", title="Each rank has a GPU of its own, and it is the job's", cause="device_mapping")
+def gpu_mapping(pci: Pci, gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ, vantage: Vantage) -> Iterator[Finding]:
+    if (nothing := expectation.without_gpus(pci, gpus)) is not None:
+        yield nothing
+        return
+    if vantage.outside:
+        yield skip(f"who gets which GPU is the job's: {vantage.elsewhere}")
+        return
+    if not vantage.job_environment:
+        yield unknown(f"which rank gets which GPU is not seen: {vantage.elsewhere}", how=FROM_JOB)
+        return
+    lost = missing(gpus.all, gpus.visible, environ.variables, environ.launcher)
+    if lost is not None or isinstance(environ.launcher, Unavailable):
+        yield unknown(f"which rank gets which GPU could not be read: {lost}", how="nvidia-smi -L")
+        return
+    yield _ranks(gpus, ranks, environ.launcher)
+    yield _given(gpus, environ, vantage)
+    yield _used(gpus, users, ranks, environ)
+
+
+def _ranks(gpus: Gpus, ranks: Ranks, launcher: Launcher) -> Finding:
+    """A mask of one is a rank's own; of several it takes that of its number on the node (LOCAL_RANK)."""
+    if launcher.local_rank is None:
+        return skip("this process is no rank: its launcher gives GPUs to ranks when it starts", subject=RANKS)
+    if isinstance(ranks.seen, Unavailable):
+        return unknown(f"the other ranks of this node could not be read: {ranks.seen}", subject=RANKS)
+    own = [one for one in ranks.seen if one.same]
+    taken: dict[str, list[int]] = {}
+    without = []
+    for one in own:
+        has = masked(one.mask, gpus)
+        gpu = has[0] if len(has) == 1 else has[one.local_rank] if one.local_rank < len(has) else None
+        if gpu is None:
+            without.append(one.local_rank)
+        else:
+            taken.setdefault(gpu, []).append(one.local_rank)
+    shared = {gpu: some for gpu, some in taken.items() if len(some) > 1}
+    if shared:
+        gpu, some = min(shared.items(), key=lambda one: one[1])
+        return fail(
+            f"ranks {', '.join(map(str, some))} of this node take one GPU ({gpu}), by CUDA_VISIBLE_DEVICES and their numbers",
+            subject=RANKS,
+            cause="duplicate_gpu",
+            loss=cost.STOPS,
+            fix=MEND,
+            why="NCCL ends with: Duplicate GPU detected",
+        )
+    if without:
+        return fail(
+            f"CUDA_VISIBLE_DEVICES leaves no GPU for {'ranks' if without[1:] else 'rank'} {', '.join(map(str, without))} here",
+            subject=RANKS,
+            loss=cost.STOPS,
+            fix=MEND,
+        )
+    should = launcher.local_world
+    if len(own) < len(ranks.seen) or not should or len(own) < should:
+        text = f"{len(own)} of {should or 'the'} ranks of this node were seen, each with a GPU of its own"
+        return unknown(text, subject=RANKS, how="the others start later, or have GPUs of their own by cgroup")
+    return ok(f"{len(own)} ranks of this node, each with a GPU of its own", subject=RANKS)
+
+
+def _given(gpus: Gpus, environ: Environ, vantage: Vantage) -> Finding:
+    """Libcuda shows the job no more than Slurm or the container's runtime gave it; the others are somebody else's."""
+    visible = gpus.visible or ()
+    if any(gpu.mig is not False for gpu in gpus.all or ()):
+        return skip("GPUs in MIG mode are given by instance", subject=GIVEN)
+    said = environ.get("NVIDIA_VISIBLE_DEVICES") if vantage.in_container else None
+    names = layers.named_gpus(said) if isinstance(said, str) and layers.gift(said) is Gift.LIST else ()
+    if names and all(name.startswith("GPU-") for name in names):
+        strange = [one.uuid for one in visible if not one.uuid.startswith(names)]
+        if strange and len(visible) > len(names):
+            return _others(f"this container was given {len(names)} GPUs, libcuda shows it {', '.join(strange)} as well")
+        return ok("libcuda shows no GPU but those that this container was given", subject=GIVEN)
+    given = environ.get("SLURM_GPUS_ON_NODE")
+    if isinstance(given, str) and given.isdecimal() and int(given):
+        if len(visible) > int(given):
+            return _others(f"Slurm gave this job {given} GPUs here, libcuda shows it {len(visible)}")
+        return ok("libcuda shows no more GPUs than Slurm gave this job", subject=GIVEN)
+    return skip("neither Slurm nor a container's runtime says which GPUs were given", subject=GIVEN)
+
+
+def _others(text: str) -> Finding:
+    return fail(
+        f"{text}: some are another job's",
+        subject=GIVEN,
+        loss=cost.SOMETIMES,
+        fix=Fix(
+            "take what was given: leave CUDA_VISIBLE_DEVICES to Slurm; ConstrainDevices=yes keeps the others away",
+            ("echo $CUDA_VISIBLE_DEVICES",),
+        ),
+    )
+
+
+def _used(gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ) -> Finding:
+    """Processes on the job's GPUs that are no ranks of it; an MPS server is there for everybody."""
+    own = {one.pid for one in ranks.seen or ()}
+    here = [gpu for _, gpu in gpus.of_the_job or () if gpu is not None]
+    lost = next((gpu.processes for gpu in here if isinstance(gpu.processes, Unavailable)), None)
+    busy = [gpu for gpu in here if gpu.processes and not (gpu.pids and own.issuperset(gpu.pids))]
+    if environ.get(MPS):
+        return skip("an MPS server shares the GPUs", subject=USED)
+    if busy and (own or isinstance(ranks.seen, Unavailable)):
+        return unknown(f"{busy[0].uuid} is in use by {users.of(busy[0])}: of this job, or of another", subject=USED)
+    if busy:
+        return fail(
+            f"{', '.join(str(gpu.uuid) for gpu in busy)}: in use by {users.of(busy[0])}",
+            subject=USED,
+            loss=cost.MIGHT,
+            fix=Fix(
+                "see whose it is: another job's, or left behind by one that ended", ("nvidia-smi", "fuser -v /dev/nvidia*")
+            ),
+        )
+    if lost is not None:
+        kind = skip if lost.kind is Kind.UNSUPPORTED else unknown
+        return kind(f"who uses the GPUs could not be read: {lost}", subject=USED)
+    return ok("nobody else computes on the job's GPUs", subject=USED)

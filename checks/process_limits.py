@@ -1,0 +1,197 @@
+"""Limits of the process, its user and its cgroups, against what the job's ranks on this node need.
+
+Two figures each: what every such job takes, so that less is a fault, and what it takes at most, so that more is enough.  What
+lies between depends on what nobody knows here: a DataLoader's workers, the data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from netdoctor.api import (
+    FROM_JOB,
+    UNLIMITED,
+    Baseline,
+    Cap,
+    Cgroups,
+    Cpu,
+    Environ,
+    Finding,
+    Gpus,
+    Intent,
+    Kernel,
+    Net,
+    Pci,
+    Status,
+    Unavailable,
+    Vantage,
+    check,
+    cost,
+    fail,
+    fix_container,
+    hcas,
+    missing,
+    nccl_ports,
+    ok,
+    size_text,
+    skip,
+    tcp_window,
+    unknown,
+)
+
+# A rank's own: three standard streams, and three listeners a communicator (NCCL src/bootstrap.cc, src/proxy.cc).
+FILES_LEAST = 6
+FILES_MOST = 256  # libraries and the driver's devices
+# The main thread, and NCCL's ncclProxyService (src/proxy.cc) or Gloo's loop (gloo/transport/tcp/loop.cc).
+TASKS_LEAST = 2
+# OpenMP and torch's intra-op pool take a thread a CPU; NCCL's socket helpers are 16 a connection at most (MAX_THREADS,
+# src/transport/net_socket.cc), and some thirty are CUDA's, autograd's and the watchdogs'.
+TASKS_MOST, MANY = 64, 4096  # as many CPUs as hardly any machine has, where they could not be counted
+CORES_LEAST = 1  # as cpu.numa_affinity: the main threads of the ranks would take turns
+CORES_MOST = 2  # and one for ncclProxyProgress, which polls while anything is under way
+# `import torch` holds 148 MB of its own (torch 2.13 without CUDA, Anonymous of smaps_rollup; with CUDA more): half of it.
+MEMORY_LEAST = 64 << 20
+MEMORY_MOST = 8 << 30  # 4 GiB of staging buffers (rdma.dev_infiniband), and as much for CUDA's context and torch
+Caps = tuple[Cap | Unavailable, ...] | Unavailable
+WORKERS = "workers of a DataLoader are not counted"
+
+
+@dataclass(frozen=True)
+class Need:
+    """What the ranks of this node take of one thing: certainly, and at most."""
+
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Here:
+    ranks: int
+    job: int  # ranks of the whole job
+    intent: Intent
+    vantage: Vantage
+
+    @property
+    def who(self) -> str:
+        return f"{self.ranks} ranks" if self.ranks > 1 else "one rank"
+
+    def judged(self, subject: str, cap: Cap, need: Need, flag: str, what: str) -> Finding:
+        """One limit; `what` has a place for a figure."""
+        used, name = cap.used or 0, cap.file.rpartition("/")[2]
+        left, fix = max(0, cap.most - used), fix_container(self.vantage, flag)
+        evidence: dict[str, Any] = {"limit": cap.most, "ranks": self.ranks, "least": need.least, "enough": need.most}
+        said: dict[str, Any] = {"subject": subject, "measured": {"file": cap.file, "used": used}, **evidence}
+        has = f"{name} leaves {what.format(_figure(subject, cap.most))}"
+        if cap.most < need.least:
+            cores = cost.less(cap.most, need.least, "cores that the main threads of these ranks need")
+            text = f"{has}; {self.who} must have {_figure(subject, need.least)} at least"
+            return fail(text, fix=fix, loss=cores if subject == "cpu" else None, **said)
+        if isinstance(cap.used, Unavailable):
+            return unknown(f"{has}, and how many there are could not be read: {cap.used}", **said)
+        if left < need.most:  # what is taken may be this very job's
+            taken = ", and most of that is taken" if left < need.least else ""
+            text = f"{has}{taken}; {self.who} take {_figure(subject, need.least)} to {_figure(subject, need.most)}"
+            return unknown(text, how=f"more, to be sure: {'; '.join((*fix.commands, *fix.persistent))}", **said)
+        notes = () if subject in ("cpu", "nofile") else (WORKERS,)
+        return ok(f"{has}; {self.who} can do with {_figure(subject, need.most)}", notes=notes, **said)
+
+
+def _figure(subject: str, value: float) -> str:
+    return size_text(int(value)) if subject == "memory" else f"{value:g}" if subject == "cpu" else str(int(value))
+
+
+@check(id="process.limits", title="Limits of process, user and cgroup leave the ranks what they need", cause="process_limits")
+def limits(
+    kernel: Kernel,
+    cgroups: Cgroups,
+    cpu: Cpu,
+    environ: Environ,
+    intent: Intent,
+    gpus: Gpus,
+    net: Net,
+    pci: Pci,
+    baseline: Baseline,
+    vantage: Vantage,
+) -> Iterator[Finding]:
+    why = hcas.nothing_for_nccl(pci, gpus)
+    if why and not intent.ranks_here:
+        yield skip(f"{why}, and nothing says that ranks start here")
+        return
+    if not vantage.job_user:
+        yield unknown(f"limits are the job's own, and this is {vantage.elsewhere}", how=FROM_JOB)
+        return
+    nodes = intent.count
+    if isinstance(nodes, Unavailable) or not intent.ranks_here:
+        lost = missing(nodes, environ.launcher) or "no GPU is seen"
+        yield unknown(f"how many ranks start here could not be told: {lost}", how="LOCAL_WORLD_SIZE, job.ranks_per_node")
+        return
+    # A container a rank shows one GPU: its limits are that rank's.
+    shown = len(gpus.visible or ()) or intent.ranks_here
+    ranks = intent.ranks_per_node or min(intent.ranks_here, shown)
+    here = Here(ranks, intent.ranks_here * nodes, intent, vantage)
+    yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if nodes > 1 else 0, here)
+    tasks = Need(TASKS_LEAST * ranks, ranks * (TASKS_MOST + len(cpu.online or range(MANY))))
+    yield _nproc(kernel.limit("nproc"), tasks, here)
+    run = baseline.run
+    ran = not isinstance(run, Unavailable) and run.finished and run.experiment.ranks >= ranks
+    for subject, caps, need, what in (
+        ("pids", cgroups.pids, tasks, "{} processes and threads"),
+        ("cpu", _below(cgroups.cpu, cpu), Need(CORES_LEAST * ranks, CORES_MOST * ranks), "{} cores"),
+        ("memory", cgroups.memory, Need(MEMORY_LEAST * ranks, MEMORY_MOST * ranks), "{}"),
+    ):
+        yield _cgroup(subject, caps, need, what, here, cgroups.hidden, ran)
+
+
+def _files(limit: int | Unavailable, sockets: int, here: Here) -> Finding:
+    """RLIMIT_NOFILE, the soft one: NCCL lifts it in the process of rank 0 alone (src/bootstrap.cc, setFilesLimit)."""
+    if isinstance(limit, Unavailable):
+        return unknown(f"the limit of open files could not be read: {limit}", subject="nofile")
+    peers = here.job - 1
+    # Gloo connects each pair of ranks (gloo/rendezvous/context.cc, connectFullMesh); by its own choice of a lazy one, later.
+    gloo = peers * here.intent.gloo_groups
+    least = FILES_LEAST + (gloo if here.intent.by_gloo else 0)
+    of_nccl = nccl_ports.descriptors(here.ranks, sockets, peers if here.intent.all_to_all else 0)
+    most = FILES_MOST + of_nccl * here.intent.communicators + gloo + here.job  # TCPStore: one a rank, at rank 0
+    if limit == UNLIMITED:
+        return ok("open files are not limited", subject="nofile", ranks=here.ranks)
+    return here.judged("nofile", Cap("ulimit -n", limit), Need(least, most), "nofile", "{} descriptors a process")
+
+
+def _nproc(limit: int | Unavailable, need: Need, here: Here) -> Finding:
+    """RLIMIT_NPROC counts threads of the user on the whole machine, and does not hold with these rights (kernel/fork.c)."""
+    if isinstance(limit, Unavailable):
+        return unknown(f"the limit of processes could not be read: {limit}", subject="nproc")
+    seen = here.vantage
+    free = seen.euid == 0 or (seen.capabilities or frozenset()) & {"CAP_SYS_RESOURCE", "CAP_SYS_ADMIN"}
+    if limit == UNLIMITED or (seen.root_is_root and free):
+        text = "are not limited" if limit == UNLIMITED else "are limited, which does not hold for root"
+        return ok(f"processes of the user {text}", subject="nproc", ranks=here.ranks)
+    what = "{} processes and threads for all that the user runs on this machine"
+    return here.judged("nproc", Cap("ulimit -u", limit), need, "pids", what)
+
+
+def _below(caps: Caps, cpu: Cpu) -> Caps:
+    """Those that leave less than the machine has."""
+    if isinstance(cpu.online, Unavailable):
+        return cpu.online
+    have = len(cpu.online)
+    return tuple(one for one in caps if not one or one.most < have) if not isinstance(caps, Unavailable) else caps
+
+
+def _cgroup(subject: str, caps: Caps, need: Need, what: str, here: Here, hidden: bool | Unavailable, ran: bool) -> Finding:
+    """The tightest of the cgroups above; one that a namespace hides may be tighter, and a run of as many ranks shows what it
+    gave."""
+    tight = min((one for one in caps or () if one), key=lambda cap: cap.most - (cap.used or 0), default=None)
+    found = here.judged(subject, tight, need, subject, what) if tight is not None else None
+    lost = missing(caps, *(caps or ()))
+    if found is not None and (found.status is Status.FAIL or (lost is None and found.status is Status.UNKNOWN)):
+        return found
+    if lost is not None:
+        return unknown(f"limits of the cgroup could not be read: {lost}", subject=subject)
+    if hidden is not False and not ran:
+        why = hidden if isinstance(hidden, Unavailable) else "a namespace or a mount hides them"
+        text = f"cgroups above this one may limit it, and are not seen: {why}"
+        return unknown(text, subject=subject, how="netdoctor preflight, with the all-reduce; or on the node")
+    return found or ok("no cgroup limits it", subject=subject, ranks=here.ranks)

@@ -1,0 +1,85 @@
+"""What lifts limits of processes, users and cgroups, by the place where it is done; `fixes.py` says it.
+
+Sources: docker-run(1), podman-run(1); kubernetes.io, "Process ID Limits And Reservations"; slurm.conf(5),
+PropagateResourceLimitsExcept; systemd.exec(5), systemd.resource-control(5); pam_limits(8).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from netdoctor.model import Fix
+
+SUMMARY: Final = {
+    "memlock": "lift the locked-memory limit of the container",
+    "nofile": "lift the limit of open files",
+    "pids": "let the job have more processes and threads",
+    "cpu": "give the job more CPUs",
+    "memory": "give the job more memory",
+}
+FLAGS: Final = {
+    "memlock": {
+        "docker": "docker run --ulimit memlock=-1:-1 …",
+        "podman": "podman run --ulimit memlock=-1:-1 …   # rootless: not above the user's own hard limit",
+        "kubernetes": "LimitMEMLOCK=infinity in containerd's systemd unit (a pod spec has no ulimits), or add IPC_LOCK",
+        # slurm.conf(5), PropagateResourceLimitsExcept; systemd.exec(5), LimitMEMLOCK.
+        "enroot": "LimitMEMLOCK=infinity in slurmd's systemd unit, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
+        "apptainer": "ulimit -l unlimited in the job   # the limits are the host's: limits.d, or slurmd's LimitMEMLOCK",
+    },
+    "nofile": {
+        "docker": "docker run --ulimit nofile=1048576:1048576 …",
+        "podman": "podman run --ulimit nofile=1048576:1048576 …   # rootless: not above the user's own hard limit",
+        "kubernetes": "LimitNOFILE=1048576 in containerd's systemd unit (a pod spec has no ulimits)",
+        "enroot": "LimitNOFILE=1048576 in slurmd's systemd unit, PropagateResourceLimitsExcept=NOFILE in slurm.conf",
+        "apptainer": "ulimit -n 1048576 in the job   # the limits are the host's: limits.d, or slurmd's LimitNOFILE",
+    },
+    "pids": {
+        "docker": "docker run --pids-limit=-1 …",
+        "podman": "podman run --pids-limit=-1 …",
+        "kubernetes": "podPidsLimit in the kubelet's configuration (a pod spec has none)",
+        "enroot": "TasksMax=infinity and LimitNPROC=infinity in slurmd's systemd unit",
+        "apptainer": "TasksMax=infinity and LimitNPROC=infinity in slurmd's systemd unit",
+    },
+    "cpu": {
+        "docker": "docker run --cpus=… --cpuset-cpus=…   # at least two a rank",
+        "podman": "podman run --cpus=… --cpuset-cpus=…   # at least two a rank",
+        "kubernetes": "resources: {requests: {cpu: …}, limits: {cpu: …}}   # at least two a rank",
+        "enroot": "srun --cpus-per-task=…   # at least two a rank",
+        "apptainer": "srun --cpus-per-task=…   # at least two a rank",
+    },
+    "memory": {
+        "docker": "docker run --memory=… …",
+        "podman": "podman run --memory=… …",
+        "kubernetes": "resources: {requests: {memory: …}, limits: {memory: …}}",
+        "enroot": "srun --mem=…",
+        "apptainer": "srun --mem=…",
+    },
+}
+HOST: Final = {
+    "memlock": Fix(
+        "lift the locked-memory limit of the job",
+        ("ulimit -l unlimited",),
+        (
+            "echo '* - memlock unlimited' > /etc/security/limits.d/90-netdoctor.conf   # login sessions (pam_limits)",
+            "LimitMEMLOCK=infinity in slurmd's systemd unit, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
+        ),
+    ),
+    "nofile": Fix(
+        "lift the limit of open files",
+        ("ulimit -n $(ulimit -Hn)",),
+        (
+            "echo '* - nofile 1048576' > /etc/security/limits.d/90-netdoctor.conf   # login sessions (pam_limits)",
+            "LimitNOFILE=1048576 in slurmd's systemd unit, PropagateResourceLimitsExcept=NOFILE in slurm.conf",
+        ),
+    ),
+    "pids": Fix(
+        "let the job have more processes and threads",
+        ("ulimit -u $(ulimit -Hu)",),
+        (
+            "echo '* - nproc unlimited' > /etc/security/limits.d/90-netdoctor.conf   # login sessions (pam_limits)",
+            "LimitNPROC=infinity and TasksMax=infinity in the systemd unit that starts the job (slurmd)",
+        ),
+    ),
+    "cpu": Fix("give the job more CPUs", ("srun --cpus-per-task=…   # at least two a rank", "CPUQuota= of the systemd unit")),
+    "memory": Fix("give the job more memory", ("srun --mem=…", "MemoryMax= of the systemd unit")),
+}

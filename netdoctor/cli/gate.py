@@ -1,0 +1,170 @@
+"""``netdoctor deploy kubernetes --gate FILE``: any manifest that holds pods, with the gate in each of them.
+
+What is put in are the files of ``deploy/kubernetes/components/gate``, as kustomize merges them into a Job: Pod, Deployment,
+StatefulSet, JobSet, PyTorchJob, MPIJob, LeaderWorkerSet, RayCluster, a training runtime and kinds that nobody has heard of hold
+the same pod somewhere.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from netdoctor.textsafe import clean
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+_KEYS: Final = {"volumes": "name", "initContainers": "name", "volumeMounts": "mountPath"}  # strategic merge: lists by these
+_ELSEWHERE: Final = {
+    "TrainJob": "they are its runtime's: gate what kubectl get clustertrainingruntime NAME -o yaml gives, and name that here"
+}
+_ASKS: Final = ("gpu", "mig-")  # nvidia.com/gpu, nvidia.com/mig-1g.10gb, amd.com/gpu, gpu.intel.com/xe
+
+Object = dict[str, Any]
+
+
+class GateError(ValueError):
+    """One line: why nothing was gated."""
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - yaml's own signature
+        return True
+
+
+def gated(text: str, folder: Traversable, image: str | None) -> str:
+    """The manifest with its gates, the configuration of the gate last.  Notes go to stderr.  Raises GateError."""
+    try:
+        objects = [one for one in yaml.safe_load_all(text) if one is not None]
+    except (yaml.YAMLError, RecursionError) as error:
+        raise GateError(f"no YAML: {' '.join(str(error).split())[:200]}") from None
+    parts = {name: next(yaml.safe_load_all((folder / name).read_text())) for name in _FILES}
+    places = [(one, place) for one in objects if isinstance(one, dict) for place in _pods(one, ())]
+    asking = [row for row in places if _asking(row[1][-1][1])]
+    for one in objects:
+        if isinstance(one, dict) and (why := _ELSEWHERE.get(str(one.get("kind")))) and not any(p[0] is one for p in places):
+            _note(one, f"no pod is in it: {why}")
+    if not places:
+        raise GateError("no pod is in it: nothing was gated")
+    for one, way in asking or places:
+        _gate(one, way, parts)
+    spaces = dict.fromkeys(_namespace(one) for one, _ in asking or places)
+    made = [*objects, *(_config(parts["config.yaml"], space) for space in spaces)]
+    if image:
+        for container in _netdoctor(made):
+            container["image"] = image
+    return "---\n".join(yaml.dump(one, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120) for one in made)
+
+
+_FILES: Final = ("config.yaml", "copy/init-containers.yaml", "init-container.yaml", "failure-policy.yaml")
+Way = tuple[tuple[str, Any], ...]  # (name of the step, what is there), the pod's spec last
+
+
+def _pods(at: Any, way: Way) -> Iterator[tuple[tuple[str, Any], ...]]:
+    """The way to every pod: a mapping under `spec` whose `containers` have names."""
+    if isinstance(at, dict):
+        rows = at.get("containers")
+        named = isinstance(rows, list) and rows and all(isinstance(row, dict) and "name" in row for row in rows)
+        if named and way and way[-1][0] == "spec":
+            yield way
+            return
+        for name, value in at.items():
+            yield from _pods(value, (*way, (str(name), value)))
+    elif isinstance(at, list):
+        for value in at:
+            yield from _pods(value, (*way, ("", value)))
+
+
+def _asking(pod: Object) -> list[Object]:
+    """The containers that ask for GPUs."""
+    found = []
+    for one in pod["containers"]:
+        wanted = one.get("resources") or {}
+        names = [*(wanted.get("limits") or {}), *(wanted.get("requests") or {}), *("gpu" for _ in wanted.get("claims") or ())]
+        if any(sign in name for name in names for sign in _ASKS):
+            found.append(one)
+    return found
+
+
+def _gate(one: Object, way: Way, parts: Object) -> None:
+    pod = way[-1][1]
+    if any(init.get("name") == "netdoctor-gate" for init in pod.get("initContainers") or ()):
+        _note(one, "has its gate already")
+        return
+    main = (_asking(pod) or pod["containers"])[0]
+    gate = copy.deepcopy(main)
+    _merge(pod, copy.deepcopy(parts["copy/init-containers.yaml"]["spec"]["template"]["spec"]))
+    place = next(n for n, init in enumerate(pod["initContainers"]) if init["name"] == "netdoctor-gate")
+    gate["name"] = "netdoctor-gate"
+    own = copy.deepcopy(parts["init-container.yaml"]["spec"]["template"]["spec"]["initContainers"][1])
+    _merge(gate, own)
+    pod["initContainers"][place] = gate
+    main["volumeMounts"] = copy.deepcopy(gate["volumeMounts"])
+    job = _job(one, way)
+    if job is not None:
+        pod["restartPolicy"], ours = "Never", copy.deepcopy(parts["failure-policy.yaml"][1]["value"])
+        ours["rules"] += (job.get("podFailurePolicy") or {}).get("rules") or []
+        job["podFailurePolicy"] = ours
+    elif (pod.get("restartPolicy") or _beside(way) or "Always") != "Never":
+        _note(
+            one,
+            "a pod whose gate fails is tried again where it is and keeps its GPUs meanwhile; restartPolicy Never frees them",
+        )
+
+
+def _job(one: Object, way: Way) -> Object | None:
+    """The spec of the batch/v1 Job that the pod is of: it alone has a podFailurePolicy."""
+    names = [name for name, _ in way]
+    whole = names == ["spec", "template", "spec"] and one.get("kind") == "Job"
+    within = names[-5:-2] in (["", "template", "spec"], ["spec", "jobTemplate", "spec"]) and names[-2:] == ["template", "spec"]
+    job: Object | None = way[-3][1] if whole or within else None
+    return job
+
+
+def _beside(way: Way) -> str | None:
+    """The restartPolicy that an operator (PyTorchJob, MPIJob) puts into its pods."""
+    said = way[-3][1].get("restartPolicy") if len(way) > 2 and isinstance(way[-3][1], dict) else None
+    return said if isinstance(said, str) else None
+
+
+def _merge(at: Object, patch: Object) -> None:
+    """As kustomize merges strategically: null takes away, lists by their key with the patch's elements in front."""
+    for name, value in patch.items():
+        if value is None:
+            at.pop(name, None)
+        elif isinstance(value, dict):
+            _merge(at.setdefault(name, {}), value)
+        elif name in _KEYS:
+            by, old = _KEYS[name], at.get(name) or []
+            taken = {part[by] for part in value}
+            at[name] = [*value, *(one for one in old if one.get(by) not in taken)]
+        else:
+            at[name] = value
+
+
+def _config(config: Object, space: str | None) -> Object:
+    own = copy.deepcopy(config)
+    if space:
+        own["metadata"]["namespace"] = space
+    return own
+
+
+def _namespace(one: Object) -> str | None:
+    space = (one.get("metadata") or {}).get("namespace")
+    return space if isinstance(space, str) else None
+
+
+def _netdoctor(objects: list[Any]) -> Iterator[Object]:
+    for one in objects:
+        for way in _pods(one, ()):
+            yield from (init for init in way[-1][1].get("initContainers", ()) if init.get("image") == "netdoctor")
+
+
+def _note(one: Object, text: str) -> None:
+    name = (one.get("metadata") or {}).get("name", "")
+    print(clean(f"netdoctor: {one.get('kind')} {name}: {text}"), file=sys.stderr)

@@ -1,0 +1,142 @@
+"""What the cgroups of this process, from its own to the highest that is seen, leave it: processes, CPU time, CPUs, memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from netdoctor.facts.base import Fact, no_evidence
+from netdoctor.facts.cpu import cpu_list
+from netdoctor.host.base import Host, names, read, read_int
+from netdoctor.model import Kind, Unavailable, missing
+
+
+@dataclass(frozen=True)
+class Cap:
+    """One limit of one cgroup."""
+
+    file: str  # that says so
+    most: float  # tasks, cores or bytes
+    used: int | Unavailable = 0  # of tasks, those that are there now
+
+
+@dataclass(frozen=True)
+class Cgroups(Fact):
+    """Limits that are set, by what they limit; () where every level that exists was read and none sets any."""
+
+    pids: tuple[Cap | Unavailable, ...] | Unavailable
+    cpu: tuple[Cap | Unavailable, ...] | Unavailable
+    memory: tuple[Cap | Unavailable, ...] | Unavailable
+    hidden: bool | Unavailable  # there are cgroups above that a namespace or a mount does not show
+
+
+# Controller -> files of v2, of v1 (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/*.rst; sched/sched-bwc.rst).
+_FILES: Final = {
+    "pids": ("pids.max", "pids.max"),
+    "cpu": ("cpu.max", "cpu.cfs_quota_us"),
+    "cpuset": ("cpuset.cpus.effective", "cpuset.effective_cpus"),
+    "memory": ("memory.max", "memory.limit_in_bytes"),
+}
+_NO_LIMIT: Final = 1 << 60  # v1 shows PAGE_COUNTER_MAX, a little less than 2^63 (mm/page_counter.c)
+
+
+def probe(host: Host) -> Cgroups:
+    """Each controller for itself, by v1 where it is mounted so, else by v2."""
+    own, mounts = read(host, "/proc/self/cgroup"), read(host, "/proc/self/mountinfo")
+    for lost in (own, mounts):
+        if isinstance(lost, Unavailable):
+            return Cgroups.unread(no_evidence(lost))
+    looks = {name: _Look(host, name, str(own), str(mounts)) for name in _FILES}
+    found = {name: look.caps() for name, look in looks.items()}
+    hidden = [look.hidden for look in looks.values()]
+    unseen = missing(*hidden)
+    return Cgroups(
+        pids=found["pids"],
+        cpu=(*found["cpu"], *found["cpuset"]),
+        memory=found["memory"],
+        hidden=any(hidden) if unseen is None else unseen,
+    )
+
+
+class _Look:
+    """One controller's hierarchy."""
+
+    def __init__(self, host: Host, controller: str, own: str, mounts: str) -> None:
+        self.host, self.controller = host, controller
+        lines = [line.split(":", 2) for line in own.splitlines() if line.count(":") >= 2]
+        by_v1 = next((path for _, names, path in lines if controller in names.split(",")), None)
+        self.v2 = by_v1 is None
+        self.path = by_v1 or next((path for number, names, path in lines if number == "0" and not names), None)
+        self.root, self.mount = _mounted(mounts, None if self.v2 else controller)
+        self.levels = self._levels()
+        self.hidden: bool | Unavailable = False
+        if isinstance(self.levels, Unavailable):
+            self.hidden = self.levels
+        elif self.levels:
+            top = names(host, self.levels[-1])
+            # What only the highest of all lacks, or has (kernel/cgroup: CFTYPE_NOT_ON_ROOT, CFTYPE_ONLY_ON_ROOT).
+            mark = "cgroup.events" if self.v2 else "release_agent"
+            self.hidden = top if isinstance(top, Unavailable) else (mark in top) == self.v2
+
+    def _levels(self) -> tuple[str, ...] | Unavailable:
+        """Folders, this process's own first; () where no hierarchy has the controller."""
+        if self.path is None:
+            return ()
+        if not self.mount:
+            return Unavailable(Kind.NOT_READ, f"no cgroup file system with {self.controller} is mounted here")
+        below = f"{self.path.rstrip('/')}/".removeprefix("/" if self.root == "/" else f"{self.root}/")
+        if "/../" in f"/{below}" or below.startswith("/"):
+            return Unavailable(Kind.NOT_READ, f"the cgroup {self.path} is not below {self.mount}")
+        steps = [step for step in below.split("/") if step]
+        return tuple("/".join((self.mount, *steps[:depth])) for depth in range(len(steps), -1, -1))
+
+    def caps(self) -> tuple[Cap | Unavailable, ...]:
+        if isinstance(self.levels, Unavailable):
+            return (self.levels,)
+        return tuple(cap for level in self.levels for cap in self._at(level))
+
+    def _at(self, level: str) -> Iterator[Cap | Unavailable]:
+        there = names(self.host, level)
+        if isinstance(there, Unavailable):  # its mount is covered by another, or it ended
+            yield Unavailable(Kind.NOT_READ, f"{level}: {there}")
+            return
+        name = _FILES[self.controller][0 if self.v2 else 1]
+        if name in there and (got := _value(self.host, self.controller, f"{level}/{name}")) is not None:
+            yield got
+
+
+def _mounted(mounts: str, controller: str | None) -> tuple[str, str]:
+    """Root and place of the mount (proc_pid_mountinfo(5)); empty where there is none."""
+    for line in reversed(mounts.splitlines()):
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(), right.split()
+        if len(fields) > 4 and len(kind) > 2:
+            wanted = kind[0] == "cgroup2" if controller is None else kind[0] == "cgroup" and controller in kind[2].split(",")
+            if wanted:
+                return fields[3], fields[4]
+    return "/", ""
+
+
+def _value(host: Host, controller: str, file: str) -> Cap | None | Unavailable:
+    """None: it sets no limit."""
+    text = read(host, file)
+    if isinstance(text, Unavailable):
+        return text
+    if controller == "cpuset":
+        cpus = cpu_list(text, file)
+        return cpus if isinstance(cpus, Unavailable) else Cap(file, len(cpus)) if cpus else None
+    if not re.fullmatch(r"(?:max|-1|\d{1,20})(?: \d{1,20})?", text, re.ASCII):
+        return Unavailable(Kind.MALFORMED if text else Kind.EMPTY, f"{file}: {text[:40]!r}")
+    first, _, period = text.partition(" ")
+    if first in ("max", "-1") or int(first) >= _NO_LIMIT:
+        return None
+    if controller == "cpu":
+        told = period or read(host, file.replace("quota", "period"))
+        if isinstance(told, Unavailable):
+            return told
+        return Cap(file, int(first) / int(told)) if told.isdecimal() and int(told) else Unavailable(Kind.MALFORMED, file)
+    if controller == "pids":
+        return Cap(file, int(first), read_int(host, file.replace("max", "current")))
+    return Cap(file, int(first))

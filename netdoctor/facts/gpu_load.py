@@ -1,0 +1,69 @@
+"""The GPUs while the all-reduce ran: their clocks, what lowered them, and errors that rose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netdoctor.facts.base import Fact
+from netdoctor.facts.gpu import Gpus
+from netdoctor.host.base import Host, mapping, question, value
+from netdoctor.model import Kind, Unavailable
+
+LONGEST: Final = 600  # seconds; it is told to end when the run has
+QUESTION: Final = question("gpu_load", seconds=LONGEST)
+
+
+@dataclass(frozen=True)
+class Load:
+    """One GPU under load."""
+
+    samples: int | Unavailable  # moments in which it was busy
+    clock: int | Unavailable  # MHz, the highest of them
+    reasons: Mapping[int, int] | Unavailable  # bit of nvmlClocksEventReason* -> samples
+    replays: int | Unavailable  # of PCIe, by which they rose
+    nvlink: tuple[int | Unavailable, ...] | Unavailable  # errors of each NVLink, by which they rose
+
+
+@dataclass(frozen=True)
+class GpuLoad(Fact):
+    """What NVML showed beside the all-reduce."""
+
+    seconds: float | Unavailable
+    gpus: Mapping[str, Load] | Unavailable  # by UUID
+
+
+def begin(host: Host, gpus: Gpus) -> bool:
+    """Start to look, where there is a GPU; `probe` after the run tells it to end."""
+    if not gpus.all:
+        return False
+    host.prefetch([QUESTION])
+    return True
+
+
+def probe(host: Host) -> GpuLoad | Unavailable:
+    """What was seen; where a run is not the recording's, it is not recorded."""
+    got = mapping(host, QUESTION)
+    if isinstance(got, Unavailable):
+        return got
+    devices: list[Any] | Unavailable = value(got.get("devices"), list, "devices under load")
+    seconds = value(got.get("seconds"), (float, int), "seconds")  # type: ignore[arg-type]
+    if isinstance(devices, Unavailable):
+        return GpuLoad(seconds, devices)
+    rows = [one for one in devices if isinstance(one, dict) and isinstance(one.get("uuid"), str)]
+    return GpuLoad(seconds, {one["uuid"]: _load(one) for one in rows})
+
+
+def _load(one: dict[str, Any]) -> Load:
+    reasons: dict[str, Any] | Unavailable = value(one.get("reasons"), dict, "why clocks are lowered")
+    links: list[Any] | Unavailable = value(one.get("nvlink"), list, "errors of NVLinks")
+    if not isinstance(reasons, Unavailable) and not all(k.isdecimal() and type(v) is int for k, v in reasons.items()):
+        reasons = Unavailable(Kind.MALFORMED, "why clocks are lowered")
+    return Load(
+        samples=value(one.get("samples"), int, "samples"),
+        clock=value(one.get("clock"), int, "SM clock"),
+        reasons=reasons if isinstance(reasons, Unavailable) else {int(k): v for k, v in reasons.items()},
+        replays=value(one.get("replays"), int, "PCIe replays"),
+        nvlink=links if isinstance(links, Unavailable) else tuple(value(n, int, "errors of an NVLink") for n in links),
+    )

@@ -1,0 +1,114 @@
+"""What NVIDIA's driver wrote into the kernel's log since boot: errors of GPUs (Xid) and of NVSwitches (SXid).
+
+``xids.tsv`` is NVIDIA's own catalogue, without numbers that it calls unused: kind · number (of SXid also "Fatal" and
+"Non-fatal", the word in the line) · what it means · whether it ends the job · what NVIDIA advises first (none, restart, reset,
+reboot, support, replace) · whether the driver tells the same by its recovery action (Xid 154).  Sources:
+https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html and the Fabric Manager User Guide (SXid).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any, Final
+
+from netdoctor.facts.base import Fact
+from netdoctor.facts.gpu import Gpus, pci_address
+from netdoctor.host.base import Host, mapping, value
+from netdoctor.model import Kind, Unavailable, Word
+
+_XID: Final = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{7,16})[^)]*\): (\d{1,5})\b")
+_SXID: Final = re.compile(r"SXid \((?:PCI:)?([0-9A-Fa-f:.]{7,16})\): (\d{1,5}), (Fatal|Non-fatal)")
+
+
+class Action(Word):
+    """What NVIDIA advises first; in this order of weight."""
+
+    NONE = "none"
+    RESTART = "restart"  # of the program
+    RESET = "reset"  # of the GPU
+    REBOOT = "reboot"  # of the node
+    SUPPORT = "support"  # drain the node, ask the vendor
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """A row of the catalogue."""
+
+    text: str
+    ends_job: bool
+    action: Action
+    told: bool  # nvmlDeviceGpuRecoveryAction_t says whether it is still to be done
+
+
+@dataclass(frozen=True)
+class XidEvent:
+    """One line."""
+
+    switch: bool  # of an NVSwitch
+    number: int
+    place: str  # PCI address
+    fatal: bool  # the line itself says so (SXid)
+    second: float  # since boot
+
+    @property
+    def meaning(self) -> Meaning:
+        if not self.switch:
+            return catalogue().get(("xid", str(self.number)), UNLISTED)
+        known = catalogue().get(("sxid", str(self.number)))
+        return known or catalogue()["sxid", "Fatal" if self.fatal else "Non-fatal"]
+
+    @property
+    def title(self) -> str:
+        return f"{'SXid' if self.switch else 'Xid'} {self.number} ({self.meaning.text})"
+
+
+UNLISTED: Final = Meaning("not in NVIDIA's catalogue", False, Action.NONE, False)
+
+
+@dataclass(frozen=True)
+class KernelLog(Fact):
+    """The driver's errors since boot; `begun` False: the log no longer reaches back to it."""
+
+    events: tuple[XidEvent, ...] | Unavailable
+    begun: bool | Unavailable
+    source: str = ""
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> Mapping[tuple[str, str], Meaning]:
+    text = resources.files(__package__).joinpath("xids.tsv").read_text(encoding="utf-8")
+    rows = (line.split("\t") for line in text.splitlines()[1:] if line)
+    return {
+        (kind, number): Meaning(what, ends == "yes", Action(act), told == "yes") for kind, number, what, ends, act, told in rows
+    }
+
+
+def probe(host: Host, gpus: Gpus) -> KernelLog | Unavailable:
+    """Asked only where NVML shows GPUs: without a driver nobody writes such lines."""
+    if not gpus.all:
+        return Unavailable(Kind.NOT_READ, "no GPU of which it would tell")
+    got = mapping(host, "ask:kmsg")
+    if isinstance(got, Unavailable):
+        return got
+    lines: list[Any] | Unavailable = value(got.get("events"), list, "lines of the kernel's log")
+    if isinstance(lines, Unavailable):
+        return lines
+    found = tuple(event for one in lines if (event := parsed(one)) is not None)
+    return KernelLog(found, value(got.get("complete"), bool, "whether the log is whole"), str(got.get("source", "")))
+
+
+def parsed(one: object) -> XidEvent | None:
+    """A line of the helper's answer; None: it is of no error (an SXid is followed by lines of its data)."""
+    if not isinstance(one, list) or len(one) != 2 or not isinstance(one[0], int | float) or not isinstance(one[1], str):
+        return None
+    for pattern, switch in ((_XID, False), (_SXID, True)):
+        if match := pattern.search(one[1]):
+            place = pci_address(match[1] if "." in match[1] else f"{match[1]}.0")
+            if isinstance(place, str):
+                return XidEvent(switch, int(match[2]), place, switch and match[3] == "Fatal", float(one[0]))
+    return None

@@ -1,0 +1,162 @@
+"""A node's report folded: what is wrong in blocks of one cause and one mend, what is right by area, runs of one kind together.
+
+Nothing is left out that a verdict rests on: `--verbose` prints a line a check, JSON all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from netdoctor.model import NODE, CheckResult, Finding, Report, Status, plain, size_text
+from netdoctor.report.values import MOST_NAMES, WRONG, fails, points, runs, shown
+from netdoctor.textsafe import clean, listed
+
+_ORDER: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN)
+
+
+class Block(NamedTuple):
+    """Findings that have one answer."""
+
+    findings: tuple[Finding, ...]
+    of: int  # how many subjects the check has; 0: they are of several checks
+
+    @property
+    def first(self) -> Finding:
+        return self.findings[0]
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(clean(finding.check) for finding in self.findings))
+
+    @property
+    def text(self) -> str:
+        """Who it is about, and what is said of them."""
+        subjects = [clean(f.subject) for f in self.findings if f.subject != NODE]
+        messages = list(dict.fromkeys(clean(f.message) for f in self.findings))
+        said = messages[0] if len(messages) == 1 else f"{messages[0]}; and {len(messages) - 1} alike"
+        if len(self.checks) > 1:
+            return said if len(messages) == 1 else f"{len(self.checks)} checks could not tell: {', '.join(self.checks)}"
+        many = f" ({len(self.findings)} of {self.of})" if self.of > 1 else ""
+        return f"{listed(subjects, MOST_NAMES)}{many}: {said}" if subjects else said
+
+
+def wrong(checks: Sequence[CheckResult]) -> list[Block]:
+    """What fails, the worst first; then what netdoctor broke on, and what it could not tell."""
+    sizes = {check.id: len(check.findings) for check in checks}
+    silent = [Finding(Status.ERROR, "the check said nothing", check=check.id) for check in checks if not check.findings]
+    found = [finding for check in checks for finding in check.findings if finding.status in WRONG] + silent
+    found.sort(key=lambda f: (_ORDER.index(f.status), bool(f.waived), not f.blocking, -(f.severity.rank if f.severity else 0)))
+    blocks: dict[str, list[Finding]] = {}
+    for finding in found:
+        blocks.setdefault(_alike(finding), []).append(finding)
+    return [Block(tuple(one), sizes.get(one[0].check, 0) if len({f.check for f in one}) == 1 else 0) for one in blocks.values()]
+
+
+def _alike(finding: Finding) -> str:
+    """Two findings with it are one block: a fail has one cause and one mend, an unknown one way to find out."""
+    status = (finding.status.value, finding.severity and finding.severity.value, finding.waived)
+    if finding.status is Status.UNKNOWN and finding.how and finding.fix is None:
+        return repr((*status, finding.how))
+    answer = (finding.fix or finding.how) and plain((finding.fix, finding.how, finding.why, finding.expected))
+    return repr((*status, finding.check, finding.cause, answer or finding.message))
+
+
+def right(checks: Sequence[CheckResult]) -> Iterator[tuple[Status, str, str]]:
+    """(status, who, what): passes by area, a lone one with its words; skips by their reason."""
+    passed = [check for check in checks if check.status is Status.PASS]
+    for area, group in groupby(passed, key=lambda check: check.id.partition(".")[0]):
+        some = list(group)
+        if len(some) == 1:
+            yield Status.PASS, clean(some[0].id), _count(some[0]) + _said(some[0])
+        else:
+            yield Status.PASS, clean(area), ", ".join(f"{clean(c.id.partition('.')[2])}{_times(c)}" for c in some)
+    skipped: dict[str, list[str]] = {}
+    for check in checks:
+        if check.status is Status.SKIP:
+            skipped.setdefault(_said(check), []).append(clean(check.id))
+    for reason, ids in skipped.items():
+        yield Status.SKIP, ", ".join(ids), reason
+
+
+def _said(check: CheckResult) -> str:
+    first = next((f for f in check.findings if f.status is check.status), None)
+    if first is None:
+        return "the check said nothing"
+    return clean(first.message if first.subject == NODE else f"{first.subject}: {first.message}")
+
+
+def _times(check: CheckResult) -> str:
+    return f" ({len(check.findings)})" if len(check.findings) > 1 else ""
+
+
+def _count(check: CheckResult) -> str:
+    """``9 of 10 (1 skip): ``, for a check that has several subjects."""
+    if len(check.findings) < 2:
+        return ""
+    alike = sum(f.status is check.status for f in check.findings)
+    return f"{alike} of {len(check.findings)}{rest(check)}: "
+
+
+def rest(check: CheckResult) -> str:
+    """What the other subjects are: `` (1 skip, 2 unknown)``; "" where there are none."""
+    others = [f.status.value for f in check.findings if f.status is not check.status]
+    return f" ({', '.join(f'{others.count(word)} {word}' for word in dict.fromkeys(others))})" if others else ""
+
+
+def notes(checks: Iterable[CheckResult]) -> Iterator[str]:
+    """What is said beside a pass or a skip."""
+    for check in checks:
+        for note in dict.fromkeys(n for f in check.findings if f.status not in WRONG for n in f.notes):
+            yield f"{clean(check.id)}: {clean(note)}"
+
+
+def scope(report: Report) -> Iterator[str]:
+    """Of a machine without any accelerator: what a look at it can show, and what it cannot."""
+    if any(check.id == "hardware.accelerator" and check.status is Status.SKIP for check in report.checks):
+        yield "there is no GPU here: this shows the machine's network, limits, variables and Python, nothing of GPUs or NCCL"
+
+
+def first_step(report: Report) -> str:
+    """What to do first: the mend of the worst fail, with its first command, else how what must be known is found out; or ""."""
+    for finding in fails(report.checks):
+        if finding.fix is not None:
+            command = next((line for line in finding.fix.commands if line.strip()), "")
+            said = clean(finding.fix.summary)
+            return f"first: {said}: {clean(command)}" if command and clean(command) not in said else f"first: {said}"
+    asked = (f.how for c in report.checks for f in c.findings if f.status is Status.UNKNOWN and f.blocking and f.how)
+    how = next(asked, "")
+    return f"first: {clean(how)}" if how else ""
+
+
+def ran(report: Report) -> Iterator[str]:
+    """The all-reduces: those that went alike on one line, with the slowest's figure."""
+    lines: dict[str, list[tuple[str, str, float]]] = {}
+    for run, figure in runs(report):
+        head, path, size, speed = _run(run, figure)
+        lines.setdefault(f"{head}|{size}", []).append((path, size, speed))
+    for key, group in lines.items():
+        head, _, size = key.rpartition("|")
+        paths = [path for path, _, _ in group if path]
+        where = f", {listed(paths, 2) if len(paths) < 3 else f'{len(paths)} paths between nodes'}" if paths else ""
+        speeds = [speed for _, _, speed in group if speed]
+        least = f", {shown(min(speeds))} GB/s bus bandwidth at {size}" if speeds else ""
+        slowest = next((path for path, _, speed in group if speed == min(speeds)), "") if speeds else ""
+        spread = f" ({slowest} the slowest)" if len(paths) > 2 and max(speeds, default=0) > 1.1 * min(speeds, default=0) else ""
+        yield head.replace("@", where, 1) + least + spread
+
+
+def _run(run: Mapping[str, Any], figure: Mapping[str, Any]) -> tuple[str, str, str, float]:
+    """(what is alike, with an @ for the path; the path; largest size; its bus bandwidth)."""
+    backend = {"nccl": "NCCL", "gloo": "Gloo"}.get(str(run.get("backend")), str(run.get("backend")))
+    alone = " without torch" if run.get("via") == "nccl" else ""
+    path = "" if run.get("path") in (None, "default") else clean(str(run.get("path")))
+    head = f"all-reduce: {backend}{alone}, {run.get('ranks')} ranks on {run.get('device')}@: {run.get('state')}"
+    if run.get("verified") is not None:
+        head += ", data right" if run["verified"] else ", DATA WRONG"
+    reason = figure.get("reason")
+    if isinstance(reason, str) and reason:
+        head += f" ({reason})"
+    size, speed = next(iter(points(figure.get("busbw_gb_s"))[-1:]), (0, 0.0))
+    return clean(head), path, size_text(size) if size else "", speed

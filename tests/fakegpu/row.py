@@ -1,0 +1,77 @@
+"""A fault of a machine with GPUs: how it is injected, and which check must find it with which cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.fakegpu.doctor import Around
+
+HCAS, DIRECT, GIDS = "rdma.dev_infiniband", "rdma.gpudirect", "rdma.gid"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A fault.  The same preflight without `changes` and `around`, on `base`, has no fail."""
+
+    fault: str
+    check: str
+    subject: str
+    cause: str
+    machine: str = "two-a100"
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    around: Around = field(default_factory=Around)
+    base: Around = field(default_factory=Around)
+    nodes: bool = False  # the machine's own NUMA nodes; else one
+    runs: bool = False  # with the all-reduces
+    torch: str | None = None  # the job has a torch, of which the files are there; shell, in its site-packages
+    healthy: Mapping[str, Any] = field(default_factory=dict)  # changes of the healthy machine, too
+
+    @property
+    def job(self) -> Mapping[str, str]:
+        """Of two nodes, where the fault lies between them."""
+        between = self.check in (HCAS, DIRECT, GIDS) or self.subject.startswith("inter-node")
+        return {"NETDOCTOR_JOB_NODES": "2", "NETDOCTOR_JOB_GLOO_GROUPS": "0"} if between else {}
+
+
+def env(fault: str, check: str, subject: str, cause: str, more: Mapping[str, Any] | None = None, **variables: str) -> Row:
+    """A variable of the job."""
+    return Row(fault, check, subject, cause, around=Around(env=variables), **(more or {}))
+
+
+def told(config: str, fault: str, check: str, subject: str, cause: str, **more: Any) -> Row:
+    """What the site expects is not there; without the change it is."""
+    return Row(fault, check, subject, cause, base=Around(config=config, env=more.pop("env", {})), **more)
+
+
+def on_rails(fault: str, subject: str, changes: Mapping[str, Any] | None = None, **variables: str) -> Row:
+    """Of eight RoCE rails, with the NCCL of a torch."""
+    return Row(fault, GIDS, subject, "roce_gid", "hgx-h100", changes or {}, Around(env=variables), torch="")
+
+
+def table(n: int, *entries: tuple[int, str, str], netdev: str = "") -> dict[str, Any]:
+    """The GIDs of a rail: index, address, kind."""
+    return {f"hcas.{n}.gids": {index: [value, kind, netdev or f"eth{n + 1}"] for index, value, kind in entries}}
+
+
+V1, V2 = "IB/RoCE v1", "RoCE v2"
+LOCAL: Final = "fe80:0000:0000:0000:0000:00ff:fe00:0001"
+MAPPED: Final = "0000:0000:0000:0000:0000:ffff:{}"
+GID_ROWS: Final = (
+    on_rails("a pinned GID index is empty", "mlx5_0", NCCL_IB_GID_INDEX="6"),
+    on_rails("a rail has a link-local GID alone", "mlx5_2", table(2, (0, LOCAL, V1), (1, LOCAL, V2))),
+    on_rails("a rail has 169.254", "mlx5_4", table(4, (0, LOCAL, V1), (1, MAPPED.format("a9fe:0105"), V2))),
+    on_rails("a rail has RoCE v1 alone", "mlx5_5", table(5, (0, LOCAL, V1), (1, MAPPED.format("0a06:0007"), V1))),
+    on_rails(
+        "two rails have one address",
+        "mlx5_7",
+        table(7, (0, LOCAL, V1), (1, MAPPED.format("0a01:0007"), V2)),
+    ),
+    on_rails(
+        "a pinned GID index drifted",
+        "mlx5_3",
+        table(3, (2, LOCAL, V1), (3, LOCAL, V2), (4, MAPPED.format("0a04:0007"), V1), (5, MAPPED.format("0a04:0007"), V2)),
+        NCCL_IB_GID_INDEX="3",
+    ),
+)

@@ -1,0 +1,116 @@
+"""process.limits: facts to findings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netdoctor.checks.process_limits import limits
+from netdoctor.facts.cgroups import Cap, Cgroups
+from netdoctor.facts.cpu import Cpu
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.intent import Intent
+from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.runs import Baseline
+from netdoctor.facts.vantage import Vantage
+from netdoctor.model import Finding, Status, Unavailable
+from tests.support import facts as f
+
+LOST, NO_RUN = Unavailable("denied"), Unavailable("refused", "--no-allreduce")
+PASS, FAIL, SKIP, UNKNOWN = Status.PASS, Status.FAIL, Status.SKIP, Status.UNKNOWN
+
+
+def groups(**caps: Any) -> Cgroups:
+    return Cgroups(**{"pids": (), "cpu": (), "memory": (), "hidden": False, **caps})
+
+
+def ulimit(**changes: Any) -> Kernel:
+    return f.kernel(limits={**f.kernel().limits, **changes})
+
+
+def judged(subject: str, changes: dict[type, object]) -> Finding:
+    found = f.judge(limits, f.machine({Intent: f.job(), **changes}))
+    return f.only([one for one in found if one.subject == subject])
+
+
+def cap(most: float, used: Any = 0) -> tuple[Cap, ...]:
+    return (Cap("/a/b", most * 4, 0), Cap("/a", most, used))
+
+
+@pytest.mark.parametrize(
+    ("subject", "caps", "status"),
+    [
+        ("pids", (), PASS),
+        ("pids", cap(15), FAIL),
+        ("pids", cap(16), UNKNOWN),
+        ("pids", cap(1 << 20), PASS),
+        ("pids", cap(1 << 20, (1 << 20) - 15), UNKNOWN),
+        ("pids", cap(1 << 20, LOST), UNKNOWN),
+        ("pids", cap(10, LOST), FAIL),
+        ("pids", LOST, UNKNOWN),
+        ("pids", (LOST, *cap(1 << 20)), UNKNOWN),
+        ("pids", (LOST, *cap(3)), FAIL),
+        ("cpu", cap(7.5), FAIL),
+        ("cpu", cap(8), UNKNOWN),
+        ("cpu", cap(16), PASS),
+        ("memory", cap((512 << 20) - 1), FAIL),
+        ("memory", cap(512 << 20), UNKNOWN),
+        ("memory", cap(64 << 30), PASS),
+    ],
+)
+def test_cgroups(subject: str, caps: Any, status: Status) -> None:
+    assert judged(subject, {Cgroups: groups(**{subject: caps})}).status is status
+
+
+def test_what_the_machine_has_is_no_limit() -> None:
+    for online, status in ((frozenset(range(2)), PASS), (LOST, UNKNOWN)):
+        assert judged("cpu", {Cpu: f.cpu(online=online), Cgroups: groups(cpu=cap(2))}).status is status
+
+
+def test_what_is_hidden_is_no_pass_without_a_run() -> None:
+    for hidden in (True, LOST):
+        for caps in ((), cap(1 << 20)):
+            facts = {Cgroups: groups(pids=caps, hidden=hidden)}
+            assert judged("pids", facts | {Baseline: NO_RUN}).status is UNKNOWN
+            assert judged("pids", {**facts, Baseline: f.baseline(), Intent: f.job(ranks_per_node=2)}).status is PASS
+            assert judged("pids", {**facts, Baseline: f.baseline(), Intent: f.job(ranks_per_node=99)}).status is not PASS
+
+
+@pytest.mark.parametrize(
+    ("job", "limit", "status"),
+    [
+        ({}, 1024, PASS),  # systemd's own soft limit, for the ranks of one node
+        ({}, 5, FAIL),
+        ({}, -1, PASS),
+        ({}, LOST, UNKNOWN),
+        ({"nodes": 2}, 1024, PASS),  # a shell's own: NCCL and torch need less
+        ({"nodes": 16}, 1024, PASS),
+        ({"nodes": 64}, 1024, UNKNOWN),  # the store's node has a connection of each rank
+        ({"nodes": 2, "communicators": 4}, 1024, UNKNOWN),
+        ({"nodes": 2}, 300, UNKNOWN),
+        ({"nodes": 2}, 65536, PASS),
+        ({"nodes": 512, "gloo_groups": 1}, 4096, FAIL),
+        ({"nodes": 512}, 4096, UNKNOWN),  # a job may do without Gloo
+        ({"nodes": 512, "all_to_all": True}, 65536, UNKNOWN),
+        ({"nodes": 512, "all_to_all": True}, 1048576, PASS),
+    ],
+)
+def test_open_files(job: dict[str, Any], limit: Any, status: Status) -> None:
+    assert judged("nofile", {Intent: f.job(**job), Kernel: ulimit(nofile=limit)}).status is status
+
+
+def test_processes_of_the_user() -> None:
+    user, root = f.vantage(capabilities=frozenset()), f.vantage(euid=0, capabilities=frozenset())
+    for who, status in ((user, FAIL), (root, PASS), (f.vantage(euid=0, root_is_root=LOST), FAIL)):
+        assert judged("nproc", {Vantage: who, Kernel: ulimit(nproc=10)}).status is status
+    assert judged("nproc", {Vantage: user, Kernel: ulimit(nproc=4096)}).status is PASS
+    assert judged("nproc", {Vantage: user, Kernel: ulimit(nproc=100)}).status is UNKNOWN
+
+
+def test_nothing_to_judge() -> None:
+    none = {Gpus: f.gpus(visible=(), all=()), Pci: f.pci(devices=()), Intent: f.job()}
+    assert judged("node", none).status in (SKIP, UNKNOWN)
+    assert judged("node", {Vantage: f.vantage(job_user=False)}).status is UNKNOWN
+    assert judged("node", {Gpus: f.gpus(visible=LOST, all=LOST)}).status is UNKNOWN

@@ -1,0 +1,94 @@
+"""What the cgroups of a process limit, from files as Linux shows them (cgroup v1 and v2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from netdoctor.facts.cgroups import Cap, Cgroups, probe
+from netdoctor.model import Kind, Unavailable
+from tests.support.machines.composed_host import ComposedHost
+
+V2 = "30 25 0:27 {root} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = "31 25 0:31 {root} /sys/fs/cgroup/{name} rw shared:5 - cgroup cgroup rw,{name}\n"
+
+
+def seen(own: str, mounts: str, files: dict[str, str]) -> Cgroups:
+    host = ComposedHost()
+    for path, text in {"/proc/self/cgroup": own, "/proc/self/mountinfo": mounts}.items():
+        host.files.write(path, text)
+    for path, text in files.items():
+        host.files.write(f"/sys/fs/cgroup/{path}", text)
+    return probe(host)
+
+
+TREE = {
+    "cgroup.procs": "",
+    "cpuset.cpus.effective": "0-7\n",
+    "a/cgroup.events": "",
+    "a/pids.max": "100\n",
+    "a/pids.current": "7\n",
+    "a/cpu.max": "150000 100000\n",
+    "a/b/cgroup.events": "",
+    "a/b/memory.max": "1073741824\n",
+    "a/b/pids.max": "max\n",
+    "a/b/cpuset.cpus.effective": "0-3\n",
+}
+
+
+def test_every_level_of_version_2() -> None:
+    found = seen("0::/a/b\n", V2.format(root="/"), TREE)
+    assert found.pids == (Cap("/sys/fs/cgroup/a/pids.max", 100, 7),)
+    assert [cap.most for cap in found.cpu or () if cap] == [1.5, 4, 8]
+    assert found.memory == (Cap("/sys/fs/cgroup/a/b/memory.max", 1 << 30),)
+    assert found.hidden is False
+
+
+def test_a_namespace_hides_what_is_above() -> None:
+    below = {path[2:]: text for path, text in TREE.items() if path.startswith("a/")}
+    found = seen("0::/\n", V2.format(root="/"), below)
+    assert found.hidden is True and found.pids == (Cap("/sys/fs/cgroup/pids.max", 100, 7),)
+    bound = seen("0::/a/b\n", V2.format(root="/a"), below)
+    assert bound.hidden is True and [cap.most for cap in bound.memory or () if cap] == [1 << 30]
+
+
+def test_version_1() -> None:
+    files = {
+        "pids/release_agent": "",
+        "pids/x/pids.max": "64\n",
+        "pids/x/pids.current": "3\n",
+        "cpu/release_agent": "",
+        "cpu/cpu.cfs_quota_us": "-1\n",
+        "cpu/x/cpu.cfs_quota_us": "50000\n",
+        "cpu/x/cpu.cfs_period_us": "100000\n",
+        "memory/release_agent": "",
+        "memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "memory/x/memory.limit_in_bytes": "4096\n",
+    }
+    own = "4:pids:/x\n3:memory:/x\n2:cpu:/x\n"
+    mounts = "".join(V1.format(root="/", name=name) for name in ("pids", "memory", "cpu"))
+    found = seen(own, mounts, files)
+    assert found == Cgroups(
+        pids=(Cap("/sys/fs/cgroup/pids/x/pids.max", 64, 3),),
+        cpu=(Cap("/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", 0.5),),
+        memory=(Cap("/sys/fs/cgroup/memory/x/memory.limit_in_bytes", 4096),),
+        hidden=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "mounts", "files"),
+    [
+        ("0::/a\n", "", {}),  # not mounted
+        ("0::/a\n", V2.format(root="/"), {"cgroup.procs": ""}),  # the folder is not there
+        ("0::/../x\n", V2.format(root="/"), TREE),  # above the namespace's own
+        ("0::/a\n", V2.format(root="/b"), TREE),
+        ("0::/a\n", V2.format(root="/"), {**TREE, "a/pids.max": "many\n"}),
+        ("0::/a\n", V2.format(root="/"), {**TREE, "a/pids.max": "\n"}),
+    ],
+)
+def test_what_is_not_read_is_no_absence(own: str, mounts: str, files: dict[str, str]) -> None:
+    assert any(isinstance(one, Unavailable) for one in seen(own, mounts, files).pids or ())
+
+
+def test_nothing_of_it() -> None:
+    assert probe(ComposedHost()).pids == Unavailable(Kind.NOT_READ, "absent: ENOENT No such file or directory")

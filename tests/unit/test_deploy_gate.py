@@ -1,0 +1,135 @@
+"""`deploy kubernetes --gate`: the gate of the kustomize overlay in every kind of object that makes pods."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from netdoctor.cli import main
+from tests.support.clusters import kustomize
+
+FOLDER = Path(__file__).parents[2] / "netdoctor/deploy/kubernetes"
+KINDS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "data/workloads.yaml").read_text())
+AGAIN = "is tried again where it is and keeps its GPUs"  # the note of pods that are not let go
+
+
+def gated(file: Path, *more: str) -> tuple[int, list[Any], str]:
+    done = CliRunner().invoke(main.app, ["deploy", "kubernetes", "--gate", str(file), *more], catch_exceptions=False)
+    return done.exit_code, [one for one in yaml.safe_load_all(done.stdout) if one], done.stderr
+
+
+def given(folder: Path, *objects: dict[str, Any]) -> Path:
+    file = folder / "job.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+    return file
+
+
+def pods(at: Any) -> list[dict[str, Any]]:
+    if isinstance(at, dict):
+        own = [at] if isinstance(at.get("containers"), list) else []
+        return own + [pod for value in at.values() for pod in pods(value)]
+    return [pod for value in at for pod in pods(value)] if isinstance(at, list) else []
+
+
+def by_key(pod: dict[str, Any]) -> dict[str, Any]:
+    return {**pod, "containers": [dict(one) for one in pod["containers"]]}
+
+
+def test_a_job_gets_what_kustomize_gives_it() -> None:
+    code, made, notes = gated(FOLDER / "base/job.yaml")
+    assert (code, notes) == (0, "")
+    of_overlay = kustomize.render(FOLDER / "overlays/training-pod")
+    for one in of_overlay:  # `images` there is a place for the site's own registry
+        for pod in pods(one):
+            for container in pod.get("initContainers", ()):
+                container["image"] = container["image"].removesuffix(":latest")
+    assert sorted(made, key=kustomize.key) == sorted(of_overlay, key=kustomize.key)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_gate_before_its_gpus(kind: str, tmp_path: Path) -> None:
+    code, (one, config), notes = gated(given(tmp_path, KINDS[kind]), "--image", "reg.example/netdoctor:1")
+    assert code == 0 and config["kind"] == "ConfigMap"
+    assert config["metadata"].get("namespace") == KINDS[kind]["metadata"].get("namespace")
+    found, before = pods(one), pods(KINDS[kind])
+    with_gpus = [n for n, pod in enumerate(before) if "gpu" in str(pod)] or range(len(before))
+    for number, (pod, old) in enumerate(zip(found, before, strict=True)):
+        if number not in with_gpus:
+            assert pod == old
+            continue
+        first, gate, *own = pod["initContainers"]
+        assert (first["name"], gate["name"]) == ("netdoctor-copy", "netdoctor-gate") and own == old.get("initContainers", [])
+        assert first["image"] == "reg.example/netdoctor:1"
+        main = next(c for c in pod["containers"] if c["image"] == "mine:1")
+        assert gate["image"] == "mine:1" and gate.get("resources") == main.get("resources")
+        assert gate["volumeMounts"] == main["volumeMounts"] and gate["command"][3] == "preflight"
+        assert {v["name"] for v in pod["volumes"]} == {"netdoctor", "netdoctor-config"}
+    lasting = kind in {"Deployment", "StatefulSet", "PyTorchJob", "MPIJob", "LeaderWorkerSet", "RayCluster"}
+    assert (AGAIN in notes) == lasting
+
+
+@pytest.mark.parametrize(("kind", "at"), [("CronJob", 0), ("JobSet", 1), ("ClusterTrainingRuntime", 0)])
+def test_what_is_a_job_within_lets_a_failed_pod_go(kind: str, at: int, tmp_path: Path) -> None:
+    _, (one, _), _ = gated(given(tmp_path, KINDS[kind]))
+    assert pods(one)[at]["restartPolicy"] == "Never"
+    rules = str(one).count("podFailurePolicy")
+    assert rules == 1 and "'containerName': 'netdoctor-gate'" in str(one)
+
+
+def test_a_site_s_own_failure_rules_stay(tmp_path: Path) -> None:
+    job = yaml.safe_load((FOLDER / "base/job.yaml").read_text())
+    own = {"action": "FailJob", "onExitCodes": {"containerName": "train", "operator": "In", "values": [42]}}
+    job["spec"]["podFailurePolicy"] = {"rules": [own]}
+    _, (made, _), _ = gated(given(tmp_path, job))
+    rules = made["spec"]["podFailurePolicy"]["rules"]
+    assert rules[-1] == own and len(rules) == 5
+
+
+def test_other_objects_of_a_file_stay_as_they_are(tmp_path: Path) -> None:
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": {"clusterIP": "None"}}
+    _, made, _ = gated(given(tmp_path, service, KINDS["Pod"], KINDS["JobSet"]))
+    assert made[0] == service and [one["kind"] for one in made] == ["Service", "Pod", "JobSet", "ConfigMap", "ConfigMap"]
+
+
+def test_gating_twice_is_gating_once(tmp_path: Path) -> None:
+    _, made, _ = gated(given(tmp_path, KINDS["Pod"]))
+    _, again, notes = gated(given(tmp_path, *made[:1]))
+    assert again[0] == made[0] and "has its gate already" in notes
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "kind: TrainJob\nmetadata: {name: t}\nspec: {runtimeRef: {name: torch}}\n",
+            "gate what kubectl get clustertrainingruntime",
+        ),
+        ("kind: Service\n", "no pod is in it"),
+        ("{", "no YAML"),
+        ("- 1\n- [x]\n", "no pod is in it"),
+        ("spec: {containers: [1]}", "no pod is in it"),
+    ],
+)
+def test_what_cannot_be_served_says_so(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    code, made, notes = gated(tmp_path / "x.yaml")
+    assert (code, made) == (2, []) and says in notes
+
+
+def test_usage(tmp_path: Path) -> None:
+    assert gated(tmp_path / "gone.yaml")[0] == 2
+    done = CliRunner().invoke(main.app, ["deploy", "slurm", "--gate", "x"])
+    assert done.exit_code == 2 and "kubernetes alone" in done.stderr
+
+
+def test_from_standard_input() -> None:
+    text = yaml.safe_dump(KINDS["Pod"])
+    command = [sys.executable, "-m", "netdoctor", "deploy", "kubernetes", "--gate", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    assert "netdoctor-gate" in done.stdout

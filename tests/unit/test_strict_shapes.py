@@ -1,0 +1,65 @@
+"""Which healthy shapes profile strict calls healthy, and of the others the one thing each that is missing, by design.
+
+strict wants every check to tell, so that what nobody could look at is in its way: the reasons below, and no other.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from netdoctor.model import Status
+from tests.lab import fixtures
+from tests.support.machines import composed
+from tests.support.sources import table
+from tests.unit.test_strange_nodes import ROWS
+
+DATA: list[dict[str, Any]] = table(pathlib.Path(__file__).parent / "data" / "strict.yaml")
+TABLE = [(row["config"], name, reasons) for row in DATA for name, reasons in row["machines"].items()]
+STRICT = {"profile": "strict", "vantage": "job"}
+# Check and the beginning of its subject -> the reason, as the table has it.
+REASONS = {
+    # Whether the interface that NCCL takes reaches the others only another node shows: expected.peers, MASTER_ADDR, a meeting.
+    ("net.socket_ifname", "NCCL"): "peers",
+    # Sockets carry the data, and no interrupt of that interface is shown (as in a virtual machine).
+    ("cpu.numa_affinity", "interrupts"): "interrupts",
+    # Whether EFA does GPUDirect libfabric finds out in the job; a run between nodes shows it.
+    ("rdma.gpudirect", "GPU"): "efa",
+    # The host's name leads to its loopback: a fault of several nodes, and nothing says how many there are.
+    ("net.socket_ifname", "Gloo"): "gloo",
+}
+
+
+def in_the_way(machine: composed.Composed) -> set[str]:
+    report = fixtures.report(machine.snapshot())
+    assert not report.findings(Status.FAIL, Status.ERROR)
+    found = [one for one in report.findings(Status.UNKNOWN) if one.blocking]
+    named = {
+        next(
+            (why for (check, begin), why in REASONS.items() if one.check == check and one.subject.startswith(begin)),
+            one.message,
+        )
+        for one in found
+    }
+    assert report.verdict.exit_code == (4 if named else 0)
+    return named
+
+
+@pytest.mark.parametrize(("config", "name", "reasons"), TABLE, ids=str)
+def test_what_is_in_the_way_of_strict(config: dict[str, Any], name: str, reasons: list[str]) -> None:
+    # Azure's GPUs and HCAs share no PCI root: which pairs do GPUDirect, runs show, and one run takes two of eight.
+    wanted = {"efa" if one == "pairs" else one for one in reasons}
+    assert in_the_way(composed.Composed(name, None, config | STRICT)) == wanted
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["node"]))
+def test_a_node_built_otherwise_reaches_strict_alone(row: dict[str, Any]) -> None:
+    config = {**row["config"], "job.nodes": 1, **STRICT}
+    assert in_the_way(composed.Composed(row["machine"], row["change"], config)) == set()
+
+
+def test_there_are_enough() -> None:
+    assert len(TABLE) + len(ROWS) >= 60
+    assert sum(not reasons for _, _, reasons in TABLE) >= 15
