@@ -13,6 +13,7 @@ import hmac
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -32,6 +33,7 @@ _ROOT: Final = frozenset(
 _MOUNTS: Final = frozenset({"/", "/dev", "/dev/shm", "/proc", "/sys"})
 _PACKAGE: Final = re.compile(r"(?i)(?:torch|nvidia|libnccl)[\w.+-]*")
 _PYTHON: Final = re.compile(r"python[\d.]*")
+_FILE_OF_CGROUP: Final = re.compile(r"(?:pids|cpu|cpuset|memory)\.[\w.]+|cgroup\.events|release_agent")
 _RUNTIME: Final = re.compile(r"kubepods|docker|libpod|lxc|user\.slice|system\.slice|slurm")
 
 
@@ -43,7 +45,8 @@ def pseudonymise(snapshot: Snapshot, key: bytes, folders: Iterable[str] = ()) ->
 
     from dataclasses import replace
 
-    cut = replace(snapshot, answers={q: _cut(q, a, tag) for q, a in snapshot.answers.items()}, taken="")
+    groups = _words_of_cgroups(snapshot.answers.get("file:/proc/self/cgroup"), tag)
+    cut = replace(snapshot, answers={_place(q, groups): _cut(q, a, tag, groups) for q, a in snapshot.answers.items()}, taken="")
     words = _words(snapshot, tag) | {path: f"/srv/{tag(path, 8)}" for path in folders if len(path) > 1 and path != "/root"}
     words = _words_of_nodes(snapshot, tag) | words
     data = json.loads(dumps(cut))
@@ -214,27 +217,50 @@ def _mac(text: str, tag: Tag) -> str:
     return ":".join(digits[n : n + 2] for n in range(0, len(digits), 2))
 
 
-def _cut(question: str, answer: Any, tag: Tag) -> Any:
+def _cut(question: str, answer: Any, tag: Tag, groups: Mapping[str, str]) -> Any:
     """The part of an answer that probes look at, where the rest tells more than it must."""
     if question == "dir:/" and isinstance(answer, list):
         return [name for name in answer if name in _ROOT]
     if question.startswith("dir:") and question.endswith("-packages") and isinstance(answer, list):
         return [name for name in answer if _PACKAGE.fullmatch(name)]
+    if question.startswith("dir:/sys/fs/cgroup") and isinstance(answer, list):
+        return [name for name in answer if _FILE_OF_CGROUP.fullmatch(name)]
     if named := _processes(question, answer):
         return {"processes": {str(pid): _nameless(process, tag) for pid, process in named.items()}}
     if not isinstance(answer, str):
         return answer
     if question == "file:/proc/self/mountinfo":
-        return "".join(line for line in answer.splitlines(True) if line.split()[4:5] and line.split()[4] in _MOUNTS)
+        return "".join(map(partial(_mount, groups=groups), answer.splitlines(True)))
     if question == "file:/etc/passwd":
         return "".join(line for line in answer.splitlines(True) if line.startswith("root:"))
     if question == "file:/proc/self/cgroup":
         rows = (line.split(":", 2) for line in answer.splitlines())
-        return "".join(f"{row[0]}:{row[1]}:{_group(row[2], tag)}\n" for row in rows if len(row) == 3)
+        return "".join(f"{row[0]}:{row[1]}:{_steps(row[2], groups)}\n" for row in rows if len(row) == 3)
     if question.endswith("/METADATA"):
         return "\n".join(re.findall(r"^(?:Name|Version|Requires-Dist: nvidia-nccl).*$", answer, re.MULTILINE)) + "\n"
     return answer
 
 
-def _group(path: str, tag: Tag) -> str:
-    return path if path == "/" or _RUNTIME.search(path) else f"/{tag(path, 8)}"
+def _words_of_cgroups(answer: Any, tag: Tag) -> dict[str, str]:
+    """Steps of the paths of this process's cgroups, but those by which a runtime is known."""
+    rows = [line.split(":", 2) for line in answer.splitlines()] if isinstance(answer, str) else []
+    paths = [row[2] for row in rows if len(row) == 3 and not _RUNTIME.search(row[2])]
+    return {step: tag(step, 8) for path in paths for step in path.split("/") if step.strip(".")}
+
+
+def _steps(path: str, groups: Mapping[str, str]) -> str:
+    return "/".join(groups.get(step, step) for step in path.split("/"))
+
+
+def _place(question: str, groups: Mapping[str, str]) -> str:
+    """A question for a file of a cgroup, under that one's new name."""
+    kind, found, path = question.partition(":/sys/fs/cgroup")
+    return f"{kind}{found}{_steps(path, groups)}" if found else question
+
+
+def _mount(line: str, groups: Mapping[str, str]) -> str:
+    """A line of mountinfo, with the root of a cgroup under its new name; empty where nobody asks for it."""
+    fields, kind = line.split(" "), line.partition(" - ")[2]
+    if kind.startswith("cgroup") and len(fields) > 4:
+        return " ".join([*fields[:3], _steps(fields[3], groups), *fields[4:]])
+    return line if line.split()[4:5] and line.split()[4] in _MOUNTS else ""

@@ -169,9 +169,9 @@ DEVICES: dict[str, tuple[Changes, dict[str, Status]]] = {
         },
         {"mlx5_0": Status.FAIL, "mlx5_1": Status.PASS},
     ),
-    "a pod with a GPU and another one's HCA": (
+    "a pod with a GPU and an HCA of the other socket": (
         {**POD, Gpus: f.gpus(1), Rdma: f.rdma(devices=withheld(0, 1, 2, 3, 4, 6, 7))},
-        {"mlx5_5": Status.PASS},
+        {"mlx5_5": Status.PASS, "devices that were given": Status.FAIL},
     ),
     "a pod with a GPU and no HCA": (
         {**POD, Gpus: f.gpus(1), Rdma: f.rdma(devices=withheld(*range(8)))},
