@@ -97,7 +97,10 @@ def _master(cluster: Cluster) -> Iterator[Fault]:
     elif fault in AWAY:
         finding = fail(f"{cluster.name(0)} {why}", subject=subject, kind=fault)
     else:
-        how = "is it up, and was netdoctor started there in time? nc -vz from here; nft list ruleset there"
+        host, port = cluster.nodes.master, cluster.nodes.port
+        how = f"is it up, and was netdoctor started there in time? nc -vz {host} {port} from here; nft list ruleset there"
+        if fault is MeetingFault.NO_SUCH_HOST:
+            how = f"getent hosts {host}: here, and where it is known; or its address on every node: --master ADDRESS"
         how += f"; {_TWICE}" if fault in (MeetingFault.LOST, MeetingFault.SILENT) else ""
         text, master = f"{cluster.name(0)}: {why}", cluster.nodes.named()
         here, finding = 0, fail(text, subject=cluster.subject(0), how=how, kind=fault, master=master)
