@@ -239,7 +239,9 @@ def _imex(own: tuple[GpuState, ...], fabric: Fabric, environ: Environ, vantage: 
     for name in ("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE"):
         value = environ.get(name)
         if isinstance(value, Unavailable):
-            return unknown(f"no IMEX channel opens here, and whether NCCL asks for one could not be read: {value}", subject=IMEX)
+            return unknown(
+                f"no IMEX channel opens here, and whether NCCL asks for one could not be read: {value}", subject=IMEX
+            )
         if value and vantage.job_environment and value.strip() == "0":  # a word is the default since 2.32
             return skip(f"no IMEX channel opens here, and {name}={value} lets NCCL ask for none", subject=IMEX)
     inside = "give the container an IMEX channel (ComputeDomain of the DRA driver, --device)"
