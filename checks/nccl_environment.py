@@ -22,6 +22,7 @@ from netdoctor.api import (
     between_nodes,
     check,
     nccl_environment,
+    node_variables,
     ok,
     unknown,
     without_p2p,
@@ -43,7 +44,7 @@ def environment(
     known = nccl_environment.known_of(libraries, net, rdma, job)
     if not vantage.job_network:
         known = replace(known, links=Unavailable(Kind.NOT_READ, vantage.network_elsewhere))
-    found = [*nccl_environment.judge_job(environ, known, job), *_topology(environ, gpus)]
+    found = [*nccl_environment.judge_job(environ, known, job), *_topology(environ, gpus), *_devices(environ, rdma, gpus, job)]
     yield from (_weighed(one, gpus, pci, job) for one in found if one.status is not Status.PASS)
     if not vantage.job_environment:
         yield unknown(f"{vantage.why_not}: the job's variables are not seen", how=HOW)
@@ -67,6 +68,16 @@ def _topology(environ: Environ, gpus: Gpus) -> Iterator[Finding]:
     strange = sorted({gpu.pci for gpu in gpus.all or () if isinstance(gpu.pci, str)} - {*environ.topology})
     if environ.topology and strange and environ.nccl:
         yield nccl_environment.other_machine(environ.nccl["NCCL_TOPO_FILE"], len(environ.topology), strange)
+
+
+def _devices(environ: Environ, rdma: Rdma, gpus: Gpus, job: Intent) -> Iterator[Finding]:
+    """Devices that a list leaves out by chance, and a protocol that is not for these GPUs."""
+    settings = environ.nccl or {}
+    hcas, protocols = settings.get("NCCL_IB_HCA"), settings.get("NCCL_PROTO")
+    if hcas is not None and (found := node_variables.left_out(hcas, rdma)) is not None:
+        yield between_nodes(found, job)
+    if protocols is not None and (found := node_variables.forced_ll128(protocols, gpus)) is not None:
+        yield found
 
 
 def _weighed(found: Finding, gpus: Gpus, pci: Pci, job: Intent) -> Finding:
