@@ -132,8 +132,11 @@ def write(path: str, text: str, *, snapshot: bool = False) -> int:
     from netdoctor.process import files as output
 
     try:
-        mode = output.SNAPSHOT_MODE if snapshot else output.REPORT_MODE
-        far.call(functools.partial(output.write, mode=mode), path, text, path=_place(path), limit=WRITING)
+        written = functools.partial(output.write, path, text, mode=output.SNAPSHOT_MODE if snapshot else output.REPORT_MODE)
+        if output.descriptor(path) is None:
+            far.call(written, path=_place(path), limit=WRITING, writes=True)
+        else:  # of this process: a child has none of them
+            written()
     except (output.OutputError, far.HungError) as error:
         print(f"netdoctor: {clean(str(getattr(error, 'strerror', None) or error))}", file=sys.stderr)
         return BROKEN
