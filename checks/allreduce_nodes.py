@@ -1,8 +1,8 @@
 """What all nodes of `netdoctor allreduce` say together: who is there, who reaches whom, and whether all run the same.
 
 It names a node that is missing, late or unreachable, whose path drops large packets, that loses packets or is slower than all
-others, whose versions or NCCL variables differ, and whose rank died or stopped.  A look at one node alone meets no other node,
-and leaves this check out unless it is asked for.
+others, whose versions or NCCL variables differ, whose GPUs are in another NVLink partition, and whose rank died or stopped.  A
+look at one node alone meets no other node, and leaves this check out unless it is asked for.
 """
 
 from __future__ import annotations
@@ -97,7 +97,10 @@ def _master(cluster: Cluster) -> Iterator[Fault]:
     elif fault in AWAY:
         finding = fail(f"{cluster.name(0)} {why}", subject=subject, kind=fault)
     else:
-        how = "is it up, and was netdoctor started there in time? nc -vz from here; nft list ruleset there"
+        host, port = cluster.nodes.master, cluster.nodes.port
+        how = f"is it up, and was netdoctor started there in time? nc -vz {host} {port} from here; nft list ruleset there"
+        if fault is MeetingFault.NO_SUCH_HOST:
+            how = f"getent hosts {host}: here, and where it is known; or its address on every node: --master ADDRESS"
         how += f"; {_TWICE}" if fault in (MeetingFault.LOST, MeetingFault.SILENT) else ""
         text, master = f"{cluster.name(0)}: {why}", cluster.nodes.named()
         here, finding = 0, fail(text, subject=cluster.subject(0), how=how, kind=fault, master=master)
@@ -273,8 +276,16 @@ def _differing(cluster: Cluster) -> Iterator[Fault]:
             yield from _each(cluster, finding, nodes, one.title)
 
 
+def _fabrics(cluster: Cluster) -> Iterator[Fault]:
+    """GPUs that NVLink joins within a rack, and those of other nodes that it does not."""
+    for one in cluster.fabrics():
+        for finding, nodes in one.faults(cluster.name):
+            yield from _each(cluster, finding, nodes, finding.subject)
+
+
 RULES = (
     _tried,
+    _fabrics,
     _mtus,
     _shared_addresses,
     _lossy,

@@ -41,6 +41,7 @@ from netdoctor.api import (
 )
 
 NODES = "job: {nodes: N} in the configuration"
+GROUPS = "state job.gloo_groups, 0 where it makes none: job: {gloo_groups: N}, or NETDOCTOR_JOB_GLOO_GROUPS=N"
 PEERS = "expected: {peers: [HOST:PORT, …]} in the configuration, with the address that another node uses"
 
 
@@ -136,9 +137,17 @@ def _master(seen: Seen, environ: Environ, nodes: int | None) -> Iterator[Finding
             yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}; is it a Service that leads back here?")
 
 
+def _look_for(peer: Peer) -> str:
+    if isinstance(peer.addresses, Unavailable):
+        return f"getent hosts {peer.name}: here, and where it is known; or name its address instead ({peer.variable})"
+    if peer.routed is False:
+        return f"ip route get {peer.addresses[0]}"
+    return f"is it up? nc -vz {peer.name} {peer.port or 'PORT'}"
+
+
 def _unreachable(seen: Seen, peer: Peer, subject: str) -> Iterator[Finding]:
     """Another node that no connection comes to: no job of several nodes starts."""
-    why, how = peer.unreachable, f"getent hosts {peer.name}; is it up? nc -vz {peer.name} {peer.port or 'PORT'}"
+    why, how = peer.unreachable, _look_for(peer)
     if isinstance(why, str) and seen.intent.others is not False:
         yield seen.wrong(why, subject, how=how, addresses=list(peer.addresses or ()))
     elif why is not None:
@@ -360,7 +369,7 @@ def _gloo(seen: Seen, named: str | None | Unavailable, used: bool) -> Iterator[F
         yield seen.good(where, "Gloo", **evidence)
     elif seen.intent.others and not used:
         text = f"{where}: Gloo groups of several nodes do not connect, and nothing says whether the job makes any"
-        yield unknown(text, subject="Gloo", how="state job.gloo_groups: 0 or 1", **evidence)
+        yield unknown(text, subject="Gloo", how=GROUPS, **evidence)
     elif seen.intent.others is not False:
         yield seen.wrong(
             f"{where}: Gloo groups of several nodes do not connect",

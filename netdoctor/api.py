@@ -75,6 +75,7 @@ from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
 from netdoctor.nccl.turns import Nccl
 from netdoctor.nccl.used_version import job_torch, loader_rules_say, used_nccl
+from netdoctor.variables import hardware_rules as node_variables
 from netdoctor.variables import judge as nccl_environment
 
 # What to do where evidence is not the job's own.
@@ -310,6 +311,7 @@ __all__ = [
     "nccl_param",
     "nccl_ports",
     "net_plugin",
+    "node_variables",
     "ok",
     "others",
     "out_of_memory",

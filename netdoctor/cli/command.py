@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from netdoctor.causes.cost import SOMETIMES, STOPS
 from netdoctor.causes.results import own_result
-from netdoctor.cli.launched import launched, refused
+from netdoctor.cli.launched import launched, left_to_it, refused
 from netdoctor.config.load import PREFIX
 from netdoctor.model import CheckResult, Finding, Status
 from netdoctor.process import far
@@ -95,6 +95,11 @@ class JobCommand:
     def refused(self) -> str:
         """Why a launcher among its words does not start; "": it does, as far as its options tell."""
         return refused(*self._told)
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """What variables mean to it, where no launcher is among its words."""
+        return left_to_it(*self._told)
 
     @property
     def _told(self) -> tuple[Sequence[str], str, Mapping[str, str]]:
@@ -346,7 +351,7 @@ def result(job: JobCommand, python: str | None) -> CheckResult:
         words = f"what runs is not known to be what was looked at: {why}"
         found.append(Finding(Status.UNKNOWN, words, "command", how=HOW))
     else:
-        found.append(Finding(Status.PASS, f"{python} runs it{before}", "command"))
+        found.append(Finding(Status.PASS, f"{python} runs it{before}", "command", notes=job.left))
     if why := job.refused:
         found.append(Finding(Status.FAIL, why, "launcher", loss=STOPS, how="compare the command with what starts it"))
     for path in shadows(job.folder):

@@ -84,9 +84,9 @@ def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:
     if options.termination_log is not None:  # where it cannot be written a line on stderr says so; the verdict stays
         write(options.termination_log, without(formats.render(report, "termination"), options))
     if options.output is not None:
-        failed = write(
-            options.output, without(_rendered(report, options, formats.of_file(options.output, options.form)), options)
-        )
+        name = formats.of_file(options.output, options.form)
+        metrics = formats.FORMATS[name].metrics
+        failed = write(options.output, without(_rendered(report, options, name), options), metrics=metrics)
     width, colour = terminal.width(stream, os.environ), terminal.colour(stream, os.environ)
     text = without(_rendered(report, options, options.form or "text", width=width, colour=colour), options)
     try:
@@ -127,13 +127,17 @@ def _place(path: str) -> str:
         return ""
 
 
-def write(path: str, text: str, *, snapshot: bool = False) -> int:
+def write(path: str, text: str, *, snapshot: bool = False, metrics: bool = False) -> int:
     """Write a file of ours; 0, or `BROKEN` with a line on stderr."""
     from netdoctor.process import files as output
 
     try:
-        mode = output.SNAPSHOT_MODE if snapshot else output.REPORT_MODE
-        far.call(functools.partial(output.write, mode=mode), path, text, path=_place(path), limit=WRITING)
+        mode = output.SNAPSHOT_MODE if snapshot else output.METRICS_MODE if metrics else output.REPORT_MODE
+        written = functools.partial(output.write, path, text, mode=mode, exact=metrics)
+        if output.descriptor(path) is None:
+            far.call(written, path=_place(path), limit=WRITING, writes=True)
+        else:  # of this process: a child has none of them
+            written()
     except (output.OutputError, far.HungError) as error:
         print(f"netdoctor: {clean(str(getattr(error, 'strerror', None) or error))}", file=sys.stderr)
         return BROKEN

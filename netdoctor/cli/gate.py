@@ -23,6 +23,8 @@ _KEYS: Final = {"volumes": "name", "initContainers": "name", "volumeMounts": "mo
 _ELSEWHERE: Final = {
     "TrainJob": "they are its runtime's: gate what kubectl get clustertrainingruntime NAME -o yaml gives, and name that here"
 }
+# Whose pods do not compute together; of the others an indexed Job's alone have the all-reduce over all (overlays/multi-node).
+_APART: Final = frozenset({"Pod", "Deployment", "ReplicaSet", "DaemonSet", "Job", "CronJob"})
 _ASKS: Final = ("gpu", "mig-")  # nvidia.com/gpu, nvidia.com/mig-1g.10gb, amd.com/gpu, gpu.intel.com/xe
 
 Object = dict[str, Any]
@@ -53,6 +55,8 @@ def gated(text: str, folder: Traversable, image: str | None) -> str:
         raise GateError("no pod is in it: nothing was gated")
     for one, way in asking or places:
         _gate(one, way, parts)
+    for one in {id(one): one for one, _ in asking or places}.values():
+        _together(one)
     spaces = dict.fromkeys(_namespace(one) for one, _ in asking or places)
     made = [*objects, *(_config(parts["config.yaml"], space) for space in spaces)]
     if image:
@@ -115,6 +119,15 @@ def _gate(one: Object, way: Way, parts: Object) -> None:
             one,
             "a pod whose gate fails is tried again where it is and keeps its GPUs meanwhile; restartPolicy Never frees them",
         )
+
+
+def _together(one: Object) -> None:
+    """Where several pods make one job, say that each was gated for itself, and what tries the way between them."""
+    if (one.get("spec") or {}).get("completionMode") == "Indexed":
+        _note(one, "its gate looks at each pod alone; overlays/multi-node runs one all-reduce over all of them as well")
+    elif one.get("kind") not in _APART:
+        how = "to try the way between pods, start netdoctor allreduce once in the place of the job's own command"
+        _note(one, f"its gate looks at each pod alone, an all-reduce over all pods is of indexed Jobs; {how}")
 
 
 def _job(one: Object, way: Way) -> Object | None:

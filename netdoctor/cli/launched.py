@@ -6,9 +6,9 @@ Read are the options whose form is known; behind one that is not, nothing is: wh
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from netdoctor.nccl.ports import STORE_PORT
 
@@ -126,10 +126,31 @@ _STARTERS: Final[Mapping[str, _Starter]] = {
 _MODULES: Final = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun"}
 
 
+class _Found(NamedTuple):
+    """A launcher, what its options and variables say, and of these what its words do; `whole`: every option was read."""
+
+    name: str
+    said: dict[str, str]
+    words: dict[str, str]
+    whole: bool
+
+
+# What torchrun's run.py takes for a number, from its option or its PET_ variable, an empty one too (argparse_util.py).
+_NUMBERS: Final[Mapping[str, Callable[[str], object]]] = {
+    "node-rank": int,
+    "master-port": int,
+    "max-restarts": int,
+    "shutdown-timeout": int,
+    "monitor-interval": float,
+}
+# torch/distributed/rendezvous.py, _get_env_or_raise.
+_RENDEZVOUS: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
 def launched(words: Sequence[str], module: str, environment: Mapping[str, str]) -> dict[str, Any] | None:
     """As the answer to ``config:`` has it (facts/launcher.py); None: no launcher.  `module`: of ``python -m``."""
     found = _launcher(words, module, environment)
-    return None if found is None else {"name": found[0], **_meaning(*found)}
+    return None if found is None else {"name": found.name, **_meaning(found.name, found.said)}
 
 
 def refused(words: Sequence[str], module: str, environment: Mapping[str, str]) -> str:
@@ -139,24 +160,67 @@ def refused(words: Sequence[str], module: str, environment: Mapping[str, str]) -
     waits for ranks that nobody assigns (elastic/agent/server/api.py, _assign_worker_ranks).
     """
     found = _launcher(words, module, environment)
-    if found is None or found[0] != "torchrun":
+    if found is None or found.name != "torchrun":
         return ""
-    said = found[1]
-    rank, nodes = said.get("node-rank", "0"), _number(said.get("nnodes", ""))
-    if not re.fullmatch(r"\s*[+-]?[0-9]+\s*", rank):
-        return f"torchrun takes no --node-rank={rank!r}: it must be a number"
+    for name, number in _NUMBERS.items():
+        if (value := _value(found, name, environment)) is not None and not _is(number, value):
+            return f"torchrun takes no {_source(found, name)}={value!r}: it must be a number"
+    each = _value(found, "nnodes", environment)
+    if each is not None and not (len(parts := each.split(":")) < 3 and all(_is(int, part) for part in parts)):
+        return f"torchrun takes no {_source(found, 'nnodes')}={each!r}: it must be a number, or two with a colon between"
+    if _value(found, "nproc-per-node", environment) == "":
+        return f"torchrun takes no {_source(found, 'nproc-per-node')}='': it must be a number, or gpu, cpu, auto"
+    said = found.said
+    rank, nodes = int(said.get("node-rank", "0")), _number(said.get("nnodes", ""))
     if (
         "standalone" in said
         or (said.get("rdzv-backend") or environment.get("PET_RDZV_BACKEND") or "static") != "static"
         or not nodes
         or nodes < 2
-        or 0 <= int(rank) < nodes
+        or 0 <= rank < nodes
     ):
         return ""
-    return f"--node-rank={int(rank)} is none of the {nodes} nodes that --nnodes says: they are 0 to {nodes - 1}"
+    whose = f"{_source(found, 'node-rank')}={rank}"
+    return f"{whose} is none of the {nodes} nodes that {_source(found, 'nnodes')} says: they are 0 to {nodes - 1}"
 
 
-def _launcher(words: Sequence[str], module: str, environment: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
+def left_to_it(words: Sequence[str], module: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What variables mean to a Python without a launcher, where that is not what they look like."""
+    if _launcher(words, module, environment) is not None:
+        return ()
+    found = [
+        f"{name} is set and empty: torch's env:// takes it for not set" for name in _RENDEZVOUS if environment.get(name) == ""
+    ]
+    of_torchrun = ("PET_NNODES", "PET_NPROC_PER_NODE")
+    several = [f"{name}={value}" for name in of_torchrun if (value := environment.get(name)) and _number(value) not in (0, 1)]
+    if several:
+        what = "one rank starts here, unless the program starts more itself"
+        found.append(f"{', '.join(several)}: torchrun alone reads it, and the command has no torchrun: {what}")
+    return tuple(found)
+
+
+def _variable(name: str) -> str:
+    return f"PET_{name.upper().replace('-', '_')}"
+
+
+def _value(found: _Found, name: str, environment: Mapping[str, str]) -> str | None:
+    """None: not given, or perhaps among the words that were not read."""
+    return found.words.get(name, environment.get(_variable(name)) if found.whole else None)
+
+
+def _source(found: _Found, name: str) -> str:
+    return f"--{name}" if name in found.words else _variable(name)
+
+
+def _is(number: Callable[[str], object], text: str) -> bool:
+    try:
+        number(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _launcher(words: Sequence[str], module: str, environment: Mapping[str, str]) -> _Found | None:
     """The innermost launcher, and what its options say."""
     name = _MODULES.get(module) or words[0].rpartition("/")[2]
     starter = _STARTERS.get(name)
@@ -169,12 +233,11 @@ def _launcher(words: Sequence[str], module: str, environment: Mapping[str, str])
         if behind[:1] != ["launch"]:
             return None
         del behind[0]
-    said, program = _said(starter, behind)
+    given, program = _said(starter, behind)
     if program and program[0].rpartition("/")[2] in _STARTERS:  # srun torchrun …: the innermost starts the ranks
         return _launcher(program, "", environment)
-    if name == "torchrun":
-        said = {**_of_variables(starter, environment), **said}
-    return name, said
+    said = {**_of_variables(starter, environment), **given} if name == "torchrun" else given
+    return _Found(name, said, given, bool(program))
 
 
 def _said(starter: _Starter, words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
@@ -197,8 +260,10 @@ def _said(starter: _Starter, words: Sequence[str]) -> tuple[dict[str, str], Sequ
 
 
 def _of_variables(starter: _Starter, environment: Mapping[str, str]) -> dict[str, str]:
-    names = [name for group in _SAYS for name in getattr(starter, group)] + ["standalone"]
-    given = {name: environment.get(f"PET_{name.upper().replace('-', '_')}", "") for name in names}
+    names = [name for group in _SAYS for name in getattr(starter, group)]
+    given = {name: environment.get(_variable(name), "") for name in names}
+    if (_number(environment.get("PET_STANDALONE", "")) or 0) > 0:  # argparse_util.py, check_env: 0 is no
+        given["standalone"] = "1"
     return {name: value for name, value in given.items() if value}
 
 

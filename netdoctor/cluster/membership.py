@@ -56,13 +56,16 @@ def find(given: Given, variables: Mapping[str, str]) -> Nodes:
     said = f" ({launcher.name} does not say)" if launcher.name else " (no launcher was found)"
     if launcher.name == "slurm" and launcher.rank is None:  # the batch script itself, on the first node alone
         said = " (slurm tells the tasks of a step alone: srun --ntasks-per-node=1 netdoctor allreduce)"
+    roles = (Role.NODES, Role.WORLD, Role.NODE_RANK, Role.RANK)
+    empty = [name for role in roles for name in named(role) if variables.get(name) == ""]
+    if empty and launcher.rank is None:
+        said = f" ({empty[0]} is empty)"
     if count is None:
         raise NodesError(f"--nodes N: how many nodes?{said}")
     if not 1 <= count <= MAX_NODES:
         raise NodesError(f"--nodes: must be 1 to {MAX_NODES}, not {count}")
     if rank is None:
-        empty = [name for name in named(Role.NODE_RANK) + named(Role.RANK) if variables.get(name) == ""]
-        raise NodesError(f"--node-rank R: which of them is this one?{f' ({empty[0]} is empty)' if empty else said}")
+        raise NodesError(f"--node-rank R: which of them is this one?{said}")
     if not 0 <= rank < count:
         raise NodesError(f"--node-rank: must be 0 to {count - 1}, not {rank}")
     if host is None:

@@ -62,6 +62,7 @@ def rails(found: of_rails.Rails, pci: Pci, nvml: Gpus, firmware: Platform, site:
     all_of_it = {Quantity.RATE: fastest, Quantity.INTERFACE_SPEED: max(speeds, default=None)}
     there = Part(NODE, {Quantity.RAILS: number or found.seen, **all_of_it})
     expected = [*device.ports(found.parts), *siblings.of(found.parts), *siblings.of(found.near)]
+    expected += [bond.expectation(name) for name, bond in found.bonds.items()]
     expected += [] if rate else device.interfaces(found.parts, found.modes)
     if not found.chosen and not found.by_switch and found.gpus >= of_rails.FLAT and number == found.gpus - 1:
         expected.append(Expectation(NODE, Quantity.RAILS, found.gpus, Source.SIBLINGS, f"one for each of {found.gpus} GPUs"))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from netdoctor.expectation import bonds
 from netdoctor.expectation.model import Comparison, Expectation, Part, Quantity, Source, Value
 from netdoctor.expectation.parts import gpu_devices, gpu_name
 from netdoctor.expectation.rails import best_rate, gigabits
@@ -17,6 +18,7 @@ from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Run
 from netdoctor.model import NODE, Kind, Unavailable, missing
 from netdoctor.nccl.gpudirect import C2C_NAMES
+from netdoctor.nccl.interfaces import leading_out
 
 # Ports that a hypervisor makes up (QEMU, VMware, Hyper-V): what they say of a link is nobody's.
 _EMULATED: Final = frozenset({0x1B36, 0x15AD, 0x1414})
@@ -177,6 +179,10 @@ def links(pci: Pci, nvml: Gpus, rdma: Rdma, net: Net, run: Run | Unavailable) ->
         across |= {part.name for part in sockets}
         offered = interfaces(sockets, {link.name: link.modes for link in own if link.modes})
         expected += [one for one in offered if one.certain]  # whose switches are slower is nobody's fault
+        whole = {name: bond for name in leading_out(net) if (bond := bonds.of(net.link(name), net))}
+        parts += [Part(name, {Quantity.BOND: bond.carry}) for name, bond in whole.items()]
+        expected += [bond.expectation(name) for name, bond in whole.items()]
+        across |= whole.keys()
     unread = missing(gpu_devices(pci), rdma.devices, net.links if rdma.devices == () else None)
     return Comparison(tuple(parts), tuple(expected), unread, frozenset(across))
 

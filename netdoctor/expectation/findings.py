@@ -13,7 +13,7 @@ from netdoctor.model import NODE, Finding, Fix, Loss, Status, count
 _LINK, _MISSING, _ODD = "link_degraded", "inventory", "odd_one_out"
 CAUSES: Final = {
     **dict.fromkeys((Quantity.WIDTH, Quantity.SPEED, Quantity.RATE, Quantity.PORTS, Quantity.NVLINKS, Quantity.LANES), _LINK),
-    **dict.fromkeys((Quantity.INTERFACE, Quantity.INTERFACE_SPEED), _LINK),
+    **dict.fromkeys((Quantity.INTERFACE, Quantity.INTERFACE_SPEED, Quantity.BOND), _LINK),
     **dict.fromkeys((Quantity.THERE, Quantity.GPUS, Quantity.RAILS, Quantity.NEAREST, Quantity.GPUS_NEAR), _MISSING),
     Quantity.MTU: "mtu",
     Quantity.GID_KINDS: "roce_gid",
@@ -32,6 +32,7 @@ _UNITS: Final = {
     Quantity.GPUS: "GPUs",
     Quantity.LANES: "lanes of the port",
     Quantity.INTERFACE_SPEED: "Gb/s of the interface",
+    Quantity.BOND: "ports of the bond",
     Quantity.CLOCK: "MHz of the SM clock",
 }
 
@@ -159,6 +160,11 @@ _FIXES: Final = {
     Quantity.LANES: _CABLE,
     Quantity.INTERFACE: _CABLE,
     Quantity.INTERFACE_SPEED: _CABLE,
+    Quantity.BOND: (
+        "bring the port back: cable, switch port, LACP of the switch",
+        "cat /proc/net/bonding/{}",
+        "ip -d link show {}",
+    ),
     Quantity.NVLINKS: ("look for NVLink errors, then reset the GPUs", "nvidia-smi nvlink -s -i {}", "dmesg | grep -i xid"),
     Quantity.GPUS: _BUS,
     Quantity.RAILS: _BUS,

@@ -35,6 +35,7 @@ class Quantity(Enum):
     GPUS = ("number of GPUs", "{:g}", True)
     RAILS = ("RDMA devices for the job", "{:g}", True)
     MEMORY = ("memory", "{:.0f} GiB", True)
+    BOND = ("ports of the bond that carry", "{:g}", True)
     INTERFACE = ("its interface", "{}", False)
     INTERFACE_SPEED = ("speed of its interface", "{:g} Gb/s", True)
     MTU = ("MTU", "{:g}", True)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from netdoctor.expectation import bonds
 from netdoctor.expectation.model import Part, Quantity, Value
 from netdoctor.expectation.parts import gpu_devices, gpu_name, numa_beside_its_port
 from netdoctor.facts.net import ELSEWHERE, Link, LinkModes, Net
@@ -40,6 +41,7 @@ class Rails:
     by_switch: bool  # each is behind a PCIe switch with a GPU; else told by kind and rate
     modes: Mapping[str, LinkModes]  # of the Ethernet interface of each, as far as its driver says
     seen: int  # RDMA devices of any kind: what there is where none is for the GPUs
+    bonds: Mapping[str, bonds.Bond]  # RoCE over several ports, by the name of the device
 
     @property
     def even(self) -> bool:
@@ -87,7 +89,9 @@ def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Un
     parts = [part if part.name in alike else replace(part, like="") for part in parts]
     chosen, switched = choice is not None, any(own.values())
     modes = {d.name: link.modes for d in members if isinstance(link := _link(d, net), Link) and link.modes}
-    return Rails(members, tuple(parts), () if choice else tuple(near), len(gpus), chosen, switched, modes, len(hardware))
+    whole = {d.name: bond for d in members if (bond := bonds.of(_link(d, net), net))}
+    near = [] if choice else near
+    return Rails(members, tuple(parts), tuple(near), len(gpus), chosen, switched, modes, len(hardware), whole)
 
 
 _NO_PLACE: Final = Unavailable(Kind.NOT_READ, "its place on PCI")
@@ -257,7 +261,10 @@ def _of_interface(port: RdmaPort, net: Net) -> dict[Quantity, Value | None | Una
     if not isinstance(link, Link):
         return {Quantity.MTU: link}
     state = "up" if link.up and link.running else "down"
-    return {Quantity.MTU: link.mtu, Quantity.INTERFACE: state, Quantity.INTERFACE_SPEED: gigabits(link)}
+    has: dict[Quantity, Value | None | Unavailable] = {Quantity.MTU: link.mtu, Quantity.INTERFACE: state}
+    if (bond := bonds.of(link, net)) is not None:
+        has[Quantity.BOND] = bond.carry
+    return {**has, Quantity.INTERFACE_SPEED: gigabits(link)}
 
 
 def gigabits(link: Link) -> float | None | Unavailable:

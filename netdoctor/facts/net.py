@@ -59,6 +59,8 @@ class Link:
     driver: str | Unavailable
     numa_node: int | Unavailable
     modes: LinkModes | None | Unavailable = None  # None: no Ethernet of its own, or its driver does not say
+    bond_mode: int | None = None  # of a bond, where the kernel says: BOND_MODE_… of linux/if_bonding.h
+    backup: bool = False  # a port of a bond that carries nothing: it waits, or is in no active aggregator
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,8 @@ def _link(row: Mapping[str, Any], addresses: tuple[Address, ...]) -> Link:
         driver=ELSEWHERE,
         numa_node=ELSEWHERE,
         modes=_modes(row.get("modes")),
+        bond_mode=mode if type(mode := row.get("bond_mode")) is int else None,
+        backup=row.get("bond_state") == 1,
     )
 
 

@@ -44,7 +44,7 @@ class Peer:
     def unreachable(self) -> str | Unavailable | None:
         """Why nothing connects to it, whatever listens there; Unavailable: it was tried, and could not be told."""
         if isinstance(self.addresses, Unavailable):
-            text = f"{self.variable}={self.name} does not resolve here (yet): {self.addresses}"
+            text = f"{self.variable}={self.name} does not resolve here (yet): {self.addresses.detail or self.addresses}"
             answered = self.addresses.kind in (Kind.ABSENT, Kind.FAILED)
             return text if answered else Unavailable(self.addresses.kind, text)
         if self.routed is False:

@@ -19,6 +19,7 @@ from netdoctor.process.paths import walk
 
 REPORT_MODE: Final = 0o644
 SNAPSHOT_MODE: Final = 0o600  # addresses, host names and settings of the site
+METRICS_MODE: Final = 0o644  # whatever the umask: another user's node_exporter reads them
 # Where a new file beside the target is not possible but the target itself may be.
 _NO_NEW_FILE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
@@ -27,20 +28,20 @@ class OutputError(Exception):
     """The file could not be written; what was there before is still there."""
 
 
-def write(path: str, text: str | bytes, *, mode: int = REPORT_MODE) -> str:
+def write(path: str, text: str | bytes, *, mode: int = REPORT_MODE, exact: bool = False) -> str:
     """Write `text` (as UTF-8) and return how: "renamed", "in place" or "stream".  Raises OutputError.
 
-    `mode` is a new file's, less the umask.  A file written in place keeps its own, so a mode without read permission for others
-    (a snapshot) is refused where the file in place grants it.
+    `mode` is a new file's, less the umask where it is not `exact`.  A file written in place keeps its own, so a mode without
+    read permission for others (a snapshot) is refused where the file in place grants it.
     """
     data = text.encode("utf-8", "replace") if isinstance(text, str) else text
     try:
-        stream = _stream(path)
+        stream = descriptor(path)
         if stream is not None:
             _write_all(stream, data)
             return "stream"
         with _resolved(path) as (folder, name):
-            return _write(folder, name, data, mode)
+            return _write(folder, name, data, mode, exact=exact)
     except OSError as error:
         why = f"{os.strerror(error.errno)} ({errno.errorcode.get(error.errno, '?')})" if error.errno else str(error)
     except ValueError as error:  # refused here, or a NUL byte in the path
@@ -48,7 +49,7 @@ def write(path: str, text: str | bytes, *, mode: int = REPORT_MODE) -> str:
     raise OutputError(f"{path}: not written: {why}")
 
 
-def _stream(path: str) -> int | None:
+def descriptor(path: str) -> int | None:
     """The descriptor that /dev/stdout and its like name: opening them again would truncate a redirected file."""
     named = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}.get(path)
     if named is not None:
@@ -90,7 +91,7 @@ def _foreign(folder: int) -> str | None:
     return None
 
 
-def _write(folder: int, name: str, data: bytes, mode: int) -> str:
+def _write(folder: int, name: str, data: bytes, mode: int, *, exact: bool) -> str:
     try:
         there: os.stat_result | None = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -106,6 +107,8 @@ def _write(folder: int, name: str, data: bytes, mode: int) -> str:
     try:
         with open(fd, "wb", buffering=0) as stream:
             _write_all(fd, data)
+            if exact:
+                os.fchmod(fd, mode)
             os.fsync(stream.fileno())
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         temporary = ""

@@ -39,6 +39,8 @@ class Block(NamedTuple):
         if len(self.checks) > 1:
             return said if len(messages) == 1 else f"{len(self.checks)} checks could not tell: {', '.join(self.checks)}"
         many = f" ({len(self.findings)} of {self.of})" if self.of > 1 else ""
+        if len(subjects) == 1 and not many and said.startswith(subjects[0]):
+            return said
         return f"{listed(subjects, MOST_NAMES)}{many}: {said}" if subjects else said
 
 
@@ -119,14 +121,18 @@ def scope(report: Report) -> Iterator[str]:
 
 
 def first_step(report: Report) -> str:
-    """What to do first: the mend of the worst fail, with its first command, else how what must be known is found out; or ""."""
-    for finding in fails(report.checks):
-        if finding.fix is not None:
+    """What to do first: of the worst fails the mend with its first command, else what leads to one; or ""."""
+    failed = fails(report.checks)
+    for _, group in groupby(failed, key=lambda f: f.severity):
+        alike = list(group)
+        if (finding := next((f for f in alike if f.fix is not None), None)) and finding.fix is not None:
             command = next((line for line in finding.fix.commands if line.strip()), "")
             said = clean(finding.fix.summary)
             return f"first: {said}: {clean(command)}" if command and clean(command) not in said else f"first: {said}"
+        if how := next((f.how for f in alike if f.how), ""):
+            return f"first: {clean(how)}"
     asked = (f.how for c in report.checks for f in c.findings if f.status is Status.UNKNOWN and f.blocking and f.how)
-    how = next(asked, "")
+    how = next(asked, "") if not failed else ""
     return f"first: {clean(how)}" if how else ""
 
 

@@ -72,6 +72,14 @@ def test_every_kind_has_a_gate_before_its_gpus(kind: str, tmp_path: Path) -> Non
         assert {v["name"] for v in pod["volumes"]} == {"netdoctor", "netdoctor-config"}
     lasting = kind in {"Deployment", "StatefulSet", "PyTorchJob", "MPIJob", "LeaderWorkerSet", "RayCluster"}
     assert (AGAIN in notes) == lasting
+    assert (f"{kind} " in notes and "looks at each pod alone" in notes) == (kind not in {"Pod", "Deployment", "CronJob"})
+
+
+def test_an_indexed_job_is_told_of_the_overlay(tmp_path: Path) -> None:
+    job = yaml.safe_load((FOLDER / "base/job.yaml").read_text())
+    job["spec"] |= {"completionMode": "Indexed", "completions": 2, "parallelism": 2}
+    notes = gated(given(tmp_path, job))[2].splitlines()
+    assert len(notes) == 1 and "overlays/multi-node" in notes[0]
 
 
 @pytest.mark.parametrize(("kind", "at"), [("CronJob", 0), ("JobSet", 1), ("ClusterTrainingRuntime", 0)])

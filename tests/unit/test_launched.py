@@ -32,6 +32,16 @@ LOST = Unavailable(Kind.NOT_READ)
         ("torchrun --nnodes 1 --node-rank 1 t.py", ""),
         ("deepspeed --num_nodes 2 --node_rank 5 t.py", ""),  # its words were not read
         ("python t.py --nnodes 2 --node-rank 2", ""),
+        ("env PET_NODE_RANK= torchrun t.py", "takes no PET_NODE_RANK='': it must be a number"),
+        ("env PET_NODE_RANK= torchrun --node-rank 0 t.py", ""),
+        ("env PET_NODE_RANK= torchrun --who-knows 1 --node-rank 0 t.py", ""),  # it may stand among the words that were not read
+        ("env PET_NODE_RANK=3 PET_NNODES=2 torchrun t.py", "PET_NODE_RANK=3 is none of the 2 nodes that PET_NNODES says"),
+        ("env PET_MASTER_PORT=$PORT torchrun t.py", "takes no PET_MASTER_PORT='$PORT': it must be a number"),
+        ("env PET_NNODES= torchrun t.py", "takes no PET_NNODES=''"),
+        ("env PET_NNODES=1:2 PET_MONITOR_INTERVAL=0.5 PET_NPROC_PER_NODE=gpu torchrun t.py", ""),
+        ("env PET_NPROC_PER_NODE= torchrun t.py", "takes no PET_NPROC_PER_NODE=''"),
+        ("env PET_NPROC_PER_NODE= torchrun --nproc-per-node 8 t.py", ""),
+        ("env RANK= WORLD_SIZE= torchrun t.py", ""),  # it sets them anew
     ],
 )
 def test_a_number_that_torchrun_does_not_take(command: str, says: str) -> None:
@@ -42,6 +52,22 @@ def test_a_number_that_torchrun_does_not_take(command: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("env RANK= WORLD_SIZE=2 python t.py", ("RANK is set and empty: torch's env:// takes it for not set",)),
+        ("env PET_NNODES=2 PET_NPROC_PER_NODE=8 python t.py", ("PET_NNODES=2, PET_NPROC_PER_NODE=8: torchrun alone reads",)),
+        ("env PET_NPROC_PER_NODE=gpu python -m t", ("PET_NPROC_PER_NODE=gpu: torchrun alone reads it",)),
+        ("env PET_NNODES=1 PET_NPROC_PER_NODE=1 RANK=0 python t.py", ()),
+        ("env RANK= PET_NPROC_PER_NODE=8 torchrun t.py", ()),
+        ("env RANK= PET_NPROC_PER_NODE=8 python -m torch.distributed.run t.py", ()),
+    ],
+)
+def test_what_variables_mean_to_a_plain_python(command: str, says: tuple[str, ...]) -> None:
+    notes = [note for one in result(seen_through(command.split()), "/usr/bin/python3").findings for note in one.notes]
+    assert len(notes) == len(says) and all(part in note for part, note in zip(says, notes, strict=True))
+
+
+@pytest.mark.parametrize(
     ("command", "expected"),
     [
         ("torchrun --nproc-per-node=8 t.py", {"nodes": 1, "local_world": 8, "master": "", "port": 29500}),
@@ -49,6 +75,8 @@ def test_a_number_that_torchrun_does_not_take(command: str, says: str) -> None:
         ("torchrun --nnodes 2 t.py", {"nodes": 2, "master": "127.0.0.1", "option": "--master-addr (its default)"}),
         ("torchrun --standalone --nproc 8 t.py", {"nodes": 1, "local_world": 8, "port": 0}),  # a beginning
         ("torchrun --nnodes=1:4 --rdzv-endpoint=h:29400 t.py --nnodes 7", {"nodes": 4, "master": "h", "port": 29400}),
+        ("env PET_STANDALONE=0 torchrun --nnodes 2 t.py", {"nodes": 2}),  # check_env of its argparse_util.py
+        ("env PET_STANDALONE=1 torchrun --nnodes 2 t.py", {"nodes": 1}),
         ("torchrun --nproc-per-node gpu t.py", {"nodes": 1, "local_world": None}),
         ("torchrun --who-knows 4 --nnodes 2 t.py", {"nodes": 1}),
         ("python -u -m torch.distributed.run --nnodes 2 --node-rank 1 t.py", {"nodes": 2, "node_rank": 1}),

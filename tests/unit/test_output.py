@@ -36,6 +36,12 @@ def test_the_umask_takes_from_the_mode(tmp_path: Path) -> None:
     assert mode_of(tmp_path / "r") == 0o600
 
 
+def test_an_exact_mode_is_that_whatever_the_umask(tmp_path: Path) -> None:
+    os.umask(0o077)
+    write(str(tmp_path / "r.prom"), "x", exact=True)
+    assert mode_of(tmp_path / "r.prom") == 0o644
+
+
 def test_a_file_is_replaced_not_changed(tmp_path: Path) -> None:
     path, other = tmp_path / "r", tmp_path / "other name"
     path.write_text("old")

@@ -28,5 +28,7 @@ def test_rank_0_is_not_where_its_name_leads(rank: int, local: bool, nodes: int, 
 def test_slurm_s_batch_script_is_told_of_srun() -> None:
     with pytest.raises(NodesError, match="srun --ntasks-per-node=1"):
         find(Given(), {"SLURM_JOB_ID": "4711", "SLURM_NNODES": "4", "SLURM_PROCID": "0", "SLURM_NODEID": "0"})
+    with pytest.raises(NodesError, match=r"how many nodes\? \(RANK is empty\)"):
+        find(Given(), {"RANK": "", "WORLD_SIZE": "2"})
     with pytest.raises(NodesError, match="JOB_COMPLETION_INDEX is empty"):
         find(Given(nodes=2), {"JOB_COMPLETION_INDEX": ""})

@@ -58,6 +58,26 @@ def _fail(number: int, **more: Any) -> Finding:
     )
 
 
+@pytest.mark.parametrize(
+    ("worst", "says"),
+    [
+        ({"how": "getent hosts n0"}, "first: getent hosts n0"),  # another one's mend does not come before it
+        ({"how": "getent hosts n0", "fix": Fix("raise it", ("ulimit -n",))}, "first: raise it: ulimit -n"),
+        ({}, "first: lesser mend"),
+    ],
+)
+def test_the_first_step_is_of_the_worst_fail(worst: dict[str, Any], says: str) -> None:
+    bad = check("a.worst", Finding(Status.FAIL, "no name", severity=Severity.CRITICAL, **worst))
+    less = check("b.less", Finding(Status.FAIL, "slow", severity=Severity.WARNING, fix=Fix("lesser mend")))
+    open_ = check("c.open", Finding(Status.UNKNOWN, "not seen", how="netdoctor preflight"))
+    assert says in render(report(open_, less, bad)).splitlines()
+
+
+def test_a_subject_that_begins_the_words_is_not_said_twice() -> None:
+    text = render(report(check("allreduce.nodes", Finding(Status.FAIL, "node 0 (master): gone", "node 0"))))
+    assert "node 0 (master): gone" in text and "node 0: node 0" not in text
+
+
 def test_one_fault_of_eight_devices_is_one_block() -> None:
     eight = check("rdma.dev_infiniband", *(_fail(n) for n in range(8)), Finding(Status.PASS, "opens", "mlx5_8"))
     lines = render(report(eight)).splitlines()

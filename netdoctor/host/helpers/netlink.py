@@ -8,6 +8,7 @@ Parameters (all strings): ``routes`` = comma-separated IP addresses; with it onl
      "listening": [[port, uid]] or {"unavailable": kind, "detail": text}}
     {"routes": {IP: {"main": ROUTE, "via": [INTERFACE, …]}}}
 
+A bond also has "bond_mode" (0 balance-rr … 6 balance-alb), a port of one "bond_state" (0 active, 1 backup; linux/if_bonding.h).
 ``modes`` is what ethtool(8) says of a physical interface, where its driver does: {"supported", "advertised", "partner"}, each
 numbers of enum ethtool_link_mode_bit_indices.
 
@@ -36,7 +37,10 @@ NETLINK_ROUTE, NETLINK_SOCK_DIAG = 0, 4
 RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, SOCK_DIAG_BY_FAMILY = 18, 22, 26, 20
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 REQUEST, ACK, DUMP, DUMP_INTR = 0x1, 0x4, 0x300, 0x10
-IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO, IFLA_INFO_KIND = 1, 3, 4, 10, 18, 1
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO = 1, 3, 4, 10, 18
+# Of a bond its mode, of its ports their state: linux/if_link.h, a byte each.
+IFLA_INFO_KIND, IFLA_INFO_DATA, IFLA_INFO_SLAVE_KIND, IFLA_INFO_SLAVE_DATA = 1, 2, 4, 5
+IFLA_BOND_MODE, IFLA_BOND_SLAVE_STATE = 1, 1
 IFA_ADDRESS, IFA_LOCAL, IFA_LABEL, IFA_FLAGS = 1, 2, 3, 8
 RTM_F_FIB_MATCH = 0x2000
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PREFSRC, RTA_VIA = 1, 4, 5, 7, 18
@@ -148,8 +152,22 @@ def links(route: Netlink) -> list[dict[str, Any]]:
                 "address": have.get(IFLA_ADDRESS, b"").hex(":"),
             }
         )
+        out[-1].update(bonded(info))
         if kind == ETHERNET and out[-1]["kind"] is None and (modes := link_modes(out[-1]["name"])):
             out[-1]["modes"] = modes
+    return out
+
+
+def bonded(info: dict[int, bytes]) -> dict[str, int]:
+    """What only bonds and their ports have."""
+    out = {}
+    for name, kind, data, one in (
+        ("bond_mode", IFLA_INFO_KIND, IFLA_INFO_DATA, IFLA_BOND_MODE),
+        ("bond_state", IFLA_INFO_SLAVE_KIND, IFLA_INFO_SLAVE_DATA, IFLA_BOND_SLAVE_STATE),
+    ):
+        value = attributes(info.get(data, b"")).get(one, b"")
+        if text(info.get(kind)) == "bond" and value:
+            out[name] = value[0]
     return out
 
 

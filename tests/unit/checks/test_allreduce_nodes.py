@@ -185,6 +185,9 @@ def test_the_master_that_is_not_to_be_had() -> None:
     made = Cluster(Nodes(3, 1, "h0", 29400), {1: "h1"}, master=(Fault.TIMED_OUT, "connections to it time out"))
     found = {f.subject: f.status for f in findings(made)}
     assert found == {"node 0": Status.FAIL, "node 2": Status.UNKNOWN}
+    made = replace(made, master=(Fault.NO_SUCH_HOST, "its name is not known"))
+    (named,) = [one for one in allreduce_nodes(made) if one.status is Status.FAIL]
+    assert (named.how or "").startswith("getent hosts h0: ") and "nc -vz" not in (named.how or "")
     made = replace(made, master=(Fault.NO_LOCAL_PORT, "no local port can be listened on: Address already in use"))
     assert fails(made) == {"h1": "bootstrap_ports"}
     made = replace(made, master=(Fault.OWN_ADDRESS, "10.0.0.1 is an address of this node, too: it reaches itself"))

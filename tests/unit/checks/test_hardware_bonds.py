@@ -1,0 +1,85 @@
+"""A bond is as whole as the ports that it was given, where it spreads what it carries."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from netdoctor.checks import hardware_links, hardware_rails
+from netdoctor.facts.intent import Intent
+from netdoctor.facts.net import Link, Net, Route
+from netdoctor.facts.pci import Pci
+from netdoctor.facts.rdma import Rdma
+from netdoctor.host.helpers import netlink
+from netdoctor.model import Finding, Severity, Status
+from tests.support import facts as f
+
+WHOLE: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+LACP, ACTIVE_BACKUP, BROADCAST = 4, 1, 3
+BONDS = {
+    "whole": (LACP, WHOLE, Status.PASS),
+    "a port without a carrier": (LACP, ({}, {"running": False}), Status.FAIL),
+    "a port taken down": (0, ({"up": False}, {}), Status.FAIL),
+    "a port in no active aggregator": (LACP, ({}, {"backup": True}), Status.FAIL),
+    "one that waits": (ACTIVE_BACKUP, ({}, {"backup": True}), Status.PASS),
+    "one that is dead and would wait": (ACTIVE_BACKUP, ({}, {"backup": True, "running": False}), Status.PASS),
+    "all is sent twice": (BROADCAST, ({}, {"running": False}), Status.PASS),
+    "the kernel tells no mode": (None, ({}, {"running": False}), Status.PASS),
+}
+
+
+def bond(name: str, index: int, mode: int | None, ports: tuple[dict[str, Any], dict[str, Any]], *ips: str) -> tuple[Link, ...]:
+    made = f.netlink_link(name, index, *ips, kind="bond", bond_mode=mode, speed_mbps=50000)
+    own = (f.netlink_link(f"{name}p{n}", index + 1 + n, controller=index, **ports[n]) for n in range(2))
+    return (made, *own)
+
+
+def found(check: Any, changes: dict[type, object]) -> dict[str | None, Finding]:
+    return {one.subject: one for one in f.judge(check, f.machine(changes))}
+
+
+@pytest.mark.parametrize(("mode", "ports", "status"), BONDS.values(), ids=BONDS)
+def test_bond_of_sockets(mode: int | None, ports: tuple[dict[str, Any], dict[str, Any]], status: Status) -> None:
+    out = Route("bond0")
+    links = (f.netlink_link("lo", 1, "127.0.0.1"), *bond("bond0", 2, mode, ports, "10.0.0.7"))
+    seen: dict[type, object] = {
+        Net: f.net(*links, default_route=out),
+        Rdma: f.rdma(devices=()),
+        Pci: f.pci(devices=tuple(f.gpu_device(n) for n in range(8))),
+        Intent: f.job(nodes=2),
+    }
+    told = found(hardware_links.links, seen)
+    assert {one.status for one in told.values()} - {Status.SKIP} <= {status}
+    if status is Status.FAIL:
+        loss = told["bond0"].loss
+        assert loss is not None and loss.severity is Severity.CRITICAL and loss.share == 0.5
+    else:
+        assert "bond0" not in told
+    elsewhere = {**seen, Net: f.net(*links, f.netlink_link("eth9", 9, "10.9.0.7"), default_route=Route("eth9"))}
+    assert "bond0" not in found(hardware_links.links, elsewhere)
+
+
+def test_half_a_bond_of_a_rail() -> None:
+    links = [f.netlink_link("lo", 1, "127.0.0.1"), f.netlink_link("eth0", 2, "10.0.0.7")]
+    for n in range(8):
+        links += bond(f"bond{n}", 10 + 10 * n, LACP, ({}, {"running": n != 5}), f"10.1.{n}.7")
+    rails = tuple(f.hca(n, name=f"mlx5_bond_{n}", ports=(f.roce_port(f"bond{n}"),)) for n in range(8))
+    told = found(hardware_rails.rails, {Net: f.net(*links), Rdma: f.rdma(devices=rails), Intent: f.job(nodes=2)})
+    failed = {subject: one.expected for subject, one in told.items() if one.status is Status.FAIL}
+    assert list(failed) == ["mlx5_bond_5"] and "bond5p1" in str(failed), told
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def test_netlink_tells_of_bonds() -> None:
+    """As rtnl_link_fill writes it: IFLA_INFO_KIND (1), _DATA (2), _SLAVE_KIND (4), _SLAVE_DATA (5)."""
+    made = attribute(1, b"bond\0") + attribute(2, attribute(1, b"\x04") + attribute(2, b"\x01\0\0\0"))
+    assert netlink.bonded(netlink.attributes(made)) == {"bond_mode": 4}
+    port = attribute(4, b"bond\0") + attribute(5, attribute(1, b"\x01") + attribute(2, b"\0"))
+    assert netlink.bonded(netlink.attributes(port)) == {"bond_state": 1}
+    other = attribute(1, b"bridge\0") + attribute(2, attribute(1, b"\x04")) + attribute(4, b"team\0") + attribute(5, b"")
+    assert netlink.bonded(netlink.attributes(other)) == {}
